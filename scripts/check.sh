@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# The whole gate, which every change must pass: format, lints, types of every backend, build, tests,
+# bundled data, docs.
+#
+# It stops at the first stage that fails, and ends with a table of each stage's minutes. With
+# TINDERBOX_REQUIRE_WGPU=1 the wgpu tests fail, rather than skip, when there is no adapter.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec </dev/null # nothing here may ask a question
+
+names=()
+seconds=()
+
+table() {
+    local i total=0
+    echo
+    printf '%-28s %7s\n' stage minutes
+    for i in "${!names[@]}"; do
+        printf '%-28s %4d:%02d\n' "${names[i]}" $((seconds[i] / 60)) $((seconds[i] % 60))
+        total=$((total + seconds[i]))
+    done
+    printf '%-28s %4d:%02d\n' total $((total / 60)) $((total % 60))
+}
+
+# stage NAME COMMAND...: runs the command, and keeps its time.
+stage() {
+    local name=$1 start=$SECONDS status=0 elapsed
+    shift
+    printf '\n=== %s: %s\n' "$name" "$*"
+    "$@" || status=$?
+    elapsed=$((SECONDS - start))
+    names+=("$name")
+    seconds+=("$elapsed")
+    printf '=== %s: %d:%02d minutes\n' "$name" $((elapsed / 60)) $((elapsed % 60))
+    if [ "$status" -ne 0 ]; then
+        table
+        printf '\nfailed: %s (exit code %d)\n' "$name" "$status" >&2
+        exit "$status"
+    fi
+}
+
+cargo --version
+echo "$(getconf _NPROCESSORS_ONLN) cores, target folder ${CARGO_TARGET_DIR:-target}"
+
+# One profile throughout. Clippy, check and doc share their view of the dependencies, build and test theirs.
+stage format cargo fmt --check
+stage clippy cargo clippy --release --all-targets --locked -- -D warnings
+stage "types: flex alone" cargo check --release --no-default-features --features flex --locked
+# DOCS_RS tells the build script of the `cuda` backend not to download LLVM, which types do not need.
+stage "types: every backend" env DOCS_RS=1 cargo check --release --features vulkan,metal,cuda --locked
+stage build cargo build --release --locked
+stage test cargo test --release --locked
+stage "toy corpus is reproducible" cargo run --release --locked --example make_corpus -- --check data
+stage docs env RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps --locked
+
+table
+printf '\nall checks passed\n'

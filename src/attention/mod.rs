@@ -1,0 +1,16 @@
+//! Attention: every position asks (query), every position answers (key), and what answers best is
+//! read (value).
+//!
+//! [`scaled_dot_product_attention`] is the formula by itself, [`MultiHeadAttention`] the learned
+//! module around it, [`Rotation`] tells it positions, and [`KvCache`] lets it write one token at a
+//! time without starting over. This part knows nothing of blocks, vocabularies or training.
+
+mod kv_cache;
+mod multi_head;
+mod rope;
+mod scaled_dot_product;
+
+pub use kv_cache::{KvCache, LayerCache};
+pub use multi_head::{Attended, MultiHeadAttention, MultiHeadAttentionConfig};
+pub use rope::Rotation;
+pub use scaled_dot_product::{causal_mask, scaled_dot_product_attention};

@@ -1,0 +1,48 @@
+//! Writing files so that they are there whole or not at all.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::CheckpointError;
+
+/// Replaces `path` by a file with `contents`: a reader sees the old one or the new one.
+///
+/// # Errors
+/// If the file cannot be written; what was there stays.
+pub fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), CheckpointError> {
+    let beside = partial_name(path);
+    write_synced(&beside, contents).and_then(|()| rename(&beside, path)).inspect_err(|_| {
+        fs::remove_file(&beside).ok(); // already reporting why it could not be written
+    })
+}
+
+/// Writes a file and waits until it is on the disk.
+pub(super) fn write_synced(path: &Path, contents: &[u8]) -> Result<(), CheckpointError> {
+    let written = File::create(path).and_then(|mut file| {
+        file.write_all(contents)?;
+        file.sync_all()
+    });
+    written.map_err(|source| CheckpointError::Write { path: path.to_owned(), source })
+}
+
+/// Renames within a directory and waits until the new name is on the disk.
+pub(super) fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
+    let renamed = fs::rename(from, to).and_then(|()| match to.parent() {
+        // Only Unix can flush a directory; elsewhere the rename itself is what there is.
+        Some(parent) if cfg!(unix) => File::open(parent)?.sync_all(),
+        _ => Ok(()),
+    });
+    renamed.map_err(|source| CheckpointError::Write { path: to.to_owned(), source })
+}
+
+/// The name beside `path` under which it is written first.
+pub(super) fn partial_name(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.partial"))
+}
+
+/// Reads a text file of a run.
+pub(super) fn read_text(path: &Path) -> Result<String, CheckpointError> {
+    fs::read_to_string(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })
+}

@@ -1,0 +1,302 @@
+//! The directory of a run: what lies where, and what a user may call it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::files::{read_text, write_atomically};
+use super::{CheckpointError, Saved};
+use crate::config::Config;
+use crate::tokenizer::Tokenizer;
+
+const CONFIG: &str = "config.toml";
+const TOKENIZER: &str = "tokenizer.json";
+const CHECKPOINTS: &str = "checkpoints";
+const BEST: &str = "best";
+const LAST: &str = "last";
+
+/// Everything that a run writes, and so all that replacing one removes.
+const CONTENTS: [&str; 9] = [
+    CONFIG,
+    TOKENIZER,
+    "metrics.jsonl",
+    "timings.jsonl",
+    "samples.txt",
+    "train.log",
+    CHECKPOINTS,
+    BEST,
+    LAST,
+];
+
+/// The directory of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunDir {
+    root: PathBuf,
+}
+
+impl RunDir {
+    /// Says whether a new run may be made at `root`, without touching anything.
+    ///
+    /// # Errors
+    /// If a run is there and may not be replaced, or anything that is not a run.
+    pub fn check_new(root: &Path, overwrite: bool) -> Result<(), CheckpointError> {
+        let failed = |source| CheckpointError::Read { path: root.to_owned(), source };
+        let mut entries = match fs::read_dir(root) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed(error)),
+        };
+        match entries.next().transpose().map_err(failed)? {
+            None => Ok(()),
+            Some(_) if !root.join(CONFIG).is_file() => Err(CheckpointError::Foreign(root.to_owned())),
+            Some(_) if overwrite => Ok(()),
+            Some(_) => Err(CheckpointError::Exists(root.to_owned())),
+        }
+    }
+
+    /// Makes the directory of a new run, in place of an old one if that is wanted.
+    ///
+    /// # Errors
+    /// As [`RunDir::check_new`], or if it cannot be written.
+    pub fn create(
+        root: &Path,
+        overwrite: bool,
+        config: &Config,
+        tokenizer: &Tokenizer,
+    ) -> Result<Self, CheckpointError> {
+        Self::check_new(root, overwrite)?;
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| CheckpointError::Write { path, source }
+        };
+        for name in CONTENTS {
+            let path = root.join(name);
+            if path.is_dir() {
+                fs::remove_dir_all(&path).map_err(failed(&path))?;
+            } else if path.exists() {
+                fs::remove_file(&path).map_err(failed(&path))?;
+            }
+        }
+        let checkpoints = root.join(CHECKPOINTS);
+        fs::create_dir_all(&checkpoints).map_err(failed(&checkpoints))?;
+        let run = Self { root: root.to_owned() };
+        write_atomically(&root.join(TOKENIZER), tokenizer.to_json().as_bytes())?;
+        run.write_config(config)?;
+        Ok(run)
+    }
+
+    /// The run that is at `root`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn open(root: &Path) -> Result<Self, CheckpointError> {
+        if root.join(CONFIG).is_file() {
+            return Ok(Self { root: root.to_owned() });
+        }
+        if root.exists() {
+            return Err(CheckpointError::NotARun(root.to_owned()));
+        }
+        Err(not_found(root))
+    }
+
+    /// Where the run is.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A file of the run.
+    #[must_use]
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// The run's config, as resolved when it began or was last resumed.
+    ///
+    /// # Errors
+    /// If it cannot be read, or breaks a rule.
+    pub fn config(&self) -> Result<Config, CheckpointError> {
+        Ok(Config::load(&self.root.join(CONFIG), &[])?)
+    }
+
+    /// Keeps `config` as the run's own.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_config(&self, config: &Config) -> Result<(), CheckpointError> {
+        write_atomically(&self.root.join(CONFIG), config.to_toml().as_bytes())
+    }
+
+    /// The run's tokenizer.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
+        Ok(Tokenizer::load(&self.root.join(TOKENIZER))?)
+    }
+
+    /// The directory of the checkpoint after `step` updates.
+    #[must_use]
+    pub fn checkpoint(&self, step: usize) -> PathBuf {
+        self.root.join(CHECKPOINTS).join(checkpoint_name(step))
+    }
+
+    /// Saves a checkpoint, makes it the run's last and, where it is, its best, and removes those that
+    /// are no longer kept.
+    ///
+    /// # Errors
+    /// If something cannot be written; whatever was saved before is still there.
+    pub fn save(&self, saved: &Saved, keep: usize) -> Result<PathBuf, CheckpointError> {
+        let step = saved.state.step;
+        let dir = self.checkpoint(step);
+        saved.write(&dir)?;
+        self.point(LAST, step)?;
+        if let Some(best) = saved.state.best.filter(|best| self.checkpoint(best.step).is_dir()) {
+            self.point(BEST, best.step)?;
+        }
+        self.prune(keep, saved.state.best.map(|best| best.step))?;
+        Ok(dir)
+    }
+
+    /// Makes the checkpoint of `step` the run's best.
+    ///
+    /// # Errors
+    /// If that cannot be written.
+    pub fn set_best(&self, step: usize) -> Result<(), CheckpointError> {
+        self.point(BEST, step)
+    }
+
+    /// The checkpoint that the run goes on from.
+    ///
+    /// # Errors
+    /// If nothing was saved yet.
+    pub fn last(&self) -> Result<PathBuf, CheckpointError> {
+        self.pointed(LAST)
+    }
+
+    /// The best checkpoint of the run, or the last one where none was evaluated yet.
+    ///
+    /// # Errors
+    /// If nothing was saved yet.
+    pub fn best(&self) -> Result<PathBuf, CheckpointError> {
+        self.pointed(BEST).or_else(|_| self.last())
+    }
+
+    fn point(&self, name: &str, step: usize) -> Result<(), CheckpointError> {
+        write_atomically(&self.root.join(name), format!("{}\n", checkpoint_name(step)).as_bytes())
+    }
+
+    fn pointed(&self, name: &str) -> Result<PathBuf, CheckpointError> {
+        let path = self.root.join(name);
+        if !path.is_file() {
+            return Err(CheckpointError::NoCheckpoint(self.root.clone()));
+        }
+        let text = read_text(&path)?;
+        let dir = self.root.join(CHECKPOINTS).join(text.trim());
+        if dir.is_dir() && step_of(&dir).is_some() {
+            return Ok(dir);
+        }
+        let reason = format!("it names `{}`, which is not there", text.trim());
+        Err(CheckpointError::Damaged { path, reason })
+    }
+
+    /// Removes all checkpoints but the `keep` latest and the best.
+    fn prune(&self, keep: usize, best: Option<usize>) -> Result<(), CheckpointError> {
+        let root = self.root.join(CHECKPOINTS);
+        let failed = |source| CheckpointError::Read { path: root.clone(), source };
+        let mut steps = Vec::new();
+        for entry in fs::read_dir(&root).map_err(failed)? {
+            steps.extend(step_of(&entry.map_err(failed)?.path()));
+        }
+        steps.sort_unstable_by(|a, b| b.cmp(a));
+        for step in steps.into_iter().skip(keep.max(1)).filter(|step| Some(*step) != best) {
+            let dir = self.checkpoint(step);
+            fs::remove_dir_all(&dir)
+                .map_err(|source| CheckpointError::Write { path: dir, source })?;
+        }
+        Ok(())
+    }
+
+    /// Removes checkpoints after `step`, which a resumed run makes anew.
+    ///
+    /// # Errors
+    /// If they cannot be removed.
+    pub fn forget_after(&self, step: usize) -> Result<(), CheckpointError> {
+        let root = self.root.join(CHECKPOINTS);
+        let failed = |source| CheckpointError::Write { path: root.clone(), source };
+        for entry in fs::read_dir(&root).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if step_of(&path).is_some_and(|found| found > step) {
+                fs::remove_dir_all(&path).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A checkpoint that a user named, and the run that it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// The run.
+    pub run: RunDir,
+    /// The checkpoint's directory.
+    pub checkpoint: PathBuf,
+}
+
+/// Finds what a user means by a run: a run directory (its best checkpoint), its `best` or `last`, or
+/// one of its `checkpoints/step-N`.
+///
+/// # Errors
+/// If there is no such run or checkpoint.
+pub fn locate(path: &Path) -> Result<Located, CheckpointError> {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    if let (Some(BEST | LAST), Some(parent)) = (name.as_deref(), path.parent())
+        && !path.is_dir()
+    {
+        let run = RunDir::open(parent)?;
+        let checkpoint = if name.as_deref() == Some(BEST) { run.best() } else { run.last() }?;
+        return Ok(Located { run, checkpoint });
+    }
+    if step_of(path).is_some()
+        && let Some(root) = path.parent().and_then(Path::parent)
+    {
+        let run = RunDir::open(root)?;
+        if path.is_dir() {
+            return Ok(Located { run, checkpoint: path.to_owned() });
+        }
+        return Err(not_found(path));
+    }
+    let run = RunDir::open(path)?;
+    let checkpoint = run.best()?;
+    Ok(Located { run, checkpoint })
+}
+
+/// The error for a path that leads nowhere, with what stands beside it.
+fn not_found(path: &Path) -> CheckpointError {
+    let siblings = path.parent().and_then(|parent| {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let mut names: Vec<String> = fs::read_dir(parent)
+            .ok()?
+            .flatten()
+            .filter(|entry| entry.path().join(CONFIG).is_file() || step_of(&entry.path()).is_some())
+            .map(|entry| format!("`{}`", entry.path().display()))
+            .collect();
+        names.sort();
+        (!names.is_empty()).then(|| names.join(", "))
+    });
+    let hint = match siblings {
+        Some(names) => format!("there is {names}"),
+        None => "train one with `tinderbox train CONFIG`".to_owned(),
+    };
+    CheckpointError::NotFound { path: path.to_owned(), hint }
+}
+
+fn checkpoint_name(step: usize) -> String {
+    format!("step-{step:06}")
+}
+
+/// The step of a checkpoint's directory; none for any other name.
+fn step_of(path: &Path) -> Option<usize> {
+    let digits = path.file_name()?.to_str()?.strip_prefix("step-")?;
+    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+}

@@ -1,0 +1,159 @@
+//! One checkpoint: weights, the optimiser's running means, and where the run stands.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::files::{partial_name, read_text, rename, write_synced};
+use super::{CheckpointError, tensors};
+use crate::model::parameters::{self, HostTensor};
+use crate::model::Gpt;
+
+const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const STATE: &str = "state.json";
+
+/// The layout of `state.json` that this version writes.
+const VERSION: u32 = 1;
+
+/// The best evaluation so far.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// The step after which it was made; its checkpoint is kept.
+    pub step: usize,
+    /// The estimated validation loss, nats per token.
+    pub val_loss: f64,
+}
+
+/// Where a run stands, beside its weights and running means.
+///
+/// Batches, dropout and learning rates are functions of the step: there is no more state than this.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrainState {
+    /// Updates made so far; the next step has this number.
+    pub step: usize,
+    /// The best evaluation so far.
+    pub best: Option<Best>,
+    /// Evaluations since then.
+    pub evaluations_without_improvement: usize,
+    /// Training losses since the last line of the log, nats per token.
+    pub loss_window: Vec<f32>,
+    /// Mean training loss of the last full log interval, nats per token.
+    pub train_loss: Option<f64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StateFile {
+    version: u32,
+    #[serde(flatten)]
+    state: TrainState,
+}
+
+/// What a checkpoint directory holds.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    /// The weights, by parameter name.
+    pub model: BTreeMap<String, HostTensor>,
+    /// The optimiser's running means.
+    pub optimizer: BTreeMap<String, HostTensor>,
+    /// Where the run stands.
+    pub state: TrainState,
+}
+
+impl Saved {
+    /// Writes the checkpoint to `dir`, which is there whole afterwards or not at all.
+    ///
+    /// # Errors
+    /// If it cannot be written; a checkpoint of the same name that was there before stays.
+    pub fn write(&self, dir: &Path) -> Result<(), CheckpointError> {
+        let partial = partial_name(dir);
+        self.write_parts(&partial, dir).inspect_err(|_| {
+            fs::remove_dir_all(&partial).ok(); // already reporting why it could not be written
+        })
+    }
+
+    fn write_parts(&self, partial: &Path, dir: &Path) -> Result<(), CheckpointError> {
+        let failed = |source| CheckpointError::Write { path: partial.to_owned(), source };
+        if partial.exists() {
+            fs::remove_dir_all(partial).map_err(failed)?; // of a run that died while it saved
+        }
+        fs::create_dir_all(partial).map_err(failed)?;
+        tensors::write(&partial.join(MODEL), &self.model)?;
+        tensors::write(&partial.join(OPTIMIZER), &self.optimizer)?;
+        let state = StateFile { version: VERSION, state: self.state.clone() };
+        let state = serde_json::to_string_pretty(&state).expect("plain data");
+        write_synced(&partial.join(STATE), format!("{state}\n").as_bytes())?;
+        if dir.exists() {
+            fs::remove_dir_all(dir).map_err(failed)?; // the same step, saved again
+        }
+        rename(partial, dir)
+    }
+
+    /// Reads the checkpoint in `dir`.
+    ///
+    /// # Errors
+    /// If a part is missing or damaged.
+    pub fn read(dir: &Path) -> Result<Self, CheckpointError> {
+        Ok(Self {
+            model: tensors::read(&dir.join(MODEL))?,
+            optimizer: tensors::read(&dir.join(OPTIMIZER))?,
+            state: Self::read_state(dir)?,
+        })
+    }
+
+    /// Reads only where the run stood.
+    ///
+    /// # Errors
+    /// If it is missing, damaged, or of a version that this one does not know.
+    pub fn read_state(dir: &Path) -> Result<TrainState, CheckpointError> {
+        let path = dir.join(STATE);
+        let text = read_text(&path)?;
+        let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
+        let file: StateFile =
+            serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        if file.version != VERSION {
+            return Err(damaged(format!("version {}, not {VERSION}", file.version)));
+        }
+        Ok(file.state)
+    }
+
+    /// Puts the weights of the checkpoint in `dir` into `model`.
+    ///
+    /// # Errors
+    /// If they cannot be read, or do not fit.
+    pub fn load_model(dir: &Path, model: Gpt) -> Result<Gpt, CheckpointError> {
+        let path = dir.join(MODEL);
+        put(&path, tensors::read(&path)?, model)
+    }
+
+    /// Puts the weights into `model`; `dir` is where they were read.
+    ///
+    /// # Errors
+    /// If they do not fit.
+    pub fn into_model(self, dir: &Path, model: Gpt) -> Result<Gpt, CheckpointError> {
+        put(&dir.join(MODEL), self.model, model)
+    }
+}
+
+fn put(
+    path: &Path,
+    mut weights: BTreeMap<String, HostTensor>,
+    model: Gpt,
+) -> Result<Gpt, CheckpointError> {
+    let model = parameters::assign(model, |name, shape| {
+        let tensor = weights.remove(name)?;
+        // A tensor of the right size and the wrong shape would be read in the wrong order.
+        (tensor.shape == shape || tensor.values.len() != shape.iter().product::<usize>())
+            .then_some(tensor.values)
+    })
+    .map_err(|source| CheckpointError::Misfit { path: path.to_owned(), source })?;
+    match weights.pop_first() {
+        Some((name, _)) => Err(CheckpointError::Damaged {
+            path: path.to_owned(),
+            reason: format!("the model has no `{name}`"),
+        }),
+        None => Ok(model),
+    }
+}

@@ -1,0 +1,81 @@
+//! `tinderbox eval`: how well a trained model predicts a text.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use serde_json::json;
+
+use super::open_model;
+use crate::data::{Corpus, Tokens};
+use crate::device::DeviceSpec;
+use crate::train::evaluate;
+
+/// Measure a trained model's loss on a text
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
+    run: PathBuf,
+    /// Which part of the run's text
+    #[arg(long, value_enum, default_value_t = Split::Val)]
+    split: Split,
+    /// A text of your own instead, UTF-8
+    #[arg(long, value_name = "FILE", conflicts_with = "split")]
+    text: Option<PathBuf>,
+    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceSpec>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// A part of a run's text.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Split {
+    Train,
+    Val,
+}
+
+/// Evaluates the whole text, and prints its loss.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let opened = open_model(&args.run, args.device.as_ref())?;
+    let config = &opened.config;
+    let (name, tokens) = if let Some(path) = &args.text {
+        let cannot = || format!("cannot evaluate `{}`", path.display());
+        let text = fs::read(path).with_context(cannot)?;
+        let ids = opened.tokenizer.encode_bytes(&text).with_context(cannot)?;
+        ("text", Tokens::from_ids(&ids, text.len() as u64))
+    } else {
+        let tokenizer = opened.tokenizer.clone();
+        let corpus = Corpus::open_with(&config.data, tokenizer, config.model.context_length)?;
+        match args.split {
+            Split::Train => ("train", corpus.train),
+            Split::Val => ("val", corpus.val),
+        }
+    };
+    if tokens.len() < 2 {
+        bail!("the text has {} tokens; at least 2 are needed to predict one", tokens.len());
+    }
+    let loss = evaluate::full(&opened.model, &tokens, config.train.batch_size);
+    if args.json {
+        let object = json!({
+            "split": name,
+            "tokens": loss.tokens,
+            "loss": loss.nats_per_token,
+            "perplexity": loss.perplexity(),
+            "bits_per_token": loss.bits_per_token(),
+            "bits_per_byte": loss.bits_per_byte(&tokens),
+        });
+        println!("{object}");
+    } else {
+        println!("split           {name}");
+        println!("tokens          {}", loss.tokens);
+        println!("loss            {:.4} nats per token", loss.nats_per_token);
+        println!("perplexity      {:.4}", loss.perplexity());
+        println!("bits per token  {:.4}", loss.bits_per_token());
+        println!("bits per byte   {:.4}", loss.bits_per_byte(&tokens));
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! The command line: one file per subcommand, which reads arguments, calls the library and prints.
+//!
+//! Results go to standard output, progress and logs to standard error.
+
+mod devices;
+mod eval;
+mod generate;
+mod progress;
+mod train;
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::checkpoint::{self, Saved};
+use crate::config::Config;
+use crate::device::{self, DeviceSpec};
+use crate::model::Gpt;
+use crate::tokenizer::Tokenizer;
+
+/// Everything was done.
+const DONE: u8 = 0;
+/// Something failed, and was said on standard error. Misuse of the arguments is clap's 2.
+const FAILED: u8 = 1;
+/// Stopped by Ctrl-C, after saving: 128 and the number of the signal, as shells count.
+const INTERRUPTED: u8 = 130;
+
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train a model as a config file says
+    Train(train::Args),
+    /// Write text with a trained model
+    Generate(generate::Args),
+    /// Measure a trained model's loss on a text
+    Eval(eval::Args),
+    /// List what this binary can compute on, here
+    Devices(devices::Args),
+}
+
+/// Runs the program with the process's arguments, prints what went wrong, and returns its exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Train(args) => train::run(&args),
+        Command::Generate(args) => generate::run(&args).map(|()| DONE),
+        Command::Eval(args) => eval::run(&args).map(|()| DONE),
+        Command::Devices(args) => devices::run(&args).map(|()| DONE),
+    };
+    ExitCode::from(result.unwrap_or_else(|error| {
+        if is_broken_pipe(&error) {
+            return DONE; // whoever read the output had enough of it
+        }
+        eprintln!("{}", describe(&error));
+        FAILED
+    }))
+}
+
+/// The error and its causes, each once: some messages quote their cause themselves.
+fn describe(error: &anyhow::Error) -> String {
+    let mut text = format!("error: {error}");
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text.push_str("\n  cause: ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io_errors = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    io_errors.into_iter().any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// A trained model with what belongs to it.
+struct OpenModel {
+    config: Config,
+    tokenizer: Tokenizer,
+    model: Gpt,
+}
+
+/// Opens the checkpoint that a user named on the device they asked for, else on the one of its config.
+fn open_model(run: &Path, spec: Option<&DeviceSpec>) -> anyhow::Result<OpenModel> {
+    let located = checkpoint::locate(run)?;
+    let config = located.run.config()?;
+    let tokenizer = located.run.tokenizer()?;
+    let device = match spec {
+        Some(spec) => device::open(spec),
+        None => device::open(&config.train.device.parse()?),
+    }?
+    .device;
+    let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
+    let model = Saved::load_model(&located.checkpoint, model)?;
+    Ok(OpenModel { config, tokenizer, model })
+}

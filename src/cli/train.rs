@@ -1,0 +1,94 @@
+//! `tinderbox train`: a config file becomes a run directory.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::progress::Progress;
+use super::{DONE, INTERRUPTED};
+use crate::config::Config;
+use crate::device::{self, DeviceSpec};
+use crate::train::{self, Interrupter, Plan, Start};
+
+/// Train a model as a config file says
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The config, such as configs/quickstart.toml
+    config: PathBuf,
+    /// Use another value for a key of the config, such as train.max_steps=3000; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceSpec>,
+    /// Where the run is kept [default: runs/ and the config's name]
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// Go on from the run's last checkpoint
+    #[arg(long, conflicts_with = "overwrite")]
+    resume: bool,
+    /// Replace a run that is already there
+    #[arg(long)]
+    overwrite: bool,
+    /// Print one JSON object on standard output at the end
+    #[arg(long)]
+    json: bool,
+}
+
+/// Trains, and returns the exit code.
+pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
+    let mut overrides = args.overrides.clone();
+    overrides.extend(args.device.as_ref().map(|device| format!("train.device=\"{device}\"")));
+    let config = Config::load(&args.config, &overrides)?;
+    let device = device::open(&config.train.device.parse()?)?;
+    let start = match (args.resume, args.overwrite) {
+        (true, _) => Start::Resume,
+        (_, true) => Start::Overwrite,
+        _ => Start::New,
+    };
+    let run_dir = args.run_dir.clone().unwrap_or_else(|| default_run_dir(&args.config));
+    let interrupter = stop_on_ctrl_c()?;
+    let progress = Progress::new();
+    let plan = Plan { config, run_dir, start, device };
+    let summary = train::train(plan, Box::new(progress.observer()), &interrupter)?;
+    let resume = format!("tinderbox train {} --resume", resume_arguments(args));
+    progress.finish(&summary, &resume);
+    if args.json {
+        println!("{}", serde_json::to_string(&summary)?);
+    }
+    Ok(if summary.interrupted { INTERRUPTED } else { DONE })
+}
+
+/// `runs/NAME`, NAME from the config's file name.
+fn default_run_dir(config: &Path) -> PathBuf {
+    Path::new("runs").join(config.file_stem().unwrap_or_else(|| config.as_os_str()))
+}
+
+/// The arguments under which this run goes on, as one would type them.
+fn resume_arguments(args: &Args) -> String {
+    let quoted = |text: &str| match text.contains(char::is_whitespace) {
+        true => format!("'{text}'"),
+        false => text.to_owned(),
+    };
+    let mut words = vec![quoted(&args.config.to_string_lossy())];
+    words.extend(args.overrides.iter().map(|set| format!("--set {}", quoted(set))));
+    words.extend(args.device.as_ref().map(|device| format!("--device {device}")));
+    let run_dir = args.run_dir.as_ref();
+    words.extend(run_dir.map(|dir| format!("--run-dir {}", quoted(&dir.to_string_lossy()))));
+    words.join(" ")
+}
+
+/// The first Ctrl-C lets the step end and the run be saved; a second one does not wait for that.
+fn stop_on_ctrl_c() -> anyhow::Result<Interrupter> {
+    let interrupter = Interrupter::new();
+    let stopping = interrupter.clone();
+    ctrlc::set_handler(move || {
+        if stopping.should_stop() {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+        eprintln!("\nstopping after this step; press Ctrl-C again to stop at once without saving");
+        stopping.stop(Some("interrupted"));
+    })
+    .context("cannot listen for Ctrl-C")?;
+    Ok(interrupter)
+}

@@ -1,0 +1,403 @@
+//! From a TOML file and `--set` overrides to a [`Config`], with everything that is wrong reported
+//! at once.
+//!
+//! Each key is read on its own first, so that one value of the wrong type does not hide the next;
+//! the sections are then plain serde.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
+
+use super::{Config, ModelConfig, overrides, unknown_keys};
+
+/// Why there is no config.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error(
+        "cannot read the config file `{}`: {source}\n  hint: {}",
+        path.display(),
+        read_hint(source)
+    )]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The file is not TOML. The source says where, with line and column.
+    #[error("`{}` is not valid TOML: {source}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Line, column and what was expected there.
+        source: Box<toml::de::Error>,
+    },
+    /// The file is TOML, but not a config: unknown keys, wrong types, broken rules.
+    #[error("the config `{}` has {}:{}", path.display(), count(problems), listed(problems))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Everything that is wrong, each with its key and value.
+        problems: Vec<String>,
+    },
+    /// Settings that were put together from a config and from arguments break rules.
+    #[error("the settings have {}:{}", count(problems), listed(problems))]
+    Settings {
+        /// Everything that is wrong, each with its key and value.
+        problems: Vec<String>,
+    },
+}
+
+impl Config {
+    /// Reads a config file, applies `section.key=value` overrides, fills in defaults and checks
+    /// every rule.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not TOML, or breaks any rule; all broken rules are in one
+    /// error.
+    pub fn load(path: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::from_toml(&text, path, overrides)
+    }
+
+    /// Does what [`Config::load`] does with a text at hand; `origin` is how errors call it.
+    ///
+    /// # Errors
+    /// If the text is not TOML, or breaks any rule; all broken rules are in one error.
+    pub fn from_toml(text: &str, origin: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
+        let mut table: Table = toml::from_str(text).map_err(|source| ConfigError::Syntax {
+            path: origin.to_owned(),
+            source: Box::new(source),
+        })?;
+        let known = known_keys();
+        let mut problems = overrides::apply(&mut table, overrides, &known);
+        unknown_keys::take(&mut table, &known, &mut problems);
+        let given = table.clone();
+        let mut mistyped = Vec::new();
+        let mut config = Self {
+            data: section(&mut table, "data", &mut mistyped),
+            tokenizer: section(&mut table, "tokenizer", &mut mistyped),
+            model: section(&mut table, "model", &mut mistyped),
+            train: section(&mut table, "train", &mut mistyped),
+            optimizer: section(&mut table, "optimizer", &mut mistyped),
+            schedule: section(&mut table, "schedule", &mut mistyped),
+            generate: section(&mut table, "generate", &mut mistyped),
+        };
+        let derived = config.derive_defaults(&given);
+        // A rule about a key that could not be read would speak of a default that the user never
+        // wrote; one about a derived key repeats what is wrong with the key it was derived from.
+        let unsaid: Vec<&str> = mistyped
+            .iter()
+            .map(|(key, _)| key.as_str())
+            .chain(derived)
+            .collect();
+        let said = |problem: &String| !unsaid.iter().any(|key| problem.contains(key));
+        problems.extend(config.problems().into_iter().filter(said));
+        problems.extend(mistyped.into_iter().map(|(_, problem)| problem));
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError::Invalid {
+                path: origin.to_owned(),
+                problems,
+            })
+        }
+    }
+
+    /// The whole config as TOML, defaults included. Loads back to an equal config.
+    ///
+    /// # Panics
+    /// If the config was not loaded but made by hand, with a path that is not UTF-8 or a seed of
+    /// 2^63 or more.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a config that passed its rules can be written as TOML")
+    }
+
+    /// Fills in the keys whose defaults follow from other keys, where `given` does not have them,
+    /// and says which these were.
+    fn derive_defaults(&mut self, given: &Table) -> Vec<&'static str> {
+        let missing = |section: &str, key: &str| {
+            given
+                .get(section)
+                .and_then(|table| table.get(key))
+                .is_none()
+        };
+        let mut derived = Vec::new();
+        if missing("model", "n_kv_heads") {
+            self.model.n_kv_heads = self.model.n_heads;
+            derived.push("model.n_kv_heads");
+        }
+        if missing("model", "d_ff") {
+            self.model.d_ff = ModelConfig::default_d_ff(self.model.mlp, self.model.d_model);
+            derived.push("model.d_ff");
+        }
+        if missing("schedule", "min_learning_rate") {
+            self.schedule.min_learning_rate = self.optimizer.learning_rate / 10.0;
+            derived.push("schedule.min_learning_rate");
+        }
+        derived
+    }
+}
+
+/// Every section with every key, and a value of each key's type.
+fn known_keys() -> Table {
+    let mut config = Config::default();
+    config.data.cache_dir = Some(PathBuf::new()); // it has no default, and would be left out
+    Table::try_from(config).expect("the defaults can be written as TOML")
+}
+
+/// Takes one section out of the table. Keys that cannot be read keep their default and go to
+/// `mistyped`, as the key and what is wrong with it.
+fn section<S>(table: &mut Table, name: &str, mistyped: &mut Vec<(String, String)>) -> S
+where
+    S: Default + Serialize + DeserializeOwned,
+{
+    let mut readable = Table::new();
+    for (key, value) in table.remove(name).and_then(into_table).unwrap_or_default() {
+        let alone = Table::from_iter([(key.clone(), value.clone())]);
+        match alone.try_into::<S>() {
+            Ok(_) => {
+                readable.insert(key, value);
+            }
+            Err(error) => {
+                let problem = format!("{name}.{key} = {value}: {}", plain(error.message()));
+                mistyped.push((format!("{name}.{key}"), problem));
+            }
+        }
+    }
+    readable
+        .try_into()
+        .expect("each key was read on its own before")
+}
+
+/// The value as a table, if it is one.
+fn into_table(value: Value) -> Option<Table> {
+    match value {
+        Value::Table(table) => Some(table),
+        _ => None,
+    }
+}
+
+/// serde's message, with words of the config file for the types of Rust.
+fn plain(message: &str) -> String {
+    let (found, expected) = message.split_once(", expected ").unwrap_or((message, ""));
+    let expected = match expected {
+        "usize" | "u64" => "a whole number, 0 or more",
+        "f64" => "a number",
+        "a string" | "path string" => "a text in quotes",
+        "a boolean" => "true or false",
+        "a sequence" => "a list of texts",
+        "an array of length 2" => "a list of two numbers",
+        other => other,
+    };
+    if expected.is_empty() {
+        found.to_owned()
+    } else {
+        format!("{found}, expected {expected}")
+    }
+}
+
+fn read_hint(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::NotFound => {
+            "give the path of a config file, such as configs/quickstart.toml; relative paths start \
+             at the working directory"
+        }
+        std::io::ErrorKind::IsADirectory => {
+            "this is a folder; give the path of a config file in it"
+        }
+        std::io::ErrorKind::InvalidData => "save the file as UTF-8",
+        _ => "check that the file can be read",
+    }
+}
+
+fn count(problems: &[String]) -> String {
+    match problems.len() {
+        1 => "a problem".to_owned(),
+        n => format!("{n} problems"),
+    }
+}
+
+fn listed(problems: &[String]) -> String {
+    problems
+        .iter()
+        .fold(String::new(), |list, problem| list + "\n  - " + problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::{OptimizerKind, PositionKind, TokenizerKind};
+
+    const SMALLEST: &str = "[data]\npath = \"a.txt\"\n";
+
+    fn read(text: &str, overrides: &[&str]) -> Result<Config, ConfigError> {
+        let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+        Config::from_toml(text, Path::new("a.toml"), &overrides)
+    }
+
+    fn problems(text: &str, overrides: &[&str]) -> Vec<String> {
+        match read(text, overrides) {
+            Err(ConfigError::Invalid { problems, .. }) => problems,
+            other => panic!("expected problems, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_path_is_all_that_a_config_needs() {
+        let config = read(SMALLEST, &[]).unwrap();
+        assert_eq!(config.data.path, Path::new("a.txt"));
+        assert_eq!(config.tokenizer.kind, TokenizerKind::Char);
+        assert_eq!(config.model.d_ff, 512);
+        assert_eq!(config.optimizer.kind, OptimizerKind::Adamw);
+        assert_eq!(config.data.cache_dir, None);
+    }
+
+    #[test]
+    fn without_a_path_the_error_says_so() {
+        let problems = problems("", &[]);
+        assert_eq!(problems.len(), 1);
+        assert!(
+            problems[0].starts_with("data.path is missing"),
+            "{problems:?}"
+        );
+    }
+
+    #[test]
+    fn defaults_follow_from_the_keys_that_are_given() {
+        let config = read(
+            SMALLEST,
+            &["model.mlp=swiglu", "model.d_model=100", "model.n_heads=2"],
+        );
+        let config = config.unwrap();
+        assert_eq!(config.model.d_ff, 288); // 8/3 of 100 is 266.7, rounded up
+        assert_eq!(config.model.n_kv_heads, 2);
+        let config = read(SMALLEST, &["optimizer.learning_rate=2e-4"]).unwrap();
+        assert!((config.schedule.min_learning_rate - 2e-5).abs() < 1e-18);
+        let config = read(SMALLEST, &["model.d_model=96", "model.mlp=swiglu"]).unwrap();
+        assert_eq!(config.model.d_ff, 256); // exactly 8/3 of 96
+    }
+
+    #[test]
+    fn what_is_written_down_loads_back_equal() {
+        let settings = [
+            "model.mlp=swiglu",
+            "model.position=rope",
+            "model.n_kv_heads=2",
+            "optimizer.learning_rate=0.0003",
+            "optimizer.betas=[0, 0.95]",
+            "train.sample_prompt=a \"quoted\"\ttext\n\u{e9}",
+            "train.seed=9223372036854775807",
+            "data.cache_dir=/tmp/c",
+            "generate.stop=[\"\\n\\n\", \"end\"]",
+        ];
+        let config = read(SMALLEST, &settings).unwrap();
+        assert_eq!(config.model.position, PositionKind::Rope);
+        assert_eq!(config.generate.stop, ["\n\n", "end"]);
+        assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
+        let config = read(SMALLEST, &[]).unwrap();
+        assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
+    }
+
+    proptest! {
+        #[test]
+        fn any_value_loads_back_equal(
+            text in any::<String>(),
+            stop in prop::collection::vec("(?s).{1,9}", 0..3),
+            rate in 1e-12_f64..1e3,
+            val_fraction in 1e-9_f64..1.0,
+        ) {
+            let mut config = read(SMALLEST, &[]).unwrap();
+            config.train.sample_prompt = text.clone() + "\r\n";
+            config.data.path = PathBuf::from("a/".to_owned() + &text);
+            config.generate.stop = stop;
+            config.optimizer.learning_rate = rate;
+            config.schedule.min_learning_rate = rate / 3.0;
+            config.data.val_fraction = val_fraction;
+            prop_assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn everything_wrong_is_said_at_once() {
+        let text = "[data]\npath = 3\n[modle]\nx = 1\n[model]\nd_modle = 64\nd_model = 130\nbias = 1\n\
+                    learning_rate = 1\n[train]\nmax_steps = -1\nbatch_size = 0\n";
+        let problems = problems(text, &["nonsense", "model.mlp=swish", "seed=1"]);
+        let expected = [
+            "--set nonsense: there is no `=`; write section.key=value, such as --set train.max_steps=100",
+            "--set seed=1: the section is missing, did you mean generate.seed or train.seed?; write section.key=value, such as --set train.max_steps=100",
+            "model.d_modle = 64: there is no such key in [model]; did you mean `model.d_model`?",
+            "model.learning_rate = 1: there is no such key in [model]; it belongs in [optimizer]",
+            "[modle]: there is no such section; did you mean [model]?",
+            "model.d_model = 130 must be divisible by model.n_heads = 4",
+            "train.batch_size = 0 must be at least 1 and at most 16777216",
+            "data.path = 3: invalid type: integer `3`, expected a text in quotes",
+            "model.bias = 1: invalid type: integer `1`, expected true or false",
+            "model.mlp = \"swish\": unknown variant `swish`, expected one of `gelu`, `swiglu`, `relu_squared`",
+            "train.max_steps = -1: invalid value: integer `-1`, expected a whole number, 0 or more",
+        ];
+        assert_eq!(problems, expected);
+    }
+
+    #[test]
+    fn a_derived_default_is_not_blamed() {
+        let problems = problems(SMALLEST, &["model.d_model=0", "optimizer.learning_rate=-1"]);
+        assert_eq!(problems.len(), 2, "{problems:?}");
+    }
+
+    #[test]
+    fn syntax_errors_keep_their_line_and_column() {
+        let error = read("[data]\npath = \"a.txt\"\n[model\n", &[]).unwrap_err();
+        assert!(matches!(error, ConfigError::Syntax { .. }));
+        assert!(error.to_string().contains("line 3, column 7"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_file_is_named_with_a_hint() {
+        let error = Config::load(Path::new("no/such.toml"), &[])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("`no/such.toml`") && error.contains("hint: "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn every_shipped_config_loads() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+        let mut n_configs = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let config = Config::load(&path, &[]).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
+            assert_every_key_has_a_comment(&text, &path);
+            n_configs += 1;
+        }
+        assert!(n_configs >= 3);
+    }
+
+    /// A comment stands directly above each key.
+    fn assert_every_key_has_a_comment(text: &str, path: &Path) {
+        let mut before = "";
+        for line in text.lines() {
+            let is_key = !line.is_empty() && !line.starts_with(['#', '[', ' ']);
+            assert!(
+                !is_key || before.starts_with('#'),
+                "{}: {line}",
+                path.display()
+            );
+            before = line;
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What a run is, as data: the sections of a config file, their defaults and their meaning.
+//!
+//! A config is TOML. Every key but `data.path` has a default, so a short file is enough;
+//! [`Config::load`] fills in the rest, and [`Config::to_toml`] writes the whole of it down again.
+//! Once loaded, a [`Config`] has passed every rule, so the code that reads it does not check again.
+//!
+//! This module knows nothing of files other than the config itself: whether the corpus exists, or
+//! the device can be opened, shows when they are opened.
+
+mod defaults;
+mod load;
+mod overrides;
+mod rules;
+mod unknown_keys;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use load::ConfigError;
+
+/// A whole run: which text, which model, how it is trained, and how it writes.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The text to learn from.
+    pub data: DataConfig,
+    /// How text becomes tokens.
+    pub tokenizer: TokenizerConfig,
+    /// The shape of the network.
+    pub model: ModelConfig,
+    /// The length and the rhythm of the run.
+    pub train: TrainConfig,
+    /// How gradients change the weights.
+    pub optimizer: OptimizerConfig,
+    /// How the learning rate moves during the run.
+    pub schedule: ScheduleConfig,
+    /// How text is written once the model is trained.
+    pub generate: GenerateConfig,
+}
+
+/// `[data]`: the text to learn from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataConfig {
+    /// A text file, or a folder of them; relative to the working directory. Required.
+    pub path: PathBuf,
+    /// The share of the text, at its end, that is kept for validation. In (0, 1); default 0.1.
+    pub val_fraction: f64,
+    /// Where encoded token files are kept. Default: `tinderbox/tokens` in the user's cache
+    /// directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_dir: Option<PathBuf>,
+}
+
+/// `[tokenizer]`: how text becomes tokens.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TokenizerConfig {
+    /// What a token stands for. Default `char`.
+    pub kind: TokenizerKind,
+}
+
+/// `[model]`: the shape of the network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelConfig {
+    /// The longest stretch of tokens that the model sees at once. At least 1; default 128.
+    pub context_length: usize,
+    /// The width of the residual stream. Divisible by `n_heads`; default 128.
+    pub d_model: usize,
+    /// How many blocks are stacked. At least 1; default 4.
+    pub n_layers: usize,
+    /// How many heads of queries each attention layer has. At least 1; default 4.
+    pub n_heads: usize,
+    /// How many heads of keys and values; fewer than `n_heads` is grouped-query attention. Divides
+    /// `n_heads`; default `n_heads`.
+    pub n_kv_heads: usize,
+    /// The width inside the MLP. At least 1; default 4 `d_model`, and for `swiglu`, which has a
+    /// third matrix, 8/3 `d_model` rounded up to a multiple of 32.
+    pub d_ff: usize,
+    /// How the model knows where a token stands. Default `learned`.
+    pub position: PositionKind,
+    /// Which normalisation stands before each layer. Default `layer_norm`.
+    pub norm: NormKind,
+    /// Which activation the MLP has. Default `gelu`.
+    pub mlp: MlpKind,
+    /// Whether linear layers and layer norms have biases. Default false.
+    pub bias: bool,
+    /// Whether queries and keys are normalised in each head. Default false.
+    pub qk_norm: bool,
+    /// Whether the output layer uses the token embedding's weights. Default true.
+    pub tie_embeddings: bool,
+    /// The share of activations that are dropped in training. In [0, 1); default 0.
+    pub dropout: f64,
+}
+
+/// `[train]`: the length and the rhythm of the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainConfig {
+    /// Decides initial weights, batches and dropout. Below 2^63, the largest integer of TOML;
+    /// default 1337.
+    pub seed: u64,
+    /// What to compute on: `auto`, `cpu`, `wgpu:1` and so on, as `tinderbox devices` lists them.
+    /// Default `auto`.
+    pub device: String,
+    /// How many times the weights are updated. At least 1; default 2000.
+    pub max_steps: usize,
+    /// How many windows of text are pushed through the model at once. At least 1; default 12.
+    pub batch_size: usize,
+    /// How many batches are added up before one update, which then counts as one of `batch_size`
+    /// times as many rows. At least 1; default 1.
+    pub grad_accumulation_steps: usize,
+    /// Steps between two lines of the log. At least 1; default 10.
+    pub log_interval: usize,
+    /// Steps between two evaluations; 0: only at the end. Default 250.
+    pub eval_interval: usize,
+    /// How many batches of each split an evaluation during the run looks at. At least 1; default
+    /// 20.
+    pub eval_batches: usize,
+    /// Steps between two checkpoints; 0: only at the end. Default 250.
+    pub checkpoint_interval: usize,
+    /// How many of the latest checkpoints stay on disk; the best one always stays. At least 1;
+    /// default 2.
+    pub keep_checkpoints: usize,
+    /// What the sample texts of each evaluation begin with. Not empty while samples are on; default
+    /// a line break.
+    pub sample_prompt: String,
+    /// The length, in tokens, of the sample text at each evaluation; 0: off. Default 200.
+    pub sample_tokens: usize,
+    /// After how many evaluations in a row without a better validation loss the run stops; 0:
+    /// never. Default 0.
+    pub early_stopping_patience: usize,
+}
+
+/// `[optimizer]`: how gradients change the weights.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OptimizerConfig {
+    /// Which optimiser. Default `adamw`.
+    pub kind: OptimizerKind,
+    /// The learning rate at its highest. Above 0; default 1e-3.
+    pub learning_rate: f64,
+    /// How slowly the running means of the gradient and of its square move. Each in [0, 1); default
+    /// [0.9, 0.99].
+    pub betas: [f64; 2],
+    /// How strongly matrices shrink towards zero. At least 0; default 0.1.
+    pub weight_decay: f64,
+    /// The global norm to which longer gradients are scaled down; 0: off. At least 0; default 1.
+    pub grad_clip_norm: f64,
+}
+
+/// `[schedule]`: how the learning rate moves during the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScheduleConfig {
+    /// The curve after the warm-up. Default `cosine`.
+    pub kind: ScheduleKind,
+    /// Over how many steps the learning rate first rises from 0; may be longer than the run.
+    /// Default 100.
+    pub warmup_steps: usize,
+    /// Where the curve ends. From 0 to `optimizer.learning_rate`; default a tenth of it.
+    pub min_learning_rate: f64,
+    /// The share of the run, at its end, in which `wsd` falls; other kinds ignore it. In (0, 1];
+    /// default 0.2.
+    pub decay_fraction: f64,
+}
+
+/// `[generate]`: how `tinderbox generate` writes, where its arguments do not say otherwise.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GenerateConfig {
+    /// The most tokens that are written after the prompt. At least 1; default 500.
+    pub max_new_tokens: usize,
+    /// How many texts are written. At least 1; default 1.
+    pub num_samples: usize,
+    /// Divides the logits: below 1 is safer, above 1 wilder, 0 always takes the likeliest token.
+    /// Default 0.8.
+    pub temperature: f64,
+    /// Only so many of the likeliest tokens may be drawn; 0: off. Default 0.
+    pub top_k: usize,
+    /// Only the likeliest tokens that together have this probability may be drawn; 1: off. In (0,
+    /// 1]; default 1.
+    pub top_p: f64,
+    /// Only tokens with at least this share of the likeliest one's probability may be drawn; 0:
+    /// off. In [0, 1]; default 0.
+    pub min_p: f64,
+    /// Makes tokens that were used already less likely; 1: off. Above 0; default 1.
+    pub repetition_penalty: f64,
+    /// Texts at which writing ends. None of them empty; default none.
+    pub stop: Vec<String>,
+    /// Decides the draws: the same seed writes the same text. Below 2^63; default 1337.
+    pub seed: u64,
+}
+
+/// What a token stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenizerKind {
+    /// One Unicode character, from the alphabet of the corpus.
+    #[default]
+    Char,
+    /// One byte: any text, 256 tokens.
+    Byte,
+}
+
+/// How the model knows where a token stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PositionKind {
+    /// A learned vector for each position, added to the token's embedding.
+    #[default]
+    Learned,
+    /// Queries and keys are rotated by their position.
+    Rope,
+}
+
+/// Which normalisation stands before each layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormKind {
+    /// To mean 0 and variance 1.
+    #[default]
+    LayerNorm,
+    /// To a root mean square of 1.
+    RmsNorm,
+}
+
+/// Which activation the MLP has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MlpKind {
+    /// GELU in its exact form.
+    #[default]
+    Gelu,
+    /// `SiLU` of a gate, times the value: three matrices instead of two.
+    Swiglu,
+    /// The square of `ReLU`.
+    ReluSquared,
+}
+
+/// Which optimiser.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimizerKind {
+    /// Adam with decoupled weight decay.
+    #[default]
+    Adamw,
+}
+
+/// The curve of the learning rate after the warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleKind {
+    /// Stays at its highest.
+    Constant,
+    /// Falls on a straight line to the minimum.
+    Linear,
+    /// Falls on half a cosine to the minimum.
+    #[default]
+    Cosine,
+    /// Warm-up, stable, decay: stays, then falls on a straight line in the last `decay_fraction` of
+    /// the run.
+    Wsd,
+}
+
+impl ModelConfig {
+    /// The width of one head: `d_model / n_heads`.
+    #[must_use]
+    pub fn head_dim(&self) -> usize {
+        self.d_model / self.n_heads
+    }
+}

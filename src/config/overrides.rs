@@ -1,0 +1,157 @@
+//! `--set section.key=value`: changes to a config from the command line.
+
+use toml::{Table, Value};
+
+use super::unknown_keys::sections_with;
+
+/// Writes the overrides into the table, later ones over earlier ones, and returns what is wrong
+/// with them.
+///
+/// Whether the keys exist and the values fit is not decided here: an override is checked like the
+/// file itself.
+pub(super) fn apply(table: &mut Table, overrides: &[String], known: &Table) -> Vec<String> {
+    let mut problems = Vec::new();
+    for text in overrides {
+        if let Err(problem) = apply_one(table, text, known) {
+            problems.push(problem);
+        }
+    }
+    problems
+}
+
+fn apply_one(table: &mut Table, text: &str, known: &Table) -> Result<(), String> {
+    let malformed = |why: &str| {
+        Err(format!(
+            "--set {text}: {why}; write section.key=value, such as --set train.max_steps=100"
+        ))
+    };
+    let Some((path, value)) = text.split_once('=') else {
+        return malformed("there is no `=`");
+    };
+    let path = path.trim();
+    let Some((section, key)) = path.split_once('.') else {
+        let meant = sections_with(known, path)
+            .into_iter()
+            .map(|section| format!("{section}.{path}"));
+        return malformed(&match meant.collect::<Vec<_>>().join(" or ").as_str() {
+            "" => "the key has no section".to_owned(),
+            meant => format!("the section is missing, did you mean {meant}?"),
+        });
+    };
+    if section.is_empty() || key.is_empty() || key.contains('.') {
+        return malformed("the key must be a section and a name with one dot between them");
+    }
+    let known_value = known
+        .get(section)
+        .and_then(|known_section| known_section.get(key));
+    let value = parse_value(value, known_value);
+    match table.entry(section).or_insert_with(|| Table::new().into()) {
+        Value::Table(section) => {
+            section.insert(key.to_owned(), value);
+            Ok(())
+        }
+        _ => Ok(()), // the file has a value where the section belongs, which is reported as such
+    }
+}
+
+/// The value as TOML; as the text that it is where it is not TOML, or where the key wants a text.
+///
+/// So `--set model.position=rope` and `--set data.path=2024` need no quotes within quotes.
+fn parse_value(text: &str, known: Option<&Value>) -> Value {
+    let wants_text = known.is_some_and(Value::is_str);
+    match text.trim().parse::<Value>() {
+        Ok(value) if value.is_str() || !wants_text => value,
+        _ => Value::String(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known() -> Table {
+        toml::from_str("[data]\npath = \"\"\nval_fraction = 0.1\n[train]\nseed = 1\nbetas = [1.0]")
+            .unwrap()
+    }
+
+    fn set(text: &str, section: &str, key: &str) -> Value {
+        let mut table = Table::new();
+        assert_eq!(
+            apply(&mut table, &[text.to_owned()], &known()),
+            Vec::<String>::new()
+        );
+        table[section][key].clone()
+    }
+
+    #[test]
+    fn values_are_toml() {
+        assert_eq!(set("train.seed=3", "train", "seed"), Value::Integer(3));
+        assert_eq!(set("train.seed = 3 ", "train", "seed"), Value::Integer(3));
+        assert_eq!(
+            set("data.val_fraction=2e-1", "data", "val_fraction"),
+            Value::Float(0.2)
+        );
+        assert_eq!(
+            set("train.betas=[1,2]", "train", "betas")
+                .as_array()
+                .unwrap()
+                .len(),
+            2
+        );
+        assert_eq!(
+            set("data.path=\"a\\tb\"", "data", "path"),
+            Value::String("a\tb".into())
+        );
+    }
+
+    #[test]
+    fn what_is_not_toml_is_a_text() {
+        assert_eq!(
+            set("data.path=my file.txt", "data", "path"),
+            Value::String("my file.txt".into())
+        );
+        assert_eq!(
+            set("data.path=a=b", "data", "path"),
+            Value::String("a=b".into())
+        );
+        assert_eq!(
+            set("data.path=2024", "data", "path"),
+            Value::String("2024".into())
+        );
+        assert_eq!(
+            set("data.path=", "data", "path"),
+            Value::String(String::new())
+        );
+        assert_eq!(
+            set("data.path=\n", "data", "path"),
+            Value::String("\n".into())
+        );
+        // Not a second key, smuggled in behind a line break.
+        assert_eq!(
+            set("train.seed=1\nx=2", "train", "seed"),
+            Value::String("1\nx=2".into())
+        );
+    }
+
+    #[test]
+    fn the_last_override_wins() {
+        let mut table = Table::new();
+        let settings = ["train.seed=1".to_owned(), "train.seed=2".to_owned()];
+        assert!(apply(&mut table, &settings, &known()).is_empty());
+        assert_eq!(table["train"]["seed"], Value::Integer(2));
+    }
+
+    #[test]
+    fn malformed_overrides_are_told_the_form() {
+        for text in [
+            "", "seed", "seed=1", ".=1", "train.=1", ".seed=1", "a.b.c=1", "x=1",
+        ] {
+            let problems = apply(&mut Table::new(), &[text.to_owned()], &known());
+            assert_eq!(problems.len(), 1, "{text}");
+            assert!(
+                problems[0].contains("write section.key=value"),
+                "{problems:?}"
+            );
+        }
+    }
+}

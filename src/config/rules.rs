@@ -1,0 +1,447 @@
+//! Every rule that a config must keep, section by section, and the few that tie sections together.
+//!
+//! Each section is taken apart without `..`, so that a new key does not compile until its rule is
+//! decided. A problem names its keys with their sections and values, and no rule stops at the
+//! first.
+
+use super::{
+    Config, ConfigError, DataConfig, GenerateConfig, ModelConfig, OptimizerConfig, PositionKind,
+    ScheduleConfig, TokenizerConfig, TrainConfig,
+};
+
+/// The largest length, width or count of a model and of a batch. Far above what fits any machine,
+/// and low enough that a product of two of them does not overflow.
+const MAX_SIZE: usize = 1 << 24;
+
+/// The most tokens in a batch: backends index with 32 bits.
+const MAX_BATCH_TOKENS: usize = i32::MAX as usize;
+
+/// The largest integer of TOML.
+const MAX_SEED: u64 = i64::MAX as u64;
+
+impl Config {
+    /// Everything that is wrong with this config; nothing if it can be used.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let Self {
+            data,
+            tokenizer,
+            model,
+            train,
+            optimizer,
+            schedule,
+            generate,
+        } = self;
+        let mut problems = Vec::new();
+        problems.extend(data.problems());
+        problems.extend(tokenizer.problems());
+        problems.extend(model.problems());
+        problems.extend(train.problems());
+        problems.extend(optimizer.problems());
+        problems.extend(schedule.problems());
+        problems.extend(generate.problems());
+
+        let (highest, lowest) = (optimizer.learning_rate, schedule.min_learning_rate);
+        if highest > 0.0 && lowest > highest {
+            problems.push(format!(
+                "schedule.min_learning_rate = {lowest} must be at most \
+                 optimizer.learning_rate = {highest}"
+            ));
+        }
+        let (rows, columns) = (train.batch_size, model.context_length);
+        if rows.saturating_mul(columns) > MAX_BATCH_TOKENS {
+            problems.push(format!(
+                "train.batch_size = {rows} times model.context_length = {columns} must be at \
+                 most {MAX_BATCH_TOKENS} tokens; use train.grad_accumulation_steps for larger updates"
+            ));
+        }
+        problems
+    }
+}
+
+impl DataConfig {
+    fn problems(&self) -> Vec<String> {
+        let Self {
+            path,
+            val_fraction,
+            cache_dir,
+        } = self;
+        let mut problems = Vec::new();
+        if path.as_os_str().is_empty() {
+            problems.push(
+                "data.path is missing or empty: name a text file or a folder of them, such as \
+                 path = \"data/stories.txt\" under [data]"
+                    .to_owned(),
+            );
+        }
+        if !(*val_fraction > 0.0 && *val_fraction < 1.0) {
+            problems.push(format!(
+                "data.val_fraction = {val_fraction} must be above 0 and below 1"
+            ));
+        }
+        if cache_dir
+            .as_ref()
+            .is_some_and(|dir| dir.as_os_str().is_empty())
+        {
+            problems.push(
+                "data.cache_dir = \"\" must name a folder; leave it out for the default one"
+                    .to_owned(),
+            );
+        }
+        problems
+    }
+}
+
+impl TokenizerConfig {
+    fn problems(&self) -> Vec<String> {
+        let Self { kind: _ } = self; // an enum: it cannot hold a wrong value
+        Vec::new()
+    }
+}
+
+impl ModelConfig {
+    fn problems(&self) -> Vec<String> {
+        let Self {
+            context_length,
+            d_model,
+            n_layers,
+            n_heads,
+            n_kv_heads,
+            d_ff,
+            position,
+            norm: _,
+            mlp: _,
+            bias: _,
+            qk_norm: _,
+            tie_embeddings: _,
+            dropout,
+        } = self;
+        let mut problems = Vec::new();
+        size(&mut problems, "model.context_length", *context_length);
+        size(&mut problems, "model.d_model", *d_model);
+        size(&mut problems, "model.n_layers", *n_layers);
+        size(&mut problems, "model.n_heads", *n_heads);
+        size(&mut problems, "model.n_kv_heads", *n_kv_heads);
+        size(&mut problems, "model.d_ff", *d_ff);
+        if *n_heads > 0 && *d_model > 0 {
+            if d_model % n_heads != 0 {
+                problems.push(format!(
+                    "model.d_model = {d_model} must be divisible by model.n_heads = {n_heads}"
+                ));
+            } else if *position == PositionKind::Rope && (d_model / n_heads) % 2 != 0 {
+                problems.push(format!(
+                    "model.position = \"rope\" rotates pairs: model.d_model = {d_model} over \
+                     model.n_heads = {n_heads} must be even, and is {}",
+                    d_model / n_heads
+                ));
+            }
+        }
+        if *n_heads > 0 && *n_kv_heads > 0 && n_heads % n_kv_heads != 0 {
+            problems.push(format!(
+                "model.n_heads = {n_heads} must be divisible by model.n_kv_heads = {n_kv_heads}"
+            ));
+        }
+        if !(0.0..1.0).contains(dropout) {
+            problems.push(format!(
+                "model.dropout = {dropout} must be at least 0 and below 1"
+            ));
+        }
+        problems
+    }
+}
+
+impl TrainConfig {
+    fn problems(&self) -> Vec<String> {
+        let Self {
+            seed: seed_value,
+            device,
+            max_steps,
+            batch_size,
+            grad_accumulation_steps,
+            log_interval,
+            eval_interval: _, // 0 is only at the end, and it may be longer than the run
+            eval_batches,
+            checkpoint_interval: _, // as eval_interval
+            keep_checkpoints,
+            sample_prompt,
+            sample_tokens,
+            early_stopping_patience: _, // 0 is off
+        } = self;
+        let mut problems = Vec::new();
+        seed(&mut problems, "train.seed", *seed_value);
+        if device.trim().is_empty() {
+            problems.push(format!(
+                "train.device = {device:?} must name a device, such as \"auto\" or \"cpu\"; `tinderbox \
+                 devices` lists them"
+            ));
+        }
+        at_least_one(&mut problems, "train.max_steps", *max_steps);
+        size(&mut problems, "train.batch_size", *batch_size);
+        size(
+            &mut problems,
+            "train.grad_accumulation_steps",
+            *grad_accumulation_steps,
+        );
+        at_least_one(&mut problems, "train.log_interval", *log_interval);
+        at_least_one(&mut problems, "train.eval_batches", *eval_batches);
+        at_least_one(&mut problems, "train.keep_checkpoints", *keep_checkpoints);
+        if *sample_tokens > 0 && sample_prompt.is_empty() {
+            problems.push(
+                "train.sample_prompt = \"\" must not be empty: the model needs something to write \
+                 on; train.sample_tokens = 0 turns samples off"
+                    .to_owned(),
+            );
+        }
+        problems
+    }
+}
+
+impl OptimizerConfig {
+    fn problems(&self) -> Vec<String> {
+        let Self {
+            kind: _,
+            learning_rate,
+            betas,
+            weight_decay,
+            grad_clip_norm,
+        } = self;
+        let mut problems = Vec::new();
+        if !(learning_rate.is_finite() && *learning_rate > 0.0) {
+            problems.push(format!(
+                "optimizer.learning_rate = {learning_rate} must be a finite number above 0"
+            ));
+        }
+        if !betas.iter().all(|beta| (0.0..1.0).contains(beta)) {
+            problems.push(format!(
+                "optimizer.betas = {betas:?} must each be at least 0 and below 1"
+            ));
+        }
+        finite_not_negative(&mut problems, "optimizer.weight_decay", *weight_decay);
+        finite_not_negative(&mut problems, "optimizer.grad_clip_norm", *grad_clip_norm);
+        problems
+    }
+}
+
+impl ScheduleConfig {
+    fn problems(&self) -> Vec<String> {
+        let Self {
+            kind: _,
+            warmup_steps: _, // may be longer than the run
+            min_learning_rate,
+            decay_fraction,
+        } = self;
+        let mut problems = Vec::new();
+        finite_not_negative(
+            &mut problems,
+            "schedule.min_learning_rate",
+            *min_learning_rate,
+        );
+        if !(*decay_fraction > 0.0 && *decay_fraction <= 1.0) {
+            problems.push(format!(
+                "schedule.decay_fraction = {decay_fraction} must be above 0 and at most 1"
+            ));
+        }
+        problems
+    }
+}
+
+impl GenerateConfig {
+    /// Checks the rules again, after arguments have taken the place of keys.
+    ///
+    /// # Errors
+    /// If any is broken; all broken ones are in one error.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        match self.problems() {
+            problems if problems.is_empty() => Ok(()),
+            problems => Err(ConfigError::Settings { problems }),
+        }
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let Self {
+            max_new_tokens,
+            num_samples,
+            temperature,
+            top_k: _, // 0 is off, and more than the vocabulary is all of it
+            top_p,
+            min_p,
+            repetition_penalty,
+            stop,
+            seed: seed_value,
+        } = self;
+        let mut problems = Vec::new();
+        at_least_one(&mut problems, "generate.max_new_tokens", *max_new_tokens);
+        at_least_one(&mut problems, "generate.num_samples", *num_samples);
+        finite_not_negative(&mut problems, "generate.temperature", *temperature);
+        if !(*top_p > 0.0 && *top_p <= 1.0) {
+            problems.push(format!(
+                "generate.top_p = {top_p} must be above 0 and at most 1 (1 turns it off)"
+            ));
+        }
+        if !(0.0..=1.0).contains(min_p) {
+            problems.push(format!(
+                "generate.min_p = {min_p} must be at least 0 and at most 1 (0 turns it off)"
+            ));
+        }
+        if !(repetition_penalty.is_finite() && *repetition_penalty > 0.0) {
+            problems.push(format!(
+                "generate.repetition_penalty = {repetition_penalty} must be a finite number above 0 \
+                 (1 turns it off)"
+            ));
+        }
+        if stop.iter().any(String::is_empty) {
+            problems.push(format!(
+                "generate.stop = {stop:?} must not hold an empty text, at which nothing would \
+                 be written"
+            ));
+        }
+        seed(&mut problems, "generate.seed", *seed_value);
+        problems
+    }
+}
+
+fn size(problems: &mut Vec<String>, key: &str, value: usize) {
+    if !(1..=MAX_SIZE).contains(&value) {
+        problems.push(format!(
+            "{key} = {value} must be at least 1 and at most {MAX_SIZE}"
+        ));
+    }
+}
+
+fn at_least_one(problems: &mut Vec<String>, key: &str, value: usize) {
+    if value == 0 {
+        problems.push(format!("{key} = {value} must be at least 1"));
+    }
+}
+
+fn finite_not_negative(problems: &mut Vec<String>, key: &str, value: f64) {
+    if !(value.is_finite() && value >= 0.0) {
+        problems.push(format!(
+            "{key} = {value} must be a finite number, 0 or more"
+        ));
+    }
+}
+
+fn seed(problems: &mut Vec<String>, key: &str, value: u64) {
+    if value > MAX_SEED {
+        problems.push(format!(
+            "{key} = {value} must be at most {MAX_SEED}, the largest integer of TOML"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::ConfigError;
+
+    /// What is wrong with an otherwise good config after these overrides.
+    fn problems(overrides: &[&str]) -> Vec<String> {
+        let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+        let text = "[data]\npath = \"a.txt\"\n";
+        match Config::from_toml(text, Path::new("a.toml"), &overrides) {
+            Ok(_) => Vec::new(),
+            Err(ConfigError::Invalid { problems, .. }) => problems,
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn each_rule_names_its_key() {
+        let broken = [
+            "data.path=",
+            "data.val_fraction=0",
+            "data.val_fraction=1.0",
+            "data.val_fraction=nan",
+            "data.cache_dir=",
+            "model.context_length=0",
+            "model.d_model=0",
+            "model.d_model=9000000000",
+            "model.n_layers=0",
+            "model.n_heads=0",
+            "model.n_heads=3",
+            "model.n_kv_heads=3",
+            "model.n_kv_heads=8",
+            "model.n_kv_heads=0",
+            "model.d_ff=0",
+            "model.dropout=1",
+            "model.dropout=-0.1",
+            "model.dropout=nan",
+            "train.device= ",
+            "train.max_steps=0",
+            "train.batch_size=0",
+            "train.batch_size=16777216",
+            "train.grad_accumulation_steps=0",
+            "train.log_interval=0",
+            "train.eval_batches=0",
+            "train.keep_checkpoints=0",
+            "train.sample_prompt=",
+            "optimizer.learning_rate=0",
+            "optimizer.learning_rate=inf",
+            "optimizer.betas=[0.9, 1.0]",
+            "optimizer.weight_decay=-1",
+            "optimizer.grad_clip_norm=nan",
+            "schedule.min_learning_rate=1",
+            "schedule.min_learning_rate=-1",
+            "schedule.decay_fraction=0",
+            "generate.max_new_tokens=0",
+            "generate.num_samples=0",
+            "generate.temperature=-1",
+            "generate.top_p=0",
+            "generate.top_p=1.1",
+            "generate.min_p=1.1",
+            "generate.repetition_penalty=0",
+            "generate.stop=[\"\"]",
+        ];
+        for setting in broken {
+            let key = setting.split_once('=').unwrap().0;
+            let found = problems(&[setting]);
+            assert_eq!(found.len(), 1, "{setting}: {found:?}");
+            assert!(found[0].contains(key), "{setting}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn the_edges_of_each_range_are_allowed() {
+        let allowed = [
+            "train.eval_interval=0",
+            "train.checkpoint_interval=0",
+            "train.eval_interval=1000000",
+            "train.log_interval=1000000",
+            "schedule.warmup_steps=1000000",
+            "schedule.warmup_steps=0",
+            "schedule.decay_fraction=1",
+            "schedule.min_learning_rate=0.001",
+            "model.n_kv_heads=1",
+            "model.dropout=0",
+            "optimizer.betas=[0.0, 0.0]",
+            "generate.temperature=0",
+            "generate.top_k=1000000",
+            "generate.min_p=1",
+            "generate.top_p=1",
+        ];
+        assert_eq!(problems(&allowed), Vec::<String>::new());
+    }
+
+    #[test]
+    fn rope_needs_heads_of_even_width() {
+        let found = problems(&["model.d_model=12", "model.n_heads=4", "model.position=rope"]);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("model.position = \"rope\""), "{found:?}");
+        assert!(problems(&["model.d_model=12", "model.n_heads=4"]).is_empty());
+    }
+
+    #[test]
+    fn samples_may_be_off_without_a_prompt() {
+        assert!(problems(&["train.sample_prompt=", "train.sample_tokens=0"]).is_empty());
+    }
+
+    #[test]
+    fn a_seed_that_toml_cannot_hold_is_refused() {
+        let mut config = Config::default();
+        config.data.path = "a.txt".into();
+        config.train.seed = u64::MAX;
+        assert_eq!(config.problems().len(), 1);
+    }
+}

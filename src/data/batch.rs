@@ -1,0 +1,267 @@
+//! Rows of tokens with, for each, the token that follows it.
+//!
+//! [`sample`] draws random windows for training, [`windows`] goes through a whole split for an
+//! exact loss, and [`spread`] takes a fixed part of that for a cheap one. None of them keeps any
+//! state.
+
+use std::ops::Range;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::Tokens;
+
+/// Some rows of `seq_len` tokens each, row after row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// What the model reads: `[batch_size, seq_len]`, row-major.
+    pub inputs: Vec<i32>,
+    /// What it is to predict: at each place the token after the input's.
+    pub targets: Vec<i32>,
+    /// How many rows there are.
+    pub batch_size: usize,
+    /// How many tokens each row has.
+    pub seq_len: usize,
+}
+
+/// Draws the windows of some of a step's rows.
+///
+/// Each row is a pure function of `(seed, step, row)`: a step's rows may be drawn at once, or a few
+/// at a time for gradient accumulation, and are the same. Every window of the split is as likely.
+///
+/// # Panics
+/// If there are not more than `context_length` tokens, or no rows.
+#[must_use]
+pub fn sample(
+    tokens: &Tokens,
+    rows: Range<usize>,
+    context_length: usize,
+    seed: u64,
+    step: u64,
+) -> Batch {
+    assert!(
+        tokens.len() > context_length,
+        "{} tokens are less than a window",
+        tokens.len()
+    );
+    let n_starts = (tokens.len() - context_length) as u128;
+    // The rest of the key keeps these numbers apart from what else is drawn from the same seed.
+    let mut key = *b"........ tinderbox: batch starts";
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    let mut rng = ChaCha8Rng::from_seed(key);
+    rng.set_stream(step);
+    rng.set_word_pos(2 * rows.start as u128); // each row takes two words of 32 bits
+    let starts = rows.map(|_| {
+        let start = (u128::from(rng.next_u64()) * n_starts) >> 64;
+        usize::try_from(start).expect("below the number of tokens")
+    });
+    gather(tokens, starts, context_length)
+}
+
+/// Goes through a whole split once, in windows that do not overlap: every token but the first is a
+/// target exactly once. What is left at the end is a shorter row in a batch of its own.
+///
+/// # Panics
+/// If `context_length` or `batch_size` is 0.
+pub fn windows(
+    tokens: &Tokens,
+    context_length: usize,
+    batch_size: usize,
+) -> impl Iterator<Item = Batch> + use<> {
+    spread(tokens, context_length, batch_size, usize::MAX)
+}
+
+/// `n_batches` batches of full [`windows`], evenly spread over the split: the same ones at every
+/// call, for losses that can be compared. All of [`windows`] where the split has fewer than that.
+///
+/// # Panics
+/// If `context_length` or `batch_size` is 0.
+pub fn spread(
+    tokens: &Tokens,
+    context_length: usize,
+    batch_size: usize,
+    n_batches: usize,
+) -> impl Iterator<Item = Batch> + use<> {
+    let n_targets = tokens.len().saturating_sub(1);
+    let n_windows = n_targets / context_length;
+    let n_wanted = batch_size.saturating_mul(n_batches);
+    let n = n_windows.min(n_wanted);
+    let start = move |row: usize| {
+        let window = row as u128 * n_windows as u128 / n as u128;
+        usize::try_from(window).expect("below the number of windows") * context_length
+    };
+    let rest = n_windows * context_length..n_targets;
+    let rest = (n_wanted > n_windows && !rest.is_empty()).then_some(rest);
+    let tokens = tokens.clone();
+    let of_rest = tokens.clone();
+    (0..n)
+        .step_by(batch_size)
+        .map(move |first| {
+            let rows = first..n.min(first.saturating_add(batch_size));
+            gather(&tokens, rows.map(start), context_length)
+        })
+        .chain(
+            rest.into_iter()
+                .map(move |rest| gather(&of_rest, std::iter::once(rest.start), rest.len())),
+        )
+}
+
+/// The rows that begin at `starts`.
+fn gather(tokens: &Tokens, starts: impl ExactSizeIterator<Item = usize>, seq_len: usize) -> Batch {
+    let batch_size = starts.len();
+    assert!(
+        batch_size > 0 && seq_len > 0,
+        "a batch of {batch_size} rows of {seq_len} tokens"
+    );
+    let mut inputs = Vec::with_capacity(batch_size * seq_len);
+    let mut targets = Vec::with_capacity(batch_size * seq_len);
+    let mut row = vec![0; seq_len + 1];
+    for start in starts {
+        tokens.read(start, &mut row);
+        inputs.extend_from_slice(&row[..seq_len]);
+        targets.extend_from_slice(&row[1..]);
+    }
+    Batch {
+        inputs,
+        targets,
+        batch_size,
+        seq_len,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Tokens that are their own positions.
+    fn count_to(n: u32) -> Tokens {
+        Tokens::from_ids(&(0..n).collect::<Vec<_>>(), u64::from(n))
+    }
+
+    fn assert_targets_follow(batch: &Batch) {
+        assert_eq!(batch.inputs.len(), batch.batch_size * batch.seq_len);
+        assert_eq!(
+            batch.targets,
+            batch.inputs.iter().map(|id| id + 1).collect::<Vec<_>>()
+        );
+        for row in batch.inputs.chunks(batch.seq_len) {
+            assert!(row.windows(2).all(|pair| pair[1] == pair[0] + 1));
+        }
+    }
+
+    #[test]
+    fn a_drawn_batch_stays_what_it_was() {
+        // Recorded once: a change here changes every run that anyone has repeated.
+        let batch = sample(&count_to(1_003_854), 0..4, 1, 1337, 0);
+        assert_eq!(batch.inputs, [237_486, 416_080, 74_298, 304_494]);
+        let batch = sample(&count_to(1_003_854), 0..2, 1, 1337, 1);
+        assert_eq!(batch.inputs, [704_549, 871_790]);
+    }
+
+    #[test]
+    fn every_start_is_as_likely() {
+        let tokens = count_to(14); // windows of 4 begin at 0 to 9
+        let mut counts = [0_u32; 10];
+        for step in 0..1000 {
+            let batch = sample(&tokens, 0..10, 4, 7, step);
+            for row in batch.inputs.chunks(4) {
+                counts[usize::try_from(row[0]).unwrap()] += 1;
+            }
+        }
+        // 10,000 draws with p = 0.1: mean 1000, standard deviation 30.
+        assert!(
+            counts.iter().all(|count| (850..1150).contains(count)),
+            "{counts:?}"
+        );
+    }
+
+    #[test]
+    fn seeds_and_steps_differ() {
+        let tokens = count_to(100_000);
+        let batches = [(1, 1), (1, 2), (2, 1), (2, 2)];
+        let distinct: BTreeSet<_> = batches
+            .iter()
+            .map(|&(seed, step)| sample(&tokens, 0..8, 4, seed, step).inputs)
+            .collect();
+        assert_eq!(distinct.len(), 4);
+    }
+
+    #[test]
+    fn a_split_of_one_window_has_one_start() {
+        let batch = sample(&count_to(5), 0..3, 4, 1, 1);
+        assert_eq!(batch.inputs, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "less than a window")]
+    fn a_split_that_is_too_short_is_a_bug() {
+        let _ = sample(&count_to(4), 0..1, 4, 1, 1);
+    }
+
+    proptest! {
+        #[test]
+        fn rows_do_not_depend_on_how_they_are_grouped(
+            n in 3_u32..500,
+            context_length in 1_usize..40,
+            seed in any::<u64>(),
+            step in any::<u64>(),
+            (first, cut, end) in (0_usize..20, 1_usize..20, 1_usize..20),
+        ) {
+            let tokens = count_to(n);
+            prop_assume!(tokens.len() > context_length);
+            let whole = sample(&tokens, first..first + cut + end, context_length, seed, step);
+            assert_targets_follow(&whole);
+            let a = sample(&tokens, first..first + cut, context_length, seed, step);
+            let b = sample(&tokens, first + cut..first + cut + end, context_length, seed, step);
+            prop_assert_eq!(&whole.inputs, &[a.inputs, b.inputs].concat());
+        }
+
+        #[test]
+        fn windows_have_every_target_once(
+            n in 0_u32..300, context_length in 1_usize..40, batch_size in 1_usize..9,
+        ) {
+            let mut targets = Vec::new();
+            for batch in windows(&count_to(n), context_length, batch_size) {
+                assert_targets_follow(&batch);
+                prop_assert!(batch.batch_size <= batch_size && batch.seq_len <= context_length);
+                targets.extend(batch.targets);
+            }
+            let expected: Vec<i32> = (1..n.cast_signed()).collect();
+            prop_assert_eq!(targets, expected);
+        }
+
+        #[test]
+        fn spread_windows_are_some_of_them_in_order(
+            n in 0_u32..600,
+            context_length in 1_usize..20,
+            batch_size in 1_usize..9,
+            n_batches in 0_usize..9,
+        ) {
+            let tokens = count_to(n);
+            let some: Vec<Batch> = spread(&tokens, context_length, batch_size, n_batches).collect();
+            let all: Vec<Batch> = windows(&tokens, context_length, batch_size).collect();
+            let n_full = tokens.len().saturating_sub(1) / context_length;
+            let wanted = batch_size * n_batches;
+            if n_full < wanted {
+                prop_assert_eq!(some, all);
+            } else {
+                prop_assert_eq!(some.len(), n_batches);
+                let rows = some.iter().flat_map(|batch| batch.inputs.chunks(context_length));
+                let starts: Vec<i32> = rows.map(|row| row[0]).collect();
+                prop_assert_eq!(starts.len(), wanted);
+                prop_assert!(starts.windows(2).all(|pair| pair[0] < pair[1]));
+                let step = i32::try_from(context_length).unwrap();
+                prop_assert!(starts.iter().all(|start| start % step == 0));
+                // Evenly: no gap is more than one window wider than another.
+                let gaps: BTreeSet<i32> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+                if let (Some(least), Some(most)) = (gaps.first(), gaps.last()) {
+                    prop_assert!(most - least <= step);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Token files: the ids of a whole corpus behind a header that says what they are of.
+//!
+//! A file is named by its key and never changed: it is written under another name and renamed when
+//! it is complete, so that starts at the same time do not disturb each other.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::tokens::{Tokens, Width};
+
+/// Says that this is a token file, and in which version of the format.
+const MAGIC: [u8; 8] = *b"TBTOKEN1";
+
+/// The magic, the key and five numbers.
+const HEADER_BYTES: usize = 8 + 32 + 5 * 8;
+
+/// What a token file is of: everything that its ids follow from.
+pub(super) type Key = [u8; 32];
+
+/// How long both splits are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// Tokens of both splits.
+    pub n_tokens: u64,
+    /// Tokens of the training split, which is the first.
+    pub n_train: u64,
+    /// Bytes of text that both splits stand for.
+    pub bytes: u64,
+    /// Bytes of text that the training split stands for.
+    pub train_bytes: u64,
+}
+
+/// Where the token file of this key is.
+pub(super) fn path_of(folder: &Path, key: &Key) -> PathBuf {
+    let (half, _) = key.split_at(16);
+    let number = u128::from_be_bytes(half.try_into().expect("16 bytes"));
+    folder.join(format!("{number:032x}.tokens"))
+}
+
+/// The training and the validation split of a token file. None if there is no such file, or it is
+/// not whole, or of something else: then it is to be written anew.
+pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Tokens)> {
+    let mut file = File::open(path).ok()?;
+    let mut header = [0; HEADER_BYTES];
+    file.read_exact(&mut header).ok()?;
+    let u64_at = |index: usize| {
+        let (numbers, _) = header[40..].as_chunks();
+        u64::from_le_bytes(numbers[index])
+    };
+    let extent = Extent {
+        n_tokens: u64_at(1),
+        n_train: u64_at(2),
+        bytes: u64_at(3),
+        train_bytes: u64_at(4),
+    };
+    let n_bytes = extent.n_tokens.checked_mul(width.bytes() as u64)?;
+    let is_whole = header == header_of(key, width, extent)
+        && extent.n_train <= extent.n_tokens
+        && extent.train_bytes <= extent.bytes
+        && file.metadata().ok()?.len() == n_bytes.checked_add(HEADER_BYTES as u64)?;
+    if !is_whole {
+        return None;
+    }
+    let tokens = Tokens::map(&file, HEADER_BYTES, width, extent.bytes).ok()?;
+    Some(tokens.split_at(usize::try_from(extent.n_train).ok()?, extent.train_bytes))
+}
+
+/// A token file on its way, under a name of its own until it is complete.
+#[derive(Debug)]
+pub(super) struct Writer {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+    width: Width,
+    /// The bytes of the ids at hand, kept for its memory.
+    encoded: Vec<u8>,
+}
+
+impl Writer {
+    /// Begins the file that will be at `path`.
+    pub(super) fn create(path: &Path, width: Width) -> io::Result<Self> {
+        static N_CREATED: AtomicU64 = AtomicU64::new(0);
+        let unique = format!(
+            "{}-{}.tmp",
+            std::process::id(),
+            N_CREATED.fetch_add(1, Ordering::Relaxed)
+        );
+        let temporary = path.with_extension(unique);
+        let file = File::create(&temporary)?;
+        let mut writer = Self {
+            file,
+            temporary,
+            path: path.to_owned(),
+            width,
+            encoded: Vec::new(),
+        };
+        writer.file.write_all(&[0; HEADER_BYTES])?; // not a token file before it is complete
+        Ok(writer)
+    }
+
+    /// Adds ids, all of which fit into the width.
+    pub(super) fn write(&mut self, ids: &[u32]) -> io::Result<()> {
+        self.encoded.clear();
+        match self.width {
+            Width::Two => self.encoded.extend(ids.iter().flat_map(|&id| {
+                u16::try_from(id)
+                    .expect("the vocabulary has at most 65,536 ids")
+                    .to_le_bytes()
+            })),
+            Width::Four => self
+                .encoded
+                .extend(ids.iter().flat_map(|id| id.to_le_bytes())),
+        }
+        self.file.write_all(&self.encoded)
+    }
+
+    /// Completes the file and gives it its name.
+    pub(super) fn finish(mut self, key: &Key, extent: Extent) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.write_all(&header_of(key, self.width, extent))?;
+        self.file.sync_all()?;
+        fs::rename(&self.temporary, &self.path)
+    }
+}
+
+impl Drop for Writer {
+    /// Leaves nothing half-written behind; after `finish` there is nothing of that name any more.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+fn header_of(key: &Key, width: Width, extent: Extent) -> [u8; HEADER_BYTES] {
+    let Extent {
+        n_tokens,
+        n_train,
+        bytes,
+        train_bytes,
+    } = extent;
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..40].copy_from_slice(key);
+    let numbers = [width.bytes() as u64, n_tokens, n_train, bytes, train_bytes];
+    for (field, number) in header[40..].chunks_exact_mut(8).zip(numbers) {
+        field.copy_from_slice(&number.to_le_bytes());
+    }
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key = [7; 32];
+    const EXTENT: Extent = Extent {
+        n_tokens: 4,
+        n_train: 3,
+        bytes: 9,
+        train_bytes: 5,
+    };
+
+    fn written(folder: &Path, width: Width) -> PathBuf {
+        let path = path_of(folder, &KEY);
+        let mut writer = Writer::create(&path, width).unwrap();
+        writer.write(&[1, 2]).unwrap();
+        writer.write(&[3, 4]).unwrap();
+        writer.finish(&KEY, EXTENT).unwrap();
+        path
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        for width in [Width::Two, Width::Four] {
+            let path = written(folder.path(), width);
+            let (train, val) = open(&path, &KEY, width).unwrap();
+            assert_eq!((train.len(), train.bytes()), (3, 5));
+            assert_eq!((val.len(), val.bytes()), (1, 4));
+            let mut id = [0];
+            val.read(0, &mut id);
+            assert_eq!(id, [4]);
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn damaged_files_are_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path(), Width::Two);
+        assert!(open(&path, &[8; 32], Width::Two).is_none());
+        assert!(open(&path, &KEY, Width::Four).is_none());
+        let good = fs::read(&path).unwrap();
+        for n_kept in 0..good.len() {
+            fs::write(&path, &good[..n_kept]).unwrap();
+            assert!(open(&path, &KEY, Width::Two).is_none(), "{n_kept} bytes");
+        }
+        fs::write(&path, [&good[..], &[0]].concat()).unwrap();
+        assert!(open(&path, &KEY, Width::Two).is_none());
+        let mut longer_train = good.clone();
+        longer_train[HEADER_BYTES - 24] = 5; // n_train, beyond all tokens
+        fs::write(&path, longer_train).unwrap();
+        assert!(open(&path, &KEY, Width::Two).is_none());
+        fs::write(&path, good).unwrap();
+        assert!(open(&path, &KEY, Width::Two).is_some());
+    }
+
+    #[test]
+    fn a_writer_that_gives_up_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = path_of(folder.path(), &KEY);
+        let mut writer = Writer::create(&path, Width::Two).unwrap();
+        writer.write(&[1]).unwrap();
+        drop(writer);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,73 @@
+//! Which backends are compiled in, and how each is asked for adapters and opened.
+
+use burn::tensor::Device;
+
+use super::choice::{Adapter, AdapterKind, Api};
+#[cfg(feature = "cuda")]
+use super::cuda;
+#[cfg(feature = "wgpu")]
+use super::graphics;
+use super::spec::Backend;
+
+/// Whether this binary was built with `backend`.
+pub(super) fn is_compiled(backend: Backend) -> bool {
+    match backend {
+        Backend::Flex => cfg!(feature = "flex"),
+        Backend::Ndarray => cfg!(feature = "ndarray"),
+        Backend::Wgpu => cfg!(feature = "wgpu"),
+        Backend::Vulkan => cfg!(feature = "vulkan"),
+        Backend::Metal => cfg!(feature = "metal"),
+        Backend::Cuda => cfg!(feature = "cuda"),
+    }
+}
+
+/// The device of a CPU backend; none if it is not compiled in.
+pub(super) fn open_cpu(backend: Backend) -> Option<Device> {
+    match backend {
+        #[cfg(feature = "flex")]
+        Backend::Flex => Some(Device::flex()),
+        #[cfg(feature = "ndarray")]
+        #[allow(
+            deprecated,
+            reason = "kept as a numerical second opinion until burn drops it"
+        )]
+        Backend::Ndarray => Some(Device::ndarray()),
+        _ => None,
+    }
+}
+
+/// The adapters that `backend` has here, the best one first; none if it is not compiled in.
+pub(super) fn find(backend: Backend) -> Vec<Adapter> {
+    match backend {
+        #[cfg(feature = "wgpu")]
+        Backend::Wgpu => graphics::find(backend, graphics::BEST_FIRST),
+        #[cfg(feature = "vulkan")]
+        Backend::Vulkan => graphics::find(backend, &[Api::Vulkan]),
+        #[cfg(feature = "metal")]
+        Backend::Metal => graphics::find(backend, &[Api::Metal]),
+        #[cfg(feature = "cuda")]
+        Backend::Cuda => cuda::find(),
+        _ => Vec::new(),
+    }
+}
+
+/// Opens an adapter that [`find`] returned.
+///
+/// # Errors
+/// The driver's message, if it refuses.
+pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
+    match adapter.api {
+        #[cfg(feature = "cuda")]
+        Api::Cuda => cuda::open(adapter),
+        #[cfg(feature = "wgpu")]
+        Api::Vulkan | Api::Metal | Api::Dx12 | Api::OpenGl => graphics::open(adapter),
+        #[allow(unreachable_patterns, reason = "reached where a backend is left out")]
+        _ => Err("its backend is not in this binary".to_owned()),
+    }
+}
+
+/// Whether this adapter's driver would crash the program. With the `vulkan` feature burn compiles kernels to SPIR-V
+/// wherever the driver claims to take it, with no switch to turn that off, and Mesa's lavapipe then segfaults.
+pub(super) fn crashes(adapter: &Adapter) -> bool {
+    cfg!(feature = "vulkan") && adapter.kind == AdapterKind::Software && adapter.api == Api::Vulkan
+}

@@ -1,0 +1,314 @@
+//! The rules that choose among adapters, as functions of what was found: testable without any hardware.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::spec::Backend;
+use super::{DeviceError, Names};
+
+/// Which sort of hardware computes.
+///
+/// The order is that of preference: of the adapters of a graphics interface, the smallest kind comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AdapterKind {
+    /// A GPU with memory of its own.
+    Discrete,
+    /// A GPU that shares the CPU's memory.
+    Integrated,
+    /// A GPU that a virtual machine passes through.
+    Virtual,
+    /// A GPU that its driver does not classify.
+    Other,
+    /// A graphics driver that computes on the CPU, such as Mesa's lavapipe.
+    Software,
+    /// The CPU itself.
+    Cpu,
+}
+
+impl AdapterKind {
+    /// Its name in listings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Discrete => "discrete",
+            Self::Integrated => "integrated",
+            Self::Virtual => "virtual",
+            Self::Other => "other",
+            Self::Software => "software",
+            Self::Cpu => "cpu",
+        }
+    }
+
+    /// Whether this is hardware made for such work.
+    #[must_use]
+    pub fn is_gpu(self) -> bool {
+        !matches!(self, Self::Software | Self::Cpu)
+    }
+}
+
+/// The interface through which a program reaches an adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Api {
+    /// Vulkan.
+    Vulkan,
+    /// Metal.
+    Metal,
+    /// `DirectX` 12.
+    #[serde(rename = "DirectX 12")]
+    Dx12,
+    /// `OpenGL`.
+    #[serde(rename = "OpenGL")]
+    OpenGl,
+    /// CUDA.
+    #[serde(rename = "CUDA")]
+    Cuda,
+}
+
+impl Api {
+    /// Its name in listings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vulkan => "Vulkan",
+            Self::Metal => "Metal",
+            Self::Dx12 => "DirectX 12",
+            Self::OpenGl => "OpenGL",
+            Self::Cuda => "CUDA",
+        }
+    }
+}
+
+/// One adapter that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Adapter {
+    /// The backend that found it.
+    pub backend: Backend,
+    /// Its number among that backend's adapters, the best one first: the `n` of `wgpu:n`.
+    pub index: usize,
+    /// Its number among the adapters of its kind, in the driver's order: how burn names it.
+    pub(super) index_of_kind: usize,
+    /// Its own name, as its driver tells it.
+    pub name: String,
+    /// The interface it is reached through.
+    pub api: Api,
+    /// Which sort of hardware it is.
+    pub kind: AdapterKind,
+}
+
+impl Adapter {
+    /// What to write after `--device` to get it.
+    #[must_use]
+    pub fn spec(&self) -> String {
+        format!("{}:{}", self.backend, self.index)
+    }
+}
+
+impl fmt::Display for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {})", self.spec(), self.name, self.api.name())
+    }
+}
+
+/// The backends that `auto` asks, best first. `vulkan` and `metal` find nothing that `wgpu` does not.
+pub(super) const AUTO_ORDER: [Backend; 2] = [Backend::Cuda, Backend::Wgpu];
+
+/// What `auto` takes of one backend's adapters.
+///
+/// An integrated GPU is taken only on Metal, where it is the machine's real one; elsewhere it is often slower
+/// than the CPU beside it.
+pub(super) fn automatic(found: &[Adapter]) -> Option<&Adapter> {
+    found.iter().find(|adapter| match adapter.backend {
+        Backend::Cuda => true,
+        _ => {
+            adapter.kind == AdapterKind::Discrete
+                || (adapter.api == Api::Metal && adapter.kind.is_gpu())
+        }
+    })
+}
+
+/// What `cpu` means, given the backends that are compiled in.
+pub(super) fn cpu(compiled: &[Backend]) -> Option<Backend> {
+    [Backend::Flex, Backend::Ndarray]
+        .into_iter()
+        .find(|backend| compiled.contains(backend))
+}
+
+/// The adapter that was asked for by its number, or else the first, which is the best.
+///
+/// # Errors
+/// If there is none, or none of that number.
+pub(super) fn pick(
+    backend: Backend,
+    index: Option<usize>,
+    found: &[Adapter],
+) -> Result<&Adapter, DeviceError> {
+    if found.is_empty() {
+        let found = match backend {
+            Backend::Cuda => "no NVIDIA driver or no GPU",
+            Backend::Vulkan => "no Vulkan driver was found",
+            Backend::Metal => "no Metal device was found",
+            _ => "no graphics driver was found",
+        };
+        return Err(DeviceError::NoAdapter {
+            backend,
+            found: found.to_owned(),
+            hint: hint(backend),
+        });
+    }
+    let index = index.unwrap_or(0);
+    found.get(index).ok_or_else(|| DeviceError::NoSuchAdapter {
+        backend,
+        index,
+        found: Names(found.iter().map(ToString::to_string).collect()),
+    })
+}
+
+/// What helps where a backend finds no adapter.
+pub(super) fn hint(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Cuda => "install NVIDIA's driver (`nvidia-smi` must list the GPU)",
+        Backend::Metal => "Metal is there only on macOS",
+        _ if cfg!(target_os = "linux") => {
+            "install the GPU's Vulkan driver, or `apt-get install mesa-vulkan-drivers` for one in software"
+        }
+        _ => "install the GPU's driver",
+    }
+}
+
+/// Orders one interface's adapters, the best first, and numbers them. `found` is in the driver's order, on which
+/// burn's own numbers within a kind depend.
+#[cfg(any(feature = "wgpu", feature = "cuda", test))]
+pub(super) fn number(
+    backend: Backend,
+    api: Api,
+    found: Vec<(String, AdapterKind)>,
+) -> Vec<Adapter> {
+    let mut adapters: Vec<Adapter> = Vec::with_capacity(found.len());
+    for (name, kind) in found {
+        let index_of_kind = adapters.iter().filter(|other| other.kind == kind).count();
+        // Burn can name only the first software adapter.
+        if kind != AdapterKind::Software || index_of_kind == 0 {
+            adapters.push(Adapter {
+                backend,
+                index: 0,
+                index_of_kind,
+                name,
+                api,
+                kind,
+            });
+        }
+    }
+    adapters.sort_by_key(|adapter| adapter.kind);
+    for (index, adapter) in adapters.iter_mut().enumerate() {
+        adapter.index = index;
+    }
+    adapters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(backend: Backend, api: Api, kinds: &[AdapterKind]) -> Vec<Adapter> {
+        let named = kinds
+            .iter()
+            .enumerate()
+            .map(|(i, &kind)| (format!("card {i}"), kind))
+            .collect();
+        number(backend, api, named)
+    }
+
+    #[test]
+    fn the_best_adapter_has_number_0_and_keeps_burns_own_number() {
+        use AdapterKind::{Discrete, Integrated, Software};
+        let adapters = found(
+            Backend::Wgpu,
+            Api::Vulkan,
+            &[Software, Integrated, Discrete, Discrete, Software],
+        );
+        let seen: Vec<_> = adapters
+            .iter()
+            .map(|a| (a.index, a.kind, a.index_of_kind, a.name.as_str()))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (0, Discrete, 0, "card 2"),
+                (1, Discrete, 1, "card 3"),
+                (2, Integrated, 0, "card 1"),
+                (3, Software, 0, "card 0"),
+            ]
+        );
+    }
+
+    #[test]
+    fn auto_takes_a_discrete_gpu_or_metal_and_never_software() {
+        use AdapterKind::{Discrete, Integrated, Other, Software, Virtual};
+        let auto = |api: Api, kinds: &[AdapterKind]| {
+            automatic(&found(Backend::Wgpu, api, kinds)).map(Adapter::spec)
+        };
+        assert_eq!(auto(Api::Vulkan, &[Software]), None);
+        assert_eq!(
+            auto(Api::Vulkan, &[Integrated, Virtual, Other, Software]),
+            None
+        );
+        assert_eq!(
+            auto(Api::Vulkan, &[Software, Integrated, Discrete]).as_deref(),
+            Some("wgpu:0")
+        );
+        assert_eq!(auto(Api::Metal, &[Integrated]).as_deref(), Some("wgpu:0"));
+        assert_eq!(auto(Api::Metal, &[Software]), None);
+        assert_eq!(auto(Api::Vulkan, &[]), None);
+        let cuda = found(Backend::Cuda, Api::Cuda, &[Discrete, Discrete]);
+        assert_eq!(
+            automatic(&cuda).map(Adapter::spec).as_deref(),
+            Some("cuda:0")
+        );
+        assert_eq!(AUTO_ORDER[0], Backend::Cuda);
+    }
+
+    #[test]
+    fn an_explicit_backend_takes_any_adapter_by_number() {
+        use AdapterKind::{Discrete, Software};
+        let adapters = found(Backend::Wgpu, Api::Vulkan, &[Software, Discrete]);
+        let pick = |index| pick(Backend::Wgpu, index, &adapters).map(|a| a.kind);
+        assert_eq!(pick(None).ok(), Some(Discrete));
+        assert_eq!(pick(Some(1)).ok(), Some(Software));
+        let error = pick(Some(2)).expect_err("there are two").to_string();
+        assert_eq!(
+            error,
+            "there is no `wgpu:2`; found: wgpu:0 (card 1, Vulkan), wgpu:1 (card 0, Vulkan)"
+        );
+    }
+
+    #[test]
+    fn a_machine_without_adapters_is_told_what_to_install() {
+        let error = pick(Backend::Cuda, None, &[])
+            .expect_err("there is none")
+            .to_string();
+        assert!(
+            error.contains("no adapter for `cuda`: no NVIDIA driver"),
+            "{error}"
+        );
+        assert!(
+            error.contains("`nvidia-smi`") && error.ends_with("`--device cpu`"),
+            "{error}"
+        );
+        let error = pick(Backend::Wgpu, Some(3), &[])
+            .expect_err("there is none")
+            .to_string();
+        assert!(error.contains("no graphics driver was found"), "{error}");
+    }
+
+    #[test]
+    fn cpu_means_flex_where_it_is_there() {
+        assert_eq!(cpu(&[Backend::Ndarray, Backend::Flex]), Some(Backend::Flex));
+        assert_eq!(
+            cpu(&[Backend::Wgpu, Backend::Ndarray]),
+            Some(Backend::Ndarray)
+        );
+        assert_eq!(cpu(&[Backend::Wgpu]), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! Adapters of the graphics interfaces, through wgpu. Burn's own enumeration gives no names, so wgpu is asked.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use burn::backend::wgpu::graphics::AutoGraphicsApi;
+use burn::backend::wgpu::{RuntimeOptions, try_init_setup, wgpu};
+use burn::backend::{WgpuBackend, WgpuDevice, WgpuDeviceKind};
+use burn::tensor::Device;
+
+use super::backend;
+use super::choice::{self, Adapter, AdapterKind, Api};
+use super::kernel_cache;
+use super::spec::Backend;
+
+/// The interfaces that `wgpu` tries, the fastest first; those that a platform lacks find nothing.
+pub(super) const BEST_FIRST: &[Api] = if cfg!(target_os = "macos") {
+    &[Api::Metal]
+} else {
+    &[Api::Vulkan, Api::Dx12, Api::OpenGl]
+};
+
+/// The adapters of the first of `apis` that has a GPU, or else of the first that has any that works.
+///
+/// The others are left out: the same card through two interfaces would look like two cards.
+pub(super) fn find(backend: Backend, apis: &[Api]) -> Vec<Adapter> {
+    let mut software = Vec::new();
+    for &api in apis {
+        let found = choice::number(backend, api, probe(api));
+        if found.iter().any(|adapter| adapter.kind.is_gpu()) {
+            return found;
+        }
+        if software.iter().all(backend::crashes) && !found.is_empty() {
+            software = found;
+        }
+    }
+    software
+}
+
+/// An adapter as its driver describes it.
+type Named = (String, AdapterKind);
+
+/// What one interface has, in the driver's order. Asked only once: the answer does not change, and Vulkan's loader
+/// crashes when instances come and go on several threads.
+fn probe(api: Api) -> Vec<Named> {
+    static PROBED: Mutex<Vec<(Api, Vec<Named>)>> = Mutex::new(Vec::new());
+    let mut probed = PROBED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, found)) = probed.iter().find(|(known, _)| *known == api) {
+        return found.clone();
+    }
+    let backends = wgpu::Backends::from(match api {
+        Api::Vulkan => wgpu::Backend::Vulkan,
+        Api::Metal => wgpu::Backend::Metal,
+        Api::Dx12 => wgpu::Backend::Dx12,
+        Api::OpenGl => wgpu::Backend::Gl,
+        Api::Cuda => unreachable!("CUDA is not a graphics interface"),
+    });
+    let found = if wgpu::Instance::enabled_backend_features().contains(backends) {
+        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+        descriptor.backends = backends;
+        let instance = wgpu::Instance::new(descriptor);
+        ready(instance.enumerate_adapters(backends))
+            .iter()
+            .map(|adapter| {
+                let info = adapter.get_info();
+                let kind = match info.device_type {
+                    wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
+                    wgpu::DeviceType::IntegratedGpu => AdapterKind::Integrated,
+                    wgpu::DeviceType::VirtualGpu => AdapterKind::Virtual,
+                    wgpu::DeviceType::Cpu => AdapterKind::Software,
+                    wgpu::DeviceType::Other => AdapterKind::Other,
+                };
+                (info.name, kind)
+            })
+            .collect()
+    } else {
+        Vec::new()
+    };
+    probed.push((api, found.clone()));
+    found
+}
+
+/// Opens an adapter; a second time, gives the same device.
+///
+/// # Errors
+/// The driver's message, if it refuses.
+pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
+    static OPENED: Mutex<Vec<WgpuDevice>> = Mutex::new(Vec::new());
+    let kind = match adapter.kind {
+        AdapterKind::Discrete => WgpuDeviceKind::DiscreteGpu(adapter.index_of_kind),
+        AdapterKind::Integrated => WgpuDeviceKind::IntegratedGpu(adapter.index_of_kind),
+        AdapterKind::Virtual => WgpuDeviceKind::VirtualGpu(adapter.index_of_kind),
+        AdapterKind::Other => WgpuDeviceKind::Other(adapter.index_of_kind),
+        AdapterKind::Software | AdapterKind::Cpu => WgpuDeviceKind::Cpu,
+    };
+    let api = match adapter.api {
+        Api::Vulkan => WgpuBackend::Vulkan,
+        Api::Metal => WgpuBackend::Metal,
+        Api::Dx12 => WgpuBackend::Dx12,
+        Api::OpenGl => WgpuBackend::Gl,
+        Api::Cuda => unreachable!("CUDA is not a graphics interface"),
+    };
+    let device = WgpuDevice::new(kind).on(api);
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    // Burn refuses to initialise the same adapter twice.
+    if !opened.contains(&device) {
+        kernel_cache::configure(adapter.kind);
+        let options = RuntimeOptions::try_default().map_err(|error| error.to_string())?;
+        try_init_setup::<AutoGraphicsApi>(&device, options).map_err(|error| error.to_string())?;
+        opened.push(device.clone());
+    }
+    Ok(Device::new(device))
+}
+
+/// Waits for a future of wgpu's, which outside a browser is ready at once.
+fn ready<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        std::thread::yield_now();
+    }
+}

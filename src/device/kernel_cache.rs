@@ -1,0 +1,80 @@
+//! How GPU kernels are tuned, and where what was learned is kept between runs.
+
+use burn::cubecl::config::autotune::AutotuneLevel;
+use burn::cubecl::config::cache::CacheConfig;
+use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
+
+use super::choice::AdapterKind;
+
+/// Settles this for the whole process, once, before the first kernel; later calls change nothing.
+///
+/// What a user set in a `cubecl.toml` or `burn.toml`, or by `CUBECL_AUTOTUNE_LEVEL`, stays as it is.
+pub(super) fn configure(kind: AdapterKind) {
+    let tuned_by_user = std::env::var_os("CUBECL_AUTOTUNE_LEVEL").is_some();
+    let config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+    CubeClRuntimeConfig::try_set(adjust(config, kind, tuned_by_user));
+}
+
+fn adjust(
+    mut config: CubeClRuntimeConfig,
+    kind: AdapterKind,
+    tuned_by_user: bool,
+) -> CubeClRuntimeConfig {
+    // The default is `target/environment` of the nearest Cargo project, wherever the program is called.
+    if let (CacheConfig::Target, Some(cache)) = (&config.environment.path, dirs::cache_dir()) {
+        config.environment.path = CacheConfig::Directory(cache.join("tinderbox").join("kernels"));
+    }
+    // On a software adapter the first step is nearly all tuning: compiling candidates, and before that measuring the
+    // adapter's peak speed, which every level but `Full` does. So: no measurement, one sample of each candidate.
+    // Seen on lavapipe with a two-layer toy: 32 s instead of 41 s.
+    let untouched = !tuned_by_user && matches!(config.autotune.level, AutotuneLevel::Balanced);
+    if kind == AdapterKind::Software && untouched {
+        config.autotune.level = AutotuneLevel::Full;
+        config.autotune.bench.adaptive = false;
+        config.autotune.bench.min_samples = 1;
+        config.autotune.bench.max_samples = 1;
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tuning_is_short_on_software_adapters_only() {
+        let samples = |kind| {
+            adjust(CubeClRuntimeConfig::default(), kind, false)
+                .autotune
+                .bench
+                .samples()
+        };
+        assert_eq!(samples(AdapterKind::Software), (1, 1));
+        assert_eq!(
+            samples(AdapterKind::Discrete),
+            CubeClRuntimeConfig::default().autotune.bench.samples()
+        );
+    }
+
+    #[test]
+    fn what_the_user_set_stays() {
+        let mut config = CubeClRuntimeConfig::default();
+        config.autotune.level = AutotuneLevel::Extensive;
+        config.environment.path = CacheConfig::Local;
+        let adjusted = adjust(config, AdapterKind::Software, false);
+        assert!(matches!(adjusted.autotune.level, AutotuneLevel::Extensive));
+        assert!(matches!(adjusted.environment.path, CacheConfig::Local));
+        let forced = adjust(CubeClRuntimeConfig::default(), AdapterKind::Software, true);
+        assert!(matches!(forced.autotune.level, AutotuneLevel::Balanced));
+    }
+
+    #[test]
+    fn the_cache_leaves_the_project_folder() {
+        let config = adjust(CubeClRuntimeConfig::default(), AdapterKind::Discrete, false);
+        match (config.environment.path, dirs::cache_dir()) {
+            (CacheConfig::Directory(path), Some(cache)) => assert!(path.starts_with(cache)),
+            (CacheConfig::Target, None) => {}
+            (path, _) => panic!("unexpected place {path:?}"),
+        }
+    }
+}

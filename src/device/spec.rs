@@ -1,0 +1,208 @@
+//! What a user asks for, as text. It does not know what is compiled in or found.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+use super::DeviceError;
+
+/// A device as a user asks for it: `auto`, `cpu`, or a backend with or without an adapter's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DeviceSpec {
+    /// CUDA, then a discrete GPU or Metal, then the CPU; never a software adapter.
+    Auto,
+    /// The best CPU backend.
+    Cpu,
+    /// This backend, on the adapter of this number or on the best one.
+    On(Backend, Option<usize>),
+}
+
+/// A part of burn that computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// Burn's own CPU backend.
+    Flex,
+    /// The `ndarray` crate: a second opinion on the CPU.
+    Ndarray,
+    /// Any GPU, through the fastest graphics interface that is there.
+    Wgpu,
+    /// GPUs through Vulkan, with SPIR-V shaders.
+    Vulkan,
+    /// GPUs through Metal, with Metal's own shaders.
+    Metal,
+    /// NVIDIA GPUs through CUDA.
+    Cuda,
+}
+
+impl Backend {
+    /// All of them, in the order in which they are listed.
+    pub const ALL: [Self; 6] = [
+        Self::Flex,
+        Self::Ndarray,
+        Self::Wgpu,
+        Self::Vulkan,
+        Self::Metal,
+        Self::Cuda,
+    ];
+
+    /// Its name, which is also that of its cargo feature.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Flex => "flex",
+            Self::Ndarray => "ndarray",
+            Self::Wgpu => "wgpu",
+            Self::Vulkan => "vulkan",
+            Self::Metal => "metal",
+            Self::Cuda => "cuda",
+        }
+    }
+
+    /// Whether it computes on the CPU, where there are no adapters to choose from.
+    #[must_use]
+    pub fn is_cpu(self) -> bool {
+        matches!(self, Self::Flex | Self::Ndarray)
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Serialize for Backend {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl FromStr for DeviceSpec {
+    type Err = DeviceError;
+
+    /// # Errors
+    /// If the name is unknown, or its number is not one or does not belong there.
+    fn from_str(spec: &str) -> Result<Self, DeviceError> {
+        let (name, index) = match spec.split_once(':') {
+            Some((name, index)) => (name, Some(index)),
+            None => (spec, None),
+        };
+        let (parsed, single) = match name {
+            "auto" => (Self::Auto, Some("auto")),
+            "cpu" => (Self::Cpu, Some("cpu")),
+            _ => match Backend::ALL
+                .into_iter()
+                .find(|backend| backend.name() == name)
+            {
+                Some(backend) => (
+                    Self::On(backend, None),
+                    backend.is_cpu().then(|| backend.name()),
+                ),
+                None => {
+                    return Err(DeviceError::Unknown {
+                        name: name.to_owned(),
+                        nearest: nearest(name),
+                    });
+                }
+            },
+        };
+        match (parsed, single, index) {
+            (parsed, _, None) => Ok(parsed),
+            (_, Some(name), Some(_)) => Err(DeviceError::NoIndex {
+                spec: spec.to_owned(),
+                name,
+            }),
+            (Self::On(backend, _), None, Some(index)) => match index.parse() {
+                Ok(number) => Ok(Self::On(backend, Some(number))),
+                Err(_) => Err(DeviceError::BadIndex {
+                    spec: spec.to_owned(),
+                    index: index.to_owned(),
+                }),
+            },
+            (Self::Auto | Self::Cpu, None, _) => unreachable!("both take no number"),
+        }
+    }
+}
+
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::On(backend, None) => write!(f, "{backend}"),
+            Self::On(backend, Some(index)) => write!(f, "{backend}:{index}"),
+        }
+    }
+}
+
+/// The known name that looks most like `name`, if any looks like it at all.
+fn nearest(name: &str) -> Option<&'static str> {
+    let name = name.to_lowercase();
+    ["auto", "cpu"]
+        .into_iter()
+        .chain(Backend::ALL.map(Backend::name))
+        .map(|known| (strsim::damerau_levenshtein(&name, known), known))
+        .filter(|(distance, _)| *distance <= 2)
+        .min()
+        .map(|(_, known)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_reads_and_prints_back() {
+        for text in [
+            "auto",
+            "cpu",
+            "flex",
+            "ndarray",
+            "wgpu",
+            "wgpu:0",
+            "vulkan:12",
+            "metal",
+            "cuda:1",
+        ] {
+            let spec: DeviceSpec = text.parse().expect("a known form");
+            assert_eq!(spec.to_string(), text);
+        }
+        assert_eq!(
+            "cuda:1".parse::<DeviceSpec>().ok(),
+            Some(DeviceSpec::On(Backend::Cuda, Some(1)))
+        );
+    }
+
+    #[test]
+    fn unknown_names_are_told_the_nearest_one() {
+        let error = |text: &str| {
+            text.parse::<DeviceSpec>()
+                .expect_err("not a device")
+                .to_string()
+        };
+        assert!(
+            error("wpgu:0").contains("unknown device `wpgu`, did you mean `wgpu`?"),
+            "{}",
+            error("wpgu:0")
+        );
+        assert!(error("CUDA").contains("did you mean `cuda`?"));
+        assert!(error("gpu").contains("did you mean"));
+        assert!(error("quantum").starts_with("unknown device `quantum`; known are auto"));
+        assert!(error("").starts_with("unknown device ``"));
+    }
+
+    #[test]
+    fn numbers_are_checked() {
+        let error = |text: &str| {
+            text.parse::<DeviceSpec>()
+                .expect_err("not a device")
+                .to_string()
+        };
+        assert!(error("wgpu:one").contains("`one` is not an adapter's number"));
+        assert!(error("wgpu:").contains("`` is not an adapter's number"));
+        assert!(error("wgpu:-1").contains("`-1` is not"));
+        assert!(error("flex:0").contains("only one `flex`"));
+        assert!(error("auto:0").contains("only one `auto`"));
+    }
+}

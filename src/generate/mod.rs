@@ -1,0 +1,11 @@
+//! Writing text: the model proposes, the sampler chooses, token by token.
+//!
+//! This part knows a model, a tokenizer and numbers that say how to choose; not where a run lies or who
+//! reads the text.
+
+mod sampler;
+mod stop;
+mod writer;
+
+pub use sampler::{Sampler, candidates};
+pub use writer::{GenerateError, Writer};

@@ -1,0 +1,131 @@
+//! The token iterator: text comes out piece by piece, as it is made.
+
+use burn::tensor::{Int, Tensor, TensorData};
+
+use super::sampler::Sampler;
+use super::stop::StopTexts;
+use crate::attention::KvCache;
+use crate::config::GenerateConfig;
+use crate::model::Gpt;
+use crate::tokenizer::{DecodeStream, Tokenizer, TokenizerError};
+
+/// Why there is no text.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// There is nothing to continue.
+    #[error("the prompt is empty: give at least one character to write on from, such as --prompt \"The\"")]
+    EmptyPrompt,
+    /// The prompt has what the tokenizer does not know.
+    #[error("cannot use the prompt")]
+    Prompt(#[from] TokenizerError),
+    /// The model's answer is not a number.
+    #[error(
+        "the model's logits are not numbers after {0} tokens: its weights are damaged, use an earlier checkpoint"
+    )]
+    NotFinite(usize),
+}
+
+/// Writes on from a prompt; an iterator over pieces of text, each of whole characters.
+///
+/// When the context is full, the older half of it is forgotten and the newer half read anew, so that
+/// writing goes on without end at a constant mean cost; what is forgotten no longer has an influence.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    model: &'a Gpt,
+    config: GenerateConfig,
+    sampler: Sampler,
+    cache: KvCache,
+    decoder: DecodeStream,
+    stops: StopTexts,
+    tokens: Vec<u32>,
+    /// How many of `tokens` the cache no longer covers at its start.
+    forgotten: usize,
+    written: usize,
+    done: bool,
+}
+
+impl<'a> Writer<'a> {
+    /// A writer of sample `sample_idx`, which has read the prompt but written nothing.
+    ///
+    /// `model` is one without gradients, see `Module::valid`.
+    ///
+    /// # Errors
+    /// If the prompt is empty, or has characters that the tokenizer does not know.
+    pub fn new(
+        model: &'a Gpt,
+        tokenizer: &Tokenizer,
+        config: &GenerateConfig,
+        prompt: &str,
+        sample_idx: u64,
+    ) -> Result<Self, GenerateError> {
+        let tokens = tokenizer.encode(prompt)?;
+        if tokens.is_empty() {
+            return Err(GenerateError::EmptyPrompt);
+        }
+        // Of a prompt that is longer than the context, the end counts.
+        let forgotten = tokens.len().saturating_sub(model.config().context_length);
+        Ok(Self {
+            model,
+            config: config.clone(),
+            sampler: Sampler::new(config, sample_idx),
+            cache: model.kv_cache(1),
+            decoder: DecodeStream::new(tokenizer),
+            stops: StopTexts::new(&config.stop),
+            tokens,
+            forgotten,
+            written: 0,
+            done: false,
+        })
+    }
+
+    /// How many tokens were written so far.
+    #[must_use]
+    pub fn written(&self) -> usize {
+        self.written
+    }
+
+    /// The logits of the next token.
+    fn next_logits(&mut self) -> Vec<f32> {
+        let context_length = self.model.config().context_length;
+        if self.tokens.len() - self.forgotten > context_length {
+            self.forgotten = self.tokens.len() - (context_length / 2).max(1);
+            self.cache.clear();
+        }
+        let unread = &self.tokens[self.forgotten + self.cache.len()..];
+        let n = unread.len();
+        let ids: Vec<i64> = unread.iter().map(|id| i64::from(*id)).collect();
+        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [1, n]), &self.model.device());
+        let logits = self.model.forward_cached(ids, &mut self.cache); // [1, T, V]
+        let last = logits.narrow(1, n - 1, 1); // [1, 1, V]
+        last.into_data().convert::<f32>().try_to_vec().expect("converted to f32")
+    }
+
+    fn write_piece(&mut self) -> Result<String, GenerateError> {
+        let logits = self.next_logits();
+        let token = self
+            .sampler
+            .choose(&logits, &self.tokens)
+            .ok_or(GenerateError::NotFinite(self.tokens.len()))?;
+        self.tokens.push(token);
+        self.written += 1;
+        let (mut text, stopped) = self.stops.push(&self.decoder.push(token));
+        self.done = stopped || self.written == self.config.max_new_tokens;
+        if self.done && !stopped {
+            text.push_str(&self.stops.finish());
+        }
+        Ok(text)
+    }
+}
+
+impl Iterator for Writer<'_> {
+    type Item = Result<String, GenerateError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done || self.config.max_new_tokens == 0 {
+            return None;
+        }
+        let piece = self.write_piece();
+        self.done |= piece.is_err();
+        Some(piece)
+    }
+}

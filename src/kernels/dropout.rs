@@ -1,0 +1,112 @@
+//! Dropout whose choices depend on the run's seed, the step and the place alone.
+
+use burn::tensor::{Device, Distribution, Tensor, TensorData};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::device;
+
+/// What the choices of one forward pass hang on, beside the place where they are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DropoutKey {
+    /// The run's seed.
+    pub seed: u64,
+    /// The optimiser step, counted from 0.
+    pub step: u64,
+    /// Which of the step's micro-batches this pass is for, counted from 0.
+    pub micro_step: u64,
+}
+
+/// Sets each number to zero with `probability` and scales the others up by `1 / (1 - probability)`.
+///
+/// The choice is a pure function of `key`, `site` and the shape, so that a resumed run repeats it. On
+/// a CPU it is drawn here and so the same on every CPU backend; on a GPU it comes from the device's
+/// own generator, seeded from the same values, because masks are too large to send there.
+///
+/// Source: Srivastava et al. 2014, "Dropout", section 4, in the inverted form.
+#[must_use]
+pub fn dropout<const D: usize>(
+    x: Tensor<D>,
+    probability: f64,
+    key: DropoutKey,
+    site: u64,
+) -> Tensor<D> {
+    if probability <= 0.0 {
+        return x;
+    }
+    let mask = keep_mask(x.dims(), probability, key, site, &x.device());
+    x * mask
+}
+
+/// `1 / (1 - probability)` where a number is kept, 0 where it is dropped.
+fn keep_mask<const D: usize>(
+    shape: [usize; D],
+    probability: f64,
+    key: DropoutKey,
+    site: u64,
+    device: &Device,
+) -> Tensor<D> {
+    let scale = 1.0 / (1.0 - probability);
+    let mut rng = generator(key, site);
+    if !device::is_cpu(device) {
+        device.seed(rng.next_u64());
+        let kept = Tensor::<D>::random(shape, Distribution::Bernoulli(1.0 - probability), device);
+        return kept * scale;
+    }
+    // Sixteen random bits decide a number: the probability is met to within 2^-17.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in 0..65536")]
+    let dropped_below = (probability * 65_536.0).round() as u32;
+    #[allow(clippy::cast_possible_truncation, reason = "f32 is what the tensor holds")]
+    let kept = scale as f32;
+    let n: usize = shape.iter().product();
+    let mut bits = vec![0_u8; 2 * n];
+    rng.fill_bytes(&mut bits);
+    let mask: Vec<f32> = bits
+        .chunks_exact(2)
+        .map(|b| u32::from(u16::from_le_bytes([b[0], b[1]])))
+        .map(|bits| if bits < dropped_below { 0.0 } else { kept })
+        .collect();
+    Tensor::from_data(TensorData::new(mask, shape), device)
+}
+
+fn generator(key: DropoutKey, site: u64) -> ChaCha8Rng {
+    let DropoutKey { seed, step, micro_step } = key;
+    let mut bytes = [0; 32];
+    for (chunk, word) in bytes.chunks_exact_mut(8).zip([seed, step, micro_step, site]) {
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    ChaCha8Rng::from_seed(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: DropoutKey = DropoutKey { seed: 1, step: 2, micro_step: 0 };
+
+    fn kept(key: DropoutKey, site: u64) -> Vec<f32> {
+        let ones = Tensor::<2>::ones([100, 200], &Device::flex());
+        dropout(ones, 0.2, key, site).into_data().try_to_vec().expect("f32")
+    }
+
+    #[test]
+    fn keeps_the_share_it_is_asked_to_and_the_mean() {
+        let kept = kept(KEY, 7);
+        let share = kept.iter().filter(|x| **x > 0.0).count() as f64 / kept.len() as f64;
+        assert!((share - 0.8).abs() < 0.01, "{share}");
+        assert!(kept.iter().all(|x| *x == 0.0 || (*x - 1.25).abs() < 1e-6));
+    }
+
+    #[test]
+    fn is_a_function_of_seed_step_micro_step_and_site() {
+        assert_eq!(kept(KEY, 7), kept(KEY, 7));
+        for other in [
+            kept(KEY, 8),
+            kept(DropoutKey { seed: 2, ..KEY }, 7),
+            kept(DropoutKey { step: 3, ..KEY }, 7),
+            kept(DropoutKey { micro_step: 1, ..KEY }, 7),
+        ] {
+            assert_ne!(kept(KEY, 7), other);
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The operations that a transformer spends its time in, one function each.
+//!
+//! Every function here is made of ordinary tensor operations and runs on any device; a faster way
+//! to compute one of them goes behind the same name. They know tensors and numbers, nothing of
+//! modules, parameters or configuration.
+
+pub mod activation;
+pub mod attention;
+pub mod dropout;
+pub mod loss;
+pub mod norm;
+
+pub use activation::{gelu, relu_squared, silu};
+pub use attention::{attention_weights, causal_attention, causal_bias, repeat_kv};
+pub use dropout::{DropoutKey, dropout};
+pub use loss::cross_entropy;
+pub use norm::{layer_norm, rms_norm};

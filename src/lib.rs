@@ -1,0 +1,28 @@
+//! Tinderbox trains a small GPT from a config file, writes text with it, and shows what its attention
+//! learned.
+//!
+//! In reading order:
+//!
+//! 1. [`attention`]: the heart, from one formula to a module with heads, positions and a cache;
+//! 2. [`model`]: a GPT around it, with named places for probes;
+//! 3. [`kernels`]: the operations both are made of, one function each;
+//! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
+//! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
+//! 6. [`train`], [`generate`]: what a person does with all of it;
+//! 7. [`device`]: where it is computed.
+//!
+//! The library never prints and never exits: it returns values and errors, and reports progress through
+//! an observer. The binary's `cli` turns arguments into calls.
+
+pub mod attention;
+pub mod checkpoint;
+pub mod cli;
+pub mod config;
+pub mod data;
+pub mod device;
+pub mod generate;
+pub mod kernels;
+pub mod model;
+pub mod optimizer;
+pub mod tokenizer;
+pub mod train;

@@ -1,0 +1,70 @@
+//! One block: attention moves information between positions, the feed-forward layer works on each.
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+use super::probe::{Pass, Point, Probe};
+use super::{Mlp, Norm};
+use crate::attention::{LayerCache, MultiHeadAttention, MultiHeadAttentionConfig, Rotation};
+use crate::config::ModelConfig;
+
+/// A pre-norm transformer block: both parts read the normed residual stream and add to it.
+///
+/// Source: Radford et al. 2019 (GPT-2), section 2.3; Xiong et al. 2020, "On Layer Normalization in the
+/// Transformer Architecture", figure 1 b.
+#[derive(Module, Debug)]
+pub struct Block {
+    /// Norm before the attention.
+    pub attention_norm: Norm,
+    /// Moves information between positions.
+    pub attention: MultiHeadAttention,
+    /// Norm before the feed-forward layer.
+    pub mlp_norm: Norm,
+    /// Works on each position by itself.
+    pub mlp: Mlp,
+    #[module(skip)]
+    dropout: f64,
+}
+
+impl Block {
+    /// The block with its norms at identity and all other weights at zero.
+    #[must_use]
+    pub fn new(config: &ModelConfig, device: &Device) -> Self {
+        let norm = || Norm::new(config.norm, config.d_model, config.bias, device);
+        let attention = MultiHeadAttentionConfig {
+            d_model: config.d_model,
+            n_heads: config.n_heads,
+            n_kv_heads: config.n_kv_heads,
+            bias: config.bias,
+            qk_norm: config.qk_norm,
+            causal: true,
+            dropout: config.dropout,
+        };
+        Self {
+            attention_norm: norm(),
+            attention: attention.init(device),
+            mlp_norm: norm(),
+            mlp: Mlp::new(config, device),
+            dropout: config.dropout,
+        }
+    }
+
+    /// # Shapes
+    /// `x: [B, T, C]` -> `[B, T, C]`
+    #[must_use]
+    pub fn forward<P: Probe>(
+        &self,
+        x: Tensor<3>,
+        rotation: Option<&Rotation>,
+        cache: Option<&mut LayerCache>,
+        pass: &mut Pass<'_, P>,
+    ) -> Tensor<3> {
+        let normed = self.attention_norm.forward(x.clone());
+        let attended = self.attention.forward(normed, rotation, cache, pass);
+        let x = x + pass.drop(Point::Attention, attended, self.dropout);
+        let thought = self.mlp.forward(self.mlp_norm.forward(x.clone()));
+        let thought = pass.visit(Point::Mlp, thought);
+        let x = x + pass.drop(Point::Mlp, thought, self.dropout);
+        pass.visit(Point::Residual, x)
+    }
+}

@@ -1,0 +1,175 @@
+//! The language model: tokens in, scores for the next token out.
+
+use burn::module::{Module, Param};
+use burn::nn::{Embedding, Linear};
+use burn::tensor::{Device, Int, Tensor, assert_shape};
+
+use super::parameters::zeros_linear;
+use super::probe::{NoProbe, Pass, Point, Probe};
+use super::{Block, Norm, init};
+use crate::attention::{KvCache, Rotation};
+use crate::config::{ModelConfig, PositionKind};
+use crate::kernels::{self, DropoutKey};
+
+/// A decoder-only transformer.
+///
+/// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2); its options
+/// reach the Llama and Qwen3 families.
+#[derive(Module, Debug)]
+pub struct Gpt {
+    /// One vector for each token of the vocabulary, `[V, C]`.
+    pub token_embedding: Embedding,
+    /// One vector for each position of the context, `[context_length, C]`; none with rotary positions.
+    pub position_embedding: Option<Embedding>,
+    /// The blocks, first to last.
+    pub blocks: Vec<Block>,
+    /// Norm before the logits.
+    pub norm: Norm,
+    /// Scores for each token, `[C, V]`; none where the token embedding is used for it.
+    pub output: Option<Linear>,
+    #[module(skip)]
+    config: ModelConfig,
+}
+
+impl Gpt {
+    /// A new model with weights drawn from `seed`.
+    #[must_use]
+    pub fn new(config: &ModelConfig, vocab_size: usize, seed: u64, device: &Device) -> Self {
+        init::initialize(Self::zeros(config, vocab_size, device), seed)
+    }
+
+    /// The model with its norms at identity and all other weights at zero, to be loaded into.
+    #[must_use]
+    pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
+        let embedding = |n: usize| Embedding {
+            weight: Param::from_tensor(Tensor::zeros([n, config.d_model], device)),
+        };
+        let learned = config.position == PositionKind::Learned;
+        let untied = !config.tie_embeddings;
+        Self {
+            token_embedding: embedding(vocab_size),
+            position_embedding: learned.then(|| embedding(config.context_length)),
+            blocks: (0..config.n_layers).map(|_| Block::new(config, device)).collect(),
+            norm: Norm::new(config.norm, config.d_model, config.bias, device),
+            output: untied.then(|| zeros_linear(config.d_model, vocab_size, false, device)),
+            config: config.clone(),
+        }
+    }
+
+    /// What the model was made from.
+    #[must_use]
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Number of tokens in the vocabulary.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        let [vocab_size, _] = self.token_embedding.weight.dims();
+        vocab_size
+    }
+
+    /// The device that the weights are on.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.token_embedding.weight.device()
+    }
+
+    /// An empty cache for `batch_size` streams of up to `context_length` tokens.
+    #[must_use]
+    pub fn kv_cache(&self, batch_size: usize) -> KvCache {
+        let ModelConfig { n_layers, context_length, n_kv_heads, d_model, n_heads, .. } = self.config;
+        KvCache::new(n_layers, context_length, [batch_size, n_kv_heads, d_model / n_heads], &self.device())
+    }
+
+    /// Scores for the token after each position, given it and those before it.
+    ///
+    /// # Shapes
+    /// `tokens: [B, T]`, T at most `context_length` -> logits `[B, T, V]`
+    ///
+    /// # Panics
+    /// If T is longer than the context.
+    #[must_use]
+    pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.forward_with(tokens, &mut NoProbe)
+    }
+
+    /// As [`Gpt::forward`], with a probe looking on. See [`super::probe`] for the sites.
+    #[must_use]
+    pub fn forward_with(&self, tokens: Tensor<2, Int>, probe: &mut impl Probe) -> Tensor<3> {
+        self.run(tokens, None, &mut Pass::new(probe, None))
+    }
+
+    /// As [`Gpt::forward`] for tokens that follow those in `cache`, to which they are added.
+    ///
+    /// # Panics
+    /// If the tokens do not fit the cache.
+    #[must_use]
+    pub fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Tensor<3> {
+        self.run(tokens, Some(cache), &mut Pass::new(&mut NoProbe, None))
+    }
+
+    /// Mean cross-entropy in nats per token, as training and evaluation minimise and report it.
+    ///
+    /// Without a `dropout` key nothing is dropped: evaluation.
+    ///
+    /// # Shapes
+    /// `tokens, targets: [B, T]` -> `[1]`
+    #[must_use]
+    pub fn loss(
+        &self,
+        tokens: Tensor<2, Int>,
+        targets: Tensor<2, Int>,
+        dropout: Option<DropoutKey>,
+    ) -> Tensor<1> {
+        let [b, t] = tokens.dims();
+        assert_shape!(targets, [b, t]);
+        let logits = self.run(tokens, None, &mut Pass::new(&mut NoProbe, dropout)); // [B, T, V]
+        let [_, _, vocab_size] = logits.dims();
+        kernels::cross_entropy(logits.reshape([b * t, vocab_size]), targets.reshape([b * t]))
+    }
+
+    fn run<P: Probe>(
+        &self,
+        tokens: Tensor<2, Int>,
+        mut cache: Option<&mut KvCache>,
+        pass: &mut Pass<'_, P>,
+    ) -> Tensor<3> {
+        let [_, t] = tokens.dims();
+        let start = cache.as_ref().map_or(0, |cache| cache.len());
+        let positions = start..start + t;
+        assert!(
+            positions.end <= self.config.context_length,
+            "position {} is past the context of {}",
+            positions.end,
+            self.config.context_length
+        );
+        let device = tokens.device();
+        let mut x = self.token_embedding.forward(tokens); // [B, T, C]
+        if let Some(embedding) = &self.position_embedding {
+            let positions = embedding.weight.val().slice([positions.clone()]); // [T, C]
+            x = x + positions.unsqueeze();
+        }
+        let rotation = (self.config.position == PositionKind::Rope)
+            .then(|| Rotation::new(positions, self.config.d_model / self.config.n_heads, &device));
+        x = pass.visit(Point::Embedding, x);
+        x = pass.drop(Point::Embedding, x, self.config.dropout);
+        for (block_idx, block) in self.blocks.iter().enumerate() {
+            pass.enter(Some(block_idx));
+            let cache = cache.as_mut().map(|cache| cache.layer(block_idx));
+            x = block.forward(x, rotation.as_ref(), cache, pass);
+        }
+        pass.enter(None);
+        x = pass.visit(Point::Norm, self.norm.forward(x)); // [B, T, C]
+        pass.visit(Point::Logits, self.logits(x))
+    }
+
+    /// # Shapes
+    /// `x: [B, T, C]` -> `[B, T, V]`
+    fn logits(&self, x: Tensor<3>) -> Tensor<3> {
+        match &self.output {
+            Some(output) => output.forward(x),
+            None => x.matmul(self.token_embedding.weight.val().transpose().unsqueeze()),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The feed-forward layer: the same two-layer network at every position.
+
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::tensor::{Device, Tensor};
+
+use super::parameters::zeros_linear;
+use crate::config::{MlpKind, ModelConfig};
+use crate::kernels;
+
+/// `contract(activation(expand(x)))`; with SwiGLU, `contract(silu(gate(x)) * expand(x))`.
+///
+/// Source: Vaswani et al. 2017, section 3.3; SwiGLU: Shazeer 2020, "GLU Variants Improve Transformer", eq. 6.
+#[derive(Module, Debug)]
+pub struct Mlp {
+    /// `[C, F]`
+    pub expand: Linear,
+    /// `[C, F]`, in a SwiGLU only.
+    pub gate: Option<Linear>,
+    /// `[F, C]`
+    pub contract: Linear,
+    #[module(skip)]
+    kind: MlpKind,
+}
+
+impl Mlp {
+    /// The layer with all weights at zero: values are drawn by name, or loaded.
+    #[must_use]
+    pub fn new(config: &ModelConfig, device: &Device) -> Self {
+        let ModelConfig { d_model, d_ff, bias, mlp: kind, .. } = *config;
+        Self {
+            expand: zeros_linear(d_model, d_ff, bias, device),
+            gate: (kind == MlpKind::Swiglu).then(|| zeros_linear(d_model, d_ff, bias, device)),
+            contract: zeros_linear(d_ff, d_model, bias, device),
+            kind,
+        }
+    }
+
+    /// # Shapes
+    /// `x: [B, T, C]` -> `[B, T, C]`
+    #[must_use]
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let gate = self.gate.as_ref().map(|gate| gate.forward(x.clone())); // [B, T, F]
+        let expanded = self.expand.forward(x); // [B, T, F]
+        let hidden = match (self.kind, gate) {
+            (MlpKind::Gelu, _) => kernels::gelu(expanded),
+            (MlpKind::ReluSquared, _) => kernels::relu_squared(expanded),
+            (MlpKind::Swiglu, Some(gate)) => kernels::silu(gate) * expanded,
+            (MlpKind::Swiglu, None) => unreachable!("a SwiGLU is made with its gate"),
+        };
+        self.contract.forward(hidden) // [B, T, C]
+    }
+}

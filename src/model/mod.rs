@@ -1,0 +1,21 @@
+//! The model: a stack of blocks, each an attention and a feed-forward layer around a residual stream.
+//!
+//! Shapes, here and everywhere: **B** batch, **T** queries (the positions at hand), **S** keys (the
+//! positions seen), **C** `d_model`, **H** heads, **Hkv** key/value heads, **D** `head_dim`, **F** `d_ff`,
+//! **V** vocabulary.
+//!
+//! This part knows nothing of text, files, optimisers or runs.
+
+mod block;
+mod gpt;
+pub mod init;
+mod mlp;
+mod norm;
+pub mod parameters;
+pub mod probe;
+
+pub use block::Block;
+pub use gpt::Gpt;
+pub use mlp::Mlp;
+pub use norm::Norm;
+pub use probe::Pass;

@@ -1,0 +1,51 @@
+//! The norm layers of a model: a scale, sometimes a shift, and which formula they belong to.
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+
+use crate::config::NormKind;
+use crate::kernels;
+
+const LAYER_NORM_EPSILON: f64 = 1e-5;
+const RMS_NORM_EPSILON: f64 = 1e-6;
+
+/// Layer norm or RMS norm over the last dimension.
+#[derive(Module, Debug)]
+pub struct Norm {
+    /// The learned scale, `[C]`, starting at 1.
+    pub weight: Param<Tensor<1>>,
+    /// The learned shift, `[C]`, starting at 0; never in an RMS norm.
+    pub bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    kind: NormKind,
+}
+
+impl Norm {
+    /// A norm over `dim` numbers. An RMS norm has no bias, whatever `bias` says.
+    #[must_use]
+    pub fn new(kind: NormKind, dim: usize, bias: bool, device: &Device) -> Self {
+        let bias = bias && kind == NormKind::LayerNorm;
+        Self {
+            weight: Param::from_tensor(Tensor::ones([dim], device)),
+            bias: bias.then(|| Param::from_tensor(Tensor::zeros([dim], device))),
+            kind,
+        }
+    }
+
+    /// An RMS norm over `dim` numbers.
+    #[must_use]
+    pub fn rms_norm(dim: usize, device: &Device) -> Self {
+        Self::new(NormKind::RmsNorm, dim, false, device)
+    }
+
+    /// # Shapes
+    /// `x: [.., C]` -> `[.., C]`
+    #[must_use]
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let (weight, bias) = (self.weight.val(), self.bias.as_ref().map(Param::val));
+        match self.kind {
+            NormKind::LayerNorm => kernels::layer_norm(x, weight, bias, LAYER_NORM_EPSILON),
+            NormKind::RmsNorm => kernels::rms_norm(x, weight, RMS_NORM_EPSILON),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The parameters of a model by name: read out to the host, put in from there.
+//!
+//! A name is the path of field names and indices, `blocks.0.attention.qkv.weight`. Order is by name
+//! wherever it can matter, so that the same state is always the same bytes.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::nn::Linear;
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::Gpt;
+
+/// A tensor on the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostTensor {
+    /// Sizes of the dimensions.
+    pub shape: Vec<usize>,
+    /// The numbers, row-major.
+    pub values: Vec<f32>,
+}
+
+/// A parameter that cannot be put into a model.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum AssignError {
+    /// There is no value for a parameter.
+    #[error("there is no `{0}`, which the model needs")]
+    Missing(String),
+    /// The value has another number of elements than the parameter.
+    #[error("`{path}` holds {found} numbers, and the model needs {expected} (shape {shape:?})")]
+    Size {
+        /// Name of the parameter.
+        path: String,
+        /// Shape of the parameter.
+        shape: Vec<usize>,
+        /// Elements of the parameter.
+        expected: usize,
+        /// Elements of the value.
+        found: usize,
+    },
+}
+
+/// All parameters of `module`, read from its device.
+#[must_use]
+pub fn read<M: Module>(module: &M) -> BTreeMap<String, HostTensor> {
+    struct Reader(Path, BTreeMap<String, HostTensor>);
+    impl ModuleVisitor for Reader {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let shape = param.shape().to_vec();
+            let values = param.val().into_data().convert::<f32>();
+            let values = values.try_to_vec().expect("converted to f32");
+            self.1.insert(self.0.join(), HostTensor { shape, values });
+        }
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+    }
+    let mut reader = Reader(Path::default(), BTreeMap::new());
+    module.visit(&mut reader);
+    reader.1
+}
+
+/// The names and shapes of all parameters of `module`.
+#[must_use]
+pub fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
+    struct Lister(Path, BTreeMap<String, Vec<usize>>);
+    impl ModuleVisitor for Lister {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1.insert(self.0.join(), param.shape().to_vec());
+        }
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+    }
+    let mut lister = Lister(Path::default(), BTreeMap::new());
+    module.visit(&mut lister);
+    lister.1
+}
+
+/// The model with every parameter replaced by what `value` gives for its name and shape.
+///
+/// # Errors
+/// If there is no value for a parameter, or one of another size.
+pub fn assign(
+    model: Gpt,
+    value: impl FnMut(&str, &[usize]) -> Option<Vec<f32>>,
+) -> Result<Gpt, AssignError> {
+    struct Assigner<F>(Path, F, Option<AssignError>);
+    impl<F: FnMut(&str, &[usize]) -> Option<Vec<f32>>> ModuleMapper for Assigner<F> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let (path, shape) = (self.0.join(), param.shape().to_vec());
+            let expected = shape.iter().product();
+            let Some(values) = (self.1)(&path, &shape) else {
+                self.2.get_or_insert(AssignError::Missing(path));
+                return param;
+            };
+            if values.len() != expected {
+                let found = values.len();
+                self.2.get_or_insert(AssignError::Size { path, shape, expected, found });
+                return param;
+            }
+            param.map(|old| {
+                let new = Tensor::from_data(TensorData::new(values, shape), &old.device());
+                new.set_require_grad(old.is_require_grad())
+            })
+        }
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+    }
+    let mut assigner = Assigner(Path::default(), value, None);
+    let model = model.map(&mut assigner);
+    match assigner.2 {
+        Some(error) => Err(error),
+        None => Ok(model),
+    }
+}
+
+/// Where a walk over a module stands.
+#[derive(Debug, Default)]
+pub(crate) struct Path(Vec<String>);
+
+impl Path {
+    pub(crate) fn enter(&mut self, name: &str) {
+        self.0.push(name.to_owned());
+    }
+
+    pub(crate) fn exit(&mut self) {
+        self.0.pop();
+    }
+
+    pub(crate) fn join(&self) -> String {
+        self.0.join(".")
+    }
+}
+
+/// A linear layer of zeros, whose values are drawn or loaded by name afterwards.
+pub(crate) fn zeros_linear(d_in: usize, d_out: usize, bias: bool, device: &Device) -> Linear {
+    Linear {
+        weight: Param::from_tensor(Tensor::zeros([d_in, d_out], device)),
+        bias: bias.then(|| Param::from_tensor(Tensor::zeros([d_out], device))),
+    }
+}

@@ -1,0 +1,142 @@
+//! Named places in a forward pass, and probes that read or replace what passes there.
+//!
+//! Capturing weights, removing a head, patching one run with another's values: all are probes. The
+//! empty probe costs nothing, and only without a probe does attention take its fused path, which never
+//! holds the weights.
+
+use std::fmt;
+
+use burn::tensor::Tensor;
+
+use crate::kernels::{self, DropoutKey};
+
+/// What stands at a [`Site`]. Points from `Queries` to `Residual` belong to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Point {
+    /// `embedding`: token (and position) vectors, `[B, T, C]`.
+    Embedding,
+    /// `blocks.i.attention.queries`: normed and rotated, `[B, H, T, D]`.
+    Queries,
+    /// `blocks.i.attention.keys`: normed and rotated, those of this pass, `[B, Hkv, T, D]`.
+    Keys,
+    /// `blocks.i.attention.values`: those of this pass, `[B, Hkv, T, D]`.
+    Values,
+    /// `blocks.i.attention.weights`: who looks at whom, rows summing to 1, `[B, H, T, S]`.
+    Weights,
+    /// `blocks.i.attention.heads`: what each head gathered, `[B, H, T, D]`.
+    Heads,
+    /// `blocks.i.attention.output`: what attention adds to the residual stream, `[B, T, C]`.
+    Attention,
+    /// `blocks.i.mlp.output`: what the feed-forward layer adds to the residual stream, `[B, T, C]`.
+    Mlp,
+    /// `blocks.i.residual`: the residual stream after the block, `[B, T, C]`.
+    Residual,
+    /// `norm`: the normed residual stream that the logits are made of, `[B, T, C]`.
+    Norm,
+    /// `logits`: `[B, T, V]`.
+    Logits,
+}
+
+/// A named place in a forward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Site {
+    /// The block, counted from 0; none for what stands before or after the blocks.
+    pub block_idx: Option<usize>,
+    /// What stands there.
+    pub point: Point,
+}
+
+impl Site {
+    /// A number for the site's name, the same in every build: FNV-1a over its text.
+    fn id(self) -> u64 {
+        crate::model::init::name_id(&self.to_string())
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.point {
+            Point::Embedding => "embedding",
+            Point::Queries => "attention.queries",
+            Point::Keys => "attention.keys",
+            Point::Values => "attention.values",
+            Point::Weights => "attention.weights",
+            Point::Heads => "attention.heads",
+            Point::Attention => "attention.output",
+            Point::Mlp => "mlp.output",
+            Point::Residual => "residual",
+            Point::Norm => "norm",
+            Point::Logits => "logits",
+        };
+        match self.block_idx {
+            Some(block_idx) => write!(f, "blocks.{block_idx}.{name}"),
+            None => f.write_str(name),
+        }
+    }
+}
+
+/// Something that looks at a forward pass, or changes it.
+pub trait Probe {
+    /// False only for the probe that does nothing.
+    const ACTIVE: bool = true;
+
+    /// Is shown what passes `site` and returns what goes on from there: the same, or a replacement of
+    /// the same shape.
+    fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D>;
+}
+
+/// The probe that does nothing, at no cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoProbe;
+
+impl Probe for NoProbe {
+    const ACTIVE: bool = false;
+
+    fn visit<const D: usize>(&mut self, _: Site, value: Tensor<D>) -> Tensor<D> {
+        value
+    }
+}
+
+/// What one forward pass carries along: where it is, who looks on, and what dropout hangs on.
+#[derive(Debug)]
+pub struct Pass<'a, P: Probe> {
+    probe: &'a mut P,
+    dropout: Option<DropoutKey>,
+    block_idx: Option<usize>,
+}
+
+impl<'a, P: Probe> Pass<'a, P> {
+    /// A pass before the first block. Without a `dropout` key nothing is dropped: evaluation.
+    pub fn new(probe: &'a mut P, dropout: Option<DropoutKey>) -> Self {
+        Self { probe, dropout, block_idx: None }
+    }
+
+    /// Says which block the following points belong to.
+    pub fn enter(&mut self, block_idx: Option<usize>) {
+        self.block_idx = block_idx;
+    }
+
+    /// Shows `value` to the probe.
+    pub fn visit<const D: usize>(&mut self, point: Point, value: Tensor<D>) -> Tensor<D> {
+        self.probe.visit(self.site(point), value)
+    }
+
+    /// Probability, key and place of the dropout at `point`; nothing in evaluation.
+    #[must_use]
+    pub fn dropout(&self, point: Point, probability: f64) -> Option<(f64, DropoutKey, u64)> {
+        let key = self.dropout.filter(|_| probability > 0.0)?;
+        Some((probability, key, self.site(point).id()))
+    }
+
+    /// Applies the dropout of `point` to `value`.
+    pub fn drop<const D: usize>(&self, point: Point, value: Tensor<D>, probability: f64) -> Tensor<D> {
+        match self.dropout(point, probability) {
+            Some((probability, key, site)) => kernels::dropout(value, probability, key, site),
+            None => value,
+        }
+    }
+
+    fn site(&self, point: Point) -> Site {
+        Site { block_idx: self.block_idx, point }
+    }
+}

@@ -1,0 +1,92 @@
+//! The gradients of all parameters of a step, by name.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Gradients as Backward, Tensor};
+
+use crate::model::parameters::Path;
+
+/// Gradients by parameter name, flattened, on the device without its autodiff.
+#[derive(Clone, Debug, Default)]
+pub struct Gradients(BTreeMap<String, Tensor<1>>);
+
+impl Gradients {
+    /// Takes the gradients of `module`'s parameters out of a backward pass.
+    #[must_use]
+    pub fn take<M: Module>(module: &M, backward: Backward) -> Self {
+        struct Taker(Path, Backward, BTreeMap<String, Tensor<1>>);
+        impl ModuleVisitor for Taker {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if let Some(gradient) = param.val().grad_remove(&mut self.1) {
+                    self.2.insert(self.0.join(), flatten(gradient));
+                }
+            }
+            fn enter_module(&mut self, name: &str, _: &str) {
+                self.0.enter(name);
+            }
+            fn exit_module(&mut self, _: &str, _: &str) {
+                self.0.exit();
+            }
+        }
+        let mut taker = Taker(Path::default(), backward, BTreeMap::new());
+        module.visit(&mut taker);
+        Self(taker.2)
+    }
+
+    /// Gradients that come from elsewhere, flattened.
+    #[must_use]
+    pub fn from_named(named: BTreeMap<String, Tensor<1>>) -> Self {
+        Self(named)
+    }
+
+    /// The sum with the gradients of a further micro-batch.
+    #[must_use]
+    pub fn add(mut self, other: Self) -> Self {
+        for (name, gradient) in other.0 {
+            let sum = match self.0.remove(&name) {
+                Some(so_far) => so_far + gradient,
+                None => gradient,
+            };
+            self.0.insert(name, sum);
+        }
+        self
+    }
+
+    /// The Euclidean norm over all gradients together, `[1]`; not read back, so nothing waits for it.
+    ///
+    /// # Panics
+    /// If there are no gradients at all.
+    #[must_use]
+    pub fn global_norm(&self) -> Tensor<1> {
+        // In the order of names: the same sum on every run.
+        let squares = self.0.values().map(|g| (g.clone() * g.clone()).sum());
+        squares.reduce(|sum, square| sum + square).expect("a model has parameters").sqrt()
+    }
+
+    /// Scales all gradients down together so that their global norm is at most `max_norm`.
+    ///
+    /// Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", section
+    /// 3.2; the small number keeps a norm of zero from dividing, as `PyTorch` does it.
+    #[must_use]
+    pub fn clip(self, norm: Tensor<1>, max_norm: f64) -> Self {
+        let factor = ((norm + 1e-6).recip() * max_norm).clamp_max(1.0); // [1]
+        Self(self.0.into_iter().map(|(name, g)| (name, g * factor.clone())).collect())
+    }
+
+    /// Takes out the gradient of one parameter.
+    pub(crate) fn remove(&mut self, name: &str) -> Option<Tensor<1>> {
+        self.0.remove(name)
+    }
+
+    /// The gradients by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor<1>)> {
+        self.0.iter().map(|(name, gradient)| (name.as_str(), gradient))
+    }
+}
+
+/// `[..]` -> `[n]`
+pub(crate) fn flatten<const D: usize>(x: Tensor<D>) -> Tensor<1> {
+    let n = x.shape().num_elements();
+    x.reshape([n])
+}

@@ -1,0 +1,83 @@
+//! The learning rate as a pure function of the step, so that a resumed run needs no scheduler state.
+
+use crate::config::{ScheduleConfig, ScheduleKind};
+
+/// The learning rate of step `step`, counted from 0, in a run of `max_steps`.
+///
+/// A linear warm-up to `peak` over `warmup_steps`, then what the kind says, down to
+/// `min_learning_rate` at `max_steps` and from there on. A warm-up that is longer than the run goes on
+/// to its own end.
+///
+/// Source of the cosine: Loshchilov and Hutter 2017, "SGDR", eq. 5, one half period; of warm-up,
+/// plateau and decay ("wsd"): Hu et al. 2024, "MiniCPM", section 4.
+#[must_use]
+#[allow(clippy::cast_precision_loss, reason = "steps are far below 2^52")]
+pub fn learning_rate(schedule: &ScheduleConfig, peak: f64, step: usize, max_steps: usize) -> f64 {
+    let ScheduleConfig { kind, warmup_steps, min_learning_rate: min, decay_fraction } = *schedule;
+    if step < warmup_steps {
+        return peak * (step + 1) as f64 / (warmup_steps + 1) as f64;
+    }
+    let (step, warmup, end) = (step as f64, warmup_steps as f64, max_steps as f64);
+    let progress_from = |start: f64| ((step - start) / (end - start).max(1.0)).clamp(0.0, 1.0);
+    match kind {
+        ScheduleKind::Constant => peak,
+        ScheduleKind::Linear => peak + (min - peak) * progress_from(warmup),
+        ScheduleKind::Cosine => {
+            let cosine = (std::f64::consts::PI * progress_from(warmup)).cos();
+            min + 0.5 * (1.0 + cosine) * (peak - min)
+        }
+        ScheduleKind::Wsd => {
+            let decay_start = (end * (1.0 - decay_fraction)).max(warmup);
+            peak + (min - peak) * progress_from(decay_start)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(serde::Deserialize)]
+    struct Case {
+        max_steps: usize,
+        warmup_steps: usize,
+        learning_rate: f64,
+        min_learning_rate: f64,
+        decay_fraction: f64,
+        learning_rates: std::collections::BTreeMap<String, Vec<f64>>,
+    }
+
+    /// Against `scripts/fixtures/schedule.py`, whose cosine is that of the `PyTorch` reference.
+    #[test]
+    fn every_kind_follows_the_reference() {
+        #[derive(serde::Deserialize)]
+        struct Fixture {
+            cases: Vec<Case>,
+        }
+        let text = include_str!("../../tests/fixtures/schedule.json");
+        let fixture: Fixture = serde_json::from_str(text).expect("the fixture is valid");
+        let mut compared = 0;
+        for case in fixture.cases {
+            for (kind, expected) in case.learning_rates {
+                let schedule = ScheduleConfig {
+                    kind: match kind.as_str() {
+                        "constant" => ScheduleKind::Constant,
+                        "linear" => ScheduleKind::Linear,
+                        "cosine" => ScheduleKind::Cosine,
+                        "wsd" => ScheduleKind::Wsd,
+                        other => panic!("unknown schedule {other}"),
+                    },
+                    warmup_steps: case.warmup_steps,
+                    min_learning_rate: case.min_learning_rate,
+                    decay_fraction: case.decay_fraction,
+                };
+                for (step, expected) in expected.into_iter().enumerate() {
+                    let got = learning_rate(&schedule, case.learning_rate, step, case.max_steps);
+                    assert!((got - expected).abs() < 1e-12, "{kind} step {step}: {got} {expected}");
+                    compared += 1;
+                }
+            }
+        }
+        assert!(compared > 100, "only {compared} values compared");
+    }
+}

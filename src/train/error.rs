@@ -1,0 +1,90 @@
+//! What can end a training run.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::checkpoint::CheckpointError;
+use crate::data::DataError;
+use crate::generate::GenerateError;
+use crate::tokenizer::TokenizerError;
+
+/// Why a run could not start, or did not end.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The text cannot be used.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The run's directory cannot be used.
+    #[error(transparent)]
+    Run(Box<CheckpointError>),
+    /// The samples' prompt has characters that the text does not have.
+    #[error("cannot use train.sample_prompt")]
+    SamplePrompt(#[source] TokenizerError),
+    /// A sample could not be written.
+    #[error("cannot write a sample")]
+    Sample(#[from] GenerateError),
+    /// The config is not that of the run that should go on.
+    #[error(
+        "`{run}` was trained with other settings, so it cannot go on with these: {}; \
+         use those, or start a new run with --run-dir",
+        differences.join(", ")
+    )]
+    OtherRun {
+        /// The run.
+        run: PathBuf,
+        /// The keys with their values then and now.
+        differences: Vec<String>,
+    },
+    /// There is nothing left to do.
+    #[error("`{run}` is done: it made all of its {step} steps; to go on, raise train.max_steps with --set")]
+    AlreadyDone {
+        /// The run.
+        run: PathBuf,
+        /// Updates made.
+        step: usize,
+    },
+    /// The loss, or the gradient, is NaN or infinite.
+    #[error(
+        "the {what} of step {step} is {value}, so the run stopped; {kept}. \
+         Lower optimizer.learning_rate, lengthen schedule.warmup_steps, or lower optimizer.grad_clip_norm"
+    )]
+    NotFinite {
+        /// The step, counted from 1 as the log does.
+        step: usize,
+        /// Which number it is.
+        what: &'static str,
+        /// The number.
+        value: f32,
+        /// What is still there.
+        kept: String,
+    },
+    /// The device failed.
+    #[error("the device failed at step {step}: {message}; {kept}. Go on with --resume, or with --device cpu")]
+    Device {
+        /// Updates begun so far.
+        step: usize,
+        /// What it said.
+        message: String,
+        /// What is still there.
+        kept: String,
+    },
+    /// A log of the run cannot be written.
+    #[error("cannot write `{path}`; is the disk full? Checkpoints that were saved before are still there")]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The optimiser's part of a checkpoint does not fit.
+    #[error("`{path}` is damaged: its `{name}` has no partner; use another checkpoint of the run")]
+    OptimizerState {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The entry.
+        name: String,
+    },
+    /// burn-train reported a failure of its own.
+    #[error("the training loop failed: {0}")]
+    Loop(String),
+}

@@ -1,0 +1,361 @@
+//! The rhythm of a run: when it logs, evaluates, writes samples and saves.
+
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+use super::logs::Logs;
+use super::measure::{StepClock, peak_rss_mib};
+use super::observer::{Evaluation, Event, Logged, Observer, Started, Summary};
+use super::trainer::{StepResult, Trainer};
+use super::{Interrupter, Prepared, TrainError, evaluate};
+use crate::checkpoint::{Best, RunDir, Saved, TrainState};
+use crate::config::{Config, GenerateConfig};
+use crate::data::Corpus;
+use crate::device::{self, OpenDevice};
+use crate::generate::Writer;
+use crate::model::Gpt;
+
+/// A device that works on its own is waited for after so many steps at the latest: to know in time that a
+/// loss is not a number, and seldom enough that it does not run dry.
+const MOST_STEPS_AHEAD: usize = 16;
+
+/// A run in progress.
+pub(super) struct Session {
+    config: Config,
+    corpus: Corpus,
+    run: RunDir,
+    trainer: Trainer,
+    state: TrainState,
+    logs: Logs,
+    clock: StepClock,
+    observer: Box<dyn Observer>,
+    interrupter: Interrupter,
+    device: Device,
+    device_name: String,
+    began: Instant,
+    /// Steps whose results were not read back yet.
+    unread: Vec<StepResult>,
+    steps_ahead: usize,
+    last_loss: Option<f32>,
+    last_gradient_norm: f32,
+    saved_step: Option<usize>,
+    stopped_early: bool,
+}
+
+/// Why [`Session::advance`] came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Advanced {
+    /// It is time for an evaluation.
+    EvaluationDue,
+    /// Someone asked to stop; all is saved.
+    Interrupted,
+}
+
+impl Session {
+    pub(super) fn new(
+        prepared: Prepared,
+        device: &OpenDevice,
+        observer: Box<dyn Observer>,
+        interrupter: Interrupter,
+        began: Instant,
+    ) -> Result<Self, TrainError> {
+        let Prepared { config, corpus, run, trainer, state, resumed } = prepared;
+        let logs = Logs::open(&run, state.step)?;
+        let is_cpu = device::is_cpu(&device.device);
+        let mut session = Self {
+            steps_ahead: if is_cpu { 1 } else { MOST_STEPS_AHEAD.min(config.train.log_interval) },
+            saved_step: resumed.then_some(state.step),
+            last_loss: state.loss_window.last().copied(),
+            config,
+            corpus,
+            run,
+            trainer,
+            state,
+            logs,
+            clock: StepClock::new(),
+            observer,
+            interrupter,
+            device: device.device.clone(),
+            device_name: device.name.clone(),
+            began,
+            unread: Vec::new(),
+            last_gradient_norm: 0.0,
+            stopped_early: false,
+        };
+        session.announce(resumed);
+        Ok(session)
+    }
+
+    fn announce(&mut self, resumed: bool) {
+        let started = Started {
+            run_dir: self.run.root().to_owned(),
+            device: self.device_name.clone(),
+            parameters: self.trainer.evaluated().num_params(),
+            train_tokens: self.corpus.train.len(),
+            val_tokens: self.corpus.val.len(),
+            vocab_size: self.corpus.tokenizer.vocab_size(),
+            step: self.state.step,
+            max_steps: self.config.train.max_steps,
+            tokens_per_step: self.tokens_per_step(),
+            resumed,
+        };
+        self.observer.observe(&Event::Started(&started));
+    }
+
+    /// How many evaluations lie before the run's end, at most.
+    pub(super) fn evaluations_left(&self) -> usize {
+        let left = self.config.train.max_steps - self.state.step;
+        match self.config.train.eval_interval {
+            0 => 1,
+            interval => left.div_ceil(interval).max(1),
+        }
+    }
+
+    /// Whether there is nothing more to learn.
+    pub(super) fn is_done(&self) -> bool {
+        self.state.step >= self.config.train.max_steps || self.stopped_early
+    }
+
+    /// Makes steps until an evaluation is due or someone asks to stop, and hands each log interval to
+    /// `report`.
+    pub(super) fn advance(
+        &mut self,
+        mut report: impl FnMut(&Logged),
+    ) -> Result<Advanced, TrainError> {
+        loop {
+            if self.interrupter.should_stop() {
+                self.read_back()?;
+                self.save()?;
+                return Ok(Advanced::Interrupted);
+            }
+            self.step()?;
+            let step = self.state.step;
+            let is_end = step == self.config.train.max_steps;
+            if is_end || step.is_multiple_of(self.config.train.log_interval) {
+                report(&self.log()?);
+            }
+            if is_end || is_multiple(step, self.config.train.eval_interval) {
+                self.read_back()?;
+                return Ok(Advanced::EvaluationDue);
+            }
+            if is_multiple(step, self.config.train.checkpoint_interval) {
+                self.read_back()?;
+                self.save()?;
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<(), TrainError> {
+        self.clock.begin();
+        self.unread.push(self.trainer.step());
+        self.state.step = self.trainer.steps_done();
+        if self.unread.len() >= self.steps_ahead {
+            self.read_back()?;
+        }
+        let event = Event::Stepped { step: self.state.step, loss: self.last_loss };
+        self.observer.observe(&event);
+        Ok(())
+    }
+
+    /// Waits for the device and reads the losses of the steps since the last time.
+    fn read_back(&mut self) -> Result<(), TrainError> {
+        if self.unread.is_empty() {
+            return Ok(());
+        }
+        let first_step = self.state.step - self.unread.len() + 1;
+        let (losses, norms) =
+            self.unread.drain(..).map(|result| (result.loss, result.gradient_norm)).unzip();
+        let (losses, norms) = (self.read(losses)?, self.read(norms)?);
+        self.clock.done();
+        for (step, (loss, norm)) in (first_step..).zip(losses.into_iter().zip(norms)) {
+            for (what, value) in [("loss", loss), ("gradient's norm", norm)] {
+                if !value.is_finite() {
+                    return Err(TrainError::NotFinite { step, what, value, kept: self.kept() });
+                }
+            }
+            self.state.loss_window.push(loss);
+            self.last_loss = Some(loss);
+            self.last_gradient_norm = norm;
+        }
+        Ok(())
+    }
+
+    fn read(&self, values: Vec<Tensor<1>>) -> Result<Vec<f32>, TrainError> {
+        Tensor::cat(values, 0).try_into_vec_as::<f32>().map_err(|error| TrainError::Device {
+            step: self.state.step,
+            message: error.to_string(),
+            kept: self.kept(),
+        })
+    }
+
+    /// What a run that fails now leaves behind.
+    fn kept(&self) -> String {
+        match self.run.last() {
+            Ok(path) => format!("the checkpoint `{}` is from before", path.display()),
+            Err(_) => "no checkpoint was saved yet".to_owned(),
+        }
+    }
+
+    fn log(&mut self) -> Result<Logged, TrainError> {
+        self.read_back()?;
+        let window = std::mem::take(&mut self.state.loss_window);
+        #[allow(clippy::cast_precision_loss, reason = "an interval has far fewer than 2^52 steps")]
+        let train_loss =
+            window.iter().map(|loss| f64::from(*loss)).sum::<f64>() / window.len() as f64;
+        self.state.train_loss = Some(train_loss);
+        let median_step_ms = self.clock.interval_median_ms();
+        let logged = Logged {
+            step: self.state.step,
+            train_loss,
+            learning_rate: self.trainer.last_learning_rate(),
+            gradient_norm: self.last_gradient_norm,
+            median_step_ms,
+            tokens_per_s: self.tokens_per_s(median_step_ms),
+        };
+        self.logs.logged(&logged, self.tokens())?;
+        self.observer.observe(&Event::Logged(&logged));
+        Ok(logged)
+    }
+
+    /// Estimates the losses on both splits, writes a sample, and saves what is worth it.
+    pub(super) fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
+        let model = self.trainer.evaluated();
+        let loss = |split| {
+            let train = &self.config.train;
+            evaluate::estimate(&model, split, train.batch_size, train.eval_batches).nats_per_token
+        };
+        let (train_loss, val_loss) = (loss(&self.corpus.train), loss(&self.corpus.val));
+        let step = self.state.step;
+        let is_best = self.state.best.is_none_or(|best| val_loss < best.val_loss);
+        if is_best {
+            self.state.best = Some(Best { step, val_loss });
+            self.state.evaluations_without_improvement = 0;
+        } else {
+            self.state.evaluations_without_improvement += 1;
+        }
+        let evaluation = Evaluation { step, train_loss, val_loss, is_best };
+        self.logs.evaluated(&evaluation, self.tokens())?;
+        self.observer.observe(&Event::Evaluated(&evaluation));
+        self.sample(&model)?;
+        drop(model); // the next step changes weights in place, which nobody else may hold
+        let patience = self.config.train.early_stopping_patience;
+        let evaluations = self.state.evaluations_without_improvement;
+        if patience > 0 && evaluations >= patience && step < self.config.train.max_steps {
+            self.stopped_early = true;
+            self.observer.observe(&Event::StoppedEarly { step, evaluations });
+        }
+        if is_best || self.is_done() || is_multiple(step, self.config.train.checkpoint_interval) {
+            self.save()?;
+        }
+        Ok(evaluation)
+    }
+
+    fn sample(&mut self, model: &Gpt) -> Result<(), TrainError> {
+        let (n, prompt) = (self.config.train.sample_tokens, &self.config.train.sample_prompt);
+        if n == 0 {
+            return Ok(());
+        }
+        let config = GenerateConfig {
+            max_new_tokens: n,
+            seed: self.config.train.seed,
+            ..self.config.generate.clone()
+        };
+        let mut text = prompt.clone();
+        for piece in Writer::new(model, &self.corpus.tokenizer, &config, prompt, 0)? {
+            text.push_str(&piece?);
+        }
+        self.logs.sampled(self.state.step, &text)?;
+        self.observer.observe(&Event::Sampled { step: self.state.step, text: &text });
+        Ok(())
+    }
+
+    /// Saves a checkpoint of this step, unless there is one.
+    fn save(&mut self) -> Result<(), TrainError> {
+        let step = self.state.step;
+        if self.saved_step == Some(step) {
+            return Ok(());
+        }
+        let saved = self.trainer.saved(self.state.clone());
+        let path = self.run.save(&saved, self.config.train.keep_checkpoints)?;
+        self.saved_step = Some(step);
+        let is_best = self.state.best.is_some_and(|best| best.step == step);
+        self.observer.observe(&Event::Saved { path: &path, is_best });
+        Ok(())
+    }
+
+    /// Evaluates the whole validation split, unless the run was interrupted, and says what came of all.
+    pub(super) fn finish(&mut self, interrupted: bool) -> Result<Summary, TrainError> {
+        let median_step_ms = self.clock.median_ms();
+        let mut summary = Summary {
+            run_dir: self.run.root().to_owned(),
+            device: self.device_name.clone(),
+            parameters: self.trainer.evaluated().num_params(),
+            steps: self.state.step,
+            tokens: self.tokens(),
+            wall_s: 0.0,
+            train_s: self.clock.total().as_secs_f64(),
+            median_step_ms,
+            tokens_per_s: self.tokens_per_s(median_step_ms),
+            peak_rss_mib: None,
+            train_loss: self.state.train_loss,
+            val_loss: None,
+            best_val_loss: None,
+            best_step: self.state.best.map(|best| best.step),
+            val_bits_per_byte: None,
+            interrupted,
+        };
+        if !interrupted {
+            self.evaluate_fully(&mut summary)?;
+        }
+        summary.wall_s = self.began.elapsed().as_secs_f64();
+        summary.peak_rss_mib = peak_rss_mib();
+        Ok(summary)
+    }
+
+    fn evaluate_fully(&mut self, summary: &mut Summary) -> Result<(), TrainError> {
+        self.observer.observe(&Event::FinalEvaluation);
+        let (val, batch_size) = (&self.corpus.val, self.config.train.batch_size);
+        let last = evaluate::full(&self.trainer.evaluated(), val, batch_size);
+        let (last_loss, step) = (last.nats_per_token, self.state.step);
+        let mut best = (step, last_loss);
+        if let Some(earlier) = self.state.best.filter(|best| best.step != step) {
+            let model = Gpt::zeros(
+                &self.config.model,
+                self.corpus.tokenizer.vocab_size(),
+                &self.device,
+            );
+            let model = Saved::load_model(&self.run.checkpoint(earlier.step), model)?;
+            let loss = evaluate::full(&model, val, batch_size).nats_per_token;
+            if loss <= last_loss {
+                best = (earlier.step, loss);
+            }
+        }
+        self.run.set_best(best.0)?; // the whole split may judge otherwise than the estimates did
+        summary.best_step = Some(best.0);
+        summary.best_val_loss = Some(best.1);
+        summary.val_loss = Some(last_loss);
+        summary.val_bits_per_byte = Some(last.bits_per_byte(val));
+        self.logs.finished(step, summary.tokens, last_loss, last.bits_per_byte(val))
+    }
+
+    fn tokens_per_step(&self) -> usize {
+        let train = &self.config.train;
+        train.batch_size * train.grad_accumulation_steps * self.config.model.context_length
+    }
+
+    fn tokens(&self) -> u64 {
+        (self.state.step * self.tokens_per_step()) as u64
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "a step has far fewer than 2^52 tokens")]
+    fn tokens_per_s(&self, step_ms: f64) -> f64 {
+        if step_ms > 0.0 { self.tokens_per_step() as f64 / step_ms * 1e3 } else { 0.0 }
+    }
+}
+
+/// Whether an interval is over; an interval of 0 never is.
+fn is_multiple(step: usize, interval: usize) -> bool {
+    interval > 0 && step.is_multiple_of(interval)
+}

@@ -1,0 +1,293 @@
+//! A [`Session`] inside burn-train: its "epoch" is our evaluation interval.
+//!
+//! burn-train brings the interrupter, the metrics and whatever shows them; the steps, the evaluations and
+//! the checkpoints are ours, since its own optimiser and resume are not exact. It is told once per log
+//! interval and once per evaluation, with numbers that were read back already.
+
+use std::sync::{Arc, Mutex};
+
+use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
+use burn::module::Module;
+use burn::optim::SgdConfig;
+use burn::tensor::Device;
+use burn::train::logger::{EvaluationProgressLogger, InMemoryMetricLogger, TrainingProgressLogger};
+use burn::train::metric::state::{FormatOptions, NumericMetricState};
+use burn::train::metric::{
+    Adaptor, Metric, MetricAttributes, MetricDefinition, MetricMetadata, MetricName, Numeric, NumericAttributes,
+    NumericEntry, SerializedEntry,
+};
+use burn::train::renderer::{
+    EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
+    MetricsRendererTraining,
+};
+use burn::train::{
+    EventProcessorTraining, InferenceStep, ItemLazy, Learner, LearnerEvent,
+    SupervisedLearningStrategy, SupervisedTraining, SupervisedTrainingEventProcessor, TrainLoader,
+    TrainOutput, TrainStep, TrainingComponents, TrainingItem, TrainingStrategy, ValidLoader,
+};
+use burn::backend::ExecutionError;
+use burn::tensor::TensorReadError;
+
+use super::observer::Summary;
+use super::session::{Advanced, Session};
+use super::{Interrupter, TrainError};
+
+/// Runs a session to its end inside burn-train.
+pub(super) fn run(session: Session, interrupter: &Interrupter) -> Result<Summary, TrainError> {
+    let strategy = Arc::new(Intervals { slot: Mutex::new(Slot::Ready(Box::new(session))) });
+    let learner = Learner::new(Bystander::default(), SgdConfig::new().init(), 0.0);
+    // Logged values stay in memory: burn-train's own files would be a second set beside ours.
+    let training = SupervisedTraining::new(".", Arc::new(NoBatches), Arc::new(NoBatches))
+        .with_application_logger(None)
+        .with_metric_logger(InMemoryMetricLogger::new())
+        .with_interrupter(interrupter.clone())
+        .with_training_strategy(TrainingStrategy::Custom(strategy.clone()))
+        .renderer(Box::new(NoRenderer))
+        .metric_train_numeric(Column::new("Loss", |measured| measured.loss))
+        .metric_valid_numeric(Column::new("Loss", |measured| measured.loss));
+    let result = training.launch(learner);
+    let outcome = std::mem::replace(&mut *lock(&strategy.slot), Slot::Running);
+    let summary = match outcome {
+        Slot::Done(result) => result?,
+        Slot::Ready(_) | Slot::Running => unreachable!("`launch` runs the strategy to its end"),
+    };
+    match result.error {
+        Some(error) => Err(TrainError::Loop(error.to_string())),
+        None => Ok(summary),
+    }
+}
+
+/// The strategy: intervals of steps, each closed by an evaluation.
+struct Intervals {
+    slot: Mutex<Slot>,
+}
+
+/// The session goes in and its result comes out by the same door, since burn-train shares its strategy.
+enum Slot {
+    Ready(Box<Session>),
+    Running,
+    Done(Result<Summary, TrainError>),
+}
+
+fn lock(slot: &Mutex<Slot>) -> std::sync::MutexGuard<'_, Slot> {
+    slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+type Processor = SupervisedTrainingEventProcessor<Bystander>;
+
+impl SupervisedLearningStrategy<Bystander> for Intervals {
+    fn fit(
+        &self,
+        components: TrainingComponents<Bystander>,
+        learner: Learner<Bystander>,
+        _: TrainLoader<Bystander>,
+        _: ValidLoader<Bystander>,
+        _: usize,
+    ) -> (Bystander, Processor) {
+        let mut processor = components.event_processor;
+        let session = std::mem::replace(&mut *lock(&self.slot), Slot::Running);
+        if let Slot::Ready(mut session) = session {
+            let result = fit(&mut session, &mut processor, &components.interrupter);
+            *lock(&self.slot) = Slot::Done(result);
+        }
+        (learner.model(), processor)
+    }
+}
+
+fn fit(
+    session: &mut Session,
+    processor: &mut Processor,
+    interrupter: &Interrupter,
+) -> Result<Summary, TrainError> {
+    let n_epochs = session.evaluations_left();
+    for epoch in 1.. {
+        let progress = || Progress::new(epoch, n_epochs, Some("evaluations".to_owned()));
+        let start = || LearnerEvent::StartSplit { epoch_number: epoch, total_items: 1 };
+        interrupter.fail_on_error(processor.process_train(start()));
+        let advanced = session.advance(|logged| {
+            let measured = Measured { loss: logged.train_loss };
+            let item = TrainingItem::new(
+                measured,
+                progress(),
+                Some(logged.step),
+                Some(logged.learning_rate.into()),
+            );
+            interrupter.fail_on_error(processor.process_train(LearnerEvent::ProcessedItem(item)));
+        })?;
+        interrupter.fail_on_error(processor.process_train(LearnerEvent::EndSplit(epoch)));
+        if advanced == Advanced::Interrupted {
+            return session.finish(true);
+        }
+        interrupter.fail_on_error(processor.process_valid(start()));
+        let evaluation = session.evaluate()?;
+        let measured = Measured { loss: evaluation.val_loss };
+        let item = TrainingItem::new(measured, progress(), Some(evaluation.step), None);
+        interrupter.fail_on_error(processor.process_valid(LearnerEvent::ProcessedItem(item)));
+        interrupter.fail_on_error(processor.process_valid(LearnerEvent::EndSplit(epoch)));
+        interrupter.fail_on_error(processor.process_train(LearnerEvent::EndEpoch(epoch)));
+        if session.is_done() {
+            break;
+        }
+    }
+    session.finish(false)
+}
+
+/// What burn-train is told: a number that was read back already, so that its queue holds no tensors.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    /// Mean loss, nats per token.
+    loss: f64,
+}
+
+impl ItemLazy for Measured {
+    fn sync(self) -> Result<Self, ExecutionError> {
+        Ok(self)
+    }
+}
+
+impl Adaptor<Self> for Measured {
+    fn adapt(&self) -> Self {
+        *self
+    }
+}
+
+/// One number of what was measured, as a metric.
+#[derive(Clone)]
+struct Column {
+    name: MetricName,
+    value: fn(&Measured) -> f64,
+    state: NumericMetricState,
+}
+
+impl Column {
+    fn new(name: &str, value: fn(&Measured) -> f64) -> Self {
+        Self { name: Arc::new(name.to_owned()), value, state: NumericMetricState::new() }
+    }
+
+    fn format(&self) -> FormatOptions {
+        FormatOptions::new(self.name.clone()).precision(4)
+    }
+}
+
+impl Metric for Column {
+    type Input = Measured;
+
+    fn name(&self) -> MetricName {
+        self.name.clone()
+    }
+
+    fn attributes(&self) -> MetricAttributes {
+        NumericAttributes { unit: None, higher_is_better: false }.into()
+    }
+
+    fn update(
+        &mut self,
+        item: &Measured,
+        _: &MetricMetadata,
+    ) -> Result<SerializedEntry, TensorReadError> {
+        self.state.update((self.value)(item), 1);
+        Ok(self.state.compute_update(self.format()))
+    }
+
+    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
+        Ok(self.state.compute_final(self.format()))
+    }
+
+    fn clear(&mut self) {
+        self.state.reset();
+    }
+}
+
+impl Numeric for Column {
+    fn value(&self) -> Option<NumericEntry> {
+        Some(self.state.current_value())
+    }
+
+    fn running_value(&self) -> Option<NumericEntry> {
+        Some(self.state.running_value())
+    }
+
+    fn final_value(&self) -> NumericEntry {
+        self.state.final_value()
+    }
+}
+
+/// The model that burn-train passes around. Ours stays in the session: burn-train clones its own at each
+/// turn, and a weight that is held twice cannot be updated in place.
+#[derive(Module, Debug, Default)]
+struct Bystander {}
+
+impl TrainStep for Bystander {
+    type Input = ();
+    type Output = Measured;
+
+    fn step(&self, (): ()) -> TrainOutput<Measured> {
+        unreachable!("the session makes its own steps")
+    }
+}
+
+impl InferenceStep for Bystander {
+    type Input = ();
+    type Output = Measured;
+
+    fn step(&self, (): ()) -> Measured {
+        unreachable!("the session makes its own evaluations")
+    }
+}
+
+/// The loader of a strategy that draws its own batches.
+struct NoBatches;
+
+impl DataLoader<()> for NoBatches {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<()> + 'a> {
+        unreachable!("the session draws its own batches")
+    }
+
+    fn num_items(&self) -> usize {
+        0
+    }
+
+    fn to_device(&self, _: &Device) -> Arc<dyn DataLoader<()>> {
+        Arc::new(Self)
+    }
+
+    fn slice(&self, _: usize, _: usize) -> Arc<dyn DataLoader<()>> {
+        Arc::new(Self)
+    }
+}
+
+/// A renderer that shows nothing: whoever watches a run has an `Observer`.
+struct NoRenderer;
+
+impl MetricsRenderer for NoRenderer {
+    fn manual_close(&mut self) {}
+    fn register_metric(&mut self, _: MetricDefinition) {}
+}
+
+impl MetricsRendererTraining for NoRenderer {
+    fn update_train(&mut self, _: MetricState) {}
+    fn update_valid(&mut self, _: MetricState) {}
+}
+
+impl MetricsRendererEvaluation for NoRenderer {
+    fn update_test(&mut self, _: EvaluationName, _: MetricState) {}
+}
+
+impl TrainingProgressLogger for NoRenderer {
+    fn start(&mut self, _: usize, _: usize, _: Option<usize>, _: Option<&str>) {}
+    fn update_epoch(&mut self, _: usize) {}
+    fn start_split(&mut self, _: &str, _: usize) {}
+    fn update_split(&mut self, _: usize) {}
+    fn end_split(&mut self) {}
+    fn end(&mut self) {}
+    fn log_event_training(&mut self, _: String) {}
+}
+
+impl EvaluationProgressLogger for NoRenderer {
+    fn start_global_progress(&mut self, _: usize) {}
+    fn start_test(&mut self, _: &str, _: usize) {}
+    fn update_test_progress(&mut self, _: usize) {}
+    fn end_test(&mut self) {}
+    fn end_global_progress(&mut self) {}
+    fn log_event_evaluation(&mut self, _: String) {}
+}

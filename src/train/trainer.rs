@@ -1,0 +1,142 @@
+//! One training step, top to bottom.
+
+use std::path::Path;
+
+use burn::module::Module;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use super::TrainError;
+use crate::checkpoint::{Saved, TrainState};
+use crate::config::Config;
+use crate::data::{self, Batch, Tokens};
+use crate::kernels::DropoutKey;
+use crate::model::{Gpt, parameters};
+use crate::optimizer::{AdamW, Gradients, learning_rate};
+
+/// A model in training: its weights, its optimiser, and the step that they are at.
+#[derive(Debug)]
+pub struct Trainer {
+    model: Option<Gpt>,
+    optimizer: AdamW,
+    config: Config,
+    tokens: Tokens,
+    step: usize,
+}
+
+/// What a step measured, still on the device: reading it waits for the step.
+#[derive(Clone, Debug)]
+pub struct StepResult {
+    /// Mean loss of the step's batch before the update, nats per token, `[1]`.
+    pub loss: Tensor<1>,
+    /// Norm of all gradients together, before clipping, `[1]`.
+    pub gradient_norm: Tensor<1>,
+}
+
+impl Trainer {
+    /// A trainer before its first step. The model's device has gradients turned on.
+    #[must_use]
+    pub fn new(model: Gpt, config: &Config, tokens: Tokens) -> Self {
+        let optimizer = AdamW::new(&config.optimizer);
+        Self { model: Some(model), optimizer, config: config.clone(), tokens, step: 0 }
+    }
+
+    /// Draws a batch, and moves the weights against the gradient of its loss.
+    pub fn step(&mut self) -> StepResult {
+        let model = self.model.take().expect("the model is here between steps");
+        let (gradients, loss) = self.backward(&model);
+        let gradient_norm = gradients.global_norm();
+        let gradients = match self.config.optimizer.grad_clip_norm {
+            max_norm if max_norm > 0.0 => gradients.clip(gradient_norm.clone(), max_norm),
+            _ => gradients,
+        };
+        let learning_rate = self.learning_rate_of(self.step);
+        self.model = Some(self.optimizer.step(model, gradients, learning_rate, self.step));
+        self.step += 1;
+        StepResult { loss, gradient_norm }
+    }
+
+    /// The gradients of this step's batch and its loss, micro-batch by micro-batch: their mean is that
+    /// of one large batch, whose rows they share out.
+    fn backward(&self, model: &Gpt) -> (Gradients, Tensor<1>) {
+        let train = &self.config.train;
+        let n_micro_steps = train.grad_accumulation_steps;
+        let device = model.device();
+        let mut sum: Option<(Gradients, Tensor<1>)> = None;
+        for micro_step in 0..n_micro_steps {
+            let rows = micro_step * train.batch_size..(micro_step + 1) * train.batch_size;
+            let context_length = self.config.model.context_length;
+            let batch = data::batch::sample(&self.tokens, rows, context_length, train.seed, self.step as u64);
+            let (tokens, targets) = to_device(batch, &device);
+            let key = DropoutKey {
+                seed: train.seed,
+                step: self.step as u64,
+                micro_step: micro_step as u64,
+            };
+            #[allow(clippy::cast_precision_loss, reason = "a handful of micro-batches")]
+            let loss = model.loss(tokens, targets, Some(key)) / n_micro_steps as f32;
+            let gradients = Gradients::take(model, loss.backward());
+            let loss = loss.inner();
+            sum = Some(match sum {
+                Some((so_far, total)) => (so_far.add(gradients), total + loss),
+                None => (gradients, loss),
+            });
+        }
+        sum.expect("a step has at least one micro-batch")
+    }
+
+    /// Updates made so far.
+    #[must_use]
+    pub fn steps_done(&self) -> usize {
+        self.step
+    }
+
+    /// The learning rate of the latest step, or of the first one before it.
+    #[must_use]
+    pub fn last_learning_rate(&self) -> f64 {
+        self.learning_rate_of(self.step.saturating_sub(1))
+    }
+
+    fn learning_rate_of(&self, step: usize) -> f64 {
+        let peak = self.config.optimizer.learning_rate;
+        learning_rate(&self.config.schedule, peak, step, self.config.train.max_steps)
+    }
+
+    /// The model as it is now, for evaluation: without gradients, without dropout.
+    #[must_use]
+    pub fn evaluated(&self) -> Gpt {
+        self.trained().valid()
+    }
+
+    /// Everything that a checkpoint holds.
+    #[must_use]
+    pub fn saved(&self, state: TrainState) -> Saved {
+        Saved { model: parameters::read(self.trained()), optimizer: self.optimizer.state(), state }
+    }
+
+    /// Goes to where a checkpoint was, read from `dir`.
+    ///
+    /// # Errors
+    /// If it does not fit the model.
+    pub fn restore(&mut self, mut saved: Saved, dir: &Path) -> Result<(), TrainError> {
+        let model = self.model.take().expect("the model is here between steps");
+        let device = model.device().inner();
+        let moments = std::mem::take(&mut saved.optimizer);
+        self.optimizer
+            .restore(moments, &device)
+            .map_err(|name| TrainError::OptimizerState { path: dir.to_owned(), name })?;
+        self.step = saved.state.step;
+        self.model = Some(saved.into_model(dir, model)?);
+        Ok(())
+    }
+
+    fn trained(&self) -> &Gpt {
+        self.model.as_ref().expect("the model is here between steps")
+    }
+}
+
+/// Inputs and targets as tensors, each `[B, T]`.
+pub(super) fn to_device(batch: Batch, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
+    let shape = [batch.batch_size, batch.seq_len];
+    let tensor = |ids: Vec<i32>| Tensor::from_data(TensorData::new(ids, shape), device);
+    (tensor(batch.inputs), tensor(batch.targets))
+}

@@ -1,0 +1,82 @@
+//! The same numbers on every backend. The GPU is Mesa's lavapipe where there is no other; shapes are tiny,
+//! because a GPU in software compiles every kernel for half a second.
+
+use burn::tensor::Device;
+use tinderbox::checkpoint::{Saved, locate};
+use tinderbox::config::GenerateConfig;
+use tinderbox::device::{self, DeviceSpec};
+use tinderbox::generate::Writer;
+use tinderbox::model::Gpt;
+use tinderbox::train::Start;
+
+use crate::fixtures::expect_close;
+use crate::parity::check_gpt;
+use crate::runs::Place;
+
+/// The wgpu device; none where there is no adapter, unless `TINDERBOX_REQUIRE_WGPU=1` says that there must be.
+fn wgpu() -> Option<Device> {
+    let spec: DeviceSpec = "wgpu".parse().expect("a device");
+    match device::open(&spec) {
+        Ok(open) => Some(open.device),
+        Err(error) if std::env::var("TINDERBOX_REQUIRE_WGPU").is_ok_and(|value| value == "1") => {
+            panic!("TINDERBOX_REQUIRE_WGPU=1, but: {error}")
+        }
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_gpu_gives_pytorchs_logits_losses_and_gradients() {
+    let Some(device) = wgpu() else { return };
+    check_gpt("nanogpt", &device);
+    check_gpt("qwen", &device);
+}
+
+/// Twenty steps from the same seed, and then the same checkpoint on each device.
+fn twenty_steps_like_flex(name: &str) {
+    let place = Place::new();
+    let run = |name: &str| {
+        let overrides = [
+            &format!("train.device={name}"),
+            "train.max_steps=20",
+            "model.dropout=0.0",
+            "train.eval_interval=0",
+            "train.sample_tokens=0",
+        ];
+        place.train(name, place.config(&overrides), Start::New, None).expect("trains")
+    };
+    let ((flex, flex_losses), (other, losses)) = (run("flex"), run(name));
+    assert_eq!(losses.len(), 20);
+    expect_close("losses", &losses, &flex_losses, 1e-3);
+    let val_loss = |summary: &tinderbox::train::Summary| summary.val_loss.expect("evaluated") as f32;
+    expect_close("validation loss", &[val_loss(&other)], &[val_loss(&flex)], 1e-3);
+
+    let write = |on: &str| {
+        let located = locate(&place.path(name)).expect("a run");
+        let (config, tokenizer) =
+            (located.run.config().expect("config"), located.run.tokenizer().expect("tokenizer"));
+        let device = device::open(&on.parse().expect("a device")).expect("opens").device;
+        let gpt = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
+        let gpt = Saved::load_model(&located.checkpoint, gpt).expect("loads");
+        let greedy =
+            GenerateConfig { temperature: 0.0, max_new_tokens: 24, ..GenerateConfig::default() };
+        let writer = Writer::new(&gpt, &tokenizer, &greedy, "The cat", 0).expect("a prompt");
+        writer.collect::<Result<String, _>>().expect("writes")
+    };
+    assert_eq!(write("flex"), write(name), "the same checkpoint on either device");
+}
+
+#[test]
+fn ndarray_trains_like_flex() {
+    twenty_steps_like_flex("ndarray");
+}
+
+#[test]
+fn a_gpu_trains_like_flex() {
+    if wgpu().is_some() {
+        twenty_steps_like_flex("wgpu");
+    }
+}

@@ -1,0 +1,8 @@
+//! Integration tests, in one binary: they link against burn once.
+
+mod devices;
+mod fixtures;
+mod layering;
+mod parity;
+mod properties;
+mod runs;

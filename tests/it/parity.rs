@@ -1,0 +1,242 @@
+//! The same numbers as PyTorch, from the same weights: outputs, losses, every gradient, every update.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, Param};
+use burn::nn::Linear;
+use burn::tensor::{Device, Tensor};
+use tinderbox::attention::{
+    Attended, MultiHeadAttention, MultiHeadAttentionConfig, scaled_dot_product_attention,
+};
+use tinderbox::config::{ModelConfig, OptimizerConfig};
+use tinderbox::model::probe::{Point, Probe, Site};
+use tinderbox::model::{Gpt, parameters};
+use tinderbox::optimizer::{AdamW, Gradients};
+
+use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
+
+const GPTS: [&str; 6] = ["gpt2", "nanogpt", "llama", "qwen", "relu_squared", "mixed"];
+
+#[derive(serde::Deserialize)]
+struct GptFixture {
+    model: ModelConfig,
+    vocab_size: usize,
+}
+
+/// The model of a fixture, with the fixture's weights.
+pub fn gpt(name: &str, device: &Device) -> (Gpt, Fixture) {
+    let text = std::fs::read_to_string(format!("tests/fixtures/gpt/{name}.json")).expect("there");
+    let GptFixture { model, vocab_size } = serde_json::from_str(&text).expect("a model config");
+    let fixture = Fixture::read(&format!("gpt/{name}"));
+    let gpt = Gpt::zeros(&model, vocab_size, device);
+    let gpt = parameters::assign(gpt, |path, shape| {
+        let name = format!("weights.{path}");
+        assert_eq!(fixture.shape(&name), shape, "{name}");
+        Some(fixture.values(&name).to_vec())
+    });
+    (gpt.expect("every weight is there"), fixture)
+}
+
+#[test]
+fn models_give_pytorchs_logits_losses_and_gradients() {
+    for name in GPTS {
+        check_gpt(name, &Device::flex());
+    }
+}
+
+#[test]
+#[allow(deprecated)]
+fn models_give_pytorchs_logits_losses_and_gradients_on_ndarray() {
+    for name in GPTS {
+        check_gpt(name, &Device::ndarray());
+    }
+}
+
+/// Compares one model with its fixture on a device.
+pub fn check_gpt(name: &str, device: &Device) {
+    let device = device.clone().autodiff();
+    let (gpt, fixture) = gpt(name, &device);
+    let tokens = || fixture.int::<2>("tokens", &device);
+    fixture.expect("logits", gpt.forward(tokens()));
+    let loss = gpt.loss(tokens(), fixture.int("targets", &device), None);
+    fixture.expect("loss", loss.clone());
+    let gradients = Gradients::take(&gpt, loss.backward());
+    let mut compared = 0;
+    for (path, gradient) in gradients.iter() {
+        let expected = fixture.values(&format!("grads.{path}"));
+        expect_close(&format!("{name}: gradient of {path}"), &host(gradient.clone()), expected, TOLERANCE);
+        compared += 1;
+    }
+    assert_eq!(compared, fixture.names("grads.").count(), "{name}: gradients of all parameters");
+}
+
+/// Keeps the attention weights of each block.
+#[derive(Default)]
+struct Weights(BTreeMap<usize, Vec<f32>>);
+
+impl Probe for Weights {
+    fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
+        if let (Point::Weights, Some(block_idx)) = (site.point, site.block_idx) {
+            self.0.insert(block_idx, host(value.clone()));
+        }
+        value
+    }
+}
+
+#[test]
+fn a_probe_sees_pytorchs_attention_weights_and_changes_nothing() {
+    for name in GPTS {
+        let device = Device::flex();
+        let (gpt, fixture) = gpt(name, &device);
+        let mut seen = Weights::default();
+        fixture.expect("logits", gpt.forward_with(fixture.int("tokens", &device), &mut seen));
+        for (block_idx, weights) in seen.0 {
+            let expected = fixture.values(&format!("attention_weights.{block_idx}"));
+            expect_close(&format!("{name}: weights of block {block_idx}"), &weights, expected, TOLERANCE);
+        }
+    }
+}
+
+#[test]
+fn scaled_dot_product_attention_is_pytorchs() {
+    for name in ["unmasked", "masked", "masked_per_head", "causal", "causal_cached"] {
+        let device = Device::flex().autodiff();
+        let fixture = Fixture::read(&format!("attention/{name}"));
+        let input = |name| fixture.float::<4>(name, &device).require_grad();
+        let (q, k, v) = (input("q"), input("k"), input("v"));
+        let mask = fixture.has("mask").then(|| fixture.mask("mask", &device));
+        let (output, weights) = scaled_dot_product_attention(q.clone(), k.clone(), v.clone(), mask);
+        fixture.expect("output", output.clone());
+        fixture.expect("attention_weights", weights);
+        let backward = (output * fixture.float("cotangent", &device)).sum().backward();
+        for (name, input) in [("grads.q", q), ("grads.k", k), ("grads.v", v)] {
+            fixture.expect(name, input.grad(&backward).expect("it has a gradient"));
+        }
+    }
+}
+
+#[test]
+fn the_causal_kernel_is_pytorchs() {
+    for name in ["causal", "causal_cached"] {
+        let device = Device::flex().autodiff();
+        let fixture = Fixture::read(&format!("attention/{name}"));
+        let input = |name| fixture.float::<4>(name, &device).require_grad();
+        let (q, k, v) = (input("q"), input("k"), input("v").narrow(3, 0, 5));
+        // The kernel takes values as wide as keys; the fixture's are one wider.
+        let output = tinderbox::kernels::causal_attention(q, k, v, None);
+        let expected = fixture.float::<4>("output", &device).narrow(3, 0, 5);
+        expect_close(name, &host(output), &host(expected), TOLERANCE);
+    }
+}
+
+fn multi_head(fixture: &Fixture, causal: bool, device: &Device) -> MultiHeadAttention {
+    let config = MultiHeadAttentionConfig { causal, ..MultiHeadAttentionConfig::new(12, 3) };
+    let mut attention = config.init(device);
+    let linear = |name: &str| Linear {
+        weight: Param::from_tensor(fixture.float(&format!("weights.{name}.weight"), device)),
+        bias: Some(Param::from_tensor(fixture.float(&format!("weights.{name}.bias"), device))),
+    };
+    attention.qkv = linear("qkv");
+    attention.output = linear("output");
+    attention
+}
+
+#[test]
+fn multi_head_attention_is_pytorchs_causal_bidirectional_and_cross() {
+    for name in ["causal", "bidirectional", "cross"] {
+        let device = Device::flex().autodiff();
+        let fixture = Fixture::read(&format!("attention/multi_head_{name}"));
+        let attention = multi_head(&fixture, name == "causal", &device);
+        let x = fixture.float::<3>("x", &device).require_grad();
+        let context = fixture
+            .has("context")
+            .then(|| fixture.float::<3>("context", &device).require_grad());
+        let Attended { output, weights } = match &context {
+            Some(context) => attention.attend_to(x.clone(), context.clone()),
+            None => attention.attend(x.clone()),
+        };
+        fixture.expect("output", output.clone());
+        fixture.expect("attention_weights", weights);
+        let backward = (output * fixture.float("cotangent", &device)).sum().backward();
+        fixture.expect("grads.x", x.grad(&backward).expect("it has a gradient"));
+        if let Some(context) = context {
+            fixture.expect("grads.context", context.grad(&backward).expect("it has a gradient"));
+        }
+        let gradients = Gradients::take(&attention, backward);
+        assert_eq!(gradients.iter().count(), 4);
+        for (path, gradient) in gradients.iter() {
+            let expected = fixture.values(&format!("grads.{path}"));
+            expect_close(path, &host(gradient.clone()), expected, TOLERANCE);
+        }
+    }
+}
+
+#[derive(Module, Debug)]
+struct Named {
+    weight: Param<Tensor<2>>,
+}
+
+#[derive(Module, Debug)]
+struct Layer {
+    weight: Param<Tensor<2>>,
+    bias: Param<Tensor<1>>,
+}
+
+#[derive(Module, Debug)]
+struct Scale {
+    weight: Param<Tensor<1>>,
+}
+
+/// The parameters of the optimiser's fixture: two matrices, two vectors.
+#[derive(Module, Debug)]
+struct Toy {
+    embedding: Named,
+    linear: Layer,
+    norm: Scale,
+}
+
+#[test]
+fn adamw_makes_pytorchs_updates_from_the_same_gradients() {
+    let device = Device::flex().autodiff();
+    let fixture = Fixture::read("optimizer/adamw");
+    let toy = Toy {
+        embedding: Named { weight: Param::from_tensor(fixture.float("initial.weights.embedding.weight", &device)) },
+        linear: Layer {
+            weight: Param::from_tensor(fixture.float("initial.weights.linear.weight", &device)),
+            bias: Param::from_tensor(fixture.float("initial.weights.linear.bias", &device)),
+        },
+        norm: Scale { weight: Param::from_tensor(fixture.float("initial.weights.norm.weight", &device)) },
+    };
+    let config = OptimizerConfig {
+        betas: [0.9, 0.99],
+        weight_decay: 0.1,
+        grad_clip_norm: 1.0,
+        ..OptimizerConfig::default()
+    };
+    let mut optimizer = AdamW::new(&config);
+    let mut toy = toy;
+    for step in 0..8 {
+        let prefix = format!("steps.{step}.grads.");
+        let flat = |name: &str| {
+            let values = fixture.values(&format!("{prefix}{name}"));
+            (name.to_owned(), Tensor::<1>::from_floats(values, &Device::flex()))
+        };
+        let gradients = Gradients::from_named(fixture.names(&prefix).map(flat).collect());
+        let norm = gradients.global_norm();
+        expect_close("norm", &host(norm.clone()), &fixture.values("norms")[step..=step], TOLERANCE);
+        let clipped = gradients.clip(norm, config.grad_clip_norm);
+        let learning_rate = f64::from(fixture.values("learning_rates")[step]);
+        toy = optimizer.step(toy, clipped, learning_rate, step);
+        for (name, weights) in parameters::read(&toy) {
+            let expected = fixture.values(&format!("steps.{step}.weights.{name}"));
+            expect_close(&format!("{name} after step {step}"), &weights.values, expected, 2e-6);
+        }
+    }
+    let state = optimizer.state();
+    for moment in ["first_moment", "second_moment"] {
+        for name in fixture.names(&format!("final.{moment}.")) {
+            let expected = fixture.values(&format!("final.{moment}.{name}"));
+            expect_close(name, &state[&format!("{moment}.{name}")].values, expected, 2e-6);
+        }
+    }
+}

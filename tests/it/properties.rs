@@ -1,0 +1,177 @@
+//! What holds for every model, whatever its options.
+
+use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+use proptest::prelude::*;
+use tinderbox::attention::MultiHeadAttentionConfig;
+use tinderbox::config::{MlpKind, ModelConfig, NormKind, PositionKind};
+use tinderbox::model::{Gpt, parameters};
+
+use crate::fixtures::{expect_close, host};
+
+const VOCAB_SIZE: usize = 11;
+
+/// Any small model.
+pub fn any_model() -> impl Strategy<Value = ModelConfig> {
+    let heads = prop_oneof![Just((1, 1)), Just((2, 1)), Just((2, 2)), Just((4, 2))];
+    let kinds = (
+        prop_oneof![Just(PositionKind::Learned), Just(PositionKind::Rope)],
+        prop_oneof![Just(NormKind::LayerNorm), Just(NormKind::RmsNorm)],
+        prop_oneof![Just(MlpKind::Gelu), Just(MlpKind::Swiglu), Just(MlpKind::ReluSquared)],
+    );
+    (heads, kinds, any::<[bool; 3]>(), 1..4_usize, 3..9_usize).prop_map(
+        |((n_heads, n_kv_heads), (position, norm, mlp), [bias, qk_norm, tied], half, context_length)| {
+            ModelConfig {
+                context_length,
+                d_model: n_heads * half * 2,
+                n_layers: 2,
+                n_heads,
+                n_kv_heads,
+                d_ff: 12,
+                position,
+                norm,
+                mlp,
+                bias,
+                qk_norm,
+                tie_embeddings: tied,
+                dropout: 0.0,
+            }
+        },
+    )
+}
+
+/// A model whose weights are large enough for mistakes to show.
+pub fn lively(config: &ModelConfig, seed: u64, device: &Device) -> Gpt {
+    let gpt = Gpt::new(config, VOCAB_SIZE, seed, device);
+    let drawn = parameters::read(&gpt);
+    let louder = |path: &str| drawn[path].values.iter().map(|x| x * 15.0).collect();
+    parameters::assign(gpt, |path, shape| {
+        Some(if shape.len() == 2 { louder(path) } else { drawn[path].values.clone() })
+    })
+    .expect("the same parameters")
+}
+
+fn tensor(tokens: &[i32], device: &Device) -> Tensor<2, Int> {
+    Tensor::from_data(TensorData::new(tokens.to_vec(), [1, tokens.len()]), device)
+}
+
+fn tokens(n: usize, seed: i32) -> Vec<i32> {
+    (0..n as i32).map(|i| (i * 7 + seed * 3 + i * i).rem_euclid(VOCAB_SIZE as i32)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn later_tokens_never_change_earlier_logits(config in any_model(), seed in 0..1000_u64) {
+        let device = Device::flex();
+        let gpt = lively(&config, seed, &device);
+        let n = config.context_length;
+        let one = tokens(n, 1);
+        for at in 1..n {
+            let mut other = one.clone();
+            other[at..].iter_mut().for_each(|token| *token = (*token + 1) % VOCAB_SIZE as i32);
+            let logits = |tokens: &[i32]| {
+                host(gpt.forward(tensor(tokens, &device)).narrow(1, 0, at))
+            };
+            prop_assert_eq!(logits(&one), logits(&other));
+            let last = |tokens: &[i32]| host(gpt.forward(tensor(tokens, &device)).narrow(1, n - 1, 1));
+            prop_assert_ne!(last(&one), last(&other), "what came last should matter");
+        }
+    }
+
+    #[test]
+    fn cached_logits_are_the_uncached_ones_however_the_tokens_are_fed(
+        config in any_model(), seed in 0..1000_u64, first in 1..4_usize,
+    ) {
+        let device = Device::flex();
+        let gpt = lively(&config, seed, &device);
+        let all = tokens(config.context_length, 2);
+        let full = gpt.forward(tensor(&all, &device));
+        let mut cache = gpt.kv_cache(1);
+        let mut parts = vec![gpt.forward_cached(tensor(&all[..first.min(all.len())], &device), &mut cache)];
+        while cache.len() < all.len() {
+            let at = cache.len();
+            parts.push(gpt.forward_cached(tensor(&all[at..=at], &device), &mut cache));
+        }
+        expect_close("cached logits", &host(Tensor::cat(parts, 1)), &host(full), 2e-5);
+        cache.clear();
+        let again = gpt.forward_cached(tensor(&all, &device), &mut cache);
+        let full = gpt.forward(tensor(&all, &device));
+        expect_close("logits after clearing", &host(again), &host(full), 2e-5);
+    }
+
+    #[test]
+    fn a_batch_gives_each_row_what_it_gets_alone(config in any_model(), seed in 0..1000_u64) {
+        let device = Device::flex();
+        let gpt = lively(&config, seed, &device);
+        let rows = [tokens(config.context_length, 3), tokens(config.context_length, 5)];
+        let both = Tensor::cat(rows.iter().map(|row| tensor(row, &device)).collect(), 0);
+        let together = gpt.forward(both);
+        for (i, row) in rows.iter().enumerate() {
+            let alone = host(gpt.forward(tensor(row, &device)));
+            expect_close("row", &host(together.clone().narrow(0, i, 1)), &alone, 2e-5);
+        }
+    }
+}
+
+#[test]
+fn rows_of_weights_sum_to_one_and_the_future_weighs_nothing() {
+    let device = Device::flex();
+    let attention = MultiHeadAttentionConfig::new(8, 2).init(&device);
+    let x = Tensor::<3>::random([2, 5, 8], Distribution::Normal(0.0, 1.0), &device);
+    let weights = attention.attend(x).weights;
+    let rows = host(weights.clone().sum_dim(3));
+    assert!(rows.iter().all(|sum| (sum - 1.0).abs() < 1e-6), "{rows:?}");
+    let [b, h, t, s] = weights.dims();
+    for (i, weight) in host(weights).into_iter().enumerate() {
+        let (query, key) = (i / s % t, i % s);
+        assert!(i < b * h * t * s && (key <= query) == (weight > 0.0), "{query} {key} {weight}");
+    }
+}
+
+#[test]
+fn parameters_have_the_paths_that_checkpoints_use() {
+    let config = ModelConfig {
+        n_layers: 1,
+        mlp: MlpKind::Swiglu,
+        qk_norm: true,
+        bias: true,
+        tie_embeddings: false,
+        ..ModelConfig::default()
+    };
+    let names: Vec<String> =
+        parameters::shapes(&Gpt::zeros(&config, 7, &Device::flex())).into_keys().collect();
+    let expected = [
+        "blocks.0.attention.k_norm.weight",
+        "blocks.0.attention.output.bias",
+        "blocks.0.attention.output.weight",
+        "blocks.0.attention.q_norm.weight",
+        "blocks.0.attention.qkv.bias",
+        "blocks.0.attention.qkv.weight",
+        "blocks.0.attention_norm.bias",
+        "blocks.0.attention_norm.weight",
+        "blocks.0.mlp.contract.bias",
+        "blocks.0.mlp.contract.weight",
+        "blocks.0.mlp.expand.bias",
+        "blocks.0.mlp.expand.weight",
+        "blocks.0.mlp.gate.bias",
+        "blocks.0.mlp.gate.weight",
+        "blocks.0.mlp_norm.bias",
+        "blocks.0.mlp_norm.weight",
+        "norm.bias",
+        "norm.weight",
+        "output.weight",
+        "position_embedding.weight",
+        "token_embedding.weight",
+    ];
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn the_same_seed_draws_the_same_weights_on_every_cpu_backend() {
+    let config = ModelConfig { n_layers: 1, ..ModelConfig::default() };
+    let read = |device: &Device| parameters::read(&Gpt::new(&config, 7, 3, device));
+    #[allow(deprecated)]
+    let ndarray = Device::ndarray();
+    assert_eq!(read(&Device::flex()), read(&ndarray));
+}

@@ -1,0 +1,315 @@
+//! Whole runs, small: trained, stopped, resumed, broken.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use burn::tensor::Device;
+use tinderbox::checkpoint::RunDir;
+use tinderbox::config::Config;
+use tinderbox::data::{Corpus, Tokens};
+use tinderbox::device;
+use tinderbox::model::{Gpt, parameters};
+use tinderbox::train::{
+    Event, Interrupter, Observer, Plan, Start, Summary, TrainError, Trainer, train,
+};
+
+use crate::fixtures::expect_close;
+
+/// A folder of its own with a text and a cache, removed at the end.
+pub struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        fs::write(dir.path().join("text.txt"), text()).expect("written");
+        Self { dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A tiny model on the text; `overrides` go on top.
+    pub fn config(&self, overrides: &[&str]) -> Config {
+        let toml = format!(
+            "data = {{ path = {:?}, cache_dir = {:?} }}
+             model = {{ context_length = 16, d_model = 16, n_layers = 2, n_heads = 2, dropout = 0.1 }}
+             optimizer = {{ learning_rate = 1e-2 }}
+             schedule = {{ warmup_steps = 3 }}
+             [train]
+             device = \"flex\"
+             max_steps = 10
+             batch_size = 4
+             log_interval = 3
+             eval_interval = 4
+             eval_batches = 2
+             checkpoint_interval = 2
+             sample_tokens = 20",
+            self.path("text.txt"),
+            self.path("cache"),
+        );
+        let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+        Config::from_toml(&toml, Path::new("test.toml"), &overrides).expect("a valid config")
+    }
+
+    /// Trains in the folder `run`; `stop_after` presses Ctrl-C in that step.
+    pub fn train(
+        &self,
+        run: &str,
+        config: Config,
+        start: Start,
+        stop_after: Option<usize>,
+    ) -> Result<(Summary, Vec<f32>), TrainError> {
+        let device = device::open(&config.train.device.parse().expect("a device")).expect("opens");
+        let interrupter = Interrupter::new();
+        let losses = Arc::new(Mutex::new(Vec::new()));
+        let watcher =
+            Watcher { stop_after, interrupter: interrupter.clone(), losses: losses.clone() };
+        let plan = Plan { config, run_dir: self.path(run), start, device };
+        let summary = train(plan, Box::new(watcher), &interrupter)?;
+        let losses = losses.lock().expect("nobody panicked").clone();
+        Ok((summary, losses))
+    }
+
+    fn read(&self, path: &str) -> Vec<u8> {
+        fs::read(self.path(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+}
+
+/// About 9 kB of sentences in which something can be learned.
+fn text() -> String {
+    let animals = ["cat", "dog", "fox", "owl", "hen"];
+    let places = ["bank", "river", "house", "tree"];
+    let sentence = |i: usize| {
+        let (animal, place) = (animals[i * i % 5], places[i * 7 % 11 % 4]);
+        format!("The {animal} sat by the {place} and was {} old.\n", i % 13)
+    };
+    (0..240).map(sentence).collect()
+}
+
+struct Watcher {
+    stop_after: Option<usize>,
+    interrupter: Interrupter,
+    losses: Arc<Mutex<Vec<f32>>>,
+}
+
+impl Observer for Watcher {
+    fn observe(&mut self, event: &Event<'_>) {
+        if let Event::Stepped { step, loss } = event {
+            self.losses.lock().expect("nobody panicked").extend(loss);
+            if Some(*step) == self.stop_after {
+                self.interrupter.stop(None);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stopped_and_resumed_run_ends_with_the_same_bytes() {
+    let place = Place::new();
+    place.train("whole", place.config(&[]), Start::New, None).expect("trains");
+    let (stopped, _) = place.train("parts", place.config(&[]), Start::New, Some(5)).expect("trains");
+    assert!(stopped.interrupted && stopped.steps == 5 && stopped.val_loss.is_none());
+    let (resumed, _) = place.train("parts", place.config(&[]), Start::Resume, None).expect("trains");
+    assert!(!resumed.interrupted && resumed.steps == 10);
+    for file in [
+        "checkpoints/step-000010/model.safetensors",
+        "checkpoints/step-000010/optimizer.safetensors",
+        "checkpoints/step-000010/state.json",
+        "metrics.jsonl",
+        "samples.txt",
+        "config.toml",
+        "best",
+        "last",
+    ] {
+        let (whole, parts) = (place.read(&format!("whole/{file}")), place.read(&format!("parts/{file}")));
+        assert!(whole == parts, "{file} differs");
+    }
+}
+
+#[test]
+fn a_run_that_died_goes_on_from_its_last_checkpoint_with_its_logs_cut_back() {
+    let place = Place::new();
+    place.train("whole", place.config(&[]), Start::New, None).expect("trains");
+    let config = place.config(&["train.keep_checkpoints=5"]);
+    place.train("died", config.clone(), Start::New, Some(8)).expect("trains");
+    // As if the process had been killed between step 6 and 8, in the middle of a line and of a save.
+    fs::write(place.path("died/last"), "step-000006\n").expect("written");
+    let half = fs::read_to_string(place.path("died/metrics.jsonl")).expect("read") + "{\"step\":9,\"tr";
+    fs::write(place.path("died/metrics.jsonl"), half).expect("written");
+    fs::create_dir(place.path("died/checkpoints/.step-000010.partial")).expect("made");
+    place.train("died", config, Start::Resume, None).expect("trains");
+    for file in ["checkpoints/step-000010/model.safetensors", "metrics.jsonl", "samples.txt"] {
+        let (whole, died) = (place.read(&format!("whole/{file}")), place.read(&format!("died/{file}")));
+        assert!(whole == died, "{file} differs");
+    }
+    assert!(!place.path("died/checkpoints/.step-000010.partial").exists());
+}
+
+#[test]
+fn two_runs_of_one_seed_are_the_same_and_of_two_seeds_are_not() {
+    let place = Place::new();
+    let weights = |run: &str, overrides: &[&str]| {
+        place.train(run, place.config(overrides), Start::New, None).expect("trains");
+        place.read(&format!("{run}/checkpoints/step-000010/model.safetensors"))
+    };
+    let one = weights("one", &[]);
+    assert!(one == weights("two", &[]), "the same seed");
+    assert!(one != weights("three", &["train.seed=4"]), "another seed");
+}
+
+#[test]
+fn a_run_learns_and_its_summary_adds_up() {
+    let place = Place::new();
+    let config = place.config(&["train.max_steps=150", "model.dropout=0.0", "train.eval_interval=50"]);
+    let (summary, losses) = place.train("run", config.clone(), Start::New, None).expect("trains");
+    assert_eq!(losses.len(), 150);
+    assert!(losses[0] > 3.0 && losses[149] < 1.5, "from {} to {}", losses[0], losses[149]);
+    assert_eq!(summary.tokens, 150 * 4 * 16);
+    assert!(summary.best_val_loss <= summary.val_loss && summary.val_loss < Some(1.6), "{summary:?}");
+    assert!(summary.train_s > 0.0 && summary.train_s < summary.wall_s);
+    let run = RunDir::open(&place.path("run")).expect("a run");
+    assert_eq!(run.config().expect("its config"), config);
+    assert_eq!(run.checkpoint(summary.best_step.expect("evaluated")), run.best().expect("a best"));
+    let kept = fs::read_dir(place.path("run/checkpoints")).expect("read").count();
+    assert!((2..=3).contains(&kept), "{kept} checkpoints are kept, not the last two and the best");
+}
+
+#[test]
+fn a_loss_that_is_not_finite_names_its_step_and_leaves_the_last_good_checkpoint() {
+    let place = Place::new();
+    let config = place.config(&["optimizer.learning_rate=1e30", "train.checkpoint_interval=1"]);
+    let error = place.train("run", config, Start::New, None).expect_err("it cannot go well");
+    let TrainError::NotFinite { step, .. } = error else { panic!("{error}") };
+    assert!(step >= 2, "the first step's loss is that of the initial weights");
+    let last = RunDir::open(&place.path("run")).expect("a run").last().expect("a checkpoint");
+    let saved = tinderbox::checkpoint::Saved::read(&last).expect("whole");
+    assert!(saved.state.step < step);
+    assert!(saved.model.values().flat_map(|tensor| &tensor.values).all(|value| value.is_finite()));
+}
+
+#[test]
+fn a_run_is_never_silently_replaced() {
+    let place = Place::new();
+    let train = |start| place.train("run", place.config(&["train.max_steps=2"]), start, None);
+    train(Start::New).expect("trains");
+    let before = place.read("run/checkpoints/step-000002/state.json");
+    let error = train(Start::New).expect_err("a run is there").to_string();
+    assert!(error.contains("--resume") && error.contains("--overwrite"), "{error}");
+    assert_eq!(before, place.read("run/checkpoints/step-000002/state.json"));
+    assert!(matches!(train(Start::Resume), Err(TrainError::AlreadyDone { step: 2, .. })));
+    train(Start::Overwrite).expect("trains");
+    fs::create_dir(place.path("mine")).expect("made");
+    fs::write(place.path("mine/thesis.txt"), "years of work").expect("written");
+    place.train("mine", place.config(&[]), Start::Overwrite, None).expect_err("not a run");
+    assert_eq!(place.read("mine/thesis.txt"), b"years of work");
+}
+
+#[test]
+fn a_run_does_not_go_on_as_another_model() {
+    let place = Place::new();
+    place.train("run", place.config(&[]), Start::New, Some(2)).expect("trains");
+    let other = place.config(&["model.d_model=32", "train.seed=9"]);
+    let error = place.train("run", other, Start::Resume, None).expect_err("another model").to_string();
+    assert!(error.contains("model.d_model was 16 and is now 32"), "{error}");
+    assert!(error.contains("train.seed"), "{error}");
+    let longer = place.config(&["train.max_steps=12"]);
+    place.train("run", longer, Start::Resume, None).expect("a longer run is the same model");
+}
+
+#[test]
+fn accumulated_gradients_make_the_update_of_one_large_batch() {
+    let place = Place::new();
+    let weights = |batch_size: usize, n: usize| {
+        let config = place.config(&[
+            "model.dropout=0.0",
+            &format!("train.batch_size={batch_size}"),
+            &format!("train.grad_accumulation_steps={n}"),
+        ]);
+        let mut trainer = trainer(&config);
+        let losses: Vec<f32> = (0..5).map(|_| trainer.step().loss.into_scalar()).collect();
+        (losses, trainer.saved(Default::default()).model)
+    };
+    let ((one_losses, one), (parts_losses, parts)) = (weights(8, 1), weights(2, 4));
+    expect_close("losses", &parts_losses, &one_losses, 1e-5);
+    for (name, tensor) in one {
+        expect_close(&name, &parts[&name].values, &tensor.values, 2e-5);
+    }
+}
+
+fn trainer(config: &Config) -> Trainer {
+    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length);
+    let corpus = corpus.expect("a corpus");
+    let device = Device::flex().autodiff();
+    let gpt = Gpt::new(&config.model, corpus.tokenizer.vocab_size(), config.train.seed, &device);
+    Trainer::new(gpt, config, corpus.train)
+}
+
+#[test]
+fn only_matrices_decay() {
+    let place = Place::new();
+    let config = place.config(&["optimizer.weight_decay=50.0", "model.bias=true"]);
+    let mut trainer = trainer(&config);
+    let norms = |trainer: &Trainer| {
+        let model = trainer.saved(Default::default()).model;
+        let norm = |name: &str| model[name].values.iter().map(|x| x * x).sum::<f32>().sqrt();
+        [norm("blocks.0.mlp.expand.weight"), norm("norm.weight")]
+    };
+    let [matrix_before, scale_before] = norms(&trainer);
+    for _ in 0..4 {
+        trainer.step();
+    }
+    let [matrix_after, scale_after] = norms(&trainer);
+    assert!(matrix_after < 0.6 * matrix_before, "{matrix_after} of {matrix_before}");
+    assert!(scale_after > 0.95 * scale_before, "{scale_after} of {scale_before}");
+}
+
+#[test]
+fn training_stops_early_when_nothing_gets_better() {
+    let place = Place::new();
+    let config = place.config(&[
+        "train.max_steps=500",
+        "train.early_stopping_patience=2",
+        "train.eval_interval=2",
+        "optimizer.learning_rate=0.5",
+        "schedule.kind=constant",
+    ]);
+    let (summary, _) = place.train("run", config, Start::New, None).expect("trains");
+    assert!(summary.steps < 500 && !summary.interrupted, "{summary:?}");
+    let best = summary.best_step.expect("evaluated");
+    assert_eq!(summary.steps, best.max(2) + 4, "two evaluations after the best one");
+}
+
+/// A change that should not change numbers must keep these, the first losses of a fixed run.
+#[test]
+fn the_golden_losses_of_a_fixed_run() {
+    let place = Place::new();
+    let config = place.config(&["train.max_steps=8"]);
+    let (_, losses) = place.train("run", config, Start::New, None).expect("trains");
+    let golden = [0.0; 8];
+    expect_close("losses", &losses, &golden, 2e-4);
+}
+
+#[test]
+fn a_text_in_memory_trains_like_one_on_the_disk() {
+    let place = Place::new();
+    let config = place.config(&[]);
+    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length);
+    let corpus = corpus.expect("a corpus");
+    let mut ids = vec![0; corpus.train.len()];
+    corpus.train.read(0, &mut ids);
+    let ids: Vec<u32> = ids.into_iter().map(|id| u32::try_from(id).expect("an id")).collect();
+    let tokens = Tokens::from_ids(&ids, corpus.train.bytes());
+    let device = Device::flex().autodiff();
+    let gpt = || Gpt::new(&config.model, corpus.tokenizer.vocab_size(), 1, &device);
+    let weights = |tokens: Tokens| {
+        let mut trainer = Trainer::new(gpt(), &config, tokens);
+        trainer.step();
+        trainer.saved(Default::default()).model
+    };
+    assert_eq!(weights(tokens), weights(corpus.train.clone()));
+    assert_ne!(parameters::read(&gpt()), weights(corpus.train), "a step changes weights");
+}
