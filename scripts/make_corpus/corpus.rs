@@ -296,7 +296,11 @@ mod tests {
         }
         for pair in text.as_bytes().windows(2) {
             let stop = b".!?,;:".contains(&pair[0]) && pair[1].is_ascii_alphanumeric();
-            assert!(!stop, "no space after a stop: {:?}", String::from_utf8_lossy(pair));
+            assert!(
+                !stop,
+                "no space after a stop: {:?}",
+                String::from_utf8_lossy(pair)
+            );
         }
         for sentence in sentences(&text) {
             let first = sentence

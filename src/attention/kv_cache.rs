@@ -13,7 +13,11 @@ pub struct LayerCache {
 impl LayerCache {
     fn new(shape: [usize; 4], device: &Device) -> Self {
         let room = || Tensor::zeros(shape, device);
-        Self { keys: room(), values: room(), len: 0 }
+        Self {
+            keys: room(),
+            values: room(),
+            len: 0,
+        }
     }
 
     /// Adds the newest positions and returns all that are held, oldest first.
@@ -29,16 +33,24 @@ impl LayerCache {
         assert_shape!(k, [b, h_kv, t, d]);
         assert_shape!(v, [b, h_kv, t, d]);
         let end = self.len + t;
-        assert!(end <= capacity, "{end} positions do not fit a cache of {capacity}");
+        assert!(
+            end <= capacity,
+            "{end} positions do not fit a cache of {capacity}"
+        );
         let at = [0..b, 0..h_kv, self.len..end, 0..d];
         // Assigning writes in place where nobody else holds the tensor, so the cache must let go of it.
         let empty = || Tensor::empty([0, 0, 0, 0], &k.device());
-        let (keys, values) =
-            (std::mem::replace(&mut self.keys, empty()), std::mem::replace(&mut self.values, empty()));
+        let (keys, values) = (
+            std::mem::replace(&mut self.keys, empty()),
+            std::mem::replace(&mut self.values, empty()),
+        );
         self.keys = keys.slice_assign(at.clone(), k);
         self.values = values.slice_assign(at, v);
         self.len = end;
-        (self.keys.clone().narrow(2, 0, end), self.values.clone().narrow(2, 0, end))
+        (
+            self.keys.clone().narrow(2, 0, end),
+            self.values.clone().narrow(2, 0, end),
+        )
     }
 }
 
@@ -57,7 +69,10 @@ impl KvCache {
     pub fn new(n_layers: usize, capacity: usize, shape: [usize; 3], device: &Device) -> Self {
         let [b, h_kv, d] = shape;
         let layer = || LayerCache::new([b, h_kv, capacity, d], device);
-        Self { layers: (0..n_layers).map(|_| layer()).collect(), capacity }
+        Self {
+            layers: (0..n_layers).map(|_| layer()).collect(),
+            capacity,
+        }
     }
 
     /// How many positions are held.

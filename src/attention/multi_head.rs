@@ -6,8 +6,8 @@ use burn::tensor::{Bool, Device, Tensor, module::linear};
 
 use super::{LayerCache, Rotation, causal_mask, scaled_dot_product_attention};
 use crate::kernels;
-use crate::model::probe::{Point, Probe};
 use crate::model::parameters::zeros_linear;
+use crate::model::probe::{Point, Probe};
 use crate::model::{Norm, Pass};
 
 /// The shape of a [`MultiHeadAttention`].
@@ -52,7 +52,15 @@ impl MultiHeadAttentionConfig {
     /// If the heads do not divide the width, or the key heads the query heads.
     #[must_use]
     pub fn init(&self, device: &Device) -> MultiHeadAttention {
-        let Self { d_model, n_heads, n_kv_heads, bias, qk_norm, causal, dropout } = *self;
+        let Self {
+            d_model,
+            n_heads,
+            n_kv_heads,
+            bias,
+            qk_norm,
+            causal,
+            dropout,
+        } = *self;
         assert!(
             d_model.is_multiple_of(n_heads) && n_heads.is_multiple_of(n_kv_heads),
             "{n_heads} heads over {n_kv_heads} key heads in {d_model} dimensions"
@@ -130,7 +138,11 @@ impl MultiHeadAttention {
         let [_, n_all] = self.qkv.weight.dims();
         let part = |input: Tensor<3>, start: usize, end: usize| {
             let weight = self.qkv.weight.val().narrow(1, start, end - start);
-            let bias = self.qkv.bias.as_ref().map(|bias| bias.val().narrow(0, start, end - start));
+            let bias = self
+                .qkv
+                .bias
+                .as_ref()
+                .map(|bias| bias.val().narrow(0, start, end - start));
             linear(input, weight, bias)
         };
         let q = self.split(part(x, 0, n_q), self.n_heads); // [B, H, T, D]
@@ -187,7 +199,10 @@ impl MultiHeadAttention {
 
     /// Queries, keys and values of each head: `[B, H, T, D]` and twice `[B, Hkv, T, D]`.
     fn project(&self, x: Tensor<3>) -> [Tensor<4>; 3] {
-        let (n_q, n_k) = (self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);
+        let (n_q, n_k) = (
+            self.n_heads * self.head_dim,
+            self.n_kv_heads * self.head_dim,
+        );
         let qkv = self.qkv.forward(x); // [B, T, (H + 2 Hkv) D]
         let q = self.split(qkv.clone().narrow(2, 0, n_q), self.n_heads);
         let k = self.split(qkv.clone().narrow(2, n_q, n_k), self.n_kv_heads);
@@ -213,7 +228,8 @@ impl MultiHeadAttention {
     /// `[B, H, T, D]` -> `[B, T, C]`, through the output projection.
     fn merge(&self, heads: Tensor<4>) -> Tensor<3> {
         let [b, h, t, d] = heads.dims();
-        self.output.forward(heads.swap_dims(1, 2).reshape([b, t, h * d]))
+        self.output
+            .forward(heads.swap_dims(1, 2).reshape([b, t, h * d]))
     }
 
     fn gather(
@@ -226,6 +242,9 @@ impl MultiHeadAttention {
         let k = kernels::repeat_kv(k, self.n_heads);
         let v = kernels::repeat_kv(v, self.n_heads);
         let (heads, weights) = scaled_dot_product_attention(q, k, v, mask);
-        Attended { output: self.merge(heads), weights }
+        Attended {
+            output: self.merge(heads),
+            weights,
+        }
     }
 }

@@ -29,23 +29,34 @@ impl Rotation {
     /// If `head_dim` is odd.
     #[must_use]
     pub fn new(positions: Range<usize>, head_dim: usize, device: &Device) -> Self {
-        assert!(head_dim.is_multiple_of(2), "rotary halves need an even head_dim, not {head_dim}");
+        assert!(
+            head_dim.is_multiple_of(2),
+            "rotary halves need an even head_dim, not {head_dim}"
+        );
         let half = head_dim / 2;
         let shape = [1, 1, positions.len(), half];
-        #[allow(clippy::cast_precision_loss, reason = "positions and dimensions are far below 2^52")]
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "positions and dimensions are far below 2^52"
+        )]
         let angles: Vec<f64> = positions
             .flat_map(|position| {
-                (0..half).map(move |i| {
-                    position as f64 * THETA.powf(-2.0 * i as f64 / head_dim as f64)
-                })
+                (0..half)
+                    .map(move |i| position as f64 * THETA.powf(-2.0 * i as f64 / head_dim as f64))
             })
             .collect();
         let table = |f: fn(f64) -> f64| {
-            #[allow(clippy::cast_possible_truncation, reason = "f32 is what the tensor holds")]
+            #[allow(
+                clippy::cast_possible_truncation,
+                reason = "f32 is what the tensor holds"
+            )]
             let values: Vec<f32> = angles.iter().map(|angle| f(*angle) as f32).collect();
             Tensor::from_data(TensorData::new(values, shape), device)
         };
-        Self { cos: table(f64::cos), sin: table(f64::sin) }
+        Self {
+            cos: table(f64::cos),
+            sin: table(f64::sin),
+        }
     }
 
     /// Turns each head's vector by the angle of its position.
@@ -88,7 +99,11 @@ mod tests {
 
     #[test]
     fn position_zero_is_left_alone() {
-        let x = Tensor::<4>::random([2, 3, 1, 6], Distribution::Normal(0.0, 1.0), &Device::flex());
+        let x = Tensor::<4>::random(
+            [2, 3, 1, 6],
+            Distribution::Normal(0.0, 1.0),
+            &Device::flex(),
+        );
         let turned = Rotation::new(0..1, 6, &Device::flex()).apply(x.clone());
         assert_eq!(turned.into_data(), x.into_data());
     }

@@ -12,9 +12,11 @@ use super::CheckpointError;
 /// If the file cannot be written; what was there stays.
 pub fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), CheckpointError> {
     let beside = partial_name(path);
-    write_synced(&beside, contents).and_then(|()| rename(&beside, path)).inspect_err(|_| {
-        fs::remove_file(&beside).ok(); // already reporting why it could not be written
-    })
+    write_synced(&beside, contents)
+        .and_then(|()| rename(&beside, path))
+        .inspect_err(|_| {
+            fs::remove_file(&beside).ok(); // already reporting why it could not be written
+        })
 }
 
 /// Writes a file and waits until it is on the disk.
@@ -23,7 +25,10 @@ pub(super) fn write_synced(path: &Path, contents: &[u8]) -> Result<(), Checkpoin
         file.write_all(contents)?;
         file.sync_all()
     });
-    written.map_err(|source| CheckpointError::Write { path: path.to_owned(), source })
+    written.map_err(|source| CheckpointError::Write {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Renames within a directory and waits until the new name is on the disk.
@@ -33,7 +38,10 @@ pub(super) fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
         Some(parent) if cfg!(unix) => File::open(parent)?.sync_all(),
         _ => Ok(()),
     });
-    renamed.map_err(|source| CheckpointError::Write { path: to.to_owned(), source })
+    renamed.map_err(|source| CheckpointError::Write {
+        path: to.to_owned(),
+        source,
+    })
 }
 
 /// The name beside `path` under which it is written first.
@@ -44,5 +52,8 @@ pub(super) fn partial_name(path: &Path) -> PathBuf {
 
 /// Reads a text file of a run.
 pub(super) fn read_text(path: &Path) -> Result<String, CheckpointError> {
-    fs::read_to_string(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })
+    fs::read_to_string(path).map_err(|source| CheckpointError::Read {
+        path: path.to_owned(),
+        source,
+    })
 }

@@ -29,7 +29,9 @@ pub enum CheckpointError {
     )]
     Exists(PathBuf),
     /// A directory that is not a run's is in the way.
-    #[error("`{0}` is not empty and not a run, so nothing is written there; choose another --run-dir")]
+    #[error(
+        "`{0}` is not empty and not a run, so nothing is written there; choose another --run-dir"
+    )]
     Foreign(PathBuf),
     /// There is nothing at the path.
     #[error("there is no run at `{path}`; {hint}")]
@@ -45,7 +47,9 @@ pub enum CheckpointError {
     )]
     NotARun(PathBuf),
     /// The run has not saved anything yet.
-    #[error("the run `{0}` has no checkpoint yet; let it train until its first evaluation or checkpoint")]
+    #[error(
+        "the run `{0}` has no checkpoint yet; let it train until its first evaluation or checkpoint"
+    )]
     NoCheckpoint(PathBuf),
     /// A file of the run cannot be read.
     #[error("cannot read `{path}`")]
@@ -64,7 +68,9 @@ pub enum CheckpointError {
         source: io::Error,
     },
     /// A file holds something else than it should.
-    #[error("`{path}` is damaged or of another version: {reason}; use another checkpoint of the run")]
+    #[error(
+        "`{path}` is damaged or of another version: {reason}; use another checkpoint of the run"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,

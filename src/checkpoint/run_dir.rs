@@ -40,7 +40,10 @@ impl RunDir {
     /// # Errors
     /// If a run is there and may not be replaced, or anything that is not a run.
     pub fn check_new(root: &Path, overwrite: bool) -> Result<(), CheckpointError> {
-        let failed = |source| CheckpointError::Read { path: root.to_owned(), source };
+        let failed = |source| CheckpointError::Read {
+            path: root.to_owned(),
+            source,
+        };
         let mut entries = match fs::read_dir(root) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -48,7 +51,9 @@ impl RunDir {
         };
         match entries.next().transpose().map_err(failed)? {
             None => Ok(()),
-            Some(_) if !root.join(CONFIG).is_file() => Err(CheckpointError::Foreign(root.to_owned())),
+            Some(_) if !root.join(CONFIG).is_file() => {
+                Err(CheckpointError::Foreign(root.to_owned()))
+            }
             Some(_) if overwrite => Ok(()),
             Some(_) => Err(CheckpointError::Exists(root.to_owned())),
         }
@@ -79,7 +84,9 @@ impl RunDir {
         }
         let checkpoints = root.join(CHECKPOINTS);
         fs::create_dir_all(&checkpoints).map_err(failed(&checkpoints))?;
-        let run = Self { root: root.to_owned() };
+        let run = Self {
+            root: root.to_owned(),
+        };
         write_atomically(&root.join(TOKENIZER), tokenizer.to_json().as_bytes())?;
         run.write_config(config)?;
         Ok(run)
@@ -91,7 +98,9 @@ impl RunDir {
     /// If there is none.
     pub fn open(root: &Path) -> Result<Self, CheckpointError> {
         if root.join(CONFIG).is_file() {
-            return Ok(Self { root: root.to_owned() });
+            return Ok(Self {
+                root: root.to_owned(),
+            });
         }
         if root.exists() {
             return Err(CheckpointError::NotARun(root.to_owned()));
@@ -151,7 +160,11 @@ impl RunDir {
         let dir = self.checkpoint(step);
         saved.write(&dir)?;
         self.point(LAST, step)?;
-        if let Some(best) = saved.state.best.filter(|best| self.checkpoint(best.step).is_dir()) {
+        if let Some(best) = saved
+            .state
+            .best
+            .filter(|best| self.checkpoint(best.step).is_dir())
+        {
             self.point(BEST, best.step)?;
         }
         self.prune(keep, saved.state.best.map(|best| best.step))?;
@@ -183,7 +196,10 @@ impl RunDir {
     }
 
     fn point(&self, name: &str, step: usize) -> Result<(), CheckpointError> {
-        write_atomically(&self.root.join(name), format!("{}\n", checkpoint_name(step)).as_bytes())
+        write_atomically(
+            &self.root.join(name),
+            format!("{}\n", checkpoint_name(step)).as_bytes(),
+        )
     }
 
     fn pointed(&self, name: &str) -> Result<PathBuf, CheckpointError> {
@@ -203,13 +219,20 @@ impl RunDir {
     /// Removes all checkpoints but the `keep` latest and the best.
     fn prune(&self, keep: usize, best: Option<usize>) -> Result<(), CheckpointError> {
         let root = self.root.join(CHECKPOINTS);
-        let failed = |source| CheckpointError::Read { path: root.clone(), source };
+        let failed = |source| CheckpointError::Read {
+            path: root.clone(),
+            source,
+        };
         let mut steps = Vec::new();
         for entry in fs::read_dir(&root).map_err(failed)? {
             steps.extend(step_of(&entry.map_err(failed)?.path()));
         }
         steps.sort_unstable_by(|a, b| b.cmp(a));
-        for step in steps.into_iter().skip(keep.max(1)).filter(|step| Some(*step) != best) {
+        for step in steps
+            .into_iter()
+            .skip(keep.max(1))
+            .filter(|step| Some(*step) != best)
+        {
             let dir = self.checkpoint(step);
             fs::remove_dir_all(&dir)
                 .map_err(|source| CheckpointError::Write { path: dir, source })?;
@@ -223,7 +246,10 @@ impl RunDir {
     /// If they cannot be removed.
     pub fn forget_after(&self, step: usize) -> Result<(), CheckpointError> {
         let root = self.root.join(CHECKPOINTS);
-        let failed = |source| CheckpointError::Write { path: root.clone(), source };
+        let failed = |source| CheckpointError::Write {
+            path: root.clone(),
+            source,
+        };
         for entry in fs::read_dir(&root).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             if step_of(&path).is_some_and(|found| found > step) {
@@ -249,12 +275,18 @@ pub struct Located {
 /// # Errors
 /// If there is no such run or checkpoint.
 pub fn locate(path: &Path) -> Result<Located, CheckpointError> {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = path
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
     if let (Some(BEST | LAST), Some(parent)) = (name.as_deref(), path.parent())
         && !path.is_dir()
     {
         let run = RunDir::open(parent)?;
-        let checkpoint = if name.as_deref() == Some(BEST) { run.best() } else { run.last() }?;
+        let checkpoint = if name.as_deref() == Some(BEST) {
+            run.best()
+        } else {
+            run.last()
+        }?;
         return Ok(Located { run, checkpoint });
     }
     if step_of(path).is_some()
@@ -262,7 +294,10 @@ pub fn locate(path: &Path) -> Result<Located, CheckpointError> {
     {
         let run = RunDir::open(root)?;
         if path.is_dir() {
-            return Ok(Located { run, checkpoint: path.to_owned() });
+            return Ok(Located {
+                run,
+                checkpoint: path.to_owned(),
+            });
         }
         return Err(not_found(path));
     }
@@ -274,7 +309,11 @@ pub fn locate(path: &Path) -> Result<Located, CheckpointError> {
 /// The error for a path that leads nowhere, with what stands beside it.
 fn not_found(path: &Path) -> CheckpointError {
     let siblings = path.parent().and_then(|parent| {
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let parent = if parent.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            parent
+        };
         let mut names: Vec<String> = fs::read_dir(parent)
             .ok()?
             .flatten()
@@ -288,7 +327,10 @@ fn not_found(path: &Path) -> CheckpointError {
         Some(names) => format!("there is {names}"),
         None => "train one with `tinderbox train CONFIG`".to_owned(),
     };
-    CheckpointError::NotFound { path: path.to_owned(), hint }
+    CheckpointError::NotFound {
+        path: path.to_owned(),
+        hint,
+    }
 }
 
 fn checkpoint_name(step: usize) -> String {
@@ -298,5 +340,8 @@ fn checkpoint_name(step: usize) -> String {
 /// The step of a checkpoint's directory; none for any other name.
 fn step_of(path: &Path) -> Option<usize> {
     let digits = path.file_name()?.to_str()?.strip_prefix("step-")?;
-    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+    digits
+        .bytes()
+        .all(|b| b.is_ascii_digit())
+        .then(|| digits.parse().ok())?
 }

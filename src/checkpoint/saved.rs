@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{partial_name, read_text, rename, write_synced};
 use super::{CheckpointError, tensors};
-use crate::model::parameters::{self, HostTensor};
 use crate::model::Gpt;
+use crate::model::parameters::{self, HostTensor};
 
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -75,14 +75,20 @@ impl Saved {
     }
 
     fn write_parts(&self, partial: &Path, dir: &Path) -> Result<(), CheckpointError> {
-        let failed = |source| CheckpointError::Write { path: partial.to_owned(), source };
+        let failed = |source| CheckpointError::Write {
+            path: partial.to_owned(),
+            source,
+        };
         if partial.exists() {
             fs::remove_dir_all(partial).map_err(failed)?; // of a run that died while it saved
         }
         fs::create_dir_all(partial).map_err(failed)?;
         tensors::write(&partial.join(MODEL), &self.model)?;
         tensors::write(&partial.join(OPTIMIZER), &self.optimizer)?;
-        let state = StateFile { version: VERSION, state: self.state.clone() };
+        let state = StateFile {
+            version: VERSION,
+            state: self.state.clone(),
+        };
         let state = serde_json::to_string_pretty(&state).expect("plain data");
         write_synced(&partial.join(STATE), format!("{state}\n").as_bytes())?;
         if dir.exists() {
@@ -110,7 +116,10 @@ impl Saved {
     pub fn read_state(dir: &Path) -> Result<TrainState, CheckpointError> {
         let path = dir.join(STATE);
         let text = read_text(&path)?;
-        let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
+        let damaged = |reason: String| CheckpointError::Damaged {
+            path: path.clone(),
+            reason,
+        };
         let file: StateFile =
             serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
         if file.version != VERSION {
@@ -148,7 +157,10 @@ fn put(
         (tensor.shape == shape || tensor.values.len() != shape.iter().product::<usize>())
             .then_some(tensor.values)
     })
-    .map_err(|source| CheckpointError::Misfit { path: path.to_owned(), source })?;
+    .map_err(|source| CheckpointError::Misfit {
+        path: path.to_owned(),
+        source,
+    })?;
     match weights.pop_first() {
         Some((name, _)) => Err(CheckpointError::Damaged {
             path: path.to_owned(),

@@ -18,7 +18,11 @@ pub(super) fn write(
     let bytes: Vec<(&str, &[usize], Vec<u8>)> = tensors
         .iter()
         .map(|(name, tensor)| {
-            let bytes = tensor.values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let bytes = tensor
+                .values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect();
             (name.as_str(), tensor.shape.as_slice(), bytes)
         })
         .collect();
@@ -29,7 +33,10 @@ pub(super) fn write(
     let views = bytes
         .iter()
         .map(|(name, shape, bytes)| {
-            Ok((*name, TensorView::new(Dtype::F32, shape.to_vec(), bytes).map_err(damaged)?))
+            Ok((
+                *name,
+                TensorView::new(Dtype::F32, shape.to_vec(), bytes).map_err(damaged)?,
+            ))
         })
         .collect::<Result<Vec<_>, CheckpointError>>()?;
     // One key only: the map is written in its own order, which must not vary.
@@ -39,21 +46,35 @@ pub(super) fn write(
 
 /// Reads all tensors of `path`, whatever floating-point type they are kept in.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, HostTensor>, CheckpointError> {
-    let bytes = fs::read(path)
-        .map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
-    let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason };
+    let bytes = fs::read(path).map_err(|source| CheckpointError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let damaged = |reason: String| CheckpointError::Damaged {
+        path: path.to_owned(),
+        reason,
+    };
     let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
     file.iter()
         .map(|(name, view)| {
             if view.dtype() != Dtype::F32 {
-                return Err(damaged(format!("`{name}` holds {:?}, not F32", view.dtype())));
+                return Err(damaged(format!(
+                    "`{name}` holds {:?}, not F32",
+                    view.dtype()
+                )));
             }
             let values = view
                 .data()
                 .chunks_exact(4)
                 .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
                 .collect();
-            Ok((name.to_owned(), HostTensor { shape: view.shape().to_vec(), values }))
+            Ok((
+                name.to_owned(),
+                HostTensor {
+                    shape: view.shape().to_vec(),
+                    values,
+                },
+            ))
         })
         .collect()
 }
@@ -69,7 +90,13 @@ mod tests {
             .into_iter()
             .map(|name| {
                 let values = vec![1.0, f32::MIN_POSITIVE, -3.5, 0.1, 1e30, 0.0];
-                (name.to_owned(), HostTensor { shape: vec![2, 3], values })
+                (
+                    name.to_owned(),
+                    HostTensor {
+                        shape: vec![2, 3],
+                        values,
+                    },
+                )
             })
             .collect();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
@@ -83,8 +110,13 @@ mod tests {
     fn a_truncated_file_is_an_error() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("model");
-        let named =
-            BTreeMap::from([("a".to_owned(), HostTensor { shape: vec![2], values: vec![1.0, 2.0] })]);
+        let named = BTreeMap::from([(
+            "a".to_owned(),
+            HostTensor {
+                shape: vec![2],
+                values: vec![1.0, 2.0],
+            },
+        )]);
         write(&path, &named).expect("written");
         let bytes = fs::read(&path).expect("read");
         fs::write(&path, &bytes[..bytes.len() - 3]).expect("written");

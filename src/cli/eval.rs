@@ -56,7 +56,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
     };
     if tokens.len() < 2 {
-        bail!("the text has {} tokens; at least 2 are needed to predict one", tokens.len());
+        bail!(
+            "the text has {} tokens; at least 2 are needed to predict one",
+            tokens.len()
+        );
     }
     let loss = evaluate::full(&opened.model, &tokens, config.train.batch_size);
     if args.json {

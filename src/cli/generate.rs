@@ -67,8 +67,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let mut stdout = io::stdout().lock();
     for sample_idx in 0..settings.num_samples {
-        let writer =
-            Writer::new(&opened.model, &opened.tokenizer, &settings, &prompt, sample_idx as u64)?;
+        let writer = Writer::new(
+            &opened.model,
+            &opened.tokenizer,
+            &settings,
+            &prompt,
+            sample_idx as u64,
+        )?;
         if sample_idx > 0 {
             stdout.write_all(b"---\n")?;
         }
@@ -94,7 +99,11 @@ impl Args {
             top_p: self.top_p.unwrap_or(run.top_p),
             min_p: self.min_p.unwrap_or(run.min_p),
             repetition_penalty: self.repetition_penalty.unwrap_or(run.repetition_penalty),
-            stop: if self.stop.is_empty() { run.stop.clone() } else { self.stop.clone() },
+            stop: if self.stop.is_empty() {
+                run.stop.clone()
+            } else {
+                self.stop.clone()
+            },
             seed: self.seed.unwrap_or(run.seed),
         }
     }

@@ -78,8 +78,12 @@ fn describe(error: &anyhow::Error) -> String {
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io_errors = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-    io_errors.into_iter().any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    let io_errors = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>());
+    io_errors
+        .into_iter()
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// A trained model with what belongs to it.
@@ -101,5 +105,9 @@ fn open_model(run: &Path, spec: Option<&DeviceSpec>) -> anyhow::Result<OpenModel
     .device;
     let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
     let model = Saved::load_model(&located.checkpoint, model)?;
-    Ok(OpenModel { config, tokenizer, model })
+    Ok(OpenModel {
+        config,
+        tokenizer,
+        model,
+    })
 }

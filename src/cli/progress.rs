@@ -84,7 +84,9 @@ impl Screen {
                 self.line("evaluating the whole validation split ...");
             }
             Event::StoppedEarly { evaluations, .. } => {
-                self.line(&format!("stopping early: {evaluations} evaluations without a better one"));
+                self.line(&format!(
+                    "stopping early: {evaluations} evaluations without a better one"
+                ));
             }
         }
     }
@@ -94,7 +96,11 @@ impl Screen {
         self.max_steps = started.max_steps;
         self.tokens_per_step = started.tokens_per_step;
         self.began = Instant::now();
-        let verb = if started.resumed { "resuming" } else { "training" };
+        let verb = if started.resumed {
+            "resuming"
+        } else {
+            "training"
+        };
         self.line(&format!(
             "{verb} `{}` on {}: {} parameters, {} training and {} validation tokens, vocabulary of {}",
             started.run_dir.display(),
@@ -120,7 +126,9 @@ impl Screen {
             #[allow(clippy::cast_precision_loss, reason = "a speed to look at")]
             let tokens_per_s =
                 (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
-            let loss = loss.map(|loss| format!("loss {loss:.3}, ")).unwrap_or_default();
+            let loss = loss
+                .map(|loss| format!("loss {loss:.3}, "))
+                .unwrap_or_default();
             bar.set_message(format!("{loss}{tokens_per_s:.0} tokens/s"));
             bar.set_position(step as u64);
         }
@@ -148,7 +156,11 @@ impl Screen {
             self.at(evaluation.step),
             evaluation.train_loss,
             evaluation.val_loss,
-            if evaluation.is_best { " (best so far)" } else { "" },
+            if evaluation.is_best {
+                " (best so far)"
+            } else {
+                ""
+            },
         ));
     }
 
@@ -168,15 +180,20 @@ impl Screen {
             "done: {} steps in {:.0} s ({:.0} tokens/s)",
             summary.steps, summary.wall_s, summary.tokens_per_s
         ));
-        if let (Some(last), Some(best), Some(step), Some(bits)) =
-            (summary.val_loss, summary.best_val_loss, summary.best_step, summary.val_bits_per_byte)
-        {
+        if let (Some(last), Some(best), Some(step), Some(bits)) = (
+            summary.val_loss,
+            summary.best_val_loss,
+            summary.best_step,
+            summary.val_bits_per_byte,
+        ) {
             self.line(&format!(
                 "loss on the whole validation split: {last:.4} nats per token, {bits:.4} bits per byte; \
                  best checkpoint: {best:.4}, of step {step}"
             ));
         }
-        self.line(&format!("write with it:\n    tinderbox generate {run} --prompt \"...\""));
+        self.line(&format!(
+            "write with it:\n    tinderbox generate {run} --prompt \"...\""
+        ));
     }
 
     /// `step  500/2000`

@@ -38,7 +38,11 @@ pub(super) struct Args {
 /// Trains, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     let mut overrides = args.overrides.clone();
-    overrides.extend(args.device.as_ref().map(|device| format!("train.device=\"{device}\"")));
+    overrides.extend(
+        args.device
+            .as_ref()
+            .map(|device| format!("train.device=\"{device}\"")),
+    );
     let config = Config::load(&args.config, &overrides)?;
     let device = device::open(&config.train.device.parse()?)?;
     let start = match (args.resume, args.overwrite) {
@@ -46,17 +50,29 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         (_, true) => Start::Overwrite,
         _ => Start::New,
     };
-    let run_dir = args.run_dir.clone().unwrap_or_else(|| default_run_dir(&args.config));
+    let run_dir = args
+        .run_dir
+        .clone()
+        .unwrap_or_else(|| default_run_dir(&args.config));
     let interrupter = stop_on_ctrl_c()?;
     let progress = Progress::new();
-    let plan = Plan { config, run_dir, start, device };
+    let plan = Plan {
+        config,
+        run_dir,
+        start,
+        device,
+    };
     let summary = train::train(plan, Box::new(progress.observer()), &interrupter)?;
     let resume = format!("tinderbox train {} --resume", resume_arguments(args));
     progress.finish(&summary, &resume);
     if args.json {
         println!("{}", serde_json::to_string(&summary)?);
     }
-    Ok(if summary.interrupted { INTERRUPTED } else { DONE })
+    Ok(if summary.interrupted {
+        INTERRUPTED
+    } else {
+        DONE
+    })
 }
 
 /// `runs/NAME`, NAME from the config's file name.
@@ -71,8 +87,16 @@ fn resume_arguments(args: &Args) -> String {
         false => text.to_owned(),
     };
     let mut words = vec![quoted(&args.config.to_string_lossy())];
-    words.extend(args.overrides.iter().map(|set| format!("--set {}", quoted(set))));
-    words.extend(args.device.as_ref().map(|device| format!("--device {device}")));
+    words.extend(
+        args.overrides
+            .iter()
+            .map(|set| format!("--set {}", quoted(set))),
+    );
+    words.extend(
+        args.device
+            .as_ref()
+            .map(|device| format!("--device {device}")),
+    );
     let run_dir = args.run_dir.as_ref();
     words.extend(run_dir.map(|dir| format!("--run-dir {}", quoted(&dir.to_string_lossy()))));
     words.join(" ")

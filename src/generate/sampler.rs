@@ -18,7 +18,10 @@ impl Sampler {
     pub fn new(config: &GenerateConfig, sample_idx: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         rng.set_stream(sample_idx);
-        Self { config: config.clone(), rng }
+        Self {
+            config: config.clone(),
+            rng,
+        }
     }
 
     /// The next token, from the logits of all tokens and those that the text already has. None if the
@@ -52,7 +55,11 @@ impl Sampler {
 /// Source of top-p: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1; of
 /// the penalty: Keskar et al. 2019, "CTRL", section 4.1; of min-p: Nguyen et al. 2024, "Turning Up the Heat".
 #[must_use]
-pub fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig) -> Option<Vec<(u32, f64)>> {
+pub fn candidates(
+    logits: &[f32],
+    text: &[u32],
+    config: &GenerateConfig,
+) -> Option<Vec<(u32, f64)>> {
     if logits.is_empty() || logits.iter().any(|logit| !logit.is_finite()) {
         return None;
     }
@@ -96,10 +103,16 @@ pub fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig) -> Opti
 fn penalise(scored: &mut [(u32, f64)], text: &[u32], penalty: f64) {
     let mut seen = vec![false; scored.len()];
     for token in text {
-        let Some(first) = seen.get_mut(*token as usize).filter(|seen| !**seen) else { continue };
+        let Some(first) = seen.get_mut(*token as usize).filter(|seen| !**seen) else {
+            continue;
+        };
         *first = true;
         let logit = &mut scored[*token as usize].1;
-        *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+        *logit = if *logit > 0.0 {
+            *logit / penalty
+        } else {
+            *logit * penalty
+        };
     }
 }
 
@@ -132,7 +145,10 @@ mod tests {
 
     #[test]
     fn temperature_zero_takes_the_likeliest() {
-        let greedy = GenerateConfig { temperature: 0.0, ..config() };
+        let greedy = GenerateConfig {
+            temperature: 0.0,
+            ..config()
+        };
         let mut sampler = Sampler::new(&greedy, 0);
         assert_eq!(sampler.choose(&[0.0, 3.0, 3.0, -1.0], &[]), Some(1));
     }
@@ -155,7 +171,9 @@ mod tests {
         let logits = [0.0; 50];
         let draw = |sample_idx| {
             let mut sampler = Sampler::new(&config(), sample_idx);
-            (0..20).map(|_| sampler.choose(&logits, &[])).collect::<Vec<_>>()
+            (0..20)
+                .map(|_| sampler.choose(&logits, &[]))
+                .collect::<Vec<_>>()
         };
         assert_eq!(draw(0), draw(0));
         assert_ne!(draw(0), draw(1));
@@ -164,17 +182,51 @@ mod tests {
     #[test]
     fn each_filter_keeps_what_it_should() {
         let logits: Vec<f32> = [0.5_f32, 0.25, 0.15, 0.1].iter().map(|p| p.ln()).collect();
-        let kept = |config: GenerateConfig| tokens(&candidates(&logits, &[], &config).expect("numbers"));
-        assert_eq!(kept(GenerateConfig { top_k: 2, ..config() }), [0, 1]);
-        assert_eq!(kept(GenerateConfig { top_p: 0.7, ..config() }), [0, 1]);
-        assert_eq!(kept(GenerateConfig { top_p: 0.76, ..config() }), [0, 1, 2]);
-        assert_eq!(kept(GenerateConfig { min_p: 0.25, ..config() }), [0, 1, 2]);
-        assert_eq!(kept(GenerateConfig { top_p: 1e-9, ..config() }), [0]);
+        let kept =
+            |config: GenerateConfig| tokens(&candidates(&logits, &[], &config).expect("numbers"));
+        assert_eq!(
+            kept(GenerateConfig {
+                top_k: 2,
+                ..config()
+            }),
+            [0, 1]
+        );
+        assert_eq!(
+            kept(GenerateConfig {
+                top_p: 0.7,
+                ..config()
+            }),
+            [0, 1]
+        );
+        assert_eq!(
+            kept(GenerateConfig {
+                top_p: 0.76,
+                ..config()
+            }),
+            [0, 1, 2]
+        );
+        assert_eq!(
+            kept(GenerateConfig {
+                min_p: 0.25,
+                ..config()
+            }),
+            [0, 1, 2]
+        );
+        assert_eq!(
+            kept(GenerateConfig {
+                top_p: 1e-9,
+                ..config()
+            }),
+            [0]
+        );
     }
 
     #[test]
     fn the_penalty_hits_used_tokens_once_on_either_side_of_zero() {
-        let penalised = GenerateConfig { repetition_penalty: 2.0, ..config() };
+        let penalised = GenerateConfig {
+            repetition_penalty: 2.0,
+            ..config()
+        };
         let probability = |text: &[u32], token: u32| {
             let all = candidates(&[2.0, -2.0, 0.5], text, &penalised).expect("numbers");
             all.into_iter().find(|(t, _)| *t == token).expect("kept").1

@@ -13,7 +13,9 @@ use crate::tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
     /// There is nothing to continue.
-    #[error("the prompt is empty: give at least one character to write on from, such as --prompt \"The\"")]
+    #[error(
+        "the prompt is empty: give at least one character to write on from, such as --prompt \"The\""
+    )]
     EmptyPrompt,
     /// The prompt has what the tokenizer does not know.
     #[error("cannot use the prompt")]
@@ -97,7 +99,10 @@ impl<'a> Writer<'a> {
         let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [1, n]), &self.model.device());
         let logits = self.model.forward_cached(ids, &mut self.cache); // [1, T, V]
         let last = logits.narrow(1, n - 1, 1); // [1, 1, V]
-        last.into_data().convert::<f32>().try_to_vec().expect("converted to f32")
+        last.into_data()
+            .convert::<f32>()
+            .try_to_vec()
+            .expect("converted to f32")
     }
 
     fn write_piece(&mut self) -> Result<String, GenerateError> {

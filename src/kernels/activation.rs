@@ -49,9 +49,15 @@ mod tests {
         let x = [-2.0, -1.0, 0.0, 1.0, 2.0];
         // Phi(1) = 0.841345, Phi(2) = 0.977250; sigmoid(1) = 0.731059, sigmoid(2) = 0.880797.
         let expected = [
-            values(gelu, &x).into_iter().zip([-0.045_500, -0.158_655, 0.0, 0.841_345, 1.954_500]),
-            values(silu, &x).into_iter().zip([-0.238_406, -0.268_941, 0.0, 0.731_059, 1.761_594]),
-            values(relu_squared, &x).into_iter().zip([0.0, 0.0, 0.0, 1.0, 4.0]),
+            values(gelu, &x)
+                .into_iter()
+                .zip([-0.045_500, -0.158_655, 0.0, 0.841_345, 1.954_500]),
+            values(silu, &x)
+                .into_iter()
+                .zip([-0.238_406, -0.268_941, 0.0, 0.731_059, 1.761_594]),
+            values(relu_squared, &x)
+                .into_iter()
+                .zip([0.0, 0.0, 0.0, 1.0, 4.0]),
         ];
         for (got, want) in expected.into_iter().flatten() {
             assert!((got - want).abs() < 1e-5, "{got} is not {want}");

@@ -20,7 +20,9 @@ pub fn attention_weights(
     blocked: Option<Tensor<4, Bool>>,
 ) -> Tensor<4> {
     let scores = scaled_scores(q, k); // [B, H, T, S]
-    let Some(blocked) = blocked else { return activation::softmax(scores, 3) };
+    let Some(blocked) = blocked else {
+        return activation::softmax(scores, 3);
+    };
     let blocked = blocked.expand(scores.dims());
     // A finite floor instead of minus infinity: a row of nothing but minus infinities is 0/0.
     let scores = scores.mask_fill(blocked.clone(), f32::MIN / 2.0);
@@ -49,7 +51,10 @@ pub fn causal_attention(
 ) -> Tensor<4> {
     let [b, h, t, d] = q.dims();
     let [_, h_kv, s, _] = k.dims();
-    assert!(s >= t && h % h_kv == 0, "{t} queries of {h} heads, {s} keys of {h_kv} heads");
+    assert!(
+        s >= t && h % h_kv == 0,
+        "{t} queries of {h} heads, {s} keys of {h_kv} heads"
+    );
     assert_shape!(k, [b, h_kv, s, d]);
     assert_shape!(v, [b, h_kv, s, d]);
     let (k, v) = (repeat_kv(k, h), repeat_kv(v, h)); // each [B, H, S, D]
@@ -73,7 +78,13 @@ pub fn causal_attention(
 pub fn causal_bias(t: usize, s: usize, device: &Device) -> Tensor<4> {
     let past = s - t;
     let bias = (0..t).flat_map(|query| {
-        (0..s).map(move |key| if key <= past + query { 0.0 } else { f32::NEG_INFINITY })
+        (0..s).map(move |key| {
+            if key <= past + query {
+                0.0
+            } else {
+                f32::NEG_INFINITY
+            }
+        })
     });
     let bias = burn::tensor::TensorData::new(bias.collect::<Vec<f32>>(), [1, 1, t, s]);
     Tensor::from_data(bias, device)
@@ -99,7 +110,10 @@ pub fn repeat_kv(x: Tensor<4>, n_heads: usize) -> Tensor<4> {
 /// `q k^T / sqrt(D)`. The factor goes into the queries, which are fewer numbers than the scores.
 fn scaled_scores(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
     let [.., d] = q.dims();
-    #[allow(clippy::cast_precision_loss, reason = "a head has far fewer than 2^52 dimensions")]
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a head has far fewer than 2^52 dimensions"
+    )]
     let scale = 1.0 / (d as f64).sqrt();
     (q * scale).matmul(k.swap_dims(2, 3)) // [B, H, T, S]
 }
@@ -115,7 +129,10 @@ mod tests {
 
     #[test]
     fn the_last_queries_see_their_past_and_themselves() {
-        let bias: Vec<f32> = causal_bias(2, 4, &Device::flex()).into_data().try_to_vec().expect("f32");
+        let bias: Vec<f32> = causal_bias(2, 4, &Device::flex())
+            .into_data()
+            .try_to_vec()
+            .expect("f32");
         let seen: Vec<bool> = bias.iter().map(|b| *b == 0.0).collect();
         assert_eq!(seen, [true, true, true, false, true, true, true, true]);
     }
@@ -123,10 +140,14 @@ mod tests {
     #[test]
     fn a_row_with_nothing_to_see_is_zero_and_others_sum_to_one() {
         let device = Device::flex();
-        let blocked = Tensor::<4, Bool>::from_data([[[[true, true, true], [true, false, false]]]], &device);
+        let blocked =
+            Tensor::<4, Bool>::from_data([[[[true, true, true], [true, false, false]]]], &device);
         let weights = attention_weights(random([1, 1, 2, 4]), random([1, 1, 3, 4]), Some(blocked));
         let rows: Vec<f32> = weights.sum_dim(3).into_data().try_to_vec().expect("f32");
-        assert!(rows[0].abs() < 1e-7 && (rows[1] - 1.0).abs() < 1e-6, "{rows:?}");
+        assert!(
+            rows[0].abs() < 1e-7 && (rows[1] - 1.0).abs() < 1e-6,
+            "{rows:?}"
+        );
     }
 
     #[test]
@@ -134,7 +155,10 @@ mod tests {
         let k = random([1, 2, 3, 4]);
         let repeated = repeat_kv(k.clone(), 4);
         for head in 0..4 {
-            let (shared, own) = (k.clone().narrow(1, head / 2, 1), repeated.clone().narrow(1, head, 1));
+            let (shared, own) = (
+                k.clone().narrow(1, head / 2, 1),
+                repeated.clone().narrow(1, head, 1),
+            );
             assert_eq!(shared.into_data(), own.into_data());
         }
     }

@@ -54,9 +54,16 @@ fn keep_mask<const D: usize>(
         return kept * scale;
     }
     // Sixteen random bits decide a number: the probability is met to within 2^-17.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in 0..65536")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "in 0..65536"
+    )]
     let dropped_below = (probability * 65_536.0).round() as u32;
-    #[allow(clippy::cast_possible_truncation, reason = "f32 is what the tensor holds")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "f32 is what the tensor holds"
+    )]
     let kept = scale as f32;
     let n: usize = shape.iter().product();
     let mut bits = vec![0_u8; 2 * n];
@@ -70,9 +77,16 @@ fn keep_mask<const D: usize>(
 }
 
 fn generator(key: DropoutKey, site: u64) -> ChaCha8Rng {
-    let DropoutKey { seed, step, micro_step } = key;
+    let DropoutKey {
+        seed,
+        step,
+        micro_step,
+    } = key;
     let mut bytes = [0; 32];
-    for (chunk, word) in bytes.chunks_exact_mut(8).zip([seed, step, micro_step, site]) {
+    for (chunk, word) in bytes
+        .chunks_exact_mut(8)
+        .zip([seed, step, micro_step, site])
+    {
         chunk.copy_from_slice(&word.to_le_bytes());
     }
     ChaCha8Rng::from_seed(bytes)
@@ -82,11 +96,18 @@ fn generator(key: DropoutKey, site: u64) -> ChaCha8Rng {
 mod tests {
     use super::*;
 
-    const KEY: DropoutKey = DropoutKey { seed: 1, step: 2, micro_step: 0 };
+    const KEY: DropoutKey = DropoutKey {
+        seed: 1,
+        step: 2,
+        micro_step: 0,
+    };
 
     fn kept(key: DropoutKey, site: u64) -> Vec<f32> {
         let ones = Tensor::<2>::ones([100, 200], &Device::flex());
-        dropout(ones, 0.2, key, site).into_data().try_to_vec().expect("f32")
+        dropout(ones, 0.2, key, site)
+            .into_data()
+            .try_to_vec()
+            .expect("f32")
     }
 
     #[test]
@@ -104,7 +125,13 @@ mod tests {
             kept(KEY, 8),
             kept(DropoutKey { seed: 2, ..KEY }, 7),
             kept(DropoutKey { step: 3, ..KEY }, 7),
-            kept(DropoutKey { micro_step: 1, ..KEY }, 7),
+            kept(
+                DropoutKey {
+                    micro_step: 1,
+                    ..KEY
+                },
+                7,
+            ),
         ] {
             assert_ne!(kept(KEY, 7), other);
         }

@@ -14,7 +14,10 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let [n, _] = logits.dims();
     assert_shape!(targets, [n]);
     let log_probabilities = activation::log_softmax(logits, 1); // [N, V]
-    log_probabilities.gather(1, targets.reshape([n, 1])).mean().neg()
+    log_probabilities
+        .gather(1, targets.reshape([n, 1]))
+        .mean()
+        .neg()
 }
 
 #[cfg(test)]

@@ -43,7 +43,10 @@ mod tests {
         let bias = Tensor::<1>::from_data([0.0, 0.0, 0.5, 0.0], &device);
         let close = |got: Tensor<2>, want: [f32; 4]| {
             let got: Vec<f32> = got.into_data().try_to_vec().expect("f32");
-            assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-5), "{got:?} {want:?}");
+            assert!(
+                got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-5),
+                "{got:?} {want:?}"
+            );
         };
         let s = 1.25_f32.sqrt(); // of mean 2.5 and variance 1.25
         close(
@@ -51,6 +54,9 @@ mod tests {
             [-1.5 / s, -0.5 / s, 0.5 / s + 0.5, 3.0 / s],
         );
         let r = 7.5_f32.sqrt(); // of mean square 7.5
-        close(rms_norm(x, weight, 0.0), [1.0 / r, 2.0 / r, 3.0 / r, 8.0 / r]);
+        close(
+            rms_norm(x, weight, 0.0),
+            [1.0 / r, 2.0 / r, 3.0 / r, 8.0 / r],
+        );
     }
 }

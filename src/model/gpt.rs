@@ -49,7 +49,9 @@ impl Gpt {
         Self {
             token_embedding: embedding(vocab_size),
             position_embedding: learned.then(|| embedding(config.context_length)),
-            blocks: (0..config.n_layers).map(|_| Block::new(config, device)).collect(),
+            blocks: (0..config.n_layers)
+                .map(|_| Block::new(config, device))
+                .collect(),
             norm: Norm::new(config.norm, config.d_model, config.bias, device),
             output: untied.then(|| zeros_linear(config.d_model, vocab_size, false, device)),
             config: config.clone(),
@@ -78,8 +80,20 @@ impl Gpt {
     /// An empty cache for `batch_size` streams of up to `context_length` tokens.
     #[must_use]
     pub fn kv_cache(&self, batch_size: usize) -> KvCache {
-        let ModelConfig { n_layers, context_length, n_kv_heads, d_model, n_heads, .. } = self.config;
-        KvCache::new(n_layers, context_length, [batch_size, n_kv_heads, d_model / n_heads], &self.device())
+        let ModelConfig {
+            n_layers,
+            context_length,
+            n_kv_heads,
+            d_model,
+            n_heads,
+            ..
+        } = self.config;
+        KvCache::new(
+            n_layers,
+            context_length,
+            [batch_size, n_kv_heads, d_model / n_heads],
+            &self.device(),
+        )
     }
 
     /// Scores for the token after each position, given it and those before it.
@@ -126,7 +140,10 @@ impl Gpt {
         assert_shape!(targets, [b, t]);
         let logits = self.run(tokens, None, &mut Pass::new(&mut NoProbe, dropout)); // [B, T, V]
         let [_, _, vocab_size] = logits.dims();
-        kernels::cross_entropy(logits.reshape([b * t, vocab_size]), targets.reshape([b * t]))
+        kernels::cross_entropy(
+            logits.reshape([b * t, vocab_size]),
+            targets.reshape([b * t]),
+        )
     }
 
     fn run<P: Probe>(
@@ -150,8 +167,13 @@ impl Gpt {
             let positions = embedding.weight.val().slice([positions.clone()]); // [T, C]
             x = x + positions.unsqueeze();
         }
-        let rotation = (self.config.position == PositionKind::Rope)
-            .then(|| Rotation::new(positions, self.config.d_model / self.config.n_heads, &device));
+        let rotation = (self.config.position == PositionKind::Rope).then(|| {
+            Rotation::new(
+                positions,
+                self.config.d_model / self.config.n_heads,
+                &device,
+            )
+        });
         x = pass.visit(Point::Embedding, x);
         x = pass.drop(Point::Embedding, x, self.config.dropout);
         for (block_idx, block) in self.blocks.iter().enumerate() {

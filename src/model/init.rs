@@ -19,8 +19,10 @@ const STANDARD_DEVIATION: f64 = 0.02;
 #[must_use]
 pub fn initialize(model: Gpt, seed: u64) -> Gpt {
     let n_residual_writes = 2 * model.blocks.len();
-    parameters::assign(model, |path, shape| Some(draw(path, shape, n_residual_writes, seed)))
-        .expect("every parameter is drawn with its own shape")
+    parameters::assign(model, |path, shape| {
+        Some(draw(path, shape, n_residual_writes, seed))
+    })
+    .expect("every parameter is drawn with its own shape")
 }
 
 fn draw(path: &str, shape: &[usize], n_residual_writes: usize, seed: u64) -> Vec<f32> {
@@ -31,13 +33,19 @@ fn draw(path: &str, shape: &[usize], n_residual_writes: usize, seed: u64) -> Vec
     }
     let writes_to_residual =
         path.ends_with("attention.output.weight") || path.ends_with("mlp.contract.weight");
-    #[allow(clippy::cast_precision_loss, reason = "a model has far fewer than 2^52 layers")]
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a model has far fewer than 2^52 layers"
+    )]
     let std = match writes_to_residual {
         true => STANDARD_DEVIATION / (n_residual_writes as f64).sqrt(),
         false => STANDARD_DEVIATION,
     };
     let mut rng = generator(path, seed);
-    #[allow(clippy::cast_possible_truncation, reason = "f32 is what a parameter holds")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "f32 is what a parameter holds"
+    )]
     let mut normal = || {
         let x: f64 = StandardNormal.sample(&mut rng);
         (x * std) as f32

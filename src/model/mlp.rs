@@ -27,7 +27,13 @@ impl Mlp {
     /// The layer with all weights at zero: values are drawn by name, or loaded.
     #[must_use]
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
-        let ModelConfig { d_model, d_ff, bias, mlp: kind, .. } = *config;
+        let ModelConfig {
+            d_model,
+            d_ff,
+            bias,
+            mlp: kind,
+            ..
+        } = *config;
         Self {
             expand: zeros_linear(d_model, d_ff, bias, device),
             gate: (kind == MlpKind::Swiglu).then(|| zeros_linear(d_model, d_ff, bias, device)),

@@ -102,7 +102,12 @@ pub fn assign(
             };
             if values.len() != expected {
                 let found = values.len();
-                self.2.get_or_insert(AssignError::Size { path, shape, expected, found });
+                self.2.get_or_insert(AssignError::Size {
+                    path,
+                    shape,
+                    expected,
+                    found,
+                });
                 return param;
             }
             param.map(|old| {

@@ -108,7 +108,11 @@ pub struct Pass<'a, P: Probe> {
 impl<'a, P: Probe> Pass<'a, P> {
     /// A pass before the first block. Without a `dropout` key nothing is dropped: evaluation.
     pub fn new(probe: &'a mut P, dropout: Option<DropoutKey>) -> Self {
-        Self { probe, dropout, block_idx: None }
+        Self {
+            probe,
+            dropout,
+            block_idx: None,
+        }
     }
 
     /// Says which block the following points belong to.
@@ -129,7 +133,12 @@ impl<'a, P: Probe> Pass<'a, P> {
     }
 
     /// Applies the dropout of `point` to `value`.
-    pub fn drop<const D: usize>(&self, point: Point, value: Tensor<D>, probability: f64) -> Tensor<D> {
+    pub fn drop<const D: usize>(
+        &self,
+        point: Point,
+        value: Tensor<D>,
+        probability: f64,
+    ) -> Tensor<D> {
         match self.dropout(point, probability) {
             Some((probability, key, site)) => kernels::dropout(value, probability, key, site),
             None => value,
@@ -137,6 +146,9 @@ impl<'a, P: Probe> Pass<'a, P> {
     }
 
     fn site(&self, point: Point) -> Site {
-        Site { block_idx: self.block_idx, point }
+        Site {
+            block_idx: self.block_idx,
+            point,
+        }
     }
 }

@@ -44,8 +44,16 @@ impl AdamW {
     /// An optimiser that has not seen a gradient yet.
     #[must_use]
     pub fn new(config: &OptimizerConfig) -> Self {
-        let OptimizerConfig { betas, weight_decay, .. } = *config;
-        Self { betas, weight_decay, moments: BTreeMap::new() }
+        let OptimizerConfig {
+            betas,
+            weight_decay,
+            ..
+        } = *config;
+        Self {
+            betas,
+            weight_decay,
+            moments: BTreeMap::new(),
+        }
     }
 
     /// Moves every parameter of `module` that has a gradient. `step` counts from 0.
@@ -63,7 +71,12 @@ impl AdamW {
             first_correction: 1.0 - self.betas[0].powi(t),
             second_correction: 1.0 - self.betas[1].powi(t),
         };
-        module.map(&mut Update { optimizer: self, gradients, rates, path: Path::default() })
+        module.map(&mut Update {
+            optimizer: self,
+            gradients,
+            rates,
+            path: Path::default(),
+        })
     }
 
     /// The two running means, by `first_moment.NAME` and `second_moment.NAME`, for a checkpoint.
@@ -71,7 +84,10 @@ impl AdamW {
     pub fn state(&self) -> BTreeMap<String, HostTensor> {
         let host = |x: &Tensor<1>| {
             let values = x.clone().into_data().convert::<f32>().try_to_vec();
-            HostTensor { shape: x.dims().to_vec(), values: values.expect("converted to f32") }
+            HostTensor {
+                shape: x.dims().to_vec(),
+                values: values.expect("converted to f32"),
+            }
         };
         let parts = |(name, m): (&String, &Moments)| {
             [
@@ -97,11 +113,16 @@ impl AdamW {
             Tensor::<1>::from_data(TensorData::new(host.values, [n]), device)
         };
         while let Some((key, value)) = state.pop_first() {
-            let Some(name) = key.strip_prefix("first_moment.") else { return Err(key) };
+            let Some(name) = key.strip_prefix("first_moment.") else {
+                return Err(key);
+            };
             let Some(second) = state.remove(&format!("second_moment.{name}")) else {
                 return Err(key);
             };
-            let moments = Moments { first: tensor(value), second: tensor(second) };
+            let moments = Moments {
+                first: tensor(value),
+                second: tensor(second),
+            };
             self.moments.insert(name.to_owned(), moments);
         }
         Ok(())
@@ -116,7 +137,11 @@ impl AdamW {
         rates: Rates,
     ) -> Tensor<1> {
         let [beta_1, beta_2] = self.betas;
-        let Rates { learning_rate, first_correction, second_correction } = rates;
+        let Rates {
+            learning_rate,
+            first_correction,
+            second_correction,
+        } = rates;
         let first = gradient.clone() * (1.0 - beta_1);
         let second = gradient.clone() * gradient * (1.0 - beta_2);
         // Means that started at zero and nothing to add to: the first step makes them.
@@ -127,7 +152,11 @@ impl AdamW {
         let size = second.clone().sqrt() * second_correction.sqrt().recip() + EPSILON;
         let change = first.clone() / size * (learning_rate / first_correction);
         self.moments.insert(name, Moments { first, second });
-        let decay = if is_matrix { learning_rate * self.weight_decay } else { 0.0 };
+        let decay = if is_matrix {
+            learning_rate * self.weight_decay
+        } else {
+            0.0
+        };
         weights * (1.0 - decay) - change
     }
 }
@@ -142,11 +171,15 @@ struct Update<'a> {
 impl ModuleMapper for Update<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let name = self.path.join();
-        let Some(gradient) = self.gradients.remove(&name) else { return param };
+        let Some(gradient) = self.gradients.remove(&name) else {
+            return param;
+        };
         param.map(|old| {
             let shape = old.shape();
             let weights = flatten(old.inner());
-            let new = self.optimizer.update(name, weights, gradient, D == 2, self.rates);
+            let new = self
+                .optimizer
+                .update(name, weights, gradient, D == 2, self.rates);
             Tensor::from_inner(new.reshape(shape)).require_grad()
         })
     }

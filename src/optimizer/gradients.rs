@@ -61,7 +61,10 @@ impl Gradients {
     pub fn global_norm(&self) -> Tensor<1> {
         // In the order of names: the same sum on every run.
         let squares = self.0.values().map(|g| (g.clone() * g.clone()).sum());
-        squares.reduce(|sum, square| sum + square).expect("a model has parameters").sqrt()
+        squares
+            .reduce(|sum, square| sum + square)
+            .expect("a model has parameters")
+            .sqrt()
     }
 
     /// Scales all gradients down together so that their global norm is at most `max_norm`.
@@ -71,7 +74,12 @@ impl Gradients {
     #[must_use]
     pub fn clip(self, norm: Tensor<1>, max_norm: f64) -> Self {
         let factor = ((norm + 1e-6).recip() * max_norm).clamp_max(1.0); // [1]
-        Self(self.0.into_iter().map(|(name, g)| (name, g * factor.clone())).collect())
+        Self(
+            self.0
+                .into_iter()
+                .map(|(name, g)| (name, g * factor.clone()))
+                .collect(),
+        )
     }
 
     /// Takes out the gradient of one parameter.
@@ -81,7 +89,9 @@ impl Gradients {
 
     /// The gradients by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor<1>)> {
-        self.0.iter().map(|(name, gradient)| (name.as_str(), gradient))
+        self.0
+            .iter()
+            .map(|(name, gradient)| (name.as_str(), gradient))
     }
 }
 

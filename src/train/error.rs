@@ -36,7 +36,9 @@ pub enum TrainError {
         differences: Vec<String>,
     },
     /// There is nothing left to do.
-    #[error("`{run}` is done: it made all of its {step} steps; to go on, raise train.max_steps with --set")]
+    #[error(
+        "`{run}` is done: it made all of its {step} steps; to go on, raise train.max_steps with --set"
+    )]
     AlreadyDone {
         /// The run.
         run: PathBuf,
@@ -59,7 +61,9 @@ pub enum TrainError {
         kept: String,
     },
     /// The device failed.
-    #[error("the device failed at step {step}: {message}; {kept}. Go on with --resume, or with --device cpu")]
+    #[error(
+        "the device failed at step {step}: {message}; {kept}. Go on with --resume, or with --device cpu"
+    )]
     Device {
         /// Updates begun so far.
         step: usize,
@@ -69,7 +73,9 @@ pub enum TrainError {
         kept: String,
     },
     /// A log of the run cannot be written.
-    #[error("cannot write `{path}`; is the disk full? Checkpoints that were saved before are still there")]
+    #[error(
+        "cannot write `{path}`; is the disk full? Checkpoints that were saved before are still there"
+    )]
     Log {
         /// The file.
         path: PathBuf,

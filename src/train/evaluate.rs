@@ -41,14 +41,20 @@ impl Loss {
 /// `model` is one without gradients. `batch_size` windows go through it at once.
 #[must_use]
 pub fn full(model: &Gpt, text: &Tokens, batch_size: usize) -> Loss {
-    mean(model, data::batch::windows(text, model.config().context_length, batch_size))
+    mean(
+        model,
+        data::batch::windows(text, model.config().context_length, batch_size),
+    )
 }
 
 /// The loss over `n_batches` batches that are spread evenly over `text`, always the same ones: a cheap
 /// estimate of [`full`].
 #[must_use]
 pub fn estimate(model: &Gpt, text: &Tokens, batch_size: usize, n_batches: usize) -> Loss {
-    mean(model, data::batch::spread(text, model.config().context_length, batch_size, n_batches))
+    mean(
+        model,
+        data::batch::spread(text, model.config().context_length, batch_size, n_batches),
+    )
 }
 
 #[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 tokens")]
@@ -62,5 +68,8 @@ fn mean(model: &Gpt, batches: impl Iterator<Item = Batch>) -> Loss {
         total += f64::from(loss) * n as f64;
         n_tokens += n;
     }
-    Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }
+    Loss {
+        tokens: n_tokens,
+        nats_per_token: total / n_tokens as f64,
+    }
 }

@@ -27,10 +27,16 @@ impl Logs {
     /// Opens the logs of a run, without what they say about steps after `step`.
     pub(super) fn open(run: &RunDir, step: usize) -> Result<Self, TrainError> {
         for name in ["metrics.jsonl", "timings.jsonl"] {
-            cut(&run.join(name), |line| line_step(line).is_some_and(|at| at > step))?;
+            cut(&run.join(name), |line| {
+                line_step(line).is_some_and(|at| at > step)
+            })?;
         }
-        cut(&run.join("samples.txt"), |line| heading_step(line).is_some_and(|at| at > step))?;
-        cut(&run.join("train.log"), |line| log_step(line).is_some_and(|at| at > step))?;
+        cut(&run.join("samples.txt"), |line| {
+            heading_step(line).is_some_and(|at| at > step)
+        })?;
+        cut(&run.join("train.log"), |line| {
+            log_step(line).is_some_and(|at| at > step)
+        })?;
         Ok(Self {
             metrics: LogFile::open(run.join("metrics.jsonl"))?,
             timings: LogFile::open(run.join("timings.jsonl"))?,
@@ -39,8 +45,14 @@ impl Logs {
     }
 
     pub(super) fn logged(&mut self, logged: &Logged, tokens: u64) -> Result<(), TrainError> {
-        let Logged { step, train_loss, learning_rate, gradient_norm, median_step_ms, tokens_per_s } =
-            logged;
+        let Logged {
+            step,
+            train_loss,
+            learning_rate,
+            gradient_norm,
+            median_step_ms,
+            tokens_per_s,
+        } = logged;
         self.metrics.line(&json!({
             "step": step, "tokens": tokens, "train_loss": train_loss,
             "learning_rate": learning_rate, "gradient_norm": gradient_norm,
@@ -50,15 +62,30 @@ impl Logs {
         }))
     }
 
-    pub(super) fn evaluated(&mut self, evaluation: &Evaluation, tokens: u64) -> Result<(), TrainError> {
-        let Evaluation { step, train_loss, val_loss, is_best } = evaluation;
+    pub(super) fn evaluated(
+        &mut self,
+        evaluation: &Evaluation,
+        tokens: u64,
+    ) -> Result<(), TrainError> {
+        let Evaluation {
+            step,
+            train_loss,
+            val_loss,
+            is_best,
+        } = evaluation;
         self.metrics.line(&json!({
             "step": step, "tokens": tokens, "train_loss_estimate": train_loss,
             "val_loss_estimate": val_loss, "is_best": is_best,
         }))
     }
 
-    pub(super) fn finished(&mut self, step: usize, tokens: u64, val_loss: f64, val_bits_per_byte: f64) -> Result<(), TrainError> {
+    pub(super) fn finished(
+        &mut self,
+        step: usize,
+        tokens: u64,
+        val_loss: f64,
+        val_bits_per_byte: f64,
+    ) -> Result<(), TrainError> {
         self.metrics.line(&json!({
             "step": step, "tokens": tokens, "val_loss": val_loss,
             "val_bits_per_byte": val_bits_per_byte,
@@ -67,7 +94,8 @@ impl Logs {
 
     pub(super) fn sampled(&mut self, step: usize, text: &str) -> Result<(), TrainError> {
         let [before, after] = HEADING;
-        self.samples.write(&format!("{before}{step}{after}\n{text}\n\n"))
+        self.samples
+            .write(&format!("{before}{step}{after}\n{text}\n\n"))
     }
 }
 
@@ -92,7 +120,10 @@ impl LogFile {
     fn write(&mut self, text: &str) -> Result<(), TrainError> {
         self.file
             .write_all(text.as_bytes())
-            .map_err(|source| TrainError::Log { path: self.path.clone(), source })
+            .map_err(|source| TrainError::Log {
+                path: self.path.clone(),
+                source,
+            })
     }
 }
 
@@ -102,10 +133,18 @@ fn cut(path: &Path, is_later: impl Fn(&str) -> bool) -> Result<(), TrainError> {
         // A crash can leave half a line; what a lossy reading changes is cut or kept line by line.
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(TrainError::Log { path: path.to_owned(), source }),
+        Err(source) => {
+            return Err(TrainError::Log {
+                path: path.to_owned(),
+                source,
+            });
+        }
     };
-    let kept: usize =
-        text.split_inclusive('\n').take_while(|line| !is_later(line)).map(str::len).sum();
+    let kept: usize = text
+        .split_inclusive('\n')
+        .take_while(|line| !is_later(line))
+        .map(str::len)
+        .sum();
     if kept < text.len() {
         write_atomically(path, &text.as_bytes()[..kept])?;
     }
@@ -114,13 +153,21 @@ fn cut(path: &Path, is_later: impl Fn(&str) -> bool) -> Result<(), TrainError> {
 
 /// The step of a line of JSON; a line that a crash cut short counts as later than any.
 fn line_step(line: &str) -> Option<usize> {
-    let Ok(value) = serde_json::from_str::<Value>(line) else { return Some(usize::MAX) };
-    value["step"].as_u64().and_then(|step| usize::try_from(step).ok())
+    let Ok(value) = serde_json::from_str::<Value>(line) else {
+        return Some(usize::MAX);
+    };
+    value["step"]
+        .as_u64()
+        .and_then(|step| usize::try_from(step).ok())
 }
 
 fn heading_step(line: &str) -> Option<usize> {
     let [before, after] = HEADING;
-    line.trim_end().strip_prefix(before)?.strip_suffix(after)?.parse().ok()
+    line.trim_end()
+        .strip_prefix(before)?
+        .strip_suffix(after)?
+        .parse()
+        .ok()
 }
 
 /// The step of a line of the terminal's log, which begins `step 500/2000`.
@@ -147,16 +194,20 @@ mod tests {
             cut_text(jsonl, |line| line_step(line).is_some_and(|at| at > 2)),
             "{\"step\":1}\n{\"step\":2}\n"
         );
-        assert_eq!(cut_text("{\"step\":1}\n{\"st", |line| line_step(line) > Some(9)), "{\"step\":1}\n");
+        assert_eq!(
+            cut_text("{\"step\":1}\n{\"st", |line| line_step(line) > Some(9)),
+            "{\"step\":1}\n"
+        );
         let samples = "===== step 5 =====\nstep 9 is\n\n===== step 10 =====\nb\n\n";
         assert_eq!(
             cut_text(samples, |line| heading_step(line).is_some_and(|at| at > 5)),
             "===== step 5 =====\nstep 9 is\n\n"
         );
         assert_eq!(
-            cut_text("hello\nstep  50/200  loss 1\nstep 100/200  loss 1\n", |line| {
-                log_step(line).is_some_and(|at| at > 50)
-            }),
+            cut_text(
+                "hello\nstep  50/200  loss 1\nstep 100/200  loss 1\n",
+                |line| { log_step(line).is_some_and(|at| at > 50) }
+            ),
             "hello\nstep  50/200  loss 1\n"
         );
     }

@@ -18,7 +18,13 @@ pub(super) struct StepClock {
 
 impl StepClock {
     pub(super) fn new() -> Self {
-        Self { since: None, steps: 0, times_ms: Vec::new(), interval_from: 0, total: Duration::ZERO }
+        Self {
+            since: None,
+            steps: 0,
+            times_ms: Vec::new(),
+            interval_from: 0,
+            total: Duration::ZERO,
+        }
     }
 
     /// A step begins.
@@ -29,7 +35,9 @@ impl StepClock {
 
     /// Everything that was begun is done.
     pub(super) fn done(&mut self) {
-        let Some(since) = self.since.take() else { return };
+        let Some(since) = self.since.take() else {
+            return;
+        };
         let elapsed = since.elapsed();
         self.total += elapsed;
         #[allow(clippy::cast_precision_loss, reason = "a handful of steps")]
@@ -66,7 +74,11 @@ pub(super) fn peak_rss_mib() -> Option<f64> {
     #[cfg(unix)]
     {
         use nix::sys::resource::{UsageWho, getrusage};
-        let unit = if cfg!(target_os = "macos") { 1.0 } else { 1024.0 }; // bytes there, KiB elsewhere
+        let unit = if cfg!(target_os = "macos") {
+            1.0
+        } else {
+            1024.0
+        }; // bytes there, KiB elsewhere
         let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
         #[allow(clippy::cast_precision_loss, reason = "memory is below 2^52 bytes")]
         Some(usage.max_rss() as f64 * unit / 1_048_576.0)
@@ -88,9 +100,14 @@ mod tests {
         std::thread::sleep(Duration::from_millis(8));
         clock.done();
         assert_eq!(clock.times_ms.len(), 4);
-        assert!((clock.times_ms.iter().sum::<f64>() - clock.total().as_secs_f64() * 1e3).abs() < 1e-6);
+        assert!(
+            (clock.times_ms.iter().sum::<f64>() - clock.total().as_secs_f64() * 1e3).abs() < 1e-6
+        );
         assert!(clock.interval_median_ms() >= 2.0);
-        assert!(clock.interval_median_ms().abs() < f64::EPSILON, "a new interval has no steps yet");
+        assert!(
+            clock.interval_median_ms().abs() < f64::EPSILON,
+            "a new interval has no steps yet"
+        );
     }
 
     #[test]

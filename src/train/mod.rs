@@ -16,8 +16,8 @@ mod trainer;
 use std::path::PathBuf;
 use std::time::Instant;
 
-pub use burn::train::Interrupter;
 use burn::tensor::Device;
+pub use burn::train::Interrupter;
 
 pub use error::TrainError;
 pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
@@ -66,7 +66,12 @@ pub fn train(
     interrupter: &Interrupter,
 ) -> Result<Summary, TrainError> {
     let began = Instant::now();
-    let Plan { config, run_dir, start, device } = plan;
+    let Plan {
+        config,
+        run_dir,
+        start,
+        device,
+    } = plan;
     let prepared = match start {
         Start::Resume => resume(config, RunDir::open(&run_dir)?, &device.device)?,
         Start::New | Start::Overwrite => {
@@ -101,20 +106,33 @@ fn create(
     let model = Gpt::new(&config.model, vocab_size, config.train.seed, &device);
     let trainer = Trainer::new(model, &config, corpus.train.clone());
     let run = RunDir::create(root, overwrite, &config, &corpus.tokenizer)?;
-    Ok(Prepared { config, corpus, run, trainer, state: TrainState::default(), resumed: false })
+    Ok(Prepared {
+        config,
+        corpus,
+        run,
+        trainer,
+        state: TrainState::default(),
+        resumed: false,
+    })
 }
 
 fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, TrainError> {
     let differences = differences(&run.config()?, &config);
     if !differences.is_empty() {
-        return Err(TrainError::OtherRun { run: run.root().to_owned(), differences });
+        return Err(TrainError::OtherRun {
+            run: run.root().to_owned(),
+            differences,
+        });
     }
     let tokenizer = run.tokenizer()?;
     let dir = run.last()?;
     let saved = Saved::read(&dir)?;
     let state = saved.state.clone();
     if state.step >= config.train.max_steps {
-        return Err(TrainError::AlreadyDone { step: state.step, run: run.root().to_owned() });
+        return Err(TrainError::AlreadyDone {
+            step: state.step,
+            run: run.root().to_owned(),
+        });
     }
     let corpus = Corpus::open_with(&config.data, tokenizer, config.model.context_length)?;
     check_sample_prompt(&config, &corpus)?;
@@ -124,13 +142,23 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
     trainer.restore(saved, &dir)?;
     run.forget_after(state.step)?;
     run.write_config(&config)?;
-    Ok(Prepared { config, corpus, run, trainer, state, resumed: true })
+    Ok(Prepared {
+        config,
+        corpus,
+        run,
+        trainer,
+        state,
+        resumed: true,
+    })
 }
 
 /// A prompt for samples that cannot be read should not come up after the first hundred steps.
 fn check_sample_prompt(config: &Config, corpus: &Corpus) -> Result<(), TrainError> {
     if config.train.sample_tokens > 0 {
-        corpus.tokenizer.encode(&config.train.sample_prompt).map_err(TrainError::SamplePrompt)?;
+        corpus
+            .tokenizer
+            .encode(&config.train.sample_prompt)
+            .map_err(TrainError::SamplePrompt)?;
     }
     Ok(())
 }
@@ -143,13 +171,28 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
             found.push(format!("{key} was {old} and is now {new}"));
         }
     };
-    compare("data.val_fraction", old.data.val_fraction.to_string(), new.data.val_fraction.to_string());
-    compare("tokenizer.kind", format!("{:?}", old.tokenizer.kind), format!("{:?}", new.tokenizer.kind));
-    compare("train.seed", old.train.seed.to_string(), new.train.seed.to_string());
+    compare(
+        "data.val_fraction",
+        old.data.val_fraction.to_string(),
+        new.data.val_fraction.to_string(),
+    );
+    compare(
+        "tokenizer.kind",
+        format!("{:?}", old.tokenizer.kind),
+        format!("{:?}", new.tokenizer.kind),
+    );
+    compare(
+        "train.seed",
+        old.train.seed.to_string(),
+        new.train.seed.to_string(),
+    );
     let model = |config: &Config| toml::Table::try_from(&config.model).unwrap_or_default();
     let (old_model, new_model) = (model(old), model(new));
     for (key, value) in &new_model {
-        let before = old_model.get(key).map(ToString::to_string).unwrap_or_default();
+        let before = old_model
+            .get(key)
+            .map(ToString::to_string)
+            .unwrap_or_default();
         if key != "dropout" {
             compare(&format!("model.{key}"), before, value.to_string());
         }

@@ -61,11 +61,22 @@ impl Session {
         interrupter: Interrupter,
         began: Instant,
     ) -> Result<Self, TrainError> {
-        let Prepared { config, corpus, run, trainer, state, resumed } = prepared;
+        let Prepared {
+            config,
+            corpus,
+            run,
+            trainer,
+            state,
+            resumed,
+        } = prepared;
         let logs = Logs::open(&run, state.step)?;
         let is_cpu = device::is_cpu(&device.device);
         let mut session = Self {
-            steps_ahead: if is_cpu { 1 } else { MOST_STEPS_AHEAD.min(config.train.log_interval) },
+            steps_ahead: if is_cpu {
+                1
+            } else {
+                MOST_STEPS_AHEAD.min(config.train.log_interval)
+            },
             saved_step: resumed.then_some(state.step),
             last_loss: state.loss_window.last().copied(),
             config,
@@ -113,6 +124,11 @@ impl Session {
         }
     }
 
+    /// Where it is computed.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Whether there is nothing more to learn.
     pub(super) fn is_done(&self) -> bool {
         self.state.step >= self.config.train.max_steps || self.stopped_early
@@ -154,7 +170,10 @@ impl Session {
         if self.unread.len() >= self.steps_ahead {
             self.read_back()?;
         }
-        let event = Event::Stepped { step: self.state.step, loss: self.last_loss };
+        let event = Event::Stepped {
+            step: self.state.step,
+            loss: self.last_loss,
+        };
         self.observer.observe(&event);
         Ok(())
     }
@@ -165,14 +184,22 @@ impl Session {
             return Ok(());
         }
         let first_step = self.state.step - self.unread.len() + 1;
-        let (losses, norms) =
-            self.unread.drain(..).map(|result| (result.loss, result.gradient_norm)).unzip();
+        let (losses, norms) = self
+            .unread
+            .drain(..)
+            .map(|result| (result.loss, result.gradient_norm))
+            .unzip();
         let (losses, norms) = (self.read(losses)?, self.read(norms)?);
         self.clock.done();
         for (step, (loss, norm)) in (first_step..).zip(losses.into_iter().zip(norms)) {
             for (what, value) in [("loss", loss), ("gradient's norm", norm)] {
                 if !value.is_finite() {
-                    return Err(TrainError::NotFinite { step, what, value, kept: self.kept() });
+                    return Err(TrainError::NotFinite {
+                        step,
+                        what,
+                        value,
+                        kept: self.kept(),
+                    });
                 }
             }
             self.state.loss_window.push(loss);
@@ -183,11 +210,13 @@ impl Session {
     }
 
     fn read(&self, values: Vec<Tensor<1>>) -> Result<Vec<f32>, TrainError> {
-        Tensor::cat(values, 0).try_into_vec_as::<f32>().map_err(|error| TrainError::Device {
-            step: self.state.step,
-            message: error.to_string(),
-            kept: self.kept(),
-        })
+        Tensor::cat(values, 0)
+            .try_into_vec_as::<f32>()
+            .map_err(|error| TrainError::Device {
+                step: self.state.step,
+                message: error.to_string(),
+                kept: self.kept(),
+            })
     }
 
     /// What a run that fails now leaves behind.
@@ -201,7 +230,10 @@ impl Session {
     fn log(&mut self) -> Result<Logged, TrainError> {
         self.read_back()?;
         let window = std::mem::take(&mut self.state.loss_window);
-        #[allow(clippy::cast_precision_loss, reason = "an interval has far fewer than 2^52 steps")]
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "an interval has far fewer than 2^52 steps"
+        )]
         let train_loss =
             window.iter().map(|loss| f64::from(*loss)).sum::<f64>() / window.len() as f64;
         self.state.train_loss = Some(train_loss);
@@ -235,7 +267,12 @@ impl Session {
         } else {
             self.state.evaluations_without_improvement += 1;
         }
-        let evaluation = Evaluation { step, train_loss, val_loss, is_best };
+        let evaluation = Evaluation {
+            step,
+            train_loss,
+            val_loss,
+            is_best,
+        };
         self.logs.evaluated(&evaluation, self.tokens())?;
         self.observer.observe(&Event::Evaluated(&evaluation));
         self.sample(&model)?;
@@ -244,7 +281,8 @@ impl Session {
         let evaluations = self.state.evaluations_without_improvement;
         if patience > 0 && evaluations >= patience && step < self.config.train.max_steps {
             self.stopped_early = true;
-            self.observer.observe(&Event::StoppedEarly { step, evaluations });
+            self.observer
+                .observe(&Event::StoppedEarly { step, evaluations });
         }
         if is_best || self.is_done() || is_multiple(step, self.config.train.checkpoint_interval) {
             self.save()?;
@@ -253,7 +291,10 @@ impl Session {
     }
 
     fn sample(&mut self, model: &Gpt) -> Result<(), TrainError> {
-        let (n, prompt) = (self.config.train.sample_tokens, &self.config.train.sample_prompt);
+        let (n, prompt) = (
+            self.config.train.sample_tokens,
+            &self.config.train.sample_prompt,
+        );
         if n == 0 {
             return Ok(());
         }
@@ -267,7 +308,10 @@ impl Session {
             text.push_str(&piece?);
         }
         self.logs.sampled(self.state.step, &text)?;
-        self.observer.observe(&Event::Sampled { step: self.state.step, text: &text });
+        self.observer.observe(&Event::Sampled {
+            step: self.state.step,
+            text: &text,
+        });
         Ok(())
     }
 
@@ -281,7 +325,10 @@ impl Session {
         let path = self.run.save(&saved, self.config.train.keep_checkpoints)?;
         self.saved_step = Some(step);
         let is_best = self.state.best.is_some_and(|best| best.step == step);
-        self.observer.observe(&Event::Saved { path: &path, is_best });
+        self.observer.observe(&Event::Saved {
+            path: &path,
+            is_best,
+        });
         Ok(())
     }
 
@@ -337,7 +384,8 @@ impl Session {
         summary.best_val_loss = Some(best.1);
         summary.val_loss = Some(last_loss);
         summary.val_bits_per_byte = Some(last.bits_per_byte(val));
-        self.logs.finished(step, summary.tokens, last_loss, last.bits_per_byte(val))
+        self.logs
+            .finished(step, summary.tokens, last_loss, last.bits_per_byte(val))
     }
 
     fn tokens_per_step(&self) -> usize {
@@ -349,9 +397,16 @@ impl Session {
         (self.state.step * self.tokens_per_step()) as u64
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "a step has far fewer than 2^52 tokens")]
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a step has far fewer than 2^52 tokens"
+    )]
     fn tokens_per_s(&self, step_ms: f64) -> f64 {
-        if step_ms > 0.0 { self.tokens_per_step() as f64 / step_ms * 1e3 } else { 0.0 }
+        if step_ms > 0.0 {
+            self.tokens_per_step() as f64 / step_ms * 1e3
+        } else {
+            0.0
+        }
     }
 }
 

@@ -6,15 +6,16 @@
 
 use std::sync::{Arc, Mutex};
 
+use burn::backend::ExecutionError;
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::optim::SgdConfig;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor, TensorReadError};
 use burn::train::logger::{EvaluationProgressLogger, InMemoryMetricLogger, TrainingProgressLogger};
 use burn::train::metric::state::{FormatOptions, NumericMetricState};
 use burn::train::metric::{
-    Adaptor, Metric, MetricAttributes, MetricDefinition, MetricMetadata, MetricName, Numeric, NumericAttributes,
-    NumericEntry, SerializedEntry,
+    Adaptor, Metric, MetricAttributes, MetricDefinition, MetricMetadata, MetricName, Numeric,
+    NumericAttributes, NumericEntry, SerializedEntry,
 };
 use burn::train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
@@ -25,8 +26,6 @@ use burn::train::{
     SupervisedLearningStrategy, SupervisedTraining, SupervisedTrainingEventProcessor, TrainLoader,
     TrainOutput, TrainStep, TrainingComponents, TrainingItem, TrainingStrategy, ValidLoader,
 };
-use burn::backend::ExecutionError;
-use burn::tensor::TensorReadError;
 
 use super::observer::Summary;
 use super::session::{Advanced, Session};
@@ -34,8 +33,11 @@ use super::{Interrupter, TrainError};
 
 /// Runs a session to its end inside burn-train.
 pub(super) fn run(session: Session, interrupter: &Interrupter) -> Result<Summary, TrainError> {
-    let strategy = Arc::new(Intervals { slot: Mutex::new(Slot::Ready(Box::new(session))) });
-    let learner = Learner::new(Bystander::default(), SgdConfig::new().init(), 0.0);
+    let bystander = Bystander::new(session.device());
+    let strategy = Arc::new(Intervals {
+        slot: Mutex::new(Slot::Ready(Box::new(session))),
+    });
+    let learner = Learner::new(bystander, SgdConfig::new().init(), 0.0);
     // Logged values stay in memory: burn-train's own files would be a second set beside ours.
     let training = SupervisedTraining::new(".", Arc::new(NoBatches), Arc::new(NoBatches))
         .with_application_logger(None)
@@ -70,7 +72,8 @@ enum Slot {
 }
 
 fn lock(slot: &Mutex<Slot>) -> std::sync::MutexGuard<'_, Slot> {
-    slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    slot.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 type Processor = SupervisedTrainingEventProcessor<Bystander>;
@@ -102,10 +105,15 @@ fn fit(
     let n_epochs = session.evaluations_left();
     for epoch in 1.. {
         let progress = || Progress::new(epoch, n_epochs, Some("evaluations".to_owned()));
-        let start = || LearnerEvent::StartSplit { epoch_number: epoch, total_items: 1 };
+        let start = || LearnerEvent::StartSplit {
+            epoch_number: epoch,
+            total_items: 1,
+        };
         interrupter.fail_on_error(processor.process_train(start()));
         let advanced = session.advance(|logged| {
-            let measured = Measured { loss: logged.train_loss };
+            let measured = Measured {
+                loss: logged.train_loss,
+            };
             let item = TrainingItem::new(
                 measured,
                 progress(),
@@ -120,7 +128,9 @@ fn fit(
         }
         interrupter.fail_on_error(processor.process_valid(start()));
         let evaluation = session.evaluate()?;
-        let measured = Measured { loss: evaluation.val_loss };
+        let measured = Measured {
+            loss: evaluation.val_loss,
+        };
         let item = TrainingItem::new(measured, progress(), Some(evaluation.step), None);
         interrupter.fail_on_error(processor.process_valid(LearnerEvent::ProcessedItem(item)));
         interrupter.fail_on_error(processor.process_valid(LearnerEvent::EndSplit(epoch)));
@@ -161,7 +171,11 @@ struct Column {
 
 impl Column {
     fn new(name: &str, value: fn(&Measured) -> f64) -> Self {
-        Self { name: Arc::new(name.to_owned()), value, state: NumericMetricState::new() }
+        Self {
+            name: Arc::new(name.to_owned()),
+            value,
+            state: NumericMetricState::new(),
+        }
     }
 
     fn format(&self) -> FormatOptions {
@@ -177,7 +191,11 @@ impl Metric for Column {
     }
 
     fn attributes(&self) -> MetricAttributes {
-        NumericAttributes { unit: None, higher_is_better: false }.into()
+        NumericAttributes {
+            unit: None,
+            higher_is_better: false,
+        }
+        .into()
     }
 
     fn update(
@@ -214,8 +232,19 @@ impl Numeric for Column {
 
 /// The model that burn-train passes around. Ours stays in the session: burn-train clones its own at each
 /// turn, and a weight that is held twice cannot be updated in place.
-#[derive(Module, Debug, Default)]
-struct Bystander {}
+#[derive(Module, Debug)]
+struct Bystander {
+    /// Says which device it is on, which burn-train asks before anything else.
+    anchor: Param<Tensor<1>>,
+}
+
+impl Bystander {
+    fn new(device: &Device) -> Self {
+        Self {
+            anchor: Param::from_tensor(Tensor::zeros([1], device)),
+        }
+    }
+}
 
 impl TrainStep for Bystander {
     type Input = ();

@@ -37,7 +37,13 @@ impl Trainer {
     #[must_use]
     pub fn new(model: Gpt, config: &Config, tokens: Tokens) -> Self {
         let optimizer = AdamW::new(&config.optimizer);
-        Self { model: Some(model), optimizer, config: config.clone(), tokens, step: 0 }
+        Self {
+            model: Some(model),
+            optimizer,
+            config: config.clone(),
+            tokens,
+            step: 0,
+        }
     }
 
     /// Draws a batch, and moves the weights against the gradient of its loss.
@@ -50,9 +56,15 @@ impl Trainer {
             _ => gradients,
         };
         let learning_rate = self.learning_rate_of(self.step);
-        self.model = Some(self.optimizer.step(model, gradients, learning_rate, self.step));
+        self.model = Some(
+            self.optimizer
+                .step(model, gradients, learning_rate, self.step),
+        );
         self.step += 1;
-        StepResult { loss, gradient_norm }
+        StepResult {
+            loss,
+            gradient_norm,
+        }
     }
 
     /// The gradients of this step's batch and its loss, micro-batch by micro-batch: their mean is that
@@ -65,7 +77,13 @@ impl Trainer {
         for micro_step in 0..n_micro_steps {
             let rows = micro_step * train.batch_size..(micro_step + 1) * train.batch_size;
             let context_length = self.config.model.context_length;
-            let batch = data::batch::sample(&self.tokens, rows, context_length, train.seed, self.step as u64);
+            let batch = data::batch::sample(
+                &self.tokens,
+                rows,
+                context_length,
+                train.seed,
+                self.step as u64,
+            );
             let (tokens, targets) = to_device(batch, &device);
             let key = DropoutKey {
                 seed: train.seed,
@@ -98,7 +116,12 @@ impl Trainer {
 
     fn learning_rate_of(&self, step: usize) -> f64 {
         let peak = self.config.optimizer.learning_rate;
-        learning_rate(&self.config.schedule, peak, step, self.config.train.max_steps)
+        learning_rate(
+            &self.config.schedule,
+            peak,
+            step,
+            self.config.train.max_steps,
+        )
     }
 
     /// The model as it is now, for evaluation: without gradients, without dropout.
@@ -110,7 +133,11 @@ impl Trainer {
     /// Everything that a checkpoint holds.
     #[must_use]
     pub fn saved(&self, state: TrainState) -> Saved {
-        Saved { model: parameters::read(self.trained()), optimizer: self.optimizer.state(), state }
+        Saved {
+            model: parameters::read(self.trained()),
+            optimizer: self.optimizer.state(),
+            state,
+        }
     }
 
     /// Goes to where a checkpoint was, read from `dir`.
@@ -123,14 +150,19 @@ impl Trainer {
         let moments = std::mem::take(&mut saved.optimizer);
         self.optimizer
             .restore(moments, &device)
-            .map_err(|name| TrainError::OptimizerState { path: dir.to_owned(), name })?;
+            .map_err(|name| TrainError::OptimizerState {
+                path: dir.to_owned(),
+                name,
+            })?;
         self.step = saved.state.step;
         self.model = Some(saved.into_model(dir, model)?);
         Ok(())
     }
 
     fn trained(&self) -> &Gpt {
-        self.model.as_ref().expect("the model is here between steps")
+        self.model
+            .as_ref()
+            .expect("the model is here between steps")
     }
 }
 

@@ -64,10 +64,19 @@ pub fn check_gpt(name: &str, device: &Device) {
     let mut compared = 0;
     for (path, gradient) in gradients.iter() {
         let expected = fixture.values(&format!("grads.{path}"));
-        expect_close(&format!("{name}: gradient of {path}"), &host(gradient.clone()), expected, TOLERANCE);
+        expect_close(
+            &format!("{name}: gradient of {path}"),
+            &host(gradient.clone()),
+            expected,
+            TOLERANCE,
+        );
         compared += 1;
     }
-    assert_eq!(compared, fixture.names("grads.").count(), "{name}: gradients of all parameters");
+    assert_eq!(
+        compared,
+        fixture.names("grads.").count(),
+        "{name}: gradients of all parameters"
+    );
 }
 
 /// Keeps the attention weights of each block.
@@ -89,17 +98,31 @@ fn a_probe_sees_pytorchs_attention_weights_and_changes_nothing() {
         let device = Device::flex();
         let (gpt, fixture) = gpt(name, &device);
         let mut seen = Weights::default();
-        fixture.expect("logits", gpt.forward_with(fixture.int("tokens", &device), &mut seen));
+        fixture.expect(
+            "logits",
+            gpt.forward_with(fixture.int("tokens", &device), &mut seen),
+        );
         for (block_idx, weights) in seen.0 {
             let expected = fixture.values(&format!("attention_weights.{block_idx}"));
-            expect_close(&format!("{name}: weights of block {block_idx}"), &weights, expected, TOLERANCE);
+            expect_close(
+                &format!("{name}: weights of block {block_idx}"),
+                &weights,
+                expected,
+                TOLERANCE,
+            );
         }
     }
 }
 
 #[test]
 fn scaled_dot_product_attention_is_pytorchs() {
-    for name in ["unmasked", "masked", "masked_per_head", "causal", "causal_cached"] {
+    for name in [
+        "unmasked",
+        "masked",
+        "masked_per_head",
+        "causal",
+        "causal_cached",
+    ] {
         let device = Device::flex().autodiff();
         let fixture = Fixture::read(&format!("attention/{name}"));
         let input = |name| fixture.float::<4>(name, &device).require_grad();
@@ -108,7 +131,9 @@ fn scaled_dot_product_attention_is_pytorchs() {
         let (output, weights) = scaled_dot_product_attention(q.clone(), k.clone(), v.clone(), mask);
         fixture.expect("output", output.clone());
         fixture.expect("attention_weights", weights);
-        let backward = (output * fixture.float("cotangent", &device)).sum().backward();
+        let backward = (output * fixture.float("cotangent", &device))
+            .sum()
+            .backward();
         for (name, input) in [("grads.q", q), ("grads.k", k), ("grads.v", v)] {
             fixture.expect(name, input.grad(&backward).expect("it has a gradient"));
         }
@@ -130,11 +155,16 @@ fn the_causal_kernel_is_pytorchs() {
 }
 
 fn multi_head(fixture: &Fixture, causal: bool, device: &Device) -> MultiHeadAttention {
-    let config = MultiHeadAttentionConfig { causal, ..MultiHeadAttentionConfig::new(12, 3) };
+    let config = MultiHeadAttentionConfig {
+        causal,
+        ..MultiHeadAttentionConfig::new(12, 3)
+    };
     let mut attention = config.init(device);
     let linear = |name: &str| Linear {
         weight: Param::from_tensor(fixture.float(&format!("weights.{name}.weight"), device)),
-        bias: Some(Param::from_tensor(fixture.float(&format!("weights.{name}.bias"), device))),
+        bias: Some(Param::from_tensor(
+            fixture.float(&format!("weights.{name}.bias"), device),
+        )),
     };
     attention.qkv = linear("qkv");
     attention.output = linear("output");
@@ -157,10 +187,15 @@ fn multi_head_attention_is_pytorchs_causal_bidirectional_and_cross() {
         };
         fixture.expect("output", output.clone());
         fixture.expect("attention_weights", weights);
-        let backward = (output * fixture.float("cotangent", &device)).sum().backward();
+        let backward = (output * fixture.float("cotangent", &device))
+            .sum()
+            .backward();
         fixture.expect("grads.x", x.grad(&backward).expect("it has a gradient"));
         if let Some(context) = context {
-            fixture.expect("grads.context", context.grad(&backward).expect("it has a gradient"));
+            fixture.expect(
+                "grads.context",
+                context.grad(&backward).expect("it has a gradient"),
+            );
         }
         let gradients = Gradients::take(&attention, backward);
         assert_eq!(gradients.iter().count(), 4);
@@ -200,12 +235,16 @@ fn adamw_makes_pytorchs_updates_from_the_same_gradients() {
     let device = Device::flex().autodiff();
     let fixture = Fixture::read("optimizer/adamw");
     let toy = Toy {
-        embedding: Named { weight: Param::from_tensor(fixture.float("initial.weights.embedding.weight", &device)) },
+        embedding: Named {
+            weight: Param::from_tensor(fixture.float("initial.weights.embedding.weight", &device)),
+        },
         linear: Layer {
             weight: Param::from_tensor(fixture.float("initial.weights.linear.weight", &device)),
             bias: Param::from_tensor(fixture.float("initial.weights.linear.bias", &device)),
         },
-        norm: Scale { weight: Param::from_tensor(fixture.float("initial.weights.norm.weight", &device)) },
+        norm: Scale {
+            weight: Param::from_tensor(fixture.float("initial.weights.norm.weight", &device)),
+        },
     };
     let config = OptimizerConfig {
         betas: [0.9, 0.99],
@@ -219,24 +258,42 @@ fn adamw_makes_pytorchs_updates_from_the_same_gradients() {
         let prefix = format!("steps.{step}.grads.");
         let flat = |name: &str| {
             let values = fixture.values(&format!("{prefix}{name}"));
-            (name.to_owned(), Tensor::<1>::from_floats(values, &Device::flex()))
+            (
+                name.to_owned(),
+                Tensor::<1>::from_floats(values, &Device::flex()),
+            )
         };
         let gradients = Gradients::from_named(fixture.names(&prefix).map(flat).collect());
         let norm = gradients.global_norm();
-        expect_close("norm", &host(norm.clone()), &fixture.values("norms")[step..=step], TOLERANCE);
+        expect_close(
+            "norm",
+            &host(norm.clone()),
+            &fixture.values("norms")[step..=step],
+            TOLERANCE,
+        );
         let clipped = gradients.clip(norm, config.grad_clip_norm);
         let learning_rate = f64::from(fixture.values("learning_rates")[step]);
         toy = optimizer.step(toy, clipped, learning_rate, step);
         for (name, weights) in parameters::read(&toy) {
             let expected = fixture.values(&format!("steps.{step}.weights.{name}"));
-            expect_close(&format!("{name} after step {step}"), &weights.values, expected, 2e-6);
+            expect_close(
+                &format!("{name} after step {step}"),
+                &weights.values,
+                expected,
+                2e-6,
+            );
         }
     }
     let state = optimizer.state();
     for moment in ["first_moment", "second_moment"] {
         for name in fixture.names(&format!("final.{moment}.")) {
             let expected = fixture.values(&format!("final.{moment}.{name}"));
-            expect_close(name, &state[&format!("{moment}.{name}")].values, expected, 2e-6);
+            expect_close(
+                name,
+                &state[&format!("{moment}.{name}")].values,
+                expected,
+                2e-6,
+            );
         }
     }
 }

@@ -16,10 +16,20 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
     let kinds = (
         prop_oneof![Just(PositionKind::Learned), Just(PositionKind::Rope)],
         prop_oneof![Just(NormKind::LayerNorm), Just(NormKind::RmsNorm)],
-        prop_oneof![Just(MlpKind::Gelu), Just(MlpKind::Swiglu), Just(MlpKind::ReluSquared)],
+        prop_oneof![
+            Just(MlpKind::Gelu),
+            Just(MlpKind::Swiglu),
+            Just(MlpKind::ReluSquared)
+        ],
     );
     (heads, kinds, any::<[bool; 3]>(), 1..4_usize, 3..9_usize).prop_map(
-        |((n_heads, n_kv_heads), (position, norm, mlp), [bias, qk_norm, tied], half, context_length)| {
+        |(
+            (n_heads, n_kv_heads),
+            (position, norm, mlp),
+            [bias, qk_norm, tied],
+            half,
+            context_length,
+        )| {
             ModelConfig {
                 context_length,
                 d_model: n_heads * half * 2,
@@ -45,7 +55,11 @@ pub fn lively(config: &ModelConfig, seed: u64, device: &Device) -> Gpt {
     let drawn = parameters::read(&gpt);
     let louder = |path: &str| drawn[path].values.iter().map(|x| x * 15.0).collect();
     parameters::assign(gpt, |path, shape| {
-        Some(if shape.len() == 2 { louder(path) } else { drawn[path].values.clone() })
+        Some(if shape.len() == 2 {
+            louder(path)
+        } else {
+            drawn[path].values.clone()
+        })
     })
     .expect("the same parameters")
 }
@@ -55,7 +69,9 @@ fn tensor(tokens: &[i32], device: &Device) -> Tensor<2, Int> {
 }
 
 fn tokens(n: usize, seed: i32) -> Vec<i32> {
-    (0..n as i32).map(|i| (i * 7 + seed * 3 + i * i).rem_euclid(VOCAB_SIZE as i32)).collect()
+    (0..n as i32)
+        .map(|i| (i * 7 + seed * 3 + i * i).rem_euclid(VOCAB_SIZE as i32))
+        .collect()
 }
 
 proptest! {
@@ -125,7 +141,10 @@ fn rows_of_weights_sum_to_one_and_the_future_weighs_nothing() {
     let [b, h, t, s] = weights.dims();
     for (i, weight) in host(weights).into_iter().enumerate() {
         let (query, key) = (i / s % t, i % s);
-        assert!(i < b * h * t * s && (key <= query) == (weight > 0.0), "{query} {key} {weight}");
+        assert!(
+            i < b * h * t * s && (key <= query) == (weight > 0.0),
+            "{query} {key} {weight}"
+        );
     }
 }
 
@@ -139,8 +158,9 @@ fn parameters_have_the_paths_that_checkpoints_use() {
         tie_embeddings: false,
         ..ModelConfig::default()
     };
-    let names: Vec<String> =
-        parameters::shapes(&Gpt::zeros(&config, 7, &Device::flex())).into_keys().collect();
+    let names: Vec<String> = parameters::shapes(&Gpt::zeros(&config, 7, &Device::flex()))
+        .into_keys()
+        .collect();
     let expected = [
         "blocks.0.attention.k_norm.weight",
         "blocks.0.attention.output.bias",
@@ -169,7 +189,10 @@ fn parameters_have_the_paths_that_checkpoints_use() {
 
 #[test]
 fn the_same_seed_draws_the_same_weights_on_every_cpu_backend() {
-    let config = ModelConfig { n_layers: 1, ..ModelConfig::default() };
+    let config = ModelConfig {
+        n_layers: 1,
+        ..ModelConfig::default()
+    };
     let read = |device: &Device| parameters::read(&Gpt::new(&config, 7, 3, device));
     #[allow(deprecated)]
     let ndarray = Device::ndarray();

@@ -66,9 +66,17 @@ impl Place {
         let device = device::open(&config.train.device.parse().expect("a device")).expect("opens");
         let interrupter = Interrupter::new();
         let losses = Arc::new(Mutex::new(Vec::new()));
-        let watcher =
-            Watcher { stop_after, interrupter: interrupter.clone(), losses: losses.clone() };
-        let plan = Plan { config, run_dir: self.path(run), start, device };
+        let watcher = Watcher {
+            stop_after,
+            interrupter: interrupter.clone(),
+            losses: losses.clone(),
+        };
+        let plan = Plan {
+            config,
+            run_dir: self.path(run),
+            start,
+            device,
+        };
         let summary = train(plan, Box::new(watcher), &interrupter)?;
         let losses = losses.lock().expect("nobody panicked").clone();
         Ok((summary, losses))
@@ -110,10 +118,16 @@ impl Observer for Watcher {
 #[test]
 fn a_stopped_and_resumed_run_ends_with_the_same_bytes() {
     let place = Place::new();
-    place.train("whole", place.config(&[]), Start::New, None).expect("trains");
-    let (stopped, _) = place.train("parts", place.config(&[]), Start::New, Some(5)).expect("trains");
+    place
+        .train("whole", place.config(&[]), Start::New, None)
+        .expect("trains");
+    let (stopped, _) = place
+        .train("parts", place.config(&[]), Start::New, Some(5))
+        .expect("trains");
     assert!(stopped.interrupted && stopped.steps == 5 && stopped.val_loss.is_none());
-    let (resumed, _) = place.train("parts", place.config(&[]), Start::Resume, None).expect("trains");
+    let (resumed, _) = place
+        .train("parts", place.config(&[]), Start::Resume, None)
+        .expect("trains");
     assert!(!resumed.interrupted && resumed.steps == 10);
     for file in [
         "checkpoints/step-000010/model.safetensors",
@@ -125,7 +139,10 @@ fn a_stopped_and_resumed_run_ends_with_the_same_bytes() {
         "best",
         "last",
     ] {
-        let (whole, parts) = (place.read(&format!("whole/{file}")), place.read(&format!("parts/{file}")));
+        let (whole, parts) = (
+            place.read(&format!("whole/{file}")),
+            place.read(&format!("parts/{file}")),
+        );
         assert!(whole == parts, "{file} differs");
     }
 }
@@ -133,17 +150,31 @@ fn a_stopped_and_resumed_run_ends_with_the_same_bytes() {
 #[test]
 fn a_run_that_died_goes_on_from_its_last_checkpoint_with_its_logs_cut_back() {
     let place = Place::new();
-    place.train("whole", place.config(&[]), Start::New, None).expect("trains");
+    place
+        .train("whole", place.config(&[]), Start::New, None)
+        .expect("trains");
     let config = place.config(&["train.keep_checkpoints=5"]);
-    place.train("died", config.clone(), Start::New, Some(8)).expect("trains");
+    place
+        .train("died", config.clone(), Start::New, Some(8))
+        .expect("trains");
     // As if the process had been killed between step 6 and 8, in the middle of a line and of a save.
     fs::write(place.path("died/last"), "step-000006\n").expect("written");
-    let half = fs::read_to_string(place.path("died/metrics.jsonl")).expect("read") + "{\"step\":9,\"tr";
+    let half =
+        fs::read_to_string(place.path("died/metrics.jsonl")).expect("read") + "{\"step\":9,\"tr";
     fs::write(place.path("died/metrics.jsonl"), half).expect("written");
     fs::create_dir(place.path("died/checkpoints/.step-000010.partial")).expect("made");
-    place.train("died", config, Start::Resume, None).expect("trains");
-    for file in ["checkpoints/step-000010/model.safetensors", "metrics.jsonl", "samples.txt"] {
-        let (whole, died) = (place.read(&format!("whole/{file}")), place.read(&format!("died/{file}")));
+    place
+        .train("died", config, Start::Resume, None)
+        .expect("trains");
+    for file in [
+        "checkpoints/step-000010/model.safetensors",
+        "metrics.jsonl",
+        "samples.txt",
+    ] {
+        let (whole, died) = (
+            place.read(&format!("whole/{file}")),
+            place.read(&format!("died/{file}")),
+        );
         assert!(whole == died, "{file} differs");
     }
     assert!(!place.path("died/checkpoints/.step-000010.partial").exists());
@@ -153,7 +184,9 @@ fn a_run_that_died_goes_on_from_its_last_checkpoint_with_its_logs_cut_back() {
 fn two_runs_of_one_seed_are_the_same_and_of_two_seeds_are_not() {
     let place = Place::new();
     let weights = |run: &str, overrides: &[&str]| {
-        place.train(run, place.config(overrides), Start::New, None).expect("trains");
+        place
+            .train(run, place.config(overrides), Start::New, None)
+            .expect("trains");
         place.read(&format!("{run}/checkpoints/step-000010/model.safetensors"))
     };
     let one = weights("one", &[]);
@@ -164,31 +197,72 @@ fn two_runs_of_one_seed_are_the_same_and_of_two_seeds_are_not() {
 #[test]
 fn a_run_learns_and_its_summary_adds_up() {
     let place = Place::new();
-    let config = place.config(&["train.max_steps=150", "model.dropout=0.0", "train.eval_interval=50"]);
-    let (summary, losses) = place.train("run", config.clone(), Start::New, None).expect("trains");
+    let config = place.config(&[
+        "train.max_steps=150",
+        "model.dropout=0.0",
+        "train.eval_interval=50",
+    ]);
+    let (summary, losses) = place
+        .train("run", config.clone(), Start::New, None)
+        .expect("trains");
     assert_eq!(losses.len(), 150);
-    assert!(losses[0] > 3.0 && losses[149] < 1.5, "from {} to {}", losses[0], losses[149]);
+    assert!(
+        losses[0] > 3.0 && losses[149] < 1.5,
+        "from {} to {}",
+        losses[0],
+        losses[149]
+    );
     assert_eq!(summary.tokens, 150 * 4 * 16);
-    assert!(summary.best_val_loss <= summary.val_loss && summary.val_loss < Some(1.6), "{summary:?}");
+    assert!(
+        summary.best_val_loss <= summary.val_loss && summary.val_loss < Some(1.6),
+        "{summary:?}"
+    );
     assert!(summary.train_s > 0.0 && summary.train_s < summary.wall_s);
     let run = RunDir::open(&place.path("run")).expect("a run");
     assert_eq!(run.config().expect("its config"), config);
-    assert_eq!(run.checkpoint(summary.best_step.expect("evaluated")), run.best().expect("a best"));
-    let kept = fs::read_dir(place.path("run/checkpoints")).expect("read").count();
-    assert!((2..=3).contains(&kept), "{kept} checkpoints are kept, not the last two and the best");
+    assert_eq!(
+        run.checkpoint(summary.best_step.expect("evaluated")),
+        run.best().expect("a best")
+    );
+    let kept = fs::read_dir(place.path("run/checkpoints"))
+        .expect("read")
+        .count();
+    assert!(
+        (2..=3).contains(&kept),
+        "{kept} checkpoints are kept, not the last two and the best"
+    );
 }
 
 #[test]
 fn a_loss_that_is_not_finite_names_its_step_and_leaves_the_last_good_checkpoint() {
     let place = Place::new();
-    let config = place.config(&["optimizer.learning_rate=1e30", "train.checkpoint_interval=1"]);
-    let error = place.train("run", config, Start::New, None).expect_err("it cannot go well");
-    let TrainError::NotFinite { step, .. } = error else { panic!("{error}") };
-    assert!(step >= 2, "the first step's loss is that of the initial weights");
-    let last = RunDir::open(&place.path("run")).expect("a run").last().expect("a checkpoint");
+    let config = place.config(&[
+        "optimizer.learning_rate=1e30",
+        "train.checkpoint_interval=1",
+    ]);
+    let error = place
+        .train("run", config, Start::New, None)
+        .expect_err("it cannot go well");
+    let TrainError::NotFinite { step, .. } = error else {
+        panic!("{error}")
+    };
+    assert!(
+        step >= 2,
+        "the first step's loss is that of the initial weights"
+    );
+    let last = RunDir::open(&place.path("run"))
+        .expect("a run")
+        .last()
+        .expect("a checkpoint");
     let saved = tinderbox::checkpoint::Saved::read(&last).expect("whole");
     assert!(saved.state.step < step);
-    assert!(saved.model.values().flat_map(|tensor| &tensor.values).all(|value| value.is_finite()));
+    assert!(
+        saved
+            .model
+            .values()
+            .flat_map(|tensor| &tensor.values)
+            .all(|value| value.is_finite())
+    );
 }
 
 #[test]
@@ -198,26 +272,44 @@ fn a_run_is_never_silently_replaced() {
     train(Start::New).expect("trains");
     let before = place.read("run/checkpoints/step-000002/state.json");
     let error = train(Start::New).expect_err("a run is there").to_string();
-    assert!(error.contains("--resume") && error.contains("--overwrite"), "{error}");
+    assert!(
+        error.contains("--resume") && error.contains("--overwrite"),
+        "{error}"
+    );
     assert_eq!(before, place.read("run/checkpoints/step-000002/state.json"));
-    assert!(matches!(train(Start::Resume), Err(TrainError::AlreadyDone { step: 2, .. })));
+    assert!(matches!(
+        train(Start::Resume),
+        Err(TrainError::AlreadyDone { step: 2, .. })
+    ));
     train(Start::Overwrite).expect("trains");
     fs::create_dir(place.path("mine")).expect("made");
     fs::write(place.path("mine/thesis.txt"), "years of work").expect("written");
-    place.train("mine", place.config(&[]), Start::Overwrite, None).expect_err("not a run");
+    place
+        .train("mine", place.config(&[]), Start::Overwrite, None)
+        .expect_err("not a run");
     assert_eq!(place.read("mine/thesis.txt"), b"years of work");
 }
 
 #[test]
 fn a_run_does_not_go_on_as_another_model() {
     let place = Place::new();
-    place.train("run", place.config(&[]), Start::New, Some(2)).expect("trains");
+    place
+        .train("run", place.config(&[]), Start::New, Some(2))
+        .expect("trains");
     let other = place.config(&["model.d_model=32", "train.seed=9"]);
-    let error = place.train("run", other, Start::Resume, None).expect_err("another model").to_string();
-    assert!(error.contains("model.d_model was 16 and is now 32"), "{error}");
+    let error = place
+        .train("run", other, Start::Resume, None)
+        .expect_err("another model")
+        .to_string();
+    assert!(
+        error.contains("model.d_model was 16 and is now 32"),
+        "{error}"
+    );
     assert!(error.contains("train.seed"), "{error}");
     let longer = place.config(&["train.max_steps=12"]);
-    place.train("run", longer, Start::Resume, None).expect("a longer run is the same model");
+    place
+        .train("run", longer, Start::Resume, None)
+        .expect("a longer run is the same model");
 }
 
 #[test]
@@ -244,7 +336,12 @@ fn trainer(config: &Config) -> Trainer {
     let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length);
     let corpus = corpus.expect("a corpus");
     let device = Device::flex().autodiff();
-    let gpt = Gpt::new(&config.model, corpus.tokenizer.vocab_size(), config.train.seed, &device);
+    let gpt = Gpt::new(
+        &config.model,
+        corpus.tokenizer.vocab_size(),
+        config.train.seed,
+        &device,
+    );
     Trainer::new(gpt, config, corpus.train)
 }
 
@@ -263,8 +360,14 @@ fn only_matrices_decay() {
         trainer.step();
     }
     let [matrix_after, scale_after] = norms(&trainer);
-    assert!(matrix_after < 0.6 * matrix_before, "{matrix_after} of {matrix_before}");
-    assert!(scale_after > 0.95 * scale_before, "{scale_after} of {scale_before}");
+    assert!(
+        matrix_after < 0.6 * matrix_before,
+        "{matrix_after} of {matrix_before}"
+    );
+    assert!(
+        scale_after > 0.95 * scale_before,
+        "{scale_after} of {scale_before}"
+    );
 }
 
 #[test]
@@ -277,10 +380,16 @@ fn training_stops_early_when_nothing_gets_better() {
         "optimizer.learning_rate=0.5",
         "schedule.kind=constant",
     ]);
-    let (summary, _) = place.train("run", config, Start::New, None).expect("trains");
+    let (summary, _) = place
+        .train("run", config, Start::New, None)
+        .expect("trains");
     assert!(summary.steps < 500 && !summary.interrupted, "{summary:?}");
     let best = summary.best_step.expect("evaluated");
-    assert_eq!(summary.steps, best.max(2) + 4, "two evaluations after the best one");
+    assert_eq!(
+        summary.steps,
+        best.max(2) + 4,
+        "two evaluations after the best one"
+    );
 }
 
 /// A change that should not change numbers must keep these, the first losses of a fixed run.
@@ -288,7 +397,9 @@ fn training_stops_early_when_nothing_gets_better() {
 fn the_golden_losses_of_a_fixed_run() {
     let place = Place::new();
     let config = place.config(&["train.max_steps=8"]);
-    let (_, losses) = place.train("run", config, Start::New, None).expect("trains");
+    let (_, losses) = place
+        .train("run", config, Start::New, None)
+        .expect("trains");
     let golden = [0.0; 8];
     expect_close("losses", &losses, &golden, 2e-4);
 }
@@ -301,7 +412,10 @@ fn a_text_in_memory_trains_like_one_on_the_disk() {
     let corpus = corpus.expect("a corpus");
     let mut ids = vec![0; corpus.train.len()];
     corpus.train.read(0, &mut ids);
-    let ids: Vec<u32> = ids.into_iter().map(|id| u32::try_from(id).expect("an id")).collect();
+    let ids: Vec<u32> = ids
+        .into_iter()
+        .map(|id| u32::try_from(id).expect("an id"))
+        .collect();
     let tokens = Tokens::from_ids(&ids, corpus.train.bytes());
     let device = Device::flex().autodiff();
     let gpt = || Gpt::new(&config.model, corpus.tokenizer.vocab_size(), 1, &device);
@@ -311,5 +425,9 @@ fn a_text_in_memory_trains_like_one_on_the_disk() {
         trainer.saved(Default::default()).model
     };
     assert_eq!(weights(tokens), weights(corpus.train.clone()));
-    assert_ne!(parameters::read(&gpt()), weights(corpus.train), "a step changes weights");
+    assert_ne!(
+        parameters::read(&gpt()),
+        weights(corpus.train),
+        "a step changes weights"
+    );
 }
