@@ -42,6 +42,7 @@ fn twenty_steps_like_flex(name: &str) {
         let overrides = [
             &format!("train.device={name}"),
             "train.max_steps=20",
+            "train.log_interval=1",
             "model.dropout=0.0",
             "train.eval_interval=0",
             "train.sample_tokens=0",
