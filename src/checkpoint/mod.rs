@@ -9,7 +9,7 @@ mod run_dir;
 mod saved;
 mod tensors;
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 pub use files::write_atomically;
@@ -25,16 +25,18 @@ use crate::tokenizer::TokenizerError;
 pub enum CheckpointError {
     /// A new run would fall on an old one.
     #[error(
-        "`{0}` holds a run already; continue it with --resume, replace it with --overwrite, or choose another place with --run-dir"
+        "`{0}` holds a run already\n  hint: continue it with --resume, replace it with --overwrite, \
+         or choose another place with --run-dir"
     )]
     Exists(PathBuf),
     /// A directory that is not a run's is in the way.
     #[error(
-        "`{0}` is not empty and not a run, so nothing is written there; choose another --run-dir"
+        "`{0}` is not empty and not a run, so nothing is written there\n  hint: choose another place \
+         with --run-dir"
     )]
     Foreign(PathBuf),
     /// There is nothing at the path.
-    #[error("there is no run at `{path}`; {hint}")]
+    #[error("there is no run at `{path}`\n  hint: {hint}")]
     NotFound {
         /// Where a run was looked for.
         path: PathBuf,
@@ -43,16 +45,18 @@ pub enum CheckpointError {
     },
     /// The path is there, but no run.
     #[error(
-        "`{0}` is not a run: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`"
+        "`{0}` is not a run\n  hint: name a run directory, its `best` or `last`, or one of its \
+         `checkpoints/step-N`"
     )]
     NotARun(PathBuf),
     /// The run has not saved anything yet.
     #[error(
-        "the run `{0}` has no checkpoint yet; let it train until its first evaluation or checkpoint"
+        "the run `{0}` has no checkpoint yet\n  hint: its first evaluation or checkpoint_interval saves \
+         one; a run that ended before begins anew with --overwrite"
     )]
     NoCheckpoint(PathBuf),
     /// A file of the run cannot be read.
-    #[error("cannot read `{path}`")]
+    #[error("cannot read `{path}`: {source}\n  hint: {}", read_hint(source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -60,7 +64,7 @@ pub enum CheckpointError {
         source: io::Error,
     },
     /// A file of the run cannot be written.
-    #[error("cannot write `{path}`; is the disk full? What was saved before is still there")]
+    #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source))]
     Write {
         /// The file.
         path: PathBuf,
@@ -69,7 +73,8 @@ pub enum CheckpointError {
     },
     /// A file holds something else than it should.
     #[error(
-        "`{path}` is damaged or of another version: {reason}; use another checkpoint of the run"
+        "`{path}` is damaged or of another version: {reason}\n  hint: use another of the run's \
+         `checkpoints/step-N`; to resume from it, write its name into the file `last`"
     )]
     Damaged {
         /// The file.
@@ -78,7 +83,10 @@ pub enum CheckpointError {
         reason: String,
     },
     /// The weights are not those of the run's model.
-    #[error("the weights in `{path}` do not fit the run's config.toml")]
+    #[error(
+        "the weights in `{path}` do not fit the run's config.toml: {source}\n  hint: put the config.toml \
+         back that the run began with"
+    )]
     Misfit {
         /// The file.
         path: PathBuf,
@@ -86,9 +94,31 @@ pub enum CheckpointError {
         source: AssignError,
     },
     /// The run's own config cannot be used.
-    #[error("cannot use the run's configuration")]
+    #[error(transparent)]
     Config(#[from] ConfigError),
     /// The run's own tokenizer cannot be used.
-    #[error("cannot use the run's tokenizer")]
+    #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+}
+
+fn read_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::NotFound => "a part of the run is gone; use another of its `checkpoints/step-N`",
+        ErrorKind::NotADirectory => "a run is kept in a folder; name one, or one that can be made",
+        _ => "check that you may read it",
+    }
+}
+
+/// What helps where a file of a run could not be written.
+pub(crate) fn write_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "make room on the disk; what was saved before is whole, and --resume goes on from there"
+        }
+        ErrorKind::NotFound
+        | ErrorKind::NotADirectory
+        | ErrorKind::PermissionDenied
+        | ErrorKind::ReadOnlyFilesystem => "choose a place that you may write to with --run-dir",
+        _ => "what was saved before is whole, and --resume goes on from there",
+    }
 }

@@ -74,7 +74,8 @@ impl RunDir {
             let path = path.to_owned();
             move |source| CheckpointError::Write { path, source }
         };
-        for name in CONTENTS {
+        // A directory in which this ends halfway still counts as a run's: its config goes last and comes first.
+        for name in CONTENTS.into_iter().filter(|name| *name != CONFIG) {
             let path = root.join(name);
             if path.is_dir() {
                 fs::remove_dir_all(&path).map_err(failed(&path))?;
@@ -82,13 +83,14 @@ impl RunDir {
                 fs::remove_file(&path).map_err(failed(&path))?;
             }
         }
-        let checkpoints = root.join(CHECKPOINTS);
-        fs::create_dir_all(&checkpoints).map_err(failed(&checkpoints))?;
+        fs::create_dir_all(root).map_err(failed(root))?;
         let run = Self {
             root: root.to_owned(),
         };
-        write_atomically(&root.join(TOKENIZER), tokenizer.to_json().as_bytes())?;
         run.write_config(config)?;
+        write_atomically(&root.join(TOKENIZER), tokenizer.to_json().as_bytes())?;
+        let checkpoints = root.join(CHECKPOINTS);
+        fs::create_dir_all(&checkpoints).map_err(failed(&checkpoints))?;
         Ok(run)
     }
 
@@ -289,17 +291,16 @@ pub fn locate(path: &Path) -> Result<Located, CheckpointError> {
         }?;
         return Ok(Located { run, checkpoint });
     }
-    if step_of(path).is_some()
+    if let Some(step) = step_of(path)
         && let Some(root) = path.parent().and_then(Path::parent)
     {
         let run = RunDir::open(root)?;
-        if path.is_dir() {
-            return Ok(Located {
-                run,
-                checkpoint: path.to_owned(),
-            });
-        }
-        return Err(not_found(path));
+        let written_out = run.checkpoint(step); // `step-500` means `step-000500`
+        let places = [path.to_owned(), written_out];
+        return match places.into_iter().find(|place| place.is_dir()) {
+            Some(checkpoint) => Ok(Located { run, checkpoint }),
+            None => Err(not_found(path)),
+        };
     }
     let run = RunDir::open(path)?;
     let checkpoint = run.best()?;
@@ -324,7 +325,7 @@ fn not_found(path: &Path) -> CheckpointError {
         (!names.is_empty()).then(|| names.join(", "))
     });
     let hint = match siblings {
-        Some(names) => format!("there is {names}"),
+        Some(names) => format!("found there: {names}"),
         None => "train one with `tinderbox train CONFIG`".to_owned(),
     };
     CheckpointError::NotFound {

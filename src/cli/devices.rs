@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use crate::device::{self, AdapterKind, Backend, DeviceListing, DeviceSpec};
 use serde::Serialize;
+
+use super::note;
+use crate::device::{self, AdapterKind, Backend, DeviceListing, DeviceSpec};
 
 /// What `tinderbox devices` is asked for.
 #[derive(Debug, clap::Args)]
@@ -47,12 +49,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         writeln!(
             stdout,
             "{name:<4}  takes {}",
-            device.as_deref().unwrap_or("nothing: none is there")
+            device.as_deref().unwrap_or("nothing: there is none")
         )?;
     }
     if !has_gpu(&report.devices) {
-        eprintln!(
-            "hint: no GPU was found. If this machine has one, install its driver; training on the CPU works without."
+        note(
+            "hint: no GPU was found; if there is one, install its driver. The CPU can do everything too.",
         );
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! `tinderbox eval`: how well a trained model predicts a text.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -46,6 +47,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let cannot = || format!("cannot evaluate `{}`", path.display());
         let text = fs::read(path).with_context(cannot)?;
         let ids = opened.tokenizer.encode_bytes(&text).with_context(cannot)?;
+        if ids.len() < 2 {
+            bail!(
+                "{}: it has {} tokens, and at least 2 are needed to predict one",
+                cannot(),
+                ids.len()
+            );
+        }
         ("text", Tokens::from_ids(&ids, text.len() as u64))
     } else {
         let tokenizer = opened.tokenizer.clone();
@@ -55,13 +63,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             Split::Val => ("val", corpus.val),
         }
     };
-    if tokens.len() < 2 {
-        bail!(
-            "the text has {} tokens; at least 2 are needed to predict one",
-            tokens.len()
-        );
-    }
     let loss = evaluate::full(&opened.model, &tokens, config.train.batch_size);
+    let mut stdout = io::stdout().lock();
     if args.json {
         let object = json!({
             "split": name,
@@ -71,14 +74,22 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             "bits_per_token": loss.bits_per_token(),
             "bits_per_byte": loss.bits_per_byte(&tokens),
         });
-        println!("{object}");
+        writeln!(stdout, "{object}")?;
     } else {
-        println!("split           {name}");
-        println!("tokens          {}", loss.tokens);
-        println!("loss            {:.4} nats per token", loss.nats_per_token);
-        println!("perplexity      {:.4}", loss.perplexity());
-        println!("bits per token  {:.4}", loss.bits_per_token());
-        println!("bits per byte   {:.4}", loss.bits_per_byte(&tokens));
+        writeln!(
+            stdout,
+            "split           {name}\n\
+             tokens          {}\n\
+             loss            {:.4} nats per token\n\
+             perplexity      {:.4}\n\
+             bits per token  {:.4}\n\
+             bits per byte   {:.4}",
+            loss.tokens,
+            loss.nats_per_token,
+            loss.perplexity(),
+            loss.bits_per_token(),
+            loss.bits_per_byte(&tokens),
+        )?;
     }
     Ok(())
 }

@@ -17,22 +17,27 @@ pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
     /// What the text begins with [default: the run's train.sample_prompt]
-    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_file")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        conflicts_with = "prompt_file"
+    )]
     prompt: Option<String>,
     /// A file with what the text begins with
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
     /// The most tokens to write after the prompt [default: generate.max_new_tokens, as for all below]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_new_tokens: Option<usize>,
     /// How many texts to write, separated by a line `---`
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     num_samples: Option<usize>,
     /// Below 1 is safer, above 1 wilder, 0 always takes the likeliest token
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     temperature: Option<f64>,
     /// Draw only from the N likeliest tokens; 0: from all
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     top_k: Option<usize>,
     /// Draw only from the likeliest tokens that together have this probability, in (0, 1]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
@@ -44,10 +49,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     repetition_penalty: Option<f64>,
     /// End before this text would come; may be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     /// The same seed writes the same text
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]

@@ -8,7 +8,8 @@ mod generate;
 mod progress;
 mod train;
 
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -59,9 +60,14 @@ pub fn main() -> ExitCode {
         if is_broken_pipe(&error) {
             return DONE; // whoever read the output had enough of it
         }
-        eprintln!("{}", describe(&error));
+        note(describe(&error));
         FAILED
     }))
+}
+
+/// Writes a line to standard error. That nobody reads there any more is no reason to stop what is done.
+fn note(line: impl Display) {
+    writeln!(io::stderr(), "{line}").ok();
 }
 
 /// The error and its causes, each once: some messages quote their cause themselves.
@@ -70,10 +76,17 @@ fn describe(error: &anyhow::Error) -> String {
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
         if !text.contains(&cause) {
-            text.push_str("\n  cause: ");
+            // What follows a hint would read as a part of it.
+            let link = if text.contains('\n') {
+                "\n  cause: "
+            } else {
+                ": "
+            };
+            text.push_str(link);
             text.push_str(&cause);
         }
     }
+    text.truncate(text.trim_end().len());
     text
 }
 
@@ -84,6 +97,24 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     io_errors
         .into_iter()
         .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// How this program was called, for commands that a user can paste.
+fn program() -> String {
+    std::env::args_os().next().map_or_else(
+        || "tinderbox".to_owned(),
+        |name| quoted(&name.to_string_lossy()),
+    )
+}
+
+/// A word as one types it in a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 /// A trained model with what belongs to it.
@@ -110,4 +141,43 @@ fn open_model(run: &Path, spec: Option<&DeviceSpec>) -> anyhow::Result<OpenModel
         tokenizer,
         model,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn words_that_a_shell_would_change_are_quoted() {
+        assert_eq!(quoted("train.max_steps=3000"), "train.max_steps=3000");
+        assert_eq!(quoted("my runs/one"), "'my runs/one'");
+        assert_eq!(
+            quoted("generate.stop=[\"it's\"]"),
+            r#"'generate.stop=["it'\''s"]'"#
+        );
+        assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn a_cause_is_said_once_and_not_within_a_hint() {
+        let cause = || io::Error::other("no luck");
+        let plain = anyhow::Error::from(cause()).context("cannot read `a`");
+        assert_eq!(describe(&plain), "error: cannot read `a`: no luck");
+        let quoting = anyhow::Error::from(cause()).context("cannot read `a`: no luck\n  hint: try");
+        assert_eq!(
+            describe(&quoting),
+            "error: cannot read `a`: no luck\n  hint: try"
+        );
+        let hinting = anyhow::Error::from(cause()).context("cannot read `a`\n  hint: try");
+        assert_eq!(
+            describe(&hinting),
+            "error: cannot read `a`\n  hint: try\n  cause: no luck"
+        );
+        assert_eq!(
+            describe(&anyhow!("a line of its own\n")),
+            "error: a line of its own"
+        );
+    }
 }

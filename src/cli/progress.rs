@@ -1,17 +1,22 @@
 //! What a run shows: a bar on a terminal, plain lines elsewhere, and the same lines in its `train.log`.
 
 use std::fs::{File, OpenOptions};
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::note;
 use crate::train::{Evaluation, Event, Logged, Observer, Started, Summary};
 
 /// The bar with the loss and the speed in its message.
-const BAR: &str = "{bar:30} {pos}/{len}  {msg}  {eta} left";
+const BAR: &str = "{bar:30} step {pos}/{len}  {msg}  {eta} left";
+
+/// How to stop when only the last evaluation is left.
+const STOP_LAST_EVALUATION: &str =
+    "all is saved; press Ctrl-C again to stop without the last evaluation";
 
 /// Shows a run while it goes on.
 #[derive(Clone)]
@@ -23,7 +28,12 @@ struct Screen {
     max_steps: usize,
     tokens_per_step: usize,
     began: Instant,
+    /// Steps made by this process.
     steps: usize,
+    /// Whether the last evaluation runs, when nothing is left to save.
+    is_last_evaluation: bool,
+    /// Whether someone wished to stop.
+    is_stopping: bool,
 }
 
 /// Hands what happens in a run to the screen.
@@ -32,12 +42,14 @@ struct ScreenObserver(Progress);
 impl Progress {
     pub(super) fn new() -> Self {
         Self(Arc::new(Mutex::new(Screen {
-            bar: std::io::stderr().is_terminal().then(ProgressBar::hidden),
+            bar: io::stderr().is_terminal().then(ProgressBar::hidden),
             log: None,
             max_steps: 0,
             tokens_per_step: 0,
             began: Instant::now(),
             steps: 0,
+            is_last_evaluation: false,
+            is_stopping: false,
         })))
     }
 
@@ -46,9 +58,29 @@ impl Progress {
         ScreenObserver(self.clone())
     }
 
-    /// Says how the run ended; `resume` is the command that goes on.
-    pub(super) fn finish(&self, summary: &Summary, resume: &str) {
-        self.with(|screen| screen.finish(summary, resume));
+    /// Says how the run ended; `next` is the command to go on with.
+    pub(super) fn finish(&self, summary: &Summary, next: &str) {
+        self.with(|screen| screen.finish(summary, next));
+    }
+
+    /// Clears the screen for an error, and keeps it in the log.
+    pub(super) fn failed(&self, error: &str) {
+        self.with(|screen| {
+            screen.clear_bar();
+            screen.keep(error);
+        });
+    }
+
+    /// Says that a wish to stop was heard.
+    pub(super) fn stopping(&self) {
+        self.with(|screen| {
+            screen.is_stopping = true;
+            screen.show_line(if screen.is_last_evaluation {
+                STOP_LAST_EVALUATION
+            } else {
+                "stopping after this step; press Ctrl-C again to stop at once without saving"
+            });
+        });
     }
 
     fn with(&self, f: impl FnOnce(&mut Screen)) {
@@ -70,18 +102,19 @@ impl Screen {
             Event::Logged(logged) => self.logged(logged),
             Event::Evaluated(evaluation) => self.evaluated(evaluation),
             Event::Sampled { text, .. } => {
-                let indented: String = text.lines().map(|line| format!("\n    | {line}")).collect();
-                self.line(&format!("sample:{indented}"));
+                self.line(&format!("sample:{}", quotation(text)));
             }
             Event::Saved { path, is_best } => {
                 let best = if *is_best { " (best)" } else { "" };
                 self.line(&format!("saved `{}`{best}", path.display()));
             }
             Event::FinalEvaluation => {
-                if let Some(bar) = self.bar.take() {
-                    bar.finish_and_clear();
-                }
+                self.clear_bar();
+                self.is_last_evaluation = true;
                 self.line("evaluating the whole validation split ...");
+                if self.is_stopping {
+                    self.show_line(STOP_LAST_EVALUATION);
+                }
             }
             Event::StoppedEarly { evaluations, .. } => {
                 self.line(&format!(
@@ -101,18 +134,23 @@ impl Screen {
         } else {
             "training"
         };
+        let after = if started.resumed {
+            format!(", after step {}", started.step)
+        } else {
+            String::new()
+        };
         self.line(&format!(
-            "{verb} `{}` on {}: {} parameters, {} training and {} validation tokens, vocabulary of {}",
+            "{verb} `{}` on {}{after}",
             started.run_dir.display(),
             started.device,
+        ));
+        self.line(&format!(
+            "{} parameters; {} training and {} validation tokens; vocabulary of {}",
             grouped(started.parameters),
             grouped(started.train_tokens),
             grouped(started.val_tokens),
             started.vocab_size,
         ));
-        if started.resumed {
-            self.line(&format!("going on after step {}", started.step));
-        }
         if self.bar.is_some() {
             let bar = ProgressBar::new(started.max_steps as u64);
             let style = ProgressStyle::with_template(BAR).expect("a valid template");
@@ -146,7 +184,7 @@ impl Screen {
         );
         self.keep(&line);
         if self.bar.is_none() {
-            eprintln!("{line}");
+            note(line);
         }
     }
 
@@ -164,21 +202,26 @@ impl Screen {
         ));
     }
 
-    fn finish(&mut self, summary: &Summary, resume: &str) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
-        let run = summary.run_dir.display();
+    fn finish(&mut self, summary: &Summary, next: &str) {
+        self.clear_bar();
         if summary.interrupted {
+            let run = summary.run_dir.display();
             self.line(&format!(
-                "interrupted after step {} of {}; all is saved in `{run}`. Go on with\n    {resume}",
+                "interrupted after step {} of {}; all is saved in `{run}`. Go on with\n    {next}",
                 summary.steps, self.max_steps
             ));
             return;
         }
         self.line(&format!(
-            "done: {} steps in {:.0} s ({:.0} tokens/s)",
-            summary.steps, summary.wall_s, summary.tokens_per_s
+            "done: {}{} steps in {}, {:.0} tokens/s",
+            self.steps,
+            if self.steps < summary.steps {
+                " more"
+            } else {
+                ""
+            },
+            duration(summary.wall_s),
+            summary.tokens_per_s
         ));
         if let (Some(last), Some(best), Some(step), Some(bits)) = (
             summary.val_loss,
@@ -187,13 +230,11 @@ impl Screen {
             summary.val_bits_per_byte,
         ) {
             self.line(&format!(
-                "loss on the whole validation split: {last:.4} nats per token, {bits:.4} bits per byte; \
-                 best checkpoint: {best:.4}, of step {step}"
+                "val loss {last:.4} nats per token, {bits:.4} bits per byte, over the whole split\n\
+                 best checkpoint: step {step}, val loss {best:.4}"
             ));
         }
-        self.line(&format!(
-            "write with it:\n    tinderbox generate {run} --prompt \"...\""
-        ));
+        self.line(&format!("write with it:\n    {next}"));
     }
 
     /// `step  500/2000`
@@ -205,9 +246,19 @@ impl Screen {
     /// Shows a line above the bar, and keeps it in the log.
     fn line(&mut self, line: &str) {
         self.keep(line);
+        self.show_line(line);
+    }
+
+    fn show_line(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.suspend(|| note(line)),
+            None => note(line),
+        }
+    }
+
+    fn clear_bar(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
         }
     }
 
@@ -215,7 +266,9 @@ impl Screen {
         let Some(log) = &mut self.log else { return };
         if let Err(error) = writeln!(log, "{line}") {
             self.log = None; // say it once; what matters is in the checkpoints and the metrics
-            eprintln!("warning: cannot write train.log any more: {error}");
+            self.show_line(&format!(
+                "warning: cannot write train.log any more: {error}"
+            ));
         }
     }
 
@@ -223,8 +276,52 @@ impl Screen {
         let path = run_dir.join("train.log");
         match OpenOptions::new().create(true).append(true).open(&path) {
             Ok(log) => self.log = Some(log),
-            Err(error) => eprintln!("warning: cannot write `{}`: {error}", path.display()),
+            Err(error) => {
+                self.show_line(&format!(
+                    "warning: cannot write `{}`: {error}",
+                    path.display()
+                ));
+            }
         }
+    }
+}
+
+/// What a model wrote, each line indented on a line of its own, without the blank ones around it.
+///
+/// An untrained model may write bytes that would switch a terminal to another character set.
+fn quotation(text: &str) -> String {
+    let visible = |c: char| match c {
+        '\t' => c,
+        _ if c.is_control() => char::REPLACEMENT_CHARACTER,
+        _ => c,
+    };
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| line.trim_end().chars().map(visible).collect())
+        .collect();
+    let is_written = |line: &String| !line.is_empty();
+    let first = lines.iter().position(is_written).unwrap_or(0);
+    let last = lines.iter().rposition(is_written).unwrap_or(0);
+    lines
+        .iter()
+        .take(last + 1)
+        .skip(first)
+        .map(|line| format!("\n    {}", format!("| {line}").trim_end()))
+        .collect()
+}
+
+/// A time to read: `8.1 s`, `2 min 5 s`, `1 h 20 min`.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a run takes fewer than 2^64 seconds, and not fewer than 0"
+)]
+fn duration(s: f64) -> String {
+    let whole = s.round() as u64;
+    match whole {
+        0..60 => format!("{s:.1} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
     }
 }
 
@@ -242,12 +339,34 @@ fn grouped(n: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::grouped;
+    use super::{duration, grouped, quotation};
 
     #[test]
     fn thousands_stand_apart() {
         assert_eq!(grouped(7), "7");
         assert_eq!(grouped(804_096), "804,096");
         assert_eq!(grouped(1_115_394), "1,115,394");
+    }
+
+    #[test]
+    fn times_are_read_at_a_glance() {
+        assert_eq!(duration(0.04), "0.0 s");
+        assert_eq!(duration(8.14), "8.1 s");
+        assert_eq!(duration(59.96), "1 min 0 s");
+        assert_eq!(duration(125.4), "2 min 5 s");
+        assert_eq!(duration(4800.0), "1 h 20 min");
+    }
+
+    #[test]
+    fn a_sample_shows_what_was_written_and_nothing_that_changes_a_terminal() {
+        assert_eq!(
+            quotation("\nThe cat \n\nsat.\r\n\n"),
+            "\n    | The cat\n    |\n    | sat."
+        );
+        assert_eq!(
+            quotation("a\u{1b}[31mb\tc\u{e}"),
+            "\n    | a\u{fffd}[31mb\tc\u{fffd}"
+        );
+        assert_eq!(quotation("\n"), "\n    |");
     }
 }

@@ -1,14 +1,15 @@
 //! `tinderbox train`: a config file becomes a run directory.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
 use super::progress::Progress;
-use super::{DONE, INTERRUPTED};
+use super::{DONE, INTERRUPTED, describe, program, quoted};
 use crate::config::Config;
 use crate::device::{self, DeviceSpec};
-use crate::train::{self, Interrupter, Plan, Start};
+use crate::train::{self, Interrupter, Plan, Start, Summary};
 
 /// Train a model as a config file says
 #[derive(Debug, clap::Args)]
@@ -54,19 +55,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         .run_dir
         .clone()
         .unwrap_or_else(|| default_run_dir(&args.config));
-    let interrupter = stop_on_ctrl_c()?;
     let progress = Progress::new();
+    let interrupter = stop_on_ctrl_c(progress.clone())?;
     let plan = Plan {
         config,
         run_dir,
         start,
         device,
     };
-    let summary = train::train(plan, Box::new(progress.observer()), &interrupter)?;
-    let resume = format!("tinderbox train {} --resume", resume_arguments(args));
-    progress.finish(&summary, &resume);
+    let summary = train::train(plan, Box::new(progress.observer()), &interrupter)
+        .map_err(anyhow::Error::from)
+        .inspect_err(|error| progress.failed(&describe(error)))?;
+    progress.finish(&summary, &next_command(args, &summary));
     if args.json {
-        println!("{}", serde_json::to_string(&summary)?);
+        writeln!(io::stdout(), "{}", serde_json::to_string(&summary)?)?;
     }
     Ok(if summary.interrupted {
         INTERRUPTED
@@ -80,38 +82,38 @@ fn default_run_dir(config: &Path) -> PathBuf {
     Path::new("runs").join(config.file_stem().unwrap_or_else(|| config.as_os_str()))
 }
 
-/// The arguments under which this run goes on, as one would type them.
-fn resume_arguments(args: &Args) -> String {
-    let quoted = |text: &str| match text.contains(char::is_whitespace) {
-        true => format!("'{text}'"),
-        false => text.to_owned(),
-    };
-    let mut words = vec![quoted(&args.config.to_string_lossy())];
-    words.extend(
-        args.overrides
-            .iter()
-            .map(|set| format!("--set {}", quoted(set))),
-    );
-    words.extend(
-        args.device
-            .as_ref()
-            .map(|device| format!("--device {device}")),
-    );
-    let run_dir = args.run_dir.as_ref();
-    words.extend(run_dir.map(|dir| format!("--run-dir {}", quoted(&dir.to_string_lossy()))));
+/// What a user may want to type next: to go on, or to see what the model writes.
+fn next_command(args: &Args, summary: &Summary) -> String {
+    let run_dir = quoted(&summary.run_dir.to_string_lossy());
+    if !summary.interrupted {
+        return format!("{} generate {run_dir} --prompt \"...\"", program());
+    }
+    let mut words = vec![
+        program(),
+        "train".to_owned(),
+        quoted(&args.config.to_string_lossy()),
+    ];
+    let overrides = args.overrides.iter();
+    words.extend(overrides.map(|set| format!("--set {}", quoted(set))));
+    let device = args.device.as_ref();
+    words.extend(device.map(|device| format!("--device {device}")));
+    if args.run_dir.is_some() {
+        words.push(format!("--run-dir {run_dir}"));
+    }
+    words.push("--resume".to_owned());
     words.join(" ")
 }
 
 /// The first Ctrl-C lets the step end and the run be saved; a second one does not wait for that.
-fn stop_on_ctrl_c() -> anyhow::Result<Interrupter> {
+fn stop_on_ctrl_c(progress: Progress) -> anyhow::Result<Interrupter> {
     let interrupter = Interrupter::new();
     let stopping = interrupter.clone();
     ctrlc::set_handler(move || {
         if stopping.should_stop() {
             std::process::exit(i32::from(INTERRUPTED));
         }
-        eprintln!("\nstopping after this step; press Ctrl-C again to stop at once without saving");
         stopping.stop(Some("interrupted"));
+        progress.stopping();
     })
     .context("cannot listen for Ctrl-C")?;
     Ok(interrupter)

@@ -28,7 +28,7 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The file is not TOML. The source says where, with line and column.
-    #[error("`{}` is not valid TOML: {source}", path.display())]
+    #[error("cannot read the config file `{}`: {source}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,

@@ -279,7 +279,7 @@ mod tests {
         let error = pick(Some(2)).expect_err("there are two").to_string();
         assert_eq!(
             error,
-            "there is no `wgpu:2`; found: wgpu:0 (card 1, Vulkan), wgpu:1 (card 0, Vulkan)"
+            "there is no `wgpu:2`\n  hint: choose one that is there: wgpu:0 (card 1, Vulkan), wgpu:1 (card 0, Vulkan)"
         );
     }
 

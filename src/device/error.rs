@@ -11,8 +11,9 @@ use super::spec::Backend;
 pub enum DeviceError {
     /// The name is none that we know.
     #[error(
-        "unknown device `{name}`{}; known are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], metal[:n] and cuda[:n]",
-        nearest.map(|known| format!(", did you mean `{known}`?")).unwrap_or_default()
+        "unknown device `{name}`\n  hint: {} are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], \
+         metal[:n] and cuda[:n]",
+        nearest.map_or("known".to_owned(), |name| format!("did you mean `{name}`? Known"))
     )]
     Unknown {
         /// What was written.
@@ -22,7 +23,8 @@ pub enum DeviceError {
     },
     /// What follows the colon is not a number.
     #[error(
-        "device `{spec}`: `{index}` is not an adapter's number, which counts from 0 (see `tinderbox devices`)"
+        "device `{spec}`: `{index}` is not an adapter's number\n  hint: they count from 0, and \
+         `tinderbox devices` lists them"
     )]
     BadIndex {
         /// What was written.
@@ -31,7 +33,7 @@ pub enum DeviceError {
         index: String,
     },
     /// A number after a device of which there is only one.
-    #[error("device `{spec}`: there is only one `{name}`, write it without a number")]
+    #[error("device `{spec}`: there is only one `{name}`\n  hint: write it without a number")]
     NoIndex {
         /// What was written.
         spec: String,
@@ -40,17 +42,18 @@ pub enum DeviceError {
     },
     /// The binary was built without this backend.
     #[error(
-        "this binary was built without the `{0}` backend; \
-         build it with `cargo build --release --features {0}`, or choose one of: {1}"
+        "this binary was built without the `{0}` backend\n  hint: build it with `cargo build --release \
+         --features {0}`, or choose one of {1}"
     )]
     NotCompiled(Backend, Names),
     /// Neither CPU backend was compiled in.
     #[error(
-        "this binary was built without a CPU backend; build it with `cargo build --release --features flex`"
+        "this binary was built without a CPU backend\n  hint: build it with `cargo build --release \
+         --features flex`"
     )]
     NoCpu,
     /// The backend is there, an adapter is not.
-    #[error("no adapter for `{backend}`: {found}; {hint}, or use `--device cpu`")]
+    #[error("no adapter for `{backend}`: {found}\n  hint: {hint}, or use `--device cpu`")]
     NoAdapter {
         /// The backend that was asked for.
         backend: Backend,
@@ -60,7 +63,7 @@ pub enum DeviceError {
         hint: &'static str,
     },
     /// There are adapters, but not that many.
-    #[error("there is no `{backend}:{index}`; found: {found}")]
+    #[error("there is no `{backend}:{index}`\n  hint: choose one that is there: {found}")]
     NoSuchAdapter {
         /// The backend that was asked for.
         backend: Backend,
@@ -71,15 +74,16 @@ pub enum DeviceError {
     },
     /// The adapter's driver is known to crash with the shaders that this binary would give it.
     #[error(
-        "`{device}` renders in software, and this binary was built with the `vulkan` feature, whose SPIR-V shaders crash such drivers; \
-         build without that feature to use it, or use `--device cpu`"
+        "`{device}` renders in software, and this binary was built with the `vulkan` feature, whose \
+         SPIR-V shaders crash such drivers\n  hint: build without that feature to use it, or use \
+         `--device cpu`"
     )]
     SoftwareSpirv {
         /// The adapter.
         device: String,
     },
     /// The driver refused.
-    #[error("cannot open `{device}`: {message}; check its driver, or use `--device cpu`")]
+    #[error("cannot open `{device}`: {message}\n  hint: check its driver, or use `--device cpu`")]
     Open {
         /// The adapter.
         device: String,

@@ -144,7 +144,7 @@ fn nearest(name: &str) -> Option<&'static str> {
         .chain(Backend::ALL.map(Backend::name))
         .map(|known| (strsim::damerau_levenshtein(&name, known), known))
         .filter(|(distance, _)| *distance <= 2)
-        .min()
+        .min_by_key(|(distance, known)| (*distance, !known.contains(&name))) // gpu: wgpu, not cpu
         .map(|(_, known)| known)
 }
 
@@ -182,13 +182,13 @@ mod tests {
                 .to_string()
         };
         assert!(
-            error("wpgu:0").contains("unknown device `wpgu`, did you mean `wgpu`?"),
+            error("wpgu:0").contains("unknown device `wpgu`\n  hint: did you mean `wgpu`?"),
             "{}",
             error("wpgu:0")
         );
         assert!(error("CUDA").contains("did you mean `cuda`?"));
-        assert!(error("gpu").contains("did you mean"));
-        assert!(error("quantum").starts_with("unknown device `quantum`; known are auto"));
+        assert!(error("gpu").contains("did you mean `wgpu`?"), "not `cpu`");
+        assert!(error("quantum").starts_with("unknown device `quantum`\n  hint: known are auto"));
         assert!(error("").starts_with("unknown device ``"));
     }
 

@@ -14,15 +14,17 @@ use crate::tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 pub enum GenerateError {
     /// There is nothing to continue.
     #[error(
-        "the prompt is empty: give at least one character to write on from, such as --prompt \"The\""
+        "the prompt is empty\n  hint: give at least one character to write on from, such as --prompt \
+         \"The\""
     )]
     EmptyPrompt,
     /// The prompt has what the tokenizer does not know.
-    #[error("cannot use the prompt")]
+    #[error("cannot use the prompt: {0}")]
     Prompt(#[from] TokenizerError),
     /// The model's answer is not a number.
     #[error(
-        "the model's logits are not numbers after {0} tokens: its weights are damaged, use an earlier checkpoint"
+        "the model's logits are not numbers after {0} tokens\n  hint: its weights are damaged; use an \
+         earlier one of the run's `checkpoints/step-N`"
     )]
     NotFinite(usize),
 }

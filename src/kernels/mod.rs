@@ -7,6 +7,8 @@
 pub mod activation;
 pub mod attention;
 pub mod dropout;
+#[cfg(feature = "flex")]
+mod gelu;
 pub mod loss;
 pub mod norm;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::checkpoint::CheckpointError;
+use crate::checkpoint::{CheckpointError, write_hint};
 use crate::data::DataError;
 use crate::generate::GenerateError;
 use crate::tokenizer::TokenizerError;
@@ -18,16 +18,16 @@ pub enum TrainError {
     #[error(transparent)]
     Run(Box<CheckpointError>),
     /// The samples' prompt has characters that the text does not have.
-    #[error("cannot use train.sample_prompt")]
+    #[error("cannot use train.sample_prompt: {0}")]
     SamplePrompt(#[source] TokenizerError),
     /// A sample could not be written.
-    #[error("cannot write a sample")]
+    #[error("cannot write a sample: {0}")]
     Sample(#[from] GenerateError),
     /// The config is not that of the run that should go on.
     #[error(
-        "`{run}` was trained with other settings, so it cannot go on with these: {}; \
-         use those, or start a new run with --run-dir",
-        differences.join(", ")
+        "`{run}` cannot go on with other settings than it began with:\n  - {}\n  hint: use those that \
+         it began with, or start a new run with --run-dir",
+        differences.join("\n  - ")
     )]
     OtherRun {
         /// The run.
@@ -37,7 +37,8 @@ pub enum TrainError {
     },
     /// There is nothing left to do.
     #[error(
-        "`{run}` is done: it made all of its {step} steps; to go on, raise train.max_steps with --set"
+        "`{run}` is done: it made all of its {step} steps\n  hint: for more of them, raise \
+         train.max_steps with --set"
     )]
     AlreadyDone {
         /// The run.
@@ -47,8 +48,8 @@ pub enum TrainError {
     },
     /// The loss, or the gradient, is NaN or infinite.
     #[error(
-        "the {what} of step {step} is {value}, so the run stopped; {kept}. \
-         Lower optimizer.learning_rate, lengthen schedule.warmup_steps, or lower optimizer.grad_clip_norm"
+        "the {what} of step {step} is {value}, so the run stopped; {kept}\n  hint: lower \
+         optimizer.learning_rate, lengthen schedule.warmup_steps, or lower optimizer.grad_clip_norm"
     )]
     NotFinite {
         /// The step, counted from 1 as the log does.
@@ -62,7 +63,8 @@ pub enum TrainError {
     },
     /// The device failed.
     #[error(
-        "the device failed at step {step}: {message}; {kept}. Go on with --resume, or with --device cpu"
+        "the device failed at step {step}: {message}; {kept}\n  hint: go on with --resume, on the CPU \
+         with --resume --device cpu"
     )]
     Device {
         /// Updates begun so far.
@@ -73,9 +75,7 @@ pub enum TrainError {
         kept: String,
     },
     /// A log of the run cannot be written.
-    #[error(
-        "cannot write `{path}`; is the disk full? Checkpoints that were saved before are still there"
-    )]
+    #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source))]
     Log {
         /// The file.
         path: PathBuf,
@@ -83,7 +83,10 @@ pub enum TrainError {
         source: io::Error,
     },
     /// The optimiser's part of a checkpoint does not fit.
-    #[error("`{path}` is damaged: its `{name}` has no partner; use another checkpoint of the run")]
+    #[error(
+        "`{path}` is damaged: its `{name}` has no partner\n  hint: write the name of another of the \
+         run's `checkpoints/step-N` into the file `last`"
+    )]
     OptimizerState {
         /// The checkpoint.
         path: PathBuf,

@@ -1,5 +1,6 @@
 //! Integration tests, in one binary: they link against burn once.
 
+mod cli;
 mod devices;
 mod fixtures;
 mod layering;

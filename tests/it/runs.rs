@@ -89,7 +89,7 @@ impl Place {
 }
 
 /// About 9 kB of sentences in which something can be learned.
-fn text() -> String {
+pub fn text() -> String {
     let animals = ["cat", "dog", "fox", "owl", "hen"];
     let places = ["bank", "river", "house", "tree"];
     let sentence = |i: usize| {
@@ -390,9 +390,19 @@ fn training_stops_early_when_nothing_gets_better() {
         .train("run", config, Start::New, None)
         .expect("trains");
     assert!(summary.steps < 500 && !summary.interrupted, "{summary:?}");
-    let last = RunDir::open(&place.path("run")).expect("a run").last().expect("a checkpoint");
-    let best = Saved::read_state(&last).expect("whole").best.expect("evaluated");
-    assert_eq!(summary.steps, best.step + 4, "two evaluations after the best one");
+    let last = RunDir::open(&place.path("run"))
+        .expect("a run")
+        .last()
+        .expect("a checkpoint");
+    let best = Saved::read_state(&last)
+        .expect("whole")
+        .best
+        .expect("evaluated");
+    assert_eq!(
+        summary.steps,
+        best.step + 4,
+        "two evaluations after the best one"
+    );
 }
 
 /// A change that should not change numbers must keep these, the first losses of a fixed run.

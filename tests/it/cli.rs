@@ -1,0 +1,774 @@
+//! The program as a user meets it: the real binary, in a folder of its own.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use insta::assert_snapshot;
+use serde_json::Value;
+
+use crate::runs::text;
+
+/// A tiny model on a tiny text; paths start at the working directory, as a user's would.
+const CONFIG: &str = r#"
+data = { path = "text.txt", cache_dir = "cache" }
+model = { context_length = 16, d_model = 16, n_layers = 2, n_heads = 2 }
+optimizer = { learning_rate = 1e-2 }
+schedule = { warmup_steps = 3 }
+
+[train]
+device = "cpu"
+max_steps = 40
+batch_size = 4
+log_interval = 5
+eval_interval = 10
+eval_batches = 2
+checkpoint_interval = 10
+sample_tokens = 20
+"#;
+
+/// The keys of a run that lasts long enough to be interrupted.
+const LONG: [&str; 6] = [
+    "--set",
+    "train.max_steps=3000",
+    "--set",
+    "train.eval_interval=0",
+    "--set",
+    "train.checkpoint_interval=0",
+];
+
+/// A folder with a text and a config, in which the program is started.
+struct Folder(tempfile::TempDir);
+
+/// What a finished program left.
+struct Ran {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Folder {
+    fn new() -> Self {
+        let folder = Self(tempfile::tempdir().expect("a temporary directory"));
+        folder.write("text.txt", text());
+        folder.write("tiny.toml", CONFIG);
+        folder
+    }
+
+    /// A folder with a finished run.
+    fn trained() -> Self {
+        let folder = Self::new();
+        folder.succeed(&["train", "tiny.toml"]);
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        fs::write(self.path(name), contents).expect("written");
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// A program without what its user's environment may say, but for where drivers are.
+    fn program(&self, program: impl Into<PathBuf>) -> Command {
+        let mut command = Command::new(program.into());
+        command.current_dir(self.0.path()).stdin(Stdio::null());
+        for (name, _) in std::env::vars_os() {
+            if !["PATH", "VK_DRIVER_FILES", "VK_ICD_FILENAMES"].contains(&&*name.to_string_lossy())
+            {
+                command.env_remove(name);
+            }
+        }
+        command.env("HOME", self.0.path());
+        command.env("NODEVICE_SELECT", "1"); // Mesa would complain that there is no desktop
+        command
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.program(assert_cmd::cargo::cargo_bin!("tinderbox"));
+        command.args(args);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        Ran::from(self.command(args).output().expect("the binary starts"))
+    }
+
+    /// Standard output of a command that succeeds.
+    fn succeed(&self, args: &[&str]) -> String {
+        let ran = self.run(args);
+        assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
+        ran.stdout
+    }
+
+    /// What a command says that fails and prints nothing else.
+    fn fail(&self, args: &[&str]) -> String {
+        let ran = self.run(args);
+        assert_eq!(ran.code, Some(1), "{args:?}: {}", ran.stderr);
+        assert_eq!(ran.stdout, "", "{args:?}");
+        ran.stderr
+    }
+
+    /// The JSON object that is all a command prints.
+    fn json(&self, args: &[&str]) -> Value {
+        let stdout = self.succeed(args);
+        assert_eq!(stdout.lines().count(), 1, "{stdout}");
+        serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
+    }
+
+    /// Starts a command whose standard error is read line by line.
+    fn start(&self, args: &[&str]) -> Started {
+        let mut command = self.command(args);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        Started { child, stderr }
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).expect("only whole characters");
+        Self {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+}
+
+/// A program that runs.
+struct Started {
+    child: Child,
+    stderr: BufReader<std::process::ChildStderr>,
+}
+
+impl Started {
+    /// Waits for a line that contains `words`.
+    fn wait_for(&mut self, words: &str) {
+        let mut seen = String::new();
+        while !seen.lines().last().is_some_and(|line| line.contains(words)) {
+            let n = self.stderr.read_line(&mut seen).expect("read");
+            assert!(n > 0, "no line with `{words}` in {seen}");
+        }
+    }
+
+    fn press_ctrl_c(&self) {
+        let id = self.child.id().to_string();
+        let killed = Command::new("kill").args(["-INT", &id]).status();
+        assert!(killed.expect("kill is there").success());
+    }
+
+    /// Waits for the end; `stderr` is what was not read before.
+    fn finish(mut self) -> Ran {
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        self.stderr.read_to_string(&mut stderr).expect("read");
+        let mut pipe = self.child.stdout.take().expect("piped");
+        pipe.read_to_string(&mut stdout).expect("read");
+        let code = self.child.wait().expect("ended").code();
+        Ran {
+            code,
+            stdout,
+            stderr,
+        }
+    }
+}
+
+fn keys(object: &Value) -> Vec<&str> {
+    let mut keys: Vec<&str> = object
+        .as_object()
+        .expect("an object")
+        .keys()
+        .map(String::as_str)
+        .collect();
+    keys.sort_unstable();
+    keys
+}
+
+#[test]
+fn a_run_is_trained_and_writes() {
+    let folder = Folder::new();
+    let ran = folder.run(&["train", "tiny.toml"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""));
+    for file in [
+        "config.toml",
+        "tokenizer.json",
+        "metrics.jsonl",
+        "timings.jsonl",
+        "samples.txt",
+        "train.log",
+        "checkpoints/step-000040/model.safetensors",
+        "checkpoints/step-000040/optimizer.safetensors",
+        "checkpoints/step-000040/state.json",
+    ] {
+        let bytes = fs::read(folder.path("runs/tiny").join(file)).expect(file);
+        assert!(!bytes.is_empty(), "{file}");
+    }
+    assert_eq!(folder.read("runs/tiny/last"), "step-000040\n");
+    assert_eq!(
+        ran.stderr,
+        folder.read("runs/tiny/train.log"),
+        "the log is what was shown"
+    );
+    let text = folder.succeed(&["generate", "runs/tiny", "--prompt", "The cat"]);
+    assert!(text.starts_with("The cat") && text.ends_with('\n') && text.len() > 400);
+}
+
+#[test]
+fn what_generate_is_told_it_does() {
+    let folder = Folder::trained();
+    let write = |args: &[&str]| {
+        let always = ["generate", "runs/tiny", "--max-new-tokens", "60"];
+        folder.succeed(&[&always, args].concat())
+    };
+    let three = write(&["--prompt", "The", "--num-samples", "3"]);
+    let samples: Vec<&str> = three
+        .strip_suffix('\n')
+        .expect("a last line")
+        .split("\n---\n")
+        .collect();
+    assert_eq!(samples.len(), 3, "{three}");
+    assert!(
+        samples
+            .iter()
+            .all(|sample| sample.starts_with("The") && sample.len() == 63)
+    );
+    assert!(samples[0] != samples[1] && samples[1] != samples[2]);
+    assert_eq!(
+        write(&["--prompt", "The"]),
+        format!("{}\n", samples[0]),
+        "the same seed"
+    );
+    assert_ne!(
+        write(&["--prompt", "The", "--seed", "2"]),
+        format!("{}\n", samples[0])
+    );
+
+    let greedy = |seed| write(&["--prompt", "The", "--temperature", "0", "--seed", seed]);
+    assert_eq!(greedy("1"), greedy("2"));
+    assert_eq!(greedy("1"), write(&["--prompt", "The", "--top-k", "1"]));
+
+    let end = &samples[0][30..33];
+    let (before, _) = samples[0][3..].split_once(end).expect("it is there");
+    assert_eq!(
+        write(&["--prompt", "The", "--stop", end]),
+        format!("The{before}\n")
+    );
+    write(&["--prompt", "The", "--stop", "---"]); // it looks like an option, and is none
+
+    folder.write("prompt.txt", "The dog\n");
+    assert!(write(&["--prompt-file", "prompt.txt"]).starts_with("The dog\n"));
+    assert!(write(&[]).starts_with('\n'), "train.sample_prompt");
+    let long = "The cat sat by the bank. ".repeat(9);
+    assert!(
+        write(&["--prompt", &long]).starts_with(&long),
+        "longer than the context"
+    );
+}
+
+#[test]
+fn a_run_has_several_names() {
+    let folder = Folder::trained();
+    folder.write("runs/tiny/best", "step-000030\n");
+    let write = |run: &str| folder.succeed(&["generate", run, "--max-new-tokens", "40"]);
+    let (best, last) = (write("runs/tiny/best"), write("runs/tiny/last"));
+    assert_ne!(best, last);
+    assert_eq!(best, write("runs/tiny"));
+    assert_eq!(best, write("runs/tiny/checkpoints/step-000030"));
+    assert_eq!(last, write("runs/tiny/checkpoints/step-000040/"));
+    assert_eq!(best, write("./runs/../runs/tiny/"));
+}
+
+#[test]
+fn no_broken_character_is_ever_printed() {
+    let folder = Folder::new();
+    folder.write(
+        "text.txt",
+        "Größe: 猫は川のそばに座った。 Ω≈ç√ 🦉 naïve\n".repeat(100),
+    );
+    folder.succeed(&["train", "tiny.toml", "--set", "tokenizer.kind=byte"]);
+    for seed in ["1", "2", "3"] {
+        // Wild enough that single bytes of characters come out of order.
+        let args = [
+            "generate",
+            "runs/tiny",
+            "--prompt",
+            "猫",
+            "--temperature",
+            "2",
+            "--seed",
+            seed,
+        ];
+        assert!(folder.succeed(&args).starts_with('猫')); // and `Ran` takes whole characters only
+    }
+}
+
+#[test]
+fn train_reports_one_object_and_eval_agrees_with_it() {
+    let folder = Folder::new();
+    let report = folder.json(&["train", "tiny.toml", "--json"]);
+    let mut expected = [
+        "run_dir",
+        "device",
+        "parameters",
+        "steps",
+        "tokens",
+        "wall_s",
+        "train_s",
+        "median_step_ms",
+        "tokens_per_s",
+        "peak_rss_mib",
+        "train_loss",
+        "val_loss",
+        "best_val_loss",
+        "best_step",
+        "val_bits_per_byte",
+    ];
+    expected.sort_unstable();
+    assert_eq!(keys(&report), expected);
+    assert_eq!(report["run_dir"], "runs/tiny");
+    assert_eq!(
+        (&report["steps"], &report["tokens"]),
+        (&40.into(), &(40 * 4 * 16).into())
+    );
+
+    let eval = folder.json(&["eval", "runs/tiny", "--json"]);
+    let mut expected = [
+        "split",
+        "tokens",
+        "loss",
+        "perplexity",
+        "bits_per_token",
+        "bits_per_byte",
+    ];
+    expected.sort_unstable();
+    assert_eq!(keys(&eval), expected);
+    assert_eq!(eval["split"], "val");
+    assert_eq!(eval["loss"], report["best_val_loss"]);
+    let last = folder.json(&["eval", "runs/tiny/last", "--json"]);
+    assert_eq!(last["loss"], report["val_loss"]);
+    assert_eq!(last["bits_per_byte"], report["val_bits_per_byte"]);
+    assert_eq!(
+        folder.json(&["eval", "runs/tiny", "--split", "train", "--json"])["split"],
+        "train"
+    );
+
+    let text = folder.read("text.txt");
+    let n_val = eval["tokens"].as_u64().expect("a number") as usize + 1; // the first is not predicted
+    folder.write("val.txt", &text[text.len() - n_val..]);
+    let own = folder.json(&["eval", "runs/tiny", "--text", "val.txt", "--json"]);
+    assert_eq!(
+        (&own["loss"], &own["split"]),
+        (&eval["loss"], &"text".into())
+    );
+    let shown = folder.succeed(&["eval", "runs/tiny"]);
+    let loss = eval["loss"].as_f64().expect("a number");
+    assert!(
+        shown.contains(&format!("loss            {loss:.4} nats per token\n")),
+        "{shown}"
+    );
+}
+
+#[test]
+fn devices_are_listed() {
+    let folder = Folder::new();
+    let report = folder.json(&["devices", "--json"]);
+    assert_eq!(keys(&report), ["auto", "cpu", "devices", "features"]);
+    assert_eq!(report["cpu"], "flex");
+    let table = folder.succeed(&["devices"]);
+    for device in report["devices"].as_array().expect("a list") {
+        let name = device["device"].as_str().expect("a name");
+        assert!(
+            table.lines().any(|line| line.starts_with(name)),
+            "{name} in {table}"
+        );
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_saves_and_the_command_that_is_shown_goes_on() {
+    let folder = Folder::new();
+    let odd = "my runs/it's one";
+    let args = [
+        &["train", "tiny.toml", "--json", "--run-dir", odd],
+        &LONG[..],
+    ]
+    .concat();
+    let mut training = folder.start(&args);
+    training.wait_for("step ");
+    training.press_ctrl_c();
+    let ran = training.finish();
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    let report: Value = serde_json::from_str(&ran.stdout).expect("one object");
+    let steps = report["steps"].as_u64().expect("a number");
+    assert!(
+        (5..3000).contains(&steps) && report["val_loss"].is_null(),
+        "{report}"
+    );
+    let log = folder.read(&format!("{odd}/train.log"));
+    assert!(
+        log.contains(&format!("interrupted after step {steps} of 3000")),
+        "{log}"
+    );
+    assert!(
+        folder
+            .path(&format!("{odd}/checkpoints/step-{steps:06}"))
+            .is_dir()
+    );
+
+    let shown = ran.stderr.lines().last().expect("the command").trim();
+    let resumed = folder
+        .program("sh")
+        .args(["-c", shown])
+        .output()
+        .expect("sh is there");
+    let resumed = Ran::from(resumed);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    assert_eq!(resumed.stdout, "");
+    assert!(
+        resumed.stderr.contains(&format!("after step {steps}\n")),
+        "{}",
+        resumed.stderr
+    );
+    assert!(
+        resumed
+            .stderr
+            .contains(&format!("done: {} more steps", 3000 - steps))
+    );
+    assert_eq!(folder.read(&format!("{odd}/last")), "step-003000\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_is_heard_in_evaluations() {
+    let folder = Folder::new();
+    let mut training = folder.start(&[
+        "train",
+        "tiny.toml",
+        "--set",
+        "train.max_steps=3000",
+        "--set",
+        "train.eval_interval=1",
+        "--set",
+        "train.eval_batches=100",
+    ]);
+    training.wait_for("estimates");
+    training.press_ctrl_c();
+    let ran = training.finish();
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("interrupted after step"),
+        "{}",
+        ran.stderr
+    );
+
+    // The last evaluation is long here, and nothing is left to save.
+    folder.write("text.txt", text().repeat(200));
+    let mut training = folder.start(&[
+        "train",
+        "tiny.toml",
+        "--run-dir",
+        "short",
+        "--set",
+        "train.max_steps=1",
+        "--set",
+        "data.val_fraction=0.99",
+    ]);
+    training.wait_for("evaluating the whole");
+    training.press_ctrl_c();
+    training.wait_for("all is saved; press Ctrl-C again");
+    training.press_ctrl_c();
+    let ran = training.finish();
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(130), ""));
+    folder.succeed(&["generate", "short", "--max-new-tokens", "1"]);
+}
+
+#[test]
+fn a_run_goes_on_or_is_replaced_only_when_that_is_said() {
+    let folder = Folder::trained();
+    assert_snapshot!(folder.fail(&["train", "tiny.toml"]), @"");
+    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--resume"]), @"");
+    let other = [
+        "train",
+        "tiny.toml",
+        "--resume",
+        "--set",
+        "model.n_heads=4",
+        "--set",
+        "train.seed=1",
+    ];
+    assert_snapshot!(folder.fail(&other), @"");
+    let longer = folder.json(&[
+        "train",
+        "tiny.toml",
+        "--resume",
+        "--json",
+        "--set",
+        "train.max_steps=50",
+    ]);
+    assert_eq!(longer["steps"], 50);
+    let again = folder.json(&["train", "tiny.toml", "--overwrite", "--json"]);
+    assert_eq!(again["steps"], 40);
+    assert!(!folder.path("runs/tiny/checkpoints/step-000050").exists());
+    assert_eq!(
+        folder
+            .run(&["train", "tiny.toml", "--resume", "--overwrite"])
+            .code,
+        Some(2)
+    );
+}
+
+#[test]
+fn mistakes_in_the_config_are_explained() {
+    let folder = Folder::new();
+    folder.write("broken.toml", "[data]\npath = text.txt\n");
+    let set = |values: &[&str]| {
+        let mut args = vec!["train", "tiny.toml"];
+        args.extend(values.iter().flat_map(|value| ["--set", value]));
+        folder.fail(&args)
+    };
+    assert_snapshot!(folder.fail(&["train", "nope.toml"]), @"");
+    assert_snapshot!(folder.fail(&["train", "broken.toml"]), @"");
+    assert_snapshot!(set(&["model.d_modle=3"]), @"");
+    assert_snapshot!(set(&["modeld_model"]), @"");
+    assert_snapshot!(set(&["train.device=gpu"]), @"");
+    assert_snapshot!(
+        set(&["train.max_steps=0", "model.dropout=2", "model.n_heads=3", "optimizer.learning_rate=fast"]),
+        @""
+    );
+    assert!(!folder.path("runs").exists(), "nothing was begun");
+}
+
+#[test]
+fn mistakes_in_the_text_are_explained() {
+    let folder = Folder::new();
+    folder.write("empty.txt", "");
+    folder.write("short.txt", "A few words only.");
+    folder.write("latin1.txt", b"The caf\xe9 by the river.");
+    fs::create_dir(folder.path("folder")).expect("made");
+    let on =
+        |text: &str| folder.fail(&["train", "tiny.toml", "--set", &format!("data.path={text}")]);
+    assert_snapshot!(on("nope.txt"), @"");
+    assert_snapshot!(on("empty.txt"), @"");
+    assert_snapshot!(on("short.txt"), @"");
+    assert_snapshot!(on("latin1.txt"), @"");
+    assert_snapshot!(on("folder"), @"");
+    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--set", "train.sample_prompt=Ω"]), @"");
+    assert!(!folder.path("runs").exists(), "nothing was begun");
+}
+
+#[test]
+fn mistakes_in_the_device_are_explained() {
+    let folder = Folder::new();
+    let on = |device: &str| folder.run(&["train", "tiny.toml", "--device", device]);
+    let unknown = on("gpu");
+    assert_eq!(unknown.code, Some(2));
+    assert_snapshot!(unknown.stderr, @"");
+    assert_eq!(on("cpu:1").code, Some(2));
+    if cfg!(not(feature = "cuda")) && cfg!(feature = "wgpu") {
+        let cuda = on("cuda");
+        assert_eq!(cuda.code, Some(1));
+        assert_snapshot!(cuda.stderr, @"");
+    }
+    if cfg!(feature = "wgpu") {
+        // What is found, and so what is said, differs between machines.
+        let ninety_ninth = on("wgpu:99");
+        assert_eq!(ninety_ninth.code, Some(1));
+        assert!(
+            ninety_ninth.stderr.starts_with("error: "),
+            "{}",
+            ninety_ninth.stderr
+        );
+        assert!(
+            ninety_ninth.stderr.contains("\n  hint: "),
+            "{}",
+            ninety_ninth.stderr
+        );
+    }
+    assert!(!folder.path("runs").exists(), "nothing was begun");
+}
+
+#[test]
+fn mistakes_in_the_run_are_explained() {
+    let folder = Folder::trained();
+    fs::create_dir(folder.path("thesis")).expect("made");
+    folder.write("thesis/draft.txt", "years of work");
+    assert_snapshot!(folder.fail(&["generate", "runs/tniy"]), @"");
+    assert_snapshot!(folder.fail(&["generate", "nowhere/at/all"]), @"");
+    assert_snapshot!(folder.fail(&["generate", "thesis"]), @"");
+    assert_snapshot!(folder.fail(&["generate", "runs/tiny/checkpoints/step-000099"]), @"");
+    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--run-dir", "thesis", "--overwrite"]), @"");
+    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--run-dir", "text.txt"]), @"");
+    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--run-dir", "text.txt/run"]), @"");
+    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--run-dir", "other", "--resume"]), @"");
+
+    let weights = folder.path("runs/tiny/checkpoints/step-000040/model.safetensors");
+    let whole = fs::read(&weights).expect("read");
+    fs::write(&weights, &whole[..whole.len() / 2]).expect("written");
+    assert_snapshot!(folder.fail(&["generate", "runs/tiny/last"]), @"");
+    folder.succeed(&[
+        "generate",
+        "runs/tiny/checkpoints/step-000030",
+        "--max-new-tokens",
+        "1",
+    ]);
+    fs::remove_file(&weights).expect("removed");
+    assert_snapshot!(folder.fail(&["generate", "runs/tiny/last"]), @"");
+    let config = folder.read("runs/tiny/config.toml");
+    folder.write(
+        "runs/tiny/config.toml",
+        config.replace("d_model = 16", "d_model = 32"),
+    );
+    assert_snapshot!(folder.fail(&["generate", "runs/tiny/checkpoints/step-000030"]), @"");
+    assert_eq!(folder.read("thesis/draft.txt"), "years of work");
+}
+
+#[test]
+fn mistakes_in_what_to_write_or_evaluate_are_explained() {
+    let folder = Folder::trained();
+    folder.write("latin1.txt", b"The caf\xe9 by the river.");
+    folder.write("empty.txt", "");
+    let write = |args: &[&str]| folder.fail(&[&["generate", "runs/tiny"], args].concat());
+    let eval = |text: &str| folder.fail(&["eval", "runs/tiny", "--text", text]);
+    assert_snapshot!(write(&["--prompt", "Ünter dem Fluß"]), @"");
+    assert_snapshot!(write(&["--prompt", ""]), @"");
+    assert_snapshot!(write(&["--prompt-file", "nope.txt"]), @"");
+    assert_snapshot!(write(&["--prompt-file", "latin1.txt"]), @"");
+    assert_snapshot!(write(&["--top-p", "3", "--temperature", "-1"]), @"");
+    assert_snapshot!(eval("nope.txt"), @"");
+    assert_snapshot!(eval("latin1.txt"), @"");
+    assert_snapshot!(eval("empty.txt"), @"");
+    fs::remove_file(folder.path("text.txt")).expect("removed");
+    assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @"");
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_an_error_that_the_log_keeps() {
+    let folder = Folder::new();
+    let error = folder.run(&[
+        "train",
+        "tiny.toml",
+        "--set",
+        "optimizer.learning_rate=1e30",
+        "--set",
+        "train.checkpoint_interval=1",
+    ]);
+    assert_eq!(error.code, Some(1));
+    let error = &error.stderr[error.stderr.find("error: ").expect("an error")..];
+    assert_snapshot!(error, @"");
+    assert!(folder.read("runs/tiny/train.log").ends_with(error));
+}
+
+#[test]
+fn misuse_of_the_arguments_is_told_apart_from_failure() {
+    let folder = Folder::new();
+    for args in [
+        &["frobnicate"][..],
+        &[],
+        &["train"],
+        &["generate"],
+        &["train", "tiny.toml", "--fast"],
+        &["generate", "runs/tiny", "--temperature", "hot"],
+        &["generate", "runs/tiny", "--top-k", "-3"],
+        &[
+            "generate",
+            "runs/tiny",
+            "--prompt",
+            "a",
+            "--prompt-file",
+            "b",
+        ],
+        &["eval", "runs/tiny", "--split", "test"],
+    ] {
+        let ran = folder.run(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
+        assert!(
+            ran.stderr.contains("Usage: ") || ran.stderr.contains("--help"),
+            "{}",
+            ran.stderr
+        );
+    }
+    for args in [["--help"], ["--version"]] {
+        assert!(folder.succeed(&args).contains("tinderbox"));
+    }
+}
+
+#[test]
+fn nobody_has_to_read_to_the_end() {
+    let folder = Folder::trained();
+    let mut writing = folder.start(&["generate", "runs/tiny", "--max-new-tokens", "100000"]);
+    let mut start = [0; 5];
+    let mut stdout = writing.child.stdout.take().expect("piped");
+    stdout.read_exact(&mut start).expect("read");
+    drop(stdout);
+    let mut said = String::new();
+    writing.stderr.read_to_string(&mut said).expect("read");
+    assert_eq!(
+        (writing.child.wait().expect("ended").code(), said.as_str()),
+        (Some(0), "")
+    );
+
+    // Training is worth more than its messages.
+    let mut training = folder.start(&["train", "tiny.toml", "--json", "--run-dir", "unwatched"]);
+    training.wait_for("training");
+    let Started { mut child, stderr } = training;
+    drop((stderr, child.stdout.take()));
+    assert_eq!(child.wait().expect("ended").code(), Some(0));
+    assert!(
+        folder
+            .read("unwatched/train.log")
+            .contains("done: 40 steps")
+    );
+}
+
+/// In a file system of 300 kB of its own, which ends with the process.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_fills_up_costs_only_what_was_not_saved() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("disk")).expect("made");
+    let mounted = "mount -t tmpfs -o size=300k tmpfs disk";
+    let in_namespace = |script: &str| {
+        let mut unshare = folder.program("unshare");
+        let output = unshare.args(["-rm", "sh", "-euc", script]).output();
+        output.ok().map(Ran::from)
+    };
+    if in_namespace(mounted).is_none_or(|ran| ran.code != Some(0)) {
+        eprintln!("skipped: this user may not mount anything");
+        return;
+    }
+    let binary = assert_cmd::cargo::cargo_bin!("tinderbox").display();
+    let train = format!("'{binary}' train tiny.toml --run-dir disk/run --set train.max_steps=60");
+    let script = format!(
+        "{mounted}
+        head -c 300000 /dev/zero >disk/other || true
+        {train} 2>out0 || echo $?
+        rm disk/other
+        {train} --set train.keep_checkpoints=50 2>out1 || echo $?
+        '{binary}' generate disk/run --max-new-tokens 1 >written
+        {train} --set train.keep_checkpoints=1 --resume --json 2>out2"
+    );
+    let ran = in_namespace(&script).expect("it did before");
+    let (codes, report) = ran.stdout.split_at(4);
+    assert_eq!(codes, "1\n1\n", "{}", ran.stderr);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let report: Value = serde_json::from_str(report).expect("one object");
+    assert_eq!(report["steps"], 60);
+    let error = |file: &str| {
+        folder
+            .read(file)
+            .lines()
+            .skip_while(|line| !line.starts_with("error"))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    assert_snapshot!(error("out0"), @"");
+    assert_snapshot!(error("out1"), @"");
+}
