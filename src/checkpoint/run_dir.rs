@@ -74,7 +74,7 @@ impl RunDir {
             let path = path.to_owned();
             move |source| CheckpointError::Write { path, source }
         };
-        // A directory in which this ends halfway still counts as a run's: its config goes last and comes first.
+        // By its config a directory is known as a run's, and can be overwritten, even where this ends halfway.
         for name in CONTENTS.into_iter().filter(|name| *name != CONFIG) {
             let path = root.join(name);
             if path.is_dir() {

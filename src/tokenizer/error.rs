@@ -7,8 +7,8 @@ use std::path::PathBuf;
 pub enum TokenizerError {
     /// A character tokenizer met characters that were not in the text it was made from.
     #[error(
-        "the tokenizer does not know {}\n  hint: leave out or replace what it does not know; a model trained \
-         with kind = \"byte\" under [tokenizer] knows every character",
+        "the tokenizer does not know {}\n  hint: leave out or replace what it does not know; a \
+         model trained with kind = \"byte\" under [tokenizer] knows every character",
         described(characters)
     )]
     UnknownCharacters {

@@ -282,6 +282,7 @@ fn a_run_has_several_names() {
     assert_eq!(best, write("runs/tiny"));
     assert_eq!(best, write("runs/tiny/checkpoints/step-000030"));
     assert_eq!(last, write("runs/tiny/checkpoints/step-000040/"));
+    assert_eq!(last, write("runs/tiny/checkpoints/step-40"));
     assert_eq!(best, write("./runs/../runs/tiny/"));
 }
 
@@ -751,8 +752,9 @@ fn a_disk_that_fills_up_costs_only_what_was_not_saved() {
         head -c 300000 /dev/zero >disk/other || true
         {train} 2>out0 || echo $?
         rm disk/other
-        {train} --set train.keep_checkpoints=50 2>out1 || echo $?
+        {train} --overwrite --set train.keep_checkpoints=50 2>out1 || echo $?
         '{binary}' generate disk/run --max-new-tokens 1 >written
+        rm -r disk/run/checkpoints/step-000010
         {train} --set train.keep_checkpoints=1 --resume --json 2>out2"
     );
     let ran = in_namespace(&script).expect("it did before");

@@ -1,0 +1,104 @@
+//! What the loop costs on top of bare steps: burn-train, logs, the observer.
+//!
+//!     cargo bench --bench training_loop -- CONFIG [STEPS] [ROUNDS]
+//!
+//! In turn, in one process: a bare loop of `Trainer::step` that reads each loss, and `train` with the same
+//! config, timed from its start to its last step. Evaluations and checkpoints come after that.
+
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Instant;
+
+use tinderbox::config::Config;
+use tinderbox::data::Corpus;
+use tinderbox::device;
+use tinderbox::model::Gpt;
+use tinderbox::train::{Event, Interrupter, Observer, Plan, Start, Trainer, train};
+
+struct Stopwatch {
+    steps: usize,
+    began: Instant,
+    elapsed_s: Sender<f64>,
+}
+
+impl Observer for Stopwatch {
+    fn observe(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Started(_) => self.began = Instant::now(),
+            Event::Logged(logged) if logged.step == self.steps => {
+                self.elapsed_s.send(self.began.elapsed().as_secs_f64()).ok();
+            }
+            _ => {}
+        }
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|arg| arg != "--bench")
+        .collect();
+    let path = args
+        .first()
+        .map_or("configs/quickstart.toml", String::as_str);
+    let steps: usize = args.get(1).map_or(Ok(100), |n| n.parse())?;
+    let rounds: usize = args.get(2).map_or(Ok(5), |n| n.parse())?;
+    let overrides = [
+        format!("train.max_steps={steps}"),
+        "train.eval_interval=0".to_owned(),
+        "train.eval_batches=1".to_owned(),
+        "train.checkpoint_interval=0".to_owned(),
+        "train.sample_tokens=0".to_owned(),
+    ];
+    let config = Config::load(Path::new(path), &overrides)?;
+    let (mut bare, mut looped) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        bare.push(bare_ms(&config)?);
+        looped.push(looped_ms(&config)?);
+    }
+    let (bare, looped) = (median(bare), median(looped));
+    println!("bare steps     {bare:.2} ms/step");
+    println!("the whole loop {looped:.2} ms/step");
+    println!("the loop costs {:+.2} %", (looped / bare - 1.0) * 100.0);
+    Ok(())
+}
+
+fn bare_ms(config: &Config) -> Result<f64, Box<dyn std::error::Error>> {
+    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length)?;
+    let device = device::open(&config.train.device.parse()?)?
+        .device
+        .autodiff();
+    let vocab_size = corpus.tokenizer.vocab_size();
+    let gpt = Gpt::new(&config.model, vocab_size, config.train.seed, &device);
+    let mut trainer = Trainer::new(gpt, config, corpus.train);
+    let began = Instant::now();
+    for _ in 0..config.train.max_steps {
+        let loss: f32 = trainer.step().loss.into_scalar();
+        assert!(loss.is_finite(), "a loss is {loss}");
+    }
+    Ok(began.elapsed().as_secs_f64() * 1e3 / config.train.max_steps as f64)
+}
+
+fn looped_ms(config: &Config) -> Result<f64, Box<dyn std::error::Error>> {
+    let dir = tempfile::tempdir()?;
+    let (elapsed_s, timed) = channel();
+    let steps = config.train.max_steps;
+    let plan = Plan {
+        config: config.clone(),
+        run_dir: dir.path().join("run"),
+        start: Start::New,
+        device: device::open(&config.train.device.parse()?)?,
+    };
+    let watch = Stopwatch {
+        steps,
+        began: Instant::now(),
+        elapsed_s,
+    };
+    train(plan, Box::new(watch), &Interrupter::new())?;
+    Ok(timed.recv()? * 1e3 / steps as f64)
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
