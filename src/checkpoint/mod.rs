@@ -113,12 +113,12 @@ fn read_hint(source: &io::Error) -> &'static str {
 pub(crate) fn write_hint(source: &io::Error) -> &'static str {
     match source.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "make room on the disk; what was saved before is whole, and --resume goes on from there"
+            "make room on the disk; checkpoints from before are whole, and --resume goes on from the last"
         }
         ErrorKind::NotFound
         | ErrorKind::NotADirectory
         | ErrorKind::PermissionDenied
         | ErrorKind::ReadOnlyFilesystem => "choose a place that you may write to with --run-dir",
-        _ => "what was saved before is whole, and --resume goes on from there",
+        _ => "checkpoints from before are whole, and --resume goes on from the last",
     }
 }

@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     if !has_gpu(&report.devices) {
         note(
-            "hint: no GPU was found; if there is one, install its driver. The CPU can do everything too.",
+            "hint: no GPU was found; if this machine has one, install its driver. All works on the CPU too.",
         );
     }
     Ok(())

@@ -2,6 +2,11 @@
 //!
 //! Results go to standard output, progress and logs to standard error.
 
+#![allow(
+    clippy::doc_markdown,
+    reason = "the documentation of an argument is its help, which shows backticks as they are"
+)]
+
 mod devices;
 mod eval;
 mod generate;

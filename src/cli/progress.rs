@@ -302,12 +302,13 @@ fn quotation(text: &str) -> String {
     let is_written = |line: &String| !line.is_empty();
     let first = lines.iter().position(is_written).unwrap_or(0);
     let last = lines.iter().rposition(is_written).unwrap_or(0);
-    lines
-        .iter()
-        .take(last + 1)
-        .skip(first)
-        .map(|line| format!("\n    {}", format!("| {line}").trim_end()))
-        .collect()
+    let mut quotation = String::new();
+    for line in lines.iter().take(last + 1).skip(first) {
+        quotation.push_str("\n    | ");
+        quotation.push_str(line);
+        quotation.truncate(quotation.trim_end().len());
+    }
+    quotation
 }
 
 /// A time to read: `8.1 s`, `2 min 5 s`, `1 h 20 min`.

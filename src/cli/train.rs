@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
 
 /// `runs/NAME`, NAME from the config's file name.
 fn default_run_dir(config: &Path) -> PathBuf {
-    Path::new("runs").join(config.file_stem().unwrap_or_else(|| config.as_os_str()))
+    Path::new("runs").join(config.file_stem().unwrap_or(config.as_os_str()))
 }
 
 /// What a user may want to type next: to go on, or to see what the model writes.

@@ -21,7 +21,7 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     x.clone() * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0) * 0.5
 }
 
-/// The sigmoid linear unit, `x * sigmoid(x)`: the gate of SwiGLU.
+/// The sigmoid linear unit, `x * sigmoid(x)`: the gate of `SwiGLU`.
 ///
 /// Source: Shazeer 2020, "GLU Variants Improve Transformer", section 2 (Swish with beta = 1).
 #[must_use]

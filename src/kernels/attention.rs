@@ -1,8 +1,14 @@
 //! The arithmetic of attention on queries, keys and values that are already projected.
 
+#[cfg(feature = "flex")]
+use burn::tensor::DType;
 use burn::tensor::{Bool, Device, Tensor, activation, assert_shape};
 
 use super::dropout::{DropoutKey, dropout};
+#[cfg(feature = "flex")]
+use super::softmax::causal_softmax;
+#[cfg(feature = "flex")]
+use crate::device;
 
 /// How strongly every query attends to every key: `softmax(q k^T / sqrt(D))`.
 ///
@@ -58,16 +64,40 @@ pub fn causal_attention(
     assert_shape!(k, [b, h_kv, s, d]);
     assert_shape!(v, [b, h_kv, s, d]);
     let (k, v) = (repeat_kv(k, h), repeat_kv(v, h)); // each [B, H, S, D]
-    let mut scores = scaled_scores(q, k); // [B, H, T, S]
-    if t > 1 {
-        // Adding minus infinity costs the backward pass nothing; filling by a mask costs it a pass.
-        scores = scores.clone() + causal_bias(t, s, &scores.device());
-    }
-    let mut weights = activation::softmax(scores, 3);
+    let mut weights = causal_weights(q, k); // [B, H, T, S]
     if let Some((probability, key, site)) = weights_dropout {
         weights = dropout(weights, probability, key, site);
     }
     weights.matmul(v) // [B, H, T, D]
+}
+
+/// How strongly every query attends to the keys up to its own position.
+///
+/// # Shapes
+/// `q: [B, H, T, D]`, `k: [B, H, S, D]` with S >= T -> `[B, H, T, S]`
+fn causal_weights(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
+    #[cfg(feature = "flex")]
+    if q.dtype() == DType::F32 && device::is_flex(&q.device()) {
+        let [.., d] = q.dims();
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "the operation computes in f32"
+        )]
+        let scale = scale(d) as f32;
+        return causal_softmax(q.matmul(k.swap_dims(2, 3)), scale);
+    }
+    composed_causal_weights(q, k)
+}
+
+/// [`causal_weights`] by burn's own operations.
+fn composed_causal_weights(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
+    let mut scores = scaled_scores(q, k); // [B, H, T, S]
+    let [_, _, t, s] = scores.dims();
+    if t > 1 {
+        // Adding minus infinity costs the backward pass nothing; filling by a mask costs it a pass.
+        scores = scores.clone() + causal_bias(t, s, &scores.device());
+    }
+    activation::softmax(scores, 3)
 }
 
 /// Zero where query `t` of the last T positions may see key `s`, minus infinity in its future.
@@ -110,12 +140,16 @@ pub fn repeat_kv(x: Tensor<4>, n_heads: usize) -> Tensor<4> {
 /// `q k^T / sqrt(D)`. The factor goes into the queries, which are fewer numbers than the scores.
 fn scaled_scores(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
     let [.., d] = q.dims();
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "a head has far fewer than 2^52 dimensions"
-    )]
-    let scale = 1.0 / (d as f64).sqrt();
-    (q * scale).matmul(k.swap_dims(2, 3)) // [B, H, T, S]
+    (q * scale(d)).matmul(k.swap_dims(2, 3)) // [B, H, T, S]
+}
+
+/// `1 / sqrt(D)`.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "a head has far fewer than 2^52 dimensions"
+)]
+fn scale(head_dim: usize) -> f64 {
+    1.0 / (head_dim as f64).sqrt()
 }
 
 #[cfg(test)]
@@ -148,6 +182,18 @@ mod tests {
             rows[0].abs() < 1e-7 && (rows[1] - 1.0).abs() < 1e-6,
             "{rows:?}"
         );
+    }
+
+    #[test]
+    fn causal_weights_equal_those_of_burns_own_operations() {
+        for (t, s) in [(1, 1), (1, 40), (9, 9), (40, 40), (5, 21)] {
+            let (q, k) = (random([2, 3, t, 16]), random([2, 3, s, 16]));
+            let weights = causal_weights(q.clone(), k.clone());
+            let tolerance = burn::tensor::Tolerance::<f32>::absolute(1e-6);
+            weights
+                .into_data()
+                .assert_approx_eq(&composed_causal_weights(q, k).into_data(), tolerance);
+        }
     }
 
     #[test]

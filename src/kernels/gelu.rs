@@ -7,14 +7,12 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
-use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
-use burn::tensor::{Bytes, DType, Tensor};
-use rayon::prelude::*;
+use burn::tensor::Tensor;
 
-/// Numbers that one task takes: enough to be worth waking a core for.
-const CHUNK: usize = 16 * 1024;
+use super::flex::{CHUNK, exp, rewrite, run, tensor, values};
 
 /// `x * Phi(x)` of a tensor of f32 on flex, with or without gradients.
 pub(super) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
@@ -32,35 +30,28 @@ impl GeluBackend for Flex {
     fn exact_gelu(x: FlexTensor) -> FlexTensor {
         let x = x.to_contiguous();
         let mut out = vec![0.0; x.layout().num_elements()];
-        out.par_chunks_mut(CHUNK)
-            .zip(values(&x).par_chunks(CHUNK))
-            .for_each(|(out, x)| {
-                pulp::Arch::new().dispatch(|| {
-                    for (out, x) in out.iter_mut().zip(x) {
-                        *out = x * phi(*x).0;
-                    }
-                });
-            });
+        let n = out.len();
+        let tasks = out.chunks_mut(CHUNK).zip(values(&x).chunks(CHUNK));
+        run(n, tasks, |(out, x)| {
+            for (out, x) in out.iter_mut().zip(x) {
+                *out = x * phi(*x).0;
+            }
+        });
         tensor(out, &x)
     }
 
     fn exact_gelu_backward(x: FlexTensor, gradient: FlexTensor) -> FlexTensor {
-        let (x, gradient) = (x.to_contiguous(), gradient.to_contiguous());
-        let mut out = vec![0.0; x.layout().num_elements()];
-        let inputs = values(&x)
-            .par_chunks(CHUNK)
-            .zip(values(&gradient).par_chunks(CHUNK));
-        out.par_chunks_mut(CHUNK)
-            .zip(inputs)
-            .for_each(|(out, (x, gradient))| {
-                pulp::Arch::new().dispatch(|| {
-                    for ((out, x), gradient) in out.iter_mut().zip(x).zip(gradient) {
-                        let (distribution, density) = phi(*x);
-                        *out = gradient * (distribution + x * density);
-                    }
-                });
+        let x = x.to_contiguous();
+        rewrite(gradient, |gradient| {
+            let n = gradient.len();
+            let tasks = gradient.chunks_mut(CHUNK).zip(values(&x).chunks(CHUNK));
+            run(n, tasks, |(gradient, x)| {
+                for (gradient, x) in gradient.iter_mut().zip(x) {
+                    let (distribution, density) = phi(*x);
+                    *gradient *= distribution + x * density;
+                }
             });
-        tensor(out, &x)
+        })
     }
 }
 
@@ -98,17 +89,6 @@ impl<B: Backend + GeluBackend, C: CheckpointStrategy> GeluBackend for Autodiff<B
     }
 }
 
-fn values(x: &FlexTensor) -> &[f32] {
-    let values = x.storage::<f32>();
-    let start = x.layout().start_offset();
-    &values[start..start + x.layout().num_elements()]
-}
-
-fn tensor(values: Vec<f32>, like: &FlexTensor) -> FlexTensor {
-    let layout = Layout::contiguous(like.layout().shape().clone());
-    FlexTensor::new(Bytes::from_elems(values), layout, DType::F32)
-}
-
 /// The normal distribution function and its density at `x`, both within 2e-7.
 ///
 /// Source: Abramowitz and Stegun 1964, "Handbook of Mathematical Functions", 7.1.26: for z >= 0,
@@ -135,32 +115,6 @@ fn phi(x: f32) -> (f32, f32) {
     let exp = exp(-z * z);
     let tail = 0.5 * series * exp; // of the distribution, beyond |x|
     (if x > 0.0 { 1.0 - tail } else { tail }, INV_SQRT_TAU * exp)
-}
-
-/// `e^x` for x <= 0, within 2e-7 of its value; from -87 on it stays at the smallest numbers that f32 holds.
-///
-/// `e^x = 2^n e^r` with n whole and `|r| <= ln(2) / 2`; `e^r` by its Taylor series.
-#[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
-fn exp(x: f32) -> f32 {
-    // Adding and taking away 1.5 * 2^23 rounds to a whole number: f32 has no bits left for a fraction.
-    const ROUND: f32 = 12_582_912.0;
-    // ln(2) in two parts: the first has few bits, so that n times it is exact.
-    const LN_2_HIGH: f32 = 0.693_359_4;
-    const LN_2_LOW: f32 = -2.121_944_4e-4;
-    let x = x.max(-87.0);
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = (x - n * LN_2_HIGH) - n * LN_2_LOW;
-    let series = 1.0
-        + r * (1.0
-            + r * (0.5
-                + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r * (1.0 / 720.0))))));
-    // The low bits of `shifted` are n: put them where f32 has its exponent.
-    series * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
 }
 
 #[cfg(test)]

@@ -8,9 +8,15 @@ pub mod activation;
 pub mod attention;
 pub mod dropout;
 #[cfg(feature = "flex")]
+mod flex;
+#[cfg(feature = "flex")]
+mod fused_norm;
+#[cfg(feature = "flex")]
 mod gelu;
 pub mod loss;
 pub mod norm;
+#[cfg(feature = "flex")]
+mod softmax;
 
 pub use activation::{gelu, relu_squared, silu};
 pub use attention::{attention_weights, causal_attention, causal_bias, repeat_kv};

@@ -1,6 +1,13 @@
 //! Normalisation of every position's vector.
 
+#[cfg(feature = "flex")]
+use burn::tensor::DType;
 use burn::tensor::{Tensor, module};
+
+#[cfg(feature = "flex")]
+use super::fused_norm::{self, Norm};
+#[cfg(feature = "flex")]
+use crate::device;
 
 /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, over the last dimension.
 ///
@@ -15,7 +22,15 @@ pub fn layer_norm<const D: usize>(
     bias: Option<Tensor<1>>,
     epsilon: f64,
 ) -> Tensor<D> {
-    module::layer_norm(x, weight, bias, epsilon)
+    #[cfg(feature = "flex")]
+    if is_fused(&x) {
+        let norm = Norm {
+            centred: true,
+            epsilon: in_f32(epsilon),
+        };
+        return fused_norm::norm(x, weight, bias, norm);
+    }
+    composed_layer_norm(x, weight, bias, epsilon)
 }
 
 /// `x / sqrt(mean(x^2) + epsilon) * weight`, over the last dimension.
@@ -26,8 +41,49 @@ pub fn layer_norm<const D: usize>(
 /// `x: [.., C]`, `weight: [C]` -> `[.., C]`
 #[must_use]
 pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -> Tensor<D> {
+    #[cfg(feature = "flex")]
+    if is_fused(&x) {
+        let norm = Norm {
+            centred: false,
+            epsilon: in_f32(epsilon),
+        };
+        return fused_norm::norm(x, weight, None, norm);
+    }
+    composed_rms_norm(x, weight, epsilon)
+}
+
+/// Layer norm by burn's own operations.
+pub(super) fn composed_layer_norm<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<1>,
+    bias: Option<Tensor<1>>,
+    epsilon: f64,
+) -> Tensor<D> {
+    module::layer_norm(x, weight, bias, epsilon)
+}
+
+/// RMS norm by burn's own operations.
+pub(super) fn composed_rms_norm<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<1>,
+    epsilon: f64,
+) -> Tensor<D> {
     let mean_square = (x.clone() * x.clone()).mean_dim(D - 1); // [.., 1]
     x * (mean_square + epsilon).sqrt().recip() * weight.unsqueeze()
+}
+
+#[cfg(feature = "flex")]
+fn is_fused<const D: usize>(x: &Tensor<D>) -> bool {
+    x.dtype() == DType::F32 && device::is_flex(&x.device())
+}
+
+#[cfg(feature = "flex")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "the operation computes in f32"
+)]
+fn in_f32(epsilon: f64) -> f32 {
+    epsilon as f32
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ pub enum TrainError {
     /// The loss, or the gradient, is NaN or infinite.
     #[error(
         "the {what} of step {step} is {value}, so the run stopped; {kept}\n  hint: lower \
-         optimizer.learning_rate, lengthen schedule.warmup_steps, or lower optimizer.grad_clip_norm"
+         optimizer.learning_rate, or lengthen schedule.warmup_steps"
     )]
     NotFinite {
         /// The step, counted from 1 as the log does.

@@ -361,7 +361,10 @@ fn train_reports_one_object_and_eval_agrees_with_it() {
     );
 
     let text = folder.read("text.txt");
-    let n_val = eval["tokens"].as_u64().expect("a number") as usize + 1; // the first is not predicted
+    let predicted = eval["tokens"]
+        .as_u64()
+        .and_then(|n| usize::try_from(n).ok());
+    let n_val = predicted.expect("a number") + 1; // the first token is not predicted
     folder.write("val.txt", &text[text.len() - n_val..]);
     let own = folder.json(&["eval", "runs/tiny", "--text", "val.txt", "--json"]);
     assert_eq!(
@@ -494,8 +497,14 @@ fn ctrl_c_is_heard_in_evaluations() {
 #[test]
 fn a_run_goes_on_or_is_replaced_only_when_that_is_said() {
     let folder = Folder::trained();
-    assert_snapshot!(folder.fail(&["train", "tiny.toml"]), @"");
-    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--resume"]), @"");
+    assert_snapshot!(folder.fail(&["train", "tiny.toml"]), @r#"
+    error: `runs/tiny` holds a run already
+      hint: continue it with --resume, replace it with --overwrite, or choose another place with --run-dir
+    "#);
+    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--resume"]), @r#"
+    error: `runs/tiny` is done: it made all of its 40 steps
+      hint: for more of them, raise train.max_steps with --set
+    "#);
     let other = [
         "train",
         "tiny.toml",
@@ -505,7 +514,13 @@ fn a_run_goes_on_or_is_replaced_only_when_that_is_said() {
         "--set",
         "train.seed=1",
     ];
-    assert_snapshot!(folder.fail(&other), @"");
+    assert_snapshot!(folder.fail(&other), @r#"
+    error: `runs/tiny` cannot go on with other settings than it began with:
+      - train.seed was 1337 and is now 1
+      - model.n_heads was 2 and is now 4
+      - model.n_kv_heads was 2 and is now 4
+      hint: use those that it began with, or start a new run with --run-dir
+    "#);
     let longer = folder.json(&[
         "train",
         "tiny.toml",
@@ -535,14 +550,38 @@ fn mistakes_in_the_config_are_explained() {
         args.extend(values.iter().flat_map(|value| ["--set", value]));
         folder.fail(&args)
     };
-    assert_snapshot!(folder.fail(&["train", "nope.toml"]), @"");
-    assert_snapshot!(folder.fail(&["train", "broken.toml"]), @"");
-    assert_snapshot!(set(&["model.d_modle=3"]), @"");
-    assert_snapshot!(set(&["modeld_model"]), @"");
-    assert_snapshot!(set(&["train.device=gpu"]), @"");
+    assert_snapshot!(folder.fail(&["train", "nope.toml"]), @r#"
+    error: cannot read the config file `nope.toml`: No such file or directory (os error 2)
+      hint: give the path of a config file, such as configs/quickstart.toml; relative paths start at the working directory
+    "#);
+    assert_snapshot!(folder.fail(&["train", "broken.toml"]), @r#"
+    error: cannot read the config file `broken.toml`: TOML parse error at line 2, column 8
+      |
+    2 | path = text.txt
+      |        ^^^^^^^^
+    invalid boolean, expected `true`
+    "#);
+    assert_snapshot!(set(&["model.d_modle=3"]), @r#"
+    error: the config `tiny.toml` has a problem:
+      - model.d_modle = 3: there is no such key in [model]; did you mean `model.d_model`?
+    "#);
+    assert_snapshot!(set(&["modeld_model"]), @r#"
+    error: the config `tiny.toml` has a problem:
+      - --set modeld_model: there is no `=`; write section.key=value, such as --set train.max_steps=100
+    "#);
+    assert_snapshot!(set(&["train.device=gpu"]), @r#"
+    error: unknown device `gpu`
+      hint: did you mean `wgpu`? Known are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], metal[:n] and cuda[:n]
+    "#);
     assert_snapshot!(
         set(&["train.max_steps=0", "model.dropout=2", "model.n_heads=3", "optimizer.learning_rate=fast"]),
-        @""
+        @r#"
+    error: the config `tiny.toml` has 4 problems:
+      - model.d_model = 16 must be divisible by model.n_heads = 3
+      - model.dropout = 2 must be at least 0 and below 1
+      - train.max_steps = 0 must be at least 1
+      - optimizer.learning_rate = "fast": invalid type: string "fast", expected a number
+    "#
     );
     assert!(!folder.path("runs").exists(), "nothing was begun");
 }
@@ -556,12 +595,27 @@ fn mistakes_in_the_text_are_explained() {
     fs::create_dir(folder.path("folder")).expect("made");
     let on =
         |text: &str| folder.fail(&["train", "tiny.toml", "--set", &format!("data.path={text}")]);
-    assert_snapshot!(on("nope.txt"), @"");
-    assert_snapshot!(on("empty.txt"), @"");
-    assert_snapshot!(on("short.txt"), @"");
-    assert_snapshot!(on("latin1.txt"), @"");
-    assert_snapshot!(on("folder"), @"");
-    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--set", "train.sample_prompt=Ω"]), @"");
+    assert_snapshot!(on("nope.txt"), @r#"
+    error: cannot read the text `nope.txt`: No such file or directory (os error 2)
+      hint: check data.path, which starts at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
+    "#);
+    assert_snapshot!(on("empty.txt"), @"error: the text `empty.txt` is empty");
+    assert_snapshot!(on("short.txt"), @r#"
+    error: the text `short.txt` is too short: 15 of its 17 tokens are for training, and model.context_length = 16 needs at least 17
+      hint: use more text, a shorter model.context_length or a smaller data.val_fraction
+    "#);
+    assert_snapshot!(on("latin1.txt"), @r#"
+    error: `latin1.txt` is not UTF-8 at byte 7
+      hint: save it as UTF-8, or use kind = "byte" under [tokenizer], which takes any file
+    "#);
+    assert_snapshot!(on("folder"), @r#"
+    error: there are no files in the folder `folder`
+      hint: every file in it and its subfolders counts as text, save those whose name begins with a dot
+    "#);
+    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--set", "train.sample_prompt=Ω"]), @r#"
+    error: cannot use train.sample_prompt: the tokenizer does not know the character 'Ω' (U+03A9)
+      hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
+    "#);
     assert!(!folder.path("runs").exists(), "nothing was begun");
 }
 
@@ -571,12 +625,20 @@ fn mistakes_in_the_device_are_explained() {
     let on = |device: &str| folder.run(&["train", "tiny.toml", "--device", device]);
     let unknown = on("gpu");
     assert_eq!(unknown.code, Some(2));
-    assert_snapshot!(unknown.stderr, @"");
+    assert_snapshot!(unknown.stderr, @r#"
+    error: invalid value 'gpu' for '--device <DEVICE>': unknown device `gpu`
+      hint: did you mean `wgpu`? Known are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], metal[:n] and cuda[:n]
+
+    For more information, try '--help'.
+    "#);
     assert_eq!(on("cpu:1").code, Some(2));
     if cfg!(not(feature = "cuda")) && cfg!(feature = "wgpu") {
         let cuda = on("cuda");
         assert_eq!(cuda.code, Some(1));
-        assert_snapshot!(cuda.stderr, @"");
+        assert_snapshot!(cuda.stderr, @r#"
+    error: this binary was built without the `cuda` backend
+      hint: build it with `cargo build --release --features cuda`, or choose one of flex, ndarray, wgpu
+    "#);
     }
     if cfg!(feature = "wgpu") {
         // What is found, and so what is said, differs between machines.
@@ -601,19 +663,46 @@ fn mistakes_in_the_run_are_explained() {
     let folder = Folder::trained();
     fs::create_dir(folder.path("thesis")).expect("made");
     folder.write("thesis/draft.txt", "years of work");
-    assert_snapshot!(folder.fail(&["generate", "runs/tniy"]), @"");
-    assert_snapshot!(folder.fail(&["generate", "nowhere/at/all"]), @"");
-    assert_snapshot!(folder.fail(&["generate", "thesis"]), @"");
-    assert_snapshot!(folder.fail(&["generate", "runs/tiny/checkpoints/step-000099"]), @"");
-    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--run-dir", "thesis", "--overwrite"]), @"");
-    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--run-dir", "text.txt"]), @"");
-    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--run-dir", "text.txt/run"]), @"");
-    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--run-dir", "other", "--resume"]), @"");
+    assert_snapshot!(folder.fail(&["generate", "runs/tniy"]), @r#"
+    error: there is no run at `runs/tniy`
+      hint: found there: `runs/tiny`
+    "#);
+    assert_snapshot!(folder.fail(&["generate", "nowhere/at/all"]), @r#"
+    error: there is no run at `nowhere/at/all`
+      hint: train one with `tinderbox train CONFIG`
+    "#);
+    assert_snapshot!(folder.fail(&["generate", "thesis"]), @r#"
+    error: `thesis` is not a run
+      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`
+    "#);
+    assert_snapshot!(folder.fail(&["generate", "runs/tiny/checkpoints/step-000099"]), @r#"
+    error: there is no run at `runs/tiny/checkpoints/step-000099`
+      hint: found there: `runs/tiny/checkpoints/step-000030`, `runs/tiny/checkpoints/step-000040`
+    "#);
+    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--run-dir", "thesis", "--overwrite"]), @r#"
+    error: `thesis` is not empty and not a run, so nothing is written there
+      hint: choose another place with --run-dir
+    "#);
+    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--run-dir", "text.txt"]), @r#"
+    error: cannot read `text.txt`: Not a directory (os error 20)
+      hint: a run is kept in a folder; name one, or one that can be made
+    "#);
+    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--run-dir", "text.txt/run"]), @r#"
+    error: cannot read `text.txt/run`: Not a directory (os error 20)
+      hint: a run is kept in a folder; name one, or one that can be made
+    "#);
+    assert_snapshot!(folder.fail(&["train", "tiny.toml", "--run-dir", "other", "--resume"]), @r#"
+    error: there is no run at `other`
+      hint: train one with `tinderbox train CONFIG`
+    "#);
 
     let weights = folder.path("runs/tiny/checkpoints/step-000040/model.safetensors");
     let whole = fs::read(&weights).expect("read");
     fs::write(&weights, &whole[..whole.len() / 2]).expect("written");
-    assert_snapshot!(folder.fail(&["generate", "runs/tiny/last"]), @"");
+    assert_snapshot!(folder.fail(&["generate", "runs/tiny/last"]), @r#"
+    error: `runs/tiny/checkpoints/step-000040/model.safetensors` is damaged or of another version: incomplete metadata, file not fully covered
+      hint: use another of the run's `checkpoints/step-N`; to resume from it, write its name into the file `last`
+    "#);
     folder.succeed(&[
         "generate",
         "runs/tiny/checkpoints/step-000030",
@@ -621,13 +710,19 @@ fn mistakes_in_the_run_are_explained() {
         "1",
     ]);
     fs::remove_file(&weights).expect("removed");
-    assert_snapshot!(folder.fail(&["generate", "runs/tiny/last"]), @"");
+    assert_snapshot!(folder.fail(&["generate", "runs/tiny/last"]), @r#"
+    error: cannot read `runs/tiny/checkpoints/step-000040/model.safetensors`: No such file or directory (os error 2)
+      hint: a part of the run is gone; use another of its `checkpoints/step-N`
+    "#);
     let config = folder.read("runs/tiny/config.toml");
     folder.write(
         "runs/tiny/config.toml",
         config.replace("d_model = 16", "d_model = 32"),
     );
-    assert_snapshot!(folder.fail(&["generate", "runs/tiny/checkpoints/step-000030"]), @"");
+    assert_snapshot!(folder.fail(&["generate", "runs/tiny/checkpoints/step-000030"]), @r#"
+    error: the weights in `runs/tiny/checkpoints/step-000030/model.safetensors` do not fit the run's config.toml: `token_embedding.weight` holds 528 numbers, and the model needs 1056 (shape [33, 32])
+      hint: put the config.toml back that the run began with
+    "#);
     assert_eq!(folder.read("thesis/draft.txt"), "years of work");
 }
 
@@ -638,16 +733,32 @@ fn mistakes_in_what_to_write_or_evaluate_are_explained() {
     folder.write("empty.txt", "");
     let write = |args: &[&str]| folder.fail(&[&["generate", "runs/tiny"], args].concat());
     let eval = |text: &str| folder.fail(&["eval", "runs/tiny", "--text", text]);
-    assert_snapshot!(write(&["--prompt", "Ünter dem Fluß"]), @"");
-    assert_snapshot!(write(&["--prompt", ""]), @"");
-    assert_snapshot!(write(&["--prompt-file", "nope.txt"]), @"");
-    assert_snapshot!(write(&["--prompt-file", "latin1.txt"]), @"");
-    assert_snapshot!(write(&["--top-p", "3", "--temperature", "-1"]), @"");
-    assert_snapshot!(eval("nope.txt"), @"");
-    assert_snapshot!(eval("latin1.txt"), @"");
-    assert_snapshot!(eval("empty.txt"), @"");
+    assert_snapshot!(write(&["--prompt", "Ünter dem Fluß"]), @r#"
+    error: cannot use the prompt: the tokenizer does not know 4 characters: 'F' (U+0046), 'm' (U+006D), 'Ü' (U+00DC), 'ß' (U+00DF)
+      hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
+    "#);
+    assert_snapshot!(write(&["--prompt", ""]), @r#"
+    error: the prompt is empty
+      hint: give at least one character to write on from, such as --prompt "The"
+    "#);
+    assert_snapshot!(write(&["--prompt-file", "nope.txt"]), @"error: cannot read the prompt `nope.txt`: No such file or directory (os error 2)");
+    assert_snapshot!(write(&["--prompt-file", "latin1.txt"]), @"error: cannot read the prompt `latin1.txt`: stream did not contain valid UTF-8");
+    assert_snapshot!(write(&["--top-p", "3", "--temperature", "-1"]), @r#"
+    error: the settings have 2 problems:
+      - generate.temperature = -1 must be a finite number, 0 or more
+      - generate.top_p = 3 must be above 0 and at most 1 (1 turns it off)
+    "#);
+    assert_snapshot!(eval("nope.txt"), @"error: cannot evaluate `nope.txt`: No such file or directory (os error 2)");
+    assert_snapshot!(eval("latin1.txt"), @r#"
+    error: cannot evaluate `latin1.txt`: not UTF-8 at byte 7
+      hint: save the text as UTF-8, or use kind = "byte" under [tokenizer]
+    "#);
+    assert_snapshot!(eval("empty.txt"), @"error: cannot evaluate `empty.txt`: it has 0 tokens, and at least 2 are needed to predict one");
     fs::remove_file(folder.path("text.txt")).expect("removed");
-    assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @"");
+    assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @r#"
+    error: cannot read the text `text.txt`: No such file or directory (os error 2)
+      hint: check data.path, which starts at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
+    "#);
 }
 
 #[test]
@@ -663,7 +774,13 @@ fn a_loss_that_is_no_number_is_an_error_that_the_log_keeps() {
     ]);
     assert_eq!(error.code, Some(1));
     let error = &error.stderr[error.stderr.find("error: ").expect("an error")..];
-    assert_snapshot!(error, @"");
+    let (what, rest) = error.split_once(" of step 2 is ").expect("the step");
+    assert!(what.starts_with("error: the "), "{error}"); // loss or gradient, by the order of sums
+    let (_, rest) = rest.split_once(", ").expect("what was done");
+    assert_snapshot!(rest, @r#"
+    so the run stopped; the checkpoint `runs/tiny/checkpoints/step-000001` is from before
+      hint: lower optimizer.learning_rate, or lengthen schedule.warmup_steps
+    "#);
     assert!(folder.read("runs/tiny/train.log").ends_with(error));
 }
 
@@ -771,6 +888,12 @@ fn a_disk_that_fills_up_costs_only_what_was_not_saved() {
             .collect::<Vec<_>>()
             .join("\n")
     };
-    assert_snapshot!(error("out0"), @"");
-    assert_snapshot!(error("out1"), @"");
+    assert_snapshot!(error("out0"), @r#"
+    error: cannot write `disk/run/.tokenizer.json.partial`: No space left on device (os error 28)
+      hint: make room on the disk; checkpoints from before are whole, and --resume goes on from the last
+    "#);
+    assert_snapshot!(error("out1"), @r#"
+    error: cannot write `disk/run/checkpoints/.step-000030.partial/optimizer.safetensors`: No space left on device (os error 28)
+      hint: make room on the disk; checkpoints from before are whole, and --resume goes on from the last
+    "#);
 }

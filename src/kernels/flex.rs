@@ -1,0 +1,219 @@
+//! What the operations written for burn's CPU backend share: slices of tensors, tasks and sums.
+//!
+//! Every task computes its own part of the output and no task waits for another. Sums run over a fixed
+//! number of lanes in a fixed order, and Rust never fuses or reorders floating-point arithmetic: results
+//! are the same, byte for byte, for any number of threads and any SIMD level.
+
+use burn::backend::flex::{FlexTensor, Layout};
+use burn::tensor::{Bytes, DType};
+use rayon::prelude::*;
+
+/// Numbers that one task takes: enough to be worth waking a core for.
+pub(super) const CHUNK: usize = 8 * 1024;
+
+/// Running sums that a sum is kept in: one register of AVX-512, two of AVX2, four of NEON.
+pub(super) const LANES: usize = 16;
+
+/// The numbers of a contiguous tensor of f32.
+pub(super) fn values(x: &FlexTensor) -> &[f32] {
+    let start = x.layout().start_offset();
+    &x.storage::<f32>()[start..start + x.layout().num_elements()]
+}
+
+/// A tensor of these numbers, in the shape of another.
+pub(super) fn tensor(values: Vec<f32>, like: &FlexTensor) -> FlexTensor {
+    let layout = Layout::contiguous(like.layout().shape().clone());
+    FlexTensor::new(Bytes::from_elems(values), layout, DType::F32)
+}
+
+/// Lets `f` overwrite the numbers of `x`: in place where nobody else holds them, else in a copy.
+pub(super) fn rewrite(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
+    // `to_contiguous` shares what is contiguous already, and what is shared would be copied.
+    let mut x = if x.is_contiguous() {
+        x
+    } else {
+        x.to_contiguous()
+    };
+    let start = x.layout().start_offset();
+    let end = start + x.layout().num_elements();
+    f(&mut x.storage_mut::<f32>()[start..end]);
+    x
+}
+
+/// Runs `f` on every task with the widest SIMD instructions that this CPU has: on all cores if the tasks
+/// cover many `numbers`, here and now if waking them would take longer than the work.
+pub(super) fn run<T: Send>(
+    numbers: usize,
+    tasks: impl Iterator<Item = T>,
+    f: impl Fn(T) + Send + Sync,
+) {
+    let f = |task| pulp::Arch::new().dispatch(|| f(task));
+    if numbers <= CHUNK {
+        tasks.for_each(f);
+    } else {
+        tasks.collect::<Vec<_>>().into_par_iter().for_each(f);
+    }
+}
+
+/// How many rows of `row` numbers one task takes: a function of the shape alone.
+pub(super) fn rows_per_task(row: usize) -> usize {
+    (CHUNK / row.max(1)).max(1)
+}
+
+/// The sum of `f(a, b)` over pairs of numbers from slices of equal length.
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "the instructions are those of the caller's SIMD level"
+)]
+pub(super) fn sum(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let (a, a_rest) = a.as_chunks::<LANES>();
+    let (b, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a.iter().zip(b) {
+        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
+            *lane += f(*a, *b);
+        }
+    }
+    for ((lane, a), b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
+        *lane += f(*a, *b);
+    }
+    total(lanes)
+}
+
+/// The sum of the lanes, by halves.
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "the instructions are those of the caller's SIMD level"
+)]
+pub(super) fn total(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// `e^x` for x <= 0, within 2e-7 of its value; from -87 on it stays at the smallest numbers that f32 holds.
+///
+/// `e^x = 2^n e^r` with n whole and `|r| <= ln(2) / 2`; `e^r` by its Taylor series.
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "the instructions are those of the caller's SIMD level"
+)]
+pub(super) fn exp(x: f32) -> f32 {
+    // Adding and taking away 1.5 * 2^23 rounds to a whole number: f32 has no bits left for a fraction.
+    const ROUND: f32 = 12_582_912.0;
+    // ln(2) in two parts: the first has few bits, so that n times it is exact.
+    const LN_2_HIGH: f32 = 0.693_359_4;
+    const LN_2_LOW: f32 = -2.121_944_4e-4;
+    // Not `max`, which would turn NaN into a number and hide that a run has diverged.
+    let x = if x < -87.0 { -87.0 } else { x };
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = (x - n * LN_2_HIGH) - n * LN_2_LOW;
+    let series = 1.0
+        + r * (1.0
+            + r * (0.5
+                + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r * (1.0 / 720.0))))));
+    // The low bits of `shifted` are n: put them where f32 has its exponent.
+    series * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
+}
+
+/// What the tests of these operations share.
+#[cfg(test)]
+pub(super) mod testing {
+    use burn::tensor::{Device, Tensor, TensorData};
+
+    /// Numbers without a pattern, between -2 and 2: the same in every run.
+    pub(crate) fn noise(n: usize, seed: u32) -> Vec<f32> {
+        (0..n)
+            .map(|i| {
+                let bits = (i as u32 ^ seed.wrapping_mul(0x9E37_79B9)).wrapping_mul(0x85EB_CA6B);
+                let bits = (bits ^ (bits >> 15)).wrapping_mul(0xC2B2_AE35);
+                (bits >> 8) as f32 / (1 << 22) as f32 - 2.0
+            })
+            .collect()
+    }
+
+    /// A tensor of [`noise`] that gradients are asked of.
+    pub(crate) fn leaf<const D: usize>(shape: [usize; D], seed: u32) -> Tensor<D> {
+        constant(shape, seed).require_grad()
+    }
+
+    /// A tensor of [`noise`].
+    pub(crate) fn constant<const D: usize>(shape: [usize; D], seed: u32) -> Tensor<D> {
+        let values = noise(shape.iter().product(), seed);
+        Tensor::from_data(TensorData::new(values, shape), &Device::flex().autodiff())
+    }
+
+    /// The numbers of a tensor.
+    pub(crate) fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+        x.into_data().try_to_vec().expect("f32")
+    }
+
+    /// Numbers that agree within 2e-6 of the largest of them.
+    pub(crate) fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], what: &str) {
+        assert_eq!(got.len(), want.len());
+        for (part, (got, want)) in got.iter().zip(want).enumerate() {
+            assert_eq!(got.len(), want.len(), "{what}, part {part}");
+            let largest = want.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+            for (i, (got, want)) in got.iter().zip(want).enumerate() {
+                assert!(
+                    (got - want).abs() <= 2e-6 * largest,
+                    "{what}, part {part}, number {i}: {got} is not {want}"
+                );
+            }
+        }
+    }
+
+    /// What `f` returns when rayon has so many threads.
+    pub(crate) fn with_threads<T: Send>(threads: usize, f: impl FnOnce() -> T + Send) -> T {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.expect("threads can be started").install(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_within_two_roundings_and_keeps_nan() {
+        for i in 0..=87_000 {
+            let x = i as f32 / -1000.0;
+            let (got, want) = (f64::from(exp(x)), f64::from(x).exp());
+            assert!(
+                (got / want - 1.0).abs() < 2.5e-7,
+                "e^{x} = {got}, not {want}"
+            );
+        }
+        for x in [-88.0, -1e4, f32::MIN, f32::NEG_INFINITY] {
+            assert!(exp(x) >= 0.0 && exp(x) < 2e-38, "e^{x} = {}", exp(x));
+        }
+        assert!(exp(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn sums_take_every_pair_once() {
+        for n in [1, 15, 16, 17, 64, 100] {
+            let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
+            let want: f32 = a.iter().map(|a| a * a).sum();
+            assert_eq!(sum(&a, &a, |a, b| a * b).to_bits(), want.to_bits());
+        }
+    }
+
+    #[test]
+    fn rewriting_leaves_others_what_they_hold() {
+        let x = FlexTensor::from_data(burn::tensor::TensorData::from([1.0_f32, 2.0, 3.0]));
+        let view = x.narrow(0, 1, 2);
+        let doubled = rewrite(view, |values| values.iter_mut().for_each(|x| *x *= 2.0));
+        assert_eq!(values(&doubled), [4.0, 6.0]);
+        assert_eq!(values(&x), [1.0, 2.0, 3.0]);
+    }
+}
