@@ -58,7 +58,6 @@ impl LayerCache {
 #[derive(Clone, Debug)]
 pub struct KvCache {
     layers: Vec<LayerCache>,
-    capacity: usize,
 }
 
 impl KvCache {
@@ -71,7 +70,6 @@ impl KvCache {
         let layer = || LayerCache::new([b, h_kv, capacity, d], device);
         Self {
             layers: (0..n_layers).map(|_| layer()).collect(),
-            capacity,
         }
     }
 
@@ -85,12 +83,6 @@ impl KvCache {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// How many positions there is room for.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.capacity
     }
 
     /// Forgets all positions and keeps the room.

@@ -33,13 +33,31 @@ pub(super) fn write_synced(path: &Path, contents: &[u8]) -> Result<(), Checkpoin
 
 /// Renames within a directory and waits until the new name is on the disk.
 pub(super) fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
-    let renamed = fs::rename(from, to).and_then(|()| match to.parent() {
-        // Only Unix can flush a directory; elsewhere the rename itself is what there is.
-        Some(parent) if cfg!(unix) => File::open(parent)?.sync_all(),
-        _ => Ok(()),
-    });
-    renamed.map_err(|source| CheckpointError::Write {
+    fs::rename(from, to).map_err(|source| CheckpointError::Write {
         path: to.to_owned(),
+        source,
+    })?;
+    to.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Waits until the names of the files in a directory are on the disk.
+pub(super) fn sync_dir(dir: &Path) -> Result<(), CheckpointError> {
+    if !cfg!(unix) {
+        return Ok(()); // only Unix can flush a directory
+    }
+    let synced = File::open(dir).and_then(|dir| dir.sync_all());
+    synced.map_err(|source| CheckpointError::Write {
+        path: dir.to_owned(),
+        source,
+    })
+}
+
+/// Removes a directory so that a reader, and a crash, sees it whole or not at all.
+pub(super) fn remove_dir(dir: &Path) -> Result<(), CheckpointError> {
+    let aside = partial_name(dir);
+    rename(dir, &aside)?;
+    fs::remove_dir_all(&aside).map_err(|source| CheckpointError::Write {
+        path: aside,
         source,
     })
 }

@@ -35,6 +35,11 @@ pub enum CheckpointError {
          with --run-dir"
     )]
     Foreign(PathBuf),
+    /// Another process writes to the run.
+    #[error(
+        "another process is training in `{0}`\n  hint: wait for it, or choose another place with --run-dir"
+    )]
+    Busy(PathBuf),
     /// There is nothing at the path.
     #[error("there is no run at `{path}`\n  hint: {hint}")]
     NotFound {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::files::{read_text, write_atomically};
+use super::files::{read_text, remove_dir, write_atomically};
 use super::{CheckpointError, Saved};
 use crate::config::Config;
 use crate::tokenizer::Tokenizer;
@@ -14,6 +14,7 @@ const TOKENIZER: &str = "tokenizer.json";
 const CHECKPOINTS: &str = "checkpoints";
 const BEST: &str = "best";
 const LAST: &str = "last";
+const LOCK: &str = ".lock";
 
 /// Everything that a run writes, and so all that replacing one removes.
 const CONTENTS: [&str; 9] = [
@@ -45,7 +46,7 @@ impl RunDir {
             source,
         };
         let mut entries = match fs::read_dir(root) {
-            Ok(entries) => entries,
+            Ok(entries) => entries.filter(|entry| !matches!(entry, Ok(e) if e.file_name() == LOCK)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(failed(error)),
         };
@@ -77,11 +78,12 @@ impl RunDir {
         // By its config a directory is known as a run's, and can be overwritten, even where this ends halfway.
         for name in CONTENTS.into_iter().filter(|name| *name != CONFIG) {
             let path = root.join(name);
-            if path.is_dir() {
-                fs::remove_dir_all(&path).map_err(failed(&path))?;
-            } else if path.exists() {
-                fs::remove_file(&path).map_err(failed(&path))?;
+            match path.symlink_metadata() {
+                Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
+                Ok(_) => fs::remove_file(&path),
+                Err(_) => continue, // it is not there
             }
+            .map_err(failed(&path))?;
         }
         fs::create_dir_all(root).map_err(failed(root))?;
         let run = Self {
@@ -92,6 +94,22 @@ impl RunDir {
         let checkpoints = root.join(CHECKPOINTS);
         fs::create_dir_all(&checkpoints).map_err(failed(&checkpoints))?;
         Ok(run)
+    }
+
+    /// Keeps other processes from training in `root` for as long as what is returned lives. Makes the
+    /// directory where it is not there yet.
+    ///
+    /// # Errors
+    /// If another process trains there, or nothing can be written there.
+    pub fn lock(root: &Path) -> Result<fs::File, CheckpointError> {
+        let path = root.join(LOCK);
+        let opened = fs::create_dir_all(root).and_then(|()| fs::File::create(&path));
+        let file = opened.map_err(|source| CheckpointError::Write { path, source })?;
+        match file.try_lock() {
+            Err(fs::TryLockError::WouldBlock) => Err(CheckpointError::Busy(root.to_owned())),
+            // Some network drives know no locks: better no guard than no training.
+            Ok(()) | Err(fs::TryLockError::Error(_)) => Ok(file),
+        }
     }
 
     /// The run that is at `root`.
@@ -194,7 +212,10 @@ impl RunDir {
     /// # Errors
     /// If nothing was saved yet.
     pub fn best(&self) -> Result<PathBuf, CheckpointError> {
-        self.pointed(BEST).or_else(|_| self.last())
+        match self.pointed(BEST) {
+            Err(CheckpointError::NoCheckpoint(_)) => self.last(),
+            found => found,
+        }
     }
 
     fn point(&self, name: &str, step: usize) -> Result<(), CheckpointError> {
@@ -235,14 +256,13 @@ impl RunDir {
             .skip(keep.max(1))
             .filter(|step| Some(*step) != best)
         {
-            let dir = self.checkpoint(step);
-            fs::remove_dir_all(&dir)
-                .map_err(|source| CheckpointError::Write { path: dir, source })?;
+            remove_dir(&self.checkpoint(step))?;
         }
         Ok(())
     }
 
-    /// Removes checkpoints after `step`, which a resumed run makes anew.
+    /// Removes checkpoints after `step`, which a resumed run makes anew, and what a run that died left
+    /// half written.
     ///
     /// # Errors
     /// If they cannot be removed.
@@ -255,8 +275,16 @@ impl RunDir {
         for entry in fs::read_dir(&root).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             if step_of(&path).is_some_and(|found| found > step) {
+                remove_dir(&path)?;
+            } else if path
+                .extension()
+                .is_some_and(|extension| extension == "partial")
+            {
                 fs::remove_dir_all(&path).map_err(failed)?;
             }
+        }
+        if let Err(CheckpointError::Damaged { path, .. }) = self.pointed(BEST) {
+            fs::remove_file(&path).map_err(failed)?; // it named one of those
         }
         Ok(())
     }
@@ -280,10 +308,10 @@ pub fn locate(path: &Path) -> Result<Located, CheckpointError> {
     let name = path
         .file_name()
         .map(|name| name.to_string_lossy().into_owned());
-    if let (Some(BEST | LAST), Some(parent)) = (name.as_deref(), path.parent())
+    if let (Some(BEST | LAST), Some(parent)) = (name.as_deref(), ancestor(path, 1))
         && !path.is_dir()
     {
-        let run = RunDir::open(parent)?;
+        let run = RunDir::open(&parent)?;
         let checkpoint = if name.as_deref() == Some(BEST) {
             run.best()
         } else {
@@ -292,9 +320,9 @@ pub fn locate(path: &Path) -> Result<Located, CheckpointError> {
         return Ok(Located { run, checkpoint });
     }
     if let Some(step) = step_of(path)
-        && let Some(root) = path.parent().and_then(Path::parent)
+        && let Some(root) = ancestor(path, 2)
     {
-        let run = RunDir::open(root)?;
+        let run = RunDir::open(&root)?;
         let written_out = run.checkpoint(step); // `step-500` means `step-000500`
         let places = [path.to_owned(), written_out];
         return match places.into_iter().find(|place| place.is_dir()) {
@@ -305,6 +333,16 @@ pub fn locate(path: &Path) -> Result<Located, CheckpointError> {
     let run = RunDir::open(path)?;
     let checkpoint = run.best()?;
     Ok(Located { run, checkpoint })
+}
+
+/// The directory `n` levels above. From inside a run, `best` and `step-000500` have theirs in the working
+/// directory's path.
+fn ancestor(path: &Path, n: usize) -> Option<PathBuf> {
+    let above = |path: &Path| {
+        let above = path.ancestors().nth(n)?;
+        (!above.as_os_str().is_empty()).then(|| above.to_owned())
+    };
+    above(path).or_else(|| above(&std::path::absolute(path).ok()?))
 }
 
 /// The error for a path that leads nowhere, with what stands beside it.

@@ -44,7 +44,7 @@ pub(super) fn write(
     write_synced(path, &serialize(views, Some(metadata)).map_err(damaged)?)
 }
 
-/// Reads all tensors of `path`, whatever floating-point type they are kept in.
+/// Reads all tensors of `path`, which are of f32.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, HostTensor>, CheckpointError> {
     let bytes = fs::read(path).map_err(|source| CheckpointError::Read {
         path: path.to_owned(),

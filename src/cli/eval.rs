@@ -63,7 +63,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             Split::Val => ("val", corpus.val),
         }
     };
-    let loss = evaluate::full(&opened.model, &tokens, config.train.batch_size);
+    let loss = evaluate::full(&opened.model, &tokens, config.train.batch_size)
+        .context("the device failed")?;
     let mut stdout = io::stdout().lock();
     if args.json {
         let object = json!({

@@ -154,7 +154,10 @@ impl Screen {
         if self.bar.is_some() {
             let bar = ProgressBar::new(started.max_steps as u64);
             let style = ProgressStyle::with_template(BAR).expect("a valid template");
-            self.bar = Some(bar.with_style(style).with_position(started.step as u64));
+            let bar = bar.with_style(style).with_position(started.step as u64);
+            bar.tick(); // tells the estimate of the time left where it begins,
+            bar.reset_eta(); // and to forget the speed at which it seemed to get there
+            self.bar = Some(bar);
         }
     }
 

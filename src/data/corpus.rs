@@ -28,6 +28,8 @@ pub struct Corpus {
     pub val: Tokens,
     /// What the ids mean.
     pub tokenizer: Tokenizer,
+    /// SHA-256 of the text, in hexadecimal: the same text has the same one wherever it lies.
+    pub text_sha256: String,
 }
 
 impl Corpus {
@@ -106,6 +108,11 @@ impl Corpus {
             train,
             val,
             tokenizer,
+            text_sha256: summary
+                .hash
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
         })
     }
 }

@@ -48,7 +48,7 @@ impl Sampler {
 
 /// The tokens that may come next with their probabilities, which sum to 1, the likeliest first.
 ///
-/// In this order: the repetition penalty on the logits, the temperature, then top-k, top-p and min-p on
+/// In this order: the repetition penalty and top-k on the logits, the temperature, then top-p and min-p on
 /// the probabilities. At temperature 0 only the likeliest token is left. Equal logits are ordered by
 /// token, so that the result does not depend on how they were sorted. None if a logit is NaN or infinite.
 ///

@@ -1,6 +1,6 @@
 //! The token iterator: text comes out piece by piece, as it is made.
 
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData, TensorReadError};
 
 use super::sampler::Sampler;
 use super::stop::StopTexts;
@@ -21,6 +21,9 @@ pub enum GenerateError {
     /// The prompt has what the tokenizer does not know.
     #[error("cannot use the prompt: {0}")]
     Prompt(#[from] TokenizerError),
+    /// The device failed.
+    #[error("the device failed: {0}\n  hint: try --device cpu")]
+    Device(#[from] TensorReadError),
     /// The model's answer is not a number.
     #[error(
         "the model's logits are not numbers after {0} tokens\n  hint: its weights are damaged; use an \
@@ -82,14 +85,8 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// How many tokens were written so far.
-    #[must_use]
-    pub fn written(&self) -> usize {
-        self.written
-    }
-
     /// The logits of the next token.
-    fn next_logits(&mut self) -> Vec<f32> {
+    fn next_logits(&mut self) -> Result<Vec<f32>, GenerateError> {
         let context_length = self.model.config().context_length;
         if self.tokens.len() - self.forgotten > context_length {
             self.forgotten = self.tokens.len() - (context_length / 2).max(1);
@@ -101,14 +98,11 @@ impl<'a> Writer<'a> {
         let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [1, n]), &self.model.device());
         let logits = self.model.forward_cached(ids, &mut self.cache); // [1, T, V]
         let last = logits.narrow(1, n - 1, 1); // [1, 1, V]
-        last.into_data()
-            .convert::<f32>()
-            .try_to_vec()
-            .expect("converted to f32")
+        Ok(last.reshape([-1]).try_into_vec_as::<f32>()?)
     }
 
     fn write_piece(&mut self) -> Result<String, GenerateError> {
-        let logits = self.next_logits();
+        let logits = self.next_logits()?;
         let token = self
             .sampler
             .choose(&logits, &self.tokens)

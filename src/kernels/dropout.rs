@@ -20,8 +20,9 @@ pub struct DropoutKey {
 /// Sets each number to zero with `probability` and scales the others up by `1 / (1 - probability)`.
 ///
 /// The choice is a pure function of `key`, `site` and the shape, so that a resumed run repeats it. On
-/// a CPU it is drawn here and so the same on every CPU backend; on a GPU it comes from the device's
-/// own generator, seeded from the same values, because masks are too large to send there.
+/// a CPU it is drawn here and so the same on every CPU backend. On a GPU, where masks are too large to send
+/// to, it comes from the device's own generator, which [`begin_dropout`] seeds for each pass: seeding it at
+/// each site would wait for the device each time.
 ///
 /// Source: Srivastava et al. 2014, "Dropout", section 4, in the inverted form.
 #[must_use]
@@ -38,6 +39,13 @@ pub fn dropout<const D: usize>(
     x * mask
 }
 
+/// Prepares `device` for the dropout of one forward pass.
+pub fn begin_dropout(key: DropoutKey, device: &Device) {
+    if !device::is_cpu(device) {
+        device.seed(generator(key, 0).next_u64());
+    }
+}
+
 /// `1 / (1 - probability)` where a number is kept, 0 where it is dropped.
 fn keep_mask<const D: usize>(
     shape: [usize; D],
@@ -47,9 +55,7 @@ fn keep_mask<const D: usize>(
     device: &Device,
 ) -> Tensor<D> {
     let scale = 1.0 / (1.0 - probability);
-    let mut rng = generator(key, site);
     if !device::is_cpu(device) {
-        device.seed(rng.next_u64());
         let kept = Tensor::<D>::random(shape, Distribution::Bernoulli(1.0 - probability), device);
         return kept * scale;
     }
@@ -59,7 +65,7 @@ fn keep_mask<const D: usize>(
         clippy::cast_sign_loss,
         reason = "in 0..65536"
     )]
-    let dropped_below = (probability * 65_536.0).round() as u32;
+    let dropped_below = (probability * 65_536.0).round().min(65_535.0) as u32;
     #[allow(
         clippy::cast_possible_truncation,
         reason = "f32 is what the tensor holds"
@@ -67,7 +73,7 @@ fn keep_mask<const D: usize>(
     let kept = scale as f32;
     let n: usize = shape.iter().product();
     let mut bits = vec![0_u8; 2 * n];
-    rng.fill_bytes(&mut bits);
+    generator(key, site).fill_bytes(&mut bits);
     let mask: Vec<f32> = bits
         .chunks_exact(2)
         .map(|b| u32::from(u16::from_le_bytes([b[0], b[1]])))

@@ -6,6 +6,7 @@
 
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType};
+use pulp::{Arch, WithSimd};
 use rayon::prelude::*;
 
 /// Numbers that one task takes: enough to be worth waking a core for.
@@ -40,18 +41,17 @@ pub(super) fn rewrite(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
     x
 }
 
-/// Runs `f` on every task with the widest SIMD instructions that this CPU has: on all cores if the tasks
-/// cover many `numbers`, here and now if waking them would take longer than the work.
-pub(super) fn run<T: Send>(
-    numbers: usize,
-    tasks: impl Iterator<Item = T>,
-    f: impl Fn(T) + Send + Sync,
-) {
-    let f = |task| pulp::Arch::new().dispatch(|| f(task));
+/// Runs every task with the widest SIMD instructions that this CPU has: on all cores if the tasks cover many
+/// `numbers`, here and now if waking them would take longer than the work.
+///
+/// A task is a struct with `#[inline(always)]` on its `with_simd`, not a closure: a closure that the compiler
+/// does not inline is compiled for the oldest CPU, and several times slower.
+pub(super) fn run<T: WithSimd<Output = ()> + Send>(numbers: usize, tasks: impl Iterator<Item = T>) {
+    let run = |task| Arch::new().dispatch(task);
     if numbers <= CHUNK {
-        tasks.for_each(f);
+        tasks.for_each(run);
     } else {
-        tasks.collect::<Vec<_>>().into_par_iter().for_each(f);
+        tasks.collect::<Vec<_>>().into_par_iter().for_each(run);
     }
 }
 

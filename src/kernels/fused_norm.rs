@@ -12,6 +12,7 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::Tensor;
+use pulp::{Simd, WithSimd};
 
 use super::flex::{rewrite, rows_per_task, run, sum, tensor, values};
 
@@ -77,15 +78,17 @@ impl NormBackend for Flex {
         let mut out = vec![0.0; x.layout().num_elements()];
         let n = out.len();
         let chunk = rows_per_task(c) * c;
-        let tasks = out.chunks_mut(chunk).zip(values(&x).chunks(chunk));
-        run(n, tasks, |(out, x)| {
-            for (out, x) in out.chunks_exact_mut(c).zip(x.chunks_exact(c)) {
-                let (mean, scale) = norm.mean_and_scale(x);
-                for (((out, x), weight), bias) in out.iter_mut().zip(x).zip(weight).zip(bias) {
-                    *out = (x - mean) * scale * weight + bias;
-                }
-            }
-        });
+        let chunks = out.chunks_mut(chunk).zip(values(&x).chunks(chunk));
+        run(
+            n,
+            chunks.map(|(out, x)| Forward {
+                x,
+                weight,
+                bias,
+                out,
+                norm,
+            }),
+        );
         tensor(out, &x)
     }
 
@@ -104,16 +107,20 @@ impl NormBackend for Flex {
             let chunk = rows_per_task(c) * c;
             // Every task sums over its own rows, and the tasks' sums are added in their order.
             let mut sums = vec![0.0; n.div_ceil(chunk) * 2 * c];
-            let tasks = gradient
+            let chunks = gradient
                 .chunks_mut(chunk)
                 .zip(values(&x).chunks(chunk))
                 .zip(sums.chunks_mut(2 * c));
-            run(n, tasks, |((gradient, x), sums)| {
-                let (of_weight, of_bias) = sums.split_at_mut(c);
-                for (gradient, x) in gradient.chunks_exact_mut(c).zip(x.chunks_exact(c)) {
-                    norm.backward(x, weight, gradient, of_weight, of_bias);
-                }
-            });
+            run(
+                n,
+                chunks.map(|((gradient, x), sums)| BackwardPass {
+                    x,
+                    weight,
+                    gradient,
+                    sums,
+                    norm,
+                }),
+            );
             for sums in sums.chunks_exact(2 * c) {
                 for (total, sum) in of_weight.iter_mut().chain(&mut of_bias).zip(sums) {
                     *total += sum;
@@ -121,6 +128,62 @@ impl NormBackend for Flex {
             }
         });
         (of_x, tensor(of_weight, &like), tensor(of_bias, &like))
+    }
+}
+
+struct Forward<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    bias: &'a [f32],
+    out: &'a mut [f32],
+    norm: Norm,
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "the instructions are those of the caller's SIMD level"
+    )]
+    fn with_simd<S: Simd>(self, _: S) {
+        let (weight, bias) = (self.weight, self.bias);
+        let rows = self.out.chunks_exact_mut(weight.len());
+        for (out, x) in rows.zip(self.x.chunks_exact(weight.len())) {
+            let (mean, scale) = self.norm.mean_and_scale(x);
+            for (((out, x), weight), bias) in out.iter_mut().zip(x).zip(weight).zip(bias) {
+                *out = (x - mean) * scale * weight + bias;
+            }
+        }
+    }
+}
+
+struct BackwardPass<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    gradient: &'a mut [f32],
+    /// Of the weight's gradient over the task's rows, then of the bias's.
+    sums: &'a mut [f32],
+    norm: Norm,
+}
+
+impl WithSimd for BackwardPass<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "the instructions are those of the caller's SIMD level"
+    )]
+    fn with_simd<S: Simd>(self, _: S) {
+        let c = self.weight.len();
+        let (of_weight, of_bias) = self.sums.split_at_mut(c);
+        let rows = self.gradient.chunks_exact_mut(c);
+        for (gradient, x) in rows.zip(self.x.chunks_exact(c)) {
+            self.norm
+                .backward(x, self.weight, gradient, of_weight, of_bias);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::Tensor;
+use pulp::{Simd, WithSimd};
 
 use super::flex::{CHUNK, exp, rewrite, run, tensor, values};
 
@@ -31,12 +32,8 @@ impl GeluBackend for Flex {
         let x = x.to_contiguous();
         let mut out = vec![0.0; x.layout().num_elements()];
         let n = out.len();
-        let tasks = out.chunks_mut(CHUNK).zip(values(&x).chunks(CHUNK));
-        run(n, tasks, |(out, x)| {
-            for (out, x) in out.iter_mut().zip(x) {
-                *out = x * phi(*x).0;
-            }
-        });
+        let chunks = out.chunks_mut(CHUNK).zip(values(&x).chunks(CHUNK));
+        run(n, chunks.map(|(out, x)| Forward { x, out }));
         tensor(out, &x)
     }
 
@@ -44,14 +41,50 @@ impl GeluBackend for Flex {
         let x = x.to_contiguous();
         rewrite(gradient, |gradient| {
             let n = gradient.len();
-            let tasks = gradient.chunks_mut(CHUNK).zip(values(&x).chunks(CHUNK));
-            run(n, tasks, |(gradient, x)| {
-                for (gradient, x) in gradient.iter_mut().zip(x) {
-                    let (distribution, density) = phi(*x);
-                    *gradient *= distribution + x * density;
-                }
-            });
+            let chunks = gradient.chunks_mut(CHUNK).zip(values(&x).chunks(CHUNK));
+            run(n, chunks.map(|(gradient, x)| BackwardPass { x, gradient }));
         })
+    }
+}
+
+struct Forward<'a> {
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "the instructions are those of the caller's SIMD level"
+    )]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (out, x) in self.out.iter_mut().zip(self.x) {
+            *out = x * phi(*x).0;
+        }
+    }
+}
+
+struct BackwardPass<'a> {
+    x: &'a [f32],
+    gradient: &'a mut [f32],
+}
+
+impl WithSimd for BackwardPass<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "the instructions are those of the caller's SIMD level"
+    )]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (gradient, x) in self.gradient.iter_mut().zip(self.x) {
+            let (distribution, density) = phi(*x);
+            *gradient *= distribution + x * density;
+        }
     }
 }
 

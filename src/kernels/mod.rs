@@ -20,6 +20,6 @@ mod softmax;
 
 pub use activation::{gelu, relu_squared, silu};
 pub use attention::{attention_weights, causal_attention, causal_bias, repeat_kv};
-pub use dropout::{DropoutKey, dropout};
+pub use dropout::{DropoutKey, begin_dropout, dropout};
 pub use loss::cross_entropy;
 pub use norm::{layer_norm, rms_norm};

@@ -12,6 +12,7 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::Tensor;
+use pulp::{Simd, WithSimd};
 
 use super::flex::{LANES, exp, rewrite, rows_per_task, run, sum, total, values};
 
@@ -45,12 +46,15 @@ impl SoftmaxBackend for Flex {
         rewrite(scores, |scores| {
             let n = scores.len();
             let rows = rows_per_task(s);
-            let tasks = scores.chunks_mut(rows * s).enumerate();
-            run(n, tasks, |(task, scores)| {
-                for (row, scores) in scores.chunks_exact_mut(s).enumerate() {
-                    softmax(scores, s - t + (task * rows + row) % t + 1, scale);
-                }
-            });
+            let chunks = scores.chunks_mut(rows * s).enumerate();
+            run(
+                n,
+                chunks.map(|(chunk, scores)| Forward {
+                    scores,
+                    rows: Rows::new(chunk * rows, t, s),
+                    scale,
+                }),
+            );
         })
     }
 
@@ -64,18 +68,89 @@ impl SoftmaxBackend for Flex {
         rewrite(gradient, |gradient| {
             let n = gradient.len();
             let rows = rows_per_task(s);
-            let tasks = gradient
+            let chunks = gradient
                 .chunks_mut(rows * s)
                 .zip(values(&weights).chunks(rows * s))
                 .enumerate();
-            run(n, tasks, |(task, (gradient, weights))| {
-                let pairs = gradient.chunks_exact_mut(s).zip(weights.chunks_exact(s));
-                for (row, (gradient, weights)) in pairs.enumerate() {
-                    let visible = s - t + (task * rows + row) % t + 1;
-                    softmax_backward(weights, gradient, visible, scale);
-                }
-            });
+            run(
+                n,
+                chunks.map(|(chunk, (gradient, weights))| BackwardPass {
+                    weights,
+                    gradient,
+                    rows: Rows::new(chunk * rows, t, s),
+                    scale,
+                }),
+            );
         })
+    }
+}
+
+/// Which rows of scores a task has.
+#[derive(Clone, Copy)]
+struct Rows {
+    first: usize,
+    t: usize,
+    s: usize,
+}
+
+impl Rows {
+    fn new(first: usize, t: usize, s: usize) -> Self {
+        Self { first, t, s }
+    }
+
+    /// How many keys the task's row sees.
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "the instructions are those of the caller's SIMD level"
+    )]
+    fn visible(self, row: usize) -> usize {
+        self.s - self.t + (self.first + row) % self.t + 1
+    }
+}
+
+struct Forward<'a> {
+    scores: &'a mut [f32],
+    rows: Rows,
+    scale: f32,
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "the instructions are those of the caller's SIMD level"
+    )]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (row, scores) in self.scores.chunks_exact_mut(self.rows.s).enumerate() {
+            softmax(scores, self.rows.visible(row), self.scale);
+        }
+    }
+}
+
+struct BackwardPass<'a> {
+    weights: &'a [f32],
+    gradient: &'a mut [f32],
+    rows: Rows,
+    scale: f32,
+}
+
+impl WithSimd for BackwardPass<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "the instructions are those of the caller's SIMD level"
+    )]
+    fn with_simd<S: Simd>(self, _: S) {
+        let gradients = self.gradient.chunks_exact_mut(self.rows.s);
+        let weights = self.weights.chunks_exact(self.rows.s);
+        for (row, (gradient, weights)) in gradients.zip(weights).enumerate() {
+            softmax_backward(weights, gradient, self.rows.visible(row), self.scale);
+        }
     }
 }
 
@@ -137,24 +212,33 @@ fn softmax(row: &mut [f32], visible: usize, scale: f32) {
     future.fill(0.0);
     let max = max(seen);
     let mut sums = [0.0; LANES];
-    let mut exps = |block: &mut [f32; LANES]| {
-        for (x, sum) in block.iter_mut().zip(&mut sums) {
-            *x = exp((*x - max) * scale);
-            *sum += *x;
-        }
-    };
     let (blocks, rest) = seen.as_chunks_mut::<LANES>();
-    blocks.iter_mut().for_each(&mut exps);
+    for block in blocks {
+        exps(block, max, scale, &mut sums);
+    }
     if !rest.is_empty() {
         // A whole block again, for a whole register; what fills it up adds nothing that 1 would notice.
         let mut block = [f32::NEG_INFINITY; LANES];
         block[..rest.len()].copy_from_slice(rest);
-        exps(&mut block);
+        exps(&mut block, max, scale, &mut sums);
         rest.copy_from_slice(&block[..rest.len()]);
     }
     let share = 1.0 / total(sums);
     for x in seen {
         *x *= share;
+    }
+}
+
+/// Turns scores into unnormalised weights and adds them to the sums.
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "the instructions are those of the caller's SIMD level"
+)]
+fn exps(block: &mut [f32; LANES], max: f32, scale: f32, sums: &mut [f32; LANES]) {
+    for (x, sum) in block.iter_mut().zip(sums) {
+        *x = exp((*x - max) * scale);
+        *sum += *x;
     }
 }
 
@@ -185,12 +269,22 @@ fn softmax_backward(weights: &[f32], gradient: &mut [f32], visible: usize, scale
 fn max(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (blocks, rest) = values.as_chunks::<LANES>();
-    for block in blocks.iter().map(<[f32; LANES]>::as_slice).chain([rest]) {
+    for block in blocks {
         for (lane, x) in lanes.iter_mut().zip(block) {
             *lane = if *x > *lane { *x } else { *lane };
         }
     }
-    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane = if *x > *lane { *x } else { *lane };
+    }
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = lanes[i].max(lanes[i + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
 }
 
 #[cfg(test)]

@@ -138,6 +138,9 @@ impl Gpt {
     ) -> Tensor<1> {
         let [b, t] = tokens.dims();
         assert_shape!(targets, [b, t]);
+        if let Some(key) = dropout.filter(|_| self.config.dropout > 0.0) {
+            kernels::begin_dropout(key, &tokens.device());
+        }
         let logits = self.run(tokens, None, &mut Pass::new(&mut NoProbe, dropout)); // [B, T, V]
         let [_, _, vocab_size] = logits.dims();
         kernels::cross_entropy(

@@ -11,7 +11,7 @@ use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 
 use super::Gpt;
-use super::parameters;
+use super::parameters::{self, HostTensor};
 
 const STANDARD_DEVIATION: f64 = 0.02;
 
@@ -20,7 +20,11 @@ const STANDARD_DEVIATION: f64 = 0.02;
 pub fn initialize(model: Gpt, seed: u64) -> Gpt {
     let n_residual_writes = 2 * model.blocks.len();
     parameters::assign(model, |path, shape| {
-        Some(draw(path, shape, n_residual_writes, seed))
+        let values = draw(path, shape, n_residual_writes, seed);
+        Some(HostTensor {
+            shape: shape.to_vec(),
+            values,
+        })
     })
     .expect("every parameter is drawn with its own shape")
 }

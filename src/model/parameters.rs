@@ -26,17 +26,15 @@ pub enum AssignError {
     /// There is no value for a parameter.
     #[error("there is no `{0}`, which the model needs")]
     Missing(String),
-    /// The value has another number of elements than the parameter.
-    #[error("`{path}` holds {found} numbers, and the model needs {expected} (shape {shape:?})")]
-    Size {
+    /// The value has another shape than the parameter.
+    #[error("`{path}` has the shape {found:?}, and the model needs {expected:?}")]
+    Shape {
         /// Name of the parameter.
         path: String,
         /// Shape of the parameter.
-        shape: Vec<usize>,
-        /// Elements of the parameter.
-        expected: usize,
-        /// Elements of the value.
-        found: usize,
+        expected: Vec<usize>,
+        /// Shape of the value.
+        found: Vec<usize>,
     },
 }
 
@@ -86,25 +84,23 @@ pub fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
 /// The model with every parameter replaced by what `value` gives for its name and shape.
 ///
 /// # Errors
-/// If there is no value for a parameter, or one of another size.
+/// If there is no value for a parameter, or one of another shape.
 pub fn assign(
     model: Gpt,
-    value: impl FnMut(&str, &[usize]) -> Option<Vec<f32>>,
+    value: impl FnMut(&str, &[usize]) -> Option<HostTensor>,
 ) -> Result<Gpt, AssignError> {
     struct Assigner<F>(Path, F, Option<AssignError>);
-    impl<F: FnMut(&str, &[usize]) -> Option<Vec<f32>>> ModuleMapper for Assigner<F> {
+    impl<F: FnMut(&str, &[usize]) -> Option<HostTensor>> ModuleMapper for Assigner<F> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let (path, shape) = (self.0.join(), param.shape().to_vec());
-            let expected = shape.iter().product();
-            let Some(values) = (self.1)(&path, &shape) else {
+            let (path, expected) = (self.0.join(), param.shape().to_vec());
+            let Some(HostTensor { shape, values }) = (self.1)(&path, &expected) else {
                 self.2.get_or_insert(AssignError::Missing(path));
                 return param;
             };
-            if values.len() != expected {
-                let found = values.len();
-                self.2.get_or_insert(AssignError::Size {
+            if shape != expected {
+                let found = shape;
+                self.2.get_or_insert(AssignError::Shape {
                     path,
-                    shape,
                     expected,
                     found,
                 });

@@ -98,34 +98,34 @@ impl AdamW {
         self.moments.iter().flat_map(parts).collect()
     }
 
-    /// Puts back what [`AdamW::state`] gave.
+    /// Puts back what [`AdamW::state`] gave, for parameters of these shapes.
     ///
     /// # Errors
-    /// The name of a running mean whose partner is missing.
+    /// The name of a running mean that is missing, of another size, or of no parameter. Before the first
+    /// step there are none, which is no error.
     pub fn restore(
         &mut self,
         mut state: BTreeMap<String, HostTensor>,
+        shapes: &BTreeMap<String, Vec<usize>>,
         device: &Device,
     ) -> Result<(), String> {
         self.moments.clear();
-        let tensor = |host: HostTensor| {
-            let n = host.values.len();
-            Tensor::<1>::from_data(TensorData::new(host.values, [n]), device)
-        };
-        while let Some((key, value)) = state.pop_first() {
-            let Some(name) = key.strip_prefix("first_moment.") else {
-                return Err(key);
-            };
-            let Some(second) = state.remove(&format!("second_moment.{name}")) else {
-                return Err(key);
-            };
-            let moments = Moments {
-                first: tensor(value),
-                second: tensor(second),
-            };
-            self.moments.insert(name.to_owned(), moments);
+        if state.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        for (name, shape) in shapes {
+            let n: usize = shape.iter().product();
+            let mut take = |key: String| match state.remove(&key) {
+                Some(HostTensor { values, .. }) if values.len() == n => {
+                    Ok(Tensor::<1>::from_data(TensorData::new(values, [n]), device))
+                }
+                _ => Err(key),
+            };
+            let first = take(format!("first_moment.{name}"))?;
+            let second = take(format!("second_moment.{name}"))?;
+            self.moments.insert(name.clone(), Moments { first, second });
+        }
+        state.into_keys().next().map_or(Ok(()), Err)
     }
 
     fn update(

@@ -7,6 +7,9 @@ use burn::tensor::{Gradients as Backward, Tensor};
 
 use crate::model::parameters::Path;
 
+/// Numbers that are summed in one go.
+const MOST_SUMMED: usize = 1 << 20;
+
 /// Gradients by parameter name, flattened, on the device without its autodiff.
 #[derive(Clone, Debug, Default)]
 pub struct Gradients(BTreeMap<String, Tensor<1>>);
@@ -59,8 +62,13 @@ impl Gradients {
     /// If there are no gradients at all.
     #[must_use]
     pub fn global_norm(&self) -> Tensor<1> {
-        // In the order of names: the same sum on every run.
-        let squares = self.0.values().map(|g| (g.clone() * g.clone()).sum());
+        // In the order of names, and in parts that a backend sums in one go: larger ones flex shares out among
+        // threads as they come, and the sum of a run would differ from that of the next in its last bits.
+        let parts = self
+            .0
+            .values()
+            .flat_map(|gradient| gradient.clone().split(MOST_SUMMED, 0));
+        let squares = parts.map(|part| (part.clone() * part).sum());
         squares
             .reduce(|sum, square| sum + square)
             .expect("a model has parameters")

@@ -57,7 +57,7 @@ pub enum TrainError {
         /// Which number it is.
         what: &'static str,
         /// The number.
-        value: f32,
+        value: f64,
         /// What is still there.
         kept: String,
     },
@@ -84,13 +84,13 @@ pub enum TrainError {
     },
     /// The optimiser's part of a checkpoint does not fit.
     #[error(
-        "`{path}` is damaged: its `{name}` has no partner\n  hint: write the name of another of the \
+        "the optimizer.safetensors of `{path}` does not fit the model: `{name}`\n  hint: write the name of another of the \
          run's `checkpoints/step-N` into the file `last`"
     )]
     OptimizerState {
         /// The checkpoint.
         path: PathBuf,
-        /// The entry.
+        /// The first running mean that is missing, of another size, or of no parameter.
         name: String,
     },
     /// burn-train reported a failure of its own.

@@ -1,13 +1,13 @@
 //! How good a model is: its mean loss over a text.
 
-use serde::Serialize;
+use burn::tensor::{Tensor, TensorReadError};
 
 use super::trainer::to_device;
-use crate::data::{self, Batch, Tokens};
+use crate::data::{Batch, Tokens, batch};
 use crate::model::Gpt;
 
 /// A mean loss, and what it is a mean of.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
     /// Tokens that were predicted.
     pub tokens: usize,
@@ -30,46 +30,73 @@ impl Loss {
 
     /// The loss in bits for each byte of `text`: comparable between tokenizers.
     #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 bytes")]
     pub fn bits_per_byte(&self, text: &Tokens) -> f64 {
-        self.bits_per_token() * text.len() as f64 / text.bytes().max(1) as f64
+        bits_per_byte(self.nats_per_token, text)
     }
 }
+
+/// A loss in nats per token of `text` as bits per byte of it.
+#[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 bytes")]
+pub(super) fn bits_per_byte(nats_per_token: f64, text: &Tokens) -> f64 {
+    let tokens_per_byte = text.len() as f64 / text.bytes().max(1) as f64;
+    nats_per_token / std::f64::consts::LN_2 * tokens_per_byte
+}
+
+/// How many batches go to the device before their losses are read back: each reading waits for it.
+const BATCHES_AHEAD: usize = 16;
 
 /// The loss over every token of `text` but the first, in non-overlapping windows of the context.
 ///
 /// `model` is one without gradients. `batch_size` windows go through it at once.
-#[must_use]
-pub fn full(model: &Gpt, text: &Tokens, batch_size: usize) -> Loss {
-    mean(
-        model,
-        data::batch::windows(text, model.config().context_length, batch_size),
-    )
+///
+/// # Errors
+/// If the device fails.
+pub fn full(model: &Gpt, text: &Tokens, batch_size: usize) -> Result<Loss, TensorReadError> {
+    let context_length = model.config().context_length;
+    mean(model, batch::windows(text, context_length, batch_size))
 }
 
 /// The loss over `n_batches` batches that are spread evenly over `text`, always the same ones: a cheap
 /// estimate of [`full`].
-#[must_use]
-pub fn estimate(model: &Gpt, text: &Tokens, batch_size: usize, n_batches: usize) -> Loss {
+///
+/// # Errors
+/// If the device fails.
+pub fn estimate(
+    model: &Gpt,
+    text: &Tokens,
+    batch_size: usize,
+    n_batches: usize,
+) -> Result<Loss, TensorReadError> {
+    let context_length = model.config().context_length;
     mean(
         model,
-        data::batch::spread(text, model.config().context_length, batch_size, n_batches),
+        batch::spread(text, context_length, batch_size, n_batches),
     )
 }
 
 #[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 tokens")]
-fn mean(model: &Gpt, batches: impl Iterator<Item = Batch>) -> Loss {
+fn mean(model: &Gpt, batches: impl Iterator<Item = Batch>) -> Result<Loss, TensorReadError> {
     let device = model.device();
     let (mut total, mut n_tokens) = (0.0, 0);
-    for batch in batches {
+    let mut unread: Vec<(usize, Tensor<1>)> = Vec::new();
+    let mut batches = batches.peekable();
+    while let Some(batch) = batches.next() {
         let n = batch.targets.len();
         let (tokens, targets) = to_device(batch, &device);
-        let loss: f32 = model.loss(tokens, targets, None).into_scalar();
-        total += f64::from(loss) * n as f64;
-        n_tokens += n;
+        unread.push((n, model.loss(tokens, targets, None)));
+        if unread.len() == BATCHES_AHEAD || batches.peek().is_none() {
+            let (sizes, losses): (Vec<usize>, Vec<Tensor<1>>) = unread.drain(..).unzip();
+            for (n, loss) in sizes
+                .into_iter()
+                .zip(Tensor::cat(losses, 0).try_into_vec_as::<f32>()?)
+            {
+                total += f64::from(loss) * n as f64;
+                n_tokens += n;
+            }
+        }
     }
-    Loss {
+    Ok(Loss {
         tokens: n_tokens,
         nats_per_token: total / n_tokens as f64,
-    }
+    })
 }

@@ -92,6 +92,21 @@ impl Logs {
         }))
     }
 
+    /// Waits until all lines are on the disk.
+    pub(super) fn sync(&self) -> Result<(), TrainError> {
+        [&self.metrics, &self.timings, &self.samples]
+            .into_iter()
+            .try_for_each(LogFile::sync)
+    }
+
+    /// Whether the run in this directory said how it ended, after `step`.
+    pub(super) fn says_end(run: &RunDir, step: usize) -> bool {
+        let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
+        text.lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .any(|line| line["step"].as_u64() == Some(step as u64) && line["val_loss"].is_number())
+    }
+
     pub(super) fn sampled(&mut self, step: usize, text: &str) -> Result<(), TrainError> {
         let [before, after] = HEADING;
         self.samples
@@ -111,6 +126,14 @@ impl LogFile {
             Ok(file) => Ok(Self { path, file }),
             Err(source) => Err(TrainError::Log { path, source }),
         }
+    }
+
+    fn sync(&self) -> Result<(), TrainError> {
+        let failed = |source| TrainError::Log {
+            path: self.path.clone(),
+            source,
+        };
+        self.file.sync_data().map_err(failed)
     }
 
     fn line(&mut self, value: &Value) -> Result<(), TrainError> {

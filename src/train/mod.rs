@@ -13,7 +13,8 @@ mod session;
 mod strategy;
 mod trainer;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use burn::tensor::Device;
@@ -28,6 +29,7 @@ use crate::config::Config;
 use crate::data::Corpus;
 use crate::device::OpenDevice;
 use crate::model::Gpt;
+use logs::Logs;
 use session::Session;
 
 /// What to do with what is already in the run directory.
@@ -90,11 +92,12 @@ struct Prepared {
     trainer: Trainer,
     state: TrainState,
     resumed: bool,
+    lock: File,
 }
 
 fn create(
     config: Config,
-    root: &std::path::Path,
+    root: &Path,
     overwrite: bool,
     device: &Device,
 ) -> Result<Prepared, TrainError> {
@@ -105,42 +108,60 @@ fn create(
     let device = device.clone().autodiff();
     let model = Gpt::new(&config.model, vocab_size, config.train.seed, &device);
     let trainer = Trainer::new(model, &config, corpus.train.clone());
+    let lock = RunDir::lock(root)?;
     let run = RunDir::create(root, overwrite, &config, &corpus.tokenizer)?;
+    let state = TrainState {
+        text_sha256: corpus.text_sha256.clone(),
+        ..TrainState::default()
+    };
     Ok(Prepared {
         config,
         corpus,
         run,
         trainer,
-        state: TrainState::default(),
+        state,
         resumed: false,
+        lock,
     })
 }
 
 fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, TrainError> {
-    let differences = differences(&run.config()?, &config);
-    if !differences.is_empty() {
-        return Err(TrainError::OtherRun {
+    let lock = RunDir::lock(run.root())?;
+    let refuse = |differences: Vec<String>| match differences.is_empty() {
+        true => Ok(()),
+        false => Err(TrainError::OtherRun {
             run: run.root().to_owned(),
             differences,
-        });
-    }
-    let tokenizer = run.tokenizer()?;
+        }),
+    };
+    refuse(differences(&run.config()?, &config))?;
     let dir = run.last()?;
     let saved = Saved::read(&dir)?;
-    let state = saved.state.clone();
-    if state.step >= config.train.max_steps {
+    let mut state = saved.state.clone();
+    if state.step >= config.train.max_steps && Logs::says_end(&run, state.step) {
         return Err(TrainError::AlreadyDone {
             step: state.step,
             run: run.root().to_owned(),
         });
     }
-    let corpus = Corpus::open_with(&config.data, tokenizer, config.model.context_length)?;
+    let corpus = Corpus::open_with(&config.data, run.tokenizer()?, config.model.context_length)?;
+    if corpus.text_sha256 != state.text_sha256 {
+        let path = config.data.path.display();
+        refuse(vec![format!("the text `{path}` is another than it was")])?;
+    }
     check_sample_prompt(&config, &corpus)?;
     let device = device.clone().autodiff();
     let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &device);
     let mut trainer = Trainer::new(model, &config, corpus.train.clone());
     trainer.restore(saved, &dir)?;
     run.forget_after(state.step)?;
+    if state
+        .best
+        .is_some_and(|best| !run.checkpoint(best.step).is_dir())
+    {
+        state.best = None; // it was no longer kept when a later one was better, which is gone now
+        state.evaluations_without_improvement = 0;
+    }
     run.write_config(&config)?;
     Ok(Prepared {
         config,
@@ -149,6 +170,7 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
         trainer,
         state,
         resumed: true,
+        lock,
     })
 }
 
@@ -163,41 +185,38 @@ fn check_sample_prompt(config: &Config, corpus: &Corpus) -> Result<(), TrainErro
     Ok(())
 }
 
-/// What decides the weights that a checkpoint holds, and so cannot change when its run goes on.
+/// What a checkpoint was made with and cannot change when its run goes on, or it would be no continuation.
 fn differences(old: &Config, new: &Config) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut compare = |key: &str, old: String, new: String| {
-        if old != new {
-            found.push(format!("{key} was {old} and is now {new}"));
-        }
-    };
-    compare(
-        "data.val_fraction",
-        old.data.val_fraction.to_string(),
-        new.data.val_fraction.to_string(),
-    );
-    compare(
-        "tokenizer.kind",
-        format!("{:?}", old.tokenizer.kind),
-        format!("{:?}", new.tokenizer.kind),
-    );
-    compare(
-        "train.seed",
-        old.train.seed.to_string(),
-        new.train.seed.to_string(),
-    );
-    let model = |config: &Config| toml::Table::try_from(&config.model).unwrap_or_default();
-    let (old_model, new_model) = (model(old), model(new));
-    for (key, value) in &new_model {
-        let before = old_model
-            .get(key)
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        if key != "dropout" {
-            compare(&format!("model.{key}"), before, value.to_string());
-        }
-    }
-    found
+    let table = |config: &Config| toml::Table::try_from(config).expect("plain data");
+    let (old, new) = (table(old), table(new));
+    let whole_sections = ["tokenizer", "model"].into_iter().flat_map(|section| {
+        let keys = new[section]
+            .as_table()
+            .into_iter()
+            .flat_map(toml::Table::keys);
+        keys.map(move |key| (section, key.as_str()))
+    });
+    let keys = [
+        ("data", "val_fraction"),
+        ("train", "seed"),
+        ("train", "batch_size"),
+        ("train", "grad_accumulation_steps"),
+    ];
+    let fixed = whole_sections
+        .filter(|(_, key)| *key != "dropout")
+        .chain(keys);
+    fixed
+        .filter(|(section, key)| old[*section].get(*key) != new[*section].get(*key))
+        .map(|(section, key)| {
+            let before = old[section]
+                .get(key)
+                .map_or_else(String::new, ToString::to_string);
+            format!(
+                "{section}.{key} was {before} and is now {}",
+                new[section][key]
+            )
+        })
+        .collect()
 }
 
 impl From<CheckpointError> for TrainError {

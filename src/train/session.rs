@@ -1,10 +1,12 @@
 //! The rhythm of a run: when it logs, evaluates, writes samples and saves.
 
+use std::fs::File;
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorReadError};
 
+use super::evaluate::Loss;
 use super::logs::Logs;
 use super::measure::{StepClock, peak_rss_mib};
 use super::observer::{Evaluation, Event, Logged, Observer, Started, Summary};
@@ -12,7 +14,7 @@ use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, Prepared, TrainError, evaluate};
 use crate::checkpoint::{Best, RunDir, Saved, TrainState};
 use crate::config::{Config, GenerateConfig};
-use crate::data::Corpus;
+use crate::data::{Corpus, Tokens};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
 use crate::model::Gpt;
@@ -41,7 +43,10 @@ pub(super) struct Session {
     last_loss: Option<f32>,
     last_gradient_norm: f32,
     saved_step: Option<usize>,
+    evaluated_step: Option<usize>,
     stopped_early: bool,
+    /// Keeps other processes out of the run directory.
+    _lock: File,
 }
 
 /// Why [`Session::advance`] came back.
@@ -68,7 +73,10 @@ impl Session {
             trainer,
             state,
             resumed,
+            lock,
         } = prepared;
+        let patience = config.train.early_stopping_patience;
+        let stopped_early = patience > 0 && state.evaluations_without_improvement >= patience;
         let logs = Logs::open(&run, state.step)?;
         let is_cpu = device::is_cpu(&device.device);
         let mut session = Self {
@@ -93,7 +101,9 @@ impl Session {
             began,
             unread: Vec::new(),
             last_gradient_norm: 0.0,
-            stopped_early: false,
+            evaluated_step: None,
+            stopped_early,
+            _lock: lock,
         };
         session.announce(resumed);
         Ok(session)
@@ -197,7 +207,7 @@ impl Session {
                     return Err(TrainError::NotFinite {
                         step,
                         what,
-                        value,
+                        value: f64::from(value),
                         kept: self.kept(),
                     });
                 }
@@ -210,13 +220,8 @@ impl Session {
     }
 
     fn read(&self, values: Vec<Tensor<1>>) -> Result<Vec<f32>, TrainError> {
-        Tensor::cat(values, 0)
-            .try_into_vec_as::<f32>()
-            .map_err(|error| TrainError::Device {
-                step: self.state.step,
-                message: error.to_string(),
-                kept: self.kept(),
-            })
+        let values = Tensor::cat(values, 0).try_into_vec_as::<f32>();
+        values.map_err(|error| self.device_failed(&error))
     }
 
     /// What a run that fails now leaves behind.
@@ -254,12 +259,11 @@ impl Session {
     /// Estimates the losses on both splits, writes a sample, and saves what is worth it.
     pub(super) fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
         let model = self.trainer.evaluated();
-        let loss = |split| {
-            let train = &self.config.train;
-            evaluate::estimate(&model, split, train.batch_size, train.eval_batches).nats_per_token
-        };
-        let (train_loss, val_loss) = (loss(&self.corpus.train), loss(&self.corpus.val));
         let step = self.state.step;
+        let train_loss =
+            self.estimate(&model, &self.corpus.train, self.config.train.eval_batches)?;
+        let val_loss = self.estimate(&model, &self.corpus.val, self.config.train.eval_batches)?;
+        self.evaluated_step = Some(step);
         let is_best = self.state.best.is_none_or(|best| val_loss < best.val_loss);
         if is_best {
             self.state.best = Some(Best { step, val_loss });
@@ -288,6 +292,38 @@ impl Session {
             self.save()?;
         }
         Ok(evaluation)
+    }
+
+    /// An estimated loss, which is a number or an error.
+    fn estimate(&self, model: &Gpt, split: &Tokens, n_batches: usize) -> Result<f64, TrainError> {
+        let batch_size = self.config.train.batch_size;
+        let loss = evaluate::estimate(model, split, batch_size, n_batches);
+        self.checked(loss)
+    }
+
+    /// The mean of a loss that is finite. That of a step belongs to the weights before its update: only an
+    /// evaluation can tell what the last update did.
+    fn checked(&self, loss: Result<Loss, TensorReadError>) -> Result<f64, TrainError> {
+        let loss = loss
+            .map_err(|error| self.device_failed(&error))?
+            .nats_per_token;
+        if loss.is_finite() {
+            return Ok(loss);
+        }
+        Err(TrainError::NotFinite {
+            step: self.state.step,
+            what: "evaluated loss",
+            value: loss,
+            kept: self.kept(),
+        })
+    }
+
+    fn device_failed(&self, error: &TensorReadError) -> TrainError {
+        TrainError::Device {
+            step: self.state.step,
+            message: error.to_string(),
+            kept: self.kept(),
+        }
     }
 
     fn sample(&mut self, model: &Gpt) -> Result<(), TrainError> {
@@ -321,6 +357,11 @@ impl Session {
         if self.saved_step == Some(step) {
             return Ok(());
         }
+        if self.evaluated_step != Some(step) {
+            // What is kept must be worth going back to: one batch tells whether its losses are numbers.
+            self.estimate(&self.trainer.evaluated(), &self.corpus.val, 1)?;
+        }
+        self.logs.sync()?; // a checkpoint should not outlive the lines that lead to it
         let saved = self.trainer.saved(self.state.clone());
         let path = self.run.save(&saved, self.config.train.keep_checkpoints)?;
         self.saved_step = Some(step);
@@ -365,27 +406,27 @@ impl Session {
         self.observer.observe(&Event::FinalEvaluation);
         let (val, batch_size) = (&self.corpus.val, self.config.train.batch_size);
         let last = evaluate::full(&self.trainer.evaluated(), val, batch_size);
-        let (last_loss, step) = (last.nats_per_token, self.state.step);
+        let last_loss = self.checked(last)?;
+        let step = self.state.step;
         let mut best = (step, last_loss);
         if let Some(earlier) = self.state.best.filter(|best| best.step != step) {
-            let model = Gpt::zeros(
-                &self.config.model,
-                self.corpus.tokenizer.vocab_size(),
-                &self.device,
-            );
+            let vocab_size = self.corpus.tokenizer.vocab_size();
+            let model = Gpt::zeros(&self.config.model, vocab_size, &self.device);
             let model = Saved::load_model(&self.run.checkpoint(earlier.step), model)?;
-            let loss = evaluate::full(&model, val, batch_size).nats_per_token;
+            let loss = self.checked(evaluate::full(&model, val, batch_size))?;
             if loss <= last_loss {
                 best = (earlier.step, loss);
             }
         }
         self.run.set_best(best.0)?; // the whole split may judge otherwise than the estimates did
+        let bits_per_byte = evaluate::bits_per_byte(last_loss, val);
         summary.best_step = Some(best.0);
         summary.best_val_loss = Some(best.1);
         summary.val_loss = Some(last_loss);
-        summary.val_bits_per_byte = Some(last.bits_per_byte(val));
+        summary.val_bits_per_byte = Some(bits_per_byte);
         self.logs
-            .finished(step, summary.tokens, last_loss, last.bits_per_byte(val))
+            .finished(step, summary.tokens, last_loss, bits_per_byte)?;
+        self.logs.sync()
     }
 
     fn tokens_per_step(&self) -> usize {

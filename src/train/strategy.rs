@@ -1,7 +1,7 @@
 //! A [`Session`] inside burn-train: its "epoch" is our evaluation interval.
 //!
-//! burn-train brings the interrupter, the metrics and whatever shows them; the steps, the evaluations and
-//! the checkpoints are ours, since its own optimiser and resume are not exact. It is told once per log
+//! burn-train brings the interrupter, the frame of the loop, and its metrics with whatever renders them; the
+//! steps, the evaluations and the checkpoints are ours, since its own optimiser and resume are not exact. It is told once per log
 //! interval and once per evaluation, with numbers that were read back already.
 
 use std::sync::{Arc, Mutex};
@@ -49,13 +49,12 @@ pub(super) fn run(session: Session, interrupter: &Interrupter) -> Result<Summary
         .metric_valid_numeric(Column::new("Loss", |measured| measured.loss));
     let result = training.launch(learner);
     let outcome = std::mem::replace(&mut *lock(&strategy.slot), Slot::Running);
-    let summary = match outcome {
-        Slot::Done(result) => result?,
-        Slot::Ready(_) | Slot::Running => unreachable!("`launch` runs the strategy to its end"),
-    };
-    match result.error {
-        Some(error) => Err(TrainError::Loop(error.to_string())),
-        None => Ok(summary),
+    match (outcome, result.error) {
+        (Slot::Done(Ok(_)), Some(error)) => Err(TrainError::Loop(error.to_string())),
+        (Slot::Done(result), _) => result, // the session's own error says more than what followed from it
+        (Slot::Ready(_) | Slot::Running, _) => {
+            unreachable!("`launch` runs the strategy to its end")
+        }
     }
 }
 
@@ -103,7 +102,9 @@ fn fit(
     interrupter: &Interrupter,
 ) -> Result<Summary, TrainError> {
     let n_epochs = session.evaluations_left();
-    for epoch in 1.. {
+    let mut epoch = 0;
+    while !session.is_done() {
+        epoch += 1;
         let progress = || Progress::new(epoch, n_epochs, Some("evaluations".to_owned()));
         let start = || LearnerEvent::StartSplit {
             epoch_number: epoch,
@@ -135,9 +136,6 @@ fn fit(
         interrupter.fail_on_error(processor.process_valid(LearnerEvent::ProcessedItem(item)));
         interrupter.fail_on_error(processor.process_valid(LearnerEvent::EndSplit(epoch)));
         interrupter.fail_on_error(processor.process_train(LearnerEvent::EndEpoch(epoch)));
-        if session.is_done() {
-            break;
-        }
     }
     session.finish(false)
 }

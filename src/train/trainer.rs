@@ -149,7 +149,7 @@ impl Trainer {
         let device = model.device().inner();
         let moments = std::mem::take(&mut saved.optimizer);
         self.optimizer
-            .restore(moments, &device)
+            .restore(moments, &parameters::shapes(&model), &device)
             .map_err(|name| TrainError::OptimizerState {
                 path: dir.to_owned(),
                 name,

@@ -516,9 +516,9 @@ fn a_run_goes_on_or_is_replaced_only_when_that_is_said() {
     ];
     assert_snapshot!(folder.fail(&other), @r#"
     error: `runs/tiny` cannot go on with other settings than it began with:
-      - train.seed was 1337 and is now 1
       - model.n_heads was 2 and is now 4
       - model.n_kv_heads was 2 and is now 4
+      - train.seed was 1337 and is now 1
       hint: use those that it began with, or start a new run with --run-dir
     "#);
     let longer = folder.json(&[
@@ -720,7 +720,7 @@ fn mistakes_in_the_run_are_explained() {
         config.replace("d_model = 16", "d_model = 32"),
     );
     assert_snapshot!(folder.fail(&["generate", "runs/tiny/checkpoints/step-000030"]), @r#"
-    error: the weights in `runs/tiny/checkpoints/step-000030/model.safetensors` do not fit the run's config.toml: `token_embedding.weight` holds 528 numbers, and the model needs 1056 (shape [33, 32])
+    error: the weights in `runs/tiny/checkpoints/step-000030/model.safetensors` do not fit the run's config.toml: `token_embedding.weight` has the shape [33, 16], and the model needs [33, 32]
       hint: put the config.toml back that the run began with
     "#);
     assert_eq!(folder.read("thesis/draft.txt"), "years of work");

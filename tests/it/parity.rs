@@ -9,8 +9,9 @@ use tinderbox::attention::{
     Attended, MultiHeadAttention, MultiHeadAttentionConfig, scaled_dot_product_attention,
 };
 use tinderbox::config::{ModelConfig, OptimizerConfig};
+use tinderbox::model::Gpt;
+use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::probe::{Point, Probe, Site};
-use tinderbox::model::{Gpt, parameters};
 use tinderbox::optimizer::{AdamW, Gradients};
 
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
@@ -32,7 +33,8 @@ pub fn gpt(name: &str, device: &Device) -> (Gpt, Fixture) {
     let gpt = parameters::assign(gpt, |path, shape| {
         let name = format!("weights.{path}");
         assert_eq!(fixture.shape(&name), shape, "{name}");
-        Some(fixture.values(&name).to_vec())
+        let (shape, values) = (shape.to_vec(), fixture.values(&name).to_vec());
+        Some(HostTensor { shape, values })
     });
     (gpt.expect("every weight is there"), fixture)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use burn::tensor::Device;
-use tinderbox::checkpoint::{RunDir, Saved};
+use tinderbox::checkpoint::{Best, RunDir, Saved, TrainState};
 use tinderbox::config::Config;
 use tinderbox::data::{Corpus, Tokens};
 use tinderbox::device;
@@ -239,35 +239,167 @@ fn a_run_learns_and_its_summary_adds_up() {
     );
 }
 
+/// A learning rate that is sane for a few steps and then is not.
+const EXPLODING: [&str; 4] = [
+    "optimizer.learning_rate=1e9",
+    "optimizer.grad_clip_norm=0.0",
+    "schedule.warmup_steps=1000000000000",
+    "train.sample_tokens=0",
+];
+
 #[test]
 fn a_loss_that_is_not_finite_names_its_step_and_leaves_the_last_good_checkpoint() {
     let place = Place::new();
-    let config = place.config(&[
-        "optimizer.learning_rate=1e30",
-        "train.checkpoint_interval=1",
-    ]);
+    let config = |more: &[&str]| place.config(&[&EXPLODING, more].concat());
+    // Good for four steps: a warm-up this long leaves next to nothing of the learning rate.
+    place
+        .train(
+            "run",
+            config(&["train.checkpoint_interval=1"]),
+            Start::New,
+            Some(4),
+        )
+        .expect("trains");
+    let explode = config(&["schedule.warmup_steps=0", "optimizer.learning_rate=1e30"]);
     let error = place
-        .train("run", config, Start::New, None)
+        .train("run", explode, Start::Resume, None)
         .expect_err("it cannot go well");
     let TrainError::NotFinite { step, .. } = error else {
         panic!("{error}")
     };
-    assert!(
-        step >= 2,
-        "the first step's loss is that of the initial weights"
+    assert!(step > 4, "{step}");
+    let run = RunDir::open(&place.path("run")).expect("a run");
+    assert_eq!(
+        run.last().expect("a checkpoint"),
+        run.checkpoint(4),
+        "nothing worse was kept"
     );
-    let last = RunDir::open(&place.path("run"))
-        .expect("a run")
-        .last()
-        .expect("a checkpoint");
-    let saved = Saved::read(&last).expect("whole");
-    assert!(saved.state.step < step);
+    let sane = config(&["optimizer.learning_rate=1e-3", "schedule.warmup_steps=0"]);
+    place
+        .train("run", sane, Start::Resume, None)
+        .expect("it goes on from there");
+}
+
+#[test]
+fn weights_that_the_last_update_broke_are_neither_best_nor_kept() {
+    let place = Place::new();
+    let config = place.config(&[
+        "optimizer.learning_rate=3e38",
+        "schedule.warmup_steps=0",
+        "train.max_steps=1",
+        "train.sample_tokens=0",
+    ]);
+    let error = place
+        .train("run", config, Start::New, None)
+        .expect_err("no loss is a number any more");
     assert!(
-        saved
-            .model
-            .values()
-            .flat_map(|tensor| &tensor.values)
-            .all(|value| value.is_finite())
+        matches!(error, TrainError::NotFinite { step: 1, .. }),
+        "{error}"
+    );
+    let run = RunDir::open(&place.path("run")).expect("a run");
+    assert!(
+        run.last().is_err() && run.best().is_err(),
+        "nothing was kept"
+    );
+}
+
+#[test]
+fn only_the_last_few_checkpoints_and_the_best_are_kept() {
+    let place = Place::new();
+    // The learning rate ruins what the first evaluation saw: the best stays the first one.
+    let config = place.config(&[
+        "train.keep_checkpoints=1",
+        "train.eval_interval=2",
+        "optimizer.learning_rate=3.0",
+        "schedule.kind=constant",
+        "schedule.warmup_steps=4",
+        "train.max_steps=12",
+    ]);
+    place
+        .train("run", config, Start::New, None)
+        .expect("trains");
+    let run = RunDir::open(&place.path("run")).expect("a run");
+    let best = Saved::read_state(&run.last().expect("a last"))
+        .expect("whole")
+        .best
+        .expect("evaluated");
+    assert!(
+        best.step < 12,
+        "the test wants a best checkpoint that is not the last"
+    );
+    let mut kept: Vec<PathBuf> = fs::read_dir(place.path("run/checkpoints"))
+        .expect("read")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    kept.sort();
+    assert_eq!(kept, [run.checkpoint(best.step), run.checkpoint(12)]);
+    fs::write(place.path("run/best"), "step-000777\n").expect("written");
+    assert!(
+        run.best().is_err(),
+        "a best that is not there is no reason to take another"
+    );
+}
+
+#[test]
+fn the_state_of_a_run_is_read_back_exactly() {
+    let place = Place::new();
+    let mut state = 1_u64;
+    for step in 0..300 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let val_loss = 1.0 + 3.0 * (state >> 11) as f64 / (1_u64 << 53) as f64;
+        let best = Some(Best { step, val_loss });
+        let state = TrainState {
+            step,
+            best,
+            train_loss: Some(val_loss),
+            ..TrainState::default()
+        };
+        let saved = Saved {
+            model: Default::default(),
+            optimizer: Default::default(),
+            state,
+        };
+        let dir = place.path(&format!("step-{step:06}"));
+        saved.write(&dir).expect("written");
+        assert_eq!(Saved::read_state(&dir).expect("read"), saved.state);
+    }
+}
+
+#[test]
+fn one_process_trains_in_a_run_at_a_time() {
+    let place = Place::new();
+    let held = RunDir::lock(&place.path("run")).expect("free");
+    let error = place
+        .train("run", place.config(&[]), Start::New, None)
+        .expect_err("held");
+    assert!(
+        error.to_string().contains("another process is training"),
+        "{error}"
+    );
+    drop(held);
+    place
+        .train("run", place.config(&[]), Start::New, None)
+        .expect("free again");
+}
+
+#[test]
+fn a_run_that_was_stopped_in_its_last_evaluation_can_be_finished() {
+    let place = Place::new();
+    place
+        .train("run", place.config(&[]), Start::New, None)
+        .expect("trains");
+    let metrics = fs::read_to_string(place.path("run/metrics.jsonl")).expect("read");
+    let (all_but_last, _) = metrics.trim_end().rsplit_once('\n').expect("lines");
+    fs::write(place.path("run/metrics.jsonl"), format!("{all_but_last}\n")).expect("written");
+    let (summary, _) = place
+        .train("run", place.config(&[]), Start::Resume, None)
+        .expect("finishes");
+    assert!(summary.val_loss.is_some() && summary.steps == 10);
+    assert_eq!(
+        fs::read_to_string(place.path("run/metrics.jsonl")).expect("read"),
+        metrics
     );
 }
 
@@ -302,7 +434,7 @@ fn a_run_does_not_go_on_as_another_model() {
     place
         .train("run", place.config(&[]), Start::New, Some(2))
         .expect("trains");
-    let other = place.config(&["model.d_model=32", "train.seed=9"]);
+    let other = place.config(&["model.d_model=32", "train.seed=9", "train.batch_size=5"]);
     let error = place
         .train("run", other, Start::Resume, None)
         .expect_err("another model")
@@ -311,7 +443,10 @@ fn a_run_does_not_go_on_as_another_model() {
         error.contains("model.d_model was 16 and is now 32"),
         "{error}"
     );
-    assert!(error.contains("train.seed"), "{error}");
+    assert!(
+        error.contains("train.seed") && error.contains("train.batch_size"),
+        "{error}"
+    );
     let longer = place.config(&["train.max_steps=12"]);
     place
         .train("run", longer, Start::Resume, None)
