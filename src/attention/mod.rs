@@ -3,7 +3,8 @@
 //!
 //! [`scaled_dot_product_attention`] is the formula by itself, [`MultiHeadAttention`] the learned
 //! module around it, [`Rotation`] tells it positions, and [`KvCache`] lets it write one token at a
-//! time without starting over. This part knows nothing of blocks, vocabularies or training.
+//! time without starting over. Probes and norms it takes from [`crate::model`]; it knows nothing of
+//! vocabularies, losses or training.
 
 mod kv_cache;
 mod multi_head;

@@ -134,23 +134,7 @@ impl MultiHeadAttention {
     /// `x: [B, T, C]`, `context: [B, S, C]` -> output `[B, T, C]`, weights `[B, H, T, S]`
     #[must_use]
     pub fn attend_to(&self, x: Tensor<3>, context: Tensor<3>) -> Attended {
-        let n_q = self.n_heads * self.head_dim;
-        let [_, n_all] = self.qkv.weight.dims();
-        let part = |input: Tensor<3>, start: usize, end: usize| {
-            let weight = self.qkv.weight.val().narrow(1, start, end - start);
-            let bias = self
-                .qkv
-                .bias
-                .as_ref()
-                .map(|bias| bias.val().narrow(0, start, end - start));
-            linear(input, weight, bias)
-        };
-        let q = self.split(part(x, 0, n_q), self.n_heads); // [B, H, T, D]
-        let kv = part(context, n_q, n_all); // [B, S, 2 Hkv D]
-        let n_k = (n_all - n_q) / 2;
-        let k = self.split(kv.clone().narrow(2, 0, n_k), self.n_kv_heads); // [B, Hkv, S, D]
-        let v = self.split(kv.narrow(2, n_k, n_k), self.n_kv_heads); // [B, Hkv, S, D]
-        let [q, k] = self.norm(q, k);
+        let [q, k, v] = self.project_both(x, context);
         self.gather(q, k, v, None)
     }
 
@@ -177,21 +161,54 @@ impl MultiHeadAttention {
         if let Some(cache) = cache {
             (k, v) = cache.append(k, v); // each [B, Hkv, S, D]
         }
-        let dropout = pass.dropout(Point::Weights, self.dropout);
         let heads = if self.causal && !P::ACTIVE {
+            let dropout = pass.dropout(Point::Weights, self.dropout);
             kernels::causal_attention(q, k, v, dropout) // [B, H, T, D]
         } else {
             let [_, _, s, _] = k.dims();
             let mask = self.causal.then(|| causal_mask(t, s, &k.device()));
-            let k = kernels::repeat_kv(k, self.n_heads);
-            let v = kernels::repeat_kv(v, self.n_heads);
-            let weights = kernels::attention_weights(q, k, mask); // [B, H, T, S]
-            let mut weights = pass.visit(Point::Weights, weights);
-            if let Some((probability, key, site)) = dropout {
-                weights = kernels::dropout(weights, probability, key, site);
-            }
-            weights.matmul(v) // [B, H, T, D]
+            self.weigh(q, k, v, mask, pass)
         };
+        self.finish(heads, pass)
+    }
+
+    /// Cross-attention inside a model: as [`MultiHeadAttention::attend_to`], with probes asked and dropout
+    /// applied.
+    ///
+    /// # Shapes
+    /// `x: [B, T, C]`, `context: [B, S, C]` -> `[B, T, C]`
+    #[must_use]
+    pub fn forward_to<P: Probe>(
+        &self,
+        x: Tensor<3>,
+        context: Tensor<3>,
+        pass: &mut Pass<'_, P>,
+    ) -> Tensor<3> {
+        let [q, k, v] = self.project_both(x, context);
+        let q = pass.visit(Point::Queries, q);
+        let k = pass.visit(Point::Keys, k);
+        let v = pass.visit(Point::Values, v);
+        let heads = self.weigh(q, k, v, None, pass);
+        self.finish(heads, pass)
+    }
+
+    /// What each head gathers, by weights in the open: `[B, H, T, D]`.
+    fn weigh<P: Probe>(
+        &self,
+        q: Tensor<4>,
+        k: Tensor<4>,
+        v: Tensor<4>,
+        mask: Option<Tensor<4, Bool>>,
+        pass: &mut Pass<'_, P>,
+    ) -> Tensor<4> {
+        let k = kernels::repeat_kv(k, self.n_heads);
+        let v = kernels::repeat_kv(v, self.n_heads);
+        let weights = kernels::attention_weights(q, k, mask); // [B, H, T, S]
+        let weights = pass.visit(Point::Weights, weights);
+        pass.drop(Point::Weights, weights, self.dropout).matmul(v)
+    }
+
+    fn finish<P: Probe>(&self, heads: Tensor<4>, pass: &mut Pass<'_, P>) -> Tensor<3> {
         let heads = pass.visit(Point::Heads, heads);
         let output = self.merge(heads); // [B, T, C]
         pass.visit(Point::Attention, output)
@@ -207,6 +224,28 @@ impl MultiHeadAttention {
         let q = self.split(qkv.clone().narrow(2, 0, n_q), self.n_heads);
         let k = self.split(qkv.clone().narrow(2, n_q, n_k), self.n_kv_heads);
         let v = self.split(qkv.narrow(2, n_q + n_k, n_k), self.n_kv_heads);
+        let [q, k] = self.norm(q, k);
+        [q, k, v]
+    }
+
+    /// Queries of `x`, keys and values of `context`: `[B, H, T, D]` and twice `[B, Hkv, S, D]`.
+    fn project_both(&self, x: Tensor<3>, context: Tensor<3>) -> [Tensor<4>; 3] {
+        let n_q = self.n_heads * self.head_dim;
+        let [_, n_all] = self.qkv.weight.dims();
+        let part = |input: Tensor<3>, start: usize, end: usize| {
+            let weight = self.qkv.weight.val().narrow(1, start, end - start);
+            let bias = self
+                .qkv
+                .bias
+                .as_ref()
+                .map(|bias| bias.val().narrow(0, start, end - start));
+            linear(input, weight, bias)
+        };
+        let q = self.split(part(x, 0, n_q), self.n_heads); // [B, H, T, D]
+        let kv = part(context, n_q, n_all); // [B, S, 2 Hkv D]
+        let n_k = (n_all - n_q) / 2;
+        let k = self.split(kv.clone().narrow(2, 0, n_k), self.n_kv_heads); // [B, Hkv, S, D]
+        let v = self.split(kv.narrow(2, n_k, n_k), self.n_kv_heads); // [B, Hkv, S, D]
         let [q, k] = self.norm(q, k);
         [q, k, v]
     }

@@ -1,9 +1,16 @@
 //! What holds for every model, whatever its options.
 
+use burn::module::Param;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use proptest::prelude::*;
-use tinderbox::config::{MlpKind, ModelConfig, NormKind, PositionKind};
+use tinderbox::attention::MultiHeadAttentionConfig;
+use tinderbox::config::{GenerateConfig, MlpKind, ModelConfig, NormKind, PositionKind};
+use tinderbox::generate::Writer;
+use tinderbox::kernels::DropoutKey;
+use tinderbox::model::Pass;
+use tinderbox::model::probe::NoProbe;
 use tinderbox::model::{Gpt, parameters};
+use tinderbox::tokenizer::Tokenizer;
 
 use crate::fixtures::{expect_close, host};
 
@@ -154,6 +161,113 @@ fn rows_of_weights_sum_to_one_and_the_future_weighs_nothing() {
             .any(|weight| (weight - 0.5).abs() > 0.01),
         "they depend on x"
     );
+}
+
+#[test]
+fn attention_in_every_form_drops_weights_by_its_key_alone() {
+    let device = Device::flex();
+    let random = |t: usize| Tensor::<3>::random([2, t, 8], Distribution::Normal(0.0, 1.0), &device);
+    let (x, context) = (random(5), random(7));
+    let key = |step| {
+        Some(DropoutKey {
+            seed: 1,
+            step,
+            micro_step: 0,
+        })
+    };
+    for causal in [true, false] {
+        let config = MultiHeadAttentionConfig {
+            causal,
+            dropout: 0.5,
+            ..MultiHeadAttentionConfig::new(8, 2)
+        };
+        let mut attention = config.init(&device);
+        let matrix = |shape| {
+            Param::from_tensor(Tensor::random(
+                shape,
+                Distribution::Normal(0.0, 0.5),
+                &device,
+            ))
+        };
+        attention.qkv.weight = matrix([8, 24]);
+        attention.output.weight = matrix([8, 8]);
+        let itself = |key| {
+            let mut probe = NoProbe;
+            host(attention.forward(x.clone(), None, None, &mut Pass::new(&mut probe, key)))
+        };
+        let cross = |key| {
+            let mut probe = NoProbe;
+            host(attention.forward_to(x.clone(), context.clone(), &mut Pass::new(&mut probe, key)))
+        };
+        assert_eq!(itself(key(1)), itself(key(1)));
+        assert_ne!(itself(key(1)), itself(key(2)));
+        assert_eq!(cross(key(1)), cross(key(1)));
+        assert_ne!(cross(key(1)), cross(key(2)));
+        expect_close(
+            "self",
+            &itself(None),
+            &host(attention.attend(x.clone()).output),
+            1e-5,
+        );
+        let attended = attention.attend_to(x.clone(), context.clone());
+        expect_close("cross", &cross(None), &host(attended.output), 1e-5);
+    }
+}
+
+/// What the writer does, without a cache: read what is not forgotten, take the likeliest token.
+fn greedy_reference(gpt: &Gpt, prompt: &[u32], n: usize) -> Vec<u32> {
+    let context_length = gpt.config().context_length;
+    let mut tokens = prompt.to_vec();
+    let mut forgotten = tokens.len().saturating_sub(context_length);
+    for _ in 0..n {
+        if tokens.len() - forgotten > context_length {
+            forgotten = tokens.len() - (context_length / 2).max(1);
+        }
+        let seen: Vec<i32> = tokens[forgotten..].iter().map(|id| *id as i32).collect();
+        let logits = gpt
+            .forward(tensor(&seen, &gpt.device()))
+            .narrow(1, seen.len() - 1, 1);
+        let logits = host(logits);
+        let likeliest = (0..logits.len())
+            .rev()
+            .max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
+        tokens.push(likeliest.expect("a vocabulary") as u32);
+    }
+    tokens.split_off(prompt.len())
+}
+
+#[test]
+fn writing_goes_on_past_the_context_as_documented() {
+    let alphabet = "abcdefghijk";
+    let tokenizer = Tokenizer::char_from_alphabet(alphabet.chars()).expect("an alphabet");
+    for context_length in [1, 2, 5, 8] {
+        for position in [PositionKind::Learned, PositionKind::Rope] {
+            let config = ModelConfig {
+                context_length,
+                position,
+                n_layers: 2,
+                d_model: 16,
+                ..ModelConfig::default()
+            };
+            let gpt = lively(&config, 7, &Device::flex());
+            let greedy = GenerateConfig {
+                temperature: 0.0,
+                max_new_tokens: 30,
+                ..GenerateConfig::default()
+            };
+            for n_prompt in [1, context_length, context_length + 1, 11] {
+                let prompt = &alphabet[..n_prompt];
+                let writer = Writer::new(&gpt, &tokenizer, &greedy, prompt, 0).expect("a prompt");
+                let text = writer.collect::<Result<String, _>>().expect("writes");
+                let ids = tokenizer.encode(prompt).expect("known");
+                let expected = tokenizer.decode(&greedy_reference(&gpt, &ids, 30));
+                assert_eq!(
+                    text, expected,
+                    "context {context_length}, prompt of {n_prompt}"
+                );
+            }
+        }
+    }
 }
 
 #[test]
