@@ -14,6 +14,16 @@
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "numbers in tests are small"
+    )
+)]
+
 pub mod attention;
 pub mod checkpoint;
 pub mod cli;

@@ -4,6 +4,7 @@
 //! The second time encodes it into a token file, unless an earlier run of the same text, tokenizer
 //! and split has left one.
 
+use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -108,13 +109,18 @@ impl Corpus {
             train,
             val,
             tokenizer,
-            text_sha256: summary
-                .hash
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
+            text_sha256: hexadecimal(&summary.hash),
         })
     }
+}
+
+/// Bytes as two digits each.
+fn hexadecimal(bytes: &[u8]) -> String {
+    let mut digits = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        write!(digits, "{byte:02x}").expect("a string takes all that is written");
+    }
+    digits
 }
 
 /// How many of the tokens are for training.

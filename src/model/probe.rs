@@ -133,6 +133,7 @@ impl<'a, P: Probe> Pass<'a, P> {
     }
 
     /// Applies the dropout of `point` to `value`.
+    #[must_use]
     pub fn drop<const D: usize>(
         &self,
         point: Point,

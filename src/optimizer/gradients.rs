@@ -45,7 +45,7 @@ impl Gradients {
 
     /// The sum with the gradients of a further micro-batch.
     #[must_use]
-    pub fn add(mut self, other: Self) -> Self {
+    pub fn plus(mut self, other: Self) -> Self {
         for (name, gradient) in other.0 {
             let sum = match self.0.remove(&name) {
                 Some(so_far) => so_far + gradient,

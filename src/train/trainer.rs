@@ -95,7 +95,7 @@ impl Trainer {
             let gradients = Gradients::take(model, loss.backward());
             let loss = loss.inner();
             sum = Some(match sum {
-                Some((so_far, total)) => (so_far.add(gradients), total + loss),
+                Some((so_far, total)) => (so_far.plus(gradients), total + loss),
                 None => (gradients, loss),
             });
         }

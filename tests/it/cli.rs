@@ -902,16 +902,31 @@ fn a_disk_that_fills_up_costs_only_what_was_not_saved() {
 fn any_number_of_threads_trains_the_same_bytes() {
     let folder = Folder::new();
     // Wide enough for every kernel to share its work out.
-    let wide = ["model.d_model=64", "model.context_length=64", "train.batch_size=16"];
-    let steps = ["train.max_steps=4", "train.eval_batches=1", "train.log_interval=1"];
+    let wide = [
+        "model.d_model=64",
+        "model.context_length=64",
+        "train.batch_size=16",
+    ];
+    let steps = [
+        "train.max_steps=4",
+        "train.eval_batches=1",
+        "train.log_interval=1",
+    ];
     let train = |threads: &str| {
         let run = format!("threads-{threads}");
         let mut args = vec!["train", "tiny.toml", "--run-dir", &run];
         args.extend(wide.iter().chain(&steps).flat_map(|set| ["--set", set]));
-        let ran = folder.command(&args).env("RAYON_NUM_THREADS", threads).output();
+        let ran = folder
+            .command(&args)
+            .env("RAYON_NUM_THREADS", threads)
+            .output();
         assert!(ran.expect("the binary starts").status.success());
-        let model = fs::read(folder.path(&format!("{run}/checkpoints/step-000004/model.safetensors")));
-        (model.expect("saved"), folder.read(&format!("{run}/metrics.jsonl")))
+        let model =
+            fs::read(folder.path(&format!("{run}/checkpoints/step-000004/model.safetensors")));
+        (
+            model.expect("saved"),
+            folder.read(&format!("{run}/metrics.jsonl")),
+        )
     };
     assert!(train("1") == train("3"), "weights or losses differ");
 }

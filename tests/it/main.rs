@@ -1,5 +1,15 @@
 //! Integration tests, in one binary: they link against burn once.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::unnecessary_debug_formatting,
+    clippy::unreadable_literal,
+    reason = "numbers in tests are small, and stand as they were printed"
+)]
+
 mod cli;
 mod devices;
 mod fixtures;
