@@ -17,6 +17,10 @@ use tinderbox::device;
 use tinderbox::model::Gpt;
 use tinderbox::train::{Event, Interrupter, Observer, Plan, Start, Trainer, train};
 
+/// As in the program itself.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 struct Stopwatch {
     steps: usize,
     began: Instant,
