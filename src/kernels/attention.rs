@@ -95,7 +95,8 @@ fn composed_causal_weights(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
     let [_, _, t, s] = scores.dims();
     if t > 1 {
         // Adding minus infinity costs the backward pass nothing; filling by a mask costs it a pass.
-        scores = scores.clone() + causal_bias(t, s, &scores.device());
+        let bias = causal_bias(t, s, &scores.device());
+        scores = scores + bias; // in place: nobody else holds the scores
     }
     activation::softmax(scores, 3)
 }

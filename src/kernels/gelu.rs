@@ -1,7 +1,7 @@
 //! The exact GELU on burn's CPU backend: forward and backward in one pass each, on all cores.
 //!
-//! Burn computes it number by number through a scalar `erf`, on one core: half of a small model's training
-//! step. Here `erf` is a short formula that compilers turn into SIMD instructions, chosen at run time.
+//! Burn computes it number by number through a scalar `erf`, on one core: a third of a small model's
+//! training step. Here `erf` is a short formula that compilers turn into SIMD instructions, chosen at run time.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;

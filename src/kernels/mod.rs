@@ -1,8 +1,8 @@
 //! The operations that a transformer spends its time in, one function each.
 //!
-//! Every function here is made of ordinary tensor operations and runs on any device; a faster way
-//! to compute one of them goes behind the same name. They know tensors and numbers, nothing of
-//! modules, parameters or configuration.
+//! Every function here runs on any device, made of ordinary tensor operations. On burn's CPU backend
+//! some have a faster way behind the same name, which is tested against the ordinary one. They know
+//! tensors and numbers, nothing of modules, parameters or configuration.
 
 pub mod activation;
 pub mod attention;
