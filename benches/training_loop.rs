@@ -15,7 +15,7 @@ use tinderbox::config::Config;
 use tinderbox::data::Corpus;
 use tinderbox::device;
 use tinderbox::model::Gpt;
-use tinderbox::train::{Event, Interrupter, Observer, Plan, Start, Trainer, train};
+use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Trainer, train};
 
 /// As in the program itself.
 #[global_allocator]
@@ -89,7 +89,7 @@ fn looped_ms(config: &Config) -> Result<f64, Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
     let (elapsed_s, timed) = channel();
     let steps = config.train.max_steps;
-    let plan = Plan {
+    let job = Job {
         config: config.clone(),
         run_dir: dir.path().join("run"),
         start: Start::New,
@@ -100,7 +100,7 @@ fn looped_ms(config: &Config) -> Result<f64, Box<dyn std::error::Error>> {
         began: Instant::now(),
         elapsed_s,
     };
-    train(plan, Box::new(watch), &Interrupter::new())?;
+    train(job, Box::new(watch), &Interrupter::new())?;
     Ok(timed.recv()? * 1e3 / steps as f64)
 }
 

@@ -9,7 +9,7 @@ use super::progress::Progress;
 use super::{DONE, INTERRUPTED, describe, program, quoted};
 use crate::config::Config;
 use crate::device::{self, DeviceSpec};
-use crate::train::{self, Interrupter, Plan, Start, Summary};
+use crate::train::{self, Interrupter, Job, Start, Summary};
 
 /// Train a model as a config file says
 #[derive(Debug, clap::Args)]
@@ -57,13 +57,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         .unwrap_or_else(|| default_run_dir(&args.config));
     let progress = Progress::new();
     let interrupter = stop_on_ctrl_c(progress.clone())?;
-    let plan = Plan {
+    let job = Job {
         config,
         run_dir,
         start,
         device,
     };
-    let summary = train::train(plan, Box::new(progress.observer()), &interrupter)
+    let summary = train::train(job, Box::new(progress.observer()), &interrupter)
         .map_err(anyhow::Error::from)
         .inspect_err(|error| progress.failed(&describe(error)))?;
     progress.finish(&summary, &next_command(args, &summary));

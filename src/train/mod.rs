@@ -45,7 +45,7 @@ pub enum Start {
 
 /// A run that is to be made.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Job {
     /// What the run is.
     pub config: Config,
     /// Where it is kept.
@@ -56,24 +56,24 @@ pub struct Plan {
     pub device: OpenDevice,
 }
 
-/// Trains as `plan` says, until it is done or `interrupter` is told to stop; then it saves, and returns
+/// Trains as `job` says, until it is done or `interrupter` is told to stop; then it saves, and returns
 /// what came of it.
 ///
 /// # Errors
-/// If the text, the run directory or the plan cannot be used, if the loss is not finite, or if something
+/// If the text, the run directory or the config cannot be used, if the loss is not finite, or if something
 /// cannot be written. Checkpoints that were saved before stay.
 pub fn train(
-    plan: Plan,
+    job: Job,
     observer: Box<dyn Observer>,
     interrupter: &Interrupter,
 ) -> Result<Summary, TrainError> {
     let began = Instant::now();
-    let Plan {
+    let Job {
         config,
         run_dir,
         start,
         device,
-    } = plan;
+    } = job;
     let prepared = match start {
         Start::Resume => resume(config, RunDir::open(&run_dir)?, &device.device)?,
         Start::New | Start::Overwrite => {

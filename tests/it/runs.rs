@@ -11,7 +11,7 @@ use tinderbox::data::{Corpus, Tokens};
 use tinderbox::device;
 use tinderbox::model::{Gpt, parameters};
 use tinderbox::train::{
-    Event, Interrupter, Observer, Plan, Start, Summary, TrainError, Trainer, train,
+    Event, Interrupter, Job, Observer, Start, Summary, TrainError, Trainer, train,
 };
 
 use crate::fixtures::expect_close;
@@ -72,13 +72,13 @@ impl Place {
             interrupter: interrupter.clone(),
             losses: losses.clone(),
         };
-        let plan = Plan {
+        let job = Job {
             config,
             run_dir: self.path(run),
             start,
             device,
         };
-        let summary = train(plan, Box::new(watcher), &interrupter)?;
+        let summary = train(job, Box::new(watcher), &interrupter)?;
         let losses = losses.lock().expect("nobody panicked").clone();
         Ok((summary, losses))
     }
