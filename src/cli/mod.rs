@@ -10,7 +10,10 @@
 mod devices;
 mod eval;
 mod generate;
+mod metrics;
 mod progress;
+mod runs;
+mod table;
 mod train;
 
 use std::fmt::Display;
@@ -48,6 +51,10 @@ enum Command {
     Generate(generate::Args),
     /// Measure a trained model's loss on a text
     Eval(eval::Args),
+    /// List runs, or compare some of them
+    Runs(runs::Args),
+    /// Print the curves of a run: losses, learning rate, speed
+    Metrics(metrics::Args),
     /// List what this binary can compute on, here
     Devices(devices::Args),
 }
@@ -59,6 +66,8 @@ pub fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Generate(args) => generate::run(&args).map(|()| DONE),
         Command::Eval(args) => eval::run(&args).map(|()| DONE),
+        Command::Runs(args) => runs::run(&args).map(|()| DONE),
+        Command::Metrics(args) => metrics::run(&args).map(|()| DONE),
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
     };
     ExitCode::from(result.unwrap_or_else(|error| {

@@ -144,6 +144,9 @@ impl Screen {
             started.run_dir.display(),
             started.device,
         ));
+        if let Some(from) = started.from.as_ref().filter(|_| !started.resumed) {
+            self.line(&format!("the first weights are those of `{from}`"));
+        }
         self.line(&format!(
             "{} parameters; {} training and {} validation tokens; vocabulary of {}",
             grouped(started.parameters),
@@ -320,7 +323,7 @@ fn quotation(text: &str) -> String {
     clippy::cast_sign_loss,
     reason = "a run takes fewer than 2^64 seconds, and not fewer than 0"
 )]
-fn duration(s: f64) -> String {
+pub(super) fn duration(s: f64) -> String {
     let whole = s.round() as u64;
     match whole {
         0..60 => format!("{s:.1} s"),
@@ -330,7 +333,7 @@ fn duration(s: f64) -> String {
 }
 
 /// A number with its thousands apart.
-fn grouped(n: usize) -> String {
+pub(super) fn grouped(n: usize) -> String {
     let digits = n.to_string();
     let groups: Vec<&str> = digits
         .as_bytes()

@@ -7,7 +7,8 @@ use anyhow::Context;
 
 use super::progress::Progress;
 use super::{DONE, INTERRUPTED, describe, program, quoted};
-use crate::config::Config;
+use crate::checkpoint::{self, RunDir};
+use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
 use crate::train::{self, Interrupter, Job, Start, Summary};
 
@@ -25,6 +26,10 @@ pub(super) struct Args {
     /// Where the run is kept [default: runs/ and the config's name]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
+    /// Start a new run from the weights of RUN (its best checkpoint), RUN/last or one of its
+    /// checkpoints/step-N, with its model and its tokenizer
+    #[arg(long, value_name = "RUN", conflicts_with = "resume")]
+    from: Option<PathBuf>,
     /// Go on from the run's last checkpoint
     #[arg(long, conflicts_with = "overwrite")]
     resume: bool,
@@ -44,23 +49,24 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             .as_ref()
             .map(|device| format!("train.device=\"{device}\"")),
     );
-    let config = Config::load(&args.config, &overrides)?;
+    let run_dir = args
+        .run_dir
+        .clone()
+        .unwrap_or_else(|| default_run_dir(&args.config));
+    let config = load_config(args, &overrides, &run_dir)?;
     let device = device::open(&config.train.device.parse()?)?;
     let start = match (args.resume, args.overwrite) {
         (true, _) => Start::Resume,
         (_, true) => Start::Overwrite,
         _ => Start::New,
     };
-    let run_dir = args
-        .run_dir
-        .clone()
-        .unwrap_or_else(|| default_run_dir(&args.config));
     let progress = Progress::new();
     let interrupter = stop_on_ctrl_c(progress.clone())?;
     let job = Job {
         config,
         run_dir,
         start,
+        from: args.from.clone(),
         device,
     };
     let summary = train::train(job, Box::new(progress.observer()), &interrupter)
@@ -75,6 +81,22 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     } else {
         DONE
     })
+}
+
+/// The config, which may leave out what is known of the model of a run that is there already.
+fn load_config(args: &Args, overrides: &[String], run_dir: &Path) -> anyhow::Result<Config> {
+    let config = match &args.from {
+        Some(from) => {
+            let base = checkpoint::locate(from)?.run.config()?;
+            Config::load_onto(&args.config, overrides, Base::Weights(&base))
+        }
+        None if args.resume => {
+            let base = RunDir::open(run_dir)?.config()?;
+            Config::load_onto(&args.config, overrides, Base::Resumed(&base))
+        }
+        None => Config::load(&args.config, overrides),
+    };
+    Ok(config?)
 }
 
 /// `runs/NAME`, NAME from the config's file name.

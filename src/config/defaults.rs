@@ -68,6 +68,7 @@ impl Default for TrainConfig {
             sample_prompt: "\n".to_owned(),
             sample_tokens: 200,
             early_stopping_patience: 0,
+            tensorboard: false,
         }
     }
 }

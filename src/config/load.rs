@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
+use super::onto::{self, Base};
 use super::{Config, ModelConfig, overrides, unknown_keys};
 
 /// Why there is no config.
@@ -59,11 +60,20 @@ impl Config {
     /// If the file cannot be read, is not TOML, or breaks any rule; all broken rules are in one
     /// error.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        Self::from_toml(&text, path, overrides)
+        Self::from_toml(&read(path)?, path, overrides)
+    }
+
+    /// Does what [`Config::load`] does, for the model of a run that is there already: keys of `[model]`
+    /// and `[tokenizer]` that the file and the overrides leave out are those of `base`.
+    ///
+    /// # Errors
+    /// As [`Config::load`], and if a new run would not fit the weights that it starts from.
+    pub fn load_onto(
+        path: &Path,
+        overrides: &[String],
+        base: Base<'_>,
+    ) -> Result<Self, ConfigError> {
+        Self::from_toml_onto(&read(path)?, path, overrides, base)
     }
 
     /// Does what [`Config::load`] does with a text at hand; `origin` is how errors call it.
@@ -71,6 +81,28 @@ impl Config {
     /// # Errors
     /// If the text is not TOML, or breaks any rule; all broken rules are in one error.
     pub fn from_toml(text: &str, origin: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
+        Self::resolve(text, origin, overrides, None)
+    }
+
+    /// Does what [`Config::load_onto`] does with a text at hand; `origin` is how errors call it.
+    ///
+    /// # Errors
+    /// As [`Config::load_onto`].
+    pub fn from_toml_onto(
+        text: &str,
+        origin: &Path,
+        overrides: &[String],
+        base: Base<'_>,
+    ) -> Result<Self, ConfigError> {
+        Self::resolve(text, origin, overrides, Some(base))
+    }
+
+    fn resolve(
+        text: &str,
+        origin: &Path,
+        overrides: &[String],
+        base: Option<Base<'_>>,
+    ) -> Result<Self, ConfigError> {
         let mut table: Table = toml::from_str(text).map_err(|source| ConfigError::Syntax {
             path: origin.to_owned(),
             source: Box::new(source),
@@ -78,6 +110,9 @@ impl Config {
         let known = known_keys();
         let mut problems = overrides::apply(&mut table, overrides, &known);
         unknown_keys::take(&mut table, &known, &mut problems);
+        if let Some(base) = base {
+            onto::fill_in(&mut table, base.config());
+        }
         let given = table.clone();
         let mut mistyped = Vec::new();
         let mut config = Self {
@@ -98,6 +133,10 @@ impl Config {
             .chain(derived)
             .collect();
         let said = |problem: &String| !unsaid.iter().any(|key| problem.contains(key));
+        if let Some(Base::Weights(base)) = base {
+            problems.extend(config.disagreements(base).into_iter().filter(said));
+            config.adopt(base); // a rule would only repeat what was said of one key with another
+        }
         problems.extend(config.problems().into_iter().filter(said));
         problems.extend(mistyped.into_iter().map(|(_, problem)| problem));
         if problems.is_empty() {
@@ -144,6 +183,13 @@ impl Config {
         }
         derived
     }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Every section with every key, and a value of each key's type.

@@ -9,6 +9,7 @@
 
 mod defaults;
 mod load;
+mod onto;
 mod overrides;
 mod rules;
 mod unknown_keys;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use load::ConfigError;
+pub use onto::Base;
 
 /// A whole run: which text, which model, how it is trained, and how it writes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -132,6 +134,9 @@ pub struct TrainConfig {
     /// After how many evaluations in a row without a better validation loss the run stops; 0:
     /// never. Default 0.
     pub early_stopping_patience: usize,
+    /// Whether the curves and samples are also written to `tensorboard/` in the run, as `TensorBoard`
+    /// reads them. Default false.
+    pub tensorboard: bool,
 }
 
 /// `[optimizer]`: how gradients change the weights.

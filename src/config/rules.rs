@@ -165,6 +165,7 @@ impl TrainConfig {
             sample_prompt,
             sample_tokens,
             early_stopping_patience: _, // 0 is off
+            tensorboard: _,             // on or off
         } = self;
         let mut problems = Vec::new();
         seed(&mut problems, "train.seed", *seed_value);

@@ -9,7 +9,7 @@ pub enum TokenizerError {
     #[error(
         "the tokenizer does not know {}\n  hint: leave out or replace what it does not know; a \
          model trained with kind = \"byte\" under [tokenizer] knows every character",
-        described(characters)
+        described_characters(characters)
     )]
     UnknownCharacters {
         /// The distinct characters, in code point order.
@@ -61,7 +61,7 @@ pub enum TokenizerError {
 const MOST_NAMED: usize = 20;
 
 /// The characters as they would be typed in a program, each with its code point.
-fn described(characters: &[char]) -> String {
+pub(crate) fn described_characters(characters: &[char]) -> String {
     let mut names: Vec<String> = characters
         .iter()
         .take(MOST_NAMED)

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 pub use crate::config::TokenizerKind;
 pub use error::TokenizerError;
+pub(crate) use error::described_characters;
 pub use stream::DecodeStream;
 
 /// Turns text into token ids and back. Cheap to clone.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::checkpoint::{CheckpointError, write_hint};
 use crate::data::DataError;
 use crate::generate::GenerateError;
-use crate::tokenizer::TokenizerError;
+use crate::tokenizer::{TokenizerError, described_characters};
 
 /// Why a run could not start, or did not end.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +20,26 @@ pub enum TrainError {
     /// The samples' prompt has characters that the text does not have.
     #[error("cannot use train.sample_prompt: {0}")]
     SamplePrompt(#[source] TokenizerError),
+    /// A new run would fall on the one that it starts from.
+    #[error(
+        "the new run would take the place of the one that it starts from, `{0}`\n  hint: choose another place \
+         with --run-dir; to go on with the run itself, use --resume"
+    )]
+    OntoItself(PathBuf),
+    /// The text has characters that the weights know no token for.
+    #[error(
+        "the text `{}` cannot be read by the tokenizer of `{}`, which does not know {}\n  hint: leave out or \
+         replace these, or start from a run with kind = \"byte\" under [tokenizer], which knows every \
+         character", text.display(), from.display(), described_characters(characters)
+    )]
+    UnknownCharacters {
+        /// The file or folder.
+        text: PathBuf,
+        /// The run that the tokenizer belongs to.
+        from: PathBuf,
+        /// The distinct characters, in code point order.
+        characters: Vec<char>,
+    },
     /// A sample could not be written.
     #[error("cannot write a sample: {0}")]
     Sample(#[from] GenerateError),

@@ -64,6 +64,8 @@ pub struct Started {
     pub train_tokens: usize,
     /// Tokens that are kept for validation.
     pub val_tokens: usize,
+    /// Bytes of text that these stand for.
+    pub val_bytes: u64,
     /// Different tokens.
     pub vocab_size: usize,
     /// Updates made before.
@@ -74,6 +76,8 @@ pub struct Started {
     pub tokens_per_step: usize,
     /// Whether a run goes on that was stopped.
     pub resumed: bool,
+    /// The checkpoint of another run that the first weights came from; none where they were drawn.
+    pub from: Option<String>,
 }
 
 /// A log interval.

@@ -7,11 +7,12 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorReadError};
 
 use super::evaluate::Loss;
-use super::logs::Logs;
+use super::logs::{Elapsed, Logs};
 use super::measure::{StepClock, peak_rss_mib};
 use super::observer::{Evaluation, Event, Logged, Observer, Started, Summary};
+use super::prepare::Prepared;
 use super::trainer::{StepResult, Trainer};
-use super::{Interrupter, Prepared, TrainError, evaluate};
+use super::{Interrupter, TrainError, evaluate};
 use crate::checkpoint::{Best, RunDir, Saved, TrainState};
 use crate::config::{Config, GenerateConfig};
 use crate::data::{Corpus, Tokens};
@@ -77,7 +78,7 @@ impl Session {
         } = prepared;
         let patience = config.train.early_stopping_patience;
         let stopped_early = patience > 0 && state.evaluations_without_improvement >= patience;
-        let logs = Logs::open(&run, state.step)?;
+        let logs = Logs::open(&run, state.step, config.train.tensorboard)?;
         let is_cpu = device::is_cpu(&device.device);
         let mut session = Self {
             steps_ahead: if is_cpu {
@@ -105,24 +106,47 @@ impl Session {
             stopped_early,
             _lock: lock,
         };
-        session.announce(resumed);
+        session.announce(resumed)?;
+        if !resumed && session.state.started_from.is_some() {
+            session.evaluate_origin()?;
+        }
         Ok(session)
     }
 
-    fn announce(&mut self, resumed: bool) {
+    fn announce(&mut self, resumed: bool) -> Result<(), TrainError> {
         let started = Started {
             run_dir: self.run.root().to_owned(),
             device: self.device_name.clone(),
             parameters: self.trainer.evaluated().num_params(),
             train_tokens: self.corpus.train.len(),
             val_tokens: self.corpus.val.len(),
+            val_bytes: self.corpus.val.bytes(),
             vocab_size: self.corpus.tokenizer.vocab_size(),
             step: self.state.step,
             max_steps: self.config.train.max_steps,
             tokens_per_step: self.tokens_per_step(),
             resumed,
+            from: self.state.started_from.clone(),
         };
+        self.logs.began(&started)?;
         self.observer.observe(&Event::Started(&started));
+        Ok(())
+    }
+
+    /// Estimates the losses of weights that another run made, for comparison: they are no work of this
+    /// run, whose best can only be one of its own.
+    fn evaluate_origin(&mut self) -> Result<(), TrainError> {
+        let model = self.trainer.evaluated();
+        let n_batches = self.config.train.eval_batches;
+        let evaluation = Evaluation {
+            step: 0,
+            train_loss: self.estimate(&model, &self.corpus.train, n_batches)?,
+            val_loss: self.estimate(&model, &self.corpus.val, n_batches)?,
+            is_best: false,
+        };
+        self.logs.evaluated(&evaluation, 0)?;
+        self.observer.observe(&Event::Evaluated(&evaluation));
+        Ok(())
     }
 
     /// How many evaluations lie before the run's end, at most.
@@ -251,7 +275,7 @@ impl Session {
             median_step_ms,
             tokens_per_s: self.tokens_per_s(median_step_ms),
         };
-        self.logs.logged(&logged, self.tokens())?;
+        self.logs.logged(&logged, self.tokens(), self.elapsed())?;
         self.observer.observe(&Event::Logged(&logged));
         Ok(logged)
     }
@@ -397,9 +421,18 @@ impl Session {
         if !interrupted {
             self.evaluate_fully(&mut summary)?;
         }
-        summary.wall_s = self.began.elapsed().as_secs_f64();
+        let elapsed = self.elapsed();
+        self.logs.ended(self.state.step, elapsed)?;
+        summary.wall_s = elapsed.wall_s;
         summary.peak_rss_mib = peak_rss_mib();
         Ok(summary)
+    }
+
+    fn elapsed(&self) -> Elapsed {
+        Elapsed {
+            train_s: self.clock.total().as_secs_f64(),
+            wall_s: self.began.elapsed().as_secs_f64(),
+        }
     }
 
     fn evaluate_fully(&mut self, summary: &mut Summary) -> Result<(), TrainError> {
@@ -424,9 +457,7 @@ impl Session {
         summary.best_val_loss = Some(best.1);
         summary.val_loss = Some(last_loss);
         summary.val_bits_per_byte = Some(bits_per_byte);
-        self.logs
-            .finished(step, summary.tokens, last_loss, bits_per_byte)?;
-        self.logs.sync()
+        self.logs.finished(summary)
     }
 
     fn tokens_per_step(&self) -> usize {

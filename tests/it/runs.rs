@@ -64,6 +64,18 @@ impl Place {
         start: Start,
         stop_after: Option<usize>,
     ) -> Result<(Summary, Vec<f32>), TrainError> {
+        self.train_from(None, run, config, start, stop_after)
+    }
+
+    /// As [`Place::train`], from the weights of the run or checkpoint `from` in this folder.
+    pub fn train_from(
+        &self,
+        from: Option<&str>,
+        run: &str,
+        config: Config,
+        start: Start,
+        stop_after: Option<usize>,
+    ) -> Result<(Summary, Vec<f32>), TrainError> {
         let device = device::open(&config.train.device.parse().expect("a device")).expect("opens");
         let interrupter = Interrupter::new();
         let losses = Arc::new(Mutex::new(Vec::new()));
@@ -76,6 +88,7 @@ impl Place {
             config,
             run_dir: self.path(run),
             start,
+            from: from.map(|from| self.path(from)),
             device,
         };
         let summary = train(job, Box::new(watcher), &interrupter)?;
@@ -83,7 +96,7 @@ impl Place {
         Ok((summary, losses))
     }
 
-    fn read(&self, path: &str) -> Vec<u8> {
+    pub fn read(&self, path: &str) -> Vec<u8> {
         fs::read(self.path(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 }

@@ -1,0 +1,233 @@
+//! From what a run should be to one that is ready for its next step: made new, made from another run's
+//! weights, or read back.
+
+use std::fs::File;
+use std::path::Path;
+
+use burn::tensor::Device;
+
+use super::logs::Logs;
+use super::{Job, Start, TrainError, Trainer};
+use crate::checkpoint::{self, Located, RunDir, Saved, TrainState};
+use crate::config::{Config, ConfigError};
+use crate::data::{Corpus, DataError};
+use crate::model::Gpt;
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// A run that is ready for its next step.
+pub(super) struct Prepared {
+    pub config: Config,
+    pub corpus: Corpus,
+    pub run: RunDir,
+    pub trainer: Trainer,
+    pub state: TrainState,
+    /// Whether the run goes on from a checkpoint of its own.
+    pub resumed: bool,
+    pub lock: File,
+}
+
+/// Does all that lies before the next step.
+pub(super) fn prepare(job: Job) -> Result<Prepared, TrainError> {
+    let Job {
+        config,
+        run_dir,
+        start,
+        from,
+        device,
+    } = job;
+    let device = &device.device;
+    let overwrite = match start {
+        Start::Resume => return resume(config, RunDir::open(&run_dir)?, device),
+        Start::New => false,
+        Start::Overwrite => true,
+    };
+    match from {
+        None => create(config, &run_dir, overwrite, None, device),
+        Some(from) => {
+            let weights = Weights::find(&from, &config, &run_dir)?;
+            create(config, &run_dir, overwrite, Some(&weights), device)
+        }
+    }
+}
+
+fn create(
+    config: Config,
+    root: &Path,
+    overwrite: bool,
+    weights: Option<&Weights>,
+    device: &Device,
+) -> Result<Prepared, TrainError> {
+    RunDir::check_new(root, overwrite)?; // before minutes go into reading a large text
+    let corpus = match weights {
+        None => Corpus::open(&config.data, &config.tokenizer, config.model.context_length)?,
+        Some(weights) => weights.corpus(&config)?,
+    };
+    check_sample_prompt(&config, &corpus)?;
+    let vocab_size = corpus.tokenizer.vocab_size();
+    let device = device.clone().autodiff();
+    let model = match weights {
+        None => Gpt::new(&config.model, vocab_size, config.train.seed, &device),
+        Some(weights) => {
+            let model = Gpt::zeros(&config.model, vocab_size, &device);
+            Saved::load_model_shortened(&weights.located.checkpoint, model)?
+        }
+    };
+    let trainer = Trainer::new(model, &config, corpus.train.clone());
+    let lock = RunDir::lock(root)?;
+    let run = RunDir::create(root, overwrite, &config, &corpus.tokenizer)?;
+    let state = TrainState {
+        text_sha256: corpus.text_sha256.clone(),
+        started_from: weights.map(|weights| weights.located.checkpoint.display().to_string()),
+        ..TrainState::default()
+    };
+    Ok(Prepared {
+        config,
+        corpus,
+        run,
+        trainer,
+        state,
+        resumed: false,
+        lock,
+    })
+}
+
+/// The checkpoint that a new run starts from, and what its weights are worth nothing without.
+struct Weights {
+    located: Located,
+    tokenizer: Tokenizer,
+}
+
+impl Weights {
+    /// Finds the checkpoint that a user named, for a new run of `config` at `root`.
+    fn find(from: &Path, config: &Config, root: &Path) -> Result<Self, TrainError> {
+        let located = checkpoint::locate(from)?;
+        if is_same_place(located.run.root(), root) {
+            return Err(TrainError::OntoItself(root.to_owned()));
+        }
+        let problems = config.disagreements(&located.run.config()?);
+        if !problems.is_empty() {
+            return Err(ConfigError::Settings { problems }.into());
+        }
+        let tokenizer = located.run.tokenizer()?;
+        Ok(Self { located, tokenizer })
+    }
+
+    /// The text of `config` in the tokens that the weights know.
+    fn corpus(&self, config: &Config) -> Result<Corpus, TrainError> {
+        let context_length = config.model.context_length;
+        let corpus = Corpus::open_with(&config.data, self.tokenizer.clone(), context_length);
+        corpus.map_err(|error| match error {
+            DataError::Encode {
+                path,
+                source: TokenizerError::UnknownCharacters { characters },
+            } => TrainError::UnknownCharacters {
+                text: path,
+                from: self.located.run.root().to_owned(),
+                characters,
+            },
+            other => other.into(),
+        })
+    }
+}
+
+/// Whether two paths lead to one directory; not if one leads nowhere.
+fn is_same_place(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
+}
+
+fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, TrainError> {
+    let lock = RunDir::lock(run.root())?;
+    let refuse = |differences: Vec<String>| match differences.is_empty() {
+        true => Ok(()),
+        false => Err(TrainError::OtherRun {
+            run: run.root().to_owned(),
+            differences,
+        }),
+    };
+    refuse(differences(&run.config()?, &config))?;
+    let dir = run.last()?;
+    let saved = Saved::read(&dir)?;
+    let mut state = saved.state.clone();
+    if state.step >= config.train.max_steps && Logs::says_end(&run, state.step) {
+        return Err(TrainError::AlreadyDone {
+            step: state.step,
+            run: run.root().to_owned(),
+        });
+    }
+    let corpus = Corpus::open_with(&config.data, run.tokenizer()?, config.model.context_length)?;
+    if corpus.text_sha256 != state.text_sha256 {
+        let path = config.data.path.display();
+        refuse(vec![format!("the text `{path}` is another than it was")])?;
+    }
+    check_sample_prompt(&config, &corpus)?;
+    let device = device.clone().autodiff();
+    let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &device);
+    let mut trainer = Trainer::new(model, &config, corpus.train.clone());
+    trainer.restore(saved, &dir)?;
+    run.forget_after(state.step)?;
+    if state
+        .best
+        .is_some_and(|best| !run.checkpoint(best.step).is_dir())
+    {
+        state.best = None; // it was no longer kept when a later one was better, which is gone now
+        state.evaluations_without_improvement = 0;
+    }
+    run.write_config(&config)?;
+    Ok(Prepared {
+        config,
+        corpus,
+        run,
+        trainer,
+        state,
+        resumed: true,
+        lock,
+    })
+}
+
+/// A prompt for samples that cannot be read should not come up after the first hundred steps.
+fn check_sample_prompt(config: &Config, corpus: &Corpus) -> Result<(), TrainError> {
+    if config.train.sample_tokens > 0 {
+        corpus
+            .tokenizer
+            .encode(&config.train.sample_prompt)
+            .map_err(TrainError::SamplePrompt)?;
+    }
+    Ok(())
+}
+
+/// What a checkpoint was made with and cannot change when its run goes on, or it would be no continuation.
+fn differences(old: &Config, new: &Config) -> Vec<String> {
+    let table = |config: &Config| toml::Table::try_from(config).expect("plain data");
+    let (old, new) = (table(old), table(new));
+    let whole_sections = ["tokenizer", "model"].into_iter().flat_map(|section| {
+        let keys = new[section]
+            .as_table()
+            .into_iter()
+            .flat_map(toml::Table::keys);
+        keys.map(move |key| (section, key.as_str()))
+    });
+    let keys = [
+        ("data", "val_fraction"),
+        ("train", "seed"),
+        ("train", "batch_size"),
+        ("train", "grad_accumulation_steps"),
+    ];
+    let fixed = whole_sections
+        .filter(|(_, key)| *key != "dropout")
+        .chain(keys);
+    fixed
+        .filter(|(section, key)| old[*section].get(*key) != new[*section].get(*key))
+        .map(|(section, key)| {
+            let before = old[section]
+                .get(key)
+                .map_or_else(String::new, ToString::to_string);
+            format!(
+                "{section}.{key} was {before} and is now {}",
+                new[section][key]
+            )
+        })
+        .collect()
+}
