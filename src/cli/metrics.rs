@@ -42,11 +42,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         None if is_table && !args.all => curves.thinned(MOST_ROWS),
         None => curves.rows.iter().collect(),
     };
-    if curves.broken_lines > 0 {
-        let n = curves.broken_lines;
-        note(format!(
+    match curves.broken_lines {
+        0 => {}
+        1 => note("note: a line of the logs cannot be read, and is left out"),
+        n => note(format!(
             "note: {n} lines of the logs cannot be read, and are left out"
-        ));
+        )),
     }
     if curves.rows.is_empty() {
         note("note: the run has not logged anything yet");

@@ -1,5 +1,6 @@
 //! `tinderbox runs`: what was trained, what came of it, and what sets runs apart.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -58,7 +59,7 @@ fn list(folder: &Path, args: &Args) -> anyhow::Result<()> {
         write!(stdout, "{}", overview(&listing.runs, now_unix_s()))?;
     }
     for line in &listing.skipped {
-        note(format!("note: {line}"));
+        note(format!("note: skipped: {line}"));
     }
     say_notes(&listing.runs);
     Ok(())
@@ -122,7 +123,7 @@ fn overview(runs: &[Facts], now_unix_s: f64) -> String {
         Column::Right("VAL LOSS"),
         Column::Right("BITS/BYTE"),
         Column::Left("DEVICE"),
-        Column::Right("BEGAN"),
+        Column::Right("AGO"),
     ];
     let rows: Vec<[String; 10]> = runs
         .iter()
@@ -137,7 +138,7 @@ fn overview(runs: &[Facts], now_unix_s: f64) -> String {
                 loss(facts),
                 bits(facts),
                 facts.device.clone().unwrap_or_default(),
-                or_empty(facts.began_unix_s, |began| ago(now_unix_s - began)),
+                or_empty(facts.began_unix_s, |began| rough(now_unix_s - began)),
             ]
         })
         .collect();
@@ -163,7 +164,9 @@ fn side_by_side(runs: &[Facts], differences: &[Difference], now_unix_s: f64) -> 
     fact("best step", &|facts| or_empty(facts.best_step, grouped_u64));
     fact("device", &|facts| facts.device.clone().unwrap_or_default());
     fact("began", &|facts| {
-        or_empty(facts.began_unix_s, |began| ago(now_unix_s - began))
+        or_empty(facts.began_unix_s, |began| {
+            format!("{} ago", rough(now_unix_s - began))
+        })
     });
     if runs.iter().any(|facts| facts.started_from.is_some()) {
         fact("started from", &|facts| {
@@ -209,7 +212,7 @@ fn block_of(rows: &[(String, Vec<String>)], block: &[usize], labels: usize, most
         let mut line = format!("{label:<labels$}");
         for &at in block {
             let (cell, width) = (cut_in_the_middle(&cells[at], most), width_of(at));
-            line += &format!("  {cell:<width$}");
+            write!(line, "  {cell:<width$}").expect("a string takes any text");
         }
         text.push_str(line.trim_end());
         text.push('\n');
@@ -281,18 +284,172 @@ fn compact(n: u64) -> String {
     }
 }
 
-/// How long ago something was, roughly.
-fn ago(s: f64) -> String {
+/// A time in its largest unit.
+fn rough(s: f64) -> String {
     let (n, unit) = match s {
-        ..60.0 => return "just now".to_owned(),
+        ..60.0 => (s.max(0.0), "s"),
         ..3600.0 => (s / 60.0, "min"),
         ..86_400.0 => (s / 3600.0, "h"),
         _ => (s / 86_400.0, "d"),
     };
-    format!("{:.0} {unit} ago", n.floor())
+    format!("{:.0} {unit}", n.floor())
 }
 
 fn now_unix_s() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    fn done(run: &str) -> Facts {
+        Facts {
+            run: run.into(),
+            status: Status::Done,
+            step: 1600,
+            max_steps: Some(1600),
+            parameters: Some(804_096),
+            tokens: Some(2_457_600),
+            train_s: Some(139.2),
+            wall_s: Some(150.0),
+            val_loss: Some(1.027_71),
+            is_estimate: false,
+            val_bits_per_byte: Some(1.482_71),
+            best_step: Some(1600),
+            device: Some("flex".to_owned()),
+            began_unix_s: Some(1000.0),
+            started_from: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// A run of which next to nothing is known.
+    fn bare(run: &str) -> Facts {
+        Facts {
+            status: Status::Stopped,
+            step: 250,
+            parameters: None,
+            tokens: None,
+            train_s: None,
+            wall_s: None,
+            val_loss: None,
+            val_bits_per_byte: None,
+            best_step: None,
+            device: None,
+            began_unix_s: None,
+            ..done(run)
+        }
+    }
+
+    #[test]
+    fn a_list_is_read_at_a_glance_and_stays_within_its_width() {
+        let running = Facts {
+            status: Status::Running,
+            step: 500,
+            is_estimate: true,
+            val_loss: Some(1.25),
+            val_bits_per_byte: Some(1.8),
+            device: Some("wgpu:1".to_owned()),
+            ..done("runs/sweep-2025-with-a-rather-long-name-lr3e-4")
+        };
+        let text = overview(
+            &[done("runs/quickstart"), running, bare("runs/old")],
+            8200.0,
+        );
+        assert!(
+            text.lines().all(|line| width(line) <= MOST_COLUMNS),
+            "{text}"
+        );
+        assert_snapshot!(text, @r"
+        RUN                  STATUS      STEPS  PARAMS  TOKENS        TIME  VAL LOSS  BITS/BYTE  DEVICE  AGO
+        quickstart           done         1600    804K   2.46M  2 min 19 s    1.0277     1.4827  flex    2 h
+        sweep-202…me-lr3e-4  running  500/1600    804K   2.46M  2 min 19 s   ~1.2500    ~1.8000  wgpu:1  2 h
+        old                  stopped  250/1600
+        ");
+    }
+
+    #[test]
+    fn runs_stand_side_by_side_with_what_sets_them_apart() {
+        let fine = Facts {
+            started_from: Some("runs/quickstart/checkpoints/step-001600".to_owned()),
+            ..bare("runs/fine")
+        };
+        let value = |text: &str| Some(toml::Value::String(text.to_owned()));
+        let differences = [
+            Difference {
+                key: "data.path".to_owned(),
+                values: vec![value("data/stories.txt"), value("letters.txt")],
+            },
+            Difference {
+                key: "model.novel".to_owned(),
+                values: vec![None, Some(true.into())],
+            },
+        ];
+        assert_snapshot!(side_by_side(&[done("runs/quickstart"), fine], &differences, 1030.0), @r#"
+                       quickstart          fine
+        status         done                stopped
+        steps          1600                250/1600
+        parameters     804,096
+        tokens         2,457,600
+        time of steps  2 min 19 s
+        time of all    2 min 30 s
+        val loss       1.0277
+        bits per byte  1.4827
+        best step      1,600
+        device         flex
+        began          30 s ago
+        started from                       runs/quickstart/checkpoints/step-001600
+
+        data.path      "data/stories.txt"  "letters.txt"
+        model.novel                        true
+        "#);
+    }
+
+    #[test]
+    fn many_runs_stand_in_several_blocks() {
+        let runs: Vec<Facts> = (0..6)
+            .map(|i| done(&format!("runs/{}-{i}", "long-".repeat(9))))
+            .collect();
+        let text = side_by_side(&runs, &[], 0.0);
+        assert!(
+            text.lines().all(|line| width(line) <= MOST_COLUMNS),
+            "{text}"
+        );
+        assert_eq!(text.matches("bits per byte").count(), 2, "{text}");
+        assert!(text.contains("-0") && text.contains("-5"), "{text}");
+    }
+
+    #[test]
+    fn large_numbers_have_three_digits() {
+        let pairs = [
+            (7, "7"),
+            (999, "999"),
+            (1234, "1.23K"),
+            (804_096, "804K"),
+            (999_600, "1.00M"),
+        ];
+        for (n, text) in pairs
+            .into_iter()
+            .chain([(12_345_678, "12.3M"), (1_500_000_000, "1.50G")])
+        {
+            assert_eq!(compact(n), text);
+        }
+    }
+
+    #[test]
+    fn times_ago_are_rough() {
+        let pairs = [
+            (-5.0, "0 s"),
+            (59.9, "59 s"),
+            (119.0, "1 min"),
+            (7200.0, "2 h"),
+        ];
+        for (s, text) in pairs.into_iter().chain([(200_000.0, "2 d")]) {
+            assert_eq!(rough(s), text);
+        }
+    }
 }

@@ -73,9 +73,7 @@ impl Facts {
         let broken = metrics.broken + timings.broken;
         if broken > 0 {
             let run = run.root().display();
-            notes.push(format!(
-                "{broken} lines of the logs of `{run}` cannot be read"
-            ));
+            notes.push(format!("`{run}` has broken lines in its logs: {broken}"));
         }
         let (metrics, timings) = (metrics.objects, timings.objects);
         let sessions: Vec<&Map<String, Value>> = timings

@@ -12,7 +12,7 @@ use crate::checkpoint::RunDir;
 pub struct Listing {
     /// What is known of each run.
     pub runs: Vec<Facts>,
-    /// Why other folders in it are no runs, or cannot be read; one line each.
+    /// Which other folders in it are no runs, or cannot be read; one line each.
     pub skipped: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ pub fn list(folder: &Path) -> Result<Listing, RunsError> {
             Err(error) => {
                 let error = error.to_string();
                 let first_line = error.lines().next().unwrap_or_default();
-                skipped.push(format!("skipped `{}`: {first_line}", path.display()));
+                skipped.push(first_line.to_owned());
             }
         }
     }

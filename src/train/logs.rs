@@ -1,4 +1,4 @@
-//! The files that a run writes line by line: metrics, timings, samples, and events for TensorBoard.
+//! The files that a run writes line by line: metrics, timings, samples, and events for `TensorBoard`.
 //!
 //! `metrics.jsonl` and `samples.txt` hold only what the seed and the config decide, so that two runs of
 //! them can be compared byte by byte; what a clock says, and which machine it was, is in `timings.jsonl`.
@@ -47,7 +47,7 @@ impl Elapsed {
 }
 
 impl Logs {
-    /// Opens the logs of a run, without what they say about steps after `step`; those of TensorBoard
+    /// Opens the logs of a run, without what they say about steps after `step`; those of `TensorBoard`
     /// where `tensorboard` asks for them.
     pub(super) fn open(run: &RunDir, step: usize, tensorboard: bool) -> Result<Self, TrainError> {
         for name in ["metrics.jsonl", "timings.jsonl"] {

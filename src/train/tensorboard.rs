@@ -1,16 +1,16 @@
-//! The event file of TensorBoard: its format, in bytes.
+//! The event file of `TensorBoard`: its format, in bytes.
 //!
 //! A file is a row of records: the length of the data (8 bytes), its checksum, the data, and its checksum,
 //! all little-endian. The data is a protocol buffer, an `Event`; only the fields that are written are
 //! declared here, under their official numbers. `prost` encodes them and `crc32c` computes the checksums:
 //! there was no maintained crate for the whole (`tensorboard-rs` calls itself inactive).
 //!
-//! Sources: `tensorboard/compat/proto/{event,summary,tensor}.proto`, and TensorFlow's
+//! Sources: `tensorboard/compat/proto/{event,summary,tensor}.proto`, and `TensorFlow`'s
 //! `core/lib/io/record_writer.h`.
 
 use prost::Message;
 
-/// Where the file is, in a run. TensorBoard takes every file with `tfevents` in its name.
+/// Where the file is, in a run. `TensorBoard` takes every file with `tfevents` in its name.
 pub(super) const FILE: &str = "tensorboard/events.out.tfevents.tinderbox";
 
 /// What the first record of every file says.
@@ -39,24 +39,25 @@ struct Event {
 #[derive(Clone, PartialEq, Message)]
 struct Summary {
     #[prost(message, repeated, tag = "1")]
-    value: Vec<Value>,
+    value: Vec<Entry>,
 }
 
-/// A number, or a text: a tensor with one string, which the metadata gives to the plugin of texts.
+/// A `Summary.Value`: a number, or a text, a tensor with one string, which the metadata gives to the plugin of texts.
 #[derive(Clone, PartialEq, Message)]
-struct Value {
+struct Entry {
     #[prost(string, tag = "1")]
     tag: String,
     #[prost(float, optional, tag = "2")]
     simple_value: Option<f32>,
     #[prost(message, optional, tag = "8")]
-    tensor: Option<Tensor>,
+    tensor: Option<Strings>,
     #[prost(message, optional, tag = "9")]
     metadata: Option<Metadata>,
 }
 
+/// A `TensorProto` of texts.
 #[derive(Clone, PartialEq, Message)]
-struct Tensor {
+struct Strings {
     #[prost(int32, tag = "1")]
     dtype: i32,
     #[prost(message, optional, tag = "2")]
@@ -100,27 +101,27 @@ pub(super) fn opening(wall_time: f64) -> Vec<u8> {
 
 /// A record with a number for each tag.
 pub(super) fn scalars(wall_time: f64, step: usize, numbers: &[(&str, f64)]) -> Vec<u8> {
-    let values = numbers.iter().map(|(tag, number)| Value {
+    let values = numbers.iter().map(|(tag, number)| Entry {
         tag: (*tag).to_owned(),
         #[allow(
             clippy::cast_possible_truncation,
             reason = "the format has room for no more"
         )]
         simple_value: Some(*number as f32),
-        ..Value::default()
+        ..Entry::default()
     });
     summary(wall_time, step, values.collect())
 }
 
-/// A record with a text, which TensorBoard reads as Markdown: indented, it is shown as it is.
+/// A record with a text, which `TensorBoard` reads as Markdown: indented, it is shown as it is.
 pub(super) fn text(wall_time: f64, step: usize, tag: &str, text: &str) -> Vec<u8> {
     let lines = text.lines().map(|line| format!("    {line}\n"));
     let plugin_data = Some(PluginData {
         plugin_name: "text".to_owned(),
     });
-    let value = Value {
+    let value = Entry {
         tag: tag.to_owned(),
-        tensor: Some(Tensor {
+        tensor: Some(Strings {
             dtype: STRING,
             shape: Some(Shape {
                 dim: vec![Dim { size: 1 }],
@@ -128,12 +129,12 @@ pub(super) fn text(wall_time: f64, step: usize, tag: &str, text: &str) -> Vec<u8
             string_val: vec![lines.collect::<String>().into_bytes()],
         }),
         metadata: Some(Metadata { plugin_data }),
-        ..Value::default()
+        ..Entry::default()
     };
     summary(wall_time, step, vec![value])
 }
 
-fn summary(wall_time: f64, step: usize, value: Vec<Value>) -> Vec<u8> {
+fn summary(wall_time: f64, step: usize, value: Vec<Entry>) -> Vec<u8> {
     record(&Event {
         wall_time,
         step: i64::try_from(step).unwrap_or(i64::MAX),
@@ -198,7 +199,9 @@ mod tests {
         1f0807120412020801421520202020546865206361740a202020207361742e0a4a080a060a04746578746c90771e";
 
     fn hexadecimal(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        let digit = |half: u8| char::from_digit(half.into(), 16).expect("below 16");
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        digits.map(digit).collect()
     }
 
     fn scalars_at(step: usize) -> Vec<u8> {

@@ -13,7 +13,9 @@
 mod cli;
 mod devices;
 mod fixtures;
+mod further;
 mod layering;
 mod parity;
 mod properties;
 mod runs;
+mod trackers;
