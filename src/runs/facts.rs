@@ -184,7 +184,8 @@ fn saved_step(run: &RunDir, notes: &mut Vec<String>) -> Option<u64> {
     match Saved::read_state(&last) {
         Ok(state) => Some(state.step as u64),
         Err(error) => {
-            notes.push(error.to_string());
+            let error = error.to_string(); // its hint is for those who go on from it
+            notes.extend(error.lines().next().map(str::to_owned));
             None
         }
     }

@@ -308,17 +308,13 @@ fn curves_of_a_run_that_died_or_just_began_are_shown() {
     folder.write("runs/tiny/metrics.jsonl", "7\n".to_owned() + &half);
     let ran = folder.run(&["metrics", "runs/tiny", "--csv"]);
     assert_eq!(ran.code, Some(0));
-    assert_snapshot!(ran.stderr, @r"
-    note: a line of the logs cannot be read, and is left out
-    ");
+    assert_snapshot!(ran.stderr, @"note: a line of the logs cannot be read, and is left out");
     for log in ["metrics.jsonl", "timings.jsonl"] {
         fs::remove_file(folder.path("runs/tiny").join(log)).expect("removed");
     }
     let ran = folder.run(&["metrics", "runs/tiny"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""));
-    assert_snapshot!(ran.stderr, @r"
-    note: the run has not logged anything yet
-    ");
+    assert_snapshot!(ran.stderr, @"note: the run has not logged anything yet");
     assert_eq!(folder.succeed(&["metrics", "runs/tiny", "--json"]), "[]\n");
     assert_snapshot!(folder.fail(&["metrics", "runs/nope"]), @r"
     error: there is no run at `runs/nope`
