@@ -8,7 +8,7 @@ use super::{RunsError, jsonl};
 use crate::checkpoint::RunDir;
 
 /// The columns in the order in which they are read; those of other versions follow.
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 17] = [
     "step",
     "tokens",
     "train_loss",
@@ -16,6 +16,7 @@ const ORDER: [&str; 16] = [
     "gradient_norm",
     "train_loss_estimate",
     "val_loss_estimate",
+    "val_bits_per_byte_estimate",
     "is_best",
     "val_loss",
     "val_bits_per_byte",

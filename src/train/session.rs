@@ -138,10 +138,12 @@ impl Session {
     fn evaluate_origin(&mut self) -> Result<(), TrainError> {
         let model = self.trainer.evaluated();
         let n_batches = self.config.train.eval_batches;
+        let val_loss = self.estimate(&model, &self.corpus.val, n_batches)?;
         let evaluation = Evaluation {
             step: 0,
             train_loss: self.estimate(&model, &self.corpus.train, n_batches)?,
-            val_loss: self.estimate(&model, &self.corpus.val, n_batches)?,
+            val_loss,
+            val_bits_per_byte: evaluate::bits_per_byte(val_loss, &self.corpus.val),
             is_best: false,
         };
         self.logs.evaluated(&evaluation, 0)?;
@@ -299,6 +301,7 @@ impl Session {
             step,
             train_loss,
             val_loss,
+            val_bits_per_byte: evaluate::bits_per_byte(val_loss, &self.corpus.val),
             is_best,
         };
         self.logs.evaluated(&evaluation, self.tokens())?;

@@ -140,6 +140,7 @@ fn expected_numbers(metrics: &str) -> Vec<Logged> {
         ("gradient_norm", "gradient_norm"),
         ("train_loss_estimate", "loss/train_estimate"),
         ("val_loss_estimate", "loss/val_estimate"),
+        ("val_bits_per_byte_estimate", "bits_per_byte/val_estimate"),
         ("val_loss", "loss/val"),
         ("val_bits_per_byte", "bits_per_byte/val"),
     ];
