@@ -17,3 +17,4 @@ mod layering;
 mod parity;
 mod properties;
 mod runs;
+mod tokenizers;
