@@ -14,6 +14,7 @@ mod metrics;
 mod progress;
 mod runs;
 mod table;
+mod tokenizer;
 mod train;
 
 use std::fmt::Display;
@@ -55,6 +56,8 @@ enum Command {
     Runs(runs::Args),
     /// Print the curves of a run: losses, learning rate, speed
     Metrics(metrics::Args),
+    /// See how a tokenizer takes text apart
+    Tokenizer(tokenizer::Args),
     /// List what this binary can compute on, here
     Devices(devices::Args),
 }
@@ -68,6 +71,7 @@ pub fn main() -> ExitCode {
         Command::Eval(args) => eval::run(&args).map(|()| DONE),
         Command::Runs(args) => runs::run(&args).map(|()| DONE),
         Command::Metrics(args) => metrics::run(&args).map(|()| DONE),
+        Command::Tokenizer(args) => tokenizer::run(&args).map(|()| DONE),
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
     };
     ExitCode::from(result.unwrap_or_else(|error| {

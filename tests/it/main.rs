@@ -18,4 +18,5 @@ mod layering;
 mod parity;
 mod properties;
 mod runs;
+mod tokenizers;
 mod trackers;
