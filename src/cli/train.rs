@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
 use super::{DONE, INTERRUPTED, describe, program, quoted};
 use crate::config::Config;
@@ -31,6 +32,9 @@ pub(super) struct Args {
     /// Replace a run that is already there
     #[arg(long)]
     overwrite: bool,
+    /// Show the run on the whole terminal: metrics, charts, log
+    #[arg(long, conflicts_with = "json")]
+    tui: bool,
     /// Print one JSON object on standard output at the end
     #[arg(long)]
     json: bool,
@@ -38,6 +42,9 @@ pub(super) struct Args {
 
 /// Trains, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
+    if args.tui {
+        dashboard::check()?;
+    }
     let mut overrides = args.overrides.clone();
     overrides.extend(
         args.device
@@ -55,8 +62,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         .run_dir
         .clone()
         .unwrap_or_else(|| default_run_dir(&args.config));
-    let progress = Progress::new();
-    let interrupter = stop_on_ctrl_c(progress.clone())?;
+    let interrupter = Interrupter::new();
+    let dashboard = args.tui.then(|| Dashboard::new(interrupter.clone()));
+    let progress = Progress::new(dashboard);
+    stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
     let job = Job {
         config,
         run_dir,
@@ -104,17 +113,19 @@ fn next_command(args: &Args, summary: &Summary) -> String {
     words.join(" ")
 }
 
-/// The first Ctrl-C lets the step end and the run be saved; a second one does not wait for that.
-fn stop_on_ctrl_c(progress: Progress) -> anyhow::Result<Interrupter> {
-    let interrupter = Interrupter::new();
-    let stopping = interrupter.clone();
+fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Result<()> {
     ctrlc::set_handler(move || {
-        if stopping.should_stop() {
-            std::process::exit(i32::from(INTERRUPTED));
-        }
-        stopping.stop(Some("interrupted"));
+        stop_or_exit(&interrupter);
         progress.stopping();
     })
-    .context("cannot listen for Ctrl-C")?;
-    Ok(interrupter)
+    .context("cannot listen for Ctrl-C")
+}
+
+/// The first Ctrl-C lets the step end and the run be saved; a second one does not wait for that.
+pub(super) fn stop_or_exit(interrupter: &Interrupter) {
+    if interrupter.should_stop() {
+        dashboard::restore_terminal();
+        std::process::exit(i32::from(INTERRUPTED));
+    }
+    interrupter.stop(Some("interrupted"));
 }

@@ -2,12 +2,13 @@
 //!
 //! [`train`] is the whole of it. `trainer` is one step, readable top to bottom; `session` is the rhythm
 //! around it: logs, evaluations, samples, checkpoints; `strategy` puts that into burn-train, whose "epoch"
-//! is our evaluation interval. Nothing here prints: what happens is told to an [`Observer`].
+//! is our evaluation interval, and `metrics` are the numbers it is told. Nothing here prints: what happens is told to an [`Observer`].
 
 mod error;
 pub mod evaluate;
 mod logs;
 mod measure;
+mod metrics;
 mod observer;
 mod session;
 mod strategy;
@@ -19,6 +20,7 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 pub use burn::train::Interrupter;
+pub use burn::train::renderer::MetricsRenderer;
 
 pub use error::TrainError;
 pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
@@ -64,7 +66,7 @@ pub struct Job {
 /// cannot be written. Checkpoints that were saved before stay.
 pub fn train(
     job: Job,
-    observer: Box<dyn Observer>,
+    mut observer: Box<dyn Observer>,
     interrupter: &Interrupter,
 ) -> Result<Summary, TrainError> {
     let began = Instant::now();
@@ -80,8 +82,9 @@ pub fn train(
             create(config, &run_dir, start == Start::Overwrite, &device.device)?
         }
     };
+    let renderer = observer.metrics_renderer();
     let session = Session::new(prepared, &device, observer, interrupter.clone(), began)?;
-    strategy::run(session, interrupter)
+    strategy::run(session, renderer, interrupter)
 }
 
 /// A run that is ready for its next step.
@@ -138,11 +141,8 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
     let dir = run.last()?;
     let saved = Saved::read(&dir)?;
     let mut state = saved.state.clone();
-    if state.step >= config.train.max_steps && Logs::says_end(&run, state.step) {
-        return Err(TrainError::AlreadyDone {
-            step: state.step,
-            run: run.root().to_owned(),
-        });
+    if Logs::says_end(&run, state.step) {
+        refuse_if_done(&state, &config, &run)?;
     }
     let corpus = Corpus::open_with(&config.data, run.tokenizer()?, config.model.context_length)?;
     if corpus.text_sha256 != state.text_sha256 {
@@ -172,6 +172,27 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
         resumed: true,
         lock,
     })
+}
+
+fn refuse_if_done(state: &TrainState, config: &Config, run: &RunDir) -> Result<(), TrainError> {
+    let (run, step) = (run.root().to_owned(), state.step);
+    if step >= config.train.max_steps {
+        return Err(TrainError::AlreadyDone { run, step });
+    }
+    if has_stopped_early(state, config) {
+        return Err(TrainError::AlreadyStopped {
+            run,
+            step,
+            evaluations: state.evaluations_without_improvement,
+        });
+    }
+    Ok(())
+}
+
+/// Whether nothing got better for as long as the config allows.
+fn has_stopped_early(state: &TrainState, config: &Config) -> bool {
+    let patience = config.train.early_stopping_patience;
+    patience > 0 && state.evaluations_without_improvement >= patience
 }
 
 /// A prompt for samples that cannot be read should not come up after the first hundred steps.
