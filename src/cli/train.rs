@@ -14,6 +14,7 @@ use crate::train::{self, Interrupter, Job, Start, Summary};
 
 /// Train a model as a config file says
 #[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an argument")]
 pub(super) struct Args {
     /// The config, such as configs/quickstart.toml
     config: PathBuf,
@@ -109,6 +110,7 @@ fn next_command(args: &Args, summary: &Summary) -> String {
     if args.run_dir.is_some() {
         words.push(format!("--run-dir {run_dir}"));
     }
+    words.extend(args.tui.then(|| "--tui".to_owned()));
     words.push("--resume".to_owned());
     words.join(" ")
 }

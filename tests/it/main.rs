@@ -11,9 +11,12 @@
 )]
 
 mod cli;
+#[cfg(unix)]
+mod dashboard;
 mod devices;
 mod fixtures;
 mod layering;
 mod parity;
 mod properties;
 mod runs;
+mod stopping;

@@ -231,13 +231,11 @@ impl Screen {
 /// What happened on the terminal, if it happens soon. A terminal whose keys cannot be read may still be
 /// drawn on.
 fn next_event() -> Option<Event> {
-    match event::poll(KEY_WAIT).and_then(|is_there| is_there.then(event::read).transpose()) {
-        Ok(event) => event,
-        Err(_) => {
-            thread::sleep(KEY_WAIT);
-            None
-        }
-    }
+    let event = event::poll(KEY_WAIT).and_then(|is_there| is_there.then(event::read).transpose());
+    event.unwrap_or_else(|_| {
+        thread::sleep(KEY_WAIT);
+        None
+    })
 }
 
 fn take_terminal() -> io::Result<()> {
@@ -253,4 +251,67 @@ fn take_terminal() -> io::Result<()> {
     enable_raw_mode()?;
     IS_UP.store(true, Ordering::SeqCst);
     execute!(stdout, EnterAlternateScreen, Hide).inspect_err(|_| restore_terminal())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::io::Read;
+
+    use portable_pty::{CommandBuilder, PtySize, native_pty_system};
+
+    use super::*;
+
+    /// A program of its own, in a terminal: the test below starts this test binary again for it.
+    #[test]
+    #[ignore = "is run by `a_panic_gives_the_terminal_back`"]
+    fn panics_under_a_dashboard() {
+        let mut dashboard = Dashboard::new(Interrupter::new());
+        let started = Started {
+            run_dir: "runs/mine".into(),
+            device: "flex".to_owned(),
+            parameters: 1,
+            train_tokens: 1,
+            val_tokens: 1,
+            vocab_size: 1,
+            step: 0,
+            max_steps: 1,
+            tokens_per_step: 1,
+            resumed: false,
+        };
+        dashboard.open(&started).expect("a terminal");
+        thread::sleep(2 * FRAME);
+        let died = thread::spawn(|| panic!("a panic on purpose")).join();
+        assert!(died.is_err());
+        thread::sleep(2 * FRAME); // nothing may be drawn any more
+    }
+
+    #[test]
+    fn a_panic_gives_the_terminal_back() {
+        let this = std::env::current_exe().expect("this test binary");
+        let mut command = CommandBuilder::new(this);
+        let name = "cli::dashboard::tests::panics_under_a_dashboard";
+        command.args([name, "--exact", "--ignored", "--nocapture", "--color=never"]);
+        command.env("TERM", "xterm-256color");
+        let size = PtySize::default();
+        let pty = native_pty_system().openpty(size).expect("a terminal");
+        let mut child = pty.slave.spawn_command(command).expect("it starts");
+        drop(pty.slave);
+        let mut output = Vec::new();
+        let mut reader = pty.master.try_clone_reader().expect("a reader");
+        reader.read_to_end(&mut output).ok(); // ends in an error where the other side is gone
+        assert!(child.wait().expect("ended").success());
+        let output = String::from_utf8_lossy(&output);
+        let (_, dashboard) = output.split_once("\u{1b}[?1049h").expect("taken");
+        let (dashboard, after) = dashboard.split_once("\u{1b}[?1049l").expect("given back");
+        assert!(dashboard.contains("runs/mine"), "{output:?}");
+        assert!(!dashboard.contains("on purpose"), "{output:?}");
+        assert!(after.contains("a panic on purpose"), "{output:?}");
+        let after = after.replace("\u{1b}[?25h", "");
+        assert!(!after.contains('\u{1b}'), "drawn after it: {output:?}");
+        let modes = format!("{:?}", pty.master.get_termios().expect("a terminal"));
+        assert!(
+            modes.contains("ICANON") && modes.contains("ISIG"),
+            "{modes}"
+        );
+    }
 }

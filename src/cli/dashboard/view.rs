@@ -21,6 +21,9 @@ const VAL: Color = Color::Yellow;
 /// The columns of the table of metrics, with its frame.
 const TABLE_WIDTH: u16 = 44;
 
+/// On fewer columns than these, a table has only its names and the training split.
+const NARROW: u16 = 36;
+
 /// The least columns that a chart makes sense on.
 const CHART_WIDTH: u16 = 30;
 
@@ -73,7 +76,7 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
         .ratio(done)
         .label(label)
         .use_unicode(true)
-        .gauge_style(Style::new().fg(TRAIN).bg(Color::DarkGray));
+        .gauge_style(Style::new().fg(TRAIN).bg(Color::Black));
     frame.render_widget(gauge, bar);
     let activity = match board.activity {
         Activity::Training => "training",
@@ -96,38 +99,36 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
 }
 
 fn draw_table(frame: &mut Frame, area: Rect, board: &Board) {
-    let split = |name, color| Cell::from(Line::from(name).right_aligned()).style(color);
+    let is_narrow = area.width < NARROW;
+    let right = |text: String| Cell::from(Line::from(text).right_aligned());
+    let value = |curve: &Curve| right(curve.latest.map(number).unwrap_or_default());
+    let rows = board.metrics.iter().enumerate().map(|(i, metric)| {
+        let is_selected = i == board.selected;
+        let (mark, style) = match is_selected {
+            true => ("▸ ", Modifier::BOLD),
+            false => ("  ", Modifier::empty()),
+        };
+        let name = match is_narrow {
+            true => metric.name.clone(),
+            false => title(metric),
+        };
+        let name = Cell::from(format!("{mark}{name}"));
+        let row = Row::new([name, value(&metric.train), value(&metric.val)]);
+        row.style(style)
+    });
     let header = Row::new([
         Cell::from(""),
-        split("train", TRAIN),
-        split("validation", VAL),
+        right("train".to_owned()).style(TRAIN),
+        right("validation".to_owned()).style(VAL),
     ]);
-    let rows = board.metrics.iter().enumerate().map(|(i, metric)| {
-        let value = |curve: &Curve| {
-            let text = curve.latest.map(number).unwrap_or_default();
-            Cell::from(Line::from(text).right_aligned())
-        };
-        let is_selected = i == board.selected;
-        let mark = if is_selected { "▸ " } else { "  " };
-        let row = Row::new([
-            Cell::from(format!("{mark}{}", title(metric))),
-            value(&metric.train),
-            value(&metric.val),
-        ]);
-        row.style(if is_selected {
-            Modifier::BOLD
-        } else {
-            Modifier::empty()
-        })
-    });
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(9),
-        Constraint::Length(10),
+        Constraint::Length(if is_narrow { 0 } else { 10 }),
     ];
     let table = Table::new(rows, widths).header(header);
     // On a few lines, the values are worth more than a frame.
-    let table = if area.height > 5 {
+    let table = if area.height > 5 && !is_narrow {
         table.block(Block::bordered().title(" metrics "))
     } else {
         table
@@ -252,7 +253,7 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// A number with about five digits that count.
+/// A number with three to five digits that count.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -261,8 +262,9 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 fn number(x: f64) -> String {
     match x.abs() {
         0.0 => "0".to_owned(),
-        size if size < 0.01 || size >= 1e15 => format!("{x:.2e}"),
-        size if size < 100.0 => format!("{x:.4}"),
+        size if !(0.01..1e15).contains(&size) => format!("{x:.2e}"),
+        size if size < 10.0 => format!("{x:.4}"),
+        size if size < 100.0 => format!("{x:.2}"),
         size if size < 1000.0 => format!("{x:.1}"),
         size => {
             let sign = if x < 0.0 { "-" } else { "" };
@@ -298,4 +300,201 @@ fn wrapped(line: &str, width: usize) -> Vec<String> {
             .push(c);
     }
     pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::board::Split;
+    use super::super::board::tests::definition;
+    use super::*;
+
+    /// What is drawn into a window, without colours.
+    fn picture(board: &Board, width: u16, height: u16, is_stopping: bool) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("in memory");
+        let elapsed = Duration::from_secs(75);
+        terminal
+            .draw(|frame| draw(frame, board, elapsed, is_stopping))
+            .expect("in memory");
+        let symbols: Vec<&str> = terminal
+            .backend()
+            .buffer()
+            .content()
+            .iter()
+            .map(ratatui::buffer::Cell::symbol)
+            .collect();
+        let rows = symbols.chunks(usize::from(width.max(1)));
+        rows.map(|row| row.concat().trim_end().to_owned() + "\n")
+            .collect()
+    }
+
+    /// A run that registered its metrics and measured nothing.
+    fn begun() -> Board {
+        let mut board = Board {
+            title: "runs/mine on flex".to_owned(),
+            max_steps: 2000,
+            all_evaluations: 8,
+            ..Board::default()
+        };
+        for (name, unit) in [
+            ("loss", Some("nats/token")),
+            ("learning rate", None),
+            ("speed", Some("tokens/s")),
+        ] {
+            board.register(definition(name, unit));
+        }
+        board
+    }
+
+    fn running() -> Board {
+        let mut board = begun();
+        for interval in 1..=30_u32 {
+            for (name, value) in [
+                ("loss", 1.0 + 3.0 / f64::from(interval)),
+                ("learning rate", 3e-4),
+                ("speed", 18_450.0),
+            ] {
+                board.measured(&definition(name, None).metric_id, Split::Train, value);
+            }
+            board.place(10 * interval as usize);
+        }
+        let loss = definition("loss", None).metric_id;
+        board.measured(&loss, Split::Val, 1.25);
+        board.place(250);
+        board.step = 300;
+        board.evaluations = 1;
+        board.note("step  250/2000  estimates: train loss 1.2000, val loss 1.2500 (best so far)\nsample:\n    | The cat\tsat");
+        board.note("saved `runs/mine/checkpoints/step-000250` (best)");
+        board
+    }
+
+    #[test]
+    fn a_run_is_seen_at_a_glance() {
+        assert_snapshot!(picture(&running(), 80, 24, false), @r"
+        ┌ runs/mine on flex ───────────────────────────────────────────────────────────┐
+        │███████████▊                 step 300/2,000  15 %                             │
+        │training   evaluations 1/8   1 min 15 s gone, about 7 min 5 s left            │
+        └──────────────────────────────────────────────────────────────────────────────┘
+        ┌ metrics ─────────────────────────────────┐┌ loss (nats/token) ───────────────┐
+        │                          train validation││4.1450│ ⡆             ┌──────────┐│
+        │▸ loss (nats/token)      1.1000     1.2500││      │ ⢱             │train     ││
+        │  learning rate         3.00e-4           ││      │ ⢸             │validation││
+        │  speed (tokens/s)       18,450           ││      │ ⠈⡆            └──────────┘│
+        │                                          ││2.5500│  ⢇                        │
+        │                                          ││      │  ⠘⢄                       │
+        │                                          ││      │    ⠑⠢⠤⣀⣀             •    │
+        │                                          ││0.9550│         ⠉⠉⠉⠉⠑⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠢⠤⠤│
+        │                                          ││      └───────────────────────────│
+        │                                          ││      0                        300│
+        └──────────────────────────────────────────┘└──────────────────────────────────┘
+        ┌ log ─────────────────────────────────────────────────────────────────────────┐
+        │step  250/2000  estimates: train loss 1.2000, val loss 1.2500 (best so far)   │
+        │sample:                                                                       │
+        │    | The cat sat                                                             │
+        │saved `runs/mine/checkpoints/step-000250` (best)                              │
+        │                                                                              │
+        └──────────────────────────────────────────────────────────────────────────────┘
+         q or Ctrl-C: save and stop   ↑ ↓: another metric's chart
+        ");
+    }
+
+    #[test]
+    fn a_small_window_has_the_values() {
+        assert_snapshot!(picture(&running(), 44, 7, true), @r"
+        ██████▋     step 300/2,000  15 %
+        training   evaluations 1/8   1 min 15 s gone
+                                    train validation
+        ▸ loss (nats/token)        1.1000     1.2500
+          learning rate           3.00e-4
+          speed (tokens/s)         18,450
+         stopping after this step; press Ctrl-C agai
+        ");
+    }
+
+    #[test]
+    fn a_tiny_window_has_the_step_and_the_loss() {
+        let picture = picture(&running(), 20, 5, false);
+        assert!(picture.contains("step 300/2,000"), "{picture}");
+        assert!(
+            picture.contains("loss") && picture.contains("1.1000"),
+            "{picture}"
+        );
+    }
+
+    #[test]
+    fn before_the_first_value_there_is_none() {
+        for board in [begun(), Board::default()] {
+            let picture = picture(&board, 100, 30, false);
+            assert!(
+                !picture.contains("NaN") && !picture.contains("inf"),
+                "{picture}"
+            );
+        }
+        assert!(picture(&begun(), 100, 30, false).contains("nothing measured yet"));
+    }
+
+    #[test]
+    fn no_window_is_too_small() {
+        for board in [Board::default(), begun(), running()] {
+            for (width, height) in [
+                (0, 0),
+                (1, 1),
+                (20, 5),
+                (1, 100),
+                (300, 1),
+                (75, 21),
+                (500, 200),
+            ] {
+                let picture = picture(&board, width, height, true);
+                assert_eq!(
+                    picture.lines().count(),
+                    usize::from(height),
+                    "{width}x{height}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_constant_has_a_chart_too() {
+        let mut board = begun();
+        let loss = definition("loss", None).metric_id;
+        for value in [0.0, -3.0, 1e300, -1e300] {
+            board.measured(&loss, Split::Train, value);
+            board.place(1);
+            let picture = picture(&board, 100, 30, false);
+            assert!(
+                !picture.contains("NaN") && !picture.contains("inf"),
+                "{picture}"
+            );
+        }
+    }
+
+    #[test]
+    fn numbers_are_short_and_say_enough() {
+        for (x, text) in [
+            (0.0, "0"),
+            (3e-4, "3.00e-4"),
+            (0.0125, "0.0125"),
+            (2.345_678, "2.3457"),
+            (-2.5, "-2.5000"),
+            (39.1367, "39.14"),
+            (146.26, "146.3"),
+            (18_449.6, "18,450"),
+            (-1234.0, "-1,234"),
+            (1e20, "1.00e20"),
+        ] {
+            assert_eq!(number(x), text);
+        }
+    }
+
+    #[test]
+    fn long_lines_go_on_in_the_next_row() {
+        assert_eq!(wrapped("", 5), [""]);
+        assert_eq!(wrapped("abcdefg", 5), ["abcde", "fg"]);
+        assert_eq!(wrapped("日本語", 5), ["日本", "語"], "two columns each");
+    }
 }
