@@ -10,8 +10,9 @@ use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::module::{Module, Param};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
-use burn::train::logger::{EvaluationProgressLogger, InMemoryMetricLogger, TrainingProgressLogger};
-use burn::train::metric::MetricDefinition;
+use burn::train::logger::{EvaluationProgressLogger, MetricLogger, TrainingProgressLogger};
+use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
+use burn::train::metric::{MetricDefinition, NumericEntry};
 use burn::train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
     MetricsRendererTraining,
@@ -38,10 +39,10 @@ pub(super) fn run(
         slot: Mutex::new(Slot::Ready(Box::new(session))),
     });
     let learner = Learner::new(bystander, SgdConfig::new().init(), 0.0);
-    // Logged values stay in memory: burn-train's own files would be a second set beside ours.
+    // burn-train's own files would be a second set beside ours, and its logger in memory grows with the run.
     let training = SupervisedTraining::new(".", Arc::new(NoBatches), Arc::new(NoBatches))
         .with_application_logger(None)
-        .with_metric_logger(InMemoryMetricLogger::new())
+        .with_metric_logger(NoLogger)
         .with_interrupter(interrupter.clone())
         .with_training_strategy(TrainingStrategy::Custom(strategy.clone()))
         .checkpoint(done)
@@ -196,6 +197,20 @@ impl DataLoader<()> for NoBatches {
     fn slice(&self, _: usize, _: usize) -> Arc<dyn DataLoader<()>> {
         Arc::new(Self)
     }
+}
+
+/// A logger that keeps nothing: the session has its own logs.
+struct NoLogger;
+
+impl MetricLogger for NoLogger {
+    fn log(&mut self, _: MetricsUpdate, _: usize, _: &Split) {}
+
+    fn read_numeric(&mut self, _: &str, _: usize, _: &Split) -> Result<Vec<NumericEntry>, String> {
+        Ok(Vec::new())
+    }
+
+    fn log_metric_definition(&mut self, _: MetricDefinition) {}
+    fn log_epoch_summary(&mut self, _: EpochSummary) {}
 }
 
 /// The renderer of a run whose observer brings none.
