@@ -7,6 +7,7 @@
     reason = "the documentation of an argument is its help, which shows backticks as they are"
 )]
 
+mod dashboard;
 mod devices;
 mod eval;
 mod generate;

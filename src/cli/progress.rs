@@ -1,4 +1,5 @@
-//! What a run shows: a bar on a terminal, plain lines elsewhere, and the same lines in its `train.log`.
+//! What a run shows: a bar on a terminal or the dashboard, plain lines elsewhere, and the same lines in its
+//! `train.log`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -8,22 +9,21 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::dashboard::Dashboard;
 use super::note;
-use crate::train::{Evaluation, Event, Logged, Observer, Started, Summary};
+use crate::train::{Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary};
 
 /// The bar with the loss and the speed in its message.
 const BAR: &str = "{bar:30} step {pos}/{len}  {msg}  {eta} left";
-
-/// How to stop when only the last evaluation is left.
-const STOP_LAST_EVALUATION: &str =
-    "all is saved; press Ctrl-C again to stop without the last evaluation";
 
 /// Shows a run while it goes on.
 #[derive(Clone)]
 pub(super) struct Progress(Arc<Mutex<Screen>>);
 
 struct Screen {
-    bar: Option<ProgressBar>,
+    display: Display,
+    /// What should be read when the dashboard is gone.
+    lines_to_come: Vec<String>,
     log: Option<File>,
     max_steps: usize,
     tokens_per_step: usize,
@@ -32,24 +32,38 @@ struct Screen {
     steps: usize,
     /// Whether the last evaluation runs, when nothing is left to save.
     is_last_evaluation: bool,
-    /// Whether someone wished to stop.
-    is_stopping: bool,
+}
+
+/// Where lines go.
+enum Display {
+    /// To standard error, one after the other.
+    Lines,
+    /// Above a bar.
+    Bar(ProgressBar),
+    /// Onto the dashboard.
+    Dashboard(Dashboard),
 }
 
 /// Hands what happens in a run to the screen.
 struct ScreenObserver(Progress);
 
 impl Progress {
-    pub(super) fn new() -> Self {
+    /// On the dashboard if there is one, else as standard error has it.
+    pub(super) fn new(dashboard: Option<Dashboard>) -> Self {
+        let display = match dashboard {
+            Some(dashboard) => Display::Dashboard(dashboard),
+            None if io::stderr().is_terminal() => Display::Bar(ProgressBar::hidden()),
+            None => Display::Lines,
+        };
         Self(Arc::new(Mutex::new(Screen {
-            bar: io::stderr().is_terminal().then(ProgressBar::hidden),
+            display,
+            lines_to_come: Vec::new(),
             log: None,
             max_steps: 0,
             tokens_per_step: 0,
             began: Instant::now(),
             steps: 0,
             is_last_evaluation: false,
-            is_stopping: false,
         })))
     }
 
@@ -66,7 +80,7 @@ impl Progress {
     /// Clears the screen for an error, and keeps it in the log.
     pub(super) fn failed(&self, error: &str) {
         self.with(|screen| {
-            screen.clear_bar();
+            screen.clear();
             screen.keep(error);
         });
     }
@@ -74,9 +88,8 @@ impl Progress {
     /// Says that a wish to stop was heard.
     pub(super) fn stopping(&self) {
         self.with(|screen| {
-            screen.is_stopping = true;
             screen.show_line(if screen.is_last_evaluation {
-                STOP_LAST_EVALUATION
+                "stopping; all is saved"
             } else {
                 "stopping after this step; press Ctrl-C again to stop at once without saving"
             });
@@ -91,6 +104,16 @@ impl Progress {
 impl Observer for ScreenObserver {
     fn observe(&mut self, event: &Event<'_>) {
         self.0.with(|screen| screen.show(event));
+    }
+
+    fn metrics_renderer(&mut self) -> Option<Box<dyn MetricsRenderer>> {
+        let mut renderer = None;
+        self.0.with(|screen| {
+            if let Display::Dashboard(dashboard) = &screen.display {
+                renderer = Some(dashboard.renderer());
+            }
+        });
+        renderer
     }
 }
 
@@ -109,15 +132,16 @@ impl Screen {
                 self.line(&format!("saved `{}`{best}", path.display()));
             }
             Event::FinalEvaluation => {
-                self.clear_bar();
+                if let Display::Dashboard(dashboard) = &self.display {
+                    dashboard.evaluating_fully();
+                } else {
+                    self.clear();
+                }
                 self.is_last_evaluation = true;
                 self.line("evaluating the whole validation split ...");
-                if self.is_stopping {
-                    self.show_line(STOP_LAST_EVALUATION);
-                }
             }
             Event::StoppedEarly { evaluations, .. } => {
-                self.line(&format!(
+                self.lasting_line(format!(
                     "stopping early: {evaluations} evaluations without a better one"
                 ));
             }
@@ -125,6 +149,12 @@ impl Screen {
     }
 
     fn start(&mut self, started: &Started) {
+        if let Display::Dashboard(dashboard) = &mut self.display
+            && let Err(error) = dashboard.open(started)
+        {
+            self.display = Display::Lines;
+            self.show_line(&format!("warning: cannot open the dashboard: {error}"));
+        }
         self.open_log(&started.run_dir);
         self.max_steps = started.max_steps;
         self.tokens_per_step = started.tokens_per_step;
@@ -154,27 +184,31 @@ impl Screen {
             grouped(started.val_tokens),
             started.vocab_size,
         ));
-        if self.bar.is_some() {
+        if let Display::Bar(_) = self.display {
             let bar = ProgressBar::new(started.max_steps as u64);
             let style = ProgressStyle::with_template(BAR).expect("a valid template");
             let bar = bar.with_style(style).with_position(started.step as u64);
             bar.tick(); // tells the estimate of the time left where it begins,
             bar.reset_eta(); // and to forget the speed at which it seemed to get there
-            self.bar = Some(bar);
+            self.display = Display::Bar(bar);
         }
     }
 
     fn step(&mut self, step: usize, loss: Option<f32>) {
         self.steps += 1;
-        if let Some(bar) = &self.bar {
-            #[allow(clippy::cast_precision_loss, reason = "a speed to look at")]
-            let tokens_per_s =
-                (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
-            let loss = loss
-                .map(|loss| format!("loss {loss:.3}, "))
-                .unwrap_or_default();
-            bar.set_message(format!("{loss}{tokens_per_s:.0} tokens/s"));
-            bar.set_position(step as u64);
+        match &self.display {
+            Display::Lines => {}
+            Display::Bar(bar) => {
+                #[allow(clippy::cast_precision_loss, reason = "a speed to look at")]
+                let tokens_per_s =
+                    (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
+                let loss = loss
+                    .map(|loss| format!("loss {loss:.3}, "))
+                    .unwrap_or_default();
+                bar.set_message(format!("{loss}{tokens_per_s:.0} tokens/s"));
+                bar.set_position(step as u64);
+            }
+            Display::Dashboard(dashboard) => dashboard.stepped(step),
         }
     }
 
@@ -189,8 +223,8 @@ impl Screen {
             logged.tokens_per_s,
         );
         self.keep(&line);
-        if self.bar.is_none() {
-            note(line);
+        if let Display::Lines = self.display {
+            note(line); // elsewhere the same numbers are shown all the time
         }
     }
 
@@ -210,11 +244,16 @@ impl Screen {
     }
 
     fn finish(&mut self, summary: &Summary, next: &str) {
-        self.clear_bar();
+        self.clear();
         if summary.interrupted {
             let run = summary.run_dir.display();
+            let when = if self.is_last_evaluation {
+                "in the last evaluation, after"
+            } else {
+                "after"
+            };
             self.line(&format!(
-                "interrupted after step {} of {}; all is saved in `{run}`. Go on with\n    {next}",
+                "interrupted {when} step {} of {}; all is saved in `{run}`. Go on with\n    {next}",
                 summary.steps, self.max_steps
             ));
             return;
@@ -256,16 +295,30 @@ impl Screen {
         self.show_line(line);
     }
 
-    fn show_line(&self, line: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| note(line)),
-            None => note(line),
+    /// Shows a line that is to be read also when the dashboard is gone.
+    fn lasting_line(&mut self, line: String) {
+        self.line(&line);
+        if let Display::Dashboard(_) = self.display {
+            self.lines_to_come.push(line);
         }
     }
 
-    fn clear_bar(&mut self) {
-        if let Some(bar) = self.bar.take() {
+    fn show_line(&self, line: &str) {
+        match &self.display {
+            Display::Lines => note(line),
+            Display::Bar(bar) => bar.suspend(|| note(line)),
+            Display::Dashboard(dashboard) => dashboard.note(line),
+        }
+    }
+
+    /// Takes the bar or the dashboard away: from here on, lines follow each other.
+    fn clear(&mut self) {
+        if let Display::Bar(bar) = &self.display {
             bar.finish_and_clear();
+        }
+        self.display = Display::Lines; // a dashboard gives the terminal back when it is dropped
+        for line in self.lines_to_come.drain(..) {
+            note(line);
         }
     }
 
@@ -273,9 +326,7 @@ impl Screen {
         let Some(log) = &mut self.log else { return };
         if let Err(error) = writeln!(log, "{line}") {
             self.log = None; // say it once; what matters is in the checkpoints and the metrics
-            self.show_line(&format!(
-                "warning: cannot write train.log any more: {error}"
-            ));
+            self.lasting_line(format!("warning: cannot write train.log any more: {error}"));
         }
     }
 
@@ -284,7 +335,7 @@ impl Screen {
         match OpenOptions::new().create(true).append(true).open(&path) {
             Ok(log) => self.log = Some(log),
             Err(error) => {
-                self.show_line(&format!(
+                self.lasting_line(format!(
                     "warning: cannot write `{}`: {error}",
                     path.display()
                 ));

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
 use super::{DONE, INTERRUPTED, describe, program, quoted};
 use crate::checkpoint::{self, RunDir};
@@ -14,6 +15,7 @@ use crate::train::{self, Interrupter, Job, Start, Summary};
 
 /// Train a model as a config file says
 #[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an argument")]
 pub(super) struct Args {
     /// The config, such as configs/quickstart.toml
     config: PathBuf,
@@ -36,6 +38,9 @@ pub(super) struct Args {
     /// Replace a run that is already there
     #[arg(long)]
     overwrite: bool,
+    /// Show the run on the whole terminal: metrics, charts, log
+    #[arg(long, conflicts_with = "json")]
+    tui: bool,
     /// Print one JSON object on standard output at the end
     #[arg(long)]
     json: bool,
@@ -43,6 +48,9 @@ pub(super) struct Args {
 
 /// Trains, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
+    if args.tui {
+        dashboard::check()?;
+    }
     let mut overrides = args.overrides.clone();
     overrides.extend(
         args.device
@@ -60,8 +68,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         (_, true) => Start::Overwrite,
         _ => Start::New,
     };
-    let progress = Progress::new();
-    let interrupter = stop_on_ctrl_c(progress.clone())?;
+    let interrupter = Interrupter::new();
+    let dashboard = args.tui.then(|| Dashboard::new(interrupter.clone()));
+    let progress = Progress::new(dashboard);
+    stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
     let job = Job {
         config,
         run_dir,
@@ -122,21 +132,24 @@ fn next_command(args: &Args, summary: &Summary) -> String {
     if args.run_dir.is_some() {
         words.push(format!("--run-dir {run_dir}"));
     }
+    words.extend(args.tui.then(|| "--tui".to_owned()));
     words.push("--resume".to_owned());
     words.join(" ")
 }
 
-/// The first Ctrl-C lets the step end and the run be saved; a second one does not wait for that.
-fn stop_on_ctrl_c(progress: Progress) -> anyhow::Result<Interrupter> {
-    let interrupter = Interrupter::new();
-    let stopping = interrupter.clone();
+fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Result<()> {
     ctrlc::set_handler(move || {
-        if stopping.should_stop() {
-            std::process::exit(i32::from(INTERRUPTED));
-        }
-        stopping.stop(Some("interrupted"));
+        stop_or_exit(&interrupter);
         progress.stopping();
     })
-    .context("cannot listen for Ctrl-C")?;
-    Ok(interrupter)
+    .context("cannot listen for Ctrl-C")
+}
+
+/// The first Ctrl-C lets the step end and the run be saved; a second one does not wait for that.
+pub(super) fn stop_or_exit(interrupter: &Interrupter) {
+    if interrupter.should_stop() {
+        dashboard::restore_terminal();
+        std::process::exit(i32::from(INTERRUPTED));
+    }
+    interrupter.stop(Some("interrupted"));
 }

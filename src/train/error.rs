@@ -66,6 +66,19 @@ pub enum TrainError {
         /// Updates made.
         step: usize,
     },
+    /// Nothing got better for as long as the config allows.
+    #[error(
+        "`{run}` is done: it stopped early after step {step}, {evaluations} evaluations without a better one\n  \
+         hint: for more of them, raise train.early_stopping_patience with --set, or set it to 0"
+    )]
+    AlreadyStopped {
+        /// The run.
+        run: PathBuf,
+        /// Updates made.
+        step: usize,
+        /// Evaluations since the best one.
+        evaluations: usize,
+    },
     /// The loss, or the gradient, is NaN or infinite.
     #[error(
         "the {what} of step {step} is {value}, so the run stopped; {kept}\n  hint: lower \

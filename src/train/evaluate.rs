@@ -52,8 +52,20 @@ const BATCHES_AHEAD: usize = 16;
 /// # Errors
 /// If the device fails.
 pub fn full(model: &Gpt, text: &Tokens, batch_size: usize) -> Result<Loss, TensorReadError> {
-    let context_length = model.config().context_length;
-    mean(model, batch::windows(text, context_length, batch_size))
+    let loss = full_unless(model, text, batch_size, || false)?;
+    Ok(loss.expect("nobody stops it"))
+}
+
+/// As [`full`], or nothing as soon as `is_stopped` says so, which is asked before each batch.
+pub(super) fn full_unless(
+    model: &Gpt,
+    text: &Tokens,
+    batch_size: usize,
+    is_stopped: impl Fn() -> bool,
+) -> Result<Option<Loss>, TensorReadError> {
+    let batches = batch::windows(text, model.config().context_length, batch_size);
+    let loss = mean(model, batches.take_while(|_| !is_stopped()))?;
+    Ok((!is_stopped()).then_some(loss))
 }
 
 /// The loss over `n_batches` batches that are spread evenly over `text`, always the same ones: a cheap

@@ -2,13 +2,14 @@
 //!
 //! [`train`] is the whole of it. `prepare` makes a run ready for its next step; `trainer` is one step,
 //! readable top to bottom; `session` is the rhythm around it: logs, evaluations, samples, checkpoints;
-//! `strategy` puts that into burn-train, whose "epoch" is our evaluation interval. Nothing here prints: what
-//! happens is told to an [`Observer`].
+//! `strategy` puts that into burn-train, whose "epoch" is our evaluation interval, and `metrics` are the
+//! numbers it is told. Nothing here prints: what happens is told to an [`Observer`].
 
 mod error;
 pub mod evaluate;
 mod logs;
 mod measure;
+mod metrics;
 mod observer;
 mod prepare;
 mod session;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 pub use burn::train::Interrupter;
+pub use burn::train::renderer::MetricsRenderer;
 
 pub use error::TrainError;
 pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
@@ -65,14 +67,15 @@ pub struct Job {
 /// cannot be written. Checkpoints that were saved before stay.
 pub fn train(
     job: Job,
-    observer: Box<dyn Observer>,
+    mut observer: Box<dyn Observer>,
     interrupter: &Interrupter,
 ) -> Result<Summary, TrainError> {
     let began = Instant::now();
     let device = job.device.clone();
     let prepared = prepare::prepare(job)?;
+    let renderer = observer.metrics_renderer();
     let session = Session::new(prepared, &device, observer, interrupter.clone(), began)?;
-    strategy::run(session, interrupter)
+    strategy::run(session, renderer, interrupter)
 }
 
 impl From<CheckpointError> for TrainError {

@@ -2,12 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
+use burn::train::renderer::MetricsRenderer;
 use serde::Serialize;
 
 /// Watches a run. Called in the run's own thread: what takes long here holds it up.
 pub trait Observer: Send {
     /// Something happened.
     fn observe(&mut self, event: &Event<'_>);
+
+    /// What shows burn-train's metrics of the run; asked once, before it starts.
+    ///
+    /// The items of its progress are steps, its epochs are evaluations.
+    fn metrics_renderer(&mut self) -> Option<Box<dyn MetricsRenderer>> {
+        None
+    }
 }
 
 /// Something that happened in a run.

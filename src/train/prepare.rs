@@ -151,11 +151,8 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
     let dir = run.last()?;
     let saved = Saved::read(&dir)?;
     let mut state = saved.state.clone();
-    if state.step >= config.train.max_steps && Logs::says_end(&run, state.step) {
-        return Err(TrainError::AlreadyDone {
-            step: state.step,
-            run: run.root().to_owned(),
-        });
+    if Logs::says_end(&run, state.step) {
+        refuse_if_done(&state, &config, &run)?;
     }
     let tokenizer = run.tokenizer()?;
     refuse(other_tokenizer(&config, &tokenizer))?;
@@ -187,6 +184,27 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
         resumed: true,
         lock,
     })
+}
+
+fn refuse_if_done(state: &TrainState, config: &Config, run: &RunDir) -> Result<(), TrainError> {
+    let (run, step) = (run.root().to_owned(), state.step);
+    if step >= config.train.max_steps {
+        return Err(TrainError::AlreadyDone { run, step });
+    }
+    if has_stopped_early(state, config) {
+        return Err(TrainError::AlreadyStopped {
+            run,
+            step,
+            evaluations: state.evaluations_without_improvement,
+        });
+    }
+    Ok(())
+}
+
+/// Whether nothing got better for as long as the config allows.
+pub(super) fn has_stopped_early(state: &TrainState, config: &Config) -> bool {
+    let patience = config.train.early_stopping_patience;
+    patience > 0 && state.evaluations_without_improvement >= patience
 }
 
 /// A prompt for samples that cannot be read should not come up after the first hundred steps.

@@ -10,7 +10,7 @@ use super::evaluate::Loss;
 use super::logs::{Elapsed, Logs};
 use super::measure::{StepClock, peak_rss_mib};
 use super::observer::{Evaluation, Event, Logged, Observer, Started, Summary};
-use super::prepare::Prepared;
+use super::prepare::{Prepared, has_stopped_early};
 use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
 use crate::checkpoint::{Best, RunDir, Saved, TrainState};
@@ -76,8 +76,7 @@ impl Session {
             resumed,
             lock,
         } = prepared;
-        let patience = config.train.early_stopping_patience;
-        let stopped_early = patience > 0 && state.evaluations_without_improvement >= patience;
+        let stopped_early = has_stopped_early(&state, &config);
         let logs = Logs::open(&run, state.step, config.train.tensorboard)?;
         let is_cpu = device::is_cpu(&device.device);
         let mut session = Self {
@@ -151,13 +150,18 @@ impl Session {
         Ok(())
     }
 
-    /// How many evaluations lie before the run's end, at most.
-    pub(super) fn evaluations_left(&self) -> usize {
-        let left = self.config.train.max_steps - self.state.step;
+    /// How many evaluations were made, and how many lie before the run's end, at most.
+    pub(super) fn evaluations(&self) -> (usize, usize) {
+        let left = self.max_steps() - self.state.step;
         match self.config.train.eval_interval {
-            0 => 1,
-            interval => left.div_ceil(interval).max(1),
+            0 => (0, 1),
+            interval => (self.state.step / interval, left.div_ceil(interval).max(1)),
         }
+    }
+
+    /// Updates in all.
+    pub(super) fn max_steps(&self) -> usize {
+        self.config.train.max_steps
     }
 
     /// Where it is computed.
@@ -308,10 +312,9 @@ impl Session {
         self.observer.observe(&Event::Evaluated(&evaluation));
         self.sample(&model)?;
         drop(model); // the next step changes weights in place, which nobody else may hold
-        let patience = self.config.train.early_stopping_patience;
-        let evaluations = self.state.evaluations_without_improvement;
-        if patience > 0 && evaluations >= patience && step < self.config.train.max_steps {
+        if has_stopped_early(&self.state, &self.config) && step < self.config.train.max_steps {
             self.stopped_early = true;
+            let evaluations = self.state.evaluations_without_improvement;
             self.observer
                 .observe(&Event::StoppedEarly { step, evaluations });
         }
@@ -400,7 +403,7 @@ impl Session {
         Ok(())
     }
 
-    /// Evaluates the whole validation split, unless the run was interrupted, and says what came of all.
+    /// Evaluates the whole validation split, unless the run was or is interrupted, and says what came of all.
     pub(super) fn finish(&mut self, interrupted: bool) -> Result<Summary, TrainError> {
         let median_step_ms = self.clock.median_ms();
         let mut summary = Summary {
@@ -422,7 +425,7 @@ impl Session {
             interrupted,
         };
         if !interrupted {
-            self.evaluate_fully(&mut summary)?;
+            summary.interrupted = !self.evaluate_fully(&mut summary)?;
         }
         let elapsed = self.elapsed();
         self.logs.ended(self.state.step, elapsed)?;
@@ -438,29 +441,41 @@ impl Session {
         }
     }
 
-    fn evaluate_fully(&mut self, summary: &mut Summary) -> Result<(), TrainError> {
+    /// Whether it came to its end: nothing is lost without it, and `--resume` makes up for it.
+    fn evaluate_fully(&mut self, summary: &mut Summary) -> Result<bool, TrainError> {
         self.observer.observe(&Event::FinalEvaluation);
-        let (val, batch_size) = (&self.corpus.val, self.config.train.batch_size);
-        let last = evaluate::full(&self.trainer.evaluated(), val, batch_size);
-        let last_loss = self.checked(last)?;
+        let Some(last_loss) = self.full_loss(&self.trainer.evaluated())? else {
+            return Ok(false);
+        };
         let step = self.state.step;
         let mut best = (step, last_loss);
         if let Some(earlier) = self.state.best.filter(|best| best.step != step) {
             let vocab_size = self.corpus.tokenizer.vocab_size();
             let model = Gpt::zeros(&self.config.model, vocab_size, &self.device);
             let model = Saved::load_model(&self.run.checkpoint(earlier.step), model)?;
-            let loss = self.checked(evaluate::full(&model, val, batch_size))?;
+            let Some(loss) = self.full_loss(&model)? else {
+                return Ok(false);
+            };
             if loss <= last_loss {
                 best = (earlier.step, loss);
             }
         }
         self.run.set_best(best.0)?; // the whole split may judge otherwise than the estimates did
-        let bits_per_byte = evaluate::bits_per_byte(last_loss, val);
+        let bits_per_byte = evaluate::bits_per_byte(last_loss, &self.corpus.val);
         summary.best_step = Some(best.0);
         summary.best_val_loss = Some(best.1);
         summary.val_loss = Some(last_loss);
         summary.val_bits_per_byte = Some(bits_per_byte);
-        self.logs.finished(summary)
+        self.logs.finished(summary)?;
+        Ok(true)
+    }
+
+    /// The loss over the whole validation split, unless someone asks to stop.
+    fn full_loss(&self, model: &Gpt) -> Result<Option<f64>, TrainError> {
+        let (val, batch_size) = (&self.corpus.val, self.config.train.batch_size);
+        let is_stopped = || self.interrupter.should_stop();
+        let loss = evaluate::full_unless(model, val, batch_size, is_stopped);
+        loss.transpose().map(|loss| self.checked(loss)).transpose()
     }
 
     fn tokens_per_step(&self) -> usize {

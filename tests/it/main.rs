@@ -11,6 +11,8 @@
 )]
 
 mod cli;
+#[cfg(unix)]
+mod dashboard;
 mod devices;
 mod fixtures;
 mod further;
@@ -18,5 +20,6 @@ mod layering;
 mod parity;
 mod properties;
 mod runs;
+mod stopping;
 mod tokenizers;
 mod trackers;
