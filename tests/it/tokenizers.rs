@@ -523,11 +523,11 @@ fn mistakes_with_tokenizers_are_told() {
         assert!(error.contains(&format!("`{file}`")), "{error}");
     }
     let bpe = std::fs::read_to_string(path_of("trained")).unwrap();
-    folder.write("no_a.json", &bpe.replace("\"Z\": ", "\"filler\": "));
-    folder.write("text.txt", &"some text with a Zoo\n".repeat(100));
-    let error = said("no_a.json");
+    folder.write("no_tilde.json", &bpe.replace("\"~\": ", "\"filler\": "));
+    folder.write("text.txt", &"some text with a ~\n".repeat(100));
+    let error = said("no_tilde.json");
     assert!(
-        error.contains("the character 'Z' (U+005A)") && error.contains("hint:"),
+        error.contains("the character '~' (U+007E)") && error.contains("hint:"),
         "{error}"
     );
 
