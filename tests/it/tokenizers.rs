@@ -106,7 +106,7 @@ fn training_here_and_in_python_writes_the_same_file() {
 
 #[test]
 fn how_a_text_is_cut_changes_nothing_in_training() {
-    let text = text().replace("\n", "<|endoftext|>\n\n") + "\u{1f525} at the end ";
+    let text = text().replace('\n', "<|endoftext|>\n\n") + "\u{1f525} at the end ";
     let whole = Tokenizer::train_bpe(400, [Ok::<_, ()>(text.clone())]).unwrap();
     let characters: Vec<char> = text.chars().collect();
     for n in [1, 7, 1000] {
