@@ -201,6 +201,7 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
         ("train", "seed"),
         ("train", "batch_size"),
         ("train", "grad_accumulation_steps"),
+        ("optimizer", "kind"),
     ];
     let fixed = whole_sections
         .filter(|(_, key)| *key != "dropout")

@@ -14,6 +14,7 @@ mod cli;
 mod devices;
 mod fixtures;
 mod layering;
+mod optimizers;
 mod parity;
 mod properties;
 mod runs;
