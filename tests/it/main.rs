@@ -11,6 +11,7 @@
 )]
 
 mod cli;
+mod combinations;
 mod devices;
 mod fixtures;
 mod layering;

@@ -16,7 +16,16 @@ use tinderbox::optimizer::Gradients;
 
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
 
-const GPTS: [&str; 6] = ["gpt2", "nanogpt", "llama", "qwen", "relu_squared", "mixed"];
+const GPTS: [&str; 8] = [
+    "gpt2",
+    "nanogpt",
+    "llama",
+    "qwen",
+    "relu_squared",
+    "mixed",
+    "quickstart",
+    "odd",
+];
 
 #[derive(serde::Deserialize)]
 struct GptFixture {
