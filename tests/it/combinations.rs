@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use proptest::prelude::*;
 use tinderbox::checkpoint::{RunDir, Saved, TrainState};
@@ -199,7 +200,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
     fn any_model_has_the_same_logits_loss_and_gradients_on_ndarray(
@@ -316,6 +317,23 @@ fn sites(config: &ModelConfig) -> Vec<(Site, Vec<usize>)> {
 
 fn site(block_idx: Option<usize>, point: Point) -> Site {
     Site { block_idx, point }
+}
+
+/// The table in docs/models.md.
+#[test]
+fn the_shipped_configs_have_the_sizes_that_are_told_of_them() {
+    for (name, vocab_size, parameters) in [
+        ("quickstart", 75, 797_440),
+        ("shakespeare-nanogpt", 65, 804_096),
+        ("shakespeare-gpu", 65, 10_745_088),
+        ("stories-15m", 32_000, 15_191_712),
+        ("gpt2-124m", 50_257, 124_439_808),
+    ] {
+        let path = format!("configs/{name}.toml");
+        let config = Config::load(Path::new(&path), &[]).expect("a valid config");
+        let gpt = Gpt::zeros(&config.model, vocab_size, &Device::flex());
+        assert_eq!(gpt.num_params(), parameters, "{name}");
+    }
 }
 
 /// A model of the Llama family with grouped heads of odd number, moved by Muon.
