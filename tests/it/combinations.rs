@@ -430,14 +430,9 @@ fn a_gpu_moves_weights_by_muon_as_pytorch_does() {
 }
 
 #[test]
-fn a_gpu_trains_a_modern_model_with_muon_like_flex() {
-    let Some(gpu) = wgpu() else { return };
-    let place = Place::new();
-    let config = place.config(&MODERN);
-    alike(&config.model, 5, &gpu, 2e-4);
-    let losses = |device: &Device| -> Vec<f32> {
-        let (mut trainer, _) = trainer(&config, device);
-        (0..4).map(|_| trainer.step().loss.into_scalar()).collect()
-    };
-    expect_close("losses", &losses(&gpu), &losses(&Device::flex()), 1e-3);
+fn a_gpu_has_the_same_logits_loss_and_gradients_of_a_modern_model() {
+    if let Some(device) = wgpu() {
+        let config = Place::new().config(&MODERN);
+        alike(&config.model, 5, &device, 2e-4);
+    }
 }
