@@ -86,6 +86,8 @@ impl Default for OptimizerConfig {
             betas: [0.9, 0.99],
             weight_decay: 0.1,
             grad_clip_norm: 1.0,
+            muon_learning_rate: 0.02,
+            muon_momentum: 0.95,
         }
     }
 }

@@ -153,7 +153,8 @@ pub struct TrainConfig {
 pub struct OptimizerConfig {
     /// Which optimiser. Default `adamw`.
     pub kind: OptimizerKind,
-    /// The learning rate at its highest. Above 0; default 1e-3.
+    /// The learning rate at its highest; under `muon` that of what is not a block's matrix. Above 0;
+    /// default 1e-3.
     pub learning_rate: f64,
     /// How slowly the running means of the gradient and of its square move. Each in [0, 1); default
     /// [0.9, 0.99].
@@ -162,6 +163,12 @@ pub struct OptimizerConfig {
     pub weight_decay: f64,
     /// The global norm to which longer gradients are scaled down; 0: off. At least 0; default 1.
     pub grad_clip_norm: f64,
+    /// The learning rate of the blocks' matrices at its highest; `adamw` ignores it. It rises and falls
+    /// with `learning_rate`. Above 0; default 0.02.
+    pub muon_learning_rate: f64,
+    /// How slowly the running mean of those matrices' gradients moves; `adamw` ignores it. In [0, 1);
+    /// default 0.95.
+    pub muon_momentum: f64,
 }
 
 /// `[schedule]`: how the learning rate moves during the run.
@@ -264,6 +271,8 @@ pub enum OptimizerKind {
     /// Adam with decoupled weight decay.
     #[default]
     Adamw,
+    /// Orthogonal updates for the blocks' matrices, and AdamW for everything else.
+    Muon,
 }
 
 /// The curve of the learning rate after the warm-up.

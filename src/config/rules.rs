@@ -245,12 +245,18 @@ impl OptimizerConfig {
             betas,
             weight_decay,
             grad_clip_norm,
+            muon_learning_rate,
+            muon_momentum,
         } = self;
         let mut problems = Vec::new();
-        if !(learning_rate.is_finite() && *learning_rate > 0.0) {
-            problems.push(format!(
-                "optimizer.learning_rate = {learning_rate} must be a finite number above 0"
-            ));
+        let rates = [
+            ("optimizer.learning_rate", learning_rate),
+            ("optimizer.muon_learning_rate", muon_learning_rate),
+        ];
+        for (key, rate) in rates {
+            if !(rate.is_finite() && *rate > 0.0) {
+                problems.push(format!("{key} = {rate} must be a finite number above 0"));
+            }
         }
         if !betas.iter().all(|beta| (0.0..1.0).contains(beta)) {
             problems.push(format!(
@@ -259,6 +265,11 @@ impl OptimizerConfig {
         }
         finite_not_negative(&mut problems, "optimizer.weight_decay", *weight_decay);
         finite_not_negative(&mut problems, "optimizer.grad_clip_norm", *grad_clip_norm);
+        if !(0.0..1.0).contains(muon_momentum) {
+            problems.push(format!(
+                "optimizer.muon_momentum = {muon_momentum} must be at least 0 and below 1"
+            ));
+        }
         problems
     }
 }
@@ -426,6 +437,10 @@ mod tests {
             "optimizer.betas=[0.9, 1.0]",
             "optimizer.weight_decay=-1",
             "optimizer.grad_clip_norm=nan",
+            "optimizer.muon_learning_rate=0",
+            "optimizer.muon_learning_rate=nan",
+            "optimizer.muon_momentum=1",
+            "optimizer.muon_momentum=-0.1",
             "schedule.min_learning_rate=1",
             "schedule.min_learning_rate=-1",
             "schedule.decay_fraction=0",
@@ -460,6 +475,8 @@ mod tests {
             "model.n_kv_heads=1",
             "model.dropout=0",
             "optimizer.betas=[0.0, 0.0]",
+            "optimizer.kind=muon",
+            "optimizer.muon_momentum=0",
             "generate.temperature=0",
             "generate.top_k=1000000",
             "generate.min_p=1",

@@ -81,6 +81,31 @@ pub fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
     lister.1
 }
 
+/// The matrices inside the blocks, by name, each with the widths of the matrices that stand side by side in
+/// it: one, or queries, keys and values in a fused projection.
+#[must_use]
+pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
+    let config = model.config();
+    let (q, kv) = (
+        config.n_heads * config.head_dim(),
+        config.n_kv_heads * config.head_dim(),
+    );
+    let in_blocks =
+        |(name, shape): &(String, Vec<usize>)| name.starts_with("blocks.") && shape.len() == 2;
+    let widths = |(name, shape): (String, Vec<usize>)| {
+        let widths = match name.ends_with(".attention.qkv.weight") {
+            true => vec![q, kv, kv],
+            false => vec![shape[1]],
+        };
+        (name, widths)
+    };
+    shapes(model)
+        .into_iter()
+        .filter(in_blocks)
+        .map(widths)
+        .collect()
+}
+
 /// The model with every parameter replaced by what `value` gives for its name and shape.
 ///
 /// # Errors

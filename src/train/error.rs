@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::checkpoint::{CheckpointError, write_hint};
 use crate::data::DataError;
 use crate::generate::GenerateError;
+use crate::optimizer::StateError;
 use crate::tokenizer::{TokenizerError, described_characters};
 
 /// Why a run could not start, or did not end.
@@ -117,16 +118,27 @@ pub enum TrainError {
     },
     /// The optimiser's part of a checkpoint does not fit.
     #[error(
-        "the optimizer.safetensors of `{path}` does not fit the model: `{name}`\n  hint: write the name of another of the \
-         run's `checkpoints/step-N` into the file `last`"
+        "the optimizer.safetensors of `{path}` does not fit the run: {source}\n  hint: {}",
+        state_hint(source)
     )]
     OptimizerState {
         /// The checkpoint.
         path: PathBuf,
-        /// The first running mean that is missing, of another size, or of no parameter.
-        name: String,
+        /// What does not fit.
+        source: StateError,
     },
     /// burn-train reported a failure of its own.
     #[error("the training loop failed: {0}")]
     Loop(String),
+}
+
+fn state_hint(source: &StateError) -> &'static str {
+    match source {
+        StateError::Misfit(_) => {
+            "write the name of another of the run's `checkpoints/step-N` into the file `last`"
+        }
+        StateError::OtherKind { .. } => {
+            "put the config.toml back that the run began with, or start a new run with --run-dir"
+        }
+    }
 }

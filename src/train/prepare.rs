@@ -234,6 +234,7 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
         ("train", "seed"),
         ("train", "batch_size"),
         ("train", "grad_accumulation_steps"),
+        ("optimizer", "kind"),
     ];
     let fixed = whole_sections
         .filter(|key| !matches!(key, ("model", "dropout") | ("tokenizer", "path")))

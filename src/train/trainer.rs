@@ -11,13 +11,13 @@ use crate::config::Config;
 use crate::data::{self, Batch, Tokens};
 use crate::kernels::DropoutKey;
 use crate::model::{Gpt, parameters};
-use crate::optimizer::{AdamW, Gradients, learning_rate};
+use crate::optimizer::{Gradients, Optimizer, learning_rate};
 
 /// A model in training: its weights, its optimiser, and the step that they are at.
 #[derive(Debug)]
 pub struct Trainer {
     model: Option<Gpt>,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     config: Config,
     tokens: Tokens,
     step: usize,
@@ -36,7 +36,8 @@ impl Trainer {
     /// A trainer before its first step. The model's device has gradients turned on.
     #[must_use]
     pub fn new(model: Gpt, config: &Config, tokens: Tokens) -> Self {
-        let optimizer = AdamW::new(&config.optimizer);
+        let hidden = parameters::hidden_matrices(&model);
+        let optimizer = Optimizer::new(&config.optimizer, hidden);
         Self {
             model: Some(model),
             optimizer,
@@ -150,9 +151,9 @@ impl Trainer {
         let moments = std::mem::take(&mut saved.optimizer);
         self.optimizer
             .restore(moments, &parameters::shapes(&model), &device)
-            .map_err(|name| TrainError::OptimizerState {
+            .map_err(|source| TrainError::OptimizerState {
                 path: dir.to_owned(),
-                name,
+                source,
             })?;
         self.step = saved.state.step;
         self.model = Some(saved.into_model(dir, model)?);

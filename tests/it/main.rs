@@ -11,12 +11,14 @@
 )]
 
 mod cli;
+mod combinations;
 #[cfg(unix)]
 mod dashboard;
 mod devices;
 mod fixtures;
 mod further;
 mod layering;
+mod optimizers;
 mod parity;
 mod properties;
 mod runs;
