@@ -15,5 +15,6 @@ mod devices;
 mod fixtures;
 mod layering;
 mod parity;
+mod plan;
 mod properties;
 mod runs;
