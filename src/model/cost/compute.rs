@@ -74,3 +74,55 @@ pub fn compute(config: &ModelConfig, vocab_size: usize) -> Compute {
         six_n: 6.0 * parameters(config, vocab_size).total as f64,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_model_counted_by_hand() {
+        let config = ModelConfig {
+            context_length: 3,
+            d_model: 4,
+            n_layers: 2,
+            n_heads: 2,
+            n_kv_heads: 1,
+            d_ff: 8,
+            ..ModelConfig::default()
+        };
+        let counted = compute(&config, 5);
+        let exactly = |flops: f64, by_hand: u32| assert_eq!(flops, f64::from(by_hand));
+        exactly(counted.attention_qkv, 2 * (2 * 4 * 8)); // two layers; [4] x [4, 2 * 2 + 2 + 2]
+        exactly(counted.attention_output, 2 * (2 * 4 * 4));
+        exactly(counted.mlp, 2 * (2 * 4 * 8 + 2 * 8 * 4));
+        exactly(counted.output, 2 * 4 * 5);
+        // Each head has 2 dimensions, and multiplies them with 3 keys and 3 values.
+        exactly(counted.attention, 2 * 2 * (2 * 2 * 3 + 2 * 3 * 2));
+        exactly(counted.attention_causal, 2 * 2 * (2 * 2 * 2 + 2 * 2 * 2));
+        exactly(counted.forward, 128 + 64 + 256 + 40 + 96);
+        exactly(counted.training, 3 * 584);
+        let gated = ModelConfig {
+            mlp: MlpKind::Swiglu,
+            ..config
+        };
+        exactly(compute(&gated, 5).mlp, 256 / 2 * 3);
+    }
+
+    #[test]
+    fn six_for_each_parameter_is_close_for_a_large_model_with_a_short_context() {
+        let gpt_2 = ModelConfig {
+            context_length: 64,
+            d_model: 768,
+            n_layers: 12,
+            n_heads: 12,
+            n_kv_heads: 12,
+            d_ff: 3072,
+            ..ModelConfig::default()
+        };
+        let counted = compute(&gpt_2, 50_257);
+        assert!(
+            (counted.training / counted.six_n - 1.0).abs() < 0.02,
+            "{counted:?}"
+        );
+    }
+}
