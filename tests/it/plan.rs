@@ -419,7 +419,27 @@ fn a_plan_in_words() {
     let output = folder.run(&["plan", "small.toml", "--no-measure"]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     let (model, rest) = text.split_once("\n\nrun: ").expect("a part on the run");
-    insta::assert_snapshot!(model, @"");
+    insta::assert_snapshot!(model, @r"
+    model: 2 layers, 2 heads, 32 wide, context 32, 256 tokens (bytes)
+      token embedding                    8,192  for the output layer too
+      position embedding                 1,024
+      blocks                            25,472  12,736 in each block:
+        queries, keys, values                           3,168
+        attention's output                              1,056
+        MLP                                             8,352
+        norms                                             160
+      last norm                             64
+      parameters                        34,752
+
+    FLOPs per token: those of matrix products, a multiplication and an addition being two
+      queries, keys, values             12.3 k
+      attention's output                4.10 k
+      MLPs                              32.8 k
+      output layer                      16.4 k
+      attention                         8.19 k  over all 32 positions; over those it may see 4.22 k
+      forward                           73.7 k
+      forward and backward               221 k  the rule of thumb, 6 for each parameter, gives 209 k
+    ");
     assert!(rest.contains("in 3 checkpoints"), "{rest}");
     assert!(!rest.contains("time: "), "{rest}");
     let config = Config::from_toml(CONFIG, Path::new("small.toml"), &[]).expect("a config");
