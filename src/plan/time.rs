@@ -112,17 +112,17 @@ pub(super) fn measure(
         device: device.device.clone(),
     };
     let train = &config.train;
-    let rows = train.batch_size * train.grad_accumulation_steps;
+    let n_rows = train.batch_size * train.grad_accumulation_steps;
     // A GPU is waited for in vain for a cheaper way: every other shape would have its kernels tuned anew.
-    let row_s = if device.backend.is_cpu() {
+    let one_row_s = if device.backend.is_cpu() {
         bench.step_of_one_row(config)?
     } else {
         0.0
     };
     let affordable =
-        |rows: usize| in_f64(rows + WARM_UP_STEPS * rows) * row_s <= BUDGET.as_secs_f64();
+        |rows: usize| in_f64(rows + WARM_UP_STEPS * rows) * one_row_s <= BUDGET.as_secs_f64();
     let fits = !memory.is_too_much_now();
-    if fits && affordable(rows) {
+    if fits && affordable(n_rows) {
         return bench.run(config, "steps of this run");
     }
     let mut part = config.clone();
@@ -140,7 +140,7 @@ pub(super) fn measure(
     let whole = one.extended(&two, in_f64(config.model.n_layers - 1));
     Ok(Measured {
         evaluation_batch_ms: whole.evaluation_batch_ms * in_f64(train.batch_size),
-        ..whole.with_step_times(in_f64(rows))
+        ..whole.with_step_times(in_f64(n_rows))
     })
 }
 

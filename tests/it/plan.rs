@@ -114,13 +114,13 @@ fn published_models_have_their_published_parameters() {
         config.mlp = MlpKind::Swiglu;
     });
     assert_eq!(cost::parameters(&stories_15m, 32_000).total, 15_191_712);
-    let nanogpt_cpu = model(|config| config.context_length = 64);
-    assert_eq!(cost::parameters(&nanogpt_cpu, 65).total, 804_096);
-    let nanogpt_gpu = model(|config| {
+    let on_a_cpu = model(|config| config.context_length = 64);
+    assert_eq!(cost::parameters(&on_a_cpu, 65).total, 804_096);
+    let on_a_graphics_card = model(|config| {
         sized(config, [384, 6, 6]);
         config.context_length = 256;
     });
-    assert_eq!(cost::parameters(&nanogpt_gpu, 65).total, 10_745_088);
+    assert_eq!(cost::parameters(&on_a_graphics_card, 65).total, 10_745_088);
 }
 
 /// Every option, in sizes that are built in no time.

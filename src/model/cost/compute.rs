@@ -5,7 +5,7 @@
 //! two products for each one of the forward pass, for the gradients of its two factors.
 //!
 //! Source: Kaplan et al. 2020, "Scaling Laws for Neural Language Models", table 1; Chowdhery et al. 2022,
-//! "PaLM", appendix B.
+//! "`PaLM`", appendix B.
 
 use serde::Serialize;
 
@@ -91,7 +91,12 @@ mod tests {
             ..ModelConfig::default()
         };
         let counted = compute(&config, 5);
-        let exactly = |flops: f64, by_hand: u32| assert_eq!(flops, f64::from(by_hand));
+        let exactly = |flops: f64, by_hand: u32| {
+            assert!(
+                (flops - f64::from(by_hand)).abs() < 0.5,
+                "{flops} is not {by_hand}"
+            );
+        };
         exactly(counted.attention_qkv, 2 * (2 * 4 * 8)); // two layers; [4] x [4, 2 * 2 + 2 + 2]
         exactly(counted.attention_output, 2 * (2 * 4 * 4));
         exactly(counted.mlp, 2 * (2 * 4 * 8 + 2 * 8 * 4));
