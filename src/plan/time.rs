@@ -113,7 +113,7 @@ pub(super) fn measure(
     };
     let train = &config.train;
     let n_rows = train.batch_size * train.grad_accumulation_steps;
-    // A GPU is waited for in vain for a cheaper way: every other shape would have its kernels tuned anew.
+    // A GPU tunes its kernels anew for every shape: there, a smaller trial takes longer than the real thing.
     let one_row_s = if device.backend.is_cpu() {
         bench.step_of_one_row(config)?
     } else {
