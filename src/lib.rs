@@ -8,7 +8,7 @@
 //! 3. [`kernels`]: the operations both are made of, one function each;
 //! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
-//! 6. [`train`], [`generate`], [`runs`]: what a person does with all of it;
+//! 6. [`plan`], [`train`], [`generate`], [`runs`]: what a person does with all of it;
 //! 7. [`device`]: where it is computed.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
@@ -34,6 +34,7 @@ pub mod generate;
 pub mod kernels;
 pub mod model;
 pub mod optimizer;
+pub mod plan;
 pub mod runs;
 pub mod tokenizer;
 pub mod train;

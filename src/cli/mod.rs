@@ -12,6 +12,7 @@ mod devices;
 mod eval;
 mod generate;
 mod metrics;
+mod plan;
 mod progress;
 mod runs;
 mod table;
@@ -59,6 +60,8 @@ enum Command {
     Metrics(metrics::Args),
     /// See how a tokenizer takes text apart
     Tokenizer(tokenizer::Args),
+    /// Say what a run will cost, before it is made
+    Plan(plan::Args),
     /// List what this binary can compute on, here
     Devices(devices::Args),
 }
@@ -73,6 +76,7 @@ pub fn main() -> ExitCode {
         Command::Runs(args) => runs::run(&args).map(|()| DONE),
         Command::Metrics(args) => metrics::run(&args).map(|()| DONE),
         Command::Tokenizer(args) => tokenizer::run(&args).map(|()| DONE),
+        Command::Plan(args) => plan::run(&args).map(|()| DONE),
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
     };
     ExitCode::from(result.unwrap_or_else(|error| {

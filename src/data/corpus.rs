@@ -149,7 +149,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// How many of the tokens are for training.
-fn training_tokens(
+pub(super) fn training_tokens(
     data: &DataConfig,
     n_tokens: u64,
     context_length: usize,

@@ -12,9 +12,11 @@ mod error;
 mod source;
 mod store;
 mod summary;
+mod survey;
 mod tokens;
 
 pub use batch::Batch;
 pub use corpus::Corpus;
 pub use error::DataError;
+pub use survey::{Survey, survey};
 pub use tokens::Tokens;

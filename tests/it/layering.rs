@@ -11,7 +11,9 @@ const LAYERS: &[&[&str]] = &[
     &["config", "device", "tokenizer"],
     &["data", "kernels", "attention", "model"],
     &["optimizer", "checkpoint"],
-    &["train", "generate", "runs", "inspect", "report", "bench"],
+    &[
+        "train", "generate", "runs", "plan", "inspect", "report", "bench",
+    ],
     &["cli", "main"],
 ];
 

@@ -20,6 +20,7 @@ mod further;
 mod layering;
 mod optimizers;
 mod parity;
+mod plan;
 mod properties;
 mod runs;
 mod stopping;

@@ -1,0 +1,55 @@
+//! `tinderbox plan`: what a run will cost, before it is made.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use super::note;
+use crate::config::Config;
+use crate::device::{self, DeviceSpec};
+use crate::plan;
+
+/// Say what a run will cost: parameters, FLOPs, memory, disk and time
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The config, such as configs/quickstart.toml
+    config: PathBuf,
+    /// Use another value for a key of the config, such as train.batch_size=4; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceSpec>,
+    /// Only calculate: no training steps are made, and no time is estimated
+    #[arg(long)]
+    no_measure: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Plans, and prints what came out.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let mut overrides = args.overrides.clone();
+    overrides.extend(
+        args.device
+            .as_ref()
+            .map(|device| format!("train.device=\"{device}\"")),
+    );
+    let config = Config::load(&args.config, &overrides)?;
+    let device = device::open(&config.train.device.parse()?)?;
+    let plan = plan::plan(&config, &device, !args.no_measure)?;
+    let mut stdout = io::stdout().lock();
+    if args.json {
+        writeln!(stdout, "{}", serde_json::to_string(&plan)?)?;
+    } else {
+        write!(stdout, "{}", plan::table(&plan, &config))?;
+        stdout.flush()?;
+        for said in &plan.notes {
+            note(format!("note: {said}"));
+        }
+    }
+    for warning in &plan.warnings {
+        note(format!("warning: {warning}"));
+    }
+    Ok(())
+}
