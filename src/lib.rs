@@ -9,7 +9,8 @@
 //! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
 //! 6. [`train`], [`generate`]: what a person does with all of it;
-//! 7. [`device`]: where it is computed.
+//! 7. [`recipe`]: which config suits a text and a machine;
+//! 8. [`device`]: where it is computed.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
@@ -34,5 +35,6 @@ pub mod generate;
 pub mod kernels;
 pub mod model;
 pub mod optimizer;
+pub mod recipe;
 pub mod tokenizer;
 pub mod train;

@@ -9,6 +9,7 @@
 pub mod batch;
 mod corpus;
 mod error;
+mod preview;
 mod source;
 mod store;
 mod summary;
@@ -17,4 +18,5 @@ mod tokens;
 pub use batch::Batch;
 pub use corpus::Corpus;
 pub use error::DataError;
+pub use preview::Preview;
 pub use tokens::Tokens;

@@ -11,7 +11,7 @@ const LAYERS: &[&[&str]] = &[
     &["config", "device", "tokenizer"],
     &["data", "kernels", "attention", "model"],
     &["optimizer", "checkpoint"],
-    &["train", "generate", "inspect", "report", "bench"],
+    &["train", "generate", "recipe", "inspect", "report", "bench"],
     &["cli", "main"],
 ];
 

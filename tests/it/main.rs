@@ -13,6 +13,7 @@
 mod cli;
 mod devices;
 mod fixtures;
+mod init;
 mod layering;
 mod parity;
 mod properties;
