@@ -80,21 +80,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     {
         return Err(already_there(path)); // before seconds go into measuring
     }
-    match &args.from_text {
-        Some(text) => {
-            let toml = from_text(args, text)?;
-            emit(args, &toml)
+    if let Some(text) = &args.from_text {
+        emit(args, &from_text(args, text)?)?;
+    } else {
+        let name = args.preset.as_deref().unwrap_or(DEFAULT_PRESET);
+        let preset = Preset::named(name).expect("clap has checked the name");
+        emit(args, preset.toml)?;
+        if args.preset.is_none() {
+            list_presets();
         }
-        None => {
-            let name = args.preset.as_deref().unwrap_or(DEFAULT_PRESET);
-            let preset = Preset::named(name).expect("clap has checked the name");
-            emit(args, preset.toml)?;
-            if args.preset.is_none() {
-                list_presets();
-            }
-            Ok(())
-        }
-    }?;
+    }
     if args.output.is_some() || io::stdout().is_terminal() {
         say_what_is_next(args);
     }
@@ -102,7 +97,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
-    let spec = args.device.clone().unwrap_or(DeviceSpec::Auto);
+    let spec = args.device.unwrap_or(DeviceSpec::Auto);
     let request = Request {
         text: text.to_owned(),
         minutes: args.minutes,
@@ -125,13 +120,11 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
 
 /// How the config is called in its own comments: as it will be, or as the text is.
 fn config_name(args: &Args, text: &Path) -> String {
-    match &args.output {
-        Some(path) => path.to_string_lossy().into_owned(),
-        None => {
-            let stem = text.file_stem().unwrap_or("my".as_ref());
-            format!("{}.toml", stem.to_string_lossy())
-        }
+    if let Some(path) = &args.output {
+        return path.to_string_lossy().into_owned();
     }
+    let stem = text.file_stem().unwrap_or("my".as_ref());
+    format!("{}.toml", stem.to_string_lossy())
 }
 
 fn emit(args: &Args, toml: &str) -> anyhow::Result<()> {
@@ -179,7 +172,7 @@ fn say_what_is_next(args: &Args) {
     let word = |path: &Path| quoted(&path.to_string_lossy());
     let (program, config_word) = (program(), word(&config));
     let save = match args.output {
-        Some(_) => "wrote it. Then".to_owned(),
+        Some(_) => "It is written. Now".to_owned(),
         None => format!("Save it, such as with `> {config_word}`, then"),
     };
     note(format!(

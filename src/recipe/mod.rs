@@ -37,8 +37,8 @@ const MAX_MINUTES: f64 = 366.0 * 24.0 * 60.0;
 /// A text of fewer tokens teaches little more than its own words.
 const SHORT_TEXT: u64 = 100_000;
 
-/// With so large a share of lines that stood there before, a model learns these first.
-const MANY_REPEATED_LINES: f64 = 0.5;
+/// With so large a share of lines that stood there before, what is held back is hardly new.
+const MUCH_REPEATED: f64 = 0.5;
 
 /// What a config is asked for.
 #[derive(Debug, Clone)]
@@ -176,10 +176,11 @@ fn cautions(survey: &Survey, n_tokens: u64) -> Vec<String> {
             grouped(n)
         ));
     }
-    if survey.repeated_lines > MANY_REPEATED_LINES {
+    if survey.repeated > MUCH_REPEATED {
         cautions.push(format!(
-            "Caution: {:.0} of 100 lines stood there before; the loss will look better than the model is.",
-            survey.repeated_lines * 100.0
+            "Caution: {:.0} of 100 bytes are lines that stood there before; what is held back is hardly new, \
+             and the loss will look better than the model is.",
+            survey.repeated * 100.0
         ));
     }
     cautions

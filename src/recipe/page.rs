@@ -173,15 +173,16 @@ impl Page<'_> {
         let parameters = count(choice.speed.n_parameters);
         let reason = if choice.text_limits_model {
             format!(
-                "{} for each token of the training split: a larger model would rather learn so short a text \
+                "{} for each token of the training split; a larger model would rather learn so short a text \
                  by heart.",
                 ratio(parameters / choice.train_tokens)
             )
         } else {
             format!(
-                "in {} it reads {} tokens for each: a larger one would read too few to learn as much.",
-                minutes(self.request.minutes),
-                ratio(self.tokens_read() / parameters)
+                "for each of which it reads {} tokens in {}; a larger model would read too few to learn as \
+                 much.",
+                ratio(self.tokens_read() / parameters),
+                minutes(self.request.minutes)
             )
         };
         comment(
@@ -262,7 +263,7 @@ impl Page<'_> {
         );
         comment(
             page,
-            "What samples begin with: words of your text, from its middle.",
+            "What samples begin with: the beginning of a line of your text, near its middle.",
         );
         key(page, "sample_prompt", &train.sample_prompt.clone().into());
         key(page, "sample_tokens", &size(train.sample_tokens));
@@ -378,7 +379,7 @@ pub(super) fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut grouped = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);

@@ -28,6 +28,7 @@ fn beginning(line: &str, max_characters: usize) -> String {
     let (head, tail) = line.split_at(end);
     if !tail.starts_with(char::is_whitespace)
         && let Some(space) = head.rfind(char::is_whitespace)
+        && head[..space].chars().count() >= SHORT_LINE
     {
         return head[..space].trim_end().to_owned();
     }
@@ -64,6 +65,7 @@ mod tests {
         assert_eq!(from_text(text, 100), "And a last line.");
         assert_eq!(from_text(text, 12), "And a last");
         assert_eq!(from_text("one line that is all of it", 12), "one line");
+        assert_eq!(from_text("/// wonderfully", 12), "/// wonderfu");
         assert_eq!(
             from_text("\u{6625}\u{7720}\u{4e0d}\u{89c9}\u{6653}", 3),
             "\u{6625}\u{7720}\u{4e0d}"

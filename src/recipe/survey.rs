@@ -34,8 +34,8 @@ pub struct Survey {
     pub characters: Option<Characters>,
     /// Line breaks in what was looked at.
     pub n_lines: u64,
-    /// The share of lines, in what was looked at, that stood there before; blank ones do not count.
-    pub repeated_lines: f64,
+    /// The share of what was looked at, in bytes, whose whole line stood there before.
+    pub repeated: f64,
     /// Into how many bits gzip packs a byte of it, on the average.
     pub gzip_bits_per_byte: f64,
     /// The text, or as much as was looked at, cut to whole characters where it has any.
@@ -93,8 +93,8 @@ impl Survey {
             is_whole,
             bytes: whole,
             characters,
-            n_lines: sample.iter().filter(|&&byte| byte == b'\n').count() as u64,
-            repeated_lines: repeated_lines(&sample),
+            n_lines: sample.split(|&byte| byte == b'\n').skip(1).count() as u64,
+            repeated: repeated(&sample),
             gzip_bits_per_byte: gzip_bits_per_byte(&sample[..sample.len().min(PACKED_BYTES)]),
             sample,
         };
@@ -221,16 +221,14 @@ fn scaled(n: u64, whole: u64, part: u64) -> u64 {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a share to look at")]
-fn repeated_lines(sample: &[u8]) -> f64 {
+fn repeated(sample: &[u8]) -> f64 {
     let mut seen = HashSet::new();
-    let (mut n, mut n_repeated) = (0_u64, 0_u64);
-    for line in sample.split(|&byte| byte == b'\n') {
-        if !line.trim_ascii().is_empty() {
-            n += 1;
-            n_repeated += u64::from(!seen.insert(line));
-        }
-    }
-    n_repeated as f64 / n.max(1) as f64
+    let lines = sample.split(|&byte| byte == b'\n');
+    let n_repeated: usize = lines
+        .filter(|line| !seen.insert(*line))
+        .map(<[u8]>::len)
+        .sum();
+    n_repeated as f64 / sample.len().max(1) as f64
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a ratio to look at")]
@@ -270,7 +268,7 @@ pub(super) mod tests {
         assert_eq!(characters.counts[0], ('a', 100));
         assert_eq!(characters.n_distinct(), 5);
         assert_eq!(survey.n_lines, 50);
-        assert!((survey.repeated_lines - 0.98).abs() < 1e-9);
+        assert!((survey.repeated - 490.0 / 550.0).abs() < 1e-9); // all but the first line, without its end
         assert!(survey.gzip_bits_per_byte < 1.0);
     }
 

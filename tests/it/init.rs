@@ -361,14 +361,32 @@ fn texts_that_cannot_be_learned_from_are_explained() {
     );
     folder.write("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR");
     folder.write("utf16.txt", b"\xff\xfeA\0 \0t\0e\0x\0t\0");
-    insta::assert_snapshot!(folder.refuse("nope.txt", &[]), @"");
-    insta::assert_snapshot!(folder.refuse("empty.txt", &[]), @"");
-    insta::assert_snapshot!(folder.refuse("tiny.txt", &[]), @"");
-    insta::assert_snapshot!(folder.refuse("dull.txt", &[]), @"");
-    insta::assert_snapshot!(folder.refuse("latin1.txt", &[]), @"");
-    insta::assert_snapshot!(folder.refuse("picture.png", &[]), @"");
-    insta::assert_snapshot!(folder.refuse("utf16.txt", &[]), @"");
-    insta::assert_snapshot!(folder.refuse("tiny.txt", &["--minutes", "0"]), @"");
+    insta::assert_snapshot!(folder.refuse("nope.txt", &[]), @r#"
+    error: cannot read the text `nope.txt`: No such file or directory (os error 2)
+      hint: check data.path, which starts at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
+    "#);
+    insta::assert_snapshot!(folder.refuse("empty.txt", &[]), @"error: the text `empty.txt` is empty");
+    insta::assert_snapshot!(folder.refuse("tiny.txt", &[]), @r#"
+    error: the text `tiny.txt` has only 10 characters
+      hint: the shortest text to train on has 64; it becomes interesting at about 100,000
+    "#);
+    insta::assert_snapshot!(folder.refuse("dull.txt", &[]), @r#"
+    error: there is nothing to learn in `dull.txt`: it is 5,000 times the character 'a'
+      hint: is it the right file?
+    "#);
+    insta::assert_snapshot!(folder.refuse("latin1.txt", &[]), @r#"
+    error: `latin1.txt` is not UTF-8 at byte 7
+      hint: convert it, such as with `iconv -f ISO-8859-1 -t UTF-8`; --tokenizer byte learns any file as it is, byte by byte; in a folder every file counts, save those whose name begins with a dot
+    "#);
+    insta::assert_snapshot!(folder.refuse("picture.png", &[]), @r#"
+    error: `picture.png` looks like a binary file: byte 8 is 0, which no text has
+      hint: --tokenizer byte learns any file as it is, byte by byte; in a folder every file counts, save those whose name begins with a dot
+    "#);
+    insta::assert_snapshot!(folder.refuse("utf16.txt", &[]), @r#"
+    error: `utf16.txt` looks like a binary file: it begins as UTF-16 does, which `iconv -f UTF-16 -t UTF-8` turns into UTF-8
+      hint: --tokenizer byte learns any file as it is, byte by byte; in a folder every file counts, save those whose name begins with a dot
+    "#);
+    insta::assert_snapshot!(folder.refuse("tiny.txt", &["--minutes", "0"]), @"error: --minutes 0 must be a number above 0 and at most 527040");
     assert!(
         folder
             .refuse("latin1.txt", &["--tokenizer", "char"])
@@ -453,7 +471,7 @@ fn the_manual_has_a_page_for_each_command() {
         let path = folder.path(&format!("share/man1/tinderbox-{command}.1"));
         let page = fs::read_to_string(path).expect(command);
         assert!(
-            page.contains(&format!(".TH tinderbox\\-{command} 1")),
+            page.contains(&format!(".TH tinderbox-{command} 1")),
             "{page}"
         );
         let groff = Command::new("groff")
