@@ -45,6 +45,9 @@ const MAX_EPOCHS: f64 = 40.0;
 /// But no run is shorter than this for want of text: it would not leave the warm-up.
 const MIN_STEPS_OF_SHORT_TEXTS: f64 = 300.0;
 
+/// Nor for want of time: there would be nothing to see.
+const MIN_STEPS: usize = 10;
+
 /// Updates that a run should have at least, before its batches become larger.
 const STEPS_BEFORE_LARGER_BATCHES: f64 = 6000.0;
 
@@ -188,11 +191,13 @@ impl Known<'_> {
         let (train_tokens, batch) = (self.train_tokens(), tokens_of_batch(&config));
         let by_time = self.seconds_of_steps() * 1e3 / speed.step_ms;
         let by_text = (MAX_EPOCHS * train_tokens / batch).max(MIN_STEPS_OF_SHORT_TEXTS);
-        let max_steps = rounded(by_time.min(by_text)).max(10);
+        // The last evaluation is the end of the run.
+        let eval_interval = rounded(by_time.min(by_text) / count(EVALUATIONS));
+        let max_steps = (EVALUATIONS * eval_interval).max(MIN_STEPS);
         let train = &mut config.train;
         train.max_steps = max_steps;
         train.log_interval = rounded(count(max_steps) / 200.0).clamp(1, 100);
-        train.eval_interval = rounded(count(max_steps) / count(EVALUATIONS)).max(1);
+        train.eval_interval = eval_interval;
         train.checkpoint_interval = train.eval_interval;
         train.eval_batches = (max_steps / 160).clamp(2, 20);
         train.sample_tokens = whole(self.minutes * 20.0).clamp(20, 200);
@@ -388,7 +393,7 @@ mod tests {
         assert_eq!(n_measured, 1);
         let (choice, _) = choose(500, 10.0, TWO_CORES, false);
         let config = choice.config;
-        assert_eq!((config.model.d_model, config.train.max_steps), (32, 300));
+        assert_eq!((config.model.d_model, config.train.max_steps), (32, 296));
         assert!(8 * config.model.context_length <= 400);
         assert!((config.data.val_fraction - 0.2).abs() < 1e-9);
     }
