@@ -9,7 +9,8 @@
 //! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
 //! 6. [`plan`], [`train`], [`generate`], [`runs`]: what a person does with all of it;
-//! 7. [`device`]: where it is computed.
+//! 7. [`recipe`]: which config suits a text and a machine;
+//! 8. [`device`]: where it is computed.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
@@ -35,6 +36,7 @@ pub mod kernels;
 pub mod model;
 pub mod optimizer;
 pub mod plan;
+pub mod recipe;
 pub mod runs;
 pub mod tokenizer;
 pub mod train;

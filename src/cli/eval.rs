@@ -15,13 +15,17 @@ use crate::train::evaluate;
 
 /// Measure a trained model's loss on a text
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox eval runs/quickstart
+  tinderbox eval runs/quickstart/last --text other.txt --json")]
 pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
     /// Which part of the run's text
     #[arg(long, value_enum, default_value_t = Split::Val)]
     split: Split,
-    /// A text of your own instead, UTF-8
+    /// A text of your own instead, UTF-8 [default: the run's, see --split]
     #[arg(long, value_name = "FILE", conflicts_with = "split")]
     text: Option<PathBuf>,
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]

@@ -7,10 +7,15 @@
     reason = "the documentation of an argument is its help, which shows backticks as they are"
 )]
 
+mod completions;
 mod dashboard;
 mod devices;
 mod eval;
 mod generate;
+#[cfg(test)]
+mod help_lines;
+mod init;
+mod man;
 mod metrics;
 mod plan;
 mod progress;
@@ -24,7 +29,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::checkpoint::{self, Saved};
 use crate::config::Config;
@@ -40,7 +45,16 @@ const FAILED: u8 = 1;
 const INTERRUPTED: u8 = 130;
 
 #[derive(Debug, Parser)]
-#[command(version, about, max_term_width = 100)]
+#[command(
+    version,
+    about,
+    max_term_width = 100,
+    after_help = "\
+From a text to a model that writes:
+  tinderbox init --from-text my.txt > my.toml
+  tinderbox train my.toml
+  tinderbox generate runs/my --prompt \"...\""
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -64,6 +78,12 @@ enum Command {
     Plan(plan::Args),
     /// List what this binary can compute on, here
     Devices(devices::Args),
+    /// Print a commented config to begin with: a shipped one, or one made for your text
+    Init(init::Args),
+    /// Print a script with which a shell completes commands and options
+    Completions(completions::Args),
+    /// Print the manual page, or write a page for each command to a folder
+    Man(man::Args),
 }
 
 /// Runs the program with the process's arguments, prints what went wrong, and returns its exit code.
@@ -78,6 +98,9 @@ pub fn main() -> ExitCode {
         Command::Tokenizer(args) => tokenizer::run(&args).map(|()| DONE),
         Command::Plan(args) => plan::run(&args).map(|()| DONE),
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
+        Command::Init(args) => init::run(&args).map(|()| DONE),
+        Command::Completions(args) => completions::run(&args, Cli::command()).map(|()| DONE),
+        Command::Man(args) => man::run(&args, Cli::command()).map(|()| DONE),
     };
     ExitCode::from(result.unwrap_or_else(|error| {
         if is_broken_pipe(&error) {

@@ -16,6 +16,11 @@ use crate::train::{self, Interrupter, Job, Start, Summary};
 /// Train a model as a config file says
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an argument")]
+#[command(after_help = "\
+Examples:
+  tinderbox train configs/quickstart.toml
+  tinderbox train my.toml --set train.max_steps=3000 --run-dir runs/longer
+  tinderbox train my.toml --resume")]
 pub(super) struct Args {
     /// The config, such as configs/quickstart.toml
     config: PathBuf,

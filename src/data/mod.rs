@@ -9,6 +9,7 @@
 pub mod batch;
 mod corpus;
 mod error;
+mod preview;
 mod source;
 mod store;
 mod summary;
@@ -18,5 +19,6 @@ mod tokens;
 pub use batch::Batch;
 pub use corpus::Corpus;
 pub use error::DataError;
+pub use preview::Preview;
 pub use survey::{Survey, survey};
 pub use tokens::Tokens;

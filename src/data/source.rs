@@ -48,6 +48,12 @@ impl Source {
         })
     }
 
+    /// What the files take on the disk together; one that cannot be looked at counts as nothing.
+    pub(super) fn bytes_on_disk(&self) -> u64 {
+        let bytes = |path| fs::metadata(path).map_or(0, |metadata| metadata.len());
+        self.files.iter().map(bytes).sum()
+    }
+
     /// Hands the text over piece by piece, with a line break between files where the first of them
     /// does not end with one. With `utf8`, every piece is whole characters.
     ///
@@ -56,8 +62,17 @@ impl Source {
     pub(super) fn for_each_chunk(
         &self,
         utf8: bool,
-        mut each: impl FnMut(&[u8]) -> Result<(), DataError>,
+        each: impl FnMut(&[u8]) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
+        self.try_for_each_chunk(utf8, each)
+    }
+
+    /// As [`Source::for_each_chunk`], for those who may end it early with an error of their own.
+    pub(super) fn try_for_each_chunk<E: From<DataError>>(
+        &self,
+        utf8: bool,
+        mut each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut last_byte = b'\n';
         for path in &self.files {
             let mut line_is_open = last_byte != b'\n';
@@ -72,12 +87,12 @@ impl Source {
         Ok(())
     }
 
-    fn read_file(
+    fn read_file<E: From<DataError>>(
         &self,
         path: &Path,
         utf8: bool,
-        mut each: impl FnMut(&[u8]) -> Result<(), DataError>,
-    ) -> Result<(), DataError> {
+        mut each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut file = File::open(path).map_err(|source| read_error(path, source))?;
         let mut buffer = Vec::with_capacity(self.chunk_bytes);
         let mut offset = 0; // of the buffer's first byte in the file
@@ -105,7 +120,7 @@ impl Source {
                 return if n_ready == buffer.len() {
                     Ok(())
                 } else {
-                    Err(not_utf8(n_ready))
+                    Err(not_utf8(n_ready).into())
                 };
             }
             buffer.drain(..n_ready);

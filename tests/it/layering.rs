@@ -12,7 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["data", "kernels", "attention", "model"],
     &["optimizer", "checkpoint"],
     &[
-        "train", "generate", "runs", "plan", "inspect", "report", "bench",
+        "train", "generate", "runs", "plan", "recipe", "inspect", "report", "bench",
     ],
     &["cli", "main"],
 ];

@@ -17,6 +17,7 @@ mod dashboard;
 mod devices;
 mod fixtures;
 mod further;
+mod init;
 mod layering;
 mod optimizers;
 mod parity;
