@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::{
     DataConfig, GenerateConfig, MlpKind, ModelConfig, NormKind, OptimizerConfig, OptimizerKind,
-    PositionKind, ScheduleConfig, ScheduleKind, TrainConfig,
+    PositionKind, ScheduleConfig, ScheduleKind, SourceConfig, TextFormat, TrainConfig,
 };
 
 impl ModelConfig {
@@ -26,8 +26,23 @@ impl Default for DataConfig {
     fn default() -> Self {
         Self {
             path: PathBuf::new(),
+            format: TextFormat::default(),
+            text_field: "text".to_owned(),
             val_fraction: 0.1,
             cache_dir: None,
+            cache_limit_gib: 20.0,
+            sources: Vec::new(),
+        }
+    }
+}
+
+impl Default for SourceConfig {
+    fn default() -> Self {
+        Self {
+            path: PathBuf::new(),
+            weight: 1.0,
+            format: None,
+            text_field: None,
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::{Config, ModelConfig, overrides, unknown_keys};
+use super::{Config, ModelConfig, SourceConfig, overrides, unknown_keys};
 
 /// Why there is no config.
 #[derive(Debug, thiserror::Error)]
@@ -149,7 +149,10 @@ impl Config {
 /// Every section with every key, and a value of each key's type.
 fn known_keys() -> Table {
     let mut config = Config::default();
-    config.data.cache_dir = Some(PathBuf::new()); // it has no default, and would be left out
+    // These have no default, and would be left out.
+    config.data.path = PathBuf::from(".");
+    config.data.cache_dir = Some(PathBuf::new());
+    config.data.sources = vec![SourceConfig::default()];
     Table::try_from(config).expect("the defaults can be written as TOML")
 }
 
