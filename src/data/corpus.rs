@@ -70,7 +70,7 @@ impl Corpus {
             }
             TokenizerKind::Bpe => {
                 let texts = all(Needs::of_new_bpe())?;
-                let vocab_size = tokenizer.vocab_size.unwrap_or(DEFAULT_VOCAB);
+                let vocab_size = tokenizer.vocab_size.unwrap_or(2048);
                 let tokenizer = learn::bpe(vocab_size, &texts, data.val_fraction, &cache)?;
                 (texts, tokenizer)
             }

@@ -163,3 +163,140 @@ fn is_first(byte: u8) -> bool {
 fn length(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::{SourceConfig, TextFormat};
+    use crate::data::reader::Needs;
+    use crate::data::source::Source;
+
+    /// Both halves of these documents, if they are told apart, or of the first one.
+    fn halves(
+        documents: &[String],
+        needs: Needs,
+        place: impl Fn(u64) -> Place,
+        chunk_bytes: usize,
+    ) -> [Chunk; 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let content = match needs.documents {
+            true => documents
+                .iter()
+                .map(|text| serde_json::json!({ "text": text }).to_string() + "\n")
+                .collect(),
+            false => documents[0].clone(),
+        };
+        std::fs::write(&path, content).unwrap();
+        let format = match needs.documents {
+            true => TextFormat::Jsonl,
+            false => TextFormat::Text,
+        };
+        let source = Source::find(&SourceConfig {
+            path,
+            format: Some(format),
+            ..SourceConfig::default()
+        });
+        let source = source.unwrap();
+        let mut n_bytes = 0;
+        let mut reader = Reader::new(&source, needs);
+        while let Some(chunk) = reader.next().unwrap() {
+            n_bytes += chunk.text.len() as u64;
+        }
+        let reader = Reader::new(&source, needs).with_chunk_bytes(chunk_bytes);
+        let mut divided = Divided::new(reader, place(n_bytes));
+        let mut halves = [Chunk::default(), Chunk::default()];
+        while let Some((half, chunk)) = divided.next().unwrap() {
+            assert!(half == Half::Val || halves[1].is_empty());
+            let so_far = &mut halves[usize::from(half == Half::Val)];
+            so_far
+                .ends
+                .extend(chunk.ends.iter().map(|end| end + so_far.text.len()));
+            so_far.text.extend(chunk.text);
+        }
+        halves
+    }
+
+    fn text(chunk: &Chunk) -> &str {
+        std::str::from_utf8(&chunk.text).unwrap()
+    }
+
+    #[test]
+    fn the_split_is_pythons() {
+        let place = |n| Place::of(0.1, Unit::Character, n);
+        assert_eq!(place(1_115_394), Place::Characters(1_003_854));
+        assert_eq!(place(11), Place::Characters(9));
+        assert_eq!(
+            Place::of(0.1, Unit::Byte, 1_115_394),
+            Place::Bytes(1_003_854)
+        );
+    }
+
+    #[test]
+    fn a_text_for_words_is_split_at_the_end_of_a_line() {
+        let lines = vec!["a line of twenty b.\n".repeat(100)]; // 2000 bytes
+        let at = |val_fraction| {
+            let place = |n| Place::of(val_fraction, Unit::Text, n);
+            let needs = Needs {
+                documents: false,
+                ..Needs::of_new_bpe()
+            };
+            halves(&lines, needs, place, 64)[0].text.len()
+        };
+        assert_eq!(at(0.1), 1800, "exactly at the end of one");
+        assert_eq!(at(0.0951), 1820, "at the end of the one that it is in");
+        assert_eq!(at(0.9999), 20);
+    }
+
+    #[test]
+    fn a_text_without_lines_is_split_at_a_character() {
+        let text = vec!["\u{4e00}".repeat(400)]; // 1200 bytes
+        let place = |n| Place::of(0.5, Unit::Text, n);
+        let [train, _] = halves(&text, Needs::of_new_bpe(), place, 64);
+        assert_eq!(train.text.len(), 675); // an eighth of the other half behind 600
+    }
+
+    #[test]
+    fn a_document_that_ends_at_the_split_ends_before_it() {
+        let documents: Vec<String> = (0..10).map(|_| "ten bytes.".to_owned()).collect();
+        for chunk_bytes in 4..30 {
+            let place = |n| Place::of(0.2, Unit::Text, n);
+            let [train, val] = halves(&documents, Needs::of_new_bpe(), place, chunk_bytes);
+            assert_eq!(
+                (train.text.len(), train.ends.len()),
+                (80, 8),
+                "{chunk_bytes}"
+            );
+            assert_eq!(val.ends, [10, 20]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_place_does_not_depend_on_the_chunks(
+            documents in prop::collection::vec("[a-z\u{e9}\n]{1,30}", 1..20),
+            val_fraction in 0.01_f64..0.99,
+            chunk_bytes in 4_usize..40,
+        ) {
+            for needs in [Needs::of_new_bpe(), Needs::of_new_char()] {
+                let n_units = |n_bytes| match needs.unit {
+                    Unit::Character => documents[0].chars().count() as u64,
+                    _ => n_bytes,
+                };
+                let place = |n| Place::of(val_fraction, needs.unit, n_units(n));
+                let whole = halves(&documents, needs, place, 1 << 20);
+                prop_assert_eq!(&halves(&documents, needs, place, chunk_bytes), &whole);
+                let both = text(&whole[0]).to_owned() + text(&whole[1]);
+                let expected = if needs.documents { documents.concat() } else { documents[0].clone() };
+                prop_assert_eq!(both, expected);
+                if needs.unit == Unit::Character {
+                    let n = documents[0].chars().count() as f64;
+                    let n_train = ((1.0 - val_fraction) * n) as usize;
+                    prop_assert_eq!(text(&whole[0]).chars().count(), n_train);
+                }
+            }
+        }
+    }
+}

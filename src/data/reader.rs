@@ -298,3 +298,172 @@ fn whole_characters(bytes: &[u8]) -> Result<usize, usize> {
 pub(super) fn as_utf8(text: &[u8]) -> &str {
     std::str::from_utf8(text).expect("the reader checks it")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::SourceConfig;
+
+    fn needs_bytes() -> Needs {
+        Needs::of(&Tokenizer::byte())
+    }
+
+    /// The text and the ends of documents that a reader makes of a folder of these files.
+    fn read(files: &[(&str, &[u8])], chunk_bytes: usize, needs: Needs) -> Result<Chunk, DataError> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        let source = Source::find(&SourceConfig {
+            path: folder.path().to_owned(),
+            ..SourceConfig::default()
+        });
+        let source = source?;
+        let mut reader = Reader::new(&source, needs).with_chunk_bytes(chunk_bytes);
+        let mut whole = Chunk::default();
+        while let Some(chunk) = reader.next()? {
+            assert!(!chunk.is_empty());
+            assert!(!needs.utf8 || std::str::from_utf8(&chunk.text).is_ok());
+            whole
+                .ends
+                .extend(chunk.ends.iter().map(|end| end + whole.text.len()));
+            whole.text.extend(chunk.text);
+        }
+        Ok(whole)
+    }
+
+    const FILES: [(&str, &[u8]); 8] = [
+        ("b.txt", b"b, without an end of line"),
+        ("c.txt", b""),
+        ("a/z.txt", b"a/z\n"),
+        ("a/b/c.md", b"a/b/c\n\n"),
+        (".hidden", b"no"),
+        (".git/x", b"no"),
+        ("d.txt", b"d"),
+        (
+            "e.jsonl",
+            b"{\"text\": \"one\"}\n\n{\"text\": \"\"}\r\n{\"text\": \"two\\n\"}",
+        ),
+    ];
+
+    #[test]
+    fn without_documents_texts_follow_one_another_each_on_a_new_line() {
+        for chunk_bytes in [4, 9, 1000] {
+            let whole = read(&FILES, chunk_bytes, Needs::of_new_char()).unwrap();
+            let text = String::from_utf8(whole.text).unwrap();
+            let expected = "a/b/c\n\na/z\nb, without an end of line\nd\none\ntwo\n";
+            assert_eq!(text, expected);
+            assert!(whole.ends.is_empty());
+        }
+    }
+
+    #[test]
+    fn with_documents_each_ends_where_its_text_does() {
+        for chunk_bytes in [4, 9, 1000] {
+            let whole = read(&FILES, chunk_bytes, Needs::of_new_bpe()).unwrap();
+            let documents = whole.pieces().map(|(text, is_end)| {
+                assert!(is_end);
+                std::str::from_utf8(text).unwrap()
+            });
+            let expected = [
+                "a/b/c\n\n",
+                "a/z\n",
+                "b, without an end of line",
+                "d",
+                "one",
+                "two\n",
+            ];
+            assert_eq!(documents.collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn a_record_without_text_is_named_with_its_line() {
+        let files: [(&str, &[u8]); 1] = [("a.jsonl", b"{\"text\": \"x\"}\n\n{\"body\": 1}\n")];
+        let error = read(&files, 100, needs_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("line 3 of `"), "{error}");
+        assert!(
+            error.contains("a.jsonl` has no field \"text\", only \"body\""),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_place_that_is_not_utf8_is_named() {
+        for (content, at) in [
+            (&b"\xff"[..], 0),
+            (b"0123456789\xc3(", 10),
+            (b"01234567\xe2\x82", 8),
+            (b"0\xf0", 1),
+            (b"\xef\xbb\xbf01\xff", 5),
+        ] {
+            for chunk_bytes in 4..12 {
+                let files = [("a.txt", content)];
+                match read(&files, chunk_bytes, Needs::of_new_char()) {
+                    Err(DataError::NotUtf8 { path, offset }) => {
+                        assert_eq!(offset, at);
+                        assert!(path.ends_with("a.txt"));
+                    }
+                    other => panic!("{other:?}"),
+                }
+                assert_eq!(
+                    read(&files, chunk_bytes, needs_bytes()).unwrap().text,
+                    content
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_taken_apart_where_its_documents_are() {
+        let chunk = Chunk {
+            text: b"abcdef".to_vec(),
+            ends: vec![0, 2, 2, 6],
+        };
+        let pieces: Vec<_> = chunk.pieces().collect();
+        let expected: [(&[u8], bool); 4] =
+            [(b"", true), (b"ab", true), (b"", true), (b"cdef", true)];
+        assert_eq!(pieces, expected);
+        let mut first = chunk;
+        let second = first.split_off(2);
+        assert_eq!((first.ends, second.ends), (vec![0, 2, 2], vec![4]));
+        assert_eq!(
+            (&first.text[..], &second.text[..]),
+            (&b"ab"[..], &b"cdef"[..])
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_never_cut_a_character(text in any::<String>(), chunk_bytes in 4_usize..20) {
+            let text = text.trim_start_matches('\u{feff}');
+            let content = read(&[("a.txt", text.as_bytes())], chunk_bytes, Needs::of_new_char());
+            prop_assert_eq!(content.unwrap().text, text.as_bytes());
+        }
+
+        #[test]
+        fn records_are_the_same_texts_as_files(
+            texts in prop::collection::vec("\\PC{0,9}|(?s:.{0,9})|[a-z\n]{0,30}", 1..20),
+            chunk_bytes in 4_usize..50,
+        ) {
+            prop_assume!(texts.iter().all(|text| !text.starts_with('\u{feff}')));
+            let names: Vec<String> = (10..).zip(&texts).map(|(i, _)| format!("{i}.txt")).collect();
+            let texts = || texts.iter().map(String::as_str);
+            let files = names.iter().map(String::as_str).zip(texts().map(str::as_bytes));
+            let files: Vec<(&str, &[u8])> = files.collect();
+            let lines = texts().map(|text| serde_json::json!({"id": 1, "text": text}).to_string() + "\n");
+            let lines: String = lines.collect();
+            for needs in [Needs::of_new_char(), Needs::of_new_bpe(), needs_bytes()] {
+                let of_files = read(&files, chunk_bytes, needs).unwrap();
+                let of_records = read(&[("a.jsonl", lines.as_bytes())], chunk_bytes, needs);
+                prop_assert_eq!(of_records.unwrap(), of_files);
+            }
+        }
+    }
+}

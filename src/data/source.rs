@@ -285,7 +285,7 @@ mod tests {
         );
         let error = find(&sub.join("other")).unwrap_err().to_string();
         assert!(
-            error.contains("data.path") && !error.contains("did you mean"),
+            error.contains("hint: ") && !error.contains("did you mean"),
             "{error}"
         );
     }
