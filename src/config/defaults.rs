@@ -5,8 +5,14 @@ use std::path::PathBuf;
 
 use super::{
     DataConfig, GenerateConfig, MlpKind, ModelConfig, NormKind, OptimizerConfig, OptimizerKind,
-    PositionKind, ScheduleConfig, ScheduleKind, SourceConfig, TextFormat, TrainConfig,
+    PositionKind, ScheduleConfig, ScheduleKind, SourceConfig, TextFormat, TokenizerConfig,
+    TrainConfig,
 };
+
+impl TokenizerConfig {
+    /// The `vocab_size` of a config with `kind = "bpe"` that does not give one.
+    pub(crate) const DEFAULT_VOCAB_SIZE: usize = 2048;
+}
 
 impl ModelConfig {
     /// The `d_ff` of a config that does not give one.

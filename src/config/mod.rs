@@ -88,6 +88,14 @@ pub struct SourceConfig {
 pub struct TokenizerConfig {
     /// What a token stands for. Default `char`.
     pub kind: TokenizerKind,
+    /// Only with `bpe`: how many tokens to make, if the text has enough for them. At least 257, the bytes
+    /// and the end of a text; default 2048.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vocab_size: Option<usize>,
+    /// Only with `file`, and required there: a `tokenizer.json` of the `tokenizers` library; relative to the
+    /// working directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
 }
 
 /// `[model]`: the shape of the network.
@@ -245,6 +253,10 @@ pub enum TokenizerKind {
     Char,
     /// One byte: any text, 256 tokens.
     Byte,
+    /// A frequent sequence of bytes, found in the training split: any text, `vocab_size` tokens.
+    Bpe,
+    /// What the file at `path` says.
+    File,
 }
 
 /// How the model knows where a token stands.

@@ -59,8 +59,8 @@ impl Corpus {
                 (all(Needs::of(&tokenizer))?, tokenizer)
             }
             TokenizerKind::File => {
-                let tokenizer =
-                    Tokenizer::from_file(tokenizer.path.as_deref().unwrap_or(Path::new("")))?;
+                let path = tokenizer.path.as_deref().unwrap_or(Path::new(""));
+                let tokenizer = Tokenizer::from_file(path).map_err(DataError::Tokenizer)?;
                 (all(Needs::of(&tokenizer))?, tokenizer)
             }
             TokenizerKind::Char => {
@@ -70,7 +70,8 @@ impl Corpus {
             }
             TokenizerKind::Bpe => {
                 let texts = all(Needs::of_new_bpe())?;
-                let vocab_size = tokenizer.vocab_size.unwrap_or(2048);
+                let vocab_size = tokenizer.vocab_size;
+                let vocab_size = vocab_size.unwrap_or(TokenizerConfig::DEFAULT_VOCAB_SIZE);
                 let tokenizer = learn::bpe(vocab_size, &texts, data.val_fraction, &cache)?;
                 (texts, tokenizer)
             }

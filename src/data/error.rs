@@ -140,9 +140,12 @@ pub enum DataError {
         /// Where it was kept.
         path: PathBuf,
     },
-    /// The tokenizer cannot be made.
+    /// The tokenizer's file cannot be used.
+    #[error("cannot use tokenizer.path: {0}")]
+    Tokenizer(#[source] TokenizerError),
+    /// The texts have no characters.
     #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
+    Alphabet(TokenizerError),
     /// The text has what the tokenizer cannot encode.
     #[error("cannot encode the text `{}`: {source}", path.display())]
     Encode {

@@ -25,9 +25,7 @@ const RULES: &[u8] = concat!("byte-level bpe 1, tinderbox ", env!("CARGO_PKG_VER
 /// If there are no characters.
 pub(super) fn characters(texts: &[Text]) -> Result<Tokenizer, DataError> {
     let alphabets = texts.iter().map(|text| text.survey.alphabet.as_str());
-    Ok(Tokenizer::char_from_alphabet(
-        alphabets.flat_map(str::chars),
-    )?)
+    Tokenizer::char_from_alphabet(alphabets.flat_map(str::chars)).map_err(DataError::Alphabet)
 }
 
 /// A byte-level BPE tokenizer, whose merges are learned from the training splits of the texts, byte

@@ -29,6 +29,7 @@ use crate::config::{Config, DataConfig};
 use crate::data::Corpus;
 use crate::device::OpenDevice;
 use crate::model::Gpt;
+use crate::tokenizer::Tokenizer;
 use logs::Logs;
 use session::Session;
 
@@ -144,9 +145,11 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
             run: run.root().to_owned(),
         });
     }
+    let tokenizer = run.tokenizer()?;
+    refuse(other_tokenizer(&config, &tokenizer))?;
     let corpus = Corpus::open_with(
         &config.data,
-        run.tokenizer()?,
+        tokenizer,
         config.model.context_length,
         &state.text_sha256,
     )?;
@@ -209,14 +212,14 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
         ("train", "grad_accumulation_steps"),
     ];
     let fixed = whole_sections
-        .filter(|(_, key)| *key != "dropout")
+        .filter(|key| !matches!(key, ("model", "dropout") | ("tokenizer", "path")))
         .chain(keys);
     fixed
         .filter(|(section, key)| old[*section].get(*key) != new[*section].get(*key))
         .map(|(section, key)| {
             let before = old[section]
                 .get(key)
-                .map_or_else(String::new, ToString::to_string);
+                .map_or_else(|| "not given".to_owned(), ToString::to_string);
             format!(
                 "{section}.{key} was {before} and is now {}",
                 new[section][key]
@@ -237,6 +240,18 @@ fn different_weights(old: &DataConfig, new: &DataConfig) -> Option<String> {
     let is_one = old.len() == 1 && new.len() == 1; // whose weight says nothing
     (old != new && !is_one)
         .then(|| format!("the weights of data.sources were {old:?} and are now {new:?}"))
+}
+
+/// The run's own copy of a tokenizer's file is what it goes on with: the file may be elsewhere by now, or gone,
+/// but where it is, it should be the same.
+fn other_tokenizer(config: &Config, own: &Tokenizer) -> Vec<String> {
+    let path = config.tokenizer.path.as_ref();
+    let is_other = |path: &&PathBuf| Tokenizer::from_file(path).is_ok_and(|found| found != *own);
+    let other = path.filter(is_other);
+    other
+        .map(|path| format!("the tokenizer `{}` is another than it was", path.display()))
+        .into_iter()
+        .collect()
 }
 
 impl From<CheckpointError> for TrainError {
