@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::cache::{Cache, cache_error};
 use super::divide::Place;
-use super::reader::{Needs, Unit};
+use super::reader::{Needs, Reader, Unit};
 use super::store::{self, Key, Writer};
 use super::summary::SourceSummary;
 use super::text::{self, StandardInput, Text, text_sha256};
@@ -183,7 +183,8 @@ fn tokens_of(
     }
     let failed = |source| cache_error(&path, source);
     let mut writer = Writer::create(cache.temporary_path(), &path, width).map_err(failed)?;
-    let (extent, hash) = encode::encode(&text.source, tokenizer, text.place, &mut writer)?;
+    let reader = Reader::new(&text.source, Needs::of(tokenizer));
+    let (extent, hash) = encode::encode(reader, tokenizer, text.place, &mut writer)?;
     if hash != text.survey.hash || extent.bytes != text.survey.bytes {
         return Err(DataError::Changed {
             path: text.source.path.clone(),
@@ -281,6 +282,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::config::SourceConfig;
 
     /// A text, and a folder for its token files.
     struct Fixture {
@@ -506,6 +508,136 @@ mod tests {
         fixture.data.cache_dir = Some(fixture.folder.path().join(".cache"));
         fs::remove_dir_all(fixture.folder.path().join("cache")).unwrap();
         assert!(fixture.open(TokenizerKind::Char, 4).is_ok());
+    }
+
+    #[test]
+    fn merges_are_learned_from_the_training_split_alone() {
+        let learned = |last_line: &str| {
+            let fixture = Fixture::new("once upon a time\n".repeat(90) + &last_line.repeat(10));
+            fixture.open(TokenizerKind::Bpe, 4).unwrap()
+        };
+        let (one, other) = (learned("once upon a time\n"), learned("zwei drei vier!!\n"));
+        assert_eq!(one.tokenizer, other.tokenizer);
+        assert_eq!(ids(&one.train), ids(&other.train));
+        assert_eq!(text(&other).1, "zwei drei vier!!\n".repeat(10));
+        assert_eq!((other.train.bytes(), other.val.bytes()), (90 * 17, 170));
+        assert!(ids(&other.val).len() > ids(&one.val).len());
+    }
+
+    #[test]
+    fn a_learned_tokenizer_is_kept_for_the_next_run() {
+        let fixture = Fixture::new("once upon a time\n".repeat(90));
+        let first = fixture.open(TokenizerKind::Bpe, 4).unwrap();
+        let kept = || {
+            let entries = fs::read_dir(fixture.data.cache_dir.as_ref().unwrap()).unwrap();
+            let paths = entries.map(|entry| entry.unwrap().path());
+            let mut kept = paths.filter(|path| path.extension().is_some_and(|it| it == "json"));
+            let path = kept.next().unwrap();
+            assert!(kept.next().is_none());
+            path
+        };
+        let other = Tokenizer::byte().to_json();
+        fs::write(kept(), &other).unwrap(); // which shows that it is read
+        assert_eq!(
+            fixture
+                .open(TokenizerKind::Bpe, 4)
+                .unwrap()
+                .tokenizer
+                .to_json(),
+            other
+        );
+        fs::write(kept(), &other[..other.len() / 2]).unwrap();
+        let again = fixture.open(TokenizerKind::Bpe, 4).unwrap();
+        assert_eq!(again.tokenizer, first.tokenizer);
+        assert_eq!(
+            fs::read_to_string(kept()).unwrap(),
+            first.tokenizer.to_json()
+        );
+    }
+
+    #[test]
+    fn documents_end_where_the_tokenizer_can_say_so() {
+        let fixture = Fixture::new("");
+        let folder = fixture.folder.path().join("sub");
+        fs::create_dir(&folder).unwrap();
+        let document = "a document of words\n".repeat(5);
+        for i in 0..10 {
+            fs::write(folder.join(format!("{i}.txt")), &document).unwrap();
+        }
+        let data = DataConfig {
+            path: folder,
+            ..fixture.data.clone()
+        };
+        let corpus = Corpus::open(&data, &of_kind(TokenizerKind::Bpe), 4).unwrap();
+        let end = corpus.tokenizer.end_of_text().unwrap();
+        let [train, val] = [&corpus.train, &corpus.val].map(ids);
+        let count = |ids: &[u32]| ids.iter().filter(|id| **id == end).count();
+        assert_eq!((count(&train), count(&val)), (9, 1));
+        assert_eq!((train.last(), val.last()), (Some(&end), Some(&end)));
+        assert_eq!(corpus.val.bytes(), document.len() as u64);
+        let corpus = Corpus::open(&data, &of_kind(TokenizerKind::Char), 4).unwrap();
+        let (train, val) = text(&corpus);
+        assert_eq!(train + &val, document.repeat(10));
+    }
+
+    #[test]
+    fn several_texts_are_split_one_by_one() {
+        let fixture = Fixture::new("");
+        let sources = [
+            ("a.txt", "abab".repeat(25), 1.0),
+            ("b.txt", "xyz".repeat(100), 3.0),
+        ];
+        let sources = sources.map(|(name, text, weight)| {
+            let path = fixture.folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            SourceConfig {
+                path,
+                weight,
+                ..SourceConfig::default()
+            }
+        });
+        let data = DataConfig {
+            path: PathBuf::new(),
+            sources: sources.to_vec(),
+            ..fixture.data.clone()
+        };
+        let corpus = Corpus::open(&data, &of_kind(TokenizerKind::Char), 4).unwrap();
+        assert_eq!(corpus.tokenizer.vocab_size(), 5, "the characters of both");
+        let lengths = |split: &Split| split.texts().map(Tokens::len).collect::<Vec<_>>();
+        assert_eq!(lengths(&corpus.train), [90, 270]);
+        assert_eq!(lengths(&corpus.val), [10, 30]);
+        let shares: Vec<f64> = corpus.sources.iter().map(|source| source.share).collect();
+        assert_eq!(shares, [0.25, 0.75]);
+        assert!((corpus.sources[0].epochs(3600) - 10.0).abs() < 1e-9);
+
+        // Each has a token file of its own, which another mixture uses, too.
+        assert_eq!(fixture.token_files().len(), 2);
+        let turned = DataConfig {
+            sources: sources.iter().rev().cloned().collect(),
+            ..data.clone()
+        };
+        let turned = Corpus::open(&turned, &of_kind(TokenizerKind::Char), 4).unwrap();
+        assert_ne!(turned.text_sha256, corpus.text_sha256);
+        assert_eq!(fixture.token_files().len(), 2);
+
+        let error = Corpus::open(&data, &of_kind(TokenizerKind::Char), 95).unwrap_err();
+        assert!(error.to_string().contains("a.txt` is too short"), "{error}");
+    }
+
+    #[test]
+    fn a_text_of_its_own_is_not_split() {
+        let fixture = Fixture::new("abcabc");
+        let tokenizer = Tokenizer::char_from_alphabet("abcxyz".chars()).unwrap();
+        let open = || open_text(&fixture.data.path, &fixture.data, &tokenizer);
+        assert_eq!(ids(&open().unwrap()), [0, 1, 2, 0, 1, 2]);
+        fs::write(&fixture.data.path, "a").unwrap();
+        assert!(matches!(
+            open(),
+            Err(DataError::TooShort { n_tokens: 1, .. })
+        ));
+        fs::write(&fixture.data.path, "a?b!").unwrap();
+        let error = open().unwrap_err().to_string();
+        assert!(error.contains("'!'") && error.contains("'?'"), "{error}");
     }
 
     #[test]

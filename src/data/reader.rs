@@ -1,5 +1,7 @@
 //! A text from beginning to end, in chunks of bounded length that know where documents end.
 
+use std::path::Path;
+
 use sha2::{Digest, Sha256};
 
 use super::DataError;
@@ -157,6 +159,11 @@ impl<'a> Reader<'a> {
             line_is_open: false,
             document_began: false,
         }
+    }
+
+    /// How errors call the text.
+    pub(super) fn path(&self) -> &Path {
+        &self.source.path
     }
 
     #[cfg(test)]
