@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::data::SourceSummary;
+
 /// Watches a run. Called in the run's own thread: what takes long here holds it up.
 pub trait Observer: Send {
     /// Something happened.
@@ -64,6 +66,8 @@ pub struct Started {
     pub train_tokens: usize,
     /// Tokens that are kept for validation.
     pub val_tokens: usize,
+    /// The texts that these are of, one by one.
+    pub sources: Vec<SourceSummary>,
     /// Different tokens.
     pub vocab_size: usize,
     /// Updates made before.

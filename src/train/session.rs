@@ -14,7 +14,7 @@ use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, Prepared, TrainError, evaluate};
 use crate::checkpoint::{Best, RunDir, Saved, TrainState};
 use crate::config::{Config, GenerateConfig};
-use crate::data::{Corpus, Tokens};
+use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
 use crate::model::Gpt;
@@ -116,6 +116,7 @@ impl Session {
             parameters: self.trainer.evaluated().num_params(),
             train_tokens: self.corpus.train.len(),
             val_tokens: self.corpus.val.len(),
+            sources: self.corpus.sources.clone(),
             vocab_size: self.corpus.tokenizer.vocab_size(),
             step: self.state.step,
             max_steps: self.config.train.max_steps,
@@ -295,7 +296,7 @@ impl Session {
     }
 
     /// An estimated loss, which is a number or an error.
-    fn estimate(&self, model: &Gpt, split: &Tokens, n_batches: usize) -> Result<f64, TrainError> {
+    fn estimate(&self, model: &Gpt, split: &Split, n_batches: usize) -> Result<f64, TrainError> {
         let batch_size = self.config.train.batch_size;
         let loss = evaluate::estimate(model, split, batch_size, n_batches);
         self.checked(loss)

@@ -11,6 +11,7 @@
 )]
 
 mod cli;
+mod data;
 mod devices;
 mod fixtures;
 mod init;
