@@ -482,11 +482,11 @@ fn the_manual_has_a_page_for_each_command() {
     folder.succeed(&["man", "--output", "share/man1"]);
     folder.succeed(&["man", "--output", "share/man1"]); // a newer version replaces the pages
     let help = folder.succeed(&["help"]).stdout;
-    let commands = help
-        .lines()
-        .filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
-    let commands: Vec<&str> = commands
-        .filter(|word| word.chars().all(char::is_alphanumeric))
+    let listed = help.split_once("Commands:\n").expect("a list").1.lines();
+    let commands: Vec<&str> = listed
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   ")) // not a wrapped line
+        .filter_map(|line| line.split_whitespace().next())
         .collect();
     assert!(
         commands.contains(&"train") && commands.contains(&"help"),
