@@ -1,15 +1,15 @@
 //! `tinderbox eval`: how well a trained model predicts a text.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ValueEnum;
 use serde_json::json;
 
 use super::open_model;
-use crate::data::{Corpus, Tokens};
+use crate::checkpoint::{self, Saved};
+use crate::data::{self, Corpus};
 use crate::device::DeviceSpec;
 use crate::train::evaluate;
 
@@ -25,8 +25,8 @@ pub(super) struct Args {
     /// Which part of the run's text
     #[arg(long, value_enum, default_value_t = Split::Val)]
     split: Split,
-    /// A text of your own instead, UTF-8 [default: the run's, see --split]
-    #[arg(long, value_name = "FILE", conflicts_with = "split")]
+    /// A text of your own instead: a file, a folder, or - for standard input [default: the run's, see --split]
+    #[arg(long, value_name = "PATH", conflicts_with = "split")]
     text: Option<PathBuf>,
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
@@ -48,20 +48,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = open_model(&args.run, args.device.as_ref())?;
     let config = &opened.config;
     let (name, tokens) = if let Some(path) = &args.text {
-        let cannot = || format!("cannot evaluate `{}`", path.display());
-        let text = fs::read(path).with_context(cannot)?;
-        let ids = opened.tokenizer.encode_bytes(&text).with_context(cannot)?;
-        if ids.len() < 2 {
-            bail!(
-                "{}: it has {} tokens, and at least 2 are needed to predict one",
-                cannot(),
-                ids.len()
-            );
-        }
-        ("text", Tokens::from_ids(&ids, text.len() as u64))
+        (
+            "text",
+            data::open_text(path, &config.data, &opened.tokenizer)?,
+        )
     } else {
         let tokenizer = opened.tokenizer.clone();
-        let corpus = Corpus::open_with(&config.data, tokenizer, config.model.context_length)?;
+        let state = Saved::read_state(&checkpoint::locate(&args.run)?.checkpoint)?;
+        let corpus = Corpus::open_with(
+            &config.data,
+            tokenizer,
+            config.model.context_length,
+            &state.text_sha256,
+        )?;
         match args.split {
             Split::Train => ("train", corpus.train),
             Split::Val => ("val", corpus.val),

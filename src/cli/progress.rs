@@ -184,6 +184,7 @@ impl Screen {
             grouped(started.val_tokens),
             started.vocab_size,
         ));
+        self.sources(started);
         if let Display::Bar(_) = self.display {
             let bar = ProgressBar::new(started.max_steps as u64);
             let style = ProgressStyle::with_template(BAR).expect("a valid template");
@@ -191,6 +192,32 @@ impl Screen {
             bar.tick(); // tells the estimate of the time left where it begins,
             bar.reset_eta(); // and to forget the speed at which it seemed to get there
             self.display = Display::Bar(bar);
+        }
+    }
+
+    /// What several texts are and how often each will be seen, and where a text is kept that would be
+    /// lost otherwise.
+    fn sources(&mut self, started: &Started) {
+        let drawn_tokens = (started.max_steps * started.tokens_per_step) as u64;
+        let is_several = started.sources.len() > 1;
+        for source in &started.sources {
+            if is_several {
+                self.line(&format!(
+                    "source `{}`: {} training and {} validation tokens; {:.1} % of what is drawn, {:.2} epochs",
+                    source.path.display(),
+                    grouped(source.train_tokens),
+                    grouped(source.val_tokens),
+                    100.0 * source.share,
+                    source.epochs(drawn_tokens),
+                ));
+            }
+            if let Some(kept) = &source.kept {
+                self.line(&format!(
+                    "standard input is kept as `{}`, without which this run cannot go on; delete it when that is no \
+                     longer wanted",
+                    kept.display()
+                ));
+            }
         }
     }
 

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use super::{
     DataConfig, GenerateConfig, MlpKind, ModelConfig, NormKind, OptimizerConfig, OptimizerKind,
-    PositionKind, ScheduleConfig, ScheduleKind, TokenizerConfig, TrainConfig,
+    PositionKind, ScheduleConfig, ScheduleKind, SourceConfig, TextFormat, TokenizerConfig,
+    TrainConfig,
 };
 
 impl TokenizerConfig {
     /// The `vocab_size` of a config with `kind = "bpe"` that does not give one.
-    pub(super) const DEFAULT_VOCAB_SIZE: usize = 2048;
+    pub(crate) const DEFAULT_VOCAB_SIZE: usize = 2048;
 }
 
 impl ModelConfig {
@@ -31,8 +32,23 @@ impl Default for DataConfig {
     fn default() -> Self {
         Self {
             path: PathBuf::new(),
+            format: TextFormat::default(),
+            text_field: "text".to_owned(),
             val_fraction: 0.1,
             cache_dir: None,
+            cache_limit_gib: 20.0,
+            sources: Vec::new(),
+        }
+    }
+}
+
+impl Default for SourceConfig {
+    fn default() -> Self {
+        Self {
+            path: PathBuf::new(),
+            weight: 1.0,
+            format: None,
+            text_field: None,
         }
     }
 }

@@ -11,7 +11,9 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::onto::{self, Base};
-use super::{Config, ModelConfig, TokenizerConfig, TokenizerKind, overrides, unknown_keys};
+use super::{
+    Config, ModelConfig, SourceConfig, TokenizerConfig, TokenizerKind, overrides, unknown_keys,
+};
 
 /// Why there is no config.
 #[derive(Debug, thiserror::Error)]
@@ -199,7 +201,9 @@ fn read(path: &Path) -> Result<String, ConfigError> {
 fn known_keys() -> Table {
     let mut config = Config::default();
     // What has no default would be left out.
+    config.data.path = PathBuf::from(".");
     config.data.cache_dir = Some(PathBuf::new());
+    config.data.sources = vec![SourceConfig::default()];
     config.tokenizer.vocab_size = Some(TokenizerConfig::DEFAULT_VOCAB_SIZE);
     config.tokenizer.path = Some(PathBuf::new());
     Table::try_from(config).expect("the defaults can be written as TOML")

@@ -14,7 +14,7 @@ mod overrides;
 mod rules;
 mod unknown_keys;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -45,14 +45,43 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
-    /// A text file, or a folder of them; relative to the working directory. Required.
+    /// A file of text, a folder of them, or `-` for standard input; relative to the working
+    /// directory. Required, unless there are `sources`.
+    #[serde(skip_serializing_if = "is_empty")]
     pub path: PathBuf,
-    /// The share of the text, at its end, that is kept for validation. In (0, 1); default 0.1.
+    /// How files are read. Default `auto`.
+    pub format: TextFormat,
+    /// The field that holds the text of a JSON Lines record. Default `text`.
+    pub text_field: String,
+    /// The share of each source, at its end, that is kept for validation. In (0, 1); default 0.1.
     pub val_fraction: f64,
     /// Where encoded token files are kept. Default: `tinderbox/tokens` in the user's cache
     /// directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_dir: Option<PathBuf>,
+    /// How much the token files may take, GiB; the ones that were not used for longest go first,
+    /// and none that is in use. Above 0; default 20.
+    pub cache_limit_gib: f64,
+    /// Several texts instead of `path`, each under `[[data.sources]]`. Default none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceConfig>,
+}
+
+/// `[[data.sources]]`: one of several texts to learn from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SourceConfig {
+    /// A file of text, or a folder of them; relative to the working directory. Required.
+    pub path: PathBuf,
+    /// How often training windows come from this text, relative to the other weights and whatever
+    /// its length. Above 0; default 1.
+    pub weight: f64,
+    /// How its files are read. Default `data.format`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<TextFormat>,
+    /// The field that holds the text of a JSON Lines record. Default `data.text_field`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text_field: Option<String>,
 }
 
 /// `[tokenizer]`: how text becomes tokens.
@@ -214,6 +243,19 @@ pub struct GenerateConfig {
     pub seed: u64,
 }
 
+/// How files become text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TextFormat {
+    /// By their names: `.jsonl` and `.ndjson` are JSON Lines, everything else is text.
+    #[default]
+    Auto,
+    /// Text, whatever their names.
+    Text,
+    /// JSON Lines, whatever their names: one object a line.
+    Jsonl,
+}
+
 /// What a token stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -289,6 +331,32 @@ pub enum ScheduleKind {
     /// Warm-up, stable, decay: stays, then falls on a straight line in the last `decay_fraction` of
     /// the run.
     Wsd,
+}
+
+impl DataConfig {
+    /// The texts to learn from, each with its own settings: the `sources`, or the one that `path`
+    /// names.
+    #[must_use]
+    pub fn all_sources(&self) -> Vec<SourceConfig> {
+        let filled = |source: SourceConfig| SourceConfig {
+            format: source.format.or(Some(self.format)),
+            text_field: source.text_field.or_else(|| Some(self.text_field.clone())),
+            ..source
+        };
+        let only = SourceConfig {
+            path: self.path.clone(),
+            ..SourceConfig::default()
+        };
+        match self.sources.is_empty() {
+            true => vec![filled(only)],
+            false => self.sources.iter().cloned().map(filled).collect(),
+        }
+    }
+}
+
+/// Whether a path was not given.
+fn is_empty(path: &Path) -> bool {
+    path.as_os_str().is_empty()
 }
 
 impl ModelConfig {

@@ -4,9 +4,11 @@
 //! decided. A problem names its keys with their sections and values, and no rule stops at the
 //! first.
 
+use std::path::Path;
+
 use super::{
     Config, ConfigError, DataConfig, GenerateConfig, ModelConfig, OptimizerConfig, PositionKind,
-    ScheduleConfig, TokenizerConfig, TokenizerKind, TrainConfig,
+    ScheduleConfig, SourceConfig, TokenizerConfig, TokenizerKind, TrainConfig,
 };
 
 /// The largest length, width or count of a model and of a batch. Far above what fits any machine,
@@ -65,17 +67,27 @@ impl DataConfig {
     fn problems(&self) -> Vec<String> {
         let Self {
             path,
+            format: _, // an enum: it cannot hold a wrong value
+            text_field,
             val_fraction,
             cache_dir,
+            cache_limit_gib,
+            sources,
         } = self;
         let mut problems = Vec::new();
-        if path.as_os_str().is_empty() {
-            problems.push(
+        match (path.as_os_str().is_empty(), sources.is_empty()) {
+            (true, true) => problems.push(
                 "data.path is missing or empty: name a text file or a folder of them, such as \
-                 path = \"data/stories.txt\" under [data]"
+                 path = \"data/stories.txt\" under [data], or several under [[data.sources]]"
                     .to_owned(),
-            );
+            ),
+            (false, false) => problems.push(format!(
+                "data.path = {path:?} must not be there beside [[data.sources]]: name it as one of \
+                 them, or leave them out"
+            )),
+            _ => {}
         }
+        text_field_is_named(&mut problems, "data.text_field", text_field);
         if !(*val_fraction > 0.0 && *val_fraction < 1.0) {
             problems.push(format!(
                 "data.val_fraction = {val_fraction} must be above 0 and below 1"
@@ -89,6 +101,48 @@ impl DataConfig {
                 "data.cache_dir = \"\" must name a folder; leave it out for the default one"
                     .to_owned(),
             );
+        }
+        finite_above_zero(&mut problems, "data.cache_limit_gib", *cache_limit_gib);
+        for (idx, source) in sources.iter().enumerate() {
+            problems.extend(source.problems(&format!("data.sources[{idx}]")));
+            if let Some(first) = sources[..idx].iter().position(|it| it.path == source.path)
+                && !source.path.as_os_str().is_empty()
+            {
+                problems.push(format!(
+                    "data.sources[{idx}].path = {:?} is data.sources[{first}] already: raise its \
+                     weight instead",
+                    source.path
+                ));
+            }
+        }
+        problems
+    }
+}
+
+impl SourceConfig {
+    /// `key` is how problems call it.
+    fn problems(&self, key: &str) -> Vec<String> {
+        let Self {
+            path,
+            weight,
+            format: _, // an enum: it cannot hold a wrong value
+            text_field,
+        } = self;
+        let mut problems = Vec::new();
+        if path.as_os_str().is_empty() {
+            problems.push(format!(
+                "{key}.path is missing or empty: name a text file or a folder of them"
+            ));
+        }
+        if path == Path::new("-") {
+            problems.push(format!(
+                "{key}.path = \"-\": standard input can only be the one text of data.path; save it \
+                 to a file first"
+            ));
+        }
+        finite_above_zero(&mut problems, &format!("{key}.weight"), *weight);
+        if let Some(text_field) = text_field {
+            text_field_is_named(&mut problems, &format!("{key}.text_field"), text_field);
         }
         problems
     }
@@ -366,6 +420,20 @@ fn at_least_one(problems: &mut Vec<String>, key: &str, value: usize) {
     }
 }
 
+fn text_field_is_named(problems: &mut Vec<String>, key: &str, value: &str) {
+    if value.is_empty() {
+        problems.push(format!(
+            "{key} = \"\" must name the field of a JSON Lines record that holds its text"
+        ));
+    }
+}
+
+fn finite_above_zero(problems: &mut Vec<String>, key: &str, value: f64) {
+    if !(value.is_finite() && value > 0.0) {
+        problems.push(format!("{key} = {value} must be a finite number above 0"));
+    }
+}
+
 fn finite_not_negative(problems: &mut Vec<String>, key: &str, value: f64) {
     if !(value.is_finite() && value >= 0.0) {
         problems.push(format!(
@@ -410,6 +478,9 @@ mod tests {
             "data.cache_dir=",
             "tokenizer.vocab_size=512",
             "tokenizer.path=a.json",
+            "data.cache_limit_gib=0",
+            "data.cache_limit_gib=nan",
+            "data.text_field=",
             "model.context_length=0",
             "model.d_model=0",
             "model.d_model=9000000000",
@@ -459,6 +530,53 @@ mod tests {
             assert_eq!(found.len(), 1, "{setting}: {found:?}");
             assert!(found[0].contains(key), "{setting}: {found:?}");
         }
+    }
+
+    #[test]
+    fn sources_stand_instead_of_a_path() {
+        let found = |sources: &str| problems(&["data.path=", &format!("data.sources={sources}")]);
+        let good = r#"[{path="a", weight=3}, {path="b", text_field="body", format="jsonl"}]"#;
+        assert_eq!(found(good), Vec::<String>::new());
+        let broken = [
+            (r#"[{weight=1}]"#, "data.sources[0].path is missing"),
+            (r#"[{path="-"}]"#, "data.sources[0].path = \"-\""),
+            (
+                r#"[{path="a"}, {path="a"}]"#,
+                "data.sources[1].path = \"a\" is data.sources[0]",
+            ),
+            (
+                r#"[{path="a", weight=0}]"#,
+                "data.sources[0].weight = 0 must",
+            ),
+            (
+                r#"[{path="a", weight=-1}]"#,
+                "data.sources[0].weight = -1 must",
+            ),
+            (
+                r#"[{path="a", weight=nan}]"#,
+                "data.sources[0].weight = NaN must",
+            ),
+            (
+                r#"[{path="a", weight=inf}]"#,
+                "data.sources[0].weight = inf must",
+            ),
+            (
+                r#"[{path="a", text_field=""}]"#,
+                "data.sources[0].text_field = \"\" must",
+            ),
+            (r#"[{path="a", wieght=1}]"#, "unknown field `wieght`"),
+        ];
+        for (sources, problem) in broken {
+            let found = found(sources);
+            assert_eq!(found.len(), 1, "{sources}: {found:?}");
+            assert!(found[0].contains(problem), "{sources}: {found:?}");
+        }
+        let both = problems(&[r#"data.sources=[{path="b"}]"#]);
+        assert_eq!(both.len(), 1, "{both:?}");
+        assert!(
+            both[0].contains("data.path = \"a.txt\" must not"),
+            "{both:?}"
+        );
     }
 
     #[test]

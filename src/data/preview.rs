@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use super::DataError;
+use super::reader::{Needs, Reader, Unit};
 use super::source::Source;
+use crate::config::DataConfig;
 
 /// The first part of what `[data] path` names.
 #[derive(Debug, Clone)]
@@ -16,41 +18,32 @@ pub struct Preview {
     pub bytes_on_disk: u64,
 }
 
-/// Why reading ended before the end of the text.
-enum Stop {
-    Enough,
-    Failed(DataError),
-}
-
-impl From<DataError> for Stop {
-    fn from(error: DataError) -> Self {
-        Self::Failed(error)
-    }
-}
-
 impl Preview {
-    /// Reads a text as training would, but no more than `max_bytes` of it, and as bytes: whether they
-    /// are UTF-8 is for the caller to see.
+    /// Reads a text as training would, but no more than `max_bytes` of it. With `utf8` it must be text,
+    /// otherwise any bytes will do.
     ///
     /// # Errors
-    /// If the text cannot be read or is empty.
-    pub fn read(path: &Path, max_bytes: usize) -> Result<Self, DataError> {
-        let source = Source::find(path)?;
-        let mut bytes = Vec::new();
-        let read = source.try_for_each_chunk(false, |chunk| {
-            let n_missing = max_bytes - bytes.len();
-            bytes.extend_from_slice(&chunk[..chunk.len().min(n_missing)]);
-            if chunk.len() > n_missing {
-                Err(Stop::Enough)
-            } else {
-                Ok(())
-            }
-        });
-        let is_whole = match read {
-            Ok(()) => true,
-            Err(Stop::Enough) => false,
-            Err(Stop::Failed(error)) => return Err(error),
+    /// If the text cannot be read, is empty, or with `utf8` is not UTF-8.
+    pub fn read(path: &Path, max_bytes: usize, utf8: bool) -> Result<Self, DataError> {
+        let config = DataConfig {
+            path: path.to_owned(),
+            ..DataConfig::default()
         };
+        let source = Source::find(&config.all_sources()[0])?;
+        let needs = Needs {
+            utf8,
+            documents: false,
+            unit: Unit::Byte,
+        };
+        let mut reader = Reader::new(&source, needs);
+        let mut bytes = Vec::new();
+        while bytes.len() <= max_bytes
+            && let Some(chunk) = reader.next()?
+        {
+            bytes.extend_from_slice(&chunk.text);
+        }
+        let is_whole = bytes.len() <= max_bytes;
+        bytes.truncate(max_bytes);
         if bytes.is_empty() {
             return Err(DataError::Empty {
                 path: path.to_owned(),
@@ -81,7 +74,7 @@ mod tests {
             (6, "one\ntw", false),
             (3, "one", false),
         ] {
-            let preview = Preview::read(folder.path(), max_bytes).unwrap();
+            let preview = Preview::read(folder.path(), max_bytes, true).unwrap();
             assert_eq!(preview.bytes, expected.as_bytes());
             assert_eq!(preview.is_whole, is_whole);
             assert_eq!(preview.bytes_on_disk, 6);
@@ -92,7 +85,7 @@ mod tests {
     fn there_is_no_preview_of_nothing() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.txt"), "").unwrap();
-        let read = |name: &str| Preview::read(&folder.path().join(name), 10);
+        let read = |name: &str| Preview::read(&folder.path().join(name), 10, true);
         assert!(matches!(read("a.txt"), Err(DataError::Empty { .. })));
         assert!(matches!(read("b.txt"), Err(DataError::Read { .. })));
     }

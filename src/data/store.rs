@@ -1,12 +1,14 @@
 //! Token files: the ids of a whole corpus behind a header that says what they are of.
 //!
 //! A file is named by its key and never changed: it is written under another name and renamed when
-//! it is complete, so that starts at the same time do not disturb each other.
+//! it is complete, so that starts at the same time do not disturb each other. Whoever uses one holds
+//! a shared lock on it, and whoever writes one an exclusive lock, by which [`super::cache`] knows
+//! what it may not remove.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use super::tokens::{Tokens, Width};
 
@@ -20,7 +22,7 @@ const HEADER_BYTES: usize = 8 + 32 + 5 * 8;
 pub(super) type Key = [u8; 32];
 
 /// How long both splits are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
     /// Tokens of both splits.
     pub n_tokens: u64,
@@ -32,14 +34,7 @@ pub(super) struct Extent {
     pub train_bytes: u64,
 }
 
-/// Where the token file of this key is.
-pub(super) fn path_of(folder: &Path, key: &Key) -> PathBuf {
-    let (half, _) = key.split_at(16);
-    let number = u128::from_be_bytes(half.try_into().expect("16 bytes"));
-    folder.join(format!("{number:032x}.tokens"))
-}
-
-/// The training and the validation split of a token file. None if there is no such file, or it is
+/// The training and the validation half of a token file. None if there is no such file, or it is
 /// not whole, or of something else: then it is to be written anew.
 pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Tokens)> {
     let mut file = File::open(path).ok()?;
@@ -63,7 +58,10 @@ pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Toke
     if !is_whole {
         return None;
     }
-    let tokens = Tokens::map(&file, HEADER_BYTES, width, extent.bytes).ok()?;
+    // Both only help others to tidy up: a file system without locks or times can do without.
+    let _ = file.try_lock_shared();
+    let _ = file.set_modified(SystemTime::now());
+    let tokens = Tokens::map(file, HEADER_BYTES, width, extent.bytes).ok()?;
     Some(tokens.split_at(usize::try_from(extent.n_train).ok()?, extent.train_bytes))
 }
 
@@ -74,46 +72,31 @@ pub(super) struct Writer {
     temporary: PathBuf,
     path: PathBuf,
     width: Width,
-    /// The bytes of the ids at hand, kept for its memory.
-    encoded: Vec<u8>,
 }
 
 impl Writer {
-    /// Begins the file that will be at `path`.
-    pub(super) fn create(path: &Path, width: Width) -> io::Result<Self> {
-        static N_CREATED: AtomicU64 = AtomicU64::new(0);
-        let unique = format!(
-            "{}-{}.tmp",
-            std::process::id(),
-            N_CREATED.fetch_add(1, Ordering::Relaxed)
-        );
-        let temporary = path.with_extension(unique);
+    /// Begins the file that will be at `path`, under the name `temporary`.
+    pub(super) fn create(temporary: PathBuf, path: &Path, width: Width) -> io::Result<Self> {
         let file = File::create(&temporary)?;
+        let _ = file.try_lock(); // as where a file is opened
         let mut writer = Self {
             file,
             temporary,
             path: path.to_owned(),
             width,
-            encoded: Vec::new(),
         };
         writer.file.write_all(&[0; HEADER_BYTES])?; // not a token file before it is complete
         Ok(writer)
     }
 
-    /// Adds ids, all of which fit into the width.
-    pub(super) fn write(&mut self, ids: &[u32]) -> io::Result<()> {
-        self.encoded.clear();
-        match self.width {
-            Width::Two => self.encoded.extend(ids.iter().flat_map(|&id| {
-                u16::try_from(id)
-                    .expect("the vocabulary has at most 65,536 ids")
-                    .to_le_bytes()
-            })),
-            Width::Four => self
-                .encoded
-                .extend(ids.iter().flat_map(|id| id.to_le_bytes())),
-        }
-        self.file.write_all(&self.encoded)
+    /// Where the file will be.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds ids as [`Width::encode`] makes them.
+    pub(super) fn write(&mut self, encoded: &[u8]) -> io::Result<()> {
+        self.file.write_all(encoded)
     }
 
     /// Completes the file and gives it its name.
@@ -162,10 +145,10 @@ mod tests {
     };
 
     fn written(folder: &Path, width: Width) -> PathBuf {
-        let path = path_of(folder, &KEY);
-        let mut writer = Writer::create(&path, width).unwrap();
-        writer.write(&[1, 2]).unwrap();
-        writer.write(&[3, 4]).unwrap();
+        let path = folder.join("a.tokens");
+        let mut writer = Writer::create(folder.join("a.tmp"), &path, width).unwrap();
+        writer.write(&width.encode(&[1, 2])).unwrap();
+        writer.write(&width.encode(&[3, 4])).unwrap();
         writer.finish(&KEY, EXTENT).unwrap();
         path
     }
@@ -209,9 +192,9 @@ mod tests {
     #[test]
     fn a_writer_that_gives_up_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let path = path_of(folder.path(), &KEY);
-        let mut writer = Writer::create(&path, Width::Two).unwrap();
-        writer.write(&[1]).unwrap();
+        let [path, temporary] = ["a.tokens", "a.tmp"].map(|name| folder.path().join(name));
+        let mut writer = Writer::create(temporary, &path, Width::Two).unwrap();
+        writer.write(&Width::Two.encode(&[1])).unwrap();
         drop(writer);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }

@@ -1,19 +1,16 @@
 //! The text and the vocabulary of a run, as far as they can be known.
 
-use std::io::ErrorKind;
+use std::path::Path;
 
 use serde::Serialize;
 
 use super::PlanError;
 use crate::config::Config;
-use crate::data::{DataError, Survey, survey};
+use crate::data::{ASSUMED_BYTES_PER_TOKEN, DataError, Extent};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// How many different characters a text is taken to have that cannot be read: ASCII's.
 const ASSUMED_CHARACTERS: usize = 128;
-
-/// How many bytes of text a token of several is taken to stand for, before the text is encoded.
-const BYTES_PER_TOKEN: u64 = 4;
 
 /// What a token may be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -47,24 +44,32 @@ pub(super) fn find(config: &Config) -> Result<Found, PlanError> {
     let (mut notes, mut warnings) = (Vec::new(), Vec::new());
     let path = config.data.path.display();
     let kind = config.tokenizer.kind;
-    let surveyed = match survey(&config.data, kind) {
-        Ok(surveyed) => Some(surveyed),
-        Err(DataError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
-            notes.push(format!(
-                "the text `{path}` is not there (scripts/fetch_data.sh downloads tiny Shakespeare), so the \
-                 number of epochs and the last evaluation are left out"
-            ));
-            None
-        }
-        Err(error) => return Err(error.into()),
+    let context_length = config.model.context_length;
+    let mut too_short = |error: DataError| warnings.push(error.to_string());
+    let mut left_out = |why: String| {
+        notes.push(format!(
+            "{why}, so the number of epochs and the last evaluation are left out"
+        ));
+        None
     };
-    let vocabulary = match (kind, surveyed) {
+    let extent = if config.data.path == Path::new("-") {
+        left_out("standard input is not read".to_owned())
+    } else {
+        match Extent::read(&config.data, kind, context_length, &mut too_short) {
+            Ok(extent) => Some(extent),
+            Err(error) if error.is_not_found() => left_out(format!(
+                "the text `{path}` is not there (scripts/fetch_data.sh downloads tiny Shakespeare)"
+            )),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let vocabulary = match (kind, &extent) {
         (TokenizerKind::Byte, _) => Vocabulary {
             size: 256,
             source: "bytes".to_owned(),
         },
-        (TokenizerKind::Char, Some(surveyed)) => Vocabulary {
-            size: surveyed.n_characters,
+        (TokenizerKind::Char, Some(extent)) => Vocabulary {
+            size: extent.n_characters,
             source: format!("the characters of `{path}`"),
         },
         (TokenizerKind::Char, None) => {
@@ -95,30 +100,17 @@ pub(super) fn find(config: &Config) -> Result<Found, PlanError> {
         }
     };
     let is_estimate = matches!(kind, TokenizerKind::Bpe | TokenizerKind::File);
-    if is_estimate && surveyed.is_some() {
+    if is_estimate && extent.is_some() {
         notes.push(format!(
-            "a token was taken to stand for {BYTES_PER_TOKEN} bytes of text: how many it does, encoding tells"
+            "a token was taken to stand for {ASSUMED_BYTES_PER_TOKEN} bytes of text: how many it does, encoding \
+             tells"
         ));
     }
-    let text = surveyed.map(
-        |Survey {
-             bytes, n_tokens, ..
-         }| {
-            let n_tokens = match is_estimate {
-                true => bytes.div_ceil(BYTES_PER_TOKEN),
-                false => n_tokens,
-            };
-            let context_length = config.model.context_length;
-            let train_tokens = Survey::training_tokens(n_tokens, &config.data, context_length)
-                .inspect_err(|error| warnings.push(error.to_string()))
-                .unwrap_or(n_tokens);
-            Text {
-                bytes,
-                train_tokens,
-                val_tokens: n_tokens - train_tokens,
-            }
-        },
-    );
+    let text = extent.map(|extent| Text {
+        bytes: extent.bytes,
+        train_tokens: extent.train_tokens,
+        val_tokens: extent.val_tokens,
+    });
     Ok(Found {
         vocabulary,
         text,

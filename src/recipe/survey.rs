@@ -57,8 +57,9 @@ impl Survey {
     /// # Errors
     /// If it cannot be read, is no text, or has nothing to learn from.
     pub fn read(path: &Path, kind: Option<TokenizerKind>) -> Result<Self, RecipeError> {
-        let preview = Preview::read(path, SAMPLE_BYTES)?;
-        Self::of(preview, path, kind == Some(TokenizerKind::Byte))
+        let as_bytes = kind == Some(TokenizerKind::Byte);
+        let preview = Preview::read(path, SAMPLE_BYTES, !as_bytes)?;
+        Self::of(preview, path, as_bytes)
     }
 
     fn of(preview: Preview, path: &Path, as_bytes: bool) -> Result<Self, RecipeError> {

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use burn::train::renderer::MetricsRenderer;
 use serde::Serialize;
 
+use crate::data::SourceSummary;
+
 /// Watches a run. Called in the run's own thread: what takes long here holds it up.
 pub trait Observer: Send {
     /// Something happened.
@@ -74,6 +76,8 @@ pub struct Started {
     pub val_tokens: usize,
     /// Bytes of text that these stand for.
     pub val_bytes: u64,
+    /// The texts that these are of, one by one.
+    pub sources: Vec<SourceSummary>,
     /// Different tokens.
     pub vocab_size: usize,
     /// Updates made before.

@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use super::logs::Logs;
 use super::{Job, Start, TrainError, Trainer};
 use crate::checkpoint::{self, Located, RunDir, Saved, TrainState};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, DataConfig};
 use crate::data::{Corpus, DataError};
 use crate::model::Gpt;
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -156,7 +156,12 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
     }
     let tokenizer = run.tokenizer()?;
     refuse(other_tokenizer(&config, &tokenizer))?;
-    let corpus = Corpus::open_with(&config.data, tokenizer, config.model.context_length)?;
+    let corpus = Corpus::open_with(
+        &config.data,
+        tokenizer,
+        config.model.context_length,
+        &state.text_sha256,
+    )?;
     if corpus.text_sha256 != state.text_sha256 {
         let path = config.data.path.display();
         refuse(vec![format!("the text `{path}` is another than it was")])?;
@@ -220,6 +225,7 @@ fn check_sample_prompt(config: &Config, corpus: &Corpus) -> Result<(), TrainErro
 
 /// What a checkpoint was made with and cannot change when its run goes on, or it would be no continuation.
 fn differences(old: &Config, new: &Config) -> Vec<String> {
+    let weights = different_weights(&old.data, &new.data);
     let table = |config: &Config| toml::Table::try_from(config).expect("plain data");
     let (old, new) = (table(old), table(new));
     let whole_sections = ["tokenizer", "model"].into_iter().flat_map(|section| {
@@ -250,7 +256,21 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
                 new[section][key]
             )
         })
+        .chain(weights)
         .collect()
+}
+
+/// The weights of the sources, if they are not what they were: they decide which batches are drawn. Paths
+/// may change, as long as the text does not.
+fn different_weights(old: &DataConfig, new: &DataConfig) -> Option<String> {
+    let weights = |data: &DataConfig| -> Vec<f64> {
+        let sources = data.all_sources();
+        sources.iter().map(|source| source.weight).collect()
+    };
+    let (old, new) = (weights(old), weights(new));
+    let is_one = old.len() == 1 && new.len() == 1; // whose weight says nothing
+    (old != new && !is_one)
+        .then(|| format!("the weights of data.sources were {old:?} and are now {new:?}"))
 }
 
 /// The run's own copy of a tokenizer's file is what it goes on with: the file may be elsewhere by now, or gone,

@@ -15,7 +15,7 @@ use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
 use crate::checkpoint::{Best, RunDir, Saved, TrainState};
 use crate::config::{Config, GenerateConfig};
-use crate::data::{Corpus, Tokens};
+use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
 use crate::model::Gpt;
@@ -120,6 +120,7 @@ impl Session {
             train_tokens: self.corpus.train.len(),
             val_tokens: self.corpus.val.len(),
             val_bytes: self.corpus.val.bytes(),
+            sources: self.corpus.sources.clone(),
             vocab_size: self.corpus.tokenizer.vocab_size(),
             step: self.state.step,
             max_steps: self.config.train.max_steps,
@@ -325,7 +326,7 @@ impl Session {
     }
 
     /// An estimated loss, which is a number or an error.
-    fn estimate(&self, model: &Gpt, split: &Tokens, n_batches: usize) -> Result<f64, TrainError> {
+    fn estimate(&self, model: &Gpt, split: &Split, n_batches: usize) -> Result<f64, TrainError> {
         let batch_size = self.config.train.batch_size;
         let loss = evaluate::estimate(model, split, batch_size, n_batches);
         self.checked(loss)

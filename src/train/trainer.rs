@@ -8,7 +8,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use super::TrainError;
 use crate::checkpoint::{Saved, TrainState};
 use crate::config::Config;
-use crate::data::{self, Batch, Tokens};
+use crate::data::{self, Batch, Split};
 use crate::kernels::DropoutKey;
 use crate::model::{Gpt, parameters};
 use crate::optimizer::{Gradients, Optimizer, learning_rate};
@@ -19,7 +19,7 @@ pub struct Trainer {
     model: Option<Gpt>,
     optimizer: Optimizer,
     config: Config,
-    tokens: Tokens,
+    text: Split,
     step: usize,
 }
 
@@ -35,14 +35,14 @@ pub struct StepResult {
 impl Trainer {
     /// A trainer before its first step. The model's device has gradients turned on.
     #[must_use]
-    pub fn new(model: Gpt, config: &Config, tokens: Tokens) -> Self {
+    pub fn new(model: Gpt, config: &Config, text: impl Into<Split>) -> Self {
         let hidden = parameters::hidden_matrices(&model);
         let optimizer = Optimizer::new(&config.optimizer, hidden);
         Self {
             model: Some(model),
             optimizer,
             config: config.clone(),
-            tokens,
+            text: text.into(),
             step: 0,
         }
     }
@@ -79,7 +79,7 @@ impl Trainer {
             let rows = micro_step * train.batch_size..(micro_step + 1) * train.batch_size;
             let context_length = self.config.model.context_length;
             let batch = data::batch::sample(
-                &self.tokens,
+                &self.text,
                 rows,
                 context_length,
                 train.seed,

@@ -239,6 +239,30 @@ fn a_folder_of_code_becomes_a_model() {
 }
 
 #[test]
+fn records_of_json_become_a_model() {
+    let folder = Folder::new();
+    let record = |line: &str| serde_json::json!({ "text": line, "id": 7 }).to_string() + "\n";
+    folder.write(
+        "my.jsonl",
+        english().lines().map(record).collect::<String>(),
+    );
+    let said = folder.succeed(&[
+        "init",
+        "--from-text",
+        "my.jsonl",
+        "--minutes",
+        "0.02",
+        "--device",
+        "cpu",
+    ]);
+    let n = english().trim_end().chars().count();
+    let facts = format!("{},{:03} characters", n / 1000, n % 1000);
+    assert!(said.stdout.contains(&facts), "{facts} in\n{}", said.stdout);
+    folder.write("my.toml", &said.stdout);
+    folder.succeed(&["train", "my.toml", "--set", "train.max_steps=2"]);
+}
+
+#[test]
 fn chinese_text_becomes_a_model() {
     from_text_to_model("wen.txt", &chinese(), TokenizerKind::Bpe);
 }
@@ -361,10 +385,11 @@ fn texts_that_cannot_be_learned_from_are_explained() {
     );
     folder.write("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR");
     folder.write("utf16.txt", b"\xff\xfeA\0 \0t\0e\0x\0t\0");
-    insta::assert_snapshot!(folder.refuse("nope.txt", &[]), @r#"
-    error: cannot read the text `nope.txt`: No such file or directory (os error 2)
-      hint: check data.path, which starts at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
-    "#);
+    let missing = folder.refuse("nope.txt", &[]);
+    assert!(
+        missing.starts_with("error: there is no file or folder `nope.txt`\n  hint: "),
+        "{missing}"
+    );
     insta::assert_snapshot!(folder.refuse("empty.txt", &[]), @"error: the text `empty.txt` is empty");
     insta::assert_snapshot!(folder.refuse("tiny.txt", &[]), @r#"
     error: the text `tiny.txt` has only 10 characters
@@ -376,15 +401,15 @@ fn texts_that_cannot_be_learned_from_are_explained() {
     "#);
     insta::assert_snapshot!(folder.refuse("latin1.txt", &[]), @r#"
     error: `latin1.txt` is not UTF-8 at byte 7
-      hint: convert it, such as with `iconv -f ISO-8859-1 -t UTF-8`; --tokenizer byte learns any file as it is, byte by byte; in a folder every file counts, save those whose name begins with a dot
+      hint: save it as UTF-8, or use kind = "byte" under [tokenizer], which takes any file
     "#);
     insta::assert_snapshot!(folder.refuse("picture.png", &[]), @r#"
-    error: `picture.png` looks like a binary file: byte 8 is 0, which no text has
-      hint: --tokenizer byte learns any file as it is, byte by byte; in a folder every file counts, save those whose name begins with a dot
+    error: `picture.png` is not text, but a picture
+      hint: name a file of text
     "#);
     insta::assert_snapshot!(folder.refuse("utf16.txt", &[]), @r#"
-    error: `utf16.txt` looks like a binary file: it begins as UTF-16 does, which `iconv -f UTF-16 -t UTF-8` turns into UTF-8
-      hint: --tokenizer byte learns any file as it is, byte by byte; in a folder every file counts, save those whose name begins with a dot
+    error: `utf16.txt` is not text, but UTF-16
+      hint: save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`
     "#);
     insta::assert_snapshot!(folder.refuse("tiny.txt", &["--minutes", "0"]), @"error: --minutes 0 must be a number above 0 and at most 527040");
     assert!(

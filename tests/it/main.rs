@@ -14,6 +14,7 @@ mod cli;
 mod combinations;
 #[cfg(unix)]
 mod dashboard;
+mod data;
 mod devices;
 mod fixtures;
 mod further;
