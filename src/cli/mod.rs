@@ -11,6 +11,7 @@ mod devices;
 mod eval;
 mod generate;
 mod progress;
+mod tokenizer;
 mod train;
 
 use std::fmt::Display;
@@ -48,6 +49,8 @@ enum Command {
     Generate(generate::Args),
     /// Measure a trained model's loss on a text
     Eval(eval::Args),
+    /// See how a tokenizer takes text apart
+    Tokenizer(tokenizer::Args),
     /// List what this binary can compute on, here
     Devices(devices::Args),
 }
@@ -59,6 +62,7 @@ pub fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Generate(args) => generate::run(&args).map(|()| DONE),
         Command::Eval(args) => eval::run(&args).map(|()| DONE),
+        Command::Tokenizer(args) => tokenizer::run(&args).map(|()| DONE),
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
     };
     ExitCode::from(result.unwrap_or_else(|error| {
