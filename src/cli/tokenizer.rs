@@ -220,7 +220,9 @@ fn info(args: &Info) -> anyhow::Result<()> {
 /// The tokenizer of a run, of a folder with a tokenizer.json, or of that file itself.
 fn open(path: &Path) -> anyhow::Result<Tokenizer> {
     let within = path.join("tokenizer.json");
-    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let is_json = path
+        .extension()
+        .is_some_and(|extension| extension == "json");
     let is_in_run = RunDir::open(path.parent().unwrap_or(path)).is_ok(); // as `best` and `last` are
     if is_json || (path.is_file() && !is_in_run) {
         Ok(Tokenizer::from_file(path)?)

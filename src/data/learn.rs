@@ -47,7 +47,9 @@ pub(super) fn bpe(
     key.update(RULES);
     key.update((vocab_size as u64).to_le_bytes());
     key.update(val_fraction.to_le_bytes());
-    texts.iter().for_each(|text| key.update(text.survey.hash));
+    for text in texts {
+        key.update(text.survey.hash);
+    }
     let path = cache.path(&key.finalize().into(), "tokenizer.json");
     if let Ok(tokenizer) = Tokenizer::load(&path) {
         touch(&path);

@@ -132,7 +132,9 @@ pub(super) fn text_sha256(texts: &[Text]) -> String {
         [text] => hexadecimal(&text.survey.hash),
         texts => {
             let mut hash = Sha256::new();
-            texts.iter().for_each(|text| hash.update(text.survey.hash));
+            for text in texts {
+                hash.update(text.survey.hash);
+            }
             hexadecimal(&hash.finalize())
         }
     }
