@@ -82,8 +82,9 @@ impl DataConfig {
                     .to_owned(),
             ),
             (false, false) => problems.push(format!(
-                "data.path = {path:?} must not be there beside [[data.sources]]: name it as one of \
-                 them, or leave them out"
+                "data.path = \"{}\" must not be there beside [[data.sources]]: name it as one of \
+                 them, or leave them out",
+                path.display()
             )),
             _ => {}
         }
@@ -109,9 +110,9 @@ impl DataConfig {
                 && !source.path.as_os_str().is_empty()
             {
                 problems.push(format!(
-                    "data.sources[{idx}].path = {:?} is data.sources[{first}] already: raise its \
+                    "data.sources[{idx}].path = \"{}\" is data.sources[{first}] already: raise its \
                      weight instead",
-                    source.path
+                    source.path.display()
                 ));
             }
         }
@@ -538,7 +539,7 @@ mod tests {
         let good = r#"[{path="a", weight=3}, {path="b", text_field="body", format="jsonl"}]"#;
         assert_eq!(found(good), Vec::<String>::new());
         let broken = [
-            (r#"[{weight=1}]"#, "data.sources[0].path is missing"),
+            ("[{weight=1}]", "data.sources[0].path is missing"),
             (r#"[{path="-"}]"#, "data.sources[0].path = \"-\""),
             (
                 r#"[{path="a"}, {path="a"}]"#,

@@ -157,8 +157,10 @@ fn kind_of(name: &str) -> Option<Kind> {
     }
     match rest {
         ".tokens" | ".tokenizer.json" => Some(Kind::Cached),
-        _ if rest.starts_with('.') && rest.ends_with(".tmp") => Some(Kind::OnItsWay),
-        _ => None,
+        _ => {
+            let is_on_its_way = rest.starts_with('.') && rest.strip_suffix(".tmp").is_some();
+            is_on_its_way.then_some(Kind::OnItsWay)
+        }
     }
 }
 

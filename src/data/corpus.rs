@@ -52,7 +52,7 @@ impl Corpus {
         context_length: usize,
     ) -> Result<Self, DataError> {
         let cache = Cache::open(data)?;
-        let all = |needs| text::all(data, needs, &cache, StandardInput::Read);
+        let all = |needs| text::all(data, needs, &cache, StandardInput::Keep);
         let (texts, tokenizer) = match tokenizer.kind {
             TokenizerKind::Byte => {
                 let tokenizer = Tokenizer::byte();
@@ -94,9 +94,6 @@ impl Corpus {
         let cache = Cache::open(data)?;
         let standard_input = StandardInput::Kept(text_sha256);
         let texts = text::all(data, Needs::of(&tokenizer), &cache, standard_input)?;
-        for text in &texts {
-            check_characters(text, &tokenizer)?;
-        }
         Self::build(data, &cache, &texts, tokenizer, context_length)
     }
 
@@ -109,6 +106,7 @@ impl Corpus {
     ) -> Result<Self, DataError> {
         let (mut train, mut val) = (Vec::new(), Vec::new());
         for text in texts {
+            check_characters(text, &tokenizer)?;
             check_length_early(text, &tokenizer, data, context_length)?;
             let halves = tokens_of(text, &tokenizer, data.val_fraction, cache)?;
             check_length(text, &halves, data, context_length)?;
@@ -153,7 +151,7 @@ pub fn open_text(
         ..data.clone()
     };
     let cache = Cache::open(&data)?;
-    let mut texts = text::all(&data, Needs::of(tokenizer), &cache, StandardInput::Read)?;
+    let mut texts = text::all(&data, Needs::of(tokenizer), &cache, StandardInput::Once)?;
     let text = &mut texts[0];
     check_characters(text, tokenizer)?;
     text.place = Place::beginning();
@@ -645,7 +643,7 @@ mod tests {
         let fixture = Fixture::new("hello, hello, hello");
         let cache = Cache::open(&fixture.data).unwrap();
         let needs = Needs::of(&Tokenizer::byte());
-        let texts = text::all(&fixture.data, needs, &cache, StandardInput::Read).unwrap();
+        let texts = text::all(&fixture.data, needs, &cache, StandardInput::Keep).unwrap();
         fs::write(&fixture.data.path, "hello, hello, hellO").unwrap();
         let built = Corpus::build(&fixture.data, &cache, &texts, Tokenizer::byte(), 4);
         assert!(matches!(built, Err(DataError::Changed { .. })));

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::DataError;
 use super::cache::{Cache, cache_error};
 use super::divide::{Divided, Half};
-use super::reader::{Needs, Reader};
+use super::reader::{Chunk, Needs, Reader, as_utf8};
 use super::text::Text;
 use crate::tokenizer::Tokenizer;
 
@@ -17,6 +17,10 @@ const END_OF_TEXT: &str = "<|endoftext|>";
 
 /// Says by which rules merges were learned: what is kept of others is not used.
 const RULES: &[u8] = concat!("byte-level bpe 1, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
+
+/// Merges are learned from so many bytes of text at most, which are plenty: a larger text is learned
+/// from in chunks spread evenly over it. Memory grows with the distinct words, and so has a bound.
+const MOST_BYTES: u64 = 1 << 28;
 
 /// A tokenizer of all characters of the texts, of validation, too: a character that it did not know
 /// could not be validated.
@@ -28,8 +32,8 @@ pub(super) fn characters(texts: &[Text]) -> Result<Tokenizer, DataError> {
     Tokenizer::char_from_alphabet(alphabets.flat_map(str::chars)).map_err(DataError::Alphabet)
 }
 
-/// A byte-level BPE tokenizer, whose merges are learned from the training splits of the texts, byte
-/// by byte the same, whatever their weights. It is kept for the next run of the same texts.
+/// A byte-level BPE tokenizer, whose merges are learned from the training splits of the texts,
+/// whatever their weights. It is kept for the next run of the same texts.
 ///
 /// # Errors
 /// If a text cannot be read.
@@ -43,13 +47,17 @@ pub(super) fn bpe(
     key.update(RULES);
     key.update((vocab_size as u64).to_le_bytes());
     key.update(val_fraction.to_le_bytes());
-    texts.iter().for_each(|text| key.update(text.survey.hash));
+    for text in texts {
+        key.update(text.survey.hash);
+    }
     let path = cache.path(&key.finalize().into(), "tokenizer.json");
     if let Ok(tokenizer) = Tokenizer::load(&path) {
         touch(&path);
         return Ok(tokenizer);
     }
-    let pieces = texts.iter().flat_map(TrainingText::of);
+    let n_bytes: u64 = texts.iter().map(|text| text.survey.bytes).sum();
+    let stride = n_bytes.div_ceil(MOST_BYTES);
+    let pieces = texts.iter().flat_map(|text| TrainingText::of(text, stride));
     let tokenizer = Tokenizer::train_bpe(vocab_size, pieces)?;
     let temporary = cache.temporary_path();
     let written = fs::write(&temporary, tokenizer.to_json());
@@ -68,13 +76,22 @@ fn touch(path: &Path) {
     let _ = file.and_then(|file| file.set_modified(std::time::SystemTime::now()));
 }
 
-/// The training split of a text in pieces, with the end-of-text token written out between documents.
-struct TrainingText<'a>(Divided<'a>);
+/// Every `stride`th chunk of the training split of a text, with the end-of-text token written out
+/// between documents, and where something is left out.
+struct TrainingText<'a> {
+    divided: Divided<'a>,
+    stride: u64,
+    n_read: u64,
+}
 
 impl<'a> TrainingText<'a> {
-    fn of(text: &'a Text) -> Self {
+    fn of(text: &'a Text, stride: u64) -> Self {
         let reader = Reader::new(&text.source, Needs::of_new_bpe());
-        Self(Divided::new(reader, text.place))
+        Self {
+            divided: Divided::new(reader, text.place),
+            stride,
+            n_read: 0,
+        }
     }
 }
 
@@ -82,18 +99,51 @@ impl Iterator for TrainingText<'_> {
     type Item = Result<String, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let chunk = match self.0.next() {
-            Ok(Some((Half::Train, chunk))) => chunk,
-            Ok(_) => return None,
-            Err(error) => return Some(Err(error)),
-        };
-        let mut text = String::with_capacity(chunk.text.len());
-        for (piece, is_end) in chunk.pieces() {
-            text.push_str(super::reader::as_utf8(piece));
-            if is_end {
-                text.push_str(END_OF_TEXT);
+        loop {
+            let chunk = match self.divided.next() {
+                Ok(Some((Half::Train, chunk))) => chunk,
+                Ok(_) => return None,
+                Err(error) => return Some(Err(error)),
+            };
+            self.n_read += 1;
+            if (self.n_read - 1).is_multiple_of(self.stride) {
+                return Some(Ok(written_out(&chunk, self.stride > 1)));
             }
         }
-        Some(Ok(text))
+    }
+}
+
+/// The text of a chunk with its ends of documents, and one more if what follows it is left out.
+fn written_out(chunk: &Chunk, has_gap: bool) -> String {
+    let mut text = String::with_capacity(chunk.text.len());
+    for (piece, is_end) in chunk.pieces() {
+        text.push_str(as_utf8(piece));
+        if is_end {
+            text.push_str(END_OF_TEXT);
+        }
+    }
+    if has_gap {
+        text.push_str(END_OF_TEXT);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_text_is_written_as_the_tokenizer_reads_it() {
+        let text = Ok::<_, std::convert::Infallible>("some text, some text".to_owned());
+        let Ok(tokenizer) = Tokenizer::train_bpe(260, [text]);
+        let end = tokenizer.end_of_text().unwrap();
+        assert_eq!(tokenizer.encode(END_OF_TEXT).unwrap(), [end]);
+        let chunk = Chunk {
+            text: b"abc".to_vec(),
+            ends: vec![1, 3],
+        };
+        let twice = |text: &str| text.replace('|', END_OF_TEXT);
+        assert_eq!(written_out(&chunk, false), twice("a|bc|"));
+        assert_eq!(written_out(&chunk, true), twice("a|bc||"));
     }
 }

@@ -81,7 +81,7 @@ fn what_is_wrong(line: &[u8], field: &str) -> RecordError {
         }
         Err(error) => {
             return RecordError::NotJson {
-                reason: error.to_string().replace(" at line 1", ""),
+                reason: without_line(&error),
             };
         }
     };
@@ -95,6 +95,16 @@ fn what_is_wrong(line: &[u8], field: &str) -> RecordError {
             field,
             found: object.keys().cloned().collect(),
         },
+    }
+}
+
+/// What the parser says, with the column but not the line, which it counts within this one.
+fn without_line(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let (reason, _) = message.split_once(" at line ").unwrap_or((&message, ""));
+    match error.line() {
+        1 => format!("{reason} at column {}", error.column()),
+        _ => reason.to_owned(), // it ends with the line
     }
 }
 
@@ -157,7 +167,8 @@ mod tests {
             (r#"{"text": ["a"]}"#, r#"has a list in its field "text""#),
             (r#"["a"]"#, "is a list, not an object"),
             (r#""a""#, "is a text, not an object"),
-            ("once upon", "is not JSON: expected value"),
+            ("once upon", "is not JSON: expected value at column 1\n"),
+            ("{\n", "is not JSON: EOF while parsing an object\n"),
             (r#"{"text": "a"#, "is not JSON: EOF while parsing a string"),
             (
                 r#"{"text": "a"} {"text": "b"}"#,

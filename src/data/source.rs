@@ -106,15 +106,16 @@ pub(super) fn check_apart(sources: &[Source]) -> Result<(), DataError> {
     }
     let mut owners: BTreeMap<PathBuf, &Path> = BTreeMap::new();
     for source in sources {
-        let mut own = BTreeSet::new(); // a text may name a file of its own twice, through links
+        let mut own = BTreeMap::new(); // a text may name a file of its own twice, through links
         for file in &source.files {
             let whole = file.path.canonicalize();
-            own.insert(whole.map_err(|error| read_error(&file.path, error))?);
+            let whole = whole.map_err(|error| read_error(&file.path, error))?;
+            own.insert(whole, &file.path);
         }
-        for file in own {
-            if let Some(first) = owners.insert(file.clone(), &source.path) {
+        for (whole, file) in own {
+            if let Some(first) = owners.insert(whole, &source.path) {
                 return Err(DataError::InTwoSources {
-                    file,
+                    file: file.clone(),
                     first: first.to_owned(),
                     second: source.path.clone(),
                 });

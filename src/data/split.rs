@@ -52,11 +52,13 @@ impl Split {
     }
 
     /// Each text.
+    #[must_use]
     pub fn texts(&self) -> impl ExactSizeIterator<Item = &Tokens> {
         self.parts.iter().map(|part| &part.tokens)
     }
 
     /// The share of windows that are drawn from each text; together 1.
+    #[must_use]
     pub fn shares(&self) -> impl ExactSizeIterator<Item = f64> {
         self.parts.iter().map(|part| part.share)
     }

@@ -25,13 +25,17 @@ pub(super) struct Text {
     pub weight: f64,
     /// Where it is kept, if it came through standard input.
     pub kept: Option<PathBuf>,
+    /// It came through standard input, and is gone with this value.
+    _received: Option<Received>,
 }
 
 /// Where a text of standard input comes from.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum StandardInput<'a> {
     /// It is read now, and kept.
-    Read,
+    Keep,
+    /// It is read now, and not needed again.
+    Once,
     /// It was read before, had this hash, and was kept.
     Kept(&'a str),
 }
@@ -76,21 +80,31 @@ fn of_standard_input(
         let source = Source::of_standard_input(config, file);
         Text::new(source, config.weight, data, needs)
     };
-    let (mut text, kept) = match standard_input {
+    match standard_input {
         StandardInput::Kept(text_sha256) => {
             let kept = standard_input::find_kept(cache, text_sha256)?;
-            (of_file(&kept)?, kept)
+            Ok(Text {
+                kept: Some(kept.clone()),
+                ..of_file(&kept)?
+            })
         }
-        StandardInput::Read => {
+        StandardInput::Keep => {
             let received = Received::all(cache)?;
             let mut text = of_file(received.path())?;
             let kept = received.keep(cache, &text_sha256(std::slice::from_ref(&text)))?;
             text.source.files[0].path.clone_from(&kept);
-            (text, kept)
+            text.kept = Some(kept);
+            Ok(text)
         }
-    };
-    text.kept = Some(kept);
-    Ok(text)
+        StandardInput::Once => {
+            let received = Received::all(cache)?;
+            let text = of_file(received.path())?;
+            Ok(Text {
+                _received: Some(received),
+                ..text
+            })
+        }
+    }
 }
 
 impl Text {
@@ -107,6 +121,7 @@ impl Text {
             survey,
             weight,
             kept: None,
+            _received: None,
         })
     }
 }
@@ -117,7 +132,9 @@ pub(super) fn text_sha256(texts: &[Text]) -> String {
         [text] => hexadecimal(&text.survey.hash),
         texts => {
             let mut hash = Sha256::new();
-            texts.iter().for_each(|text| hash.update(text.survey.hash));
+            for text in texts {
+                hash.update(text.survey.hash);
+            }
             hexadecimal(&hash.finalize())
         }
     }

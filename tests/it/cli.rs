@@ -599,8 +599,8 @@ fn mistakes_in_the_text_are_explained() {
     let on =
         |text: &str| folder.fail(&["train", "tiny.toml", "--set", &format!("data.path={text}")]);
     assert_snapshot!(on("nope.txt"), @r#"
-    error: cannot read the text `nope.txt`: No such file or directory (os error 2)
-      hint: check data.path, which starts at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
+    error: there is no file or folder `nope.txt`
+      hint: relative paths start at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
     "#);
     assert_snapshot!(on("empty.txt"), @"error: the text `empty.txt` is empty");
     assert_snapshot!(on("short.txt"), @r#"
@@ -751,16 +751,19 @@ fn mistakes_in_what_to_write_or_evaluate_are_explained() {
       - generate.temperature = -1 must be a finite number, 0 or more
       - generate.top_p = 3 must be above 0 and at most 1 (1 turns it off)
     "#);
-    assert_snapshot!(eval("nope.txt"), @"error: cannot evaluate `nope.txt`: No such file or directory (os error 2)");
+    assert_snapshot!(eval("nope.txt"), @r"
+    error: there is no file or folder `nope.txt`
+      hint: relative paths start at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
+    ");
     assert_snapshot!(eval("latin1.txt"), @r#"
-    error: cannot evaluate `latin1.txt`: not UTF-8 at byte 7
-      hint: save the text as UTF-8, or use kind = "byte" under [tokenizer]
+    error: `latin1.txt` is not UTF-8 at byte 7
+      hint: save it as UTF-8, or use kind = "byte" under [tokenizer], which takes any file
     "#);
-    assert_snapshot!(eval("empty.txt"), @"error: cannot evaluate `empty.txt`: it has 0 tokens, and at least 2 are needed to predict one");
+    assert_snapshot!(eval("empty.txt"), @"error: the text `empty.txt` is empty");
     fs::remove_file(folder.path("text.txt")).expect("removed");
     assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @r#"
-    error: cannot read the text `text.txt`: No such file or directory (os error 2)
-      hint: check data.path, which starts at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
+    error: there is no file or folder `text.txt`
+      hint: relative paths start at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
     "#);
 }
 
