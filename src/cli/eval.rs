@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             &config.data,
             tokenizer,
             config.model.context_length,
-            &state.text_sha256,
+            Some(&state.text_sha256),
         )?;
         match args.split {
             Split::Train => ("train", corpus.train),

@@ -79,8 +79,8 @@ impl Corpus {
         Self::build(data, &cache, &texts, tokenizer, context_length)
     }
 
-    /// Opens the texts with the tokenizer of a model that exists already. If they came through
-    /// standard input, they are found again by `text_sha256`, the hash that they had then.
+    /// Opens the texts with the tokenizer of a model that exists already. A text of standard input is found
+    /// again by `earlier`, the hash that it had when it came; without one it is read, and kept.
     ///
     /// # Errors
     /// As for [`Corpus::open`], and if a text has characters that the tokenizer does not know. A
@@ -89,10 +89,10 @@ impl Corpus {
         data: &DataConfig,
         tokenizer: Tokenizer,
         context_length: usize,
-        text_sha256: &str,
+        earlier: Option<&str>,
     ) -> Result<Self, DataError> {
         let cache = Cache::open(data)?;
-        let standard_input = StandardInput::Kept(text_sha256);
+        let standard_input = earlier.map_or(StandardInput::Keep, StandardInput::Kept);
         let texts = text::all(data, Needs::of(&tokenizer), &cache, standard_input)?;
         Self::build(data, &cache, &texts, tokenizer, context_length)
     }
@@ -448,10 +448,10 @@ mod tests {
     fn a_given_tokenizer_is_used_as_it_is() {
         let fixture = Fixture::new("abcabcabcabcabc");
         let tokenizer = Tokenizer::char_from_alphabet("abcxyz".chars()).unwrap();
-        let corpus = Corpus::open_with(&fixture.data, tokenizer, 4, "").unwrap();
+        let corpus = Corpus::open_with(&fixture.data, tokenizer, 4, None).unwrap();
         assert_eq!(corpus.tokenizer.vocab_size(), 6);
         let tokenizer = Tokenizer::char_from_alphabet("ax".chars()).unwrap();
-        let error = Corpus::open_with(&fixture.data, tokenizer, 4, "")
+        let error = Corpus::open_with(&fixture.data, tokenizer, 4, None)
             .unwrap_err()
             .to_string();
         assert!(error.contains("'b' (U+0062), 'c' (U+0063)"), "{error}");

@@ -237,6 +237,14 @@ pub enum DataError {
     },
 }
 
+impl DataError {
+    /// Whether there is nothing where the text should be.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Missing { .. })
+    }
+}
+
 fn missing_hint(nearest: Option<&Path>) -> String {
     match nearest {
         Some(path) => format!("did you mean `{}`?", path.display()),

@@ -232,7 +232,7 @@ impl Bench {
     fn evaluation_batch_ms(&self, model: &Gpt, config: &Config) -> Result<f64, PlanError> {
         const BATCHES: usize = 4;
         let batch_size = config.train.batch_size;
-        let text = self.text(config, BATCHES);
+        let text = self.text(config, BATCHES).into();
         let evaluate = |n: usize| {
             evaluate::estimate(model, &text, batch_size, n)
                 .map(|_| ())

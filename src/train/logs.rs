@@ -79,6 +79,7 @@ impl Logs {
     pub(super) fn began(&mut self, started: &Started) -> Result<(), TrainError> {
         let Started {
             run_dir: _,
+            sources: _,
             device,
             parameters,
             train_tokens,

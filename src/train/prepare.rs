@@ -115,7 +115,7 @@ impl Weights {
     /// The text of `config` in the tokens that the weights know.
     fn corpus(&self, config: &Config) -> Result<Corpus, TrainError> {
         let context_length = config.model.context_length;
-        let corpus = Corpus::open_with(&config.data, self.tokenizer.clone(), context_length);
+        let corpus = Corpus::open_with(&config.data, self.tokenizer.clone(), context_length, None);
         corpus.map_err(|error| match error {
             DataError::Encode {
                 path,
@@ -160,7 +160,7 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
         &config.data,
         tokenizer,
         config.model.context_length,
-        &state.text_sha256,
+        Some(&state.text_sha256),
     )?;
     if corpus.text_sha256 != state.text_sha256 {
         let path = config.data.path.display();

@@ -77,7 +77,7 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
         let trained = place.train_from(Some("base"), &run, config.clone(), Start::New, None);
         let (_, losses) = trained.expect("trains");
 
-        let corpus = Corpus::open_with(&config.data, tokenizer.clone(), context_length);
+        let corpus = Corpus::open_with(&config.data, tokenizer.clone(), context_length, None);
         let corpus = corpus.expect("a corpus");
         let batch = batch::sample(&corpus.train, 0..4, context_length, config.train.seed, 0);
         let tensor = |ids: Vec<i32>| -> Tensor<2, Int> {

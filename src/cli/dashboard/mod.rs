@@ -278,6 +278,7 @@ mod tests {
             tokens_per_step: 1,
             resumed: false,
             val_bytes: 0,
+            sources: Vec::new(),
             from: None,
         };
         dashboard.open(&started).expect("a terminal");
