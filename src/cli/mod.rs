@@ -10,6 +10,7 @@
 mod devices;
 mod eval;
 mod generate;
+mod inspect;
 mod progress;
 mod train;
 
@@ -48,6 +49,8 @@ enum Command {
     Generate(generate::Args),
     /// Measure a trained model's loss on a text
     Eval(eval::Args),
+    /// Look inside a trained model
+    Inspect(inspect::Args),
     /// List what this binary can compute on, here
     Devices(devices::Args),
 }
@@ -59,6 +62,7 @@ pub fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Generate(args) => generate::run(&args).map(|()| DONE),
         Command::Eval(args) => eval::run(&args).map(|()| DONE),
+        Command::Inspect(args) => inspect::run(&args).map(|()| DONE),
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
     };
     ExitCode::from(result.unwrap_or_else(|error| {

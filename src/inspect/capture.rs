@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use super::{InspectError, Prompt};
+use super::{AttentionMaps, InspectError, Prompt};
 use crate::model::Gpt;
 use crate::model::parameters::HostTensor;
 use crate::model::probe::{Point, Probe, Site};
@@ -29,11 +29,14 @@ impl Capture {
     /// Waits for the device and reads what was kept.
     ///
     /// # Errors
-    /// If the device fails.
+    /// If the device fails, or a number is none: the weights are damaged.
     pub fn read(self) -> Result<Recording, InspectError> {
         let read = |(site, shape, values): (Site, Vec<usize>, Tensor<1>)| {
             let values = values.try_into_vec_as::<f32>();
             let values = values.map_err(InspectError::Device)?;
+            if !values.iter().all(|value| value.is_finite()) {
+                return Err(InspectError::NotFinite(site));
+            }
             Ok((site, HostTensor { shape, values }))
         };
         let taken = self.taken.into_iter().map(read).collect::<Result<_, _>>()?;
@@ -94,55 +97,14 @@ impl Recording {
             .iter()
             .flat_map(|layer| &layer.values[..n_heads * t * t])
             .copied();
-        AttentionMaps {
-            n_layers: layers.len(),
-            n_heads,
-            n_tokens: t,
-            values: values.collect(),
-        }
-    }
-}
-
-/// Who looks at whom: `[L, H, T, T]`, each row summing to 1.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AttentionMaps {
-    /// L, how many layers there are.
-    pub n_layers: usize,
-    /// H, how many heads each layer has.
-    pub n_heads: usize,
-    /// T, how many tokens were read.
-    pub n_tokens: usize,
-    values: Vec<f32>,
-}
-
-impl AttentionMaps {
-    /// One head's weights, row by row: `[T, T]`, queries then keys.
-    ///
-    /// # Panics
-    /// If there is no such layer or head.
-    #[must_use]
-    pub fn map(&self, layer: usize, head: usize) -> &[f32] {
-        assert!(layer < self.n_layers && head < self.n_heads);
-        let size = self.n_tokens * self.n_tokens;
-        let start = (layer * self.n_heads + head) * size;
-        &self.values[start..start + size]
-    }
-
-    /// How strongly the token at `query` looks at each token, in one head: `[T]`.
-    ///
-    /// # Panics
-    /// If there is no such layer, head or token.
-    #[must_use]
-    pub fn row(&self, layer: usize, head: usize, query: usize) -> &[f32] {
-        let start = query * self.n_tokens;
-        &self.map(layer, head)[start..start + self.n_tokens]
+        AttentionMaps::new(layers.len(), n_heads, t, values.collect())
     }
 }
 
 /// Reads a prompt, and keeps what passes at `points`.
 ///
 /// # Errors
-/// If the device fails.
+/// As [`Capture::read`].
 pub fn capture(model: &Gpt, prompt: &Prompt, points: &[Point]) -> Result<Recording, InspectError> {
     let mut probe = Capture::new(points);
     let _logits = model.forward_with(prompt.tokens(&model.device()), &mut probe);
@@ -155,6 +117,7 @@ mod tests {
 
     use super::*;
     use crate::config::ModelConfig;
+    use crate::model::parameters;
     use crate::tokenizer::Tokenizer;
 
     fn model() -> Gpt {
@@ -185,6 +148,27 @@ mod tests {
             panic!("four dimensions");
         };
         assert_eq!((t, s), (5, 5));
+    }
+
+    #[test]
+    fn weights_that_are_no_numbers_are_an_error() {
+        let model = model();
+        let broken = parameters::assign(model, |path, shape| {
+            let value = if path.starts_with("blocks.1.attention") {
+                f32::NAN
+            } else {
+                0.5
+            };
+            let shape = shape.to_vec();
+            let values = vec![value; shape.iter().product()];
+            Some(HostTensor { shape, values })
+        });
+        let prompt = Prompt::read("hello", &Tokenizer::byte(), 8).expect("bytes");
+        let error = capture(&broken.expect("fits"), &prompt, &[Point::Weights]).unwrap_err();
+        assert!(
+            error.to_string().contains("blocks.1.attention.weights"),
+            "{error}"
+        );
     }
 
     #[test]

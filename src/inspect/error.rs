@@ -2,13 +2,14 @@
 
 use burn::tensor::TensorReadError;
 
+use crate::model::probe::Site;
 use crate::tokenizer::TokenizerError;
 
 /// What can go wrong when someone looks inside a model.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
     /// There is nothing to look at.
-    #[error("the prompt is empty\n  hint: give the model a text to read with --prompt")]
+    #[error("the prompt is empty\n  hint: give the model a text to read, such as --prompt \"The\"")]
     EmptyPrompt,
     /// The prompt cannot be read by this model.
     #[error("the prompt cannot be read by this model")]
@@ -36,8 +37,31 @@ pub enum InspectError {
         /// How many there are.
         n_heads: usize,
     },
+    /// A token that the prompt does not have.
+    #[error(
+        "there is no token {token}: the prompt has {n_tokens}, counted from 0\n  hint: the last one is {}",
+        .n_tokens - 1
+    )]
+    NoSuchToken {
+        /// Which one was asked for.
+        token: usize,
+        /// How many there are.
+        n_tokens: usize,
+    },
+    /// A text that is nowhere in the prompt.
+    #[error(
+        "`{0}` is not in what the model reads of the prompt\n  hint: name a part of it, or a token by its \
+         position, counted from 0"
+    )]
+    NotInPrompt(String),
+    /// What the model computes is not a number.
+    #[error(
+        "the model's numbers at `{0}` are not finite\n  hint: its weights are damaged; use another of the \
+         run's `checkpoints/step-N`"
+    )]
+    NotFinite(Site),
     /// The device did not give its numbers back.
-    #[error("the device failed")]
+    #[error("the device failed\n  hint: try --device cpu")]
     Device(#[source] TensorReadError),
 }
 
@@ -61,6 +85,16 @@ impl InspectError {
         match head < n_heads {
             true => Ok(()),
             false => Err(Self::NoSuchHead { head, n_heads }),
+        }
+    }
+    /// Checks a token that someone asked for.
+    ///
+    /// # Errors
+    /// If it is not below `n_tokens`.
+    pub fn check_token(token: usize, n_tokens: usize) -> Result<(), Self> {
+        match token < n_tokens {
+            true => Ok(()),
+            false => Err(Self::NoSuchToken { token, n_tokens }),
         }
     }
 }

@@ -10,10 +10,16 @@ use crate::tokenizer::Tokenizer;
 pub struct Prompt {
     /// The tokens, T of them, at least one.
     pub ids: Vec<u32>,
-    /// The tokens as a person reads them, blanks and line ends visible.
+    /// The text of each token, `[T]`. Bytes that are no whole character are written `\xe7`.
+    pub texts: Vec<String>,
+    /// The tokens as a person reads them, on one line, blanks and line ends visible: `[T]`.
     pub pieces: Vec<String>,
     /// How many tokens at the front did not fit the context, and were left out.
     pub n_dropped: usize,
+    /// The bytes of the tokens, one after the other.
+    bytes: Vec<u8>,
+    /// Where each token ends in `bytes`.
+    ends: Vec<usize>,
 }
 
 impl Prompt {
@@ -32,14 +38,22 @@ impl Prompt {
         }
         let n_dropped = ids.len().saturating_sub(context_length);
         ids.drain(..n_dropped);
-        let pieces = ids
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for &id in &ids {
+            bytes.extend_from_slice(tokenizer.token_bytes(id));
+            ends.push(bytes.len());
+        }
+        let texts: Vec<String> = ids
             .iter()
-            .map(|&id| visible(&String::from_utf8_lossy(tokenizer.token_bytes(id))))
+            .map(|&id| text_of(tokenizer.token_bytes(id)))
             .collect();
         Ok(Self {
             ids,
-            pieces,
+            pieces: texts.iter().map(|text| visible(text)).collect(),
+            texts,
             n_dropped,
+            bytes,
+            ends,
         })
     }
 
@@ -48,6 +62,21 @@ impl Prompt {
     #[allow(clippy::len_without_is_empty, reason = "a prompt is never empty")]
     pub fn len(&self) -> usize {
         self.ids.len()
+    }
+
+    /// The token with which `text` has been read, where it stands for the last time; none where it is not in
+    /// the prompt.
+    #[must_use]
+    pub fn position_of(&self, text: &str) -> Option<usize> {
+        let text = text.as_bytes();
+        if text.is_empty() {
+            return None;
+        }
+        let start = self
+            .bytes
+            .windows(text.len())
+            .rposition(|window| window == text)?;
+        self.ends.iter().position(|&end| end >= start + text.len())
     }
 
     /// # Shapes
@@ -60,17 +89,41 @@ impl Prompt {
     }
 }
 
+/// The text of bytes, with those that are no whole character written as `\xe7`.
+fn text_of(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
 /// A piece of text on one line, with what cannot be seen made visible: `·` for a blank, `↵` for a line end,
-/// `→` for a tab.
+/// `→` for a tab. What would change the line itself, as a terminal's codes do, becomes `\u{fffd}`.
 fn visible(piece: &str) -> String {
-    let shown = piece.chars().map(|character| match character {
-        ' ' => '·',
-        '\n' => '↵',
-        '\t' => '→',
-        other if other.is_control() => '\u{fffd}',
-        other => other,
-    });
-    shown.collect()
+    let mut shown = String::new();
+    for character in piece.chars() {
+        match character {
+            ' ' => shown.push('·'),
+            '\n' => shown.push('↵'),
+            '\t' => shown.push('→'),
+            other if other.is_control() || is_format(other) => shown.push('\u{fffd}'),
+            mark @ '\u{300}'..='\u{36f}' if shown.is_empty() => shown.extend(['◌', mark]),
+            other => shown.push(other),
+        }
+    }
+    shown
+}
+
+/// Whether a character has no width of its own, or turns the direction of others.
+fn is_format(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}'
+    )
 }
 
 #[cfg(test)]
@@ -82,7 +135,18 @@ mod tests {
         let tokenizer = Tokenizer::byte();
         let prompt = Prompt::read("a \n\t\0", &tokenizer, 8).expect("bytes");
         assert_eq!(prompt.pieces, ["a", "·", "↵", "→", "\u{fffd}"]);
+        assert_eq!(prompt.texts, ["a", " ", "\n", "\t", "\0"]);
         assert_eq!((prompt.len(), prompt.n_dropped), (5, 0));
+        assert_eq!(visible("\u{301}"), "◌\u{301}");
+        assert_eq!(visible("\u{202e}\u{1b}[1m"), "\u{fffd}\u{fffd}[1m");
+        assert_eq!(visible(" 猫"), "·猫");
+    }
+
+    #[test]
+    fn a_part_of_a_character_is_shown_as_its_bytes() {
+        let prompt = Prompt::read("é", &Tokenizer::byte(), 8).expect("bytes");
+        assert_eq!(prompt.texts, [r"\xc3", r"\xa9"]);
+        assert_eq!(text_of(b" a\xc3"), r" a\xc3");
     }
 
     #[test]
@@ -90,6 +154,17 @@ mod tests {
         let prompt = Prompt::read("abcdef", &Tokenizer::byte(), 4).expect("bytes");
         assert_eq!(prompt.ids, b"cdef".map(u32::from));
         assert_eq!(prompt.n_dropped, 2);
+        assert_eq!(prompt.position_of("a"), None);
+    }
+
+    #[test]
+    fn a_text_is_found_where_it_ends_last() {
+        let prompt = Prompt::read("a cat, é cat.", &Tokenizer::byte(), 20).expect("bytes");
+        assert_eq!(prompt.position_of("cat"), Some(12));
+        assert_eq!(prompt.position_of("é"), Some(8));
+        assert_eq!(prompt.position_of("a cat"), Some(4));
+        assert_eq!(prompt.position_of("dog"), None);
+        assert_eq!(prompt.position_of(""), None);
     }
 
     #[test]
