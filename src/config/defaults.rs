@@ -5,8 +5,13 @@ use std::path::PathBuf;
 
 use super::{
     DataConfig, GenerateConfig, MlpKind, ModelConfig, NormKind, OptimizerConfig, OptimizerKind,
-    PositionKind, ScheduleConfig, ScheduleKind, TrainConfig,
+    PositionKind, ScheduleConfig, ScheduleKind, TokenizerConfig, TrainConfig,
 };
+
+impl TokenizerConfig {
+    /// The `vocab_size` of a config with `kind = "bpe"` that does not give one.
+    pub(super) const DEFAULT_VOCAB_SIZE: usize = 2048;
+}
 
 impl ModelConfig {
     /// The `d_ff` of a config that does not give one.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::{Config, ModelConfig, overrides, unknown_keys};
+use super::{Config, ModelConfig, TokenizerConfig, TokenizerKind, overrides, unknown_keys};
 
 /// Why there is no config.
 #[derive(Debug, thiserror::Error)]
@@ -142,6 +142,9 @@ impl Config {
             self.schedule.min_learning_rate = self.optimizer.learning_rate / 10.0;
             derived.push("schedule.min_learning_rate");
         }
+        if self.tokenizer.kind == TokenizerKind::Bpe && self.tokenizer.vocab_size.is_none() {
+            self.tokenizer.vocab_size = Some(TokenizerConfig::DEFAULT_VOCAB_SIZE);
+        }
         derived
     }
 }
@@ -149,7 +152,10 @@ impl Config {
 /// Every section with every key, and a value of each key's type.
 fn known_keys() -> Table {
     let mut config = Config::default();
-    config.data.cache_dir = Some(PathBuf::new()); // it has no default, and would be left out
+    // What has no default would be left out.
+    config.data.cache_dir = Some(PathBuf::new());
+    config.tokenizer.vocab_size = Some(TokenizerConfig::DEFAULT_VOCAB_SIZE);
+    config.tokenizer.path = Some(PathBuf::new());
     Table::try_from(config).expect("the defaults can be written as TOML")
 }
 
@@ -236,7 +242,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{OptimizerKind, PositionKind, TokenizerKind};
+    use crate::config::{OptimizerKind, PositionKind};
 
     const SMALLEST: &str = "[data]\npath = \"a.txt\"\n";
 

@@ -59,6 +59,14 @@ pub struct DataConfig {
 pub struct TokenizerConfig {
     /// What a token stands for. Default `char`.
     pub kind: TokenizerKind,
+    /// Only with `bpe`: how many tokens to make, if the text has enough for them. At least 257, the bytes
+    /// and the end of a text; default 2048.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vocab_size: Option<usize>,
+    /// Only with `file`, and required there: a `tokenizer.json` of the `tokenizers` library; relative to the
+    /// working directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
 }
 
 /// `[model]`: the shape of the network.
@@ -203,6 +211,10 @@ pub enum TokenizerKind {
     Char,
     /// One byte: any text, 256 tokens.
     Byte,
+    /// A frequent sequence of bytes, found in the training split: any text, `vocab_size` tokens.
+    Bpe,
+    /// What the file at `path` says.
+    File,
 }
 
 /// How the model knows where a token stands.

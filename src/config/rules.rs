@@ -6,12 +6,15 @@
 
 use super::{
     Config, ConfigError, DataConfig, GenerateConfig, ModelConfig, OptimizerConfig, PositionKind,
-    ScheduleConfig, TokenizerConfig, TrainConfig,
+    ScheduleConfig, TokenizerConfig, TokenizerKind, TrainConfig,
 };
 
 /// The largest length, width or count of a model and of a batch. Far above what fits any machine,
 /// and low enough that a product of two of them does not overflow.
 const MAX_SIZE: usize = 1 << 24;
+
+/// The smallest vocabulary of byte-level BPE: every byte, and the end of a text.
+const MIN_BPE_SIZE: usize = 257;
 
 /// The most tokens in a batch: backends index with 32 bits.
 const MAX_BATCH_TOKENS: usize = i32::MAX as usize;
@@ -93,8 +96,46 @@ impl DataConfig {
 
 impl TokenizerConfig {
     fn problems(&self) -> Vec<String> {
-        let Self { kind: _ } = self; // an enum: it cannot hold a wrong value
-        Vec::new()
+        let Self {
+            kind,
+            vocab_size,
+            path,
+        } = self;
+        let mut problems = Vec::new();
+        let name = match kind {
+            TokenizerKind::Char => "char",
+            TokenizerKind::Byte => "byte",
+            TokenizerKind::Bpe => "bpe",
+            TokenizerKind::File => "file",
+        };
+        match (kind, vocab_size) {
+            (TokenizerKind::Bpe, Some(size)) if !(MIN_BPE_SIZE..=MAX_SIZE).contains(size) => {
+                problems.push(format!(
+                    "tokenizer.vocab_size = {size} must be at least {MIN_BPE_SIZE}, the 256 bytes and the \
+                     end of a text, and at most {MAX_SIZE}"
+                ));
+            }
+            (TokenizerKind::Bpe, _) | (_, None) => {}
+            (_, Some(size)) => problems.push(format!(
+                "tokenizer.vocab_size = {size} is only for tokenizer.kind = \"bpe\": with \"{name}\" the \
+                 size is given; leave it out, or use kind = \"bpe\""
+            )),
+        }
+        match (kind, path) {
+            (TokenizerKind::File, Some(path)) if !path.as_os_str().is_empty() => {}
+            (TokenizerKind::File, _) => problems.push(
+                "tokenizer.path is missing or empty: with tokenizer.kind = \"file\" it names a \
+                 tokenizer.json"
+                    .to_owned(),
+            ),
+            (_, Some(path)) => problems.push(format!(
+                "tokenizer.path = \"{}\" is only for tokenizer.kind = \"file\", and the kind is \
+                 \"{name}\"; leave it out, or use kind = \"file\"",
+                path.display()
+            )),
+            (_, None) => {}
+        }
+        problems
     }
 }
 

@@ -4,6 +4,7 @@
 //! The second time encodes it into a token file, unless an earlier run of the same text, tokenizer
 //! and split has left one.
 
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -45,15 +46,28 @@ impl Corpus {
         tokenizer: &TokenizerConfig,
         context_length: usize,
     ) -> Result<Self, DataError> {
+        if let (TokenizerKind::File, Some(path)) = (tokenizer.kind, &tokenizer.path) {
+            let tokenizer = Tokenizer::from_file(path).map_err(DataError::Tokenizer)?;
+            return Self::open_with(data, tokenizer, context_length);
+        }
         let source = Source::find(&data.path)?;
         let summary = Summary::read(&source, &data.path, tokenizer.kind)?;
+        let cannot = |source| DataError::Encode {
+            path: data.path.clone(),
+            source,
+        };
         let tokenizer = match tokenizer.kind {
             TokenizerKind::Byte => Tokenizer::byte(),
-            TokenizerKind::Char => Tokenizer::char_from_alphabet(summary.alphabet.chars())
-                .map_err(|source| DataError::Encode {
-                    path: data.path.clone(),
-                    source,
-                })?,
+            TokenizerKind::Char => {
+                Tokenizer::char_from_alphabet(summary.alphabet.chars()).map_err(cannot)?
+            }
+            TokenizerKind::Bpe | TokenizerKind::File => {
+                let text = read_whole(&source)?;
+                let (train, _) = text.split_at(training_bytes(&text, data.val_fraction));
+                let vocab_size = tokenizer.vocab_size.unwrap_or(257);
+                let trained = Tokenizer::train_bpe(vocab_size, [Ok(train.to_owned())]);
+                trained.unwrap_or_else(|error: Infallible| match error {})
+            }
         };
         Self::build(data, &source, &summary, tokenizer, context_length)
     }
@@ -86,7 +100,11 @@ impl Corpus {
         tokenizer: Tokenizer,
         context_length: usize,
     ) -> Result<Self, DataError> {
-        let n_train = training_tokens(data, summary.n_tokens, context_length)?;
+        let is_table = matches!(tokenizer.kind(), TokenizerKind::Char | TokenizerKind::Byte);
+        let n_train = match is_table {
+            true => training_tokens(data, summary.n_tokens, context_length)?,
+            false => 0,
+        };
         let key = key_of(summary, &tokenizer, data.val_fraction);
         let width = Width::of_vocabulary(tokenizer.vocab_size());
         let folder = data.cache_dir.clone().unwrap_or_else(default_cache_dir);
@@ -95,7 +113,11 @@ impl Corpus {
         let splits = if let Some(splits) = store::open(&path, &key, width) {
             splits
         } else {
-            encode(data, source, summary, &tokenizer, n_train, &key, &path)?;
+            if is_table {
+                encode(data, source, summary, &tokenizer, n_train, &key, &path)?;
+            } else {
+                encode_words(data, source, &tokenizer, &key, &path)?;
+            }
             store::open(&path, &key, width).ok_or_else(|| {
                 let reason = "the file that was written just now cannot be mapped";
                 DataError::Cache {
@@ -105,6 +127,9 @@ impl Corpus {
             })?
         };
         let (train, val) = splits;
+        if !is_table {
+            check_lengths(data, train.len() as u64, val.len() as u64, context_length)?;
+        }
         Ok(Self {
             train,
             val,
@@ -136,6 +161,18 @@ fn training_tokens(
         clippy::cast_sign_loss
     )]
     let n_train = ((1.0 - data.val_fraction) * n_tokens as f64) as u64;
+    check_lengths(data, n_train, n_tokens - n_train, context_length)?;
+    Ok(n_train)
+}
+
+/// Both splits must have something to predict.
+fn check_lengths(
+    data: &DataConfig,
+    n_train: u64,
+    n_val: u64,
+    context_length: usize,
+) -> Result<(), DataError> {
+    let n_tokens = n_train + n_val;
     let path = || data.path.clone();
     if n_train <= context_length as u64 {
         return Err(DataError::TrainTooShort {
@@ -145,7 +182,6 @@ fn training_tokens(
             context_length,
         });
     }
-    let n_val = n_tokens - n_train;
     if n_val < 2 {
         let val_fraction = data.val_fraction;
         return Err(DataError::ValTooShort {
@@ -155,7 +191,7 @@ fn training_tokens(
             val_fraction,
         });
     }
-    Ok(n_train)
+    Ok(())
 }
 
 /// Everything that the ids and their split follow from.
@@ -190,7 +226,7 @@ fn encode(
         bytes: 0,
         train_bytes: 0,
     };
-    source.for_each_chunk(tokenizer.kind() == TokenizerKind::Char, |chunk| {
+    source.for_each_chunk(tokenizer.kind() != TokenizerKind::Byte, |chunk| {
         let ids = tokenizer
             .encode_bytes(chunk)
             .map_err(|source| DataError::Encode {
@@ -204,7 +240,7 @@ fn encode(
                 let of_train = ids
                     .iter()
                     .zip(0..n)
-                    .map(|(&id, _)| tokenizer.token_bytes(id).len());
+                    .map(|(&id, _)| tokenizer.token_bytes(id).map_or(0, <[u8]>::len));
                 of_train.sum::<usize>() as u64
             }
         };
@@ -217,6 +253,61 @@ fn encode(
             path: data.path.clone(),
         });
     }
+    writer.finish(key, extent).map_err(cache_error)
+}
+
+/// The whole text.
+fn read_whole(source: &Source) -> Result<String, DataError> {
+    let mut text = String::new();
+    source.for_each_chunk(true, |chunk| {
+        text.push_str(std::str::from_utf8(chunk).expect("the source checks what it hands over"));
+        Ok(())
+    })?;
+    Ok(text)
+}
+
+/// Where the training split of a text ends that is divided before it is encoded.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss
+)]
+fn training_bytes(text: &str, val_fraction: f64) -> usize {
+    text.floor_char_boundary(((1.0 - val_fraction) * text.len() as f64) as usize)
+}
+
+/// Writes the token file of a tokenizer whose tokens are words and pieces of them.
+fn encode_words(
+    data: &DataConfig,
+    source: &Source,
+    tokenizer: &Tokenizer,
+    key: &Key,
+    path: &Path,
+) -> Result<(), DataError> {
+    let cache_error = |source| DataError::Cache {
+        path: path.to_owned(),
+        source,
+    };
+    let encode = |text: &str| {
+        let cannot = |source| DataError::Encode {
+            path: data.path.clone(),
+            source,
+        };
+        tokenizer.encode(text).map_err(cannot)
+    };
+    let text = read_whole(source)?;
+    let (train, val) = text.split_at(training_bytes(&text, data.val_fraction));
+    let (train_ids, val_ids) = (encode(train)?, encode(val)?);
+    let mut writer =
+        Writer::create(path, Width::of_vocabulary(tokenizer.vocab_size())).map_err(cache_error)?;
+    writer.write(&train_ids).map_err(cache_error)?;
+    writer.write(&val_ids).map_err(cache_error)?;
+    let extent = Extent {
+        n_tokens: (train_ids.len() + val_ids.len()) as u64,
+        n_train: train_ids.len() as u64,
+        bytes: text.len() as u64,
+        train_bytes: train.len() as u64,
+    };
     writer.finish(key, extent).map_err(cache_error)
 }
 
@@ -275,12 +366,19 @@ mod tests {
         }
 
         fn open(&self, kind: TokenizerKind, context_length: usize) -> Result<Corpus, DataError> {
-            Corpus::open(&self.data, &TokenizerConfig { kind }, context_length)
+            Corpus::open(&self.data, &of_kind(kind), context_length)
         }
 
         fn token_files(&self) -> Vec<PathBuf> {
             let entries = fs::read_dir(self.data.cache_dir.as_ref().unwrap()).unwrap();
             entries.map(|entry| entry.unwrap().path()).collect()
+        }
+    }
+
+    fn of_kind(kind: TokenizerKind) -> TokenizerConfig {
+        TokenizerConfig {
+            kind,
+            ..TokenizerConfig::default()
         }
     }
 
@@ -360,7 +458,7 @@ mod tests {
             ..fixture.data.clone()
         };
         let kind = TokenizerKind::Char;
-        let corpus = Corpus::open(&data, &TokenizerConfig { kind }, 2).unwrap();
+        let corpus = Corpus::open(&data, &of_kind(kind), 2).unwrap();
         assert_eq!(text(&corpus), ("one\n".to_owned(), "two".to_owned()));
     }
 

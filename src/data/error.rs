@@ -61,6 +61,9 @@ pub enum DataError {
         /// What the tokenizer does not know.
         source: TokenizerError,
     },
+    /// The tokenizer's file cannot be used.
+    #[error("cannot use tokenizer.path: {0}")]
+    Tokenizer(#[source] TokenizerError),
     /// The training split is shorter than one window and the token after it.
     #[error(
         "the text `{}` is too short: {n_train} of its {n_tokens} tokens are for training, and \

@@ -15,9 +15,9 @@ pub(super) struct Summary {
     pub hash: [u8; 32],
     /// The length of the text in bytes; at least 1.
     pub bytes: u64,
-    /// Characters or bytes, as the tokenizer counts.
+    /// Characters or bytes, as the tokenizer counts; 0 where only encoding can tell.
     pub n_tokens: u64,
-    /// The distinct characters in code point order; none for bytes.
+    /// The distinct characters in code point order; none but for characters.
     pub alphabet: String,
 }
 
@@ -34,13 +34,14 @@ impl Summary {
         let mut hash = Sha256::new();
         let (mut bytes, mut n_tokens) = (0, 0);
         let mut seen = vec![false; char::MAX as usize + 1];
-        let utf8 = kind == TokenizerKind::Char;
+        let utf8 = kind != TokenizerKind::Byte;
         source.for_each_chunk(utf8, |chunk| {
             hash.update(chunk);
             bytes += chunk.len() as u64;
             n_tokens += match kind {
                 TokenizerKind::Byte => chunk.len() as u64,
                 TokenizerKind::Char => mark_characters(chunk, &mut seen),
+                TokenizerKind::Bpe | TokenizerKind::File => 0,
             };
             Ok(())
         })?;

@@ -27,8 +27,20 @@ pub enum TokenizerError {
     /// A character tokenizer needs at least one character.
     #[error("there are no characters to make a tokenizer from")]
     EmptyAlphabet,
+    /// A piece of text has no token, and the tokenizer has none for what is unknown.
+    #[error(
+        "the tokenizer has no token for {}: {reason}\n  hint: it is made for other texts, or lacks an \
+         unknown token; kind = \"byte\" or kind = \"bpe\" under [tokenizer] takes any text",
+        text.as_ref().map_or_else(|| "a piece of the text".to_owned(), |text| shortened(text))
+    )]
+    NoToken {
+        /// The piece, as far as it is known, after the tokenizer's own normalization.
+        text: Option<String>,
+        /// What the `tokenizers` library said.
+        reason: String,
+    },
     /// The file cannot be read.
-    #[error("cannot read the tokenizer `{}`: {source}", path.display())]
+    #[error("cannot read the tokenizer `{}`: {source}\n  hint: {}", path.display(), read_hint(source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -36,25 +48,44 @@ pub enum TokenizerError {
         source: std::io::Error,
     },
     /// The file is not a tokenizer.
-    #[error("`{}` is not a tokenizer.json: {reason}", path.display())]
+    #[error(
+        "`{}` is not a tokenizer.json: {reason}\n  hint: it is the file of that name beside a model of the \
+         Hugging Face hub, or what `save` of the tokenizers library writes; vocab.json, \
+         tokenizer_config.json and tokenizer.model are others",
+        path.display()
+    )]
     Malformed {
         /// The file.
         path: PathBuf,
         /// What the `tokenizers` library said.
         reason: String,
     },
-    /// The file is a tokenizer, but not one of characters or bytes.
-    #[error(
-        "the tokenizer `{}` cannot be used: {reason}\n  hint: this version reads the tokenizers of \
-         characters and of bytes that it wrote itself",
-        path.display()
-    )]
+    /// The file is a tokenizer, but not one for text.
+    #[error("the tokenizer `{}` cannot be used: {reason}", path.display())]
     Unsupported {
         /// The file.
         path: PathBuf,
         /// What is different about it.
         reason: String,
     },
+}
+
+fn read_hint(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::NotFound => "check the path, which starts at the working directory",
+        std::io::ErrorKind::IsADirectory => "this is a folder; name the tokenizer.json in it",
+        std::io::ErrorKind::InvalidData => {
+            "a tokenizer.json is text; a tokenizer.model of sentencepiece has to be converted first"
+        }
+        _ => "check that the file can be read",
+    }
+}
+
+/// The beginning of a text, quoted.
+fn shortened(text: &str) -> String {
+    let start: String = text.chars().take(MOST_NAMED).collect();
+    let dots = if start.len() < text.len() { "..." } else { "" };
+    format!("{start:?}{dots}")
 }
 
 /// How many characters an error names: a prompt in another script can hold hundreds.

@@ -29,6 +29,7 @@ use crate::config::Config;
 use crate::data::Corpus;
 use crate::device::OpenDevice;
 use crate::model::Gpt;
+use crate::tokenizer::Tokenizer;
 use logs::Logs;
 use session::Session;
 
@@ -144,7 +145,9 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
             run: run.root().to_owned(),
         });
     }
-    let corpus = Corpus::open_with(&config.data, run.tokenizer()?, config.model.context_length)?;
+    let tokenizer = run.tokenizer()?;
+    refuse(other_tokenizer(&config, &tokenizer))?;
+    let corpus = Corpus::open_with(&config.data, tokenizer, config.model.context_length)?;
     if corpus.text_sha256 != state.text_sha256 {
         let path = config.data.path.display();
         refuse(vec![format!("the text `{path}` is another than it was")])?;
@@ -203,19 +206,31 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
         ("train", "grad_accumulation_steps"),
     ];
     let fixed = whole_sections
-        .filter(|(_, key)| *key != "dropout")
+        .filter(|key| !matches!(key, ("model", "dropout") | ("tokenizer", "path")))
         .chain(keys);
     fixed
         .filter(|(section, key)| old[*section].get(*key) != new[*section].get(*key))
         .map(|(section, key)| {
             let before = old[section]
                 .get(key)
-                .map_or_else(String::new, ToString::to_string);
+                .map_or_else(|| "not given".to_owned(), ToString::to_string);
             format!(
                 "{section}.{key} was {before} and is now {}",
                 new[section][key]
             )
         })
+        .collect()
+}
+
+/// The run's own copy of a tokenizer's file is what it goes on with: the file may be elsewhere by now, or gone,
+/// but where it is, it should be the same.
+fn other_tokenizer(config: &Config, own: &Tokenizer) -> Vec<String> {
+    let path = config.tokenizer.path.as_ref();
+    let is_other = |path: &&PathBuf| Tokenizer::from_file(path).is_ok_and(|found| found != *own);
+    let other = path.filter(is_other);
+    other
+        .map(|path| format!("the tokenizer `{}` is another than it was", path.display()))
+        .into_iter()
         .collect()
 }
 
