@@ -10,7 +10,8 @@ use crate::tokenizer::Tokenizer;
 pub struct Prompt {
     /// The tokens, T of them, at least one.
     pub ids: Vec<u32>,
-    /// The text of each token, `[T]`. Bytes that are no whole character are written `\xe7`.
+    /// The text of each token, `[T]`, as [`Tokenizer::piece`] gives it: bytes that are no whole character are
+    /// written `\xe7`.
     pub texts: Vec<String>,
     /// The tokens as a person reads them, on one line, blanks and line ends visible: `[T]`.
     pub pieces: Vec<String>,
@@ -38,15 +39,15 @@ impl Prompt {
         }
         let n_dropped = ids.len().saturating_sub(context_length);
         ids.drain(..n_dropped);
+        let texts: Vec<String> = ids.iter().map(|&id| tokenizer.piece(id)).collect();
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-        for &id in &ids {
-            bytes.extend_from_slice(tokenizer.token_bytes(id));
+        for (&id, text) in ids.iter().zip(&texts) {
+            match tokenizer.token_bytes(id) {
+                Some(of_token) => bytes.extend_from_slice(of_token),
+                None => bytes.extend_from_slice(text.replace('▁', " ").as_bytes()), // as SentencePiece writes blanks
+            }
             ends.push(bytes.len());
         }
-        let texts: Vec<String> = ids
-            .iter()
-            .map(|&id| text_of(tokenizer.token_bytes(id)))
-            .collect();
         Ok(Self {
             ids,
             pieces: texts.iter().map(|text| visible(text)).collect(),
@@ -87,18 +88,6 @@ impl Prompt {
         let n = ids.len();
         Tensor::from_data(TensorData::new(ids, [1, n]), device)
     }
-}
-
-/// The text of bytes, with those that are no whole character written as `\xe7`.
-fn text_of(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    text
 }
 
 /// A piece of text on one line, with what cannot be seen made visible: `·` for a blank, `↵` for a line end,
@@ -146,7 +135,6 @@ mod tests {
     fn a_part_of_a_character_is_shown_as_its_bytes() {
         let prompt = Prompt::read("é", &Tokenizer::byte(), 8).expect("bytes");
         assert_eq!(prompt.texts, [r"\xc3", r"\xa9"]);
-        assert_eq!(text_of(b" a\xc3"), r" a\xc3");
     }
 
     #[test]

@@ -39,17 +39,17 @@ const LONG: [&str; 6] = [
 ];
 
 /// A folder with a text and a config, in which the program is started.
-struct Folder(tempfile::TempDir);
+pub struct Folder(tempfile::TempDir);
 
 /// What a finished program left.
-struct Ran {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 impl Folder {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = Self(tempfile::tempdir().expect("a temporary directory"));
         folder.write("text.txt", text());
         folder.write("tiny.toml", CONFIG);
@@ -57,21 +57,21 @@ impl Folder {
     }
 
     /// A folder with a finished run.
-    fn trained() -> Self {
+    pub fn trained() -> Self {
         let folder = Self::new();
         folder.succeed(&["train", "tiny.toml"]);
         folder
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
         fs::write(self.path(name), contents).expect("written");
     }
 
-    fn read(&self, name: &str) -> String {
+    pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
@@ -90,25 +90,25 @@ impl Folder {
         command
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.program(assert_cmd::cargo::cargo_bin!("tinderbox"));
         command.args(args);
         command
     }
 
-    fn run(&self, args: &[&str]) -> Ran {
+    pub fn run(&self, args: &[&str]) -> Ran {
         Ran::from(self.command(args).output().expect("the binary starts"))
     }
 
     /// Standard output of a command that succeeds.
-    fn succeed(&self, args: &[&str]) -> String {
+    pub fn succeed(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
         ran.stdout
     }
 
     /// What a command says that fails and prints nothing else.
-    fn fail(&self, args: &[&str]) -> String {
+    pub fn fail(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!(ran.code, Some(1), "{args:?}: {}", ran.stderr);
         assert_eq!(ran.stdout, "", "{args:?}");
@@ -116,7 +116,7 @@ impl Folder {
     }
 
     /// The JSON object that is all a command prints.
-    fn json(&self, args: &[&str]) -> Value {
+    pub fn json(&self, args: &[&str]) -> Value {
         let stdout = self.succeed(args);
         assert_eq!(stdout.lines().count(), 1, "{stdout}");
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))

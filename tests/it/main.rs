@@ -13,6 +13,7 @@
 mod cli;
 mod devices;
 mod fixtures;
+mod inspect;
 mod layering;
 mod parity;
 mod properties;

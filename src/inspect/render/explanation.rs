@@ -103,7 +103,11 @@ impl Page<'_> {
         let it = self.it;
         self.heading("1. The token's vector");
         self.columns(it.embedding.len());
-        self.vector("x, its embedding", &wide(&it.embedding));
+        let name = match it.query.rotated {
+            Some(_) => "x, its embedding".to_owned(),
+            None => format!("x, its embedding + position {}", it.token),
+        };
+        self.vector(&name, &wide(&it.embedding));
         if it.layer > 0 {
             let below = it.layer - 1;
             let name = format!("x after layer {below}");
@@ -153,7 +157,7 @@ impl Page<'_> {
         self.line(
             "5. What comes later is masked; the softmax turns the rest into weights that sum to 1",
         );
-        let token_width = self.token(0).chars().count().max(5);
+        let token_width = width(&self.token(0)).max(5);
         self.line(format!(
             "   {:<token_width$}  {:>9}  {:>9}  {:>9}  {:>7}",
             "key", "3. q . k", "4. scaled", "5. masked", "weight"

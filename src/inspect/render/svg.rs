@@ -24,7 +24,9 @@ const SMALL_CELL: f32 = 10.0;
 /// How wide a character of the monospaced fonts is, as a share of the font's size, generously.
 const ADVANCE: f32 = 0.62;
 const TEXT_SIZE: f32 = 13.0;
-const LINE: f32 = 19.0;
+const SCREEN: f32 = 1000.0;
+/// From one line of words to the next, in sizes of the text.
+const LINE: f32 = 1.5;
 /// Between two heads.
 const GAP: f32 = 18.0;
 /// The least width of a picture: its legend's.
@@ -40,15 +42,17 @@ pub fn attention(views: &[AttentionView<'_>]) -> String {
         .iter()
         .map(|sheet| sheet.width)
         .fold(LEAST_WIDTH, f32::max);
+    // A picture wider than a screen is shown smaller: its words have to be larger.
+    let text = TEXT_SIZE * (content_width / SCREEN).max(1.0);
     let mut body = String::new();
     let mut y = MARGIN;
     for (view, sheet) in views.iter().zip(&sheets) {
         y = sheet
-            .draw(&mut body, view, y, content_width)
+            .draw(&mut body, view, y, [content_width, text])
             .expect("a string takes everything");
         y += MARGIN;
     }
-    y = legend(&mut body, y).expect("a string takes everything");
+    y = legend(&mut body, y, text).expect("a string takes everything");
     let (w, h) = (content_width + 2.0 * MARGIN, y + MARGIN);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w:.0}\" height=\"{h:.0}\" viewBox=\"0 0 {w:.0} {h:.0}\" \
@@ -108,27 +112,27 @@ impl Sheet {
         svg: &mut String,
         view: &AttentionView<'_>,
         mut y: f32,
-        content_width: f32,
+        [content_width, text]: [f32; 2],
     ) -> Result<f32, fmt::Error> {
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a number of columns"
         )]
-        let columns = (content_width / (TEXT_SIZE * ADVANCE)) as usize;
+        let columns = (content_width / (text * ADVANCE)) as usize;
         for line in flow(&view.prompt.pieces, columns) {
-            y += LINE;
-            label(svg, "i", [MARGIN, y], TEXT_SIZE, "start", &line)?;
+            y += LINE * text;
+            label(svg, "i", [MARGIN, y], text, "start", &line)?;
         }
         y += 6.0;
         for layer in view.selection.layers.clone() {
             let first = layer == view.selection.layers.start;
-            y += LINE + 8.0;
+            y += LINE * text + 8.0;
             let above = if first { self.above } else { 0.0 };
             for (index, head) in view.selection.heads.clone().enumerate() {
                 let x = MARGIN + self.left + real(index) * (self.side + GAP);
                 let caption = format!("layer {layer} head {head}");
-                label(svg, "m", [x, y], TEXT_SIZE, "start", &caption)?;
+                label(svg, "m", [x, y], text, "start", &caption)?;
                 let top = y + 8.0 + above;
                 if first {
                     self.keys(svg, view, [x, top])?;
@@ -201,7 +205,7 @@ impl Sheet {
         let t = view.prompt.len();
         writeln!(
             svg,
-            "<g transform=\"translate({x:.1} {top:.1}) scale({cell:.0})\">"
+            "<g transform=\"translate({x:.1} {top:.1}) scale({cell:.0})\" shape-rendering=\"crispEdges\">"
         )?;
         // What can be seen at all: the triangle up to each token itself.
         let mut triangle = String::from("M0 0");
@@ -282,40 +286,37 @@ fn runs(row: &[f32], wanted: impl Fn(f32) -> bool) -> Vec<Range<usize>> {
     runs
 }
 
-/// The scale, and what the axes are, below `y`.
-fn legend(svg: &mut String, y: f32) -> Result<f32, fmt::Error> {
-    label(svg, "m", [MARGIN, y + 13.0], TEXT_SIZE, "start", "weight")?;
-    let mut x = MARGIN + 64.0;
+/// The scale, and what the axes are, below `y`, in letters of size `text`.
+fn legend(svg: &mut String, y: f32, text: f32) -> Result<f32, fmt::Error> {
+    let baseline = y + text;
+    label(svg, "m", [MARGIN, baseline], text, "start", "weight")?;
+    let mut x = MARGIN + 5.0 * text;
+    let side = 1.2 * text;
     for weight in [0.0, 0.01, 0.05, 0.2, 0.5, 1.0_f32] {
-        writeln!(
-            svg,
-            "<rect class=\"p\" x=\"{x}\" y=\"{y}\" width=\"16\" height=\"16\"/>"
-        )?;
         let opacity = strength(weight);
-        writeln!(
-            svg,
-            "<rect class=\"c\" x=\"{x}\" y=\"{y}\" width=\"16\" height=\"16\" fill-opacity=\"{opacity:.3}\"/>"
-        )?;
+        for style in [
+            "class=\"p\"".to_owned(),
+            format!("class=\"c\" fill-opacity=\"{opacity:.3}\""),
+        ] {
+            writeln!(
+                svg,
+                "<rect {style} x=\"{x:.1}\" y=\"{y:.1}\" width=\"{side:.1}\" height=\"{side:.1}\"/>"
+            )?;
+        }
         label(
             svg,
             "m",
-            [x + 21.0, y + 13.0],
-            TEXT_SIZE,
+            [x + 1.6 * text, baseline],
+            text,
             "start",
             &weight.to_string(),
         )?;
-        x += 61.0;
+        x += 4.7 * text;
     }
     let axes = "down: the token that looks; across: the one it looks at";
-    label(
-        svg,
-        "m",
-        [MARGIN, y + 13.0 + LINE + 4.0],
-        TEXT_SIZE,
-        "start",
-        axes,
-    )?;
-    Ok(y + 13.0 + LINE + 8.0)
+    let baseline = baseline + LINE * text + 4.0;
+    label(svg, "m", [MARGIN, baseline], text, "start", axes)?;
+    Ok(baseline + 4.0)
 }
 
 fn label(
@@ -347,6 +348,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 #[allow(
@@ -360,6 +362,8 @@ fn real(n: usize) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inspect::{AttentionMaps, Prompt, Selection};
+    use crate::tokenizer::Tokenizer;
 
     #[test]
     fn neighbours_of_one_shade_are_one_run() {
@@ -374,6 +378,47 @@ mod tests {
 
     #[test]
     fn text_stays_text() {
-        assert_eq!(escaped("a<b>&\"'"), "a&lt;b&gt;&amp;\"'");
+        assert_eq!(escaped("a<b>&\"'"), "a&lt;b&gt;&amp;&quot;'");
+    }
+
+    /// Whether every element of `xml` ends, in the right order, and nothing stands outside.
+    fn is_well_formed(xml: &str) -> bool {
+        let mut open = Vec::new();
+        for tag in xml.split('<').skip(1) {
+            let Some((tag, _)) = tag.split_once('>') else {
+                return false;
+            };
+            let name = |tag: &str| tag.split_whitespace().next().unwrap_or("").to_owned();
+            match tag.strip_prefix('/') {
+                Some(end) if open.pop() != Some(name(end)) => return false,
+                None if !tag.ends_with('/') => open.push(name(tag)),
+                _ => {}
+            }
+        }
+        open.is_empty() && xml.matches('"').count().is_multiple_of(2)
+    }
+
+    #[test]
+    fn a_picture_is_well_formed_whatever_the_text_is() {
+        let prompts = ["</svg><script>x&y\"'\u{1b}\u{0}", "b"];
+        let prompts =
+            prompts.map(|text| Prompt::read(text, &Tokenizer::byte(), 40).expect("bytes"));
+        let maps = prompts.each_ref().map(|prompt| {
+            let t = prompt.len();
+            AttentionMaps::new(1, 2, t, vec![0.3; 2 * t * t])
+        });
+        for head in [None, Some(1)] {
+            let selection = Selection::new(None, head, 1, 2).expect("is there");
+            let views = [0, 1].map(|index| AttentionView {
+                prompt: &prompts[index],
+                maps: &maps[index],
+                selection: &selection,
+            });
+            let svg = attention(&views);
+            assert!(is_well_formed(&svg), "{svg}");
+            assert!(!svg.contains("<script") && !svg.contains('\u{1b}') && !svg.contains('\u{0}'));
+            assert!(svg.contains("&lt;") && svg.contains("&amp;"));
+        }
+        assert!(!is_well_formed("<a><b></a></b>") && !is_well_formed("<a>"));
     }
 }

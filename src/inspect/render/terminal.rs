@@ -73,7 +73,9 @@ fn thumbnails(text: &mut String, view: &AttentionView<'_>, palette: Palette, n_c
             text.push('\n');
         }
     }
-    text.push_str("down: the token that looks; across: the token that it looks at, from the first to itself\n");
+    text.push_str(
+        "down: the token that looks; across: the one it looks at, from the first to itself\n",
+    );
 }
 
 /// The columns of a thumbnail, and how many stand side by side.
@@ -85,7 +87,8 @@ fn thumbnail_size(n_tokens: usize, n_heads: usize, n_columns: usize) -> (usize, 
         false => column_for(SMALLEST_THUMBNAIL + GAP).clamp(1, n_heads),
     };
     let share = column_for(per_row).saturating_sub(GAP).max(1);
-    let enlarged = n_tokens * (SMALL_THUMBNAIL.min(share) / n_tokens);
+    // By an even number, so that a line never holds parts of two rows.
+    let enlarged = n_tokens * (SMALL_THUMBNAIL.min(share) / n_tokens / 2 * 2);
     (enlarged.max(n_tokens.min(share)), per_row)
 }
 
@@ -126,13 +129,12 @@ fn large(
     let longest = (0..t).map(|query| width(&top(query))).max().unwrap_or(0);
     let beside = names.width + 1 + cell * t + 3 + longest <= n_columns;
 
-    let so = if beside {
-        "; right: whom it looks at most"
-    } else {
-        ""
-    };
-    writeln!(text, "layer {layer} head {head}, down: the token that looks; across: the token that it looks at{so}\n")
-        .expect("a string");
+    let so = if beside { "; right: the top three" } else { "" };
+    writeln!(
+        text,
+        "layer {layer} head {head}, down: the token that looks; across: the one it looks at{so}\n"
+    )
+    .expect("a string");
     for start in (0..t).step_by(per_block) {
         let keys = start..(start + per_block).min(t);
         if start > 0 {
@@ -245,4 +247,148 @@ fn widest_character(text: &str) -> usize {
         .map(|c| width(&c.to_string()))
         .max()
         .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+    use crate::inspect::{AttentionMaps, Selection};
+    use crate::tokenizer::Tokenizer;
+
+    /// Two layers of two heads: each token looks at itself; at the one before; at all alike; at the first.
+    fn shown(text: &str, place: [Option<usize>; 2], palette: Palette, n_columns: usize) -> String {
+        let prompt = Prompt::read(text, &Tokenizer::byte(), 200).expect("bytes");
+        let t = prompt.len();
+        let weight = |head: usize, query: usize, key: usize| match head {
+            _ if key > query => 0.0,
+            0 => f32::from(u8::from(key == query)),
+            1 => f32::from(u8::from(key == query.saturating_sub(1))),
+            2 => 1.0 / (query + 1) as f32,
+            _ => f32::from(u8::from(key == 0)),
+        };
+        let cells = (0..4 * t * t).map(|at| weight(at / (t * t), at / t % t, at % t));
+        let maps = AttentionMaps::new(2, 2, t, cells.collect());
+        let selection = Selection::new(place[0], place[1], 2, 2).expect("is there");
+        let view = AttentionView {
+            prompt: &prompt,
+            maps: &maps,
+            selection: &selection,
+        };
+        attention(&view, palette, n_columns)
+    }
+
+    #[test]
+    fn several_heads_are_small() {
+        assert_snapshot!(shown("abcdef", [None, None], Palette::Characters, 40), @r"
+        6 tokens  abcdef
+
+        layer 0 head 0    layer 0 head 1
+        @@                @@
+          @@              @@
+            @@              @@
+              @@              @@
+                @@              @@
+                  @@              @@
+
+        layer 1 head 0    layer 1 head 1
+        @@                @@
+        ****              @@
+        ++++++            @@
+        ++++++++          @@
+        ==========        @@
+        ============      @@
+
+        down: the token that looks; across: the one it looks at, from the first to itself
+
+        weight  . 0.003   : 0.028   - 0.077   = 0.151   + 0.250   * 0.373   # 0.522   % 0.694   @ 0.892
+        ");
+    }
+
+    #[test]
+    fn a_head_is_large_with_whom_each_token_looks_at() {
+        assert_snapshot!(shown("a cat\né", [Some(1), Some(0)], Palette::Characters, 80), @r"
+        8 tokens  a·cat↵\xc3\xa9
+
+        layer 1 head 0, down: the token that looks; across: the one it looks at; right: the top three
+
+               0         5
+                           \ \
+                           x x
+                           c a
+               a · c a t ↵ 3 9
+        0 a    @@                 0 a    1.000
+        1 ·    ****               0 a    0.500   1 ·    0.500
+        2 c    ++++++             0 a    0.333   1 ·    0.333   2 c    0.333
+        3 a    ++++++++           0 a    0.250   1 ·    0.250   2 c    0.250
+        4 t    ==========         0 a    0.200   1 ·    0.200   2 c    0.200
+        5 ↵    ============       0 a    0.167   1 ·    0.167   2 c    0.167
+        6 \xc3 --------------     0 a    0.143   1 ·    0.143   2 c    0.143
+        7 \xa9 ----------------   0 a    0.125   1 ·    0.125   2 c    0.125
+
+        weight  . 0.003   : 0.028   - 0.077   = 0.151   + 0.250   * 0.373   # 0.522   % 0.694   @ 0.892
+        ");
+    }
+
+    #[test]
+    fn what_is_too_wide_goes_on_below() {
+        let text = shown("abcdefgh", [Some(0), Some(1)], Palette::Characters, 9);
+        let (_, maps) = text.split_once("\n\n").expect("a heading");
+        assert_snapshot!(maps, @r"
+        layer 0 head 1, down: the token that looks; across: the one it looks at
+
+            0
+            abcde
+        0 a @
+        1 b @
+        2 c  @
+        3 d   @
+        4 e    @
+        5 f     @
+        6 g
+        7 h
+
+            5
+            fgh
+        5 f
+        6 g @
+        7 h  @
+
+        whom each token looks at most
+
+        0 a   0 a 1.000
+        1 b   0 a 1.000
+        2 c   1 b 1.000
+        3 d   2 c 1.000
+        4 e   3 d 1.000
+        5 f   4 e 1.000
+        6 g   5 f 1.000
+        7 h   6 g 1.000
+
+        weight  . 0.003   : 0.028   - 0.077   = 0.151   + 0.250   * 0.373   # 0.522   % 0.694   @ 0.892
+        ");
+    }
+
+    #[test]
+    fn a_long_text_is_drawn_smaller_and_loses_no_strong_weight() {
+        let text = shown(&"ab".repeat(64), [Some(0), None], Palette::Characters, 60);
+        let is_map = |line: &&str| line.contains('@') && !line.starts_with("weight");
+        let diagonal: Vec<&str> = text.lines().filter(is_map).collect();
+        assert_eq!(diagonal.len(), 15, "{text}"); // of 29 cells, two in a line
+        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+    }
+
+    #[test]
+    fn colours_draw_the_same_cells() {
+        let plain = shown("abcdef", [Some(0), Some(0)], Palette::Characters, 40);
+        let colored = shown("abcdef", [Some(0), Some(0)], Palette::TrueColor, 40);
+        assert_eq!(plain.lines().count(), colored.lines().count());
+        assert_eq!(plain.matches("@@").count(), 6);
+        assert_eq!(
+            colored.matches("\u{1b}[0;48;2;252;255;164m  ").count(),
+            6 + 1,
+            "and the legend's"
+        );
+    }
 }
