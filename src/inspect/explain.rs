@@ -113,7 +113,7 @@ impl Explanation {
     /// Follows the token at `token` through one head.
     ///
     /// # Errors
-    /// If there is no such layer, head or token, or as [`capture`].
+    /// If there is no such layer, head or token, or as [`capture()`].
     pub fn new(
         model: &Gpt,
         prompt: &Prompt,

@@ -1,6 +1,6 @@
 //! Looking inside a trained model: what its attention does with a text, and what each part is good for.
 //!
-//! [`Prompt`] is a text as the model reads it, [`capture`] a forward pass of which chosen values are kept.
+//! [`Prompt`] is a text as the model reads it, [`capture()`] a forward pass of which chosen values are kept.
 //! All else here is made of these two and of probes that replace what passes: see [`crate::model::probe`].
 //! A pass that nobody inspects is not slowed down: without a probe none of this runs.
 //!

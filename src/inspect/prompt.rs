@@ -80,6 +80,24 @@ impl Prompt {
         self.ends.iter().position(|&end| end >= start + text.len())
     }
 
+    /// The pieces with each character whole, where its bytes are several tokens: for reading the prompt in one.
+    #[must_use]
+    pub fn whole_pieces(&self) -> Vec<String> {
+        let mut pieces = Vec::new();
+        let mut start = 0;
+        for &end in &self.ends {
+            let bytes = &self.bytes[start..end];
+            let is_begun =
+                std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none());
+            if is_begun && end < self.bytes.len() {
+                continue;
+            }
+            pieces.push(visible(&String::from_utf8_lossy(bytes)));
+            start = end;
+        }
+        pieces
+    }
+
     /// # Shapes
     /// -> `[1, T]`
     #[must_use]
@@ -135,6 +153,9 @@ mod tests {
     fn a_part_of_a_character_is_shown_as_its_bytes() {
         let prompt = Prompt::read("é", &Tokenizer::byte(), 8).expect("bytes");
         assert_eq!(prompt.texts, [r"\xc3", r"\xa9"]);
+        assert_eq!(prompt.whole_pieces(), ["é"]);
+        let cut = Prompt::read("éa猫", &Tokenizer::byte(), 5).expect("bytes");
+        assert_eq!(cut.whole_pieces(), ["\u{fffd}", "a", "猫"]);
     }
 
     #[test]

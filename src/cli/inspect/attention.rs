@@ -16,10 +16,10 @@ pub(super) struct Args {
     #[command(flatten)]
     prompts: Prompts,
     /// Only this layer, counted from 0
-    #[arg(long, value_name = "L")]
+    #[arg(long, value_name = "L", allow_negative_numbers = true)]
     layer: Option<usize>,
     /// Only this head, counted from 0
-    #[arg(long, value_name = "H")]
+    #[arg(long, value_name = "H", allow_negative_numbers = true)]
     head: Option<usize>,
     /// In which form
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]

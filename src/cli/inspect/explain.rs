@@ -14,10 +14,20 @@ pub(super) struct Args {
     #[command(flatten)]
     prompts: Prompts,
     /// Which layer, counted from 0
-    #[arg(long, value_name = "L", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "L",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
     layer: usize,
     /// Which head, counted from 0
-    #[arg(long, value_name = "H", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "H",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
     head: usize,
     /// Which token: a position, counted from 0, or a text, whose last token in the prompt is meant [default: the last]
     #[arg(long, value_name = "N|TEXT", allow_hyphen_values = true)]

@@ -94,7 +94,7 @@ impl Page<'_> {
             "layer {layer} head {head}: what `{}`, the token at position {token}, gathers from those it may see",
             self.prompt.pieces[token]
         ));
-        for line in flow(&self.prompt.pieces, 97) {
+        for line in flow(&self.prompt.whole_pieces(), 97) {
             self.line(format!("   {line}"));
         }
     }

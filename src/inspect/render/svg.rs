@@ -120,7 +120,7 @@ impl Sheet {
             reason = "a number of columns"
         )]
         let columns = (content_width / (text * ADVANCE)) as usize;
-        for line in flow(&view.prompt.pieces, columns) {
+        for line in flow(&view.prompt.whole_pieces(), columns) {
             y += LINE * text;
             label(svg, "i", [MARGIN, y], text, "start", &line)?;
         }

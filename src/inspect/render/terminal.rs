@@ -27,7 +27,7 @@ pub fn attention(view: &AttentionView<'_>, palette: Palette, n_columns: usize) -
     let noun = if n == 1 { "token" } else { "tokens" };
     let caption = format!("{n} {noun}  ");
     let lines = flow(
-        &view.prompt.pieces,
+        &view.prompt.whole_pieces(),
         n_columns.saturating_sub(caption.len()).max(1),
     );
     text.push_str(&caption);
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn a_head_is_large_with_whom_each_token_looks_at() {
         assert_snapshot!(shown("a cat\né", [Some(1), Some(0)], Palette::Characters, 80), @r"
-        8 tokens  a·cat↵\xc3\xa9
+        8 tokens  a·cat↵é
 
         layer 1 head 0, down: the token that looks; across: the one it looks at; right: the top three
 
