@@ -12,6 +12,7 @@ mod eval;
 mod generate;
 mod inspect;
 mod progress;
+mod tokenizer;
 mod train;
 
 use std::fmt::Display;
@@ -51,6 +52,8 @@ enum Command {
     Eval(eval::Args),
     /// Look inside a trained model
     Inspect(inspect::Args),
+    /// See how a tokenizer takes text apart
+    Tokenizer(tokenizer::Args),
     /// List what this binary can compute on, here
     Devices(devices::Args),
 }
@@ -63,6 +66,7 @@ pub fn main() -> ExitCode {
         Command::Generate(args) => generate::run(&args).map(|()| DONE),
         Command::Eval(args) => eval::run(&args).map(|()| DONE),
         Command::Inspect(args) => inspect::run(&args).map(|()| DONE),
+        Command::Tokenizer(args) => tokenizer::run(&args).map(|()| DONE),
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
     };
     ExitCode::from(result.unwrap_or_else(|error| {

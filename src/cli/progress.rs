@@ -193,10 +193,11 @@ impl Screen {
 
     fn evaluated(&mut self, evaluation: &Evaluation) {
         self.line(&format!(
-            "{}  estimates: train loss {:.4}, val loss {:.4}{}",
+            "{}  estimates: train loss {:.4}, val loss {:.4}, {:.4} bits per byte{}",
             self.at(evaluation.step),
             evaluation.train_loss,
             evaluation.val_loss,
+            evaluation.val_bits_per_byte,
             if evaluation.is_best {
                 " (best so far)"
             } else {

@@ -396,6 +396,8 @@ mod tests {
             "data.val_fraction=1.0",
             "data.val_fraction=nan",
             "data.cache_dir=",
+            "tokenizer.vocab_size=512",
+            "tokenizer.path=a.json",
             "model.context_length=0",
             "model.d_model=0",
             "model.d_model=9000000000",

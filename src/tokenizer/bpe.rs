@@ -23,11 +23,10 @@ pub(super) fn empty() -> Tokenizer {
 }
 
 fn with_parts(model: BPE) -> Tokenizer {
-    let byte_level = ByteLevel::new(false, true, true);
     let mut library = Tokenizer::new(model);
     library
-        .with_pre_tokenizer(Some(byte_level))
-        .with_decoder(Some(byte_level))
+        .with_pre_tokenizer(Some(ByteLevel::new(false, true, true)))
+        .with_decoder(Some(ByteLevel::default())) // which has a use for none of its settings
         .add_special_tokens([AddedToken::from(END_OF_TEXT, true)])
         .expect("there is no normalizer that could fail");
     library

@@ -71,11 +71,13 @@ impl Logs {
             step,
             train_loss,
             val_loss,
+            val_bits_per_byte,
             is_best,
         } = evaluation;
         self.metrics.line(&json!({
             "step": step, "tokens": tokens, "train_loss_estimate": train_loss,
-            "val_loss_estimate": val_loss, "is_best": is_best,
+            "val_loss_estimate": val_loss, "val_bits_per_byte_estimate": val_bits_per_byte,
+            "is_best": is_best,
         }))
     }
 

@@ -102,6 +102,8 @@ pub struct Evaluation {
     pub train_loss: f64,
     /// Estimated loss on the validation split, nats per token.
     pub val_loss: f64,
+    /// The same in bits for each byte of text: comparable between tokenizers.
+    pub val_bits_per_byte: f64,
     /// Whether the validation loss is the lowest so far.
     pub is_best: bool,
 }

@@ -275,6 +275,7 @@ impl Session {
             step,
             train_loss,
             val_loss,
+            val_bits_per_byte: evaluate::bits_per_byte(val_loss, &self.corpus.val),
             is_best,
         };
         self.logs.evaluated(&evaluation, self.tokens())?;

@@ -18,3 +18,4 @@ mod layering;
 mod parity;
 mod properties;
 mod runs;
+mod tokenizers;
