@@ -8,7 +8,7 @@
 //! 3. [`kernels`]: the operations both are made of, one function each;
 //! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
-//! 6. [`plan`], [`train`], [`generate`], [`runs`]: what a person does with all of it;
+//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`]: what a person does with all of it;
 //! 7. [`recipe`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed.
 //!
@@ -32,6 +32,7 @@ pub mod config;
 pub mod data;
 pub mod device;
 pub mod generate;
+pub mod inspect;
 pub mod kernels;
 pub mod model;
 pub mod optimizer;

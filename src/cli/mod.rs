@@ -15,6 +15,7 @@ mod generate;
 #[cfg(test)]
 mod help_lines;
 mod init;
+mod inspect;
 mod man;
 mod metrics;
 mod plan;
@@ -62,24 +63,26 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Print a commented config to begin with: a shipped one, or one made for your text
+    Init(init::Args),
+    /// Say what a run will cost, before it is made
+    Plan(plan::Args),
     /// Train a model as a config file says
     Train(train::Args),
     /// Write text with a trained model
     Generate(generate::Args),
     /// Measure a trained model's loss on a text
     Eval(eval::Args),
+    /// Look inside a trained model
+    Inspect(inspect::Args),
     /// List runs, or compare some of them
     Runs(runs::Args),
     /// Print the curves of a run: losses, learning rate, speed
     Metrics(metrics::Args),
     /// See how a tokenizer takes text apart
     Tokenizer(tokenizer::Args),
-    /// Say what a run will cost, before it is made
-    Plan(plan::Args),
     /// List what this binary can compute on, here
     Devices(devices::Args),
-    /// Print a commented config to begin with: a shipped one, or one made for your text
-    Init(init::Args),
     /// Print a script with which a shell completes commands and options
     Completions(completions::Args),
     /// Print the manual page, or write a page for each command to a folder
@@ -90,15 +93,16 @@ enum Command {
 #[must_use]
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Init(args) => init::run(&args).map(|()| DONE),
+        Command::Plan(args) => plan::run(&args).map(|()| DONE),
         Command::Train(args) => train::run(&args),
         Command::Generate(args) => generate::run(&args).map(|()| DONE),
         Command::Eval(args) => eval::run(&args).map(|()| DONE),
+        Command::Inspect(args) => inspect::run(&args).map(|()| DONE),
         Command::Runs(args) => runs::run(&args).map(|()| DONE),
         Command::Metrics(args) => metrics::run(&args).map(|()| DONE),
         Command::Tokenizer(args) => tokenizer::run(&args).map(|()| DONE),
-        Command::Plan(args) => plan::run(&args).map(|()| DONE),
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
-        Command::Init(args) => init::run(&args).map(|()| DONE),
         Command::Completions(args) => completions::run(&args, Cli::command()).map(|()| DONE),
         Command::Man(args) => man::run(&args, Cli::command()).map(|()| DONE),
     };

@@ -90,7 +90,7 @@ impl Folder {
         command
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.program(assert_cmd::cargo::cargo_bin!("tinderbox"));
         command.args(args);
         command

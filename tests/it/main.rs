@@ -19,6 +19,7 @@ mod devices;
 mod fixtures;
 mod further;
 mod init;
+mod inspect;
 mod layering;
 mod optimizers;
 mod parity;

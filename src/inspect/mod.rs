@@ -1,0 +1,21 @@
+//! Looking inside a trained model: what its attention does with a text, and what each part is good for.
+//!
+//! [`Prompt`] is a text as the model reads it, [`capture()`] a forward pass of which chosen values are kept.
+//! All else here is made of these two and of probes that replace what passes: see [`crate::model::probe`].
+//! A pass that nobody inspects is not slowed down: without a probe none of this runs.
+//!
+//! [`AttentionMaps`] says who looks at whom, [`Explanation`] why, number by number, for one token in one head.
+//! This part computes and returns values; how they are shown is [`render`]'s.
+
+mod capture;
+mod error;
+mod explain;
+mod maps;
+mod prompt;
+pub mod render;
+
+pub use capture::{Capture, Recording, capture};
+pub use error::InspectError;
+pub use explain::{Explanation, Projection, Step};
+pub use maps::{AttentionMaps, AttentionView, Selection, strongest};
+pub use prompt::Prompt;
