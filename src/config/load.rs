@@ -316,6 +316,13 @@ mod tests {
         assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
         let config = read(SMALLEST, &[]).unwrap();
         assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
+        let config = read(SMALLEST, &["tokenizer.kind=bpe"]).unwrap();
+        assert_eq!(config.tokenizer.vocab_size, Some(2048));
+        assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
+        let file = ["tokenizer.kind=file", "tokenizer.path=2024"];
+        let config = read(SMALLEST, &file).unwrap();
+        assert_eq!(config.tokenizer.path.as_deref(), Some(Path::new("2024")));
+        assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
     }
 
     proptest! {

@@ -468,6 +468,8 @@ mod tests {
             "data.cache_limit_gib=0",
             "data.cache_limit_gib=nan",
             "data.text_field=",
+            "tokenizer.vocab_size=512",
+            "tokenizer.path=a.json",
             "model.context_length=0",
             "model.d_model=0",
             "model.d_model=9000000000",

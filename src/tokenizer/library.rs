@@ -33,7 +33,7 @@ pub(super) struct Library {
     /// The file, as it was read.
     pub(super) json: String,
     /// Without truncation, padding, dropout and post-processing: a text's ids are all of them, and no others.
-    library: tokenizers::Tokenizer,
+    parts: tokenizers::Tokenizer,
     /// One more than the largest id.
     pub(super) vocab_size: usize,
     /// The bytes of each token, by id, where that is what a token is; empty where there is no token.
@@ -100,13 +100,13 @@ impl Library {
             cuts: Cuts::of(&library, &added),
             end_of_text,
             added,
-            library,
+            parts: library,
         })
     }
 
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         match &self.words {
-            Some(words) => words.encode(text, self.library.get_model()),
+            Some(words) => words.encode(text, self.parts.get_model()),
             None => self.encode_by_library(text),
         }
     }
@@ -117,7 +117,7 @@ impl Library {
             text: None,
             reason: error.to_string(),
         };
-        let library = &self.library;
+        let library = &self.parts;
         let mut pieces = library
             .get_added_vocabulary()
             .extract_and_normalize(library.get_normalizer(), text);
@@ -140,14 +140,14 @@ impl Library {
             let bytes = ids.iter().flat_map(|&id| &*bytes[id as usize]).copied();
             return super::text_of(bytes.collect());
         }
-        self.library
+        self.parts
             .decode(ids, false)
             .expect("decoders of text take any tokens")
     }
 
     /// The token as the vocabulary has it; nothing where there is none of this id.
     pub(super) fn token(&self, id: u32) -> String {
-        self.library.id_to_token(id).unwrap_or_default()
+        self.parts.id_to_token(id).unwrap_or_default()
     }
 
     /// Whether a token is one byte among tokens that are text, as `<0x0A>` is.

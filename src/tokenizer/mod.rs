@@ -23,6 +23,7 @@ mod stream;
 mod table;
 mod words;
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -42,7 +43,7 @@ pub struct Tokenizer {
 #[derive(Debug)]
 enum Inner {
     Table(Table),
-    Library(Library),
+    Library(Box<Library>),
 }
 
 /// The same file is the same tokenizer.
@@ -288,7 +289,7 @@ impl Tokenizer {
         for chunk in bytes.utf8_chunks() {
             piece.push_str(chunk.valid());
             for byte in chunk.invalid() {
-                piece.push_str(&format!("\\x{byte:02x}"));
+                write!(piece, "\\x{byte:02x}").expect("a string takes all that is written");
             }
         }
         piece
@@ -309,7 +310,7 @@ impl Tokenizer {
 
     fn from_library(library: Library) -> Self {
         Self {
-            inner: Arc::new(Inner::Library(library)),
+            inner: Arc::new(Inner::Library(Box::new(library))),
         }
     }
 }

@@ -80,13 +80,14 @@ pub(super) fn class_of(character: char) -> Class {
 fn classes() -> Vec<Class> {
     let mut classes = Vec::new();
     // The library's tables decide; the standard library's, which may be newer, only say whom to ask.
-    let candidates: [(Class, &str, fn(char) -> bool); 3] = [
-        (Class::Letter, r"\p{L}+", char::is_alphabetic),
-        (Class::Number, r"\p{N}+", char::is_numeric),
-        (Class::Space, r"\s+", char::is_whitespace),
+    let of_which = |may_be: fn(char) -> bool| ('\0'..=char::MAX).filter(move |&c| may_be(c));
+    let candidates = [
+        (Class::Letter, r"\p{L}+", of_which(char::is_alphabetic)),
+        (Class::Number, r"\p{N}+", of_which(char::is_numeric)),
+        (Class::Space, r"\s+", of_which(char::is_whitespace)),
     ];
-    for (class, pattern, may_be) in candidates {
-        let text: String = ('\0'..=char::MAX).filter(|&c| may_be(c)).collect();
+    for (class, pattern, characters) in candidates {
+        let text: String = characters.collect();
         let regex = SysRegex::new(pattern).expect("a pattern of three signs");
         for (start, end) in regex.find_iter(&text) {
             for character in text[start..end].chars() {

@@ -106,7 +106,7 @@ fn training_here_and_in_python_writes_the_same_file() {
 
 #[test]
 fn how_a_text_is_cut_changes_nothing_in_training() {
-    let text = text().replace("\n", "<|endoftext|>\n\n") + "\u{1f525} at the end ";
+    let text = text().replace('\n', "<|endoftext|>\n\n") + "\u{1f525} at the end ";
     let whole = Tokenizer::train_bpe(400, [Ok::<_, ()>(text.clone())]).unwrap();
     let characters: Vec<char> = text.chars().collect();
     for n in [1, 7, 1000] {
@@ -524,11 +524,11 @@ fn mistakes_with_tokenizers_are_told() {
         assert!(error.contains(&format!("`{file}`")), "{error}");
     }
     let bpe = std::fs::read_to_string(path_of("trained")).unwrap();
-    folder.write("no_a.json", &bpe.replace("\"Z\": ", "\"filler\": "));
-    folder.write("text.txt", &"some text with a Zoo\n".repeat(100));
-    let error = said("no_a.json");
+    folder.write("no_tilde.json", &bpe.replace("\"~\": ", "\"filler\": "));
+    folder.write("text.txt", &"some text with a ~\n".repeat(100));
+    let error = said("no_tilde.json");
     assert!(
-        error.contains("the character 'Z' (U+005A)") && error.contains("hint:"),
+        error.contains("the character '~' (U+007E)") && error.contains("hint:"),
         "{error}"
     );
 
