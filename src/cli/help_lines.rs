@@ -13,6 +13,7 @@ const UNITS: &[&str] = &[
     "bytes",
     "MiB",
     "steps",
+    "columns",
     "runs",
     "checkpoints",
     "minutes",

@@ -24,7 +24,7 @@ pub(super) struct Args {
     /// Print a JSON array with an object for each row
     #[arg(long)]
     json: bool,
-    /// Only rows of every N-th step, and the last one
+    /// Only rows whose step is a multiple of so many steps, and the last one [default: about a screen]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
     /// Every row; a table otherwise has about a screen of them

@@ -40,7 +40,7 @@ struct Encode {
     /// The text [default: standard input]
     #[arg(allow_hyphen_values = true, conflicts_with = "file")]
     text: Option<String>,
-    /// A file with the text, UTF-8
+    /// A file with the text, UTF-8 [default: TEXT, or standard input]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Print only the ids, on one line

@@ -34,7 +34,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
     /// Start a new run from the weights of RUN (its best checkpoint), RUN/last or one of its
-    /// checkpoints/step-N, with its model and its tokenizer
+    /// checkpoints/step-N, with its model and its tokenizer [default: from weights drawn by train.seed]
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
     from: Option<PathBuf>,
     /// Go on from the run's last checkpoint

@@ -87,6 +87,6 @@ mod tests {
         fs::write(folder.path().join("a.txt"), "").unwrap();
         let read = |name: &str| Preview::read(&folder.path().join(name), 10, true);
         assert!(matches!(read("a.txt"), Err(DataError::Empty { .. })));
-        assert!(matches!(read("b.txt"), Err(DataError::Read { .. })));
+        assert!(matches!(read("b.txt"), Err(DataError::Missing { .. })));
     }
 }

@@ -419,36 +419,36 @@ fn mistakes_are_answered_with_a_way_out() {
     let on =
         |path: &str| folder.fail(&["train", "tiny.toml", "--set", &format!("data.path={path}")]);
     assert_snapshot!(on("stories/tale.txt"), @r#"
-    error: `runs/tiny` holds a run already
-      hint: continue it with --resume, replace it with --overwrite, or choose another place with --run-dir
+    error: there is no file or folder `stories/tale.txt`
+      hint: did you mean `stories/tales.txt`?
     "#);
     assert_snapshot!(on("elsewhere/tale.txt"), @r#"
-    error: `runs/tiny` holds a run already
-      hint: continue it with --resume, replace it with --overwrite, or choose another place with --run-dir
+    error: there is no file or folder `elsewhere/tale.txt`
+      hint: relative paths start at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
     "#);
     assert_snapshot!(on("report.docx"), @r#"
-    error: `runs/tiny` holds a run already
-      hint: continue it with --resume, replace it with --overwrite, or choose another place with --run-dir
+    error: `report.docx` is not text, but an Office document or e-book
+      hint: save it as plain text (UTF-8)
     "#);
     assert_snapshot!(on("cut.txt.gz"), @r#"
-    error: `runs/tiny` holds a run already
-      hint: continue it with --resume, replace it with --overwrite, or choose another place with --run-dir
+    error: `cut.txt.gz` is not a whole gzip file: incomplete deflate stream
+      hint: get it anew; `gzip -t` tells whether it is whole
     "#);
     assert_snapshot!(on("a.jsonl"), @r#"
-    error: `runs/tiny` holds a run already
-      hint: continue it with --resume, replace it with --overwrite, or choose another place with --run-dir
+    error: line 2 of `a.jsonl` has no field "text", only "body", "title"
+      hint: data.text_field names the one that holds the text
     "#);
     assert_snapshot!(on("b.jsonl"), @r#"
-    error: `runs/tiny` holds a run already
-      hint: continue it with --resume, replace it with --overwrite, or choose another place with --run-dir
+    error: line 2 of `b.jsonl` is a list, not an object
+      hint: JSON Lines is one object a line, such as {"text": "..."}; format = "text" under [data] takes the file as it is
     "#);
     assert_snapshot!(on("c.jsonl"), @r#"
-    error: `runs/tiny` holds a run already
-      hint: continue it with --resume, replace it with --overwrite, or choose another place with --run-dir
+    error: line 1 of `c.jsonl` has null in its field "text", not a text
+      hint: data.text_field names the field that holds the text
     "#);
     assert_snapshot!(on("d.jsonl"), @r#"
-    error: `runs/tiny` holds a run already
-      hint: continue it with --resume, replace it with --overwrite, or choose another place with --run-dir
+    error: line 1 of `d.jsonl` is not JSON: EOF while parsing an object
+      hint: JSON Lines is one object a line, such as {"text": "..."}; format = "text" under [data] takes the file as it is
     "#);
     let both = "data.sources=[{path=\"a\", weight=0}, {path=\"-\"}, {path=\"a\", text_field=\"\"}]";
     assert_snapshot!(folder.fail(&["train", "tiny.toml", "--set", both]), @r#"
@@ -469,8 +469,8 @@ fn mistakes_are_answered_with_a_way_out() {
         sources,
     ];
     assert_snapshot!(folder.fail(&args), @r#"
-    error: `runs/tiny` holds a run already
-      hint: continue it with --resume, replace it with --overwrite, or choose another place with --run-dir
+    error: `stories/tales.txt` is in two sources, `stories` and `stories/tales.txt`: what one keeps for validation, the other would train on
+      hint: name each file in one of them; a weight says how often it is drawn
     "#);
     assert!(!folder.path("runs").exists(), "nothing was begun");
 }

@@ -15,10 +15,10 @@ pub(super) struct Args {
     subject: Subject,
     #[command(flatten)]
     prompts: Prompts,
-    /// Only this layer, counted from 0
+    /// Only this layer, counted from 0 [default: every one]
     #[arg(long, value_name = "L", allow_negative_numbers = true)]
     layer: Option<usize>,
-    /// Only this head, counted from 0
+    /// Only this head, counted from 0 [default: every one]
     #[arg(long, value_name = "H", allow_negative_numbers = true)]
     head: Option<usize>,
     /// In which form

@@ -27,7 +27,7 @@ pub(super) struct TextStyle {
     /// Whether a map in text has colours
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
     color: Color,
-    /// The most columns of a map in text [default: COLUMNS of the environment, else 100]
+    /// How wide a map in text may be, in columns [default: COLUMNS of the environment, else 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(20..))]
     width: Option<u16>,
 }

@@ -11,7 +11,7 @@ use crate::checkpoint::{CheckpointError, write_atomically};
 /// Where what was seen goes.
 #[derive(Debug, clap::Args)]
 pub(super) struct Output {
-    /// A file to write instead of standard output; one that is there is replaced
+    /// A file to write; one that is there is replaced [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -32,7 +32,7 @@ pub(super) struct Prompts {
     /// A text for the model to read; may be repeated, and each is shown
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Vec<String>,
-    /// A file with the text
+    /// A file with the text [default: --prompt]
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
 }
