@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
@@ -150,9 +152,18 @@ fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Resul
     .context("cannot listen for Ctrl-C")
 }
 
+/// How soon after a signal another one is taken for the same: of a terminal that closes, the shell and the
+/// system tell a program one after the other.
+const SAME_SIGNAL: Duration = Duration::from_millis(200);
+
 /// The first Ctrl-C lets the step end and the run be saved; a second one does not wait for that.
 pub(super) fn stop_or_exit(interrupter: &Interrupter) {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    let since_first = FIRST.get_or_init(Instant::now).elapsed();
     if interrupter.should_stop() {
+        if since_first < SAME_SIGNAL {
+            return;
+        }
         dashboard::restore_terminal();
         std::process::exit(i32::from(INTERRUPTED));
     }
