@@ -16,7 +16,7 @@ const MAX_VOCAB_SIZE: usize = 1 << 24;
 
 /// What tokens that end a text are called, the likeliest first.
 const ENDS_OF_TEXT: [&str; 8] = [
-    "<|endoftext|>",
+    super::END_OF_TEXT,
     "<|end_of_text|>",
     "<|end\u{2581}of\u{2581}sentence|>",
     "</s>",
