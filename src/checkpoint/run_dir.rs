@@ -179,7 +179,7 @@ impl RunDir {
     /// # Errors
     /// If it cannot be read.
     pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
-        Ok(Tokenizer::load(&self.root.join(TOKENIZER))?)
+        Ok(Tokenizer::from_file(&self.root.join(TOKENIZER))?)
     }
 
     /// The directory of the checkpoint after `step` updates.

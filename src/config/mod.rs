@@ -74,7 +74,7 @@ pub struct SourceConfig {
     /// A file of text, or a folder of them; relative to the working directory. Required.
     pub path: PathBuf,
     /// How often training windows come from this text, relative to the other weights and whatever
-    /// its length. Above 0; default 1.
+    /// its length. Above 0, at most 1e15; default 1.
     pub weight: f64,
     /// How its files are read. Default `data.format`.
     #[serde(skip_serializing_if = "Option::is_none")]

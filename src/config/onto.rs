@@ -33,6 +33,14 @@ pub(super) fn fill_in(table: &mut Table, base: &Config) {
             .or_insert_with(|| Table::new().into())
             .as_table_mut()
             .expect("what is no section was taken out before");
+        // What belongs to the base's kind of tokenizer would contradict another kind that was asked for.
+        let is_other_kind = name == "tokenizer"
+            && section
+                .get("kind")
+                .is_some_and(|kind| Some(kind) != of_base.get("kind"));
+        if is_other_kind {
+            continue;
+        }
         for (key, value) in of_base {
             section.entry(key).or_insert(value);
         }
@@ -95,7 +103,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{ConfigError, TokenizerKind};
+    use crate::config::{ConfigError, TokenizerConfig, TokenizerKind};
 
     fn read(text: &str, base: Option<Base<'_>>) -> Result<Config, Vec<String>> {
         let text = format!("data = {{ path = \"a.txt\" }}\n{text}");
@@ -152,6 +160,32 @@ mod tests {
                 "{start}: {problems:#?}"
             );
         }
+    }
+
+    #[test]
+    fn another_kind_of_tokenizer_is_not_given_the_keys_of_the_base_s() {
+        let with = |tokenizer: &str| format!("tokenizer = {{ {tokenizer} }}");
+        let bpe = read(&with("kind = \"bpe\", vocab_size = 270"), None).unwrap();
+        let file = read(&with("kind = \"file\", path = \"a.json\""), None).unwrap();
+        for base in [&bpe, &file] {
+            let config = read(&with("kind = \"char\""), Some(Base::Resumed(base))).unwrap();
+            let TokenizerConfig {
+                kind,
+                vocab_size,
+                path,
+            } = config.tokenizer;
+            assert_eq!(
+                (kind, vocab_size, path),
+                (TokenizerKind::Char, None, None),
+                "and those who know how runs go on say what changed"
+            );
+            let problems =
+                read(&with("kind = \"char\""), Some(Base::Weights(base))).unwrap_err();
+            assert_eq!(problems.len(), 1, "{problems:#?}");
+            assert!(problems[0].starts_with("tokenizer.kind = \"char\": the run"));
+        }
+        let config = read(&with("kind = \"bpe\""), Some(Base::Resumed(&bpe))).unwrap();
+        assert_eq!(config.tokenizer.vocab_size, Some(270));
     }
 
     #[test]

@@ -21,6 +21,9 @@ const MIN_BPE_SIZE: usize = 257;
 /// The most tokens in a batch: backends index with 32 bits.
 const MAX_BATCH_TOKENS: usize = i32::MAX as usize;
 
+/// The largest weight of a text: room for its length in bytes, and far from where a sum is infinite.
+const MAX_WEIGHT: f64 = 1e15;
+
 /// The largest integer of TOML.
 const MAX_SEED: u64 = i64::MAX as u64;
 
@@ -141,7 +144,12 @@ impl SourceConfig {
                  to a file first"
             ));
         }
-        finite_above_zero(&mut problems, &format!("{key}.weight"), *weight);
+        if !(*weight > 0.0 && *weight <= MAX_WEIGHT) {
+            problems.push(format!(
+                "{key}.weight = {weight} must be above 0 and at most {MAX_WEIGHT:e}: only how weights \
+                 compare matters"
+            ));
+        }
         if let Some(text_field) = text_field {
             text_field_is_named(&mut problems, &format!("{key}.text_field"), text_field);
         }
@@ -560,6 +568,10 @@ mod tests {
             (
                 r#"[{path="a", weight=inf}]"#,
                 "data.sources[0].weight = inf must",
+            ),
+            (
+                r#"[{path="a", weight=2e15}]"#, // many of the largest double would have no sum
+                "data.sources[0].weight = 2000000000000000 must be above 0 and at most 1e15",
             ),
             (
                 r#"[{path="a", text_field=""}]"#,

@@ -195,9 +195,13 @@ fn tokens_of(
     })
 }
 
+/// Says by which rules texts were split and encoded: token files of others are not used.
+const RULES: &[u8] = concat!("tokens 1, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
+
 /// Everything that the ids and their split follow from.
 fn key_of(text: &Text, tokenizer: &Tokenizer, val_fraction: f64) -> Key {
     let mut hash = Sha256::new();
+    hash.update(Sha256::digest(RULES));
     hash.update(text.survey.hash);
     hash.update(Sha256::digest(tokenizer.to_json()));
     hash.update(val_fraction.to_le_bytes());
@@ -223,7 +227,7 @@ fn check_length_early(
     context_length: usize,
 ) -> Result<(), DataError> {
     let n_train = match (Needs::of(tokenizer).unit, text.place) {
-        (Unit::Text, _) | (_, Place::LineEnd { .. }) => return Ok(()),
+        (Unit::Piece, _) | (_, Place::LineEnd { .. }) => return Ok(()),
         (_, Place::Bytes(n) | Place::Characters(n)) => n,
     };
     check_numbers(

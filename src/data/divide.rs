@@ -43,7 +43,7 @@ impl Place {
         match unit {
             Unit::Byte => Self::Bytes(n_train),
             Unit::Character => Self::Characters(n_train),
-            Unit::Text => Self::LineEnd {
+            Unit::Piece => Self::LineEnd {
                 from: n_train,
                 // Of a short text, nearly all of the validation split would be lost on the way.
                 latest: n_train + MOST_BYTES_TO_LINE_END.min((n_units - n_train) / 8),
@@ -244,7 +244,7 @@ mod tests {
     fn a_text_for_words_is_split_at_the_end_of_a_line() {
         let lines = vec!["a line of twenty b.\n".repeat(100)]; // 2000 bytes
         let at = |val_fraction| {
-            let place = |n| Place::of(val_fraction, Unit::Text, n);
+            let place = |n| Place::of(val_fraction, Unit::Piece, n);
             let needs = Needs {
                 documents: false,
                 ..Needs::of_new_bpe()
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_text_without_lines_is_split_at_a_character() {
         let text = vec!["\u{4e00}".repeat(400)]; // 1200 bytes
-        let place = |n| Place::of(0.5, Unit::Text, n);
+        let place = |n| Place::of(0.5, Unit::Piece, n);
         let [train, _] = halves(&text, Needs::of_new_bpe(), place, 64);
         assert_eq!(train.text.len(), 675); // an eighth of the other half behind 600
     }
@@ -268,7 +268,7 @@ mod tests {
     fn a_document_that_ends_at_the_split_ends_before_it() {
         let documents: Vec<String> = (0..10).map(|_| "ten bytes.".to_owned()).collect();
         for chunk_bytes in 4..30 {
-            let place = |n| Place::of(0.2, Unit::Text, n);
+            let place = |n| Place::of(0.2, Unit::Piece, n);
             let [train, val] = halves(&documents, Needs::of_new_bpe(), place, chunk_bytes);
             assert_eq!(
                 (train.text.len(), train.ends.len()),

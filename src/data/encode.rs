@@ -73,7 +73,7 @@ pub(super) fn encode(
 fn last_cut(tokenizer: &Tokenizer, unit: Unit, text: &[u8]) -> usize {
     match unit {
         Unit::Byte | Unit::Character => text.len(),
-        Unit::Text => tokenizer.cut(as_utf8(text)).unwrap_or(0),
+        Unit::Piece => tokenizer.cut(as_utf8(text)).unwrap_or(0),
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
                 let unit = Needs::of(&tokenizer).unit;
                 let n_units = match unit {
                     Unit::Character => text.chars().count(),
-                    Unit::Byte | Unit::Text => text.len(),
+                    Unit::Byte | Unit::Piece => text.len(),
                 };
                 let place = Place::of(val_fraction, unit, n_units as u64);
                 let (train, val) =

@@ -45,7 +45,7 @@ impl Extent {
             unit: match kind {
                 TokenizerKind::Byte => Unit::Byte,
                 TokenizerKind::Char => Unit::Character,
-                TokenizerKind::Bpe | TokenizerKind::File => Unit::Text,
+                TokenizerKind::Bpe | TokenizerKind::File => Unit::Piece,
             },
         };
         let configs: Vec<SourceConfig> = data.all_sources();
@@ -62,7 +62,7 @@ impl Extent {
         for source in &sources {
             let survey = Survey::read(source, needs)?;
             let n_tokens = match needs.unit {
-                Unit::Text => survey.bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN),
+                Unit::Piece => survey.bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN),
                 Unit::Byte | Unit::Character => survey.n_units,
             };
             let train = Place::share(1.0 - data.val_fraction, n_tokens);

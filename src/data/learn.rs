@@ -10,13 +10,10 @@ use super::cache::{Cache, cache_error};
 use super::divide::{Divided, Half};
 use super::reader::{Chunk, Needs, Reader, as_utf8};
 use super::text::Text;
-use crate::tokenizer::Tokenizer;
-
-/// How an end of text is written in a text, of which the tokenizer makes that token.
-const END_OF_TEXT: &str = "<|endoftext|>";
+use crate::tokenizer::{END_OF_TEXT, Tokenizer};
 
 /// Says by which rules merges were learned: what is kept of others is not used.
-const RULES: &[u8] = concat!("byte-level bpe 1, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
+const RULES: &[u8] = concat!("byte-level bpe 2, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
 
 /// Merges are learned from so many bytes of text at most, which are plenty: a larger text is learned
 /// from in chunks spread evenly over it. Memory grows with the distinct words, and so has a bound.
@@ -51,7 +48,7 @@ pub(super) fn bpe(
         key.update(text.survey.hash);
     }
     let path = cache.path(&key.finalize().into(), "tokenizer.json");
-    if let Ok(tokenizer) = Tokenizer::load(&path) {
+    if let Ok(tokenizer) = Tokenizer::from_file(&path) {
         touch(&path);
         return Ok(tokenizer);
     }

@@ -35,8 +35,8 @@ pub(super) enum Unit {
     Byte,
     /// Characters, each of which is a token.
     Character,
-    /// Bytes, which say nothing of how many tokens there will be.
-    Text,
+    /// Bytes, of which tokens are pieces of any length: they say nothing of how many there will be.
+    Piece,
 }
 
 impl Needs {
@@ -52,7 +52,7 @@ impl Needs {
             TokenizerKind::Bpe | TokenizerKind::File => Self {
                 utf8: true,
                 documents: tokenizer.end_of_text().is_some(),
-                unit: Unit::Text,
+                unit: Unit::Piece,
             },
         }
     }
@@ -71,7 +71,7 @@ impl Needs {
         Self {
             utf8: true,
             documents: true,
-            unit: Unit::Text,
+            unit: Unit::Piece,
         }
     }
 }

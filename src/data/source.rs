@@ -32,7 +32,8 @@ pub(super) struct TextFile {
 impl Source {
     /// Finds the text: the file itself, or every file of the folder and its subfolders, by path.
     ///
-    /// Hidden files and folders are left out. Links are followed, but no folder is entered twice.
+    /// Hidden files and folders are left out. Links are followed, but no folder is entered twice, and no file
+    /// taken twice: half of one could be for training, and the same half of the other for validation.
     ///
     /// # Errors
     /// If there is nothing there, nothing in there, or something that cannot be listed.
@@ -106,16 +107,12 @@ pub(super) fn check_apart(sources: &[Source]) -> Result<(), DataError> {
     }
     let mut owners: BTreeMap<PathBuf, &Path> = BTreeMap::new();
     for source in sources {
-        let mut own = BTreeMap::new(); // a text may name a file of its own twice, through links
         for file in &source.files {
             let whole = file.path.canonicalize();
             let whole = whole.map_err(|error| read_error(&file.path, error))?;
-            own.insert(whole, &file.path);
-        }
-        for (whole, file) in own {
             if let Some(first) = owners.insert(whole, &source.path) {
                 return Err(DataError::InTwoSources {
-                    file: file.clone(),
+                    file: file.path.clone(),
                     first: first.to_owned(),
                     second: source.path.clone(),
                 });
@@ -142,7 +139,7 @@ fn is_jsonl(format: TextFormat, path: &Path) -> bool {
 }
 
 /// Adds the files of a folder, in the order of their names; `seen` holds the folders that were
-/// entered, without links in their paths.
+/// entered and the files that were added, without links in their paths.
 fn list(
     folder: &Path,
     seen: &mut BTreeSet<PathBuf>,
@@ -167,7 +164,10 @@ fn list(
         if metadata.is_dir() {
             list(&path, seen, files)?;
         } else if metadata.is_file() {
-            files.push(path);
+            let whole = path.canonicalize();
+            if seen.insert(whole.map_err(|source| read_error(&path, source))?) {
+                files.push(path);
+            }
         }
     }
     Ok(())
@@ -304,7 +304,9 @@ mod tests {
         let folder = folder(&["a/x.txt"]);
         symlink("..", folder.path().join("a/loop")).unwrap();
         symlink("a/x.txt", folder.path().join("y.txt")).unwrap();
-        assert_eq!(find(folder.path()).unwrap().files.len(), 2);
+        let files = find(folder.path()).unwrap().files;
+        assert_eq!(files.len(), 1, "a file counts once");
+        assert_eq!(files[0].path, folder.path().join("a/x.txt"));
         assert!(matches!(
             find(Path::new("/dev/null")),
             Err(DataError::NotAFile { .. })

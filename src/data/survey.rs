@@ -58,7 +58,7 @@ impl Survey {
 fn count(chunk: Chunk, unit: Unit) -> (Chunk, u64, CharacterSet) {
     let mut seen = CharacterSet::default();
     let n_units = match unit {
-        Unit::Byte | Unit::Text => chunk.text.len() as u64,
+        Unit::Byte | Unit::Piece => chunk.text.len() as u64,
         Unit::Character => as_utf8(&chunk.text)
             .chars()
             .map(|character| seen.add(character))

@@ -12,7 +12,7 @@ use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::split::{Class, class_of};
+use super::gpt2_words::{Class, class_of};
 
 /// Where a tokenizer's texts may be cut.
 #[derive(Debug)]
@@ -63,9 +63,9 @@ impl Cuts {
             return nowhere;
         };
         let between = match (library.get_normalizer(), words) {
-            (None, Words::Blank(_)) => Between::AsciiAlphanumericAndBlank,
-            (None, Words::Gpt2) => Between::WordAndSpace,
-            (None, Words::Known) => Between::AlphanumericAndSpace,
+            (None, WordRule::Blank(_)) => Between::AsciiAlphanumericAndBlank,
+            (None, WordRule::Gpt2) => Between::WordAndSpace,
+            (None, WordRule::Known) => Between::AlphanumericAndSpace,
             (Some(normalizer), words) if is_local(normalizer, words) => {
                 Between::AsciiAlphanumericAndBlank
             }
@@ -88,11 +88,6 @@ impl Cuts {
             between: Some(between),
             awkward,
         }
-    }
-
-    /// Whether there is any in a text that is long enough.
-    pub(super) fn exist(&self) -> bool {
-        self.between.is_some()
     }
 
     /// The last safe place in a text, behind its start and before its end.
@@ -137,7 +132,7 @@ impl Between {
 
 /// What is known of how a text is cut into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Words {
+enum WordRule {
     /// By GPT-2's pattern.
     Gpt2,
     /// By one in which a letter or number and a space after it are never in one word.
@@ -146,26 +141,26 @@ enum Words {
     Blank(char),
 }
 
-fn of_pre_tokenizer(pre_tokenizer: &PreTokenizerWrapper) -> Option<Words> {
+fn of_pre_tokenizer(pre_tokenizer: &PreTokenizerWrapper) -> Option<WordRule> {
     match pre_tokenizer {
         // A blank is not put before a text that begins with one.
         PreTokenizerWrapper::ByteLevel(it) if it.use_regex && it.add_prefix_space => {
-            Some(Words::Blank(' '))
+            Some(WordRule::Blank(' '))
         }
-        PreTokenizerWrapper::ByteLevel(it) if it.use_regex => Some(Words::Gpt2),
+        PreTokenizerWrapper::ByteLevel(it) if it.use_regex => Some(WordRule::Gpt2),
         PreTokenizerWrapper::Metaspace(it) if it.get_split() => {
-            Some(Words::Blank(it.get_replacement()))
+            Some(WordRule::Blank(it.get_replacement()))
         }
         PreTokenizerWrapper::BertPreTokenizer(_)
         | PreTokenizerWrapper::Whitespace(_)
-        | PreTokenizerWrapper::WhitespaceSplit(_) => Some(Words::Known),
+        | PreTokenizerWrapper::WhitespaceSplit(_) => Some(WordRule::Known),
         PreTokenizerWrapper::Split(split) => match &split.pattern {
             SplitPattern::Regex(pattern)
                 if KNOWN_PATTERNS.contains(&pattern.as_str())
                     && split.behavior == SplitDelimiterBehavior::Isolated
                     && !split.invert =>
             {
-                Some(Words::Known)
+                Some(WordRule::Known)
             }
             _ => None,
         },
@@ -189,7 +184,7 @@ fn of_pre_tokenizer(pre_tokenizer: &PreTokenizerWrapper) -> Option<Words> {
 }
 
 /// Whether a normalizer changes each word for itself, and leaves ASCII letters with a blank after them such.
-fn is_local(normalizer: &NormalizerWrapper, words: Words) -> bool {
+fn is_local(normalizer: &NormalizerWrapper, words: WordRule) -> bool {
     match normalizer {
         NormalizerWrapper::NFC(_)
         | NormalizerWrapper::NFD(_)
@@ -211,7 +206,7 @@ fn is_local(normalizer: &NormalizerWrapper, words: Words) -> bool {
             let of_blanks = replace["pattern"] == json!({ "String": " " })
                 || replace["pattern"] == json!({ "Regex": " {2,}" });
             let by = |blank: char| replace["content"] == blank.to_string();
-            of_blanks && matches!(words, Words::Blank(blank) if by(blank) || by(' '))
+            of_blanks && matches!(words, WordRule::Blank(blank) if by(blank) || by(' '))
         }
         _ => false,
     }

@@ -163,6 +163,19 @@ mod tests {
         assert_like_the_library(&TRICKY.repeat(500));
     }
 
+    #[test]
+    fn nothing_is_decoded_from_nothing_whatever_the_decoder() {
+        let characters = Tokenizer::char_from_alphabet("ab".chars()).unwrap();
+        let decoder = "\"type\": \"BPEDecoder\", \"suffix\": \"</w>\"";
+        let json = characters
+            .to_json()
+            .replace("\"type\": \"Fuse\"", decoder);
+        let tokenizer = reread(&json).unwrap();
+        assert_eq!(tokenizer.kind(), TokenizerKind::File);
+        assert_eq!(tokenizer.decode(&[]), "");
+        assert_eq!(tokenizer.decode(&[1, 0]), "ba");
+    }
+
     proptest! {
         #[test]
         fn the_library_gives_the_same_ids_for_any_text(text in "\\PC{1,40}|(?s:.{1,40})") {

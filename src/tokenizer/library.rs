@@ -16,7 +16,7 @@ const MAX_VOCAB_SIZE: usize = 1 << 24;
 
 /// What tokens that end a text are called, the likeliest first.
 const ENDS_OF_TEXT: [&str; 8] = [
-    "<|endoftext|>",
+    super::END_OF_TEXT,
     "<|end_of_text|>",
     "<|end\u{2581}of\u{2581}sentence|>",
     "</s>",
@@ -139,6 +139,9 @@ impl Library {
         if let Some(bytes) = &self.bytes {
             let bytes = ids.iter().flat_map(|&id| &*bytes[id as usize]).copied();
             return super::text_of(bytes.collect());
+        }
+        if ids.is_empty() {
+            return String::new(); // some decoders count on a last token
         }
         self.parts
             .decode(ids, false)

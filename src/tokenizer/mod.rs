@@ -16,9 +16,9 @@ mod bpe;
 mod bytes;
 mod cut;
 mod error;
+mod gpt2_words;
 mod json;
 mod library;
-mod split;
 mod stream;
 mod table;
 mod words;
@@ -28,6 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use crate::config::TokenizerKind;
+pub(crate) use bpe::END_OF_TEXT;
 pub use error::TokenizerError;
 pub(crate) use error::described_characters;
 pub use stream::DecodeStream;
@@ -107,8 +108,8 @@ impl Tokenizer {
         )))
     }
 
-    /// Reads any `tokenizer.json` of the `tokenizers` library: byte-level BPE such as GPT-2's, or one with
-    /// pieces of words, or with words.
+    /// Reads what [`Tokenizer::to_json`] wrote, or any `tokenizer.json` of the `tokenizers` library: byte-level
+    /// BPE such as GPT-2's, or one with pieces of words, or with words.
     ///
     /// Encoding adds no special tokens, cuts nothing off and draws no lots (dropout), whatever the file says:
     /// the ids are those of the text. A special token that stands in a text becomes its id, and is shown when
@@ -122,14 +123,6 @@ impl Tokenizer {
             source,
         })?;
         json::read(text, path)
-    }
-
-    /// Reads a tokenizer of any kind that [`Tokenizer::to_json`] wrote.
-    ///
-    /// # Errors
-    /// As for [`Tokenizer::from_file`].
-    pub fn load(path: &Path) -> Result<Self, TokenizerError> {
-        Self::from_file(path)
     }
 
     /// The content of this tokenizer's `tokenizer.json`: the same bytes for the same tokenizer, and for one
@@ -220,21 +213,12 @@ impl Tokenizer {
     ///
     /// It is also none for every text with a file in which nothing is known to keep words apart: one without
     /// a pre-tokenizer, as Llama 2's, one that puts something before each text, or one whose pattern is not
-    /// GPT-2's, GPT-4's (and Llama 3's), GPT-4o's or Qwen2's. Such a text has to be encoded whole.
+    /// GPT-2's, GPT-4's (and Llama 3's), GPT-4o's or Qwen2's. Wherever such a text is cut, the tokens beside the cut may be others.
     #[must_use]
     pub fn cut(&self, text: &str) -> Option<usize> {
         match &*self.inner {
             Inner::Table(_) => (!text.is_empty()).then_some(text.len()),
             Inner::Library(library) => library.cuts.last(text),
-        }
-    }
-
-    /// Whether [`Tokenizer::cut`] can find a place at all, in a text that is long enough.
-    #[must_use]
-    pub fn can_cut(&self) -> bool {
-        match &*self.inner {
-            Inner::Table(_) => true,
-            Inner::Library(library) => library.cuts.exist(),
         }
     }
 

@@ -18,7 +18,7 @@ use tokenizers::utils::SysRegex;
 
 use super::added::{AddedTokens, Section};
 use super::library::encode_piece;
-use super::{TokenizerError, bytes, split};
+use super::{TokenizerError, bytes, gpt2_words};
 
 /// A byte-level tokenizer's way from text to words.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Pattern {
             Self::Gpt2 => {
                 let mut rest = text;
                 while !rest.is_empty() {
-                    let (word, after) = rest.split_at(split::first_word(rest));
+                    let (word, after) = rest.split_at(gpt2_words::first_word(rest));
                     each(word)?;
                     rest = after;
                 }

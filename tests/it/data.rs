@@ -454,7 +454,7 @@ fn mistakes_are_answered_with_a_way_out() {
     assert_snapshot!(folder.fail(&["train", "tiny.toml", "--set", both]), @r#"
     error: the config `tiny.toml` has 5 problems:
       - data.path = "text.txt" must not be there beside [[data.sources]]: name it as one of them, or leave them out
-      - data.sources[0].weight = 0 must be a finite number above 0
+      - data.sources[0].weight = 0 must be above 0 and at most 1e15: only how weights compare matters
       - data.sources[1].path = "-": standard input can only be the one text of data.path; save it to a file first
       - data.sources[2].text_field = "" must name the field of a JSON Lines record that holds its text
       - data.sources[2].path = "a" is data.sources[0] already: raise its weight instead
