@@ -2,8 +2,8 @@
 //! here.
 
 use super::speed::Speed;
-use super::vocabulary::Vocabulary;
-use super::{RecipeError, Survey, prompt};
+use super::token_choice::TokenChoice;
+use super::{RecipeError, TextProfile, prompt};
 use crate::config::{Config, MlpKind, PositionKind, ScheduleKind, TokenizerKind};
 
 /// A size of model: its blocks, its width and its heads.
@@ -89,8 +89,8 @@ pub(super) struct Choice {
 
 /// What is known before anything is measured.
 pub(super) struct Known<'a> {
-    pub survey: &'a Survey,
-    pub vocabulary: &'a Vocabulary,
+    pub profile: &'a TextProfile,
+    pub token_choice: &'a TokenChoice,
     /// How many tokens the whole text has, about.
     pub n_tokens: u64,
     /// How long the run may take, minutes.
@@ -154,11 +154,11 @@ impl Known<'_> {
             n_heads,
         } = SIZES[size_idx];
         let mut config = Config::default();
-        config.data.path.clone_from(&self.survey.path);
+        config.data.path.clone_from(&self.profile.path);
         config.data.val_fraction = self.val_fraction();
-        config.tokenizer.kind = self.vocabulary.kind;
-        if self.vocabulary.kind == TokenizerKind::Bpe {
-            config.tokenizer.vocab_size = Some(self.vocabulary.size);
+        config.tokenizer.kind = self.token_choice.kind;
+        if self.token_choice.kind == TokenizerKind::Bpe {
+            config.tokenizer.vocab_size = Some(self.token_choice.size);
         }
         let model = &mut config.model;
         model.context_length = self.context_length(d_model);
@@ -172,7 +172,7 @@ impl Known<'_> {
         config.train.batch_size = self.batch_size(config.model.context_length, tokens_per_s);
         config.train.device.clone_from(&self.device);
         let max_prompt = config.model.context_length / 2;
-        config.train.sample_prompt = prompt::from_text(self.survey.sample_text(), max_prompt);
+        config.train.sample_prompt = prompt::from_text(self.profile.sample_text(), max_prompt);
         config.optimizer.learning_rate = learning_rate(d_model);
         config.schedule.kind = ScheduleKind::Linear;
         config.schedule.min_learning_rate = 0.0;
@@ -242,9 +242,9 @@ impl Known<'_> {
 
     /// As long as the model's size can make use of, with at least eight windows of text to learn from.
     fn context_length(&self, d_model: usize) -> usize {
-        let characters_take_bytes = self.vocabulary.kind == TokenizerKind::Byte
-            && (self.survey.characters.as_ref())
-                .is_some_and(|characters| self.survey.bytes >= 2 * characters.n);
+        let characters_take_bytes = self.token_choice.kind == TokenizerKind::Byte
+            && (self.profile.characters.as_ref())
+                .is_some_and(|characters| self.profile.bytes >= 2 * characters.n);
         let mut length = match d_model {
             ..256 if characters_take_bytes => 256,
             ..256 => 128,
@@ -329,16 +329,16 @@ fn count_u64(n: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::survey::tests::survey;
+    use super::super::profile::tests::profile;
     use super::*;
 
     /// A machine whose time is all spent on `weights_per_s` weights for each token.
     fn choose(n_tokens: u64, minutes: f64, weights_per_s: f64, is_gpu: bool) -> (Choice, usize) {
-        let survey = survey(&"A line of text, and another.\n".repeat(20));
-        let vocabulary = Vocabulary::choose(&survey, None);
+        let profile = profile(&"A line of text, and another.\n".repeat(20));
+        let token_choice = TokenChoice::choose(&profile, None);
         let known = Known {
-            survey: &survey,
-            vocabulary: &vocabulary,
+            profile: &profile,
+            token_choice: &token_choice,
             n_tokens,
             minutes,
             device: "auto".to_owned(),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::page::grouped;
-use super::survey::MIN_TOKENS;
+use super::profile::MIN_TOKENS;
 use crate::config::ConfigError;
 use crate::data::DataError;
 

@@ -1,7 +1,7 @@
 //! Which config suits a text and a machine.
 //!
-//! [`PRESETS`] are the shipped configs. [`for_text`] makes one for a text of the user's own: [`survey`](Survey)
-//! looks at the text, `vocabulary` decides what a token stands for, `choice` how large the model is and how long
+//! [`PRESETS`] are the shipped configs. [`for_text`] makes one for a text of the user's own: [`profile`](TextProfile)
+//! looks at the text, `token_choice` decides what a token stands for, `choice` how large the model is and how long
 //! it trains, by what `speed` measures here, and `page` writes it down with its reasons.
 //!
 //! The rules are few and say their numbers; what they rest on is in `docs/experiments.md` and
@@ -11,17 +11,17 @@ mod choice;
 mod error;
 mod page;
 mod preset;
+mod profile;
 mod prompt;
 mod speed;
-mod survey;
-mod vocabulary;
+mod token_choice;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 pub use error::RecipeError;
 pub use preset::{PRESETS, Preset};
-pub use survey::{Characters, SAMPLE_BYTES, Survey};
+pub use profile::{Characters, SAMPLE_BYTES, TextProfile};
 
 use crate::config::{Config, TokenizerKind};
 use crate::data::Tokens;
@@ -29,7 +29,7 @@ use crate::device::OpenDevice;
 use crate::tokenizer::Tokenizer;
 use choice::Known;
 use page::{Page, grouped};
-use vocabulary::Vocabulary;
+use token_choice::TokenChoice;
 
 /// The longest run that can be asked for: a year.
 const MAX_MINUTES: f64 = 366.0 * 24.0 * 60.0;
@@ -80,24 +80,24 @@ pub fn for_text(request: &Request, device: &OpenDevice) -> Result<Recipe, Recipe
             most: MAX_MINUTES,
         });
     }
-    let survey = Survey::read(&request.text, request.tokenizer)?;
-    let vocabulary = Vocabulary::choose(&survey, request.tokenizer);
-    let encoded = encode(&survey, &vocabulary);
+    let profile = TextProfile::read(&request.text, request.tokenizer)?;
+    let token_choice = TokenChoice::choose(&profile, request.tokenizer);
+    let encoded = encode(&profile, &token_choice);
     let known = Known {
-        survey: &survey,
-        vocabulary: &vocabulary,
-        n_tokens: scaled(survey.bytes, encoded.tokens_per_byte),
+        profile: &profile,
+        token_choice: &token_choice,
+        n_tokens: scaled(profile.bytes, encoded.tokens_per_byte),
         minutes: request.minutes,
         device: request.device.clone(),
         is_gpu: device.kind.is_gpu(),
     };
     let choice = known
         .choose(|config| speed::measure(config, encoded.vocab_size, &encoded.tokens, device))?;
-    let cautions = cautions(&survey, known.n_tokens);
+    let cautions = cautions(&profile, known.n_tokens);
     let page = Page {
         request,
-        survey: &survey,
-        vocabulary: &vocabulary,
+        profile: &profile,
+        token_choice: &token_choice,
         choice: &choice,
         device_name: &device.name,
         cautions: &cautions,
@@ -125,11 +125,11 @@ struct Encoded {
 
 /// Makes the tokenizer, of the beginning of the text where it is a costly one, and encodes that beginning.
 #[allow(clippy::cast_precision_loss, reason = "there are a million at most")]
-fn encode(survey: &Survey, vocabulary: &Vocabulary) -> Encoded {
-    let bytes = &survey.sample[..survey.sample.len().min(ENCODED_BYTES)];
-    let text = survey.sample_text();
+fn encode(profile: &TextProfile, token_choice: &TokenChoice) -> Encoded {
+    let bytes = &profile.sample[..profile.sample.len().min(ENCODED_BYTES)];
+    let text = profile.sample_text();
     let beginning = &text[..text.floor_char_boundary(ENCODED_BYTES)];
-    let (tokenizer, bytes) = match vocabulary.kind {
+    let (tokenizer, bytes) = match token_choice.kind {
         TokenizerKind::Byte => (Tokenizer::byte(), bytes),
         TokenizerKind::Char => {
             let of_alphabet = Tokenizer::char_from_alphabet(text.chars());
@@ -140,7 +140,7 @@ fn encode(survey: &Survey, vocabulary: &Vocabulary) -> Encoded {
         }
         TokenizerKind::Bpe | TokenizerKind::File => {
             let chunks = [Ok::<_, Infallible>(beginning.to_owned())];
-            let Ok(trained) = Tokenizer::train_bpe(vocabulary.size, chunks);
+            let Ok(trained) = Tokenizer::train_bpe(token_choice.size, chunks);
             (trained, beginning.as_bytes())
         }
     };
@@ -166,21 +166,21 @@ fn scaled(bytes: u64, tokens_per_byte: f64) -> u64 {
 }
 
 /// What a user should know before they wait for the result.
-fn cautions(survey: &Survey, n_tokens: u64) -> Vec<String> {
+fn cautions(profile: &TextProfile, n_tokens: u64) -> Vec<String> {
     let mut cautions = Vec::new();
     if n_tokens < SHORT_TEXT {
-        let (n, unit) = survey.length();
+        let (n, unit) = profile.length();
         cautions.push(format!(
             "Caution: {} {unit} are a short text, from which a model learns little but the text itself; from \
              100,000 on it begins to write sentences of its own.",
             grouped(n)
         ));
     }
-    if survey.repeated > MUCH_REPEATED {
+    if profile.repeated > MUCH_REPEATED {
         cautions.push(format!(
             "Caution: {:.0} of 100 bytes are lines that stood there before; what is held back is hardly new, \
              and the loss will look better than the model is.",
-            survey.repeated * 100.0
+            profile.repeated * 100.0
         ));
     }
     cautions
