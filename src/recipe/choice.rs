@@ -60,6 +60,9 @@ const SHARE_OF_STEPS: f64 = 0.9;
 /// How often a run is evaluated.
 const EVALUATIONS: usize = 8;
 
+/// The longest window that a model is given, tokens.
+pub(super) const LONGEST_CONTEXT: usize = 512;
+
 /// The most models that are measured.
 const MAX_MEASUREMENTS: usize = 3;
 
@@ -122,7 +125,14 @@ impl Known<'_> {
             tried.push(size_idx);
             let best = self.largest_for_time(most, size_idx, measured);
             if tried.contains(&best) || tried.len() == MAX_MEASUREMENTS {
-                return Ok(self.complete(config, speed, size_idx == most));
+                let is_largest = size_idx == most;
+                let choice = self.complete(config, speed, is_largest);
+                if choice.config.model.dropout == 0.0 {
+                    return Ok(choice);
+                }
+                // It takes time too, so that the run has fewer steps than was thought.
+                let speed = measure(&choice.config)?;
+                return Ok(self.complete(choice.config, speed, is_largest));
             }
             tokens_per_s = Some(measured * weights(size_idx) / weights(best));
             size_idx = best;
@@ -203,7 +213,10 @@ impl Known<'_> {
         train.sample_tokens = whole(self.minutes * 20.0).clamp(20, 200);
         config.schedule.warmup_steps = (max_steps / 10).clamp(1, 100);
         let epochs = count(max_steps) * batch / train_tokens;
-        config.model.dropout = dropout(epochs, count(speed.n_parameters) / train_tokens);
+        // What was measured with dropout keeps it, even if a few steps less are below the bound.
+        if config.model.dropout == 0.0 {
+            config.model.dropout = dropout(epochs, count(speed.n_parameters) / train_tokens);
+        }
         Choice {
             config,
             speed,
@@ -249,7 +262,7 @@ impl Known<'_> {
             ..256 if characters_take_bytes => 256,
             ..256 => 128,
             256..768 => 256,
-            _ => 512,
+            _ => LONGEST_CONTEXT,
         };
         while length > 8 && 8.0 * count(length) > self.train_tokens() {
             length /= 2;
@@ -332,7 +345,8 @@ mod tests {
     use super::super::profile::tests::profile;
     use super::*;
 
-    /// A machine whose time is all spent on `weights_per_s` weights for each token.
+    /// A machine whose time is all spent on `weights_per_s` weights for each token, three times over with
+    /// dropout.
     fn choose(n_tokens: u64, minutes: f64, weights_per_s: f64, is_gpu: bool) -> (Choice, usize) {
         let profile = profile(&"A line of text, and another.\n".repeat(20));
         let token_choice = TokenChoice::choose(&profile, None);
@@ -349,7 +363,8 @@ mod tests {
             n_measured += 1;
             let model = &config.model;
             let n_parameters = 12 * model.n_layers * model.d_model * model.d_model;
-            let tokens_per_s = weights_per_s / count(n_parameters);
+            let slower = if model.dropout > 0.0 { 3.0 } else { 1.0 };
+            let tokens_per_s = weights_per_s / count(n_parameters) / slower;
             let step_ms = tokens_of_batch(config) / tokens_per_s * 1e3;
             Ok(Speed {
                 step_ms,
@@ -390,12 +405,24 @@ mod tests {
         assert!(choice.text_limits_model && choice.text_ends_first);
         assert!((30.0..=40.0).contains(&choice.epochs));
         assert!((choice.config.model.dropout - 0.2).abs() < 1e-9);
-        assert_eq!(n_measured, 1);
+        assert_eq!(n_measured, 2, "and once more with dropout");
         let (choice, _) = choose(500, 10.0, TWO_CORES, false);
         let config = choice.config;
         assert_eq!((config.model.d_model, config.train.max_steps), (32, 296));
         assert!(8 * config.model.context_length <= 400);
         assert!((config.data.val_fraction - 0.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_time_is_that_of_the_model_with_its_dropout() {
+        let (choice, _) = choose(30_000, 10.0, 2e8, false);
+        let (model, train) = (&choice.config.model, &choice.config.train);
+        assert!(model.dropout > 0.0 && !choice.text_ends_first);
+        let time = choice.speed.step_ms * count(train.max_steps) / 1e3;
+        assert!((480.0..=540.0).contains(&time), "{time} s of 600");
+        let weights = 12 * model.n_layers * model.d_model * model.d_model;
+        let step_ms = tokens_of_batch(&choice.config) * count(weights) / 2e8 * 1e3;
+        assert!((choice.speed.step_ms / step_ms - 3.0).abs() < 1e-9);
     }
 
     #[test]

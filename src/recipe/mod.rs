@@ -27,11 +27,12 @@ use crate::config::{Config, TokenizerKind};
 use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::tokenizer::Tokenizer;
-use choice::Known;
+use choice::{Known, LONGEST_CONTEXT};
 use page::{Page, grouped};
+use profile::MIN_TOKENS;
 use token_choice::TokenChoice;
 
-/// The longest run that can be asked for: a year.
+/// The longest run that can be asked for, in minutes: a year.
 const MAX_MINUTES: f64 = 366.0 * 24.0 * 60.0;
 
 /// A text of fewer tokens teaches little more than its own words.
@@ -66,6 +67,17 @@ pub struct Recipe {
     pub cautions: Vec<String>,
 }
 
+/// Whether a training may take so many minutes.
+///
+/// # Errors
+/// If that is not above 0 and at most a year.
+pub fn check_minutes(minutes: f64) -> Result<(), RecipeError> {
+    if minutes > 0.0 && minutes <= MAX_MINUTES {
+        return Ok(());
+    }
+    Err(RecipeError::Minutes { most: MAX_MINUTES }) // NaN too
+}
+
 /// Looks at a text, measures some training steps on `device`, which takes seconds, and chooses.
 ///
 /// # Errors
@@ -74,19 +86,21 @@ pub struct Recipe {
 /// # Panics
 /// Never, but for a bug: what is written is loaded again.
 pub fn for_text(request: &Request, device: &OpenDevice) -> Result<Recipe, RecipeError> {
-    if !(request.minutes > 0.0 && request.minutes <= MAX_MINUTES) {
-        return Err(RecipeError::Minutes {
-            minutes: request.minutes,
-            most: MAX_MINUTES,
-        });
-    }
+    check_minutes(request.minutes)?;
     let profile = TextProfile::read(&request.text, request.tokenizer)?;
     let token_choice = TokenChoice::choose(&profile, request.tokenizer);
     let encoded = encode(&profile, &token_choice);
+    let n_tokens = scaled(profile.bytes, encoded.tokens_per_byte);
+    if n_tokens < MIN_TOKENS {
+        return Err(RecipeError::TooFewTokens {
+            path: request.text.clone(),
+            n_tokens,
+        });
+    }
     let known = Known {
         profile: &profile,
         token_choice: &token_choice,
-        n_tokens: scaled(profile.bytes, encoded.tokens_per_byte),
+        n_tokens,
         minutes: request.minutes,
         device: request.device.clone(),
         is_gpu: device.kind.is_gpu(),
@@ -117,6 +131,7 @@ const ENCODED_BYTES: usize = 1 << 20;
 
 /// The beginning of a text as tokens.
 struct Encoded {
+    /// At least a window of them, if need be over and over: they are only there to be measured with.
     tokens: Tokens,
     vocab_size: usize,
     /// How many tokens there are for each byte of text.
@@ -147,9 +162,11 @@ fn encode(profile: &TextProfile, token_choice: &TokenChoice) -> Encoded {
     let ids = tokenizer
         .encode_bytes(bytes)
         .expect("the tokenizer is of this text");
+    let n_measured = ids.len().max(LONGEST_CONTEXT + 1);
+    let measured: Vec<u32> = ids.iter().copied().cycle().take(n_measured).collect();
     Encoded {
         tokens_per_byte: ids.len() as f64 / bytes.len() as f64,
-        tokens: Tokens::from_ids(&ids, bytes.len() as u64),
+        tokens: Tokens::from_ids(&measured, bytes.len() as u64),
         vocab_size: tokenizer.vocab_size(),
     }
 }
@@ -184,4 +201,29 @@ fn cautions(profile: &TextProfile, n_tokens: u64) -> Vec<String> {
         ));
     }
     cautions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::profile::tests::profile;
+    use super::*;
+
+    #[test]
+    fn there_are_tokens_enough_to_measure_a_step_with() {
+        let profile = profile(&"ab".repeat(1000));
+        let token_choice = TokenChoice::choose(&profile, Some(TokenizerKind::Bpe));
+        let encoded = encode(&profile, &token_choice);
+        assert!(encoded.tokens.len() > LONGEST_CONTEXT);
+        assert!(encoded.tokens_per_byte < 0.01, "one token for most of it");
+    }
+
+    #[test]
+    fn a_training_takes_some_time_and_comes_to_an_end() {
+        for minutes in [0.01, 10.0, MAX_MINUTES] {
+            check_minutes(minutes).unwrap();
+        }
+        for minutes in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
+            assert!(check_minutes(minutes).is_err(), "{minutes}");
+        }
+    }
 }

@@ -388,7 +388,7 @@ pub(super) fn grouped(n: u64) -> String {
 }
 
 /// `1 line`, `1,200 lines`
-fn counted(n: u64, what: &str) -> String {
+pub(super) fn counted(n: u64, what: &str) -> String {
     let s = if n == 1 { "" } else { "s" };
     format!("{} {what}{s}", grouped(n))
 }

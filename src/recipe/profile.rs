@@ -57,6 +57,9 @@ impl TextProfile {
     /// # Errors
     /// If it cannot be read, is no text, or has nothing to learn from.
     pub fn read(path: &Path, kind: Option<TokenizerKind>) -> Result<Self, RecipeError> {
+        if path == Path::new("-") {
+            return Err(RecipeError::StandardInput);
+        }
         let as_bytes = kind == Some(TokenizerKind::Byte);
         let preview = Preview::read(path, SAMPLE_BYTES, !as_bytes)?;
         Self::of(preview, path, as_bytes)
