@@ -1,5 +1,5 @@
-//! Every option says what it is for, in which unit, and what holds without it: what `--help`, the manual and
-//! completions are made of.
+//! Every command has examples, and every option says what it is for, in which unit, and what holds without
+//! it: what `--help`, the manual and completions are made of.
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
@@ -35,6 +35,10 @@ fn problems(command: &Command, called: &str) -> Vec<String> {
     if command.get_about().is_none() {
         problems.push(format!("`{called}` has no line that says what it does"));
     }
+    let examples = command.get_after_help().map(ToString::to_string);
+    if !examples.is_some_and(|text| text.contains("  tinderbox ")) {
+        problems.push(format!("`{called}` has no example: give it an after_help"));
+    }
     let own = |arg: &&Arg| !["help", "version"].contains(&arg.get_id().as_str());
     for arg in command.get_arguments().filter(own) {
         let missing = problems_of(arg).into_iter();
@@ -67,7 +71,9 @@ fn problems_of(arg: &Arg) -> Vec<&'static str> {
     }
     let names = arg.get_value_names().unwrap_or_default();
     let is_number = takes_value && names.iter().any(|name| NUMBERS.contains(&name.as_str()));
-    let mut words = help.split(|c: char| !c.is_alphabetic());
+    // The name of a key that is the default says nothing of the unit.
+    let about = help.split("[default: ").next().unwrap_or_default();
+    let mut words = about.split(|c: char| !c.is_alphabetic());
     if is_number && !words.any(|word| UNITS.contains(&word)) {
         problems.push("does not say what its number counts: use a word of UNITS, or add one there");
     }
@@ -89,17 +95,26 @@ fn every_option_has_help_with_its_unit_and_its_default() {
 
 #[test]
 fn the_check_finds_what_is_missing() {
-    let found = |arg: Arg| problems_of_all(Command::new("x").about("Does x").arg(arg));
+    let command = || {
+        Command::new("x")
+            .about("Does x")
+            .after_help("  tinderbox x")
+    };
+    let found = |arg: Arg| problems_of_all(command().arg(arg));
     let option = |help: &'static str| Arg::new("o").long("o").value_name("N").help(help);
     assert_eq!(found(Arg::new("o").long("o")).len(), 1);
     assert_eq!(found(option("How many")).len(), 2);
     assert_eq!(found(option("How many tokens")).len(), 1);
     assert_eq!(found(option("How many [default: 1]")).len(), 1);
+    assert_eq!(
+        found(option("How many [default: train.sample_tokens]")).len(),
+        1
+    );
     assert_eq!(found(option("How many tokens [default: 1]")), [""; 0]);
     assert_eq!(found(option("How many tokens").default_value("1")), [""; 0]);
     assert_eq!(found(option("How many tokens").required(true)), [""; 0]);
     let repeated = option("Some text; may be repeated").value_name("TEXT");
     assert_eq!(found(repeated.action(ArgAction::Append)), [""; 0]);
     let nameless = Command::new("x").subcommand(Command::new("y"));
-    assert_eq!(problems_of_all(nameless).len(), 2);
+    assert_eq!(problems_of_all(nameless).len(), 4);
 }

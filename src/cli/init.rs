@@ -1,15 +1,16 @@
 //! `tinderbox init`: a config to begin with, on standard output or in a file.
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::ValueEnum;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 
-use super::{note, program, quoted};
+use super::{note, output, program, quoted};
 use crate::config::TokenizerKind;
+use crate::data;
 use crate::device::{self, DeviceSpec};
 use crate::recipe::{self, PRESETS, Preset, Request};
 
@@ -32,7 +33,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     from_text: Option<PathBuf>,
     /// How long the training may take, in minutes
-    #[arg(long, value_name = "N", default_value_t = 10.0, requires = "from_text")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10.0,
+        requires = "from_text",
+        value_parser = minutes,
+        allow_negative_numbers = true
+    )]
     minutes: f64,
     /// What a token shall stand for; auto: what suits the text
     #[arg(long, value_name = "KIND", value_enum, default_value_t = Kind::Auto, requires = "from_text")]
@@ -70,15 +78,25 @@ impl Kind {
 }
 
 fn preset_names() -> PossibleValuesParser {
-    PRESETS.map(|preset| preset.name).into()
+    // The files' own names are taken as well, and not listed: one name for each is enough to choose from.
+    PRESETS
+        .map(|preset| PossibleValue::new(preset.name).alias(preset.stem))
+        .into()
+}
+
+fn minutes(typed: &str) -> anyhow::Result<f64> {
+    let minutes = typed.parse().context("it is not a number of minutes")?;
+    recipe::check_minutes(minutes)?;
+    Ok(minutes)
 }
 
 /// Prints or writes the config, and says what to type next where someone may read that.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    if let Some(path) = args.output.as_ref().filter(|_| !args.overwrite)
-        && path.symlink_metadata().is_ok()
-    {
-        return Err(already_there(path)); // before seconds go into measuring
+    if let Some(path) = &args.output {
+        output::check_file(path)?; // before seconds go into measuring
+        if !args.overwrite && path.symlink_metadata().is_ok() {
+            return Err(already_there(path));
+        }
     }
     if let Some(text) = &args.from_text {
         emit(args, &from_text(args, text)?)?;
@@ -89,8 +107,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         if args.preset.is_none() {
             list_presets();
         }
+        if is_read_now(args) {
+            say_where_its_text_is(preset);
+        }
     }
-    if args.output.is_some() || io::stdout().is_terminal() {
+    if is_read_now(args) {
         say_what_is_next(args);
     }
     Ok(())
@@ -131,13 +152,10 @@ fn emit(args: &Args, toml: &str) -> anyhow::Result<()> {
     let Some(path) = &args.output else {
         return Ok(io::stdout().lock().write_all(toml.as_bytes())?);
     };
-    let mut options = OpenOptions::new();
-    options.write(true);
-    match args.overwrite {
-        true => options.create(true).truncate(true),
-        false => options.create_new(true),
-    };
-    let mut file = options.open(path).or_else(|error| match error.kind() {
+    if args.overwrite {
+        return output::write(path, toml);
+    }
+    let mut file = File::create_new(path).or_else(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Err(already_there(path)),
         _ => Err(error).with_context(|| format!("cannot write `{}`", path.display())),
     })?;
@@ -155,10 +173,28 @@ fn already_there(path: &Path) -> anyhow::Error {
 /// What else there is, for someone who asked for nothing in particular.
 fn list_presets() {
     note("\nThis is the preset quickstart. There are:");
-    for Preset { name, about, .. } in PRESETS {
-        note(format!("    --preset {name:<12} {about}"));
+    for preset in PRESETS {
+        let Preset {
+            name, about, stem, ..
+        } = preset;
+        note(format!(
+            "    --preset {name:<16} {about} (configs/{stem}.toml)"
+        ));
     }
-    note("    --from-text FILE      a config for your own text and this machine");
+    note("    --from-text FILE          a config for your own text and this machine");
+}
+
+/// Whether someone is there to read what else there is to say: nobody is where a script takes the config.
+fn is_read_now(args: &Args) -> bool {
+    args.output.is_some() || io::stdout().is_terminal()
+}
+
+/// A preset names a text that not everybody has.
+fn say_where_its_text_is(preset: &Preset) {
+    let path = preset.config().data.path;
+    if let Some(origin) = data::origin(&path) {
+        note(format!("\nIts text is `{}`: {origin}.", path.display()));
+    }
 }
 
 /// The commands with which to go on.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap_mangen::Man;
 
-use super::note;
+use super::{note, output};
 
 /// Print the manual page, or write a page for each command to a folder
 #[derive(Debug, clap::Args)]
@@ -30,6 +30,7 @@ pub(super) fn run(args: &Args, command: clap::Command) -> anyhow::Result<()> {
         return Ok(io::stdout().lock().write_all(&page)?);
     };
     let cannot = || format!("cannot write manual pages to `{}`", folder.display());
+    output::check_folder(folder)?;
     fs::create_dir_all(folder).with_context(cannot)?;
     clap_mangen::generate_to(command, folder).with_context(cannot)?;
     note(format!("wrote the pages to `{}`", folder.display()));

@@ -15,6 +15,11 @@ const MOST_ROWS: usize = 24;
 
 /// Print the curves of a run: losses, learning rate, speed
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox metrics runs/quickstart
+  tinderbox metrics runs/quickstart --every 500
+  tinderbox metrics runs/quickstart --csv > quickstart.csv")]
 pub(super) struct Args {
     /// A run directory; a run in progress is fine
     run: PathBuf,

@@ -18,6 +18,7 @@ mod init;
 mod inspect;
 mod man;
 mod metrics;
+mod output;
 mod plan;
 mod progress;
 mod runs;

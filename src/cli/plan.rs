@@ -10,6 +10,11 @@ use crate::plan;
 
 /// Say what a run will cost: parameters, FLOPs, memory, disk and time
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox plan configs/quickstart.toml
+  tinderbox plan my.toml --set train.batch_size=16 --device cpu
+  tinderbox plan my.toml --no-measure --json")]
 pub(super) struct Args {
     /// The config, such as configs/quickstart.toml
     config: PathBuf,

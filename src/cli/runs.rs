@@ -19,6 +19,11 @@ const MOST_ABREAST: usize = 4;
 
 /// List runs, or compare some of them
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox runs
+  tinderbox runs --sort time --json
+  tinderbox runs runs/quickstart runs/longer")]
 pub(super) struct Args {
     /// A folder of runs, or one or more run directories to look at side by side
     #[arg(default_value = "runs", value_name = "DIR")]

@@ -18,6 +18,10 @@ const MOST_MEASURED: usize = 1 << 20;
 
 /// See how a tokenizer takes text apart
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox tokenizer encode runs/quickstart \"The bank\"
+  tinderbox tokenizer info runs/quickstart")]
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -34,6 +38,10 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox tokenizer encode runs/quickstart \"The bank\"
+  tinderbox tokenizer encode runs/quickstart --file my.txt --ids")]
 struct Encode {
     /// A run directory, a checkpoint in it, or a tokenizer.json
     run: PathBuf,
@@ -52,6 +60,9 @@ struct Encode {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  tinderbox tokenizer decode runs/quickstart 31 47 44")]
 struct Decode {
     /// A run directory, a checkpoint in it, or a tokenizer.json
     run: PathBuf,
@@ -61,6 +72,9 @@ struct Decode {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  tinderbox tokenizer info runs/quickstart")]
 struct Info {
     /// A run directory, a checkpoint in it, or a tokenizer.json
     run: PathBuf,

@@ -450,6 +450,65 @@ mod tests {
         assert!(n_configs >= 3);
     }
 
+    /// The lines above a key of a section, commented out or not: what they say of it, and then of its value.
+    fn comment_of<'a>(text: &'a str, section: &str, key: &str) -> Option<Vec<&'a str>> {
+        let mut lines = text
+            .lines()
+            .skip_while(|line| *line != format!("[{section}]"));
+        let mut comment = Vec::new();
+        for line in lines
+            .by_ref()
+            .skip(1)
+            .take_while(|line| !line.starts_with('['))
+        {
+            let plain = line.strip_prefix("# ").unwrap_or(line);
+            match plain.split_once(" = ") {
+                Some((name, _)) if name == key => return Some(comment),
+                Some((name, _)) if !name.contains(' ') => comment.clear(),
+                _ => comment.push(line),
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn every_shipped_config_says_the_same_of_every_key() {
+        let configs: Vec<&str> = crate::recipe::PRESETS
+            .iter()
+            .map(|preset| preset.toml)
+            .collect();
+        for (section, keys) in known_keys() {
+            let keys = keys.as_table().unwrap().keys();
+            for key in keys.filter(|key| *key != "sources") {
+                let comments = configs
+                    .iter()
+                    .map(|config| comment_of(config, &section, key));
+                let comments = comments.collect::<Option<Vec<_>>>();
+                let comments = comments.unwrap_or_else(|| panic!("{section}.{key} is left out"));
+                let n_same = (0..).take_while(|&i| {
+                    comments[0].get(i).is_some()
+                        && comments.iter().all(|c| c.get(i) == comments[0].get(i))
+                });
+                let same = comments[0][..n_same.count()].join(" ");
+                let is_whole = ["Default", "Required", "required"];
+                assert!(
+                    is_whole.iter().any(|word| same.contains(word)),
+                    "what is said of {section}.{key} differs after `{same}`"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_key_stands_above_it() {
+        let text = "[a]\n# Of b.\nb = 1\n# Of c = d:\n# c. Default 2.\n# c = 3\n\n[e]\nf = 4\n";
+        assert_eq!(comment_of(text, "a", "b"), Some(vec!["# Of b."]));
+        let of_c = vec!["# Of c = d:", "# c. Default 2."];
+        assert_eq!(comment_of(text, "a", "c"), Some(of_c));
+        assert_eq!(comment_of(text, "a", "f"), None);
+        assert_eq!(comment_of(text, "e", "f"), Some(vec![]));
+    }
+
     /// A comment stands directly above each key.
     fn assert_every_key_has_a_comment(text: &str, path: &Path) {
         let mut before = "";

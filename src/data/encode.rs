@@ -6,7 +6,7 @@ use super::cache::cache_error;
 use super::divide::{Divided, Half, Place};
 use super::pieces::Pieces;
 use super::reader::{Chunk, Needs, Reader, Unit, as_utf8};
-use super::store::{Extent, Writer};
+use super::store::{Lengths, Writer};
 use super::tokens::Width;
 use super::{DataError, pipeline};
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -31,14 +31,14 @@ pub(super) fn encode(
     tokenizer: &Tokenizer,
     place: Place,
     writer: &mut Writer,
-) -> Result<(Extent, [u8; 32]), DataError> {
+) -> Result<(Lengths, [u8; 32]), DataError> {
     let unit = Needs::of(tokenizer).unit;
     let path = reader.path().to_owned();
     let divided = Divided::new(reader, place);
     let mut pieces = Pieces::new(divided, |text| last_cut(tokenizer, unit, text));
     let width = Width::of_vocabulary(tokenizer.vocab_size());
     let mut hash = Sha256::new();
-    let mut extent = Extent::default();
+    let mut lengths = Lengths::default();
     pipeline::in_order(
         || pieces.next(),
         |(half, chunk)| {
@@ -56,17 +56,17 @@ pub(super) fn encode(
         |encoded| {
             encoded.chunk.hash_into(&mut hash);
             let n_bytes = encoded.chunk.text.len() as u64;
-            extent.n_tokens += encoded.n_tokens;
-            extent.bytes += n_bytes;
+            lengths.n_tokens += encoded.n_tokens;
+            lengths.bytes += n_bytes;
             if encoded.half == Half::Train {
-                extent.n_train += encoded.n_tokens;
-                extent.train_bytes += n_bytes;
+                lengths.n_train += encoded.n_tokens;
+                lengths.train_bytes += n_bytes;
             }
             let written = writer.write(&encoded.bytes);
             written.map_err(|source| cache_error(writer.path(), source))
         },
     )?;
-    Ok((extent, hash.finalize().into()))
+    Ok((lengths, hash.finalize().into()))
 }
 
 /// Up to where a text may be encoded before what follows it is known; 0 if nowhere.
@@ -145,8 +145,8 @@ mod tests {
             .num_threads(n_threads)
             .build();
         let write = || encode(reader, tokenizer, place, &mut writer);
-        let (extent, _) = pool.unwrap().install(write).unwrap();
-        writer.finish(&[1; 32], extent).unwrap();
+        let (lengths, _) = pool.unwrap().install(write).unwrap();
+        writer.finish(&[1; 32], lengths).unwrap();
         store::open(&tokens, &[1; 32], width).unwrap()
     }
 

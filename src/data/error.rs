@@ -1,8 +1,9 @@
 //! What can be wrong with a corpus.
 
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use super::origin::missing_hint;
 use super::record::RecordError;
 use crate::tokenizer::TokenizerError;
 
@@ -10,7 +11,7 @@ use crate::tokenizer::TokenizerError;
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// There is nothing of that name.
-    #[error("there is no file or folder `{}`\n  hint: {}", path.display(), missing_hint(nearest.as_deref()))]
+    #[error("there is no file or folder `{}`\n  hint: {}", path.display(), missing_hint(path, nearest.as_deref()))]
     Missing {
         /// What was given.
         path: PathBuf,
@@ -235,23 +236,6 @@ pub enum DataError {
         /// What the operating system said.
         source: io::Error,
     },
-}
-
-impl DataError {
-    /// Whether there is nothing where the text should be.
-    #[must_use]
-    pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::Missing { .. })
-    }
-}
-
-fn missing_hint(nearest: Option<&Path>) -> String {
-    match nearest {
-        Some(path) => format!("did you mean `{}`?", path.display()),
-        None => "relative paths start at the working directory; scripts/fetch_data.sh downloads \
-                 tiny Shakespeare"
-            .to_owned(),
-    }
 }
 
 fn read_hint(source: &io::Error) -> &'static str {

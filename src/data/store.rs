@@ -23,7 +23,7 @@ pub(super) type Key = [u8; 32];
 
 /// How long both splits are.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extent {
+pub(super) struct Lengths {
     /// Tokens of both splits.
     pub n_tokens: u64,
     /// Tokens of the training split, which is the first.
@@ -44,16 +44,16 @@ pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Toke
         let (numbers, _) = header[40..].as_chunks();
         u64::from_le_bytes(numbers[index])
     };
-    let extent = Extent {
+    let lengths = Lengths {
         n_tokens: u64_at(1),
         n_train: u64_at(2),
         bytes: u64_at(3),
         train_bytes: u64_at(4),
     };
-    let n_bytes = extent.n_tokens.checked_mul(width.bytes() as u64)?;
-    let is_whole = header == header_of(key, width, extent)
-        && extent.n_train <= extent.n_tokens
-        && extent.train_bytes <= extent.bytes
+    let n_bytes = lengths.n_tokens.checked_mul(width.bytes() as u64)?;
+    let is_whole = header == header_of(key, width, lengths)
+        && lengths.n_train <= lengths.n_tokens
+        && lengths.train_bytes <= lengths.bytes
         && file.metadata().ok()?.len() == n_bytes.checked_add(HEADER_BYTES as u64)?;
     if !is_whole {
         return None;
@@ -61,8 +61,8 @@ pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Toke
     // Both only help others to tidy up: a file system without locks or times can do without.
     let _ = file.try_lock_shared();
     let _ = file.set_modified(SystemTime::now());
-    let tokens = Tokens::map(file, HEADER_BYTES, width, extent.bytes).ok()?;
-    Some(tokens.split_at(usize::try_from(extent.n_train).ok()?, extent.train_bytes))
+    let tokens = Tokens::map(file, HEADER_BYTES, width, lengths.bytes).ok()?;
+    Some(tokens.split_at(usize::try_from(lengths.n_train).ok()?, lengths.train_bytes))
 }
 
 /// A token file on its way, under a name of its own until it is complete.
@@ -100,9 +100,9 @@ impl Writer {
     }
 
     /// Completes the file and gives it its name.
-    pub(super) fn finish(mut self, key: &Key, extent: Extent) -> io::Result<()> {
+    pub(super) fn finish(mut self, key: &Key, lengths: Lengths) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(0))?;
-        self.file.write_all(&header_of(key, self.width, extent))?;
+        self.file.write_all(&header_of(key, self.width, lengths))?;
         self.file.sync_all()?;
         fs::rename(&self.temporary, &self.path)
     }
@@ -115,13 +115,13 @@ impl Drop for Writer {
     }
 }
 
-fn header_of(key: &Key, width: Width, extent: Extent) -> [u8; HEADER_BYTES] {
-    let Extent {
+fn header_of(key: &Key, width: Width, lengths: Lengths) -> [u8; HEADER_BYTES] {
+    let Lengths {
         n_tokens,
         n_train,
         bytes,
         train_bytes,
-    } = extent;
+    } = lengths;
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&MAGIC);
     header[8..40].copy_from_slice(key);
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     const KEY: Key = [7; 32];
-    const EXTENT: Extent = Extent {
+    const LENGTHS: Lengths = Lengths {
         n_tokens: 4,
         n_train: 3,
         bytes: 9,
@@ -149,7 +149,7 @@ mod tests {
         let mut writer = Writer::create(folder.join("a.tmp"), &path, width).unwrap();
         writer.write(&width.encode(&[1, 2])).unwrap();
         writer.write(&width.encode(&[3, 4])).unwrap();
-        writer.finish(&KEY, EXTENT).unwrap();
+        writer.finish(&KEY, LENGTHS).unwrap();
         path
     }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::PlanError;
 use crate::config::Config;
-use crate::data::{ASSUMED_BYTES_PER_TOKEN, DataError, Extent};
+use crate::data::{self, ASSUMED_BYTES_PER_TOKEN, DataError, Extent};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// How many different characters a text is taken to have that cannot be read: ASCII's.
@@ -57,8 +57,10 @@ pub(super) fn find(config: &Config) -> Result<Found, PlanError> {
     } else {
         match Extent::read(&config.data, kind, context_length, &mut too_short) {
             Ok(extent) => Some(extent),
-            Err(error) if error.is_not_found() => left_out(format!(
-                "the text `{path}` is not there (scripts/fetch_data.sh downloads tiny Shakespeare)"
+            Err(DataError::Missing { path, nearest }) => left_out(format!(
+                "the text `{}` is not there ({})",
+                path.display(),
+                data::missing_hint(&path, nearest.as_deref())
             )),
             Err(error) => return Err(error.into()),
         }

@@ -2,8 +2,8 @@
 //! here.
 
 use super::speed::Speed;
-use super::vocabulary::Vocabulary;
-use super::{RecipeError, Survey, prompt};
+use super::token_choice::TokenChoice;
+use super::{RecipeError, TextProfile, prompt};
 use crate::config::{Config, MlpKind, PositionKind, ScheduleKind, TokenizerKind};
 
 /// A size of model: its blocks, its width and its heads.
@@ -60,6 +60,9 @@ const SHARE_OF_STEPS: f64 = 0.9;
 /// How often a run is evaluated.
 const EVALUATIONS: usize = 8;
 
+/// The longest window that a model is given, tokens.
+pub(super) const LONGEST_CONTEXT: usize = 512;
+
 /// The most models that are measured.
 const MAX_MEASUREMENTS: usize = 3;
 
@@ -89,8 +92,8 @@ pub(super) struct Choice {
 
 /// What is known before anything is measured.
 pub(super) struct Known<'a> {
-    pub survey: &'a Survey,
-    pub vocabulary: &'a Vocabulary,
+    pub profile: &'a TextProfile,
+    pub token_choice: &'a TokenChoice,
     /// How many tokens the whole text has, about.
     pub n_tokens: u64,
     /// How long the run may take, minutes.
@@ -122,7 +125,14 @@ impl Known<'_> {
             tried.push(size_idx);
             let best = self.largest_for_time(most, size_idx, measured);
             if tried.contains(&best) || tried.len() == MAX_MEASUREMENTS {
-                return Ok(self.complete(config, speed, size_idx == most));
+                let is_largest = size_idx == most;
+                let choice = self.complete(config, speed, is_largest);
+                if choice.config.model.dropout == 0.0 {
+                    return Ok(choice);
+                }
+                // It takes time too, so that the run has fewer steps than was thought.
+                let speed = measure(&choice.config)?;
+                return Ok(self.complete(choice.config, speed, is_largest));
             }
             tokens_per_s = Some(measured * weights(size_idx) / weights(best));
             size_idx = best;
@@ -154,11 +164,11 @@ impl Known<'_> {
             n_heads,
         } = SIZES[size_idx];
         let mut config = Config::default();
-        config.data.path.clone_from(&self.survey.path);
+        config.data.path.clone_from(&self.profile.path);
         config.data.val_fraction = self.val_fraction();
-        config.tokenizer.kind = self.vocabulary.kind;
-        if self.vocabulary.kind == TokenizerKind::Bpe {
-            config.tokenizer.vocab_size = Some(self.vocabulary.size);
+        config.tokenizer.kind = self.token_choice.kind;
+        if self.token_choice.kind == TokenizerKind::Bpe {
+            config.tokenizer.vocab_size = Some(self.token_choice.size);
         }
         let model = &mut config.model;
         model.context_length = self.context_length(d_model);
@@ -172,7 +182,7 @@ impl Known<'_> {
         config.train.batch_size = self.batch_size(config.model.context_length, tokens_per_s);
         config.train.device.clone_from(&self.device);
         let max_prompt = config.model.context_length / 2;
-        config.train.sample_prompt = prompt::from_text(self.survey.sample_text(), max_prompt);
+        config.train.sample_prompt = prompt::from_text(self.profile.sample_text(), max_prompt);
         config.optimizer.learning_rate = learning_rate(d_model);
         config.schedule.kind = ScheduleKind::Linear;
         config.schedule.min_learning_rate = 0.0;
@@ -203,7 +213,10 @@ impl Known<'_> {
         train.sample_tokens = whole(self.minutes * 20.0).clamp(20, 200);
         config.schedule.warmup_steps = (max_steps / 10).clamp(1, 100);
         let epochs = count(max_steps) * batch / train_tokens;
-        config.model.dropout = dropout(epochs, count(speed.n_parameters) / train_tokens);
+        // What was measured with dropout keeps it, even if a few steps less are below the bound.
+        if config.model.dropout == 0.0 {
+            config.model.dropout = dropout(epochs, count(speed.n_parameters) / train_tokens);
+        }
         Choice {
             config,
             speed,
@@ -242,14 +255,14 @@ impl Known<'_> {
 
     /// As long as the model's size can make use of, with at least eight windows of text to learn from.
     fn context_length(&self, d_model: usize) -> usize {
-        let characters_take_bytes = self.vocabulary.kind == TokenizerKind::Byte
-            && (self.survey.characters.as_ref())
-                .is_some_and(|characters| self.survey.bytes >= 2 * characters.n);
+        let characters_take_bytes = self.token_choice.kind == TokenizerKind::Byte
+            && (self.profile.characters.as_ref())
+                .is_some_and(|characters| self.profile.bytes >= 2 * characters.n);
         let mut length = match d_model {
             ..256 if characters_take_bytes => 256,
             ..256 => 128,
             256..768 => 256,
-            _ => 512,
+            _ => LONGEST_CONTEXT,
         };
         while length > 8 && 8.0 * count(length) > self.train_tokens() {
             length /= 2;
@@ -329,16 +342,17 @@ fn count_u64(n: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::survey::tests::survey;
+    use super::super::profile::tests::profile;
     use super::*;
 
-    /// A machine whose time is all spent on `weights_per_s` weights for each token.
+    /// A machine whose time is all spent on `weights_per_s` weights for each token, three times over with
+    /// dropout.
     fn choose(n_tokens: u64, minutes: f64, weights_per_s: f64, is_gpu: bool) -> (Choice, usize) {
-        let survey = survey(&"A line of text, and another.\n".repeat(20));
-        let vocabulary = Vocabulary::choose(&survey, None);
+        let profile = profile(&"A line of text, and another.\n".repeat(20));
+        let token_choice = TokenChoice::choose(&profile, None);
         let known = Known {
-            survey: &survey,
-            vocabulary: &vocabulary,
+            profile: &profile,
+            token_choice: &token_choice,
             n_tokens,
             minutes,
             device: "auto".to_owned(),
@@ -349,7 +363,8 @@ mod tests {
             n_measured += 1;
             let model = &config.model;
             let n_parameters = 12 * model.n_layers * model.d_model * model.d_model;
-            let tokens_per_s = weights_per_s / count(n_parameters);
+            let slower = if model.dropout > 0.0 { 3.0 } else { 1.0 };
+            let tokens_per_s = weights_per_s / count(n_parameters) / slower;
             let step_ms = tokens_of_batch(config) / tokens_per_s * 1e3;
             Ok(Speed {
                 step_ms,
@@ -390,12 +405,24 @@ mod tests {
         assert!(choice.text_limits_model && choice.text_ends_first);
         assert!((30.0..=40.0).contains(&choice.epochs));
         assert!((choice.config.model.dropout - 0.2).abs() < 1e-9);
-        assert_eq!(n_measured, 1);
+        assert_eq!(n_measured, 2, "and once more with dropout");
         let (choice, _) = choose(500, 10.0, TWO_CORES, false);
         let config = choice.config;
         assert_eq!((config.model.d_model, config.train.max_steps), (32, 296));
         assert!(8 * config.model.context_length <= 400);
         assert!((config.data.val_fraction - 0.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_time_is_that_of_the_model_with_its_dropout() {
+        let (choice, _) = choose(30_000, 10.0, 2e8, false);
+        let (model, train) = (&choice.config.model, &choice.config.train);
+        assert!(model.dropout > 0.0 && !choice.text_ends_first);
+        let time = choice.speed.step_ms * count(train.max_steps) / 1e3;
+        assert!((480.0..=540.0).contains(&time), "{time} s of 600");
+        let weights = 12 * model.n_layers * model.d_model * model.d_model;
+        let step_ms = tokens_of_batch(&choice.config) * count(weights) / 2e8 * 1e3;
+        assert!((choice.speed.step_ms / step_ms - 3.0).abs() < 1e-9);
     }
 
     #[test]

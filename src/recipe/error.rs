@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::page::grouped;
-use super::survey::MIN_TOKENS;
+use super::page::{counted, grouped};
+use super::profile::MIN_TOKENS;
 use crate::config::ConfigError;
 use crate::data::DataError;
 
@@ -51,6 +51,25 @@ pub enum RecipeError {
         /// Which of the two.
         unit: &'static str,
     },
+    /// In so few pieces it cannot be cut into what is learned from and what is held back.
+    #[error(
+        "the text `{}` becomes only {} with this tokenizer\n  hint: the shortest text to train on has \
+         {MIN_TOKENS}; --tokenizer byte makes the most of them",
+        path.display(),
+        counted(*n_tokens, "token")
+    )]
+    TooFewTokens {
+        /// The file or folder.
+        path: PathBuf,
+        /// How many there are.
+        n_tokens: u64,
+    },
+    /// Standard input is gone when training begins.
+    #[error(
+        "a config names its text, and standard input is gone when training begins\n  hint: save it as a \
+         file first, as in `... > my.txt`, then --from-text my.txt"
+    )]
+    StandardInput,
     /// The same thing over and over can be learned by nothing and by everything.
     #[error(
         "there is nothing to learn in `{}`: it is {} times {what}\n  hint: is it the right file?",
@@ -75,11 +94,9 @@ pub enum RecipeError {
         path: PathBuf,
     },
     /// The time that was wished for is none.
-    #[error("--minutes {minutes} must be a number above 0 and at most {most}")]
+    #[error("a training takes more than 0 and at most {most} minutes, which are a year")]
     Minutes {
-        /// What was asked for.
-        minutes: f64,
-        /// The longest time.
+        /// The longest time, minutes.
         most: f64,
     },
     /// The tokenizer that was wished for does not suit the text.

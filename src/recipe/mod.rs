@@ -1,7 +1,7 @@
 //! Which config suits a text and a machine.
 //!
-//! [`PRESETS`] are the shipped configs. [`for_text`] makes one for a text of the user's own: [`survey`](Survey)
-//! looks at the text, `vocabulary` decides what a token stands for, `choice` how large the model is and how long
+//! [`PRESETS`] are the shipped configs. [`for_text`] makes one for a text of the user's own: [`profile`](TextProfile)
+//! looks at the text, `token_choice` decides what a token stands for, `choice` how large the model is and how long
 //! it trains, by what `speed` measures here, and `page` writes it down with its reasons.
 //!
 //! The rules are few and say their numbers; what they rest on is in `docs/experiments.md` and
@@ -11,27 +11,28 @@ mod choice;
 mod error;
 mod page;
 mod preset;
+mod profile;
 mod prompt;
 mod speed;
-mod survey;
-mod vocabulary;
+mod token_choice;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 pub use error::RecipeError;
 pub use preset::{PRESETS, Preset};
-pub use survey::{Characters, SAMPLE_BYTES, Survey};
+pub use profile::{Characters, SAMPLE_BYTES, TextProfile};
 
 use crate::config::{Config, TokenizerKind};
 use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::tokenizer::Tokenizer;
-use choice::Known;
+use choice::{Known, LONGEST_CONTEXT};
 use page::{Page, grouped};
-use vocabulary::Vocabulary;
+use profile::MIN_TOKENS;
+use token_choice::TokenChoice;
 
-/// The longest run that can be asked for: a year.
+/// The longest run that can be asked for, in minutes: a year.
 const MAX_MINUTES: f64 = 366.0 * 24.0 * 60.0;
 
 /// A text of fewer tokens teaches little more than its own words.
@@ -66,6 +67,17 @@ pub struct Recipe {
     pub cautions: Vec<String>,
 }
 
+/// Whether a training may take so many minutes.
+///
+/// # Errors
+/// If that is not above 0 and at most a year.
+pub fn check_minutes(minutes: f64) -> Result<(), RecipeError> {
+    if minutes > 0.0 && minutes <= MAX_MINUTES {
+        return Ok(());
+    }
+    Err(RecipeError::Minutes { most: MAX_MINUTES }) // NaN too
+}
+
 /// Looks at a text, measures some training steps on `device`, which takes seconds, and chooses.
 ///
 /// # Errors
@@ -74,30 +86,32 @@ pub struct Recipe {
 /// # Panics
 /// Never, but for a bug: what is written is loaded again.
 pub fn for_text(request: &Request, device: &OpenDevice) -> Result<Recipe, RecipeError> {
-    if !(request.minutes > 0.0 && request.minutes <= MAX_MINUTES) {
-        return Err(RecipeError::Minutes {
-            minutes: request.minutes,
-            most: MAX_MINUTES,
+    check_minutes(request.minutes)?;
+    let profile = TextProfile::read(&request.text, request.tokenizer)?;
+    let token_choice = TokenChoice::choose(&profile, request.tokenizer);
+    let encoded = encode(&profile, &token_choice);
+    let n_tokens = scaled(profile.bytes, encoded.tokens_per_byte);
+    if n_tokens < MIN_TOKENS {
+        return Err(RecipeError::TooFewTokens {
+            path: request.text.clone(),
+            n_tokens,
         });
     }
-    let survey = Survey::read(&request.text, request.tokenizer)?;
-    let vocabulary = Vocabulary::choose(&survey, request.tokenizer);
-    let encoded = encode(&survey, &vocabulary);
     let known = Known {
-        survey: &survey,
-        vocabulary: &vocabulary,
-        n_tokens: scaled(survey.bytes, encoded.tokens_per_byte),
+        profile: &profile,
+        token_choice: &token_choice,
+        n_tokens,
         minutes: request.minutes,
         device: request.device.clone(),
         is_gpu: device.kind.is_gpu(),
     };
     let choice = known
         .choose(|config| speed::measure(config, encoded.vocab_size, &encoded.tokens, device))?;
-    let cautions = cautions(&survey, known.n_tokens);
+    let cautions = cautions(&profile, known.n_tokens);
     let page = Page {
         request,
-        survey: &survey,
-        vocabulary: &vocabulary,
+        profile: &profile,
+        token_choice: &token_choice,
         choice: &choice,
         device_name: &device.name,
         cautions: &cautions,
@@ -117,6 +131,7 @@ const ENCODED_BYTES: usize = 1 << 20;
 
 /// The beginning of a text as tokens.
 struct Encoded {
+    /// At least a window of them, if need be over and over: they are only there to be measured with.
     tokens: Tokens,
     vocab_size: usize,
     /// How many tokens there are for each byte of text.
@@ -125,11 +140,11 @@ struct Encoded {
 
 /// Makes the tokenizer, of the beginning of the text where it is a costly one, and encodes that beginning.
 #[allow(clippy::cast_precision_loss, reason = "there are a million at most")]
-fn encode(survey: &Survey, vocabulary: &Vocabulary) -> Encoded {
-    let bytes = &survey.sample[..survey.sample.len().min(ENCODED_BYTES)];
-    let text = survey.sample_text();
+fn encode(profile: &TextProfile, token_choice: &TokenChoice) -> Encoded {
+    let bytes = &profile.sample[..profile.sample.len().min(ENCODED_BYTES)];
+    let text = profile.sample_text();
     let beginning = &text[..text.floor_char_boundary(ENCODED_BYTES)];
-    let (tokenizer, bytes) = match vocabulary.kind {
+    let (tokenizer, bytes) = match token_choice.kind {
         TokenizerKind::Byte => (Tokenizer::byte(), bytes),
         TokenizerKind::Char => {
             let of_alphabet = Tokenizer::char_from_alphabet(text.chars());
@@ -140,16 +155,18 @@ fn encode(survey: &Survey, vocabulary: &Vocabulary) -> Encoded {
         }
         TokenizerKind::Bpe | TokenizerKind::File => {
             let chunks = [Ok::<_, Infallible>(beginning.to_owned())];
-            let Ok(trained) = Tokenizer::train_bpe(vocabulary.size, chunks);
+            let Ok(trained) = Tokenizer::train_bpe(token_choice.size, chunks);
             (trained, beginning.as_bytes())
         }
     };
     let ids = tokenizer
         .encode_bytes(bytes)
         .expect("the tokenizer is of this text");
+    let n_measured = ids.len().max(LONGEST_CONTEXT + 1);
+    let measured: Vec<u32> = ids.iter().copied().cycle().take(n_measured).collect();
     Encoded {
         tokens_per_byte: ids.len() as f64 / bytes.len() as f64,
-        tokens: Tokens::from_ids(&ids, bytes.len() as u64),
+        tokens: Tokens::from_ids(&measured, bytes.len() as u64),
         vocab_size: tokenizer.vocab_size(),
     }
 }
@@ -166,22 +183,47 @@ fn scaled(bytes: u64, tokens_per_byte: f64) -> u64 {
 }
 
 /// What a user should know before they wait for the result.
-fn cautions(survey: &Survey, n_tokens: u64) -> Vec<String> {
+fn cautions(profile: &TextProfile, n_tokens: u64) -> Vec<String> {
     let mut cautions = Vec::new();
     if n_tokens < SHORT_TEXT {
-        let (n, unit) = survey.length();
+        let (n, unit) = profile.length();
         cautions.push(format!(
             "Caution: {} {unit} are a short text, from which a model learns little but the text itself; from \
              100,000 on it begins to write sentences of its own.",
             grouped(n)
         ));
     }
-    if survey.repeated > MUCH_REPEATED {
+    if profile.repeated > MUCH_REPEATED {
         cautions.push(format!(
             "Caution: {:.0} of 100 bytes are lines that stood there before; what is held back is hardly new, \
              and the loss will look better than the model is.",
-            survey.repeated * 100.0
+            profile.repeated * 100.0
         ));
     }
     cautions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::profile::tests::profile;
+    use super::*;
+
+    #[test]
+    fn there_are_tokens_enough_to_measure_a_step_with() {
+        let profile = profile(&"ab".repeat(1000));
+        let token_choice = TokenChoice::choose(&profile, Some(TokenizerKind::Bpe));
+        let encoded = encode(&profile, &token_choice);
+        assert!(encoded.tokens.len() > LONGEST_CONTEXT);
+        assert!(encoded.tokens_per_byte < 0.01, "one token for most of it");
+    }
+
+    #[test]
+    fn a_training_takes_some_time_and_comes_to_an_end() {
+        for minutes in [0.01, 10.0, MAX_MINUTES] {
+            check_minutes(minutes).unwrap();
+        }
+        for minutes in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
+            assert!(check_minutes(minutes).is_err(), "{minutes}");
+        }
+    }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use toml::Value;
 
 use super::choice::Choice;
-use super::vocabulary::Vocabulary;
-use super::{Request, Survey};
+use super::token_choice::TokenChoice;
+use super::{Request, TextProfile};
 use crate::config::TokenizerKind;
 
 /// Where comments are wrapped, in characters.
@@ -16,8 +16,8 @@ const WIDTH: usize = 100;
 /// Everything that stands on a page.
 pub(super) struct Page<'a> {
     pub request: &'a Request,
-    pub survey: &'a Survey,
-    pub vocabulary: &'a Vocabulary,
+    pub profile: &'a TextProfile,
+    pub token_choice: &'a TokenChoice,
     pub choice: &'a Choice,
     /// What the speed was measured on.
     pub device_name: &'a str,
@@ -46,7 +46,7 @@ impl Page<'_> {
             page,
             &format!(
                 "A config for {}, written by `{program} init --from-text`.",
-                self.survey.path.display()
+                self.profile.path.display()
             ),
         );
         let commands = [
@@ -86,36 +86,36 @@ impl Page<'_> {
     }
 
     fn about_the_text(&self) -> String {
-        let survey = self.survey;
+        let profile = self.profile;
         let mut about = String::from("The text: ");
-        if !survey.is_whole {
+        if !profile.is_whole {
             write!(
                 about,
                 "by its first {} bytes, which is all that was looked at, about ",
-                grouped(survey.sample.len() as u64)
+                grouped(profile.sample.len() as u64)
             )
             .expect(FITS);
         }
-        match &survey.characters {
+        match &profile.characters {
             Some(characters) => write!(
                 about,
                 "{} characters ({} bytes), {} different ones, of which {} make up 99 % of it",
                 grouped(characters.n),
-                grouped(survey.bytes),
+                grouped(profile.bytes),
                 grouped(characters.n_distinct() as u64),
                 grouped(characters.n_common() as u64)
             ),
-            None => write!(about, "{} bytes, taken as they are", grouped(survey.bytes)),
+            None => write!(about, "{} bytes, taken as they are", grouped(profile.bytes)),
         }
         .expect(FITS);
-        if survey.is_whole && survey.characters.is_some() {
-            write!(about, ", in {}", counted(survey.n_lines, "line")).expect(FITS);
+        if profile.is_whole && profile.characters.is_some() {
+            write!(about, ", in {}", counted(profile.n_lines, "line")).expect(FITS);
         }
         write!(
             about,
             ". gzip packs it into {:.2} bits per byte: a model that knows more of it needs fewer, and \
              training ends by saying how many.",
-            survey.gzip_bits_per_byte
+            profile.gzip_bits_per_byte
         )
         .expect(FITS);
         about
@@ -142,7 +142,7 @@ impl Page<'_> {
     fn tokenizer(&self, page: &mut String) {
         page.push_str("\n[tokenizer]\n");
         let tokenizer = &self.choice.config.tokenizer;
-        comment(page, &self.vocabulary.why);
+        comment(page, &self.token_choice.why);
         let kind = Value::try_from(tokenizer.kind).expect("a kind is a word");
         key(page, "kind", &kind);
         if tokenizer.kind == TokenizerKind::Bpe {
@@ -154,7 +154,7 @@ impl Page<'_> {
                     rounded_count(self.choice.train_tokens + self.choice.val_tokens)
                 ),
             );
-            key(page, "vocab_size", &size(self.vocabulary.size));
+            key(page, "vocab_size", &size(self.token_choice.size));
         }
     }
 
@@ -388,7 +388,7 @@ pub(super) fn grouped(n: u64) -> String {
 }
 
 /// `1 line`, `1,200 lines`
-fn counted(n: u64, what: &str) -> String {
+pub(super) fn counted(n: u64, what: &str) -> String {
     let s = if n == 1 { "" } else { "s" };
     format!("{} {what}{s}", grouped(n))
 }

@@ -13,10 +13,12 @@ pub(super) fn from_text(text: &str, max_characters: usize) -> String {
     let max_characters = max_characters.clamp(1, MAX_CHARACTERS);
     let middle = text.ceil_char_boundary(text.len() / 2);
     let (first, second) = text.split_at(middle);
-    let from_middle = second.lines().skip(1).chain(first.lines()).chain([second]);
-    let lines = from_middle.map(str::trim).filter(|line| !line.is_empty());
+    let from_middle = second.lines().skip(1).chain(first.lines());
+    let not_empty = |line: &&str| !line.is_empty();
+    let mut lines = from_middle.map(str::trim).filter(not_empty);
     let is_long = |line: &&str| line.chars().nth(SHORT_LINE - 1).is_some();
-    let line = lines.clone().find(is_long).or_else(|| lines.clone().next());
+    let line = (lines.clone().find(is_long)).or_else(|| lines.next());
+    let line = line.or_else(|| Some(second.trim()).filter(not_empty)); // nothing else begins a line
     line.map_or_else(|| "\n".to_owned(), |line| beginning(line, max_characters))
 }
 
@@ -72,6 +74,17 @@ mod tests {
         );
         assert_eq!(from_text(" \n \n", 12), "\n");
         assert_eq!(from_text("", 12), "\n");
+    }
+
+    #[test]
+    fn a_list_of_names_has_a_name_for_a_prompt() {
+        let names: String = (0..100).map(|i| format!("name{i}\n")).collect();
+        for cut in 0..20 {
+            let prompt = from_text(&names[..names.len() - cut], 24);
+            assert!(names.lines().any(|name| name == prompt), "{prompt:?}");
+        }
+        assert_eq!(from_text("ann\nbob\n\neve\n", 24), "eve");
+        assert_eq!(from_text("      x y", 24), "x y");
     }
 
     #[test]

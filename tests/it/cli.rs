@@ -600,7 +600,7 @@ fn mistakes_in_the_text_are_explained() {
         |text: &str| folder.fail(&["train", "tiny.toml", "--set", &format!("data.path={text}")]);
     assert_snapshot!(on("nope.txt"), @r#"
     error: there is no file or folder `nope.txt`
-      hint: relative paths start at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
+      hint: relative paths start at the working directory
     "#);
     assert_snapshot!(on("empty.txt"), @"error: the text `empty.txt` is empty");
     assert_snapshot!(on("short.txt"), @r#"
@@ -753,7 +753,7 @@ fn mistakes_in_what_to_write_or_evaluate_are_explained() {
     "#);
     assert_snapshot!(eval("nope.txt"), @r"
     error: there is no file or folder `nope.txt`
-      hint: relative paths start at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
+      hint: relative paths start at the working directory
     ");
     assert_snapshot!(eval("latin1.txt"), @r#"
     error: `latin1.txt` is not UTF-8 at byte 7
@@ -763,7 +763,7 @@ fn mistakes_in_what_to_write_or_evaluate_are_explained() {
     fs::remove_file(folder.path("text.txt")).expect("removed");
     assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @r#"
     error: there is no file or folder `text.txt`
-      hint: relative paths start at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
+      hint: relative paths start at the working directory
     "#);
 }
 

@@ -424,7 +424,7 @@ fn mistakes_are_answered_with_a_way_out() {
     "#);
     assert_snapshot!(on("elsewhere/tale.txt"), @r#"
     error: there is no file or folder `elsewhere/tale.txt`
-      hint: relative paths start at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
+      hint: relative paths start at the working directory
     "#);
     assert_snapshot!(on("report.docx"), @r#"
     error: `report.docx` is not text, but an Office document or e-book

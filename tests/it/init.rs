@@ -121,6 +121,10 @@ fn every_preset_is_the_shipped_file_and_loads() {
     for (name, file) in [
         ("quickstart", "quickstart.toml"),
         ("shakespeare", "shakespeare-nanogpt.toml"),
+        ("shakespeare-gpu", "shakespeare-gpu.toml"),
+        ("shakespeare-nanogpt", "shakespeare-nanogpt.toml"),
+        ("stories-15m", "stories-15m.toml"),
+        ("gpt2-124m", "gpt2-124m.toml"),
         ("stories", "stories-15m.toml"),
         ("gpt2", "gpt2-124m.toml"),
     ] {
@@ -128,16 +132,39 @@ fn every_preset_is_the_shipped_file_and_loads() {
         assert!(printed.stdout == shipped(file), "{name}");
         assert_eq!(printed.stderr, "", "there is nothing to say to a file");
         Config::from_toml(&printed.stdout, Path::new(name), &[]).expect("it loads");
-        assert!(PRESETS.iter().any(|preset| preset.name == name));
     }
     let plain = folder.succeed(&["init"]);
     assert!(plain.stdout == shipped("quickstart.toml"));
     for preset in PRESETS {
-        assert!(plain.stderr.contains(&format!("--preset {}", preset.name)));
+        assert!(plain.stderr.contains(&format!("--preset {} ", preset.name)));
+        let file = format!("configs/{}.toml", preset.stem);
+        assert!(plain.stderr.contains(&file), "{file}: {}", plain.stderr);
     }
     assert!(plain.stderr.contains("--from-text FILE"));
     assert_eq!(folder.run(&["init", "--preset", "gpt5"]).code, Some(2));
     assert_eq!(folder.run(&["init", "--minutes", "5"]).code, Some(2));
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    let n_shipped = fs::read_dir(configs).expect("a folder").count();
+    assert_eq!(n_shipped, PRESETS.len(), "every shipped config is a preset");
+}
+
+#[test]
+fn a_preset_says_where_its_text_is() {
+    let folder = Folder::new();
+    for (preset, expected) in [
+        (
+            "shakespeare-gpu",
+            "Its text is `data/tinyshakespeare.txt`: `scripts/fetch_data.sh shakespeare` in the repository",
+        ),
+        (
+            "quickstart",
+            "Its text is `data/stories.txt`: it comes with the repository",
+        ),
+    ] {
+        let output = format!("{preset}.toml");
+        let said = folder.succeed(&["init", "--preset", preset, "--output", &output]);
+        assert!(said.stderr.contains(expected), "{}", said.stderr);
+    }
 }
 
 #[test]
@@ -165,13 +192,101 @@ fn a_file_is_replaced_only_when_that_is_wished_for() {
     );
     folder.succeed(&["init", "--output", "mine.toml", "--overwrite"]);
     assert!(fs::read(folder.path("mine.toml")).expect("read") == PRESETS[0].toml.as_bytes());
-    let nowhere = folder.run(&["init", "--output", "no/where.toml"]);
-    assert_eq!(nowhere.code, Some(1));
-    assert!(
-        nowhere.stderr.contains("`no/where.toml`"),
-        "{}",
-        nowhere.stderr
-    );
+}
+
+#[test]
+fn a_place_to_write_to_is_looked_at_before_anything_is_measured() {
+    let folder = Folder::new();
+    folder.write("my.txt", english());
+    let refuse = |output: &str, more: &[&str]| {
+        let args = [
+            "init",
+            "--device",
+            "cpu",
+            "--from-text",
+            "my.txt",
+            "--output",
+            output,
+        ];
+        let ran = folder.run(&[&args, more].concat());
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{output}");
+        ran.stderr
+    };
+    insta::assert_snapshot!(refuse("no/where.toml", &[]), @r"
+    error: cannot write `no/where.toml`: there is no folder `no`
+      hint: make it first, or name another
+    ");
+    insta::assert_snapshot!(refuse(".", &["--overwrite"]), @r"
+    error: cannot write `.`: it is a folder
+      hint: name a file in it
+    ");
+    let man = folder.run(&["man", "--output", "my.txt"]);
+    assert_eq!(man.code, Some(1));
+    insta::assert_snapshot!(man.stderr, @r"
+    error: cannot write to `my.txt`: it is not a folder
+      hint: name a folder
+    ");
+}
+
+#[test]
+fn a_time_that_is_none_is_refused_by_the_arguments() {
+    let folder = Folder::new();
+    folder.write("my.txt", english());
+    for minutes in ["nan", "0", "-1", "inf", "600000", "soon"] {
+        let ran = folder.run(&["init", "--from-text", "my.txt", "--minutes", minutes]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{minutes}");
+        let value = format!("error: invalid value '{minutes}' for '--minutes <N>': ");
+        assert!(ran.stderr.starts_with(&value), "{}", ran.stderr);
+        assert!(ran.stderr.contains("minutes, which are a year") || minutes == "soon");
+    }
+}
+
+#[test]
+fn a_text_of_few_tokens_is_refused_or_learned() {
+    let folder = Folder::new();
+    folder.write("ab.txt", "ab".repeat(100));
+    insta::assert_snapshot!(folder.refuse("ab.txt", &["--tokenizer", "bpe"]), @r"
+    error: the text `ab.txt` becomes only 3 tokens with this tokenizer
+      hint: the shortest text to train on has 64; --tokenizer byte makes the most of them
+    ");
+    let shortest: String = english().chars().take(64).collect();
+    folder.write("short.txt", shortest);
+    for (text, kind) in [
+        ("ab.txt", "char"),
+        ("ab.txt", "byte"),
+        ("short.txt", "byte"),
+        ("short.txt", "char"),
+    ] {
+        let config = format!("{kind}.toml");
+        let args = [
+            "init",
+            "--from-text",
+            text,
+            "--tokenizer",
+            kind,
+            "--device",
+            "cpu",
+        ];
+        let output = ["--minutes", "0.01", "--overwrite", "--output", &config];
+        folder.succeed(&[&args[..], &output].concat());
+        let train = [
+            "train",
+            &config,
+            "--overwrite",
+            "--set",
+            "train.max_steps=2",
+        ];
+        folder.succeed(&train);
+    }
+}
+
+#[test]
+fn standard_input_is_to_be_saved_first() {
+    let folder = Folder::new();
+    insta::assert_snapshot!(folder.refuse("-", &[]), @r"
+    error: a config names its text, and standard input is gone when training begins
+      hint: save it as a file first, as in `... > my.txt`, then --from-text my.txt
+    ");
 }
 
 /// From a text to a model that writes, in three commands, with a tiny budget.
@@ -411,7 +526,6 @@ fn texts_that_cannot_be_learned_from_are_explained() {
     error: `utf16.txt` is not text, but UTF-16
       hint: save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`
     "#);
-    insta::assert_snapshot!(folder.refuse("tiny.txt", &["--minutes", "0"]), @"error: --minutes 0 must be a number above 0 and at most 527040");
     assert!(
         folder
             .refuse("latin1.txt", &["--tokenizer", "char"])
@@ -467,7 +581,7 @@ fn a_shell_completes_commands_and_options() {
     );
     assert_eq!(
         complete("tinderbox init --preset sh").as_deref(),
-        Some("shakespeare")
+        Some("shakespeare shakespeare-gpu")
     );
 }
 

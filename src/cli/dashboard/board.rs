@@ -49,7 +49,7 @@ pub(super) enum Activity {
 
 /// Which text a number was measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Split {
+pub(super) enum MeasuredOn {
     Train,
     Val,
 }
@@ -116,12 +116,12 @@ impl Board {
     }
 
     /// A metric was measured, at a step that [`Board::place`] tells. What is not a number has no place on a chart.
-    pub(super) fn measured(&mut self, id: &MetricId, split: Split, value: f64) {
+    pub(super) fn measured(&mut self, id: &MetricId, on: MeasuredOn, value: f64) {
         let metric = self.metrics.iter_mut().find(|metric| metric.id == *id);
         if let Some(metric) = metric.filter(|_| value.is_finite()) {
-            let curve = match split {
-                Split::Train => &mut metric.train,
-                Split::Val => &mut metric.val,
+            let curve = match on {
+                MeasuredOn::Train => &mut metric.train,
+                MeasuredOn::Val => &mut metric.val,
             };
             curve.latest = Some(value);
             curve.unplaced = Some(value);
@@ -205,13 +205,13 @@ pub(super) mod tests {
     #[test]
     fn values_stand_at_the_step_that_is_told_after_them() {
         let (mut board, loss) = board();
-        board.measured(&loss, Split::Train, 4.0);
+        board.measured(&loss, MeasuredOn::Train, 4.0);
         board.place(10);
-        board.measured(&loss, Split::Train, 3.0);
+        board.measured(&loss, MeasuredOn::Train, 3.0);
         board.place(20);
-        board.measured(&loss, Split::Val, 3.5);
+        board.measured(&loss, MeasuredOn::Val, 3.5);
         board.place(20);
-        board.measured(&loss, Split::Train, f64::NAN);
+        board.measured(&loss, MeasuredOn::Train, f64::NAN);
         board.place(30);
         let metric = &board.metrics[0];
         assert_eq!(metric.train.points, [(10.0, 4.0), (20.0, 3.0)]);
@@ -226,7 +226,7 @@ pub(super) mod tests {
     fn a_long_history_becomes_coarser_and_keeps_its_shape() {
         let (mut board, loss) = board();
         for step in 0..100_000_u32 {
-            board.measured(&loss, Split::Train, 2.0 * f64::from(step));
+            board.measured(&loss, MeasuredOn::Train, 2.0 * f64::from(step));
             board.place(step as usize);
         }
         let points = &board.metrics[0].train.points;

@@ -11,19 +11,19 @@ use burn::train::renderer::{
 };
 
 use super::Shared;
-use super::board::{Activity, Split};
+use super::board::{Activity, MeasuredOn};
 
 /// Puts what burn-train measures onto a board.
 pub(super) struct Renderer(pub(super) Shared);
 
 impl Renderer {
-    fn update(&self, split: Split, state: MetricState) {
+    fn update(&self, on: MeasuredOn, state: MetricState) {
         // What is final repeats the interval's last value.
         if let MetricState::Numeric(entry, Some(value)) = state
             && !matches!(value, NumericEntry::Final(_))
         {
             self.0
-                .with(|board| board.measured(&entry.metric_id, split, value.current()));
+                .with(|board| board.measured(&entry.metric_id, on, value.current()));
         }
     }
 }
@@ -38,11 +38,11 @@ impl MetricsRenderer for Renderer {
 
 impl MetricsRendererTraining for Renderer {
     fn update_train(&mut self, state: MetricState) {
-        self.update(Split::Train, state);
+        self.update(MeasuredOn::Train, state);
     }
 
     fn update_valid(&mut self, state: MetricState) {
-        self.update(Split::Val, state);
+        self.update(MeasuredOn::Val, state);
     }
 }
 

@@ -308,7 +308,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::board::Split;
+    use super::super::board::MeasuredOn;
     use super::super::board::tests::definition;
     use super::*;
 
@@ -357,12 +357,12 @@ mod tests {
                 ("learning rate", 3e-4),
                 ("speed", 18_450.0),
             ] {
-                board.measured(&definition(name, None).metric_id, Split::Train, value);
+                board.measured(&definition(name, None).metric_id, MeasuredOn::Train, value);
             }
             board.place(10 * interval as usize);
         }
         let loss = definition("loss", None).metric_id;
-        board.measured(&loss, Split::Val, 1.25);
+        board.measured(&loss, MeasuredOn::Val, 1.25);
         board.place(250);
         board.step = 300;
         board.evaluations = 1;
@@ -463,7 +463,7 @@ mod tests {
         let mut board = begun();
         let loss = definition("loss", None).metric_id;
         for value in [0.0, -3.0, 1e300, -1e300] {
-            board.measured(&loss, Split::Train, value);
+            board.measured(&loss, MeasuredOn::Train, value);
             board.place(1);
             let picture = picture(&board, 100, 30, false);
             assert!(

@@ -10,6 +10,11 @@ use crate::model::probe::Point;
 
 /// Show which tokens look at which, in every layer and head or in one
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox inspect attention runs/quickstart --prompt \"The bank of\"
+  tinderbox inspect attention runs/quickstart --prompt \"The bank of\" --layer 1 --head 2
+  tinderbox inspect attention runs/quickstart --prompt \"The bank of\" --format svg --output bank.svg")]
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,

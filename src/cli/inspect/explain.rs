@@ -8,6 +8,10 @@ use crate::inspect::{Explanation, InspectError, Prompt, render};
 
 /// Follow one token through one head, number by number
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox inspect explain runs/quickstart --prompt \"The bank of\"
+  tinderbox inspect explain runs/quickstart --prompt \"The bank of\" --layer 1 --head 2 --token k")]
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,

@@ -10,6 +10,10 @@ use clap::Subcommand;
 
 /// Look inside a trained model
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox inspect attention runs/quickstart --prompt \"The bank of\"
+  tinderbox inspect explain runs/quickstart --prompt \"The bank of\" --layer 1 --head 2")]
 pub(super) struct Args {
     #[command(subcommand)]
     look: Look,

@@ -23,7 +23,7 @@ pub(super) const MIN_TOKENS: u64 = 64;
 
 /// What a text is like.
 #[derive(Debug, Clone)]
-pub struct Survey {
+pub struct TextProfile {
     /// The file or folder, as the config will name it.
     pub path: PathBuf,
     /// Whether the whole text was looked at; everything is an estimate otherwise.
@@ -51,12 +51,15 @@ pub struct Characters {
     pub counts: Vec<(char, u64)>,
 }
 
-impl Survey {
+impl TextProfile {
     /// Looks at the text that `path` names. With `kind = byte` it may be any file.
     ///
     /// # Errors
     /// If it cannot be read, is no text, or has nothing to learn from.
     pub fn read(path: &Path, kind: Option<TokenizerKind>) -> Result<Self, RecipeError> {
+        if path == Path::new("-") {
+            return Err(RecipeError::StandardInput);
+        }
         let as_bytes = kind == Some(TokenizerKind::Byte);
         let preview = Preview::read(path, SAMPLE_BYTES, !as_bytes)?;
         Self::of(preview, path, as_bytes)
@@ -89,7 +92,7 @@ impl Survey {
             sample.truncate(n_kept);
             Some(characters)
         };
-        let survey = Self {
+        let profile = Self {
             path: path.to_owned(),
             is_whole,
             bytes: whole,
@@ -99,8 +102,8 @@ impl Survey {
             gzip_bits_per_byte: gzip_bits_per_byte(&sample[..sample.len().min(PACKED_BYTES)]),
             sample,
         };
-        survey.has_something_to_learn()?;
-        Ok(survey)
+        profile.has_something_to_learn()?;
+        Ok(profile)
     }
 
     fn has_something_to_learn(&self) -> Result<(), RecipeError> {
@@ -246,31 +249,31 @@ fn gzip_bits_per_byte(sample: &[u8]) -> f64 {
 pub(super) mod tests {
     use super::*;
 
-    /// A survey of a text at hand.
-    pub fn survey(text: &str) -> Survey {
-        surveyed(text.as_bytes(), true, false).unwrap()
+    /// A profile of a text at hand.
+    pub fn profile(text: &str) -> TextProfile {
+        profiled(text.as_bytes(), true, false).unwrap()
     }
 
-    fn surveyed(bytes: &[u8], is_whole: bool, as_bytes: bool) -> Result<Survey, RecipeError> {
+    fn profiled(bytes: &[u8], is_whole: bool, as_bytes: bool) -> Result<TextProfile, RecipeError> {
         let preview = Preview {
             bytes: bytes.to_vec(),
             is_whole,
             bytes_on_disk: 10 * bytes.len() as u64,
         };
-        Survey::of(preview, Path::new("my.txt"), as_bytes)
+        TextProfile::of(preview, Path::new("my.txt"), as_bytes)
     }
 
     #[test]
     fn characters_are_counted_whatever_the_language() {
-        let survey = survey(&"aab\u{4e00}\u{1f525}\n".repeat(50));
-        let characters = survey.characters.unwrap();
+        let profile = profile(&"aab\u{4e00}\u{1f525}\n".repeat(50));
+        let characters = profile.characters.unwrap();
         assert_eq!(characters.n, 300);
-        assert_eq!(survey.bytes, 50 * 11);
+        assert_eq!(profile.bytes, 50 * 11);
         assert_eq!(characters.counts[0], ('a', 100));
         assert_eq!(characters.n_distinct(), 5);
-        assert_eq!(survey.n_lines, 50);
-        assert!((survey.repeated - 490.0 / 550.0).abs() < 1e-9); // all but the first line, without its end
-        assert!(survey.gzip_bits_per_byte < 1.0);
+        assert_eq!(profile.n_lines, 50);
+        assert!((profile.repeated - 490.0 / 550.0).abs() < 1e-9); // all but the first line, without its end
+        assert!(profile.gzip_bits_per_byte < 1.0);
     }
 
     #[test]
@@ -286,23 +289,23 @@ pub(super) mod tests {
     fn a_long_text_is_measured_by_its_beginning() {
         let text = "ab\u{e9}\u{4e00}".repeat(100);
         let cut = &text.as_bytes()[..text.len() - 1]; // within its last character
-        let survey = surveyed(cut, false, false).unwrap();
-        assert_eq!(survey.sample_text(), &text[..text.len() - 3]);
-        assert_eq!(survey.bytes, 6990);
-        assert_eq!(survey.characters.unwrap().n, 399 * 6990 / 697);
+        let profile = profiled(cut, false, false).unwrap();
+        assert_eq!(profile.sample_text(), &text[..text.len() - 3]);
+        assert_eq!(profile.bytes, 6990);
+        assert_eq!(profile.characters.unwrap().n, 399 * 6990 / 697);
         assert!(matches!(
-            surveyed(cut, true, false),
+            profiled(cut, true, false),
             Err(RecipeError::NotUtf8 { offset: 697, .. })
         ));
     }
 
     #[test]
     fn what_cannot_be_learned_is_an_error() {
-        let fails = |bytes: &[u8], as_bytes| surveyed(bytes, true, as_bytes).unwrap_err();
+        let fails = |bytes: &[u8], as_bytes| profiled(bytes, true, as_bytes).unwrap_err();
         let text = "a text with a zero ".repeat(20);
         let zero = [text.as_bytes(), b"\0"].concat();
         assert!(matches!(fails(&zero, false), RecipeError::Binary { .. }));
-        assert!(surveyed(&zero, true, true).is_ok());
+        assert!(profiled(&zero, true, true).is_ok());
         let utf16 = [b"\xff\xfe", text.as_bytes()].concat();
         assert!(matches!(fails(&utf16, false), RecipeError::Binary { .. }));
         let latin1 = [text.as_bytes(), b"caf\xe9."].concat();

@@ -1,6 +1,6 @@
 //! What a token should stand for: the first decision, from the text alone.
 
-use super::Survey;
+use super::TextProfile;
 use super::page::grouped;
 use crate::config::TokenizerKind;
 
@@ -26,17 +26,17 @@ const BPE_SIZES: std::ops::RangeInclusive<u64> = 512..=4096;
 
 /// What a token stands for, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Vocabulary {
+pub(super) struct TokenChoice {
     pub kind: TokenizerKind,
     /// How many tokens there are.
     pub size: usize,
     pub why: String,
 }
 
-impl Vocabulary {
+impl TokenChoice {
     /// The one that suits a text, unless another `kind` is wished for.
-    pub fn choose(survey: &Survey, wish: Option<TokenizerKind>) -> Self {
-        let Some(characters) = &survey.characters else {
+    pub fn choose(profile: &TextProfile, wish: Option<TokenizerKind>) -> Self {
+        let Some(characters) = &profile.characters else {
             return Self {
                 kind: TokenizerKind::Byte,
                 size: 256,
@@ -50,7 +50,7 @@ impl Vocabulary {
         let suits = match () {
             () if is_small && n >= LONG_TEXT => TokenizerKind::Bpe,
             () if is_small && !is_sparse => TokenizerKind::Char,
-            () if survey.bytes >= MIN_BPE_BYTES => TokenizerKind::Bpe,
+            () if profile.bytes >= MIN_BPE_BYTES => TokenizerKind::Bpe,
             () => TokenizerKind::Byte,
         };
         let kind = wish.unwrap_or(suits);
@@ -62,7 +62,7 @@ impl Vocabulary {
         let size = match kind {
             TokenizerKind::Char => n_distinct,
             TokenizerKind::Byte => 256,
-            _ => bpe_size(survey.bytes),
+            _ => bpe_size(profile.bytes),
         };
         let why = match kind {
             TokenizerKind::Char => format!(
@@ -77,7 +77,7 @@ impl Vocabulary {
             TokenizerKind::Byte => format!(
                 "{asked}Bytes: {seen} are too many for a token each, and {} bytes of text too few to find \
                  frequent pieces in (from {} on).",
-                grouped(survey.bytes),
+                grouped(profile.bytes),
                 grouped(MIN_BPE_BYTES)
             ),
             _ if is_small => format!(
@@ -101,7 +101,7 @@ fn bpe_size(bytes: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::survey::tests::survey;
+    use super::super::profile::tests::profile;
     use super::*;
 
     /// A text of `n` characters out of the `n_distinct` after U+4E00, or after U+0020 where these are few.
@@ -112,8 +112,8 @@ mod tests {
     }
 
     fn chosen(n: u32, n_distinct: u32) -> (TokenizerKind, usize) {
-        let vocabulary = Vocabulary::choose(&survey(&text(n, n_distinct)), None);
-        (vocabulary.kind, vocabulary.size)
+        let token_choice = TokenChoice::choose(&profile(&text(n, n_distinct)), None);
+        (token_choice.kind, token_choice.size)
     }
 
     #[test]
@@ -128,15 +128,15 @@ mod tests {
 
     #[test]
     fn a_wish_is_granted() {
-        let survey = survey(&text(1_000_000, 65));
+        let profile = profile(&text(1_000_000, 65));
         for (kind, size) in [
             (TokenizerKind::Byte, 256),
             (TokenizerKind::Char, 65),
             (TokenizerKind::Bpe, 1024),
         ] {
-            let vocabulary = Vocabulary::choose(&survey, Some(kind));
-            assert_eq!((vocabulary.kind, vocabulary.size), (kind, size));
-            assert!(vocabulary.why.starts_with("You asked for it. "));
+            let token_choice = TokenChoice::choose(&profile, Some(kind));
+            assert_eq!((token_choice.kind, token_choice.size), (kind, size));
+            assert!(token_choice.why.starts_with("You asked for it. "));
         }
     }
 }
