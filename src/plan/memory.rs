@@ -83,7 +83,7 @@ impl Memory {
         let means = running_means(config.optimizer.kind, &weights);
         let (of_weights, of_means) = (bytes(&weights), bytes(&means));
         let pass = pass(config, vocab_size, device.backend);
-        let mut moments = vec![step(config, of_weights, &pass), update(&weights)];
+        let mut moments = vec![step(config, of_weights, &pass), update(config, &weights)];
         if on_cpu {
             moments.push(saving(of_weights, of_means)); // elsewhere it is other memory
         }
@@ -171,15 +171,16 @@ fn step(config: &Config, of_weights: f64, pass: &PassMemory) -> Moment {
     }
 }
 
-/// The update: tensor by tensor, the gradient and its square on their way into the running means.
-fn update(weights: &[ParameterTensor]) -> Moment {
+/// The update, tensor by tensor.
+fn update(config: &Config, weights: &[ParameterTensor]) -> Moment {
     let mut gradients = bytes(weights);
     let mut held = Held::default();
     for weight in weights {
         let own = bytes(std::slice::from_ref(weight));
         let now = Held {
             gradients,
-            temporaries: 2.0 * own,
+            temporaries: 4.0
+                * cost::update_temporaries(&config.model, weight, config.optimizer.kind),
             ..Held::default()
         };
         if now.total() > held.total() {

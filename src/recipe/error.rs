@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::page::grouped;
 use super::survey::MIN_TOKENS;
 use crate::config::ConfigError;
 use crate::data::DataError;
+use crate::words::grouped;
 
 /// Why there is no recipe for a text.
 #[derive(Debug, thiserror::Error)]

@@ -27,8 +27,9 @@ use crate::config::{Config, TokenizerKind};
 use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::tokenizer::Tokenizer;
+use crate::words::grouped;
 use choice::Known;
-use page::{Page, grouped};
+use page::Page;
 use vocabulary::Vocabulary;
 
 /// The longest run that can be asked for: a year.
