@@ -18,9 +18,10 @@ const MIB: f64 = 1_048_576.0;
 /// smallest of models.
 const PROCESS: f64 = 38.0 * MIB;
 
-/// What the allocator holds beside what it was asked for: blocks that wait to be used again, up to a limit, and
-/// a share that is lost between blocks. Measured on Linux over a grid of models and batches, see `docs/plan.md`.
-const MOST_WAITING: f64 = 48.0 * MIB;
+/// What the allocator holds beside what it was asked for: blocks that wait a second to be used again, up to a
+/// limit, and a share that is lost between blocks. Measured on Linux, see `docs/plan.md`.
+const WAITING: f64 = 1.6;
+const MOST_WAITING: f64 = 70.0 * MIB;
 const LOST: f64 = 0.12;
 
 /// The memory of a run. Sizes are in bytes.
@@ -94,7 +95,7 @@ impl Memory {
         let held = fullest.held;
         let tensors = of_weights + of_means + held.total();
         let process = if on_cpu {
-            PROCESS + tensors.min(MOST_WAITING) + LOST * tensors
+            PROCESS + (WAITING * tensors).min(MOST_WAITING) + LOST * tensors
         } else {
             0.0
         };
