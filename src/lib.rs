@@ -10,7 +10,8 @@
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
 //! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`]: what a person does with all of it;
 //! 7. [`recipe`]: which config suits a text and a machine;
-//! 8. [`device`]: where it is computed.
+//! 8. [`device`]: where it is computed;
+//! 9. [`words`]: how numbers are said to people.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
@@ -41,3 +42,4 @@ pub mod recipe;
 pub mod runs;
 pub mod tokenizer;
 pub mod train;
+pub mod words;

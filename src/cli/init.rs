@@ -8,11 +8,12 @@ use anyhow::Context;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
-use super::{note, output, program, quoted};
+use super::{note, output, program};
 use crate::config::TokenizerKind;
 use crate::data;
 use crate::device::{self, DeviceSpec};
 use crate::recipe::{self, PRESETS, Preset, Request};
+use crate::words::shell_word;
 
 /// The preset of someone who names none.
 const DEFAULT_PRESET: &str = "quickstart";
@@ -205,7 +206,7 @@ fn say_what_is_next(args: &Args) {
         (None, None) => PathBuf::from("my.toml"),
     };
     let run = Path::new("runs").join(config.file_stem().unwrap_or(config.as_os_str()));
-    let word = |path: &Path| quoted(&path.to_string_lossy());
+    let word = |path: &Path| shell_word(&path.to_string_lossy());
     let (program, config_word) = (program(), word(&config));
     let save = match args.output {
         Some(_) => "It is written. Now".to_owned(),

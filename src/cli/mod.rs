@@ -34,10 +34,11 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::checkpoint::{self, Saved};
-use crate::config::Config;
+use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
 use crate::model::Gpt;
 use crate::tokenizer::Tokenizer;
+use crate::words::shell_word;
 
 /// Everything was done.
 const DONE: u8 = 0;
@@ -154,18 +155,21 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn program() -> String {
     std::env::args_os().next().map_or_else(
         || "tinderbox".to_owned(),
-        |name| quoted(&name.to_string_lossy()),
+        |name| shell_word(&name.to_string_lossy()),
     )
 }
 
-/// A word as one types it in a shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
+/// The config of a new run, which may leave out what is known of the model where it starts `from` the weights of
+/// another.
+fn load_config(path: &Path, overrides: &[String], from: Option<&Path>) -> anyhow::Result<Config> {
+    let config = match from {
+        Some(from) => {
+            let base = checkpoint::locate(from)?.run.config()?;
+            Config::load_onto(path, overrides, Base::Weights(&base))
+        }
+        None => Config::load(path, overrides),
+    };
+    Ok(config?)
 }
 
 /// A trained model with what belongs to it.
@@ -199,17 +203,6 @@ mod tests {
     use anyhow::anyhow;
 
     use super::*;
-
-    #[test]
-    fn words_that_a_shell_would_change_are_quoted() {
-        assert_eq!(quoted("train.max_steps=3000"), "train.max_steps=3000");
-        assert_eq!(quoted("my runs/one"), "'my runs/one'");
-        assert_eq!(
-            quoted("generate.stop=[\"it's\"]"),
-            r#"'generate.stop=["it'\''s"]'"#
-        );
-        assert_eq!(quoted(""), "''");
-    }
 
     #[test]
     fn a_cause_is_said_once_and_not_within_a_hint() {

@@ -1,12 +1,12 @@
 //! `tinderbox plan`: what a run will cost, before it is made.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::note;
-use crate::config::Config;
+use super::{load_config, note};
+use crate::checkpoint;
 use crate::device::{self, DeviceSpec};
-use crate::plan;
+use crate::plan::{self, Vocabulary};
 
 /// Say what a run will cost: parameters, FLOPs, memory, disk and time
 #[derive(Debug, clap::Args)]
@@ -24,6 +24,9 @@ pub(super) struct Args {
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
+    /// Plan a run that starts from the weights of RUN, with its model and its tokenizer, as `train --from` has it
+    #[arg(long, value_name = "RUN")]
+    from: Option<PathBuf>,
     /// Only calculate: no training steps are made, and no time is estimated
     #[arg(long)]
     no_measure: bool,
@@ -40,9 +43,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             .as_ref()
             .map(|device| format!("train.device=\"{device}\"")),
     );
-    let config = Config::load(&args.config, &overrides)?;
+    let config = load_config(&args.config, &overrides, args.from.as_deref())?;
     let device = device::open(&config.train.device.parse()?)?;
-    let plan = plan::plan(&config, &device, !args.no_measure)?;
+    let known = args.from.as_deref().map(vocabulary_of).transpose()?;
+    let plan = plan::plan(&config, known, &device, !args.no_measure)?;
     let mut stdout = io::stdout().lock();
     if args.json {
         writeln!(stdout, "{}", serde_json::to_string(&plan)?)?;
@@ -57,4 +61,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         note(format!("warning: {warning}"));
     }
     Ok(())
+}
+
+/// What a token is in a run whose weights are to be used.
+fn vocabulary_of(run: &Path) -> anyhow::Result<Vocabulary> {
+    let run = checkpoint::locate(run)?.run;
+    Ok(Vocabulary {
+        size: run.tokenizer()?.vocab_size(),
+        source: format!("the tokenizer of `{}`", run.root().display()),
+    })
 }

@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::dashboard::Dashboard;
 use super::note;
 use crate::train::{Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary};
+use crate::words::{duration, grouped};
 
 /// The bar with the loss and the speed in its message.
 const BAR: &str = "{bar:30} step {pos}/{len}  {msg}  {eta} left";
@@ -179,9 +180,9 @@ impl Screen {
         }
         self.line(&format!(
             "{} parameters; {} training and {} validation tokens; vocabulary of {}",
-            grouped(started.parameters),
-            grouped(started.train_tokens),
-            grouped(started.val_tokens),
+            grouped(started.parameters as u64),
+            grouped(started.train_tokens as u64),
+            grouped(started.val_tokens as u64),
             started.vocab_size,
         ));
         self.sources(started);
@@ -205,8 +206,8 @@ impl Screen {
                 self.line(&format!(
                     "source `{}`: {} training and {} validation tokens; {:.1} % of what is drawn, {:.2} epochs",
                     source.path.display(),
-                    grouped(source.train_tokens),
-                    grouped(source.val_tokens),
+                    grouped(source.train_tokens as u64),
+                    grouped(source.val_tokens as u64),
                     100.0 * source.share,
                     source.epochs(drawn_tokens),
                 ));
@@ -396,52 +397,9 @@ fn quotation(text: &str) -> String {
     quotation
 }
 
-/// A time to read: `8.1 s`, `2 min 5 s`, `1 h 20 min`.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a run takes fewer than 2^64 seconds, and not fewer than 0"
-)]
-pub(super) fn duration(s: f64) -> String {
-    let whole = s.round() as u64;
-    match whole {
-        0..60 => format!("{s:.1} s"),
-        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
-        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
-    }
-}
-
-/// A number with its thousands apart.
-pub(super) fn grouped(n: usize) -> String {
-    let digits = n.to_string();
-    let groups: Vec<&str> = digits
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(|group| std::str::from_utf8(group).expect("digits"))
-        .collect();
-    groups.join(",")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{duration, grouped, quotation};
-
-    #[test]
-    fn thousands_stand_apart() {
-        assert_eq!(grouped(7), "7");
-        assert_eq!(grouped(804_096), "804,096");
-        assert_eq!(grouped(1_115_394), "1,115,394");
-    }
-
-    #[test]
-    fn times_are_read_at_a_glance() {
-        assert_eq!(duration(0.04), "0.0 s");
-        assert_eq!(duration(8.14), "8.1 s");
-        assert_eq!(duration(59.96), "1 min 0 s");
-        assert_eq!(duration(125.4), "2 min 5 s");
-        assert_eq!(duration(4800.0), "1 h 20 min");
-    }
+    use super::quotation;
 
     #[test]
     fn a_sample_shows_what_was_written_and_nothing_that_changes_a_terminal() {

@@ -9,10 +9,10 @@ use clap::ValueEnum;
 use serde_json::{Map, Value};
 
 use super::note;
-use super::progress::{duration, grouped};
 use super::table::{self, Column, MOST_COLUMNS, cut_in_the_middle, width};
 use crate::checkpoint::RunDir;
 use crate::runs::{self, Difference, Facts, Order, Status};
+use crate::words::{duration, grouped};
 
 /// How many runs stand side by side.
 const MOST_ABREAST: usize = 4;
@@ -158,15 +158,13 @@ fn side_by_side(runs: &[Facts], differences: &[Difference], now_unix_s: f64) -> 
     };
     fact("status", &|facts| status(facts).to_owned());
     fact("steps", &steps);
-    fact("parameters", &|facts| {
-        or_empty(facts.parameters, grouped_u64)
-    });
-    fact("tokens", &|facts| or_empty(facts.tokens, grouped_u64));
+    fact("parameters", &|facts| or_empty(facts.parameters, grouped));
+    fact("tokens", &|facts| or_empty(facts.tokens, grouped));
     fact("time of steps", &|facts| or_empty(facts.train_s, duration));
     fact("time of all", &|facts| or_empty(facts.wall_s, duration));
     fact("val loss", &loss);
     fact("bits per byte", &bits);
-    fact("best step", &|facts| or_empty(facts.best_step, grouped_u64));
+    fact("best step", &|facts| or_empty(facts.best_step, grouped));
     fact("device", &|facts| facts.device.clone().unwrap_or_default());
     fact("began", &|facts| {
         or_empty(facts.began_unix_s, |began| {
@@ -265,10 +263,6 @@ fn mark(facts: &Facts) -> &'static str {
 
 fn or_empty<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(String::new, show)
-}
-
-fn grouped_u64(n: u64) -> String {
-    usize::try_from(n).map_or_else(|_| n.to_string(), grouped)
 }
 
 /// A number in three digits: `804K`, `1.23M`.

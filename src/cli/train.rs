@@ -9,11 +9,12 @@ use anyhow::Context;
 
 use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
-use super::{DONE, INTERRUPTED, describe, program, quoted};
-use crate::checkpoint::{self, RunDir};
+use super::{DONE, INTERRUPTED, describe, load_config, program};
+use crate::checkpoint::RunDir;
 use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
 use crate::train::{self, Interrupter, Job, Start, Summary};
+use crate::words::shell_word;
 
 /// Train a model as a config file says
 #[derive(Debug, clap::Args)]
@@ -68,7 +69,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         .run_dir
         .clone()
         .unwrap_or_else(|| default_run_dir(&args.config));
-    let config = load_config(args, &overrides, &run_dir)?;
+    let config = if args.resume {
+        let base = RunDir::open(&run_dir)?.config()?;
+        Config::load_onto(&args.config, &overrides, Base::Resumed(&base))?
+    } else {
+        load_config(&args.config, &overrides, args.from.as_deref())?
+    };
     let device = device::open(&config.train.device.parse()?)?;
     let start = match (args.resume, args.overwrite) {
         (true, _) => Start::Resume,
@@ -100,22 +106,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     })
 }
 
-/// The config, which may leave out what is known of the model of a run that is there already.
-fn load_config(args: &Args, overrides: &[String], run_dir: &Path) -> anyhow::Result<Config> {
-    let config = match &args.from {
-        Some(from) => {
-            let base = checkpoint::locate(from)?.run.config()?;
-            Config::load_onto(&args.config, overrides, Base::Weights(&base))
-        }
-        None if args.resume => {
-            let base = RunDir::open(run_dir)?.config()?;
-            Config::load_onto(&args.config, overrides, Base::Resumed(&base))
-        }
-        None => Config::load(&args.config, overrides),
-    };
-    Ok(config?)
-}
-
 /// `runs/NAME`, NAME from the config's file name.
 fn default_run_dir(config: &Path) -> PathBuf {
     Path::new("runs").join(config.file_stem().unwrap_or(config.as_os_str()))
@@ -123,17 +113,17 @@ fn default_run_dir(config: &Path) -> PathBuf {
 
 /// What a user may want to type next: to go on, or to see what the model writes.
 fn next_command(args: &Args, summary: &Summary) -> String {
-    let run_dir = quoted(&summary.run_dir.to_string_lossy());
+    let run_dir = shell_word(&summary.run_dir.to_string_lossy());
     if !summary.interrupted {
         return format!("{} generate {run_dir} --prompt \"...\"", program());
     }
     let mut words = vec![
         program(),
         "train".to_owned(),
-        quoted(&args.config.to_string_lossy()),
+        shell_word(&args.config.to_string_lossy()),
     ];
     let overrides = args.overrides.iter();
-    words.extend(overrides.map(|set| format!("--set {}", quoted(set))));
+    words.extend(overrides.map(|set| format!("--set {}", shell_word(set))));
     let device = args.device.as_ref();
     words.extend(device.map(|device| format!("--device {device}")));
     if args.run_dir.is_some() {

@@ -10,6 +10,7 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::Gpt;
+use crate::config::ModelConfig;
 
 /// A tensor on the host.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,29 +82,32 @@ pub fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
     lister.1
 }
 
-/// The matrices inside the blocks, by name, each with the widths of the matrices that stand side by side in
-/// it: one, or queries, keys and values in a fused projection.
+/// Whether a parameter is one of the matrices inside the blocks.
+#[must_use]
+pub fn is_hidden_matrix(name: &str, shape: &[usize]) -> bool {
+    name.starts_with("blocks.") && shape.len() == 2
+}
+
+/// The widths of the matrices that stand side by side in a matrix inside the blocks: one, or queries, keys and
+/// values in a fused projection. None for any other parameter.
+#[must_use]
+pub fn hidden_widths(config: &ModelConfig, name: &str, shape: &[usize]) -> Option<Vec<usize>> {
+    let of_heads = |n_heads: usize| n_heads * config.head_dim();
+    let (q, kv) = (of_heads(config.n_heads), of_heads(config.n_kv_heads));
+    is_hidden_matrix(name, shape).then(|| match name.ends_with(".attention.qkv.weight") {
+        true => vec![q, kv, kv],
+        false => vec![shape[1]],
+    })
+}
+
+/// The matrices inside the blocks, by name, with their [`hidden_widths`].
 #[must_use]
 pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
-    let config = model.config();
-    let (q, kv) = (
-        config.n_heads * config.head_dim(),
-        config.n_kv_heads * config.head_dim(),
-    );
-    let in_blocks =
-        |(name, shape): &(String, Vec<usize>)| name.starts_with("blocks.") && shape.len() == 2;
     let widths = |(name, shape): (String, Vec<usize>)| {
-        let widths = match name.ends_with(".attention.qkv.weight") {
-            true => vec![q, kv, kv],
-            false => vec![shape[1]],
-        };
-        (name, widths)
+        let widths = hidden_widths(model.config(), &name, &shape)?;
+        Some((name, widths))
     };
-    shapes(model)
-        .into_iter()
-        .filter(in_blocks)
-        .map(widths)
-        .collect()
+    shapes(model).into_iter().filter_map(widths).collect()
 }
 
 /// The model with every parameter replaced by what `value` gives for its name and shape.

@@ -1,9 +1,9 @@
 //! What will not do, and what to change.
 
 use super::Memory;
-use super::table::mib;
 use crate::config::Config;
 use crate::device::OpenDevice;
+use crate::words::size;
 
 /// What a run that needs too much memory should have otherwise.
 pub(super) fn memory(
@@ -16,15 +16,15 @@ pub(super) fn memory(
     let said = if memory.is_too_much() {
         format!(
             "the run needs {}, and this machine has {}",
-            mib(memory.peak),
-            mib(machine.total)
+            size(memory.peak),
+            size(machine.total)
         )
     } else if memory.is_too_much_now() {
         format!(
             "the run needs {}, and of this machine's {} only {} are free now",
-            mib(memory.peak),
-            mib(machine.total),
-            mib(machine.available)
+            size(memory.peak),
+            size(machine.total),
+            size(machine.available)
         )
     } else {
         return None;
@@ -62,7 +62,7 @@ fn smaller_batch(
                  tokens, in {}",
                 smaller.train.batch_size,
                 smaller.train.grad_accumulation_steps,
-                mib(memory.peak)
+                size(memory.peak)
             ));
         }
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::config::{Config, OptimizerKind};
 use crate::model::cost::{self, ParameterTensor};
+use crate::model::parameters::is_hidden_matrix;
 
 /// What a run writes to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -50,9 +51,8 @@ pub(super) fn running_means(
         shape: vec![weight.shape.iter().product()],
     };
     let means = |weight: &ParameterTensor| -> &[&str] {
-        let is_hidden = weight.name.starts_with("blocks.") && weight.shape.len() == 2;
         match kind {
-            OptimizerKind::Muon if is_hidden => &["momentum"],
+            OptimizerKind::Muon if is_hidden_matrix(&weight.name, &weight.shape) => &["momentum"],
             OptimizerKind::Adamw | OptimizerKind::Muon => &["first_moment", "second_moment"],
         }
     };

@@ -18,9 +18,10 @@ const MIB: f64 = 1_048_576.0;
 /// smallest of models.
 const PROCESS: f64 = 38.0 * MIB;
 
-/// What the allocator holds beside what it was asked for: blocks that wait to be used again, up to a limit, and
-/// a share that is lost between blocks. Measured on Linux over a grid of models and batches, see `docs/plan.md`.
-const MOST_WAITING: f64 = 48.0 * MIB;
+/// What the allocator holds beside what it was asked for: blocks that wait a second to be used again, up to a
+/// limit, and a share that is lost between blocks. Measured on Linux, see `docs/plan.md`.
+const WAITING: f64 = 1.6;
+const MOST_WAITING: f64 = 70.0 * MIB;
 const LOST: f64 = 0.12;
 
 /// The memory of a run. Sizes are in bytes.
@@ -83,7 +84,7 @@ impl Memory {
         let means = running_means(config.optimizer.kind, &weights);
         let (of_weights, of_means) = (bytes(&weights), bytes(&means));
         let pass = pass(config, vocab_size, device.backend);
-        let mut moments = vec![step(config, of_weights, &pass), update(&weights)];
+        let mut moments = vec![step(config, of_weights, &pass), update(config, &weights)];
         if on_cpu {
             moments.push(saving(of_weights, of_means)); // elsewhere it is other memory
         }
@@ -94,7 +95,7 @@ impl Memory {
         let held = fullest.held;
         let tensors = of_weights + of_means + held.total();
         let process = if on_cpu {
-            PROCESS + tensors.min(MOST_WAITING) + LOST * tensors
+            PROCESS + (WAITING * tensors).min(MOST_WAITING) + LOST * tensors
         } else {
             0.0
         };
@@ -171,15 +172,16 @@ fn step(config: &Config, of_weights: f64, pass: &PassMemory) -> Moment {
     }
 }
 
-/// The update: tensor by tensor, the gradient and its square on their way into the running means.
-fn update(weights: &[ParameterTensor]) -> Moment {
+/// The update, tensor by tensor.
+fn update(config: &Config, weights: &[ParameterTensor]) -> Moment {
     let mut gradients = bytes(weights);
     let mut held = Held::default();
     for weight in weights {
         let own = bytes(std::slice::from_ref(weight));
         let now = Held {
             gradients,
-            temporaries: 2.0 * own,
+            temporaries: 4.0
+                * cost::update_temporaries(&config.model, weight, config.optimizer.kind),
             ..Held::default()
         };
         if now.total() > held.total() {

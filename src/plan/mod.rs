@@ -79,19 +79,26 @@ pub struct Plan {
 }
 
 /// Plans the run of `config` on `device`; with `measure`, makes a few real steps there on made-up text. Nothing
-/// is left behind.
+/// is left behind. `known` is the vocabulary of a run that starts from the weights of another; any other's follows
+/// from the config and its text.
 ///
 /// # Errors
 /// If the text is there and cannot be used, the model is beyond counting, or the device fails.
-pub fn plan(config: &Config, device: &OpenDevice, measure: bool) -> Result<Plan, PlanError> {
-    let found = text::find(config)?;
+pub fn plan(
+    config: &Config,
+    known: Option<Vocabulary>,
+    device: &OpenDevice,
+    measure: bool,
+) -> Result<Plan, PlanError> {
+    let found = text::find(config, known)?;
     let vocab_size = found.vocabulary.size;
     let parameters = cost::parameters(&config.model, vocab_size);
     if parameters.total > MOST_PARAMETERS {
         return Err(PlanError::TooLarge(parameters.total));
     }
     let flops_per_token = cost::compute(&config.model, vocab_size);
-    let run = Rhythm::new(config, found.text.as_ref(), &flops_per_token);
+    let update_flops = cost::update_flops(&config.model, vocab_size, config.optimizer.kind);
+    let run = Rhythm::new(config, found.text.as_ref(), &flops_per_token, update_flops);
     let memory = Memory::new(config, vocab_size, device);
     let disk = Disk::new(config, vocab_size, run.checkpoints);
     let (mut notes, mut warnings) = (found.notes, found.warnings);

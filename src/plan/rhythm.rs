@@ -17,8 +17,10 @@ pub struct Rhythm {
     pub tokens: u64,
     /// How often each token of the training text is seen; none where the text is not there.
     pub epochs: Option<f64>,
-    /// Floating-point operations of all training steps.
+    /// Floating-point operations of all training steps, updates included.
     pub flops: f64,
+    /// Of these, what Muon's updates take; 0 with `AdamW`.
+    pub update_flops: f64,
     /// Estimates of both losses.
     pub evaluations: u64,
     /// Batches that all of these look at.
@@ -33,13 +35,20 @@ pub struct Rhythm {
 
 impl Rhythm {
     #[allow(clippy::cast_precision_loss, reason = "counts are shown in few digits")]
-    pub(super) fn new(config: &Config, text: Option<&Text>, compute: &Compute) -> Self {
+    /// How often a run does what it does, if a token takes what `compute` says, and an update `update_flops`.
+    pub(super) fn new(
+        config: &Config,
+        text: Option<&Text>,
+        compute: &Compute,
+        update_flops: f64,
+    ) -> Self {
         let train = &config.train;
         let steps = train.max_steps as u64;
         let row = config.model.context_length as u64;
         let batch = train.batch_size as u64 * row;
         let tokens_per_step = batch.saturating_mul(train.grad_accumulation_steps as u64);
         let tokens = tokens_per_step.saturating_mul(steps);
+        let update_flops = update_flops * steps as f64;
         let evaluations = closings(steps, train.eval_interval as u64);
         let batches_of = |n_tokens: u64| n_tokens.saturating_sub(1).div_ceil(batch).max(1);
         let of_each = |n_tokens: Option<u64>| {
@@ -53,7 +62,8 @@ impl Rhythm {
             tokens_per_step,
             tokens,
             epochs: text.map(|text| tokens as f64 / text.train_tokens.max(1) as f64),
-            flops: compute.training * tokens as f64,
+            flops: compute.training * tokens as f64 + update_flops,
+            update_flops,
             evaluations,
             evaluation_batches: evaluations.saturating_mul(both),
             validation_batches: text.map(|text| batches_of(text.val_tokens)),

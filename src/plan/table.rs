@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Memory, Plan, Time};
 use crate::config::Config;
+use crate::words::{duration, grouped, size};
 
 /// The plan of `config` as text for a terminal; ends with a line break.
 #[must_use]
@@ -140,7 +141,11 @@ fn run(text: &mut String, plan: &Plan, config: &Config) {
         _ => String::new(),
     };
     row(text, "tokens of the run", &grouped(r.tokens), &epochs);
-    row(text, "FLOPs of the run", &si(r.flops), "");
+    let of_updates = match r.update_flops {
+        flops if flops > 0.0 => format!("{} of them in Muon's updates", si(flops)),
+        _ => String::new(),
+    };
+    row(text, "FLOPs of the run", &si(r.flops), &of_updates);
 }
 
 fn memory(text: &mut String, plan: &Plan, config: &Config) {
@@ -155,7 +160,7 @@ fn memory(text: &mut String, plan: &Plan, config: &Config) {
     heading(
         text,
         "memory",
-        &format!("{} at most, during {peak_during}", mib(peak)),
+        &format!("{} at most, during {peak_during}", size(peak)),
     );
     let parts = [
         ("weights", p.weights),
@@ -168,18 +173,23 @@ fn memory(text: &mut String, plan: &Plan, config: &Config) {
         ("process, allocator", p.process),
     ];
     for (name, bytes) in parts {
-        row(text, name, &mib(bytes), "");
+        row(text, name, &size(bytes), "");
     }
     let growing = format!(
         "{} of it grow with the square of the context ({})",
-        mib(kept_attention_weights),
+        size(kept_attention_weights),
         config.model.context_length
     );
-    row(text, "kept for backward", &mib(kept_for_backward), &growing);
+    row(
+        text,
+        "kept for backward",
+        &size(kept_for_backward),
+        &growing,
+    );
     match machine {
         Some(machine) => {
-            let free = format!("{} free now", mib(machine.available));
-            row(text, "this machine", &mib(machine.total), &free);
+            let free = format!("{} free now", size(machine.available));
+            row(text, "this machine", &size(machine.total), &free);
         }
         None => row(
             text,
@@ -195,13 +205,13 @@ fn disk(text: &mut String, plan: &Plan) {
     heading(
         text,
         "disk",
-        &format!("{} in {} checkpoints", mib(d.total), d.checkpoints_kept),
+        &format!("{} in {} checkpoints", size(d.total), d.checkpoints_kept),
     );
-    row(text, "model.safetensors", &mib(d.model), &exact(d.model));
+    row(text, "model.safetensors", &size(d.model), &exact(d.model));
     row(
         text,
         "optimizer.safetensors",
-        &mib(d.optimizer),
+        &size(d.optimizer),
         &exact(d.optimizer),
     );
 }
@@ -252,31 +262,8 @@ fn time(text: &mut String, time: &Time, plan: &Plan) {
     row(text, "measured", "", &m.how);
 }
 
-/// A size in the unit that suits it.
-#[allow(clippy::cast_precision_loss, reason = "sizes are shown in few digits")]
-pub(super) fn mib(bytes: u64) -> String {
-    let mib = bytes as f64 / 1_048_576.0;
-    match mib {
-        _ if mib >= 1024.0 * 1024.0 => format!("{:.1} TiB", mib / 1024.0 / 1024.0),
-        _ if mib >= 10_240.0 => format!("{:.1} GiB", mib / 1024.0),
-        _ => format!("{mib:.1} MiB"),
-    }
-}
-
 fn exact(bytes: u64) -> String {
     format!("{} bytes", grouped(bytes))
-}
-
-/// A number with its thousands apart.
-fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let groups: Vec<&str> = digits
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(|group| std::str::from_utf8(group).expect("digits"))
-        .collect();
-    groups.join(",")
 }
 
 /// A large number in three or four digits.
@@ -313,26 +300,6 @@ fn ms(ms: f64) -> String {
     }
 }
 
-/// A time to read: `8.1 s`, `2 min 5 s`, `1 h 20 min`, `12 days 3 h`.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a run takes fewer than 2^64 seconds, and not fewer than 0"
-)]
-fn duration(s: f64) -> String {
-    let whole = s.round() as u64;
-    match whole {
-        0..60 => format!("{s:.1} s"),
-        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
-        3600..172_800 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
-        _ => format!(
-            "{} days {} h",
-            grouped(whole / 86_400),
-            whole % 86_400 / 3600
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -347,18 +314,6 @@ mod tests {
             [
                 "0", "12", "999", "1.54 k", "2.46 G", "100 k", "1.00 M", "3100 Y"
             ]
-        );
-        assert_eq!(
-            [7, 804_096, 124_439_808].map(grouped),
-            ["7", "804,096", "124,439,808"]
-        );
-        assert_eq!(
-            [1 << 20, 20 << 30, 3 << 40].map(mib),
-            ["1.0 MiB", "20.0 GiB", "3.0 TiB"]
-        );
-        assert_eq!(
-            [3.0, 75.0, 4800.0, 1_000_000.0].map(duration),
-            ["3.0 s", "1 min 15 s", "1 h 20 min", "11 days 13 h"]
         );
         assert_eq!(
             [0.001, 2.68, 120.0].map(times),

@@ -39,8 +39,8 @@ pub(super) struct Found {
     pub(super) warnings: Vec<String>,
 }
 
-/// Reads the text, if it is there, and finds out the vocabulary.
-pub(super) fn find(config: &Config) -> Result<Found, PlanError> {
+/// Reads the text, if it is there, and finds out the vocabulary, unless it is `known`.
+pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, PlanError> {
     let (mut notes, mut warnings) = (Vec::new(), Vec::new());
     let path = config.data.path.display();
     let kind = config.tokenizer.kind;
@@ -65,41 +65,47 @@ pub(super) fn find(config: &Config) -> Result<Found, PlanError> {
             Err(error) => return Err(error.into()),
         }
     };
-    let vocabulary = match (kind, &extent) {
-        (TokenizerKind::Byte, _) => Vocabulary {
-            size: 256,
-            source: "bytes".to_owned(),
-        },
-        (TokenizerKind::Char, Some(extent)) => Vocabulary {
-            size: extent.n_characters,
-            source: format!("the characters of `{path}`"),
-        },
-        (TokenizerKind::Char, None) => {
-            notes.push(format!(
+    let mut from_config = || -> Result<Vocabulary, PlanError> {
+        Ok(match (kind, &extent) {
+            (TokenizerKind::Byte, _) => Vocabulary {
+                size: 256,
+                source: "bytes".to_owned(),
+            },
+            (TokenizerKind::Char, Some(extent)) => Vocabulary {
+                size: extent.n_characters,
+                source: format!("the characters of `{path}`"),
+            },
+            (TokenizerKind::Char, None) => {
+                notes.push(format!(
                 "a vocabulary of {ASSUMED_CHARACTERS} characters was assumed: it is that of the text"
             ));
-            Vocabulary {
-                size: ASSUMED_CHARACTERS,
-                source: "assumed".to_owned(),
+                Vocabulary {
+                    size: ASSUMED_CHARACTERS,
+                    source: "assumed".to_owned(),
+                }
             }
-        }
-        (TokenizerKind::Bpe, _) => Vocabulary {
-            size: config
-                .tokenizer
-                .vocab_size
-                .expect("a config with bpe is given one when it is loaded"),
-            source: "tokenizer.vocab_size, if the text has enough for it".to_owned(),
-        },
-        (TokenizerKind::File, _) => {
-            let path = config.tokenizer.path.as_ref();
-            let path = path.expect("a rule of the config");
-            Vocabulary {
-                size: Tokenizer::from_file(path)
-                    .map_err(PlanError::Tokenizer)?
-                    .vocab_size(),
-                source: format!("`{}`", path.display()),
+            (TokenizerKind::Bpe, _) => Vocabulary {
+                size: config
+                    .tokenizer
+                    .vocab_size
+                    .expect("a config with bpe is given one when it is loaded"),
+                source: "tokenizer.vocab_size, if the text has enough for it".to_owned(),
+            },
+            (TokenizerKind::File, _) => {
+                let path = config.tokenizer.path.as_ref();
+                let path = path.expect("a rule of the config");
+                Vocabulary {
+                    size: Tokenizer::from_file(path)
+                        .map_err(PlanError::Tokenizer)?
+                        .vocab_size(),
+                    source: format!("`{}`", path.display()),
+                }
             }
-        }
+        })
+    };
+    let vocabulary = match known {
+        Some(known) => known,
+        None => from_config()?,
     };
     let is_estimate = matches!(kind, TokenizerKind::Bpe | TokenizerKind::File);
     if is_estimate && extent.is_some() {

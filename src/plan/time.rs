@@ -1,7 +1,8 @@
 //! How long a run takes, from a few real steps on made-up text.
 //!
 //! What is run is what training runs: the same model, trainer, evaluation and writer. A run whose steps take long
-//! is measured in parts: one row of a batch, one layer and two, from which the rest follows.
+//! is measured in parts, from which the rest follows: an update after one pass of some rows and after two of them,
+//! through one layer and through two.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,17 +19,17 @@ use crate::device::OpenDevice;
 use crate::generate::Writer;
 use crate::model::{Gpt, cost};
 use crate::tokenizer::Tokenizer;
-use crate::train::{Trainer, evaluate};
+use crate::train::{Trainer, Trial, evaluate};
 
 /// About how long measuring steps may take.
 const BUDGET: Duration = Duration::from_secs(6);
 
-/// Steps that are made before the clock starts: kernels are tuned and memory is touched for the first time. The
-/// first step of an optimiser does less than the others.
-const WARM_UP_STEPS: usize = 3;
-
-/// The most steps that are measured.
-const MOST_STEPS: usize = 50;
+/// The steps that are measured. The first one of an optimiser does less than the others.
+const TRIAL: Trial = Trial {
+    warm_up_steps: 3,
+    steps: 1..=50,
+    enough: BUDGET.checked_div(2).expect("2 is not 0"),
+};
 
 /// The most tokens of a sample that are measured.
 const MOST_TOKENS: usize = 50;
@@ -119,50 +120,53 @@ pub(super) fn measure(
     } else {
         0.0
     };
-    let affordable =
-        |rows: usize| in_f64(rows + WARM_UP_STEPS * rows) * one_row_s <= BUDGET.as_secs_f64();
+    let n_steps = TRIAL.warm_up_steps + 1;
+    let affordable = |rows: usize| in_f64(n_steps * rows) * one_row_s <= BUDGET.as_secs_f64();
     let fits = !memory.is_too_much_now();
     if fits && affordable(n_rows) {
-        return bench.run(config, "steps of this run");
+        return bench.run(config, 1, "steps of this run");
     }
     let mut part = config.clone();
     part.train.grad_accumulation_steps = 1;
-    if fits && affordable(train.batch_size) {
-        let measured = bench.run(&part, "steps of one micro-batch")?;
-        return Ok(measured.with_step_times(in_f64(train.grad_accumulation_steps)));
+    // Two micro-batches are measured too.
+    if fits && affordable(3 * train.batch_size) {
+        let how = "steps of one micro-batch and of two";
+        return bench.run(&part, train.grad_accumulation_steps, how);
     }
     part.train.batch_size = 1;
     let mut of_layers = |n_layers: usize| {
         part.model.n_layers = n_layers;
-        bench.run(&part, "steps of one row through one layer and through two")
+        let how = "steps of one row and of two, through one layer and through two";
+        bench.run(&part, n_rows, how)
     };
     let (one, two) = (of_layers(1)?, of_layers(2)?);
-    let whole = one.extended(&two, in_f64(config.model.n_layers - 1));
+    let whole = one.of_layers(&two, config.model.n_layers);
     Ok(Measured {
         evaluation_batch_ms: whole.evaluation_batch_ms * in_f64(train.batch_size),
-        ..whole.with_step_times(in_f64(n_rows))
+        ..whole
     })
 }
 
 impl Measured {
-    fn with_step_times(self, times: f64) -> Self {
+    /// With so many layers, if this is with one.
+    fn of_layers(self, two_layers: &Self, n: usize) -> Self {
         Self {
-            step_ms: self.step_ms * times,
-            ..self
-        }
-    }
-
-    /// With `n` times what a second layer takes beside the first.
-    fn extended(self, two_layers: &Self, n: f64) -> Self {
-        let extend = |one: f64, two: f64| one + n * (two - one).max(0.0);
-        Self {
-            step_ms: extend(self.step_ms, two_layers.step_ms),
-            evaluation_batch_ms: extend(self.evaluation_batch_ms, two_layers.evaluation_batch_ms),
-            sample_token_ms: extend(self.sample_token_ms, two_layers.sample_token_ms),
-            checkpoint_ms: extend(self.checkpoint_ms, two_layers.checkpoint_ms),
+            step_ms: extended(self.step_ms, two_layers.step_ms, n),
+            evaluation_batch_ms: extended(
+                self.evaluation_batch_ms,
+                two_layers.evaluation_batch_ms,
+                n,
+            ),
+            sample_token_ms: extended(self.sample_token_ms, two_layers.sample_token_ms, n),
+            checkpoint_ms: extended(self.checkpoint_ms, two_layers.checkpoint_ms, n),
             how: self.how,
         }
     }
+}
+
+/// What `n` of something take where one takes `one` and two `two`: what they share is in it once.
+fn extended(one: f64, two: f64, n: usize) -> f64 {
+    one + (in_f64(n) - 1.0) * (two - one).max(0.0)
 }
 
 /// What measurements share.
@@ -179,36 +183,47 @@ impl Bench {
         small.train.batch_size = 1;
         small.train.grad_accumulation_steps = 1;
         small.model.n_layers = 1;
-        let mut trainer = self.trainer(&small);
-        step(&mut trainer)?;
-        let began = Instant::now();
-        step(&mut trainer)?;
-        let speed =
-            cost::compute(&small.model, self.vocab_size).training / began.elapsed().as_secs_f64();
+        let once = Trial {
+            warm_up_steps: 1,
+            steps: 1..=1,
+            enough: Duration::ZERO,
+        };
+        let times = once.run(&mut self.trainer(&small));
+        let step_s = times.map_err(PlanError::Device)?.median_ms / 1e3;
+        let speed = cost::compute(&small.model, self.vocab_size).training / step_s;
         Ok(cost::compute(&config.model, self.vocab_size).training / speed)
     }
 
-    /// Trains, evaluates, writes and saves a little, as `config` says.
-    fn run(&self, config: &Config, how: &str) -> Result<Measured, PlanError> {
+    /// Trains, evaluates, writes and saves a little, as `config` says, but that a step has its passes
+    /// `times` as often.
+    fn run(&self, config: &Config, times: usize, how: &str) -> Result<Measured, PlanError> {
+        let timed = |trainer: &mut Trainer| TRIAL.run(trainer).map_err(PlanError::Device);
+        let of_two = if times == 1 {
+            None
+        } else {
+            // The update comes once, after all passes, and with Muon may take longer than one of them.
+            let mut twice = config.clone();
+            twice.train.grad_accumulation_steps *= 2;
+            Some(timed(&mut self.trainer(&twice))?)
+        };
         let mut trainer = self.trainer(config);
-        for _ in 0..WARM_UP_STEPS {
-            step(&mut trainer)?;
-        }
-        let (mut times_ms, began) = (Vec::new(), Instant::now());
-        while times_ms.is_empty() || times_ms.len() < MOST_STEPS && began.elapsed() < BUDGET / 2 {
-            times_ms.push(timed_ms(|| step(&mut trainer))?);
-        }
-        let n_steps = times_ms.len();
+        let steps = timed(&mut trainer)?;
+        let step_ms = of_two.map_or(steps.median_ms, |of_two| {
+            extended(steps.median_ms, of_two.median_ms, times)
+        });
         let model = trainer.evaluated();
         let evaluation_batch_ms = self.evaluation_batch_ms(&model, config)?;
         let sample_token_ms = self.sample_token_ms(&model, config)?;
         drop(model);
         Ok(Measured {
-            step_ms: median(times_ms),
+            step_ms,
             evaluation_batch_ms,
             sample_token_ms,
             checkpoint_ms: checkpoint_ms(&trainer),
-            how: format!("{n_steps} {how}, after {WARM_UP_STEPS} to warm up"),
+            how: format!(
+                "{} {how}, after {} to warm up",
+                steps.n_steps, TRIAL.warm_up_steps
+            ),
         })
     }
 
@@ -269,13 +284,6 @@ impl Bench {
     }
 }
 
-/// One step, waited for.
-fn step(trainer: &mut Trainer) -> Result<(), PlanError> {
-    let loss = trainer.step().loss.try_into_vec_as::<f32>();
-    loss.map(|_| ())
-        .map_err(|error| PlanError::Device(error.to_string()))
-}
-
 /// Copying the state to the host, and writing as much to the disk of the working directory. Where nothing can
 /// be written, only the copying counts.
 fn checkpoint_ms(trainer: &Trainer) -> f64 {
@@ -314,12 +322,38 @@ fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-fn median(mut times_ms: Vec<f64>) -> f64 {
-    times_ms.sort_unstable_by(f64::total_cmp);
-    times_ms[times_ms.len() / 2]
-}
-
 #[allow(clippy::cast_precision_loss, reason = "counts are shown in few digits")]
 fn in_f64(n: usize) -> f64 {
     n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_update_comes_once_however_many_passes_a_step_has() {
+        let (update_ms, pass_ms) = (100.0, 5.0);
+        let of_passes = |n: f64| update_ms + n * pass_ms;
+        let step_ms = extended(of_passes(1.0), of_passes(2.0), 40);
+        assert!((step_ms - of_passes(40.0)).abs() < 1e-9, "{step_ms}");
+        assert!((extended(105.0, 110.0, 1) - 105.0).abs() < 1e-9);
+        let noisy = extended(105.0, 104.0, 40);
+        assert!(
+            (noisy - 105.0).abs() < 1e-9,
+            "never below what was measured"
+        );
+    }
+
+    #[test]
+    fn layers_share_what_is_around_them() {
+        let measured = |n_layers: f64| Measured {
+            step_ms: 10.0 + 3.0 * n_layers,
+            evaluation_batch_ms: 5.0 + n_layers,
+            sample_token_ms: 1.0 + n_layers,
+            checkpoint_ms: 20.0 + 2.0 * n_layers,
+            how: String::new(),
+        };
+        assert_eq!(measured(1.0).of_layers(&measured(2.0), 12), measured(12.0));
+    }
 }

@@ -27,8 +27,9 @@ use crate::config::{Config, TokenizerKind};
 use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::tokenizer::Tokenizer;
+use crate::words::grouped;
 use choice::{Known, LONGEST_CONTEXT};
-use page::{Page, grouped};
+use page::Page;
 use profile::MIN_TOKENS;
 use token_choice::TokenChoice;
 

@@ -9,6 +9,7 @@ use super::choice::Choice;
 use super::token_choice::TokenChoice;
 use super::{Request, TextProfile};
 use crate::config::TokenizerKind;
+use crate::words::{grouped, shell_word};
 
 /// Where comments are wrapped, in characters.
 const WIDTH: usize = 100;
@@ -364,29 +365,6 @@ fn comment(page: &mut String, text: &str) {
     page.push('\n');
 }
 
-/// A word as one types it in a shell.
-fn shell_word(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./".contains(c);
-    if word.chars().all(is_plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
-/// `1,115,394`
-pub(super) fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut grouped = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
 /// `1 line`, `1,200 lines`
 pub(super) fn counted(n: u64, what: &str) -> String {
     let s = if n == 1 { "" } else { "s" };
@@ -450,8 +428,6 @@ mod tests {
 
     #[test]
     fn numbers_are_easy_to_read() {
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_115_394), "1,115,394");
         assert_eq!(ratio(0.734), "0.73");
         assert_eq!(ratio(4.24), "4.2");
         assert_eq!(ratio(1234.5), "1,235");

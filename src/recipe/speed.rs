@@ -1,25 +1,22 @@
 //! How long a training step takes here: a few real ones are made.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use burn::module::Module;
-use burn::tensor::Tensor;
 
 use super::RecipeError;
 use crate::config::Config;
 use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::model::Gpt;
-use crate::train::Trainer;
+use crate::train::{StepTimes, Trainer, Trial};
 
-/// The first step allocates memory, and on a GPU compiles its kernels.
-const WARM_UP_STEPS: usize = 1;
-
-/// At least so many steps are timed,
-const MIN_STEPS: usize = 3;
-
-/// and more of them until so much time has gone by.
-const ENOUGH: Duration = Duration::from_millis(700);
+/// At least three steps, and more of them until so much time has gone by.
+const TRIAL: Trial = Trial {
+    warm_up_steps: 1,
+    steps: 3..=usize::MAX,
+    enough: Duration::from_millis(700),
+};
 
 /// What was measured of a config.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,32 +50,19 @@ pub(super) fn measure(
     );
     let n_parameters = model.num_params();
     let mut trainer = Trainer::new(model, config, tokens.clone());
-    let mut times_ms = Vec::new();
-    let mut began = Instant::now();
-    for step in 0.. {
-        if step == WARM_UP_STEPS {
-            began = Instant::now();
-        }
-        if times_ms.len() >= MIN_STEPS && began.elapsed() >= ENOUGH {
-            break;
-        }
-        let step_began = Instant::now();
-        let result = trainer.step();
-        let read = Tensor::cat(vec![result.loss, result.gradient_norm], 0);
-        read.try_into_vec_as::<f32>() // waits for the device
-            .map_err(|error| RecipeError::Device {
-                device: device.name.clone(),
-                message: error.to_string(),
-            })?;
-        if step >= WARM_UP_STEPS {
-            times_ms.push(step_began.elapsed().as_secs_f64() * 1e3);
-        }
-    }
-    times_ms.sort_unstable_by(f64::total_cmp);
+    let times = TRIAL.run(&mut trainer);
+    let StepTimes {
+        median_ms: step_ms,
+        fastest_ms,
+        n_steps,
+    } = times.map_err(|message| RecipeError::Device {
+        device: device.name.clone(),
+        message,
+    })?;
     Ok(Speed {
-        step_ms: times_ms[times_ms.len() / 2],
-        fastest_ms: times_ms[0],
-        n_steps: times_ms.len(),
+        step_ms,
+        fastest_ms,
+        n_steps,
         n_parameters,
     })
 }

@@ -1,8 +1,8 @@
 //! What a token should stand for: the first decision, from the text alone.
 
 use super::TextProfile;
-use super::page::grouped;
 use crate::config::TokenizerKind;
+use crate::words::grouped;
 
 /// The largest alphabet whose characters become tokens.
 const MAX_ALPHABET: usize = 256;

@@ -63,7 +63,8 @@ impl StepClock {
     }
 }
 
-fn median(times: &[f64]) -> f64 {
+/// The upper of the two in the middle; 0 of none.
+pub(super) fn median(times: &[f64]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)

@@ -3,7 +3,8 @@
 //! [`train`] is the whole of it. `prepare` makes a run ready for its next step; `trainer` is one step,
 //! readable top to bottom; `session` is the rhythm around it: logs, evaluations, samples, checkpoints;
 //! `strategy` puts that into burn-train, whose "epoch" is our evaluation interval, and `metrics` are the
-//! numbers it is told. Nothing here prints: what happens is told to an [`Observer`].
+//! numbers it is told; `trial` makes a few steps only to time them. Nothing here prints: what happens is told to
+//! an [`Observer`].
 
 mod error;
 pub mod evaluate;
@@ -16,6 +17,7 @@ mod session;
 mod strategy;
 mod tensorboard;
 mod trainer;
+mod trial;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -26,6 +28,7 @@ pub use burn::train::renderer::MetricsRenderer;
 pub use error::TrainError;
 pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
 pub use trainer::{StepResult, Trainer};
+pub use trial::{StepTimes, Trial};
 
 use crate::checkpoint::CheckpointError;
 use crate::config::{Config, ConfigError};

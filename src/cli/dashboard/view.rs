@@ -12,7 +12,7 @@ use ratatui::widgets::{
 };
 
 use super::board::{Activity, Board, Curve, History};
-use crate::cli::progress::{duration, grouped};
+use crate::words::{duration, grouped};
 
 /// The colours of the training and of the validation split, wherever they are.
 const TRAIN: Color = Color::Cyan;
@@ -68,8 +68,8 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
     let done = fraction(board.step, board.max_steps);
     let label = format!(
         "step {}/{}  {:.0} %",
-        grouped(board.step),
-        grouped(board.max_steps),
+        grouped(board.step as u64),
+        grouped(board.max_steps as u64),
         (done * 100.0).floor() // 100 % is all of them
     );
     let gauge = Gauge::default()
@@ -268,7 +268,7 @@ fn number(x: f64) -> String {
         size if size < 1000.0 => format!("{x:.1}"),
         size => {
             let sign = if x < 0.0 { "-" } else { "" };
-            format!("{sign}{}", grouped(size.round() as usize))
+            format!("{sign}{}", grouped(size.round() as u64))
         }
     }
 }
@@ -279,7 +279,7 @@ fn number(x: f64) -> String {
     reason = "a step"
 )]
 fn step(x: f64) -> String {
-    grouped(x.round() as usize)
+    grouped(x.round() as u64)
 }
 
 /// A line in pieces that are at most so many columns wide.

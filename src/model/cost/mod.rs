@@ -7,7 +7,9 @@
 mod compute;
 mod memory;
 mod parameters;
+mod update;
 
 pub use compute::{Compute, compute};
 pub use memory::{Held, Operations, PassMemory, PassShape, pass_memory};
 pub use parameters::{BlockParameters, ParameterTensor, Parameters, parameters, tensors};
+pub use update::{update_flops, update_temporaries};
