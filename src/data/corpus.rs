@@ -79,12 +79,13 @@ impl Corpus {
         Self::build(data, &cache, &texts, tokenizer, context_length)
     }
 
-    /// Opens the texts with the tokenizer of a model that exists already. A text of standard input is found
-    /// again by `earlier`, the hash that it had when it came; without one it is read, and kept.
+    /// Opens the texts with the tokenizer of a model that exists already. If they are what a run was trained
+    /// on, `earlier` is the hash that they had then: they must be the same, and a text of standard input is
+    /// found again by it. Without one, standard input is read, and kept.
     ///
     /// # Errors
-    /// As for [`Corpus::open`], and if a text has characters that the tokenizer does not know. A
-    /// text of another hash is none: what that means is the caller's to decide.
+    /// As for [`Corpus::open`], and if the hash is another or a text has characters that the tokenizer does
+    /// not know.
     pub fn open_with(
         data: &DataConfig,
         tokenizer: Tokenizer,
@@ -94,6 +95,10 @@ impl Corpus {
         let cache = Cache::open(data)?;
         let standard_input = earlier.map_or(StandardInput::Keep, StandardInput::Kept);
         let texts = text::all(data, Needs::of(&tokenizer), &cache, standard_input)?;
+        if earlier.is_some_and(|earlier| earlier != text_sha256(&texts)) {
+            let paths = texts.into_iter().map(|text| text.source.path).collect();
+            return Err(DataError::OtherText { paths });
+        }
         Self::build(data, &cache, &texts, tokenizer, context_length)
     }
 
@@ -456,6 +461,24 @@ mod tests {
             .to_string();
         assert!(error.contains("'b' (U+0062), 'c' (U+0063)"), "{error}");
         assert!(error.contains("text.txt"), "{error}");
+    }
+
+    #[test]
+    fn a_text_that_should_be_an_earlier_one_is_that() {
+        let fixture = Fixture::new("abcabcabcabcabc");
+        let corpus = fixture.open(TokenizerKind::Char, 4).unwrap();
+        let again = || {
+            let (tokenizer, earlier) = (corpus.tokenizer.clone(), &corpus.text_sha256);
+            Corpus::open_with(&fixture.data, tokenizer, 4, Some(earlier))
+        };
+        assert_eq!(ids(&again().unwrap().val), ids(&corpus.val));
+        fs::write(&fixture.data.path, "abcabcabcabcab?").unwrap();
+        let error = again().unwrap_err();
+        assert!(matches!(error, DataError::OtherText { .. }), "{error}");
+        assert!(
+            error.to_string().contains("text.txt` is another"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -210,6 +210,15 @@ pub enum DataError {
         /// The file or folder.
         path: PathBuf,
     },
+    /// The text is not the one that a run was trained on.
+    #[error(
+        "the text {} is another than it was when the run began\n  hint: put it back as it was",
+        in_quotes(paths)
+    )]
+    OtherText {
+        /// The files or folders, all together.
+        paths: Vec<PathBuf>,
+    },
     /// The token files would become text of the next run.
     #[error(
         "the token files of data.cache_dir = \"{}\" would lie within the text \
@@ -243,6 +252,12 @@ impl DataError {
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Missing { .. })
     }
+}
+
+/// Names of texts, one after the other.
+pub(crate) fn in_quotes(paths: &[PathBuf]) -> String {
+    let quoted = paths.iter().map(|path| format!("`{}`", path.display()));
+    quoted.collect::<Vec<_>>().join(", ")
 }
 
 fn missing_hint(nearest: Option<&Path>) -> String {

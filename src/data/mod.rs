@@ -38,6 +38,7 @@ mod tokens;
 pub use batch::Batch;
 pub use corpus::{Corpus, open_text};
 pub use error::DataError;
+pub(crate) use error::in_quotes;
 pub use extent::{ASSUMED_BYTES_PER_TOKEN, Extent};
 pub use preview::Preview;
 pub use record::RecordError;

@@ -10,7 +10,7 @@ use super::logs::Logs;
 use super::{Job, Start, TrainError, Trainer};
 use crate::checkpoint::{self, Located, RunDir, Saved, TrainState};
 use crate::config::{Config, ConfigError, DataConfig};
-use crate::data::{Corpus, DataError};
+use crate::data::{self, Corpus, DataError};
 use crate::model::Gpt;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -142,10 +142,7 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
     let lock = RunDir::lock(run.root())?;
     let refuse = |differences: Vec<String>| match differences.is_empty() {
         true => Ok(()),
-        false => Err(TrainError::OtherRun {
-            run: run.root().to_owned(),
-            differences,
-        }),
+        false => Err(other_run(&run, differences)),
     };
     refuse(differences(&run.config()?, &config))?;
     let dir = run.last()?;
@@ -154,6 +151,13 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
     if Logs::says_end(&run, state.step) {
         refuse_if_done(&state, &config, &run)?;
     }
+    if state.step > config.train.max_steps {
+        return Err(TrainError::PastEnd {
+            run: run.root().to_owned(),
+            step: state.step,
+            max_steps: config.train.max_steps,
+        });
+    }
     let tokenizer = run.tokenizer()?;
     refuse(other_tokenizer(&config, &tokenizer))?;
     let corpus = Corpus::open_with(
@@ -161,11 +165,17 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
         tokenizer,
         config.model.context_length,
         Some(&state.text_sha256),
-    )?;
-    if corpus.text_sha256 != state.text_sha256 {
-        let path = config.data.path.display();
-        refuse(vec![format!("the text `{path}` is another than it was")])?;
-    }
+    )
+    .map_err(|error| match error {
+        DataError::OtherText { paths } => {
+            let text = data::in_quotes(&paths);
+            other_run(
+                &run,
+                vec![format!("the text {text} is another than it was")],
+            )
+        }
+        other => other.into(),
+    })?;
     check_sample_prompt(&config, &corpus)?;
     let device = device.clone().autodiff();
     let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &device);
@@ -189,6 +199,13 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
         resumed: true,
         lock,
     })
+}
+
+fn other_run(run: &RunDir, differences: Vec<String>) -> TrainError {
+    TrainError::OtherRun {
+        run: run.root().to_owned(),
+        differences,
+    }
 }
 
 fn refuse_if_done(state: &TrainState, config: &Config, run: &RunDir) -> Result<(), TrainError> {

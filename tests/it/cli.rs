@@ -380,6 +380,30 @@ fn train_reports_one_object_and_eval_agrees_with_it() {
 }
 
 #[test]
+fn a_text_that_changed_is_not_measured_as_what_the_run_was_validated_on() {
+    let folder = Folder::trained();
+    let text = folder.read("text.txt");
+    let (end, start) = text.split_at(text.len() / 2); // what was trained on comes last
+    folder.write("text.txt", format!("{start}{end}"));
+    assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @r"
+    error: the text `text.txt` is another than it was when `runs/tiny` was trained on it: what is in its val split now may not have been there
+      hint: put the text back as it was, or measure all of one with --text PATH
+    ");
+    folder.succeed(&["eval", "runs/tiny", "--text", "text.txt"]);
+    let resumed = folder.fail(&[
+        "train",
+        "tiny.toml",
+        "--resume",
+        "--set",
+        "train.max_steps=50",
+    ]);
+    assert!(
+        resumed.contains("the text `text.txt` is another than it was\n"),
+        "{resumed}"
+    );
+}
+
+#[test]
 fn devices_are_listed() {
     let folder = Folder::new();
     let report = folder.json(&["devices", "--json"]);

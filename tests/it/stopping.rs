@@ -3,7 +3,7 @@
 use std::fs;
 
 use tinderbox::device;
-use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, train};
+use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainError, train};
 
 use crate::runs::Place;
 
@@ -59,4 +59,25 @@ fn a_last_evaluation_that_was_stopped_is_made_up_for() {
         let read = |run: &str| fs::read(place.path(run).join(file)).expect(file);
         assert!(read("whole") == read("parts"), "{file} differs");
     }
+}
+
+#[test]
+fn a_run_does_not_end_before_where_it_is() {
+    let place = Place::new();
+    let new = place.config(&[]);
+    place.train("run", new, Start::New, Some(6)).expect("stops");
+    let resumed = |max_steps: &str| {
+        let config = place.config(&[max_steps]);
+        place.train("run", config, Start::Resume, None)
+    };
+    let error = resumed("train.max_steps=4").unwrap_err();
+    assert!(
+        matches!(error, TrainError::PastEnd { step: 6, .. }),
+        "{error}"
+    );
+    let (summary, _) = resumed("train.max_steps=6").expect("ends it where it is");
+    assert!(
+        summary.steps == 6 && summary.val_loss.is_some(),
+        "{summary:?}"
+    );
 }
