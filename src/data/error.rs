@@ -210,6 +210,9 @@ pub enum DataError {
         /// The file or folder.
         path: PathBuf,
     },
+    /// Whoever watched it put an end to it.
+    #[error("stopped while the text was read")]
+    Stopped,
     /// The text is not the one that a run was trained on.
     #[error(
         "the text {} is another than it was when the run began\n  hint: put it back as it was",

@@ -123,6 +123,9 @@ pub enum TrainError {
         /// What is still there.
         kept: String,
     },
+    /// Someone asked to stop while the text was read, before there was anything to save.
+    #[error("interrupted before the first step: no run was made or changed")]
+    InterruptedEarly,
     /// A log of the run cannot be written.
     #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source))]
     Log {

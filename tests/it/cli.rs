@@ -1,7 +1,7 @@
 //! The program as a user meets it: the real binary, in a folder of its own.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -124,11 +124,7 @@ impl Folder {
 
     /// Starts a command whose standard error is read line by line.
     fn start(&self, args: &[&str]) -> Started {
-        let mut command = self.command(args);
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the binary starts");
-        let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        Started { child, stderr }
+        Started::of(self.command(args))
     }
 }
 
@@ -150,6 +146,13 @@ struct Started {
 }
 
 impl Started {
+    fn of(mut command: Command) -> Self {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        Self { child, stderr }
+    }
+
     /// Waits for a line that contains `words`.
     fn wait_for(&mut self, words: &str) {
         let mut seen = String::new();
@@ -471,6 +474,39 @@ fn ctrl_c_saves_and_the_command_that_is_shown_goes_on() {
             .contains(&format!("done: {} more steps", 3000 - steps))
     );
     assert_eq!(folder.read(&format!("{odd}/last")), "step-003000\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_is_heard_while_the_text_is_read() {
+    let folder = Folder::new();
+    let args = ["train", "tiny.toml", "--set", "data.path=-"];
+    let mut command = folder.command(&args);
+    command.stdin(Stdio::piped());
+    let mut training = Started::of(command);
+    let mut stdin = training.child.stdin.take().expect("piped");
+    // A text that does not end by itself.
+    let writing =
+        std::thread::spawn(move || while stdin.write_all(b"once upon a time\n").is_ok() {});
+    training.wait_for("reading `-` ...");
+    training.press_ctrl_c();
+    let ran = training.finish();
+    writing.join().expect("it ends with the program");
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    let said: Vec<&str> = ran.stderr.lines().collect();
+    let [
+        ..,
+        "interrupted before the first step: no run was made or changed",
+    ] = said[..]
+    else {
+        panic!("{}", ran.stderr)
+    };
+    assert!(!ran.stderr.contains("after this step"), "{}", ran.stderr);
+    assert!(!folder.path("runs").exists());
+    let left = fs::read_dir(folder.path("cache"))
+        .expect("a folder")
+        .count();
+    assert_eq!(left, 0);
 }
 
 #[cfg(unix)]
