@@ -3,13 +3,13 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde_json::json;
 
 use super::open_model;
 use crate::checkpoint::{self, Saved};
-use crate::data::{self, Corpus};
+use crate::data::{self, Corpus, DataError};
 use crate::device::DeviceSpec;
 use crate::train::evaluate;
 
@@ -43,6 +43,15 @@ enum Split {
     Val,
 }
 
+impl Split {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Val => "val",
+        }
+    }
+}
+
 /// Evaluates the whole text, and prints its loss.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = open_model(&args.run, args.device.as_ref())?;
@@ -60,11 +69,22 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             tokenizer,
             config.model.context_length,
             Some(&state.text_sha256),
-        )?;
-        match args.split {
-            Split::Train => ("train", corpus.train),
-            Split::Val => ("val", corpus.val),
-        }
+        );
+        let corpus = corpus.map_err(|error| match error {
+            DataError::OtherText { paths } => anyhow!(
+                "the text {} is another than it was when `{}` was trained on it: what is in its {} split now may \
+                 not have been there\n  hint: put the text back as it was, or measure all of one with --text PATH",
+                data::in_quotes(&paths),
+                args.run.display(),
+                args.split.name(),
+            ),
+            other => other.into(),
+        })?;
+        let split = match args.split {
+            Split::Train => corpus.train,
+            Split::Val => corpus.val,
+        };
+        (args.split.name(), split)
     };
     let loss = evaluate::full(&opened.model, &tokens, config.train.batch_size)
         .context("the device failed")?;

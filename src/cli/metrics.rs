@@ -105,28 +105,33 @@ fn readable(rows: &[&Row]) -> String {
         Column::Right("STEP"),
         Column::Right("TRAIN LOSS"),
         Column::Right("VAL LOSS"),
+        Column::Right("BITS/BYTE"),
         Column::Left(""),
         Column::Right("LEARNING RATE"),
         Column::Right("GRADIENT NORM"),
         Column::Right("MS/STEP"),
         Column::Right("TOKENS/S"),
     ];
-    let cells: Vec<[String; 8]> = rows
+    let cells: Vec<[String; 9]> = rows
         .iter()
         .map(|row| {
             let number = |key: &str| row.get(key).and_then(Value::as_f64);
             let show =
                 |number: Option<f64>, how: fn(f64) -> String| number.map_or_else(String::new, how);
-            let val_loss = match (number("val_loss"), number("val_loss_estimate")) {
+            let of_split = |full, estimate| match (number(full), number(estimate)) {
                 (Some(full), _) => format!("{full:.4}"),
                 (None, Some(estimate)) => format!("~{estimate:.4}"),
                 (None, None) => String::new(),
             };
-            let is_best = row.get("is_best") == Some(&Value::Bool(true));
+            let is_best = match row.get("best_step") {
+                None | Some(Value::Null) => row.get("is_best") == Some(&Value::Bool(true)),
+                best => best == row.get("step"), // the whole split may judge otherwise than the estimate did
+            };
             [
                 row.get("step").map_or_else(String::new, Value::to_string),
                 show(number("train_loss"), |x| format!("{x:.4}")),
-                val_loss,
+                of_split("val_loss", "val_loss_estimate"),
+                of_split("val_bits_per_byte", "val_bits_per_byte_estimate"),
                 if is_best { "best" } else { "" }.to_owned(),
                 show(number("learning_rate"), |x| format!("{x:.2e}")),
                 show(number("gradient_norm"), |x| format!("{x:.3}")),
@@ -165,16 +170,30 @@ mod tests {
     #[test]
     fn an_estimate_is_marked_until_the_whole_split_is_known() {
         let rows = [
-            row(json!({"step": 250, "val_loss_estimate": 1.25, "is_best": true})),
+            row(
+                json!({"step": 250, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.8, "is_best": true}),
+            ),
             row(
                 json!({"step": 1000, "train_loss": 1.0, "learning_rate": 3e-4, "val_loss_estimate": 1.25,
-                "val_loss": 1.23456, "gradient_norm": 0.5, "tokens_per_s": 12345.6, "median_step_ms": 33.33}),
+                "val_loss": 1.23456, "gradient_norm": 0.5, "tokens_per_s": 12345.6, "median_step_ms": 33.33,
+                "val_bits_per_byte": 1.781}),
             ),
         ];
         insta::assert_snapshot!(readable(&rows.iter().collect::<Vec<_>>()), @r"
-        STEP  TRAIN LOSS  VAL LOSS        LEARNING RATE  GRADIENT NORM  MS/STEP  TOKENS/S
-         250               ~1.2500  best
-        1000      1.0000    1.2346              3.00e-4          0.500     33.3     12346
+        STEP  TRAIN LOSS  VAL LOSS  BITS/BYTE        LEARNING RATE  GRADIENT NORM  MS/STEP  TOKENS/S
+         250               ~1.2500    ~1.8000  best
+        1000      1.0000    1.2346     1.7810              3.00e-4          0.500     33.3     12346
         ");
+    }
+
+    #[test]
+    fn the_last_row_is_the_best_only_where_the_whole_split_says_so() {
+        let last = |best_step: Value| {
+            let last =
+                row(json!({"step": 20, "is_best": true, "val_loss": 1.5, "best_step": best_step}));
+            readable(&[&last]).contains("best")
+        };
+        assert!(last(20.into()) && last(Value::Null));
+        assert!(!last(10.into()));
     }
 }

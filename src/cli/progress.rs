@@ -5,17 +5,21 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::dashboard::Dashboard;
 use super::note;
+use crate::data::{Purpose, Reading};
 use crate::train::{Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary};
 use crate::words::{duration, grouped};
 
 /// The bar with the loss and the speed in its message.
 const BAR: &str = "{bar:30} step {pos}/{len}  {msg}  {eta} left";
+
+/// What is over by then is not worth a line.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// Shows a run while it goes on.
 #[derive(Clone)]
@@ -26,6 +30,10 @@ struct Screen {
     /// What should be read when the dashboard is gone.
     lines_to_come: Vec<String>,
     log: Option<File>,
+    /// None from the moment on when all is ready for the first step.
+    waiting: Option<Waiting>,
+    /// Whether it was said how the run ended.
+    is_over: bool,
     max_steps: usize,
     tokens_per_step: usize,
     began: Instant,
@@ -45,6 +53,23 @@ enum Display {
     Dashboard(Dashboard),
 }
 
+/// What is waited for before the first step, and since when anything is.
+struct Waiting {
+    line: String,
+    began: Instant,
+    is_said: bool,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self {
+            line: String::new(),
+            began: Instant::now(),
+            is_said: false,
+        }
+    }
+}
+
 /// Hands what happens in a run to the screen.
 struct ScreenObserver(Progress);
 
@@ -60,6 +85,8 @@ impl Progress {
             display,
             lines_to_come: Vec::new(),
             log: None,
+            waiting: Some(Waiting::default()),
+            is_over: false,
             max_steps: 0,
             tokens_per_step: 0,
             began: Instant::now(),
@@ -75,12 +102,16 @@ impl Progress {
 
     /// Says how the run ended; `next` is the command to go on with.
     pub(super) fn finish(&self, summary: &Summary, next: &str) {
-        self.with(|screen| screen.finish(summary, next));
+        self.with(|screen| {
+            screen.is_over = true;
+            screen.finish(summary, next);
+        });
     }
 
     /// Clears the screen for an error, and keeps it in the log.
     pub(super) fn failed(&self, error: &str) {
         self.with(|screen| {
+            screen.is_over = true;
             screen.clear();
             screen.keep(error);
         });
@@ -89,7 +120,12 @@ impl Progress {
     /// Says that a wish to stop was heard.
     pub(super) fn stopping(&self) {
         self.with(|screen| {
-            screen.show_line(if screen.is_last_evaluation {
+            if screen.is_over {
+                return; // it was heard sooner than it is said
+            }
+            screen.show_line(if screen.waiting.is_some() {
+                "stopping before the first step; press Ctrl-C again to stop at once"
+            } else if screen.is_last_evaluation {
                 "stopping; all is saved"
             } else {
                 "stopping after this step; press Ctrl-C again to stop at once without saving"
@@ -121,6 +157,7 @@ impl Observer for ScreenObserver {
 impl Screen {
     fn show(&mut self, event: &Event<'_>) {
         match event {
+            Event::Reading(reading) => self.reading(reading),
             Event::Started(started) => self.start(started),
             Event::Stepped { step, loss } => self.step(*step, *loss),
             Event::Logged(logged) => self.logged(logged),
@@ -149,7 +186,40 @@ impl Screen {
         }
     }
 
+    /// Says what is waited for, if it is not over in a moment.
+    fn reading(&mut self, reading: &Reading<'_>) {
+        let Some(waiting) = &mut self.waiting else {
+            return;
+        };
+        let what = match reading.purpose {
+            Purpose::Survey => "reading",
+            Purpose::CountWords => "counting the words of",
+            Purpose::FindMerges => "finding the merges of",
+            Purpose::Encode => "encoding",
+        };
+        let line = format!("{what} `{}` ...", reading.path.display());
+        if waiting.line != line {
+            waiting.line = line;
+            waiting.is_said = false;
+        }
+        let is_long = waiting.began.elapsed() >= MOMENT;
+        if let Display::Bar(bar) = &mut self.display {
+            if is_long && bar.is_hidden() {
+                *bar = ProgressBar::new_spinner();
+                bar.enable_steady_tick(Duration::from_millis(100));
+            }
+            let done = amount(reading.bytes, reading.of);
+            bar.set_message(format!("{} {done}", waiting.line));
+        } else if is_long && !std::mem::replace(&mut waiting.is_said, true) {
+            note(&waiting.line); // even if a dashboard is to come, which opens when all is ready
+        }
+    }
+
     fn start(&mut self, started: &Started) {
+        self.waiting = None;
+        if let Display::Bar(bar) = &self.display {
+            bar.finish_and_clear();
+        }
         if let Display::Dashboard(dashboard) = &mut self.display
             && let Err(error) = dashboard.open(started)
         {
@@ -334,6 +404,7 @@ impl Screen {
     fn show_line(&self, line: &str) {
         match &self.display {
             Display::Lines => note(line),
+            Display::Dashboard(_) if self.waiting.is_some() => note(line),
             Display::Bar(bar) => bar.suspend(|| note(line)),
             Display::Dashboard(dashboard) => dashboard.note(line),
         }
@@ -369,6 +440,14 @@ impl Screen {
                 ));
             }
         }
+    }
+}
+
+/// So much of a text, as a share of it where its length is known: `35 %`, `120 MB`.
+fn amount(bytes: u64, of: Option<u64>) -> String {
+    match of {
+        Some(of) => format!("{} %", 100 * bytes / of.max(1)),
+        None => format!("{} MB", bytes / 1_000_000),
     }
 }
 

@@ -17,6 +17,9 @@ use crate::words::{duration, grouped};
 /// How many runs stand side by side.
 const MOST_ABREAST: usize = 4;
 
+/// What a cell has room for, however long the names of keys are: a number.
+const LEAST_WIDTH: usize = 10;
+
 /// List runs, or compare some of them
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -190,10 +193,11 @@ fn side_by_side(runs: &[Facts], differences: &[Difference], now_unix_s: f64) -> 
         .map(|(label, _)| width(label))
         .max()
         .unwrap_or(0);
-    let names: Vec<String> = runs.iter().map(|facts| name(&facts.run)).collect();
+    let names = distinct_names(runs);
     rows.insert(0, (String::new(), names));
     let n_abreast = runs.len().clamp(1, MOST_ABREAST);
-    let most = (MOST_COLUMNS - labels) / n_abreast - 2;
+    let most = MOST_COLUMNS.saturating_sub(labels) / n_abreast;
+    let most = most.saturating_sub(2).max(LEAST_WIDTH);
     let columns: Vec<usize> = (0..runs.len()).collect();
     let blocks = columns
         .chunks(n_abreast)
@@ -228,6 +232,18 @@ fn name(run: &Path) -> String {
     let whole = run.canonicalize().unwrap_or_else(|_| run.to_owned()); // `.` has no name of its own
     let name = whole.file_name().unwrap_or(run.as_os_str());
     name.to_string_lossy().into_owned()
+}
+
+/// A name for each run, which is its path as it was given where the last part of it is another's, too.
+fn distinct_names(runs: &[Facts]) -> Vec<String> {
+    let names: Vec<String> = runs.iter().map(|facts| name(&facts.run)).collect();
+    let is_only = |name: &String| names.iter().filter(|other| *other == name).count() == 1;
+    let named = names.iter().zip(runs);
+    let distinct = named.map(|(name, facts)| match is_only(name) {
+        true => name.clone(),
+        false => facts.run.display().to_string(),
+    });
+    distinct.collect()
 }
 
 fn status(facts: &Facts) -> &'static str {
@@ -420,6 +436,25 @@ mod tests {
         );
         assert_eq!(text.matches("bits per byte").count(), 2, "{text}");
         assert!(text.contains("-0") && text.contains("-5"), "{text}");
+    }
+
+    #[test]
+    fn runs_of_one_name_are_told_apart() {
+        let runs = ["a/m", "b/m", "b/n"].map(done);
+        assert_eq!(distinct_names(&runs), ["a/m", "b/m", "n"]);
+    }
+
+    #[test]
+    fn a_key_may_be_longer_than_the_table() {
+        let difference = Difference {
+            key: "key".repeat(MOST_COLUMNS),
+            values: vec![Some(1.into()), None],
+        };
+        let text = side_by_side(&["a", "b"].map(done), &[difference], 0.0);
+        assert!(
+            text.contains("key  1\n") && text.contains("2 min 19 s"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -9,11 +9,11 @@ use anyhow::Context;
 
 use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
-use super::{DONE, INTERRUPTED, describe, load_config, program};
+use super::{DONE, INTERRUPTED, describe, load_config, note, program};
 use crate::checkpoint::RunDir;
 use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
-use crate::train::{self, Interrupter, Job, Start, Summary};
+use crate::train::{self, Interrupter, Job, Start, Summary, TrainError};
 use crate::words::shell_word;
 
 /// Train a model as a config file says
@@ -92,9 +92,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         from: args.from.clone(),
         device,
     };
-    let summary = train::train(job, Box::new(progress.observer()), &interrupter)
-        .map_err(anyhow::Error::from)
-        .inspect_err(|error| progress.failed(&describe(error)))?;
+    let summary = match train::train(job, Box::new(progress.observer()), &interrupter) {
+        Ok(summary) => summary,
+        Err(error) => {
+            let is_wanted = matches!(error, TrainError::InterruptedEarly);
+            let error = anyhow::Error::from(error);
+            progress.failed(&describe(&error));
+            if is_wanted {
+                note(error);
+                return Ok(INTERRUPTED);
+            }
+            return Err(error);
+        }
+    };
     progress.finish(&summary, &next_command(args, &summary));
     if args.json {
         writeln!(io::stdout(), "{}", serde_json::to_string(&summary)?)?;

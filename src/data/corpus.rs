@@ -15,6 +15,7 @@ use super::store::{self, Key, Writer};
 use super::summary::SourceSummary;
 use super::text::{self, StandardInput, Text, text_sha256};
 use super::tokens::{Tokens, Width};
+use super::watch::{self, Purpose, Watch};
 use super::{DataError, Split, encode, learn};
 use crate::config::{DataConfig, TextFormat, TokenizerConfig};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
@@ -51,8 +52,21 @@ impl Corpus {
         tokenizer: &TokenizerConfig,
         context_length: usize,
     ) -> Result<Self, DataError> {
+        Self::open_watched(data, tokenizer, context_length, &watch::nobody)
+    }
+
+    /// [`Corpus::open`], with someone who waits for it.
+    ///
+    /// # Errors
+    /// As for [`Corpus::open`], and if `watch` puts an end to it.
+    pub fn open_watched(
+        data: &DataConfig,
+        tokenizer: &TokenizerConfig,
+        context_length: usize,
+        watch: Watch<'_>,
+    ) -> Result<Self, DataError> {
         let cache = Cache::open(data)?;
-        let all = |needs| text::all(data, needs, &cache, StandardInput::Keep);
+        let all = |needs| text::all(data, needs, &cache, StandardInput::Keep, watch);
         let (texts, tokenizer) = match tokenizer.kind {
             TokenizerKind::Byte => {
                 let tokenizer = Tokenizer::byte();
@@ -72,29 +86,48 @@ impl Corpus {
                 let texts = all(Needs::of_new_bpe())?;
                 let vocab_size = tokenizer.vocab_size;
                 let vocab_size = vocab_size.unwrap_or(TokenizerConfig::DEFAULT_VOCAB_SIZE);
-                let tokenizer = learn::bpe(vocab_size, &texts, data.val_fraction, &cache)?;
+                let tokenizer = learn::bpe(vocab_size, &texts, data.val_fraction, &cache, watch)?;
                 (texts, tokenizer)
             }
         };
-        Self::build(data, &cache, &texts, tokenizer, context_length)
+        Self::build(data, &cache, &texts, tokenizer, context_length, watch)
     }
 
-    /// Opens the texts with the tokenizer of a model that exists already. A text of standard input is found
-    /// again by `earlier`, the hash that it had when it came; without one it is read, and kept.
+    /// Opens the texts with the tokenizer of a model that exists already. If they are what a run was trained
+    /// on, `earlier` is the hash that they had then: they must be the same, and a text of standard input is
+    /// found again by it. Without one, standard input is read, and kept.
     ///
     /// # Errors
-    /// As for [`Corpus::open`], and if a text has characters that the tokenizer does not know. A
-    /// text of another hash is none: what that means is the caller's to decide.
+    /// As for [`Corpus::open`], and if the hash is another or a text has characters that the tokenizer does
+    /// not know.
     pub fn open_with(
         data: &DataConfig,
         tokenizer: Tokenizer,
         context_length: usize,
         earlier: Option<&str>,
     ) -> Result<Self, DataError> {
+        Self::open_with_watched(data, tokenizer, context_length, earlier, &watch::nobody)
+    }
+
+    /// [`Corpus::open_with`], with someone who waits for it.
+    ///
+    /// # Errors
+    /// As for [`Corpus::open_with`], and if `watch` puts an end to it.
+    pub fn open_with_watched(
+        data: &DataConfig,
+        tokenizer: Tokenizer,
+        context_length: usize,
+        earlier: Option<&str>,
+        watch: Watch<'_>,
+    ) -> Result<Self, DataError> {
         let cache = Cache::open(data)?;
         let standard_input = earlier.map_or(StandardInput::Keep, StandardInput::Kept);
-        let texts = text::all(data, Needs::of(&tokenizer), &cache, standard_input)?;
-        Self::build(data, &cache, &texts, tokenizer, context_length)
+        let texts = text::all(data, Needs::of(&tokenizer), &cache, standard_input, watch)?;
+        if earlier.is_some_and(|earlier| earlier != text_sha256(&texts)) {
+            let paths = texts.into_iter().map(|text| text.source.path).collect();
+            return Err(DataError::OtherText { paths });
+        }
+        Self::build(data, &cache, &texts, tokenizer, context_length, watch)
     }
 
     fn build(
@@ -103,12 +136,13 @@ impl Corpus {
         texts: &[Text],
         tokenizer: Tokenizer,
         context_length: usize,
+        watch: Watch<'_>,
     ) -> Result<Self, DataError> {
         let (mut train, mut val) = (Vec::new(), Vec::new());
         for text in texts {
             check_characters(text, &tokenizer)?;
             check_length_early(text, &tokenizer, data, context_length)?;
-            let halves = tokens_of(text, &tokenizer, data.val_fraction, cache)?;
+            let halves = tokens_of(text, &tokenizer, data.val_fraction, cache, watch)?;
             check_length(text, &halves, data, context_length)?;
             train.push((halves.0, text.weight));
             val.push((halves.1, text.weight));
@@ -151,11 +185,17 @@ pub fn open_text(
         ..data.clone()
     };
     let cache = Cache::open(&data)?;
-    let mut texts = text::all(&data, Needs::of(tokenizer), &cache, StandardInput::Once)?;
+    let mut texts = text::all(
+        &data,
+        Needs::of(tokenizer),
+        &cache,
+        StandardInput::Once,
+        &watch::nobody,
+    )?;
     let text = &mut texts[0];
     check_characters(text, tokenizer)?;
     text.place = Place::beginning();
-    let (_, tokens) = tokens_of(text, tokenizer, 1.0, &cache)?;
+    let (_, tokens) = tokens_of(text, tokenizer, 1.0, &cache, &watch::nobody)?;
     cache.tidy_up();
     if tokens.len() < 2 {
         return Err(DataError::TooShort {
@@ -172,6 +212,7 @@ fn tokens_of(
     tokenizer: &Tokenizer,
     val_fraction: f64,
     cache: &Cache,
+    watch: Watch<'_>,
 ) -> Result<(Tokens, Tokens), DataError> {
     let key = key_of(text, tokenizer, val_fraction);
     let width = Width::of_vocabulary(tokenizer.vocab_size());
@@ -182,6 +223,7 @@ fn tokens_of(
     let failed = |source| cache_error(&path, source);
     let mut writer = Writer::create(cache.temporary_path(), &path, width).map_err(failed)?;
     let reader = Reader::new(&text.source, Needs::of(tokenizer));
+    let reader = reader.watched(watch, Purpose::Encode, Some(text.survey.bytes));
     let (extent, hash) = encode::encode(reader, tokenizer, text.place, &mut writer)?;
     if hash != text.survey.hash || extent.bytes != text.survey.bytes {
         return Err(DataError::Changed {
@@ -463,6 +505,24 @@ mod tests {
     }
 
     #[test]
+    fn a_text_that_should_be_an_earlier_one_is_that() {
+        let fixture = Fixture::new("abcabcabcabcabc");
+        let corpus = fixture.open(TokenizerKind::Char, 4).unwrap();
+        let again = || {
+            let (tokenizer, earlier) = (corpus.tokenizer.clone(), &corpus.text_sha256);
+            Corpus::open_with(&fixture.data, tokenizer, 4, Some(earlier))
+        };
+        assert_eq!(ids(&again().unwrap().val), ids(&corpus.val));
+        fs::write(&fixture.data.path, "abcabcabcabcab?").unwrap();
+        let error = again().unwrap_err();
+        assert!(matches!(error, DataError::OtherText { .. }), "{error}");
+        assert!(
+            error.to_string().contains("text.txt` is another"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn errors_have_the_numbers() {
         let error = |text: &[u8], context_length| {
             Fixture::new(text)
@@ -647,9 +707,23 @@ mod tests {
         let fixture = Fixture::new("hello, hello, hello");
         let cache = Cache::open(&fixture.data).unwrap();
         let needs = Needs::of(&Tokenizer::byte());
-        let texts = text::all(&fixture.data, needs, &cache, StandardInput::Keep).unwrap();
+        let texts = text::all(
+            &fixture.data,
+            needs,
+            &cache,
+            StandardInput::Keep,
+            &watch::nobody,
+        )
+        .unwrap();
         fs::write(&fixture.data.path, "hello, hello, hellO").unwrap();
-        let built = Corpus::build(&fixture.data, &cache, &texts, Tokenizer::byte(), 4);
+        let built = Corpus::build(
+            &fixture.data,
+            &cache,
+            &texts,
+            Tokenizer::byte(),
+            4,
+            &watch::nobody,
+        );
         assert!(matches!(built, Err(DataError::Changed { .. })));
         assert!(fixture.token_files().is_empty());
     }

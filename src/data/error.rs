@@ -211,6 +211,18 @@ pub enum DataError {
         /// The file or folder.
         path: PathBuf,
     },
+    /// Whoever watched it put an end to it.
+    #[error("stopped while the text was read")]
+    Stopped,
+    /// The text is not the one that a run was trained on.
+    #[error(
+        "the text {} is another than it was when the run began\n  hint: put it back as it was",
+        in_quotes(paths)
+    )]
+    OtherText {
+        /// The files or folders, all together.
+        paths: Vec<PathBuf>,
+    },
     /// The token files would become text of the next run.
     #[error(
         "the token files of data.cache_dir = \"{}\" would lie within the text \
@@ -236,6 +248,12 @@ pub enum DataError {
         /// What the operating system said.
         source: io::Error,
     },
+}
+
+/// Names of texts, one after the other.
+pub(crate) fn in_quotes(paths: &[PathBuf]) -> String {
+    let quoted = paths.iter().map(|path| format!("`{}`", path.display()));
+    quoted.collect::<Vec<_>>().join(", ")
 }
 
 fn read_hint(source: &io::Error) -> &'static str {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::DataError;
 use super::corpus::check_numbers;
 use super::divide::Place;
 use super::reader::{Needs, Unit};
 use super::source::{self, Source};
 use super::survey::Survey;
+use super::{DataError, watch};
 use crate::config::{DataConfig, SourceConfig};
 use crate::tokenizer::TokenizerKind;
 
@@ -60,7 +60,7 @@ impl Extent {
         };
         let mut characters = BTreeSet::new();
         for source in &sources {
-            let survey = Survey::read(source, needs)?;
+            let survey = Survey::read(source, needs, &watch::nobody)?;
             let n_tokens = match needs.unit {
                 Unit::Piece => survey.bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN),
                 Unit::Byte | Unit::Character => survey.n_units,

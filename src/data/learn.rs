@@ -10,6 +10,7 @@ use super::cache::{Cache, cache_error};
 use super::divide::{Divided, Half};
 use super::reader::{Chunk, Needs, Reader, as_utf8};
 use super::text::Text;
+use super::watch::{self, Purpose, Reading, Watch};
 use crate::tokenizer::{END_OF_TEXT, Tokenizer};
 
 /// Says by which rules merges were learned: what is kept of others is not used.
@@ -33,12 +34,13 @@ pub(super) fn characters(texts: &[Text]) -> Result<Tokenizer, DataError> {
 /// whatever their weights. It is kept for the next run of the same texts.
 ///
 /// # Errors
-/// If a text cannot be read.
+/// If a text cannot be read, and if `watch` puts an end to it.
 pub(super) fn bpe(
     vocab_size: usize,
     texts: &[Text],
     val_fraction: f64,
     cache: &Cache,
+    watch: Watch<'_>,
 ) -> Result<Tokenizer, DataError> {
     let mut key = Sha256::new();
     key.update(RULES);
@@ -54,7 +56,19 @@ pub(super) fn bpe(
     }
     let n_bytes: u64 = texts.iter().map(|text| text.survey.bytes).sum();
     let stride = n_bytes.div_ceil(MOST_BYTES);
-    let pieces = texts.iter().flat_map(|text| TrainingText::of(text, stride));
+    let pieces = texts
+        .iter()
+        .flat_map(|text| TrainingText::of(text, stride, watch));
+    let before_merges = || {
+        let reading = Reading {
+            path: &texts.last()?.source.path,
+            purpose: Purpose::FindMerges,
+            bytes: n_bytes,
+            of: Some(n_bytes),
+        };
+        watch::tell(watch, &reading).err().map(Err)
+    };
+    let pieces = pieces.chain(std::iter::once_with(before_merges).flatten());
     let tokenizer = Tokenizer::train_bpe(vocab_size, pieces)?;
     let temporary = cache.temporary_path();
     let written = fs::write(&temporary, tokenizer.to_json());
@@ -82,8 +96,9 @@ struct TrainingText<'a> {
 }
 
 impl<'a> TrainingText<'a> {
-    fn of(text: &'a Text, stride: u64) -> Self {
+    fn of(text: &'a Text, stride: u64, watch: Watch<'a>) -> Self {
         let reader = Reader::new(&text.source, Needs::of_new_bpe());
+        let reader = reader.watched(watch, Purpose::CountWords, Some(text.survey.bytes));
         Self {
             divided: Divided::new(reader, text.place),
             stride,

@@ -8,7 +8,7 @@
 //! `reader` makes chunks of them all; `divide` says where validation begins, and `pieces` where a
 //! text may be cut; `encode` writes token files, with the cores at work through `pipeline`; `store`
 //! is such a file, and `cache` their folder. `preview` is the beginning of a text, `survey` is the first look at a text, `learn` makes a
-//! tokenizer of it.
+//! tokenizer of it. `watch` is for whoever waits meanwhile.
 //!
 //! This module knows nothing of models or devices: a batch is two vectors of integers.
 
@@ -35,10 +35,12 @@ mod summary;
 mod survey;
 mod text;
 mod tokens;
+mod watch;
 
 pub use batch::Batch;
 pub use corpus::{Corpus, open_text};
 pub use error::DataError;
+pub(crate) use error::in_quotes;
 pub use extent::{ASSUMED_BYTES_PER_TOKEN, Extent};
 pub use origin::{missing_hint, origin};
 pub use preview::Preview;
@@ -46,3 +48,4 @@ pub use record::RecordError;
 pub use split::Split;
 pub use summary::SourceSummary;
 pub use tokens::Tokens;
+pub use watch::{Purpose, Reading, Watch};

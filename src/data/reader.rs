@@ -8,6 +8,7 @@ use super::DataError;
 use super::file::TextBytes;
 use super::record;
 use super::source::{Source, TextFile};
+use super::watch::{self, Purpose, Reading, Watch};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// About how many bytes are in a chunk. Several for each core are in memory at once.
@@ -134,6 +135,9 @@ pub(super) struct Reader<'a> {
     line_is_open: bool,
     /// Whether anything of the document at hand was read yet.
     document_began: bool,
+    watch: Watch<'a>,
+    /// What whoever watches is told.
+    reading: Reading<'a>,
 }
 
 struct OpenFile<'a> {
@@ -158,6 +162,26 @@ impl<'a> Reader<'a> {
             open: None,
             line_is_open: false,
             document_began: false,
+            watch: &watch::nobody,
+            reading: Reading {
+                path: &source.path,
+                purpose: Purpose::Survey,
+                bytes: 0,
+                of: None,
+            },
+        }
+    }
+
+    /// Tells `watch` before each chunk how far it is.
+    pub(super) fn watched(self, watch: Watch<'a>, purpose: Purpose, of: Option<u64>) -> Self {
+        Self {
+            watch,
+            reading: Reading {
+                purpose,
+                of,
+                ..self.reading
+            },
+            ..self
         }
     }
 
@@ -177,8 +201,10 @@ impl<'a> Reader<'a> {
     /// The next chunk; none at the end.
     ///
     /// # Errors
-    /// If a file cannot be read, is not UTF-8 where it should be, or has a record without text.
+    /// If a file cannot be read, is not UTF-8 where it should be, or has a record without text, and if who
+    /// watches puts an end to it.
     pub(super) fn next(&mut self) -> Result<Option<Chunk>, DataError> {
+        watch::tell(self.watch, &self.reading)?;
         let mut chunk = Chunk::default();
         while chunk.text.len() < self.chunk_bytes {
             if self.open.is_none() {
@@ -207,6 +233,7 @@ impl<'a> Reader<'a> {
                 self.open = Some(open);
             }
         }
+        self.reading.bytes += chunk.text.len() as u64;
         Ok(Some(chunk).filter(|chunk| !chunk.is_empty()))
     }
 

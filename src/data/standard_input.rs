@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::DataError;
 use super::cache::{Cache, cache_error};
+use super::watch::{self, Purpose, Reading, Watch};
 
 /// The path that stands for standard input.
 const NAME: &str = "-";
@@ -28,16 +29,16 @@ impl Received {
     ///
     /// # Errors
     /// If it is a terminal, where nobody knows that something is waited for, or if it cannot be
-    /// read or written down.
-    pub(super) fn all(cache: &Cache) -> Result<Self, DataError> {
+    /// read or written down, and if `watch` puts an end to it.
+    pub(super) fn all(cache: &Cache, watch: Watch<'_>) -> Result<Self, DataError> {
         let stdin = io::stdin().lock();
         if stdin.is_terminal() {
             return Err(DataError::Terminal);
         }
-        Self::from(stdin, cache)
+        Self::from(stdin, cache, watch)
     }
 
-    fn from(mut input: impl Read, cache: &Cache) -> Result<Self, DataError> {
+    fn from(mut input: impl Read, cache: &Cache, watch: Watch<'_>) -> Result<Self, DataError> {
         let received = Self {
             file: cache.temporary_path(),
             is_kept: false,
@@ -46,15 +47,26 @@ impl Received {
         let mut file = File::create(&received.file).map_err(failed)?;
         let _ = file.try_lock(); // says that it is in use, where the file system has locks
         let mut buffer = vec![0; 1 << 16];
+        let mut reading = Reading {
+            path: Path::new(NAME),
+            purpose: Purpose::Survey,
+            bytes: 0,
+            of: None,
+        };
         loop {
+            watch::tell(watch, &reading)?;
             // Not `io::copy`, which does not tell which of both sides failed.
             match input.read(&mut buffer) {
                 Ok(0) => break,
-                Ok(n) => io::Write::write_all(&mut file, &buffer[..n]).map_err(failed)?,
+                Ok(n) => {
+                    io::Write::write_all(&mut file, &buffer[..n]).map_err(failed)?;
+                    reading.bytes += n as u64;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => return Err(super::source::read_error(Path::new(NAME), source)),
             }
         }
+        watch::tell(watch, &reading)?; // what sent it may have heard the same Ctrl-C, and broken off
         file.sync_all().map_err(failed)?;
         Ok(received)
     }
@@ -102,6 +114,8 @@ fn path_of(cache: &Cache, text_sha256: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use super::*;
     use crate::config::DataConfig;
 
@@ -126,14 +140,20 @@ mod tests {
         });
         let cache = cache.unwrap();
         let n_files = || fs::read_dir(folder.path()).unwrap().count();
-        let received = Received::from(&b"abc"[..], &cache).unwrap();
+        let received = Received::from(&b"abc"[..], &cache, &watch::nobody).unwrap();
         assert_eq!(fs::read(received.path()).unwrap(), b"abc");
         drop(received);
-        let error = Received::from(Broken(3), &cache).unwrap_err();
+        let error = Received::from(Broken(3), &cache, &watch::nobody).unwrap_err();
         assert!(error.to_string().contains("unplugged"), "{error}");
+        let stop_at_end = |reading: &Reading<'_>| match reading.bytes {
+            0 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        };
+        let error = Received::from(&b"abc"[..], &cache, &stop_at_end).unwrap_err();
+        assert!(matches!(error, DataError::Stopped), "{error}");
         assert_eq!(n_files(), 0);
 
-        let received = Received::from(&b"abc"[..], &cache).unwrap();
+        let received = Received::from(&b"abc"[..], &cache, &watch::nobody).unwrap();
         assert!(find_kept(&cache, "1234").is_err());
         let path = received.keep(&cache, "1234").unwrap();
         assert_eq!(find_kept(&cache, "1234").unwrap(), path);

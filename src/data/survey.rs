@@ -4,6 +4,7 @@ use sha2::{Digest, Sha256};
 
 use super::reader::{Chunk, Needs, Reader, Unit, as_utf8};
 use super::source::Source;
+use super::watch::{Purpose, Watch};
 use super::{DataError, pipeline};
 
 /// What the first reading of a text tells.
@@ -23,9 +24,9 @@ impl Survey {
     /// Reads the whole text.
     ///
     /// # Errors
-    /// If the text cannot be read, is empty or not what the tokenizer needs.
-    pub(super) fn read(source: &Source, needs: Needs) -> Result<Self, DataError> {
-        let mut reader = Reader::new(source, needs);
+    /// If the text cannot be read, is empty or not what the tokenizer needs, and if `watch` puts an end to it.
+    pub(super) fn read(source: &Source, needs: Needs, watch: Watch<'_>) -> Result<Self, DataError> {
+        let mut reader = Reader::new(source, needs).watched(watch, Purpose::Survey, None);
         let mut hash = Sha256::new();
         let (mut bytes, mut n_units) = (0, 0);
         let mut seen = CharacterSet::default();
@@ -103,6 +104,7 @@ impl CharacterSet {
 mod tests {
     use super::*;
     use crate::config::SourceConfig;
+    use crate::data::watch;
     use crate::tokenizer::Tokenizer;
 
     fn survey(text: &str, needs: Needs) -> Survey {
@@ -114,7 +116,7 @@ mod tests {
             ..SourceConfig::default()
         };
         let source = Source::find(&config).unwrap();
-        Survey::read(&source, needs).unwrap()
+        Survey::read(&source, needs, &watch::nobody).unwrap()
     }
 
     #[test]

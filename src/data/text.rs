@@ -12,6 +12,7 @@ use super::reader::Needs;
 use super::source::{self, Source};
 use super::standard_input::{self, Received};
 use super::survey::Survey;
+use super::watch::Watch;
 use crate::config::{DataConfig, SourceConfig};
 
 /// A text of which it is known what it is.
@@ -43,18 +44,20 @@ pub(super) enum StandardInput<'a> {
 /// Finds and surveys all texts of a config, in their order.
 ///
 /// # Errors
-/// If one cannot be read, is not what the tokenizer needs, or is in another, too.
+/// If one cannot be read, is not what the tokenizer needs, or is in another, too, and if `watch` puts an end
+/// to it.
 pub(super) fn all(
     data: &DataConfig,
     needs: Needs,
     cache: &Cache,
     standard_input: StandardInput<'_>,
+    watch: Watch<'_>,
 ) -> Result<Vec<Text>, DataError> {
     let configs = data.all_sources();
     if let [config] = &configs[..]
         && standard_input::is_meant(&config.path)
     {
-        let text = of_standard_input(config, data, needs, cache, standard_input)?;
+        let text = of_standard_input(config, data, needs, cache, standard_input, watch)?;
         return Ok(vec![text]);
     }
     let sources = configs.iter().map(Source::find);
@@ -65,7 +68,7 @@ pub(super) fn all(
         .try_for_each(|source| cache.check_apart(source))?;
     let texts = sources.into_iter().zip(&configs);
     texts
-        .map(|(source, config)| Text::new(source, config.weight, data, needs))
+        .map(|(source, config)| Text::new(source, config.weight, data, needs, watch))
         .collect()
 }
 
@@ -75,10 +78,11 @@ fn of_standard_input(
     needs: Needs,
     cache: &Cache,
     standard_input: StandardInput<'_>,
+    watch: Watch<'_>,
 ) -> Result<Text, DataError> {
     let of_file = |file| {
         let source = Source::of_standard_input(config, file);
-        Text::new(source, config.weight, data, needs)
+        Text::new(source, config.weight, data, needs, watch)
     };
     match standard_input {
         StandardInput::Kept(text_sha256) => {
@@ -89,7 +93,7 @@ fn of_standard_input(
             })
         }
         StandardInput::Keep => {
-            let received = Received::all(cache)?;
+            let received = Received::all(cache, watch)?;
             let mut text = of_file(received.path())?;
             let kept = received.keep(cache, &text_sha256(std::slice::from_ref(&text)))?;
             text.source.files[0].path.clone_from(&kept);
@@ -97,7 +101,7 @@ fn of_standard_input(
             Ok(text)
         }
         StandardInput::Once => {
-            let received = Received::all(cache)?;
+            let received = Received::all(cache, watch)?;
             let text = of_file(received.path())?;
             Ok(Text {
                 _received: Some(received),
@@ -113,8 +117,9 @@ impl Text {
         weight: f64,
         data: &DataConfig,
         needs: Needs,
+        watch: Watch<'_>,
     ) -> Result<Self, DataError> {
-        let survey = Survey::read(&source, needs)?;
+        let survey = Survey::read(&source, needs, watch)?;
         Ok(Self {
             place: Place::of(data.val_fraction, needs.unit, survey.n_units),
             source,

@@ -67,6 +67,19 @@ pub enum TrainError {
         /// Updates made.
         step: usize,
     },
+    /// The run has gone further than it is to go.
+    #[error(
+        "`{run}` has made {step} steps already, and train.max_steps = {max_steps} asks for fewer\n  hint: set \
+         train.max_steps to {step} to end it where it is, or to more"
+    )]
+    PastEnd {
+        /// The run.
+        run: PathBuf,
+        /// Updates made.
+        step: usize,
+        /// Updates in all.
+        max_steps: usize,
+    },
     /// Nothing got better for as long as the config allows.
     #[error(
         "`{run}` is done: it stopped early after step {step}, {evaluations} evaluations without a better one\n  \
@@ -83,7 +96,7 @@ pub enum TrainError {
     /// The loss, or the gradient, is NaN or infinite.
     #[error(
         "the {what} of step {step} is {value}, so the run stopped; {kept}\n  hint: lower \
-         optimizer.learning_rate, or lengthen schedule.warmup_steps"
+         {learning_rates}, or lengthen schedule.warmup_steps"
     )]
     NotFinite {
         /// The step, counted from 1 as the log does.
@@ -92,6 +105,8 @@ pub enum TrainError {
         what: &'static str,
         /// The number.
         value: f64,
+        /// The keys that say how far a step goes.
+        learning_rates: &'static str,
         /// What is still there.
         kept: String,
     },
@@ -108,6 +123,9 @@ pub enum TrainError {
         /// What is still there.
         kept: String,
     },
+    /// Someone asked to stop while the text was read, before there was anything to save.
+    #[error("interrupted before the first step: no run was made or changed")]
+    InterruptedEarly,
     /// A log of the run cannot be written.
     #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source))]
     Log {

@@ -67,7 +67,7 @@ pub struct Job {
 ///
 /// # Errors
 /// If the text, the run directory or the config cannot be used, if the loss is not finite, or if something
-/// cannot be written. Checkpoints that were saved before stay.
+/// cannot be written; and [`TrainError::InterruptedEarly`]. Checkpoints that were saved before stay.
 pub fn train(
     job: Job,
     mut observer: Box<dyn Observer>,
@@ -75,7 +75,7 @@ pub fn train(
 ) -> Result<Summary, TrainError> {
     let began = Instant::now();
     let device = job.device.clone();
-    let prepared = prepare::prepare(job)?;
+    let prepared = prepare::prepare(job, &mut *observer, interrupter)?;
     let renderer = observer.metrics_renderer();
     let session = Session::new(prepared, &device, observer, interrupter.clone(), began)?;
     strategy::run(session, renderer, interrupter)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use burn::train::renderer::MetricsRenderer;
 use serde::Serialize;
 
-use crate::data::SourceSummary;
+use crate::data::{Reading, SourceSummary};
 
 /// Watches a run. Called in the run's own thread: what takes long here holds it up.
 pub trait Observer: Send {
@@ -23,6 +23,8 @@ pub trait Observer: Send {
 /// Something that happened in a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
+    /// A text is read, again and again until all is ready.
+    Reading(&'a Reading<'a>),
     /// All is ready for the next step.
     Started(&'a Started),
     /// A step was made; there are `max_steps` in all.

@@ -2,15 +2,17 @@
 //! weights, or read back.
 
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 
 use super::logs::Logs;
-use super::{Job, Start, TrainError, Trainer};
+use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer};
 use crate::checkpoint::{self, Located, RunDir, Saved, TrainState};
 use crate::config::{Config, ConfigError, DataConfig};
-use crate::data::{Corpus, DataError};
+use crate::data::{self, Corpus, DataError, Reading, Watch};
 use crate::model::Gpt;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -27,7 +29,28 @@ pub(super) struct Prepared {
 }
 
 /// Does all that lies before the next step.
-pub(super) fn prepare(job: Job) -> Result<Prepared, TrainError> {
+pub(super) fn prepare(
+    job: Job,
+    observer: &mut dyn Observer,
+    interrupter: &Interrupter,
+) -> Result<Prepared, TrainError> {
+    let observer = Mutex::new(observer);
+    let watch = |reading: &Reading<'_>| {
+        let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+        observer.observe(&Event::Reading(reading));
+        match interrupter.should_stop() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    };
+    let prepared = prepare_watched(job, &watch);
+    prepared.map_err(|error| match error {
+        TrainError::Data(DataError::Stopped) => TrainError::InterruptedEarly,
+        other => other,
+    })
+}
+
+fn prepare_watched(job: Job, watch: Watch<'_>) -> Result<Prepared, TrainError> {
     let Job {
         config,
         run_dir,
@@ -37,15 +60,15 @@ pub(super) fn prepare(job: Job) -> Result<Prepared, TrainError> {
     } = job;
     let device = &device.device;
     let overwrite = match start {
-        Start::Resume => return resume(config, RunDir::open(&run_dir)?, device),
+        Start::Resume => return resume(config, RunDir::open(&run_dir)?, device, watch),
         Start::New => false,
         Start::Overwrite => true,
     };
     match from {
-        None => create(config, &run_dir, overwrite, None, device),
+        None => create(config, &run_dir, overwrite, None, device, watch),
         Some(from) => {
             let weights = Weights::find(&from, &config, &run_dir)?;
-            create(config, &run_dir, overwrite, Some(&weights), device)
+            create(config, &run_dir, overwrite, Some(&weights), device, watch)
         }
     }
 }
@@ -56,11 +79,15 @@ fn create(
     overwrite: bool,
     weights: Option<&Weights>,
     device: &Device,
+    watch: Watch<'_>,
 ) -> Result<Prepared, TrainError> {
     RunDir::check_new(root, overwrite)?; // before minutes go into reading a large text
     let corpus = match weights {
-        None => Corpus::open(&config.data, &config.tokenizer, config.model.context_length)?,
-        Some(weights) => weights.corpus(&config)?,
+        None => {
+            let context_length = config.model.context_length;
+            Corpus::open_watched(&config.data, &config.tokenizer, context_length, watch)?
+        }
+        Some(weights) => weights.corpus(&config, watch)?,
     };
     check_sample_prompt(&config, &corpus)?;
     let vocab_size = corpus.tokenizer.vocab_size();
@@ -113,9 +140,11 @@ impl Weights {
     }
 
     /// The text of `config` in the tokens that the weights know.
-    fn corpus(&self, config: &Config) -> Result<Corpus, TrainError> {
+    fn corpus(&self, config: &Config, watch: Watch<'_>) -> Result<Corpus, TrainError> {
         let context_length = config.model.context_length;
-        let corpus = Corpus::open_with(&config.data, self.tokenizer.clone(), context_length, None);
+        let tokenizer = self.tokenizer.clone();
+        let corpus =
+            Corpus::open_with_watched(&config.data, tokenizer, context_length, None, watch);
         corpus.map_err(|error| match error {
             DataError::Encode {
                 path,
@@ -138,14 +167,16 @@ fn is_same_place(one: &Path, other: &Path) -> bool {
     }
 }
 
-fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, TrainError> {
+fn resume(
+    config: Config,
+    run: RunDir,
+    device: &Device,
+    watch: Watch<'_>,
+) -> Result<Prepared, TrainError> {
     let lock = RunDir::lock(run.root())?;
     let refuse = |differences: Vec<String>| match differences.is_empty() {
         true => Ok(()),
-        false => Err(TrainError::OtherRun {
-            run: run.root().to_owned(),
-            differences,
-        }),
+        false => Err(other_run(&run, differences)),
     };
     refuse(differences(&run.config()?, &config))?;
     let dir = run.last()?;
@@ -154,18 +185,32 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
     if Logs::says_end(&run, state.step) {
         refuse_if_done(&state, &config, &run)?;
     }
+    if state.step > config.train.max_steps {
+        return Err(TrainError::PastEnd {
+            run: run.root().to_owned(),
+            step: state.step,
+            max_steps: config.train.max_steps,
+        });
+    }
     let tokenizer = run.tokenizer()?;
     refuse(other_tokenizer(&config, &tokenizer))?;
-    let corpus = Corpus::open_with(
+    let corpus = Corpus::open_with_watched(
         &config.data,
         tokenizer,
         config.model.context_length,
         Some(&state.text_sha256),
-    )?;
-    if corpus.text_sha256 != state.text_sha256 {
-        let path = config.data.path.display();
-        refuse(vec![format!("the text `{path}` is another than it was")])?;
-    }
+        watch,
+    )
+    .map_err(|error| match error {
+        DataError::OtherText { paths } => {
+            let text = data::in_quotes(&paths);
+            other_run(
+                &run,
+                vec![format!("the text {text} is another than it was")],
+            )
+        }
+        other => other.into(),
+    })?;
     check_sample_prompt(&config, &corpus)?;
     let device = device.clone().autodiff();
     let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &device);
@@ -189,6 +234,13 @@ fn resume(config: Config, run: RunDir, device: &Device) -> Result<Prepared, Trai
         resumed: true,
         lock,
     })
+}
+
+fn other_run(run: &RunDir, differences: Vec<String>) -> TrainError {
+    TrainError::OtherRun {
+        run: run.root().to_owned(),
+        differences,
+    }
 }
 
 fn refuse_if_done(state: &TrainState, config: &Config, run: &RunDir) -> Result<(), TrainError> {

@@ -14,7 +14,7 @@ use super::prepare::{Prepared, has_stopped_early};
 use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
 use crate::checkpoint::{Best, RunDir, Saved, TrainState};
-use crate::config::{Config, GenerateConfig};
+use crate::config::{Config, GenerateConfig, OptimizerKind};
 use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
@@ -239,6 +239,7 @@ impl Session {
                         step,
                         what,
                         value: f64::from(value),
+                        learning_rates: self.learning_rates(),
                         kept: self.kept(),
                     });
                 }
@@ -345,6 +346,7 @@ impl Session {
             step: self.state.step,
             what: "evaluated loss",
             value: loss,
+            learning_rates: self.learning_rates(),
             kept: self.kept(),
         })
     }
@@ -477,6 +479,16 @@ impl Session {
         let is_stopped = || self.interrupter.should_stop();
         let loss = evaluate::full_unless(model, val, batch_size, is_stopped);
         loss.transpose().map(|loss| self.checked(loss)).transpose()
+    }
+
+    /// The keys of the config that say how far a step goes.
+    fn learning_rates(&self) -> &'static str {
+        match self.config.optimizer.kind {
+            OptimizerKind::Adamw => "optimizer.learning_rate",
+            OptimizerKind::Muon => {
+                "optimizer.muon_learning_rate (of the matrices) or optimizer.learning_rate (of the others)"
+            }
+        }
     }
 
     fn tokens_per_step(&self) -> usize {

@@ -1,7 +1,7 @@
 //! The program as a user meets it: the real binary, in a folder of its own.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -124,11 +124,7 @@ impl Folder {
 
     /// Starts a command whose standard error is read line by line.
     fn start(&self, args: &[&str]) -> Started {
-        let mut command = self.command(args);
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the binary starts");
-        let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        Started { child, stderr }
+        Started::of(self.command(args))
     }
 }
 
@@ -150,6 +146,13 @@ struct Started {
 }
 
 impl Started {
+    fn of(mut command: Command) -> Self {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        Self { child, stderr }
+    }
+
     /// Waits for a line that contains `words`.
     fn wait_for(&mut self, words: &str) {
         let mut seen = String::new();
@@ -380,6 +383,30 @@ fn train_reports_one_object_and_eval_agrees_with_it() {
 }
 
 #[test]
+fn a_text_that_changed_is_not_measured_as_what_the_run_was_validated_on() {
+    let folder = Folder::trained();
+    let text = folder.read("text.txt");
+    let (end, start) = text.split_at(text.len() / 2); // what was trained on comes last
+    folder.write("text.txt", format!("{start}{end}"));
+    assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @r"
+    error: the text `text.txt` is another than it was when `runs/tiny` was trained on it: what is in its val split now may not have been there
+      hint: put the text back as it was, or measure all of one with --text PATH
+    ");
+    folder.succeed(&["eval", "runs/tiny", "--text", "text.txt"]);
+    let resumed = folder.fail(&[
+        "train",
+        "tiny.toml",
+        "--resume",
+        "--set",
+        "train.max_steps=50",
+    ]);
+    assert!(
+        resumed.contains("the text `text.txt` is another than it was\n"),
+        "{resumed}"
+    );
+}
+
+#[test]
 fn devices_are_listed() {
     let folder = Folder::new();
     let report = folder.json(&["devices", "--json"]);
@@ -447,6 +474,39 @@ fn ctrl_c_saves_and_the_command_that_is_shown_goes_on() {
             .contains(&format!("done: {} more steps", 3000 - steps))
     );
     assert_eq!(folder.read(&format!("{odd}/last")), "step-003000\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_is_heard_while_the_text_is_read() {
+    let folder = Folder::new();
+    let args = ["train", "tiny.toml", "--set", "data.path=-"];
+    let mut command = folder.command(&args);
+    command.stdin(Stdio::piped());
+    let mut training = Started::of(command);
+    let mut stdin = training.child.stdin.take().expect("piped");
+    // A text that does not end by itself.
+    let writing =
+        std::thread::spawn(move || while stdin.write_all(b"once upon a time\n").is_ok() {});
+    training.wait_for("reading `-` ...");
+    training.press_ctrl_c();
+    let ran = training.finish();
+    writing.join().expect("it ends with the program");
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    let said: Vec<&str> = ran.stderr.lines().collect();
+    let [
+        ..,
+        "interrupted before the first step: no run was made or changed",
+    ] = said[..]
+    else {
+        panic!("{}", ran.stderr)
+    };
+    assert!(!ran.stderr.contains("after this step"), "{}", ran.stderr);
+    assert!(!folder.path("runs").exists());
+    let left = fs::read_dir(folder.path("cache"))
+        .expect("a folder")
+        .count();
+    assert_eq!(left, 0);
 }
 
 #[cfg(unix)]

@@ -294,6 +294,30 @@ fn a_loss_that_is_not_finite_names_its_step_and_leaves_the_last_good_checkpoint(
 }
 
 #[test]
+fn a_loss_that_is_not_finite_names_the_learning_rates_of_its_optimizer() {
+    let place = Place::new();
+    let hint = |kind: &str| {
+        let config = place.config(&[
+            "optimizer.learning_rate=3e38",
+            "schedule.warmup_steps=0",
+            kind,
+        ]);
+        let error = place.train("run", config, Start::Overwrite, None);
+        error.expect_err("it cannot go well").to_string()
+    };
+    let adamw = hint("optimizer.kind=\"adamw\"");
+    assert!(
+        adamw.contains("lower optimizer.learning_rate, or lengthen"),
+        "{adamw}"
+    );
+    let muon = hint("optimizer.kind=\"muon\"");
+    assert!(
+        muon.contains("lower optimizer.muon_learning_rate"),
+        "{muon}"
+    );
+}
+
+#[test]
 fn weights_that_the_last_update_broke_are_neither_best_nor_kept() {
     let place = Place::new();
     let config = place.config(&[

@@ -2,8 +2,9 @@
 
 use std::fs;
 
+use tinderbox::data::Purpose;
 use tinderbox::device;
-use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, train};
+use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainError, train};
 
 use crate::runs::Place;
 
@@ -13,6 +14,17 @@ struct StopsLastEvaluation(Interrupter);
 impl Observer for StopsLastEvaluation {
     fn observe(&mut self, event: &Event<'_>) {
         if matches!(event, Event::FinalEvaluation) {
+            self.0.stop(None);
+        }
+    }
+}
+
+/// Stops a run when its text is read for this purpose.
+struct StopsReading(Interrupter, Purpose);
+
+impl Observer for StopsReading {
+    fn observe(&mut self, event: &Event<'_>) {
+        if matches!(event, Event::Reading(reading) if reading.purpose == self.1) {
             self.0.stop(None);
         }
     }
@@ -59,4 +71,70 @@ fn a_last_evaluation_that_was_stopped_is_made_up_for() {
         let read = |run: &str| fs::read(place.path(run).join(file)).expect(file);
         assert!(read("whole") == read("parts"), "{file} differs");
     }
+}
+
+#[test]
+fn a_run_does_not_end_before_where_it_is() {
+    let place = Place::new();
+    let new = place.config(&[]);
+    place.train("run", new, Start::New, Some(6)).expect("stops");
+    let resumed = |max_steps: &str| {
+        let config = place.config(&[max_steps]);
+        place.train("run", config, Start::Resume, None)
+    };
+    let error = resumed("train.max_steps=4").unwrap_err();
+    assert!(
+        matches!(error, TrainError::PastEnd { step: 6, .. }),
+        "{error}"
+    );
+    let (summary, _) = resumed("train.max_steps=6").expect("ends it where it is");
+    assert!(
+        summary.steps == 6 && summary.val_loss.is_some(),
+        "{summary:?}"
+    );
+}
+
+#[test]
+fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
+    let place = Place::new();
+    let purposes = [
+        Purpose::Survey,
+        Purpose::CountWords,
+        Purpose::FindMerges,
+        Purpose::Encode,
+    ];
+    let job = |max_steps: &str, start| Job {
+        config: place.config(&[
+            "tokenizer.kind=\"bpe\"",
+            "tokenizer.vocab_size=300",
+            max_steps,
+        ]),
+        run_dir: place.path("run"),
+        start,
+        device: device::open(&"flex".parse().expect("a device")).expect("opens"),
+        from: None,
+    };
+    let n_files = || fs::read_dir(place.path("cache")).map_or(0, Iterator::count);
+    for (n_kept, purpose) in [0, 0, 0, 1].into_iter().zip(purposes) {
+        let interrupter = Interrupter::new();
+        let observer = StopsReading(interrupter.clone(), purpose);
+        let job = job("train.max_steps=2", Start::New);
+        let error = train(job, Box::new(observer), &interrupter).expect_err("stopped");
+        assert!(matches!(error, TrainError::InterruptedEarly), "{error}");
+        assert!(!place.path("run").exists(), "{purpose:?}");
+        assert_eq!(
+            n_files(),
+            n_kept,
+            "only a whole tokenizer is kept: {purpose:?}"
+        );
+    }
+    let whole = |job| train(job, Box::new(Silent), &Interrupter::new()).expect("trains");
+    whole(job("train.max_steps=2", Start::New));
+
+    // A run that is there already stays as it was.
+    let interrupter = Interrupter::new();
+    let observer = StopsReading(interrupter.clone(), Purpose::Survey);
+    let more = job("train.max_steps=4", Start::Resume);
+    train(more.clone(), Box::new(observer), &interrupter).expect_err("stopped");
+    assert_eq!(whole(more).steps, 4);
 }
