@@ -167,9 +167,7 @@ mod tests {
     fn nothing_is_decoded_from_nothing_whatever_the_decoder() {
         let characters = Tokenizer::char_from_alphabet("ab".chars()).unwrap();
         let decoder = "\"type\": \"BPEDecoder\", \"suffix\": \"</w>\"";
-        let json = characters
-            .to_json()
-            .replace("\"type\": \"Fuse\"", decoder);
+        let json = characters.to_json().replace("\"type\": \"Fuse\"", decoder);
         let tokenizer = reread(&json).unwrap();
         assert_eq!(tokenizer.kind(), TokenizerKind::File);
         assert_eq!(tokenizer.decode(&[]), "");
