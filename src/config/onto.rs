@@ -179,8 +179,7 @@ mod tests {
                 (TokenizerKind::Char, None, None),
                 "and those who know how runs go on say what changed"
             );
-            let problems =
-                read(&with("kind = \"char\""), Some(Base::Weights(base))).unwrap_err();
+            let problems = read(&with("kind = \"char\""), Some(Base::Weights(base))).unwrap_err();
             assert_eq!(problems.len(), 1, "{problems:#?}");
             assert!(problems[0].starts_with("tokenizer.kind = \"char\": the run"));
         }
