@@ -48,7 +48,7 @@ struct Encode {
     /// The text [default: standard input]
     #[arg(allow_hyphen_values = true, conflicts_with = "file")]
     text: Option<String>,
-    /// A file with the text, UTF-8 [default: TEXT, or standard input]
+    /// A file with the text, UTF-8, or - for standard input [default: TEXT, or standard input]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Print only the ids, on one line
@@ -96,10 +96,10 @@ fn encode(args: &Encode) -> anyhow::Result<()> {
     let tokenizer = open(&args.run)?;
     let text = match (&args.text, &args.file) {
         (Some(text), _) => text.clone().into_bytes(),
-        (None, Some(path)) => {
+        (None, Some(path)) if path != Path::new("-") => {
             fs::read(path).with_context(|| format!("cannot read the text `{}`", path.display()))?
         }
-        (None, None) => read_stdin("a text, or --file with the path of one")?,
+        (None, _) => read_stdin("a text, or --file with the path of one")?,
     };
     if text.is_empty() {
         bail!("the text is empty\n  hint: give at least one character");
@@ -183,7 +183,7 @@ fn info(args: &Info) -> anyhow::Result<()> {
         };
         let object = json!({
             "kind": kind, "vocab_size": tokenizer.vocab_size(), "end_of_text": tokenizer.end_of_text(),
-            "special_tokens": added.iter().map(|(id, content)| json!({ "id": id, "content": content }))
+            "added_tokens": added.iter().map(|(id, content)| json!({ "id": id, "content": content }))
                 .collect::<Vec<_>>(),
             "bytes_per_token": measured.as_ref().map(|measured| measured.bytes_per_token),
             "longest": pieces(&longest), "samples": pieces(&samples),
@@ -211,7 +211,7 @@ fn info(args: &Info) -> anyhow::Result<()> {
         if added.len() > N_SHOWN {
             names.push(format!("and {} more", added.len() - N_SHOWN));
         }
-        writeln!(stdout, "special tokens   {}", names.join(", "))?;
+        writeln!(stdout, "added tokens     {}", names.join(", "))?;
     }
     if let Some(measured) = measured {
         writeln!(
@@ -325,7 +325,7 @@ fn ratio(n_bytes: usize, n_tokens: usize) -> f64 {
     n_bytes as f64 / n_tokens.max(1) as f64
 }
 
-/// The longest tokens, the longest first, special ones left out.
+/// The longest tokens, the longest first, added ones left out.
 fn longest(tokenizer: &Tokenizer) -> Vec<u32> {
     let added = tokenizer.added_tokens();
     let is_added = |id: &u32| added.binary_search_by_key(id, |(id, _)| *id).is_ok();

@@ -183,8 +183,8 @@ impl Config {
             self.schedule.min_learning_rate = self.optimizer.learning_rate / 10.0;
             derived.push("schedule.min_learning_rate");
         }
-        if self.tokenizer.kind == TokenizerKind::Bpe && self.tokenizer.vocab_size.is_none() {
-            self.tokenizer.vocab_size = Some(TokenizerConfig::DEFAULT_VOCAB_SIZE);
+        if self.tokenizer.kind == TokenizerKind::Bpe {
+            self.tokenizer.vocab_size = Some(self.tokenizer.bpe_vocab_size());
         }
         derived
     }

@@ -354,6 +354,14 @@ impl DataConfig {
     }
 }
 
+impl TokenizerConfig {
+    /// How many tokens BPE is to have: what was asked for, or the default.
+    #[must_use]
+    pub fn bpe_vocab_size(&self) -> usize {
+        self.vocab_size.unwrap_or(Self::DEFAULT_VOCAB_SIZE)
+    }
+}
+
 /// Whether a path was not given.
 fn is_empty(path: &Path) -> bool {
     path.as_os_str().is_empty()

@@ -6,10 +6,10 @@
 //! use. Texts that came through standard input lie there, too; they cannot be had again, and stay
 //! until someone deletes them.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use super::DataError;
@@ -81,14 +81,6 @@ impl Cache {
         self.folder.join(format!("{number:032x}.{extension}"))
     }
 
-    /// Where a file may be written that is to get another name when it is complete.
-    pub(super) fn temporary_path(&self) -> PathBuf {
-        static N_MADE: AtomicU64 = AtomicU64::new(0);
-        let n = N_MADE.fetch_add(1, Ordering::Relaxed);
-        self.folder
-            .join(format!("{:032x}.{}-{n}.tmp", 0, std::process::id()))
-    }
-
     /// The folder itself.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
@@ -137,6 +129,58 @@ impl Cache {
             }
         }
         Ok(())
+    }
+}
+
+/// A file on its way: locked, under a name of its own, and gone with this value unless it is renamed.
+#[derive(Debug)]
+pub(super) struct Temporary {
+    /// To write to.
+    pub file: File,
+    path: PathBuf,
+}
+
+impl Temporary {
+    /// Makes an empty file in the folder of a cache.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub(super) fn create(folder: &Path) -> io::Result<Self> {
+        loop {
+            // The number of the process alone is not its own where containers share a folder.
+            let random = RandomState::new().hash_one(std::process::id());
+            let path = folder.join(format!("{:032x}.{random:016x}.tmp", 0));
+            let created = File::options().write(true).create_new(true).open(&path);
+            let file = match created {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                created => created?,
+            };
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) => {} // someone tidies up, and is about to remove it
+                // A file system without locks can do without: what is young is not removed.
+                Ok(()) | Err(TryLockError::Error(_)) => return Ok(Self { file, path }),
+            }
+        }
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the file the name that it keeps.
+    ///
+    /// # Errors
+    /// If it cannot be renamed; then it is gone.
+    pub(super) fn rename(self, path: &Path) -> io::Result<()> {
+        fs::rename(&self.path, path)
+    }
+}
+
+impl Drop for Temporary {
+    /// Leaves nothing half-written behind; once it is renamed, there is nothing of that name any more.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -253,6 +297,21 @@ mod tests {
         file.lock().unwrap();
         cache.tidy_up();
         assert_eq!(names(&cache), [locked, young]);
+    }
+
+    #[test]
+    fn files_on_their_way_have_names_of_their_own_and_are_locked() {
+        let (folder, cache) = cache(&[], 0);
+        let files: Vec<Temporary> = (0..9)
+            .map(|_| Temporary::create(folder.path()).unwrap())
+            .collect();
+        assert_eq!(names(&cache).len(), 9);
+        for name in names(&cache) {
+            assert_eq!(kind_of(&name), Some(Kind::OnItsWay));
+            assert!(!remove_unused(&folder.path().join(name)).unwrap());
+        }
+        drop(files);
+        assert_eq!(names(&cache).len(), 0);
     }
 
     #[test]

@@ -8,9 +8,10 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::cache::{Cache, cache_error};
+use super::cache::{Cache, Temporary, cache_error};
 use super::divide::Place;
 use super::reader::{Needs, Reader, Unit};
+use super::standard_input;
 use super::store::{self, Key, Writer};
 use super::summary::SourceSummary;
 use super::text::{self, StandardInput, Text, text_sha256};
@@ -84,8 +85,7 @@ impl Corpus {
             }
             TokenizerKind::Bpe => {
                 let texts = all(Needs::of_new_bpe())?;
-                let vocab_size = tokenizer.vocab_size;
-                let vocab_size = vocab_size.unwrap_or(TokenizerConfig::DEFAULT_VOCAB_SIZE);
+                let vocab_size = tokenizer.bpe_vocab_size();
                 let tokenizer = learn::bpe(vocab_size, &texts, data.val_fraction, &cache, watch)?;
                 (texts, tokenizer)
             }
@@ -169,7 +169,7 @@ impl Corpus {
 }
 
 /// The tokens of a text of its own, all of it: a file, a folder, or `-` for standard input. `data`
-/// says where token files are kept and which field of a record is text.
+/// says where token files are kept, which field of a record is text, and whether standard input is records.
 ///
 /// # Errors
 /// As for [`Corpus::open_with`], and if there is nothing to predict.
@@ -181,7 +181,10 @@ pub fn open_text(
     let data = DataConfig {
         path: path.to_owned(),
         sources: Vec::new(),
-        format: TextFormat::default(),
+        format: match standard_input::is_meant(path) {
+            true => data.format, // no name tells
+            false => TextFormat::default(),
+        },
         ..data.clone()
     };
     let cache = Cache::open(&data)?;
@@ -221,7 +224,8 @@ fn tokens_of(
         return Ok(halves);
     }
     let failed = |source| cache_error(&path, source);
-    let mut writer = Writer::create(cache.temporary_path(), &path, width).map_err(failed)?;
+    let temporary = Temporary::create(cache.folder()).map_err(failed)?;
+    let mut writer = Writer::create(temporary, &path, width).map_err(failed)?;
     let reader = Reader::new(&text.source, Needs::of(tokenizer));
     let reader = reader.watched(watch, Purpose::Encode, Some(text.survey.bytes));
     let (extent, hash) = encode::encode(reader, tokenizer, text.place, &mut writer)?;

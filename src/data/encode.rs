@@ -92,11 +92,14 @@ fn ids_of(chunk: &Chunk, tokenizer: &Tokenizer) -> Result<Vec<u32>, TokenizerErr
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
+    use std::sync::LazyLock;
 
     use proptest::prelude::*;
 
     use super::*;
     use crate::config::SourceConfig;
+    use crate::data::cache::Temporary;
     use crate::data::source::Source;
     use crate::data::{Tokens, store};
 
@@ -108,6 +111,12 @@ mod tests {
             bpe.unwrap(),
         ]
     }
+
+    static FILES: LazyLock<[Tokenizer; 2]> = LazyLock::new(|| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers");
+        ["llama2.json", "wordpiece.json"]
+            .map(|name| Tokenizer::from_file(&folder.join(name)).unwrap())
+    });
 
     fn ids(tokens: &Tokens) -> Vec<u32> {
         let mut ids = vec![0; tokens.len()];
@@ -139,7 +148,8 @@ mod tests {
         let source = source.unwrap();
         let reader = Reader::new(&source, Needs::of(tokenizer)).with_chunk_bytes(chunk_bytes);
         let width = Width::of_vocabulary(tokenizer.vocab_size());
-        let [tokens, temporary] = ["tokens", "tmp"].map(|name| folder.path().join(name));
+        let tokens = folder.path().join("tokens");
+        let temporary = Temporary::create(folder.path()).unwrap();
         let mut writer = Writer::create(temporary, &tokens, width).unwrap();
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(n_threads)
@@ -187,15 +197,20 @@ mod tests {
             let lines = documents.iter().map(|text| serde_json::json!({ "text": text }));
             let content: String = lines.map(|line| line.to_string() + "\n").collect();
             let [.., bpe] = tokenizers(&documents.concat());
-            let (_, all) =
-                encoded(content.as_bytes(), &bpe, Place::beginning(), chunk_bytes, n_threads);
-            let expected = documents.iter().flat_map(|text| {
-                let mut ids = bpe.encode(text).unwrap();
-                ids.extend(bpe.end_of_text());
-                ids
-            });
-            prop_assert_eq!(ids(&all), expected.collect::<Vec<_>>());
-            prop_assert_eq!(all.bytes(), documents.concat().len() as u64);
+            // One that tells no place to cut at, and one that tells few.
+            let [llama2, wordpiece] = FILES.each_ref();
+            for tokenizer in [&bpe, llama2, wordpiece] {
+                let content = content.as_bytes();
+                let (_, all) =
+                    encoded(content, tokenizer, Place::beginning(), chunk_bytes, n_threads);
+                let expected = documents.iter().flat_map(|text| {
+                    let mut ids = tokenizer.encode(text).unwrap();
+                    ids.extend(tokenizer.end_of_text());
+                    ids
+                });
+                prop_assert_eq!(ids(&all), expected.collect::<Vec<_>>());
+                prop_assert_eq!(all.bytes(), documents.concat().len() as u64);
+            }
         }
     }
 }

@@ -76,7 +76,10 @@ pub enum DataError {
         second: PathBuf,
     },
     /// There are files, but not a single byte in them.
-    #[error("the text `{}` is empty", path.display())]
+    #[error(
+        "the text `{}` is empty\n  hint: put text into it, or name another",
+        path.display()
+    )]
     Empty {
         /// The file or folder.
         path: PathBuf,
@@ -93,8 +96,8 @@ pub enum DataError {
     },
     /// A file is not UTF-8, so it has no characters.
     #[error(
-        "`{}` is not UTF-8 at byte {offset}\n  hint: save it as UTF-8, or use kind = \"byte\" under \
-         [tokenizer], which takes any file",
+        "`{}` is not UTF-8 at byte {offset}\n  hint: save it as UTF-8; a model trained with kind = \
+         \"byte\" under [tokenizer] takes any file",
         path.display()
     )]
     NotUtf8 {
@@ -131,6 +134,16 @@ pub enum DataError {
          `cat *.txt | tinderbox train ...`, or name a file instead of \"-\""
     )]
     Terminal,
+    /// What came through standard input is a text, but looks like records.
+    #[error(
+        "the first line of standard input is a record of JSON Lines, with a field \"{field}\"\n  hint: \
+         data.format = \"jsonl\" takes that field of each line for the text, data.format = \"text\" the lines \
+         as they are; of a file, the name tells"
+    )]
+    TextOrRecords {
+        /// The field in which records have their text.
+        field: String,
+    },
     /// A text came through standard input, and is not kept any more.
     #[error(
         "the text came through standard input, and `{}` is gone, where it was kept\n  hint: save \
@@ -193,7 +206,7 @@ pub enum DataError {
     /// A text on its own has nothing to predict.
     #[error(
         "the text `{}` is too short: it has {n_tokens} tokens, and at least 2 are needed to predict \
-         one",
+         one\n  hint: give a longer text",
         path.display()
     )]
     TooShort {

@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use super::corpus::check_numbers;
 use super::divide::Place;
 use super::reader::{Needs, Unit};
-use super::source::{self, Source};
 use super::survey::Survey;
-use super::{DataError, watch};
-use crate::config::{DataConfig, SourceConfig};
+use super::{DataError, text, watch};
+use crate::config::DataConfig;
 use crate::tokenizer::TokenizerKind;
 
 /// How many bytes of text a token that stands for several is taken to stand for.
@@ -48,10 +47,7 @@ impl Extent {
                 TokenizerKind::Bpe | TokenizerKind::File => Unit::Piece,
             },
         };
-        let configs: Vec<SourceConfig> = data.all_sources();
-        let sources = configs.iter().map(Source::find);
-        let sources: Vec<Source> = sources.collect::<Result<_, _>>()?;
-        source::check_apart(&sources)?;
+        let sources = text::find(&data.all_sources())?;
         let mut extent = Self {
             bytes: 0,
             train_tokens: 0,

@@ -13,7 +13,7 @@ use super::source::read_error;
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
 /// How UTF-8 may begin, which is no part of the text.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// How many bytes are enough to tell what a file is.
 const HEAD_BYTES: usize = 16;

@@ -1,12 +1,13 @@
 //! Tokenizers that are made from the texts themselves.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
 use super::DataError;
-use super::cache::{Cache, cache_error};
+use super::cache::{Cache, Temporary, cache_error};
 use super::divide::{Divided, Half};
 use super::reader::{Chunk, Needs, Reader, as_utf8};
 use super::text::Text;
@@ -70,14 +71,11 @@ pub(super) fn bpe(
     };
     let pieces = pieces.chain(std::iter::once_with(before_merges).flatten());
     let tokenizer = Tokenizer::train_bpe(vocab_size, pieces)?;
-    let temporary = cache.temporary_path();
-    let written = fs::write(&temporary, tokenizer.to_json());
-    written
-        .and_then(|()| fs::rename(&temporary, &path))
-        .map_err(|source| {
-            let _ = fs::remove_file(&temporary); // already reporting why
-            cache_error(&path, source)
-        })?;
+    let failed = |source| cache_error(&path, source);
+    let mut temporary = Temporary::create(cache.folder()).map_err(failed)?;
+    let written = temporary.file.write_all(tokenizer.to_json().as_bytes());
+    written.map_err(failed)?;
+    temporary.rename(&path).map_err(failed)?;
     Ok(tokenizer)
 }
 

@@ -13,6 +13,7 @@ const MOST_BYTES_HELD_BACK: usize = 1 << 22;
 pub(super) struct Pieces<'a, C> {
     divided: Divided<'a>,
     cut: C,
+    most_bytes_held_back: usize,
     /// The end of what was read, which has to wait for what follows it.
     held_back: Option<(Half, Chunk)>,
 }
@@ -24,7 +25,16 @@ impl<'a, C: FnMut(&[u8]) -> usize> Pieces<'a, C> {
         Self {
             divided,
             cut,
+            most_bytes_held_back: MOST_BYTES_HELD_BACK,
             held_back: None,
+        }
+    }
+
+    #[cfg(test)]
+    fn with_most_bytes_held_back(self, most_bytes_held_back: usize) -> Self {
+        Self {
+            most_bytes_held_back,
+            ..self
         }
     }
 
@@ -59,7 +69,9 @@ impl<'a, C: FnMut(&[u8]) -> usize> Pieces<'a, C> {
         let start = piece.ends.last().copied().unwrap_or(0);
         let open_document = &piece.text[start..];
         match (self.cut)(open_document) {
-            0 if open_document.len() > MOST_BYTES_HELD_BACK => start + end_of_line(open_document),
+            0 if open_document.len() > self.most_bytes_held_back => {
+                start + end_of_line(open_document)
+            }
             n => start + n,
         }
     }
@@ -76,4 +88,49 @@ fn joined(mut first: Chunk, second: Chunk) -> Chunk {
     first.text.extend_from_slice(&second.text);
     first.ends.extend(second.ends.iter().map(|end| n + end));
     first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::divide::Place;
+    use super::super::reader::{Needs, Reader};
+    use super::super::source::Source;
+    use super::*;
+    use crate::config::SourceConfig;
+
+    /// The pieces of a text in which there is no place to cut, read four bytes at a time.
+    fn pieces(text: &str, most_bytes_held_back: usize) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        std::fs::write(&path, text).unwrap();
+        let source = Source::find(&SourceConfig {
+            path,
+            ..SourceConfig::default()
+        });
+        let source = source.unwrap();
+        let reader = Reader::new(&source, Needs::of_new_bpe()).with_chunk_bytes(4);
+        let mut pieces = Pieces::new(Divided::new(reader, Place::beginning()), |_| 0)
+            .with_most_bytes_held_back(most_bytes_held_back);
+        let mut found = Vec::new();
+        while let Some((_, chunk)) = pieces.next().unwrap() {
+            found.push(String::from_utf8(chunk.text).unwrap());
+        }
+        found
+    }
+
+    #[test]
+    fn without_a_place_to_cut_a_text_is_cut_at_the_end_of_a_line() {
+        let text = "one\ntwo\nthree\nfour\n";
+        assert_eq!(pieces(text, 100), [text], "what can be held back is");
+        assert_eq!(pieces(text, 10), ["one\ntwo\n", "three\nfour\n"]);
+    }
+
+    #[test]
+    fn without_a_line_a_text_is_cut_between_characters() {
+        let text = "\u{4e00}".repeat(7);
+        let pieces = pieces(&text, 10);
+        assert!(pieces.len() > 1, "{pieces:?}");
+        assert!(pieces.iter().all(|piece| piece.len() <= 14), "{pieces:?}");
+        assert_eq!(pieces.concat(), text);
+    }
 }

@@ -5,11 +5,12 @@
 //! a shared lock on it, and whoever writes one an exclusive lock, by which [`super::cache`] knows
 //! what it may not remove.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use super::cache::Temporary;
 use super::tokens::{Tokens, Width};
 
 /// Says that this is a token file, and in which version of the format.
@@ -68,25 +69,20 @@ pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Toke
 /// A token file on its way, under a name of its own until it is complete.
 #[derive(Debug)]
 pub(super) struct Writer {
-    file: File,
-    temporary: PathBuf,
+    temporary: Temporary,
     path: PathBuf,
     width: Width,
 }
 
 impl Writer {
-    /// Begins the file that will be at `path`, under the name `temporary`.
-    pub(super) fn create(temporary: PathBuf, path: &Path, width: Width) -> io::Result<Self> {
-        let file = File::create(&temporary)?;
-        let _ = file.try_lock(); // as where a file is opened
-        let mut writer = Self {
-            file,
+    /// Begins the file that will be at `path`.
+    pub(super) fn create(mut temporary: Temporary, path: &Path, width: Width) -> io::Result<Self> {
+        temporary.file.write_all(&[0; HEADER_BYTES])?; // not a token file before it is complete
+        Ok(Self {
             temporary,
             path: path.to_owned(),
             width,
-        };
-        writer.file.write_all(&[0; HEADER_BYTES])?; // not a token file before it is complete
-        Ok(writer)
+        })
     }
 
     /// Where the file will be.
@@ -96,22 +92,16 @@ impl Writer {
 
     /// Adds ids as [`Width::encode`] makes them.
     pub(super) fn write(&mut self, encoded: &[u8]) -> io::Result<()> {
-        self.file.write_all(encoded)
+        self.temporary.file.write_all(encoded)
     }
 
     /// Completes the file and gives it its name.
     pub(super) fn finish(mut self, key: &Key, lengths: Lengths) -> io::Result<()> {
-        self.file.seek(SeekFrom::Start(0))?;
-        self.file.write_all(&header_of(key, self.width, lengths))?;
-        self.file.sync_all()?;
-        fs::rename(&self.temporary, &self.path)
-    }
-}
-
-impl Drop for Writer {
-    /// Leaves nothing half-written behind; after `finish` there is nothing of that name any more.
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.temporary);
+        let file = &mut self.temporary.file;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&header_of(key, self.width, lengths))?;
+        file.sync_all()?;
+        self.temporary.rename(&self.path)
     }
 }
 
@@ -134,6 +124,8 @@ fn header_of(key: &Key, width: Width, lengths: Lengths) -> [u8; HEADER_BYTES] {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const KEY: Key = [7; 32];
@@ -146,7 +138,8 @@ mod tests {
 
     fn written(folder: &Path, width: Width) -> PathBuf {
         let path = folder.join("a.tokens");
-        let mut writer = Writer::create(folder.join("a.tmp"), &path, width).unwrap();
+        let temporary = Temporary::create(folder).unwrap();
+        let mut writer = Writer::create(temporary, &path, width).unwrap();
         writer.write(&width.encode(&[1, 2])).unwrap();
         writer.write(&width.encode(&[3, 4])).unwrap();
         writer.finish(&KEY, LENGTHS).unwrap();
@@ -192,7 +185,8 @@ mod tests {
     #[test]
     fn a_writer_that_gives_up_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let [path, temporary] = ["a.tokens", "a.tmp"].map(|name| folder.path().join(name));
+        let path = folder.path().join("a.tokens");
+        let temporary = Temporary::create(folder.path()).unwrap();
         let mut writer = Writer::create(temporary, &path, Width::Two).unwrap();
         writer.write(&Width::Two.encode(&[1])).unwrap();
         drop(writer);

@@ -60,9 +60,7 @@ pub(super) fn all(
         let text = of_standard_input(config, data, needs, cache, standard_input, watch)?;
         return Ok(vec![text]);
     }
-    let sources = configs.iter().map(Source::find);
-    let sources: Vec<Source> = sources.collect::<Result<_, _>>()?;
-    source::check_apart(&sources)?;
+    let sources = find(&configs)?;
     sources
         .iter()
         .try_for_each(|source| cache.check_apart(source))?;
@@ -70,6 +68,17 @@ pub(super) fn all(
     texts
         .map(|(source, config)| Text::new(source, config.weight, data, needs, watch))
         .collect()
+}
+
+/// Finds texts that do not come through standard input.
+///
+/// # Errors
+/// If one is not there, or is in another, too.
+pub(super) fn find(configs: &[SourceConfig]) -> Result<Vec<Source>, DataError> {
+    let sources = configs.iter().map(Source::find);
+    let sources: Vec<Source> = sources.collect::<Result<_, _>>()?;
+    source::check_apart(&sources)?;
+    Ok(sources)
 }
 
 fn of_standard_input(
@@ -94,6 +103,7 @@ fn of_standard_input(
         }
         StandardInput::Keep => {
             let received = Received::all(cache, watch)?;
+            received.check_format(config)?;
             let mut text = of_file(received.path())?;
             let kept = received.keep(cache, &text_sha256(std::slice::from_ref(&text)))?;
             text.source.files[0].path.clone_from(&kept);
@@ -102,6 +112,7 @@ fn of_standard_input(
         }
         StandardInput::Once => {
             let received = Received::all(cache, watch)?;
+            received.check_format(config)?;
             let text = of_file(received.path())?;
             Ok(Text {
                 _received: Some(received),

@@ -17,20 +17,23 @@ pub enum TokenizerError {
     },
     /// Bytes that are not UTF-8 have no characters.
     #[error(
-        "not UTF-8 at byte {offset}\n  hint: save the text as UTF-8, or use kind = \"byte\" under \
-         [tokenizer]"
+        "not UTF-8 at byte {offset}\n  hint: save the text as UTF-8; a model trained with kind = \"byte\" \
+         under [tokenizer] takes any bytes"
     )]
     NotUtf8 {
         /// The first byte that is not part of a character.
         offset: usize,
     },
     /// A character tokenizer needs at least one character.
-    #[error("there are no characters to make a tokenizer from")]
+    #[error(
+        "there are no characters to make a tokenizer from\n  hint: give a text with at least one"
+    )]
     EmptyAlphabet,
     /// A piece of text has no token, and the tokenizer has none for what is unknown.
     #[error(
         "the tokenizer has no token for {}: {reason}\n  hint: it is made for other texts, or lacks an \
-         unknown token; kind = \"byte\" or kind = \"bpe\" under [tokenizer] takes any text",
+         unknown token; a model trained with kind = \"byte\" or kind = \"bpe\" under [tokenizer] takes any \
+         text",
         text.as_ref().map_or_else(|| "a piece of the text".to_owned(), |text| shortened(text))
     )]
     NoToken {
@@ -61,7 +64,11 @@ pub enum TokenizerError {
         reason: String,
     },
     /// The file is a tokenizer, but not one for text.
-    #[error("the tokenizer `{}` cannot be used: {reason}", path.display())]
+    #[error(
+        "the tokenizer `{}` cannot be used: {reason}\n  hint: name the tokenizer.json of a model for text, \
+         or use kind = \"bpe\" under [tokenizer], which makes one",
+        path.display()
+    )]
     Unsupported {
         /// The file.
         path: PathBuf,

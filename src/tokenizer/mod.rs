@@ -213,7 +213,8 @@ impl Tokenizer {
     ///
     /// It is also none for every text with a file in which nothing is known to keep words apart: one without
     /// a pre-tokenizer, as Llama 2's, one that puts something before each text, or one whose pattern is not
-    /// GPT-2's, GPT-4's (and Llama 3's), GPT-4o's or Qwen2's. Wherever such a text is cut, the tokens beside the cut may be others.
+    /// GPT-2's, GPT-4's (and Llama 3's), GPT-4o's or Qwen2's. Wherever such a text is
+    /// cut, the tokens beside the cut may be others.
     #[must_use]
     pub fn cut(&self, text: &str) -> Option<usize> {
         match &*self.inner {

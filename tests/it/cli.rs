@@ -662,14 +662,17 @@ fn mistakes_in_the_text_are_explained() {
     error: there is no file or folder `nope.txt`
       hint: relative paths start at the working directory
     "#);
-    assert_snapshot!(on("empty.txt"), @"error: the text `empty.txt` is empty");
+    assert_snapshot!(on("empty.txt"), @r#"
+    error: the text `empty.txt` is empty
+      hint: put text into it, or name another
+    "#);
     assert_snapshot!(on("short.txt"), @r#"
     error: the text `short.txt` is too short: 15 of its 17 tokens are for training, and model.context_length = 16 needs at least 17
       hint: use more text, a shorter model.context_length or a smaller data.val_fraction
     "#);
     assert_snapshot!(on("latin1.txt"), @r#"
     error: `latin1.txt` is not UTF-8 at byte 7
-      hint: save it as UTF-8, or use kind = "byte" under [tokenizer], which takes any file
+      hint: save it as UTF-8; a model trained with kind = "byte" under [tokenizer] takes any file
     "#);
     assert_snapshot!(on("folder"), @r#"
     error: there are no files in the folder `folder`
@@ -817,9 +820,12 @@ fn mistakes_in_what_to_write_or_evaluate_are_explained() {
     ");
     assert_snapshot!(eval("latin1.txt"), @r#"
     error: `latin1.txt` is not UTF-8 at byte 7
-      hint: save it as UTF-8, or use kind = "byte" under [tokenizer], which takes any file
+      hint: save it as UTF-8; a model trained with kind = "byte" under [tokenizer] takes any file
     "#);
-    assert_snapshot!(eval("empty.txt"), @"error: the text `empty.txt` is empty");
+    assert_snapshot!(eval("empty.txt"), @r#"
+    error: the text `empty.txt` is empty
+      hint: put text into it, or name another
+    "#);
     fs::remove_file(folder.path("text.txt")).expect("removed");
     assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @r#"
     error: there is no file or folder `text.txt`

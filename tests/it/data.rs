@@ -286,13 +286,41 @@ fn records_come_through_standard_input_where_the_config_says_so() {
         .map(|line| serde_json::json!({ "body": line }).to_string() + "\n")
         .collect::<String>();
     succeeded(folder.pipe(&["train", "tiny.toml"], lines.as_bytes()));
+    let eval = ["eval", "runs/tiny", "--text", "-", "--json"];
+    let found = folder.pipe(&eval, lines.as_bytes()).stdout;
+    let bytes = folder.pipe(
+        &["tokenizer", "encode", "runs/tiny", "--file", "-", "--ids"],
+        b"The",
+    );
+    assert_eq!(bytes.stdout.split(|byte| *byte == b' ').count(), 3);
+    folder.write("a.jsonl", &lines);
+    let of_file = folder.pipe(&["eval", "runs/tiny", "--text", "a.jsonl", "--json"], b"");
+    assert!(
+        !found.is_empty() && found == of_file.stdout,
+        "records, as the run has them"
+    );
+    let auto = [
+        "train",
+        "tiny.toml",
+        "--overwrite",
+        "--set",
+        "data.format=auto",
+    ];
+    let output = folder.pipe(&auto, lines.as_bytes());
+    assert_snapshot!(String::from_utf8(output.stderr).expect("UTF-8"), @r#"
+    error: the first line of standard input is a record of JSON Lines, with a field "body"
+      hint: data.format = "jsonl" takes that field of each line for the text, data.format = "text" the lines as they are; of a file, the name tells
+    "#);
     let output = folder.pipe(&["train", "tiny.toml", "--overwrite"], b"{\"text\": 1}\n");
     assert_snapshot!(String::from_utf8(output.stderr).expect("UTF-8"), @r#"
     error: line 1 of `-` has no field "body", only "text"
       hint: data.text_field names the one that holds the text
     "#);
     let output = folder.pipe(&["train", "tiny.toml", "--overwrite"], b"");
-    assert_snapshot!(String::from_utf8(output.stderr).expect("UTF-8"), @"error: the text `-` is empty");
+    assert_snapshot!(String::from_utf8(output.stderr).expect("UTF-8"), @r#"
+    error: the text `-` is empty
+      hint: put text into it, or name another
+    "#);
 }
 
 #[cfg(unix)]

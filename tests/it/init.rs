@@ -505,7 +505,10 @@ fn texts_that_cannot_be_learned_from_are_explained() {
         missing.starts_with("error: there is no file or folder `nope.txt`\n  hint: "),
         "{missing}"
     );
-    insta::assert_snapshot!(folder.refuse("empty.txt", &[]), @"error: the text `empty.txt` is empty");
+    insta::assert_snapshot!(folder.refuse("empty.txt", &[]), @r#"
+    error: the text `empty.txt` is empty
+      hint: put text into it, or name another
+    "#);
     insta::assert_snapshot!(folder.refuse("tiny.txt", &[]), @r#"
     error: the text `tiny.txt` has only 10 characters
       hint: the shortest text to train on has 64; it becomes interesting at about 100,000
@@ -516,7 +519,7 @@ fn texts_that_cannot_be_learned_from_are_explained() {
     "#);
     insta::assert_snapshot!(folder.refuse("latin1.txt", &[]), @r#"
     error: `latin1.txt` is not UTF-8 at byte 7
-      hint: save it as UTF-8, or use kind = "byte" under [tokenizer], which takes any file
+      hint: save it as UTF-8; a model trained with kind = "byte" under [tokenizer] takes any file
     "#);
     insta::assert_snapshot!(folder.refuse("picture.png", &[]), @r#"
     error: `picture.png` is not text, but a picture

@@ -425,6 +425,26 @@ fn a_run_with_bpe_is_like_any_other() {
         "{info}"
     );
     assert!(info.contains("on the last 20"), "{info}");
+    assert!(
+        info.contains("\nadded tokens     0 \"<|endoftext|>\"\n"),
+        "{info}"
+    );
+
+    // The kind is what was changed, and nothing is said of keys that nobody wrote.
+    let other = folder.fail(&[
+        "train",
+        "tiny.toml",
+        "--run-dir",
+        "run",
+        "--resume",
+        "--set",
+        "tokenizer.kind=char",
+    ]);
+    assert!(
+        other.contains("tokenizer.kind was \"bpe\" and is now \"char\"")
+            && !other.contains("vocab_size"),
+        "{other}"
+    );
 }
 
 #[test]
