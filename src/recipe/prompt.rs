@@ -78,7 +78,8 @@ mod tests {
 
     #[test]
     fn a_list_of_names_has_a_name_for_a_prompt() {
-        let names: String = (0..100).map(|i| format!("name{i}\n")).collect();
+        let line = |i: u32| format!("name{i}\n");
+        let names: String = (0..100).map(line).collect();
         for cut in 0..20 {
             let prompt = from_text(&names[..names.len() - cut], 24);
             assert!(names.lines().any(|name| name == prompt), "{prompt:?}");
