@@ -43,6 +43,7 @@ pub(crate) use error::in_quotes;
 pub use extent::{ASSUMED_BYTES_PER_TOKEN, Extent};
 pub use preview::Preview;
 pub use record::RecordError;
+pub(crate) use source::is_jsonl;
 pub use split::Split;
 pub use summary::SourceSummary;
 pub use tokens::Tokens;

@@ -21,6 +21,7 @@ mod library;
 mod split;
 mod stream;
 mod table;
+mod visible;
 mod words;
 
 use std::fmt::Write as _;
@@ -31,6 +32,7 @@ pub use crate::config::TokenizerKind;
 pub use error::TokenizerError;
 pub(crate) use error::described_characters;
 pub use stream::DecodeStream;
+pub use visible::visible;
 
 use library::Library;
 use table::Table;
