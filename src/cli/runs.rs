@@ -238,8 +238,8 @@ fn name(run: &Path) -> String {
 fn distinct_names(runs: &[Facts]) -> Vec<String> {
     let names: Vec<String> = runs.iter().map(|facts| name(&facts.run)).collect();
     let is_only = |name: &String| names.iter().filter(|other| *other == name).count() == 1;
-    let named = names.iter().zip(runs);
-    let distinct = named.map(|(name, facts)| match is_only(name) {
+    let all = names.iter().zip(runs);
+    let distinct = all.map(|(name, facts)| match is_only(name) {
         true => name.clone(),
         false => facts.run.display().to_string(),
     });

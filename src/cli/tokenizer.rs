@@ -8,7 +8,8 @@ use anyhow::{Context, bail};
 use serde_json::json;
 
 use crate::checkpoint::{self, RunDir};
-use crate::tokenizer::Tokenizer;
+use crate::data;
+use crate::tokenizer::{Tokenizer, visible};
 
 /// How many tokens `info` shows of each sort.
 const N_SHOWN: usize = 8;
@@ -265,20 +266,6 @@ fn line(tokenizer: &Tokenizer, id: u32) -> String {
     format!("{id:>width$}  {}", visible(&tokenizer.piece(id)))
 }
 
-/// A piece of text in quotes, so that spaces at its ends are seen, with a name for what a terminal does not show.
-fn visible(piece: &str) -> String {
-    let mut shown = String::from("\"");
-    for character in piece.chars() {
-        match character {
-            '\n' | '\r' | '\t' | '"' => shown.extend(character.escape_default()),
-            _ if character.is_control() => shown.extend(character.escape_unicode()),
-            _ => shown.push(character),
-        }
-    }
-    shown.push('"');
-    shown
-}
-
 /// How long the tokens of a text are.
 struct Measured {
     bytes_per_token: f64,
@@ -286,12 +273,15 @@ struct Measured {
     path: PathBuf,
 }
 
-/// Measures the end of a run's text, which is what it is validated on, where the text is a file that is still
-/// there.
+/// Measures the end of a run's text, which is what it is validated on, where the text is one file of plain text
+/// that is still there.
 fn measure(run: &Path, tokenizer: &Tokenizer) -> Option<Measured> {
     let located = checkpoint::locate(run).map(|located| located.run);
     let config = located.or_else(|_| RunDir::open(run)).ok()?.config().ok()?;
     let path = config.data.path;
+    if data::is_jsonl(config.data.format, &path) {
+        return None; // whose lines are not what is encoded
+    }
     let text = end_of_file(&path, config.data.val_fraction)?;
     let n_tokens = tokenizer.encode(&text).ok()?.len();
     (n_tokens > 0).then(|| Measured {
@@ -352,14 +342,6 @@ fn ids(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_not_seen_has_a_name() {
-        assert_eq!(
-            visible(" a\n\t\"\u{7}\u{e9} "),
-            "\" a\\n\\t\\\"\\u{7}\u{e9} \""
-        );
-    }
 
     #[test]
     fn the_end_of_a_file_begins_with_a_character() {

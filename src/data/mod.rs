@@ -45,6 +45,7 @@ pub use extent::{ASSUMED_BYTES_PER_TOKEN, Extent};
 pub use origin::{missing_hint, origin};
 pub use preview::Preview;
 pub use record::RecordError;
+pub(crate) use source::is_jsonl;
 pub use split::Split;
 pub use summary::SourceSummary;
 pub use tokens::Tokens;

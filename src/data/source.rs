@@ -122,7 +122,8 @@ pub(super) fn check_apart(sources: &[Source]) -> Result<(), DataError> {
     Ok(())
 }
 
-fn is_jsonl(format: TextFormat, path: &Path) -> bool {
+/// Whether each line of a file is a record.
+pub(crate) fn is_jsonl(format: TextFormat, path: &Path) -> bool {
     let by_name = || {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let name = name.to_ascii_lowercase();

@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::InspectError;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Tokenizer, visible};
 
 /// A text as a model reads it: as many of its last tokens as the context holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,31 +108,6 @@ impl Prompt {
     }
 }
 
-/// A piece of text on one line, with what cannot be seen made visible: `·` for a blank, `↵` for a line end,
-/// `→` for a tab. What would change the line itself, as a terminal's codes do, becomes `\u{fffd}`.
-fn visible(piece: &str) -> String {
-    let mut shown = String::new();
-    for character in piece.chars() {
-        match character {
-            ' ' => shown.push('·'),
-            '\n' => shown.push('↵'),
-            '\t' => shown.push('→'),
-            other if other.is_control() || is_format(other) => shown.push('\u{fffd}'),
-            mark @ '\u{300}'..='\u{36f}' if shown.is_empty() => shown.extend(['◌', mark]),
-            other => shown.push(other),
-        }
-    }
-    shown
-}
-
-/// Whether a character has no width of its own, or turns the direction of others.
-fn is_format(character: char) -> bool {
-    matches!(
-        character,
-        '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}'
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,9 +119,6 @@ mod tests {
         assert_eq!(prompt.pieces, ["a", "·", "↵", "→", "\u{fffd}"]);
         assert_eq!(prompt.texts, ["a", " ", "\n", "\t", "\0"]);
         assert_eq!((prompt.len(), prompt.n_dropped), (5, 0));
-        assert_eq!(visible("\u{301}"), "◌\u{301}");
-        assert_eq!(visible("\u{202e}\u{1b}[1m"), "\u{fffd}\u{fffd}[1m");
-        assert_eq!(visible(" 猫"), "·猫");
     }
 
     #[test]

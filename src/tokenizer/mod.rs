@@ -21,6 +21,7 @@ mod json;
 mod library;
 mod stream;
 mod table;
+mod visible;
 mod words;
 
 use std::fmt::Write as _;
@@ -32,6 +33,7 @@ pub(crate) use bpe::END_OF_TEXT;
 pub use error::TokenizerError;
 pub(crate) use error::described_characters;
 pub use stream::DecodeStream;
+pub use visible::visible;
 
 use library::Library;
 use table::Table;

@@ -409,7 +409,7 @@ fn a_run_with_bpe_is_like_any_other() {
     assert_eq!(folder.succeed(&decode), prompt);
     let shown = folder.succeed(&["tokenizer", "encode", "run", "a \n<|endoftext|>"]);
     assert!(
-        shown.contains("  \" \"\n") && shown.contains("  0  \"<|endoftext|>\""),
+        shown.contains("  ·\n") && shown.contains("  0  <|endoftext|>"),
         "{shown}"
     );
     let json = folder.succeed(&["tokenizer", "encode", "run", "The girl", "--json"]);
@@ -426,7 +426,7 @@ fn a_run_with_bpe_is_like_any_other() {
     );
     assert!(info.contains("on the last 20"), "{info}");
     assert!(
-        info.contains("\nadded tokens     0 \"<|endoftext|>\"\n"),
+        info.contains("\nadded tokens     0 <|endoftext|>\n"),
         "{info}"
     );
 
@@ -445,6 +445,18 @@ fn a_run_with_bpe_is_like_any_other() {
             && !other.contains("vocab_size"),
         "{other}"
     );
+
+    // Of records, what is encoded is not what stands in the file.
+    let config = folder.path("run/config.toml");
+    let of_records = std::fs::read_to_string(&config).unwrap() + "\n";
+    assert!(of_records.contains("format = \"auto\""), "{of_records}");
+    std::fs::write(
+        &config,
+        of_records.replace("format = \"auto\"", "format = \"jsonl\""),
+    )
+    .unwrap();
+    let info = folder.succeed(&["tokenizer", "info", "run"]);
+    assert!(!info.contains("bytes per token"), "{info}");
 }
 
 #[test]
