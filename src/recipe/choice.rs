@@ -415,13 +415,13 @@ mod tests {
 
     #[test]
     fn the_time_is_that_of_the_model_with_its_dropout() {
-        let (choice, _) = choose(30_000, 10.0, 2e8, false);
+        let (choice, _) = choose(70_000, 10.0, 2.9e8, false);
         let (model, train) = (&choice.config.model, &choice.config.train);
         assert!(model.dropout > 0.0 && !choice.text_ends_first);
         let time = choice.speed.step_ms * count(train.max_steps) / 1e3;
         assert!((480.0..=540.0).contains(&time), "{time} s of 600");
         let weights = 12 * model.n_layers * model.d_model * model.d_model;
-        let step_ms = tokens_of_batch(&choice.config) * count(weights) / 2e8 * 1e3;
+        let step_ms = tokens_of_batch(&choice.config) * count(weights) / 2.9e8 * 1e3;
         assert!((choice.speed.step_ms / step_ms - 3.0).abs() < 1e-9);
     }
 
