@@ -24,7 +24,8 @@ pub(super) struct Args {
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
-    /// Plan a run that starts from the weights of RUN, with its model and its tokenizer, as `train --from` has it
+    /// Plan a run that starts from the weights of RUN, with its model and its tokenizer, as `train --from`
+    /// makes it [default: from weights drawn by train.seed]
     #[arg(long, value_name = "RUN")]
     from: Option<PathBuf>,
     /// Only calculate: no training steps are made, and no time is estimated

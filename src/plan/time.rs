@@ -197,17 +197,17 @@ impl Bench {
     /// Trains, evaluates, writes and saves a little, as `config` says, but that a step has its passes
     /// `times` as often.
     fn run(&self, config: &Config, times: usize, how: &str) -> Result<Measured, PlanError> {
-        let timed = |trainer: &mut Trainer| TRIAL.run(trainer).map_err(PlanError::Device);
+        let measure = |trainer: &mut Trainer| TRIAL.run(trainer).map_err(PlanError::Device);
         let of_two = if times == 1 {
             None
         } else {
             // The update comes once, after all passes, and with Muon may take longer than one of them.
             let mut twice = config.clone();
             twice.train.grad_accumulation_steps *= 2;
-            Some(timed(&mut self.trainer(&twice))?)
+            Some(measure(&mut self.trainer(&twice))?)
         };
         let mut trainer = self.trainer(config);
-        let steps = timed(&mut trainer)?;
+        let steps = measure(&mut trainer)?;
         let step_ms = of_two.map_or(steps.median_ms, |of_two| {
             extended(steps.median_ms, of_two.median_ms, times)
         });
