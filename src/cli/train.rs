@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -145,25 +144,25 @@ fn next_command(args: &Args, summary: &Summary) -> String {
 }
 
 fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Result<()> {
+    let mut last: Option<Instant> = None;
     ctrlc::set_handler(move || {
-        stop_or_exit(&interrupter);
-        progress.stopping();
+        let is_same = last.is_some_and(|last| last.elapsed() < SAME_SIGNAL);
+        last = Some(Instant::now());
+        if !is_same {
+            stop_or_exit(&interrupter);
+            progress.stopping();
+        }
     })
     .context("cannot listen for Ctrl-C")
 }
 
 /// How soon after a signal another one is taken for the same: of a terminal that closes, the shell and the
 /// system tell a program one after the other.
-const SAME_SIGNAL: Duration = Duration::from_millis(200);
+const SAME_SIGNAL: Duration = Duration::from_millis(100);
 
 /// The first Ctrl-C lets the step end and the run be saved; a second one does not wait for that.
 pub(super) fn stop_or_exit(interrupter: &Interrupter) {
-    static FIRST: OnceLock<Instant> = OnceLock::new();
-    let since_first = FIRST.get_or_init(Instant::now).elapsed();
     if interrupter.should_stop() {
-        if since_first < SAME_SIGNAL {
-            return;
-        }
         dashboard::restore_terminal();
         std::process::exit(i32::from(INTERRUPTED));
     }
