@@ -13,13 +13,15 @@ use numbers::{normal, table, values};
 use tinderbox::attention::{
     MultiHeadAttention, MultiHeadAttentionConfig, causal_mask, scaled_dot_product_attention, steps,
 };
+use tinderbox::config::ModelConfig;
+use tinderbox::model::cost::{Operations, PassShape, pass_memory};
 
 fn main() -> io::Result<()> {
     tell(&mut io::stdout().lock())
 }
 
 /// The section's programs, in its order.
-pub fn tell(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
     scaling(out)?;
     four_queries_and_six_keys(out)?;
     the_future_is_hidden(out)?;
@@ -30,7 +32,10 @@ pub fn tell(out: &mut impl Write) -> io::Result<()> {
 
 /// Random queries, each over ten keys: 400 of them, where the section takes one.
 fn scaling(out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "Scores of random vectors")?;
+    writeln!(
+        out,
+        "Scores of random vectors: 400 queries, ten keys for each; max prob is the mean of the largest weights"
+    )?;
     for d_k in [8, 64, 512] {
         let (q, k) = (normal([400, 1, d_k], 1), normal([400, 10, d_k], 2));
         let scores = steps::scores(q, k); // [400, 1, 10]
@@ -117,18 +122,37 @@ fn four_heads(out: &mut impl Write) -> io::Result<()> {
     )
 }
 
-/// Every token looks at every token.
+/// Every token looks at every token: what one layer keeps of that for its backward pass.
 fn cost(out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "\nWeights of one layer of four heads, in f32")?;
-    for n_tokens in [64_u64, 128, 256, 512, 1024, 2048] {
-        let kilobytes = n_tokens * n_tokens * 4 * 4 / 1000;
-        writeln!(out, "  {n_tokens:>4} tokens {kilobytes:>6} kB")?;
+    let megabytes = |n_heads: usize, n_tokens: usize| {
+        let config = ModelConfig {
+            context_length: n_tokens,
+            d_model: 128,
+            n_layers: 1,
+            n_heads,
+            n_kv_heads: n_heads,
+            dropout: 0.0,
+            ..ModelConfig::default()
+        };
+        let shape = PassShape {
+            batch_size: 1,
+            seq_len: n_tokens,
+            operations: Operations::Fused,
+        };
+        pass_memory(&config, 5, shape).kept.attention_weights / 1e6
+    };
+    writeln!(out, "\nWeights of a layer of four heads, in f32")?;
+    for n_tokens in [64, 128, 256, 512, 1024, 2048] {
+        writeln!(
+            out,
+            "  {n_tokens:>4} tokens {:>6.2} MB",
+            megabytes(4, n_tokens)
+        )?;
     }
-    let megabytes = 128_000_u64.pow(2) * 4 / 1_000_000;
     writeln!(
         out,
-        "  one head over 128000 tokens: {megabytes} MB\n  \
-         note: the section has \"about 62 GB\" for the last."
+        "  one head over 128000 tokens: {:.1} GB\n  note: the section has \"about 62 GB\" for the last.",
+        megabytes(1, 128_000) / 1000.0
     )
 }
 

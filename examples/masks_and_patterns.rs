@@ -18,7 +18,7 @@ fn main() -> io::Result<()> {
 }
 
 /// The tutorial's examples, in its order.
-pub fn tell(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
     let scores = steps::scores(matrix([[1.0, 0.0]]), matrix([[1.0, 0.0], [0.0, 1.0]]));
     let [matching, other] = [0, 1].map(|key| values(scores.clone())[key]);
     writeln!(

@@ -6,6 +6,7 @@ mod numbers;
 
 use std::io::{self, Write};
 
+use burn::tensor::Tensor;
 use numbers::{list, matrix, table, values};
 use tinderbox::attention::{scaled_dot_product_attention, steps};
 
@@ -14,7 +15,7 @@ fn main() -> io::Result<()> {
 }
 
 /// The lesson's four calculations, in its order.
-pub fn tell(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
     queries_of_the_bank(out)?;
     magnitudes(out)?;
     lookup(out)?;
@@ -90,7 +91,7 @@ fn lookup(out: &mut impl Write) -> io::Result<()> {
     let context = list(&values(weights.matmul(v.clone())), 2);
     writeln!(out, "Step 4: weighted sum of the values\n  {context}")?;
 
-    let [q, k, v] = [q, k, v].map(|x| x.unsqueeze::<4>());
+    let [q, k, v] = [q, k, v].map(Tensor::unsqueeze::<4>);
     let (context, _) = scaled_dot_product_attention(q, k, v, None);
     let context = list(&values(context), 2);
     writeln!(out, "All at once\n  {context}")

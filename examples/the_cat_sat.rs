@@ -17,7 +17,7 @@ fn main() -> io::Result<()> {
 }
 
 /// The lesson's example, then what it says of the order of words.
-pub fn tell(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
     // Each embedding picks a row of the learned matrices: queries, keys and values are these rows.
     let x = matrix([
         [1.0, 0.0, 0.0, 0.0],

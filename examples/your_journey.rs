@@ -7,6 +7,7 @@ mod numbers;
 
 use std::io::{self, Write};
 
+use burn::tensor::Tensor;
 use numbers::{list, matrix, normal, table, values};
 use tinderbox::attention::steps;
 
@@ -17,7 +18,7 @@ fn main() -> io::Result<()> {
 }
 
 /// The prototype, the trainable mechanism, and why it scales its scores.
-pub fn tell(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
     let x = matrix([
         [0.43, 0.15, 0.89],
         [0.55, 0.87, 0.66],
@@ -26,7 +27,7 @@ pub fn tell(out: &mut impl Write) -> io::Result<()> {
         [0.77, 0.25, 0.10],
         [0.05, 0.80, 0.55],
     ]);
-    let journey = |matrix: burn::tensor::Tensor<2>| values(matrix.narrow(0, 1, 1));
+    let journey = |matrix: Tensor<2>| values(matrix.narrow(0, 1, 1));
 
     writeln!(out, "Without trainable weights: journey")?;
     let scores = steps::scores(x.clone(), x.clone());
@@ -74,7 +75,7 @@ pub fn tell(out: &mut impl Write) -> io::Result<()> {
 
     let (q, k) = (normal([100, 100], 1), normal([100, 100], 2));
     let scores = steps::scores(q, k);
-    let variance = |scores: burn::tensor::Tensor<2>| numbers::values(scores.reshape([-1]).var(0));
+    let variance = |scores: Tensor<2>| numbers::values(scores.reshape([-1]).var(0));
     let before = variance(scores.clone())[0];
     let after = variance(steps::scaled(scores, 100))[0];
     writeln!(out, "\nScores of random vectors of 100 dimensions")?;
