@@ -110,7 +110,7 @@ impl Prompt {
 
 /// A piece of text on one line, with what cannot be seen made visible: `·` for a blank, `↵` for a line end,
 /// `→` for a tab. What would change the line itself, as a terminal's codes do, becomes `\u{fffd}`.
-fn visible(piece: &str) -> String {
+pub(super) fn visible(piece: &str) -> String {
     let mut shown = String::new();
     for character in piece.chars() {
         match character {
