@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use burn::tensor::{Int, Tensor, TensorData};
 use serde::Serialize;
 
-use super::replace::{Replace, Replacement, Stand};
+use super::replace::{Replace, Replacement, Substitute};
 use super::{InspectError, Part};
 use crate::data::{Batch, Split, batch};
 use crate::kernels;
@@ -86,14 +86,14 @@ impl Ablation {
             if !methods.contains(&method) {
                 return Ok(None);
             }
-            let stand = match method {
-                Method::Zero => Stand::Zero,
-                Method::Mean => Stand::Mean(means[&part.site()].clone()),
+            let substitute = match method {
+                Method::Zero => Substitute::Zero,
+                Method::Mean => Substitute::Mean(means[&part.site()].clone()),
             };
             let mut probe = Replace::new(vec![Replacement {
                 part,
                 position: None,
-                stand,
+                substitute,
             }]);
             Ok(Some(sample.loss(model, &mut probe)?.1))
         };

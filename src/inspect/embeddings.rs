@@ -305,7 +305,7 @@ mod tests {
             for (stage, of_stage) in it.stages.iter().zip(&it.similarity) {
                 assert!((of_stage[1][1] - 1.0).abs() < 1e-12);
                 assert!((of_stage[0][1] - of_stage[1][0]).abs() < 1e-12);
-                let is_other = of_stage[0][1] < 0.999;
+                let is_other = of_stage[0][1] < 1.0 - 1e-6;
                 assert_eq!(is_other, *stage != Stage::Token, "{stage:?}: {of_stage:?}");
             }
             let has_positions = position == PositionKind::Learned;

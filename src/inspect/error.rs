@@ -115,6 +115,12 @@ pub enum InspectError {
          token with --token, or change one of the texts"
     )]
     SamePast(usize),
+    /// Two prompts after which the logits that are compared are as far apart.
+    #[error(
+        "the difference of the two logits is {0} after both prompts: there is nothing to trace\n  hint: name other \
+         tokens with --answer and --against"
+    )]
+    SameDifference(f64),
     /// What the model computes is not a number.
     #[error(
         "the model's numbers at `{0}` are not finite\n  hint: its weights are damaged; use another of the \

@@ -38,4 +38,4 @@ pub use maps::{AttentionMaps, AttentionView, Selection, strongest};
 pub use part::Part;
 pub use patching::{Patched, Patching};
 pub use prompt::Prompt;
-pub use replace::{Replace, Replacement, Stand};
+pub use replace::{Replace, Replacement, Substitute};

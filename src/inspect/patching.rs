@@ -6,7 +6,7 @@
 use burn::tensor::{Int, Tensor};
 use serde::Serialize;
 
-use super::replace::{Replace, Replacement, Stand};
+use super::replace::{Replace, Replacement, Substitute};
 use super::{Answer, Capture, InspectError, Part, Prompt};
 use crate::model::Gpt;
 use crate::model::parameters::HostTensor;
@@ -59,7 +59,7 @@ impl Patching {
     ///
     /// # Errors
     /// If the prompts have not as many tokens or do not differ before the prediction, if there is no such
-    /// position, if both answers are the same, or if the device fails.
+    /// position, if both answers are the same or as far apart after both prompts, or if the device fails.
     pub fn new(
         model: &Gpt,
         [prompt, from]: [&Prompt; 2],
@@ -84,7 +84,7 @@ impl Patching {
         let other = difference(vec![patcher.from(last, None)])?; // the other pass, to its end
         let share = |difference: f64| (difference - plain) / (other - plain);
         if !share(other).is_finite() {
-            return Err(InspectError::SamePast(position));
+            return Err(InspectError::SameDifference(plain));
         }
         let patched = |part| {
             let difference = difference(vec![patcher.from(part, None)])?;
@@ -188,7 +188,7 @@ impl<'a> Patcher<'a> {
         Replacement {
             part,
             position,
-            stand: Stand::Recorded(Tensor::from_floats(&**values, &self.model.device())),
+            substitute: Substitute::Recorded(Tensor::from_floats(&**values, &self.model.device())),
         }
     }
 

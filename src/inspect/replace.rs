@@ -9,7 +9,7 @@ use crate::model::probe::{Point, Probe, Site};
 
 /// What stands in for a part's values.
 #[derive(Clone, Debug)]
-pub enum Stand {
+pub enum Substitute {
     /// Nothing: zeros.
     Zero,
     /// The same vector in every row and at every position: the last dimension of the part's site, `[C]`, or
@@ -27,7 +27,7 @@ pub struct Replacement {
     /// The only position at which they are replaced, counted from 0; none: at every one.
     pub position: Option<usize>,
     /// What stands in for them.
-    pub stand: Stand,
+    pub substitute: Substitute,
 }
 
 /// A probe that replaces what some parts write, and changes nothing else.
@@ -67,9 +67,9 @@ impl Replacement {
                 (_, Some(position)) if dim == positions => position..position + 1,
                 _ => 0..dims[dim],
             });
-        let stand: Tensor<D> = match &self.stand {
-            Stand::Zero => value.zeros_like(),
-            Stand::Mean(mean) => {
+        let substitute: Tensor<D> = match &self.substitute {
+            Substitute::Zero => value.zeros_like(),
+            Substitute::Mean(mean) => {
                 let by_head = self.part.site().point == Point::Heads;
                 let of_mean: [usize; D] = std::array::from_fn(|dim| match dim {
                     _ if dim == D - 1 || (by_head && dim == heads) => dims[dim],
@@ -77,10 +77,10 @@ impl Replacement {
                 });
                 mean.clone().reshape(of_mean).expand(dims)
             }
-            Stand::Recorded(values) => values.clone().reshape(dims),
+            Substitute::Recorded(values) => values.clone().reshape(dims),
         };
-        let stand = stand.slice(ranges.clone());
-        value.slice_assign(ranges, stand)
+        let substitute = substitute.slice(ranges.clone());
+        value.slice_assign(ranges, substitute)
     }
 }
 
@@ -100,13 +100,13 @@ mod tests {
     fn replaced<const D: usize>(
         part: Part,
         position: Option<usize>,
-        stand: Stand,
+        substitute: Substitute,
         value: Tensor<D>,
     ) -> Vec<f32> {
         let mut probe = Replace::new(vec![Replacement {
             part,
             position,
-            stand,
+            substitute,
         }]);
         let value = probe.visit(part.site(), value);
         value.into_data().try_to_vec().expect("f32")
@@ -116,22 +116,32 @@ mod tests {
     fn only_the_part_at_its_positions_is_replaced() {
         let head = Part::Head { layer: 0, head: 1 };
         let heads = counted([1, 2, 2, 2]); // [B, H, T, D]
-        let zero = replaced(head, None, Stand::Zero, heads.clone());
+        let zero = replaced(head, None, Substitute::Zero, heads.clone());
         assert_eq!(zero, [1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0]);
-        let one = replaced(head, Some(1), Stand::Zero, heads.clone());
+        let one = replaced(head, Some(1), Substitute::Zero, heads.clone());
         assert_eq!(one, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0, 0.0]);
-        let mean = Stand::Mean(counted([4]).neg());
+        let mean = Substitute::Mean(counted([4]).neg());
         let mean = replaced(head, None, mean, heads.clone());
         assert_eq!(mean, [1.0, 2.0, 3.0, 4.0, -3.0, -4.0, -3.0, -4.0]);
-        let recorded = Stand::Recorded(counted([8]).neg());
+        let recorded = Substitute::Recorded(counted([8]).neg());
         let recorded = replaced(head, Some(0), recorded, heads);
         assert_eq!(recorded, [1.0, 2.0, 3.0, 4.0, -5.0, -6.0, 7.0, 8.0]);
 
         let mlp = Part::Mlp { layer: 0 };
         let added = counted([1, 2, 2]); // [B, T, C]
-        let mean = replaced(mlp, None, Stand::Mean(counted([2]).neg()), added.clone());
+        let mean = replaced(
+            mlp,
+            None,
+            Substitute::Mean(counted([2]).neg()),
+            added.clone(),
+        );
         assert_eq!(mean, [-1.0, -2.0, -1.0, -2.0]);
-        let recorded = replaced(mlp, Some(1), Stand::Recorded(counted([4]).neg()), added);
+        let recorded = replaced(
+            mlp,
+            Some(1),
+            Substitute::Recorded(counted([4]).neg()),
+            added,
+        );
         assert_eq!(recorded, [1.0, 2.0, -3.0, -4.0]);
     }
 
@@ -140,7 +150,7 @@ mod tests {
         let mut probe = Replace::new(vec![Replacement {
             part: Part::Mlp { layer: 1 },
             position: None,
-            stand: Stand::Zero,
+            substitute: Substitute::Zero,
         }]);
         for other in [Part::Mlp { layer: 0 }, Part::Attention { layer: 1 }] {
             let seen = probe.visit(other.site(), counted([1, 1, 2])).into_data();

@@ -62,7 +62,7 @@ fn similarities(text: &mut String, it: &Embeddings) {
         if it.have_same_past(a, b) {
             writeln!(
                 text,
-                "{a} and {b} are the same up to the word, and no token sees what comes later: nothing can tell them apart"
+                "{a} and {b} are the same up to the word: no token sees what comes later, so nothing tells them apart"
             )
             .expect("a string");
         }
