@@ -86,7 +86,7 @@ impl Patching {
         if !share(other).is_finite() {
             return Err(InspectError::SameDifference(plain));
         }
-        let patched = |part| {
+        let with_part = |part| {
             let difference = difference(vec![patcher.from(part, None)])?;
             let share = share(difference);
             Ok(Patched {
@@ -95,7 +95,7 @@ impl Patching {
                 share,
             })
         };
-        let parts = Part::writers(model.config()).into_iter().map(patched);
+        let parts = Part::writers(model.config()).into_iter().map(with_part);
         let mut parts = parts.collect::<Result<Vec<_>, InspectError>>()?;
         parts.sort_by(|a, b| b.share.abs().total_cmp(&a.share.abs())); // stable
 
@@ -104,11 +104,13 @@ impl Patching {
         for stage in std::iter::once(Part::Embedding).chain(layers) {
             // Before the first token that differs both passes hold the same, and what stands after the prediction
             // cannot change it.
-            let mut of_stage = vec![0.0; prompt.len()];
-            for at in first_difference(prompt, from)..=position {
-                of_stage[at] = share(difference(vec![patcher.from(stage, Some(at))])?);
-            }
-            residual.push(of_stage);
+            let carries = first_difference(prompt, from)..=position;
+            let at_one = |at: usize| match carries.contains(&at) {
+                true => Ok(share(difference(vec![patcher.from(stage, Some(at))])?)),
+                false => Ok(0.0),
+            };
+            let of_stage = (0..prompt.len()).map(at_one);
+            residual.push(of_stage.collect::<Result<Vec<_>, InspectError>>()?);
         }
         Ok(Self {
             tokens: prompt.texts.clone(),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::columns::{fit, flow};
 use super::grid::{PAGE, Row, grid, signed};
 use crate::inspect::prompt::visible;
-use crate::inspect::{Attribution, Guess, Lens, Prediction, Prompt};
+use crate::inspect::{Attribution, Guess, Lens, Prediction, Predictions, Prompt};
 
 /// The most columns of a token in a table.
 const LONGEST: usize = 12;
@@ -53,6 +53,11 @@ fn shown(guess: &Guess) -> String {
     format!("{} {:.2}", short(&token), guess.probability)
 }
 
+/// How many of `n` parts are named: all of them where only one would be left.
+pub(super) fn n_named(n: usize) -> usize {
+    if n <= NAMED + 1 { n } else { NAMED }
+}
+
 /// A token as it fits a table.
 pub(super) fn short(token: &str) -> String {
     fit(token, LONGEST).trim_end().to_owned()
@@ -67,7 +72,7 @@ fn every_position(text: &mut String, lens: &Lens, prompt: &Prompt) {
     let mut columns: Vec<String> = stages.iter().map(|stage| stage_name(stage.layer)).collect();
     columns.push("came".to_owned());
     let digits = (prompt.len() - 1).to_string().len();
-    let row = |(at, piece): (&crate::inspect::Predictions, &String)| -> Row {
+    let row = |(at, piece): (&Predictions, &String)| -> Row {
         let likeliest = at.stages.iter().map(|stage| shown(&stage.top[0]));
         let mut cells: Vec<String> = likeliest.collect();
         let last = at.stages.last().and_then(|stage| stage.came.as_ref());
@@ -112,11 +117,12 @@ fn parts(text: &mut String, it: &Attribution) {
     )
     .expect("a string");
     let ranked = it.ranked();
-    let named = ranked.iter().take(NAMED);
+    let (named, rest) = ranked.split_at(n_named(ranked.len()));
     let mut rows: Vec<Row> = named
+        .iter()
         .map(|term| (term.source.to_string(), vec![signed(term.logit)]))
         .collect();
-    if let Some(rest) = ranked.get(NAMED..).filter(|rest| !rest.is_empty()) {
+    if !rest.is_empty() {
         let sum = rest.iter().map(|term| term.logit).sum();
         rows.push((format!("{} others", rest.len()), vec![signed(sum)]));
     }

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use super::columns::flow;
 use super::grid::{PAGE, Row, grid, signed};
-use super::lens::short;
+use super::lens::{n_named, short};
 use crate::inspect::prompt::visible;
-use crate::inspect::{Patching, Prompt};
+use crate::inspect::{Patched, Patching, Prompt};
 
-/// The most parts that are named.
-const NAMED: usize = 20;
+/// A difference of differences, in nats, below which a share of it says little.
+const LITTLE: f64 = 0.5;
 
 /// The two texts, the parts that move the one's prediction towards the other's, and where in the residual stream the
 /// difference is. Every line ends with a line break.
@@ -32,19 +32,27 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
         signed(it.from_difference),
     )
     .expect("a string");
-    let row = |patched: &crate::inspect::Patched| -> Row {
+    let row = |patched: &Patched| -> Row {
         let cells = vec![signed(patched.difference), percent(patched.share)];
         (patched.part.to_string(), cells)
     };
-    let rows: Vec<Row> = it.parts.iter().take(NAMED).map(row).collect();
+    let (named, rest) = it.parts.split_at(n_named(it.parts.len()));
+    let rows: Vec<Row> = named.iter().map(row).collect();
     grid(
         &mut text,
         &["difference", "moved"].map(str::to_owned),
         &rows,
     );
-    if it.parts.len() > NAMED {
-        let n = it.parts.len() - NAMED;
-        writeln!(text, "... and {n} more that move it less").expect("a string");
+    if !rest.is_empty() {
+        writeln!(text, "... and {} more that move it less", rest.len()).expect("a string");
+    }
+    let way = (it.from_difference - it.difference).abs();
+    if way < LITTLE {
+        writeln!(
+            text,
+            "The whole way is only {way:.4}: shares of so little say little."
+        )
+        .expect("a string");
     }
     text.push_str("\nAnd with the residual stream of the other prompt at one token:\n");
     positions(&mut text, it, prompt);
