@@ -16,6 +16,7 @@ const UNITS: &[&str] = &[
     "columns",
     "runs",
     "checkpoints",
+    "batches",
     "minutes",
     "seconds",
     "milliseconds",

@@ -2,6 +2,7 @@
 
 use burn::tensor::TensorReadError;
 
+use super::Prompt;
 use crate::model::probe::Site;
 use crate::tokenizer::TokenizerError;
 
@@ -54,6 +55,72 @@ pub enum InspectError {
          position, counted from 0"
     )]
     NotInPrompt(String),
+    /// A word that is not in one of several prompts.
+    #[error(
+        "the word `{word}` is not in what the model reads of the prompt `{prompt}`\n  hint: it has to stand in \
+         every prompt; write it as it stands there"
+    )]
+    NoSuchWord {
+        /// The word.
+        word: String,
+        /// What the model reads of the prompt.
+        prompt: String,
+    },
+    /// A word in a single prompt.
+    #[error(
+        "there is nothing to compare `{0}` with\n  hint: give --prompt twice or more, or another word of the \
+         prompt with --context"
+    )]
+    NothingToCompare(String),
+    /// A text that is to be one token, with characters that the tokenizer does not know.
+    #[error("`{text}` is no token of this model")]
+    NotAToken {
+        /// The text.
+        text: String,
+        /// Why it cannot be read.
+        #[source]
+        source: TokenizerError,
+    },
+    /// A text that is to be one token, and is none or several.
+    #[error(
+        "`{text}` is {n_tokens} tokens for this model, and one is asked for\n  hint: a prediction is of a single \
+         token; leave it out to take the likeliest"
+    )]
+    NotOneToken {
+        /// The text.
+        text: String,
+        /// How many tokens it is.
+        n_tokens: usize,
+    },
+    /// An answer that would be compared with itself.
+    #[error(
+        "the logit of `{0}` would be compared with itself\n  hint: name two different tokens with --answer and \
+         --against"
+    )]
+    SameAnswers(String),
+    /// Two prompts that are to be compared token by token and have not as many tokens.
+    #[error(
+        "the prompt has {prompt} tokens and the one to patch from has {from}\n  hint: values are taken over from \
+         the same position, so both need as many: lengthen one of them"
+    )]
+    UnequalLengths {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens of the other.
+        from: usize,
+    },
+    /// Two prompts between which there is no difference where it is looked for.
+    #[error(
+        "the two prompts are the same up to token {0}: there is no difference to trace\n  hint: look at a later \
+         token with --token, or change one of the texts"
+    )]
+    SamePast(usize),
+    /// Two prompts after which the logits that are compared are as far apart.
+    #[error(
+        "the difference of the two logits is {0} after both prompts: there is nothing to trace\n  hint: name other \
+         tokens with --answer and --against"
+    )]
+    SameDifference(f64),
     /// What the model computes is not a number.
     #[error(
         "the model's numbers at `{0}` are not finite\n  hint: its weights are damaged; use another of the \
@@ -66,6 +133,15 @@ pub enum InspectError {
 }
 
 impl InspectError {
+    /// That `word` is not in `prompt`.
+    #[must_use]
+    pub fn no_word(word: &str, prompt: &Prompt) -> Self {
+        Self::NoSuchWord {
+            word: word.to_owned(),
+            prompt: prompt.whole_pieces().concat(),
+        }
+    }
+
     /// Checks a layer that someone asked for.
     ///
     /// # Errors

@@ -288,11 +288,7 @@ fn gather(weights: &[f64], values: &[Vec<f32>]) -> Vec<f64> {
 
 /// The last dimension at `t` of `[1, T, N]`, or of the head `h` of `[1, H, T, N]`.
 fn row(tensor: &HostTensor, h: usize, t: usize) -> Vec<f32> {
-    let [.., n_rows, n] = tensor.shape[..] else {
-        unreachable!("at least two dimensions");
-    };
-    let start = (h * n_rows + t) * n;
-    tensor.values[start..start + n].to_vec()
+    tensor.vector(h, t).to_vec()
 }
 
 #[cfg(test)]

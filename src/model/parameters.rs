@@ -21,6 +21,31 @@ pub struct HostTensor {
     pub values: Vec<f32>,
 }
 
+impl HostTensor {
+    /// The last dimension at `t` of `[1, T, N]`, or of the head `h` of `[1, H, T, N]`.
+    ///
+    /// # Panics
+    /// If there is no such place.
+    #[must_use]
+    pub fn vector(&self, h: usize, t: usize) -> &[f32] {
+        let [.., n_rows, n] = self.shape[..] else {
+            panic!("at least two dimensions");
+        };
+        let start = (h * n_rows + t) * n;
+        &self.values[start..start + n]
+    }
+
+    /// The tensor on a device.
+    ///
+    /// # Panics
+    /// If it has not D dimensions.
+    #[must_use]
+    pub fn to_device<const D: usize>(&self, device: &Device) -> Tensor<D> {
+        let data = TensorData::new(self.values.clone(), self.shape.clone());
+        Tensor::from_data(data, device)
+    }
+}
+
 /// A parameter that cannot be put into a model.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum AssignError {

@@ -22,6 +22,7 @@ mod further;
 mod init;
 mod inspect;
 mod layering;
+mod lens;
 mod optimizers;
 mod parity;
 mod plan;

@@ -3,8 +3,8 @@
 use clap::ValueEnum;
 
 use super::output::{Output, json_of};
-use super::prompts::{Prompts, Subject};
-use crate::inspect::{Explanation, InspectError, Prompt, render};
+use super::prompts::{Prompts, Subject, Token};
+use crate::inspect::{Explanation, render};
 
 /// Follow one token through one head, number by number
 #[derive(Debug, clap::Args)]
@@ -33,9 +33,8 @@ pub(super) struct Args {
         allow_negative_numbers = true
     )]
     head: usize,
-    /// Which token: a position, counted from 0, or a text, whose last token in the prompt is meant [default: the last]
-    #[arg(long, value_name = "N|TEXT", allow_hyphen_values = true)]
-    token: Option<String>,
+    #[command(flatten)]
+    token: Token,
     /// In which form
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
     format: Format,
@@ -57,7 +56,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let mut pages = Vec::new();
     for prompt in args.prompts.read(&opened)? {
-        let place = [args.layer, args.head, args.position(&prompt)?];
+        let place = [args.layer, args.head, args.token.position(&prompt)?];
         let explanation = Explanation::new(&opened.model, &prompt, place)?;
         pages.push(match args.format {
             Format::Text => render::explanation(&explanation, &prompt),
@@ -68,17 +67,4 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Format::Text => pages.join("\n"),
         Format::Json => json_of(pages),
     })
-}
-
-impl Args {
-    fn position(&self, prompt: &Prompt) -> Result<usize, InspectError> {
-        let Some(token) = &self.token else {
-            return Ok(prompt.len() - 1);
-        };
-        if let Ok(position) = token.parse() {
-            return Ok(position);
-        }
-        let found = prompt.position_of(token);
-        found.ok_or_else(|| InspectError::NotInPrompt(token.clone()))
-    }
 }

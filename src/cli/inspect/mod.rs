@@ -1,8 +1,11 @@
 //! `tinderbox inspect`: looking inside a trained model, one file for each way to look.
 
+mod ablate;
 mod attention;
 mod color;
+mod embeddings;
 mod explain;
+mod lens;
 mod output;
 mod prompts;
 
@@ -25,6 +28,12 @@ enum Look {
     Attention(attention::Args),
     /// Follow one token through one head, number by number
     Explain(explain::Args),
+    /// Follow one word through several texts: how alike its vectors are, layer by layer
+    Embeddings(embeddings::Args),
+    /// Measure how much the loss rises without each head, attention layer and feed-forward layer
+    Ablate(ablate::Args),
+    /// Show what each layer would have predicted, and which part speaks for it
+    Lens(lens::Args),
 }
 
 /// Looks in the way that was asked for.
@@ -32,5 +41,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.look {
         Look::Attention(args) => attention::run(args),
         Look::Explain(args) => explain::run(args),
+        Look::Embeddings(args) => embeddings::run(args),
+        Look::Ablate(args) => ablate::run(args),
+        Look::Lens(args) => lens::run(args),
     }
 }

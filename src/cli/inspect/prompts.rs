@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
+use crate::checkpoint::{self, Saved};
 use crate::cli::{OpenModel, note, open_model};
+use crate::data::{Corpus, Split};
 use crate::device::DeviceSpec;
-use crate::inspect::Prompt;
+use crate::inspect::{InspectError, Prompt};
 
 /// The model.
 #[derive(Debug, clap::Args)]
@@ -22,6 +24,18 @@ pub(super) struct Subject {
 impl Subject {
     pub(super) fn open(&self) -> anyhow::Result<OpenModel> {
         open_model(&self.run, self.device.as_ref())
+    }
+
+    /// The part of the run's text that it was not trained on.
+    pub(super) fn validation_split(&self, opened: &OpenModel) -> anyhow::Result<Split> {
+        let state = Saved::read_state(&checkpoint::locate(&self.run)?.checkpoint)?;
+        let corpus = Corpus::open_with(
+            &opened.config.data,
+            opened.tokenizer.clone(),
+            opened.config.model.context_length,
+            Some(&state.text_sha256),
+        )?;
+        Ok(corpus.val)
     }
 }
 
@@ -61,5 +75,31 @@ impl Prompts {
             prompts.push(prompt);
         }
         Ok(prompts)
+    }
+}
+
+/// The token that is looked at.
+#[derive(Debug, clap::Args)]
+pub(super) struct Token {
+    /// Which token: a position, counted from 0, or a text, whose last token in the prompt is meant [default: the last]
+    #[arg(long, value_name = "N|TEXT", allow_hyphen_values = true)]
+    token: Option<String>,
+}
+
+impl Token {
+    pub(super) fn is_given(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Its position in a prompt; that it is within the prompt is for others to check.
+    pub(super) fn position(&self, prompt: &Prompt) -> Result<usize, InspectError> {
+        let Some(token) = &self.token else {
+            return Ok(prompt.len() - 1);
+        };
+        if let Ok(position) = token.parse() {
+            return Ok(position);
+        }
+        let found = prompt.position_of(token);
+        found.ok_or_else(|| InspectError::NotInPrompt(token.clone()))
     }
 }
