@@ -5,17 +5,25 @@
 //! A pass that nobody inspects is not slowed down: without a probe none of this runs.
 //!
 //! [`AttentionMaps`] says who looks at whom, [`Explanation`] why, number by number, for one token in one head.
+//! [`Heads`] measures what each head does with a whole text: [`patterns`] are the questions that are asked of
+//! one map, [`Scores`] the answers, with a name by thresholds.
 //! This part computes and returns values; how they are shown is [`render`]'s.
 
 mod capture;
 mod error;
 mod explain;
+mod heads;
 mod maps;
+pub mod patterns;
 mod prompt;
 pub mod render;
+pub mod scores;
+mod weights;
 
 pub use capture::{Capture, Recording, capture};
 pub use error::InspectError;
 pub use explain::{Explanation, Projection, Step};
+pub use heads::{Heads, N_REPEATED, N_WINDOWS};
 pub use maps::{AttentionMaps, AttentionView, Selection, strongest};
 pub use prompt::Prompt;
+pub use scores::{Kind, Scores};

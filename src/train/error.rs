@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::checkpoint::{CheckpointError, write_hint};
 use crate::data::DataError;
 use crate::generate::GenerateError;
+use crate::inspect::InspectError;
 use crate::optimizer::StateError;
 use crate::tokenizer::{TokenizerError, described_characters};
 
@@ -105,6 +106,16 @@ pub enum TrainError {
         step: usize,
         /// What it said.
         message: String,
+        /// What is still there.
+        kept: String,
+    },
+    /// What the heads do cannot be measured.
+    #[error("cannot measure what the heads do at step {step}; {kept}")]
+    Heads {
+        /// Updates made.
+        step: usize,
+        /// Why.
+        source: Box<InspectError>,
         /// What is still there.
         kept: String,
     },

@@ -3,6 +3,7 @@
 mod attention;
 mod color;
 mod explain;
+mod heads;
 mod output;
 mod prompts;
 
@@ -21,6 +22,8 @@ enum Look {
     Attention(attention::Args),
     /// Follow one token through one head, number by number
     Explain(explain::Args),
+    /// Measure what each head mostly does with the text of the validation split
+    Heads(heads::Args),
 }
 
 /// Looks in the way that was asked for.
@@ -28,5 +31,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.look {
         Look::Attention(args) => attention::run(args),
         Look::Explain(args) => explain::run(args),
+        Look::Heads(args) => heads::run(args),
     }
 }
