@@ -10,8 +10,8 @@ use super::patterns::{Map, Mean};
 /// of them, at least 1: a neighbourhood leaves something out.
 pub const NEAR: usize = 4;
 
-/// From which share of evenly spread attention a head is uniform. One that was not trained has more than
-/// this, and the sharpest of the document's other sample patterns less than 0.7.
+/// From which share of evenly spread attention a head is uniform. A head that was not trained has more than
+/// this, unless `qk_norm` makes its queries and keys large; the document's other sample patterns have at most 0.65.
 pub const UNIFORM: f64 = 0.9;
 
 /// From which mass on one kind of place (the token before, the first one, an earlier occurrence of the same

@@ -18,6 +18,7 @@ mod data;
 mod devices;
 mod fixtures;
 mod further;
+mod heads;
 mod init;
 mod inspect;
 mod layering;

@@ -1,5 +1,8 @@
 //! `tinderbox inspect heads`: what each head mostly does.
 
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
 use clap::ValueEnum;
 
 use super::output::Output;
@@ -8,7 +11,9 @@ use crate::checkpoint::{self, Saved};
 use crate::cli::OpenModel;
 use crate::cli::table::{Column, table};
 use crate::data::Corpus;
-use crate::inspect::{Heads, N_WINDOWS, Scores};
+use crate::inspect::annotations::Question;
+use crate::inspect::references::Answer;
+use crate::inspect::{Annotations, Heads, N_WINDOWS, References, Scores};
 
 /// Measure what each head mostly does with the text of the validation split
 #[derive(Debug, clap::Args)]
@@ -18,6 +23,10 @@ pub(super) struct Args {
     /// How many windows of the validation split are looked at, spread evenly over it
     #[arg(long, value_name = "N", default_value_t = N_WINDOWS as u64, value_parser = clap::value_parser!(u64).range(1..))]
     windows: u64,
+    /// Ask instead whether a head looks at the right noun, of a text whose pronouns and names are annotated: a file
+    /// like data/stories.jsonl, with the text beside it
+    #[arg(long, value_name = "FILE", conflicts_with = "windows")]
+    annotations: Option<PathBuf>,
     /// In which form
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
     format: Format,
@@ -37,6 +46,9 @@ enum Format {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;
+    if let Some(path) = &args.annotations {
+        return args.write_references(path, &opened);
+    }
     let corpus = args.corpus(&opened)?;
     let n_windows = usize::try_from(args.windows).unwrap_or(usize::MAX);
     let heads = Heads::measure(&opened.model, &corpus.val, n_windows)?;
@@ -47,6 +59,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
+    fn write_references(&self, path: &Path, opened: &OpenModel) -> anyhow::Result<()> {
+        let OpenModel {
+            config,
+            tokenizer,
+            model,
+        } = opened;
+        let annotations = Annotations::read(path)?;
+        let references = References::measure(model, config, tokenizer, &annotations)?;
+        self.output.write(&match self.format {
+            Format::Text => references_text(&references),
+            Format::Json => serde_json::to_string(&references)? + "\n",
+        })
+    }
+
     fn corpus(&self, opened: &OpenModel) -> anyhow::Result<Corpus> {
         let state = Saved::read_state(&checkpoint::locate(&self.subject.run)?.checkpoint)?;
         let config = &opened.config;
@@ -105,10 +131,98 @@ fn text(heads: &Heads) -> String {
         "{}\n{} of {} tokens of the validation split; {repeated}\n\
          even: what a head would score that looks at everything alike\n",
         table(columns, &rows),
-        match heads.n_windows {
-            1 => "1 window".to_owned(),
-            n => format!("{n} windows"),
-        },
+        counted(heads.n_windows, "window", "windows"),
         heads.window_tokens,
     )
+}
+
+fn counted(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// How many heads of each question are shown.
+const SHOWN: usize = 3;
+
+fn references_text(references: &References) -> String {
+    let mut text = format!(
+        "{} of the validation split; the model sees {} tokens\n",
+        counted(references.stories, "story", "stories"),
+        references.context_length
+    );
+    for asked in &references.questions {
+        let what = match asked.question {
+            Question::Pronoun => {
+                "she, her, he, him: whom it means, or the last of the other gender"
+            }
+            Question::It => "it: the noun that is meant, or the other, before anything has decided",
+            Question::ItDecided => "it, from the end of its sentence, where that is decided",
+            Question::Name => {
+                "a name that comes again: what followed the last time, or in another name"
+            }
+        };
+        let columns = [
+            Column::Left("HEAD"),
+            Column::Right("RIGHT"),
+            Column::Right("OTHER"),
+            Column::Right("PICKS RIGHT"),
+            Column::Right("UNTRAINED: RIGHT"),
+            Column::Right("OTHER"),
+            Column::Right("PICKS RIGHT"),
+        ];
+        let row = |[layer, head]: [usize; 2]| {
+            let cells = |answer: Answer| {
+                [
+                    format!("{:.3}", answer.right),
+                    format!("{:.3}", answer.other),
+                    format!("{:.1} %", 100.0 * answer.accuracy),
+                ]
+            };
+            let [a, b, c] = cells(asked.trained.heads[layer][head]);
+            let [d, e, f] = cells(asked.untrained.heads[layer][head]);
+            let is_chosen = |chosen: [usize; 2]| chosen == [layer, head];
+            let mark = match (
+                is_chosen(asked.trained.best),
+                is_chosen(asked.untrained.best),
+            ) {
+                (true, _) => " best",
+                (false, true) => " best untrained",
+                (false, false) => "",
+            };
+            [format!("{layer}.{head}{mark}"), a, b, c, d, e, f]
+        };
+        let mut shown = vec![asked.trained.best];
+        for place in ranked(&asked.trained.heads) {
+            if shown.len() < SHOWN && !shown.contains(&place) {
+                shown.push(place);
+            }
+        }
+        if !shown.contains(&asked.untrained.best) {
+            shown.push(asked.untrained.best);
+        }
+        let rows: Vec<_> = shown.into_iter().map(row).collect();
+        write!(
+            text,
+            "\n{what}\n{} of {} cases; without looking: either 50.0 %, the nearer {:.1} %, the longer {:.1} %\n{}",
+            asked.cases,
+            asked.found,
+            100.0 * asked.nearer,
+            100.0 * asked.longer,
+            table(columns, &rows)
+        )
+        .expect("a string takes any text");
+    }
+    text.push_str(
+        "\nbest: of all heads, chosen in stories of the training split; the figures are of the validation split\n",
+    );
+    text
+}
+
+/// The heads as layer and head, the one that is right most often first.
+fn ranked(heads: &[Vec<Answer>]) -> Vec<[usize; 2]> {
+    let places = heads.iter().enumerate();
+    let mut places: Vec<[usize; 2]> = places
+        .flat_map(|(layer, heads)| (0..heads.len()).map(move |head| [layer, head]))
+        .collect();
+    places.sort_by(|&[a, b], &[c, d]| heads[c][d].accuracy.total_cmp(&heads[a][b].accuracy));
+    places
 }
