@@ -65,7 +65,8 @@ fn every_head_has_its_scores() {
     );
     assert_snapshot!(text.lines().skip(6).collect::<Vec<_>>().join("\n"), @r"
 
-    32 windows of 16 tokens of the validation split; induction: 16 sequences of 8 random tokens, each twice
+    32 windows of 16 tokens of the validation split
+    induction: 16 sequences of 8 random tokens, each twice
     even: what a head would score that looks at everything alike
     ");
     assert_eq!(
@@ -136,7 +137,7 @@ fn the_log_of_heads_is_cut_back_like_the_others() {
 
 /// A text of two stories, the second of which is the validation split, and where whom is meant.
 fn annotate(folder: &Folder) {
-    let story = "Ann met Bob. She hit him. Ann ran.\n";
+    let story = "Ann met Bob. She hit him. Ann ran to Bob.\n";
     let place = |text: &str, nth: usize| {
         let (at, found) = story.match_indices(text).nth(nth).expect(text);
         [at, found.len()]
@@ -147,7 +148,7 @@ fn annotate(folder: &Folder) {
         json!({
             "start": start, "end": start + story.len(),
             "pronouns": [pair(place("She", 0), ann), pair(place("him", 0), bob)],
-            "names": [pair(place("Ann", 1), ann)],
+            "names": [pair(place("Ann", 1), ann), pair(place("Bob", 1), bob)],
         })
     };
     let header = json!({"validation_start": story.len()});
@@ -193,7 +194,7 @@ fn heads_are_asked_where_the_answer_is_known() {
     // `She` has no one of the other gender before, but Bob; `him` has Ann.
     assert_eq!(
         [&pronoun["found"], &pronoun["cases"], &name["cases"]],
-        [2, 2, 1]
+        [2, 2, 2]
     );
     assert_eq!(
         (&pronoun["nearer"], &pronoun["longer"]),

@@ -128,7 +128,7 @@ fn text(heads: &Heads) -> String {
         ),
     };
     format!(
-        "{}\n{} of {} tokens of the validation split; {repeated}\n\
+        "{}\n{} of {} tokens of the validation split\n{repeated}\n\
          even: what a head would score that looks at everything alike\n",
         table(columns, &rows),
         counted(heads.n_windows, "window", "windows"),
