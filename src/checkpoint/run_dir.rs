@@ -22,11 +22,12 @@ const LOCK_ATTEMPTS: usize = 3;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Everything that a run writes, and so all that replacing one removes.
-const CONTENTS: [&str; 10] = [
+const CONTENTS: [&str; 11] = [
     CONFIG,
     TOKENIZER,
     "metrics.jsonl",
     "timings.jsonl",
+    "head_metrics.jsonl",
     "samples.txt",
     "train.log",
     "tensorboard",

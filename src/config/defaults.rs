@@ -90,6 +90,7 @@ impl Default for TrainConfig {
             sample_tokens: 200,
             early_stopping_patience: 0,
             tensorboard: false,
+            head_metrics: false,
         }
     }
 }

@@ -174,6 +174,9 @@ pub struct TrainConfig {
     /// Whether the curves and samples are also written to `tensorboard/` in the run, as `TensorBoard`
     /// reads them. Default false.
     pub tensorboard: bool,
+    /// Whether each evaluation also measures what every attention head does, into `head_metrics.jsonl`
+    /// in the run. Default false.
+    pub head_metrics: bool,
 }
 
 /// `[optimizer]`: how gradients change the weights.

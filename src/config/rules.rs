@@ -270,6 +270,7 @@ impl TrainConfig {
             sample_tokens,
             early_stopping_patience: _, // 0 is off
             tensorboard: _,             // on or off
+            head_metrics: _,            // on or off
         } = self;
         let mut problems = Vec::new();
         seed(&mut problems, "train.seed", *seed_value);

@@ -1,5 +1,8 @@
 //! What can go wrong when someone looks inside a model.
 
+use std::io;
+use std::path::PathBuf;
+
 use burn::tensor::TensorReadError;
 
 use super::Prompt;
@@ -121,6 +124,45 @@ pub enum InspectError {
          tokens with --answer and --against"
     )]
     SameDifference(f64),
+    /// The annotations, or the text beside them, cannot be read.
+    #[error(
+        "cannot read `{}`: {source}\n  hint: annotations are a file like data/stories.jsonl, with their text \
+         beside them under the same name, as data/stories.txt", path.display()
+    )]
+    ReadAnnotations {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line of the annotations is not what it should be.
+    #[error(
+        "line {line} of the annotations `{}` cannot be used: {problem}\n  hint: data/README.md describes the \
+         format", path.display()
+    )]
+    Annotations {
+        /// The file.
+        path: PathBuf,
+        /// Which line, counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Places in a text mean nothing to this tokenizer.
+    #[error(
+        "the tokens of this model are not parts of the text, so that no place in it is known to them\n  hint: use \
+         a run whose tokenizer is of kind char, byte or bpe"
+    )]
+    TokensWithoutPlaces,
+    /// Nothing that was annotated can be asked of this model.
+    #[error(
+        "none of what is annotated in the validation split fits the context of {context_length} tokens\n  hint: \
+         use a run with a longer model.context_length"
+    )]
+    NothingToAsk {
+        /// How many tokens the model sees.
+        context_length: usize,
+    },
     /// What the model computes is not a number.
     #[error(
         "the model's numbers at `{0}` are not finite\n  hint: its weights are damaged; use another of the \

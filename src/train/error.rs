@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::checkpoint::{CheckpointError, write_hint};
 use crate::data::DataError;
 use crate::generate::GenerateError;
+use crate::inspect::InspectError;
 use crate::optimizer::StateError;
 use crate::tokenizer::{TokenizerError, described_characters};
 
@@ -126,6 +127,16 @@ pub enum TrainError {
     /// Someone asked to stop while the text was read, before there was anything to save.
     #[error("interrupted before the first step: no run was made or changed")]
     InterruptedEarly,
+    /// What the heads do cannot be measured.
+    #[error("cannot measure what the heads do at step {step}; {kept}")]
+    Heads {
+        /// Updates made.
+        step: usize,
+        /// Why.
+        source: Box<InspectError>,
+        /// What is still there.
+        kept: String,
+    },
     /// A log of the run cannot be written.
     #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source))]
     Log {

@@ -1,6 +1,7 @@
-//! The files that a run writes line by line: metrics, timings, samples, and events for `TensorBoard`.
+//! The files that a run writes line by line: metrics, timings, samples, what heads do, and events for
+//! `TensorBoard`.
 //!
-//! `metrics.jsonl` and `samples.txt` hold only what the seed and the config decide, so that two runs of
+//! `metrics.jsonl`, `head_metrics.jsonl` and `samples.txt` hold only what the seed and the config decide, so that two runs of
 //! them can be compared byte by byte; what a clock says, and which machine it was, is in `timings.jsonl`.
 
 use std::fs::{self, File, OpenOptions};
@@ -13,6 +14,11 @@ use serde_json::{Value, json};
 use super::observer::{Evaluation, Logged, Started, Summary};
 use super::{TrainError, tensorboard};
 use crate::checkpoint::{RunDir, write_atomically};
+use crate::config::TrainConfig;
+use crate::inspect::Heads;
+
+/// The log of what heads do.
+const HEADS: &str = "head_metrics.jsonl";
 
 /// What stands before and after the step in the heading of a sample.
 const HEADING: [&str; 2] = ["===== step ", " ====="];
@@ -22,6 +28,8 @@ pub(super) struct Logs {
     metrics: LogFile,
     timings: LogFile,
     samples: LogFile,
+    /// None where the config does not ask for it.
+    heads: Option<LogFile>,
     /// None where the config does not ask for it.
     events: Option<LogFile>,
     /// What processes before this one took for the steps up to here.
@@ -47,10 +55,14 @@ impl Elapsed {
 }
 
 impl Logs {
-    /// Opens the logs of a run, without what they say about steps after `step`; those of `TensorBoard`
-    /// where `tensorboard` asks for them.
-    pub(super) fn open(run: &RunDir, step: usize, tensorboard: bool) -> Result<Self, TrainError> {
-        for name in ["metrics.jsonl", "timings.jsonl"] {
+    /// Opens the logs of a run, without what they say about steps after `step`; those of heads and of
+    /// `TensorBoard` where `config` asks for them.
+    pub(super) fn open(
+        run: &RunDir,
+        step: usize,
+        config: &TrainConfig,
+    ) -> Result<Self, TrainError> {
+        for name in ["metrics.jsonl", "timings.jsonl", HEADS] {
             cut(&run.join(name), |line| {
                 line_step(line).is_some_and(|at| at > step)
             })?;
@@ -68,7 +80,11 @@ impl Logs {
             metrics: LogFile::open(run.join("metrics.jsonl"))?,
             timings: LogFile::open(run.join("timings.jsonl"))?,
             samples: LogFile::open(run.join("samples.txt"))?,
-            events: match tensorboard {
+            heads: match config.head_metrics {
+                true => Some(LogFile::open(run.join(HEADS))?),
+                false => None,
+            },
+            events: match config.tensorboard {
                 true => Some(open_events(events)?),
                 false => None,
             },
@@ -168,6 +184,27 @@ impl Logs {
         )
     }
 
+    /// What each head does now.
+    pub(super) fn heads(&mut self, step: usize, heads: &Heads) -> Result<(), TrainError> {
+        let Some(log) = &mut self.heads else {
+            return Ok(());
+        };
+        let mut line = heads.to_json();
+        line["step"] = step.into();
+        log.line(&line)?;
+        let mut numbers = Vec::new();
+        for (layer, scores) in heads.scores.iter().enumerate() {
+            for (head, scores) in scores.iter().enumerate() {
+                let known = scores.named().into_iter();
+                numbers.extend(known.filter_map(|(name, score)| {
+                    Some((format!("heads/{name}/{layer}.{head}"), score?))
+                }));
+            }
+        }
+        let numbers: Vec<(&str, f64)> = numbers.iter().map(|(tag, x)| (&**tag, *x)).collect();
+        self.scalars(step, &numbers)
+    }
+
     /// What the last evaluation, of the whole validation split, came to.
     pub(super) fn finished(&mut self, summary: &Summary) -> Result<(), TrainError> {
         let Summary {
@@ -197,6 +234,7 @@ impl Logs {
     pub(super) fn sync(&self) -> Result<(), TrainError> {
         [&self.metrics, &self.timings, &self.samples]
             .into_iter()
+            .chain(&self.heads)
             .chain(&self.events)
             .try_for_each(LogFile::sync)
     }

@@ -18,6 +18,7 @@ use crate::config::{Config, GenerateConfig, OptimizerKind};
 use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
+use crate::inspect::{self, Heads};
 use crate::model::Gpt;
 
 /// A device that works on its own is waited for after so many steps at the latest: to know in time that a
@@ -77,7 +78,7 @@ impl Session {
             lock,
         } = prepared;
         let stopped_early = has_stopped_early(&state, &config);
-        let logs = Logs::open(&run, state.step, config.train.tensorboard)?;
+        let logs = Logs::open(&run, state.step, &config.train)?;
         let is_cpu = device::is_cpu(&device.device);
         let mut session = Self {
             steps_ahead: if is_cpu {
@@ -108,6 +109,10 @@ impl Session {
         session.announce(resumed)?;
         if !resumed && session.state.started_from.is_some() {
             session.evaluate_origin()?;
+        }
+        if !resumed {
+            let model = session.trainer.evaluated();
+            session.measure_heads(&model)?;
         }
         Ok(session)
     }
@@ -312,6 +317,7 @@ impl Session {
         };
         self.logs.evaluated(&evaluation, self.tokens())?;
         self.observer.observe(&Event::Evaluated(&evaluation));
+        self.measure_heads(&model)?;
         self.sample(&model)?;
         drop(model); // the next step changes weights in place, which nobody else may hold
         if has_stopped_early(&self.state, &self.config) && step < self.config.train.max_steps {
@@ -357,6 +363,20 @@ impl Session {
             message: error.to_string(),
             kept: self.kept(),
         }
+    }
+
+    /// Logs what each head does, where the config asks for it.
+    fn measure_heads(&mut self, model: &Gpt) -> Result<(), TrainError> {
+        if !self.config.train.head_metrics {
+            return Ok(());
+        }
+        let heads = Heads::measure(model, &self.corpus.val, inspect::N_WINDOWS);
+        let heads = heads.map_err(|source| TrainError::Heads {
+            step: self.state.step,
+            source: Box::new(source),
+            kept: self.kept(),
+        })?;
+        self.logs.heads(self.state.step, &heads)
     }
 
     fn sample(&mut self, model: &Gpt) -> Result<(), TrainError> {

@@ -19,6 +19,7 @@ mod devices;
 mod examples;
 mod fixtures;
 mod further;
+mod heads;
 mod init;
 mod inspect;
 mod layering;

@@ -5,6 +5,7 @@ mod attention;
 mod color;
 mod embeddings;
 mod explain;
+mod heads;
 mod lens;
 mod output;
 mod prompts;
@@ -28,6 +29,8 @@ enum Look {
     Attention(attention::Args),
     /// Follow one token through one head, number by number
     Explain(explain::Args),
+    /// Measure what each head mostly does with the text of the validation split
+    Heads(heads::Args),
     /// Follow one word through several texts: how alike its vectors are, layer by layer
     Embeddings(embeddings::Args),
     /// Measure how much the loss rises without each head, attention layer and feed-forward layer
@@ -41,6 +44,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.look {
         Look::Attention(args) => attention::run(args),
         Look::Explain(args) => explain::run(args),
+        Look::Heads(args) => heads::run(args),
         Look::Embeddings(args) => embeddings::run(args),
         Look::Ablate(args) => ablate::run(args),
         Look::Lens(args) => lens::run(args),

@@ -15,7 +15,7 @@ use crate::inspect::{InspectError, Prompt};
 #[derive(Debug, clap::Args)]
 pub(super) struct Subject {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
-    run: PathBuf,
+    pub(super) run: PathBuf,
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,

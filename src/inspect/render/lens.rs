@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use super::columns::{fit, flow};
 use super::grid::{PAGE, Row, grid, signed};
-use crate::inspect::prompt::visible;
 use crate::inspect::{Attribution, Guess, Lens, Prediction, Predictions, Prompt};
+use crate::tokenizer::visible;
 
 /// The most columns of a token in a table.
 const LONGEST: usize = 12;

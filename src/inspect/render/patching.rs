@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::columns::flow;
 use super::grid::{PAGE, Row, grid, signed};
 use super::lens::{n_named, short};
-use crate::inspect::prompt::visible;
 use crate::inspect::{Patched, Patching, Prompt};
+use crate::tokenizer::visible;
 
 /// A difference of differences, in nats, below which a share of it says little.
 const LITTLE: f64 = 0.5;
