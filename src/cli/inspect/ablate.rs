@@ -12,6 +12,9 @@ use crate::inspect::{Ablation, Method, Part, Sample, render};
 
 /// Measure how much the loss rises without each head, attention layer and feed-forward layer
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  tinderbox inspect ablate runs/quickstart --max-batches 8")]
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,

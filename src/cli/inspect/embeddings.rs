@@ -8,6 +8,9 @@ use crate::inspect::{Embeddings, render};
 
 /// Follow one word through several texts: how alike its vectors are, layer by layer
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  tinderbox inspect embeddings runs/quickstart --word bank --prompt \"by the river bank\" --prompt \"at the money bank\"")]
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,

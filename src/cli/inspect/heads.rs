@@ -17,6 +17,10 @@ use crate::inspect::{Annotations, Heads, N_WINDOWS, References, Scores};
 
 /// Measure what each head mostly does with the text of the validation split
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox inspect heads runs/quickstart
+  tinderbox inspect heads runs/quickstart --annotations data/stories.jsonl")]
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,

@@ -13,6 +13,10 @@ use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt, 
 ///
 /// With --patch-from: which part carries the difference between two texts.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox inspect lens runs/quickstart --prompt \"The bank of\"
+  tinderbox inspect lens runs/quickstart --prompt '\"I am tired' --patch-from \"(I am tired\"")]
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
