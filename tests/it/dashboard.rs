@@ -385,7 +385,8 @@ fn ctrl_c_and_signals_save_and_end_the_run() {
 #[test]
 fn a_second_ctrl_c_does_not_wait() {
     let folder = Folder::new();
-    // An evaluation that takes longer than anyone waits.
+    // An evaluation that takes longer than anyone waits: of each window of a long text.
+    fs::write(folder.path("text.txt"), text().repeat(2000)).expect("written");
     let endless = ["--set", "train.eval_batches=100000000"];
     let mut terminal = folder.train(&endless);
     terminal.wait_for("evaluating  ");
