@@ -8,10 +8,10 @@
 //! 3. [`kernels`]: the operations both are made of, one function each;
 //! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
-//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`]: what a person does with all of it;
+//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`], [`bench`]: what a person does with all of it;
 //! 7. [`recipe`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;
-//! 9. [`words`]: how numbers are said to people.
+//! 9. [`words`], [`measure`]: how numbers are said to people, what the clock and the system say.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
@@ -27,6 +27,7 @@
 )]
 
 pub mod attention;
+pub mod bench;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
@@ -35,6 +36,7 @@ pub mod device;
 pub mod generate;
 pub mod inspect;
 pub mod kernels;
+pub mod measure;
 pub mod model;
 pub mod optimizer;
 pub mod plan;
