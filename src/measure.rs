@@ -29,6 +29,9 @@ pub struct Times {
     pub fastest_ms: f64,
     /// The slowest.
     pub slowest_ms: f64,
+    /// How far apart the ends of the middle half of all rounds are, as a share of the median: what a difference has
+    /// to exceed before it says anything.
+    pub spread: f64,
     /// Rounds that were timed.
     pub rounds: usize,
 }
@@ -58,24 +61,18 @@ impl Times {
     /// What these times, in milliseconds, come to.
     #[must_use]
     pub fn of(times_ms: &[f64]) -> Self {
+        let mut sorted = times_ms.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let at = |place: usize| sorted.get(place).copied().unwrap_or(0.0);
+        let (n, median_ms) = (sorted.len(), median(times_ms));
+        let quarter = n / 4;
         Self {
-            median_ms: median(times_ms),
-            fastest_ms: times_ms.iter().copied().fold(f64::INFINITY, f64::min),
-            slowest_ms: times_ms.iter().copied().fold(0.0, f64::max),
-            rounds: times_ms.len(),
-        }
-    }
-
-    /// The same for each of so many parts that every round consists of.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-    pub fn each_of(&self, n_parts: usize) -> Self {
-        let n = n_parts as f64;
-        Self {
-            median_ms: self.median_ms / n,
-            fastest_ms: self.fastest_ms / n,
-            slowest_ms: self.slowest_ms / n,
-            rounds: self.rounds,
+            median_ms,
+            fastest_ms: at(0),
+            slowest_ms: at(n.saturating_sub(1)),
+            spread: (at(n.saturating_sub(1 + quarter)) - at(quarter))
+                / median_ms.max(f64::MIN_POSITIVE),
+            rounds: n,
         }
     }
 
@@ -83,13 +80,6 @@ impl Times {
     #[must_use]
     pub fn per_s(&self, n: f64) -> f64 {
         n * 1e3 / self.median_ms
-    }
-
-    /// How far the slowest is from the fastest, as a share of the median: what a difference has to exceed before
-    /// it says anything.
-    #[must_use]
-    pub fn spread(&self) -> f64 {
-        (self.slowest_ms - self.fastest_ms) / self.median_ms
     }
 }
 
@@ -224,12 +214,13 @@ mod tests {
             median_ms: 3.0,
             fastest_ms: 1.0,
             slowest_ms: 10.0,
+            spread: (4.0 - 2.0) / 3.0,
             rounds: 5,
         };
         assert_eq!(times, expected);
-        assert!((times.spread() - 3.0).abs() < 1e-12);
         assert!((times.per_s(6.0) - 2000.0).abs() < 1e-9);
-        assert!((times.each_of(2).median_ms - 1.5).abs() < 1e-12);
+        let of_two = Times::of(&[3.0, 6.0]).spread;
+        assert!((of_two - 0.5).abs() < 1e-12, "of few rounds all count");
     }
 
     #[test]

@@ -151,7 +151,7 @@ fn page(model: &Gpt, speeds: &[Speed], place: &str) -> String {
     });
     format!(
         "writing with {} parameters on {place}\n{table}{measured}\
-         GB/s: bytes of weights times tokens per second and text, which memory must deliver; peak memory {} MiB\n",
+         GB/s: the bytes of all weights, read once for each token that a text gets; peak memory {} MiB\n",
         grouped(model.num_params() as u64),
         or_dash(peak_rss_mib().map(figures)),
     )

@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         io::stdout(),
         "products of matrices on {place}: GFLOP/s\n{}\n\
          memory, arrays of {} MiB: GB/s\n{}\
-         medians of at most {} rounds; SPREAD: slowest less fastest, of the median\n",
+         medians of at most {} rounds; SPREAD: the width of their middle half\n",
         products_table(&products),
         args.array,
         bandwidth_table(&bandwidth),

@@ -145,9 +145,9 @@ fn figures(x: f64) -> String {
     }
 }
 
-/// How far rounds are apart, in percent of their median.
+/// How far apart the middle half of all rounds is, in percent of their median.
 fn spread(times: &Times) -> String {
-    format!("{:.0} %", times.spread() * 100.0)
+    format!("{:.0} %", times.spread * 100.0)
 }
 
 /// What stands where there is no number.
@@ -168,7 +168,21 @@ fn on(device: &str, is_cpu: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn a_short_run_asks_for_what_there_is() {
+        for (name, settings) in SHORT {
+            let words = ["tinderbox", "bench", name]
+                .into_iter()
+                .chain(settings.iter().copied());
+            let parsed = Cli::try_parse_from(words);
+            assert!(parsed.is_ok(), "{name}: {}", parsed.unwrap_err());
+        }
+    }
 
     #[test]
     fn numbers_have_about_three_figures() {
