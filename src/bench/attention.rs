@@ -161,62 +161,64 @@ pub fn measure(
     trial: &Trial,
 ) -> Result<Cost, BenchError> {
     let warm_up = Case { tokens: 16, ..case };
-    Inputs::new(warm_up, shape, &device.device).compute(case)?; // threads start, buffers are made
-    let inputs = Inputs::new(case, shape, &device.device);
+    let n_heads = shape.n_heads;
+    Projected::new(warm_up, shape, &device.device).compute(case, n_heads)?; // threads start, buffers are made
+    let inputs = Projected::new(case, shape, &device.device);
     let before = rss_mib();
-    inputs.compute(case)?;
+    inputs.compute(case, n_heads)?;
     let extra_mib = before.zip(peak_rss_mib());
     let extra_mib = extra_mib.map(|(before, peak)| (peak - before).max(0.0));
     Ok(Cost {
-        times: trial.time(|| inputs.compute(case))?,
+        times: trial.time(|| inputs.compute(case, n_heads))?,
         extra_mib: extra_mib.filter(|_| device.backend.is_cpu()),
     })
 }
 
-/// Queries, keys and values, each `[B, H, T, D]`.
-struct Inputs([Tensor<4>; 3]);
+/// The projection that attention begins with: queries, then keys, then values of all heads, `[B, T, 3 H D]`.
+struct Projected(Tensor<3>);
 
-impl Inputs {
+impl Projected {
     fn new(case: Case, shape: Shape, device: &Device) -> Self {
-        let shape = [shape.batch_size, shape.n_heads, case.tokens, shape.head_dim];
-        let device = match case.pass {
-            Pass::Forward => device.clone(),
-            Pass::ForwardBackward => device.clone().autodiff(),
-        };
-        Self([(); 3].map(|()| {
-            let input = noise_tensor(shape, &device);
-            match case.pass {
-                Pass::Forward => input,
-                Pass::ForwardBackward => input.require_grad(),
-            }
-        }))
+        let width = 3 * shape.n_heads * shape.head_dim;
+        let shape = [shape.batch_size, case.tokens, width];
+        Self(match case.pass {
+            Pass::Forward => noise_tensor(shape, device),
+            Pass::ForwardBackward => noise_tensor(shape, &device.clone().autodiff()).require_grad(),
+        })
     }
 
-    fn compute(&self, case: Case) -> Result<(), BenchError> {
-        let gathered = gather(case.way, self.0.clone());
+    fn compute(&self, case: Case, n_heads: usize) -> Result<(), BenchError> {
+        let gathered = gather(case.way, self.0.clone(), n_heads);
         match case.pass {
             Pass::Forward => wait(&gathered),
             Pass::ForwardBackward => {
                 let gradients = gathered.sum().backward();
-                for input in &self.0 {
-                    wait(&input.grad(&gradients).expect("every input has a gradient"))?;
-                }
-                Ok(())
+                wait(&self.0.grad(&gradients).expect("it has a gradient"))
             }
         }
     }
 }
 
-/// What every query gathers, `[B, H, T, D]`.
-fn gather(way: Way, [q, k, v]: [Tensor<4>; 3]) -> Tensor<4> {
-    match way {
+/// What each head gathers, side by side.
+///
+/// # Shapes
+/// `qkv: [B, T, 3 H D]` -> `[B, T, H D]`
+fn gather(way: Way, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
+    let [b, t, width] = qkv.dims();
+    let d = width / 3 / n_heads;
+    let part = |at: usize| {
+        let part = qkv.clone().narrow(2, at * n_heads * d, n_heads * d);
+        part.reshape([b, t, n_heads, d]).swap_dims(1, 2) // [B, H, T, D]
+    };
+    let [q, k, v] = [part(0), part(1), part(2)];
+    let heads = match way {
         Way::Explicit => {
-            let [_, _, t, _] = q.dims();
             let mask = causal_mask(t, t, &q.device());
             scaled_dot_product_attention(q, k, v, Some(mask)).0
         }
         Way::Fused => kernels::causal_attention(q, k, v, None),
-    }
+    }; // [B, H, T, D]
+    heads.swap_dims(1, 2).reshape([b, t, n_heads * d])
 }
 
 /// `shortest` and its doubles up to `longest`.
@@ -408,8 +410,8 @@ mod tests {
             n_heads: 3,
             head_dim: 8,
         };
-        let inputs = || Inputs::new(case, shape, &Device::flex()).0;
-        let [explicit, fused] = Way::ALL.map(|way| gather(way, inputs()).into_data());
+        let inputs = || Projected::new(case, shape, &Device::flex()).0;
+        let [explicit, fused] = Way::ALL.map(|way| gather(way, inputs(), 3).into_data());
         explicit.assert_approx_eq::<f32>(&fused, burn::tensor::Tolerance::absolute(1e-5));
     }
 }

@@ -7,6 +7,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 use serde::Serialize;
 
 use super::BenchError;
+use crate::attention::KvCache;
 use crate::data::Tokens;
 use crate::measure::{Times, ms_since};
 use crate::model::Gpt;
@@ -82,23 +83,37 @@ pub fn measure(model: &Gpt, case: Case, rounds: usize) -> Result<Speed, BenchErr
 
 /// Milliseconds of the reading and of the writing.
 fn once(model: &Gpt, case: Case) -> Result<(f64, f64), BenchError> {
-    let mut cache = model.kv_cache(case.batch_size);
-    let mut next = |ids: &[i32], began: Instant| {
-        let shape = [case.batch_size, ids.len() / case.batch_size];
-        let ids =
-            Tensor::<2, Int>::from_data(TensorData::new(ids.to_vec(), shape), &model.device());
-        let logits = model.forward_cached(ids, &mut cache); // [B, T, V]
-        let likeliest = likeliest(logits, shape[1])?;
-        Ok::<_, BenchError>((likeliest, ms_since(began)))
+    let mut prompts = vec![0; case.batch_size * case.prompt_tokens];
+    Tokens::made_up(prompts.len(), model.vocab_size()).read(0, &mut prompts);
+    let mut texts = Texts {
+        model,
+        cache: model.kv_cache(case.batch_size),
     };
-    let mut prompt = vec![0; case.batch_size * case.prompt_tokens];
-    Tokens::made_up(prompt.len(), model.vocab_size()).read(0, &mut prompt);
-    let (mut ids, prompt_ms) = next(&prompt, Instant::now())?;
-    let (mut written_ms, began) = (0.0, Instant::now());
+    let began = Instant::now();
+    let mut ids = texts.next(prompts, case.batch_size)?;
+    let prompt_ms = ms_since(began);
+    let began = Instant::now();
     for _ in 0..case.new_tokens {
-        (ids, written_ms) = next(&ids, began)?;
+        ids = texts.next(ids, case.batch_size)?;
     }
-    Ok((prompt_ms, written_ms))
+    Ok((prompt_ms, ms_since(began)))
+}
+
+/// Texts in the making.
+struct Texts<'a> {
+    model: &'a Gpt,
+    cache: KvCache,
+}
+
+impl Texts<'_> {
+    /// Reads as many more tokens of each of `n` texts, one text after another, and returns the likeliest next token
+    /// of each.
+    fn next(&mut self, ids: Vec<i32>, n: usize) -> Result<Vec<i32>, BenchError> {
+        let t = ids.len() / n;
+        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, t]), &self.model.device());
+        let logits = self.model.forward_cached(ids, &mut self.cache); // [B, T, V]
+        likeliest(logits, t)
+    }
 }
 
 /// The likeliest token after the last of `t` positions, for each row: chosen on the host, as sampling is.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::{figures, on, or_dash, print_json, spread, this_program, under_way};
+use super::{at_least_one, figures, on, or_dash, print_json, spread, this_program, under_way};
 use crate::bench::attention::{self, Case, Cost, Pass, Row, Shape, Way};
 use crate::cli::table::{Column, table};
 use crate::device::{self, DeviceSpec};
@@ -57,14 +57,6 @@ pub(super) struct Args {
     /// Measure only this row, in this process: how the program calls itself [default: all rows]
     #[arg(long, value_name = "CASE", hide = true)]
     case: Option<Case>,
-}
-
-/// A number of things of which there must be some.
-pub(super) fn at_least_one() -> impl clap::builder::TypedValueParser<Value = usize> {
-    use clap::builder::{RangedU64ValueParser, TypedValueParser};
-    RangedU64ValueParser::<u64>::new()
-        .range(1..)
-        .try_map(usize::try_from)
 }
 
 /// Measures row by row, or the one row that it was called for.

@@ -7,8 +7,7 @@ use anyhow::bail;
 use burn::module::Module;
 use serde_json::json;
 
-use super::attention::at_least_one;
-use super::{config, figures, on, or_dash, print_json, spread, under_way};
+use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
 use crate::bench::generate::{self, Case, Speed};
 use crate::checkpoint;
 use crate::cli::open_model;

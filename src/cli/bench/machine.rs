@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::attention::at_least_one;
-use super::{config, figures, on, or_dash, print_json, spread, under_way};
+use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
 use crate::bench::machine::{self, Access, Ceiling, Product};
 use crate::cli::table::{Column, table};
 use crate::config::Config;

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
+use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use serde_json::{Map, Value};
 
 use super::{load_config, note};
@@ -117,6 +118,13 @@ fn config(path: Option<&Path>, overrides: &[String]) -> anyhow::Result<Config> {
         return Ok(Config::from_toml(usual.toml, Path::new(USUAL), overrides)?);
     };
     load_config(path, overrides, None)
+}
+
+/// A number of things of which there must be some.
+fn at_least_one() -> impl TypedValueParser<Value = usize> {
+    RangedU64ValueParser::<u64>::new()
+        .range(1..)
+        .try_map(usize::try_from)
 }
 
 /// Prints the one JSON object that there is.

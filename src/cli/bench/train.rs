@@ -3,8 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::attention::at_least_one;
-use super::{config, figures, on, or_dash, print_json, spread, under_way};
+use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
 use crate::bench::train::{self, Rounds, Speed, Text};
 use crate::device::{self, DeviceSpec};
 use crate::words::grouped;
