@@ -64,9 +64,9 @@ pub fn measure(model: &Gpt, case: Case, rounds: usize) -> Result<Speed, BenchErr
     }
     let (mut prompts_ms, mut tokens_ms) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
-        let (prompt_ms, written_ms) = once(model, case)?;
+        let (read_ms, written_ms) = once(model, case)?;
         if round > 0 {
-            prompts_ms.push(prompt_ms);
+            prompts_ms.push(read_ms);
             tokens_ms.push(written_ms / new_tokens as f64);
         }
     }
