@@ -101,7 +101,10 @@ fn heads(browser: &mut Browser, weights: &Value, n_heads: usize) {
     assert!(browser.all(".lines line", "1").len() > 11);
     choose(browser, "Layer", 1);
     let token = ".column.query .token:nth-child(7)";
+    let place = "scrollY + it.getBoundingClientRect().top";
+    let before = browser.all(token, place);
     browser.point(token);
+    assert_eq!(browser.all(token, place), before, "nothing moves under the mouse");
     for head in 0..n_heads {
         let row = row(weights, [1, head, 6]);
         let expected: Vec<String> = strongest(&row, 3)
