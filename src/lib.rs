@@ -11,7 +11,8 @@
 //! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`]: what a person does with all of it;
 //! 7. [`recipe`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;
-//! 9. [`counts`], [`words`]: numbers in formulas, and as they are said to people.
+//! 9. [`counts`], [`words`], [`page`]: numbers in formulas and as they are said to people, and pages of HTML for
+//!    them.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
@@ -38,6 +39,7 @@ pub mod inspect;
 pub mod kernels;
 pub mod model;
 pub mod optimizer;
+pub mod page;
 pub mod plan;
 pub mod recipe;
 pub mod runs;
