@@ -11,7 +11,7 @@
 //! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`]: what a person does with all of it;
 //! 7. [`recipe`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;
-//! 9. [`words`]: how numbers are said to people.
+//! 9. [`words`], [`page`]: how numbers are said to people, and pages of HTML written for them.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
@@ -37,6 +37,7 @@ pub mod inspect;
 pub mod kernels;
 pub mod model;
 pub mod optimizer;
+pub mod page;
 pub mod plan;
 pub mod recipe;
 pub mod runs;
