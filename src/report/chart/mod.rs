@@ -81,6 +81,8 @@ impl Size {
     }
 }
 
+/// Room for the numbers at the left.
+const LEFT: f64 = 48.0;
 /// Between the picture's edge and what is in it.
 const PADDING: f64 = 16.0;
 /// Room for the title and the legend of a picture that stands alone.
@@ -198,7 +200,8 @@ impl Chart {
         let bottom = if self.from_zero { low } else { low - margin };
         let last = self.series.iter().filter_map(|series| series.points.last());
         let last_step = last.map(|point| point.0).max().unwrap_or(0).max(1);
-        Plot::new([width, height], [0.0, real(last_step)], [bottom, high + margin])
+        let steps = [0.0, real(last_step)];
+        Plot::new([width, height], LEFT, steps, [bottom, high + margin])
     }
 
     /// Axes, curves and the mark.

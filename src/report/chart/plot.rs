@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 use super::{Point, Scale, real};
 use crate::page::escape;
 
-/// Room for the numbers beside the axes, and for half of the last one below.
-const LEFT: f64 = 48.0;
+/// Room for the numbers below, for half of the last one there, and of the highest.
 const BELOW: f64 = 26.0;
 const RIGHT: f64 = 20.0;
 const ABOVE: f64 = 8.0;
@@ -19,12 +18,17 @@ pub(in crate::report) struct Plot {
 }
 
 impl Plot {
-    /// In a picture of this size, with room for what stands beside the axes.
-    pub fn new([width, height]: [f64; 2], steps: [f64; 2], numbers: [f64; 2]) -> Self {
+    /// In a picture of this size, with so much room at the left for the numbers there.
+    pub fn new(
+        [width, height]: [f64; 2],
+        left: f64,
+        steps: [f64; 2],
+        numbers: [f64; 2],
+    ) -> Self {
         Self {
             x: Scale {
                 domain: steps,
-                range: [LEFT, width - RIGHT],
+                range: [left, width - RIGHT],
             },
             y: Scale {
                 domain: numbers,
