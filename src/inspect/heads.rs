@@ -109,7 +109,7 @@ impl Heads {
     #[must_use]
     pub fn from_json(value: &serde_json::Value) -> Option<Self> {
         let count = |key: &str| usize::try_from(value.get(key)?.as_u64()?).ok();
-        let of_head = |head| Scores::deserialize(head).ok();
+        let of_head = |head: &serde_json::Value| Scores::deserialize(head).ok();
         let of_layer = |layer: &serde_json::Value| layer.as_array()?.iter().map(of_head).collect();
         Some(Self {
             n_windows: count("windows")?,

@@ -137,7 +137,7 @@ impl Forming {
         let steps: Vec<u64> = self.evaluations.iter().map(|(step, _)| *step).collect();
         let names: Vec<String> = self.heads().map(|[l, h]| format!("{l}.{h}")).collect();
         let rounded = |score: f64| (score * 1000.0).round() / 1000.0;
-        let of_head = |[layer, head]: [usize; 2], key| -> Vec<Option<f64>> {
+        let of_head = |[layer, head]: [usize; 2], key: &str| -> Vec<Option<f64>> {
             let scores = self.evaluations.iter().map(|(_, heads)| heads.scores[layer][head]);
             scores.map(|scores| score(&scores, key).map(rounded)).collect()
         };

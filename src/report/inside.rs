@@ -1,17 +1,21 @@
 //! What a run's best weights do: each head with the validation split, and all of them with a few words of it.
 
+use std::ops::RangeInclusive;
+
 use burn::tensor::Device;
 
 use crate::checkpoint::{CheckpointError, RunDir, Saved};
 use crate::data::{Corpus, DataError, Split, Tokens};
-use crate::inspect::{AttentionMaps, Heads, InspectError, N_WINDOWS, Prompt, capture};
+use crate::inspect::{Details, Heads, InspectError, N_WINDOWS, Prompt, Selection, render};
 use crate::model::Gpt;
-use crate::model::probe::Point;
 use crate::runs::{self, RunsError};
 use crate::tokenizer::Tokenizer;
 
-/// How many tokens the shown words have at most: a picture that fits a page.
-const PROMPT_TOKENS: usize = 40;
+/// How many tokens the shown words have, at most and at least: a picture that fits a page.
+const PROMPT_TOKENS: RangeInclusive<usize> = 8..=40;
+
+/// How large their part of the page may be, MiB, if fewer tokens help: a large model has many numbers for each.
+const MOST_MIB: usize = 2;
 
 /// How much of the validation split is searched for the beginning of a line.
 const SEARCHED_TOKENS: usize = 4096;
@@ -24,7 +28,7 @@ pub(super) struct Inside {
     /// What each head does.
     pub heads: Heads,
     /// Some words of the validation split, and who looks at whom in them.
-    pub attention: Option<(Prompt, AttentionMaps)>,
+    pub attention: Option<Details>,
 }
 
 /// Why nothing is known of the inside.
@@ -66,18 +70,21 @@ fn attention(
     model: &Gpt,
     tokenizer: &Tokenizer,
     text: &Split,
-) -> Result<Option<(Prompt, AttentionMaps)>, InspectError> {
-    let context_length = model.config().context_length;
+) -> Result<Option<Details>, InspectError> {
+    let config = model.config();
+    let selection = Selection::new(None, None, config.n_layers, config.n_heads)?;
+    let is_small = |n: &usize| render::attention_mib(config, &selection, *n) <= MOST_MIB;
+    let most = PROMPT_TOKENS.rev().find(is_small);
+    let n_tokens = most.unwrap_or(*PROMPT_TOKENS.start());
     let Some(tokens) = text.texts().find(|tokens| !tokens.is_empty()) else {
         return Ok(None);
     };
-    let words = some_words(tokens, tokenizer, context_length.min(PROMPT_TOKENS));
+    let words = some_words(tokens, tokenizer, config.context_length.min(n_tokens));
     // What a tokenizer wrote, it can read; if not, there are other things to see.
-    let Ok(prompt) = Prompt::read(&words, tokenizer, context_length) else {
+    let Ok(prompt) = Prompt::read(&words, tokenizer, config.context_length) else {
         return Ok(None);
     };
-    let maps = capture(model, &prompt, &[Point::Weights])?.attention();
-    Ok(Some((prompt, maps)))
+    Details::new(model, &prompt, &selection).map(Some)
 }
 
 /// At most `n` tokens from the beginning of the first line that begins in `tokens`, or of all, without the

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 
 pub(super) use colors::{N_SHADES, STYLE, shade_of, standalone_style};
 pub(super) use plot::{Anchor, Plot, text, text_width};
-pub(super) use scale::{Scale, Tick};
+use scale::Scale;
 pub(super) use thin::{Point, spread, thinned};
 
 /// A curve is drawn with at most so many points for each pixel of the chart's width.
