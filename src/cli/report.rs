@@ -60,7 +60,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The device of a run, or why there is none here.
 fn opened(run: &RunDir) -> Result<device::OpenDevice, String> {
-    let spec = run.config().map_err(|error| first_line(&error))?.train.device;
+    let spec = run
+        .config()
+        .map_err(|error| first_line(&error))?
+        .train
+        .device;
     let spec = spec.parse().map_err(|error| first_line(&error))?;
     device::open(&spec).map_err(|error| first_line(&error))
 }
@@ -80,7 +84,9 @@ pub(super) fn at_end(run_dir: &Path, error: Option<&TrainError>) -> String {
         Err(error) => {
             let program = super::program();
             let reason = first_line(&error);
-            format!("warning: no report: {reason}\n  hint: make it again with `{program} report {shown}`")
+            format!(
+                "warning: no report: {reason}\n  hint: make it again with `{program} report {shown}`"
+            )
         }
     }
 }

@@ -117,7 +117,12 @@ impl Heads {
             n_repeated: count("repeated")?,
             period: count("period")?,
             even: of_head(value.get("even")?)?,
-            scores: value.get("heads")?.as_array()?.iter().map(of_layer).collect::<Option<_>>()?,
+            scores: value
+                .get("heads")?
+                .as_array()?
+                .iter()
+                .map(of_layer)
+                .collect::<Option<_>>()?,
         })
     }
 }

@@ -37,14 +37,18 @@ pub(super) fn losses(curves: &Curves, best_step: Option<u64>) -> Chart {
         ],
         mark,
         from_zero: false,
-        ceiling: if first > 0.0 { MOST_GROWTH * first } else { f64::INFINITY },
+        ceiling: if first > 0.0 {
+            MOST_GROWTH * first
+        } else {
+            f64::INFINITY
+        },
     }
 }
 
 /// The learning rate of each log interval's last step.
 pub(super) fn learning_rate(curves: &Curves) -> Chart {
     Chart {
-        title: ["Learning rate", "of the last step of each log interval"],
+        title: ["Learning rate", "by step"],
         series: vec![Series {
             name: "learning rate",
             class: "rate",

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::chart::{Anchor, N_SHADES, Plot, Size, shade_of, spread, standalone_style, text, text_width};
+use super::chart::{
+    Anchor, N_SHADES, Plot, Size, shade_of, spread, standalone_style, text, text_width,
+};
 use crate::inspect::{Heads, Scores};
 
 /// At most about so many points are drawn of all heads and scores together; of more, evaluations are left out
@@ -31,7 +33,9 @@ pub(super) const SCORES: [(&str, &str); 9] = [
 /// The value of a score by its key.
 pub(super) fn score(scores: &Scores, key: &str) -> Option<f64> {
     let named = scores.named().into_iter();
-    named.filter(|(name, _)| *name == key).find_map(|(_, score)| score)
+    named
+        .filter(|(name, _)| *name == key)
+        .find_map(|(_, score)| score)
 }
 
 /// The scores of all heads over the evaluations of a run.
@@ -51,7 +55,8 @@ impl Forming {
         let last = log.values().next_back()?;
         let (n_layers, n_heads) = (last.scores.len(), last.scores.first()?.len());
         let fits = |heads: &Heads| {
-            heads.scores.len() == n_layers && heads.scores.iter().all(|layer| layer.len() == n_heads)
+            heads.scores.len() == n_layers
+                && heads.scores.iter().all(|layer| layer.len() == n_heads)
         };
         let all: Vec<(&u64, &Heads)> = log.iter().filter(|(_, heads)| fits(heads)).collect();
         let most = MOST_POINTS / (SCORES.len() * n_layers * n_heads).max(1);
@@ -59,7 +64,10 @@ impl Forming {
         Some(Self {
             n_layers,
             n_heads,
-            evaluations: kept.into_iter().map(|at| (*all[at].0, all[at].1.clone())).collect(),
+            evaluations: kept
+                .into_iter()
+                .map(|at| (*all[at].0, all[at].1.clone()))
+                .collect(),
             n_evaluations: all.len(),
         })
     }
@@ -101,8 +109,11 @@ impl Forming {
         let mut x = 0.0;
         for (shade, name) in self.legend() {
             let (to, at) = (x + 18.0, x + 24.0);
-            write!(svg, "<path class=\"line shade-{shade}\" d=\"M{x:.1} 34H{to:.1}\"/>")
-                .expect("a string");
+            write!(
+                svg,
+                "<path class=\"line shade-{shade}\" d=\"M{x:.1} 34H{to:.1}\"/>"
+            )
+            .expect("a string");
             svg.push_str(&text("name", [at, 38.0], Anchor::Start, &name));
             x = at + text_width(&name) + 18.0;
         }
@@ -121,7 +132,9 @@ impl Forming {
     pub fn legend(&self) -> Vec<(usize, String)> {
         let layers = 0..self.n_layers;
         let of_shade = |shade| -> Option<(usize, String)> {
-            let mut layers = layers.clone().filter(|&layer| shade_of(layer, self.n_layers) == shade);
+            let mut layers = layers
+                .clone()
+                .filter(|&layer| shade_of(layer, self.n_layers) == shade);
             let first = layers.next()?;
             let name = match layers.last() {
                 Some(last) => format!("layers {first}–{last}"),
@@ -138,8 +151,13 @@ impl Forming {
         let names: Vec<String> = self.heads().map(|[l, h]| format!("{l}.{h}")).collect();
         let rounded = |score: f64| (score * 1000.0).round() / 1000.0;
         let of_head = |[layer, head]: [usize; 2], key: &str| -> Vec<Option<f64>> {
-            let scores = self.evaluations.iter().map(|(_, heads)| heads.scores[layer][head]);
-            scores.map(|scores| score(&scores, key).map(rounded)).collect()
+            let scores = self
+                .evaluations
+                .iter()
+                .map(|(_, heads)| heads.scores[layer][head]);
+            scores
+                .map(|scores| score(&scores, key).map(rounded))
+                .collect()
         };
         let of_score = |(key, name): (&str, &str)| {
             let lines: Vec<_> = self.heads().map(|head| of_head(head, key)).collect();
@@ -173,13 +191,22 @@ impl Forming {
         );
         svg.push_str(&text("score", [left, -4.0], Anchor::Start, name));
         svg.push_str(&plot.axes());
-        let even = self.evaluations.last().and_then(|(_, heads)| score(&heads.even, key));
+        let even = self
+            .evaluations
+            .last()
+            .and_then(|(_, heads)| score(&heads.even, key));
         if let Some(even) = even {
             let y = plot.y.at(even);
-            writeln!(svg, "<path class=\"even\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>").expect("a string");
+            writeln!(
+                svg,
+                "<path class=\"even\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>"
+            )
+            .expect("a string");
         }
         for (index, [layer, head]) in self.heads().enumerate() {
-            let of_step = |(step, heads): &(u64, Heads)| Some((*step, score(&heads.scores[layer][head], key)?));
+            let of_step = |(step, heads): &(u64, Heads)| {
+                Some((*step, score(&heads.scores[layer][head], key)?))
+            };
             let points: Vec<_> = self.evaluations.iter().filter_map(of_step).collect();
             let shade = shade_of(layer, self.n_layers);
             let path = match points[..] {

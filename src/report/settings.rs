@@ -55,7 +55,9 @@ pub(super) fn sections(config: &Table) -> Vec<Section> {
         }
     };
     let sections = config.iter().map(of_section);
-    sections.filter(|section| !section.settings.is_empty()).collect()
+    sections
+        .filter(|section| !section.settings.is_empty())
+        .collect()
 }
 
 fn origin(config: &Table, section: &str, key: &str, value: &Value) -> Origin {
@@ -86,7 +88,9 @@ fn shown(value: &Value) -> String {
             format!("[{}]", values.join(", "))
         }
         Value::Table(table) => {
-            let pairs = table.iter().map(|(key, value)| format!("{key} = {}", shown(value)));
+            let pairs = table
+                .iter()
+                .map(|(key, value)| format!("{key} = {}", shown(value)));
             format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
         }
         other => other.to_string(),
@@ -103,28 +107,52 @@ mod tests {
     }
 
     fn setting<'a>(sections: &'a [Section], name: &str, key: &str) -> &'a Setting {
-        let section = sections.iter().find(|section| section.name == name).unwrap();
-        section.settings.iter().find(|setting| setting.key == key).unwrap()
+        let section = sections
+            .iter()
+            .find(|section| section.name == name)
+            .unwrap();
+        section
+            .settings
+            .iter()
+            .find(|setting| setting.key == key)
+            .unwrap()
     }
 
     #[test]
     fn only_what_was_chosen_is_marked() {
-        let sections = of("data.path = 'a.txt'\nmodel = { n_heads = 8, d_ff = 512 }\ntrain.max_steps = 7");
+        let sections =
+            of("data.path = 'a.txt'\nmodel = { n_heads = 8, d_ff = 512 }\ntrain.max_steps = 7");
         let origin = |name, key| setting(&sections, name, key).origin.clone();
         let chosen = |default: &str| Origin::Chosen(Some(default.to_owned()));
-        assert_eq!(origin("data", "path"), Origin::Chosen(None), "there is no default");
+        assert_eq!(
+            origin("data", "path"),
+            Origin::Chosen(None),
+            "there is no default"
+        );
         assert_eq!(origin("train", "max_steps"), chosen("2000"));
         assert_eq!(origin("model", "n_heads"), chosen("4"));
-        assert_eq!(origin("model", "n_kv_heads"), Origin::Default, "it follows n_heads");
-        assert_eq!(origin("model", "d_ff"), Origin::Default, "it is 4 * 128 anyway");
+        assert_eq!(
+            origin("model", "n_kv_heads"),
+            Origin::Default,
+            "it follows n_heads"
+        );
+        assert_eq!(
+            origin("model", "d_ff"),
+            Origin::Default,
+            "it is 4 * 128 anyway"
+        );
         assert_eq!(origin("optimizer", "betas"), Origin::Default);
-        assert_eq!(setting(&sections, "optimizer", "betas").value, "[0.9, 0.99]");
+        assert_eq!(
+            setting(&sections, "optimizer", "betas").value,
+            "[0.9, 0.99]"
+        );
         assert_eq!(setting(&sections, "data", "path").value, "\"a.txt\"");
     }
 
     #[test]
     fn a_key_that_others_need_is_chosen() {
-        let sections = of("data.path = 'a.txt'\nmodel = { n_heads = 6, n_kv_heads = 6, d_model = 96 }");
+        let sections =
+            of("data.path = 'a.txt'\nmodel = { n_heads = 6, n_kv_heads = 6, d_model = 96 }");
         let origin = |key| setting(&sections, "model", key).origin.clone();
         assert!(matches!(origin("n_heads"), Origin::Chosen(_)));
     }

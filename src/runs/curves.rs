@@ -80,7 +80,10 @@ impl Curves {
     #[must_use]
     pub fn column(&self, name: &str) -> Vec<(u64, f64)> {
         let of_row = |row: &Row| {
-            let number = row.get(name)?.as_f64().filter(|number| number.is_finite())?;
+            let number = row
+                .get(name)?
+                .as_f64()
+                .filter(|number| number.is_finite())?;
             Some((row.get("step")?.as_u64()?, number))
         };
         self.rows.iter().filter_map(of_row).collect()

@@ -122,10 +122,7 @@ impl Chart {
     /// The picture as a file.
     pub fn standalone(&self) -> String {
         let [width, plot_height] = Size::Wide.pixels();
-        let (w, h) = (
-            width + 2.0 * PADDING,
-            plot_height + HEADING + 2.0 * PADDING,
-        );
+        let (w, h) = (width + 2.0 * PADDING, plot_height + HEADING + 2.0 * PADDING);
         let [title, unit] = self.title;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w:.0}\" height=\"{h:.0}\" viewBox=\"0 0 {w:.0} {h:.0}\" \
@@ -135,7 +132,11 @@ impl Chart {
             standalone_style()
         );
         let mut x = 0.0;
-        for series in self.series.iter().filter(|series| !series.points.is_empty()) {
+        for series in self
+            .series
+            .iter()
+            .filter(|series| !series.points.is_empty())
+        {
             let (to, at) = (x + 18.0, x + 24.0);
             let (class, name) = (series.class, series.name);
             writeln!(
@@ -147,7 +148,12 @@ impl Chart {
             x = at + text_width(name) + 22.0;
         }
         if self.is_cut() {
-            svg.push_str(&text("name", [width, 38.0], Anchor::End, "higher values are drawn at the upper edge"));
+            svg.push_str(&text(
+                "name",
+                [width, 38.0],
+                Anchor::End,
+                "higher values are drawn at the upper edge",
+            ));
         }
         let plot = self.plot([width, plot_height]);
         writeln!(
@@ -220,8 +226,11 @@ impl Chart {
             if n == 1 || series.has_dots && n <= MOST_DOTS {
                 for &point in &series.points {
                     let [x, y] = plot.place(point);
-                    writeln!(svg, "<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\"/>")
-                        .expect("a string");
+                    writeln!(
+                        svg,
+                        "<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\"/>"
+                    )
+                    .expect("a string");
                 }
             }
         }
@@ -239,7 +248,11 @@ impl Mark {
         let half = text_width(&self.label) / 2.0;
         let [left, right] = plot.x.range;
         let middle = x.clamp(left + half, (right - half).max(left + half));
-        let above = if y - 16.0 > plot.y.range[1] + 10.0 { y - 16.0 } else { y + 26.0 };
+        let above = if y - 16.0 > plot.y.range[1] + 10.0 {
+            y - 16.0
+        } else {
+            y + 26.0
+        };
         format!(
             "<circle class=\"mark\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>\n{}",
             text("mark-label", [middle, above], Anchor::Middle, &self.label)
@@ -273,10 +286,15 @@ mod tests {
 
     #[test]
     fn a_long_curve_is_a_small_picture() {
-        let points = (0..1_000_000).map(|step| (step, (step % 1000) as f64)).collect();
+        let points = (0..1_000_000)
+            .map(|step| (step, (step % 1000) as f64))
+            .collect();
         let svg = chart(points).svg(Size::Wide);
         assert!(svg.len() < 40_000, "{} bytes", svg.len());
-        assert!(svg.contains(">1,000,000<") || svg.contains(">800,000<"), "{svg}");
+        assert!(
+            svg.contains(">1,000,000<") || svg.contains(">800,000<"),
+            "{svg}"
+        );
     }
 
     #[test]
@@ -293,9 +311,14 @@ mod tests {
         chart.ceiling = 16.0;
         assert!(chart.is_cut());
         let svg = chart.svg(Size::Wide);
-        let path = svg.split("<path class=\"line train\" d=\"").nth(1).expect("a curve");
+        let path = svg
+            .split("<path class=\"line train\" d=\"")
+            .nth(1)
+            .expect("a curve");
         let path = path.split('"').next().expect("its end");
-        let numbers = path.split(['M', 'L', ' ']).filter(|number| !number.is_empty());
+        let numbers = path
+            .split(['M', 'L', ' '])
+            .filter(|number| !number.is_empty());
         for number in numbers {
             let number: f64 = number.parse().expect(path);
             assert!((0.0..=880.0).contains(&number), "{path}");
@@ -307,7 +330,10 @@ mod tests {
     fn a_file_has_its_colours_for_light_and_dark() {
         let svg = chart(vec![(1, 4.0), (2, 3.0)]).standalone();
         assert!(svg.contains("@media (prefers-color-scheme: dark)"));
-        assert!(!svg.contains("light-dark(") && !svg.contains("var("), "not every viewer knows these");
+        assert!(
+            !svg.contains("light-dark(") && !svg.contains("var("),
+            "not every viewer knows these"
+        );
         assert!(svg.contains("training</text>"));
     }
 }

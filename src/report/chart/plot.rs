@@ -19,12 +19,7 @@ pub(in crate::report) struct Plot {
 
 impl Plot {
     /// In a picture of this size, with so much room at the left for the numbers there.
-    pub fn new(
-        [width, height]: [f64; 2],
-        left: f64,
-        steps: [f64; 2],
-        numbers: [f64; 2],
-    ) -> Self {
+    pub fn new([width, height]: [f64; 2], left: f64, steps: [f64; 2], numbers: [f64; 2]) -> Self {
         Self {
             x: Scale {
                 domain: steps,
@@ -58,14 +53,17 @@ impl Plot {
     pub fn axes(&self) -> String {
         let ([left, right], [bottom, top]) = (self.x.range, self.y.range);
         let mut svg = String::new();
-        for tick in self.y.ticks(count((bottom - top) / 50.0), 0.0) {
+        for tick in self.y.ticks(count((bottom - top) / 42.0), 0.0) {
             let y = self.y.at(tick.number);
-            writeln!(svg, "<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>")
-                .expect("a string");
+            writeln!(
+                svg,
+                "<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>"
+            )
+            .expect("a string");
             let place = [left - 8.0, y + 4.0];
             svg.push_str(&text("tick", place, Anchor::End, &tick.label));
         }
-        for tick in self.x.ticks(count((right - left) / 85.0), 1.0) {
+        for tick in self.x.ticks(count((right - left) / 70.0), 1.0) {
             let x = self.x.at(tick.number);
             writeln!(svg, "<path class=\"grid\" d=\"M{x:.1} {bottom:.1}v4\"/>").expect("a string");
             let place = [x, bottom + 18.0];
@@ -93,12 +91,7 @@ pub(in crate::report) enum Anchor {
 }
 
 /// A line of text, whose class has its size and colour.
-pub(in crate::report) fn text(
-    class: &str,
-    [x, y]: [f64; 2],
-    anchor: Anchor,
-    line: &str,
-) -> String {
+pub(in crate::report) fn text(class: &str, [x, y]: [f64; 2], anchor: Anchor, line: &str) -> String {
     let anchor = match anchor {
         Anchor::Start => "",
         Anchor::Middle => " text-anchor=\"middle\"",

@@ -13,13 +13,18 @@ pub(in crate::report) fn thinned(points: &[Point], n_stretches: usize) -> Vec<Po
         return points.to_vec();
     }
     let span = u128::from(last.0 - first.0) + 1;
-    let stretch_of =
-        |point: &Point| u128::from(point.0 - first.0) * n_stretches as u128 / span;
+    let stretch_of = |point: &Point| u128::from(point.0 - first.0) * n_stretches as u128 / span;
     let mut kept = vec![first];
     for stretch in points.chunk_by(|a, b| stretch_of(a) == stretch_of(b)) {
         let by_value = |a: &&Point, b: &&Point| a.1.total_cmp(&b.1);
-        let lowest = stretch.iter().min_by(by_value).expect("a chunk is not empty");
-        let highest = stretch.iter().max_by(by_value).expect("a chunk is not empty");
+        let lowest = stretch
+            .iter()
+            .min_by(by_value)
+            .expect("a chunk is not empty");
+        let highest = stretch
+            .iter()
+            .max_by(by_value)
+            .expect("a chunk is not empty");
         let mut extremes = [*lowest, *highest];
         extremes.sort_unstable_by_key(|point| point.0);
         kept.extend(extremes);
@@ -54,7 +59,10 @@ mod tests {
         assert!((300..=402).contains(&thin.len()), "{}", thin.len());
         assert_eq!((thin[0], thin[thin.len() - 1]), (points[0], points[99_999]));
         assert!(thin.contains(&(50_021, 9.0)) && thin.contains(&(77_777, -9.0)));
-        assert!(thin.windows(2).all(|pair| pair[0].0 < pair[1].0), "in order");
+        assert!(
+            thin.windows(2).all(|pair| pair[0].0 < pair[1].0),
+            "in order"
+        );
         assert!(thin.iter().all(|point| points.contains(point)));
     }
 

@@ -76,7 +76,9 @@ mod tests {
             step: 1000,
             text: "\n</pre></script><script>x()</script> <b>&amp;\u{1b}[31m\0".to_owned(),
         };
-        let html = samples(&[sample], &Curves::default()).expect("a section").body;
+        let html = samples(&[sample], &Curves::default())
+            .expect("a section")
+            .body;
         assert!(!html.contains("<script") && !html.contains("<b>"), "{html}");
         assert!(html.contains("<pre>\n\n&lt;/pre&gt;"), "{html}");
         assert!(!html.contains('\u{1b}') && !html.contains('\0'));

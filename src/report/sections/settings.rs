@@ -18,14 +18,20 @@ pub(in crate::report) fn settings(sections: &[Section]) -> Fragment {
     .to_owned();
     body.push_str("<div class=\"sections\">\n");
     for section in sections {
-        write!(body, "<div>\n<h3>[{}]</h3>\n<table>\n", escape(&section.name)).expect("a string");
+        write!(
+            body,
+            "<div>\n<h3>[{}]</h3>\n<table>\n",
+            escape(&section.name)
+        )
+        .expect("a string");
         for setting in &section.settings {
             let (class, default) = match &setting.origin {
                 Origin::Default => ("default", None),
                 Origin::Chosen(default) => ("chosen", default.as_ref()),
                 Origin::Unknown => ("unknown", None),
             };
-            let default = default.map(|default| format!("<small>default {}</small>", escape(default)));
+            let default =
+                default.map(|default| format!("<small>default {}</small>", escape(default)));
             writeln!(
                 body,
                 "<tr class=\"{class}\"><th scope=\"row\">{}</th><td>{}{}</td></tr>",
