@@ -93,7 +93,7 @@ impl Page {
         );
         let lead = match self.lead.as_str() {
             "" => String::new(),
-            lead => format!("\n<p class=\"lead\">{}</p>", escape(lead)),
+            lead => format!("<p class=\"page-lead\">{}</p>\n", escape(lead)),
         };
         format!(
             "<!doctype html>\n\
@@ -109,10 +109,10 @@ impl Page {
              </head>\n\
              <body>\n\
              <header class=\"page-header\">\n\
-             <div>\n<h1>{title}</h1>{lead}\n</div>\n\
+             <h1>{title}</h1>\n\
              <button type=\"button\" class=\"page-theme\" hidden></button>\n\
              </header>\n\
-             {contents}\
+             {lead}{contents}\
              <main>\n\
              {sections}\
              </main>\n\

@@ -96,12 +96,18 @@ const page = (() => {
 
     /** Builds every section that has a view. */
     start() {
+      startTheme();
       for (const section of document.querySelectorAll("section[data-view]")) {
         const build = views.get(section.dataset.view);
         const data = section.querySelector(":scope > script[type='application/json']");
-        build?.(section, data && JSON.parse(data.textContent));
+        try {
+          build?.(section, data && JSON.parse(data.textContent));
+        } catch (error) {
+          // One section that an old browser cannot show must not take the others with it.
+          console.error(error);
+          section.append(element("p", {}, `This browser cannot show this part: ${error}`));
+        }
       }
-      startTheme();
     },
   };
 })();

@@ -10,6 +10,10 @@
     reason = "numbers in tests are small, and stand as they were printed"
 )]
 
+#[cfg(unix)]
+mod attention_page;
+#[cfg(unix)]
+mod browser;
 mod cli;
 mod combinations;
 #[cfg(unix)]

@@ -5,9 +5,9 @@ const MOST_LINES = 4000;
 class HeadView {
   static title = "Heads";
   static about =
-    "A line leads from a token on the left, which looks, to one on the right, which it looks at; each head has its " +
-    "colour. The stronger a line, the larger its weight = softmax(q · k / √d): those of one token sum to 1. Hover or " +
-    "focus a token on either side to see only its lines, click to keep it.";
+    "A line leads from a token that looks (left) to one that it looks at (right), in its head's colour; the stronger, " +
+    "the larger the weight = softmax(q · k / √d). A token's weights sum to 1. Point at a token on either side to see its " +
+    "lines alone, click to keep it.";
 
   constructor(attention, choice) {
     this.attention = attention;
@@ -15,7 +15,12 @@ class HeadView {
     this.least = this.startingLeast();
     const { layers, heads, nTokens } = attention;
     this.colors = heads.map((_, head) => headColor(head, heads.length));
-    this.layer = chooser("Layer", layers, () => choice.layer, (layer) => choice.set({ layer }));
+    this.layer = chooser(
+      "Layer",
+      layers,
+      () => choice.layer,
+      (layer) => choice.set({ layer }),
+    );
 
     this.chips = heads.map((number, head) => this.chip(number, head));
     const all = page.element("button", { type: "button", click: () => this.setAll(true) }, "all");
@@ -198,7 +203,13 @@ class HeadView {
   /** The other end's share of a head, beside its name. */
   block({ head, query, key, weight }) {
     const other = this.choice.present.side === "query" ? key : query;
-    const block = page.svg("rect", { x: head, y: other + 0.1, width: 0.9, height: 0.8, "fill-opacity": strength(weight).toFixed(3) });
+    const block = page.svg("rect", {
+      x: head,
+      y: other + 0.1,
+      width: 0.9,
+      height: 0.8,
+      "fill-opacity": strength(weight).toFixed(3),
+    });
     block.style.fill = this.colors[head];
     return block;
   }
@@ -208,22 +219,31 @@ class HeadView {
     const { attention, choice } = this;
     const { present } = choice;
     if (!present) {
-      return [page.element("p", { class: "quiet" }, "Point at a token: here stand the three that each head looks at most.")];
+      return [
+        page.element("p", { class: "quiet" }, "Point at a token: here stand the three that each head looks at most."),
+      ];
     }
     const { token, side } = present;
     const isQuery = side === "query";
-    const title = page.element("h3", {}, tokenName(attention, token), isQuery ? " looks most at" : " is looked at most by");
-    const rows = [...choice.active].sort((a, b) => a - b).map((head) => {
-      const partners = isQuery
-        ? attention.strongest(choice.layer, head, token, 3)
-        : attention.admirers(choice.layer, head, token, 3);
-      const cells = partners.map(([partner, weight]) =>
-        page.element("td", {}, tokenName(attention, partner), bar(weight, 3, this.colors[head])),
-      );
-      const name = page.element("th", { scope: "row" }, `head ${attention.heads[head]}`);
-      name.style.color = this.colors[head];
-      return page.element("tr", { "data-head": attention.heads[head] }, name, ...cells);
-    });
+    const title = page.element(
+      "h3",
+      {},
+      tokenName(attention, token),
+      isQuery ? " looks most at" : " is looked at most by",
+    );
+    const rows = [...choice.active]
+      .sort((a, b) => a - b)
+      .map((head) => {
+        const partners = isQuery
+          ? attention.strongest(choice.layer, head, token, 3)
+          : attention.admirers(choice.layer, head, token, 3);
+        const cells = partners.map(([partner, weight]) =>
+          page.element("td", {}, tokenName(attention, partner), bar(weight, 3, this.colors[head])),
+        );
+        const name = page.element("th", { scope: "row" }, `head ${attention.heads[head]}`);
+        name.style.color = this.colors[head];
+        return page.element("tr", { "data-head": attention.heads[head] }, name, ...cells);
+      });
     return [title, page.element("table", {}, page.element("tbody", {}, ...rows))];
   }
 }

@@ -14,7 +14,13 @@ use crate::config::{ModelConfig, PositionKind};
 use crate::inspect::{Details, InspectError, Selection};
 use crate::page::{Fragment, Page, base64, escape};
 
-const STYLES: &[&str] = &[include_str!("attention.css")];
+const STYLES: &[&str] = &[
+    include_str!("attention.css"),
+    include_str!("head_view.css"),
+    include_str!("model_view.css"),
+    include_str!("neuron_view.css"),
+    include_str!("tables.css"),
+];
 /// In one scope, so that later ones use what earlier ones define.
 const SCRIPTS: &[&str] = &[
     include_str!("data.js"),
@@ -36,14 +42,13 @@ const HEADING: usize = 72;
 /// The page: a section for each prompt.
 #[must_use]
 pub fn attention(prompts: &[Details]) -> String {
-    let lead = "What a trained model's attention did with a text, in every layer and head. Hover or focus a token to \
-                see only what concerns it, click to keep it; the tabs show the same choice in different ways.";
+    let lead = "What attention in a trained model does with a text. The tabs share one choice of layer, head and token.";
     let page = Page::new("Attention: who looks at whom", lead);
-    let sections = prompts.iter().map(|details| {
+    let page = prompts.iter().fold(page, |page, details| {
         let heading = details.prompt.whole_pieces().concat();
-        (fit(&heading, HEADING).trim_end().to_owned(), details)
-    });
-    let page = sections.fold(page, |page, (heading, details)| {
+        let heading = fit(&heading, HEADING);
+        // A line may end after each visible blank.
+        let heading = heading.trim_end().replace('·', "·\u{200b}");
         page.section(&heading, attention_fragment(details))
     });
     page.render()

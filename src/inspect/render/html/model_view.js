@@ -5,15 +5,17 @@ const THUMBNAIL = 128;
 class ModelView {
   static title = "Model";
   static about =
-    "A row for each layer, a column for each head. In a map, down is the token that looks, across the one it looks at; " +
-    "the stronger the colour, the larger its weight = softmax(q · k / √d). The upper right is empty, as no token sees what " +
+    "Rows are layers, columns heads. In each map, down is the token that looks and across the one that it looks at; the " +
+    "stronger the colour, the larger the weight = softmax(q · k / √d). The upper right is empty, as no token sees what " +
     "comes later. Click a map to open it.";
 
   constructor(attention, choice) {
     this.attention = attention;
     this.choice = choice;
     this.isOpen = false;
-    this.thumbnails = attention.layers.flatMap((_, layer) => attention.heads.map((_, head) => this.thumbnail(layer, head)));
+    this.thumbnails = attention.layers.flatMap((_, layer) =>
+      attention.heads.map((_, head) => this.thumbnail(layer, head)),
+    );
     const cells = [page.element("span", {})];
     cells.push(...attention.heads.map((head) => page.element("span", { class: "caption" }, `head ${head}`)));
     attention.layers.forEach((number, layer) => {
@@ -24,8 +26,9 @@ class ModelView {
     grid.style.setProperty("--n-heads", attention.heads.length);
     roam(grid, this.thumbnails, gridMove(attention.heads.length, this.thumbnails.length));
     this.overview = page.element("div", { class: "scrolls" }, grid);
+    const scale = legend();
     this.large = new LargeMap(attention, choice, () => this.close());
-    this.node = page.element("div", { class: "model-view" }, this.overview, this.large.node);
+    this.node = page.element("div", { class: "model-view" }, scale, this.overview, this.large.node);
     this.redraw();
   }
 
@@ -33,7 +36,13 @@ class ModelView {
     const name = `layer ${this.attention.layers[layer]} head ${this.attention.heads[head]}`;
     return page.element(
       "button",
-      { type: "button", class: "thumbnail", "aria-label": `Open ${name}`, title: name, click: () => this.open(layer, head) },
+      {
+        type: "button",
+        class: "thumbnail",
+        "aria-label": `Open ${name}`,
+        title: name,
+        click: () => this.open(layer, head),
+      },
       page.element("canvas", { "aria-hidden": "true" }),
     );
   }
@@ -41,7 +50,7 @@ class ModelView {
   open(layer, head) {
     this.isOpen = true;
     this.choice.set({ layer, head });
-    this.large.focus();
+    this.large.start();
   }
 
   close() {
@@ -77,12 +86,17 @@ class ModelView {
   }
 }
 
+/** The side of a large map that is still seen at once, in pixels. */
+const MAP = 700;
+/** The least side of a cell beside which a letter can be read, in pixels. */
+const LETTERS = 11;
+
 /** One head's map with its tokens, cell by cell. */
 class LargeMap {
   constructor(attention, choice, close) {
     this.attention = attention;
     this.choice = choice;
-    this.cell = { query: attention.nTokens - 1, key: 0 };
+    this.cell = { query: 0, key: 0 };
     this.drawn = "";
     const n = attention.nTokens;
     this.place = placeChoosers(attention, choice);
@@ -99,7 +113,7 @@ class LargeMap {
         pointermove: (event) => this.pointAt(event),
         pointerdown: (event) => this.pointAt(event),
         click: () => choice.keep(this.cell.query),
-        keydown: (event) => (event.key === "Escape" ? close() : this.step(event)),
+        keydown: (event) => this.step(event, close),
       },
       this.canvas,
       this.mark,
@@ -127,7 +141,12 @@ class LargeMap {
     new ResizeObserver(() => this.fit()).observe(this.node);
   }
 
-  focus() {
+  /** Begins where the chosen token looks most. */
+  start() {
+    const { attention, choice } = this;
+    const query = choice.query;
+    this.cell = { query, key: attention.strongest(choice.layer, choice.head, query, 1)[0][0] };
+    this.update();
     this.map.focus({ preventScroll: true });
   }
 
@@ -135,10 +154,12 @@ class LargeMap {
     const n = this.attention.nTokens;
     const longest = Math.max(...this.attention.tokens.map((piece) => [...piece].length));
     const besides = 9 * Math.min(longest, 12) + 16; // names left of the map
-    const size = Math.floor((this.node.clientWidth - besides) / n);
-    const cell = Math.min(Math.max(size, 4), 26);
+    const high = Math.max(Math.floor(MAP / n), 14); // rather higher than a screen than without names
+    const named = Math.min(Math.floor((this.node.clientWidth - besides) / n), high, 26);
+    const hasNames = named >= LETTERS;
+    const cell = hasNames ? named : Math.min(Math.max(this.node.clientWidth / n, 2), LETTERS);
     this.sheet.style.setProperty("--cell", `${cell}px`);
-    this.sheet.classList.toggle("nameless", cell < 9);
+    this.sheet.classList.toggle("nameless", !hasNames);
   }
 
   pointAt(event) {
@@ -153,8 +174,12 @@ class LargeMap {
     }
   }
 
-  step(event) {
+  step(event, close) {
     const { query, key } = this.cell;
+    if (event.key === "Escape") {
+      event.stopPropagation(); // it closes this, and lets nothing go
+      close();
+    }
     const to = {
       ArrowUp: { query: query - 1, key },
       ArrowDown: { query: query + 1, key },

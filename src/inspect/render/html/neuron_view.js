@@ -2,15 +2,16 @@
 class NeuronView {
   static title = "Neurons";
   static about =
-    "Why a token looks where it does: its query q, every key k that it may see, their products dimension by dimension, " +
-    "their sum q · k, that divided by √d, and the softmax of those = the weights. Choose the token that looks in the " +
-    "prompt; point at a cell for its numbers.";
+    "Why a token looks where it does. Its query q meets the key k of every token that it may see: their numbers are " +
+    "multiplied one by one, the products summed to q · k, that is divided by √d, and the softmax of those are the weights. " +
+    "Choose the token that looks in the prompt, and point at a cell for its numbers.";
 
   constructor(attention, choice) {
     this.attention = attention;
     this.choice = choice;
-    this.key = null; // the row that is pointed at
+    this.key = 0; // the row and the column that are pointed at
     this.dimension = 0;
+    this.shown = ""; // which head and query the rows are of
     this.isSorted = false;
     this.place = placeChoosers(attention, choice);
     const sort = page.element("input", {
@@ -56,11 +57,19 @@ class NeuronView {
     const { q, rows } = score(attention, choice.layer, choice.head, choice.query);
     this.q = q;
     this.rows = rows;
-    if (this.key === null || this.key > choice.query) {
-      this.key = largest(rows.map((row) => row.softmax), 1)[0][0];
+    const shown = `${choice.layer} ${choice.head} ${choice.query}`;
+    if (this.shown !== shown) {
+      // begin where there is most to see
+      this.key = largest(
+        rows.map((row) => row.softmax),
+        1,
+      )[0][0];
+      this.dimension = largest(rows[this.key].products.map(Math.abs), 1)[0]?.[0] ?? 0;
+      this.shown = shown;
     }
     this.colors = { positive: colorOf(this.node, "--positive"), negative: colorOf(this.node, "--negative") };
-    const most = (vectors) => Math.max(...vectors.map((vector) => vector.reduce((a, x) => Math.max(a, Math.abs(x)), 0)));
+    const most = (vectors) =>
+      Math.max(...vectors.map((vector) => vector.reduce((a, x) => Math.max(a, Math.abs(x)), 0)));
     const vectorScale = most([q, ...rows.map((row) => row.k)]);
     const productScale = most(rows.map((row) => row.products));
     const order = this.isSorted ? [...rows].sort((a, b) => b.softmax - a.softmax) : rows;
@@ -80,7 +89,14 @@ class NeuronView {
 
   heading() {
     const root = `÷ √${this.attention.headDim}`;
-    const names = { name: "token", k: "k", products: "q × k, by dimension", sum: "q · k", scaled: root, weight: "softmax" };
+    const names = {
+      name: "token",
+      k: "k, by dimension",
+      products: "q × k, by dimension",
+      sum: "q · k",
+      scaled: root,
+      weight: "softmax",
+    };
     const cells = Object.entries(names).map(([kind, name]) => page.element("span", { class: kind }, name));
     return page.element("div", { class: "row heading", "aria-hidden": "true" }, ...cells);
   }
@@ -90,15 +106,15 @@ class NeuronView {
     return page.element(
       "div",
       { class: "row asking" },
-      page.element("span", { class: "name" }, tokenName(attention, choice.query)),
-      page.element("span", { class: "k" }, "its q", this.cells(this.q, scale, "its query")),
-      page.element("span", { class: "products quiet" }, "compared with the key k of …"),
+      page.element("span", { class: "name" }, "q of ", tokenName(attention, choice.query)),
+      page.element("span", { class: "k" }, this.cells(this.q, scale, "its query")),
+      page.element("span", { class: "products quiet" }, "times the k of each of these:"),
     );
   }
 
   row({ key, k, products, sum, scaled, softmax }, vectorScale, productScale) {
     const { attention, choice } = this;
-    const label = `${tokenText(attention, key)}: q · k ${sum.toFixed(3)}, scaled ${scaled.toFixed(3)}, weight ${softmax.toFixed(4)}`;
+    const label = `${tokenText(attention, key)}: q · k ${fixed(sum, 3)}, scaled ${fixed(scaled, 3)}, weight ${softmax.toFixed(4)}`;
     const own = attention.weight(choice.layer, choice.head, choice.query, key);
     return page.element(
       "div",
@@ -106,8 +122,8 @@ class NeuronView {
       page.element("span", { class: "name" }, tokenName(attention, key)),
       page.element("span", { class: "k" }, this.cells(k, vectorScale)),
       page.element("span", { class: "products" }, this.cells(products, productScale)),
-      page.element("span", { class: "sum" }, sum.toFixed(3)),
-      page.element("span", { class: "scaled" }, scaled.toFixed(3)),
+      page.element("span", { class: "sum" }, fixed(sum, 3)),
+      page.element("span", { class: "scaled" }, fixed(scaled, 3)),
       page.element("span", { class: "weight" }, bar(own, 4)),
     );
   }
@@ -168,13 +184,19 @@ class NeuronView {
     const own = attention.weight(choice.layer, choice.head, choice.query, key);
     const line = (...parts) => page.element("p", {}, ...parts);
     this.readout.replaceChildren(
-      line(tokenName(attention, choice.query), " and ", tokenName(attention, key)),
+      line(
+        tokenName(attention, choice.query),
+        key === choice.query ? " looks at itself" : " looks at ",
+        ...(key === choice.query ? [] : [tokenName(attention, key)]),
+      ),
       line(
         `dimension ${dimension} of ${attention.headDim}: `,
-        `q ${this.q[dimension].toFixed(3)} × k ${k[dimension].toFixed(3)} = ${products[dimension].toFixed(3)}`,
+        `q ${fixed(this.q[dimension], 3)} × k ${fixed(k[dimension], 3)} = ${fixed(products[dimension], 3)}`,
       ),
-      line(`sum of all ${attention.headDim} products: q · k = ${sum.toFixed(3)}`),
-      line(`÷ √${attention.headDim} = ${scaled.toFixed(3)}, softmax: ${softmax.toFixed(4)}, the model's weight: ${own.toFixed(4)}`),
+      line(`sum of all ${attention.headDim} products: q · k = ${fixed(sum, 3)}`),
+      line(
+        `÷ √${attention.headDim} = ${fixed(scaled, 3)}, softmax: ${softmax.toFixed(4)}, the model's weight: ${own.toFixed(4)}`,
+      ),
     );
   }
 
@@ -183,8 +205,9 @@ class NeuronView {
     const weight = (key) => attention.weight(choice.layer, choice.head, choice.query, key);
     const off = Math.max(...rows.map((row) => Math.abs(row.softmax - weight(row.key))));
     const nLater = attention.nTokens - 1 - choice.query;
-    const later = { 0: "", 1: "The token that comes later is masked: its weight is 0. " }[nLater]
-      ?? `The ${nLater} tokens that come later are masked: their weights are 0. `;
+    const later =
+      { 0: "", 1: "The token that comes later is masked: its weight is 0. " }[nLater] ??
+      `The ${nLater} tokens that come later are masked: their weights are 0. `;
     const prepared = attention.prepared ? `q and k are shown as they are compared, ${attention.prepared}. ` : "";
     const kvHead = attention.kvHeads[choice.head];
     const shared = kvHead === attention.heads[choice.head] ? "" : `The keys are those of key head ${kvHead}. `;

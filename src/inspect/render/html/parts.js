@@ -36,6 +36,12 @@ function tokenText(attention, token) {
   return `${attention.tokens[token]} at ${token}`;
 }
 
+/** A number with so many digits, and a true minus sign unless it is 0. */
+function fixed(x, digits) {
+  const text = x.toFixed(digits);
+  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+}
+
 /** A number with a bar of that share behind it. */
 function bar(weight, digits, color) {
   const node = page.element("span", { class: "bar" }, weight.toFixed(digits));
@@ -56,8 +62,18 @@ function chooser(label, names, get, set) {
 
 /** The choosers of a layer and of a head. */
 function placeChoosers(attention, choice) {
-  const layer = chooser("Layer", attention.layers, () => choice.layer, (layer) => choice.set({ layer }));
-  const head = chooser("Head", attention.heads, () => choice.head, (head) => choice.set({ head }));
+  const layer = chooser(
+    "Layer",
+    attention.layers,
+    () => choice.layer,
+    (layer) => choice.set({ layer }),
+  );
+  const head = chooser(
+    "Head",
+    attention.heads,
+    () => choice.head,
+    (head) => choice.set({ head }),
+  );
   return {
     nodes: [layer.node, head.node],
     update() {
@@ -141,6 +157,21 @@ function tokenStrip(attention, choice) {
   };
 }
 
+/** Which weight looks how strong. */
+function legend() {
+  const swatches = [0, 0.01, 0.05, 0.2, 0.5, 1].map((weight) => {
+    const swatch = page.element("span", { class: "swatch heat" });
+    swatch.style.setProperty("--share", `${100 * shade(weight)}%`);
+    return page.element("span", { class: "step" }, swatch, String(weight));
+  });
+  return page.element("p", { class: "legend" }, "weight", ...swatches);
+}
+
+/** How much colour a cell has: what may be seen has a little even at 0, and so is told from what is masked. */
+function shade(weight) {
+  return 0.06 + 0.94 * strength(weight);
+}
+
 /** A map of one head on a canvas, a pixel for each pair of tokens, fewer where there are more than `most` a side. */
 function drawMap(canvas, attention, layer, head, color, most = Infinity) {
   const n = attention.nTokens;
@@ -159,9 +190,7 @@ function drawMap(canvas, attention, layer, head, color, most = Infinity) {
           weight = Math.max(weight, row[key]); // so that no strong one is lost
         }
       }
-      // What may be seen has a shade even at 0, and so is told from what is masked.
-      const alpha = 255 * (0.06 + 0.94 * strength(weight));
-      image.data.set([red, green, blue, alpha], 4 * (y * side + x));
+      image.data.set([red, green, blue, 255 * shade(weight)], 4 * (y * side + x));
     }
   }
   canvas.getContext("2d").putImageData(image, 0, 0);

@@ -2,9 +2,9 @@
 class SimilarityView {
   static title = "Similarity";
   static about =
-    "How alike the vector of a token is to those of the others, as embeddings and after each layer: the cosine of " +
-    "their angle, a · b / (|a| |b|). 1 is the same direction, 0 unrelated, −1 opposite. The same token is 1 everywhere " +
-    "as an embedding (unless positions are added to it) and takes on its context layer by layer.";
+    "How alike the vector of a token is to the others', as embeddings and after each layer: the cosine of their angle, " +
+    "a · b / (|a| |b|). 1 is the same direction, 0 unrelated, −1 opposite. A token that stands twice begins with one " +
+    "vector (but for learned positions) and takes on its context layer by layer.";
 
   constructor(attention, choice) {
     this.attention = attention;
@@ -15,9 +15,18 @@ class SimilarityView {
     );
     this.caption = page.element("caption");
     this.body = page.element("tbody");
-    const head = page.element("thead", {}, page.element("tr", {}, page.element("th", { scope: "col" }, "token"), ...names));
+    const head = page.element(
+      "thead",
+      {},
+      page.element("tr", {}, page.element("th", { scope: "col" }, "token"), ...names),
+    );
     const table = page.element("table", { class: "cosines" }, this.caption, head, this.body);
-    this.node = page.element("div", { class: "similarity-view" }, this.strip.node, page.element("div", { class: "scrolls" }, table));
+    this.node = page.element(
+      "div",
+      { class: "similarity-view" },
+      this.strip.node,
+      page.element("div", { class: "scrolls" }, table),
+    );
   }
 
   update() {
@@ -26,7 +35,9 @@ class SimilarityView {
     const token = choice.query;
     this.caption.replaceChildren("Cosines between ", tokenName(attention, token), " and …");
     const rows = attention.tokens.map((_, other) => {
-      const cells = Array.from({ length: attention.nStages }, (_, stage) => this.cell(attention.cosine(stage, token, other)));
+      const cells = Array.from({ length: attention.nStages }, (_, stage) =>
+        this.cell(attention.cosine(stage, token, other)),
+      );
       const name = page.element("th", { scope: "row" }, tokenName(attention, other));
       return page.element("tr", { class: other === token ? "present" : "" }, name, ...cells);
     });
@@ -34,7 +45,7 @@ class SimilarityView {
   }
 
   cell(cosine) {
-    const cell = page.element("td", { class: cosine < 0 ? "negative" : "positive" }, cosine.toFixed(2).replace("-", "−"));
+    const cell = page.element("td", { class: cosine < 0 ? "negative" : "positive" }, fixed(cosine, 2));
     cell.style.setProperty("--share", `${(60 * Math.min(Math.abs(cosine), 1)).toFixed(1)}%`);
     return cell;
   }

@@ -10,8 +10,15 @@ class TopView {
     this.choice = choice;
     this.place = placeChoosers(attention, choice);
     this.body = page.element("tbody");
-    const names = ["token", "looks most at", "then at", "and at"].map((name) => page.element("th", { scope: "col" }, name));
-    const table = page.element("table", { class: "top" }, page.element("thead", {}, page.element("tr", {}, ...names)), this.body);
+    const names = ["token", "looks most at", "then at", "and at"].map((name) =>
+      page.element("th", { scope: "col" }, name),
+    );
+    const table = page.element(
+      "table",
+      { class: "top" },
+      page.element("thead", {}, page.element("tr", {}, ...names)),
+      this.body,
+    );
     this.node = page.element(
       "div",
       { class: "top-view" },
