@@ -6,7 +6,7 @@ use super::{note, output};
 use crate::checkpoint::RunDir;
 use crate::device::{self, DeviceSpec};
 use crate::report::{PAGE, Report, ReportError};
-use crate::train::TrainError;
+use crate::runs::RunsError;
 use crate::words::shell_word;
 
 /// Write a page with a run's curves, texts, heads and config
@@ -44,15 +44,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for line in report.notes() {
         note(format!("note: {line}"));
     }
-    let path = match &args.output {
-        Some(path) => {
-            output::write(path, &report.html())?;
-            path.clone()
-        }
-        None => {
-            report.write(&run)?;
-            run.join(PAGE)
-        }
+    let path = if let Some(path) = &args.output {
+        output::write(path, &report.html())?;
+        path.clone()
+    } else {
+        report.write(&run)?;
+        run.join(PAGE)
     };
     note(format!("wrote `{}`", path.display()));
     Ok(())
@@ -74,29 +71,24 @@ fn first_line(error: &impl std::fmt::Display) -> String {
     error.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Writes the report of a run that has just ended, as it should or by `error`, and says where it is or why
-/// there is none. What matters was saved before.
-pub(super) fn at_end(run_dir: &Path, error: Option<&TrainError>) -> String {
-    let written = write_at_end(run_dir, error);
-    let shown = shell_word(&run_dir.to_string_lossy());
-    match written {
+/// Writes the report of a run that has just ended, in whichever way, and says where it is or why there is
+/// none. What matters was saved before.
+pub(super) fn at_end(run_dir: &Path) -> String {
+    match write_at_end(run_dir) {
         Ok(()) => format!("report: `{}`", run_dir.join(PAGE).display()),
         Err(error) => {
-            let program = super::program();
-            let reason = first_line(&error);
+            let (program, reason) = (super::program(), first_line(&error));
+            let run = shell_word(&run_dir.to_string_lossy());
             format!(
-                "warning: no report: {reason}\n  hint: make it again with `{program} report {shown}`"
+                "warning: no report: {reason}\n  hint: make it again with `{program} report {run}`"
             )
         }
     }
 }
 
-fn write_at_end(run_dir: &Path, error: Option<&TrainError>) -> Result<(), ReportError> {
-    let run = RunDir::open(run_dir).map_err(crate::runs::RunsError::from)?;
+fn write_at_end(run_dir: &Path) -> Result<(), ReportError> {
+    let run = RunDir::open(run_dir).map_err(RunsError::from)?;
     let mut report = Report::read(&run)?;
-    if let Some(error) = error {
-        report.note(format!("The run broke off: {}", first_line(error)));
-    }
     match opened(&run) {
         Ok(device) => report.look_inside(&run, &device.device),
         Err(reason) => report.note(reason),

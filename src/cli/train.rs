@@ -96,11 +96,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         Err(error) => {
             let is_wanted = matches!(error, TrainError::InterruptedEarly);
             let is_broken = matches!(error, TrainError::NotFinite { .. });
-            let report = is_broken.then(|| report::at_end(&run_dir, Some(&error)));
             let error = anyhow::Error::from(error);
             progress.failed(&describe(&error));
-            if let Some(report) = report {
-                note(report);
+            if is_broken {
+                note(report::at_end(&run_dir));
             }
             if is_wanted {
                 note(error);
@@ -109,7 +108,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             return Err(error);
         }
     };
-    let report = report::at_end(&run_dir, None);
+    let report = report::at_end(&run_dir);
     progress.finish(&summary, &report, &next_command(args, &summary));
     if args.json {
         writeln!(io::stdout(), "{}", serde_json::to_string(&summary)?)?;

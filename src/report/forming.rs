@@ -136,7 +136,7 @@ impl Forming {
                 .clone()
                 .filter(|&layer| shade_of(layer, self.n_layers) == shade);
             let first = layers.next()?;
-            let name = match layers.last() {
+            let name = match layers.next_back() {
                 Some(last) => format!("layers {first}–{last}"),
                 None => format!("layer {first}"),
             };

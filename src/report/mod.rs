@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 
 use crate::checkpoint::{CheckpointError, RunDir, write_atomically};
-use crate::runs::{self, Curves, Facts, Process, RunsError, Sample};
+use crate::runs::{self, Curves, Facts, Process, RunsError, Sample, Status};
 use forming::Forming;
 use inside::Inside;
 use settings::Section;
@@ -69,7 +69,10 @@ impl Report {
     /// If the run's config, or a log that is there, cannot be read.
     pub fn read(run: &RunDir) -> Result<Self, ReportError> {
         let facts = Facts::read(run)?;
-        let notes = facts.notes.clone();
+        let mut notes = facts.notes.clone();
+        if facts.status == Status::Stopped {
+            notes.extend(broke_off(run).map(|why| format!("The run broke off: {why}")));
+        }
         Ok(Self {
             facts,
             processes: runs::processes(run)?,
@@ -146,9 +149,34 @@ impl Report {
     }
 }
 
+/// The error that a run ended with, if its log ends with one.
+fn broke_off(run: &RunDir) -> Option<String> {
+    let log = std::fs::read(run.join("train.log")).ok()?;
+    last_error(&String::from_utf8_lossy(&log))
+}
+
+fn last_error(log: &str) -> Option<String> {
+    // Hints and causes are indented.
+    let last = log.lines().rfind(|line| !line.starts_with(' '))?;
+    last.strip_prefix("error: ").map(str::to_owned)
+}
+
 fn replace(path: &Path, text: &str) -> Result<(), ReportError> {
     write_atomically(path, text.as_bytes()).map_err(|error| match error {
         CheckpointError::Write { path, source } => ReportError::Write { path, source },
         other => ReportError::Run(other.into()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_broke_off_if_its_log_ends_with_an_error() {
+        let log = "step 1/5  loss 3\nerror: the loss is NaN\n  hint: lower it\n";
+        assert_eq!(last_error(log).as_deref(), Some("the loss is NaN"));
+        assert_eq!(last_error(&[log, "resuming `x`\n"].concat()), None);
+        assert_eq!(last_error(""), None);
+    }
 }

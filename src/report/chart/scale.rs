@@ -29,14 +29,12 @@ impl Scale {
             return vec![Tick::new(low, low.abs(), low.abs())];
         }
         // A hair of room, since 0.1 + 0.2 is not 0.3.
+        let (from, to) = ((low / step - 1e-9).ceil(), (high / step + 1e-9).floor());
         #[allow(clippy::cast_possible_truncation, reason = "a handful of ticks")]
-        let (first, last) = (
-            (low / step - 1e-9).ceil() as i64,
-            (high / step + 1e-9).floor() as i64,
-        );
+        let multiples = from as i64..=to as i64;
         let largest = low.abs().max(high.abs());
         #[allow(clippy::cast_precision_loss, reason = "a handful of ticks")]
-        let numbers = (first..=last).map(|i| i as f64 * step);
+        let numbers = multiples.map(|i| i as f64 * step);
         numbers
             .map(|number| Tick::new(number, step, largest))
             .collect()

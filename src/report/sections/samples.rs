@@ -24,7 +24,7 @@ pub(in crate::report) fn samples(samples: &[Sample], curves: &Curves) -> Option<
     let mut body = String::new();
     if kept.len() < samples.len() {
         let (kept, all) = (kept.len(), grouped(samples.len() as u64));
-        write!(body, "<p>{kept} of {all} samples, at even distances.</p>\n").expect("a string");
+        writeln!(body, "<p>{kept} of {all} samples, at even distances.</p>").expect("a string");
     }
     writeln!(
         body,
