@@ -67,9 +67,12 @@ class Attention {
   floats(text) {
     let floats = this.unpacked.get(text);
     if (!floats) {
-      const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-      const view = new DataView(bytes.buffer);
-      floats = Float32Array.from({ length: bytes.length / 4 }, (_, at) => view.getFloat32(4 * at, true));
+      const characters = atob(text);
+      const bytes = new Uint8Array(characters.length);
+      for (let at = 0; at < bytes.length; at += 1) {
+        bytes[at] = characters.charCodeAt(at);
+      }
+      floats = new Float32Array(bytes.buffer); // little endian, as every machine is that runs a browser
       this.unpacked.set(text, floats);
     }
     return floats;

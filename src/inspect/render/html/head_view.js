@@ -1,5 +1,7 @@
-/** The most lines that are drawn at first: more are slow, and no one can tell them apart. */
+/** The most lines that are drawn: more are slow, and no one can tell them apart. */
 const MOST_LINES = 4000;
+/** The least weight of a line, until the reader moves the slider. */
+const LEAST = 0.05;
 
 /** Lines from each token to those that it looks at, a colour for each head. */
 class HeadView {
@@ -12,7 +14,7 @@ class HeadView {
   constructor(attention, choice) {
     this.attention = attention;
     this.choice = choice;
-    this.least = this.startingLeast();
+    this.least = LEAST;
     const { layers, heads, nTokens } = attention;
     this.colors = heads.map((_, head) => headColor(head, heads.length));
     this.layer = chooser(
@@ -125,30 +127,10 @@ class HeadView {
     this.choice.set({ active: new Set(on ? this.attention.heads.keys() : []) });
   }
 
-  /** The least weight to begin with: so that the fullest layer is not too full. */
-  startingLeast() {
-    const { layers, heads, nTokens } = this.attention;
-    let least = 0.05;
-    const isTooFull = (layer) => {
-      let n = 0;
-      for (let head = 0; head < heads.length; head += 1) {
-        for (let query = 0; query < nTokens; query += 1) {
-          n += this.attention.weights(layer, head, query).filter((weight) => weight >= least).length;
-        }
-      }
-      return n > MOST_LINES;
-    };
-    while (least < 0.5 && layers.some((_, layer) => isTooFull(layer))) {
-      least += 0.05;
-    }
-    return Math.round(100 * least) / 100;
-  }
-
   update() {
     const { choice } = this;
     this.layer.update();
     this.chips.forEach((chip, head) => page.set(chip, { "aria-pressed": String(choice.active.has(head)) }));
-    this.leastText.textContent = this.least.toFixed(2);
     this.columns.forEach((buttons, index) => {
       const side = index === 0 ? "query" : "key";
       const is = (place, token) => place?.side === side && place.token === token;
@@ -158,6 +140,12 @@ class HeadView {
       });
     });
     const pairs = this.pairs();
+    const isCut = pairs.length > MOST_LINES;
+    if (isCut) {
+      pairs.sort((a, b) => b.weight - a.weight);
+      pairs.length = MOST_LINES;
+    }
+    this.leastText.textContent = this.least.toFixed(2) + (isCut ? `, the strongest ${MOST_LINES}` : "");
     this.lines.replaceChildren(...pairs.map((pair) => this.line(pair)));
     this.blocks.replaceChildren(...(choice.present ? pairs.map((pair) => this.block(pair)) : []));
     this.readout.replaceChildren(...this.explained());
