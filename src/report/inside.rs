@@ -100,8 +100,10 @@ fn some_words(tokens: &Tokens, tokenizer: &Tokenizer, n: usize) -> String {
     let end = (start + n).min(ids.len());
     let text = tokenizer.decode(&ids[start..end]);
     let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER).trim();
+    let next = ids.get(end).map(|&id| tokenizer.piece(id));
+    let is_cut = next.is_some_and(|next| !next.starts_with(char::is_whitespace));
     match text.rfind(char::is_whitespace) {
-        Some(at) if end < ids.len() && at >= text.len() / 2 => text[..at].trim_end().to_owned(),
+        Some(at) if is_cut && at >= text.len() / 2 => text[..at].trim_end().to_owned(),
         _ => text.to_owned(),
     }
 }
@@ -121,7 +123,8 @@ mod tests {
     fn words_begin_with_a_line_and_end_with_a_word() {
         let text = "and end.\n\n\nThe bank of the river was wide and long.\nMore of it.";
         assert_eq!(words(text, 20), "The bank of the");
-        assert_eq!(words(text, 15), "The bank of");
+        assert_eq!(words(text, 15), "The bank of the");
+        assert_eq!(words(text, 14), "The bank of");
     }
 
     #[test]

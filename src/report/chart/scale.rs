@@ -26,7 +26,7 @@ impl Scale {
         let [low, high] = self.domain;
         let step = round_step((high - low) / real(most.max(1))).max(least);
         if !(step > 0.0 && step.is_finite()) {
-            return vec![Tick::new(low, low.abs(), low.abs())];
+            return vec![Tick::new(low, low.abs() / 10.0, low.abs())];
         }
         // A hair of room, since 0.1 + 0.2 is not 0.3.
         let (from, to) = ((low / step - 1e-9).ceil(), (high / step + 1e-9).floor());
