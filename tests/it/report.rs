@@ -66,7 +66,7 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
     let bits = facts[0]["val_bits_per_byte"].as_f64().expect("bits");
     for number in [
         format!("<dt>Best validation loss</dt><dd class=\"value\">{loss:.4}<"),
-        format!("<dt>Perplexity</dt><dd class=\"value\">{:.1}<", loss.exp()),
+        format!("<dt>Perplexity</dt><dd class=\"value\">{:.2}<", loss.exp()),
         format!("<dt>Bits per byte</dt><dd class=\"value\">{bits:.4}<"),
         "<dt>Tokens seen</dt><dd class=\"value\">2,560<".to_owned(),
         format!(
