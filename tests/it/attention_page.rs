@@ -101,7 +101,10 @@ fn heads(browser: &mut Browser, weights: &Value, n_heads: usize) {
     assert!(browser.all(".lines line", "1").len() > 11);
     choose(browser, "Layer", 1);
     let token = ".column.query .token:nth-child(7)";
+    let place = "scrollY + it.getBoundingClientRect().top";
+    let before = browser.all(token, place);
     browser.point(token);
+    assert_eq!(browser.all(token, place), before, "nothing moves under the mouse");
     for head in 0..n_heads {
         let row = row(weights, [1, head, 6]);
         let expected: Vec<String> = strongest(&row, 3)
@@ -176,23 +179,24 @@ fn model(browser: &mut Browser, weights: &Value, n_heads: usize) {
 }
 
 fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
+    let keys = ".row[role=option]:not([hidden])";
     tab(browser, "Neurons");
     choose(browser, "Layer", 1);
     choose(browser, "Head", 1);
     browser.click(".panel .strip .token:nth-child(8)");
     let number = |list: &str, key: usize| explained[list][key].as_f64().expect("a number");
     let row = row(weights, [1, 1, 7]);
-    let shown = browser.texts(".row[role=option] .sum");
+    let shown = browser.texts(&format!("{keys} .sum"));
     let expected: Vec<String> = (0..8)
         .map(|key| format!("{:.3}", number("scores", key)).replace('-', "−"))
         .collect();
     assert_eq!(shown, expected);
-    let shown = browser.texts(".row[role=option] .scaled");
+    let shown = browser.texts(&format!("{keys} .scaled"));
     let expected: Vec<String> = (0..8)
         .map(|key| format!("{:.3}", number("scaled", key)).replace('-', "−"))
         .collect();
     assert_eq!(shown, expected);
-    let shown = browser.texts(".row[role=option] .bar");
+    let shown = browser.texts(&format!("{keys} .bar"));
     let expected: Vec<String> = row[..8]
         .iter()
         .map(|weight| format!("{weight:.4}"))
@@ -220,12 +224,11 @@ fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
     );
 
     browser.click(".neuron-view input[type=checkbox]");
-    let order = browser.all(".row[role=option]", "Number(it.dataset.key)");
-    let expected: Vec<Value> = strongest(&row, 8)
-        .iter()
-        .map(|(key, _)| json!(key))
-        .collect();
-    assert_eq!(order, expected);
+    let mut shown = browser.all(keys, "[it.offsetTop, Number(it.dataset.key)]");
+    shown.sort_by_key(|place| place[0].as_i64());
+    let order: Vec<&Value> = shown.iter().map(|place| &place[1]).collect();
+    let expected: Vec<usize> = strongest(&row, 8).iter().map(|(key, _)| *key).collect();
+    assert_eq!(json!(order), json!(expected));
     browser.click(".neuron-view input[type=checkbox]");
 }
 

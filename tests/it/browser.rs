@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 /// The programs that are looked for, in this order.
 const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// How long an answer may take on the slowest machine; then the browser hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 /// How high the window is, in pixels.
 const HEIGHT: u32 = 900;
 

@@ -24,7 +24,13 @@ class NeuronView {
     const sorting = page.element("label", { class: "chooser" }, sort, "Largest weights first");
     this.strip = tokenStrip(attention, choice);
     this.readout = page.element("div", { class: "readout", "aria-live": "polite" });
-    this.table = page.element("div", { class: "neurons" });
+    // A row for each key stays for good, so that the focus stays on it whatever is shown.
+    this.options = attention.tokens.map((_, key) =>
+      page.element("div", { class: "row", role: "option", tabindex: -1, "data-key": key }),
+    );
+    const list = page.element("div", { class: "rows", role: "listbox", "aria-label": "Keys" }, ...this.options);
+    this.asking = page.element("div", { class: "row asking" });
+    this.table = page.element("div", { class: "neurons" }, this.heading(), this.asking, list);
     this.table.style.setProperty("--n-dimensions", attention.headDim);
     this.table.addEventListener("pointermove", (event) => this.pointAt(event));
     this.table.addEventListener("pointerdown", (event) => this.pointAt(event));
@@ -72,10 +78,16 @@ class NeuronView {
       Math.max(...vectors.map((vector) => vector.reduce((a, x) => Math.max(a, Math.abs(x)), 0)));
     const vectorScale = most([q, ...rows.map((row) => row.k)]);
     const productScale = most(rows.map((row) => row.products));
+    this.asking.replaceChildren(...this.question(vectorScale));
+    this.options.forEach((option, key) => {
+      option.hidden = key > choice.query;
+      if (!option.hidden) {
+        this.fill(option, rows[key], vectorScale, productScale);
+      }
+    });
     const order = this.isSorted ? [...rows].sort((a, b) => b.softmax - a.softmax) : rows;
-    this.options = order.map((row) => this.row(row, vectorScale, productScale));
-    const list = page.element("div", { class: "rows", role: "listbox", "aria-label": "Keys" }, ...this.options);
-    this.table.replaceChildren(this.heading(), this.queryRow(vectorScale), list);
+    this.order = order.map((row) => this.options[row.key]);
+    this.order.forEach((option, place) => (option.style.order = place));
     this.scales.replaceChildren(
       "colours: ",
       page.element("span", { class: "swatch negative" }),
@@ -95,30 +107,29 @@ class NeuronView {
       products: "q × k, by dimension",
       sum: "q · k",
       scaled: root,
-      weight: "softmax",
+      weight: "weight",
     };
     const cells = Object.entries(names).map(([kind, name]) => page.element("span", { class: kind }, name));
     return page.element("div", { class: "row heading", "aria-hidden": "true" }, ...cells);
   }
 
-  queryRow(scale) {
+  /** What stands in the row of the query. */
+  question(scale) {
     const { attention, choice } = this;
-    return page.element(
-      "div",
-      { class: "row asking" },
+    return [
       page.element("span", { class: "name" }, "q of ", tokenName(attention, choice.query)),
       page.element("span", { class: "k" }, this.cells(this.q, scale, "its query")),
       page.element("span", { class: "products quiet" }, "times the k of each of these:"),
-    );
+    ];
   }
 
-  row({ key, k, products, sum, scaled, softmax }, vectorScale, productScale) {
+  /** Fills the row of a key. */
+  fill(option, { key, k, products, sum, scaled, softmax }, vectorScale, productScale) {
     const { attention, choice } = this;
     const label = `${tokenText(attention, key)}: q · k ${fixed(sum, 3)}, scaled ${fixed(scaled, 3)}, weight ${softmax.toFixed(4)}`;
     const own = attention.weight(choice.layer, choice.head, choice.query, key);
-    return page.element(
-      "div",
-      { class: "row", role: "option", tabindex: -1, "aria-label": label, "data-key": key },
+    page.set(option, { "aria-label": label });
+    option.replaceChildren(
       page.element("span", { class: "name" }, tokenName(attention, key)),
       page.element("span", { class: "k" }, this.cells(k, vectorScale)),
       page.element("span", { class: "products" }, this.cells(products, productScale)),
@@ -158,12 +169,12 @@ class NeuronView {
   }
 
   step(event) {
-    const row = this.options.indexOf(event.target);
+    const row = this.order.indexOf(event.target);
     const move = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     const turn = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (row >= 0 && move && this.options[row + move]) {
+    if (row >= 0 && move && this.order[row + move]) {
       event.preventDefault();
-      this.options[row + move].focus();
+      this.order[row + move].focus();
     } else if (row >= 0 && turn) {
       event.preventDefault();
       this.dimension = (this.dimension + turn + this.attention.headDim) % this.attention.headDim;
