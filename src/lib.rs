@@ -8,7 +8,7 @@
 //! 3. [`kernels`]: the operations both are made of, one function each;
 //! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
-//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`]: what a person does with all of it;
+//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`], [`report`]: what a person does with all of it;
 //! 7. [`recipe`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;
 //! 9. [`counts`], [`words`], [`page`]: numbers in formulas and as they are said to people, and pages of HTML for
@@ -42,6 +42,7 @@ pub mod optimizer;
 pub mod page;
 pub mod plan;
 pub mod recipe;
+pub mod report;
 pub mod runs;
 pub mod tokenizer;
 pub mod train;

@@ -21,6 +21,7 @@ mod metrics;
 mod output;
 mod plan;
 mod progress;
+mod report;
 mod runs;
 mod table;
 mod tokenizer;
@@ -81,6 +82,8 @@ enum Command {
     Runs(runs::Args),
     /// Print the curves of a run: losses, learning rate, speed
     Metrics(metrics::Args),
+    /// Write a page with a run's curves, texts, heads and config
+    Report(report::Args),
     /// See how a tokenizer takes text apart
     Tokenizer(tokenizer::Args),
     /// List what this binary can compute on, here
@@ -103,6 +106,7 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args).map(|()| DONE),
         Command::Runs(args) => runs::run(&args).map(|()| DONE),
         Command::Metrics(args) => metrics::run(&args).map(|()| DONE),
+        Command::Report(args) => report::run(&args).map(|()| DONE),
         Command::Tokenizer(args) => tokenizer::run(&args).map(|()| DONE),
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
         Command::Completions(args) => completions::run(&args, Cli::command()).map(|()| DONE),

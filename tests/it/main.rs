@@ -32,6 +32,7 @@ mod optimizers;
 mod parity;
 mod plan;
 mod properties;
+mod report;
 mod runs;
 mod stopping;
 mod tokenizers;
