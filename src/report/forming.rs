@@ -8,6 +8,7 @@ use serde_json::json;
 use super::chart::{
     Anchor, N_SHADES, Plot, Size, shade_of, spread, standalone_style, text, text_width,
 };
+use crate::counts::real;
 use crate::inspect::{Heads, Scores};
 
 /// At most about so many points are drawn of all heads and scores together; of more, evaluations are left out
@@ -261,25 +262,21 @@ impl Layout {
 
     fn height(&self) -> f64 {
         let n_rows = SCORES.len().div_ceil(self.n_columns);
-        count(n_rows) * (self.panel[1] + NAME + 14.0)
+        real(n_rows) * (self.panel[1] + NAME + 14.0)
     }
 
     fn place(&self, at: usize) -> [f64; 2] {
         let (column, row) = (at % self.n_columns, at / self.n_columns);
         [
-            count(column) * (self.panel[0] + self.gap),
-            NAME + count(row) * (self.panel[1] + NAME + 14.0),
+            real(column) * (self.panel[0] + self.gap),
+            NAME + real(row) * (self.panel[1] + NAME + 14.0),
         ]
     }
 
     fn plot(&self, last_step: u64) -> Plot {
-        let steps = [0.0, super::chart::real(last_step.max(1))];
+        let steps = [0.0, real(last_step.max(1))];
         Plot::new(self.panel, 30.0, steps, [0.0, 1.0])
     }
-}
-
-fn count(n: usize) -> f64 {
-    super::chart::real(n as u64)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 
 #[cfg(unix)]
 mod attention_page;
+mod bench;
 #[cfg(unix)]
 mod browser;
 mod cli;

@@ -14,6 +14,8 @@ use std::fmt::Write as _;
 pub(super) use colors::{N_SHADES, STYLE, shade_of, standalone_style};
 pub(super) use plot::{Anchor, Plot, text, text_width};
 use scale::Scale;
+
+use crate::counts::real;
 pub(super) use thin::{Point, spread, thinned};
 
 /// A curve is drawn with at most so many points for each pixel of the chart's width.
@@ -258,11 +260,6 @@ impl Mark {
             text("mark-label", [middle, above], Anchor::Middle, &self.label)
         )
     }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "steps are below 2^52")]
-pub(super) fn real(n: u64) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{Point, Scale, real};
+use super::{Point, Scale};
+use crate::counts::real;
 use crate::page::escape;
 
 /// Room for the numbers below, for half of the last one there, and of the highest.
@@ -103,5 +104,5 @@ pub(in crate::report) fn text(class: &str, [x, y]: [f64; 2], anchor: Anchor, lin
 
 /// How wide a line of about 12 pixels' height is in most fonts, generously.
 pub(in crate::report) fn text_width(line: &str) -> f64 {
-    6.6 * real(line.chars().count() as u64)
+    6.6 * real(line.chars().count())
 }

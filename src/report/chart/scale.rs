@@ -1,5 +1,6 @@
 //! Axes: from numbers to places in a picture, and the round numbers that are written beside them.
 
+use crate::counts::real;
 use crate::words::grouped;
 
 /// The numbers of an axis and where they lie in the picture.
@@ -93,11 +94,6 @@ fn label(number: f64, step: f64, largest: f64) -> String {
 )]
 fn digits_of(number: f64) -> usize {
     number.clamp(0.0, 9.0) as usize
-}
-
-#[allow(clippy::cast_precision_loss, reason = "numbers of ticks are small")]
-fn real(n: usize) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::counts::real;
 use crate::page::{Fragment, escape};
 use crate::report::Report;
 use crate::runs::{Curves, Status};
@@ -110,8 +111,7 @@ fn tiles(report: &Report) -> Vec<[String; 3]> {
             .processes
             .last()
             .and_then(|process| process.train_tokens);
-        #[allow(clippy::cast_precision_loss, reason = "a ratio to look at")]
-        let epochs = trained.map(|n| digits(tokens as f64 / n.max(1) as f64));
+        let epochs = trained.map(|n| digits(real(tokens) / real(n.max(1))));
         let detail = epochs.map(|epochs| format!("{epochs} times the training text"));
         add("Tokens seen", grouped(tokens), detail.unwrap_or_default());
     }
