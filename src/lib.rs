@@ -8,10 +8,12 @@
 //! 3. [`kernels`]: the operations both are made of, one function each;
 //! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
-//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`], [`bench`]: what a person does with all of it;
+//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`], [`report`], [`bench`]: what a person does with all
+//!    of it;
 //! 7. [`recipe`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;
-//! 9. [`words`], [`measure`]: how numbers are said to people, what the clock and the system say.
+//! 9. [`counts`], [`measure`], [`words`], [`page`]: numbers in formulas, from the clock and the system, as they
+//!    are said to people, and pages of HTML for them.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
@@ -31,6 +33,7 @@ pub mod bench;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
+pub mod counts;
 pub mod data;
 pub mod device;
 pub mod generate;
@@ -39,8 +42,10 @@ pub mod kernels;
 pub mod measure;
 pub mod model;
 pub mod optimizer;
+pub mod page;
 pub mod plan;
 pub mod recipe;
+pub mod report;
 pub mod runs;
 pub mod tokenizer;
 pub mod train;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::BenchError;
 use crate::config::Config;
+use crate::counts::real;
 use crate::data::{Corpus, Split, Tokens};
 use crate::device::OpenDevice;
 use crate::measure::{Times, Trial, peak_rss_mib};
@@ -98,8 +99,7 @@ pub fn measure(
     let train = &config.train;
     let tokens_per_step =
         train.batch_size * train.grad_accumulation_steps * config.model.context_length;
-    #[allow(clippy::cast_precision_loss, reason = "a step has few tokens")]
-    let tokens_per_s = step.per_s(tokens_per_step as f64);
+    let tokens_per_s = step.per_s(real(tokens_per_step));
     Ok(Speed {
         device: device.name.clone(),
         text,

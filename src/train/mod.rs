@@ -25,6 +25,8 @@ pub use burn::train::Interrupter;
 pub use burn::train::renderer::MetricsRenderer;
 
 pub use error::TrainError;
+pub(crate) use logs::heading_step;
+pub use logs::unix_s;
 pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
 pub use trainer::{StepResult, Trainer};
 

@@ -452,9 +452,10 @@ impl Session {
             summary.interrupted = !self.evaluate_fully(&mut summary)?;
         }
         let elapsed = self.elapsed();
-        self.logs.ended(self.state.step, elapsed)?;
         summary.wall_s = elapsed.wall_s;
         summary.peak_rss_mib = peak_rss_mib();
+        self.logs
+            .ended(self.state.step, elapsed, summary.peak_rss_mib)?;
         Ok(summary)
     }
 

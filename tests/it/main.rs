@@ -10,7 +10,11 @@
     reason = "numbers in tests are small, and stand as they were printed"
 )]
 
+#[cfg(unix)]
+mod attention_page;
 mod bench;
+#[cfg(unix)]
+mod browser;
 mod cli;
 mod combinations;
 #[cfg(unix)]
@@ -29,6 +33,7 @@ mod optimizers;
 mod parity;
 mod plan;
 mod properties;
+mod report;
 mod runs;
 mod stopping;
 mod tokenizers;

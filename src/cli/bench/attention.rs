@@ -10,6 +10,7 @@ use serde_json::json;
 use super::{at_least_one, figures, on, or_dash, print_json, spread, this_program, under_way};
 use crate::bench::attention::{self, Case, Cost, Pass, Row, Shape, Way};
 use crate::cli::table::{Column, table};
+use crate::counts::real;
 use crate::device::{self, DeviceSpec};
 use crate::measure::{Machine, Trial};
 
@@ -163,8 +164,7 @@ impl Args {
             Some(format!("left out: {way}, {pass}, {tokens} tokens: {why}\n"))
         });
         let longest = rows.iter().map(|row| row.case.tokens).max().unwrap_or(0);
-        #[allow(clippy::cast_precision_loss, reason = "shown in few digits")]
-        let weights_mib = (4 * self.heads * self.batch_size * longest * longest) as f64 / MIB;
+        let weights_mib = real(4 * self.heads * self.batch_size * longest * longest) / MIB;
         let notes = format!(
             "medians of at most {}; SPREAD: the width of their middle half; RATIO: to the row above\n\
              MiB: the most memory of the first pass, without queries, keys and values; of {longest} tokens the\n\
@@ -181,9 +181,8 @@ fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{plural}")
 }
 
-#[allow(clippy::cast_precision_loss, reason = "memory is below 2^52 bytes")]
 fn free_mib() -> f64 {
-    Machine::here().available as f64 / MIB
+    real(Machine::here().available) / MIB
 }
 
 /// Why there is not a single cost, if there is none.
