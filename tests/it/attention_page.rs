@@ -104,7 +104,11 @@ fn heads(browser: &mut Browser, weights: &Value, n_heads: usize) {
     let place = "scrollY + it.getBoundingClientRect().top";
     let before = browser.all(token, place);
     browser.point(token);
-    assert_eq!(browser.all(token, place), before, "nothing moves under the mouse");
+    assert_eq!(
+        browser.all(token, place),
+        before,
+        "nothing moves under the mouse"
+    );
     for head in 0..n_heads {
         let row = row(weights, [1, head, 6]);
         let expected: Vec<String> = strongest(&row, 3)
