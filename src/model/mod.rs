@@ -10,7 +10,7 @@ mod block;
 mod gpt;
 pub mod init;
 mod mlp;
-mod norm;
+pub(crate) mod norm;
 pub mod parameters;
 pub mod probe;
 

@@ -1,19 +1,36 @@
-//! What the operations written for burn's CPU backend share: slices of tensors, tasks and sums.
+//! Operations written for burn's CPU backend, and what they share: slices of tensors, tasks and sums.
 //!
 //! Every task computes its own part of the output and no task waits for another. Sums run over a fixed
 //! number of lanes in a fixed order, and Rust never fuses or reorders floating-point arithmetic: results
 //! are the same, byte for byte, for any number of threads and any SIMD level.
 
+pub(super) mod activation;
+pub(super) mod attention;
+mod heads;
+pub(super) mod linear;
+pub(super) mod mlp;
+pub(super) mod norm;
+mod operation;
+mod product;
+mod rows;
+
 use burn::backend::flex::{FlexTensor, Layout};
-use burn::tensor::{Bytes, DType};
+use burn::tensor::{Bytes, DType, Shape, Tensor};
 use pulp::{Arch, WithSimd};
 use rayon::prelude::*;
+
+use crate::device;
 
 /// Numbers that one task takes: enough to be worth waking a core for.
 pub(super) const CHUNK: usize = 8 * 1024;
 
 /// Running sums that a sum is kept in: one register of AVX-512, two of AVX2, four of NEON.
 pub(super) const LANES: usize = 16;
+
+/// Whether these operations can take the tensor: f32 on flex.
+pub(super) fn is_for<const D: usize>(x: &Tensor<D>) -> bool {
+    x.dtype() == DType::F32 && device::is_flex(&x.device())
+}
 
 /// The numbers of a contiguous tensor of f32.
 pub(super) fn values(x: &FlexTensor) -> &[f32] {
@@ -23,8 +40,16 @@ pub(super) fn values(x: &FlexTensor) -> &[f32] {
 
 /// A tensor of these numbers, in the shape of another.
 pub(super) fn tensor(values: Vec<f32>, like: &FlexTensor) -> FlexTensor {
-    let layout = Layout::contiguous(like.layout().shape().clone());
-    FlexTensor::new(Bytes::from_elems(values), layout, DType::F32)
+    shaped(values, like.layout().shape().clone())
+}
+
+/// A tensor of these numbers.
+pub(super) fn shaped(values: Vec<f32>, shape: Shape) -> FlexTensor {
+    FlexTensor::new(
+        Bytes::from_elems(values),
+        Layout::contiguous(shape),
+        DType::F32,
+    )
 }
 
 /// Lets `f` overwrite the numbers of `x`: in place where nobody else holds them, else in a copy.
