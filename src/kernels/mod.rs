@@ -22,7 +22,7 @@ pub use attention::{
 };
 pub use dropout::{Dropout, DropoutKey, begin_dropout, dropout};
 pub use linear::linear;
-pub use loss::cross_entropy;
+pub use loss::{Output, cross_entropy};
 pub use mlp::mlp;
 pub use norm::{layer_norm, rms_norm};
 pub use rope::rotate;

@@ -8,6 +8,7 @@ pub(super) mod activation;
 pub(super) mod attention;
 mod heads;
 pub(super) mod linear;
+pub(super) mod loss;
 pub(super) mod mlp;
 pub(super) mod norm;
 mod operation;
