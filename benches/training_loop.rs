@@ -93,6 +93,7 @@ fn looped_ms(config: &Config) -> Result<f64, Box<dyn std::error::Error>> {
         config: config.clone(),
         run_dir: dir.path().join("run"),
         start: Start::New,
+        from: None,
         device: device::open(&config.train.device.parse()?)?,
     };
     let watch = Stopwatch {

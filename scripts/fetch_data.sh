@@ -1,18 +1,38 @@
 #!/usr/bin/env bash
-# Downloads tiny Shakespeare, the corpus of configs/shakespeare-*.toml, to data/tinyshakespeare.txt.
+# Downloads a corpus that configs/ name and that is not part of the repository:
+#
+#     scripts/fetch_data.sh [shakespeare]    data/tinyshakespeare.txt, 1.1 MB, for configs/shakespeare-*.toml
+#     scripts/fetch_data.sh tinystories      data/tinystories.txt, 2.2 GB, for configs/stories-15m.toml
+#
 # A file that is already there and right is left alone.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-url=https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt
-sha256=86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed
-target=data/tinyshakespeare.txt
 
 fail() {
     echo "fetch_data.sh: $1" >&2
     echo "  hint: $2" >&2
     exit 1
 }
+
+[ $# -le 1 ] || fail "one corpus at a time, not: $*" "write: scripts/fetch_data.sh shakespeare|tinystories"
+
+case ${1-shakespeare} in
+    shakespeare)
+        url=https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt
+        sha256=86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed
+        target=data/tinyshakespeare.txt
+        ;;
+    tinystories)
+        # Eldan and Li 2023; the stories that GPT-4 wrote, at a fixed revision. Licence: CDLA-Sharing-1.0.
+        revision=f54c09fd23315a6f9c86f9dc80f725de7d8f9c64
+        url=https://huggingface.co/datasets/roneneldan/TinyStories/resolve/$revision/TinyStoriesV2-GPT4-train.txt
+        sha256=6418d412de72888f52b5142c761ac21a582f7d1166f0bfbdb5f03ccfdec90443
+        target=data/tinystories.txt
+        ;;
+    *)
+        fail "there is no corpus \`$1\`" "write: scripts/fetch_data.sh shakespeare|tinystories"
+        ;;
+esac
 
 sum() {
     if command -v sha256sum >/dev/null; then

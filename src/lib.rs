@@ -8,8 +8,10 @@
 //! 3. [`kernels`]: the operations both are made of, one function each;
 //! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
-//! 6. [`train`], [`generate`]: what a person does with all of it;
-//! 7. [`device`]: where it is computed.
+//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`]: what a person does with all of it;
+//! 7. [`recipe`]: which config suits a text and a machine;
+//! 8. [`device`]: where it is computed;
+//! 9. [`words`]: how numbers are said to people.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
@@ -31,8 +33,13 @@ pub mod config;
 pub mod data;
 pub mod device;
 pub mod generate;
+pub mod inspect;
 pub mod kernels;
 pub mod model;
 pub mod optimizer;
+pub mod plan;
+pub mod recipe;
+pub mod runs;
 pub mod tokenizer;
 pub mod train;
+pub mod words;

@@ -37,7 +37,11 @@ pub(super) fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
         path: to.to_owned(),
         source,
     })?;
-    to.parent().map_or(Ok(()), sync_dir)
+    match to.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => sync_dir(Path::new(".")),
+        Some(parent) => sync_dir(parent),
+        None => Ok(()),
+    }
 }
 
 /// Waits until the names of the files in a directory are on the disk.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::files::{read_text, remove_dir, write_atomically};
 use super::{CheckpointError, Saved};
@@ -16,14 +17,20 @@ const BEST: &str = "best";
 const LAST: &str = "last";
 const LOCK: &str = ".lock";
 
+/// How often, and how far apart, a lock is asked for: [`RunDir::is_busy`] holds it for a moment.
+const LOCK_ATTEMPTS: usize = 3;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 /// Everything that a run writes, and so all that replacing one removes.
-const CONTENTS: [&str; 9] = [
+const CONTENTS: [&str; 11] = [
     CONFIG,
     TOKENIZER,
     "metrics.jsonl",
     "timings.jsonl",
+    "head_metrics.jsonl",
     "samples.txt",
     "train.log",
+    "tensorboard",
     CHECKPOINTS,
     BEST,
     LAST,
@@ -105,11 +112,23 @@ impl RunDir {
         let path = root.join(LOCK);
         let opened = fs::create_dir_all(root).and_then(|()| fs::File::create(&path));
         let file = opened.map_err(|source| CheckpointError::Write { path, source })?;
-        match file.try_lock() {
-            Err(fs::TryLockError::WouldBlock) => Err(CheckpointError::Busy(root.to_owned())),
-            // Some network drives know no locks: better no guard than no training.
-            Ok(()) | Err(fs::TryLockError::Error(_)) => Ok(file),
+        for _ in 0..LOCK_ATTEMPTS {
+            match file.try_lock() {
+                Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+                // Some network drives know no locks: better no guard than no training.
+                Ok(()) | Err(fs::TryLockError::Error(_)) => return Ok(file),
+            }
         }
+        Err(CheckpointError::Busy(root.to_owned()))
+    }
+
+    /// Whether a process trains in this run now. Changes nothing on the disk.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        let Ok(file) = fs::File::open(self.root.join(LOCK)) else {
+            return false; // nobody ever trained here since it was copied, or nobody may look
+        };
+        matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
     }
 
     /// The run that is at `root`.
@@ -161,7 +180,7 @@ impl RunDir {
     /// # Errors
     /// If it cannot be read.
     pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
-        Ok(Tokenizer::load(&self.root.join(TOKENIZER))?)
+        Ok(Tokenizer::from_file(&self.root.join(TOKENIZER))?)
     }
 
     /// The directory of the checkpoint after `step` updates.

@@ -15,6 +15,9 @@ const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
 
+/// The parameter with a row for each position of the context.
+const POSITIONS: &str = "position_embedding.weight";
+
 /// The layout of `state.json` that this version writes.
 const VERSION: u32 = 1;
 
@@ -36,6 +39,10 @@ pub struct TrainState {
     pub step: usize,
     /// SHA-256 of the text that is learned from, in hexadecimal.
     pub text_sha256: String,
+    /// The checkpoint of another run that the first weights came from, as it was named then; none where
+    /// they were drawn from the seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_from: Option<String>,
     /// The best evaluation so far.
     pub best: Option<Best>,
     /// Evaluations since then.
@@ -135,6 +142,25 @@ impl Saved {
     pub fn load_model(dir: &Path, model: Gpt) -> Result<Gpt, CheckpointError> {
         let path = dir.join(MODEL);
         put(&path, tensors::read(&path)?, model)
+    }
+
+    /// Puts the weights of the checkpoint in `dir` into `model`, whose context may be shorter: learned
+    /// positions that it does not have are left out.
+    ///
+    /// # Errors
+    /// If they cannot be read, or do not fit.
+    pub fn load_model_shortened(dir: &Path, model: Gpt) -> Result<Gpt, CheckpointError> {
+        let path = dir.join(MODEL);
+        let mut weights = tensors::read(&path)?;
+        let n_positions = model.config().context_length;
+        if let Some(positions) = weights.get_mut(POSITIONS)
+            && let [n, width] = positions.shape[..]
+            && n > n_positions
+        {
+            positions.values.truncate(n_positions * width);
+            positions.shape[0] = n_positions;
+        }
+        put(&path, weights, model)
     }
 
     /// Puts the weights into `model`; `dir` is where they were read.

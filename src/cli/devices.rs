@@ -10,6 +10,9 @@ use crate::device::{self, AdapterKind, Backend, DeviceListing, DeviceSpec};
 
 /// What `tinderbox devices` is asked for.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  tinderbox train my.toml --device wgpu:0    with a name of the first column")]
 pub struct Args {
     /// Print one JSON object instead of a table.
     #[arg(long)]

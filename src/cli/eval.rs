@@ -1,28 +1,32 @@
 //! `tinderbox eval`: how well a trained model predicts a text.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde_json::json;
 
 use super::open_model;
-use crate::data::{Corpus, Tokens};
+use crate::checkpoint::{self, Saved};
+use crate::data::{self, Corpus, DataError};
 use crate::device::DeviceSpec;
 use crate::train::evaluate;
 
 /// Measure a trained model's loss on a text
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox eval runs/quickstart
+  tinderbox eval runs/quickstart/last --text other.txt --json")]
 pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
     /// Which part of the run's text
     #[arg(long, value_enum, default_value_t = Split::Val)]
     split: Split,
-    /// A text of your own instead, UTF-8
-    #[arg(long, value_name = "FILE", conflicts_with = "split")]
+    /// A text of your own instead: a file, a folder, or - for standard input [default: the run's, see --split]
+    #[arg(long, value_name = "PATH", conflicts_with = "split")]
     text: Option<PathBuf>,
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
@@ -39,29 +43,48 @@ enum Split {
     Val,
 }
 
+impl Split {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Val => "val",
+        }
+    }
+}
+
 /// Evaluates the whole text, and prints its loss.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = open_model(&args.run, args.device.as_ref())?;
     let config = &opened.config;
     let (name, tokens) = if let Some(path) = &args.text {
-        let cannot = || format!("cannot evaluate `{}`", path.display());
-        let text = fs::read(path).with_context(cannot)?;
-        let ids = opened.tokenizer.encode_bytes(&text).with_context(cannot)?;
-        if ids.len() < 2 {
-            bail!(
-                "{}: it has {} tokens, and at least 2 are needed to predict one",
-                cannot(),
-                ids.len()
-            );
-        }
-        ("text", Tokens::from_ids(&ids, text.len() as u64))
+        (
+            "text",
+            data::open_text(path, &config.data, &opened.tokenizer)?,
+        )
     } else {
         let tokenizer = opened.tokenizer.clone();
-        let corpus = Corpus::open_with(&config.data, tokenizer, config.model.context_length)?;
-        match args.split {
-            Split::Train => ("train", corpus.train),
-            Split::Val => ("val", corpus.val),
-        }
+        let state = Saved::read_state(&checkpoint::locate(&args.run)?.checkpoint)?;
+        let corpus = Corpus::open_with(
+            &config.data,
+            tokenizer,
+            config.model.context_length,
+            Some(&state.text_sha256),
+        );
+        let corpus = corpus.map_err(|error| match error {
+            DataError::OtherText { paths } => anyhow!(
+                "the text {} is another than it was when `{}` was trained on it: what is in its {} split now may \
+                 not have been there\n  hint: put the text back as it was, or measure all of one with --text PATH",
+                data::in_quotes(&paths),
+                args.run.display(),
+                args.split.name(),
+            ),
+            other => other.into(),
+        })?;
+        let split = match args.split {
+            Split::Train => corpus.train,
+            Split::Val => corpus.val,
+        };
+        (args.split.name(), split)
     };
     let loss = evaluate::full(&opened.model, &tokens, config.train.batch_size)
         .context("the device failed")?;

@@ -13,6 +13,10 @@ use crate::generate::Writer;
 
 /// Write text with a trained model
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox generate runs/quickstart --prompt \"The bank of\" --temperature 0.5
+  tinderbox generate runs/quickstart/last --num-samples 3 --max-new-tokens 200 --seed 7")]
 pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
@@ -24,34 +28,39 @@ pub(super) struct Args {
         conflicts_with = "prompt_file"
     )]
     prompt: Option<String>,
-    /// A file with what the text begins with
+    /// A file with what the text begins with [default: --prompt]
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
-    /// The most tokens to write after the prompt [default: generate.max_new_tokens, as for all below]
+    /// The most tokens to write after the prompt [default: the run's
+    /// generate.max_new_tokens]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_new_tokens: Option<usize>,
-    /// How many texts to write, separated by a line `---`
+    /// How many texts to write, separated by a line `---` [default: the run's generate.num_samples]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     num_samples: Option<usize>,
-    /// Below 1 is safer, above 1 wilder, 0 always takes the likeliest token
+    /// A factor: below 1 is safer, above 1 wilder, 0 always takes the likeliest token [default: the run's
+    /// generate.temperature]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     temperature: Option<f64>,
-    /// Draw only from the N likeliest tokens; 0: from all
+    /// Draw only from the N likeliest tokens; 0: from all [default: the run's generate.top_k]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     top_k: Option<usize>,
-    /// Draw only from the likeliest tokens that together have this probability, in (0, 1]
+    /// Draw only from the likeliest tokens that together have this probability, in (0, 1] [default:
+    /// the run's generate.top_p]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     top_p: Option<f64>,
-    /// Draw only tokens with at least this share of the likeliest one's probability, in [0, 1]
+    /// Draw only tokens with at least this share of the likeliest one's probability, in [0, 1] [default:
+    /// the run's generate.min_p]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     min_p: Option<f64>,
-    /// Above 1: tokens that were used already become less likely
+    /// A factor: above 1, tokens that were used already become less likely [default: the run's
+    /// generate.repetition_penalty]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     repetition_penalty: Option<f64>,
-    /// End before this text would come; may be repeated
+    /// End before this text would come; may be repeated [default: the run's generate.stop]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
-    /// The same seed writes the same text
+    /// The same seed writes the same text [default: the run's generate.seed]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]

@@ -7,10 +7,23 @@
     reason = "the documentation of an argument is its help, which shows backticks as they are"
 )]
 
+mod completions;
+mod dashboard;
 mod devices;
 mod eval;
 mod generate;
+#[cfg(test)]
+mod help_lines;
+mod init;
+mod inspect;
+mod man;
+mod metrics;
+mod output;
+mod plan;
 mod progress;
+mod runs;
+mod table;
+mod tokenizer;
 mod train;
 
 use std::fmt::Display;
@@ -18,13 +31,14 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::checkpoint::{self, Saved};
-use crate::config::Config;
+use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
 use crate::model::Gpt;
 use crate::tokenizer::Tokenizer;
+use crate::words::shell_word;
 
 /// Everything was done.
 const DONE: u8 = 0;
@@ -34,7 +48,16 @@ const FAILED: u8 = 1;
 const INTERRUPTED: u8 = 130;
 
 #[derive(Debug, Parser)]
-#[command(version, about, max_term_width = 100)]
+#[command(
+    version,
+    about,
+    max_term_width = 100,
+    after_help = "\
+From a text to a model that writes:
+  tinderbox init --from-text my.txt > my.toml
+  tinderbox train my.toml
+  tinderbox generate runs/my --prompt \"...\""
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -42,24 +65,48 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Print a commented config to begin with: a shipped one, or one made for your text
+    Init(init::Args),
+    /// Say what a run will cost, before it is made
+    Plan(plan::Args),
     /// Train a model as a config file says
     Train(train::Args),
     /// Write text with a trained model
     Generate(generate::Args),
     /// Measure a trained model's loss on a text
     Eval(eval::Args),
+    /// Look inside a trained model
+    Inspect(inspect::Args),
+    /// List runs, or compare some of them
+    Runs(runs::Args),
+    /// Print the curves of a run: losses, learning rate, speed
+    Metrics(metrics::Args),
+    /// See how a tokenizer takes text apart
+    Tokenizer(tokenizer::Args),
     /// List what this binary can compute on, here
     Devices(devices::Args),
+    /// Print a script with which a shell completes commands and options
+    Completions(completions::Args),
+    /// Print the manual page, or write a page for each command to a folder
+    Man(man::Args),
 }
 
 /// Runs the program with the process's arguments, prints what went wrong, and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Init(args) => init::run(&args).map(|()| DONE),
+        Command::Plan(args) => plan::run(&args).map(|()| DONE),
         Command::Train(args) => train::run(&args),
         Command::Generate(args) => generate::run(&args).map(|()| DONE),
         Command::Eval(args) => eval::run(&args).map(|()| DONE),
+        Command::Inspect(args) => inspect::run(&args).map(|()| DONE),
+        Command::Runs(args) => runs::run(&args).map(|()| DONE),
+        Command::Metrics(args) => metrics::run(&args).map(|()| DONE),
+        Command::Tokenizer(args) => tokenizer::run(&args).map(|()| DONE),
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
+        Command::Completions(args) => completions::run(&args, Cli::command()).map(|()| DONE),
+        Command::Man(args) => man::run(&args, Cli::command()).map(|()| DONE),
     };
     ExitCode::from(result.unwrap_or_else(|error| {
         if is_broken_pipe(&error) {
@@ -108,18 +155,21 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn program() -> String {
     std::env::args_os().next().map_or_else(
         || "tinderbox".to_owned(),
-        |name| quoted(&name.to_string_lossy()),
+        |name| shell_word(&name.to_string_lossy()),
     )
 }
 
-/// A word as one types it in a shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
+/// The config of a new run, which may leave out what is known of the model where it starts `from` the weights of
+/// another.
+fn load_config(path: &Path, overrides: &[String], from: Option<&Path>) -> anyhow::Result<Config> {
+    let config = match from {
+        Some(from) => {
+            let base = checkpoint::locate(from)?.run.config()?;
+            Config::load_onto(path, overrides, Base::Weights(&base))
+        }
+        None => Config::load(path, overrides),
+    };
+    Ok(config?)
 }
 
 /// A trained model with what belongs to it.
@@ -153,17 +203,6 @@ mod tests {
     use anyhow::anyhow;
 
     use super::*;
-
-    #[test]
-    fn words_that_a_shell_would_change_are_quoted() {
-        assert_eq!(quoted("train.max_steps=3000"), "train.max_steps=3000");
-        assert_eq!(quoted("my runs/one"), "'my runs/one'");
-        assert_eq!(
-            quoted("generate.stop=[\"it's\"]"),
-            r#"'generate.stop=["it'\''s"]'"#
-        );
-        assert_eq!(quoted(""), "''");
-    }
 
     #[test]
     fn a_cause_is_said_once_and_not_within_a_hint() {

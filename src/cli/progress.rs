@@ -1,30 +1,39 @@
-//! What a run shows: a bar on a terminal, plain lines elsewhere, and the same lines in its `train.log`.
+//! What a run shows: a bar on a terminal or the dashboard, plain lines elsewhere, and the same lines in its
+//! `train.log`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::dashboard::Dashboard;
 use super::note;
-use crate::train::{Evaluation, Event, Logged, Observer, Started, Summary};
+use crate::data::{Purpose, Reading};
+use crate::train::{Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary};
+use crate::words::{duration, grouped};
 
 /// The bar with the loss and the speed in its message.
 const BAR: &str = "{bar:30} step {pos}/{len}  {msg}  {eta} left";
 
-/// How to stop when only the last evaluation is left.
-const STOP_LAST_EVALUATION: &str =
-    "all is saved; press Ctrl-C again to stop without the last evaluation";
+/// What is over by then is not worth a line.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// Shows a run while it goes on.
 #[derive(Clone)]
 pub(super) struct Progress(Arc<Mutex<Screen>>);
 
 struct Screen {
-    bar: Option<ProgressBar>,
+    display: Display,
+    /// What should be read when the dashboard is gone.
+    lines_to_come: Vec<String>,
     log: Option<File>,
+    /// None from the moment on when all is ready for the first step.
+    waiting: Option<Waiting>,
+    /// Whether it was said how the run ended.
+    is_over: bool,
     max_steps: usize,
     tokens_per_step: usize,
     began: Instant,
@@ -32,24 +41,57 @@ struct Screen {
     steps: usize,
     /// Whether the last evaluation runs, when nothing is left to save.
     is_last_evaluation: bool,
-    /// Whether someone wished to stop.
-    is_stopping: bool,
+}
+
+/// Where lines go.
+enum Display {
+    /// To standard error, one after the other.
+    Lines,
+    /// Above a bar.
+    Bar(ProgressBar),
+    /// Onto the dashboard.
+    Dashboard(Dashboard),
+}
+
+/// What is waited for before the first step, and since when anything is.
+struct Waiting {
+    line: String,
+    began: Instant,
+    is_said: bool,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self {
+            line: String::new(),
+            began: Instant::now(),
+            is_said: false,
+        }
+    }
 }
 
 /// Hands what happens in a run to the screen.
 struct ScreenObserver(Progress);
 
 impl Progress {
-    pub(super) fn new() -> Self {
+    /// On the dashboard if there is one, else as standard error has it.
+    pub(super) fn new(dashboard: Option<Dashboard>) -> Self {
+        let display = match dashboard {
+            Some(dashboard) => Display::Dashboard(dashboard),
+            None if io::stderr().is_terminal() => Display::Bar(ProgressBar::hidden()),
+            None => Display::Lines,
+        };
         Self(Arc::new(Mutex::new(Screen {
-            bar: io::stderr().is_terminal().then(ProgressBar::hidden),
+            display,
+            lines_to_come: Vec::new(),
             log: None,
+            waiting: Some(Waiting::default()),
+            is_over: false,
             max_steps: 0,
             tokens_per_step: 0,
             began: Instant::now(),
             steps: 0,
             is_last_evaluation: false,
-            is_stopping: false,
         })))
     }
 
@@ -60,13 +102,17 @@ impl Progress {
 
     /// Says how the run ended; `next` is the command to go on with.
     pub(super) fn finish(&self, summary: &Summary, next: &str) {
-        self.with(|screen| screen.finish(summary, next));
+        self.with(|screen| {
+            screen.is_over = true;
+            screen.finish(summary, next);
+        });
     }
 
     /// Clears the screen for an error, and keeps it in the log.
     pub(super) fn failed(&self, error: &str) {
         self.with(|screen| {
-            screen.clear_bar();
+            screen.is_over = true;
+            screen.clear();
             screen.keep(error);
         });
     }
@@ -74,9 +120,13 @@ impl Progress {
     /// Says that a wish to stop was heard.
     pub(super) fn stopping(&self) {
         self.with(|screen| {
-            screen.is_stopping = true;
-            screen.show_line(if screen.is_last_evaluation {
-                STOP_LAST_EVALUATION
+            if screen.is_over {
+                return; // it was heard sooner than it is said
+            }
+            screen.show_line(if screen.waiting.is_some() {
+                "stopping before the first step; press Ctrl-C again to stop at once"
+            } else if screen.is_last_evaluation {
+                "stopping; all is saved"
             } else {
                 "stopping after this step; press Ctrl-C again to stop at once without saving"
             });
@@ -92,11 +142,22 @@ impl Observer for ScreenObserver {
     fn observe(&mut self, event: &Event<'_>) {
         self.0.with(|screen| screen.show(event));
     }
+
+    fn metrics_renderer(&mut self) -> Option<Box<dyn MetricsRenderer>> {
+        let mut renderer = None;
+        self.0.with(|screen| {
+            if let Display::Dashboard(dashboard) = &screen.display {
+                renderer = Some(dashboard.renderer());
+            }
+        });
+        renderer
+    }
 }
 
 impl Screen {
     fn show(&mut self, event: &Event<'_>) {
         match event {
+            Event::Reading(reading) => self.reading(reading),
             Event::Started(started) => self.start(started),
             Event::Stepped { step, loss } => self.step(*step, *loss),
             Event::Logged(logged) => self.logged(logged),
@@ -109,22 +170,62 @@ impl Screen {
                 self.line(&format!("saved `{}`{best}", path.display()));
             }
             Event::FinalEvaluation => {
-                self.clear_bar();
+                if let Display::Dashboard(dashboard) = &self.display {
+                    dashboard.evaluating_fully();
+                } else {
+                    self.clear();
+                }
                 self.is_last_evaluation = true;
                 self.line("evaluating the whole validation split ...");
-                if self.is_stopping {
-                    self.show_line(STOP_LAST_EVALUATION);
-                }
             }
             Event::StoppedEarly { evaluations, .. } => {
-                self.line(&format!(
+                self.lasting_line(format!(
                     "stopping early: {evaluations} evaluations without a better one"
                 ));
             }
         }
     }
 
+    /// Says what is waited for, if it is not over in a moment.
+    fn reading(&mut self, reading: &Reading<'_>) {
+        let Some(waiting) = &mut self.waiting else {
+            return;
+        };
+        let what = match reading.purpose {
+            Purpose::Survey => "reading",
+            Purpose::CountWords => "counting the words of",
+            Purpose::FindMerges => "finding the merges of",
+            Purpose::Encode => "encoding",
+        };
+        let line = format!("{what} `{}` ...", reading.path.display());
+        if waiting.line != line {
+            waiting.line = line;
+            waiting.is_said = false;
+        }
+        let is_long = waiting.began.elapsed() >= MOMENT;
+        if let Display::Bar(bar) = &mut self.display {
+            if is_long && bar.is_hidden() {
+                *bar = ProgressBar::new_spinner();
+                bar.enable_steady_tick(Duration::from_millis(100));
+            }
+            let done = amount(reading.bytes, reading.of);
+            bar.set_message(format!("{} {done}", waiting.line));
+        } else if is_long && !std::mem::replace(&mut waiting.is_said, true) {
+            note(&waiting.line); // even if a dashboard is to come, which opens when all is ready
+        }
+    }
+
     fn start(&mut self, started: &Started) {
+        self.waiting = None;
+        if let Display::Bar(bar) = &self.display {
+            bar.finish_and_clear();
+        }
+        if let Display::Dashboard(dashboard) = &mut self.display
+            && let Err(error) = dashboard.open(started)
+        {
+            self.display = Display::Lines;
+            self.show_line(&format!("warning: cannot open the dashboard: {error}"));
+        }
         self.open_log(&started.run_dir);
         self.max_steps = started.max_steps;
         self.tokens_per_step = started.tokens_per_step;
@@ -144,34 +245,68 @@ impl Screen {
             started.run_dir.display(),
             started.device,
         ));
+        if let Some(from) = started.from.as_ref().filter(|_| !started.resumed) {
+            self.line(&format!("the first weights are those of `{from}`"));
+        }
         self.line(&format!(
             "{} parameters; {} training and {} validation tokens; vocabulary of {}",
-            grouped(started.parameters),
-            grouped(started.train_tokens),
-            grouped(started.val_tokens),
+            grouped(started.parameters as u64),
+            grouped(started.train_tokens as u64),
+            grouped(started.val_tokens as u64),
             started.vocab_size,
         ));
-        if self.bar.is_some() {
+        self.sources(started);
+        if let Display::Bar(_) = self.display {
             let bar = ProgressBar::new(started.max_steps as u64);
             let style = ProgressStyle::with_template(BAR).expect("a valid template");
             let bar = bar.with_style(style).with_position(started.step as u64);
             bar.tick(); // tells the estimate of the time left where it begins,
             bar.reset_eta(); // and to forget the speed at which it seemed to get there
-            self.bar = Some(bar);
+            self.display = Display::Bar(bar);
+        }
+    }
+
+    /// What several texts are and how often each will be seen, and where a text is kept that would be
+    /// lost otherwise.
+    fn sources(&mut self, started: &Started) {
+        let drawn_tokens = (started.max_steps * started.tokens_per_step) as u64;
+        let is_several = started.sources.len() > 1;
+        for source in &started.sources {
+            if is_several {
+                self.line(&format!(
+                    "source `{}`: {} training and {} validation tokens; {:.1} % of what is drawn, {:.2} epochs",
+                    source.path.display(),
+                    grouped(source.train_tokens as u64),
+                    grouped(source.val_tokens as u64),
+                    100.0 * source.share,
+                    source.epochs(drawn_tokens),
+                ));
+            }
+            if let Some(kept) = &source.kept {
+                self.line(&format!(
+                    "standard input is kept as `{}`, without which this run cannot go on; delete it when that is no \
+                     longer wanted",
+                    kept.display()
+                ));
+            }
         }
     }
 
     fn step(&mut self, step: usize, loss: Option<f32>) {
         self.steps += 1;
-        if let Some(bar) = &self.bar {
-            #[allow(clippy::cast_precision_loss, reason = "a speed to look at")]
-            let tokens_per_s =
-                (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
-            let loss = loss
-                .map(|loss| format!("loss {loss:.3}, "))
-                .unwrap_or_default();
-            bar.set_message(format!("{loss}{tokens_per_s:.0} tokens/s"));
-            bar.set_position(step as u64);
+        match &self.display {
+            Display::Lines => {}
+            Display::Bar(bar) => {
+                #[allow(clippy::cast_precision_loss, reason = "a speed to look at")]
+                let tokens_per_s =
+                    (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
+                let loss = loss
+                    .map(|loss| format!("loss {loss:.3}, "))
+                    .unwrap_or_default();
+                bar.set_message(format!("{loss}{tokens_per_s:.0} tokens/s"));
+                bar.set_position(step as u64);
+            }
+            Display::Dashboard(dashboard) => dashboard.stepped(step),
         }
     }
 
@@ -186,17 +321,18 @@ impl Screen {
             logged.tokens_per_s,
         );
         self.keep(&line);
-        if self.bar.is_none() {
-            note(line);
+        if let Display::Lines = self.display {
+            note(line); // elsewhere the same numbers are shown all the time
         }
     }
 
     fn evaluated(&mut self, evaluation: &Evaluation) {
         self.line(&format!(
-            "{}  estimates: train loss {:.4}, val loss {:.4}{}",
+            "{}  estimates: train loss {:.4}, val loss {:.4}, {:.4} bits per byte{}",
             self.at(evaluation.step),
             evaluation.train_loss,
             evaluation.val_loss,
+            evaluation.val_bits_per_byte,
             if evaluation.is_best {
                 " (best so far)"
             } else {
@@ -206,11 +342,16 @@ impl Screen {
     }
 
     fn finish(&mut self, summary: &Summary, next: &str) {
-        self.clear_bar();
+        self.clear();
         if summary.interrupted {
             let run = summary.run_dir.display();
+            let when = if self.is_last_evaluation {
+                "in the last evaluation, after"
+            } else {
+                "after"
+            };
             self.line(&format!(
-                "interrupted after step {} of {}; all is saved in `{run}`. Go on with\n    {next}",
+                "interrupted {when} step {} of {}; all is saved in `{run}`. Go on with\n    {next}",
                 summary.steps, self.max_steps
             ));
             return;
@@ -252,16 +393,31 @@ impl Screen {
         self.show_line(line);
     }
 
-    fn show_line(&self, line: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| note(line)),
-            None => note(line),
+    /// Shows a line that is to be read also when the dashboard is gone.
+    fn lasting_line(&mut self, line: String) {
+        self.line(&line);
+        if let Display::Dashboard(_) = self.display {
+            self.lines_to_come.push(line);
         }
     }
 
-    fn clear_bar(&mut self) {
-        if let Some(bar) = self.bar.take() {
+    fn show_line(&self, line: &str) {
+        match &self.display {
+            Display::Lines => note(line),
+            Display::Dashboard(_) if self.waiting.is_some() => note(line),
+            Display::Bar(bar) => bar.suspend(|| note(line)),
+            Display::Dashboard(dashboard) => dashboard.note(line),
+        }
+    }
+
+    /// Takes the bar or the dashboard away: from here on, lines follow each other.
+    fn clear(&mut self) {
+        if let Display::Bar(bar) = &self.display {
             bar.finish_and_clear();
+        }
+        self.display = Display::Lines; // a dashboard gives the terminal back when it is dropped
+        for line in self.lines_to_come.drain(..) {
+            note(line);
         }
     }
 
@@ -269,9 +425,7 @@ impl Screen {
         let Some(log) = &mut self.log else { return };
         if let Err(error) = writeln!(log, "{line}") {
             self.log = None; // say it once; what matters is in the checkpoints and the metrics
-            self.show_line(&format!(
-                "warning: cannot write train.log any more: {error}"
-            ));
+            self.lasting_line(format!("warning: cannot write train.log any more: {error}"));
         }
     }
 
@@ -280,12 +434,20 @@ impl Screen {
         match OpenOptions::new().create(true).append(true).open(&path) {
             Ok(log) => self.log = Some(log),
             Err(error) => {
-                self.show_line(&format!(
+                self.lasting_line(format!(
                     "warning: cannot write `{}`: {error}",
                     path.display()
                 ));
             }
         }
+    }
+}
+
+/// So much of a text, as a share of it where its length is known: `35 %`, `120 MB`.
+fn amount(bytes: u64, of: Option<u64>) -> String {
+    match of {
+        Some(of) => format!("{} %", 100 * bytes / of.max(1)),
+        None => format!("{} MB", bytes / 1_000_000),
     }
 }
 
@@ -314,52 +476,9 @@ fn quotation(text: &str) -> String {
     quotation
 }
 
-/// A time to read: `8.1 s`, `2 min 5 s`, `1 h 20 min`.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a run takes fewer than 2^64 seconds, and not fewer than 0"
-)]
-fn duration(s: f64) -> String {
-    let whole = s.round() as u64;
-    match whole {
-        0..60 => format!("{s:.1} s"),
-        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
-        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
-    }
-}
-
-/// A number with its thousands apart.
-fn grouped(n: usize) -> String {
-    let digits = n.to_string();
-    let groups: Vec<&str> = digits
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(|group| std::str::from_utf8(group).expect("digits"))
-        .collect();
-    groups.join(",")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{duration, grouped, quotation};
-
-    #[test]
-    fn thousands_stand_apart() {
-        assert_eq!(grouped(7), "7");
-        assert_eq!(grouped(804_096), "804,096");
-        assert_eq!(grouped(1_115_394), "1,115,394");
-    }
-
-    #[test]
-    fn times_are_read_at_a_glance() {
-        assert_eq!(duration(0.04), "0.0 s");
-        assert_eq!(duration(8.14), "8.1 s");
-        assert_eq!(duration(59.96), "1 min 0 s");
-        assert_eq!(duration(125.4), "2 min 5 s");
-        assert_eq!(duration(4800.0), "1 h 20 min");
-    }
+    use super::quotation;
 
     #[test]
     fn a_sample_shows_what_was_written_and_nothing_that_changes_a_terminal() {

@@ -2,17 +2,27 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
-use super::{DONE, INTERRUPTED, describe, program, quoted};
-use crate::config::Config;
+use super::{DONE, INTERRUPTED, describe, load_config, note, program};
+use crate::checkpoint::RunDir;
+use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
-use crate::train::{self, Interrupter, Job, Start, Summary};
+use crate::train::{self, Interrupter, Job, Start, Summary, TrainError};
+use crate::words::shell_word;
 
 /// Train a model as a config file says
 #[derive(Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an argument")]
+#[command(after_help = "\
+Examples:
+  tinderbox train configs/quickstart.toml
+  tinderbox train my.toml --set train.max_steps=3000 --run-dir runs/longer
+  tinderbox train my.toml --resume")]
 pub(super) struct Args {
     /// The config, such as configs/quickstart.toml
     config: PathBuf,
@@ -25,12 +35,19 @@ pub(super) struct Args {
     /// Where the run is kept [default: runs/ and the config's name]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
+    /// Start a new run from the weights of RUN (its best checkpoint), RUN/last or one of its
+    /// checkpoints/step-N, with its model and its tokenizer [default: from weights drawn by train.seed]
+    #[arg(long, value_name = "RUN", conflicts_with = "resume")]
+    from: Option<PathBuf>,
     /// Go on from the run's last checkpoint
     #[arg(long, conflicts_with = "overwrite")]
     resume: bool,
     /// Replace a run that is already there
     #[arg(long)]
     overwrite: bool,
+    /// Show the run on the whole terminal: metrics, charts, log
+    #[arg(long, conflicts_with = "json")]
+    tui: bool,
     /// Print one JSON object on standard output at the end
     #[arg(long)]
     json: bool,
@@ -38,34 +55,55 @@ pub(super) struct Args {
 
 /// Trains, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
+    if args.tui {
+        dashboard::check()?;
+    }
     let mut overrides = args.overrides.clone();
     overrides.extend(
         args.device
             .as_ref()
             .map(|device| format!("train.device=\"{device}\"")),
     );
-    let config = Config::load(&args.config, &overrides)?;
+    let run_dir = args
+        .run_dir
+        .clone()
+        .unwrap_or_else(|| default_run_dir(&args.config));
+    let config = if args.resume {
+        let base = RunDir::open(&run_dir)?.config()?;
+        Config::load_onto(&args.config, &overrides, Base::Resumed(&base))?
+    } else {
+        load_config(&args.config, &overrides, args.from.as_deref())?
+    };
     let device = device::open(&config.train.device.parse()?)?;
     let start = match (args.resume, args.overwrite) {
         (true, _) => Start::Resume,
         (_, true) => Start::Overwrite,
         _ => Start::New,
     };
-    let run_dir = args
-        .run_dir
-        .clone()
-        .unwrap_or_else(|| default_run_dir(&args.config));
-    let progress = Progress::new();
-    let interrupter = stop_on_ctrl_c(progress.clone())?;
+    let interrupter = Interrupter::new();
+    let dashboard = args.tui.then(|| Dashboard::new(interrupter.clone()));
+    let progress = Progress::new(dashboard);
+    stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
     let job = Job {
         config,
         run_dir,
         start,
+        from: args.from.clone(),
         device,
     };
-    let summary = train::train(job, Box::new(progress.observer()), &interrupter)
-        .map_err(anyhow::Error::from)
-        .inspect_err(|error| progress.failed(&describe(error)))?;
+    let summary = match train::train(job, Box::new(progress.observer()), &interrupter) {
+        Ok(summary) => summary,
+        Err(error) => {
+            let is_wanted = matches!(error, TrainError::InterruptedEarly);
+            let error = anyhow::Error::from(error);
+            progress.failed(&describe(&error));
+            if is_wanted {
+                note(error);
+                return Ok(INTERRUPTED);
+            }
+            return Err(error);
+        }
+    };
     progress.finish(&summary, &next_command(args, &summary));
     if args.json {
         writeln!(io::stdout(), "{}", serde_json::to_string(&summary)?)?;
@@ -84,37 +122,49 @@ fn default_run_dir(config: &Path) -> PathBuf {
 
 /// What a user may want to type next: to go on, or to see what the model writes.
 fn next_command(args: &Args, summary: &Summary) -> String {
-    let run_dir = quoted(&summary.run_dir.to_string_lossy());
+    let run_dir = shell_word(&summary.run_dir.to_string_lossy());
     if !summary.interrupted {
         return format!("{} generate {run_dir} --prompt \"...\"", program());
     }
     let mut words = vec![
         program(),
         "train".to_owned(),
-        quoted(&args.config.to_string_lossy()),
+        shell_word(&args.config.to_string_lossy()),
     ];
     let overrides = args.overrides.iter();
-    words.extend(overrides.map(|set| format!("--set {}", quoted(set))));
+    words.extend(overrides.map(|set| format!("--set {}", shell_word(set))));
     let device = args.device.as_ref();
     words.extend(device.map(|device| format!("--device {device}")));
     if args.run_dir.is_some() {
         words.push(format!("--run-dir {run_dir}"));
     }
+    words.extend(args.tui.then(|| "--tui".to_owned()));
     words.push("--resume".to_owned());
     words.join(" ")
 }
 
-/// The first Ctrl-C lets the step end and the run be saved; a second one does not wait for that.
-fn stop_on_ctrl_c(progress: Progress) -> anyhow::Result<Interrupter> {
-    let interrupter = Interrupter::new();
-    let stopping = interrupter.clone();
+fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Result<()> {
+    let mut last: Option<Instant> = None;
     ctrlc::set_handler(move || {
-        if stopping.should_stop() {
-            std::process::exit(i32::from(INTERRUPTED));
+        let is_same = last.is_some_and(|last| last.elapsed() < SAME_SIGNAL);
+        last = Some(Instant::now());
+        if !is_same {
+            stop_or_exit(&interrupter);
+            progress.stopping();
         }
-        stopping.stop(Some("interrupted"));
-        progress.stopping();
     })
-    .context("cannot listen for Ctrl-C")?;
-    Ok(interrupter)
+    .context("cannot listen for Ctrl-C")
+}
+
+/// How soon after a signal another one is taken for the same: of a terminal that closes, the shell and the
+/// system tell a program one after the other.
+const SAME_SIGNAL: Duration = Duration::from_millis(100);
+
+/// The first Ctrl-C lets the step end and the run be saved; a second one does not wait for that.
+pub(super) fn stop_or_exit(interrupter: &Interrupter) {
+    if interrupter.should_stop() {
+        dashboard::restore_terminal();
+        std::process::exit(i32::from(INTERRUPTED));
+    }
+    interrupter.stop(Some("interrupted"));
 }

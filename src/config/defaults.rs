@@ -5,8 +5,14 @@ use std::path::PathBuf;
 
 use super::{
     DataConfig, GenerateConfig, MlpKind, ModelConfig, NormKind, OptimizerConfig, OptimizerKind,
-    PositionKind, ScheduleConfig, ScheduleKind, TrainConfig,
+    PositionKind, ScheduleConfig, ScheduleKind, SourceConfig, TextFormat, TokenizerConfig,
+    TrainConfig,
 };
+
+impl TokenizerConfig {
+    /// The `vocab_size` of a config with `kind = "bpe"` that does not give one.
+    pub(crate) const DEFAULT_VOCAB_SIZE: usize = 2048;
+}
 
 impl ModelConfig {
     /// The `d_ff` of a config that does not give one.
@@ -26,8 +32,23 @@ impl Default for DataConfig {
     fn default() -> Self {
         Self {
             path: PathBuf::new(),
+            format: TextFormat::default(),
+            text_field: "text".to_owned(),
             val_fraction: 0.1,
             cache_dir: None,
+            cache_limit_gib: 20.0,
+            sources: Vec::new(),
+        }
+    }
+}
+
+impl Default for SourceConfig {
+    fn default() -> Self {
+        Self {
+            path: PathBuf::new(),
+            weight: 1.0,
+            format: None,
+            text_field: None,
         }
     }
 }
@@ -68,6 +89,8 @@ impl Default for TrainConfig {
             sample_prompt: "\n".to_owned(),
             sample_tokens: 200,
             early_stopping_patience: 0,
+            tensorboard: false,
+            head_metrics: false,
         }
     }
 }
@@ -80,6 +103,8 @@ impl Default for OptimizerConfig {
             betas: [0.9, 0.99],
             weight_decay: 0.1,
             grad_clip_norm: 1.0,
+            muon_learning_rate: 0.02,
+            muon_momentum: 0.95,
         }
     }
 }

@@ -10,7 +10,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::{Config, ModelConfig, overrides, unknown_keys};
+use super::onto::{self, Base};
+use super::{
+    Config, ModelConfig, SourceConfig, TokenizerConfig, TokenizerKind, overrides, unknown_keys,
+};
 
 /// Why there is no config.
 #[derive(Debug, thiserror::Error)]
@@ -59,11 +62,20 @@ impl Config {
     /// If the file cannot be read, is not TOML, or breaks any rule; all broken rules are in one
     /// error.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        Self::from_toml(&text, path, overrides)
+        Self::from_toml(&read(path)?, path, overrides)
+    }
+
+    /// Does what [`Config::load`] does, for the model of a run that is there already: keys of `[model]`
+    /// and `[tokenizer]` that the file and the overrides leave out are those of `base`.
+    ///
+    /// # Errors
+    /// As [`Config::load`], and if a new run would not fit the weights that it starts from.
+    pub fn load_onto(
+        path: &Path,
+        overrides: &[String],
+        base: Base<'_>,
+    ) -> Result<Self, ConfigError> {
+        Self::from_toml_onto(&read(path)?, path, overrides, base)
     }
 
     /// Does what [`Config::load`] does with a text at hand; `origin` is how errors call it.
@@ -71,6 +83,28 @@ impl Config {
     /// # Errors
     /// If the text is not TOML, or breaks any rule; all broken rules are in one error.
     pub fn from_toml(text: &str, origin: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
+        Self::resolve(text, origin, overrides, None)
+    }
+
+    /// Does what [`Config::load_onto`] does with a text at hand; `origin` is how errors call it.
+    ///
+    /// # Errors
+    /// As [`Config::load_onto`].
+    pub fn from_toml_onto(
+        text: &str,
+        origin: &Path,
+        overrides: &[String],
+        base: Base<'_>,
+    ) -> Result<Self, ConfigError> {
+        Self::resolve(text, origin, overrides, Some(base))
+    }
+
+    fn resolve(
+        text: &str,
+        origin: &Path,
+        overrides: &[String],
+        base: Option<Base<'_>>,
+    ) -> Result<Self, ConfigError> {
         let mut table: Table = toml::from_str(text).map_err(|source| ConfigError::Syntax {
             path: origin.to_owned(),
             source: Box::new(source),
@@ -78,6 +112,9 @@ impl Config {
         let known = known_keys();
         let mut problems = overrides::apply(&mut table, overrides, &known);
         unknown_keys::take(&mut table, &known, &mut problems);
+        if let Some(base) = base {
+            onto::fill_in(&mut table, base.config());
+        }
         let given = table.clone();
         let mut mistyped = Vec::new();
         let mut config = Self {
@@ -98,6 +135,10 @@ impl Config {
             .chain(derived)
             .collect();
         let said = |problem: &String| !unsaid.iter().any(|key| problem.contains(key));
+        if let Some(Base::Weights(base)) = base {
+            problems.extend(config.disagreements(base).into_iter().filter(said));
+            config.adopt(base); // a rule would only repeat what was said of one key with another
+        }
         problems.extend(config.problems().into_iter().filter(said));
         problems.extend(mistyped.into_iter().map(|(_, problem)| problem));
         if problems.is_empty() {
@@ -142,14 +183,29 @@ impl Config {
             self.schedule.min_learning_rate = self.optimizer.learning_rate / 10.0;
             derived.push("schedule.min_learning_rate");
         }
+        if self.tokenizer.kind == TokenizerKind::Bpe {
+            self.tokenizer.vocab_size = Some(self.tokenizer.bpe_vocab_size());
+        }
         derived
     }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Every section with every key, and a value of each key's type.
 fn known_keys() -> Table {
     let mut config = Config::default();
-    config.data.cache_dir = Some(PathBuf::new()); // it has no default, and would be left out
+    // What has no default would be left out.
+    config.data.path = PathBuf::from(".");
+    config.data.cache_dir = Some(PathBuf::new());
+    config.data.sources = vec![SourceConfig::default()];
+    config.tokenizer.vocab_size = Some(TokenizerConfig::DEFAULT_VOCAB_SIZE);
+    config.tokenizer.path = Some(PathBuf::new());
     Table::try_from(config).expect("the defaults can be written as TOML")
 }
 
@@ -236,7 +292,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{OptimizerKind, PositionKind, TokenizerKind};
+    use crate::config::{OptimizerKind, PositionKind};
 
     const SMALLEST: &str = "[data]\npath = \"a.txt\"\n";
 
@@ -305,6 +361,13 @@ mod tests {
         assert_eq!(config.generate.stop, ["\n\n", "end"]);
         assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
         let config = read(SMALLEST, &[]).unwrap();
+        assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
+        let config = read(SMALLEST, &["tokenizer.kind=bpe"]).unwrap();
+        assert_eq!(config.tokenizer.vocab_size, Some(2048));
+        assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
+        let file = ["tokenizer.kind=file", "tokenizer.path=2024"];
+        let config = read(SMALLEST, &file).unwrap();
+        assert_eq!(config.tokenizer.path.as_deref(), Some(Path::new("2024")));
         assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
     }
 
@@ -385,6 +448,66 @@ mod tests {
             n_configs += 1;
         }
         assert!(n_configs >= 3);
+    }
+
+    /// The lines above a key of a section, commented out or not: what they say of it, and then of its value.
+    fn comment_of<'a>(text: &'a str, section: &str, key: &str) -> Option<Vec<&'a str>> {
+        let mut lines = text
+            .lines()
+            .skip_while(|line| *line != format!("[{section}]"));
+        let mut comment = Vec::new();
+        for line in lines
+            .by_ref()
+            .skip(1)
+            .take_while(|line| !line.starts_with('['))
+        {
+            let plain = line.strip_prefix("# ").unwrap_or(line);
+            match plain.split_once(" = ") {
+                Some((name, _)) if name == key => return Some(comment),
+                Some((name, _)) if !name.contains(' ') => comment.clear(),
+                _ => comment.push(line),
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn every_shipped_config_says_the_same_of_every_key() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+        let files = std::fs::read_dir(folder).unwrap();
+        let configs: Vec<String> = files
+            .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
+            .collect();
+        for (section, keys) in known_keys() {
+            let keys = keys.as_table().unwrap().keys();
+            for key in keys.filter(|key| *key != "sources") {
+                let comments = configs
+                    .iter()
+                    .map(|config| comment_of(config, &section, key));
+                let comments = comments.collect::<Option<Vec<_>>>();
+                let comments = comments.unwrap_or_else(|| panic!("{section}.{key} is left out"));
+                let n_same = (0..).take_while(|&i| {
+                    comments[0].get(i).is_some()
+                        && comments.iter().all(|c| c.get(i) == comments[0].get(i))
+                });
+                let same = comments[0][..n_same.count()].join(" ");
+                let is_whole = ["Default", "Required", "required"];
+                assert!(
+                    is_whole.iter().any(|word| same.contains(word)),
+                    "what is said of {section}.{key} differs after `{same}`"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_key_stands_above_it() {
+        let text = "[a]\n# Of b.\nb = 1\n# Of c = d:\n# c. Default 2.\n# c = 3\n\n[e]\nf = 4\n";
+        assert_eq!(comment_of(text, "a", "b"), Some(vec!["# Of b."]));
+        let of_c = vec!["# Of c = d:", "# c. Default 2."];
+        assert_eq!(comment_of(text, "a", "c"), Some(of_c));
+        assert_eq!(comment_of(text, "a", "f"), None);
+        assert_eq!(comment_of(text, "e", "f"), Some(vec![]));
     }
 
     /// A comment stands directly above each key.

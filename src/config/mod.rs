@@ -9,15 +9,17 @@
 
 mod defaults;
 mod load;
+mod onto;
 mod overrides;
 mod rules;
 mod unknown_keys;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 pub use load::ConfigError;
+pub use onto::Base;
 
 /// A whole run: which text, which model, how it is trained, and how it writes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -43,14 +45,43 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
-    /// A text file, or a folder of them; relative to the working directory. Required.
+    /// A file of text, a folder of them, or `-` for standard input; relative to the working
+    /// directory. Required, unless there are `sources`.
+    #[serde(skip_serializing_if = "is_empty")]
     pub path: PathBuf,
-    /// The share of the text, at its end, that is kept for validation. In (0, 1); default 0.1.
+    /// How files are read. Default `auto`.
+    pub format: TextFormat,
+    /// The field that holds the text of a JSON Lines record. Default `text`.
+    pub text_field: String,
+    /// The share of each source, at its end, that is kept for validation. In (0, 1); default 0.1.
     pub val_fraction: f64,
     /// Where encoded token files are kept. Default: `tinderbox/tokens` in the user's cache
     /// directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_dir: Option<PathBuf>,
+    /// How much the token files may take, GiB; the ones that were not used for longest go first,
+    /// and none that is in use. Above 0; default 20.
+    pub cache_limit_gib: f64,
+    /// Several texts instead of `path`, each under `[[data.sources]]`. Default none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceConfig>,
+}
+
+/// `[[data.sources]]`: one of several texts to learn from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SourceConfig {
+    /// A file of text, or a folder of them; relative to the working directory. Required.
+    pub path: PathBuf,
+    /// How often training windows come from this text, relative to the other weights and whatever
+    /// its length. Above 0, at most 1e15; default 1.
+    pub weight: f64,
+    /// How its files are read. Default `data.format`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<TextFormat>,
+    /// The field that holds the text of a JSON Lines record. Default `data.text_field`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text_field: Option<String>,
 }
 
 /// `[tokenizer]`: how text becomes tokens.
@@ -59,6 +90,14 @@ pub struct DataConfig {
 pub struct TokenizerConfig {
     /// What a token stands for. Default `char`.
     pub kind: TokenizerKind,
+    /// Only with `bpe`: how many tokens to make, if the text has enough for them. At least 257, the bytes
+    /// and the end of a text; default 2048.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vocab_size: Option<usize>,
+    /// Only with `file`, and required there: a `tokenizer.json` of the `tokenizers` library; relative to the
+    /// working directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
 }
 
 /// `[model]`: the shape of the network.
@@ -132,6 +171,12 @@ pub struct TrainConfig {
     /// After how many evaluations in a row without a better validation loss the run stops; 0:
     /// never. Default 0.
     pub early_stopping_patience: usize,
+    /// Whether the curves and samples are also written to `tensorboard/` in the run, as `TensorBoard`
+    /// reads them. Default false.
+    pub tensorboard: bool,
+    /// Whether each evaluation also measures what every attention head does, into `head_metrics.jsonl`
+    /// in the run. Default false.
+    pub head_metrics: bool,
 }
 
 /// `[optimizer]`: how gradients change the weights.
@@ -140,7 +185,8 @@ pub struct TrainConfig {
 pub struct OptimizerConfig {
     /// Which optimiser. Default `adamw`.
     pub kind: OptimizerKind,
-    /// The learning rate at its highest. Above 0; default 1e-3.
+    /// The learning rate at its highest; under `muon` that of what is not a block's matrix. Above 0;
+    /// default 1e-3.
     pub learning_rate: f64,
     /// How slowly the running means of the gradient and of its square move. Each in [0, 1); default
     /// [0.9, 0.99].
@@ -149,6 +195,12 @@ pub struct OptimizerConfig {
     pub weight_decay: f64,
     /// The global norm to which longer gradients are scaled down; 0: off. At least 0; default 1.
     pub grad_clip_norm: f64,
+    /// The learning rate of the blocks' matrices at its highest; `adamw` ignores it. It rises and falls
+    /// with `learning_rate`. Above 0; default 0.02.
+    pub muon_learning_rate: f64,
+    /// How slowly the running mean of those matrices' gradients moves; `adamw` ignores it. In [0, 1);
+    /// default 0.95.
+    pub muon_momentum: f64,
 }
 
 /// `[schedule]`: how the learning rate moves during the run.
@@ -194,6 +246,19 @@ pub struct GenerateConfig {
     pub seed: u64,
 }
 
+/// How files become text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TextFormat {
+    /// By their names: `.jsonl` and `.ndjson` are JSON Lines, everything else is text.
+    #[default]
+    Auto,
+    /// Text, whatever their names.
+    Text,
+    /// JSON Lines, whatever their names: one object a line.
+    Jsonl,
+}
+
 /// What a token stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -203,6 +268,10 @@ pub enum TokenizerKind {
     Char,
     /// One byte: any text, 256 tokens.
     Byte,
+    /// A frequent sequence of bytes, found in the training split: any text, `vocab_size` tokens.
+    Bpe,
+    /// What the file at `path` says.
+    File,
 }
 
 /// How the model knows where a token stands.
@@ -247,6 +316,8 @@ pub enum OptimizerKind {
     /// Adam with decoupled weight decay.
     #[default]
     Adamw,
+    /// Orthogonal updates for the blocks' matrices, and AdamW for everything else.
+    Muon,
 }
 
 /// The curve of the learning rate after the warm-up.
@@ -263,6 +334,40 @@ pub enum ScheduleKind {
     /// Warm-up, stable, decay: stays, then falls on a straight line in the last `decay_fraction` of
     /// the run.
     Wsd,
+}
+
+impl DataConfig {
+    /// The texts to learn from, each with its own settings: the `sources`, or the one that `path`
+    /// names.
+    #[must_use]
+    pub fn all_sources(&self) -> Vec<SourceConfig> {
+        let filled = |source: SourceConfig| SourceConfig {
+            format: source.format.or(Some(self.format)),
+            text_field: source.text_field.or_else(|| Some(self.text_field.clone())),
+            ..source
+        };
+        let only = SourceConfig {
+            path: self.path.clone(),
+            ..SourceConfig::default()
+        };
+        match self.sources.is_empty() {
+            true => vec![filled(only)],
+            false => self.sources.iter().cloned().map(filled).collect(),
+        }
+    }
+}
+
+impl TokenizerConfig {
+    /// How many tokens BPE is to have: what was asked for, or the default.
+    #[must_use]
+    pub fn bpe_vocab_size(&self) -> usize {
+        self.vocab_size.unwrap_or(Self::DEFAULT_VOCAB_SIZE)
+    }
+}
+
+/// Whether a path was not given.
+fn is_empty(path: &Path) -> bool {
+    path.as_os_str().is_empty()
 }
 
 impl ModelConfig {

@@ -4,17 +4,25 @@
 //! decided. A problem names its keys with their sections and values, and no rule stops at the
 //! first.
 
+use std::path::Path;
+
 use super::{
     Config, ConfigError, DataConfig, GenerateConfig, ModelConfig, OptimizerConfig, PositionKind,
-    ScheduleConfig, TokenizerConfig, TrainConfig,
+    ScheduleConfig, SourceConfig, TokenizerConfig, TokenizerKind, TrainConfig,
 };
 
 /// The largest length, width or count of a model and of a batch. Far above what fits any machine,
 /// and low enough that a product of two of them does not overflow.
 const MAX_SIZE: usize = 1 << 24;
 
+/// The smallest vocabulary of byte-level BPE: every byte, and the end of a text.
+const MIN_BPE_SIZE: usize = 257;
+
 /// The most tokens in a batch: backends index with 32 bits.
 const MAX_BATCH_TOKENS: usize = i32::MAX as usize;
+
+/// The largest weight of a text: room for its length in bytes, and far from where a sum is infinite.
+const MAX_WEIGHT: f64 = 1e15;
 
 /// The largest integer of TOML.
 const MAX_SEED: u64 = i64::MAX as u64;
@@ -62,17 +70,28 @@ impl DataConfig {
     fn problems(&self) -> Vec<String> {
         let Self {
             path,
+            format: _, // an enum: it cannot hold a wrong value
+            text_field,
             val_fraction,
             cache_dir,
+            cache_limit_gib,
+            sources,
         } = self;
         let mut problems = Vec::new();
-        if path.as_os_str().is_empty() {
-            problems.push(
+        match (path.as_os_str().is_empty(), sources.is_empty()) {
+            (true, true) => problems.push(
                 "data.path is missing or empty: name a text file or a folder of them, such as \
-                 path = \"data/stories.txt\" under [data]"
+                 path = \"data/stories.txt\" under [data], or several under [[data.sources]]"
                     .to_owned(),
-            );
+            ),
+            (false, false) => problems.push(format!(
+                "data.path = \"{}\" must not be there beside [[data.sources]]: name it as one of \
+                 them, or leave them out",
+                path.display()
+            )),
+            _ => {}
         }
+        text_field_is_named(&mut problems, "data.text_field", text_field);
         if !(*val_fraction > 0.0 && *val_fraction < 1.0) {
             problems.push(format!(
                 "data.val_fraction = {val_fraction} must be above 0 and below 1"
@@ -87,14 +106,99 @@ impl DataConfig {
                     .to_owned(),
             );
         }
+        finite_above_zero(&mut problems, "data.cache_limit_gib", *cache_limit_gib);
+        for (idx, source) in sources.iter().enumerate() {
+            problems.extend(source.problems(&format!("data.sources[{idx}]")));
+            if let Some(first) = sources[..idx].iter().position(|it| it.path == source.path)
+                && !source.path.as_os_str().is_empty()
+            {
+                problems.push(format!(
+                    "data.sources[{idx}].path = \"{}\" is data.sources[{first}] already: raise its \
+                     weight instead",
+                    source.path.display()
+                ));
+            }
+        }
+        problems
+    }
+}
+
+impl SourceConfig {
+    /// `key` is how problems call it.
+    fn problems(&self, key: &str) -> Vec<String> {
+        let Self {
+            path,
+            weight,
+            format: _, // an enum: it cannot hold a wrong value
+            text_field,
+        } = self;
+        let mut problems = Vec::new();
+        if path.as_os_str().is_empty() {
+            problems.push(format!(
+                "{key}.path is missing or empty: name a text file or a folder of them"
+            ));
+        }
+        if path == Path::new("-") {
+            problems.push(format!(
+                "{key}.path = \"-\": standard input can only be the one text of data.path; save it \
+                 to a file first"
+            ));
+        }
+        if !(*weight > 0.0 && *weight <= MAX_WEIGHT) {
+            problems.push(format!(
+                "{key}.weight = {weight} must be above 0 and at most {MAX_WEIGHT:e}: only how weights \
+                 compare matters"
+            ));
+        }
+        if let Some(text_field) = text_field {
+            text_field_is_named(&mut problems, &format!("{key}.text_field"), text_field);
+        }
         problems
     }
 }
 
 impl TokenizerConfig {
     fn problems(&self) -> Vec<String> {
-        let Self { kind: _ } = self; // an enum: it cannot hold a wrong value
-        Vec::new()
+        let Self {
+            kind,
+            vocab_size,
+            path,
+        } = self;
+        let mut problems = Vec::new();
+        let name = match kind {
+            TokenizerKind::Char => "char",
+            TokenizerKind::Byte => "byte",
+            TokenizerKind::Bpe => "bpe",
+            TokenizerKind::File => "file",
+        };
+        match (kind, vocab_size) {
+            (TokenizerKind::Bpe, Some(size)) if !(MIN_BPE_SIZE..=MAX_SIZE).contains(size) => {
+                problems.push(format!(
+                    "tokenizer.vocab_size = {size} must be at least {MIN_BPE_SIZE}, the 256 bytes and the \
+                     end of a text, and at most {MAX_SIZE}"
+                ));
+            }
+            (TokenizerKind::Bpe, _) | (_, None) => {}
+            (_, Some(size)) => problems.push(format!(
+                "tokenizer.vocab_size = {size} is only for tokenizer.kind = \"bpe\": with \"{name}\" the \
+                 size is given; leave it out, or use kind = \"bpe\""
+            )),
+        }
+        match (kind, path) {
+            (TokenizerKind::File, Some(path)) if !path.as_os_str().is_empty() => {}
+            (TokenizerKind::File, _) => problems.push(
+                "tokenizer.path is missing or empty: with tokenizer.kind = \"file\" it names a \
+                 tokenizer.json"
+                    .to_owned(),
+            ),
+            (_, Some(path)) => problems.push(format!(
+                "tokenizer.path = \"{}\" is only for tokenizer.kind = \"file\", and the kind is \
+                 \"{name}\"; leave it out, or use kind = \"file\"",
+                path.display()
+            )),
+            (_, None) => {}
+        }
+        problems
     }
 }
 
@@ -165,6 +269,8 @@ impl TrainConfig {
             sample_prompt,
             sample_tokens,
             early_stopping_patience: _, // 0 is off
+            tensorboard: _,             // on or off
+            head_metrics: _,            // on or off
         } = self;
         let mut problems = Vec::new();
         seed(&mut problems, "train.seed", *seed_value);
@@ -203,12 +309,18 @@ impl OptimizerConfig {
             betas,
             weight_decay,
             grad_clip_norm,
+            muon_learning_rate,
+            muon_momentum,
         } = self;
         let mut problems = Vec::new();
-        if !(learning_rate.is_finite() && *learning_rate > 0.0) {
-            problems.push(format!(
-                "optimizer.learning_rate = {learning_rate} must be a finite number above 0"
-            ));
+        let rates = [
+            ("optimizer.learning_rate", learning_rate),
+            ("optimizer.muon_learning_rate", muon_learning_rate),
+        ];
+        for (key, rate) in rates {
+            if !(rate.is_finite() && *rate > 0.0) {
+                problems.push(format!("{key} = {rate} must be a finite number above 0"));
+            }
         }
         if !betas.iter().all(|beta| (0.0..1.0).contains(beta)) {
             problems.push(format!(
@@ -217,6 +329,11 @@ impl OptimizerConfig {
         }
         finite_not_negative(&mut problems, "optimizer.weight_decay", *weight_decay);
         finite_not_negative(&mut problems, "optimizer.grad_clip_norm", *grad_clip_norm);
+        if !(0.0..1.0).contains(muon_momentum) {
+            problems.push(format!(
+                "optimizer.muon_momentum = {muon_momentum} must be at least 0 and below 1"
+            ));
+        }
         problems
     }
 }
@@ -313,6 +430,20 @@ fn at_least_one(problems: &mut Vec<String>, key: &str, value: usize) {
     }
 }
 
+fn text_field_is_named(problems: &mut Vec<String>, key: &str, value: &str) {
+    if value.is_empty() {
+        problems.push(format!(
+            "{key} = \"\" must name the field of a JSON Lines record that holds its text"
+        ));
+    }
+}
+
+fn finite_above_zero(problems: &mut Vec<String>, key: &str, value: f64) {
+    if !(value.is_finite() && value > 0.0) {
+        problems.push(format!("{key} = {value} must be a finite number above 0"));
+    }
+}
+
 fn finite_not_negative(problems: &mut Vec<String>, key: &str, value: f64) {
     if !(value.is_finite() && value >= 0.0) {
         problems.push(format!(
@@ -355,6 +486,11 @@ mod tests {
             "data.val_fraction=1.0",
             "data.val_fraction=nan",
             "data.cache_dir=",
+            "tokenizer.vocab_size=512",
+            "tokenizer.path=a.json",
+            "data.cache_limit_gib=0",
+            "data.cache_limit_gib=nan",
+            "data.text_field=",
             "model.context_length=0",
             "model.d_model=0",
             "model.d_model=9000000000",
@@ -382,6 +518,10 @@ mod tests {
             "optimizer.betas=[0.9, 1.0]",
             "optimizer.weight_decay=-1",
             "optimizer.grad_clip_norm=nan",
+            "optimizer.muon_learning_rate=0",
+            "optimizer.muon_learning_rate=nan",
+            "optimizer.muon_momentum=1",
+            "optimizer.muon_momentum=-0.1",
             "schedule.min_learning_rate=1",
             "schedule.min_learning_rate=-1",
             "schedule.decay_fraction=0",
@@ -403,6 +543,57 @@ mod tests {
     }
 
     #[test]
+    fn sources_stand_instead_of_a_path() {
+        let found = |sources: &str| problems(&["data.path=", &format!("data.sources={sources}")]);
+        let good = r#"[{path="a", weight=3}, {path="b", text_field="body", format="jsonl"}]"#;
+        assert_eq!(found(good), Vec::<String>::new());
+        let broken = [
+            ("[{weight=1}]", "data.sources[0].path is missing"),
+            (r#"[{path="-"}]"#, "data.sources[0].path = \"-\""),
+            (
+                r#"[{path="a"}, {path="a"}]"#,
+                "data.sources[1].path = \"a\" is data.sources[0]",
+            ),
+            (
+                r#"[{path="a", weight=0}]"#,
+                "data.sources[0].weight = 0 must",
+            ),
+            (
+                r#"[{path="a", weight=-1}]"#,
+                "data.sources[0].weight = -1 must",
+            ),
+            (
+                r#"[{path="a", weight=nan}]"#,
+                "data.sources[0].weight = NaN must",
+            ),
+            (
+                r#"[{path="a", weight=inf}]"#,
+                "data.sources[0].weight = inf must",
+            ),
+            (
+                r#"[{path="a", weight=2e15}]"#, // many of the largest double would have no sum
+                "data.sources[0].weight = 2000000000000000 must be above 0 and at most 1e15",
+            ),
+            (
+                r#"[{path="a", text_field=""}]"#,
+                "data.sources[0].text_field = \"\" must",
+            ),
+            (r#"[{path="a", wieght=1}]"#, "unknown field `wieght`"),
+        ];
+        for (sources, problem) in broken {
+            let found = found(sources);
+            assert_eq!(found.len(), 1, "{sources}: {found:?}");
+            assert!(found[0].contains(problem), "{sources}: {found:?}");
+        }
+        let both = problems(&[r#"data.sources=[{path="b"}]"#]);
+        assert_eq!(both.len(), 1, "{both:?}");
+        assert!(
+            both[0].contains("data.path = \"a.txt\" must not"),
+            "{both:?}"
+        );
+    }
+
+    #[test]
     fn the_edges_of_each_range_are_allowed() {
         let allowed = [
             "train.eval_interval=0",
@@ -416,6 +607,8 @@ mod tests {
             "model.n_kv_heads=1",
             "model.dropout=0",
             "optimizer.betas=[0.0, 0.0]",
+            "optimizer.kind=muon",
+            "optimizer.muon_momentum=0",
             "generate.temperature=0",
             "generate.top_k=1000000",
             "generate.min_p=1",

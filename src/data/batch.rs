@@ -9,7 +9,7 @@ use std::ops::Range;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::Tokens;
+use super::{Split, Tokens};
 
 /// Some rows of `seq_len` tokens each, row after row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,48 +27,61 @@ pub struct Batch {
 /// Draws the windows of some of a step's rows.
 ///
 /// Each row is a pure function of `(seed, step, row)`: a step's rows may be drawn at once, or a few
-/// at a time for gradient accumulation, and are the same. Every window of the split is as likely.
+/// at a time for gradient accumulation, and are the same. Its text is drawn first, by the weights;
+/// every window of that text is as likely.
 ///
 /// # Panics
-/// If there are not more than `context_length` tokens, or no rows.
+/// If a text has not more than `context_length` tokens, or there are no rows.
 #[must_use]
 pub fn sample(
-    tokens: &Tokens,
+    split: &Split,
     rows: Range<usize>,
     context_length: usize,
     seed: u64,
     step: u64,
 ) -> Batch {
-    assert!(
-        tokens.len() > context_length,
-        "{} tokens are less than a window",
-        tokens.len()
-    );
-    let n_starts = (tokens.len() - context_length) as u128;
-    // The rest of the key keeps these numbers apart from what else is drawn from the same seed.
-    let mut key = *b"........ tinderbox: batch starts";
+    // A draw of starts does not depend on how many texts there are: with one, no text is drawn.
+    let mut texts = draws(*b"........ tinderbox: batch texts ", seed, step, rows.start);
+    let mut starts = draws(*b"........ tinderbox: batch starts", seed, step, rows.start);
+    let windows = rows.map(|_| {
+        let tokens = split
+            .only()
+            .unwrap_or_else(|| split.drawn(texts.next_u64()));
+        assert!(
+            tokens.len() > context_length,
+            "{} tokens are less than a window",
+            tokens.len()
+        );
+        let n_starts = (tokens.len() - context_length) as u128;
+        let start = (u128::from(starts.next_u64()) * n_starts) >> 64;
+        let start = usize::try_from(start).expect("below the number of tokens");
+        (tokens, start)
+    });
+    gather(windows, context_length)
+}
+
+/// The random numbers of a step's rows from `first_row` on, each of which takes 64 bits. The rest of
+/// the key, in front of which the seed goes, keeps them apart from what else is drawn from it.
+fn draws(mut key: [u8; 32], seed: u64, step: u64, first_row: usize) -> ChaCha8Rng {
     key[..8].copy_from_slice(&seed.to_le_bytes());
     let mut rng = ChaCha8Rng::from_seed(key);
     rng.set_stream(step);
-    rng.set_word_pos(2 * rows.start as u128); // each row takes two words of 32 bits
-    let starts = rows.map(|_| {
-        let start = (u128::from(rng.next_u64()) * n_starts) >> 64;
-        usize::try_from(start).expect("below the number of tokens")
-    });
-    gather(tokens, starts, context_length)
+    rng.set_word_pos(2 * first_row as u128); // words of 32 bits
+    rng
 }
 
-/// Goes through a whole split once, in windows that do not overlap: every token but the first is a
-/// target exactly once. What is left at the end is a shorter row in a batch of its own.
+/// Goes through a whole split once, in windows that do not overlap: every token but the first of
+/// each text is a target exactly once. What is left at the end of a text is a shorter row in a batch
+/// of its own.
 ///
 /// # Panics
 /// If `context_length` or `batch_size` is 0.
 pub fn windows(
-    tokens: &Tokens,
+    split: &Split,
     context_length: usize,
     batch_size: usize,
 ) -> impl Iterator<Item = Batch> + use<> {
-    spread(tokens, context_length, batch_size, usize::MAX)
+    spread(split, context_length, batch_size, usize::MAX)
 }
 
 /// `n_batches` batches of full [`windows`], evenly spread over the split: the same ones at every
@@ -77,38 +90,56 @@ pub fn windows(
 /// # Panics
 /// If `context_length` or `batch_size` is 0.
 pub fn spread(
-    tokens: &Tokens,
+    split: &Split,
     context_length: usize,
     batch_size: usize,
     n_batches: usize,
 ) -> impl Iterator<Item = Batch> + use<> {
-    let n_targets = tokens.len().saturating_sub(1);
-    let n_windows = n_targets / context_length;
+    let texts: Vec<Tokens> = split.texts().cloned().collect();
+    let n_targets = |text: &Tokens| text.len().saturating_sub(1);
+    let n_windows: usize = texts
+        .iter()
+        .map(|text| n_targets(text) / context_length)
+        .sum();
     let n_wanted = batch_size.saturating_mul(n_batches);
     let n = n_windows.min(n_wanted);
-    let start = move |row: usize| {
+    let rests = texts.clone().into_iter().filter_map(move |text| {
+        let rest = n_targets(&text) % context_length;
+        (n_wanted > n_windows && rest > 0)
+            .then(|| gather(std::iter::once((&text, n_targets(&text) - rest)), rest))
+    });
+    let window = move |row: usize| {
         let window = row as u128 * n_windows as u128 / n as u128;
-        usize::try_from(window).expect("below the number of windows") * context_length
+        usize::try_from(window).expect("below the number of windows")
     };
-    let rest = n_windows * context_length..n_targets;
-    let rest = (n_wanted > n_windows && !rest.is_empty()).then_some(rest);
-    let tokens = tokens.clone();
-    let of_rest = tokens.clone();
     (0..n)
         .step_by(batch_size)
         .map(move |first| {
             let rows = first..n.min(first.saturating_add(batch_size));
-            gather(&tokens, rows.map(start), context_length)
+            let windows = rows.map(|row| nth_window(&texts, window(row), context_length));
+            gather(windows, context_length)
         })
-        .chain(
-            rest.into_iter()
-                .map(move |rest| gather(&of_rest, std::iter::once(rest.start), rest.len())),
-        )
+        .chain(rests)
 }
 
-/// The rows that begin at `starts`.
-fn gather(tokens: &Tokens, starts: impl ExactSizeIterator<Item = usize>, seq_len: usize) -> Batch {
-    let batch_size = starts.len();
+/// The text and the start of a window, where the windows of all texts are counted together.
+fn nth_window(texts: &[Tokens], mut window: usize, context_length: usize) -> (&Tokens, usize) {
+    for text in texts {
+        let n_windows = text.len().saturating_sub(1) / context_length;
+        if window < n_windows {
+            return (text, window * context_length);
+        }
+        window -= n_windows;
+    }
+    unreachable!("windows are counted before")
+}
+
+/// The rows that begin at these places.
+fn gather<'a>(
+    windows: impl ExactSizeIterator<Item = (&'a Tokens, usize)>,
+    seq_len: usize,
+) -> Batch {
+    let batch_size = windows.len();
     assert!(
         batch_size > 0 && seq_len > 0,
         "a batch of {batch_size} rows of {seq_len} tokens"
@@ -116,7 +147,7 @@ fn gather(tokens: &Tokens, starts: impl ExactSizeIterator<Item = usize>, seq_len
     let mut inputs = Vec::with_capacity(batch_size * seq_len);
     let mut targets = Vec::with_capacity(batch_size * seq_len);
     let mut row = vec![0; seq_len + 1];
-    for start in starts {
+    for (tokens, start) in windows {
         tokens.read(start, &mut row);
         inputs.extend_from_slice(&row[..seq_len]);
         targets.extend_from_slice(&row[1..]);
@@ -138,8 +169,14 @@ mod tests {
     use super::*;
 
     /// Tokens that are their own positions.
-    fn count_to(n: u32) -> Tokens {
-        Tokens::from_ids(&(0..n).collect::<Vec<_>>(), u64::from(n))
+    fn count_to(n: u32) -> Split {
+        text(0..n).into()
+    }
+
+    /// Tokens that count on.
+    fn text(ids: std::ops::Range<u32>) -> Tokens {
+        let bytes = u64::from(ids.end - ids.start);
+        Tokens::from_ids(&ids.collect::<Vec<_>>(), bytes)
     }
 
     fn assert_targets_follow(batch: &Batch) {
@@ -188,6 +225,48 @@ mod tests {
             .map(|&(seed, step)| sample(&tokens, 0..8, 4, seed, step).inputs)
             .collect();
         assert_eq!(distinct.len(), 4);
+    }
+
+    #[test]
+    fn texts_are_drawn_by_their_weights_whatever_their_length() {
+        let split = Split::new(vec![(text(0..1000), 1.0), (text(5000..5010), 3.0)]);
+        let mut n_second = 0;
+        for step in 0..1000 {
+            let batch = sample(&split, 0..10, 4, 7, step);
+            assert_targets_follow(&batch); // no window crosses from one text into the other
+            n_second += batch.inputs.chunks(4).filter(|row| row[0] >= 5000).count();
+        }
+        // 10,000 draws with p = 0.75: mean 7500, standard deviation 43.
+        assert!((7280..7720).contains(&n_second), "{n_second}");
+        let whole = sample(&split, 0..10, 4, 7, 1).inputs;
+        let parts = [0..3, 3..10].map(|rows| sample(&split, rows, 4, 7, 1).inputs);
+        assert_eq!(whole, parts.concat());
+    }
+
+    #[test]
+    fn the_windows_of_several_texts_are_those_of_each() {
+        let split = Split::new(vec![
+            (text(0..10), 1.0),
+            (text(20..22), 9.0),
+            (text(30..47), 1.0),
+        ]);
+        let batches: Vec<Batch> = windows(&split, 4, 3).collect();
+        let rows = |batch: &Batch| {
+            batch
+                .inputs
+                .chunks(batch.seq_len)
+                .map(|row| row[0])
+                .collect()
+        };
+        let starts: Vec<Vec<i32>> = batches.iter().map(rows).collect();
+        assert_eq!(
+            starts,
+            [vec![0, 4, 30], vec![34, 38, 42], vec![8], vec![20]]
+        );
+        assert_eq!((batches[2].seq_len, batches[3].seq_len), (1, 1));
+        batches.iter().for_each(assert_targets_follow);
+        let some: Vec<Vec<i32>> = spread(&split, 4, 2, 1).map(|batch| rows(&batch)).collect();
+        assert_eq!(some, [[0, 34]]);
     }
 
     #[test]

@@ -1,256 +1,336 @@
-//! A corpus: text on disk, as tokens for training and for validation.
+//! A corpus: texts on disk, as tokens for training and for validation.
 //!
-//! The text is read twice. The first time tells what it is: its hash, its length and its alphabet.
+//! A text is read twice. The first time tells what it is: its hash, its length and its alphabet.
 //! The second time encodes it into a token file, unless an earlier run of the same text, tokenizer
 //! and split has left one.
 
-use std::fmt::Write as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::DataError;
-use super::source::Source;
-use super::store::{self, Extent, Key, Writer};
-use super::summary::Summary;
+use super::cache::{Cache, Temporary, cache_error};
+use super::divide::Place;
+use super::reader::{Needs, Reader, Unit};
+use super::standard_input;
+use super::store::{self, Key, Writer};
+use super::summary::SourceSummary;
+use super::text::{self, StandardInput, Text, text_sha256};
 use super::tokens::{Tokens, Width};
-use crate::config::{DataConfig, TokenizerConfig};
+use super::watch::{self, Purpose, Watch};
+use super::{DataError, Split, encode, learn};
+use crate::config::{DataConfig, TextFormat, TokenizerConfig};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
-/// Both splits of a text, and the tokenizer that encoded them.
+/// Both splits of all texts, and the tokenizer that encoded them.
 ///
-/// The split is by length: the first `floor((1 - val_fraction) * n)` tokens are for training and
-/// the others for validation.
+/// The split is by length, text by text. With a token for each character or byte, the first
+/// `floor((1 - val_fraction) * n)` tokens of a text are for training and the others for validation.
+/// With other tokenizers it is as many of its bytes, and what is left of the line there.
 #[derive(Debug, Clone)]
 pub struct Corpus {
-    /// What is learned from; longer than the context that was asked for.
-    pub train: Tokens,
-    /// What is only predicted; at least two tokens.
-    pub val: Tokens,
+    /// What is learned from; of each text longer than the context that was asked for.
+    pub train: Split,
+    /// What is only predicted; at least two tokens of each text.
+    pub val: Split,
     /// What the ids mean.
     pub tokenizer: Tokenizer,
-    /// SHA-256 of the text, in hexadecimal: the same text has the same one wherever it lies.
+    /// SHA-256 of the text, in hexadecimal: the same text has the same one wherever it lies. Of
+    /// several texts, that of their hashes.
     pub text_sha256: String,
+    /// The texts, one by one.
+    pub sources: Vec<SourceSummary>,
 }
 
 impl Corpus {
-    /// Opens the text with a tokenizer made for it. A character tokenizer's alphabet is that of the
-    /// whole text, validation included.
+    /// Opens the texts with a tokenizer made for them. A character tokenizer's alphabet is that of
+    /// all texts, validation included; merges are learned from the training splits alone.
     ///
     /// # Errors
-    /// If the text cannot be read, is empty, not UTF-8 (with characters) or too short for the
-    /// context length, or the token file cannot be written.
+    /// If a text cannot be read, is empty, not UTF-8 (but for bytes) or too short for the context
+    /// length, the tokenizer cannot be made, or the token file cannot be written.
     pub fn open(
         data: &DataConfig,
         tokenizer: &TokenizerConfig,
         context_length: usize,
     ) -> Result<Self, DataError> {
-        let source = Source::find(&data.path)?;
-        let summary = Summary::read(&source, &data.path, tokenizer.kind)?;
-        let tokenizer = match tokenizer.kind {
-            TokenizerKind::Byte => Tokenizer::byte(),
-            TokenizerKind::Char => Tokenizer::char_from_alphabet(summary.alphabet.chars())
-                .map_err(|source| DataError::Encode {
-                    path: data.path.clone(),
-                    source,
-                })?,
-        };
-        Self::build(data, &source, &summary, tokenizer, context_length)
+        Self::open_watched(data, tokenizer, context_length, &watch::nobody)
     }
 
-    /// Opens the text with the tokenizer of a model that exists already.
+    /// [`Corpus::open`], with someone who waits for it.
     ///
     /// # Errors
-    /// As for [`Corpus::open`], and if the text has characters that the tokenizer does not know.
+    /// As for [`Corpus::open`], and if `watch` puts an end to it.
+    pub fn open_watched(
+        data: &DataConfig,
+        tokenizer: &TokenizerConfig,
+        context_length: usize,
+        watch: Watch<'_>,
+    ) -> Result<Self, DataError> {
+        let cache = Cache::open(data)?;
+        let all = |needs| text::all(data, needs, &cache, StandardInput::Keep, watch);
+        let (texts, tokenizer) = match tokenizer.kind {
+            TokenizerKind::Byte => {
+                let tokenizer = Tokenizer::byte();
+                (all(Needs::of(&tokenizer))?, tokenizer)
+            }
+            TokenizerKind::File => {
+                let path = tokenizer.path.as_deref().unwrap_or(Path::new(""));
+                let tokenizer = Tokenizer::from_file(path).map_err(DataError::Tokenizer)?;
+                (all(Needs::of(&tokenizer))?, tokenizer)
+            }
+            TokenizerKind::Char => {
+                let texts = all(Needs::of_new_char())?;
+                let tokenizer = learn::characters(&texts)?;
+                (texts, tokenizer)
+            }
+            TokenizerKind::Bpe => {
+                let texts = all(Needs::of_new_bpe())?;
+                let vocab_size = tokenizer.bpe_vocab_size();
+                let tokenizer = learn::bpe(vocab_size, &texts, data.val_fraction, &cache, watch)?;
+                (texts, tokenizer)
+            }
+        };
+        Self::build(data, &cache, &texts, tokenizer, context_length, watch)
+    }
+
+    /// Opens the texts with the tokenizer of a model that exists already. If they are what a run was trained
+    /// on, `earlier` is the hash that they had then: they must be the same, and a text of standard input is
+    /// found again by it. Without one, standard input is read, and kept.
+    ///
+    /// # Errors
+    /// As for [`Corpus::open`], and if the hash is another or a text has characters that the tokenizer does
+    /// not know.
     pub fn open_with(
         data: &DataConfig,
         tokenizer: Tokenizer,
         context_length: usize,
+        earlier: Option<&str>,
     ) -> Result<Self, DataError> {
-        let source = Source::find(&data.path)?;
-        let summary = Summary::read(&source, &data.path, tokenizer.kind())?;
-        tokenizer
-            .encode(&summary.alphabet)
-            .map_err(|source| DataError::Encode {
-                path: data.path.clone(),
-                source,
-            })?;
-        Self::build(data, &source, &summary, tokenizer, context_length)
+        Self::open_with_watched(data, tokenizer, context_length, earlier, &watch::nobody)
     }
 
-    /// Opens the token file of this text, and writes it first where there is none.
-    fn build(
+    /// [`Corpus::open_with`], with someone who waits for it.
+    ///
+    /// # Errors
+    /// As for [`Corpus::open_with`], and if `watch` puts an end to it.
+    pub fn open_with_watched(
         data: &DataConfig,
-        source: &Source,
-        summary: &Summary,
         tokenizer: Tokenizer,
         context_length: usize,
+        earlier: Option<&str>,
+        watch: Watch<'_>,
     ) -> Result<Self, DataError> {
-        let n_train = training_tokens(data, summary.n_tokens, context_length)?;
-        let key = key_of(summary, &tokenizer, data.val_fraction);
-        let width = Width::of_vocabulary(tokenizer.vocab_size());
-        let folder = data.cache_dir.clone().unwrap_or_else(default_cache_dir);
-        create_folder(&folder, &data.path)?;
-        let path = store::path_of(&folder, &key);
-        let splits = if let Some(splits) = store::open(&path, &key, width) {
-            splits
-        } else {
-            encode(data, source, summary, &tokenizer, n_train, &key, &path)?;
-            store::open(&path, &key, width).ok_or_else(|| {
-                let reason = "the file that was written just now cannot be mapped";
-                DataError::Cache {
-                    path,
-                    source: std::io::Error::other(reason),
-                }
-            })?
-        };
-        let (train, val) = splits;
+        let cache = Cache::open(data)?;
+        let standard_input = earlier.map_or(StandardInput::Keep, StandardInput::Kept);
+        let texts = text::all(data, Needs::of(&tokenizer), &cache, standard_input, watch)?;
+        if earlier.is_some_and(|earlier| earlier != text_sha256(&texts)) {
+            let paths = texts.into_iter().map(|text| text.source.path).collect();
+            return Err(DataError::OtherText { paths });
+        }
+        Self::build(data, &cache, &texts, tokenizer, context_length, watch)
+    }
+
+    fn build(
+        data: &DataConfig,
+        cache: &Cache,
+        texts: &[Text],
+        tokenizer: Tokenizer,
+        context_length: usize,
+        watch: Watch<'_>,
+    ) -> Result<Self, DataError> {
+        let (mut train, mut val) = (Vec::new(), Vec::new());
+        for text in texts {
+            check_characters(text, &tokenizer)?;
+            check_length_early(text, &tokenizer, data, context_length)?;
+            let halves = tokens_of(text, &tokenizer, data.val_fraction, cache, watch)?;
+            check_length(text, &halves, data, context_length)?;
+            train.push((halves.0, text.weight));
+            val.push((halves.1, text.weight));
+        }
+        cache.tidy_up();
+        let (train, val) = (Split::new(train), Split::new(val));
+        let lengths = train.texts().zip(val.texts()).zip(train.shares());
+        let sources = texts.iter().zip(lengths);
+        let sources = sources.map(|(text, ((train, val), share))| SourceSummary {
+            path: text.source.path.clone(),
+            kept: text.kept.clone(),
+            train_tokens: train.len(),
+            val_tokens: val.len(),
+            share,
+        });
         Ok(Self {
+            sources: sources.collect(),
             train,
             val,
             tokenizer,
-            text_sha256: hexadecimal(&summary.hash),
+            text_sha256: text_sha256(texts),
         })
     }
 }
 
-/// Bytes as two digits each.
-fn hexadecimal(bytes: &[u8]) -> String {
-    let mut digits = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        write!(digits, "{byte:02x}").expect("a string takes all that is written");
+/// The tokens of a text of its own, all of it: a file, a folder, or `-` for standard input. `data`
+/// says where token files are kept, which field of a record is text, and whether standard input is records.
+///
+/// # Errors
+/// As for [`Corpus::open_with`], and if there is nothing to predict.
+pub fn open_text(
+    path: &Path,
+    data: &DataConfig,
+    tokenizer: &Tokenizer,
+) -> Result<Split, DataError> {
+    let data = DataConfig {
+        path: path.to_owned(),
+        sources: Vec::new(),
+        format: match standard_input::is_meant(path) {
+            true => data.format, // no name tells
+            false => TextFormat::default(),
+        },
+        ..data.clone()
+    };
+    let cache = Cache::open(&data)?;
+    let mut texts = text::all(
+        &data,
+        Needs::of(tokenizer),
+        &cache,
+        StandardInput::Once,
+        &watch::nobody,
+    )?;
+    let text = &mut texts[0];
+    check_characters(text, tokenizer)?;
+    text.place = Place::beginning();
+    let (_, tokens) = tokens_of(text, tokenizer, 1.0, &cache, &watch::nobody)?;
+    cache.tidy_up();
+    if tokens.len() < 2 {
+        return Err(DataError::TooShort {
+            path: path.to_owned(),
+            n_tokens: tokens.len() as u64,
+        });
     }
-    digits
+    Ok(tokens.into())
 }
 
-/// How many of the tokens are for training.
-fn training_tokens(
-    data: &DataConfig,
-    n_tokens: u64,
-    context_length: usize,
-) -> Result<u64, DataError> {
-    // The fraction of a length below 2^53 is exact enough: this is Python's `int(0.9 * n)`.
-    #[allow(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss
-    )]
-    let n_train = ((1.0 - data.val_fraction) * n_tokens as f64) as u64;
-    let path = || data.path.clone();
-    if n_train <= context_length as u64 {
-        return Err(DataError::TrainTooShort {
-            path: path(),
-            n_tokens,
-            n_train,
-            context_length,
+/// Opens the token file of this text, and writes it first where there is none.
+fn tokens_of(
+    text: &Text,
+    tokenizer: &Tokenizer,
+    val_fraction: f64,
+    cache: &Cache,
+    watch: Watch<'_>,
+) -> Result<(Tokens, Tokens), DataError> {
+    let key = key_of(text, tokenizer, val_fraction);
+    let width = Width::of_vocabulary(tokenizer.vocab_size());
+    let path = cache.path(&key, "tokens");
+    if let Some(halves) = store::open(&path, &key, width) {
+        return Ok(halves);
+    }
+    let failed = |source| cache_error(&path, source);
+    let temporary = Temporary::create(cache.folder()).map_err(failed)?;
+    let mut writer = Writer::create(temporary, &path, width).map_err(failed)?;
+    let reader = Reader::new(&text.source, Needs::of(tokenizer));
+    let reader = reader.watched(watch, Purpose::Encode, Some(text.survey.bytes));
+    let (extent, hash) = encode::encode(reader, tokenizer, text.place, &mut writer)?;
+    if hash != text.survey.hash || extent.bytes != text.survey.bytes {
+        return Err(DataError::Changed {
+            path: text.source.path.clone(),
         });
     }
-    let n_val = n_tokens - n_train;
-    if n_val < 2 {
-        let val_fraction = data.val_fraction;
-        return Err(DataError::ValTooShort {
-            path: path(),
-            n_tokens,
-            n_val,
-            val_fraction,
-        });
-    }
-    Ok(n_train)
+    writer.finish(&key, extent).map_err(failed)?;
+    store::open(&path, &key, width).ok_or_else(|| {
+        let reason = "the file that was written just now cannot be mapped";
+        cache_error(&path, std::io::Error::other(reason))
+    })
 }
+
+/// Says by which rules texts were split and encoded: token files of others are not used.
+const RULES: &[u8] = concat!("tokens 1, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
 
 /// Everything that the ids and their split follow from.
-fn key_of(summary: &Summary, tokenizer: &Tokenizer, val_fraction: f64) -> Key {
+fn key_of(text: &Text, tokenizer: &Tokenizer, val_fraction: f64) -> Key {
     let mut hash = Sha256::new();
-    hash.update(summary.hash);
+    hash.update(Sha256::digest(RULES));
+    hash.update(text.survey.hash);
     hash.update(Sha256::digest(tokenizer.to_json()));
     hash.update(val_fraction.to_le_bytes());
     hash.finalize().into()
 }
 
-/// Reads the text for the second time, and writes its token file.
-fn encode(
-    data: &DataConfig,
-    source: &Source,
-    summary: &Summary,
+/// Names all characters that the tokenizer does not know, not only those of the first piece.
+fn check_characters(text: &Text, tokenizer: &Tokenizer) -> Result<(), DataError> {
+    match tokenizer.encode(&text.survey.alphabet) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(DataError::Encode {
+            path: text.source.path.clone(),
+            source,
+        }),
+    }
+}
+
+/// Does what [`check_length`] does before the text is encoded, where that can be known.
+fn check_length_early(
+    text: &Text,
     tokenizer: &Tokenizer,
-    n_train: u64,
-    key: &Key,
-    path: &Path,
+    data: &DataConfig,
+    context_length: usize,
 ) -> Result<(), DataError> {
-    let cache_error = |source| DataError::Cache {
-        path: path.to_owned(),
-        source,
+    let n_train = match (Needs::of(tokenizer).unit, text.place) {
+        (Unit::Piece, _) | (_, Place::LineEnd { .. }) => return Ok(()),
+        (_, Place::Bytes(n) | Place::Characters(n)) => n,
     };
-    let width = Width::of_vocabulary(tokenizer.vocab_size());
-    let mut writer = Writer::create(path, width).map_err(cache_error)?;
-    let mut hash = Sha256::new();
-    let mut extent = Extent {
-        n_tokens: 0,
+    check_numbers(
+        &text.source.path,
         n_train,
-        bytes: 0,
-        train_bytes: 0,
-    };
-    source.for_each_chunk(tokenizer.kind() == TokenizerKind::Char, |chunk| {
-        let ids = tokenizer
-            .encode_bytes(chunk)
-            .map_err(|source| DataError::Encode {
-                path: data.path.clone(),
-                source,
-            })?;
-        hash.update(chunk);
-        extent.train_bytes += match n_train.saturating_sub(extent.n_tokens) {
-            n if n >= ids.len() as u64 => chunk.len() as u64,
-            n => {
-                let of_train = ids
-                    .iter()
-                    .zip(0..n)
-                    .map(|(&id, _)| tokenizer.token_bytes(id).len());
-                of_train.sum::<usize>() as u64
-            }
-        };
-        extent.n_tokens += ids.len() as u64;
-        extent.bytes += chunk.len() as u64;
-        writer.write(&ids).map_err(cache_error)
-    })?;
-    if hash.finalize()[..] != summary.hash || extent.bytes != summary.bytes {
-        return Err(DataError::Changed {
-            path: data.path.clone(),
+        text.survey.n_units - n_train,
+        data,
+        context_length,
+    )
+}
+
+fn check_length(
+    text: &Text,
+    (train, val): &(Tokens, Tokens),
+    data: &DataConfig,
+    context_length: usize,
+) -> Result<(), DataError> {
+    let (n_train, n_val) = (train.len() as u64, val.len() as u64);
+    check_numbers(&text.source.path, n_train, n_val, data, context_length)
+}
+
+/// Whether there is something to learn from, and something to predict.
+pub(super) fn check_numbers(
+    path: &Path,
+    n_train: u64,
+    n_val: u64,
+    data: &DataConfig,
+    context_length: usize,
+) -> Result<(), DataError> {
+    let path = path.to_owned();
+    let n_tokens = n_train + n_val;
+    if n_train <= context_length as u64 {
+        return Err(DataError::TrainTooShort {
+            path,
+            n_tokens,
+            n_train,
+            context_length,
         });
     }
-    writer.finish(key, extent).map_err(cache_error)
-}
-
-/// Makes the folder for token files, which must not be a part of the text.
-fn create_folder(folder: &Path, text: &Path) -> Result<(), DataError> {
-    let fail = |source| DataError::Cache {
-        path: folder.to_owned(),
-        source,
-    };
-    std::fs::create_dir_all(folder).map_err(fail)?;
-    let whole = folder.canonicalize().map_err(fail)?;
-    let text_folder = text.canonicalize().map_err(fail)?;
-    let is_hidden = |part: Component| part.as_os_str().as_encoded_bytes().starts_with(b".");
-    match whole.strip_prefix(text_folder) {
-        Ok(within) if !within.components().any(is_hidden) => Err(DataError::CacheInsideText {
-            cache_dir: folder.to_owned(),
-            path: text.to_owned(),
-        }),
-        _ => Ok(()),
+    if n_val < 2 {
+        return Err(DataError::ValTooShort {
+            path,
+            n_tokens,
+            n_val,
+            val_fraction: data.val_fraction,
+        });
     }
-}
-
-fn default_cache_dir() -> PathBuf {
-    dirs::cache_dir()
-        .unwrap_or_else(std::env::temp_dir)
-        .join("tinderbox")
-        .join("tokens")
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::PathBuf;
 
     use super::*;
+    use crate::config::SourceConfig;
 
     /// A text, and a folder for its token files.
     struct Fixture {
@@ -268,30 +348,41 @@ mod tests {
                 folder,
                 data: DataConfig {
                     path,
-                    val_fraction: 0.1,
                     cache_dir,
+                    ..DataConfig::default()
                 },
             }
         }
 
         fn open(&self, kind: TokenizerKind, context_length: usize) -> Result<Corpus, DataError> {
-            Corpus::open(&self.data, &TokenizerConfig { kind }, context_length)
+            Corpus::open(&self.data, &of_kind(kind), context_length)
         }
 
         fn token_files(&self) -> Vec<PathBuf> {
             let entries = fs::read_dir(self.data.cache_dir.as_ref().unwrap()).unwrap();
-            entries.map(|entry| entry.unwrap().path()).collect()
+            let paths = entries.map(|entry| entry.unwrap().path());
+            paths
+                .filter(|path| path.extension().is_some_and(|it| it == "tokens"))
+                .collect()
         }
     }
 
-    fn ids(tokens: &Tokens) -> Vec<u32> {
+    fn of_kind(kind: TokenizerKind) -> TokenizerConfig {
+        TokenizerConfig {
+            kind,
+            ..TokenizerConfig::default()
+        }
+    }
+
+    fn ids(split: &Split) -> Vec<u32> {
+        let tokens = split.only().unwrap();
         let mut ids = vec![0; tokens.len()];
         tokens.read(0, &mut ids);
         ids.into_iter().map(i32::cast_unsigned).collect()
     }
 
     fn text(corpus: &Corpus) -> (String, String) {
-        let decode = |tokens| corpus.tokenizer.decode(&ids(tokens));
+        let decode = |split| corpus.tokenizer.decode(&ids(split));
         (decode(&corpus.train), decode(&corpus.val))
     }
 
@@ -305,21 +396,6 @@ mod tests {
         assert_eq!(train, "\u{e9}".repeat(10) + "abababab");
         assert_eq!(val, "ab\u{1f525}");
         assert_eq!((corpus.train.bytes(), corpus.val.bytes()), (28, 6));
-    }
-
-    #[test]
-    fn the_split_is_pythons() {
-        let data = Fixture::new("").data;
-        assert_eq!(training_tokens(&data, 1_115_394, 1).unwrap(), 1_003_854);
-        assert_eq!(
-            training_tokens(&data, 10, 1)
-                .unwrap_err()
-                .to_string()
-                .lines()
-                .count(),
-            2
-        );
-        assert_eq!(training_tokens(&data, 11, 1).unwrap(), 9);
     }
 
     #[test]
@@ -360,7 +436,7 @@ mod tests {
             ..fixture.data.clone()
         };
         let kind = TokenizerKind::Char;
-        let corpus = Corpus::open(&data, &TokenizerConfig { kind }, 2).unwrap();
+        let corpus = Corpus::open(&data, &of_kind(kind), 2).unwrap();
         assert_eq!(text(&corpus), ("one\n".to_owned(), "two".to_owned()));
     }
 
@@ -422,14 +498,32 @@ mod tests {
     fn a_given_tokenizer_is_used_as_it_is() {
         let fixture = Fixture::new("abcabcabcabcabc");
         let tokenizer = Tokenizer::char_from_alphabet("abcxyz".chars()).unwrap();
-        let corpus = Corpus::open_with(&fixture.data, tokenizer, 4).unwrap();
+        let corpus = Corpus::open_with(&fixture.data, tokenizer, 4, None).unwrap();
         assert_eq!(corpus.tokenizer.vocab_size(), 6);
         let tokenizer = Tokenizer::char_from_alphabet("ax".chars()).unwrap();
-        let error = Corpus::open_with(&fixture.data, tokenizer, 4)
+        let error = Corpus::open_with(&fixture.data, tokenizer, 4, None)
             .unwrap_err()
             .to_string();
         assert!(error.contains("'b' (U+0062), 'c' (U+0063)"), "{error}");
         assert!(error.contains("text.txt"), "{error}");
+    }
+
+    #[test]
+    fn a_text_that_should_be_an_earlier_one_is_that() {
+        let fixture = Fixture::new("abcabcabcabcabc");
+        let corpus = fixture.open(TokenizerKind::Char, 4).unwrap();
+        let again = || {
+            let (tokenizer, earlier) = (corpus.tokenizer.clone(), &corpus.text_sha256);
+            Corpus::open_with(&fixture.data, tokenizer, 4, Some(earlier))
+        };
+        assert_eq!(ids(&again().unwrap().val), ids(&corpus.val));
+        fs::write(&fixture.data.path, "abcabcabcabcab?").unwrap();
+        let error = again().unwrap_err();
+        assert!(matches!(error, DataError::OtherText { .. }), "{error}");
+        assert!(
+            error.to_string().contains("text.txt` is another"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -483,12 +577,157 @@ mod tests {
     }
 
     #[test]
+    fn merges_are_learned_from_the_training_split_alone() {
+        let learned = |last_line: &str| {
+            let fixture = Fixture::new("once upon a time\n".repeat(90) + &last_line.repeat(10));
+            fixture.open(TokenizerKind::Bpe, 4).unwrap()
+        };
+        let (one, other) = (learned("once upon a time\n"), learned("zwei drei vier!!\n"));
+        assert_eq!(one.tokenizer, other.tokenizer);
+        assert_eq!(ids(&one.train), ids(&other.train));
+        assert_eq!(text(&other).1, "zwei drei vier!!\n".repeat(10));
+        assert_eq!((other.train.bytes(), other.val.bytes()), (90 * 17, 170));
+        assert!(ids(&other.val).len() > ids(&one.val).len());
+    }
+
+    #[test]
+    fn a_learned_tokenizer_is_kept_for_the_next_run() {
+        let fixture = Fixture::new("once upon a time\n".repeat(90));
+        let first = fixture.open(TokenizerKind::Bpe, 4).unwrap();
+        let kept = || {
+            let entries = fs::read_dir(fixture.data.cache_dir.as_ref().unwrap()).unwrap();
+            let paths = entries.map(|entry| entry.unwrap().path());
+            let mut kept = paths.filter(|path| path.extension().is_some_and(|it| it == "json"));
+            let path = kept.next().unwrap();
+            assert!(kept.next().is_none());
+            path
+        };
+        let other = Tokenizer::byte().to_json();
+        fs::write(kept(), &other).unwrap(); // which shows that it is read
+        assert_eq!(
+            fixture
+                .open(TokenizerKind::Bpe, 4)
+                .unwrap()
+                .tokenizer
+                .to_json(),
+            other
+        );
+        fs::write(kept(), &other[..other.len() / 2]).unwrap();
+        let again = fixture.open(TokenizerKind::Bpe, 4).unwrap();
+        assert_eq!(again.tokenizer, first.tokenizer);
+        assert_eq!(
+            fs::read_to_string(kept()).unwrap(),
+            first.tokenizer.to_json()
+        );
+    }
+
+    #[test]
+    fn documents_end_where_the_tokenizer_can_say_so() {
+        let fixture = Fixture::new("");
+        let folder = fixture.folder.path().join("sub");
+        fs::create_dir(&folder).unwrap();
+        let document = "a document of words\n".repeat(5);
+        for i in 0..10 {
+            fs::write(folder.join(format!("{i}.txt")), &document).unwrap();
+        }
+        let data = DataConfig {
+            path: folder,
+            ..fixture.data.clone()
+        };
+        let corpus = Corpus::open(&data, &of_kind(TokenizerKind::Bpe), 4).unwrap();
+        let end = corpus.tokenizer.end_of_text().unwrap();
+        let [train, val] = [&corpus.train, &corpus.val].map(ids);
+        let count = |ids: &[u32]| ids.iter().filter(|id| **id == end).count();
+        assert_eq!((count(&train), count(&val)), (9, 1));
+        assert_eq!((train.last(), val.last()), (Some(&end), Some(&end)));
+        assert_eq!(corpus.val.bytes(), document.len() as u64);
+        let corpus = Corpus::open(&data, &of_kind(TokenizerKind::Char), 4).unwrap();
+        let (train, val) = text(&corpus);
+        assert_eq!(train + &val, document.repeat(10));
+    }
+
+    #[test]
+    fn several_texts_are_split_one_by_one() {
+        let fixture = Fixture::new("");
+        let sources = [
+            ("a.txt", "abab".repeat(25), 1.0),
+            ("b.txt", "xyz".repeat(100), 3.0),
+        ];
+        let sources = sources.map(|(name, text, weight)| {
+            let path = fixture.folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            SourceConfig {
+                path,
+                weight,
+                ..SourceConfig::default()
+            }
+        });
+        let data = DataConfig {
+            path: PathBuf::new(),
+            sources: sources.to_vec(),
+            ..fixture.data.clone()
+        };
+        let corpus = Corpus::open(&data, &of_kind(TokenizerKind::Char), 4).unwrap();
+        assert_eq!(corpus.tokenizer.vocab_size(), 5, "the characters of both");
+        let lengths = |split: &Split| split.texts().map(Tokens::len).collect::<Vec<_>>();
+        assert_eq!(lengths(&corpus.train), [90, 270]);
+        assert_eq!(lengths(&corpus.val), [10, 30]);
+        let shares: Vec<f64> = corpus.sources.iter().map(|source| source.share).collect();
+        assert_eq!(shares, [0.25, 0.75]);
+        assert!((corpus.sources[0].epochs(3600) - 10.0).abs() < 1e-9);
+
+        // Each has a token file of its own, which another mixture uses, too.
+        assert_eq!(fixture.token_files().len(), 2);
+        let turned = DataConfig {
+            sources: sources.iter().rev().cloned().collect(),
+            ..data.clone()
+        };
+        let turned = Corpus::open(&turned, &of_kind(TokenizerKind::Char), 4).unwrap();
+        assert_ne!(turned.text_sha256, corpus.text_sha256);
+        assert_eq!(fixture.token_files().len(), 2);
+
+        let error = Corpus::open(&data, &of_kind(TokenizerKind::Char), 95).unwrap_err();
+        assert!(error.to_string().contains("a.txt` is too short"), "{error}");
+    }
+
+    #[test]
+    fn a_text_of_its_own_is_not_split() {
+        let fixture = Fixture::new("abcabc");
+        let tokenizer = Tokenizer::char_from_alphabet("abcxyz".chars()).unwrap();
+        let open = || open_text(&fixture.data.path, &fixture.data, &tokenizer);
+        assert_eq!(ids(&open().unwrap()), [0, 1, 2, 0, 1, 2]);
+        fs::write(&fixture.data.path, "a").unwrap();
+        assert!(matches!(
+            open(),
+            Err(DataError::TooShort { n_tokens: 1, .. })
+        ));
+        fs::write(&fixture.data.path, "a?b!").unwrap();
+        let error = open().unwrap_err().to_string();
+        assert!(error.contains("'!'") && error.contains("'?'"), "{error}");
+    }
+
+    #[test]
     fn a_text_that_changes_in_between_is_noticed() {
         let fixture = Fixture::new("hello, hello, hello");
-        let source = Source::find(&fixture.data.path).unwrap();
-        let summary = Summary::read(&source, &fixture.data.path, TokenizerKind::Byte).unwrap();
+        let cache = Cache::open(&fixture.data).unwrap();
+        let needs = Needs::of(&Tokenizer::byte());
+        let texts = text::all(
+            &fixture.data,
+            needs,
+            &cache,
+            StandardInput::Keep,
+            &watch::nobody,
+        )
+        .unwrap();
         fs::write(&fixture.data.path, "hello, hello, hellO").unwrap();
-        let built = Corpus::build(&fixture.data, &source, &summary, Tokenizer::byte(), 4);
+        let built = Corpus::build(
+            &fixture.data,
+            &cache,
+            &texts,
+            Tokenizer::byte(),
+            4,
+            &watch::nobody,
+        );
         assert!(matches!(built, Err(DataError::Changed { .. })));
         assert!(fixture.token_files().is_empty());
     }

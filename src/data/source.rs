@@ -1,131 +1,146 @@
-//! The text on disk: one file, or a folder of them one after another, read in pieces.
+//! A text on disk: which files it is made of, and how each of them is read.
 
-use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::Read;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::DataError;
+use super::{DataError, standard_input};
+use crate::config::{SourceConfig, TextFormat};
 
-/// How many bytes are read at once.
-const CHUNK_BYTES: usize = 1 << 20;
-
-/// The files of a corpus in their order.
+/// The files of a text in their order.
 #[derive(Debug)]
 pub(super) struct Source {
-    files: Vec<PathBuf>,
-    /// At least 4, the longest character.
-    chunk_bytes: usize,
+    /// What was named, as errors call it.
+    pub path: PathBuf,
+    /// At least one.
+    pub files: Vec<TextFile>,
+    /// Whether it is many texts, a file or a record each, rather than one.
+    pub has_documents: bool,
+    /// The field of a record that holds its text.
+    pub text_field: String,
+}
+
+/// A file of a text.
+#[derive(Debug)]
+pub(super) struct TextFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether each line is a record, rather than the text itself.
+    pub is_jsonl: bool,
 }
 
 impl Source {
     /// Finds the text: the file itself, or every file of the folder and its subfolders, by path.
     ///
-    /// Hidden files and folders are left out. Links are followed, but no folder is entered twice.
+    /// Hidden files and folders are left out. Links are followed, but no folder is entered twice, and no file
+    /// taken twice: half of one could be for training, and the same half of the other for validation.
     ///
     /// # Errors
     /// If there is nothing there, nothing in there, or something that cannot be listed.
-    pub(super) fn find(path: &Path) -> Result<Self, DataError> {
-        let metadata = fs::metadata(path).map_err(|source| read_error(path, source))?;
+    pub(super) fn find(config: &SourceConfig) -> Result<Self, DataError> {
+        let path = &config.path;
+        let metadata = fs::metadata(path).map_err(|source| not_found(path, source))?;
         let mut files = Vec::new();
         if metadata.is_dir() {
             list(path, &mut BTreeSet::new(), &mut files)?;
         } else if metadata.is_file() {
-            files.push(path.to_owned());
+            files.push(path.clone());
         } else {
-            return Err(DataError::NotAFile {
-                path: path.to_owned(),
-            });
+            return Err(DataError::NotAFile { path: path.clone() });
         }
         if files.is_empty() {
-            return Err(DataError::NoFiles {
-                path: path.to_owned(),
-            });
+            return Err(DataError::NoFiles { path: path.clone() });
         }
+        let format = config.format.unwrap_or_default();
+        let files: Vec<TextFile> = files
+            .into_iter()
+            .map(|path| TextFile {
+                is_jsonl: is_jsonl(format, &path),
+                path,
+            })
+            .collect();
+        let default_field = || "text".to_owned();
         Ok(Self {
+            path: path.clone(),
+            has_documents: metadata.is_dir() || files.iter().any(|file| file.is_jsonl),
             files,
-            chunk_bytes: CHUNK_BYTES,
+            text_field: config.text_field.clone().unwrap_or_else(default_field),
         })
     }
 
-    /// Hands the text over piece by piece, with a line break between files where the first of them
-    /// does not end with one. With `utf8`, every piece is whole characters.
-    ///
-    /// # Errors
-    /// If a file cannot be read, or with `utf8` is not UTF-8; and what `each` returns.
-    pub(super) fn for_each_chunk(
-        &self,
-        utf8: bool,
-        mut each: impl FnMut(&[u8]) -> Result<(), DataError>,
-    ) -> Result<(), DataError> {
-        let mut last_byte = b'\n';
-        for path in &self.files {
-            let mut line_is_open = last_byte != b'\n';
-            self.read_file(path, utf8, |chunk| {
-                if std::mem::take(&mut line_is_open) {
-                    each(b"\n")?;
-                }
-                last_byte = *chunk.last().expect("chunks are not empty");
-                each(chunk)
-            })?;
+    /// The text of standard input, which was kept in a file.
+    pub(super) fn of_standard_input(config: &SourceConfig, kept: &Path) -> Self {
+        let is_jsonl = config.format == Some(TextFormat::Jsonl);
+        Self {
+            path: config.path.clone(),
+            files: vec![TextFile {
+                path: kept.to_owned(),
+                is_jsonl,
+            }],
+            has_documents: is_jsonl,
+            text_field: config.text_field.clone().unwrap_or_default(),
         }
-        Ok(())
     }
 
-    fn read_file(
-        &self,
-        path: &Path,
-        utf8: bool,
-        mut each: impl FnMut(&[u8]) -> Result<(), DataError>,
-    ) -> Result<(), DataError> {
-        let mut file = File::open(path).map_err(|source| read_error(path, source))?;
-        let mut buffer = Vec::with_capacity(self.chunk_bytes);
-        let mut offset = 0; // of the buffer's first byte in the file
-        loop {
-            let n_missing = self.chunk_bytes - buffer.len();
-            let n_read = (&mut file)
-                .take(n_missing as u64)
-                .read_to_end(&mut buffer)
-                .map_err(|source| read_error(path, source))?;
-            let n_ready = if utf8 {
-                whole_characters(&buffer)
-            } else {
-                Ok(buffer.len())
-            };
-            let not_utf8 = |at: usize| DataError::NotUtf8 {
-                path: path.to_owned(),
-                offset: offset + at as u64,
-            };
-            let n_ready = n_ready.map_err(not_utf8)?;
-            if n_ready > 0 {
-                each(&buffer[..n_ready])?;
-            }
-            if n_read < n_missing {
-                // The file ends here; so must its last character.
-                return if n_ready == buffer.len() {
-                    Ok(())
-                } else {
-                    Err(not_utf8(n_ready))
-                };
-            }
-            buffer.drain(..n_ready);
-            offset += n_ready as u64;
+    /// What the files take on the disk together; one that cannot be looked at counts as nothing.
+    pub(super) fn bytes_on_disk(&self) -> u64 {
+        let bytes = |file: &TextFile| fs::metadata(&file.path).map_or(0, |metadata| metadata.len());
+        self.files.iter().map(bytes).sum()
+    }
+
+    /// How errors call a file of this text.
+    pub(super) fn shown<'a>(&'a self, file: &'a TextFile) -> &'a Path {
+        match standard_input::is_meant(&self.path) {
+            true => &self.path, // not the file that it is kept in, of which nobody knows
+            false => &file.path,
         }
     }
 }
 
-/// How many bytes at the front are whole characters, the rest being the beginning of one; or where
-/// the bytes are no text.
-fn whole_characters(bytes: &[u8]) -> Result<usize, usize> {
-    match std::str::from_utf8(bytes) {
-        Ok(_) => Ok(bytes.len()),
-        Err(error) if error.error_len().is_none() => Ok(error.valid_up_to()),
-        Err(error) => Err(error.valid_up_to()),
+/// Makes sure that no file is in two texts: what one keeps for validation the other would train on.
+///
+/// # Errors
+/// If there is such a file.
+pub(super) fn check_apart(sources: &[Source]) -> Result<(), DataError> {
+    if sources.len() < 2 {
+        return Ok(());
+    }
+    let mut owners: BTreeMap<PathBuf, &Path> = BTreeMap::new();
+    for source in sources {
+        for file in &source.files {
+            let whole = file.path.canonicalize();
+            let whole = whole.map_err(|error| read_error(&file.path, error))?;
+            if let Some(first) = owners.insert(whole, &source.path) {
+                return Err(DataError::InTwoSources {
+                    file: file.path.clone(),
+                    first: first.to_owned(),
+                    second: source.path.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether each line of a file is a record.
+pub(crate) fn is_jsonl(format: TextFormat, path: &Path) -> bool {
+    let by_name = || {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.to_ascii_lowercase();
+        let name = name.strip_suffix(".gz").unwrap_or(&name);
+        Path::new(name)
+            .extension()
+            .is_some_and(|extension| extension == "jsonl" || extension == "ndjson")
+    };
+    match format {
+        TextFormat::Auto => by_name(),
+        TextFormat::Text => false,
+        TextFormat::Jsonl => true,
     }
 }
 
 /// Adds the files of a folder, in the order of their names; `seen` holds the folders that were
-/// entered, without links in their paths.
+/// entered and the files that were added, without links in their paths.
 fn list(
     folder: &Path,
     seen: &mut BTreeSet<PathBuf>,
@@ -146,17 +161,51 @@ fn list(
         .filter(|name| !name.as_encoded_bytes().starts_with(b"."))
     {
         let path = folder.join(name);
-        let metadata = fs::metadata(&path).map_err(|source| read_error(&path, source))?;
+        let metadata = fs::metadata(&path).map_err(|source| not_found(&path, source))?;
         if metadata.is_dir() {
             list(&path, seen, files)?;
         } else if metadata.is_file() {
-            files.push(path);
+            let whole = path.canonicalize();
+            if seen.insert(whole.map_err(|source| read_error(&path, source))?) {
+                files.push(path);
+            }
         }
     }
     Ok(())
 }
 
-fn read_error(path: &Path, source: std::io::Error) -> DataError {
+/// What is wrong with a path that cannot be looked at.
+fn not_found(path: &Path, source: std::io::Error) -> DataError {
+    if source.kind() != std::io::ErrorKind::NotFound {
+        return read_error(path, source);
+    }
+    let path = path.to_owned();
+    match fs::read_link(&path) {
+        Ok(target) => DataError::DanglingLink { path, target },
+        Err(_) => DataError::Missing {
+            nearest: nearest(&path),
+            path,
+        },
+    }
+}
+
+/// The entry of the same folder whose name is most like that of a path that is not there.
+fn nearest(path: &Path) -> Option<PathBuf> {
+    const LEAST_LIKENESS: f64 = 0.75;
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let wanted = path.file_name()?.to_string_lossy();
+    let names = fs::read_dir(folder).ok()?.flatten();
+    let (likeness, name) = names
+        .map(|entry| entry.file_name())
+        .map(|name| (strsim::jaro_winkler(&wanted, &name.to_string_lossy()), name))
+        .max_by(|(a, a_name), (b, b_name)| a.total_cmp(b).then_with(|| b_name.cmp(a_name)))?;
+    (likeness >= LEAST_LIKENESS).then(|| path.with_file_name(name))
+}
+
+pub(super) fn read_error(path: &Path, source: std::io::Error) -> DataError {
     DataError::Read {
         path: path.to_owned(),
         source,
@@ -165,116 +214,119 @@ fn read_error(path: &Path, source: std::io::Error) -> DataError {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
-    /// A folder with these files, and the text that a source makes of it.
-    fn text_of(
-        files: &[(&str, &[u8])],
-        chunk_bytes: usize,
-        utf8: bool,
-    ) -> Result<Vec<u8>, DataError> {
+    fn find(path: &Path) -> Result<Source, DataError> {
+        Source::find(&SourceConfig {
+            path: path.to_owned(),
+            ..SourceConfig::default()
+        })
+    }
+
+    /// A folder with these files, each of which holds its own name.
+    fn folder(names: &[&str]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        for (name, content) in files {
+        for name in names {
             let path = folder.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
+            fs::write(path, name).unwrap();
         }
-        let source = Source {
-            chunk_bytes,
-            ..Source::find(folder.path())?
-        };
-        collect(&source, utf8)
-    }
-
-    fn collect(source: &Source, utf8: bool) -> Result<Vec<u8>, DataError> {
-        let mut text = Vec::new();
-        source.for_each_chunk(utf8, |chunk| {
-            assert!(!chunk.is_empty() && chunk.len() <= source.chunk_bytes);
-            assert!(!utf8 || std::str::from_utf8(chunk).is_ok());
-            text.extend_from_slice(chunk);
-            Ok(())
-        })?;
-        Ok(text)
+        folder
     }
 
     #[test]
-    fn a_folder_is_its_files_in_order() {
-        let files: [(&str, &[u8]); 7] = [
-            ("b.txt", b"b, without an end of line"),
-            ("c.txt", b""),
-            ("a/z.txt", b"a/z\n"),
-            ("a/b/c.md", b"a/b/c\n\n"),
-            (".hidden", b"no"),
-            (".git/x", b"no"),
-            ("d.txt", b"d"),
+    fn the_files_of_a_folder_are_ordered_and_known_by_name() {
+        let folder = folder(&[
+            "b.txt",
+            "a/z.JSONL",
+            "a/b/c.ndjson.gz",
+            ".hidden",
+            ".git/x",
+            "jsonl",
+            "d.jsonl.txt",
+        ]);
+        let source = find(folder.path()).unwrap();
+        let files = source.files.iter().map(|file| {
+            let path = file.path.strip_prefix(folder.path()).unwrap();
+            (path.to_str().unwrap(), file.is_jsonl)
+        });
+        let expected = [
+            ("a/b/c.ndjson.gz", true),
+            ("a/z.JSONL", true),
+            ("b.txt", false),
+            ("d.jsonl.txt", false),
+            ("jsonl", false),
         ];
-        let text = text_of(&files, 8, true).unwrap();
-        let text = String::from_utf8(text).unwrap();
-        assert_eq!(text, "a/b/c\n\na/z\nb, without an end of line\nd");
+        assert_eq!(files.collect::<Vec<_>>(), expected);
+        assert!(source.has_documents);
+        assert!(!find(&folder.path().join("b.txt")).unwrap().has_documents);
+        assert!(
+            find(&folder.path().join("a/z.JSONL"))
+                .unwrap()
+                .has_documents
+        );
     }
 
     #[test]
-    fn what_is_not_there_is_an_error() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join(".hidden"), "x").unwrap();
-        assert!(matches!(
-            Source::find(folder.path()),
-            Err(DataError::NoFiles { .. })
-        ));
-        let missing = folder.path().join("missing");
-        assert!(matches!(
-            Source::find(&missing),
-            Err(DataError::Read { .. })
-        ));
+    fn a_format_that_is_given_stands_above_the_name() {
+        for (name, format, expected) in [
+            ("a.txt", TextFormat::Jsonl, true),
+            ("a.jsonl", TextFormat::Text, false),
+            ("a.jsonl", TextFormat::Auto, true),
+            ("a.jsonl.gz.gz", TextFormat::Auto, false),
+        ] {
+            assert_eq!(is_jsonl(format, Path::new(name)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error_that_names_what_is_like_it() {
+        let folder = folder(&[".hidden", "sub/stories.txt"]);
+        let sub = folder.path().join("sub");
+        let empty = folder.path().join("empty");
+        fs::create_dir(&empty).unwrap();
+        assert!(matches!(find(&empty), Err(DataError::NoFiles { .. })));
+        let error = find(&sub.join("storys.txt")).unwrap_err();
+        assert!(
+            error.to_string().contains("did you mean `") && error.to_string().contains("stories"),
+            "{error}"
+        );
+        let error = find(&sub.join("other")).unwrap_err().to_string();
+        assert!(
+            error.contains("hint: ") && !error.contains("did you mean"),
+            "{error}"
+        );
     }
 
     #[cfg(unix)]
     #[test]
     fn links_are_followed_but_not_in_circles() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("a")).unwrap();
-        fs::write(folder.path().join("a/x.txt"), "x\n").unwrap();
-        std::os::unix::fs::symlink("..", folder.path().join("a/loop")).unwrap();
-        std::os::unix::fs::symlink("a/x.txt", folder.path().join("y.txt")).unwrap();
-        let source = Source::find(folder.path()).unwrap();
-        assert_eq!(collect(&source, true).unwrap(), b"x\nx\n");
+        use std::os::unix::fs::symlink;
+        let folder = folder(&["a/x.txt"]);
+        symlink("..", folder.path().join("a/loop")).unwrap();
+        symlink("a/x.txt", folder.path().join("y.txt")).unwrap();
+        let files = find(folder.path()).unwrap().files;
+        assert_eq!(files.len(), 1, "a file counts once");
+        assert_eq!(files[0].path, folder.path().join("a/x.txt"));
         assert!(matches!(
-            Source::find(Path::new("/dev/null")),
+            find(Path::new("/dev/null")),
             Err(DataError::NotAFile { .. })
         ));
+        symlink("gone.txt", folder.path().join("z.txt")).unwrap();
+        let error = find(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("z.txt` is a link to `gone.txt`"), "{error}");
     }
 
     #[test]
-    fn the_place_that_is_not_utf8_is_named() {
-        for (content, at) in [
-            (&b"\xff"[..], 0),
-            (b"0123456789\xc3(", 10),
-            (b"01234567\xe2\x82", 8),
-            (b"0\xf0", 1),
-        ] {
-            for chunk_bytes in 4..12 {
-                match text_of(&[("a.txt", content)], chunk_bytes, true) {
-                    Err(DataError::NotUtf8 { path, offset }) => {
-                        assert_eq!(offset, at);
-                        assert!(path.ends_with("a.txt"));
-                    }
-                    other => panic!("{other:?}"),
-                }
-                assert_eq!(
-                    text_of(&[("a.txt", content)], chunk_bytes, false).unwrap(),
-                    content
-                );
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn chunks_never_cut_a_character(text in any::<String>(), chunk_bytes in 4_usize..20) {
-            let content = text_of(&[("a.txt", text.as_bytes())], chunk_bytes, true).unwrap();
-            prop_assert_eq!(content, text.as_bytes());
-        }
+    fn a_file_in_two_texts_is_refused() {
+        let folder = folder(&["sub/a.txt", "sub/b.txt", "c.txt"]);
+        let source = |name: &str| find(&folder.path().join(name)).unwrap();
+        check_apart(&[source("sub/a.txt"), source("sub/b.txt"), source("c.txt")]).unwrap();
+        let error = check_apart(&[source("c.txt"), source("sub"), source("sub/b.txt")]);
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.contains("b.txt`") && error.contains("sub`"),
+            "{error}"
+        );
     }
 }

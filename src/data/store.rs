@@ -1,13 +1,16 @@
 //! Token files: the ids of a whole corpus behind a header that says what they are of.
 //!
 //! A file is named by its key and never changed: it is written under another name and renamed when
-//! it is complete, so that starts at the same time do not disturb each other.
+//! it is complete, so that starts at the same time do not disturb each other. Whoever uses one holds
+//! a shared lock on it, and whoever writes one an exclusive lock, by which [`super::cache`] knows
+//! what it may not remove.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
+use super::cache::Temporary;
 use super::tokens::{Tokens, Width};
 
 /// Says that this is a token file, and in which version of the format.
@@ -20,8 +23,8 @@ const HEADER_BYTES: usize = 8 + 32 + 5 * 8;
 pub(super) type Key = [u8; 32];
 
 /// How long both splits are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extent {
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lengths {
     /// Tokens of both splits.
     pub n_tokens: u64,
     /// Tokens of the training split, which is the first.
@@ -32,14 +35,7 @@ pub(super) struct Extent {
     pub train_bytes: u64,
 }
 
-/// Where the token file of this key is.
-pub(super) fn path_of(folder: &Path, key: &Key) -> PathBuf {
-    let (half, _) = key.split_at(16);
-    let number = u128::from_be_bytes(half.try_into().expect("16 bytes"));
-    folder.join(format!("{number:032x}.tokens"))
-}
-
-/// The training and the validation split of a token file. None if there is no such file, or it is
+/// The training and the validation half of a token file. None if there is no such file, or it is
 /// not whole, or of something else: then it is to be written anew.
 pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Tokens)> {
     let mut file = File::open(path).ok()?;
@@ -49,96 +45,73 @@ pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Toke
         let (numbers, _) = header[40..].as_chunks();
         u64::from_le_bytes(numbers[index])
     };
-    let extent = Extent {
+    let lengths = Lengths {
         n_tokens: u64_at(1),
         n_train: u64_at(2),
         bytes: u64_at(3),
         train_bytes: u64_at(4),
     };
-    let n_bytes = extent.n_tokens.checked_mul(width.bytes() as u64)?;
-    let is_whole = header == header_of(key, width, extent)
-        && extent.n_train <= extent.n_tokens
-        && extent.train_bytes <= extent.bytes
+    let n_bytes = lengths.n_tokens.checked_mul(width.bytes() as u64)?;
+    let is_whole = header == header_of(key, width, lengths)
+        && lengths.n_train <= lengths.n_tokens
+        && lengths.train_bytes <= lengths.bytes
         && file.metadata().ok()?.len() == n_bytes.checked_add(HEADER_BYTES as u64)?;
     if !is_whole {
         return None;
     }
-    let tokens = Tokens::map(&file, HEADER_BYTES, width, extent.bytes).ok()?;
-    Some(tokens.split_at(usize::try_from(extent.n_train).ok()?, extent.train_bytes))
+    // Both only help others to tidy up: a file system without locks or times can do without.
+    let _ = file.try_lock_shared();
+    let _ = file.set_modified(SystemTime::now());
+    let tokens = Tokens::map(file, HEADER_BYTES, width, lengths.bytes).ok()?;
+    Some(tokens.split_at(usize::try_from(lengths.n_train).ok()?, lengths.train_bytes))
 }
 
 /// A token file on its way, under a name of its own until it is complete.
 #[derive(Debug)]
 pub(super) struct Writer {
-    file: File,
-    temporary: PathBuf,
+    temporary: Temporary,
     path: PathBuf,
     width: Width,
-    /// The bytes of the ids at hand, kept for its memory.
-    encoded: Vec<u8>,
 }
 
 impl Writer {
     /// Begins the file that will be at `path`.
-    pub(super) fn create(path: &Path, width: Width) -> io::Result<Self> {
-        static N_CREATED: AtomicU64 = AtomicU64::new(0);
-        let unique = format!(
-            "{}-{}.tmp",
-            std::process::id(),
-            N_CREATED.fetch_add(1, Ordering::Relaxed)
-        );
-        let temporary = path.with_extension(unique);
-        let file = File::create(&temporary)?;
-        let mut writer = Self {
-            file,
+    pub(super) fn create(mut temporary: Temporary, path: &Path, width: Width) -> io::Result<Self> {
+        temporary.file.write_all(&[0; HEADER_BYTES])?; // not a token file before it is complete
+        Ok(Self {
             temporary,
             path: path.to_owned(),
             width,
-            encoded: Vec::new(),
-        };
-        writer.file.write_all(&[0; HEADER_BYTES])?; // not a token file before it is complete
-        Ok(writer)
+        })
     }
 
-    /// Adds ids, all of which fit into the width.
-    pub(super) fn write(&mut self, ids: &[u32]) -> io::Result<()> {
-        self.encoded.clear();
-        match self.width {
-            Width::Two => self.encoded.extend(ids.iter().flat_map(|&id| {
-                u16::try_from(id)
-                    .expect("the vocabulary has at most 65,536 ids")
-                    .to_le_bytes()
-            })),
-            Width::Four => self
-                .encoded
-                .extend(ids.iter().flat_map(|id| id.to_le_bytes())),
-        }
-        self.file.write_all(&self.encoded)
+    /// Where the file will be.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds ids as [`Width::encode`] makes them.
+    pub(super) fn write(&mut self, encoded: &[u8]) -> io::Result<()> {
+        self.temporary.file.write_all(encoded)
     }
 
     /// Completes the file and gives it its name.
-    pub(super) fn finish(mut self, key: &Key, extent: Extent) -> io::Result<()> {
-        self.file.seek(SeekFrom::Start(0))?;
-        self.file.write_all(&header_of(key, self.width, extent))?;
-        self.file.sync_all()?;
-        fs::rename(&self.temporary, &self.path)
+    pub(super) fn finish(mut self, key: &Key, lengths: Lengths) -> io::Result<()> {
+        let file = &mut self.temporary.file;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&header_of(key, self.width, lengths))?;
+        file.sync_all()?;
+        self.temporary.rename(&self.path)
     }
 }
 
-impl Drop for Writer {
-    /// Leaves nothing half-written behind; after `finish` there is nothing of that name any more.
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.temporary);
-    }
-}
-
-fn header_of(key: &Key, width: Width, extent: Extent) -> [u8; HEADER_BYTES] {
-    let Extent {
+fn header_of(key: &Key, width: Width, lengths: Lengths) -> [u8; HEADER_BYTES] {
+    let Lengths {
         n_tokens,
         n_train,
         bytes,
         train_bytes,
-    } = extent;
+    } = lengths;
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&MAGIC);
     header[8..40].copy_from_slice(key);
@@ -151,10 +124,12 @@ fn header_of(key: &Key, width: Width, extent: Extent) -> [u8; HEADER_BYTES] {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const KEY: Key = [7; 32];
-    const EXTENT: Extent = Extent {
+    const LENGTHS: Lengths = Lengths {
         n_tokens: 4,
         n_train: 3,
         bytes: 9,
@@ -162,11 +137,12 @@ mod tests {
     };
 
     fn written(folder: &Path, width: Width) -> PathBuf {
-        let path = path_of(folder, &KEY);
-        let mut writer = Writer::create(&path, width).unwrap();
-        writer.write(&[1, 2]).unwrap();
-        writer.write(&[3, 4]).unwrap();
-        writer.finish(&KEY, EXTENT).unwrap();
+        let path = folder.join("a.tokens");
+        let temporary = Temporary::create(folder).unwrap();
+        let mut writer = Writer::create(temporary, &path, width).unwrap();
+        writer.write(&width.encode(&[1, 2])).unwrap();
+        writer.write(&width.encode(&[3, 4])).unwrap();
+        writer.finish(&KEY, LENGTHS).unwrap();
         path
     }
 
@@ -209,9 +185,10 @@ mod tests {
     #[test]
     fn a_writer_that_gives_up_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let path = path_of(folder.path(), &KEY);
-        let mut writer = Writer::create(&path, Width::Two).unwrap();
-        writer.write(&[1]).unwrap();
+        let path = folder.path().join("a.tokens");
+        let temporary = Temporary::create(folder.path()).unwrap();
+        let mut writer = Writer::create(temporary, &path, Width::Two).unwrap();
+        writer.write(&Width::Two.encode(&[1])).unwrap();
         drop(writer);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }

@@ -23,6 +23,8 @@ enum Ids {
         map: Mmap,
         header_bytes: usize,
         width: Width,
+        /// Keeps the lock by which others know that the file is in use.
+        _file: File,
     },
 }
 
@@ -49,6 +51,18 @@ impl Width {
             Self::Four => 4,
         }
     }
+
+    /// The bytes of ids in a file.
+    ///
+    /// # Panics
+    /// If an id does not fit.
+    pub(super) fn encode(self, ids: &[u32]) -> Vec<u8> {
+        let narrow = |&id: &u32| u16::try_from(id).expect("the vocabulary has at most 65,536 ids");
+        match self {
+            Self::Two => ids.iter().flat_map(|id| narrow(id).to_le_bytes()).collect(),
+            Self::Four => ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
+        }
+    }
 }
 
 impl Tokens {
@@ -67,17 +81,18 @@ impl Tokens {
     /// # Errors
     /// If the file cannot be mapped.
     pub(super) fn map(
-        file: &File,
+        file: File,
         header_bytes: usize,
         width: Width,
         bytes: u64,
     ) -> io::Result<Self> {
-        let map = map_whole_file(file)?;
+        let map = map_whole_file(&file)?;
         let n_tokens = (map.len() - header_bytes) / width.bytes();
         let ids = Arc::new(Ids::Mapped {
             map,
             header_bytes,
             width,
+            _file: file,
         });
         Ok(Self {
             ids,
@@ -86,7 +101,7 @@ impl Tokens {
         })
     }
 
-    /// Two splits: the first `n_first` tokens, which stand for `first_bytes`, and the others.
+    /// Two halves: the first `n_first` tokens, which stand for `first_bytes`, and the others.
     pub(super) fn split_at(self, n_first: usize, first_bytes: u64) -> (Self, Self) {
         let middle = self.range.start + n_first;
         assert!(middle <= self.range.end && first_bytes <= self.bytes);
@@ -150,6 +165,7 @@ impl Tokens {
                 map,
                 header_bytes,
                 width: Width::Two,
+                ..
             } => {
                 let (ids, _) = map[header_bytes + 2 * start..].as_chunks();
                 for (out, &id) in out.iter_mut().zip(ids) {
@@ -160,6 +176,7 @@ impl Tokens {
                 map,
                 header_bytes,
                 width: Width::Four,
+                ..
             } => {
                 let (ids, _) = map[header_bytes + 4 * start..].as_chunks();
                 for (out, &id) in out.iter_mut().zip(ids) {
@@ -199,11 +216,11 @@ mod tests {
     fn ids_come_back_from_memory_and_from_files() {
         let mut narrow = tempfile::tempfile().unwrap();
         narrow.write_all(&[9, 9, 9, 0, 0, 1, 0, 255, 255]).unwrap();
-        let narrow = Tokens::map(&narrow, 3, Width::Two, 5).unwrap();
+        let narrow = Tokens::map(narrow, 3, Width::Two, 5).unwrap();
         assert_eq!(read_all(&narrow), [0, 1, 65535]);
         let mut wide = tempfile::tempfile().unwrap();
         wide.write_all(&[9, 1, 0, 1, 0, 2, 0, 0, 0]).unwrap();
-        let wide = Tokens::map(&wide, 1, Width::Four, 5).unwrap();
+        let wide = Tokens::map(wide, 1, Width::Four, 5).unwrap();
         assert_eq!(read_all(&wide), [65537, 2]);
         assert_eq!(read_all(&Tokens::from_ids(&[3, 70000], 2)), [3, 70000]);
     }

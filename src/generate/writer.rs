@@ -76,7 +76,7 @@ impl<'a> Writer<'a> {
             config: config.clone(),
             sampler: Sampler::new(config, sample_idx),
             cache: model.kv_cache(1),
-            decoder: DecodeStream::new(tokenizer),
+            decoder: DecodeStream::after(tokenizer, &tokens),
             stops: StopTexts::new(&config.stop),
             tokens,
             forgotten,
@@ -109,8 +109,13 @@ impl<'a> Writer<'a> {
             .ok_or(GenerateError::NotFinite(self.tokens.len()))?;
         self.tokens.push(token);
         self.written += 1;
-        let (mut text, stopped) = self.stops.push(&self.decoder.push(token));
-        self.done = stopped || self.written == self.config.max_new_tokens;
+        let mut piece = self.decoder.push(token);
+        let is_last = self.written == self.config.max_new_tokens;
+        if is_last {
+            piece.push_str(&self.decoder.finish());
+        }
+        let (mut text, stopped) = self.stops.push(&piece);
+        self.done = stopped || is_last;
         if self.done && !stopped {
             text.push_str(&self.stops.finish());
         }

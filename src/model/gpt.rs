@@ -207,12 +207,31 @@ impl Gpt {
         pass.visit(Point::Norm, self.norm.forward(x))
     }
 
+    /// The logits that a residual stream stands for, through the final norm and the output layer: those of the
+    /// model where it is the stream after the last block.
+    ///
+    /// # Shapes
+    /// `residual: [B, T, C]` -> `[B, T, V]`
+    #[must_use]
+    pub fn unembed(&self, residual: Tensor<3>) -> Tensor<3> {
+        self.logits(self.norm.forward(residual))
+    }
+
+    /// The matrix whose product with the normed residual stream the logits are, `[C, V]`.
+    #[must_use]
+    pub fn unembedding(&self) -> Tensor<2> {
+        match &self.output {
+            Some(output) => output.weight.val(),
+            None => self.token_embedding.weight.val().transpose(),
+        }
+    }
+
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, V]`
     fn logits(&self, x: Tensor<3>) -> Tensor<3> {
         match &self.output {
             Some(output) => output.forward(x),
-            None => x.matmul(self.token_embedding.weight.val().transpose().unsqueeze()),
+            None => x.matmul(self.unembedding().unsqueeze()),
         }
     }
 }

@@ -7,6 +7,7 @@
 //! This part knows nothing of text, files, optimisers or runs.
 
 mod block;
+pub mod cost;
 mod gpt;
 pub mod init;
 mod mlp;

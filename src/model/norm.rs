@@ -39,14 +39,23 @@ impl Norm {
         Self::new(NormKind::RmsNorm, dim, false, device)
     }
 
+    /// What is added to the mean square under the root.
+    #[must_use]
+    pub fn epsilon(&self) -> f64 {
+        match self.kind {
+            NormKind::LayerNorm => LAYER_NORM_EPSILON,
+            NormKind::RmsNorm => RMS_NORM_EPSILON,
+        }
+    }
+
     /// # Shapes
     /// `x: [.., C]` -> `[.., C]`
     #[must_use]
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let (weight, bias) = (self.weight.val(), self.bias.as_ref().map(Param::val));
         match self.kind {
-            NormKind::LayerNorm => kernels::layer_norm(x, weight, bias, LAYER_NORM_EPSILON),
-            NormKind::RmsNorm => kernels::rms_norm(x, weight, RMS_NORM_EPSILON),
+            NormKind::LayerNorm => kernels::layer_norm(x, weight, bias, self.epsilon()),
+            NormKind::RmsNorm => kernels::rms_norm(x, weight, self.epsilon()),
         }
     }
 }

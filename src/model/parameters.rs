@@ -10,6 +10,7 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::Gpt;
+use crate::config::ModelConfig;
 
 /// A tensor on the host.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +19,31 @@ pub struct HostTensor {
     pub shape: Vec<usize>,
     /// The numbers, row-major.
     pub values: Vec<f32>,
+}
+
+impl HostTensor {
+    /// The last dimension at `t` of `[1, T, N]`, or of the head `h` of `[1, H, T, N]`.
+    ///
+    /// # Panics
+    /// If there is no such place.
+    #[must_use]
+    pub fn vector(&self, h: usize, t: usize) -> &[f32] {
+        let [.., n_rows, n] = self.shape[..] else {
+            panic!("at least two dimensions");
+        };
+        let start = (h * n_rows + t) * n;
+        &self.values[start..start + n]
+    }
+
+    /// The tensor on a device.
+    ///
+    /// # Panics
+    /// If it has not D dimensions.
+    #[must_use]
+    pub fn to_device<const D: usize>(&self, device: &Device) -> Tensor<D> {
+        let data = TensorData::new(self.values.clone(), self.shape.clone());
+        Tensor::from_data(data, device)
+    }
 }
 
 /// A parameter that cannot be put into a model.
@@ -79,6 +105,34 @@ pub fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
     let mut lister = Lister(Path::default(), BTreeMap::new());
     module.visit(&mut lister);
     lister.1
+}
+
+/// Whether a parameter is one of the matrices inside the blocks.
+#[must_use]
+pub fn is_hidden_matrix(name: &str, shape: &[usize]) -> bool {
+    name.starts_with("blocks.") && shape.len() == 2
+}
+
+/// The widths of the matrices that stand side by side in a matrix inside the blocks: one, or queries, keys and
+/// values in a fused projection. None for any other parameter.
+#[must_use]
+pub fn hidden_widths(config: &ModelConfig, name: &str, shape: &[usize]) -> Option<Vec<usize>> {
+    let of_heads = |n_heads: usize| n_heads * config.head_dim();
+    let (q, kv) = (of_heads(config.n_heads), of_heads(config.n_kv_heads));
+    is_hidden_matrix(name, shape).then(|| match name.ends_with(".attention.qkv.weight") {
+        true => vec![q, kv, kv],
+        false => vec![shape[1]],
+    })
+}
+
+/// The matrices inside the blocks, by name, with their [`hidden_widths`].
+#[must_use]
+pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
+    let widths = |(name, shape): (String, Vec<usize>)| {
+        let widths = hidden_widths(model.config(), &name, &shape)?;
+        Some((name, widths))
+    };
+    shapes(model).into_iter().filter_map(widths).collect()
 }
 
 /// The model with every parameter replaced by what `value` gives for its name and shape.

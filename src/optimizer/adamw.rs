@@ -2,23 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 
-use super::Gradients;
-use super::gradients::flatten;
+use super::state::{State, StateError, put, take};
 use crate::config::OptimizerConfig;
-use crate::model::parameters::{HostTensor, Path};
 
 const EPSILON: f64 = 1e-8;
 
-/// The optimiser and the two running means it keeps for each parameter.
+/// The rule, and the two running means it keeps for each parameter that it moves.
 ///
 /// Weight decay shrinks matrices only: norms' scales and biases have no direction to be overfitted.
 ///
 /// Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
 #[derive(Clone, Debug)]
-pub struct AdamW {
+pub(super) struct AdamW {
     betas: [f64; 2],
     weight_decay: f64,
     moments: BTreeMap<String, Moments>,
@@ -33,7 +30,7 @@ struct Moments {
 
 /// What one update needs beside the gradients.
 #[derive(Clone, Copy, Debug)]
-struct Rates {
+pub(super) struct Rates {
     learning_rate: f64,
     /// Makes up for the first mean's start at zero.
     first_correction: f64,
@@ -41,9 +38,8 @@ struct Rates {
 }
 
 impl AdamW {
-    /// An optimiser that has not seen a gradient yet.
-    #[must_use]
-    pub fn new(config: &OptimizerConfig) -> Self {
+    /// The rule before its first gradient.
+    pub(super) fn new(config: &OptimizerConfig) -> Self {
         let OptimizerConfig {
             betas,
             weight_decay,
@@ -56,79 +52,21 @@ impl AdamW {
         }
     }
 
-    /// Moves every parameter of `module` that has a gradient. `step` counts from 0.
-    #[must_use]
-    pub fn step<M: Module>(
-        &mut self,
-        module: M,
-        gradients: Gradients,
-        learning_rate: f64,
-        step: usize,
-    ) -> M {
+    /// What all updates of step `step`, counted from 0, share.
+    pub(super) fn rates(&self, learning_rate: f64, step: usize) -> Rates {
         let t = i32::try_from(step + 1).unwrap_or(i32::MAX); // by then the corrections are 1
-        let rates = Rates {
+        Rates {
             learning_rate,
             first_correction: 1.0 - self.betas[0].powi(t),
             second_correction: 1.0 - self.betas[1].powi(t),
-        };
-        module.map(&mut Update {
-            optimizer: self,
-            gradients,
-            rates,
-            path: Path::default(),
-        })
+        }
     }
 
-    /// The two running means, by `first_moment.NAME` and `second_moment.NAME`, for a checkpoint.
-    #[must_use]
-    pub fn state(&self) -> BTreeMap<String, HostTensor> {
-        let host = |x: &Tensor<1>| {
-            let values = x.clone().into_data().convert::<f32>().try_to_vec();
-            HostTensor {
-                shape: x.dims().to_vec(),
-                values: values.expect("converted to f32"),
-            }
-        };
-        let parts = |(name, m): (&String, &Moments)| {
-            [
-                (format!("first_moment.{name}"), host(&m.first)),
-                (format!("second_moment.{name}"), host(&m.second)),
-            ]
-        };
-        self.moments.iter().flat_map(parts).collect()
-    }
-
-    /// Puts back what [`AdamW::state`] gave, for parameters of these shapes.
+    /// The new weights of one parameter.
     ///
-    /// # Errors
-    /// The name of a running mean that is missing, of another size, or of no parameter. Before the first
-    /// step there are none, which is no error.
-    pub fn restore(
-        &mut self,
-        mut state: BTreeMap<String, HostTensor>,
-        shapes: &BTreeMap<String, Vec<usize>>,
-        device: &Device,
-    ) -> Result<(), String> {
-        self.moments.clear();
-        if state.is_empty() {
-            return Ok(());
-        }
-        for (name, shape) in shapes {
-            let n: usize = shape.iter().product();
-            let mut take = |key: String| match state.remove(&key) {
-                Some(HostTensor { values, .. }) if values.len() == n => {
-                    Ok(Tensor::<1>::from_data(TensorData::new(values, [n]), device))
-                }
-                _ => Err(key),
-            };
-            let first = take(format!("first_moment.{name}"))?;
-            let second = take(format!("second_moment.{name}"))?;
-            self.moments.insert(name.clone(), Moments { first, second });
-        }
-        state.into_keys().next().map_or(Ok(()), Err)
-    }
-
-    fn update(
+    /// # Shapes
+    /// `weights, gradient: [n]` -> `[n]`
+    pub(super) fn update(
         &mut self,
         name: String,
         weights: Tensor<1>,
@@ -159,36 +97,33 @@ impl AdamW {
         };
         weights * (1.0 - decay) - change
     }
-}
 
-struct Update<'a> {
-    optimizer: &'a mut AdamW,
-    gradients: Gradients,
-    rates: Rates,
-    path: Path,
-}
+    /// Adds the running means to `state`, as `first_moment.NAME` and `second_moment.NAME`.
+    pub(super) fn save(&self, state: &mut State) {
+        for (name, Moments { first, second }) in &self.moments {
+            put(state, format!("first_moment.{name}"), first);
+            put(state, format!("second_moment.{name}"), second);
+        }
+    }
 
-impl ModuleMapper for Update<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let name = self.path.join();
-        let Some(gradient) = self.gradients.remove(&name) else {
-            return param;
+    /// Takes the running means of a parameter of `n` numbers out of `state`.
+    pub(super) fn load(
+        &mut self,
+        name: &str,
+        n: usize,
+        state: &mut State,
+        device: &Device,
+    ) -> Result<(), StateError> {
+        let moments = Moments {
+            first: take(state, format!("first_moment.{name}"), n, device)?,
+            second: take(state, format!("second_moment.{name}"), n, device)?,
         };
-        param.map(|old| {
-            let shape = old.shape();
-            let weights = flatten(old.inner());
-            let new = self
-                .optimizer
-                .update(name, weights, gradient, D == 2, self.rates);
-            Tensor::from_inner(new.reshape(shape)).require_grad()
-        })
+        self.moments.insert(name.to_owned(), moments);
+        Ok(())
     }
 
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.enter(name);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
+    /// Forgets all gradients.
+    pub(super) fn clear(&mut self) {
+        self.moments.clear();
     }
 }

@@ -62,13 +62,7 @@ impl Gradients {
     /// If there are no gradients at all.
     #[must_use]
     pub fn global_norm(&self) -> Tensor<1> {
-        // In the order of names, and in parts that a backend sums in one go: larger ones flex shares out among
-        // threads as they come, and the sum of a run would differ from that of the next in its last bits.
-        let parts = self
-            .0
-            .values()
-            .flat_map(|gradient| gradient.clone().split(MOST_SUMMED, 0));
-        let squares = parts.map(|part| (part.clone() * part).sum());
+        let squares = self.0.values().cloned().map(sum_of_squares); // in the order of names
         squares
             .reduce(|sum, square| sum + square)
             .expect("a model has parameters")
@@ -101,6 +95,20 @@ impl Gradients {
             .iter()
             .map(|(name, gradient)| (name.as_str(), gradient))
     }
+}
+
+/// The sum of all squares, `[1]`, in an order that does not depend on threads.
+///
+/// # Panics
+/// If there are no numbers.
+pub(super) fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
+    // In parts that a backend sums in one go: larger ones flex shares out among threads as they come, and the
+    // sum of a run would differ from that of the next in its last bits.
+    let parts = x.split(MOST_SUMMED, 0).into_iter();
+    let squares = parts.map(|part| (part.clone() * part).sum());
+    squares
+        .reduce(|sum, square| sum + square)
+        .expect("a parameter has numbers")
 }
 
 /// `[..]` -> `[n]`

@@ -1,108 +1,116 @@
 //! The `tokenizer.json` of the `tokenizers` library, written and recognised.
 //!
-//! Both kinds are its BPE model without any merges. Characters stand for themselves and are joined
-//! when decoded; bytes go through its byte-level alphabet, as GPT-2's do, which has a printable
-//! character for each byte.
+//! Characters and bytes are its BPE model without any merges. Characters stand for themselves and are
+//! joined when decoded; bytes go through its byte-level alphabet, as GPT-2's do, which has a printable
+//! character for each byte. Any other file stays as it is.
 
 use std::path::Path;
 
+use serde_json::Value;
+use tokenizers::ModelWrapper;
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-use super::{Tokenizer, TokenizerError, TokenizerKind};
+use super::library::Library;
+use super::table::Table;
+use super::{Tokenizer, TokenizerError, TokenizerKind, bpe, bytes};
 
-/// The content of the tokenizer's file.
-pub(super) fn write(tokenizer: &Tokenizer) -> String {
-    let library = to_library(tokenizer);
+/// The content of the file of a tokenizer of characters or bytes.
+pub(super) fn write(table: &Table) -> String {
+    let library = to_library(table);
     library
         .to_string(true)
         .expect("a tokenizer of our own can be written as JSON")
 }
 
 /// The tokenizer of which this is the file; `path` is how errors call it.
-pub(super) fn read(text: &str, path: &Path) -> Result<Tokenizer, TokenizerError> {
-    let unsupported = |reason: String| TokenizerError::Unsupported {
+pub(super) fn read(text: String, path: &Path) -> Result<Tokenizer, TokenizerError> {
+    let malformed = |reason: String| TokenizerError::Malformed {
         path: path.to_owned(),
         reason,
     };
+    let value: Value =
+        serde_json::from_str(&text).map_err(|error| malformed(format!("not JSON: {error}")))?;
+    if !value["model"].is_object() {
+        let reason = "it is JSON, but without a `model`, which holds the vocabulary";
+        return Err(malformed(reason.to_owned()));
+    }
     let library =
-        tokenizers::Tokenizer::from_bytes(text).map_err(|error| TokenizerError::Malformed {
-            path: path.to_owned(),
-            reason: error.to_string(),
-        })?;
-    let vocab = library.get_vocab(true);
-    let tokenizer = if library.get_pre_tokenizer().is_some() {
-        Tokenizer::byte()
+        tokenizers::Tokenizer::from_bytes(&text).map_err(|error| malformed(error.to_string()))?;
+    if let Some(table) = as_table(&library) {
+        return Ok(Tokenizer::from_table(table));
+    }
+    let kind = match is_trained_here(&value) {
+        true => TokenizerKind::Bpe,
+        false => TokenizerKind::File,
+    };
+    Library::new(library, text, kind, path).map(Tokenizer::from_library)
+}
+
+/// The table that does what this tokenizer does, if there is one.
+fn as_table(library: &tokenizers::Tokenizer) -> Option<Table> {
+    let ModelWrapper::BPE(model) = library.get_model() else {
+        return None;
+    };
+    let table = if library.get_pre_tokenizer().is_some() {
+        (model.get_vocab().len() == 256).then(Table::bytes)?
     } else {
+        let vocab = model.get_vocab();
         let alphabet: Option<Vec<char>> = vocab.keys().map(|token| only_char(token)).collect();
-        let alphabet = alphabet.ok_or_else(|| {
-            unsupported("its tokens are neither single characters nor bytes".to_owned())
-        })?;
-        Tokenizer::char_from_alphabet(alphabet)?
+        Table::characters(alphabet?).ok()?
     };
     // The library is asked for every setting at once, rather than one by one here: whatever makes
     // it split or number text in another way shows in what it writes.
-    let canonical = library
-        .to_string(true)
-        .map_err(|error| unsupported(error.to_string()))?;
-    if canonical == tokenizer.to_json() {
-        Ok(tokenizer)
-    } else {
-        let n_tokens = vocab.len();
-        Err(unsupported(format!(
-            "it numbers or splits its {n_tokens} tokens in another way"
-        )))
-    }
+    (library.to_string(true).ok()? == write(&table)).then_some(table)
+}
+
+/// Whether all but the vocabulary is what training here writes.
+fn is_trained_here(value: &Value) -> bool {
+    let ours = bpe::empty().to_string(false);
+    let ours: Value = serde_json::from_str(&ours.expect("plain data")).expect("just written");
+    let same = |section: &str| value[section] == ours[section];
+    let same_in_model = |key: &str| value["model"][key] == ours["model"][key];
+    [
+        "added_tokens",
+        "normalizer",
+        "pre_tokenizer",
+        "post_processor",
+        "decoder",
+    ]
+    .into_iter()
+    .all(same)
+        && ["type", "dropout", "unk_token", "ignore_merges"]
+            .into_iter()
+            .all(same_in_model)
 }
 
 /// The same tokenizer, as the library has it.
-fn to_library(tokenizer: &Tokenizer) -> tokenizers::Tokenizer {
+fn to_library(table: &Table) -> tokenizers::Tokenizer {
     let bpe = |vocab: Vocab| {
         BPE::builder()
             .vocab_and_merges(vocab, Vec::new())
             .build()
             .expect("there are no merges")
     };
-    match tokenizer.kind() {
-        TokenizerKind::Char => {
-            let texts = (0..).zip(&tokenizer.tables.bytes);
-            let vocab = texts.map(|(id, text)| {
-                (
-                    String::from_utf8(text.to_vec()).expect("each token is a character"),
-                    id,
-                )
-            });
-            let mut library = tokenizers::Tokenizer::new(bpe(vocab.collect()));
-            library.with_decoder(Some(Fuse::new()));
-            library
-        }
-        TokenizerKind::Byte => {
-            let vocab = byte_level_alphabet()
-                .map(|(byte, character)| (character.to_string(), u32::from(byte)));
-            let mut library = tokenizers::Tokenizer::new(bpe(vocab.collect()));
-            let byte_level = ByteLevel::new(false, true, false);
-            library
-                .with_pre_tokenizer(Some(byte_level))
-                .with_decoder(Some(byte_level));
-            library
-        }
+    if table.kind == TokenizerKind::Byte {
+        let vocab =
+            bytes::alphabet().map(|(byte, character)| (character.to_string(), u32::from(byte)));
+        let mut library = tokenizers::Tokenizer::new(bpe(vocab.collect()));
+        let byte_level = ByteLevel::new(false, true, false);
+        library
+            .with_pre_tokenizer(Some(byte_level))
+            .with_decoder(Some(byte_level));
+        return library;
     }
-}
-
-/// Each byte with the character that stands for it in a byte-level vocabulary: itself where it is
-/// printable, and otherwise the next free one from U+0100 on.
-///
-/// Source: Radford et al. 2019, `bytes_to_unicode` in GPT-2's `encoder.py`.
-fn byte_level_alphabet() -> impl Iterator<Item = (u8, char)> {
-    let mut free = '\u{100}'..;
-    (0..=u8::MAX).map(move |byte| match byte {
-        b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => (byte, char::from(byte)),
-        _ => (
-            byte,
-            free.next().expect("there are more characters than bytes"),
-        ),
-    })
+    let texts = (0..).zip(&table.bytes);
+    let vocab = texts.map(|(id, text)| {
+        let text = String::from_utf8(text.to_vec()).expect("each token is a character");
+        (text, id)
+    });
+    let mut library = tokenizers::Tokenizer::new(bpe(vocab.collect()));
+    library.with_decoder(Some(Fuse::new()));
+    library
 }
 
 fn only_char(text: &str) -> Option<char> {
@@ -126,7 +134,7 @@ mod tests {
     }
 
     fn reread(json: &str) -> Result<Tokenizer, TokenizerError> {
-        read(json, Path::new("tokenizer.json"))
+        read(json.to_owned(), Path::new("tokenizer.json"))
     }
 
     #[test]
@@ -136,13 +144,6 @@ mod tests {
             assert_eq!(again, tokenizer);
             assert_eq!(again.to_json(), tokenizer.to_json());
         }
-    }
-
-    #[test]
-    fn the_alphabet_is_the_librarys() {
-        let ours = byte_level_alphabet().map(|(_, character)| character);
-        assert_eq!(ours.collect::<std::collections::BTreeSet<_>>().len(), 256);
-        assert!(byte_level_alphabet().all(|(_, c)| ByteLevel::alphabet().contains(&c)));
     }
 
     fn assert_like_the_library(text: &str) {
@@ -162,6 +163,17 @@ mod tests {
         assert_like_the_library(&TRICKY.repeat(500));
     }
 
+    #[test]
+    fn nothing_is_decoded_from_nothing_whatever_the_decoder() {
+        let characters = Tokenizer::char_from_alphabet("ab".chars()).unwrap();
+        let decoder = "\"type\": \"BPEDecoder\", \"suffix\": \"</w>\"";
+        let json = characters.to_json().replace("\"type\": \"Fuse\"", decoder);
+        let tokenizer = reread(&json).unwrap();
+        assert_eq!(tokenizer.kind(), TokenizerKind::File);
+        assert_eq!(tokenizer.decode(&[]), "");
+        assert_eq!(tokenizer.decode(&[1, 0]), "ba");
+    }
+
     proptest! {
         #[test]
         fn the_library_gives_the_same_ids_for_any_text(text in "\\PC{1,40}|(?s:.{1,40})") {
@@ -170,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn other_tokenizers_are_refused() {
+    fn other_tokenizers_are_not_taken_for_tables() {
         let bytes = Tokenizer::byte().to_json();
         let characters = Tokenizer::char_from_alphabet("ab".chars())
             .unwrap()
@@ -198,11 +210,9 @@ mod tests {
         ];
         for json in changed {
             assert!(json != bytes && json != characters, "nothing was changed");
-            let error = reread(&json).unwrap_err();
-            assert!(
-                matches!(error, TokenizerError::Unsupported { .. }),
-                "{error}\n{json}"
-            );
+            let other = reread(&json).unwrap();
+            assert_eq!(other.kind(), TokenizerKind::File);
+            assert_eq!(other.to_json(), json);
         }
     }
 }

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use crate::checkpoint::{CheckpointError, write_hint};
 use crate::data::DataError;
 use crate::generate::GenerateError;
-use crate::tokenizer::TokenizerError;
+use crate::inspect::InspectError;
+use crate::optimizer::StateError;
+use crate::tokenizer::{TokenizerError, described_characters};
 
 /// Why a run could not start, or did not end.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +22,26 @@ pub enum TrainError {
     /// The samples' prompt has characters that the text does not have.
     #[error("cannot use train.sample_prompt: {0}")]
     SamplePrompt(#[source] TokenizerError),
+    /// A new run would fall on the one that it starts from.
+    #[error(
+        "the new run would take the place of the one that it starts from, `{0}`\n  hint: choose another place \
+         with --run-dir; to go on with the run itself, use --resume"
+    )]
+    OntoItself(PathBuf),
+    /// The text has characters that the weights know no token for.
+    #[error(
+        "the text `{}` cannot be read by the tokenizer of `{}`, which does not know {}\n  hint: leave out or \
+         replace these, or start from a run with kind = \"byte\" under [tokenizer], which knows every \
+         character", text.display(), from.display(), described_characters(characters)
+    )]
+    UnknownCharacters {
+        /// The file or folder.
+        text: PathBuf,
+        /// The run that the tokenizer belongs to.
+        from: PathBuf,
+        /// The distinct characters, in code point order.
+        characters: Vec<char>,
+    },
     /// A sample could not be written.
     #[error("cannot write a sample: {0}")]
     Sample(#[from] GenerateError),
@@ -46,10 +68,36 @@ pub enum TrainError {
         /// Updates made.
         step: usize,
     },
+    /// The run has gone further than it is to go.
+    #[error(
+        "`{run}` has made {step} steps already, and train.max_steps = {max_steps} asks for fewer\n  hint: set \
+         train.max_steps to {step} to end it where it is, or to more"
+    )]
+    PastEnd {
+        /// The run.
+        run: PathBuf,
+        /// Updates made.
+        step: usize,
+        /// Updates in all.
+        max_steps: usize,
+    },
+    /// Nothing got better for as long as the config allows.
+    #[error(
+        "`{run}` is done: it stopped early after step {step}, {evaluations} evaluations without a better one\n  \
+         hint: for more of them, raise train.early_stopping_patience with --set, or set it to 0"
+    )]
+    AlreadyStopped {
+        /// The run.
+        run: PathBuf,
+        /// Updates made.
+        step: usize,
+        /// Evaluations since the best one.
+        evaluations: usize,
+    },
     /// The loss, or the gradient, is NaN or infinite.
     #[error(
         "the {what} of step {step} is {value}, so the run stopped; {kept}\n  hint: lower \
-         optimizer.learning_rate, or lengthen schedule.warmup_steps"
+         {learning_rates}, or lengthen schedule.warmup_steps"
     )]
     NotFinite {
         /// The step, counted from 1 as the log does.
@@ -58,6 +106,8 @@ pub enum TrainError {
         what: &'static str,
         /// The number.
         value: f64,
+        /// The keys that say how far a step goes.
+        learning_rates: &'static str,
         /// What is still there.
         kept: String,
     },
@@ -74,6 +124,19 @@ pub enum TrainError {
         /// What is still there.
         kept: String,
     },
+    /// Someone asked to stop while the text was read, before there was anything to save.
+    #[error("interrupted before the first step: no run was made or changed")]
+    InterruptedEarly,
+    /// What the heads do cannot be measured.
+    #[error("cannot measure what the heads do at step {step}; {kept}")]
+    Heads {
+        /// Updates made.
+        step: usize,
+        /// Why.
+        source: Box<InspectError>,
+        /// What is still there.
+        kept: String,
+    },
     /// A log of the run cannot be written.
     #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source))]
     Log {
@@ -84,16 +147,27 @@ pub enum TrainError {
     },
     /// The optimiser's part of a checkpoint does not fit.
     #[error(
-        "the optimizer.safetensors of `{path}` does not fit the model: `{name}`\n  hint: write the name of another of the \
-         run's `checkpoints/step-N` into the file `last`"
+        "the optimizer.safetensors of `{path}` does not fit the run: {source}\n  hint: {}",
+        state_hint(source)
     )]
     OptimizerState {
         /// The checkpoint.
         path: PathBuf,
-        /// The first running mean that is missing, of another size, or of no parameter.
-        name: String,
+        /// What does not fit.
+        source: StateError,
     },
     /// burn-train reported a failure of its own.
     #[error("the training loop failed: {0}")]
     Loop(String),
+}
+
+fn state_hint(source: &StateError) -> &'static str {
+    match source {
+        StateError::Misfit(_) => {
+            "write the name of another of the run's `checkpoints/step-N` into the file `last`"
+        }
+        StateError::OtherKind { .. } => {
+            "put the config.toml back that the run began with, or start a new run with --run-dir"
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use burn::tensor::{Tensor, TensorReadError};
 
 use super::trainer::to_device;
-use crate::data::{Batch, Tokens, batch};
+use crate::data::{Batch, Split, batch};
 use crate::model::Gpt;
 
 /// A mean loss, and what it is a mean of.
@@ -30,14 +30,14 @@ impl Loss {
 
     /// The loss in bits for each byte of `text`: comparable between tokenizers.
     #[must_use]
-    pub fn bits_per_byte(&self, text: &Tokens) -> f64 {
+    pub fn bits_per_byte(&self, text: &Split) -> f64 {
         bits_per_byte(self.nats_per_token, text)
     }
 }
 
 /// A loss in nats per token of `text` as bits per byte of it.
 #[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 bytes")]
-pub(super) fn bits_per_byte(nats_per_token: f64, text: &Tokens) -> f64 {
+pub(super) fn bits_per_byte(nats_per_token: f64, text: &Split) -> f64 {
     let tokens_per_byte = text.len() as f64 / text.bytes().max(1) as f64;
     nats_per_token / std::f64::consts::LN_2 * tokens_per_byte
 }
@@ -51,9 +51,21 @@ const BATCHES_AHEAD: usize = 16;
 ///
 /// # Errors
 /// If the device fails.
-pub fn full(model: &Gpt, text: &Tokens, batch_size: usize) -> Result<Loss, TensorReadError> {
-    let context_length = model.config().context_length;
-    mean(model, batch::windows(text, context_length, batch_size))
+pub fn full(model: &Gpt, text: &Split, batch_size: usize) -> Result<Loss, TensorReadError> {
+    let loss = full_unless(model, text, batch_size, || false)?;
+    Ok(loss.expect("nobody stops it"))
+}
+
+/// As [`full`], or nothing as soon as `is_stopped` says so, which is asked before each batch.
+pub(super) fn full_unless(
+    model: &Gpt,
+    text: &Split,
+    batch_size: usize,
+    is_stopped: impl Fn() -> bool,
+) -> Result<Option<Loss>, TensorReadError> {
+    let batches = batch::windows(text, model.config().context_length, batch_size);
+    let loss = mean(model, batches.take_while(|_| !is_stopped()))?;
+    Ok((!is_stopped()).then_some(loss))
 }
 
 /// The loss over `n_batches` batches that are spread evenly over `text`, always the same ones: a cheap
@@ -63,7 +75,7 @@ pub fn full(model: &Gpt, text: &Tokens, batch_size: usize) -> Result<Loss, Tenso
 /// If the device fails.
 pub fn estimate(
     model: &Gpt,
-    text: &Tokens,
+    text: &Split,
     batch_size: usize,
     n_batches: usize,
 ) -> Result<Loss, TensorReadError> {

@@ -1,17 +1,24 @@
-//! The files that a run writes line by line: metrics, timings, samples.
+//! The files that a run writes line by line: metrics, timings, samples, what heads do, and events for
+//! `TensorBoard`.
 //!
-//! `metrics.jsonl` and `samples.txt` hold only what the seed and the config decide, so that two runs of
-//! them can be compared byte by byte; what a clock says is in `timings.jsonl`.
+//! `metrics.jsonl`, `head_metrics.jsonl` and `samples.txt` hold only what the seed and the config decide, so that two runs of
+//! them can be compared byte by byte; what a clock says, and which machine it was, is in `timings.jsonl`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::TrainError;
-use super::observer::{Evaluation, Logged};
+use super::observer::{Evaluation, Logged, Started, Summary};
+use super::{TrainError, tensorboard};
 use crate::checkpoint::{RunDir, write_atomically};
+use crate::config::TrainConfig;
+use crate::inspect::Heads;
+
+/// The log of what heads do.
+const HEADS: &str = "head_metrics.jsonl";
 
 /// What stands before and after the step in the heading of a sample.
 const HEADING: [&str; 2] = ["===== step ", " ====="];
@@ -21,12 +28,41 @@ pub(super) struct Logs {
     metrics: LogFile,
     timings: LogFile,
     samples: LogFile,
+    /// None where the config does not ask for it.
+    heads: Option<LogFile>,
+    /// None where the config does not ask for it.
+    events: Option<LogFile>,
+    /// What processes before this one took for the steps up to here.
+    before: Elapsed,
+}
+
+/// How long a process, or a whole run, trains already.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Elapsed {
+    /// Seconds of the steps alone.
+    pub train_s: f64,
+    /// Seconds of everything.
+    pub wall_s: f64,
+}
+
+impl Elapsed {
+    fn plus(self, more: Self) -> Self {
+        Self {
+            train_s: self.train_s + more.train_s,
+            wall_s: self.wall_s + more.wall_s,
+        }
+    }
 }
 
 impl Logs {
-    /// Opens the logs of a run, without what they say about steps after `step`.
-    pub(super) fn open(run: &RunDir, step: usize) -> Result<Self, TrainError> {
-        for name in ["metrics.jsonl", "timings.jsonl"] {
+    /// Opens the logs of a run, without what they say about steps after `step`; those of heads and of
+    /// `TensorBoard` where `config` asks for them.
+    pub(super) fn open(
+        run: &RunDir,
+        step: usize,
+        config: &TrainConfig,
+    ) -> Result<Self, TrainError> {
+        for name in ["metrics.jsonl", "timings.jsonl", HEADS] {
             cut(&run.join(name), |line| {
                 line_step(line).is_some_and(|at| at > step)
             })?;
@@ -37,14 +73,62 @@ impl Logs {
         cut(&run.join("train.log"), |line| {
             log_step(line).is_some_and(|at| at > step)
         })?;
+        let events = run.join(tensorboard::FILE);
+        cut_events(&events, step)?;
         Ok(Self {
+            before: elapsed_before(&run.join("timings.jsonl"))?,
             metrics: LogFile::open(run.join("metrics.jsonl"))?,
             timings: LogFile::open(run.join("timings.jsonl"))?,
             samples: LogFile::open(run.join("samples.txt"))?,
+            heads: match config.head_metrics {
+                true => Some(LogFile::open(run.join(HEADS))?),
+                false => None,
+            },
+            events: match config.tensorboard {
+                true => Some(open_events(events)?),
+                false => None,
+            },
         })
     }
 
-    pub(super) fn logged(&mut self, logged: &Logged, tokens: u64) -> Result<(), TrainError> {
+    /// A process begins to train.
+    pub(super) fn began(&mut self, started: &Started) -> Result<(), TrainError> {
+        let Started {
+            run_dir: _,
+            sources: _,
+            device,
+            parameters,
+            train_tokens,
+            val_tokens,
+            val_bytes,
+            vocab_size,
+            step,
+            max_steps: _,
+            tokens_per_step: _,
+            resumed: _,
+            from,
+        } = started;
+        self.timings.line(&json!({"step": step, "session": {
+            "began_unix_s": unix_s(), "device": device, "parameters": parameters, "vocab_size": vocab_size,
+            "train_tokens": train_tokens, "val_tokens": val_tokens, "val_bytes": val_bytes,
+            "from": from,
+        }}))
+    }
+
+    /// The process ends, after `step`; the run may not.
+    pub(super) fn ended(&mut self, step: usize, elapsed: Elapsed) -> Result<(), TrainError> {
+        let Elapsed { train_s, wall_s } = self.before.plus(elapsed);
+        self.timings
+            .line(&json!({"step": step, "train_s": train_s, "wall_s": wall_s}))?;
+        self.sync()
+    }
+
+    pub(super) fn logged(
+        &mut self,
+        logged: &Logged,
+        tokens: u64,
+        elapsed: Elapsed,
+    ) -> Result<(), TrainError> {
         let Logged {
             step,
             train_loss,
@@ -57,9 +141,20 @@ impl Logs {
             "step": step, "tokens": tokens, "train_loss": train_loss,
             "learning_rate": learning_rate, "gradient_norm": gradient_norm,
         }))?;
+        let Elapsed { train_s, wall_s } = self.before.plus(elapsed);
         self.timings.line(&json!({
             "step": step, "median_step_ms": median_step_ms, "tokens_per_s": tokens_per_s,
-        }))
+            "train_s": train_s, "wall_s": wall_s,
+        }))?;
+        self.scalars(
+            *step,
+            &[
+                ("loss/train", *train_loss),
+                ("learning_rate", *learning_rate),
+                ("gradient_norm", f64::from(*gradient_norm)),
+                ("tokens_per_s", *tokens_per_s),
+            ],
+        )
     }
 
     pub(super) fn evaluated(
@@ -71,32 +166,84 @@ impl Logs {
             step,
             train_loss,
             val_loss,
+            val_bits_per_byte,
             is_best,
         } = evaluation;
         self.metrics.line(&json!({
             "step": step, "tokens": tokens, "train_loss_estimate": train_loss,
-            "val_loss_estimate": val_loss, "is_best": is_best,
-        }))
+            "val_loss_estimate": val_loss, "val_bits_per_byte_estimate": val_bits_per_byte,
+            "is_best": is_best,
+        }))?;
+        self.scalars(
+            *step,
+            &[
+                ("loss/train_estimate", *train_loss),
+                ("loss/val_estimate", *val_loss),
+                ("bits_per_byte/val_estimate", *val_bits_per_byte),
+            ],
+        )
     }
 
-    pub(super) fn finished(
-        &mut self,
-        step: usize,
-        tokens: u64,
-        val_loss: f64,
-        val_bits_per_byte: f64,
-    ) -> Result<(), TrainError> {
+    /// What each head does now.
+    pub(super) fn heads(&mut self, step: usize, heads: &Heads) -> Result<(), TrainError> {
+        let Some(log) = &mut self.heads else {
+            return Ok(());
+        };
+        let mut line = heads.to_json();
+        line["step"] = step.into();
+        log.line(&line)?;
+        let mut numbers = Vec::new();
+        for (layer, scores) in heads.scores.iter().enumerate() {
+            for (head, scores) in scores.iter().enumerate() {
+                let known = scores.named().into_iter();
+                numbers.extend(known.filter_map(|(name, score)| {
+                    Some((format!("heads/{name}/{layer}.{head}"), score?))
+                }));
+            }
+        }
+        let numbers: Vec<(&str, f64)> = numbers.iter().map(|(tag, x)| (&**tag, *x)).collect();
+        self.scalars(step, &numbers)
+    }
+
+    /// What the last evaluation, of the whole validation split, came to.
+    pub(super) fn finished(&mut self, summary: &Summary) -> Result<(), TrainError> {
+        let Summary {
+            steps,
+            tokens,
+            val_loss,
+            best_val_loss,
+            best_step,
+            val_bits_per_byte,
+            ..
+        } = summary;
         self.metrics.line(&json!({
-            "step": step, "tokens": tokens, "val_loss": val_loss,
-            "val_bits_per_byte": val_bits_per_byte,
-        }))
+            "step": steps, "tokens": tokens, "val_loss": val_loss,
+            "val_bits_per_byte": val_bits_per_byte, "best_step": best_step, "best_val_loss": best_val_loss,
+        }))?;
+        let of_split = [
+            ("loss/val", val_loss),
+            ("bits_per_byte/val", val_bits_per_byte),
+        ];
+        let known = of_split
+            .into_iter()
+            .filter_map(|(tag, number)| Some((tag, (*number)?)));
+        self.scalars(*steps, &known.collect::<Vec<_>>())
     }
 
     /// Waits until all lines are on the disk.
     pub(super) fn sync(&self) -> Result<(), TrainError> {
         [&self.metrics, &self.timings, &self.samples]
             .into_iter()
+            .chain(&self.heads)
+            .chain(&self.events)
             .try_for_each(LogFile::sync)
+    }
+
+    fn scalars(&mut self, step: usize, numbers: &[(&str, f64)]) -> Result<(), TrainError> {
+        match &mut self.events {
+            Some(events) => events.write(&tensorboard::scalars(unix_s(), step, numbers)),
+            None => Ok(()),
+        }
     }
 
     /// Whether the run in this directory said how it ended, after `step`.
@@ -110,7 +257,11 @@ impl Logs {
     pub(super) fn sampled(&mut self, step: usize, text: &str) -> Result<(), TrainError> {
         let [before, after] = HEADING;
         self.samples
-            .write(&format!("{before}{step}{after}\n{text}\n\n"))
+            .write(format!("{before}{step}{after}\n{text}\n\n").as_bytes())?;
+        match &mut self.events {
+            Some(events) => events.write(&tensorboard::text(unix_s(), step, "sample", text)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -137,12 +288,12 @@ impl LogFile {
     }
 
     fn line(&mut self, value: &Value) -> Result<(), TrainError> {
-        self.write(&format!("{value}\n"))
+        self.write(format!("{value}\n").as_bytes())
     }
 
-    fn write(&mut self, text: &str) -> Result<(), TrainError> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), TrainError> {
         self.file
-            .write_all(text.as_bytes())
+            .write_all(bytes)
             .map_err(|source| TrainError::Log {
                 path: self.path.clone(),
                 source,
@@ -150,19 +301,74 @@ impl LogFile {
     }
 }
 
+/// Opens the file of events at its end, and begins it where it is new.
+fn open_events(path: PathBuf) -> Result<LogFile, TrainError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| TrainError::Log { path, source }
+    };
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(failed(folder))?;
+    }
+    let mut events = LogFile::open(path)?;
+    let length = events.file.metadata().map_err(failed(&events.path))?.len();
+    if length == 0 {
+        events.write(&tensorboard::opening(unix_s()))?;
+    }
+    Ok(events)
+}
+
+/// What the last line of the timings says that was trained already.
+fn elapsed_before(timings: &Path) -> Result<Elapsed, TrainError> {
+    let bytes = read(timings)?.unwrap_or_default();
+    let elapsed = |line: &[u8]| {
+        let line: Value = serde_json::from_slice(line).ok()?;
+        Some(Elapsed {
+            train_s: line["train_s"].as_f64()?,
+            wall_s: line["wall_s"].as_f64()?,
+        })
+    };
+    let last = bytes.rsplit(|&byte| byte == b'\n').find_map(elapsed);
+    Ok(last.unwrap_or_default())
+}
+
+/// Now, in seconds since 1970.
+fn unix_s() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// What is in a log; none where there is no such file.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, TrainError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(TrainError::Log {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// Cuts the file of events off before the first that is later than `step`, or broken.
+fn cut_events(path: &Path, step: usize) -> Result<(), TrainError> {
+    let Some(bytes) = read(path)? else {
+        return Ok(());
+    };
+    let kept = tensorboard::kept_bytes(&bytes, step);
+    if kept < bytes.len() {
+        write_atomically(path, &bytes[..kept])?;
+    }
+    Ok(())
+}
+
 /// Cuts a text file off before the first line that `is_later` holds for.
 fn cut(path: &Path, is_later: impl Fn(&str) -> bool) -> Result<(), TrainError> {
-    let text = match fs::read(path) {
-        // A crash can leave half a line; what a lossy reading changes is cut or kept line by line.
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => {
-            return Err(TrainError::Log {
-                path: path.to_owned(),
-                source,
-            });
-        }
+    let Some(bytes) = read(path)? else {
+        return Ok(());
     };
+    // A crash can leave half a line; what a lossy reading changes is cut or kept line by line.
+    let text = String::from_utf8_lossy(&bytes);
     let kept: usize = text
         .split_inclusive('\n')
         .take_while(|line| !is_later(line))

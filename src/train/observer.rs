@@ -2,17 +2,29 @@
 
 use std::path::{Path, PathBuf};
 
+use burn::train::renderer::MetricsRenderer;
 use serde::Serialize;
+
+use crate::data::{Reading, SourceSummary};
 
 /// Watches a run. Called in the run's own thread: what takes long here holds it up.
 pub trait Observer: Send {
     /// Something happened.
     fn observe(&mut self, event: &Event<'_>);
+
+    /// What shows burn-train's metrics of the run; asked once, before it starts.
+    ///
+    /// The items of its progress are steps, its epochs are evaluations.
+    fn metrics_renderer(&mut self) -> Option<Box<dyn MetricsRenderer>> {
+        None
+    }
 }
 
 /// Something that happened in a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
+    /// A text is read, again and again until all is ready.
+    Reading(&'a Reading<'a>),
     /// All is ready for the next step.
     Started(&'a Started),
     /// A step was made; there are `max_steps` in all.
@@ -64,6 +76,10 @@ pub struct Started {
     pub train_tokens: usize,
     /// Tokens that are kept for validation.
     pub val_tokens: usize,
+    /// Bytes of text that these stand for.
+    pub val_bytes: u64,
+    /// The texts that these are of, one by one.
+    pub sources: Vec<SourceSummary>,
     /// Different tokens.
     pub vocab_size: usize,
     /// Updates made before.
@@ -74,6 +90,8 @@ pub struct Started {
     pub tokens_per_step: usize,
     /// Whether a run goes on that was stopped.
     pub resumed: bool,
+    /// The checkpoint of another run that the first weights came from; none where they were drawn.
+    pub from: Option<String>,
 }
 
 /// A log interval.
@@ -102,6 +120,8 @@ pub struct Evaluation {
     pub train_loss: f64,
     /// Estimated loss on the validation split, nats per token.
     pub val_loss: f64,
+    /// The same in bits for each byte of text: comparable between tokenizers.
+    pub val_bits_per_byte: f64,
     /// Whether the validation loss is the lowest so far.
     pub is_best: bool,
 }

@@ -7,16 +7,18 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorReadError};
 
 use super::evaluate::Loss;
-use super::logs::Logs;
+use super::logs::{Elapsed, Logs};
 use super::measure::{StepClock, peak_rss_mib};
 use super::observer::{Evaluation, Event, Logged, Observer, Started, Summary};
+use super::prepare::{Prepared, has_stopped_early};
 use super::trainer::{StepResult, Trainer};
-use super::{Interrupter, Prepared, TrainError, evaluate};
+use super::{Interrupter, TrainError, evaluate};
 use crate::checkpoint::{Best, RunDir, Saved, TrainState};
-use crate::config::{Config, GenerateConfig};
-use crate::data::{Corpus, Tokens};
+use crate::config::{Config, GenerateConfig, OptimizerKind};
+use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
+use crate::inspect::{self, Heads};
 use crate::model::Gpt;
 
 /// A device that works on its own is waited for after so many steps at the latest: to know in time that a
@@ -75,9 +77,8 @@ impl Session {
             resumed,
             lock,
         } = prepared;
-        let patience = config.train.early_stopping_patience;
-        let stopped_early = patience > 0 && state.evaluations_without_improvement >= patience;
-        let logs = Logs::open(&run, state.step)?;
+        let stopped_early = has_stopped_early(&state, &config);
+        let logs = Logs::open(&run, state.step, &config.train)?;
         let is_cpu = device::is_cpu(&device.device);
         let mut session = Self {
             steps_ahead: if is_cpu {
@@ -105,33 +106,68 @@ impl Session {
             stopped_early,
             _lock: lock,
         };
-        session.announce(resumed);
+        session.announce(resumed)?;
+        if !resumed && session.state.started_from.is_some() {
+            session.evaluate_origin()?;
+        }
+        if !resumed {
+            let model = session.trainer.evaluated();
+            session.measure_heads(&model)?;
+        }
         Ok(session)
     }
 
-    fn announce(&mut self, resumed: bool) {
+    fn announce(&mut self, resumed: bool) -> Result<(), TrainError> {
         let started = Started {
             run_dir: self.run.root().to_owned(),
             device: self.device_name.clone(),
             parameters: self.trainer.evaluated().num_params(),
             train_tokens: self.corpus.train.len(),
             val_tokens: self.corpus.val.len(),
+            val_bytes: self.corpus.val.bytes(),
+            sources: self.corpus.sources.clone(),
             vocab_size: self.corpus.tokenizer.vocab_size(),
             step: self.state.step,
             max_steps: self.config.train.max_steps,
             tokens_per_step: self.tokens_per_step(),
             resumed,
+            from: self.state.started_from.clone(),
         };
+        self.logs.began(&started)?;
         self.observer.observe(&Event::Started(&started));
+        Ok(())
     }
 
-    /// How many evaluations lie before the run's end, at most.
-    pub(super) fn evaluations_left(&self) -> usize {
-        let left = self.config.train.max_steps - self.state.step;
+    /// Estimates the losses of weights that another run made, for comparison: they are no work of this
+    /// run, whose best can only be one of its own.
+    fn evaluate_origin(&mut self) -> Result<(), TrainError> {
+        let model = self.trainer.evaluated();
+        let n_batches = self.config.train.eval_batches;
+        let val_loss = self.estimate(&model, &self.corpus.val, n_batches)?;
+        let evaluation = Evaluation {
+            step: 0,
+            train_loss: self.estimate(&model, &self.corpus.train, n_batches)?,
+            val_loss,
+            val_bits_per_byte: evaluate::bits_per_byte(val_loss, &self.corpus.val),
+            is_best: false,
+        };
+        self.logs.evaluated(&evaluation, 0)?;
+        self.observer.observe(&Event::Evaluated(&evaluation));
+        Ok(())
+    }
+
+    /// How many evaluations were made, and how many lie before the run's end, at most.
+    pub(super) fn evaluations(&self) -> (usize, usize) {
+        let left = self.max_steps() - self.state.step;
         match self.config.train.eval_interval {
-            0 => 1,
-            interval => left.div_ceil(interval).max(1),
+            0 => (0, 1),
+            interval => (self.state.step / interval, left.div_ceil(interval).max(1)),
         }
+    }
+
+    /// Updates in all.
+    pub(super) fn max_steps(&self) -> usize {
+        self.config.train.max_steps
     }
 
     /// Where it is computed.
@@ -208,6 +244,7 @@ impl Session {
                         step,
                         what,
                         value: f64::from(value),
+                        learning_rates: self.learning_rates(),
                         kept: self.kept(),
                     });
                 }
@@ -251,7 +288,7 @@ impl Session {
             median_step_ms,
             tokens_per_s: self.tokens_per_s(median_step_ms),
         };
-        self.logs.logged(&logged, self.tokens())?;
+        self.logs.logged(&logged, self.tokens(), self.elapsed())?;
         self.observer.observe(&Event::Logged(&logged));
         Ok(logged)
     }
@@ -275,16 +312,17 @@ impl Session {
             step,
             train_loss,
             val_loss,
+            val_bits_per_byte: evaluate::bits_per_byte(val_loss, &self.corpus.val),
             is_best,
         };
         self.logs.evaluated(&evaluation, self.tokens())?;
         self.observer.observe(&Event::Evaluated(&evaluation));
+        self.measure_heads(&model)?;
         self.sample(&model)?;
         drop(model); // the next step changes weights in place, which nobody else may hold
-        let patience = self.config.train.early_stopping_patience;
-        let evaluations = self.state.evaluations_without_improvement;
-        if patience > 0 && evaluations >= patience && step < self.config.train.max_steps {
+        if has_stopped_early(&self.state, &self.config) && step < self.config.train.max_steps {
             self.stopped_early = true;
+            let evaluations = self.state.evaluations_without_improvement;
             self.observer
                 .observe(&Event::StoppedEarly { step, evaluations });
         }
@@ -295,7 +333,7 @@ impl Session {
     }
 
     /// An estimated loss, which is a number or an error.
-    fn estimate(&self, model: &Gpt, split: &Tokens, n_batches: usize) -> Result<f64, TrainError> {
+    fn estimate(&self, model: &Gpt, split: &Split, n_batches: usize) -> Result<f64, TrainError> {
         let batch_size = self.config.train.batch_size;
         let loss = evaluate::estimate(model, split, batch_size, n_batches);
         self.checked(loss)
@@ -314,6 +352,7 @@ impl Session {
             step: self.state.step,
             what: "evaluated loss",
             value: loss,
+            learning_rates: self.learning_rates(),
             kept: self.kept(),
         })
     }
@@ -324,6 +363,20 @@ impl Session {
             message: error.to_string(),
             kept: self.kept(),
         }
+    }
+
+    /// Logs what each head does, where the config asks for it.
+    fn measure_heads(&mut self, model: &Gpt) -> Result<(), TrainError> {
+        if !self.config.train.head_metrics {
+            return Ok(());
+        }
+        let heads = Heads::measure(model, &self.corpus.val, inspect::N_WINDOWS);
+        let heads = heads.map_err(|source| TrainError::Heads {
+            step: self.state.step,
+            source: Box::new(source),
+            kept: self.kept(),
+        })?;
+        self.logs.heads(self.state.step, &heads)
     }
 
     fn sample(&mut self, model: &Gpt) -> Result<(), TrainError> {
@@ -373,7 +426,7 @@ impl Session {
         Ok(())
     }
 
-    /// Evaluates the whole validation split, unless the run was interrupted, and says what came of all.
+    /// Evaluates the whole validation split, unless the run was or is interrupted, and says what came of all.
     pub(super) fn finish(&mut self, interrupted: bool) -> Result<Summary, TrainError> {
         let median_step_ms = self.clock.median_ms();
         let mut summary = Summary {
@@ -395,38 +448,67 @@ impl Session {
             interrupted,
         };
         if !interrupted {
-            self.evaluate_fully(&mut summary)?;
+            summary.interrupted = !self.evaluate_fully(&mut summary)?;
         }
-        summary.wall_s = self.began.elapsed().as_secs_f64();
+        let elapsed = self.elapsed();
+        self.logs.ended(self.state.step, elapsed)?;
+        summary.wall_s = elapsed.wall_s;
         summary.peak_rss_mib = peak_rss_mib();
         Ok(summary)
     }
 
-    fn evaluate_fully(&mut self, summary: &mut Summary) -> Result<(), TrainError> {
+    fn elapsed(&self) -> Elapsed {
+        Elapsed {
+            train_s: self.clock.total().as_secs_f64(),
+            wall_s: self.began.elapsed().as_secs_f64(),
+        }
+    }
+
+    /// Whether it came to its end: nothing is lost without it, and `--resume` makes up for it.
+    fn evaluate_fully(&mut self, summary: &mut Summary) -> Result<bool, TrainError> {
         self.observer.observe(&Event::FinalEvaluation);
-        let (val, batch_size) = (&self.corpus.val, self.config.train.batch_size);
-        let last = evaluate::full(&self.trainer.evaluated(), val, batch_size);
-        let last_loss = self.checked(last)?;
+        let Some(last_loss) = self.full_loss(&self.trainer.evaluated())? else {
+            return Ok(false);
+        };
         let step = self.state.step;
         let mut best = (step, last_loss);
         if let Some(earlier) = self.state.best.filter(|best| best.step != step) {
             let vocab_size = self.corpus.tokenizer.vocab_size();
             let model = Gpt::zeros(&self.config.model, vocab_size, &self.device);
             let model = Saved::load_model(&self.run.checkpoint(earlier.step), model)?;
-            let loss = self.checked(evaluate::full(&model, val, batch_size))?;
+            let Some(loss) = self.full_loss(&model)? else {
+                return Ok(false);
+            };
             if loss <= last_loss {
                 best = (earlier.step, loss);
             }
         }
         self.run.set_best(best.0)?; // the whole split may judge otherwise than the estimates did
-        let bits_per_byte = evaluate::bits_per_byte(last_loss, val);
+        let bits_per_byte = evaluate::bits_per_byte(last_loss, &self.corpus.val);
         summary.best_step = Some(best.0);
         summary.best_val_loss = Some(best.1);
         summary.val_loss = Some(last_loss);
         summary.val_bits_per_byte = Some(bits_per_byte);
-        self.logs
-            .finished(step, summary.tokens, last_loss, bits_per_byte)?;
-        self.logs.sync()
+        self.logs.finished(summary)?;
+        Ok(true)
+    }
+
+    /// The loss over the whole validation split, unless someone asks to stop.
+    fn full_loss(&self, model: &Gpt) -> Result<Option<f64>, TrainError> {
+        let (val, batch_size) = (&self.corpus.val, self.config.train.batch_size);
+        let is_stopped = || self.interrupter.should_stop();
+        let loss = evaluate::full_unless(model, val, batch_size, is_stopped);
+        loss.transpose().map(|loss| self.checked(loss)).transpose()
+    }
+
+    /// The keys of the config that say how far a step goes.
+    fn learning_rates(&self) -> &'static str {
+        match self.config.optimizer.kind {
+            OptimizerKind::Adamw => "optimizer.learning_rate",
+            OptimizerKind::Muon => {
+                "optimizer.muon_learning_rate (of the matrices) or optimizer.learning_rate (of the others)"
+            }
+        }
     }
 
     fn tokens_per_step(&self) -> usize {

@@ -6,47 +6,54 @@
 
 use std::sync::{Arc, Mutex};
 
-use burn::backend::ExecutionError;
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::module::{Module, Param};
 use burn::optim::SgdConfig;
-use burn::tensor::{Device, Tensor, TensorReadError};
-use burn::train::logger::{EvaluationProgressLogger, InMemoryMetricLogger, TrainingProgressLogger};
-use burn::train::metric::state::{FormatOptions, NumericMetricState};
-use burn::train::metric::{
-    Adaptor, Metric, MetricAttributes, MetricDefinition, MetricMetadata, MetricName, Numeric,
-    NumericAttributes, NumericEntry, SerializedEntry,
-};
+use burn::tensor::{Device, Tensor};
+use burn::train::logger::{EvaluationProgressLogger, MetricLogger, TrainingProgressLogger};
+use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
+use burn::train::metric::{MetricDefinition, NumericEntry};
 use burn::train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
     MetricsRendererTraining,
 };
 use burn::train::{
-    EventProcessorTraining, InferenceStep, ItemLazy, Learner, LearnerEvent,
-    SupervisedLearningStrategy, SupervisedTraining, SupervisedTrainingEventProcessor, TrainLoader,
-    TrainOutput, TrainStep, TrainingComponents, TrainingItem, TrainingStrategy, ValidLoader,
+    EventProcessorTraining, InferenceStep, Learner, LearnerEvent, SupervisedLearningStrategy,
+    SupervisedTraining, SupervisedTrainingEventProcessor, TrainLoader, TrainOutput, TrainStep,
+    TrainingComponents, TrainingItem, TrainingStrategy, ValidLoader,
 };
 
-use super::observer::Summary;
+use super::observer::{Evaluation, Logged, Summary};
 use super::session::{Advanced, Session};
-use super::{Interrupter, TrainError};
+use super::{Interrupter, TrainError, metrics};
 
-/// Runs a session to its end inside burn-train.
-pub(super) fn run(session: Session, interrupter: &Interrupter) -> Result<Summary, TrainError> {
+/// Runs a session to its end inside burn-train; `renderer` shows its metrics.
+pub(super) fn run(
+    session: Session,
+    renderer: Option<Box<dyn MetricsRenderer>>,
+    interrupter: &Interrupter,
+) -> Result<Summary, TrainError> {
+    let (done, left) = session.evaluations();
     let bystander = Bystander::new(session.device());
     let strategy = Arc::new(Intervals {
         slot: Mutex::new(Slot::Ready(Box::new(session))),
     });
     let learner = Learner::new(bystander, SgdConfig::new().init(), 0.0);
-    // Logged values stay in memory: burn-train's own files would be a second set beside ours.
+    // burn-train's own files would be a second set beside ours, and its logger in memory grows with the run.
     let training = SupervisedTraining::new(".", Arc::new(NoBatches), Arc::new(NoBatches))
         .with_application_logger(None)
-        .with_metric_logger(InMemoryMetricLogger::new())
+        .with_metric_logger(NoLogger)
         .with_interrupter(interrupter.clone())
         .with_training_strategy(TrainingStrategy::Custom(strategy.clone()))
-        .renderer(Box::new(NoRenderer))
-        .metric_train_numeric(Column::new("Loss", |measured| measured.loss))
-        .metric_valid_numeric(Column::new("Loss", |measured| measured.loss));
+        .checkpoint(done)
+        .num_epochs(done + left)
+        .renderer(renderer.unwrap_or_else(|| Box::new(NoRenderer)))
+        .metric_train_numeric(metrics::train_loss())
+        .metric_valid_numeric(metrics::val_loss())
+        .metric_train_numeric(metrics::learning_rate())
+        .metric_train_numeric(metrics::speed())
+        .metric_train_numeric(metrics::gradient_norm())
+        .metric_train_numeric(metrics::peak_memory());
     let result = training.launch(learner);
     let outcome = std::mem::replace(&mut *lock(&strategy.slot), Slot::Running);
     match (outcome, result.error) {
@@ -101,23 +108,19 @@ fn fit(
     processor: &mut Processor,
     interrupter: &Interrupter,
 ) -> Result<Summary, TrainError> {
-    let n_epochs = session.evaluations_left();
-    let mut epoch = 0;
+    let max_steps = session.max_steps();
+    let progress = |step| Progress::new(step, max_steps, Some("steps".to_owned()));
+    let (mut epoch, _) = session.evaluations();
     while !session.is_done() {
         epoch += 1;
-        let progress = || Progress::new(epoch, n_epochs, Some("evaluations".to_owned()));
-        let start = || LearnerEvent::StartSplit {
+        interrupter.fail_on_error(processor.process_train(LearnerEvent::StartSplit {
             epoch_number: epoch,
-            total_items: 1,
-        };
-        interrupter.fail_on_error(processor.process_train(start()));
+            total_items: max_steps,
+        }));
         let advanced = session.advance(|logged| {
-            let measured = Measured {
-                loss: logged.train_loss,
-            };
             let item = TrainingItem::new(
-                measured,
-                progress(),
+                logged.clone(),
+                progress(logged.step),
                 Some(logged.step),
                 Some(logged.learning_rate.into()),
             );
@@ -127,105 +130,18 @@ fn fit(
         if advanced == Advanced::Interrupted {
             return session.finish(true);
         }
-        interrupter.fail_on_error(processor.process_valid(start()));
+        interrupter.fail_on_error(processor.process_valid(LearnerEvent::StartSplit {
+            epoch_number: epoch,
+            total_items: max_steps,
+        }));
         let evaluation = session.evaluate()?;
-        let measured = Measured {
-            loss: evaluation.val_loss,
-        };
-        let item = TrainingItem::new(measured, progress(), Some(evaluation.step), None);
+        let step = evaluation.step;
+        let item = TrainingItem::new(evaluation, progress(step), Some(step), None);
         interrupter.fail_on_error(processor.process_valid(LearnerEvent::ProcessedItem(item)));
         interrupter.fail_on_error(processor.process_valid(LearnerEvent::EndSplit(epoch)));
         interrupter.fail_on_error(processor.process_train(LearnerEvent::EndEpoch(epoch)));
     }
     session.finish(false)
-}
-
-/// What burn-train is told: a number that was read back already, so that its queue holds no tensors.
-#[derive(Clone, Copy, Debug)]
-struct Measured {
-    /// Mean loss, nats per token.
-    loss: f64,
-}
-
-impl ItemLazy for Measured {
-    fn sync(self) -> Result<Self, ExecutionError> {
-        Ok(self)
-    }
-}
-
-impl Adaptor<Self> for Measured {
-    fn adapt(&self) -> Self {
-        *self
-    }
-}
-
-/// One number of what was measured, as a metric.
-#[derive(Clone)]
-struct Column {
-    name: MetricName,
-    value: fn(&Measured) -> f64,
-    state: NumericMetricState,
-}
-
-impl Column {
-    fn new(name: &str, value: fn(&Measured) -> f64) -> Self {
-        Self {
-            name: Arc::new(name.to_owned()),
-            value,
-            state: NumericMetricState::new(),
-        }
-    }
-
-    fn format(&self) -> FormatOptions {
-        FormatOptions::new(self.name.clone()).precision(4)
-    }
-}
-
-impl Metric for Column {
-    type Input = Measured;
-
-    fn name(&self) -> MetricName {
-        self.name.clone()
-    }
-
-    fn attributes(&self) -> MetricAttributes {
-        NumericAttributes {
-            unit: None,
-            higher_is_better: false,
-        }
-        .into()
-    }
-
-    fn update(
-        &mut self,
-        item: &Measured,
-        _: &MetricMetadata,
-    ) -> Result<SerializedEntry, TensorReadError> {
-        self.state.update((self.value)(item), 1);
-        Ok(self.state.compute_update(self.format()))
-    }
-
-    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
-        Ok(self.state.compute_final(self.format()))
-    }
-
-    fn clear(&mut self) {
-        self.state.reset();
-    }
-}
-
-impl Numeric for Column {
-    fn value(&self) -> Option<NumericEntry> {
-        Some(self.state.current_value())
-    }
-
-    fn running_value(&self) -> Option<NumericEntry> {
-        Some(self.state.running_value())
-    }
-
-    fn final_value(&self) -> NumericEntry {
-        self.state.final_value()
-    }
 }
 
 /// The model that burn-train passes around. Ours stays in the session: burn-train clones its own at each
@@ -246,18 +162,18 @@ impl Bystander {
 
 impl TrainStep for Bystander {
     type Input = ();
-    type Output = Measured;
+    type Output = Logged;
 
-    fn step(&self, (): ()) -> TrainOutput<Measured> {
+    fn step(&self, (): ()) -> TrainOutput<Logged> {
         unreachable!("the session makes its own steps")
     }
 }
 
 impl InferenceStep for Bystander {
     type Input = ();
-    type Output = Measured;
+    type Output = Evaluation;
 
-    fn step(&self, (): ()) -> Measured {
+    fn step(&self, (): ()) -> Evaluation {
         unreachable!("the session makes its own evaluations")
     }
 }
@@ -283,7 +199,21 @@ impl DataLoader<()> for NoBatches {
     }
 }
 
-/// A renderer that shows nothing: whoever watches a run has an `Observer`.
+/// A logger that keeps nothing: the session has its own logs.
+struct NoLogger;
+
+impl MetricLogger for NoLogger {
+    fn log(&mut self, _: MetricsUpdate, _: usize, _: &Split) {}
+
+    fn read_numeric(&mut self, _: &str, _: usize, _: &Split) -> Result<Vec<NumericEntry>, String> {
+        Ok(Vec::new())
+    }
+
+    fn log_metric_definition(&mut self, _: MetricDefinition) {}
+    fn log_epoch_summary(&mut self, _: EpochSummary) {}
+}
+
+/// The renderer of a run whose observer brings none.
 struct NoRenderer;
 
 impl MetricsRenderer for NoRenderer {

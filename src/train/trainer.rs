@@ -8,18 +8,18 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use super::TrainError;
 use crate::checkpoint::{Saved, TrainState};
 use crate::config::Config;
-use crate::data::{self, Batch, Tokens};
+use crate::data::{self, Batch, Split};
 use crate::kernels::DropoutKey;
 use crate::model::{Gpt, parameters};
-use crate::optimizer::{AdamW, Gradients, learning_rate};
+use crate::optimizer::{Gradients, Optimizer, learning_rate};
 
 /// A model in training: its weights, its optimiser, and the step that they are at.
 #[derive(Debug)]
 pub struct Trainer {
     model: Option<Gpt>,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     config: Config,
-    tokens: Tokens,
+    text: Split,
     step: usize,
 }
 
@@ -35,13 +35,14 @@ pub struct StepResult {
 impl Trainer {
     /// A trainer before its first step. The model's device has gradients turned on.
     #[must_use]
-    pub fn new(model: Gpt, config: &Config, tokens: Tokens) -> Self {
-        let optimizer = AdamW::new(&config.optimizer);
+    pub fn new(model: Gpt, config: &Config, text: impl Into<Split>) -> Self {
+        let hidden = parameters::hidden_matrices(&model);
+        let optimizer = Optimizer::new(&config.optimizer, hidden);
         Self {
             model: Some(model),
             optimizer,
             config: config.clone(),
-            tokens,
+            text: text.into(),
             step: 0,
         }
     }
@@ -78,7 +79,7 @@ impl Trainer {
             let rows = micro_step * train.batch_size..(micro_step + 1) * train.batch_size;
             let context_length = self.config.model.context_length;
             let batch = data::batch::sample(
-                &self.tokens,
+                &self.text,
                 rows,
                 context_length,
                 train.seed,
@@ -150,9 +151,9 @@ impl Trainer {
         let moments = std::mem::take(&mut saved.optimizer);
         self.optimizer
             .restore(moments, &parameters::shapes(&model), &device)
-            .map_err(|name| TrainError::OptimizerState {
+            .map_err(|source| TrainError::OptimizerState {
                 path: dir.to_owned(),
-                name,
+                source,
             })?;
         self.step = saved.state.step;
         self.model = Some(saved.into_model(dir, model)?);

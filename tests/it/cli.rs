@@ -1,7 +1,7 @@
 //! The program as a user meets it: the real binary, in a folder of its own.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -39,17 +39,17 @@ const LONG: [&str; 6] = [
 ];
 
 /// A folder with a text and a config, in which the program is started.
-struct Folder(tempfile::TempDir);
+pub struct Folder(tempfile::TempDir);
 
 /// What a finished program left.
-struct Ran {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 impl Folder {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = Self(tempfile::tempdir().expect("a temporary directory"));
         folder.write("text.txt", text());
         folder.write("tiny.toml", CONFIG);
@@ -57,21 +57,21 @@ impl Folder {
     }
 
     /// A folder with a finished run.
-    fn trained() -> Self {
+    pub fn trained() -> Self {
         let folder = Self::new();
         folder.succeed(&["train", "tiny.toml"]);
         folder
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
         fs::write(self.path(name), contents).expect("written");
     }
 
-    fn read(&self, name: &str) -> String {
+    pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
@@ -90,25 +90,25 @@ impl Folder {
         command
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.program(assert_cmd::cargo::cargo_bin!("tinderbox"));
         command.args(args);
         command
     }
 
-    fn run(&self, args: &[&str]) -> Ran {
+    pub fn run(&self, args: &[&str]) -> Ran {
         Ran::from(self.command(args).output().expect("the binary starts"))
     }
 
     /// Standard output of a command that succeeds.
-    fn succeed(&self, args: &[&str]) -> String {
+    pub fn succeed(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
         ran.stdout
     }
 
     /// What a command says that fails and prints nothing else.
-    fn fail(&self, args: &[&str]) -> String {
+    pub fn fail(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!(ran.code, Some(1), "{args:?}: {}", ran.stderr);
         assert_eq!(ran.stdout, "", "{args:?}");
@@ -116,7 +116,7 @@ impl Folder {
     }
 
     /// The JSON object that is all a command prints.
-    fn json(&self, args: &[&str]) -> Value {
+    pub fn json(&self, args: &[&str]) -> Value {
         let stdout = self.succeed(args);
         assert_eq!(stdout.lines().count(), 1, "{stdout}");
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
@@ -124,11 +124,7 @@ impl Folder {
 
     /// Starts a command whose standard error is read line by line.
     fn start(&self, args: &[&str]) -> Started {
-        let mut command = self.command(args);
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the binary starts");
-        let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        Started { child, stderr }
+        Started::of(self.command(args))
     }
 }
 
@@ -150,6 +146,13 @@ struct Started {
 }
 
 impl Started {
+    fn of(mut command: Command) -> Self {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        Self { child, stderr }
+    }
+
     /// Waits for a line that contains `words`.
     fn wait_for(&mut self, words: &str) {
         let mut seen = String::new();
@@ -380,6 +383,30 @@ fn train_reports_one_object_and_eval_agrees_with_it() {
 }
 
 #[test]
+fn a_text_that_changed_is_not_measured_as_what_the_run_was_validated_on() {
+    let folder = Folder::trained();
+    let text = folder.read("text.txt");
+    let (end, start) = text.split_at(text.len() / 2); // what was trained on comes last
+    folder.write("text.txt", format!("{start}{end}"));
+    assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @r"
+    error: the text `text.txt` is another than it was when `runs/tiny` was trained on it: what is in its val split now may not have been there
+      hint: put the text back as it was, or measure all of one with --text PATH
+    ");
+    folder.succeed(&["eval", "runs/tiny", "--text", "text.txt"]);
+    let resumed = folder.fail(&[
+        "train",
+        "tiny.toml",
+        "--resume",
+        "--set",
+        "train.max_steps=50",
+    ]);
+    assert!(
+        resumed.contains("the text `text.txt` is another than it was\n"),
+        "{resumed}"
+    );
+}
+
+#[test]
 fn devices_are_listed() {
     let folder = Folder::new();
     let report = folder.json(&["devices", "--json"]);
@@ -451,6 +478,39 @@ fn ctrl_c_saves_and_the_command_that_is_shown_goes_on() {
 
 #[cfg(unix)]
 #[test]
+fn ctrl_c_is_heard_while_the_text_is_read() {
+    let folder = Folder::new();
+    let args = ["train", "tiny.toml", "--set", "data.path=-"];
+    let mut command = folder.command(&args);
+    command.stdin(Stdio::piped());
+    let mut training = Started::of(command);
+    let mut stdin = training.child.stdin.take().expect("piped");
+    // A text that does not end by itself.
+    let writing =
+        std::thread::spawn(move || while stdin.write_all(b"once upon a time\n").is_ok() {});
+    training.wait_for("reading `-` ...");
+    training.press_ctrl_c();
+    let ran = training.finish();
+    writing.join().expect("it ends with the program");
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    let said: Vec<&str> = ran.stderr.lines().collect();
+    let [
+        ..,
+        "interrupted before the first step: no run was made or changed",
+    ] = said[..]
+    else {
+        panic!("{}", ran.stderr)
+    };
+    assert!(!ran.stderr.contains("after this step"), "{}", ran.stderr);
+    assert!(!folder.path("runs").exists());
+    let left = fs::read_dir(folder.path("cache"))
+        .expect("a folder")
+        .count();
+    assert_eq!(left, 0);
+}
+
+#[cfg(unix)]
+#[test]
 fn ctrl_c_is_heard_in_evaluations() {
     let folder = Folder::new();
     let mut training = folder.start(&[
@@ -487,10 +547,14 @@ fn ctrl_c_is_heard_in_evaluations() {
     ]);
     training.wait_for("evaluating the whole");
     training.press_ctrl_c();
-    training.wait_for("all is saved; press Ctrl-C again");
-    training.press_ctrl_c();
     let ran = training.finish();
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(130), ""));
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    assert!(
+        ran.stderr
+            .contains("interrupted in the last evaluation, after step 1 of 1; all is saved"),
+        "{}",
+        ran.stderr
+    );
     folder.succeed(&["generate", "short", "--max-new-tokens", "1"]);
 }
 
@@ -517,7 +581,6 @@ fn a_run_goes_on_or_is_replaced_only_when_that_is_said() {
     assert_snapshot!(folder.fail(&other), @r#"
     error: `runs/tiny` cannot go on with other settings than it began with:
       - model.n_heads was 2 and is now 4
-      - model.n_kv_heads was 2 and is now 4
       - train.seed was 1337 and is now 1
       hint: use those that it began with, or start a new run with --run-dir
     "#);
@@ -596,17 +659,20 @@ fn mistakes_in_the_text_are_explained() {
     let on =
         |text: &str| folder.fail(&["train", "tiny.toml", "--set", &format!("data.path={text}")]);
     assert_snapshot!(on("nope.txt"), @r#"
-    error: cannot read the text `nope.txt`: No such file or directory (os error 2)
-      hint: check data.path, which starts at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
+    error: there is no file or folder `nope.txt`
+      hint: relative paths start at the working directory
     "#);
-    assert_snapshot!(on("empty.txt"), @"error: the text `empty.txt` is empty");
+    assert_snapshot!(on("empty.txt"), @r#"
+    error: the text `empty.txt` is empty
+      hint: put text into it, or name another
+    "#);
     assert_snapshot!(on("short.txt"), @r#"
     error: the text `short.txt` is too short: 15 of its 17 tokens are for training, and model.context_length = 16 needs at least 17
       hint: use more text, a shorter model.context_length or a smaller data.val_fraction
     "#);
     assert_snapshot!(on("latin1.txt"), @r#"
     error: `latin1.txt` is not UTF-8 at byte 7
-      hint: save it as UTF-8, or use kind = "byte" under [tokenizer], which takes any file
+      hint: save it as UTF-8; a model trained with kind = "byte" under [tokenizer] takes any file
     "#);
     assert_snapshot!(on("folder"), @r#"
     error: there are no files in the folder `folder`
@@ -748,16 +814,22 @@ fn mistakes_in_what_to_write_or_evaluate_are_explained() {
       - generate.temperature = -1 must be a finite number, 0 or more
       - generate.top_p = 3 must be above 0 and at most 1 (1 turns it off)
     "#);
-    assert_snapshot!(eval("nope.txt"), @"error: cannot evaluate `nope.txt`: No such file or directory (os error 2)");
+    assert_snapshot!(eval("nope.txt"), @r"
+    error: there is no file or folder `nope.txt`
+      hint: relative paths start at the working directory
+    ");
     assert_snapshot!(eval("latin1.txt"), @r#"
-    error: cannot evaluate `latin1.txt`: not UTF-8 at byte 7
-      hint: save the text as UTF-8, or use kind = "byte" under [tokenizer]
+    error: `latin1.txt` is not UTF-8 at byte 7
+      hint: save it as UTF-8; a model trained with kind = "byte" under [tokenizer] takes any file
     "#);
-    assert_snapshot!(eval("empty.txt"), @"error: cannot evaluate `empty.txt`: it has 0 tokens, and at least 2 are needed to predict one");
+    assert_snapshot!(eval("empty.txt"), @r#"
+    error: the text `empty.txt` is empty
+      hint: put text into it, or name another
+    "#);
     fs::remove_file(folder.path("text.txt")).expect("removed");
     assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @r#"
-    error: cannot read the text `text.txt`: No such file or directory (os error 2)
-      hint: check data.path, which starts at the working directory; scripts/fetch_data.sh downloads tiny Shakespeare
+    error: there is no file or folder `text.txt`
+      hint: relative paths start at the working directory
     "#);
 }
 

@@ -13,7 +13,7 @@ use crate::parity::check_gpt;
 use crate::runs::Place;
 
 /// The wgpu device; none where there is no adapter, unless `TINDERBOX_REQUIRE_WGPU=1` says that there must be.
-fn wgpu() -> Option<Device> {
+pub fn wgpu() -> Option<Device> {
     let spec: DeviceSpec = "wgpu".parse().expect("a device");
     match device::open(&spec) {
         Ok(open) => Some(open.device),

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 
 /// The modules of each layer, from the bottom up.
 const LAYERS: &[&[&str]] = &[
-    &["config", "device", "tokenizer"],
+    &["config", "device", "tokenizer", "words"],
     &["data", "kernels", "attention", "model"],
     &["optimizer", "checkpoint"],
-    &["train", "generate", "inspect", "report", "bench"],
+    &[
+        "train", "generate", "runs", "plan", "recipe", "inspect", "report", "bench",
+    ],
     &["cli", "main"],
 ];
 

@@ -11,9 +11,25 @@
 )]
 
 mod cli;
+mod combinations;
+#[cfg(unix)]
+mod dashboard;
+mod data;
 mod devices;
+mod examples;
 mod fixtures;
+mod further;
+mod heads;
+mod init;
+mod inspect;
 mod layering;
+mod lens;
+mod optimizers;
 mod parity;
+mod plan;
 mod properties;
 mod runs;
+mod stopping;
+mod tokenizers;
+mod trackers;
+mod worked_numbers;

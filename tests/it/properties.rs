@@ -14,11 +14,10 @@ use tinderbox::tokenizer::Tokenizer;
 
 use crate::fixtures::{expect_close, host};
 
-const VOCAB_SIZE: usize = 11;
+pub const VOCAB_SIZE: usize = 11;
 
-/// Any small model.
+/// Any small model, of any combination of options and of odd sizes too.
 pub fn any_model() -> impl Strategy<Value = ModelConfig> {
-    let heads = prop_oneof![Just((1, 1)), Just((2, 1)), Just((2, 2)), Just((4, 2))];
     let kinds = (
         prop_oneof![Just(PositionKind::Learned), Just(PositionKind::Rope)],
         prop_oneof![Just(NormKind::LayerNorm), Just(NormKind::RmsNorm)],
@@ -28,28 +27,43 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
             Just(MlpKind::ReluSquared)
         ],
     );
-    (heads, kinds, any::<[bool; 3]>(), 1..4_usize, 3..9_usize).prop_map(
+    // Query heads for each head of keys and values, heads of keys and values, and their width.
+    let heads = (1..4_usize, 1..3_usize, 2..6_usize);
+    let sizes = (1..4_usize, 1..20_usize, 1..9_usize);
+    let dropout = prop_oneof![2 => Just(0.0), 1 => Just(0.3)];
+    (kinds, heads, any::<[bool; 3]>(), sizes, dropout).prop_map(
         |(
-            (n_heads, n_kv_heads),
             (position, norm, mlp),
-            [bias, qk_norm, tied],
-            half,
-            context_length,
+            (n_sharing, n_kv_heads, width),
+            [bias, qk_norm, tie_embeddings],
+            (n_layers, d_ff, context_length),
+            dropout,
         )| {
+            let n_heads = n_sharing * n_kv_heads;
+            let head_dim = match position {
+                PositionKind::Learned => width,
+                PositionKind::Rope => width / 2 * 2, // it turns pairs
+            };
+            // A norm over two numbers leaves next to nothing of them.
+            let head_dim = if n_heads == 1 {
+                head_dim.max(4)
+            } else {
+                head_dim
+            };
             ModelConfig {
                 context_length,
-                d_model: n_heads * half * 2,
-                n_layers: 2,
+                d_model: n_heads * head_dim,
+                n_layers,
                 n_heads,
                 n_kv_heads,
-                d_ff: 12,
+                d_ff,
                 position,
                 norm,
                 mlp,
                 bias,
                 qk_norm,
-                tie_embeddings: tied,
-                dropout: 0.0,
+                tie_embeddings,
+                dropout,
             }
         },
     )
@@ -65,11 +79,13 @@ pub fn lively(config: &ModelConfig, seed: u64, device: &Device) -> Gpt {
     parameters::assign(gpt, |path, _| drawn.remove(path)).expect("the same parameters")
 }
 
-fn tensor(tokens: &[i32], device: &Device) -> Tensor<2, Int> {
+/// `[1, T]`
+pub fn tensor(tokens: &[i32], device: &Device) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(tokens.to_vec(), [1, tokens.len()]), device)
 }
 
-fn tokens(n: usize, seed: i32) -> Vec<i32> {
+/// Tokens that repeat some of themselves.
+pub fn tokens(n: usize, seed: i32) -> Vec<i32> {
     (0..n as i32)
         .map(|i| (i * 7 + seed * 3 + i * i).rem_euclid(VOCAB_SIZE as i32))
         .collect()

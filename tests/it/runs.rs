@@ -64,6 +64,18 @@ impl Place {
         start: Start,
         stop_after: Option<usize>,
     ) -> Result<(Summary, Vec<f32>), TrainError> {
+        self.train_from(None, run, config, start, stop_after)
+    }
+
+    /// As [`Place::train`], from the weights of the run or checkpoint `from` in this folder.
+    pub fn train_from(
+        &self,
+        from: Option<&str>,
+        run: &str,
+        config: Config,
+        start: Start,
+        stop_after: Option<usize>,
+    ) -> Result<(Summary, Vec<f32>), TrainError> {
         let device = device::open(&config.train.device.parse().expect("a device")).expect("opens");
         let interrupter = Interrupter::new();
         let losses = Arc::new(Mutex::new(Vec::new()));
@@ -76,6 +88,7 @@ impl Place {
             config,
             run_dir: self.path(run),
             start,
+            from: from.map(|from| self.path(from)),
             device,
         };
         let summary = train(job, Box::new(watcher), &interrupter)?;
@@ -83,7 +96,7 @@ impl Place {
         Ok((summary, losses))
     }
 
-    fn read(&self, path: &str) -> Vec<u8> {
+    pub fn read(&self, path: &str) -> Vec<u8> {
         fs::read(self.path(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 }
@@ -278,6 +291,30 @@ fn a_loss_that_is_not_finite_names_its_step_and_leaves_the_last_good_checkpoint(
     place
         .train("run", sane, Start::Resume, None)
         .expect("it goes on from there");
+}
+
+#[test]
+fn a_loss_that_is_not_finite_names_the_learning_rates_of_its_optimizer() {
+    let place = Place::new();
+    let hint = |kind: &str| {
+        let config = place.config(&[
+            "optimizer.learning_rate=3e38",
+            "schedule.warmup_steps=0",
+            kind,
+        ]);
+        let error = place.train("run", config, Start::Overwrite, None);
+        error.expect_err("it cannot go well").to_string()
+    };
+    let adamw = hint("optimizer.kind=\"adamw\"");
+    assert!(
+        adamw.contains("lower optimizer.learning_rate, or lengthen"),
+        "{adamw}"
+    );
+    let muon = hint("optimizer.kind=\"muon\"");
+    assert!(
+        muon.contains("lower optimizer.muon_learning_rate"),
+        "{muon}"
+    );
 }
 
 #[test]
@@ -560,13 +597,14 @@ fn a_text_in_memory_trains_like_one_on_the_disk() {
     let config = place.config(&[]);
     let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length);
     let corpus = corpus.expect("a corpus");
-    let mut ids = vec![0; corpus.train.len()];
-    corpus.train.read(0, &mut ids);
+    let text = corpus.train.texts().next().expect("one text").clone();
+    let mut ids = vec![0; text.len()];
+    text.read(0, &mut ids);
     let ids: Vec<u32> = ids
         .into_iter()
         .map(|id| u32::try_from(id).expect("an id"))
         .collect();
-    let tokens = Tokens::from_ids(&ids, corpus.train.bytes());
+    let tokens = Tokens::from_ids(&ids, text.bytes());
     let device = Device::flex().autodiff();
     let gpt = || Gpt::new(&config.model, corpus.tokenizer.vocab_size(), 1, &device);
     let weights = |tokens: Tokens| {
@@ -574,10 +612,10 @@ fn a_text_in_memory_trains_like_one_on_the_disk() {
         trainer.step();
         trainer.saved(Default::default()).model
     };
-    assert_eq!(weights(tokens), weights(corpus.train.clone()));
+    assert_eq!(weights(tokens), weights(text.clone()));
     assert_ne!(
         parameters::read(&gpt()),
-        weights(corpus.train),
+        weights(text),
         "a step changes weights"
     );
 }

@@ -1,0 +1,25 @@
+//! `tinderbox completions`: what a shell needs to complete commands and options, made from their definitions.
+
+use std::io::{self, Write};
+
+use clap_complete::Shell;
+
+/// Print a script with which a shell completes commands and options
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox completions bash > ~/.local/share/bash-completion/completions/tinderbox
+  tinderbox completions zsh > ~/.zfunc/_tinderbox
+  tinderbox completions fish > ~/.config/fish/completions/tinderbox.fish")]
+pub(super) struct Args {
+    /// Whose script
+    shell: Shell,
+}
+
+/// Prints the script for `command`, the whole program.
+pub(super) fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<()> {
+    let name = command.get_name().to_owned();
+    let mut script = Vec::new(); // clap_complete panics where nobody reads standard output any more
+    clap_complete::generate(args.shell, &mut command, name, &mut script);
+    Ok(io::stdout().lock().write_all(&script)?)
+}

@@ -1,0 +1,320 @@
+//! `train --tui`: a run on the whole terminal, with every metric that burn-train is told.
+//!
+//! It stands where burn-train's own dashboard would, as the `MetricsRenderer` of the run, and draws with
+//! the same library. That one is not used because it keeps the terminal and the keys to itself: Ctrl-C is
+//! only a key to it, which it ignores; its "kill" ends the program by panics, without saving, and silences
+//! every later panic's message; it goes on drawing after a panic has given the terminal back; it counts what was
+//! drawn instead of steps, in "epochs" and "items", and a resumed run's time left from its first step.
+//!
+//! `board` is what is known, `view` is what it looks like, `renderer` is burn-train's way in. Here is the
+//! terminal: it is taken when the run starts, and given back on every way out, panics and a second Ctrl-C
+//! included.
+
+mod board;
+mod renderer;
+mod view;
+
+use std::io::{self, BufWriter, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+
+use super::train::stop_or_exit;
+use crate::train::{Interrupter, MetricsRenderer, Started};
+use board::{Activity, Board};
+use renderer::Renderer;
+
+/// The time from one picture to the next. A key is answered at once.
+const FRAME: Duration = Duration::from_millis(250);
+
+/// How long a key is waited for before it is asked whether to close.
+const KEY_WAIT: Duration = Duration::from_millis(50);
+
+/// A terminal that was hung up may hold the thread that reads its keys for ever.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
+
+/// Whether the terminal is ours. It changes, and pictures are drawn, only under the lock of standard
+/// output, so that nothing is drawn on a terminal that was given back.
+static IS_UP: AtomicBool = AtomicBool::new(false);
+
+/// A board that the run writes and the screen reads.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Board>>);
+
+/// The dashboard of a run.
+pub(super) struct Dashboard {
+    shared: Shared,
+    interrupter: Interrupter,
+    closing: Arc<AtomicBool>,
+    /// Ends when the thread does that draws.
+    drawing: Option<Receiver<()>>,
+}
+
+/// Says why there can be no dashboard, if there can be none.
+pub(super) fn check() -> anyhow::Result<()> {
+    if !io::stdout().is_terminal() {
+        bail!(
+            "--tui draws on standard output, which is not a terminal\n  hint: leave out --tui, or what \
+             sends the output elsewhere"
+        );
+    }
+    if std::env::var_os("TERM").is_some_and(|kind| kind == "dumb") {
+        bail!(
+            "--tui cannot draw on this terminal, which says that it is `dumb`\n  hint: leave out --tui, or \
+             set TERM to what the terminal is, such as xterm-256color"
+        );
+    }
+    enable_raw_mode()
+        .and_then(|()| disable_raw_mode())
+        .context("--tui cannot read the terminal's keys\n  hint: leave out --tui")
+}
+
+/// Gives the terminal back, if it was taken: shows the cursor, what was there before, and what is typed.
+pub(super) fn restore_terminal() {
+    let mut stdout = io::stdout().lock();
+    if IS_UP.swap(false, Ordering::SeqCst) {
+        execute!(stdout, LeaveAlternateScreen, Show).ok(); // if it is gone, there is nothing to give back
+        disable_raw_mode().ok();
+    }
+}
+
+impl Dashboard {
+    /// A dashboard that is not on the screen yet, whose keys stop a run with `interrupter`.
+    pub(super) fn new(interrupter: Interrupter) -> Self {
+        Self {
+            shared: Shared::default(),
+            interrupter,
+            closing: Arc::default(),
+            drawing: None,
+        }
+    }
+
+    /// What burn-train tells its metrics.
+    pub(super) fn renderer(&self) -> Box<dyn MetricsRenderer> {
+        Box::new(Renderer(self.shared.clone()))
+    }
+
+    /// Takes the terminal.
+    pub(super) fn open(&mut self, started: &Started) -> io::Result<()> {
+        self.shared.with(|board| board.started(started));
+        take_terminal()?;
+        let (sender, receiver) = mpsc::channel();
+        self.drawing = Some(receiver);
+        let screen = Screen {
+            shared: self.shared.clone(),
+            interrupter: self.interrupter.clone(),
+            closing: self.closing.clone(),
+            began: Instant::now(),
+            _drawing: sender,
+        };
+        thread::Builder::new()
+            .name("dashboard".to_owned())
+            .spawn(|| screen.run())?;
+        Ok(())
+    }
+
+    /// A step was made.
+    pub(super) fn stepped(&self, step: usize) {
+        self.shared.with(|board| board.step = step);
+    }
+
+    /// The evaluation after the last step begins.
+    pub(super) fn evaluating_fully(&self) {
+        self.shared
+            .with(|board| board.activity = Activity::EvaluatingFully);
+    }
+
+    /// Shows what the log says.
+    pub(super) fn note(&self, text: &str) {
+        self.shared.with(|board| board.note(text));
+    }
+}
+
+impl Drop for Dashboard {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::SeqCst);
+        if let Some(drawing) = &self.drawing {
+            drawing.recv_timeout(CLOSE_WAIT).ok(); // nothing is ever sent: it ends, or not in time
+        }
+        restore_terminal();
+    }
+}
+
+impl Shared {
+    fn with<T>(&self, f: impl FnOnce(&mut Board) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The thread that draws, and listens to the keys.
+struct Screen {
+    shared: Shared,
+    interrupter: Interrupter,
+    closing: Arc<AtomicBool>,
+    began: Instant,
+    _drawing: mpsc::Sender<()>,
+}
+
+impl Screen {
+    fn run(self) {
+        if self.draw_until_closed().is_err() {
+            restore_terminal(); // the run goes on without a picture
+        }
+    }
+
+    fn draw_until_closed(&self) -> io::Result<()> {
+        // Through a buffer, a picture arrives in one piece.
+        let backend = CrosstermBackend::new(BufWriter::new(io::stdout()));
+        let mut terminal = Terminal::new(backend)?;
+        let mut next_frame = Instant::now();
+        while !self.closing.load(Ordering::SeqCst) {
+            if Instant::now() >= next_frame {
+                self.draw(&mut terminal)?;
+                next_frame = Instant::now() + FRAME;
+            }
+            match next_event() {
+                Some(Event::Key(key)) if key.kind == KeyEventKind::Press => self.press(key),
+                Some(Event::Resize(..)) => {}
+                _ => continue,
+            }
+            next_frame = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn draw(
+        &self,
+        terminal: &mut Terminal<CrosstermBackend<BufWriter<io::Stdout>>>,
+    ) -> io::Result<()> {
+        // A copy, since the run should not wait for a slow terminal.
+        let board = self.shared.with(|board| board.clone());
+        let is_stopping = self.interrupter.should_stop();
+        let _stdout = io::stdout().lock();
+        if IS_UP.load(Ordering::SeqCst) {
+            terminal.draw(|frame| view::draw(frame, &board, self.began.elapsed(), is_stopping))?;
+        }
+        Ok(())
+    }
+
+    fn press(&self, key: KeyEvent) {
+        match key.code {
+            // No signal comes from a terminal that hands over every key.
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                stop_or_exit(&self.interrupter);
+            }
+            KeyCode::Char('q') if !self.interrupter.should_stop() => {
+                stop_or_exit(&self.interrupter);
+            }
+            KeyCode::Up | KeyCode::Left | KeyCode::BackTab => self.select(-1),
+            KeyCode::Down | KeyCode::Right | KeyCode::Tab => self.select(1),
+            _ => {}
+        }
+    }
+
+    fn select(&self, places: isize) {
+        self.shared.with(|board| board.select(places));
+    }
+}
+
+/// What happened on the terminal, if it happens soon. A terminal whose keys cannot be read may still be
+/// drawn on.
+fn next_event() -> Option<Event> {
+    let event = event::poll(KEY_WAIT).and_then(|is_there| is_there.then(event::read).transpose());
+    event.unwrap_or_else(|_| {
+        thread::sleep(KEY_WAIT);
+        None
+    })
+}
+
+fn take_terminal() -> io::Result<()> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            restore_terminal();
+            print(panic);
+        }));
+    });
+    let mut stdout = io::stdout().lock();
+    enable_raw_mode()?;
+    IS_UP.store(true, Ordering::SeqCst);
+    execute!(stdout, EnterAlternateScreen, Hide).inspect_err(|_| restore_terminal())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::io::Read;
+
+    use portable_pty::{CommandBuilder, PtySize, native_pty_system};
+
+    use super::*;
+
+    /// A program of its own, in a terminal: the test below starts this test binary again for it.
+    #[test]
+    #[ignore = "is run by `a_panic_gives_the_terminal_back`"]
+    fn panics_under_a_dashboard() {
+        let mut dashboard = Dashboard::new(Interrupter::new());
+        let started = Started {
+            run_dir: "runs/mine".into(),
+            device: "flex".to_owned(),
+            parameters: 1,
+            train_tokens: 1,
+            val_tokens: 1,
+            vocab_size: 1,
+            step: 0,
+            max_steps: 1,
+            tokens_per_step: 1,
+            resumed: false,
+            val_bytes: 0,
+            sources: Vec::new(),
+            from: None,
+        };
+        dashboard.open(&started).expect("a terminal");
+        thread::sleep(2 * FRAME);
+        let died = thread::spawn(|| panic!("a panic on purpose")).join();
+        assert!(died.is_err());
+        thread::sleep(2 * FRAME); // nothing may be drawn any more
+    }
+
+    #[test]
+    fn a_panic_gives_the_terminal_back() {
+        let this = std::env::current_exe().expect("this test binary");
+        let mut command = CommandBuilder::new(this);
+        let name = "cli::dashboard::tests::panics_under_a_dashboard";
+        command.args([name, "--exact", "--ignored", "--nocapture", "--color=never"]);
+        command.env("TERM", "xterm-256color");
+        let size = PtySize::default();
+        let pty = native_pty_system().openpty(size).expect("a terminal");
+        let mut child = pty.slave.spawn_command(command).expect("it starts");
+        drop(pty.slave);
+        let mut output = Vec::new();
+        let mut reader = pty.master.try_clone_reader().expect("a reader");
+        reader.read_to_end(&mut output).ok(); // ends in an error where the other side is gone
+        assert!(child.wait().expect("ended").success());
+        let output = String::from_utf8_lossy(&output);
+        let (_, dashboard) = output.split_once("\u{1b}[?1049h").expect("taken");
+        let (dashboard, after) = dashboard.split_once("\u{1b}[?1049l").expect("given back");
+        assert!(dashboard.contains("runs/mine"), "{output:?}");
+        assert!(!dashboard.contains("on purpose"), "{output:?}");
+        assert!(after.contains("a panic on purpose"), "{output:?}");
+        let after = after.replace("\u{1b}[?25h", "");
+        assert!(!after.contains('\u{1b}'), "drawn after it: {output:?}");
+        let modes = format!("{:?}", pty.master.get_termios().expect("a terminal"));
+        assert!(
+            modes.contains("ICANON") && modes.contains("ISIG"),
+            "{modes}"
+        );
+    }
+}

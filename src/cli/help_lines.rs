@@ -1,0 +1,121 @@
+//! Every command has examples, and every option says what it is for, in which unit, and what holds without
+//! it: what `--help`, the manual and completions are made of.
+
+use clap::{Arg, ArgAction, Command, CommandFactory};
+
+use super::Cli;
+
+/// What numbers may count. An option with another unit adds its word.
+const UNITS: &[&str] = &[
+    "tokens",
+    "texts",
+    "characters",
+    "bytes",
+    "MiB",
+    "steps",
+    "columns",
+    "runs",
+    "checkpoints",
+    "batches",
+    "minutes",
+    "seconds",
+    "milliseconds",
+    "ms",
+    "probability",
+    "share",
+    "factor",
+    "seed",
+];
+
+/// How options are called whose value is a number.
+const NUMBERS: &[&str] = &["N", "X"];
+
+/// Everything that is wrong with the help of `command` and of its subcommands.
+fn problems(command: &Command, called: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    if command.get_about().is_none() {
+        problems.push(format!("`{called}` has no line that says what it does"));
+    }
+    let examples = command.get_after_help().map(ToString::to_string);
+    if !examples.is_some_and(|text| text.contains("  tinderbox ")) {
+        problems.push(format!("`{called}` has no example: give it an after_help"));
+    }
+    let own = |arg: &&Arg| !["help", "version"].contains(&arg.get_id().as_str());
+    for arg in command.get_arguments().filter(own) {
+        let missing = problems_of(arg).into_iter();
+        problems.extend(missing.map(|problem| format!("`{called} {arg}` {problem}")));
+    }
+    let subcommands = command.get_subcommands();
+    for subcommand in subcommands.filter(|command| command.get_name() != "help") {
+        let called = format!("{called} {}", subcommand.get_name());
+        problems.extend(self::problems(subcommand, &called));
+    }
+    problems
+}
+
+fn problems_of(arg: &Arg) -> Vec<&'static str> {
+    let help = arg.get_long_help().or(arg.get_help());
+    let help = help.map(ToString::to_string).unwrap_or_default();
+    if help.is_empty() {
+        return vec!["has no help: give its field a doc comment"];
+    }
+    let mut problems = Vec::new();
+    let takes_value = matches!(arg.get_action(), ArgAction::Set | ArgAction::Append);
+    let says_what_else = !arg.get_default_values().is_empty()
+        || help.contains("[default: ")
+        || matches!(arg.get_action(), ArgAction::Append) && help.contains("may be repeated");
+    if takes_value && !arg.is_required_set() && !says_what_else {
+        problems.push(
+            "does not say what holds without it: end its help with [default: ...], give it a \
+             default_value_t, or say `may be repeated` of a list",
+        );
+    }
+    let names = arg.get_value_names().unwrap_or_default();
+    let is_number = takes_value && names.iter().any(|name| NUMBERS.contains(&name.as_str()));
+    // The name of a key that is the default says nothing of the unit.
+    let about = help.split("[default: ").next().unwrap_or_default();
+    let mut words = about.split(|c: char| !c.is_alphabetic());
+    if is_number && !words.any(|word| UNITS.contains(&word)) {
+        problems.push("does not say what its number counts: use a word of UNITS, or add one there");
+    }
+    problems
+}
+
+/// As [`problems`], of a command that is not complete yet.
+fn problems_of_all(mut command: Command) -> Vec<String> {
+    command.build();
+    let called = command.get_name().to_owned();
+    problems(&command, &called)
+}
+
+#[test]
+fn every_option_has_help_with_its_unit_and_its_default() {
+    let problems = problems_of_all(Cli::command());
+    assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
+}
+
+#[test]
+fn the_check_finds_what_is_missing() {
+    let command = || {
+        Command::new("x")
+            .about("Does x")
+            .after_help("  tinderbox x")
+    };
+    let found = |arg: Arg| problems_of_all(command().arg(arg));
+    let option = |help: &'static str| Arg::new("o").long("o").value_name("N").help(help);
+    assert_eq!(found(Arg::new("o").long("o")).len(), 1);
+    assert_eq!(found(option("How many")).len(), 2);
+    assert_eq!(found(option("How many tokens")).len(), 1);
+    assert_eq!(found(option("How many [default: 1]")).len(), 1);
+    assert_eq!(
+        found(option("How many [default: train.sample_tokens]")).len(),
+        1
+    );
+    assert_eq!(found(option("How many tokens [default: 1]")), [""; 0]);
+    assert_eq!(found(option("How many tokens").default_value("1")), [""; 0]);
+    assert_eq!(found(option("How many tokens").required(true)), [""; 0]);
+    let repeated = option("Some text; may be repeated").value_name("TEXT");
+    assert_eq!(found(repeated.action(ArgAction::Append)), [""; 0]);
+    let nameless = Command::new("x").subcommand(Command::new("y"));
+    assert_eq!(problems_of_all(nameless).len(), 4);
+}

@@ -1,0 +1,219 @@
+//! `tinderbox init`: a config to begin with, on standard output or in a file.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+
+use super::{note, output, program};
+use crate::config::TokenizerKind;
+use crate::data;
+use crate::device::{self, DeviceSpec};
+use crate::recipe::{self, PRESETS, Preset, Request};
+use crate::words::shell_word;
+
+/// The preset of someone who names none.
+const DEFAULT_PRESET: &str = "quickstart";
+
+/// Print a commented config to begin with: a shipped one, or one made for your text and this machine
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox init --from-text my.txt > my.toml
+  tinderbox init --from-text books/ --minutes 60 --output books.toml
+  tinderbox init --preset shakespeare > shakespeare.toml")]
+pub(super) struct Args {
+    /// A shipped config, byte for byte [default: quickstart]
+    #[arg(long, value_name = "NAME", value_parser = preset_names(), conflicts_with = "from_text")]
+    preset: Option<String>,
+    /// Make a config for this text, a file or a folder: it is looked at, and a few training steps are
+    /// measured [default: print a preset]
+    #[arg(long, value_name = "FILE")]
+    from_text: Option<PathBuf>,
+    /// How long the training may take, in minutes
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10.0,
+        requires = "from_text",
+        value_parser = minutes,
+        allow_negative_numbers = true
+    )]
+    minutes: f64,
+    /// What a token shall stand for; auto: what suits the text
+    #[arg(long, value_name = "KIND", value_enum, default_value_t = Kind::Auto, requires = "from_text")]
+    tokenizer: Kind,
+    /// What will train, and is measured: auto, cpu, or a name that `tinderbox devices` lists
+    /// [default: auto]
+    #[arg(long, value_name = "DEVICE", requires = "from_text")]
+    device: Option<DeviceSpec>,
+    /// Write the config to this file, which must not be there yet [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace the file of --output if it is there
+    #[arg(long, requires = "output")]
+    overwrite: bool,
+}
+
+/// A kind of token that can be wished for.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Auto,
+    Char,
+    Byte,
+    Bpe,
+}
+
+impl Kind {
+    fn wish(self) -> Option<TokenizerKind> {
+        match self {
+            Self::Auto => None,
+            Self::Char => Some(TokenizerKind::Char),
+            Self::Byte => Some(TokenizerKind::Byte),
+            Self::Bpe => Some(TokenizerKind::Bpe),
+        }
+    }
+}
+
+fn preset_names() -> PossibleValuesParser {
+    // The files' own names are taken as well, and not listed: one name for each is enough to choose from.
+    PRESETS
+        .map(|preset| PossibleValue::new(preset.name).alias(preset.stem))
+        .into()
+}
+
+fn minutes(typed: &str) -> anyhow::Result<f64> {
+    let minutes = typed.parse().context("it is not a number of minutes")?;
+    recipe::check_minutes(minutes)?;
+    Ok(minutes)
+}
+
+/// Prints or writes the config, and says what to type next where someone may read that.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    if let Some(path) = &args.output {
+        output::check_file(path)?; // before seconds go into measuring
+        if !args.overwrite && path.symlink_metadata().is_ok() {
+            return Err(already_there(path));
+        }
+    }
+    if let Some(text) = &args.from_text {
+        emit(args, &from_text(args, text)?)?;
+    } else {
+        let name = args.preset.as_deref().unwrap_or(DEFAULT_PRESET);
+        let preset = Preset::named(name).expect("clap has checked the name");
+        emit(args, preset.toml)?;
+        if args.preset.is_none() {
+            list_presets();
+        }
+        if is_read_now(args) {
+            say_where_its_text_is(preset);
+        }
+    }
+    if is_read_now(args) {
+        say_what_is_next(args);
+    }
+    Ok(())
+}
+
+fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
+    let spec = args.device.unwrap_or(DeviceSpec::Auto);
+    let request = Request {
+        text: text.to_owned(),
+        minutes: args.minutes,
+        tokenizer: args.tokenizer.wish(),
+        device: spec.to_string(),
+        config_name: config_name(args, text),
+    };
+    let device = device::open(&spec)?;
+    note(format!(
+        "looking at `{}`, and measuring training steps on {} ...",
+        text.display(),
+        device.name
+    ));
+    let recipe = recipe::for_text(&request, &device)?;
+    for caution in recipe.cautions {
+        note(caution);
+    }
+    Ok(recipe.toml)
+}
+
+/// How the config is called in its own comments: as it will be, or as the text is.
+fn config_name(args: &Args, text: &Path) -> String {
+    if let Some(path) = &args.output {
+        return path.to_string_lossy().into_owned();
+    }
+    let stem = text.file_stem().unwrap_or("my".as_ref());
+    format!("{}.toml", stem.to_string_lossy())
+}
+
+fn emit(args: &Args, toml: &str) -> anyhow::Result<()> {
+    let Some(path) = &args.output else {
+        return Ok(io::stdout().lock().write_all(toml.as_bytes())?);
+    };
+    if args.overwrite {
+        return output::write(path, toml);
+    }
+    let mut file = File::create_new(path).or_else(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Err(already_there(path)),
+        _ => Err(error).with_context(|| format!("cannot write `{}`", path.display())),
+    })?;
+    file.write_all(toml.as_bytes())
+        .with_context(|| format!("cannot write `{}`", path.display()))
+}
+
+fn already_there(path: &Path) -> anyhow::Error {
+    anyhow::anyhow!(
+        "`{}` is already there, and nothing was written\n  hint: choose another name, or replace it with --overwrite",
+        path.display()
+    )
+}
+
+/// What else there is, for someone who asked for nothing in particular.
+fn list_presets() {
+    note("\nThis is the preset quickstart. There are:");
+    for preset in PRESETS {
+        let Preset {
+            name, about, stem, ..
+        } = preset;
+        note(format!(
+            "    --preset {name:<16} {about} (configs/{stem}.toml)"
+        ));
+    }
+    note("    --from-text FILE          a config for your own text and this machine");
+}
+
+/// Whether someone is there to read what else there is to say: nobody is where a script takes the config.
+fn is_read_now(args: &Args) -> bool {
+    args.output.is_some() || io::stdout().is_terminal()
+}
+
+/// A preset names a text that not everybody has.
+fn say_where_its_text_is(preset: &Preset) {
+    let path = preset.config().data.path;
+    if let Some(origin) = data::origin(&path) {
+        note(format!("\nIts text is `{}`: {origin}.", path.display()));
+    }
+}
+
+/// The commands with which to go on.
+fn say_what_is_next(args: &Args) {
+    let config = match (&args.output, &args.from_text) {
+        (Some(path), _) => path.clone(),
+        (None, Some(text)) => config_name(args, text).into(),
+        (None, None) => PathBuf::from("my.toml"),
+    };
+    let run = Path::new("runs").join(config.file_stem().unwrap_or(config.as_os_str()));
+    let word = |path: &Path| shell_word(&path.to_string_lossy());
+    let (program, config_word) = (program(), word(&config));
+    let save = match args.output {
+        Some(_) => "It is written. Now".to_owned(),
+        None => format!("Save it, such as with `> {config_word}`, then"),
+    };
+    note(format!(
+        "\n{save}\n    {program} train {config_word}\n    {program} generate {} --prompt \"...\"",
+        word(&run)
+    ));
+}

@@ -1,0 +1,99 @@
+//! `tinderbox inspect ablate`: what each part is good for.
+
+use std::num::NonZeroUsize;
+
+use clap::ValueEnum;
+use serde_json::json;
+
+use super::output::Output;
+use super::prompts::Subject;
+use crate::cli::note;
+use crate::inspect::{Ablation, Method, Part, Sample, render};
+
+/// Measure how much the loss rises without each head, attention layer and feed-forward layer
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  tinderbox inspect ablate runs/quickstart --max-batches 8")]
+pub(super) struct Args {
+    #[command(flatten)]
+    subject: Subject,
+    /// What stands in for what is removed
+    #[arg(long, value_enum, value_name = "METHOD", default_value_t = Instead::Both)]
+    method: Instead,
+    /// Measure on so many batches, evenly spread over the validation split [default: all of it]
+    #[arg(long, value_name = "N")]
+    max_batches: Option<NonZeroUsize>,
+    /// In which form
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
+    format: Format,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Instead {
+    /// Zeros
+    Zero,
+    /// What the part writes on average
+    Mean,
+    /// Each of them; ranked by the mean
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// A table, from what the model needs most to what it needs least
+    Text,
+    /// The losses
+    Json,
+}
+
+/// Removes every part in turn.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    args.output.check()?;
+    let opened = args.subject.open()?;
+    let text = args.subject.validation_split(&opened)?;
+    let methods = args.method.methods();
+    let sample = Sample {
+        text: &text,
+        batch_size: opened.config.train.batch_size,
+        max_batches: args.max_batches.map(NonZeroUsize::get),
+    };
+    let n_batches = sample.n_batches(opened.config.model.context_length);
+    let n_parts = Part::writers(&opened.config.model).len();
+    let n_losses = 1 + n_parts * methods.len();
+    note(format!(
+        "measuring {n_losses} losses, each over {n_batches} batches ..."
+    ));
+    let ablation = Ablation::new(&opened.model, sample, methods)?;
+    let whole = args.max_batches.is_none();
+    args.output.write(&match args.format {
+        Format::Text => {
+            let measured_on = match whole {
+                true => "the whole validation split".to_owned(),
+                false => format!("{n_batches} batches, spread over the validation split"),
+            };
+            render::ablation(&ablation, &measured_on)
+        }
+        Format::Json => {
+            let mut document = json!({"split": "val", "whole": whole, "batches": n_batches});
+            let measured = serde_json::to_value(&ablation)?;
+            let fields = measured.as_object().into_iter().flatten();
+            for (name, value) in fields {
+                document[name] = value.clone();
+            }
+            format!("{document}\n")
+        }
+    })
+}
+
+impl Instead {
+    fn methods(self) -> &'static [Method] {
+        match self {
+            Self::Zero => &[Method::Zero],
+            Self::Mean => &[Method::Mean],
+            Self::Both => &[Method::Mean, Method::Zero],
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! `tinderbox inspect embeddings`: one word in several texts.
+
+use clap::ValueEnum;
+
+use super::output::Output;
+use super::prompts::{Prompts, Subject};
+use crate::inspect::{Embeddings, render};
+
+/// Follow one word through several texts: how alike its vectors are, layer by layer
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  tinderbox inspect embeddings runs/quickstart --word bank --prompt \"by the river bank\" --prompt \"at the money bank\"")]
+pub(super) struct Args {
+    #[command(flatten)]
+    subject: Subject,
+    #[command(flatten)]
+    prompts: Prompts,
+    /// The word, which stands in every prompt; where it stands several times, the last is meant
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    word: String,
+    /// Another word to compare it with, in those prompts where it stands; may be repeated
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    context: Vec<String>,
+    /// Show what attention does at every token, not only at the word's
+    #[arg(long)]
+    positions: bool,
+    /// In which form
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
+    format: Format,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// Tables of cosines
+    Text,
+    /// All of them, at every token
+    Json,
+}
+
+/// Follows the word, and shows how alike its vectors are.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    args.output.check()?;
+    let opened = args.subject.open()?;
+    let prompts = args.prompts.read(&opened)?;
+    let embeddings = Embeddings::new(&opened.model, &prompts, &args.word, &args.context)?;
+    args.output.write(&match args.format {
+        Format::Text => render::embeddings(&embeddings, &prompts, args.positions),
+        Format::Json => serde_json::to_string(&embeddings)? + "\n",
+    })
+}

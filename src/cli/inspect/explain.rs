@@ -1,0 +1,70 @@
+//! `tinderbox inspect explain`: one token in one head, number by number.
+
+use clap::ValueEnum;
+
+use super::output::{Output, json_of};
+use super::prompts::{Prompts, Subject, Token};
+use crate::inspect::{Explanation, render};
+
+/// Follow one token through one head, number by number
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox inspect explain runs/quickstart --prompt \"The bank of\"
+  tinderbox inspect explain runs/quickstart --prompt \"The bank of\" --layer 1 --head 2 --token k")]
+pub(super) struct Args {
+    #[command(flatten)]
+    subject: Subject,
+    #[command(flatten)]
+    prompts: Prompts,
+    /// Which layer, counted from 0
+    #[arg(
+        long,
+        value_name = "L",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    layer: usize,
+    /// Which head, counted from 0
+    #[arg(
+        long,
+        value_name = "H",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    head: usize,
+    #[command(flatten)]
+    token: Token,
+    /// In which form
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
+    format: Format,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// The six steps, with the first numbers of each vector
+    Text,
+    /// All numbers of all steps
+    Json,
+}
+
+/// Follows the token through each prompt.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    args.output.check()?;
+    let opened = args.subject.open()?;
+    let mut pages = Vec::new();
+    for prompt in args.prompts.read(&opened)? {
+        let place = [args.layer, args.head, args.token.position(&prompt)?];
+        let explanation = Explanation::new(&opened.model, &prompt, place)?;
+        pages.push(match args.format {
+            Format::Text => render::explanation(&explanation, &prompt),
+            Format::Json => serde_json::to_string(&explanation)?,
+        });
+    }
+    args.output.write(&match args.format {
+        Format::Text => pages.join("\n"),
+        Format::Json => json_of(pages),
+    })
+}

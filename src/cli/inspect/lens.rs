@@ -1,0 +1,130 @@
+//! `tinderbox inspect lens`: what each layer would have predicted, and which part is behind it.
+
+use anyhow::bail;
+use clap::ValueEnum;
+use serde_json::json;
+
+use super::output::{Output, json_of};
+use super::prompts::{Prompts, Subject, Token};
+use crate::cli::OpenModel;
+use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt, render};
+
+/// Show what each layer would have predicted, and which part speaks for it
+///
+/// With --patch-from: which part carries the difference between two texts.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox inspect lens runs/quickstart --prompt \"The bank of\"
+  tinderbox inspect lens runs/quickstart --prompt '\"I am tired' --patch-from \"(I am tired\"")]
+pub(super) struct Args {
+    #[command(flatten)]
+    subject: Subject,
+    #[command(flatten)]
+    prompts: Prompts,
+    #[command(flatten)]
+    token: Token,
+    /// How many of the likeliest tokens of each layer are shown
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = 1..=20)]
+    top: i64,
+    /// The next token to explain [default: the likeliest]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    answer: Option<String>,
+    /// The token it is compared with [default: the mean of all; with --patch-from the likeliest there]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    against: Option<String>,
+    /// A text of as many tokens, whose values take the place of the prompt's, part by part [default: none]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    patch_from: Option<String>,
+    /// In which form
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
+    format: Format,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// Tables
+    Text,
+    /// Every number, at every token; of several prompts an array
+    Json,
+}
+
+/// Looks at each prompt, or at one beside the text to patch from.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    args.output.check()?;
+    let opened = args.subject.open()?;
+    let prompts = args.prompts.read(&opened)?;
+    if args.patch_from.is_some() && prompts.len() > 1 {
+        bail!(
+            "--patch-from compares two texts, and there are {} beside it\n  hint: give one --prompt",
+            prompts.len()
+        );
+    }
+    let mut pages = Vec::new();
+    for prompt in prompts {
+        pages.push(match &args.patch_from {
+            Some(text) => args.patch(&opened, &prompt, text)?,
+            None => args.look(&opened, &prompt)?,
+        });
+    }
+    args.output.write(&match args.format {
+        Format::Text => pages.join("\n"),
+        Format::Json => json_of(pages),
+    })
+}
+
+impl Args {
+    fn look(&self, opened: &OpenModel, prompt: &Prompt) -> anyhow::Result<String> {
+        let (model, tokenizer) = (&opened.model, &opened.tokenizer);
+        let position = self.token.position(prompt)?;
+        let answer = match self.answer(opened)? {
+            Some(answer) => answer,
+            None => Answer::likeliest(model, tokenizer, prompt, position)?,
+        };
+        let n_top = usize::try_from(self.top)?;
+        let lens = Lens::new(model, tokenizer, prompt, n_top)?;
+        let against = self.against(opened)?;
+        let attribution = Attribution::new(model, prompt, position, answer, against)?;
+        Ok(match self.format {
+            Format::Text => render::lens(&lens, &attribution, prompt, !self.token.is_given()),
+            Format::Json => json!({
+                "tokens": lens.tokens,
+                "positions": lens.positions,
+                "attribution": attribution,
+            })
+            .to_string(),
+        })
+    }
+
+    fn patch(&self, opened: &OpenModel, prompt: &Prompt, from: &str) -> anyhow::Result<String> {
+        let (model, tokenizer) = (&opened.model, &opened.tokenizer);
+        let from = Prompt::read(from, tokenizer, opened.config.model.context_length)?;
+        let position = self.token.position(prompt)?;
+        Patching::check([prompt, &from], position)?;
+        let answer = match self.answer(opened)? {
+            Some(answer) => answer,
+            None => Answer::likeliest(model, tokenizer, prompt, position)?,
+        };
+        let against = match self.against(opened)? {
+            Some(against) => against,
+            None => Answer::likeliest(model, tokenizer, &from, position)?,
+        };
+        let patching = Patching::new(model, [prompt, &from], position, [answer, against])?;
+        Ok(match self.format {
+            Format::Text => render::patching(&patching, [prompt, &from]),
+            Format::Json => serde_json::to_string(&patching)?,
+        })
+    }
+
+    fn answer(&self, opened: &OpenModel) -> Result<Option<Answer>, InspectError> {
+        let read = |text: &String| Answer::read(text, &opened.tokenizer);
+        self.answer.as_ref().map(read).transpose()
+    }
+
+    fn against(&self, opened: &OpenModel) -> Result<Option<Answer>, InspectError> {
+        let read = |text: &String| Answer::read(text, &opened.tokenizer);
+        self.against.as_ref().map(read).transpose()
+    }
+}

@@ -1,0 +1,38 @@
+//! `tinderbox man`: the manual, made from the definitions of commands and options.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap_mangen::Man;
+
+use super::{note, output};
+
+/// Print the manual page, or write a page for each command to a folder
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox man | man -l -
+  tinderbox man --output ~/.local/share/man/man1")]
+pub(super) struct Args {
+    /// Write one page for each command to this folder, replacing those that are there [default: one page
+    /// on standard output]
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+}
+
+/// Prints or writes the pages of `command`, the whole program.
+pub(super) fn run(args: &Args, command: clap::Command) -> anyhow::Result<()> {
+    let Some(folder) = &args.output else {
+        let mut page = Vec::new();
+        Man::new(command).render(&mut page)?;
+        return Ok(io::stdout().lock().write_all(&page)?);
+    };
+    let cannot = || format!("cannot write manual pages to `{}`", folder.display());
+    output::check_folder(folder)?;
+    fs::create_dir_all(folder).with_context(cannot)?;
+    clap_mangen::generate_to(command, folder).with_context(cannot)?;
+    note(format!("wrote the pages to `{}`", folder.display()));
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! `tinderbox plan`: what a run will cost, before it is made.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::{load_config, note};
+use crate::checkpoint;
+use crate::device::{self, DeviceSpec};
+use crate::plan::{self, Vocabulary};
+
+/// Say what a run will cost: parameters, FLOPs, memory, disk and time
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox plan configs/quickstart.toml
+  tinderbox plan my.toml --set train.batch_size=16 --device cpu
+  tinderbox plan my.toml --no-measure --json")]
+pub(super) struct Args {
+    /// The config, such as configs/quickstart.toml
+    config: PathBuf,
+    /// Use another value for a key of the config, such as train.batch_size=4; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceSpec>,
+    /// Plan a run that starts from the weights of RUN, with its model and its tokenizer, as `train --from`
+    /// makes it [default: from weights drawn by train.seed]
+    #[arg(long, value_name = "RUN")]
+    from: Option<PathBuf>,
+    /// Only calculate: no training steps are made, and no time is estimated
+    #[arg(long)]
+    no_measure: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Plans, and prints what came out.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let mut overrides = args.overrides.clone();
+    overrides.extend(
+        args.device
+            .as_ref()
+            .map(|device| format!("train.device=\"{device}\"")),
+    );
+    let config = load_config(&args.config, &overrides, args.from.as_deref())?;
+    let device = device::open(&config.train.device.parse()?)?;
+    let known = args.from.as_deref().map(vocabulary_of).transpose()?;
+    let plan = plan::plan(&config, known, &device, !args.no_measure)?;
+    let mut stdout = io::stdout().lock();
+    if args.json {
+        writeln!(stdout, "{}", serde_json::to_string(&plan)?)?;
+    } else {
+        write!(stdout, "{}", plan::table(&plan, &config))?;
+        stdout.flush()?;
+        for said in &plan.notes {
+            note(format!("note: {said}"));
+        }
+    }
+    for warning in &plan.warnings {
+        note(format!("warning: {warning}"));
+    }
+    Ok(())
+}
+
+/// What a token is in a run whose weights are to be used.
+fn vocabulary_of(run: &Path) -> anyhow::Result<Vocabulary> {
+    let run = checkpoint::locate(run)?.run;
+    Ok(Vocabulary {
+        size: run.tokenizer()?.vocab_size(),
+        source: format!("the tokenizer of `{}`", run.root().display()),
+    })
+}

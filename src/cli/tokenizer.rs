@@ -1,0 +1,354 @@
+//! `tinderbox tokenizer`: how text becomes tokens, seen from a run or from a tokenizer's file.
+
+use std::fs;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde_json::json;
+
+use crate::checkpoint::{self, RunDir};
+use crate::data;
+use crate::tokenizer::{Tokenizer, visible};
+
+/// How many tokens `info` shows of each sort.
+const N_SHOWN: usize = 8;
+
+/// The most text that `info` measures, in bytes.
+const MOST_MEASURED: usize = 1 << 20;
+
+/// See how a tokenizer takes text apart
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox tokenizer encode runs/quickstart \"The bank\"
+  tinderbox tokenizer info runs/quickstart")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Show the tokens of a text, one a line
+    Encode(Encode),
+    /// Print the text of ids
+    Decode(Decode),
+    /// Say what a tokenizer is, with some of its tokens
+    Info(Info),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox tokenizer encode runs/quickstart \"The bank\"
+  tinderbox tokenizer encode runs/quickstart --file my.txt --ids")]
+struct Encode {
+    /// A run directory, a checkpoint in it, or a tokenizer.json
+    run: PathBuf,
+    /// The text [default: standard input]
+    #[arg(allow_hyphen_values = true, conflicts_with = "file")]
+    text: Option<String>,
+    /// A file with the text, UTF-8, or - for standard input [default: TEXT, or standard input]
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Print only the ids, on one line
+    #[arg(long, conflicts_with = "json")]
+    ids: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  tinderbox tokenizer decode runs/quickstart 31 47 44")]
+struct Decode {
+    /// A run directory, a checkpoint in it, or a tokenizer.json
+    run: PathBuf,
+    /// The ids, apart by spaces or commas [default: standard input]
+    #[arg(allow_negative_numbers = true)]
+    ids: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  tinderbox tokenizer info runs/quickstart")]
+struct Info {
+    /// A run directory, a checkpoint in it, or a tokenizer.json
+    run: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does what the subcommand says.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.command {
+        Command::Encode(args) => encode(args),
+        Command::Decode(args) => decode(args),
+        Command::Info(args) => info(args),
+    }
+}
+
+fn encode(args: &Encode) -> anyhow::Result<()> {
+    let tokenizer = open(&args.run)?;
+    let text = match (&args.text, &args.file) {
+        (Some(text), _) => text.clone().into_bytes(),
+        (None, Some(path)) if path != Path::new("-") => {
+            fs::read(path).with_context(|| format!("cannot read the text `{}`", path.display()))?
+        }
+        (None, _) => read_stdin("a text, or --file with the path of one")?,
+    };
+    if text.is_empty() {
+        bail!("the text is empty\n  hint: give at least one character");
+    }
+    let ids = tokenizer
+        .encode_bytes(&text)
+        .context("cannot encode the text")?;
+    let bytes_per_token = ratio(text.len(), ids.len());
+    let mut stdout = io::stdout().lock();
+    if args.ids {
+        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        writeln!(stdout, "{}", ids.join(" "))?;
+    } else if args.json {
+        let pieces: Vec<String> = ids.iter().map(|id| tokenizer.piece(*id)).collect();
+        let object = json!({
+            "tokens": ids.len(), "bytes": text.len(), "bytes_per_token": bytes_per_token,
+            "ids": ids, "pieces": pieces,
+        });
+        writeln!(stdout, "{object}")?;
+    } else {
+        for id in &ids {
+            writeln!(stdout, "{}", line(&tokenizer, *id))?;
+        }
+        writeln!(
+            stdout,
+            "\n{} tokens of {} bytes: {bytes_per_token:.2} bytes per token",
+            ids.len(),
+            text.len()
+        )?;
+    }
+    Ok(())
+}
+
+fn decode(args: &Decode) -> anyhow::Result<()> {
+    let tokenizer = open(&args.run)?;
+    let words = match args.ids.as_slice() {
+        [] => String::from_utf8_lossy(&read_stdin("ids, such as 5 0 12")?).into_owned(),
+        words => words.join(" "),
+    };
+    let n_ids = tokenizer.vocab_size();
+    let mut ids = Vec::new();
+    for word in words.split(|c: char| c.is_whitespace() || c == ',') {
+        if word.is_empty() {
+            continue;
+        }
+        match word.parse::<u32>() {
+            Ok(id) if (id as usize) < n_ids => ids.push(id),
+            Ok(_) => bail!(
+                "there is no token {word}: this tokenizer has {n_ids}\n  hint: ids are from 0 to {}",
+                n_ids - 1
+            ),
+            Err(_) => bail!(
+                "`{word}` is not an id\n  hint: ids are whole numbers from 0 to {}",
+                n_ids - 1
+            ),
+        }
+    }
+    if ids.is_empty() {
+        bail!("there are no ids to decode\n  hint: give at least one, such as 0");
+    }
+    let text = tokenizer.decode(&ids);
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    if stdout.is_terminal() && !text.ends_with('\n') {
+        writeln!(stdout)?; // the prompt comes on a line of its own; into a pipe goes the text alone
+    }
+    Ok(())
+}
+
+fn info(args: &Info) -> anyhow::Result<()> {
+    let tokenizer = open(&args.run)?;
+    let kind = serde_json::to_value(tokenizer.kind())?;
+    let added = tokenizer.added_tokens();
+    let measured = measure(&args.run, &tokenizer);
+    let (longest, samples) = (longest(&tokenizer), samples(&tokenizer));
+    let mut stdout = io::stdout().lock();
+    if args.json {
+        let pieces = |ids: &[u32]| {
+            let pieces = ids.iter().map(|id| tokenizer.piece(*id));
+            pieces.collect::<Vec<String>>()
+        };
+        let object = json!({
+            "kind": kind, "vocab_size": tokenizer.vocab_size(), "end_of_text": tokenizer.end_of_text(),
+            "added_tokens": added.iter().map(|(id, content)| json!({ "id": id, "content": content }))
+                .collect::<Vec<_>>(),
+            "bytes_per_token": measured.as_ref().map(|measured| measured.bytes_per_token),
+            "longest": pieces(&longest), "samples": pieces(&samples),
+        });
+        writeln!(stdout, "{object}")?;
+        return Ok(());
+    }
+    writeln!(
+        stdout,
+        "kind             {}",
+        kind.as_str().unwrap_or_default()
+    )?;
+    writeln!(stdout, "tokens           {}", tokenizer.vocab_size())?;
+    let name = |id| format!("{id} {}", visible(&tokenizer.piece(id)));
+    let end = tokenizer
+        .end_of_text()
+        .map_or_else(|| "none".to_owned(), name);
+    writeln!(stdout, "end of text      {end}")?;
+    if !added.is_empty() {
+        let mut names: Vec<String> = added
+            .iter()
+            .take(N_SHOWN)
+            .map(|(id, _)| name(*id))
+            .collect();
+        if added.len() > N_SHOWN {
+            names.push(format!("and {} more", added.len() - N_SHOWN));
+        }
+        writeln!(stdout, "added tokens     {}", names.join(", "))?;
+    }
+    if let Some(measured) = measured {
+        writeln!(
+            stdout,
+            "bytes per token  {:.2}, on the last {} bytes of `{}`",
+            measured.bytes_per_token,
+            measured.n_bytes,
+            measured.path.display()
+        )?;
+    }
+    for (heading, ids) in [("longest", longest), ("samples", samples)] {
+        writeln!(stdout, "\n{heading}")?;
+        for id in ids {
+            writeln!(stdout, "{}", line(&tokenizer, id))?;
+        }
+    }
+    Ok(())
+}
+
+/// The tokenizer of a run, of a folder with a tokenizer.json, or of that file itself.
+fn open(path: &Path) -> anyhow::Result<Tokenizer> {
+    let within = path.join("tokenizer.json");
+    let is_json = path
+        .extension()
+        .is_some_and(|extension| extension == "json");
+    let is_in_run = RunDir::open(path.parent().unwrap_or(path)).is_ok(); // as `best` and `last` are
+    if is_json || (path.is_file() && !is_in_run) {
+        Ok(Tokenizer::from_file(path)?)
+    } else if within.is_file() {
+        Ok(Tokenizer::from_file(&within)?) // of a run, even before its first checkpoint
+    } else {
+        Ok(checkpoint::locate(path)?.run.tokenizer()?)
+    }
+}
+
+fn read_stdin(wanted: &str) -> anyhow::Result<Vec<u8>> {
+    let mut stdin = io::stdin().lock();
+    if stdin.is_terminal() {
+        bail!("there is nothing to read\n  hint: give {wanted}, or send it through a pipe");
+    }
+    let mut bytes = Vec::new();
+    stdin
+        .read_to_end(&mut bytes)
+        .context("cannot read standard input")?;
+    Ok(bytes)
+}
+
+/// A token in a line of its own: its id, and its text in quotes.
+fn line(tokenizer: &Tokenizer, id: u32) -> String {
+    let width = (tokenizer.vocab_size() - 1).to_string().len();
+    format!("{id:>width$}  {}", visible(&tokenizer.piece(id)))
+}
+
+/// How long the tokens of a text are.
+struct Measured {
+    bytes_per_token: f64,
+    n_bytes: usize,
+    path: PathBuf,
+}
+
+/// Measures the end of a run's text, which is what it is validated on, where the text is one file of plain text
+/// that is still there.
+fn measure(run: &Path, tokenizer: &Tokenizer) -> Option<Measured> {
+    let located = checkpoint::locate(run).map(|located| located.run);
+    let config = located.or_else(|_| RunDir::open(run)).ok()?.config().ok()?;
+    let path = config.data.path;
+    if data::is_jsonl(config.data.format, &path) {
+        return None; // whose lines are not what is encoded
+    }
+    let text = end_of_file(&path, config.data.val_fraction)?;
+    let n_tokens = tokenizer.encode(&text).ok()?.len();
+    (n_tokens > 0).then(|| Measured {
+        bytes_per_token: ratio(text.len(), n_tokens),
+        n_bytes: text.len(),
+        path,
+    })
+}
+
+/// The last share of a file, as far as it is text and not too long.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a length to look at"
+)]
+fn end_of_file(path: &Path, fraction: f64) -> Option<String> {
+    let mut file = fs::File::open(path).ok()?;
+    let length = file.metadata().ok().filter(fs::Metadata::is_file)?.len();
+    let wanted = ((length as f64 * fraction) as u64).min(MOST_MEASURED as u64);
+    io::Seek::seek(&mut file, io::SeekFrom::Start(length - wanted)).ok()?;
+    let mut bytes = Vec::new();
+    file.take(wanted).read_to_end(&mut bytes).ok()?;
+    // The share may begin within a character.
+    let start = bytes.iter().take(3).position(|byte| byte & 0xc0 != 0x80)?;
+    String::from_utf8(bytes.split_off(start)).ok()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a ratio to look at")]
+fn ratio(n_bytes: usize, n_tokens: usize) -> f64 {
+    n_bytes as f64 / n_tokens.max(1) as f64
+}
+
+/// The longest tokens, the longest first, added ones left out.
+fn longest(tokenizer: &Tokenizer) -> Vec<u32> {
+    let added = tokenizer.added_tokens();
+    let is_added = |id: &u32| added.binary_search_by_key(id, |(id, _)| *id).is_ok();
+    let mut ids: Vec<u32> = ids(tokenizer).filter(|id| !is_added(id)).collect();
+    let length = |id: &u32| match tokenizer.token_bytes(*id) {
+        Some(bytes) => bytes.len(),
+        None => tokenizer.piece(*id).chars().count(),
+    };
+    ids.sort_by_cached_key(|id| std::cmp::Reverse(length(id)));
+    ids.truncate(N_SHOWN);
+    ids
+}
+
+/// A few tokens from all over the vocabulary.
+fn samples(tokenizer: &Tokenizer) -> Vec<u32> {
+    let step = tokenizer.vocab_size().div_ceil(N_SHOWN);
+    ids(tokenizer).skip(step / 2).step_by(step).collect()
+}
+
+fn ids(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
+    (0..).take(tokenizer.vocab_size())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_file_begins_with_a_character() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        fs::write(&path, "\u{e9}".repeat(10)).unwrap();
+        assert_eq!(end_of_file(&path, 0.25).unwrap(), "\u{e9}\u{e9}");
+        assert_eq!(end_of_file(folder.path(), 0.25), None);
+    }
+}

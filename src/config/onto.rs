@@ -1,0 +1,223 @@
+//! A config for a model that is there already: what it leaves out is the model's own, and what it says
+//! of the model must agree.
+
+use toml::{Table, Value};
+
+use super::{Config, ModelConfig, PositionKind};
+
+/// Keys of `[model]` that may change when the weights stay: nothing that is learned depends on them.
+const FREE: [&str; 2] = ["context_length", "dropout"];
+
+/// A run that is there already, and how a config comes to it.
+#[derive(Clone, Copy, Debug)]
+pub enum Base<'a> {
+    /// The run goes on. What may have changed since is for those to say who know how runs go on.
+    Resumed(&'a Config),
+    /// A new run starts from its weights: what is said of the model must agree with its config.
+    Weights(&'a Config),
+}
+
+impl<'a> Base<'a> {
+    pub(super) fn config(self) -> &'a Config {
+        match self {
+            Self::Resumed(config) | Self::Weights(config) => config,
+        }
+    }
+}
+
+/// Puts the values of `base` where `table` says nothing of the model.
+pub(super) fn fill_in(table: &mut Table, base: &Config) {
+    for (name, of_base) in base.model_sections() {
+        let section = table
+            .entry(name)
+            .or_insert_with(|| Table::new().into())
+            .as_table_mut()
+            .expect("what is no section was taken out before");
+        // What belongs to the base's kind of tokenizer would contradict another kind that was asked for.
+        let is_other_kind = name == "tokenizer"
+            && section
+                .get("kind")
+                .is_some_and(|kind| Some(kind) != of_base.get("kind"));
+        if is_other_kind {
+            continue;
+        }
+        for (key, value) in of_base {
+            section.entry(key).or_insert(value);
+        }
+    }
+}
+
+impl Config {
+    /// What this config says of its model that keeps it from starting with the weights of a run with the
+    /// config `base`, each with its key and value; nothing where it can.
+    ///
+    /// Dropout may be another. The context may be shorter; longer only where positions are rotations,
+    /// since learned positions end where they were learned.
+    #[must_use]
+    pub fn disagreements(&self, base: &Self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let pairs = self.model_sections().into_iter().zip(base.model_sections());
+        for ((name, ours), (_, theirs)) in pairs {
+            for (key, value) in ours.iter().filter(|(key, _)| !FREE.contains(&key.as_str())) {
+                let theirs = theirs.get(key);
+                if theirs != Some(value) {
+                    let theirs = theirs.map_or_else(|| "no such key".to_owned(), Value::to_string);
+                    problems.push(format!(
+                        "{name}.{key} = {value}: the run that it starts from has {theirs}; leave the key out"
+                    ));
+                }
+            }
+        }
+        let (ours, theirs) = (self.model.context_length, base.model.context_length);
+        if base.model.position == PositionKind::Learned && ours > theirs {
+            problems.push(format!(
+                "model.context_length = {ours}: the run that it starts from has learned {theirs} positions; use \
+                 at most {theirs}, or start from a run with model.position = \"rope\""
+            ));
+        }
+        problems
+    }
+
+    /// Takes over the model of `base`, but for what may be another.
+    pub(super) fn adopt(&mut self, base: &Self) {
+        self.tokenizer = base.tokenizer.clone();
+        self.model = ModelConfig {
+            dropout: self.model.dropout,
+            context_length: self.model.context_length,
+            ..base.model.clone()
+        };
+    }
+
+    /// The sections that say what a model is.
+    fn model_sections(&self) -> [(&'static str, Table); 2] {
+        let can_be = "sizes, names and switches can be written as TOML";
+        [
+            ("tokenizer", Table::try_from(&self.tokenizer).expect(can_be)),
+            ("model", Table::try_from(&self.model).expect(can_be)),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{ConfigError, TokenizerConfig, TokenizerKind};
+
+    fn read(text: &str, base: Option<Base<'_>>) -> Result<Config, Vec<String>> {
+        let text = format!("data = {{ path = \"a.txt\" }}\n{text}");
+        let config = match base {
+            Some(base) => Config::from_toml_onto(&text, Path::new("a.toml"), &[], base),
+            None => Config::from_toml(&text, Path::new("a.toml"), &[]),
+        };
+        config.map_err(|error| match error {
+            ConfigError::Invalid { problems, .. } => problems,
+            other => panic!("{other}"),
+        })
+    }
+
+    fn base(model: &str) -> Config {
+        let text = format!(
+            "model = {{ {model} }}\ntokenizer = {{ kind = \"byte\" }}\ntrain = {{ seed = 7 }}"
+        );
+        read(&text, None).unwrap()
+    }
+
+    #[test]
+    fn what_is_left_out_of_the_model_is_the_base_s_and_nothing_else_is() {
+        let base =
+            base("d_model = 96, n_heads = 6, n_kv_heads = 2, mlp = \"swiglu\", dropout = 0.2");
+        for how in [Base::Weights(&base), Base::Resumed(&base)] {
+            let config = read("model = { dropout = 0.0 }", Some(how)).unwrap();
+            assert_eq!(config.tokenizer.kind, TokenizerKind::Byte);
+            assert_eq!(config.train.seed, 1337);
+            let expected = ModelConfig {
+                dropout: 0.0,
+                ..base.model.clone()
+            };
+            assert_eq!(config.model, expected);
+        }
+    }
+
+    #[test]
+    fn every_disagreement_is_named_at_once_and_none_that_follows_from_one() {
+        let base = base("d_model = 96, n_heads = 6");
+        let other = "model = { d_model = 100, mlp = \"swiglu\", n_layers = 4 }
+                     tokenizer = { kind = \"char\" }
+                     train = { max_steps = 0 }";
+        let problems = read(other, Some(Base::Weights(&base))).unwrap_err();
+        let starts = [
+            "tokenizer.kind = \"char\": the run that it starts from has \"byte\"",
+            "model.d_model = 100: the run that it starts from has 96",
+            "model.mlp = \"swiglu\": the run that it starts from has \"gelu\"",
+            "train.max_steps = 0",
+        ];
+        assert_eq!(problems.len(), starts.len(), "{problems:#?}");
+        for start in starts {
+            assert!(
+                problems.iter().any(|problem| problem.starts_with(start)),
+                "{start}: {problems:#?}"
+            );
+        }
+    }
+
+    #[test]
+    fn another_kind_of_tokenizer_is_not_given_the_keys_of_the_base_s() {
+        let with = |tokenizer: &str| format!("tokenizer = {{ {tokenizer} }}");
+        let bpe = read(&with("kind = \"bpe\", vocab_size = 270"), None).unwrap();
+        let file = read(&with("kind = \"file\", path = \"a.json\""), None).unwrap();
+        for base in [&bpe, &file] {
+            let config = read(&with("kind = \"char\""), Some(Base::Resumed(base))).unwrap();
+            let TokenizerConfig {
+                kind,
+                vocab_size,
+                path,
+            } = config.tokenizer;
+            assert_eq!(
+                (kind, vocab_size, path),
+                (TokenizerKind::Char, None, None),
+                "and those who know how runs go on say what changed"
+            );
+            let problems = read(&with("kind = \"char\""), Some(Base::Weights(base))).unwrap_err();
+            assert_eq!(problems.len(), 1, "{problems:#?}");
+            assert!(problems[0].starts_with("tokenizer.kind = \"char\": the run"));
+        }
+        let config = read(&with("kind = \"bpe\""), Some(Base::Resumed(&bpe))).unwrap();
+        assert_eq!(config.tokenizer.vocab_size, Some(270));
+    }
+
+    #[test]
+    fn a_key_of_the_wrong_type_is_no_disagreement_as_well() {
+        let base = base("d_model = 96, n_heads = 6");
+        let problems =
+            read("model = { d_model = \"96\" }", Some(Base::Weights(&base))).unwrap_err();
+        assert_eq!(problems.len(), 1, "{problems:#?}");
+        assert!(
+            problems[0].contains("expected a whole number"),
+            "{problems:#?}"
+        );
+    }
+
+    #[test]
+    fn the_context_may_be_shorter_and_longer_only_with_rotations() {
+        let learned = base("context_length = 64");
+        let rope = base("context_length = 64, position = \"rope\"");
+        let read = |length: usize, base| {
+            read(
+                &format!("model.context_length = {length}"),
+                Some(Base::Weights(base)),
+            )
+        };
+        for base in [&learned, &rope] {
+            assert_eq!(read(16, base).unwrap().model.context_length, 16);
+        }
+        assert_eq!(read(128, &rope).unwrap().model.context_length, 128);
+        let problems = read(128, &learned).unwrap_err();
+        assert_eq!(problems.len(), 1, "{problems:#?}");
+        assert!(
+            problems[0].contains("at most 64") && problems[0].contains("rope"),
+            "{problems:#?}"
+        );
+    }
+}

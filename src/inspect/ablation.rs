@@ -1,0 +1,340 @@
+//! What each part of a model is good for: how much the loss rises without it.
+
+use std::collections::HashMap;
+
+use burn::tensor::{Int, Tensor, TensorData};
+use serde::Serialize;
+
+use super::replace::{Replace, Replacement, Substitute};
+use super::{InspectError, Part};
+use crate::data::{Batch, Split, batch};
+use crate::kernels;
+use crate::model::Gpt;
+use crate::model::probe::{Point, Probe, Site};
+
+/// What stands in for a part that is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Zeros.
+    Zero,
+    /// The mean of what the part writes, over all tokens that are measured.
+    Mean,
+}
+
+/// Which part of a text the loss is measured on.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
+    /// The text.
+    pub text: &'a Split,
+    /// How many windows go through the model at once.
+    pub batch_size: usize,
+    /// How many batches, evenly spread over the text; none: all of it.
+    pub max_batches: Option<usize>,
+}
+
+/// The loss of a model, and of the same model without each of its parts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ablation {
+    /// How many tokens were predicted.
+    pub tokens: usize,
+    /// The mean loss of the whole model, nats per token.
+    pub loss: f64,
+    /// Every part that was removed; the one without which the loss rises most comes first.
+    pub parts: Vec<Ablated>,
+}
+
+/// The loss without one part.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ablated {
+    /// The part.
+    #[serde(flatten)]
+    pub part: Part,
+    /// The mean loss with zeros in its place, nats per token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zero: Option<f64>,
+    /// The mean loss with its mean in its place, nats per token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean: Option<f64>,
+}
+
+impl Ablated {
+    /// The loss by which parts are ranked: with means where those were measured, as zeros are less like
+    /// anything that the rest of the model has seen.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        self.mean.or(self.zero).expect("measured by some method")
+    }
+}
+
+impl Ablation {
+    /// Removes each part in turn, by each of `methods`, and measures the loss.
+    ///
+    /// # Errors
+    /// If the device fails, or a loss is not a number.
+    ///
+    /// # Panics
+    /// If there are no methods, or no windows in the text.
+    pub fn new(model: &Gpt, sample: Sample<'_>, methods: &[Method]) -> Result<Self, InspectError> {
+        assert!(!methods.is_empty(), "a part is removed somehow");
+        let (tokens, loss) = sample.loss(model, &mut Replace::default())?;
+        let means = match methods.contains(&Method::Mean) {
+            true => sample.means(model)?,
+            false => HashMap::new(),
+        };
+        let without = |part: Part, method| -> Result<_, InspectError> {
+            if !methods.contains(&method) {
+                return Ok(None);
+            }
+            let substitute = match method {
+                Method::Zero => Substitute::Zero,
+                Method::Mean => Substitute::Mean(means[&part.site()].clone()),
+            };
+            let mut probe = Replace::new(vec![Replacement {
+                part,
+                position: None,
+                substitute,
+            }]);
+            Ok(Some(sample.loss(model, &mut probe)?.1))
+        };
+        let ablated = |part| {
+            Ok(Ablated {
+                part,
+                zero: without(part, Method::Zero)?,
+                mean: without(part, Method::Mean)?,
+            })
+        };
+        let parts = Part::writers(model.config()).into_iter().map(ablated);
+        let mut parts = parts.collect::<Result<Vec<_>, InspectError>>()?;
+        parts.sort_by(|a, b| b.loss().total_cmp(&a.loss())); // stable
+        Ok(Self {
+            tokens,
+            loss,
+            parts,
+        })
+    }
+}
+
+impl Sample<'_> {
+    /// How many batches are measured: one more for each text whose end is a shorter window.
+    #[must_use]
+    pub fn n_batches(&self, context_length: usize) -> usize {
+        self.batches(context_length).count()
+    }
+
+    fn batches(&self, context_length: usize) -> impl Iterator<Item = Batch> + use<> {
+        let n_batches = self.max_batches.unwrap_or(usize::MAX);
+        batch::spread(self.text, context_length, self.batch_size, n_batches)
+    }
+
+    /// How many tokens were predicted, and their mean loss in nats.
+    fn loss(&self, model: &Gpt, probe: &mut impl Probe) -> Result<(usize, f64), InspectError> {
+        let (mut n_tokens, mut total) = (0, 0.0);
+        for batch in self.batches(model.config().context_length) {
+            let n = batch.targets.len();
+            let [inputs, targets] = to_device(batch, model);
+            let logits = model.forward_with(inputs, probe); // [B, T, V]
+            let logits = logits.reshape([n, model.vocab_size()]);
+            let loss = kernels::cross_entropy(logits, targets.reshape([n]));
+            let loss = loss
+                .try_into_vec_as::<f32>()
+                .map_err(InspectError::Device)?;
+            total += f64::from(loss[0]) * count(n);
+            n_tokens += n;
+        }
+        let loss = total / count(n_tokens);
+        match loss.is_finite() {
+            true => Ok((n_tokens, loss)),
+            false => Err(InspectError::NotFinite(Site {
+                block_idx: None,
+                point: Point::Logits,
+            })),
+        }
+    }
+
+    /// The mean over rows and positions of what passes where parts write: `[C]`, or of heads `[H * D]`.
+    fn means(&self, model: &Gpt) -> Result<HashMap<Site, Tensor<1>>, InspectError> {
+        let mut sums: HashMap<Site, Vec<f64>> = HashMap::new();
+        let mut n_tokens = 0;
+        for batch in self.batches(model.config().context_length) {
+            n_tokens += batch.targets.len();
+            let [inputs, _] = to_device(batch, model);
+            let mut probe = Sums::default();
+            let _logits = model.forward_with(inputs, &mut probe);
+            for (site, sum) in probe.0 {
+                let sum = sum.try_into_vec_as::<f32>().map_err(InspectError::Device)?;
+                let total = sums.entry(site).or_insert_with(|| vec![0.0; sum.len()]);
+                for (total, x) in total.iter_mut().zip(sum) {
+                    *total += f64::from(x);
+                }
+            }
+        }
+        let mean = |(site, sum): (Site, Vec<f64>)| {
+            #[allow(
+                clippy::cast_possible_truncation,
+                reason = "f32 is what a model computes in"
+            )]
+            let mean: Vec<f32> = sum.iter().map(|x| (x / count(n_tokens)) as f32).collect();
+            (site, Tensor::from_floats(&*mean, &model.device()))
+        };
+        Ok(sums.into_iter().map(mean).collect())
+    }
+}
+
+/// A probe that keeps the sum over rows and positions of what parts write.
+#[derive(Debug, Default)]
+struct Sums(Vec<(Site, Tensor<1>)>);
+
+impl Probe for Sums {
+    fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
+        if matches!(site.point, Point::Heads | Point::Attention | Point::Mlp) {
+            let sum = value.clone().sum_dims(&[0, D - 2]).flatten(0, D - 1);
+            self.0.push((site, sum));
+        }
+        value
+    }
+}
+
+/// Inputs and targets, each `[B, T]`.
+fn to_device(batch: Batch, model: &Gpt) -> [Tensor<2, Int>; 2] {
+    let shape = [batch.batch_size, batch.seq_len];
+    let device = model.device();
+    [batch.inputs, batch.targets].map(|ids| Tensor::from_data(TensorData::new(ids, shape), &device))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 tokens")]
+fn count(n: usize) -> f64 {
+    n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::config::ModelConfig;
+    use crate::data::Tokens;
+    use crate::model::parameters::{self, HostTensor};
+    use crate::train::evaluate;
+
+    const BOTH: [Method; 2] = [Method::Zero, Method::Mean];
+
+    fn config() -> ModelConfig {
+        ModelConfig {
+            context_length: 8,
+            d_model: 8,
+            n_layers: 2,
+            n_heads: 2,
+            n_kv_heads: 1,
+            d_ff: 16,
+            bias: true,
+            ..ModelConfig::default()
+        }
+    }
+
+    fn text() -> Split {
+        let ids: Vec<u32> = (0..150_u32).map(|i| i * i % 11).collect();
+        Tokens::from_ids(&ids, 150).into()
+    }
+
+    /// A model whose numbers are large enough to matter.
+    fn model() -> Gpt {
+        let model = Gpt::new(&config(), 11, 1, &Device::flex());
+        let drawn = parameters::read(&model);
+        let louder = parameters::assign(model, |path, _| {
+            let HostTensor { shape, values } = drawn[path].clone();
+            let values = values.iter().map(|x| x * 8.0).collect();
+            Some(HostTensor { shape, values })
+        });
+        louder.expect("the same shapes")
+    }
+
+    #[test]
+    fn the_loss_of_the_whole_model_is_the_evaluations() {
+        let (model, text) = (model(), text());
+        let mut sample = Sample {
+            text: &text,
+            batch_size: 4,
+            max_batches: None,
+        };
+        let whole = Ablation::new(&model, sample, &BOTH).expect("measured");
+        let expected = evaluate::full(&model, &text, 4).expect("a device");
+        assert_eq!(whole.tokens, expected.tokens);
+        assert!((whole.loss - expected.nats_per_token).abs() < 1e-5);
+        assert_eq!(whole.parts.len(), 8);
+        assert!(whole.parts.is_sorted_by(|a, b| a.loss() >= b.loss()));
+
+        sample.max_batches = Some(2);
+        let some = Ablation::new(&model, sample, &[Method::Zero]).expect("measured");
+        let expected = evaluate::estimate(&model, &text, 4, 2).expect("a device");
+        assert_eq!((some.tokens, expected.tokens), (64, 64));
+        assert!((some.loss - expected.nats_per_token).abs() < 1e-5);
+        assert!(some.parts.iter().all(|part| part.mean.is_none()));
+    }
+
+    /// Removing a head by zeros is the same as a model whose output projection does not read it.
+    #[test]
+    fn a_removed_part_is_one_whose_weights_are_zero() {
+        let (model, text) = (model(), text());
+        let sample = Sample {
+            text: &text,
+            batch_size: 4,
+            max_batches: None,
+        };
+        let ablation = Ablation::new(&model, sample, &BOTH).expect("measured");
+        let drawn = parameters::read(&model);
+        let without = |names: &[&str], rows: std::ops::Range<usize>| {
+            let zeroed = parameters::assign(model.clone(), |path, shape| {
+                let mut tensor = drawn[path].clone();
+                if names.contains(&path) {
+                    let n = shape.get(1).map_or(1, |columns| *columns);
+                    tensor.values[rows.start * n..rows.end * n].fill(0.0);
+                }
+                Some(tensor)
+            });
+            let zeroed = zeroed.expect("the same shapes");
+            evaluate::full(&zeroed, &text, 4)
+                .expect("a device")
+                .nats_per_token
+        };
+        let shown = |part| {
+            let found = ablation.parts.iter().find(|ablated| ablated.part == part);
+            found.and_then(|ablated| ablated.zero).expect("measured")
+        };
+        let head = shown(Part::Head { layer: 1, head: 1 });
+        assert!((head - without(&["blocks.1.attention.output.weight"], 4..8)).abs() < 1e-5);
+        assert!((head - ablation.loss).abs() > 1e-4, "it did something");
+        let mlp = shown(Part::Mlp { layer: 0 });
+        let of_mlp = ["blocks.0.mlp.contract.weight", "blocks.0.mlp.contract.bias"];
+        let expected = without(&of_mlp[..1], 0..16);
+        assert!((mlp - expected).abs() < 1e-5, "biases start at zero");
+    }
+
+    #[test]
+    fn a_part_that_always_writes_the_same_is_its_mean() {
+        let model = model();
+        let drawn = parameters::read(&model);
+        let constant = parameters::assign(model, |path, _| {
+            let mut tensor = drawn[path].clone();
+            if path == "blocks.0.mlp.contract.weight" {
+                tensor.values.fill(0.0);
+            } else if path == "blocks.0.mlp.contract.bias" {
+                tensor.values = vec![0.5, -1.0, 2.0, 0.0, 1.0, -0.5, 0.25, 3.0];
+            }
+            Some(tensor)
+        });
+        let text = text();
+        let sample = Sample {
+            text: &text,
+            batch_size: 4,
+            max_batches: None,
+        };
+        let constant = constant.expect("the same shapes");
+        let ablation = Ablation::new(&constant, sample, &BOTH).expect("measured");
+        let mlp = Part::Mlp { layer: 0 };
+        let found = ablation.parts.iter().find(|ablated| ablated.part == mlp);
+        let found = found.expect("measured");
+        assert!((found.mean.expect("measured") - ablation.loss).abs() < 1e-5);
+        assert!((found.zero.expect("measured") - ablation.loss).abs() > 1e-3);
+    }
+}

@@ -1,0 +1,317 @@
+//! Who speaks for a token: a logit as a sum over the parts of the model that wrote to the residual stream.
+//!
+//! Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Wang et al. 2022,
+//! "Interpretability in the Wild", section 3.1.
+
+use burn::tensor::Tensor;
+use serde::Serialize;
+
+use super::capture::Recording;
+use super::{Answer, InspectError, Prompt, capture};
+use crate::config::NormKind;
+use crate::model::Gpt;
+use crate::model::probe::Point;
+
+/// The difference of a token's logit to another's, or to the mean of all, as a sum over parts.
+///
+/// The residual stream is a sum, and the output layer is linear; only the final norm between them is not. Its
+/// scale is therefore frozen: taken from the whole residual stream, and applied to each part of the sum alike.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Attribution {
+    /// The token after which the prediction is made, counted from 0.
+    pub position: usize,
+    /// The predicted token whose logit is explained.
+    pub answer: Answer,
+    /// The token whose logit is taken off; none: the mean of all.
+    pub against: Option<Answer>,
+    /// The answer's logit less the other, as the model computed them.
+    pub difference: f64,
+    /// What each part adds to that difference; together all of it. In the model's order.
+    pub terms: Vec<Term>,
+}
+
+/// What one part adds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Term {
+    /// The part.
+    #[serde(flatten)]
+    pub source: Source,
+    /// What it adds, in logits: nats.
+    pub logit: f64,
+}
+
+/// What a residual stream is a sum of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "part", rename_all = "snake_case")]
+pub enum Source {
+    /// The token's own vector.
+    Token,
+    /// The vector of its position, where positions are learned.
+    Position,
+    /// What one head gathered, through its rows of the output projection.
+    Head {
+        /// The layer, counted from 0.
+        layer: usize,
+        /// The head, counted from 0.
+        head: usize,
+    },
+    /// The bias of an attention layer's output projection.
+    AttentionBias {
+        /// The layer, counted from 0.
+        layer: usize,
+    },
+    /// A feed-forward layer, its bias included.
+    Mlp {
+        /// The layer, counted from 0.
+        layer: usize,
+    },
+    /// The bias of the final norm.
+    NormBias,
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Token => f.write_str("token embedding"),
+            Self::Position => f.write_str("position embedding"),
+            Self::Head { layer, head } => write!(f, "layer {layer} head {head}"),
+            Self::AttentionBias { layer } => write!(f, "layer {layer} attention bias"),
+            Self::Mlp { layer } => write!(f, "layer {layer} mlp"),
+            Self::NormBias => f.write_str("final norm's bias"),
+        }
+    }
+}
+
+impl Attribution {
+    /// Takes apart the logit of `answer` after the token at `position`, less that of `against`, or less the mean
+    /// of all.
+    ///
+    /// # Errors
+    /// If there is no such token, both answers are the same, or as [`capture()`].
+    pub fn new(
+        model: &Gpt,
+        prompt: &Prompt,
+        position: usize,
+        answer: Answer,
+        against: Option<Answer>,
+    ) -> Result<Self, InspectError> {
+        InspectError::check_token(position, prompt.len())?;
+        if against.as_ref() == Some(&answer) {
+            return Err(InspectError::SameAnswers(answer.token));
+        }
+        let points = [
+            Point::Embedding,
+            Point::Heads,
+            Point::Mlp,
+            Point::Residual,
+            Point::Logits,
+        ];
+        let recording = capture(model, prompt, &points)?;
+        let logits = recording.get(None, Point::Logits).vector(0, position);
+        let other = match &against {
+            Some(against) => f64::from(logits[against.id as usize]),
+            None => mean(&wide(logits)),
+        };
+        let difference = f64::from(logits[answer.id as usize]) - other;
+        let terms = terms(
+            model,
+            prompt,
+            &recording,
+            position,
+            [Some(&answer), against.as_ref()],
+        )?;
+        Ok(Self {
+            position,
+            answer,
+            against,
+            difference,
+            terms,
+        })
+    }
+
+    /// What all parts add together: [`Attribution::difference`], but for rounding.
+    #[must_use]
+    pub fn sum(&self) -> f64 {
+        self.terms.iter().map(|term| term.logit).sum()
+    }
+
+    /// The parts, what adds or takes off most first.
+    #[must_use]
+    pub fn ranked(&self) -> Vec<Term> {
+        let mut terms = self.terms.clone();
+        terms.sort_by(|a, b| b.logit.abs().total_cmp(&a.logit.abs())); // stable
+        terms
+    }
+}
+
+fn terms(
+    model: &Gpt,
+    prompt: &Prompt,
+    recording: &Recording,
+    position: usize,
+    answers: [Option<&Answer>; 2],
+) -> Result<Vec<Term>, InspectError> {
+    let config = model.config();
+    let last = recording.get(config.n_layers - 1, Point::Residual);
+    let residual = wide(last.vector(0, position));
+    let (direction, norm_bias) = direction(model, answers, &residual)?;
+    let mut terms = Vec::new();
+    let mut add = |source, logit| terms.push(Term { source, logit });
+
+    let embedding = wide(recording.get(None, Point::Embedding).vector(0, position));
+    let id = prompt.ids[position] as usize;
+    let row = model.token_embedding.weight.val().narrow(0, id, 1); // [1, C]
+    let token = host(row.reshape([-1]))?;
+    add(Source::Token, dot(&token, &direction));
+    if model.position_embedding.is_some() {
+        let of_position: Vec<f64> = embedding.iter().zip(&token).map(|(x, t)| x - t).collect();
+        add(Source::Position, dot(&of_position, &direction));
+    }
+    for (layer, block) in model.blocks.iter().enumerate() {
+        let output = &block.attention.output;
+        let projection = host(output.weight.val().reshape([-1]))?; // [H D, C], row by row
+        let into_logit: Vec<f64> = projection
+            .chunks(config.d_model)
+            .map(|row| dot(row, &direction))
+            .collect();
+        for (head, of_head) in into_logit.chunks(config.head_dim()).enumerate() {
+            let gathered = wide(recording.get(layer, Point::Heads).vector(head, position));
+            add(Source::Head { layer, head }, dot(&gathered, of_head));
+        }
+        if let Some(bias) = &output.bias {
+            let bias = host(bias.val())?;
+            add(Source::AttentionBias { layer }, dot(&bias, &direction));
+        }
+        let mlp = wide(recording.get(layer, Point::Mlp).vector(0, position));
+        add(Source::Mlp { layer }, dot(&mlp, &direction));
+    }
+    if let Some(logit) = norm_bias {
+        add(Source::NormBias, logit);
+    }
+    Ok(terms)
+}
+
+/// The vector whose product with a part of the residual stream is what that part adds to the logit difference,
+/// the final norm's scale being that of `residual`; and what the norm's bias adds.
+fn direction(
+    model: &Gpt,
+    [answer, against]: [Option<&Answer>; 2],
+    residual: &[f64],
+) -> Result<(Vec<f64>, Option<f64>), InspectError> {
+    let unembedding = model.unembedding(); // [C, V]
+    let column = |answer: &Answer| unembedding.clone().narrow(1, answer.id as usize, 1);
+    let of = |answer: Option<&Answer>| {
+        let column = answer.map_or_else(|| unembedding.clone().mean_dim(1), column);
+        host(column.reshape([-1]))
+    };
+    let (answer, against) = (of(answer)?, of(against)?);
+    let apart: Vec<f64> = answer.iter().zip(&against).map(|(a, b)| a - b).collect();
+
+    let norm_bias = model.norm.bias.as_ref().map(|bias| host(bias.val()));
+    let norm_bias = norm_bias.transpose()?.map(|bias| dot(&bias, &apart));
+    let weight = host(model.norm.weight.val())?;
+    // A layer norm takes off the mean of what comes in; of a product it is the same to take it off the other
+    // factor.
+    let is_centred = model.config().norm == NormKind::LayerNorm;
+    let centre = |x: &[f64]| if is_centred { mean(x) } else { 0.0 };
+    let middle = centre(residual);
+    let squares: Vec<f64> = residual.iter().map(|x| (x - middle).powi(2)).collect();
+    let scale = (mean(&squares) + model.norm.epsilon()).sqrt();
+    let direction: Vec<f64> = apart
+        .iter()
+        .zip(&weight)
+        .map(|(u, w)| u * w / scale)
+        .collect();
+    let middle = centre(&direction);
+    Ok((direction.iter().map(|x| x - middle).collect(), norm_bias))
+}
+
+fn host(x: Tensor<1>) -> Result<Vec<f64>, InspectError> {
+    let values = x.try_into_vec_as::<f32>().map_err(InspectError::Device)?;
+    Ok(wide(&values))
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().copied().map(f64::from).collect()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "vectors are short")]
+fn mean(x: &[f64]) -> f64 {
+    x.iter().sum::<f64>() / x.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::config::{MlpKind, ModelConfig, PositionKind};
+    use crate::model::parameters::{self, HostTensor};
+    use crate::tokenizer::Tokenizer;
+
+    /// Every norm, position and bias there is, tied and untied, heads that share keys.
+    #[test]
+    fn the_parts_add_up_to_the_logit() {
+        for (norm, position, bias, tie_embeddings) in [
+            (NormKind::LayerNorm, PositionKind::Learned, true, true),
+            (NormKind::LayerNorm, PositionKind::Rope, false, false),
+            (NormKind::RmsNorm, PositionKind::Rope, true, true),
+            (NormKind::RmsNorm, PositionKind::Learned, false, false),
+        ] {
+            let config = ModelConfig {
+                context_length: 16,
+                d_model: 16,
+                n_layers: 3,
+                n_heads: 4,
+                n_kv_heads: 2,
+                d_ff: 32,
+                norm,
+                position,
+                bias,
+                tie_embeddings,
+                mlp: MlpKind::Swiglu,
+                ..ModelConfig::default()
+            };
+            let drawn = Gpt::new(&config, 256, 1, &Device::flex());
+            let values = parameters::read(&drawn);
+            // Biases and scales that are not those of a new model, and numbers large enough to matter.
+            let model = parameters::assign(drawn, |path, _| {
+                let HostTensor { shape, values } = values[path].clone();
+                let is_flat = shape.len() == 1;
+                let lively = values
+                    .iter()
+                    .zip((0_u8..7).cycle())
+                    .map(|(x, i)| match is_flat {
+                        true => x + f32::from(i) / 10.0 - 0.3,
+                        false => x * 10.0,
+                    });
+                let values = lively.collect();
+                Some(HostTensor { shape, values })
+            });
+            let model = model.expect("the same shapes");
+            let tokenizer = Tokenizer::byte();
+            let prompt = Prompt::read("hello you", &tokenizer, 16).expect("bytes");
+            let answer = |text| Answer::read(text, &tokenizer).expect("a byte");
+            for (position, against) in [(8, None), (0, Some(answer("b"))), (4, Some(answer("c")))] {
+                let it = Attribution::new(&model, &prompt, position, answer("a"), against);
+                let it = it.expect("taken apart");
+                assert!(it.difference.abs() > 1e-3, "{}", it.difference);
+                let error = it.sum() - it.difference;
+                assert!(error.abs() < 1e-4, "{norm:?} {position:?}: {error}");
+                let mut n_terms = 1 + 3 * (4 + 1);
+                n_terms += usize::from(config.position == PositionKind::Learned);
+                n_terms += if bias { 3 } else { 0 };
+                n_terms += usize::from(bias && norm == NormKind::LayerNorm);
+                assert_eq!(it.terms.len(), n_terms);
+            }
+            let same = Attribution::new(&model, &prompt, 1, answer("a"), Some(answer("a")));
+            assert!(matches!(same, Err(InspectError::SameAnswers(_))));
+            let far = Attribution::new(&model, &prompt, 9, answer("a"), None);
+            assert!(matches!(far, Err(InspectError::NoSuchToken { .. })));
+        }
+    }
+}

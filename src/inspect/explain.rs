@@ -1,0 +1,383 @@
+//! One token in one head, number by number: from its vector to what it gathers from the others.
+
+use burn::tensor::Tensor;
+use serde::Serialize;
+
+use super::{InspectError, Prompt, capture};
+use crate::config::PositionKind;
+use crate::model::parameters::HostTensor;
+use crate::model::probe::Point;
+use crate::model::{Gpt, Norm};
+
+/// The six steps of attention for one token in one head of a trained model.
+///
+/// Scores, weights and context are computed here by the plain formula, in double precision, from the very
+/// queries, keys and values that the model used; `model_weights` and `model_context` are what the model made
+/// of them itself.
+///
+/// Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// The text of each token of the prompt, `[T]`.
+    pub tokens: Vec<String>,
+    /// The layer, counted from 0.
+    pub layer: usize,
+    /// The head, counted from 0.
+    pub head: usize,
+    /// The head of keys and values that this head reads, counted from 0.
+    pub kv_head: usize,
+    /// The heads that read the same keys and values; where none are shared, this head alone.
+    pub kv_shared_by: Vec<usize>,
+    /// The position of the token that looks, counted from 0.
+    pub token: usize,
+    /// D, the length of a query, a key and a value.
+    pub head_dim: usize,
+    /// 1. The token's vector at the bottom of the model, its position added where those are learned: `[C]`.
+    pub embedding: Vec<f32>,
+    /// The token's vector in the residual stream where the layer begins, `[C]`; in layer 0 the embedding.
+    pub residual: Vec<f32>,
+    /// That vector after the layer's norm: what the three projections read, `[C]`.
+    pub normed: Vec<f32>,
+    /// 2. How the token's query came to be.
+    pub query: Projection,
+    /// How the token's key came to be.
+    pub key: Projection,
+    /// How the token's value came to be.
+    pub value: Projection,
+    /// The keys of all tokens, as they are compared: `[T, D]`.
+    pub keys: Vec<Vec<f32>>,
+    /// The values of all tokens: `[T, D]`.
+    pub values: Vec<Vec<f32>>,
+    /// 3. The query times each key, `[T]`.
+    pub scores: Vec<f64>,
+    /// 4. Those divided by the square root of D, `[T]`.
+    pub scaled: Vec<f64>,
+    /// 5. Those that may be seen; none for a token that comes later, which counts as minus infinity: `[T]`.
+    pub masked: Vec<Option<f64>>,
+    /// The softmax of those, `[T]`: they sum to 1.
+    pub weights: Vec<f64>,
+    /// 6. The values, each times its weight, added up: `[D]`.
+    pub context: Vec<f64>,
+    /// The model's own weights, `[T]`.
+    pub model_weights: Vec<f32>,
+    /// What the model's own head gathers, `[D]`.
+    pub model_context: Vec<f32>,
+}
+
+/// A vector of a head, after each step from the projection to where it is used.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Projection {
+    /// The normed vector times the learned matrix, and a bias where the model has them: `[D]`.
+    pub projected: Vec<f32>,
+    /// After the head's own norm, where the model has `qk_norm`: `[D]`.
+    pub normed: Option<Vec<f32>>,
+    /// Turned by the token's position, where positions are rotary: `[D]`.
+    pub rotated: Option<Vec<f32>>,
+}
+
+/// What was done last to a vector of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The projection.
+    Projected,
+    /// The head's own norm.
+    Normed,
+    /// The rotation by the position.
+    Rotated,
+}
+
+impl Projection {
+    /// The steps that were taken, each with the vector after it; the last is the one that is used.
+    #[must_use]
+    pub fn steps(&self) -> Vec<(Step, &[f32])> {
+        let steps = [
+            (Step::Projected, Some(&self.projected)),
+            (Step::Normed, self.normed.as_ref()),
+            (Step::Rotated, self.rotated.as_ref()),
+        ];
+        let taken = steps
+            .into_iter()
+            .filter_map(|(step, vector)| Some((step, vector?.as_slice())));
+        taken.collect()
+    }
+
+    /// The vector as it is used.
+    #[must_use]
+    pub fn used(&self) -> &[f32] {
+        let normed = self.normed.as_ref().unwrap_or(&self.projected);
+        self.rotated.as_ref().unwrap_or(normed)
+    }
+}
+
+impl Explanation {
+    /// Follows the token at `token` through one head.
+    ///
+    /// # Errors
+    /// If there is no such layer, head or token, or as [`capture()`].
+    pub fn new(
+        model: &Gpt,
+        prompt: &Prompt,
+        [layer, head, token]: [usize; 3],
+    ) -> Result<Self, InspectError> {
+        let config = model.config();
+        InspectError::check_layer(layer, config.n_layers)?;
+        InspectError::check_head(head, config.n_heads)?;
+        InspectError::check_token(token, prompt.len())?;
+        let group = config.n_heads / config.n_kv_heads;
+        let kv_head = head / group;
+        let head_dim = config.d_model / config.n_heads;
+
+        let points = [
+            Point::Embedding,
+            Point::Residual,
+            Point::Queries,
+            Point::Keys,
+            Point::Values,
+            Point::Weights,
+            Point::Heads,
+        ];
+        let recording = capture(model, prompt, &points)?;
+        let embedding = row(recording.get(None, Point::Embedding), 0, token);
+        let residual = match layer.checked_sub(1) {
+            Some(below) => row(recording.get(below, Point::Residual), 0, token),
+            None => embedding.clone(),
+        };
+        let rows = |point| {
+            let all = recording.get(layer, point);
+            (0..prompt.len()).map(|t| row(all, kv_head, t)).collect()
+        };
+        let (keys, values): (Vec<Vec<f32>>, Vec<Vec<f32>>) =
+            (rows(Point::Keys), rows(Point::Values));
+        let used = [
+            row(recording.get(layer, Point::Queries), head, token),
+            keys[token].clone(),
+            values[token].clone(),
+        ];
+        let (normed, [query, key, value]) =
+            project(model, &residual, [layer, head, kv_head], used)?;
+
+        let (scores, scaled, masked, weights) = weigh(query.used(), &keys, token);
+        let context = gather(&weights, &values);
+        Ok(Self {
+            tokens: prompt.texts.clone(),
+            layer,
+            head,
+            kv_head,
+            kv_shared_by: (kv_head * group..(kv_head + 1) * group).collect(),
+            token,
+            head_dim,
+            embedding,
+            residual,
+            normed,
+            query,
+            key,
+            value,
+            keys,
+            values,
+            scores,
+            scaled,
+            masked,
+            weights,
+            context,
+            model_weights: row(recording.get(layer, Point::Weights), head, token),
+            model_context: row(recording.get(layer, Point::Heads), head, token),
+        })
+    }
+
+    /// The largest difference between the weights of the plain formula and the model's own.
+    #[must_use]
+    pub fn largest_difference(&self) -> f64 {
+        let pairs = self.weights.iter().zip(&self.model_weights);
+        pairs
+            .map(|(ours, theirs)| (ours - f64::from(*theirs)).abs())
+            .fold(0.0, f64::max)
+    }
+}
+
+/// The normed vector, and its projections of one head with the steps between; `used` is what the model made of
+/// query, key and value in the end.
+fn project(
+    model: &Gpt,
+    residual: &[f32],
+    [layer, head, kv_head]: [usize; 3],
+    used: [Vec<f32>; 3],
+) -> Result<(Vec<f32>, [Projection; 3]), InspectError> {
+    let config = model.config();
+    let block = &model.blocks[layer];
+    let d = config.d_model / config.n_heads;
+    let residual = Tensor::<1>::from_floats(residual, &model.device());
+    let normed = block.attention_norm.forward(residual.reshape([1, 1, -1])); // [1, 1, C]
+    let qkv = block.attention.qkv.forward(normed.clone()); // [1, 1, (H + 2 Hkv) D]
+    let part = |index: usize| qkv.clone().narrow(2, index * d, d);
+    let host = |x: Tensor<3>| {
+        let values = x.reshape([-1]).try_into_vec_as::<f32>();
+        values.map_err(InspectError::Device)
+    };
+    let [q, k, v] = used;
+    let through = |index: usize, norm: &Option<Norm>, used: Vec<f32>| -> Result<_, InspectError> {
+        let projected = part(index); // [1, 1, D]
+        let normed = norm.as_ref().map(|norm| norm.forward(projected.clone()));
+        let mut projection = Projection {
+            projected: host(projected)?,
+            normed: normed.map(host).transpose()?,
+            rotated: None,
+        };
+        // The last step is what the model itself used, to the bit.
+        match (config.position, &mut projection.normed) {
+            (PositionKind::Rope, _) => projection.rotated = Some(used),
+            (PositionKind::Learned, Some(normed)) => *normed = used,
+            (PositionKind::Learned, None) => projection.projected = used,
+        }
+        Ok(projection)
+    };
+    let query = through(head, &block.attention.q_norm, q)?;
+    let key = through(config.n_heads + kv_head, &block.attention.k_norm, k)?;
+    let value = Projection {
+        projected: v,
+        normed: None,
+        rotated: None,
+    };
+    Ok((host(normed)?, [query, key, value]))
+}
+
+type Weighed = (Vec<f64>, Vec<f64>, Vec<Option<f64>>, Vec<f64>);
+
+/// Scores, scaled, masked and as weights: `softmax(mask(q k^T / sqrt(D)))`, as the paper writes it.
+fn weigh(q: &[f32], keys: &[Vec<f32>], token: usize) -> Weighed {
+    let dot = |k: &Vec<f32>| {
+        q.iter()
+            .zip(k)
+            .map(|(q, k)| f64::from(*q) * f64::from(*k))
+            .sum()
+    };
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a head has far fewer than 2^52 dimensions"
+    )]
+    let root = (q.len() as f64).sqrt();
+    let scores: Vec<f64> = keys.iter().map(dot).collect();
+    let scaled: Vec<f64> = scores.iter().map(|score| score / root).collect();
+    let masked: Vec<Option<f64>> = (0..)
+        .zip(&scaled)
+        .map(|(at, x)| (at <= token).then_some(*x))
+        .collect();
+    let largest = masked
+        .iter()
+        .flatten()
+        .copied()
+        .fold(f64::NEG_INFINITY, f64::max);
+    let powers: Vec<f64> = masked
+        .iter()
+        .map(|x| x.map_or(0.0, |x| (x - largest).exp()))
+        .collect();
+    let sum: f64 = powers.iter().sum();
+    let weights = powers.iter().map(|power| power / sum).collect();
+    (scores, scaled, masked, weights)
+}
+
+/// The values, each times its weight, added up.
+fn gather(weights: &[f64], values: &[Vec<f32>]) -> Vec<f64> {
+    let mut context = vec![0.0; values[0].len()];
+    for (weight, value) in weights.iter().zip(values) {
+        for (sum, v) in context.iter_mut().zip(value) {
+            *sum += weight * f64::from(*v);
+        }
+    }
+    context
+}
+
+/// The last dimension at `t` of `[1, T, N]`, or of the head `h` of `[1, H, T, N]`.
+fn row(tensor: &HostTensor, h: usize, t: usize) -> Vec<f32> {
+    tensor.vector(h, t).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::attention::Rotation;
+    use crate::config::ModelConfig;
+    use crate::tokenizer::Tokenizer;
+
+    /// The first of the five worked examples: `it` over animal, street and because, `d_k` = 2.
+    #[test]
+    fn the_worked_example_comes_out() {
+        let keys = [vec![3.0, 1.0], vec![1.0, 4.0], vec![1.5, 0.5]];
+        let values = [vec![2.0, 1.5], vec![0.5, 0.3], vec![-0.5, 1.2]];
+        let (scores, scaled, masked, weights) = weigh(&[3.0, 1.0], &keys, 2);
+        let close = |found: &[f64], expected: [f64; 3]| {
+            let pairs = found.iter().zip(expected);
+            assert!(
+                pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-6),
+                "{found:?}"
+            );
+        };
+        close(&scores, [10.0, 7.0, 5.0]);
+        close(&scaled, [7.071_068, 4.949_748, 3.535_534]);
+        close(&weights, [0.870_310, 0.104_327, 0.025_364]);
+        assert!(masked.iter().all(Option::is_some));
+        let context = gather(&weights, &values);
+        assert!((context[0] - 1.780_101).abs() < 1e-6 && (context[1] - 1.367_199).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_comes_later_has_no_weight() {
+        let keys = [vec![1.0], vec![1.0], vec![9.0]];
+        let (scores, _, masked, weights) = weigh(&[1.0], &keys, 1);
+        assert_eq!(scores, [1.0, 1.0, 9.0]);
+        assert_eq!(masked, [Some(1.0), Some(1.0), None]);
+        assert_eq!(weights, [0.5, 0.5, 0.0]);
+    }
+
+    #[test]
+    fn every_step_leads_to_what_the_model_used() {
+        let device = Device::flex();
+        for (position, qk_norm, bias) in [
+            (PositionKind::Learned, false, true),
+            (PositionKind::Learned, true, false),
+            (PositionKind::Rope, false, false),
+            (PositionKind::Rope, true, true),
+        ] {
+            let config = ModelConfig {
+                context_length: 8,
+                d_model: 16,
+                n_layers: 2,
+                n_heads: 4,
+                n_kv_heads: 2,
+                d_ff: 16,
+                position,
+                qk_norm,
+                bias,
+                ..ModelConfig::default()
+            };
+            let model = Gpt::new(&config, 256, 1, &device);
+            let prompt = Prompt::read("hello", &Tokenizer::byte(), 8).expect("bytes");
+            let it = Explanation::new(&model, &prompt, [1, 3, 3]).expect("explained");
+            assert_eq!((it.kv_head, &*it.kv_shared_by), (1, &[2, 3][..]));
+            let n_steps = 1 + usize::from(qk_norm) + usize::from(position == PositionKind::Rope);
+            assert_eq!(it.query.steps().len(), n_steps);
+            assert_eq!(it.key.used(), it.keys[3]);
+            assert_eq!(it.value.used(), it.values[3]);
+            if let Some(rotated) = &it.query.rotated {
+                let before = it.query.normed.as_ref().unwrap_or(&it.query.projected);
+                let before = Tensor::<1>::from_floats(&**before, &device).reshape([1, 1, 1, -1]);
+                let turned = Rotation::new(3..4, 4, &device).apply(before);
+                let turned: Vec<f32> = turned.into_data().try_to_vec().expect("f32");
+                let pairs = turned.iter().zip(rotated);
+                assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-5));
+            }
+            assert!(
+                it.largest_difference() < 1e-5,
+                "{}",
+                it.largest_difference()
+            );
+            let pairs = it.context.iter().zip(&it.model_context);
+            assert!(
+                pairs
+                    .into_iter()
+                    .all(|(a, b)| (a - f64::from(*b)).abs() < 1e-5)
+            );
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What each layer would have predicted: its residual stream read as if it were the last.
+//!
+//! Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
+
+use serde::Serialize;
+
+use super::{InspectError, Prompt, capture};
+use crate::model::Gpt;
+use crate::model::probe::Point;
+use crate::tokenizer::Tokenizer;
+
+/// What the model would have predicted after each token, had it ended after each layer.
+///
+/// The residual stream goes through the final norm and the output layer, as only that after the last layer was
+/// trained to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Lens {
+    /// The text of each token, `[T]`.
+    pub tokens: Vec<String>,
+    /// What is predicted after each token, `[T]`.
+    pub positions: Vec<Predictions>,
+}
+
+/// What is predicted after one token.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Predictions {
+    /// The token, counted from 0.
+    pub position: usize,
+    /// By the embedding, and by the residual stream after each layer: `[1 + L]`; the last is the model's own.
+    pub stages: Vec<Prediction>,
+}
+
+/// A prediction of the next token.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Prediction {
+    /// The layer after which it was read, counted from 0; none: the embedding.
+    pub layer: Option<usize>,
+    /// The likeliest tokens, likeliest first.
+    pub top: Vec<Guess>,
+    /// The token that came; none at the end of the text.
+    pub came: Option<Came>,
+}
+
+/// A token, and how likely it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Guess {
+    /// The token's number.
+    pub id: u32,
+    /// Its text.
+    pub token: String,
+    /// Its probability, from 0 to 1.
+    pub probability: f64,
+}
+
+/// The token that came, and how it was expected.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Came {
+    /// The token and its probability.
+    #[serde(flatten)]
+    pub guess: Guess,
+    /// Its rank among all tokens; 1 is the likeliest.
+    pub rank: usize,
+}
+
+impl Lens {
+    /// Reads `prompt`, and keeps the `n_top` likeliest tokens of each prediction.
+    ///
+    /// # Errors
+    /// As [`capture()`].
+    pub fn new(
+        model: &Gpt,
+        tokenizer: &Tokenizer,
+        prompt: &Prompt,
+        n_top: usize,
+    ) -> Result<Self, InspectError> {
+        let recording = capture(model, prompt, &[Point::Embedding, Point::Residual])?;
+        let mut positions: Vec<Predictions> = (0..prompt.len())
+            .map(|position| Predictions {
+                position,
+                stages: Vec::new(),
+            })
+            .collect();
+        let layers = (0..model.config().n_layers).map(Some);
+        for layer in std::iter::once(None).chain(layers) {
+            let residual = match layer {
+                Some(layer) => recording.get(layer, Point::Residual),
+                None => recording.get(None, Point::Embedding),
+            };
+            let logits = model.unembed(residual.to_device(&model.device())); // [1, T, V]
+            let logits = logits.reshape([-1]).try_into_vec_as::<f32>();
+            let logits = logits.map_err(InspectError::Device)?;
+            for (at, row) in positions.iter_mut().zip(logits.chunks(model.vocab_size())) {
+                let next = prompt.ids.get(at.position + 1).copied();
+                at.stages
+                    .push(Prediction::new(row, tokenizer, n_top, layer, next));
+            }
+        }
+        Ok(Self {
+            tokens: prompt.texts.clone(),
+            positions,
+        })
+    }
+}
+
+impl Prediction {
+    fn new(
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+        n_top: usize,
+        layer: Option<usize>,
+        next: Option<u32>,
+    ) -> Self {
+        let probabilities = softmax(logits);
+        let guess = |index: usize| {
+            let id = u32::try_from(index).expect("ids are 32 bits");
+            Guess {
+                id,
+                token: tokenizer.piece(id),
+                probability: probabilities[index],
+            }
+        };
+        let came = next.map(|id| {
+            let logit = logits[id as usize];
+            Came {
+                rank: 1 + logits.iter().filter(|other| **other > logit).count(),
+                guess: guess(id as usize),
+            }
+        });
+        Self {
+            layer,
+            top: likeliest(logits, n_top).into_iter().map(guess).collect(),
+            came,
+        }
+    }
+}
+
+/// The largest of `logits`, at most `n`, largest first; of equals the earlier.
+pub(super) fn likeliest(logits: &[f32], n: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a])); // stable
+    order.truncate(n);
+    order
+}
+
+fn softmax(logits: &[f32]) -> Vec<f64> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let powers: Vec<f64> = logits
+        .iter()
+        .map(|logit| (f64::from(*logit) - f64::from(largest)).exp())
+        .collect();
+    let sum: f64 = powers.iter().sum();
+    powers.iter().map(|power| power / sum).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, activation};
+
+    use super::*;
+    use crate::config::ModelConfig;
+
+    fn model(tie_embeddings: bool) -> Gpt {
+        let config = ModelConfig {
+            context_length: 16,
+            d_model: 8,
+            n_layers: 2,
+            n_heads: 2,
+            n_kv_heads: 2,
+            d_ff: 16,
+            tie_embeddings,
+            ..ModelConfig::default()
+        };
+        Gpt::new(&config, 256, 1, &Device::flex())
+    }
+
+    #[test]
+    fn the_last_layer_predicts_what_the_model_does() {
+        for tied in [true, false] {
+            let model = model(tied);
+            let tokenizer = Tokenizer::byte();
+            let prompt = Prompt::read("hello", &tokenizer, 16).expect("bytes");
+            let lens = Lens::new(&model, &tokenizer, &prompt, 256).expect("read");
+            let logits = model.forward(prompt.tokens(&Device::flex()));
+            let expected = activation::softmax(logits, 2);
+            let expected: Vec<f32> = expected.into_data().try_to_vec().expect("f32");
+            for (position, at) in lens.positions.iter().enumerate() {
+                assert_eq!((at.position, at.stages.len()), (position, 3));
+                let last = at.stages.last().expect("three stages");
+                assert_eq!(last.layer, Some(1));
+                for guess in &last.top {
+                    let probability = expected[position * 256 + guess.id as usize];
+                    assert!((guess.probability - f64::from(probability)).abs() < 1e-6);
+                }
+                assert!(last.top.is_sorted_by(|a, b| a.probability >= b.probability));
+                let sum: f64 = last.top.iter().map(|guess| guess.probability).sum();
+                assert!((sum - 1.0).abs() < 1e-9);
+                match &last.came {
+                    Some(came) => {
+                        assert_eq!(came.guess.id, prompt.ids[position + 1]);
+                        assert_eq!(last.top[came.rank - 1].id, came.guess.id);
+                    }
+                    None => assert_eq!(position, 4),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn of_equals_the_earlier_is_likelier() {
+        assert_eq!(likeliest(&[1.0, 3.0, 1.0, 3.0], 3), [1, 3, 0]);
+        assert_eq!(likeliest(&[1.0], 3), [0]);
+        assert_eq!(softmax(&[1e4, 1e4]), [0.5, 0.5]);
+    }
+}

@@ -1,0 +1,358 @@
+//! Which part carries the difference between two texts: values of one pass put into the other.
+//!
+//! Source: Meng et al. 2022, "Locating and Editing Factual Associations in GPT", section 2 (causal tracing); Wang
+//! et al. 2022, "Interpretability in the Wild", section 3.
+
+use burn::tensor::{Int, Tensor};
+use serde::Serialize;
+
+use super::replace::{Replace, Replacement, Substitute};
+use super::{Answer, Capture, InspectError, Part, Prompt};
+use crate::model::Gpt;
+use crate::model::parameters::HostTensor;
+use crate::model::probe::Point;
+
+/// How far each part's values, taken over from another text, move a prediction towards that text's.
+///
+/// A prediction is seen as the logit of one token less that of another. The two texts have as many tokens, and
+/// values are taken over from the same positions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Patching {
+    /// The text of each token that is read, `[T]`.
+    pub tokens: Vec<String>,
+    /// The text of each token of the other prompt, `[T]`.
+    pub from_tokens: Vec<String>,
+    /// The token after which the prediction is made, counted from 0.
+    pub position: usize,
+    /// The token whose logit counts.
+    pub answer: Answer,
+    /// The token whose logit is taken off.
+    pub against: Answer,
+    /// The logit difference of the text.
+    pub difference: f64,
+    /// That of the other text.
+    pub from_difference: f64,
+    /// Each head, attention layer and feed-forward layer with its values at all positions taken over; the one that
+    /// moves the difference most comes first.
+    pub parts: Vec<Patched>,
+    /// The residual stream at one position taken over: where the embedding begins it, then after each layer; for
+    /// each token the share of the way. `[1 + L][T]`.
+    pub residual: Vec<Vec<f64>>,
+}
+
+/// What comes of one part's values from the other text.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Patched {
+    /// The part.
+    #[serde(flatten)]
+    pub part: Part,
+    /// The logit difference.
+    pub difference: f64,
+    /// Its share of the way from the text's difference to the other's: 0 where nothing changed, 1 where all did.
+    /// It may be beyond either.
+    pub share: f64,
+}
+
+impl Patching {
+    /// Reads `prompt` with each part's values taken from a pass over `from`, and looks at what is predicted after
+    /// the token at `position`: the logit of the first of `answers` less that of the second.
+    ///
+    /// # Errors
+    /// If the prompts have not as many tokens or do not differ before the prediction, if there is no such
+    /// position, if both answers are the same or as far apart after both prompts, or if the device fails.
+    pub fn new(
+        model: &Gpt,
+        [prompt, from]: [&Prompt; 2],
+        position: usize,
+        answers: [Answer; 2],
+    ) -> Result<Self, InspectError> {
+        Self::check([prompt, from], position)?;
+        let [answer, against] = answers;
+        if answer == against {
+            return Err(InspectError::SameAnswers(answer.token));
+        }
+        let patcher = Patcher::new(model, [prompt, from])?;
+        let difference = |replacements: Vec<Replacement>| {
+            let logits = patcher.logits(replacements, position)?;
+            let [answer, against] = [&answer, &against].map(|of| logits[of.id as usize]);
+            Ok::<f64, InspectError>(f64::from(answer) - f64::from(against))
+        };
+        let plain = difference(Vec::new())?;
+        let last = Part::Residual {
+            layer: model.config().n_layers - 1,
+        };
+        let other = difference(vec![patcher.from(last, None)])?; // the other pass, to its end
+        let share = |difference: f64| (difference - plain) / (other - plain);
+        if !share(other).is_finite() {
+            return Err(InspectError::SameDifference(plain));
+        }
+        let with_part = |part| {
+            let difference = difference(vec![patcher.from(part, None)])?;
+            let share = share(difference);
+            Ok(Patched {
+                part,
+                difference,
+                share,
+            })
+        };
+        let parts = Part::writers(model.config()).into_iter().map(with_part);
+        let mut parts = parts.collect::<Result<Vec<_>, InspectError>>()?;
+        parts.sort_by(|a, b| b.share.abs().total_cmp(&a.share.abs())); // stable
+
+        let layers = (0..model.config().n_layers).map(|layer| Part::Residual { layer });
+        let mut residual = Vec::new();
+        for stage in std::iter::once(Part::Embedding).chain(layers) {
+            // Before the first token that differs both passes hold the same, and what stands after the prediction
+            // cannot change it.
+            let carries = first_difference(prompt, from)..=position;
+            let at_one = |at: usize| match carries.contains(&at) {
+                true => Ok(share(difference(vec![patcher.from(stage, Some(at))])?)),
+                false => Ok(0.0),
+            };
+            let of_stage = (0..prompt.len()).map(at_one);
+            residual.push(of_stage.collect::<Result<Vec<_>, InspectError>>()?);
+        }
+        Ok(Self {
+            tokens: prompt.texts.clone(),
+            from_tokens: from.texts.clone(),
+            position,
+            difference: plain,
+            from_difference: other,
+            parts,
+            residual,
+            answer,
+            against,
+        })
+    }
+
+    /// Checks that two prompts can be compared where a prediction is made.
+    ///
+    /// # Errors
+    /// If they have not as many tokens, if there is no such position, or if they do not differ up to it.
+    pub fn check([prompt, from]: [&Prompt; 2], position: usize) -> Result<(), InspectError> {
+        if prompt.len() != from.len() {
+            return Err(InspectError::UnequalLengths {
+                prompt: prompt.len(),
+                from: from.len(),
+            });
+        }
+        InspectError::check_token(position, prompt.len())?;
+        match first_difference(prompt, from) <= position {
+            true => Ok(()),
+            false => Err(InspectError::SamePast(position)),
+        }
+    }
+
+    /// The first token that differs, counted from 0.
+    #[must_use]
+    pub fn first_difference(&self) -> usize {
+        let mut pairs = self.tokens.iter().zip(&self.from_tokens);
+        pairs.position(|(a, b)| a != b).unwrap_or(self.tokens.len())
+    }
+}
+
+/// Where two prompts begin to differ; the length of both where they do not.
+fn first_difference(prompt: &Prompt, from: &Prompt) -> usize {
+    let mut pairs = prompt.ids.iter().zip(&from.ids);
+    pairs.position(|(a, b)| a != b).unwrap_or(prompt.len())
+}
+
+/// A prompt that is read again and again, and what passed when the other one was.
+struct Patcher<'a> {
+    model: &'a Gpt,
+    tokens: Tensor<2, Int>,
+    from: super::Recording,
+}
+
+impl<'a> Patcher<'a> {
+    fn new(model: &'a Gpt, [prompt, from]: [&Prompt; 2]) -> Result<Self, InspectError> {
+        let points = [
+            Point::Embedding,
+            Point::Heads,
+            Point::Attention,
+            Point::Mlp,
+            Point::Residual,
+        ];
+        let device = model.device();
+        let mut probe = Capture::new(&points);
+        let _logits = model.forward_with(from.tokens(&device), &mut probe);
+        Ok(Self {
+            model,
+            tokens: prompt.tokens(&device),
+            from: probe.read()?,
+        })
+    }
+
+    /// That a part's values are those of the other prompt's pass.
+    fn from(&self, part: Part, position: Option<usize>) -> Replacement {
+        let site = part.site();
+        let HostTensor { values, .. } = self.from.get(site.block_idx, site.point);
+        Replacement {
+            part,
+            position,
+            substitute: Substitute::Recorded(Tensor::from_floats(&**values, &self.model.device())),
+        }
+    }
+
+    /// The logits after the token at `position`, `[V]`.
+    fn logits(
+        &self,
+        replacements: Vec<Replacement>,
+        position: usize,
+    ) -> Result<Vec<f32>, InspectError> {
+        let mut probe = Replace::new(replacements);
+        let logits = self.model.forward_with(self.tokens.clone(), &mut probe); // [1, T, V]
+        let logits = logits.narrow(1, position, 1).reshape([-1]);
+        logits
+            .try_into_vec_as::<f32>()
+            .map_err(InspectError::Device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::config::{ModelConfig, PositionKind};
+    use crate::model::parameters;
+    use crate::model::probe::{Probe, Site};
+    use crate::tokenizer::Tokenizer;
+
+    fn model() -> Gpt {
+        let config = ModelConfig {
+            context_length: 16,
+            d_model: 16,
+            n_layers: 3,
+            n_heads: 4,
+            n_kv_heads: 2,
+            d_ff: 32,
+            position: PositionKind::Rope,
+            qk_norm: true,
+            ..ModelConfig::default()
+        };
+        let model = Gpt::new(&config, 256, 1, &Device::flex());
+        let drawn = parameters::read(&model);
+        let louder = parameters::assign(model, |path, _| {
+            let HostTensor { shape, values } = drawn[path].clone();
+            let values = values.iter().map(|x| x * 8.0).collect();
+            Some(HostTensor { shape, values })
+        });
+        louder.expect("the same shapes")
+    }
+
+    fn prompt(text: &str) -> Prompt {
+        Prompt::read(text, &Tokenizer::byte(), 16).expect("bytes")
+    }
+
+    fn answers() -> [Answer; 2] {
+        ["a", "b"].map(|text| Answer::read(text, &Tokenizer::byte()).expect("a byte"))
+    }
+
+    /// A probe that changes nothing, so that attention takes the path that it takes with any probe.
+    struct Watch;
+
+    impl Probe for Watch {
+        fn visit<const D: usize>(&mut self, _: Site, value: Tensor<D>) -> Tensor<D> {
+            value
+        }
+    }
+
+    fn last_row(logits: Tensor<3>) -> Vec<f32> {
+        let [_, t, _] = logits.dims();
+        let row = logits.narrow(1, t - 1, 1).into_data();
+        row.try_to_vec().expect("f32")
+    }
+
+    #[test]
+    fn nothing_replaced_is_the_plain_pass_and_everything_is_the_other() {
+        let model = model();
+        let (one, other) = (prompt("the bank of"), prompt("a bank, the"));
+        let patcher = Patcher::new(&model, [&one, &other]).expect("read");
+        let pass =
+            |of: &Prompt| last_row(model.forward_with(of.tokens(&Device::flex()), &mut Watch));
+        let logits = |replacements| patcher.logits(replacements, 10).expect("read");
+        assert_eq!(logits(Vec::new()), pass(&one), "to the bit");
+        let fused = last_row(model.forward(one.tokens(&Device::flex())));
+        let pairs = fused.iter().zip(logits(Vec::new()));
+        assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-4));
+
+        let last = patcher.from(Part::Residual { layer: 2 }, None);
+        assert_eq!(logits(vec![last]), pass(&other), "to the bit");
+        let embedding = patcher.from(Part::Embedding, None);
+        assert_eq!(logits(vec![embedding.clone()]), pass(&other), "to the bit");
+        let mut all: Vec<_> = Part::writers(model.config())
+            .into_iter()
+            .map(|part| patcher.from(part, None))
+            .collect();
+        all.push(embedding);
+        assert_eq!(logits(all), pass(&other), "to the bit");
+        assert_ne!(pass(&one), pass(&other));
+    }
+
+    #[test]
+    fn all_heads_of_a_layer_are_its_attention() {
+        let model = model();
+        let (one, other) = (prompt("the bank of"), prompt("a bank, the"));
+        let patcher = Patcher::new(&model, [&one, &other]).expect("read");
+        let logits = |replacements| patcher.logits(replacements, 10).expect("read");
+        let heads = (0..4).map(|head| patcher.from(Part::Head { layer: 1, head }, None));
+        let attention = patcher.from(Part::Attention { layer: 1 }, None);
+        assert_eq!(logits(heads.collect()), logits(vec![attention]));
+    }
+
+    #[test]
+    fn shares_go_from_one_text_to_the_other() {
+        let model = model();
+        let (one, other) = (prompt("the bank of"), prompt("the bunk of"));
+        let it = Patching::new(&model, [&one, &other], 10, answers()).expect("patched");
+        assert_eq!(it.parts.len(), 3 * (4 + 2));
+        assert!(it.parts.is_sorted_by(|a, b| a.share.abs() >= b.share.abs()));
+        assert!((it.difference - it.from_difference).abs() > 1e-3);
+        for patched in &it.parts {
+            let way = it.from_difference - it.difference;
+            let expected = it.difference + patched.share * way;
+            assert!((patched.difference - expected).abs() < 1e-9);
+        }
+        assert_eq!((it.first_difference(), it.residual.len()), (5, 4));
+        // The only token that differs makes all of the difference before the first layer, the last token all of it
+        // after the last.
+        assert!((it.residual[0][5] - 1.0).abs() < 1e-9);
+        assert!(it.residual[0][6..].iter().all(|share| share.abs() < 1e-9));
+        assert!((it.residual[3][10] - 1.0).abs() < 1e-9);
+        assert!(it.residual[3][..10].iter().all(|share| share.abs() < 1e-9));
+        let earlier = Patching::new(&model, [&one, &other], 7, answers()).expect("patched");
+        assert!((earlier.residual[3][7] - 1.0).abs() < 1e-9);
+        assert!(earlier.residual.iter().all(|row| row[8..] == [0.0; 3]));
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_refused() {
+        let model = model();
+        let new = |one: &str, other: &str, position, answers| {
+            let (one, other) = (prompt(one), prompt(other));
+            Patching::new(&model, [&one, &other], position, answers).unwrap_err()
+        };
+        assert!(matches!(
+            new("a bank", "the bank", 5, answers()),
+            InspectError::UnequalLengths { prompt: 6, from: 8 }
+        ));
+        assert!(matches!(
+            new("a bank", "a bank", 5, answers()),
+            InspectError::SamePast(5)
+        ));
+        assert!(matches!(
+            new("a bank", "a bunk", 2, answers()),
+            InspectError::SamePast(2)
+        ));
+        assert!(matches!(
+            new("a bank", "a bunk", 6, answers()),
+            InspectError::NoSuchToken { token: 6, .. }
+        ));
+        let [one, _] = answers();
+        assert!(matches!(
+            new("a bank", "a bunk", 5, [one.clone(), one]),
+            InspectError::SameAnswers(_)
+        ));
+    }
+}

@@ -1,0 +1,156 @@
+//! A text as a model reads it.
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use super::InspectError;
+use crate::tokenizer::{Tokenizer, visible};
+
+/// A text as a model reads it: as many of its last tokens as the context holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// The tokens, T of them, at least one.
+    pub ids: Vec<u32>,
+    /// The text of each token, `[T]`, as [`Tokenizer::piece`] gives it: bytes that are no whole character are
+    /// written `\xe7`.
+    pub texts: Vec<String>,
+    /// The tokens as a person reads them, on one line, blanks and line ends visible: `[T]`.
+    pub pieces: Vec<String>,
+    /// How many tokens at the front did not fit the context, and were left out.
+    pub n_dropped: usize,
+    /// The bytes of the tokens, one after the other.
+    bytes: Vec<u8>,
+    /// Where each token ends in `bytes`.
+    ends: Vec<usize>,
+}
+
+impl Prompt {
+    /// Reads a text; of one longer than the context, its end.
+    ///
+    /// # Errors
+    /// If the text is empty, or has what the tokenizer cannot say.
+    pub fn read(
+        text: &str,
+        tokenizer: &Tokenizer,
+        context_length: usize,
+    ) -> Result<Self, InspectError> {
+        let mut ids = tokenizer.encode(text).map_err(InspectError::Prompt)?;
+        if ids.is_empty() {
+            return Err(InspectError::EmptyPrompt);
+        }
+        let n_dropped = ids.len().saturating_sub(context_length);
+        ids.drain(..n_dropped);
+        let texts: Vec<String> = ids.iter().map(|&id| tokenizer.piece(id)).collect();
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for (&id, text) in ids.iter().zip(&texts) {
+            match tokenizer.token_bytes(id) {
+                Some(of_token) => bytes.extend_from_slice(of_token),
+                None => bytes.extend_from_slice(text.replace('▁', " ").as_bytes()), // as SentencePiece writes blanks
+            }
+            ends.push(bytes.len());
+        }
+        Ok(Self {
+            ids,
+            pieces: texts.iter().map(|text| visible(text)).collect(),
+            texts,
+            n_dropped,
+            bytes,
+            ends,
+        })
+    }
+
+    /// How many tokens the model reads.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a prompt is never empty")]
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The token with which `text` has been read, where it stands for the last time; none where it is not in
+    /// the prompt.
+    #[must_use]
+    pub fn position_of(&self, text: &str) -> Option<usize> {
+        let text = text.as_bytes();
+        if text.is_empty() {
+            return None;
+        }
+        let start = self
+            .bytes
+            .windows(text.len())
+            .rposition(|window| window == text)?;
+        self.ends.iter().position(|&end| end >= start + text.len())
+    }
+
+    /// The pieces with each character whole, where its bytes are several tokens: for reading the prompt in one.
+    #[must_use]
+    pub fn whole_pieces(&self) -> Vec<String> {
+        let mut pieces = Vec::new();
+        let mut start = 0;
+        for &end in &self.ends {
+            let bytes = &self.bytes[start..end];
+            let is_begun =
+                std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none());
+            if is_begun && end < self.bytes.len() {
+                continue;
+            }
+            pieces.push(visible(&String::from_utf8_lossy(bytes)));
+            start = end;
+        }
+        pieces
+    }
+
+    /// # Shapes
+    /// -> `[1, T]`
+    #[must_use]
+    pub fn tokens(&self, device: &Device) -> Tensor<2, Int> {
+        let ids: Vec<i64> = self.ids.iter().map(|&id| i64::from(id)).collect();
+        let n = ids.len();
+        Tensor::from_data(TensorData::new(ids, [1, n]), device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_can_be_seen() {
+        let tokenizer = Tokenizer::byte();
+        let prompt = Prompt::read("a \n\t\0", &tokenizer, 8).expect("bytes");
+        assert_eq!(prompt.pieces, ["a", "·", "↵", "→", "\u{fffd}"]);
+        assert_eq!(prompt.texts, ["a", " ", "\n", "\t", "\0"]);
+        assert_eq!((prompt.len(), prompt.n_dropped), (5, 0));
+    }
+
+    #[test]
+    fn a_part_of_a_character_is_shown_as_its_bytes() {
+        let prompt = Prompt::read("é", &Tokenizer::byte(), 8).expect("bytes");
+        assert_eq!(prompt.texts, [r"\xc3", r"\xa9"]);
+        assert_eq!(prompt.whole_pieces(), ["é"]);
+        let cut = Prompt::read("éa猫", &Tokenizer::byte(), 5).expect("bytes");
+        assert_eq!(cut.whole_pieces(), ["\u{fffd}", "a", "猫"]);
+    }
+
+    #[test]
+    fn what_does_not_fit_the_context_is_left_out_at_the_front() {
+        let prompt = Prompt::read("abcdef", &Tokenizer::byte(), 4).expect("bytes");
+        assert_eq!(prompt.ids, b"cdef".map(u32::from));
+        assert_eq!(prompt.n_dropped, 2);
+        assert_eq!(prompt.position_of("a"), None);
+    }
+
+    #[test]
+    fn a_text_is_found_where_it_ends_last() {
+        let prompt = Prompt::read("a cat, é cat.", &Tokenizer::byte(), 20).expect("bytes");
+        assert_eq!(prompt.position_of("cat"), Some(12));
+        assert_eq!(prompt.position_of("é"), Some(8));
+        assert_eq!(prompt.position_of("a cat"), Some(4));
+        assert_eq!(prompt.position_of("dog"), None);
+        assert_eq!(prompt.position_of(""), None);
+    }
+
+    #[test]
+    fn an_empty_prompt_is_refused() {
+        let error = Prompt::read("", &Tokenizer::byte(), 4).unwrap_err();
+        assert!(matches!(error, InspectError::EmptyPrompt));
+    }
+}

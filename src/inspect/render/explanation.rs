@@ -1,0 +1,251 @@
+//! One token in one head, step by step, as a page of text.
+
+use std::fmt::Write as _;
+
+use super::columns::{fit, flow, width};
+use crate::inspect::{Explanation, Projection, Prompt, Step, strongest};
+
+/// How many numbers of a vector are shown.
+const SHOWN: usize = 6;
+/// Columns of the words in front of a vector.
+const NAME: usize = 30;
+/// The longest bar of a weight, in columns.
+const BAR: usize = 20;
+/// The most tokens that are named in the sum.
+const NAMED: usize = 5;
+/// How many of the tokens that come later are listed: enough to see what the mask takes away.
+const LATER: usize = 4;
+
+/// The six steps, in at most 100 columns. Every line ends with a line break.
+#[must_use]
+pub fn explanation(it: &Explanation, prompt: &Prompt) -> String {
+    let mut page = Page {
+        text: String::new(),
+        it,
+        prompt,
+        piece_width: prompt
+            .pieces
+            .iter()
+            .map(|piece| width(piece))
+            .max()
+            .unwrap_or(0)
+            .min(12),
+    };
+    page.opening();
+    page.vectors();
+    page.projections();
+    page.keys();
+    page.sum();
+    page.text
+}
+
+struct Page<'a> {
+    text: String,
+    it: &'a Explanation,
+    prompt: &'a Prompt,
+    piece_width: usize,
+}
+
+impl Page<'_> {
+    fn line(&mut self, line: impl AsRef<str>) {
+        self.text.push_str(line.as_ref().trim_end());
+        self.text.push('\n');
+    }
+
+    /// A token with its position, aligned.
+    fn token(&self, at: usize) -> String {
+        let digits = (self.prompt.len() - 1).to_string().len();
+        format!(
+            "{at:>digits$} {}",
+            fit(&self.prompt.pieces[at], self.piece_width)
+        )
+    }
+
+    /// A name, the first numbers of a vector, and its length.
+    fn vector(&mut self, name: &str, vector: &[f64]) {
+        let mut line = format!("   {}", fit(name, NAME));
+        for x in vector.iter().take(SHOWN) {
+            write!(line, " {x:>8.3}").expect("a string");
+        }
+        let dots = if vector.len() > SHOWN { "…" } else { " " };
+        let length = vector.iter().map(|x| x * x).sum::<f64>().sqrt();
+        self.line(format!("{line} {dots} {length:>9.3}"));
+    }
+
+    fn heading(&mut self, heading: &str) {
+        self.line("");
+        self.line(heading);
+    }
+
+    fn columns(&mut self, n: usize) {
+        let numbers = format!("{n} numbers, the first {}", SHOWN.min(n));
+        self.line(format!(
+            "   {} {:<54}     length",
+            " ".repeat(NAME),
+            numbers
+        ));
+    }
+
+    fn opening(&mut self) {
+        let Explanation {
+            layer, head, token, ..
+        } = *self.it;
+        self.line(format!(
+            "layer {layer} head {head}: what `{}`, the token at position {token}, gathers from those it may see",
+            self.prompt.pieces[token]
+        ));
+        for line in flow(&self.prompt.whole_pieces(), 97) {
+            self.line(format!("   {line}"));
+        }
+    }
+
+    fn vectors(&mut self) {
+        let it = self.it;
+        self.heading("1. The token's vector");
+        self.columns(it.embedding.len());
+        let name = match it.query.rotated {
+            Some(_) => "x, its embedding".to_owned(),
+            None => format!("x, its embedding + position {}", it.token),
+        };
+        self.vector(&name, &wide(&it.embedding));
+        if it.layer > 0 {
+            let below = it.layer - 1;
+            let name = format!("x after layer {below}");
+            let name = if below == 0 {
+                name
+            } else {
+                format!("x after layers 0 to {below}")
+            };
+            self.vector(&name, &wide(&it.residual));
+        }
+        self.vector("normed: what the layer reads", &wide(&it.normed));
+    }
+
+    fn projections(&mut self) {
+        let it = self.it;
+        self.heading("2. Three learned matrices make a query, a key and a value of it");
+        self.columns(it.head_dim);
+        let parts: [(&str, &Projection); 3] = [("q", &it.query), ("k", &it.key), ("v", &it.value)];
+        for (letter, projection) in parts {
+            for (step, vector) in projection.steps() {
+                let name = match step {
+                    Step::Projected => format!("{letter} = x W_{letter}"),
+                    Step::Normed => format!("{letter} normed (qk_norm)"),
+                    Step::Rotated => format!("{letter} turned by position {}", it.token),
+                };
+                self.vector(&name, &wide(vector));
+            }
+        }
+        let shared = it.kv_shared_by.iter().filter(|head| **head != it.head);
+        let shared: Vec<String> = shared.map(ToString::to_string).collect();
+        if !shared.is_empty() {
+            let noun = if shared.len() == 1 { "head" } else { "heads" };
+            let (kv_head, shared) = (it.kv_head, shared.join(", "));
+            self.line(format!(
+                "   k and v are those of key/value head {kv_head}, shared with {noun} {shared}"
+            ));
+        }
+    }
+
+    fn keys(&mut self) {
+        let it = self.it;
+        self.heading(&format!(
+            "3. The query times every key: how well they match.   4. Divided by sqrt({}) = {:.4}",
+            it.head_dim,
+            root(it.head_dim)
+        ));
+        self.line(
+            "5. What comes later is masked; the softmax turns the rest into weights that sum to 1",
+        );
+        let token_width = width(&self.token(0)).max(5);
+        self.line(format!(
+            "   {:<token_width$}  {:>9}  {:>9}  {:>9}  {:>7}",
+            "key", "3. q . k", "4. scaled", "5. masked", "weight"
+        ));
+        let n_shown = (it.token + 1 + LATER).min(self.prompt.len());
+        for at in 0..n_shown {
+            let masked = it.masked[at].map_or("-inf".to_owned(), |x| format!("{x:.3}"));
+            let (score, scaled, weight) = (it.scores[at], it.scaled[at], it.weights[at]);
+            let token = self.token(at);
+            let token = fit(&token, token_width.max(width(&token)));
+            let bar = bar(weight);
+            let me = if at == it.token { "  (itself)" } else { "" };
+            self.line(format!(
+                "   {token}  {score:>9.3}  {scaled:>9.3}  {masked:>9}  {weight:>7.4}  {bar}{me}"
+            ));
+        }
+        if n_shown < self.prompt.len() {
+            self.line(format!(
+                "   ... {} more that come later: masked too",
+                self.prompt.len() - n_shown
+            ));
+        }
+        self.line(format!(
+            "   checked: the model's own weights differ by at most {:.0e}",
+            it.largest_difference()
+        ));
+    }
+
+    fn sum(&mut self) {
+        let it = self.it;
+        self.heading("6. The sum of the values, each times its weight");
+        self.columns(it.head_dim);
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "only their order is asked for"
+        )]
+        let weights: Vec<f32> = it.weights.iter().map(|weight| *weight as f32).collect();
+        let all = strongest(&weights, weights.len());
+        for &(at, _) in all.iter().take(NAMED) {
+            let weight = it.weights[at];
+            let value: Vec<f64> = it.values[at]
+                .iter()
+                .map(|v| weight * f64::from(*v))
+                .collect();
+            self.vector(&format!("{weight:.4} x v of {}", self.token(at)), &value);
+        }
+        if all.len() > NAMED {
+            let mut rest = vec![0.0; it.head_dim];
+            let mut share = 0.0;
+            for &(at, _) in &all[NAMED..] {
+                share += it.weights[at];
+                for (sum, v) in rest.iter_mut().zip(&it.values[at]) {
+                    *sum += it.weights[at] * f64::from(*v);
+                }
+            }
+            self.vector(
+                &format!("{share:.4}   in {} others", all.len() - NAMED),
+                &rest,
+            );
+        }
+        self.vector("= what the head gathers", &it.context);
+        self.line(
+            "   All heads' sums, side by side, go through one more matrix and are added to x.",
+        );
+    }
+}
+
+fn wide(vector: &[f32]) -> Vec<f64> {
+    vector.iter().copied().map(f64::from).collect()
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "a head has far fewer than 2^52 dimensions"
+)]
+fn root(head_dim: usize) -> f64 {
+    (head_dim as f64).sqrt()
+}
+
+/// A bar as long as a weight is large, to an eighth of a column.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a weight is in 0..=1"
+)]
+fn bar(weight: f64) -> String {
+    let eighths = (weight * 8.0 * BAR as f64).round() as usize;
+    let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
+    "█".repeat(eighths / 8) + part
+}

@@ -1,0 +1,175 @@
+//! The numbers that a model learns, counted and named.
+
+use serde::Serialize;
+
+use crate::config::{MlpKind, ModelConfig, NormKind, PositionKind};
+
+/// How many numbers a model learns, by part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Parameters {
+    /// One vector for each token.
+    pub token_embedding: u64,
+    /// One vector for each position; 0 with rotary positions.
+    pub position_embedding: u64,
+    /// One block.
+    pub block: BlockParameters,
+    /// How many blocks there are.
+    pub n_layers: u64,
+    /// The norm before the logits.
+    pub final_norm: u64,
+    /// Scores for each token; 0 where the token embedding is used for it.
+    pub output: u64,
+    /// Everything.
+    pub total: u64,
+}
+
+/// How many numbers one block learns, by part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BlockParameters {
+    /// Query, key and value projections.
+    pub attention_qkv: u64,
+    /// What mixes the heads again.
+    pub attention_output: u64,
+    /// The feed-forward layer.
+    pub mlp: u64,
+    /// The norms, those of queries and keys included.
+    pub norms: u64,
+    /// The whole block.
+    pub total: u64,
+}
+
+/// A tensor of parameters, as checkpoints name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParameterTensor {
+    /// Its path, such as `blocks.0.attention.qkv.weight`.
+    pub name: String,
+    /// Sizes of its dimensions.
+    pub shape: Vec<usize>,
+}
+
+impl ParameterTensor {
+    /// How many numbers it holds.
+    #[must_use]
+    pub fn numbers(&self) -> u64 {
+        numbers(&self.shape)
+    }
+}
+
+/// The parameters of a model with this many different tokens, counted by part.
+#[must_use]
+pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
+    let mut block = BlockParameters::default();
+    for (name, shape) in block_tensors(config) {
+        let part = match name {
+            _ if name.contains("norm") => &mut block.norms,
+            _ if name.starts_with("attention.qkv") => &mut block.attention_qkv,
+            _ if name.starts_with("attention.output") => &mut block.attention_output,
+            _ => &mut block.mlp,
+        };
+        *part += numbers(&shape);
+        block.total += numbers(&shape);
+    }
+    let mut counted = Parameters {
+        token_embedding: 0,
+        position_embedding: 0,
+        block,
+        n_layers: config.n_layers as u64,
+        final_norm: 0,
+        output: 0,
+        total: counted_blocks(config, block.total),
+    };
+    for (name, shape) in outer_tensors(config, vocab_size) {
+        let part = match name {
+            "token_embedding.weight" => &mut counted.token_embedding,
+            "position_embedding.weight" => &mut counted.position_embedding,
+            "output.weight" => &mut counted.output,
+            _ => &mut counted.final_norm,
+        };
+        *part += numbers(&shape);
+        counted.total = counted.total.saturating_add(numbers(&shape));
+    }
+    counted
+}
+
+fn counted_blocks(config: &ModelConfig, block: u64) -> u64 {
+    block.saturating_mul(config.n_layers as u64)
+}
+
+/// Every tensor of parameters, in the order in which the model holds them.
+#[must_use]
+pub fn tensors(config: &ModelConfig, vocab_size: usize) -> Vec<ParameterTensor> {
+    let named = |(name, shape): (&str, Vec<usize>)| ParameterTensor {
+        name: name.to_owned(),
+        shape,
+    };
+    let is_embedding = |name: &str| name.contains("embedding");
+    let (before, after): (Vec<_>, Vec<_>) =
+        outer_tensors(config, vocab_size).partition(|(name, _)| is_embedding(name));
+    let blocks = (0..config.n_layers).flat_map(|block_idx| {
+        block_tensors(config).map(move |(name, shape)| ParameterTensor {
+            name: format!("blocks.{block_idx}.{name}"),
+            shape,
+        })
+    });
+    let before = before.into_iter().map(named);
+    before
+        .chain(blocks)
+        .chain(after.into_iter().map(named))
+        .collect()
+}
+
+/// What stands before and after the blocks.
+fn outer_tensors(
+    config: &ModelConfig,
+    vocab_size: usize,
+) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
+    let c = config.d_model;
+    let learned = config.position == PositionKind::Learned;
+    let has_shift = config.bias && config.norm == NormKind::LayerNorm;
+    [
+        Some(("token_embedding.weight", vec![vocab_size, c])),
+        learned.then(|| ("position_embedding.weight", vec![config.context_length, c])),
+        Some(("norm.weight", vec![c])),
+        has_shift.then(|| ("norm.bias", vec![c])),
+        (!config.tie_embeddings).then(|| ("output.weight", vec![c, vocab_size])),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// What one block has, without `blocks.N.`
+fn block_tensors(config: &ModelConfig) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
+    let (c, f, d) = (config.d_model, config.d_ff, config.head_dim());
+    let qkv = (config.n_heads + 2 * config.n_kv_heads) * d;
+    let has_shift = config.bias && config.norm == NormKind::LayerNorm;
+    let shift = |name| has_shift.then(|| (name, vec![c]));
+    let bias = |name, n| config.bias.then(|| (name, vec![n]));
+    let of_heads = |name| config.qk_norm.then(|| (name, vec![d]));
+    let gated = config.mlp == MlpKind::Swiglu;
+    [
+        Some(("attention_norm.weight", vec![c])),
+        shift("attention_norm.bias"),
+        Some(("attention.qkv.weight", vec![c, qkv])),
+        bias("attention.qkv.bias", qkv),
+        Some(("attention.output.weight", vec![c, c])),
+        bias("attention.output.bias", c),
+        of_heads("attention.q_norm.weight"),
+        of_heads("attention.k_norm.weight"),
+        Some(("mlp_norm.weight", vec![c])),
+        shift("mlp_norm.bias"),
+        Some(("mlp.expand.weight", vec![c, f])),
+        bias("mlp.expand.bias", f),
+        gated.then(|| ("mlp.gate.weight", vec![c, f])),
+        bias("mlp.gate.bias", f).filter(|_| gated),
+        Some(("mlp.contract.weight", vec![f, c])),
+        bias("mlp.contract.bias", c),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// How many numbers a tensor of this shape holds.
+fn numbers(shape: &[usize]) -> u64 {
+    let sizes = shape.iter().map(|size| *size as u64);
+    sizes.fold(1, u64::saturating_mul)
+}

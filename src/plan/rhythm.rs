@@ -1,0 +1,128 @@
+//! What happens in a run, and how often.
+
+use serde::Serialize;
+
+use super::Text;
+use crate::config::Config;
+use crate::model::cost::Compute;
+
+/// How often a run does what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rhythm {
+    /// Updates of the weights.
+    pub steps: u64,
+    /// Tokens that one update learns from.
+    pub tokens_per_step: u64,
+    /// Tokens of the whole run, with repetition.
+    pub tokens: u64,
+    /// How often each token of the training text is seen; none where the text is not there.
+    pub epochs: Option<f64>,
+    /// Floating-point operations of all training steps, updates included.
+    pub flops: f64,
+    /// Of these, what Muon's updates take; 0 with `AdamW`.
+    pub update_flops: f64,
+    /// Estimates of both losses.
+    pub evaluations: u64,
+    /// Batches that all of these look at.
+    pub evaluation_batches: u64,
+    /// Batches of the whole validation split, which is evaluated at the end; none where the text is not there.
+    pub validation_batches: Option<u64>,
+    /// Tokens of all samples.
+    pub sample_tokens: u64,
+    /// Checkpoints that are saved, if every evaluation finds a better loss.
+    pub checkpoints: u64,
+}
+
+impl Rhythm {
+    #[allow(clippy::cast_precision_loss, reason = "counts are shown in few digits")]
+    /// How often a run does what it does, if a token takes what `compute` says, and an update `update_flops`.
+    pub(super) fn new(
+        config: &Config,
+        text: Option<&Text>,
+        compute: &Compute,
+        update_flops: f64,
+    ) -> Self {
+        let train = &config.train;
+        let steps = train.max_steps as u64;
+        let row = config.model.context_length as u64;
+        let batch = train.batch_size as u64 * row;
+        let tokens_per_step = batch.saturating_mul(train.grad_accumulation_steps as u64);
+        let tokens = tokens_per_step.saturating_mul(steps);
+        let update_flops = update_flops * steps as f64;
+        let evaluations = closings(steps, train.eval_interval as u64);
+        let batches_of = |n_tokens: u64| n_tokens.saturating_sub(1).div_ceil(batch).max(1);
+        let of_each = |n_tokens: Option<u64>| {
+            let wanted = train.eval_batches as u64;
+            n_tokens.map_or(wanted, |n_tokens| wanted.min(batches_of(n_tokens)))
+        };
+        let both =
+            of_each(text.map(|text| text.train_tokens)) + of_each(text.map(|text| text.val_tokens));
+        Self {
+            steps,
+            tokens_per_step,
+            tokens,
+            epochs: text.map(|text| tokens as f64 / text.train_tokens.max(1) as f64),
+            flops: compute.training * tokens as f64 + update_flops,
+            update_flops,
+            evaluations,
+            evaluation_batches: evaluations.saturating_mul(both),
+            validation_batches: text.map(|text| batches_of(text.val_tokens)),
+            sample_tokens: evaluations.saturating_mul(train.sample_tokens as u64),
+            checkpoints: saves(
+                steps,
+                train.eval_interval as u64,
+                train.checkpoint_interval as u64,
+            ),
+        }
+    }
+}
+
+/// How often an interval ends in a run, the end of the run included; an interval of 0 has only that.
+fn closings(steps: u64, interval: u64) -> u64 {
+    match interval {
+        0 => 1,
+        interval => steps.div_ceil(interval),
+    }
+}
+
+/// How many different steps end an interval of one kind or the other.
+fn saves(steps: u64, evaluations: u64, checkpoints: u64) -> u64 {
+    let before_the_end = |interval: u64| closings(steps, interval) - 1;
+    let both = match (evaluations, checkpoints) {
+        (0, _) | (_, 0) => 0,
+        (a, b) => before_the_end((a / greatest_common_divisor(a, b)).saturating_mul(b)),
+    };
+    before_the_end(evaluations) + before_the_end(checkpoints) - both + 1
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        b => greatest_common_divisor(b, a % b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saves_are_counted_as_a_run_makes_them() {
+        for steps in 1..60 {
+            for (evaluations, checkpoints) in
+                [(0, 0), (0, 7), (5, 0), (4, 6), (6, 4), (5, 5), (70, 3)]
+            {
+                let ends = |step: u64, interval| interval > 0 && step.is_multiple_of(interval);
+                let is_saved = |step: &u64| {
+                    *step == steps || ends(*step, evaluations) || ends(*step, checkpoints)
+                };
+                let counted = (1..=steps).filter(is_saved).count() as u64;
+                assert_eq!(
+                    saves(steps, evaluations, checkpoints),
+                    counted,
+                    "{steps} {evaluations} {checkpoints}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! A plan in words.
+
+use std::fmt::Write as _;
+
+use super::{Memory, Plan, Time};
+use crate::config::Config;
+use crate::words::{duration, grouped, size};
+
+/// The plan of `config` as text for a terminal; ends with a line break.
+#[must_use]
+pub fn table(plan: &Plan, config: &Config) -> String {
+    let mut text = String::new();
+    model(&mut text, plan, config);
+    compute(&mut text, plan, config);
+    run(&mut text, plan, config);
+    memory(&mut text, plan, config);
+    disk(&mut text, plan);
+    if let Some(time) = &plan.time {
+        self::time(&mut text, time, plan);
+    }
+    text
+}
+
+/// A heading, and what it says.
+fn heading(text: &mut String, name: &str, rest: &str) {
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    line(text, &format!("{name}: {rest}"));
+}
+
+fn line(text: &mut String, line: &str) {
+    writeln!(text, "{}", line.trim_end()).expect("a string takes all that is written");
+}
+
+/// A name, a number that stands below the others, and a remark.
+fn row(text: &mut String, name: &str, value: &str, remark: &str) {
+    line(text, &format!("  {name:<24} {value:>15}  {remark}"));
+}
+
+fn model(text: &mut String, plan: &Plan, config: &Config) {
+    let (p, m) = (&plan.parameters, &config.model);
+    let vocabulary = &plan.vocabulary;
+    let summary = format!(
+        "{} layers, {} heads, {} wide, context {}, {} tokens ({})",
+        m.n_layers, m.n_heads, m.d_model, m.context_length, vocabulary.size, vocabulary.source
+    );
+    heading(text, "model", &summary);
+    let used = if m.tie_embeddings {
+        "for the output layer too"
+    } else {
+        ""
+    };
+    row(text, "token embedding", &grouped(p.token_embedding), used);
+    let rotated = if p.position_embedding == 0 {
+        "rotated instead"
+    } else {
+        ""
+    };
+    row(
+        text,
+        "position embedding",
+        &grouped(p.position_embedding),
+        rotated,
+    );
+    let blocks = p.n_layers.saturating_mul(p.block.total);
+    let of_each = format!("{} in each block:", grouped(p.block.total));
+    row(text, "blocks", &grouped(blocks), &of_each);
+    let parts = [
+        ("  queries, keys, values", p.block.attention_qkv),
+        ("  attention's output", p.block.attention_output),
+        ("  MLP", p.block.mlp),
+        ("  norms", p.block.norms),
+    ];
+    for (name, n) in parts {
+        line(
+            text,
+            &format!("  {name:<24} {:>15}  {:>13}", "", grouped(n)),
+        );
+    }
+    row(text, "last norm", &grouped(p.final_norm), "");
+    if p.output > 0 {
+        row(text, "output layer", &grouped(p.output), "");
+    }
+    row(text, "parameters", &grouped(p.total), "");
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a ratio is shown in few digits")]
+fn compute(text: &mut String, plan: &Plan, config: &Config) {
+    let c = &plan.flops_per_token;
+    heading(
+        text,
+        "FLOPs per token",
+        "those of matrix products, a multiplication and an addition being two",
+    );
+    let parts = [
+        ("queries, keys, values", c.attention_qkv),
+        ("attention's output", c.attention_output),
+        ("MLPs", c.mlp),
+        ("output layer", c.output),
+    ];
+    for (name, flops) in parts {
+        row(text, name, &si(flops), "");
+    }
+    let seen = format!(
+        "over all {} positions; over those it may see {}",
+        config.model.context_length,
+        si(c.attention_causal)
+    );
+    row(text, "attention", &si(c.attention), &seen);
+    row(text, "forward", &si(c.forward), "");
+    let rule = format!(
+        "the rule of thumb, 6 for each parameter, gives {}",
+        si(c.six_n)
+    );
+    row(text, "forward and backward", &si(c.training), &rule);
+}
+
+fn run(text: &mut String, plan: &Plan, config: &Config) {
+    let (r, t) = (&plan.run, &config.train);
+    heading(text, "run", &format!("{} steps", grouped(r.steps)));
+    let batch = match t.grad_accumulation_steps {
+        1 => format!("{} rows of {}", t.batch_size, config.model.context_length),
+        n => format!(
+            "{n} times {} rows of {}",
+            t.batch_size, config.model.context_length
+        ),
+    };
+    row(
+        text,
+        "tokens of a step",
+        &grouped(r.tokens_per_step),
+        &batch,
+    );
+    let epochs = match (r.epochs, &plan.text) {
+        (Some(epochs), Some(text)) => format!(
+            "{} over the {} of the training text",
+            times(epochs),
+            grouped(text.train_tokens)
+        ),
+        _ => String::new(),
+    };
+    row(text, "tokens of the run", &grouped(r.tokens), &epochs);
+    let of_updates = match r.update_flops {
+        flops if flops > 0.0 => format!("{} of them in Muon's updates", si(flops)),
+        _ => String::new(),
+    };
+    row(text, "FLOPs of the run", &si(r.flops), &of_updates);
+}
+
+fn memory(text: &mut String, plan: &Plan, config: &Config) {
+    let Memory {
+        peak,
+        peak_during,
+        parts: p,
+        kept_for_backward,
+        kept_attention_weights,
+        machine,
+    } = plan.memory;
+    heading(
+        text,
+        "memory",
+        &format!("{} at most, during {peak_during}", size(peak)),
+    );
+    let parts = [
+        ("weights", p.weights),
+        ("optimizer state", p.optimizer),
+        ("gradients", p.gradients),
+        ("activations", p.activations),
+        ("attention weights", p.attention_weights),
+        ("logits", p.logits),
+        ("temporaries", p.temporaries),
+        ("process, allocator", p.process),
+    ];
+    for (name, bytes) in parts {
+        row(text, name, &size(bytes), "");
+    }
+    let growing = format!(
+        "{} of it grow with the square of the context ({})",
+        size(kept_attention_weights),
+        config.model.context_length
+    );
+    row(
+        text,
+        "kept for backward",
+        &size(kept_for_backward),
+        &growing,
+    );
+    match machine {
+        Some(machine) => {
+            let free = format!("{} free now", size(machine.available));
+            row(text, "this machine", &size(machine.total), &free);
+        }
+        None => row(
+            text,
+            "this device",
+            "not known",
+            "its driver and its pools come on top",
+        ),
+    }
+}
+
+fn disk(text: &mut String, plan: &Plan) {
+    let d = &plan.disk;
+    heading(
+        text,
+        "disk",
+        &format!("{} in {} checkpoints", size(d.total), d.checkpoints_kept),
+    );
+    row(text, "model.safetensors", &size(d.model), &exact(d.model));
+    row(
+        text,
+        "optimizer.safetensors",
+        &size(d.optimizer),
+        &exact(d.optimizer),
+    );
+}
+
+fn time(text: &mut String, time: &Time, plan: &Plan) {
+    let (m, r) = (&time.measured, &plan.run);
+    heading(
+        text,
+        "time",
+        &format!("{} on {}", duration(time.total_s), plan.device),
+    );
+    let of_steps = format!(
+        "{} steps of {}: {:.0} tokens/s, {} FLOPs/s",
+        grouped(r.steps),
+        ms(m.step_ms),
+        time.tokens_per_s,
+        si(time.flops_per_s)
+    );
+    row(text, "training", &duration(time.steps_s), &of_steps);
+    let of_batches = |n: u64| format!("{} batches of {}", grouped(n), ms(m.evaluation_batch_ms));
+    row(
+        text,
+        "evaluations",
+        &duration(time.evaluations_s),
+        &of_batches(r.evaluation_batches),
+    );
+    if let Some(n) = r.validation_batches {
+        row(
+            text,
+            "the last evaluation",
+            &duration(time.last_evaluation_s),
+            &of_batches(n),
+        );
+    }
+    let of_tokens = format!(
+        "{} tokens of {}",
+        grouped(r.sample_tokens),
+        ms(m.sample_token_ms)
+    );
+    row(text, "samples", &duration(time.samples_s), &of_tokens);
+    let of_saves = format!("{} of {}", grouped(r.checkpoints), ms(m.checkpoint_ms));
+    row(
+        text,
+        "checkpoints",
+        &duration(time.checkpoints_s),
+        &of_saves,
+    );
+    row(text, "measured", "", &m.how);
+}
+
+fn exact(bytes: u64) -> String {
+    format!("{} bytes", grouped(bytes))
+}
+
+/// A large number in three or four digits.
+fn si(n: f64) -> String {
+    let units = ["", " k", " M", " G", " T", " P", " E", " Z", " Y"];
+    let (mut n, mut unit) = (n, 0);
+    while n >= 999.5 && unit + 1 < units.len() {
+        n /= 1000.0;
+        unit += 1;
+    }
+    let decimals = match n {
+        _ if unit == 0 || n >= 99.95 => 0,
+        _ if n >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{n:.decimals$}{}", units[unit])
+}
+
+/// How often, in the digits that matter.
+fn times(n: f64) -> String {
+    let decimals = match n {
+        _ if n >= 99.5 => 0,
+        _ if n >= 0.095 => 1,
+        _ => 4,
+    };
+    format!("{n:.decimals$} times")
+}
+
+fn ms(ms: f64) -> String {
+    match ms {
+        _ if ms >= 9_999.5 => format!("{:.1} s", ms / 1e3),
+        _ if ms >= 99.5 => format!("{ms:.0} ms"),
+        _ => format!("{ms:.2} ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_at_a_glance() {
+        assert_eq!(
+            [
+                0.0, 12.0, 999.4, 1536.0, 2.46e9, 99_960.0, 999_900.0, 3.1e27
+            ]
+            .map(si),
+            [
+                "0", "12", "999", "1.54 k", "2.46 G", "100 k", "1.00 M", "3100 Y"
+            ]
+        );
+        assert_eq!(
+            [0.001, 2.68, 120.0].map(times),
+            ["0.0010 times", "2.7 times", "120 times"]
+        );
+        assert_eq!(
+            [1.234, 123.4, 12_345.0].map(ms),
+            ["1.23 ms", "123 ms", "12.3 s"]
+        );
+    }
+}

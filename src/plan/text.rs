@@ -1,0 +1,128 @@
+//! The text and the vocabulary of a run, as far as they can be known.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::PlanError;
+use crate::config::Config;
+use crate::data::{self, ASSUMED_BYTES_PER_TOKEN, DataError, Extent};
+use crate::tokenizer::{Tokenizer, TokenizerKind};
+
+/// How many different characters a text is taken to have that cannot be read: ASCII's.
+const ASSUMED_CHARACTERS: usize = 128;
+
+/// What a token may be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Vocabulary {
+    /// How many different tokens there are.
+    pub size: usize,
+    /// Where that is known from.
+    pub source: String,
+}
+
+/// The text of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Text {
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Tokens that are learned from.
+    pub train_tokens: u64,
+    /// Tokens that are kept for validation.
+    pub val_tokens: u64,
+}
+
+pub(super) struct Found {
+    pub(super) vocabulary: Vocabulary,
+    pub(super) text: Option<Text>,
+    pub(super) notes: Vec<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Reads the text, if it is there, and finds out the vocabulary, unless it is `known`.
+pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, PlanError> {
+    let (mut notes, mut warnings) = (Vec::new(), Vec::new());
+    let path = config.data.path.display();
+    let kind = config.tokenizer.kind;
+    let context_length = config.model.context_length;
+    let mut too_short = |error: DataError| warnings.push(error.to_string());
+    let mut left_out = |why: String| {
+        notes.push(format!(
+            "{why}, so the number of epochs and the last evaluation are left out"
+        ));
+        None
+    };
+    let extent = if config.data.path == Path::new("-") {
+        left_out("standard input is not read".to_owned())
+    } else {
+        match Extent::read(&config.data, kind, context_length, &mut too_short) {
+            Ok(extent) => Some(extent),
+            Err(DataError::Missing { path, nearest }) => left_out(format!(
+                "the text `{}` is not there ({})",
+                path.display(),
+                data::missing_hint(&path, nearest.as_deref())
+            )),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let mut from_config = || -> Result<Vocabulary, PlanError> {
+        Ok(match (kind, &extent) {
+            (TokenizerKind::Byte, _) => Vocabulary {
+                size: 256,
+                source: "bytes".to_owned(),
+            },
+            (TokenizerKind::Char, Some(extent)) => Vocabulary {
+                size: extent.n_characters,
+                source: format!("the characters of `{path}`"),
+            },
+            (TokenizerKind::Char, None) => {
+                notes.push(format!(
+                "a vocabulary of {ASSUMED_CHARACTERS} characters was assumed: it is that of the text"
+            ));
+                Vocabulary {
+                    size: ASSUMED_CHARACTERS,
+                    source: "assumed".to_owned(),
+                }
+            }
+            (TokenizerKind::Bpe, _) => Vocabulary {
+                size: config
+                    .tokenizer
+                    .vocab_size
+                    .expect("a config with bpe is given one when it is loaded"),
+                source: "tokenizer.vocab_size, if the text has enough for it".to_owned(),
+            },
+            (TokenizerKind::File, _) => {
+                let path = config.tokenizer.path.as_ref();
+                let path = path.expect("a rule of the config");
+                Vocabulary {
+                    size: Tokenizer::from_file(path)
+                        .map_err(PlanError::Tokenizer)?
+                        .vocab_size(),
+                    source: format!("`{}`", path.display()),
+                }
+            }
+        })
+    };
+    let vocabulary = match known {
+        Some(known) => known,
+        None => from_config()?,
+    };
+    let is_estimate = matches!(kind, TokenizerKind::Bpe | TokenizerKind::File);
+    if is_estimate && extent.is_some() {
+        notes.push(format!(
+            "a token was taken to stand for {ASSUMED_BYTES_PER_TOKEN} bytes of text: how many it does, encoding \
+             tells"
+        ));
+    }
+    let text = extent.map(|extent| Text {
+        bytes: extent.bytes,
+        train_tokens: extent.train_tokens,
+        val_tokens: extent.val_tokens,
+    });
+    Ok(Found {
+        vocabulary,
+        text,
+        notes,
+        warnings,
+    })
+}

@@ -1,0 +1,359 @@
+//! How long a run takes, from a few real steps on made-up text.
+//!
+//! What is run is what training runs: the same model, trainer, evaluation and writer. A run whose steps take long
+//! is measured in parts, from which the rest follows: an update after one pass of some rows and after two of them,
+//! through one layer and through two.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+use serde::Serialize;
+
+use super::{Memory, PlanError, Rhythm};
+use crate::checkpoint::TrainState;
+use crate::config::{Config, GenerateConfig};
+use crate::data::Tokens;
+use crate::device::OpenDevice;
+use crate::generate::Writer;
+use crate::model::{Gpt, cost};
+use crate::tokenizer::Tokenizer;
+use crate::train::{Trainer, Trial, evaluate};
+
+/// About how long measuring steps may take.
+const BUDGET: Duration = Duration::from_secs(6);
+
+/// The steps that are measured. The first one of an optimiser does less than the others.
+const TRIAL: Trial = Trial {
+    warm_up_steps: 3,
+    steps: 1..=50,
+    enough: BUDGET.checked_div(2).expect("2 is not 0"),
+};
+
+/// The most tokens of a sample that are measured.
+const MOST_TOKENS: usize = 50;
+
+/// The most bytes that are written to measure the disk.
+const MOST_WRITTEN: usize = 64 << 20;
+
+/// What was measured on the device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// One update of the weights, milliseconds.
+    pub step_ms: f64,
+    /// One batch of an evaluation, milliseconds.
+    pub evaluation_batch_ms: f64,
+    /// One token of a sample, milliseconds.
+    pub sample_token_ms: f64,
+    /// One checkpoint, milliseconds.
+    pub checkpoint_ms: f64,
+    /// What was run to find this out.
+    pub how: String,
+}
+
+/// How long a run takes, in seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Time {
+    /// What follows from this.
+    pub measured: Measured,
+    /// Tokens that are learned from in a second of training.
+    pub tokens_per_s: f64,
+    /// Floating-point operations in a second of training.
+    pub flops_per_s: f64,
+    /// Training.
+    pub steps_s: f64,
+    /// Evaluations during the run.
+    pub evaluations_s: f64,
+    /// The evaluation of the whole validation split; 0 where the text is not there.
+    pub last_evaluation_s: f64,
+    /// Samples.
+    pub samples_s: f64,
+    /// Checkpoints.
+    pub checkpoints_s: f64,
+    /// Everything.
+    pub total_s: f64,
+}
+
+impl Time {
+    #[allow(clippy::cast_precision_loss, reason = "counts are shown in few digits")]
+    pub(super) fn new(measured: Measured, run: &Rhythm) -> Self {
+        let seconds = |ms: f64, times: u64| ms / 1e3 * times as f64;
+        let steps_s = seconds(measured.step_ms, run.steps);
+        let evaluations_s = seconds(measured.evaluation_batch_ms, run.evaluation_batches);
+        let last_evaluation_s = seconds(
+            measured.evaluation_batch_ms,
+            run.validation_batches.unwrap_or(0),
+        );
+        let samples_s = seconds(measured.sample_token_ms, run.sample_tokens);
+        let checkpoints_s = seconds(measured.checkpoint_ms, run.checkpoints);
+        Self {
+            tokens_per_s: run.tokens as f64 / steps_s,
+            flops_per_s: run.flops / steps_s,
+            steps_s,
+            evaluations_s,
+            last_evaluation_s,
+            samples_s,
+            checkpoints_s,
+            total_s: steps_s + evaluations_s + last_evaluation_s + samples_s + checkpoints_s,
+            measured,
+        }
+    }
+}
+
+/// Measures as much of the run as there is time for.
+pub(super) fn measure(
+    config: &Config,
+    vocab_size: usize,
+    device: &OpenDevice,
+    memory: &Memory,
+) -> Result<Measured, PlanError> {
+    let bench = Bench {
+        vocab_size,
+        device: device.device.clone(),
+    };
+    let train = &config.train;
+    let n_rows = train.batch_size * train.grad_accumulation_steps;
+    // A GPU tunes its kernels anew for every shape: there, a smaller trial takes longer than the real thing.
+    let one_row_s = if device.backend.is_cpu() {
+        bench.step_of_one_row(config)?
+    } else {
+        0.0
+    };
+    let n_steps = TRIAL.warm_up_steps + 1;
+    let affordable = |rows: usize| in_f64(n_steps * rows) * one_row_s <= BUDGET.as_secs_f64();
+    let fits = !memory.is_too_much_now();
+    if fits && affordable(n_rows) {
+        return bench.run(config, 1, "steps of this run");
+    }
+    let mut part = config.clone();
+    part.train.grad_accumulation_steps = 1;
+    // Two micro-batches are measured too.
+    if fits && affordable(3 * train.batch_size) {
+        let how = "steps of one micro-batch and of two";
+        return bench.run(&part, train.grad_accumulation_steps, how);
+    }
+    part.train.batch_size = 1;
+    let mut of_layers = |n_layers: usize| {
+        part.model.n_layers = n_layers;
+        let how = "steps of one row and of two, through one layer and through two";
+        bench.run(&part, n_rows, how)
+    };
+    let (one, two) = (of_layers(1)?, of_layers(2)?);
+    let whole = one.of_layers(&two, config.model.n_layers);
+    Ok(Measured {
+        evaluation_batch_ms: whole.evaluation_batch_ms * in_f64(train.batch_size),
+        ..whole
+    })
+}
+
+impl Measured {
+    /// With so many layers, if this is with one.
+    fn of_layers(self, two_layers: &Self, n: usize) -> Self {
+        Self {
+            step_ms: extended(self.step_ms, two_layers.step_ms, n),
+            evaluation_batch_ms: extended(
+                self.evaluation_batch_ms,
+                two_layers.evaluation_batch_ms,
+                n,
+            ),
+            sample_token_ms: extended(self.sample_token_ms, two_layers.sample_token_ms, n),
+            checkpoint_ms: extended(self.checkpoint_ms, two_layers.checkpoint_ms, n),
+            how: self.how,
+        }
+    }
+}
+
+/// What `n` of something take where one takes `one` and two `two`: what they share is in it once.
+fn extended(one: f64, two: f64, n: usize) -> f64 {
+    one + (in_f64(n) - 1.0) * (two - one).max(0.0)
+}
+
+/// What measurements share.
+struct Bench {
+    vocab_size: usize,
+    device: Device,
+}
+
+impl Bench {
+    /// Seconds of a training step for each row of a batch, roughly: of one row, through one layer of which as
+    /// many more are made as there are.
+    fn step_of_one_row(&self, config: &Config) -> Result<f64, PlanError> {
+        let mut small = config.clone();
+        small.train.batch_size = 1;
+        small.train.grad_accumulation_steps = 1;
+        small.model.n_layers = 1;
+        let once = Trial {
+            warm_up_steps: 1,
+            steps: 1..=1,
+            enough: Duration::ZERO,
+        };
+        let times = once.run(&mut self.trainer(&small));
+        let step_s = times.map_err(PlanError::Device)?.median_ms / 1e3;
+        let speed = cost::compute(&small.model, self.vocab_size).training / step_s;
+        Ok(cost::compute(&config.model, self.vocab_size).training / speed)
+    }
+
+    /// Trains, evaluates, writes and saves a little, as `config` says, but that a step has its passes
+    /// `times` as often.
+    fn run(&self, config: &Config, times: usize, how: &str) -> Result<Measured, PlanError> {
+        let measure = |trainer: &mut Trainer| TRIAL.run(trainer).map_err(PlanError::Device);
+        let of_two = if times == 1 {
+            None
+        } else {
+            // The update comes once, after all passes, and with Muon may take longer than one of them.
+            let mut twice = config.clone();
+            twice.train.grad_accumulation_steps *= 2;
+            Some(measure(&mut self.trainer(&twice))?)
+        };
+        let mut trainer = self.trainer(config);
+        let steps = measure(&mut trainer)?;
+        let step_ms = of_two.map_or(steps.median_ms, |of_two| {
+            extended(steps.median_ms, of_two.median_ms, times)
+        });
+        let model = trainer.evaluated();
+        let evaluation_batch_ms = self.evaluation_batch_ms(&model, config)?;
+        let sample_token_ms = self.sample_token_ms(&model, config)?;
+        drop(model);
+        Ok(Measured {
+            step_ms,
+            evaluation_batch_ms,
+            sample_token_ms,
+            checkpoint_ms: checkpoint_ms(&trainer),
+            how: format!(
+                "{} {how}, after {} to warm up",
+                steps.n_steps, TRIAL.warm_up_steps
+            ),
+        })
+    }
+
+    fn trainer(&self, config: &Config) -> Trainer {
+        let device = self.device.clone().autodiff();
+        let model = Gpt::new(&config.model, self.vocab_size, config.train.seed, &device);
+        Trainer::new(model, config, self.text(config, 1))
+    }
+
+    /// Made-up text, of so many batches' length.
+    fn text(&self, config: &Config, n_batches: usize) -> Tokens {
+        let n = n_batches * config.train.batch_size * config.model.context_length + 1;
+        let vocab_size = u64::try_from(self.vocab_size).unwrap_or(u64::MAX);
+        let ids: Vec<u32> = (0..n as u64)
+            .map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32)
+            .map(|noise| u32::try_from(noise % vocab_size).unwrap_or(0))
+            .collect();
+        Tokens::from_ids(&ids, n as u64)
+    }
+
+    fn evaluation_batch_ms(&self, model: &Gpt, config: &Config) -> Result<f64, PlanError> {
+        const BATCHES: usize = 4;
+        let batch_size = config.train.batch_size;
+        let text = self.text(config, BATCHES).into();
+        let evaluate = |n: usize| {
+            evaluate::estimate(model, &text, batch_size, n)
+                .map(|_| ())
+                .map_err(|error| PlanError::Device(error.to_string()))
+        };
+        let first_ms = timed_ms(|| evaluate(1))?;
+        if first_ms > BUDGET.as_secs_f64() * 1e3 / 10.0 {
+            return Ok(first_ms);
+        }
+        Ok(timed_ms(|| evaluate(BATCHES))? / in_f64(BATCHES))
+    }
+
+    fn sample_token_ms(&self, model: &Gpt, config: &Config) -> Result<f64, PlanError> {
+        let n = config.train.sample_tokens.min(MOST_TOKENS);
+        if n == 0 {
+            return Ok(0.0);
+        }
+        // Any text will do: one character for each token.
+        let alphabet = ('\u{20}'..=char::MAX).take(self.vocab_size);
+        let failed = |error: &dyn std::fmt::Display| PlanError::Device(error.to_string());
+        let tokenizer = Tokenizer::char_from_alphabet(alphabet).map_err(|error| failed(&error))?;
+        let settings = GenerateConfig {
+            max_new_tokens: n + 1,
+            stop: Vec::new(),
+            ..config.generate.clone()
+        };
+        let mut writer =
+            Writer::new(model, &tokenizer, &settings, " ", 0).map_err(|error| failed(&error))?;
+        writer.next().transpose().map_err(|error| failed(&error))?; // to warm up
+        let ms = timed_ms(|| {
+            writer.try_for_each(|piece| piece.map(|_| ()).map_err(|error| failed(&error)))
+        })?;
+        Ok(ms / in_f64(n))
+    }
+}
+
+/// Copying the state to the host, and writing as much to the disk of the working directory. Where nothing can
+/// be written, only the copying counts.
+fn checkpoint_ms(trainer: &Trainer) -> f64 {
+    let began = Instant::now();
+    let saved = trainer.saved(TrainState::default());
+    let tensors = saved.model.values().chain(saved.optimizer.values());
+    let bytes: Vec<u8> = tensors
+        .flat_map(|tensor| tensor.values.iter().flat_map(|value| value.to_le_bytes()))
+        .collect();
+    let copying_ms = ms_since(began);
+    let written = &bytes[..bytes.len().min(MOST_WRITTEN)];
+    let writing_ms = timed_ms(|| write_and_forget(written)).unwrap_or(0.0);
+    copying_ms + writing_ms * in_f64(bytes.len()) / in_f64(written.len().max(1))
+}
+
+/// Writes a file that is gone as soon as it is closed, or the process ends.
+fn write_and_forget(bytes: &[u8]) -> io::Result<()> {
+    let path = format!(".tinderbox-plan-{}", std::process::id());
+    let mut file = File::create_new(&path)?;
+    let nameless = cfg!(unix) && fs::remove_file(&path).is_ok();
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    drop(file);
+    if !nameless {
+        fs::remove_file(&path).ok(); // it is gone, or another error was met before
+    }
+    written
+}
+
+fn timed_ms<E>(f: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {
+    let began = Instant::now();
+    f()?;
+    Ok(ms_since(began))
+}
+
+fn ms_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts are shown in few digits")]
+fn in_f64(n: usize) -> f64 {
+    n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_update_comes_once_however_many_passes_a_step_has() {
+        let (update_ms, pass_ms) = (100.0, 5.0);
+        let of_passes = |n: f64| update_ms + n * pass_ms;
+        let step_ms = extended(of_passes(1.0), of_passes(2.0), 40);
+        assert!((step_ms - of_passes(40.0)).abs() < 1e-9, "{step_ms}");
+        assert!((extended(105.0, 110.0, 1) - 105.0).abs() < 1e-9);
+        let noisy = extended(105.0, 104.0, 40);
+        assert!(
+            (noisy - 105.0).abs() < 1e-9,
+            "never below what was measured"
+        );
+    }
+
+    #[test]
+    fn layers_share_what_is_around_them() {
+        let measured = |n_layers: f64| Measured {
+            step_ms: 10.0 + 3.0 * n_layers,
+            evaluation_batch_ms: 5.0 + n_layers,
+            sample_token_ms: 1.0 + n_layers,
+            checkpoint_ms: 20.0 + 2.0 * n_layers,
+            how: String::new(),
+        };
+        assert_eq!(measured(1.0).of_layers(&measured(2.0), 12), measured(12.0));
+    }
+}

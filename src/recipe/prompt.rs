@@ -1,0 +1,108 @@
+//! What samples begin with: a few characters out of the text itself, so that whatever tokenizer is made
+//! for the text knows them.
+
+/// The most characters of a prompt.
+const MAX_CHARACTERS: usize = 24;
+
+/// A line as short as this says little about how lines begin.
+const SHORT_LINE: usize = 8;
+
+/// The beginning of a line near the middle of the text, up to a space where it has one; a line break for
+/// no text at all.
+pub(super) fn from_text(text: &str, max_characters: usize) -> String {
+    let max_characters = max_characters.clamp(1, MAX_CHARACTERS);
+    let middle = text.ceil_char_boundary(text.len() / 2);
+    let (first, second) = text.split_at(middle);
+    let from_middle = second.lines().skip(1).chain(first.lines());
+    let not_empty = |line: &&str| !line.is_empty();
+    let mut lines = from_middle.map(str::trim).filter(not_empty);
+    let is_long = |line: &&str| line.chars().nth(SHORT_LINE - 1).is_some();
+    let line = (lines.clone().find(is_long)).or_else(|| lines.next());
+    let line = line.or_else(|| Some(second.trim()).filter(not_empty)); // nothing else begins a line
+    line.map_or_else(|| "\n".to_owned(), |line| beginning(line, max_characters))
+}
+
+/// Up to `max_characters` of a line, and not a part of a word or of an emoji if that can be avoided.
+fn beginning(line: &str, max_characters: usize) -> String {
+    let Some((end, _)) = line.char_indices().nth(max_characters) else {
+        return line.to_owned();
+    };
+    let (head, tail) = line.split_at(end);
+    if !tail.starts_with(char::is_whitespace)
+        && let Some(space) = head.rfind(char::is_whitespace)
+        && head[..space].chars().count() >= SHORT_LINE
+    {
+        return head[..space].trim_end().to_owned();
+    }
+    let mut head = head.trim_end();
+    let mut next = tail.chars().next();
+    while let Some(last) = head.chars().next_back() {
+        let shorter = &head[..head.len() - last.len_utf8()];
+        if shorter.is_empty() || !(next.is_some_and(continues) || last == ZERO_WIDTH_JOINER) {
+            break;
+        }
+        (head, next) = (shorter, Some(last));
+    }
+    head.to_owned()
+}
+
+/// Makes one emoji of those around it.
+const ZERO_WIDTH_JOINER: char = '\u{200d}';
+
+/// Whether a character belongs to the one before it: joiners, variation selectors, skin tones, and the
+/// accents that stand alone.
+fn continues(character: char) -> bool {
+    matches!(character, ZERO_WIDTH_JOINER | '\u{300}'..='\u{36f}' | '\u{fe00}'..='\u{fe0f}' | '\u{1f3fb}'..='\u{1f3ff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_prompt_begins_a_line_and_ends_a_word() {
+        let text = "What is this line?\n\n\tThe quick brown fox jumps over it.\nAnd a last line.";
+        assert_eq!(from_text(text, 100), "And a last line.");
+        assert_eq!(from_text(text, 12), "And a last");
+        assert_eq!(from_text("one line that is all of it", 12), "one line");
+        assert_eq!(beginning("/// wonderfully", 12), "/// wonderfu");
+        assert_eq!(
+            from_text("\u{6625}\u{7720}\u{4e0d}\u{89c9}\u{6653}", 3),
+            "\u{6625}\u{7720}\u{4e0d}"
+        );
+        assert_eq!(from_text(" \n \n", 12), "\n");
+        assert_eq!(from_text("", 12), "\n");
+    }
+
+    #[test]
+    fn a_list_of_names_has_a_name_for_a_prompt() {
+        let line = |i: u32| format!("name{i}\n");
+        let names: String = (0..100).map(line).collect();
+        for cut in 0..20 {
+            let prompt = from_text(&names[..names.len() - cut], 24);
+            assert!(names.lines().any(|name| name == prompt), "{prompt:?}");
+        }
+        assert_eq!(from_text("ann\nbob\n\neve\n", 24), "eve");
+        assert_eq!(from_text("      x y", 24), "x y");
+    }
+
+    #[test]
+    fn an_emoji_stays_in_one_piece() {
+        let family = "\u{1f469}\u{200d}\u{1f680}";
+        let text = format!("ab{family}{family}");
+        for (max_characters, expected) in [(3, "ab"), (4, "ab"), (5, &*format!("ab{family}"))] {
+            assert_eq!(beginning(&text, max_characters), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_prompt_is_a_part_of_the_text(text in any::<String>(), max_characters in 0_usize..30) {
+            let prompt = from_text(&text, max_characters);
+            prop_assert!(!prompt.is_empty() && prompt.chars().count() <= MAX_CHARACTERS);
+            prop_assert!(prompt == "\n" || text.contains(&prompt));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The curves of a run: its metrics and its timings, joined by step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::{RunsError, jsonl};
+use crate::checkpoint::RunDir;
+
+/// The columns in the order in which they are read; those of other versions follow.
+const ORDER: [&str; 17] = [
+    "step",
+    "tokens",
+    "train_loss",
+    "learning_rate",
+    "gradient_norm",
+    "train_loss_estimate",
+    "val_loss_estimate",
+    "val_bits_per_byte_estimate",
+    "is_best",
+    "val_loss",
+    "val_bits_per_byte",
+    "best_step",
+    "best_val_loss",
+    "median_step_ms",
+    "tokens_per_s",
+    "train_s",
+    "wall_s",
+];
+
+/// What was logged of one step, by column.
+pub type Row = Map<String, Value>;
+
+/// Everything that a run logged.
+#[derive(Clone, Debug, Default)]
+pub struct Curves {
+    /// The columns that any row has.
+    pub columns: Vec<String>,
+    /// One row for each step that was logged or evaluated, in their order.
+    pub rows: Vec<Row>,
+    /// Lines that could not be read, and are left out.
+    pub broken_lines: usize,
+}
+
+impl Curves {
+    /// Reads the curves of a run, as far as it is.
+    ///
+    /// # Errors
+    /// If its logs cannot be read.
+    pub fn read(run: &RunDir) -> Result<Self, RunsError> {
+        let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
+        let mut broken_lines = 0;
+        for name in ["metrics.jsonl", "timings.jsonl"] {
+            let lines = jsonl::read(&run.join(name))?;
+            broken_lines += lines.broken;
+            for line in lines.objects {
+                let Some(step) = line.get("step").and_then(Value::as_u64) else {
+                    broken_lines += 1;
+                    continue;
+                };
+                // Objects tell of the process, not of the step.
+                let numbers: Row = line
+                    .into_iter()
+                    .filter(|(_, value)| !value.is_object())
+                    .collect();
+                if numbers.len() > 1 {
+                    rows.entry(step).or_default().extend(numbers);
+                }
+            }
+        }
+        let rows: Vec<Row> = rows.into_values().collect();
+        Ok(Self {
+            columns: columns(&rows),
+            rows,
+            broken_lines,
+        })
+    }
+
+    /// The rows of every `n`th step, and the last one.
+    #[must_use]
+    pub fn every(&self, n: u64) -> Vec<&Row> {
+        let is_wanted = |row: &&Row| {
+            let step = row.get("step").and_then(Value::as_u64);
+            step.is_some_and(|step| step.is_multiple_of(n)) || Some(*row) == self.rows.last()
+        };
+        self.rows.iter().filter(is_wanted).collect()
+    }
+
+    /// At most `most` rows, to look at: the last one, those of evaluations as far as they take half the
+    /// room, and others at even distances.
+    #[must_use]
+    pub fn thinned(&self, most: usize) -> Vec<&Row> {
+        let n = self.rows.len();
+        if n <= most {
+            return self.rows.iter().collect();
+        }
+        let is_evaluation = |&at: &usize| self.rows[at].contains_key("val_loss_estimate");
+        let mut kept: BTreeSet<usize> =
+            spread(&(0..n).filter(is_evaluation).collect::<Vec<_>>(), most / 2);
+        kept.insert(n - 1);
+        let others: Vec<usize> = (0..n).filter(|at| !kept.contains(at)).collect();
+        kept.extend(spread(&others, most - kept.len()));
+        kept.into_iter().map(|at| &self.rows[at]).collect()
+    }
+}
+
+/// At most `most` of the items, at even distances, the last one among them.
+fn spread(items: &[usize], most: usize) -> BTreeSet<usize> {
+    let n = most.min(items.len());
+    (1..=n).map(|i| items[i * items.len() / n - 1]).collect()
+}
+
+/// The columns that any of the rows has.
+fn columns(rows: &[Row]) -> Vec<String> {
+    let mut left: BTreeSet<&str> = rows
+        .iter()
+        .flat_map(Map::keys)
+        .map(String::as_str)
+        .collect();
+    let known: Vec<&str> = ORDER.into_iter().filter(|name| left.remove(name)).collect();
+    known.into_iter().chain(left).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn read(metrics: &str, timings: &str) -> Curves {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("config.toml"), "").unwrap();
+        fs::write(dir.path().join("metrics.jsonl"), metrics).unwrap();
+        fs::write(dir.path().join("timings.jsonl"), timings).unwrap();
+        Curves::read(&RunDir::open(dir.path()).unwrap()).unwrap()
+    }
+
+    fn steps(rows: &[&Row]) -> Vec<u64> {
+        rows.iter()
+            .map(|row| row["step"].as_u64().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn lines_of_a_step_are_one_row() {
+        let curves = read(
+            "{\"step\":5,\"train_loss\":3.0}\n{\"step\":10,\"train_loss\":2.5}\n\
+             {\"step\":10,\"val_loss_estimate\":2.75,\"novel\":1}\n{\"step\":15,\"tr",
+            "{\"step\":0,\"session\":{\"device\":\"flex\"}}\n{\"step\":10,\"tokens_per_s\":7.0}\n",
+        );
+        assert_eq!(
+            curves.columns,
+            [
+                "step",
+                "train_loss",
+                "val_loss_estimate",
+                "tokens_per_s",
+                "novel"
+            ]
+        );
+        assert_eq!(
+            curves.rows.len(),
+            2,
+            "no row for a session or for half a line"
+        );
+        assert_eq!(curves.rows[0].len(), 2);
+        assert_eq!(curves.rows[1]["val_loss_estimate"], 2.75);
+        assert_eq!(curves.rows[1]["tokens_per_s"], 7.0);
+        assert_eq!(curves.broken_lines, 0);
+    }
+
+    #[test]
+    fn a_long_run_is_thinned_around_its_evaluations() {
+        let line = |step: u64| match step % 70 {
+            0 => format!("{{\"step\":{step},\"val_loss_estimate\":1.0}}\n"),
+            _ => format!("{{\"step\":{step},\"train_loss\":1.0}}\n"),
+        };
+        let curves = read(&(1..=300).map(line).collect::<String>(), "");
+        let thinned = steps(&curves.thinned(20));
+        assert_eq!(thinned.len(), 20);
+        for step in [70, 140, 210, 280, 300] {
+            assert!(thinned.contains(&step), "{step} in {thinned:?}");
+        }
+        assert!(
+            thinned
+                .windows(2)
+                .all(|pair| pair[0] < pair[1] && pair[1] - pair[0] <= 25)
+        );
+        assert_eq!(curves.thinned(300).len(), 300);
+        assert_eq!(steps(&curves.every(90)), [90, 180, 270, 300]);
+    }
+}

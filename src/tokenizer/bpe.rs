@@ -1,0 +1,198 @@
+//! Byte-level BPE, trained on a text.
+//!
+//! The library finds the merges; the words that it counts pairs in are counted here, as the text streams
+//! by, so that only distinct words are ever in memory.
+
+use std::collections::HashMap;
+
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, Tokenizer};
+
+use super::{bytes, gpt2_words as words};
+
+/// The token that ends a text, as it is written in one.
+pub(crate) const END_OF_TEXT: &str = "<|endoftext|>";
+
+/// How often a pair must stand in the text to become a token: what comes once teaches nothing.
+const MIN_FREQUENCY: u64 = 2;
+
+/// The longest word that is counted, in bytes: of a longer one, as of letters without end, each so many bytes
+/// are a word. Merges are found within words, so that nothing is lost but a pair at each cut.
+const LONGEST_WORD: usize = 1 << 12;
+
+/// So many bytes behind the end of a word tell that it ends there: a space that belongs to the next one, an end
+/// of text or half a contraction are shorter.
+const LOOKAHEAD: usize = 32;
+
+/// The parts that every tokenizer trained here has: GPT-2's, without a space put before the text.
+pub(super) fn empty() -> Tokenizer {
+    with_parts(BPE::default())
+}
+
+fn with_parts(model: BPE) -> Tokenizer {
+    let mut library = Tokenizer::new(model);
+    library
+        .with_pre_tokenizer(Some(ByteLevel::new(false, true, true)))
+        .with_decoder(Some(ByteLevel::default())) // which has a use for none of its settings
+        .add_special_tokens([AddedToken::from(END_OF_TEXT, true)])
+        .expect("there is no normalizer that could fail");
+    library
+}
+
+/// Counts words, and then finds the merges that make the most of them shorter.
+#[derive(Debug, Default)]
+pub(super) struct Counter {
+    words: HashMap<Box<str>, u64>,
+    /// The end of what was counted, which what comes next may go on.
+    rest: String,
+}
+
+impl Counter {
+    /// Counts a further piece of the text, which may end anywhere.
+    pub(super) fn add(&mut self, piece: &str) {
+        self.rest.push_str(piece);
+        let text = std::mem::take(&mut self.rest);
+        let mut open = text.as_str();
+        while let Some((section, after)) = open.split_once(END_OF_TEXT) {
+            self.count(section, 0);
+            open = after;
+        }
+        self.rest = self.count(open, LOOKAHEAD).to_owned();
+    }
+
+    /// Counts the words that end so many bytes before the end of a text or earlier, and returns what is left:
+    /// with a lookahead at most that and the longest word.
+    fn count<'a>(&mut self, text: &'a str, lookahead: usize) -> &'a str {
+        let mut rest = text;
+        while !rest.is_empty() {
+            // No more is looked at than decides, or a word without end would be walked through at each cut.
+            let seen = &rest[..rest.floor_char_boundary(LONGEST_WORD + LOOKAHEAD)];
+            let length = words::first_word(seen).min(rest.floor_char_boundary(LONGEST_WORD));
+            if rest.len() - length < lookahead {
+                break;
+            }
+            let (word, after) = rest.split_at(length);
+            match self.words.get_mut(word) {
+                Some(count) => *count += 1,
+                None => {
+                    self.words.insert(word.into(), 1);
+                }
+            }
+            rest = after;
+        }
+        rest
+    }
+
+    /// A tokenizer of at most `vocab_size` tokens: the end of a text, the bytes, and one for each merge.
+    ///
+    /// # Panics
+    /// If there is no room for every byte and the end of a text.
+    pub(super) fn train(mut self, vocab_size: usize) -> Tokenizer {
+        assert!(vocab_size > 256, "every byte has a token");
+        let rest = std::mem::take(&mut self.rest);
+        self.count(&rest, 0);
+        let mut trainer = BpeTrainer::builder()
+            .vocab_size(vocab_size)
+            .min_frequency(MIN_FREQUENCY)
+            .special_tokens(vec![AddedToken::from(END_OF_TEXT, true)])
+            .show_progress(false)
+            .build();
+        trainer.initial_alphabet = bytes::alphabet().map(|(_, character)| character).collect();
+        // The trainer adds counts of pairs as 32-bit numbers.
+        let scale = self.most_frequent_pair().div_ceil(i32::MAX as u64).max(1);
+        let counts = self.words.iter().map(|(word, count)| {
+            let spelled = bytes::spelled(word);
+            (spelled.as_str().into(), count.div_ceil(scale))
+        });
+        let mut model = BPE::default();
+        trainer
+            .do_train(&counts.collect(), &mut model)
+            .expect("training adds numbers, and cannot fail");
+        with_parts(model)
+    }
+
+    /// How often the most frequent pair of bytes stands in the words.
+    fn most_frequent_pair(&self) -> u64 {
+        let mut pairs = vec![0; 1 << 16];
+        for (word, count) in &self.words {
+            for pair in word.as_bytes().windows(2) {
+                pairs[usize::from(u16::from_le_bytes([pair[0], pair[1]]))] += count;
+            }
+        }
+        pairs.into_iter().max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn counted<'a>(pieces: impl IntoIterator<Item = &'a str>) -> Counter {
+        let mut counter = Counter::default();
+        for piece in pieces {
+            counter.add(piece);
+            assert!(counter.rest.len() <= LONGEST_WORD + LOOKAHEAD);
+        }
+        let rest = std::mem::take(&mut counter.rest);
+        counter.count(&rest, 0);
+        counter
+    }
+
+    #[test]
+    fn a_word_without_end_is_counted_as_it_comes() {
+        // Each begins within a character, if the cut does not keep off.
+        for run in ["a", "1", "-", "\u{4e00}", "\n", "\u{3000}", "x-"] {
+            let text = run.repeat(10 * LONGEST_WORD / run.len() + 1);
+            let whole = counted([text.as_str()]);
+            assert!(whole.words.keys().all(|word| word.len() <= LONGEST_WORD));
+            let n_bytes: u64 = whole
+                .words
+                .iter()
+                .map(|(word, n)| word.len() as u64 * n)
+                .sum();
+            assert_eq!(n_bytes, text.len() as u64);
+            let third = text.floor_char_boundary(text.len() / 3);
+            let pieces = [&text[..third], &text[third..]];
+            assert_eq!(counted(pieces).words, whole.words, "{run:?}");
+        }
+    }
+
+    #[test]
+    fn words_up_to_the_longest_are_whole() {
+        for n in LONGEST_WORD - 2..=LONGEST_WORD {
+            let word = "a".repeat(n);
+            let counts = counted([word.as_str(), " ", &word[1..], "<|endoftext|>", &word]).words;
+            assert_eq!(counts[word.as_str()], 2);
+            assert_eq!(counts[format!(" {}", &word[1..]).as_str()], 1);
+            assert_eq!(counts.len(), 2);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn words_are_those_of_the_text_however_it_comes(
+            text in "(([a-c1 \n'slve.\u{e9}\u{a0}\u{3000}]|<\\|endoftext\\|>|<\\|endof){0,60})",
+            at in prop::collection::vec(any::<prop::sample::Index>(), 0..9),
+        ) {
+            let mut expected: HashMap<Box<str>, u64> = HashMap::new();
+            for mut rest in text.split(END_OF_TEXT) {
+                while !rest.is_empty() {
+                    let (word, after) = rest.split_at(words::first_word(rest));
+                    *expected.entry(word.into()).or_default() += 1;
+                    rest = after;
+                }
+            }
+            let mut ends: Vec<usize> = at
+                .iter()
+                .map(|at| text.floor_char_boundary(at.index(text.len() + 1)))
+                .chain([0, text.len()])
+                .collect();
+            ends.sort_unstable();
+            let pieces = ends.windows(2).map(|ends| &text[ends[0]..ends[1]]);
+            prop_assert_eq!(counted(pieces).words, expected);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The event file of `TensorBoard`: its format, in bytes.
+//!
+//! A file is a row of records: the length of the data (8 bytes), its checksum, the data, and its checksum,
+//! all little-endian. The data is a protocol buffer, an `Event`; only the fields that are written are
+//! declared here, under their official numbers. `prost` encodes them and `crc32c` computes the checksums:
+//! there was no maintained crate for the whole (`tensorboard-rs` calls itself inactive).
+//!
+//! Sources: `tensorboard/compat/proto/{event,summary,tensor}.proto`, and `TensorFlow`'s
+//! `core/lib/io/record_writer.h`.
+
+use prost::Message;
+
+/// Where the file is, in a run. `TensorBoard` takes every file with `tfevents` in its name.
+pub(super) const FILE: &str = "tensorboard/events.out.tfevents.tinderbox";
+
+/// What the first record of every file says.
+const FILE_VERSION: &str = "brain.Event:2";
+
+/// Length and its checksum before the data, and the checksum after it.
+const HEADER_BYTES: usize = 12;
+const FOOTER_BYTES: usize = 4;
+
+/// `DT_STRING` of `types.proto`.
+const STRING: i32 = 7;
+
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    /// Seconds since 1970.
+    #[prost(double, tag = "1")]
+    wall_time: f64,
+    #[prost(int64, tag = "2")]
+    step: i64,
+    #[prost(string, optional, tag = "3")]
+    file_version: Option<String>,
+    #[prost(message, optional, tag = "5")]
+    summary: Option<Summary>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    value: Vec<Entry>,
+}
+
+/// A `Summary.Value`: a number, or a text, a tensor with one string, which the metadata gives to the plugin of texts.
+#[derive(Clone, PartialEq, Message)]
+struct Entry {
+    #[prost(string, tag = "1")]
+    tag: String,
+    #[prost(float, optional, tag = "2")]
+    simple_value: Option<f32>,
+    #[prost(message, optional, tag = "8")]
+    tensor: Option<Strings>,
+    #[prost(message, optional, tag = "9")]
+    metadata: Option<Metadata>,
+}
+
+/// A `TensorProto` of texts.
+#[derive(Clone, PartialEq, Message)]
+struct Strings {
+    #[prost(int32, tag = "1")]
+    dtype: i32,
+    #[prost(message, optional, tag = "2")]
+    shape: Option<Shape>,
+    #[prost(bytes = "vec", repeated, tag = "8")]
+    string_val: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Shape {
+    #[prost(message, repeated, tag = "2")]
+    dim: Vec<Dim>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Dim {
+    #[prost(int64, tag = "1")]
+    size: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Metadata {
+    #[prost(message, optional, tag = "1")]
+    plugin_data: Option<PluginData>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PluginData {
+    #[prost(string, tag = "1")]
+    plugin_name: String,
+}
+
+/// The record that a file begins with.
+pub(super) fn opening(wall_time: f64) -> Vec<u8> {
+    record(&Event {
+        wall_time,
+        file_version: Some(FILE_VERSION.to_owned()),
+        ..Event::default()
+    })
+}
+
+/// A record with a number for each tag.
+pub(super) fn scalars(wall_time: f64, step: usize, numbers: &[(&str, f64)]) -> Vec<u8> {
+    let values = numbers.iter().map(|(tag, number)| Entry {
+        tag: (*tag).to_owned(),
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "the format has room for no more"
+        )]
+        simple_value: Some(*number as f32),
+        ..Entry::default()
+    });
+    summary(wall_time, step, values.collect())
+}
+
+/// A record with a text, which `TensorBoard` reads as Markdown: indented, it is shown as it is.
+pub(super) fn text(wall_time: f64, step: usize, tag: &str, text: &str) -> Vec<u8> {
+    let lines = text.lines().map(|line| format!("    {line}\n"));
+    let plugin_data = Some(PluginData {
+        plugin_name: "text".to_owned(),
+    });
+    let value = Entry {
+        tag: tag.to_owned(),
+        tensor: Some(Strings {
+            dtype: STRING,
+            shape: Some(Shape {
+                dim: vec![Dim { size: 1 }],
+            }),
+            string_val: vec![lines.collect::<String>().into_bytes()],
+        }),
+        metadata: Some(Metadata { plugin_data }),
+        ..Entry::default()
+    };
+    summary(wall_time, step, vec![value])
+}
+
+fn summary(wall_time: f64, step: usize, value: Vec<Entry>) -> Vec<u8> {
+    record(&Event {
+        wall_time,
+        step: i64::try_from(step).unwrap_or(i64::MAX),
+        summary: Some(Summary { value }),
+        ..Event::default()
+    })
+}
+
+fn record(event: &Event) -> Vec<u8> {
+    let data = event.encode_to_vec();
+    let length = (data.len() as u64).to_le_bytes();
+    let mut record = Vec::with_capacity(HEADER_BYTES + data.len() + FOOTER_BYTES);
+    record.extend(length);
+    record.extend(checksum(&length).to_le_bytes());
+    record.extend(&data);
+    record.extend(checksum(&data).to_le_bytes());
+    record
+}
+
+/// How many of a file's bytes are whole records of steps up to `step`: all before the first that is of a
+/// later one, or that a crash cut short.
+pub(super) fn kept_bytes(file: &[u8], step: usize) -> usize {
+    let mut at = 0;
+    while let Some(data) = first_record(&file[at..])
+        && let Ok(event) = Event::decode(data)
+        && usize::try_from(event.step).is_ok_and(|of_event| of_event <= step)
+    {
+        at += HEADER_BYTES + data.len() + FOOTER_BYTES;
+    }
+    at
+}
+
+/// The data of the record that `bytes` begin with, if it is whole.
+fn first_record(bytes: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = bytes.split_first_chunk::<8>()?;
+    let (length_checksum, rest) = rest.split_first_chunk::<4>()?;
+    if checksum(length).to_le_bytes() != *length_checksum {
+        return None;
+    }
+    let (data, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+    let (data_checksum, _) = rest.split_first_chunk::<4>()?;
+    (checksum(data).to_le_bytes() == *data_checksum).then_some(data)
+}
+
+/// CRC-32C, rotated and shifted: the checksum of data that holds checksums itself would be weak.
+fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+        .rotate_right(15)
+        .wrapping_add(0xa282_ead8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Records that Python's tensorboard 2.21 wrote: `RecordWriter` of the same events.
+    const OPENING: &str =
+        "1800000000000000a37f4b220900002040fc54d9411a0d627261696e2e4576656e743a322b353110";
+    const SCALARS: &str = "3700000000000000e7e8ca590900005040fc54d94110ac022a290a110a0a6c6f73732f7472\
+        61696e150000c03f0a140a0d6772616469656e745f6e6f726d1500000000ac571a75";
+    const TEXT: &str = "4300000000000000b18525a00900008040fc54d94110ac022a350a330a0673616d706c6542\
+        1f0807120412020801421520202020546865206361740a202020207361742e0a4a080a060a04746578746c90771e";
+
+    fn hexadecimal(bytes: &[u8]) -> String {
+        let digit = |half: u8| char::from_digit(half.into(), 16).expect("below 16");
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        digits.map(digit).collect()
+    }
+
+    fn scalars_at(step: usize) -> Vec<u8> {
+        let numbers = [("loss/train", 1.5), ("gradient_norm", 0.0)];
+        scalars(1_700_000_001.25, step, &numbers)
+    }
+
+    #[test]
+    fn records_are_those_that_python_writes() {
+        assert_eq!(hexadecimal(&opening(1_700_000_000.5)), OPENING);
+        assert_eq!(hexadecimal(&scalars_at(300)), SCALARS);
+        let sample = text(1_700_000_002.0, 300, "sample", "The cat\nsat.");
+        assert_eq!(hexadecimal(&sample), TEXT);
+    }
+
+    #[test]
+    fn a_file_is_kept_up_to_its_step() {
+        let records = [opening(1.0), scalars_at(1), scalars_at(2), scalars_at(3)];
+        let file = records.concat();
+        let upto = |n: usize| records[..n].concat().len();
+        assert_eq!(kept_bytes(&file, 9), file.len());
+        assert_eq!(kept_bytes(&file, 2), upto(3));
+        assert_eq!(kept_bytes(&file, 0), upto(1));
+        assert_eq!(kept_bytes(&[], 0), 0);
+    }
+
+    #[test]
+    fn a_file_is_kept_up_to_where_it_is_broken() {
+        let whole = [opening(1.0), scalars_at(1)].concat();
+        let file = [whole.clone(), scalars_at(2)].concat();
+        for end in whole.len()..file.len() {
+            assert_eq!(kept_bytes(&file[..end], 9), whole.len(), "cut at {end}");
+        }
+        for at in whole.len()..file.len() {
+            let mut broken = file.clone();
+            broken[at] ^= 1;
+            assert_eq!(kept_bytes(&broken, 9), whole.len(), "broken at {at}");
+        }
+    }
+}

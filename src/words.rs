@@ -1,0 +1,105 @@
+//! Numbers, sizes and times as people read them, and words as shells do.
+
+/// A number with its thousands apart: `1,115,394`.
+#[must_use]
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| std::str::from_utf8(group).expect("digits"))
+        .collect();
+    groups.join(",")
+}
+
+/// A time in seconds: `8.1 s`, `2 min 5 s`, `1 h 20 min`, `12 days 3 h`.
+#[must_use]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a run takes fewer than 2^64 seconds, and not fewer than 0"
+)]
+pub fn duration(s: f64) -> String {
+    let whole = s.round() as u64;
+    match whole {
+        0..60 => format!("{s:.1} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        3600..172_800 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        _ => format!(
+            "{} days {} h",
+            grouped(whole / 86_400),
+            whole % 86_400 / 3600
+        ),
+    }
+}
+
+/// A size in bytes, in the unit that suits it: `3.0 MiB`, `20.0 GiB`.
+#[must_use]
+#[allow(clippy::cast_precision_loss, reason = "sizes are shown in few digits")]
+pub fn size(bytes: u64) -> String {
+    let mib = bytes as f64 / 1_048_576.0;
+    match mib {
+        _ if mib >= 1024.0 * 1024.0 => format!("{:.1} TiB", mib / 1024.0 / 1024.0),
+        _ if mib >= 10_240.0 => format!("{:.1} GiB", mib / 1024.0),
+        _ => format!("{mib:.1} MiB"),
+    }
+}
+
+/// A word as one types it in a shell.
+#[must_use]
+pub fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!(
+            [7, 999, 804_096, 124_439_808].map(grouped),
+            ["7", "999", "804,096", "124,439,808"]
+        );
+    }
+
+    #[test]
+    fn times_are_read_at_a_glance() {
+        assert_eq!(
+            [0.04, 8.14, 59.96, 125.4, 4800.0, 1_000_000.0].map(duration),
+            [
+                "0.0 s",
+                "8.1 s",
+                "1 min 0 s",
+                "2 min 5 s",
+                "1 h 20 min",
+                "11 days 13 h"
+            ]
+        );
+    }
+
+    #[test]
+    fn sizes_are_in_a_unit_that_suits_them() {
+        assert_eq!(
+            [1 << 20, 20 << 30, 3 << 40].map(size),
+            ["1.0 MiB", "20.0 GiB", "3.0 TiB"]
+        );
+    }
+
+    #[test]
+    fn words_that_a_shell_would_change_are_quoted() {
+        assert_eq!(shell_word("train.max_steps=3000"), "train.max_steps=3000");
+        assert_eq!(shell_word("my runs/one"), "'my runs/one'");
+        assert_eq!(
+            shell_word("generate.stop=[\"it's\"]"),
+            r#"'generate.stop=["it'\''s"]'"#
+        );
+        assert_eq!(shell_word(""), "''");
+    }
+}

@@ -1,0 +1,438 @@
+//! Every option combines with every other: small runs of random configs, from the config to the text.
+
+use std::path::Path;
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor, TensorData};
+use proptest::prelude::*;
+use tinderbox::checkpoint::{RunDir, Saved, TrainState};
+use tinderbox::config::{
+    Config, GenerateConfig, ModelConfig, OptimizerConfig, OptimizerKind, ScheduleConfig,
+    ScheduleKind, TokenizerKind,
+};
+use tinderbox::data::Corpus;
+use tinderbox::generate::Writer;
+use tinderbox::kernels::DropoutKey;
+use tinderbox::model::Gpt;
+use tinderbox::model::probe::{Point, Probe, Site};
+use tinderbox::optimizer::Gradients;
+use tinderbox::tokenizer::Tokenizer;
+use tinderbox::train::{Start, Trainer};
+
+use crate::devices::wgpu;
+use crate::fixtures::{expect_close, host};
+use crate::optimizers::check_muon;
+use crate::properties::{VOCAB_SIZE, any_model, lively, tensor, tokens};
+use crate::runs::Place;
+
+/// What a random run is made of.
+#[derive(Clone, Debug)]
+struct AnyRun {
+    model: ModelConfig,
+    optimizer: OptimizerConfig,
+    schedule: ScheduleConfig,
+    tokenizer: TokenizerKind,
+    seed: u64,
+    batch_size: usize,
+    grad_accumulation_steps: usize,
+}
+
+const MAX_STEPS: usize = 6;
+
+fn any_run() -> impl Strategy<Value = AnyRun> {
+    let tokenizers = prop_oneof![Just(TokenizerKind::Char), Just(TokenizerKind::Byte)];
+    let sizes = (1..4_usize, 1..3_usize);
+    let run = (tokenizers, 0..1000_u64, sizes);
+    (any_model(), any_optimizer(), any_schedule(), run).prop_map(
+        |(model, optimizer, mut schedule, (tokenizer, seed, sizes))| {
+            schedule.min_learning_rate *= optimizer.learning_rate;
+            let (batch_size, grad_accumulation_steps) = sizes;
+            AnyRun {
+                model,
+                optimizer,
+                schedule,
+                tokenizer,
+                seed,
+                batch_size,
+                grad_accumulation_steps,
+            }
+        },
+    )
+}
+
+fn any_optimizer() -> impl Strategy<Value = OptimizerConfig> {
+    let kinds = prop_oneof![Just(OptimizerKind::Adamw), Just(OptimizerKind::Muon)];
+    let rates = (1e-4..2e-2_f64, 1e-3..5e-2_f64);
+    let betas = [0.0..0.95_f64, 0.0..0.999_f64];
+    let momentum = prop_oneof![Just(0.0), Just(0.95)];
+    let decay = prop_oneof![Just(0.0), Just(0.1)];
+    let clip = prop_oneof![Just(0.0), Just(1.0), Just(0.01)];
+    (kinds, rates, betas, momentum, decay, clip).prop_map(
+        |(kind, (learning_rate, muon_learning_rate), betas, muon_momentum, weight_decay, clip)| {
+            OptimizerConfig {
+                kind,
+                learning_rate,
+                betas,
+                weight_decay,
+                grad_clip_norm: clip,
+                muon_learning_rate,
+                muon_momentum,
+            }
+        },
+    )
+}
+
+/// Any schedule; its lowest learning rate is a share of the highest.
+fn any_schedule() -> impl Strategy<Value = ScheduleConfig> {
+    let kinds = prop_oneof![
+        Just(ScheduleKind::Constant),
+        Just(ScheduleKind::Linear),
+        Just(ScheduleKind::Cosine),
+        Just(ScheduleKind::Wsd),
+    ];
+    let lowest = prop_oneof![Just(0.0), Just(0.1), Just(1.0)];
+    (kinds, 0..9_usize, lowest, 0.01..=1.0_f64).prop_map(
+        |(kind, warmup_steps, min_learning_rate, decay_fraction)| ScheduleConfig {
+            kind,
+            warmup_steps,
+            min_learning_rate,
+            decay_fraction,
+        },
+    )
+}
+
+impl AnyRun {
+    /// The config of the run, as a file would say it: it passes every rule.
+    fn config(&self, place: &Place) -> Config {
+        let mut config = place.config(&[]);
+        config.model = self.model.clone();
+        config.optimizer = self.optimizer.clone();
+        config.schedule = self.schedule.clone();
+        config.tokenizer.kind = self.tokenizer;
+        config.train.max_steps = MAX_STEPS;
+        config.train.seed = self.seed;
+        config.train.batch_size = self.batch_size;
+        config.train.grad_accumulation_steps = self.grad_accumulation_steps;
+        config.train.sample_tokens = 12;
+        Config::from_toml(&config.to_toml(), Path::new("any.toml"), &[]).expect("a valid config")
+    }
+}
+
+/// A model before its first step on the text of `place`, and the text's tokenizer.
+fn trainer(config: &Config, device: &Device) -> (Trainer, Tokenizer) {
+    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length);
+    let corpus = corpus.expect("a corpus");
+    let vocab_size = corpus.tokenizer.vocab_size();
+    let device = device.clone().autodiff();
+    let gpt = Gpt::new(&config.model, vocab_size, config.train.seed, &device);
+    (Trainer::new(gpt, config, corpus.train), corpus.tokenizer)
+}
+
+/// Every file of a run that does not hold clock values.
+fn files(place: &Place, run: &str) -> Vec<(String, Vec<u8>)> {
+    let checkpoint = format!("checkpoints/step-{MAX_STEPS:06}");
+    let checkpoint = ["model.safetensors", "optimizer.safetensors", "state.json"]
+        .map(|file| format!("{checkpoint}/{file}"));
+    let logs = [
+        "metrics.jsonl",
+        "samples.txt",
+        "config.toml",
+        "tokenizer.json",
+        "best",
+        "last",
+    ];
+    let names = checkpoint.into_iter().chain(logs.map(str::to_owned));
+    let read = |name: String| {
+        let contents = std::fs::read(place.path(&format!("{run}/{name}")));
+        (name, contents.expect("the run wrote it"))
+    };
+    names.map(read).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn any_run_learns_and_goes_on_after_a_stop_as_if_there_had_been_none(
+        run in any_run(), stop_after in 1..MAX_STEPS,
+    ) {
+        let place = Place::new();
+        let config = run.config(&place);
+        let (summary, losses) = place.train("whole", config.clone(), Start::New, None).expect("trains");
+        prop_assert!(summary.steps == MAX_STEPS && losses.iter().all(|loss| loss.is_finite()));
+        let stopped = place.train("parts", config.clone(), Start::New, Some(stop_after));
+        let (stopped, _) = stopped.expect("trains");
+        prop_assert!(stopped.interrupted && stopped.steps == stop_after);
+        place.train("parts", config, Start::Resume, None).expect("goes on");
+        for ((name, whole), (_, parts)) in files(&place, "whole").into_iter().zip(files(&place, "parts")) {
+            prop_assert!(whole == parts, "{} differs", name);
+        }
+    }
+
+    #[test]
+    fn any_trained_model_is_the_same_on_the_disk_and_writes_what_it_thinks(run in any_run()) {
+        let place = Place::new();
+        let config = run.config(&place);
+        let device = Device::flex();
+        let (mut trainer, tokenizer) = trainer(&config, &device);
+        for _ in 0..3 {
+            let loss: f32 = trainer.step().loss.into_scalar();
+            prop_assert!(loss.is_finite());
+        }
+        let trained = trainer.evaluated();
+        let dir = place.path("saved");
+        trainer.saved(TrainState::default()).write(&dir).expect("written");
+        let empty = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
+        let loaded = Saved::load_model(&dir, empty).expect("loads");
+        let prompt = "The cat sat by the river";
+        let ids = tokenizer.encode(prompt).expect("known");
+        let ids: Vec<i32> = ids.iter().map(|id| *id as i32).take(config.model.context_length).collect();
+        prop_assert_eq!(host(trained.forward(tensor(&ids, &device))), host(loaded.forward(tensor(&ids, &device))));
+
+        let write = |model: &Gpt, temperature: f64| {
+            let generate = GenerateConfig { temperature, max_new_tokens: 20, ..GenerateConfig::default() };
+            let writer = Writer::new(model, &tokenizer, &generate, prompt, 0).expect("a prompt");
+            writer.collect::<Result<String, _>>().expect("writes")
+        };
+        prop_assert_eq!(write(&trained, 1.0), write(&loaded, 1.0));
+        prop_assert_eq!(write(&trained, 1.0), write(&trained, 1.0));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn any_model_has_the_same_logits_loss_and_gradients_on_ndarray(
+        config in any_model(), seed in 0..1000_u64,
+    ) {
+        #[allow(deprecated)]
+        let ndarray = Device::ndarray();
+        alike(&config, seed, &ndarray, 1e-4);
+    }
+
+    #[test]
+    fn a_probe_of_any_model_sees_every_site_and_what_it_returns_goes_on(
+        config in any_model(), seed in 0..1000_u64,
+    ) {
+        let device = Device::flex();
+        let gpt = lively(&config, seed, &device);
+        let input = || tensor(&tokens(config.context_length, 4), &device);
+        let plain = host(gpt.forward(input()));
+        let mut seen = Seen::default();
+        let probed = host(gpt.forward_with(input(), &mut seen));
+        expect_close("logits with a probe", &probed, &plain, 2e-5);
+        prop_assert_eq!(&seen.0, &sites(&config));
+        for (site, _) in seen.0 {
+            let changed = host(gpt.forward_with(input(), &mut Shift(site)));
+            // A single position looks at itself, whatever its query and key are.
+            let is_deaf = config.context_length == 1 && matches!(site.point, Point::Queries | Point::Keys);
+            let apart = changed.iter().zip(&probed).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            prop_assert!((apart > 1e-4) != is_deaf, "{} moves logits by {}", site, apart);
+        }
+    }
+}
+
+/// Compares a model on a device with the same one on flex: logits, loss and gradients, dropout included.
+fn alike(config: &ModelConfig, seed: u64, other: &Device, tolerance: f32) {
+    let run = |device: &Device| {
+        let gpt = lively(config, seed, &device.clone().autodiff());
+        let device = gpt.device();
+        let [input, target] =
+            [6, 7].map(|seed| tensor(&tokens(config.context_length, seed), &device));
+        let key = DropoutKey {
+            seed,
+            step: 3,
+            micro_step: 1,
+        };
+        let logits = host(gpt.forward(input.clone()));
+        let loss = gpt.loss(input, target, Some(key));
+        let gradients = Gradients::take(&gpt, loss.backward());
+        let gradients: Vec<(String, Vec<f32>)> = gradients
+            .iter()
+            .map(|(name, gradient)| (name.to_owned(), host(gradient.clone())))
+            .collect();
+        (logits, host(loss.inner()), gradients)
+    };
+    let (flex_logits, flex_loss, flex_gradients) = run(&Device::flex());
+    let (logits, loss, gradients) = run(other);
+    expect_close("logits", &logits, &flex_logits, tolerance);
+    expect_close("loss", &loss, &flex_loss, tolerance);
+    assert_eq!(gradients.len(), flex_gradients.len());
+    for ((name, gradient), (_, flex)) in gradients.iter().zip(&flex_gradients) {
+        expect_close(name, gradient, flex, tolerance);
+    }
+}
+
+/// The sites that a pass was seen at, with the shapes of what stood there.
+#[derive(Default)]
+struct Seen(Vec<(Site, Vec<usize>)>);
+
+impl Probe for Seen {
+    fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
+        self.0.push((site, value.dims().to_vec()));
+        value
+    }
+}
+
+/// Adds a little to each number at one site, to each another.
+struct Shift(Site);
+
+impl Probe for Shift {
+    fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
+        if site != self.0 {
+            return value;
+        }
+        let n = value.shape().num_elements();
+        let little: Vec<f32> = (1..=n).map(|i| (i as f32 * 1.7).sin()).collect();
+        let little = Tensor::<D>::from_data(TensorData::new(little, value.dims()), &value.device());
+        value + little
+    }
+}
+
+/// Every site of a model with the shape that the documentation gives it, in the order of a pass.
+fn sites(config: &ModelConfig) -> Vec<(Site, Vec<usize>)> {
+    let (t, c, d) = (config.context_length, config.d_model, config.head_dim());
+    let (h, kv) = (config.n_heads, config.n_kv_heads);
+    let stream = || vec![1, t, c];
+    let of_block = |block_idx| {
+        let points = [
+            (Point::Queries, vec![1, h, t, d]),
+            (Point::Keys, vec![1, kv, t, d]),
+            (Point::Values, vec![1, kv, t, d]),
+            (Point::Weights, vec![1, h, t, t]),
+            (Point::Heads, vec![1, h, t, d]),
+            (Point::Attention, stream()),
+            (Point::Mlp, stream()),
+            (Point::Residual, stream()),
+        ];
+        points.map(|(point, shape)| (site(Some(block_idx), point), shape))
+    };
+    let mut sites = vec![(site(None, Point::Embedding), stream())];
+    sites.extend((0..config.n_layers).flat_map(of_block));
+    sites.push((site(None, Point::Norm), stream()));
+    sites.push((site(None, Point::Logits), vec![1, t, VOCAB_SIZE]));
+    sites
+}
+
+fn site(block_idx: Option<usize>, point: Point) -> Site {
+    Site { block_idx, point }
+}
+
+/// The table in docs/models.md.
+#[test]
+fn the_shipped_configs_have_the_sizes_that_are_told_of_them() {
+    for (name, vocab_size, parameters) in [
+        ("quickstart", 75, 797_440),
+        ("shakespeare-nanogpt", 65, 804_096),
+        ("shakespeare-gpu", 65, 10_745_088),
+        ("stories-15m", 32_000, 15_191_712),
+        ("gpt2-124m", 50_257, 124_439_808),
+    ] {
+        let path = format!("configs/{name}.toml");
+        let config = Config::load(Path::new(&path), &[]).expect("a valid config");
+        let gpt = Gpt::zeros(&config.model, vocab_size, &Device::flex());
+        assert_eq!(gpt.num_params(), parameters, "{name}");
+    }
+}
+
+/// A model of the Llama family with grouped heads of odd number, moved by Muon.
+const MODERN: [&str; 13] = [
+    "model.d_model=24",
+    "model.n_heads=6",
+    "model.n_kv_heads=3",
+    "model.d_ff=20",
+    "model.position=rope",
+    "model.norm=rms_norm",
+    "model.mlp=swiglu",
+    "model.qk_norm=true",
+    "model.tie_embeddings=false",
+    "model.dropout=0.0",
+    "optimizer.kind=muon",
+    "schedule.warmup_steps=0",
+    "train.grad_accumulation_steps=2",
+];
+
+#[test]
+fn a_run_with_muon_learns() {
+    let place = Place::new();
+    let config = place.config(&[&MODERN[..], &["train.max_steps=60"]].concat());
+    let (mut trainer, _) = trainer(&config, &Device::flex());
+    let losses: Vec<f32> = (0..60).map(|_| trainer.step().loss.into_scalar()).collect();
+    assert!(
+        losses[0] > 3.0 && losses[59] < 1.5,
+        "from {} to {}",
+        losses[0],
+        losses[59]
+    );
+}
+
+#[test]
+fn muon_moves_weights_alike_with_any_number_of_threads() {
+    let place = Place::new();
+    // Wide enough for the products to be shared out.
+    let wide = [
+        "model.d_model=96",
+        "model.d_ff=384",
+        "model.context_length=64",
+        "model.n_layers=1",
+    ];
+    let config = place.config(&[&["optimizer.kind=muon"], &wide[..]].concat());
+    let weights = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.expect("threads can be started").install(|| {
+            let (mut trainer, _) = trainer(&config, &Device::flex());
+            for _ in 0..3 {
+                trainer.step();
+            }
+            let saved = trainer.saved(TrainState::default());
+            (saved.model, saved.optimizer)
+        })
+    };
+    assert!(weights(1) == weights(3), "weights or running means differ");
+}
+
+#[test]
+fn a_run_does_not_go_on_with_another_optimizer() {
+    let place = Place::new();
+    let run = |kind: &str, start, stop_after| {
+        let config = place.config(&[&format!("optimizer.kind={kind}")]);
+        place.train("run", config, start, stop_after)
+    };
+    run("muon", Start::New, Some(2)).expect("trains");
+    let error = run("adamw", Start::Resume, None).expect_err("another optimizer");
+    let said = "optimizer.kind was \"muon\" and is now \"adamw\"";
+    assert!(error.to_string().contains(said), "{error}");
+
+    // The run's own config says so now, and its running means are still Muon's.
+    let path = place.path("run/config.toml");
+    let written = std::fs::read_to_string(&path).expect("there");
+    std::fs::write(&path, written.replace("\"muon\"", "\"adamw\"")).expect("written");
+    let error = run("adamw", Start::Resume, None)
+        .expect_err("another optimizer")
+        .to_string();
+    assert!(
+        error.contains("\"muon\" wrote it, and optimizer.kind is \"adamw\""),
+        "{error}"
+    );
+    assert!(error.contains("hint: put the config.toml back"), "{error}");
+    std::fs::write(&path, written).expect("written");
+    run("muon", Start::Resume, None).expect("nothing was lost");
+    let run = RunDir::open(&place.path("run")).expect("a run");
+    assert_eq!(run.last().expect("a checkpoint"), run.checkpoint(10));
+}
+
+#[test]
+fn a_gpu_moves_weights_by_muon_as_pytorch_does() {
+    if let Some(device) = wgpu() {
+        check_muon(&device);
+    }
+}
+
+#[test]
+fn a_gpu_has_the_same_logits_loss_and_gradients_of_a_modern_model() {
+    if let Some(device) = wgpu() {
+        let config = Place::new().config(&MODERN);
+        alike(&config.model, 5, &device, 2e-4);
+    }
+}

@@ -1,0 +1,537 @@
+//! `train --tui` in a terminal: what is on the screen, and in which state the terminal is left.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use insta::assert_snapshot;
+use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+use serde_json::Value;
+
+use crate::runs::text;
+
+/// A machine that is busy may take so long for what is a matter of seconds.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+/// A tiny model that is trained for longer than any test watches it.
+const CONFIG: &str = r#"
+data = { path = "text.txt", cache_dir = "cache" }
+model = { context_length = 16, d_model = 16, n_layers = 2, n_heads = 2 }
+optimizer = { learning_rate = 1e-2 }
+schedule = { warmup_steps = 3 }
+
+[train]
+device = "cpu"
+max_steps = 1000000
+batch_size = 4
+log_interval = 5
+eval_interval = 10
+eval_batches = 2
+checkpoint_interval = 0
+sample_tokens = 20
+"#;
+
+/// The keys of a run that is soon done.
+const SHORT: [&str; 2] = ["--set", "train.max_steps=20"];
+
+/// A folder with a text and a config.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = Self(tempfile::tempdir().expect("a temporary directory"));
+        fs::write(folder.path("text.txt"), text()).expect("written");
+        fs::write(folder.path("tiny.toml"), CONFIG).expect("written");
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The step of the last checkpoint.
+    fn saved_step(&self) -> usize {
+        let last = fs::read_to_string(self.path("runs/tiny/last")).expect("saved");
+        let step = last.trim().strip_prefix("step-").expect("a step");
+        step.parse().expect("a number")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("runs/tiny/train.log")).expect("a log")
+    }
+
+    /// `tinderbox train tiny.toml --tui` and more, in a terminal of 100 columns and 30 rows.
+    fn train(&self, more: &[&str]) -> Terminal {
+        self.train_in((30, 100), more)
+    }
+
+    fn train_in(&self, size: (u16, u16), more: &[&str]) -> Terminal {
+        let command = self.command(&[&["train", "tiny.toml", "--tui"], more].concat());
+        Terminal::start(command, size)
+    }
+
+    fn command(&self, args: &[&str]) -> CommandBuilder {
+        let mut command = CommandBuilder::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
+        command.args(args);
+        command.cwd(self.0.path());
+        command.env_clear();
+        command.env("TERM", "xterm-256color");
+        command
+    }
+
+    /// Runs a command without a terminal.
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
+        let command = command.args(args).current_dir(self.0.path()).env_clear();
+        command.output().expect("the binary starts")
+    }
+}
+
+/// A program in a terminal.
+struct Terminal {
+    child: Box<dyn Child + Send + Sync>,
+    master: Box<dyn MasterPty + Send>,
+    keys: Box<dyn Write + Send>,
+    shown: Arc<Mutex<Shown>>,
+}
+
+/// What a program wrote to its terminal, and what that looks like.
+struct Shown {
+    bytes: Vec<u8>,
+    parser: vt100::Parser,
+}
+
+/// What a program in a terminal left.
+struct Left {
+    code: u32,
+    /// What it wrote after the dashboard was gone, line by line.
+    text: String,
+}
+
+impl Terminal {
+    fn start(command: CommandBuilder, (rows, cols): (u16, u16)) -> Self {
+        let pair = native_pty_system()
+            .openpty(pty_size(rows, cols))
+            .expect("a terminal");
+        let child = pair.slave.spawn_command(command).expect("it starts");
+        drop(pair.slave); // so that reading ends when the program does
+        let mut output = pair.master.try_clone_reader().expect("a reader");
+        let (rows, cols) = (nonzero(rows), nonzero(cols));
+        let shown = Arc::new(Mutex::new(Shown {
+            bytes: Vec::new(),
+            parser: vt100::Parser::new(rows, cols, 0),
+        }));
+        let reading = shown.clone();
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(n) = output.read(&mut bytes)
+                && n > 0
+            {
+                let mut shown = reading.lock().expect("no panic");
+                shown.bytes.extend(&bytes[..n]);
+                shown.parser.process(&bytes[..n]);
+            }
+        });
+        Self {
+            child,
+            keys: pair.master.take_writer().expect("a writer"),
+            master: pair.master,
+            shown,
+        }
+    }
+
+    fn screen(&self) -> vt100::Screen {
+        let shown = self.shown.lock().expect("no panic");
+        shown.parser.screen().clone()
+    }
+
+    /// Waits until the screen is as it should be, and returns what is on it.
+    fn wait(&self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) -> String {
+        let began = Instant::now();
+        loop {
+            let screen = self.screen();
+            let text = screen.contents();
+            if is_so(&screen) {
+                return text;
+            }
+            assert!(began.elapsed() < PATIENCE, "not {what} in time:\n{text}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn wait_for(&self, words: &str) -> String {
+        self.wait(words, |screen| screen.contents().contains(words))
+    }
+
+    /// Waits until an evaluation was made, and the dashboard shows what came of it.
+    fn wait_for_an_evaluation(&self) -> String {
+        self.wait("evaluated", |screen| {
+            values(&screen.contents(), "loss (nats/token)").len() == 2
+        })
+    }
+
+    fn press(&mut self, keys: &[u8]) {
+        self.keys.write_all(keys).expect("pressed");
+        self.keys.flush().expect("pressed");
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.process_id().expect("it runs").to_string();
+        let killed = Command::new("kill").args([name, &id]).status();
+        assert!(killed.expect("kill is there").success());
+    }
+
+    fn resize(&self, rows: u16, cols: u16) {
+        let mut shown = self.shown.lock().expect("no panic");
+        let screen = shown.parser.screen_mut();
+        screen.set_size(nonzero(rows), nonzero(cols));
+        drop(shown);
+        self.master.resize(pty_size(rows, cols)).expect("resized");
+    }
+
+    /// Whether what is typed goes to the program key by key and unseen, Ctrl-C included.
+    fn is_raw(&self) -> bool {
+        let termios = self.master.get_termios().expect("a terminal");
+        let flags = format!("{:?}", termios.local_flags);
+        let is_set = |flag: &&str| {
+            let mut words = flags.split(|c: char| !c.is_alphanumeric());
+            words.any(|word| word == *flag)
+        };
+        let cooked = ["ICANON", "ECHO", "ISIG"];
+        let n = cooked.iter().filter(|flag| is_set(flag)).count();
+        assert!(n == 0 || n == cooked.len(), "half way: {flags}");
+        n == 0
+    }
+
+    /// Waits for the end, and makes sure that the terminal is as it was before.
+    fn finish(mut self) -> Left {
+        let began = Instant::now();
+        let code = loop {
+            if let Some(status) = self.child.try_wait().expect("known") {
+                break status.exit_code();
+            }
+            let text = self.screen().contents();
+            assert!(began.elapsed() < PATIENCE, "it should end:\n{text}");
+            thread::sleep(Duration::from_millis(10));
+        };
+        self.wait("back where it came from", |screen| {
+            !screen.alternate_screen() && !screen.hide_cursor()
+        });
+        assert!(!self.is_raw(), "keys should be typed as before");
+        let mut written = String::new();
+        // What was written last may still be on its way.
+        self.wait("a last line", |_| {
+            let shown = self.shown.lock().expect("no panic");
+            shown.bytes.ends_with(b"\n") || shown.bytes.ends_with(b"h")
+        });
+        let shown = self.shown.lock().expect("no panic");
+        written.push_str(&String::from_utf8_lossy(&shown.bytes));
+        let (_, dashboard) = written.split_once(ENTER).expect("there was a dashboard");
+        let (_, after) = dashboard.split_once(LEAVE).expect("and it ended");
+        assert!(!after.contains(LEAVE), "once");
+        let text = after.replace(SHOW_CURSOR, "").replace("\r\n", "\n");
+        assert!(!text.contains('\u{1b}'), "plain lines: {text:?}");
+        Left { code, text }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.child.kill().ok(); // when a test fails
+    }
+}
+
+/// The terminal's own words for its second screen, and for its cursor.
+const ENTER: &str = "\u{1b}[?1049h";
+const LEAVE: &str = "\u{1b}[?1049l";
+const SHOW_CURSOR: &str = "\u{1b}[?25h";
+
+fn pty_size(rows: u16, cols: u16) -> PtySize {
+    PtySize {
+        rows,
+        cols,
+        ..PtySize::default()
+    }
+}
+
+fn nonzero(n: u16) -> NonZeroU16 {
+    NonZeroU16::new(n).expect("not 0")
+}
+
+/// The numbers in the table of metrics behind a metric's name.
+fn values(screen: &str, name: &str) -> Vec<String> {
+    let row = screen
+        .lines()
+        .filter_map(|line| line.strip_prefix('│'))
+        .find_map(|line| line.trim_start_matches([' ', '▸']).strip_prefix(name));
+    let cells = row
+        .and_then(|row| row.split('│').next())
+        .unwrap_or_default();
+    cells.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The step in `interrupted after step 12 of 20`.
+fn interrupted_step(text: &str) -> usize {
+    let (_, rest) = text
+        .split_once("interrupted after step ")
+        .unwrap_or_else(|| panic!("{text}"));
+    let (step, _) = rest.split_once(" of ").expect("a step");
+    step.parse().expect("a number")
+}
+
+#[test]
+fn a_run_is_on_the_screen_and_a_resumed_one_where_it_went_on() {
+    let folder = Folder::new();
+    let mut terminal = folder.train(&[]);
+    let screen = terminal.wait_for_an_evaluation();
+    for words in [
+        "runs/tiny on flex",
+        "/1,000,000  0 %",
+        "ing   evaluations ", // training or evaluating
+        "/100000   ",
+        " gone, about ",
+        "train validation",
+        "▸ loss (nats/token)",
+        "┌ loss (nats/token) ─",
+        "┌ log ─",
+        "q or Ctrl-C: save and stop",
+    ] {
+        assert!(screen.contains(words), "no `{words}` in\n{screen}");
+    }
+    for name in [
+        "learning rate",
+        "speed (tokens/s)",
+        "gradient norm",
+        "peak memory (MiB)",
+    ] {
+        let values = values(&screen, name);
+        assert_eq!(values.len(), 1, "{name}: {screen}");
+        let number: Result<f64, _> = values[0].replace(',', "").parse();
+        assert!(
+            number.is_ok_and(|number| number > 0.0),
+            "{name}: {values:?}"
+        );
+    }
+    let state = terminal.screen();
+    assert!(state.alternate_screen() && state.hide_cursor() && terminal.is_raw());
+    terminal.wait_for("estimates: train loss");
+    terminal.press(b"\x1b[B"); // down
+    terminal.wait_for("┌ learning rate ─");
+    terminal.press(b"\t\t\x1b[A\x1b[D\x1b[D"); // and all the way back
+    terminal.wait_for("┌ loss (nats/token) ─");
+    terminal.press(b"q");
+    let left = terminal.finish();
+    assert_eq!(left.code, 130, "{}", left.text);
+    let step = interrupted_step(&left.text);
+    assert_eq!(folder.saved_step(), step);
+    let go_on = format!(
+        "interrupted after step {step} of 1000000; all is saved in `runs/tiny`. Go on with\n    "
+    );
+    assert!(left.text.starts_with(&go_on), "{}", left.text);
+    assert!(
+        left.text.ends_with(" train tiny.toml --tui --resume\n"),
+        "{}",
+        left.text
+    );
+    assert!(folder.log().ends_with(&left.text), "the log has it too");
+    assert!(
+        folder.log().contains("  grad norm "),
+        "and every logged step"
+    );
+
+    let mut terminal = folder.train(&["--resume"]);
+    let screen = terminal.wait_for_an_evaluation();
+    let (_, axis) = screen.split_once('└').expect("an axis");
+    let first = grouped(step);
+    assert!(
+        axis.contains(&format!(" {first} ")),
+        "{first} is not in\n{axis}"
+    );
+    terminal.press(b"q");
+    let left = terminal.finish();
+    assert!(interrupted_step(&left.text) > step, "{}", left.text);
+}
+
+/// A number as the dashboard writes it.
+fn grouped(n: usize) -> String {
+    match n {
+        0..1000 => n.to_string(),
+        _ => format!("{}{:03}", grouped(n / 1000) + ",", n % 1000),
+    }
+}
+
+#[test]
+fn ctrl_c_and_signals_save_and_end_the_run() {
+    let folder = Folder::new();
+    for name in ["Ctrl-C", "-TERM", "-INT"] {
+        let mut terminal = folder.train(&["--overwrite"]);
+        terminal.wait_for_an_evaluation();
+        match name {
+            "Ctrl-C" => terminal.press(b"\x03"),
+            signal => terminal.signal(signal),
+        }
+        let left = terminal.finish();
+        assert_eq!(left.code, 130, "{name}: {}", left.text);
+        assert_eq!(interrupted_step(&left.text), folder.saved_step(), "{name}");
+        assert!(left.text.ends_with(" --resume\n"), "{name}: {}", left.text);
+    }
+}
+
+#[test]
+fn a_second_ctrl_c_does_not_wait() {
+    let folder = Folder::new();
+    // An evaluation that takes longer than anyone waits: of each window of a long text.
+    fs::write(folder.path("text.txt"), text().repeat(2000)).expect("written");
+    let endless = ["--set", "train.eval_batches=100000000"];
+    let mut terminal = folder.train(&endless);
+    terminal.wait_for("evaluating  ");
+    terminal.press(b"\x03");
+    terminal.wait_for("stopping after this step; press Ctrl-C again");
+    terminal.press(b"q"); // which means to save
+    terminal.press(b"\x1b[B");
+    terminal.wait_for("┌ learning rate ─");
+    terminal.press(b"\x03");
+    let left = terminal.finish();
+    assert_eq!((left.code, left.text.as_str()), (130, ""));
+}
+
+#[test]
+fn a_run_that_is_done_leaves_the_lines_that_it_leaves_without_a_dashboard() {
+    let folder = Folder::new();
+    let plain = folder.run(&[&["train", "tiny.toml", "--run-dir", "plain"][..], &SHORT].concat());
+    let plain = String::from_utf8(plain.stderr).expect("text");
+    let left = folder.train(&SHORT).finish();
+    assert_eq!(left.code, 0, "{}", left.text);
+    assert!(left.text.starts_with("done: 20 steps in "), "{}", left.text);
+    let results = |text: &str| {
+        let is_result = |line: &&str| line.starts_with("val loss") || line.starts_with("best ch");
+        text.lines()
+            .filter(is_result)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(results(&left.text).len(), 2);
+    assert_eq!(results(&left.text), results(&plain), "the same weights");
+    assert!(
+        left.text.contains("\nwrite with it:\n    "),
+        "{}",
+        left.text
+    );
+    assert!(folder.log().ends_with(&left.text), "the log has it too");
+}
+
+#[test]
+fn an_error_is_read_on_the_terminal_that_was_left() {
+    let folder = Folder::new();
+    let left = folder
+        .train(&["--set", "optimizer.learning_rate=1e30"])
+        .finish();
+    assert_eq!(left.code, 1, "{}", left.text);
+    assert!(left.text.starts_with("error: the "), "{}", left.text);
+    assert!(left.text.contains("so the run stopped; "), "{}", left.text);
+    assert!(
+        left.text
+            .contains("\n  hint: lower optimizer.learning_rate"),
+        "{}",
+        left.text
+    );
+    assert!(folder.log().ends_with(&left.text), "the log has it too");
+}
+
+#[test]
+fn stopping_early_is_said_when_the_dashboard_is_gone() {
+    let folder = Folder::new();
+    let keys = [
+        "train.max_steps=500",
+        "train.early_stopping_patience=2",
+        "train.eval_interval=2",
+        "optimizer.learning_rate=0.5",
+        "schedule.kind=constant",
+    ];
+    let args: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
+    let left = folder.train(&args).finish();
+    assert_eq!(left.code, 0, "{}", left.text);
+    let said = "stopping early: 2 evaluations without a better one\n";
+    assert!(
+        left.text.starts_with(&format!("{said}done: ")),
+        "{}",
+        left.text
+    );
+    assert_eq!(folder.log().matches(said).count(), 1);
+
+    let plain = [&["train", "tiny.toml"][..], &args].concat();
+    let ran = folder.run(&[&plain[..], &["--overwrite", "--json"]].concat());
+    assert_eq!(ran.status.code(), Some(0));
+    let summary: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let steps = summary["steps"].as_u64().expect("steps");
+    assert!(steps < 500 && summary["val_loss"].is_number(), "{summary}");
+    assert_eq!(steps, folder.saved_step() as u64, "where the run is");
+    let stderr = String::from_utf8(ran.stderr).expect("text");
+    assert!(stderr.contains(said), "{stderr}");
+
+    let ran = folder.run(&[&plain[..], &["--resume"]].concat());
+    assert_eq!(ran.status.code(), Some(1));
+    let stderr = String::from_utf8(ran.stderr).expect("text");
+    assert_eq!(
+        stderr,
+        format!(
+            "error: `runs/tiny` is done: it stopped early after step {steps}, 2 evaluations without a better one\n  \
+             hint: for more of them, raise train.early_stopping_patience with --set, or set it to 0\n"
+        )
+    );
+    let more = [
+        "--resume",
+        "--json",
+        "--set",
+        "train.early_stopping_patience=3",
+    ];
+    let ran = folder.run(&[&plain[..], &more].concat());
+    let summary: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    assert!(summary["steps"].as_u64() > Some(steps), "{summary}");
+}
+
+#[test]
+fn windows_of_any_size_and_changing_ones_are_drawn() {
+    let folder = Folder::new();
+    let mut terminal = folder.train_in((5, 20), &[]);
+    terminal.wait_for("loss");
+    for (rows, cols) in [(1, 1), (2, 300), (100, 3), (24, 80)] {
+        terminal.resize(rows, cols);
+    }
+    let screen = terminal.wait_for_an_evaluation();
+    assert!(screen.contains("┌ loss (nats/token) ─"), "{screen}");
+    terminal.resize(1, 1);
+    terminal.press(b"q");
+    let left = terminal.finish();
+    assert_eq!(left.code, 130, "{}", left.text);
+}
+
+#[test]
+fn without_a_terminal_there_is_no_dashboard_and_nothing_is_begun() {
+    let folder = Folder::new();
+    let ran = folder.run(&["train", "tiny.toml", "--tui"]);
+    assert_eq!((ran.status.code(), ran.stdout.len()), (Some(1), 0));
+    assert_snapshot!(String::from_utf8(ran.stderr).expect("text"), @r"
+    error: --tui draws on standard output, which is not a terminal
+      hint: leave out --tui, or what sends the output elsewhere
+    ");
+    let ran = folder.run(&["train", "tiny.toml", "--tui", "--json"]);
+    assert_eq!(ran.status.code(), Some(2));
+    let error = String::from_utf8(ran.stderr).expect("text");
+    assert!(
+        error.contains("'--tui' cannot be used with '--json'"),
+        "{error}"
+    );
+
+    let mut command = folder.command(&["train", "tiny.toml", "--tui"]);
+    command.env("TERM", "dumb");
+    let mut terminal = Terminal::start(command, (24, 80));
+    terminal.wait_for("says that it is `dumb`");
+    assert_eq!(terminal.child.wait().expect("ended").exit_code(), 1);
+    assert!(!folder.path("runs").exists() && !folder.path("cache").exists());
+}

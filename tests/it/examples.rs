@@ -1,0 +1,46 @@
+//! The programs in `examples/`, held to the page that shows what they print.
+
+#![allow(
+    dead_code,
+    clippy::duplicate_mod,
+    reason = "each is a program, with a `main` and a use of its own for what they share"
+)]
+
+use std::io;
+
+#[path = "../../examples/many_heads.rs"]
+mod many_heads;
+#[path = "../../examples/masks_and_patterns.rs"]
+mod masks_and_patterns;
+#[path = "../../examples/numbers/mod.rs"]
+pub mod numbers;
+#[path = "../../examples/soft_lookup.rs"]
+mod soft_lookup;
+#[path = "../../examples/the_cat_sat.rs"]
+mod the_cat_sat;
+#[path = "../../examples/your_journey.rs"]
+mod your_journey;
+
+/// Fails unless the page shows the program's command, and below it what `tell` prints.
+fn expect_on_the_page(name: &str, tell: fn(&mut Vec<u8>) -> io::Result<()>) {
+    let mut printed = Vec::new();
+    tell(&mut printed).expect("memory takes it");
+    let printed = String::from_utf8(printed).expect("UTF-8");
+    let page = include_str!("../../docs/worked-numbers.md").replace("\r\n", "\n");
+    let command = format!("$ cargo run --release --example {name}\n");
+    let (_, shown) = page.split_once(&command).expect("the page runs it");
+    let (shown, _) = shown.split_once("```").expect("the block ends");
+    for (at, (shown, printed)) in shown.lines().zip(printed.lines()).enumerate() {
+        assert_eq!(printed, shown, "line {} of `{name}`", at + 1);
+    }
+    assert_eq!(printed.len(), shown.len(), "the length of `{name}`");
+}
+
+#[test]
+fn the_page_shows_what_the_programs_print() {
+    expect_on_the_page("soft_lookup", soft_lookup::tell);
+    expect_on_the_page("the_cat_sat", the_cat_sat::tell);
+    expect_on_the_page("many_heads", many_heads::tell);
+    expect_on_the_page("your_journey", your_journey::tell);
+    expect_on_the_page("masks_and_patterns", masks_and_patterns::tell);
+}

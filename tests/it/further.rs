@@ -1,0 +1,351 @@
+//! Runs that start from the weights of another: `train --from`.
+
+use std::fs;
+use std::path::Path;
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use insta::assert_snapshot;
+use tinderbox::checkpoint::{RunDir, Saved};
+use tinderbox::config::{Base, Config};
+use tinderbox::data::{Corpus, batch};
+use tinderbox::model::Gpt;
+use tinderbox::train::{Start, TrainError, evaluate};
+
+use crate::cli::Folder;
+use crate::runs::Place;
+
+/// Other sentences in the alphabet of the first text.
+fn other_text() -> String {
+    let sentence = |i: usize| {
+        let (animal, n) = (["hen", "owl", "fox"][i * i % 3], i % 11);
+        format!("The river was {n} old and the {animal} sat by tree {n}.\n")
+    };
+    (0..200).map(sentence).collect()
+}
+
+/// A place with a run `base` of ten steps, and another text.
+fn place() -> Place {
+    let place = Place::new();
+    fs::write(place.path("other.txt"), other_text()).expect("written");
+    let base = place.config(&["train.max_steps=30", "train.eval_interval=10"]);
+    place.train("base", base, Start::New, None).expect("trains");
+    place
+}
+
+/// A config for the other text that says nothing of the model, on top of `base`.
+fn config(place: &Place, base: &str, overrides: &[&str]) -> Config {
+    let toml = format!(
+        "data = {{ path = {:?}, cache_dir = {:?} }}
+         train = {{ device = \"flex\", max_steps = 10, batch_size = 4, log_interval = 1, eval_interval = 4,
+                    eval_batches = 2, checkpoint_interval = 2, sample_tokens = 20 }}",
+        place.path("other.txt"),
+        place.path("cache"),
+    );
+    let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+    let base = RunDir::open(&place.path(base))
+        .expect("a run")
+        .config()
+        .expect("its config");
+    Config::from_toml_onto(
+        &toml,
+        Path::new("fine.toml"),
+        &overrides,
+        Base::Weights(&base),
+    )
+    .expect("a config that fits")
+}
+
+fn metrics(place: &Place, run: &str) -> Vec<serde_json::Value> {
+    let text = String::from_utf8(place.read(&format!("{run}/metrics.jsonl"))).expect("text");
+    text.lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
+}
+
+#[test]
+fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
+    let place = place();
+    let base = RunDir::open(&place.path("base")).expect("a run");
+    let base_config = base.config().expect("its config");
+    let tokenizer = base.tokenizer().expect("its tokenizer");
+    let zeros = Gpt::zeros(&base_config.model, tokenizer.vocab_size(), &Device::flex());
+    let model = Saved::load_model(&base.best().expect("a best"), zeros).expect("its weights");
+    for context_length in [16, 8] {
+        let length = format!("model.context_length={context_length}");
+        let config = config(&place, "base", &[&length, "model.dropout=0.0"]);
+        let run = format!("fine-{context_length}");
+        let trained = place.train_from(Some("base"), &run, config.clone(), Start::New, None);
+        let (_, losses) = trained.expect("trains");
+
+        let corpus = Corpus::open_with(&config.data, tokenizer.clone(), context_length, None);
+        let corpus = corpus.expect("a corpus");
+        let batch = batch::sample(&corpus.train, 0..4, context_length, config.train.seed, 0);
+        let tensor = |ids: Vec<i32>| -> Tensor<2, Int> {
+            Tensor::from_data(TensorData::new(ids, [4, context_length]), &Device::flex())
+        };
+        let loss = model.loss(tensor(batch.inputs), tensor(batch.targets), None);
+        let loss: f32 = loss.into_scalar();
+        assert!(
+            (losses[0] - loss).abs() < 1e-6,
+            "the first step's loss is {} and the run's {loss}",
+            losses[0]
+        );
+        let first = &metrics(&place, &run)[0];
+        assert_eq!(first["step"], 0);
+        assert_eq!(
+            first["is_best"], false,
+            "what another run learned is no success of this one"
+        );
+        if context_length == 16 {
+            let estimate = evaluate::estimate(&model, &corpus.val, 4, 2).expect("computed");
+            assert_eq!(first["val_loss_estimate"], estimate.nats_per_token);
+        }
+    }
+    let positions = |run: &str, step: usize| {
+        let dir = RunDir::open(&place.path(run))
+            .expect("a run")
+            .checkpoint(step);
+        Saved::read(&dir).expect("whole").model["position_embedding.weight"]
+            .shape
+            .clone()
+    };
+    assert_eq!(positions("fine-16", 10), [16, 16]);
+    assert_eq!(positions("fine-8", 10), [8, 16]);
+}
+
+#[test]
+fn a_resumed_run_needs_the_one_it_started_from_no_more() {
+    let place = place();
+    let train = |run: &str, config: Config, start, stop_after| {
+        let from = (start == Start::New).then_some("base");
+        place
+            .train_from(from, run, config, start, stop_after)
+            .expect("trains")
+    };
+    let new = config(&place, "base", &[]);
+    assert!(new.model.dropout > 0.0, "the run's own");
+    train("whole", new.clone(), Start::New, None);
+    let (stopped, _) = train("parts", new, Start::New, Some(5));
+    assert!(stopped.interrupted);
+    let on_top_of_itself = config(&place, "parts", &[]);
+    fs::remove_dir_all(place.path("base")).expect("removed");
+    train("parts", on_top_of_itself, Start::Resume, None);
+    for file in [
+        "checkpoints/step-000010/model.safetensors",
+        "checkpoints/step-000010/optimizer.safetensors",
+        "checkpoints/step-000010/state.json",
+        "metrics.jsonl",
+        "samples.txt",
+        "config.toml",
+        "tokenizer.json",
+        "best",
+    ] {
+        let (whole, parts) = (
+            place.read(&format!("whole/{file}")),
+            place.read(&format!("parts/{file}")),
+        );
+        assert!(whole == parts, "{file} differs");
+    }
+    let last = RunDir::open(&place.path("parts"))
+        .expect("a run")
+        .last()
+        .expect("a last");
+    let origin = Saved::read_state(&last)
+        .expect("whole")
+        .started_from
+        .expect("written down");
+    assert!(
+        origin.contains("base") && origin.contains("step-0000"),
+        "{origin}"
+    );
+}
+
+#[test]
+fn it_starts_afresh_with_the_model_and_the_tokenizer_of_the_other() {
+    let place = place();
+    let tokenizer = place.read("base/tokenizer.json");
+    let config = config(
+        &place,
+        "base",
+        &["train.max_steps=1", "train.eval_interval=0"],
+    );
+    assert_eq!(config.model.d_model, 16);
+    place
+        .train_from(
+            Some("base/checkpoints/step-30"),
+            "fine",
+            config.clone(),
+            Start::New,
+            None,
+        )
+        .expect("trains");
+    let run = RunDir::open(&place.path("fine")).expect("a run");
+    assert_eq!(
+        run.config().expect("its config"),
+        config,
+        "resolved, the model included"
+    );
+    assert!(place.read("fine/tokenizer.json") == tokenizer);
+    let saved = Saved::read(&run.checkpoint(1)).expect("the first step is step 1");
+    let base = Saved::read(&place.path("base/checkpoints/step-000030")).expect("whole");
+    assert_ne!(saved.optimizer, base.optimizer, "its own running means");
+    assert_ne!(saved.state.text_sha256, base.state.text_sha256);
+    let moved = |name: &str| {
+        let pairs = saved.model[name]
+            .values
+            .iter()
+            .zip(&base.model[name].values);
+        pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    };
+    let far = moved("blocks.0.attention.qkv.weight");
+    assert!(far > 0.0 && far < 1e-3, "one small step away, not {far}");
+}
+
+#[test]
+fn settings_that_do_not_fit_the_weights_are_refused_by_the_library_too() {
+    let place = place();
+    let other = place.config(&["model.d_model=32", "model.mlp=relu_squared"]);
+    let error = place
+        .train_from(Some("base"), "fine", other, Start::New, None)
+        .expect_err("another model")
+        .to_string();
+    for words in [
+        "model.d_model = 32",
+        "has 16",
+        "model.mlp = \"relu_squared\"",
+    ] {
+        assert!(error.contains(words), "{error}");
+    }
+    let rewritten = place.train_from(
+        Some("base/last"),
+        "base",
+        place.config(&[]),
+        Start::Overwrite,
+        None,
+    );
+    assert!(matches!(rewritten, Err(TrainError::OntoItself(_))));
+    assert!(
+        place
+            .path("base/checkpoints/step-000030/model.safetensors")
+            .is_file()
+    );
+}
+
+/// All that a config of further training needs.
+const FINE: &str = r#"
+data = { path = "other.txt", cache_dir = "cache" }
+train = { max_steps = 12, batch_size = 4, eval_batches = 2, device = "cpu" }
+optimizer.learning_rate = 3e-3
+"#;
+
+/// A folder with a finished run, another text and a short config for it.
+fn folder() -> Folder {
+    let folder = Folder::trained();
+    folder.write("other.txt", other_text());
+    folder.write("fine.toml", FINE);
+    folder
+}
+
+#[test]
+fn a_short_config_is_enough_and_resumes_without_naming_the_other_run() {
+    let folder = folder();
+    let ran = folder.run(&["train", "fine.toml", "--from", "runs/tiny"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(
+        ran.stderr
+            .contains("the first weights are those of `runs/tiny/checkpoints/step-0000"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("step  0/12  estimates: "),
+        "{}",
+        ran.stderr
+    );
+    fs::remove_dir_all(folder.path("runs/tiny")).expect("removed");
+    let longer = [
+        "train",
+        "fine.toml",
+        "--resume",
+        "--json",
+        "--set",
+        "train.max_steps=14",
+    ];
+    assert_eq!(folder.json(&longer)["steps"], 14);
+    folder.succeed(&["generate", "runs/fine", "--max-new-tokens", "5"]);
+}
+
+#[test]
+fn mistakes_in_what_to_start_from_are_explained() {
+    let folder = folder();
+    assert_snapshot!(folder.fail(&["train", "fine.toml", "--from", "runs/nope"]), @r"
+    error: there is no run at `runs/nope`
+      hint: found there: `runs/tiny`
+    ");
+    fs::create_dir(folder.path("empty")).expect("made");
+    assert_snapshot!(folder.fail(&["train", "fine.toml", "--from", "empty"]), @r"
+    error: `empty` is not a run
+      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`
+    ");
+    let other = [
+        "--set",
+        "model.d_model=30",
+        "--set",
+        "model.mlp=swiglu",
+        "--set",
+        "tokenizer.kind=byte",
+    ];
+    let longer = ["--set", "model.context_length=64"];
+    let from = ["train", "fine.toml", "--from", "runs/tiny"];
+    assert_snapshot!(folder.fail(&[&from[..], &other, &longer].concat()), @r#"
+    error: the config `fine.toml` has 4 problems:
+      - tokenizer.kind = "byte": the run that it starts from has "char"; leave the key out
+      - model.d_model = 30: the run that it starts from has 16; leave the key out
+      - model.mlp = "swiglu": the run that it starts from has "gelu"; leave the key out
+      - model.context_length = 64: the run that it starts from has learned 16 positions; use at most 16, or start from a run with model.position = "rope"
+    "#);
+    folder.write("other.txt", other_text() + "caf\u{e9} \u{2014} ol\u{e9}\n");
+    assert_snapshot!(folder.fail(&from), @r#"
+    error: the text `other.txt` cannot be read by the tokenizer of `runs/tiny`, which does not know 3 characters: 'f' (U+0066), 'é' (U+00E9), '—' (U+2014)
+      hint: leave out or replace these, or start from a run with kind = "byte" under [tokenizer], which knows every character
+    "#);
+    folder.write("other.txt", other_text());
+    let itself = [
+        "train",
+        "fine.toml",
+        "--from",
+        "runs/tiny/last",
+        "--run-dir",
+        "./runs/tiny",
+    ];
+    let message = folder.fail(&itself);
+    assert_snapshot!(message, @r"
+    error: the new run would take the place of the one that it starts from, `./runs/tiny`
+      hint: choose another place with --run-dir; to go on with the run itself, use --resume
+    ");
+    assert_eq!(
+        folder.fail(&[&itself[..], &["--overwrite"]].concat()),
+        message
+    );
+    assert!(folder.path("runs/tiny/checkpoints/step-000040").is_dir());
+    assert_eq!(
+        folder.run(&[&from[..], &["--resume"]].concat()).code,
+        Some(2)
+    );
+    fs::remove_dir_all(folder.path("runs/tiny/checkpoints/step-000040")).expect("removed");
+    assert_snapshot!(folder.fail(&["train", "fine.toml", "--from", "runs/tiny/last"]), @r"
+    error: `runs/tiny/last` is damaged or of another version: it names `step-000040`, which is not there
+      hint: use another of the run's `checkpoints/step-N`; to resume from it, write its name into the file `last`
+    ");
+    let gone = [
+        "train",
+        "fine.toml",
+        "--from",
+        "runs/tiny/checkpoints/step-40",
+    ];
+    assert_snapshot!(folder.fail(&gone), @r"
+    error: there is no run at `runs/tiny/checkpoints/step-40`
+      hint: found there: `runs/tiny/checkpoints/step-000030`
+    ");
+    assert!(!folder.path("runs/fine").exists(), "nothing was begun");
+}

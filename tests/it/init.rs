@@ -1,0 +1,631 @@
+//! From a text to a config to a model, and what a shell is told: the real binary, in a folder of its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tinderbox::config::{Config, TokenizerKind};
+use tinderbox::data::Corpus;
+use tinderbox::recipe::PRESETS;
+
+/// A folder in which the program is started.
+struct Folder(tempfile::TempDir);
+
+struct Ran {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("in the folder")).expect("made");
+        fs::write(path, contents).expect("written");
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        let output = Command::new(assert_cmd::cargo::cargo_bin!("tinderbox"))
+            .args(args)
+            .current_dir(self.0.path())
+            .env("HOME", self.0.path())
+            .env("XDG_CACHE_HOME", self.path(".cache"))
+            .stdin(Stdio::null())
+            .output()
+            .expect("the binary starts");
+        let text = |bytes| String::from_utf8(bytes).expect("whole characters");
+        Ran {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    fn succeed(&self, args: &[&str]) -> Ran {
+        let ran = self.run(args);
+        assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
+        ran
+    }
+
+    /// What is said of a text for which there is no config.
+    fn refuse(&self, text: &str, more: &[&str]) -> String {
+        let args = [&["init", "--device", "cpu", "--from-text", text], more].concat();
+        let ran = self.run(&args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{text}");
+        let error = ran.stderr.find("error: ").expect("an error");
+        ran.stderr[error..].to_owned()
+    }
+}
+
+/// `n` pseudo-random numbers below `bound`, always the same.
+fn draws(n: usize, bound: u32) -> impl Iterator<Item = u32> {
+    let mut state = 12345_u32;
+    (0..n).map(move |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) % bound
+    })
+}
+
+fn english() -> String {
+    crate::runs::text().repeat(2)
+}
+
+/// Sentences of six characters out of 600, with an emoji in some.
+fn chinese() -> String {
+    let mut text = String::new();
+    for (i, draw) in draws(40_000, 600).enumerate() {
+        // The lower of two draws: some characters are much more frequent than others.
+        let character = draw * (1 + u32::try_from(i % 3).expect("small")) / 3;
+        text.push(char::from_u32(0x4e00 + character).expect("a character"));
+        if i % 6 == 5 {
+            text.push_str(if draw % 7 == 0 {
+                "\u{1f525}\u{3002}\n"
+            } else {
+                "\u{3002}"
+            });
+        }
+    }
+    text
+}
+
+fn code() -> String {
+    let line = |i: u32| format!("    let x{i} = {{ f(\"{}\") + {} }};\n", i % 9, i * 7 % 31);
+    (0..400).map(line).collect()
+}
+
+fn emoji() -> String {
+    let faces = [
+        "\u{1f600}",
+        "\u{1f468}\u{200d}\u{1f680}",
+        "\u{2764}\u{fe0f}",
+        "\u{1f44d}\u{1f3fd}",
+    ];
+    draws(600, 4).map(|draw| faces[draw as usize]).collect()
+}
+
+#[test]
+fn every_preset_is_the_shipped_file_and_loads() {
+    let folder = Folder::new();
+    let shipped = |file: &str| {
+        let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+        fs::read_to_string(configs.join(file)).expect("read")
+    };
+    for (name, file) in [
+        ("quickstart", "quickstart.toml"),
+        ("shakespeare", "shakespeare-nanogpt.toml"),
+        ("shakespeare-gpu", "shakespeare-gpu.toml"),
+        ("shakespeare-nanogpt", "shakespeare-nanogpt.toml"),
+        ("stories-15m", "stories-15m.toml"),
+        ("gpt2-124m", "gpt2-124m.toml"),
+        ("stories", "stories-15m.toml"),
+        ("gpt2", "gpt2-124m.toml"),
+    ] {
+        let printed = folder.succeed(&["init", "--preset", name]);
+        assert!(printed.stdout == shipped(file), "{name}");
+        assert_eq!(printed.stderr, "", "there is nothing to say to a file");
+        Config::from_toml(&printed.stdout, Path::new(name), &[]).expect("it loads");
+    }
+    let plain = folder.succeed(&["init"]);
+    assert!(plain.stdout == shipped("quickstart.toml"));
+    for preset in PRESETS {
+        assert!(plain.stderr.contains(&format!("--preset {} ", preset.name)));
+        let file = format!("configs/{}.toml", preset.stem);
+        assert!(plain.stderr.contains(&file), "{file}: {}", plain.stderr);
+    }
+    assert!(plain.stderr.contains("--from-text FILE"));
+    assert_eq!(folder.run(&["init", "--preset", "gpt5"]).code, Some(2));
+    assert_eq!(folder.run(&["init", "--minutes", "5"]).code, Some(2));
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    let n_shipped = fs::read_dir(configs).expect("a folder").count();
+    assert_eq!(n_shipped, PRESETS.len(), "every shipped config is a preset");
+}
+
+#[test]
+fn a_preset_says_where_its_text_is() {
+    let folder = Folder::new();
+    for (preset, expected) in [
+        (
+            "shakespeare-gpu",
+            "Its text is `data/tinyshakespeare.txt`: `scripts/fetch_data.sh shakespeare` in the repository",
+        ),
+        (
+            "quickstart",
+            "Its text is `data/stories.txt`: it comes with the repository",
+        ),
+    ] {
+        let output = format!("{preset}.toml");
+        let said = folder.succeed(&["init", "--preset", preset, "--output", &output]);
+        assert!(said.stderr.contains(expected), "{}", said.stderr);
+    }
+}
+
+#[test]
+fn a_file_is_replaced_only_when_that_is_wished_for() {
+    let folder = Folder::new();
+    let ran = folder.succeed(&["init", "--preset", "quickstart", "--output", "a b.toml"]);
+    assert_eq!(ran.stdout, "");
+    assert!(ran.stderr.contains("train 'a b.toml'\n"), "{}", ran.stderr);
+    assert!(
+        ran.stderr
+            .contains("generate 'runs/a b' --prompt \"...\"\n"),
+        "{}",
+        ran.stderr
+    );
+    folder.write("mine.toml", "years of work");
+    let ran = folder.run(&["init", "--output", "mine.toml"]);
+    assert_eq!(ran.code, Some(1));
+    insta::assert_snapshot!(ran.stderr, @r"
+    error: `mine.toml` is already there, and nothing was written
+      hint: choose another name, or replace it with --overwrite
+    ");
+    assert_eq!(
+        fs::read(folder.path("mine.toml")).expect("read"),
+        b"years of work"
+    );
+    folder.succeed(&["init", "--output", "mine.toml", "--overwrite"]);
+    assert!(fs::read(folder.path("mine.toml")).expect("read") == PRESETS[0].toml.as_bytes());
+}
+
+#[test]
+fn a_place_to_write_to_is_looked_at_before_anything_is_measured() {
+    let folder = Folder::new();
+    folder.write("my.txt", english());
+    let refuse = |output: &str, more: &[&str]| {
+        let args = [
+            "init",
+            "--device",
+            "cpu",
+            "--from-text",
+            "my.txt",
+            "--output",
+            output,
+        ];
+        let ran = folder.run(&[&args, more].concat());
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{output}");
+        ran.stderr
+    };
+    insta::assert_snapshot!(refuse("no/where.toml", &[]), @r"
+    error: cannot write `no/where.toml`: there is no folder `no`
+      hint: make it first, or name another
+    ");
+    insta::assert_snapshot!(refuse(".", &["--overwrite"]), @r"
+    error: cannot write `.`: it is a folder
+      hint: name a file in it
+    ");
+    let man = folder.run(&["man", "--output", "my.txt"]);
+    assert_eq!(man.code, Some(1));
+    insta::assert_snapshot!(man.stderr, @r"
+    error: cannot write to `my.txt`: it is not a folder
+      hint: name a folder
+    ");
+}
+
+#[test]
+fn a_time_that_is_none_is_refused_by_the_arguments() {
+    let folder = Folder::new();
+    folder.write("my.txt", english());
+    for minutes in ["nan", "0", "-1", "inf", "600000", "soon"] {
+        let ran = folder.run(&["init", "--from-text", "my.txt", "--minutes", minutes]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{minutes}");
+        let value = format!("error: invalid value '{minutes}' for '--minutes <N>': ");
+        assert!(ran.stderr.starts_with(&value), "{}", ran.stderr);
+        assert!(ran.stderr.contains("minutes, which are a year") || minutes == "soon");
+    }
+}
+
+#[test]
+fn a_text_of_few_tokens_is_refused_or_learned() {
+    let folder = Folder::new();
+    folder.write("ab.txt", "ab".repeat(100));
+    insta::assert_snapshot!(folder.refuse("ab.txt", &["--tokenizer", "bpe"]), @r"
+    error: the text `ab.txt` becomes only 3 tokens with this tokenizer
+      hint: the shortest text to train on has 64; --tokenizer byte makes the most of them
+    ");
+    let shortest: String = english().chars().take(64).collect();
+    folder.write("short.txt", shortest);
+    for (text, kind) in [
+        ("ab.txt", "char"),
+        ("ab.txt", "byte"),
+        ("short.txt", "byte"),
+        ("short.txt", "char"),
+    ] {
+        let config = format!("{kind}.toml");
+        let args = [
+            "init",
+            "--from-text",
+            text,
+            "--tokenizer",
+            kind,
+            "--device",
+            "cpu",
+        ];
+        let output = ["--minutes", "0.01", "--overwrite", "--output", &config];
+        folder.succeed(&[&args[..], &output].concat());
+        let train = [
+            "train",
+            &config,
+            "--overwrite",
+            "--set",
+            "train.max_steps=2",
+        ];
+        folder.succeed(&train);
+    }
+}
+
+#[test]
+fn standard_input_is_to_be_saved_first() {
+    let folder = Folder::new();
+    insta::assert_snapshot!(folder.refuse("-", &[]), @r"
+    error: a config names its text, and standard input is gone when training begins
+      hint: save it as a file first, as in `... > my.txt`, then --from-text my.txt
+    ");
+}
+
+/// From a text to a model that writes, in three commands, with a tiny budget.
+#[track_caller]
+fn from_text_to_model(name: &str, text: &str, kind: TokenizerKind) -> Config {
+    let folder = Folder::new();
+    folder.write(name, text);
+    let said = folder.succeed(&[
+        "init",
+        "--from-text",
+        name,
+        "--minutes",
+        "0.02",
+        "--device",
+        "cpu",
+    ]);
+    let config = Config::from_toml(&said.stdout, Path::new("my.toml"), &[]).expect("it loads");
+    assert_eq!(config.tokenizer.kind, kind);
+    assert_eq!(config.data.path, Path::new(name));
+    assert!(config.train.max_steps >= 10, "{}", said.stdout);
+    let prompt = &config.train.sample_prompt;
+    assert!(text.contains(prompt), "{prompt:?}");
+    folder.write("my.toml", &said.stdout);
+    folder.succeed(&["train", "my.toml"]);
+    let writing = [
+        "generate",
+        "runs/my",
+        "--max-new-tokens",
+        "5",
+        "--prompt",
+        prompt,
+    ];
+    assert!(folder.succeed(&writing).stdout.starts_with(prompt));
+    config
+}
+
+#[test]
+fn english_text_becomes_a_model() {
+    let config = from_text_to_model("my.txt", &english(), TokenizerKind::Char);
+    assert!(config.model.dropout >= 0.0 && config.data.val_fraction > 0.0);
+}
+
+#[test]
+fn a_folder_of_code_becomes_a_model() {
+    let folder = Folder::new();
+    folder.write("src/a.rs", code());
+    folder.write("src/deep/b.rs", code());
+    let said = folder.succeed(&[
+        "init",
+        "--from-text",
+        "src",
+        "--minutes",
+        "0.02",
+        "--device",
+        "cpu",
+    ]);
+    assert!(
+        said.stdout.contains("tinderbox train src.toml"),
+        "{}",
+        said.stdout
+    );
+    let config = Config::from_toml(&said.stdout, Path::new("src.toml"), &[]).expect("it loads");
+    assert_eq!(config.tokenizer.kind, TokenizerKind::Char);
+    assert_eq!(config.data.path, Path::new("src"));
+}
+
+#[test]
+fn records_of_json_become_a_model() {
+    let folder = Folder::new();
+    let record = |line: &str| serde_json::json!({ "text": line, "id": 7 }).to_string() + "\n";
+    folder.write(
+        "my.jsonl",
+        english().lines().map(record).collect::<String>(),
+    );
+    let said = folder.succeed(&[
+        "init",
+        "--from-text",
+        "my.jsonl",
+        "--minutes",
+        "0.02",
+        "--device",
+        "cpu",
+    ]);
+    let n = english().trim_end().chars().count();
+    let facts = format!("{},{:03} characters", n / 1000, n % 1000);
+    assert!(said.stdout.contains(&facts), "{facts} in\n{}", said.stdout);
+    folder.write("my.toml", &said.stdout);
+    folder.succeed(&["train", "my.toml", "--set", "train.max_steps=2"]);
+}
+
+#[test]
+fn chinese_text_becomes_a_model() {
+    from_text_to_model("wen.txt", &chinese(), TokenizerKind::Bpe);
+}
+
+#[test]
+fn emoji_become_a_model() {
+    from_text_to_model("faces.txt", &emoji(), TokenizerKind::Char);
+}
+
+#[test]
+fn five_hundred_characters_become_a_model_and_a_caution() {
+    let text: String = english().chars().take(500).collect();
+    let config = from_text_to_model("short.txt", &text, TokenizerKind::Char);
+    assert!(config.model.context_length < 128);
+    let folder = Folder::new();
+    folder.write("short.txt", text);
+    let said = folder.succeed(&["init", "--from-text", "short.txt", "--device", "cpu"]);
+    assert!(
+        said.stderr
+            .contains("Caution: 500 characters are a short text"),
+        "{}",
+        said.stderr
+    );
+    assert!(
+        said.stdout
+            .contains("# Caution: 500 characters are a short text"),
+        "{}",
+        said.stdout
+    );
+}
+
+#[test]
+fn any_bytes_become_a_model_where_that_is_wished_for() {
+    let folder = Folder::new();
+    let bytes: Vec<u8> = draws(4000, 256)
+        .map(|byte| u8::try_from(byte).expect("below 256"))
+        .collect();
+    folder.write("noise.bin", &bytes);
+    let said = folder.succeed(&[
+        "init",
+        "--from-text",
+        "noise.bin",
+        "--tokenizer",
+        "byte",
+        "--minutes",
+        "0.01",
+        "--device",
+        "cpu",
+        "--output",
+        "noise.toml",
+    ]);
+    assert_eq!(said.stdout, "");
+    let config = Config::load(&folder.path("noise.toml"), &[]).expect("it loads");
+    assert_eq!(config.tokenizer.kind, TokenizerKind::Byte);
+    folder.succeed(&["train", "noise.toml", "--set", "train.max_steps=2"]);
+}
+
+#[test]
+fn the_reasons_are_in_the_numbers_of_the_text() {
+    let folder = Folder::new();
+    let text = english();
+    folder.write("my.txt", &text);
+    let said = folder.succeed(&[
+        "init",
+        "--from-text",
+        "my.txt",
+        "--minutes",
+        "0.02",
+        "--device",
+        "cpu",
+    ]);
+    let alphabet: std::collections::BTreeSet<char> = text.chars().collect();
+    let n = text.chars().count();
+    let facts = format!("{},{:03} characters", n / 1000, n % 1000);
+    assert!(said.stdout.contains(&facts), "{facts} in\n{}", said.stdout);
+    assert!(
+        said.stdout
+            .contains(&format!("{} different ones", alphabet.len())),
+        "{}",
+        said.stdout
+    );
+    // What the comments say of tokens and parameters is what training finds.
+    folder.write("my.toml", &said.stdout);
+    let trained = folder.succeed(&["train", "my.toml", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&trained.stdout).expect("an object");
+    let parameters = report["parameters"].as_u64().expect("a number");
+    let grouped = format!("{},{:03} parameters", parameters / 1000, parameters % 1000);
+    assert!(
+        said.stdout.contains(&grouped),
+        "{grouped} in\n{}",
+        said.stdout
+    );
+    let config = Config::load(&folder.path("my.toml"), &[]).expect("it loads");
+    let mut data = config.data.clone();
+    data.path = folder.path("my.txt");
+    data.cache_dir = Some(folder.path("cache"));
+    let corpus =
+        Corpus::open(&data, &config.tokenizer, config.model.context_length).expect("opens");
+    let held_back = format!(
+        "about {},{:03} tokens",
+        corpus.val.len() / 1000,
+        corpus.val.len() % 1000
+    );
+    assert!(
+        said.stdout.contains(&held_back),
+        "{held_back} in\n{}",
+        said.stdout
+    );
+}
+
+#[test]
+fn texts_that_cannot_be_learned_from_are_explained() {
+    let folder = Folder::new();
+    folder.write("empty.txt", "");
+    folder.write("tiny.txt", "Too short.");
+    folder.write("dull.txt", "a".repeat(5000));
+    folder.write(
+        "latin1.txt",
+        b"The caf\xe9 by the river, where nobody ever was. And so on, and so on.",
+    );
+    folder.write("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR");
+    folder.write("utf16.txt", b"\xff\xfeA\0 \0t\0e\0x\0t\0");
+    let missing = folder.refuse("nope.txt", &[]);
+    assert!(
+        missing.starts_with("error: there is no file or folder `nope.txt`\n  hint: "),
+        "{missing}"
+    );
+    insta::assert_snapshot!(folder.refuse("empty.txt", &[]), @r#"
+    error: the text `empty.txt` is empty
+      hint: put text into it, or name another
+    "#);
+    insta::assert_snapshot!(folder.refuse("tiny.txt", &[]), @r#"
+    error: the text `tiny.txt` has only 10 characters
+      hint: the shortest text to train on has 64; it becomes interesting at about 100,000
+    "#);
+    insta::assert_snapshot!(folder.refuse("dull.txt", &[]), @r#"
+    error: there is nothing to learn in `dull.txt`: it is 5,000 times the character 'a'
+      hint: is it the right file?
+    "#);
+    insta::assert_snapshot!(folder.refuse("latin1.txt", &[]), @r#"
+    error: `latin1.txt` is not UTF-8 at byte 7
+      hint: save it as UTF-8; a model trained with kind = "byte" under [tokenizer] takes any file
+    "#);
+    insta::assert_snapshot!(folder.refuse("picture.png", &[]), @r#"
+    error: `picture.png` is not text, but a picture
+      hint: name a file of text
+    "#);
+    insta::assert_snapshot!(folder.refuse("utf16.txt", &[]), @r#"
+    error: `utf16.txt` is not text, but UTF-16
+      hint: save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`
+    "#);
+    assert!(
+        folder
+            .refuse("latin1.txt", &["--tokenizer", "char"])
+            .contains("not UTF-8")
+    );
+}
+
+#[test]
+fn a_shell_completes_commands_and_options() {
+    let folder = Folder::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = folder.succeed(&["completions", shell]).stdout;
+        assert!(
+            script.contains("from-text") && script.contains("completions"),
+            "{shell}"
+        );
+    }
+    assert_eq!(folder.run(&["completions", "tcsh"]).code, Some(2));
+    folder.write(
+        "tinderbox.bash",
+        folder.succeed(&["completions", "bash"]).stdout,
+    );
+    let complete = |line: &str| {
+        // What bash does at the tab key, as far as the script sees it.
+        let script = "source tinderbox.bash
+            read -ra COMP_WORDS <<<\"$1\"; COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMP_LINE=$1
+            _tinderbox tinderbox \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"
+            echo \"${COMPREPLY[*]}\"";
+        let bash = Command::new("bash")
+            .args(["--norc", "-c", script, "bash", line])
+            .current_dir(folder.0.path())
+            .output();
+        bash.ok().map(|output| {
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            String::from_utf8(output.stdout)
+                .expect("text")
+                .trim()
+                .to_owned()
+        })
+    };
+    let Some(commands) = complete("tinderbox tr") else {
+        eprintln!("skipped: there is no bash");
+        return;
+    };
+    assert_eq!(commands, "train");
+    assert_eq!(
+        complete("tinderbox init --from").as_deref(),
+        Some("--from-text")
+    );
+    assert_eq!(
+        complete("tinderbox init --preset sh").as_deref(),
+        Some("shakespeare shakespeare-gpu")
+    );
+}
+
+#[test]
+fn the_manual_has_a_page_for_each_command() {
+    let folder = Folder::new();
+    let page = folder.succeed(&["man"]).stdout;
+    assert!(
+        page.contains(".TH tinderbox 1") && page.contains("tinderbox\\-train(1)"),
+        "{page}"
+    );
+    folder.succeed(&["man", "--output", "share/man1"]);
+    folder.succeed(&["man", "--output", "share/man1"]); // a newer version replaces the pages
+    let help = folder.succeed(&["help"]).stdout;
+    let listed = help.split_once("Commands:\n").expect("a list").1.lines();
+    let commands: Vec<&str> = listed
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   ")) // not a wrapped line
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(
+        commands.contains(&"train") && commands.contains(&"help"),
+        "{help}"
+    );
+    for command in commands.into_iter().filter(|command| *command != "help") {
+        let path = folder.path(&format!("share/man1/tinderbox-{command}.1"));
+        let page = fs::read_to_string(path).expect(command);
+        assert!(
+            page.contains(&format!(".TH tinderbox-{command} 1")),
+            "{page}"
+        );
+        let groff = Command::new("groff")
+            .args(["-man", "-ww", "-z"])
+            .arg(folder.path(&format!("share/man1/tinderbox-{command}.1")))
+            .output();
+        if let Ok(groff) = groff {
+            assert!(
+                groff.status.success() && groff.stderr.is_empty(),
+                "{command}: {}",
+                String::from_utf8_lossy(&groff.stderr)
+            );
+        }
+    }
+}

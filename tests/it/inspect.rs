@@ -1,0 +1,420 @@
+//! `tinderbox inspect` on small runs: what it shows is what the model did.
+
+use std::fs;
+
+use burn::tensor::Device;
+use insta::assert_snapshot;
+use serde_json::Value;
+use tinderbox::checkpoint::{Saved, locate};
+use tinderbox::inspect::{Prompt, capture};
+use tinderbox::model::Gpt;
+use tinderbox::model::probe::Point;
+
+use crate::cli::Folder;
+
+const PROMPT: &str = "The cat sat";
+
+/// The keys of models that differ in what they do to queries and keys.
+const MODELS: [&[&str]; 4] = [
+    &["model.position=learned", "model.bias=true"],
+    &["model.position=rope"],
+    &[
+        "model.position=rope",
+        "model.qk_norm=true",
+        "model.n_heads=4",
+        "model.n_kv_heads=2",
+    ],
+    &[
+        "model.position=learned",
+        "model.qk_norm=true",
+        "model.n_kv_heads=1",
+        "tokenizer.kind=byte",
+    ],
+];
+
+/// A folder with a short run of a model of 2 layers.
+fn trained(keys: &[&str]) -> Folder {
+    let folder = Folder::new();
+    let mut args = vec!["train", "tiny.toml", "--set", "train.max_steps=10"];
+    for key in keys {
+        args.extend(["--set", key]);
+    }
+    folder.succeed(&args);
+    folder
+}
+
+fn inspect(folder: &Folder, way: &str, args: &[&str]) -> Value {
+    folder.json(&[&["inspect", way, "runs/tiny", "--format", "json"], args].concat())
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    let list = value.as_array().expect("a list");
+    list.iter().map(|x| x.as_f64().expect("a number")).collect()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().expect("a list")
+}
+
+#[test]
+fn weights_are_the_models_own_to_the_bit() {
+    for keys in MODELS {
+        let folder = trained(keys);
+        let shown = inspect(&folder, "attention", &["--prompt", PROMPT]);
+        let tokens: Vec<&str> = list(&shown["tokens"])
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        assert_eq!(tokens.concat(), PROMPT);
+        assert_eq!(shown.as_object().expect("an object").len(), 2);
+        let t = tokens.len();
+
+        let located = locate(&folder.path("runs/tiny")).expect("a run");
+        let config = located.run.config().expect("a config");
+        let tokenizer = located.run.tokenizer().expect("a tokenizer");
+        let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &Device::flex());
+        let model = Saved::load_model(&located.checkpoint, model).expect("weights");
+        let prompt = Prompt::read(PROMPT, &tokenizer, config.model.context_length).expect("tokens");
+        let maps = capture(&model, &prompt, &[Point::Weights])
+            .expect("captured")
+            .attention();
+
+        assert_eq!(list(&shown["weights"]).len(), config.model.n_layers);
+        for (layer, heads) in list(&shown["weights"]).iter().enumerate() {
+            assert_eq!(list(heads).len(), config.model.n_heads);
+            for (head, rows) in list(heads).iter().enumerate() {
+                assert_eq!(list(rows).len(), t);
+                for (query, row) in list(rows).iter().enumerate() {
+                    let row = numbers(row);
+                    assert!((row.iter().sum::<f64>() - 1.0).abs() < 1e-5);
+                    assert!(row[query + 1..].iter().all(|weight| *weight == 0.0));
+                    let row: Vec<f32> = row.iter().map(|weight| *weight as f32).collect();
+                    assert_eq!(row, maps.row(layer, head, query));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_follow_from_the_queries_and_keys_that_are_shown() {
+    for keys in MODELS {
+        let folder = trained(keys);
+        let attention = inspect(&folder, "attention", &["--prompt", PROMPT]);
+        let n_heads = list(&attention["weights"][1]).len();
+        for (layer, head, token) in [(0, 0, 0), (1, n_heads - 1, 10), (1, 0, 6)] {
+            let [layer_arg, head_arg, token_arg] = [layer, head, token].map(|n| n.to_string());
+            let place = [
+                "--layer", &layer_arg, "--head", &head_arg, "--token", &token_arg,
+            ];
+            let it = inspect(
+                &folder,
+                "explain",
+                &[&["--prompt", PROMPT], &place[..]].concat(),
+            );
+            let query = &it["query"];
+            let last = ["rotated", "normed", "projected"]
+                .into_iter()
+                .find(|step| !query[step].is_null());
+            let q = numbers(&query[last.expect("a query")]);
+            let exponentials: Vec<f64> = list(&it["keys"])[..=token]
+                .iter()
+                .map(|k| {
+                    let product: f64 = q.iter().zip(numbers(k)).map(|(q, k)| q * k).sum();
+                    (product / (q.len() as f64).sqrt()).exp()
+                })
+                .collect();
+            let sum: f64 = exponentials.iter().sum();
+            let model = numbers(&attention["weights"][layer][head][token]);
+            let shown = numbers(&it["weights"]);
+            for key in 0..model.len() {
+                let expected = exponentials.get(key).map_or(0.0, |x| x / sum);
+                assert!((model[key] - expected).abs() < 1e-5, "{keys:?}: {model:?}");
+                assert!((shown[key] - expected).abs() < 1e-5, "{keys:?}: {shown:?}");
+                assert_eq!(it["masked"][key].is_null(), key > token);
+            }
+            let values: Vec<Vec<f64>> = list(&it["values"]).iter().map(numbers).collect();
+            for (dimension, gathered) in numbers(&it["context"]).into_iter().enumerate() {
+                let sum: f64 = shown
+                    .iter()
+                    .zip(&values)
+                    .map(|(weight, v)| weight * v[dimension])
+                    .sum();
+                assert!((gathered - sum).abs() < 1e-6);
+                let own = it["model_context"][dimension].as_f64().expect("a number");
+                assert!((gathered - own).abs() < 1e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_asked_for_is_shown() {
+    let folder = trained(&[]);
+    let all = inspect(&folder, "attention", &["--prompt", PROMPT]);
+    let layer = inspect(&folder, "attention", &["--prompt", PROMPT, "--layer", "1"]);
+    assert_eq!(list(&layer["weights"]).len(), 1);
+    assert_eq!(layer["weights"][0], all["weights"][1]);
+    let one = inspect(
+        &folder,
+        "attention",
+        &["--prompt", PROMPT, "--layer", "1", "--head", "0"],
+    );
+    assert_eq!(list(&one["weights"][0]).len(), 1);
+    assert_eq!(one["weights"][0][0], all["weights"][1][0]);
+
+    let both = inspect(
+        &folder,
+        "attention",
+        &["--prompt", PROMPT, "--prompt", "The dog sat"],
+    );
+    assert_eq!(both[0], all);
+    assert_ne!(
+        both[1]["weights"], all["weights"],
+        "another text is looked at otherwise"
+    );
+    folder.write("prompt.txt", PROMPT);
+    assert_eq!(
+        inspect(&folder, "attention", &["--prompt-file", "prompt.txt"]),
+        all
+    );
+
+    let token = |args: &[&str]| {
+        let it = inspect(&folder, "explain", &[&["--prompt", PROMPT], args].concat());
+        it["token"].as_u64().expect("a position")
+    };
+    assert_eq!(token(&[]), 10);
+    assert_eq!(token(&["--token", "3"]), 3);
+    assert_eq!(token(&["--token", "cat"]), 6);
+    assert_eq!(token(&["--token", "at"]), 10);
+}
+
+#[test]
+fn text_fits_its_columns_and_has_colours_only_where_they_are_wanted() {
+    let folder = trained(&["model.context_length=64"]);
+    let prompt = "The cat sat by the bank. ".repeat(3);
+    for place in [&[][..], &["--layer", "0", "--head", "1"], &["--head", "1"]] {
+        for columns in ["50", "100", "200"] {
+            let always = [
+                "inspect",
+                "attention",
+                "runs/tiny",
+                "--prompt",
+                &prompt,
+                "--width",
+                columns,
+            ];
+            let show = |more: &[&str]| folder.run(&[&always, place, more].concat()).stdout;
+            let plain = show(&[]);
+            assert!(!plain.contains('\u{1b}'), "{plain}");
+            assert!(plain.contains("layer 0 head 1") && plain.contains("weight  . 0.003"));
+            let colored = show(&["--color", "always"]);
+            assert!(colored.contains("\u{1b}[0;38;5;") || colored.contains("\u{1b}[0;48;5;"));
+            for line in colored.lines() {
+                let last = line.rsplit_once('\u{1b}').map_or("[0m", |(_, last)| last);
+                assert!(last.starts_with("[0m"), "{line}");
+            }
+            let map = plain
+                .lines()
+                .filter(|line| !line.contains("looks") && !line.starts_with("weight"));
+            for line in map {
+                let columns: usize = columns.parse().expect("a number");
+                assert!(line.chars().count() <= columns, "{columns}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_explanation_is_a_page() {
+    let folder = trained(MODELS[2]);
+    let page = folder.succeed(&[
+        "inspect",
+        "explain",
+        "runs/tiny",
+        "--prompt",
+        PROMPT,
+        "--token",
+        "5",
+        "--layer",
+        "1",
+        "--head",
+        "3",
+    ]);
+    assert!(
+        page.lines().all(|line| line.chars().count() <= 100),
+        "{page}"
+    );
+    let is_heading = |line: &&str| line.starts_with(|c: char| !c.is_whitespace());
+    let headings: Vec<&str> = page.lines().filter(is_heading).collect();
+    assert_snapshot!(headings.join("\n"), @r"
+    layer 1 head 3: what `a`, the token at position 5, gathers from those it may see
+    1. The token's vector
+    2. Three learned matrices make a query, a key and a value of it
+    3. The query times every key: how well they match.   4. Divided by sqrt(4) = 2.0000
+    5. What comes later is masked; the softmax turns the rest into weights that sum to 1
+    6. The sum of the values, each times its weight
+    ");
+    for words in [
+        "q normed (qk_norm)",
+        "k turned by position 5",
+        "k and v are those of key/value head 1, shared with head 2",
+        "(itself)",
+        "... 1 more that come later: masked too",
+        "= what the head gathers",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+}
+
+#[test]
+fn a_picture_stands_alone() {
+    let folder = trained(&[]);
+    for place in [&[][..], &["--layer", "0", "--head", "1"]] {
+        let always = [
+            "inspect",
+            "attention",
+            "runs/tiny",
+            "--prompt",
+            PROMPT,
+            "--format",
+            "svg",
+        ];
+        let svg = folder.succeed(&[&always[..], place].concat());
+        assert!(
+            svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"")
+                && svg.ends_with("</svg>\n")
+        );
+        assert!(svg.contains("prefers-color-scheme:dark") && svg.contains("layer 0 head 1"));
+        assert!(!svg.contains("<script") && !svg.contains("href"));
+    }
+}
+
+#[test]
+fn a_file_is_written_whole_and_replaced() {
+    let folder = trained(&[]);
+    let write = |file: &str| {
+        let args = [
+            "inspect",
+            "attention",
+            "runs/tiny",
+            "--prompt",
+            PROMPT,
+            "--format",
+            "json",
+            "--output",
+            file,
+        ];
+        folder.succeed(&args)
+    };
+    folder.write("map.json", "an older one");
+    for file in ["map.json", "runs/map.json"] {
+        assert_eq!(write(file), "");
+        let written: Value = serde_json::from_str(&folder.read(file)).expect("JSON");
+        assert_eq!(list(&written["tokens"]).len(), 11);
+    }
+    let names = fs::read_dir(folder.path("")).expect("a folder");
+    let names: Vec<_> = names
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    assert!(
+        names
+            .iter()
+            .all(|name| !name.to_string_lossy().contains("partial")),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn mistakes_in_what_to_look_at_are_explained() {
+    let folder = trained(&[]);
+    let attention =
+        |args: &[&str]| folder.fail(&[&["inspect", "attention", "runs/tiny"], args].concat());
+    let explain =
+        |args: &[&str]| folder.fail(&[&["inspect", "explain", "runs/tiny"], args].concat());
+    assert_snapshot!(attention(&["--prompt", "cat", "--layer", "2"]), @r#"
+    error: there is no layer 2: the model has 2, counted from 0
+      hint: the last one is 1
+    "#);
+    assert_snapshot!(attention(&["--prompt", "cat", "--head", "7"]), @r#"
+    error: there is no head 7: each layer of the model has 2, counted from 0
+      hint: the last one is 1
+    "#);
+    assert_snapshot!(explain(&["--prompt", "cat", "--head", "2"]), @r#"
+    error: there is no head 2: each layer of the model has 2, counted from 0
+      hint: the last one is 1
+    "#);
+    assert_snapshot!(explain(&["--prompt", "cat", "--token", "3"]), @r#"
+    error: there is no token 3: the prompt has 3, counted from 0
+      hint: the last one is 2
+    "#);
+    assert_snapshot!(explain(&["--prompt", "cat", "--token", "dog"]), @r#"
+    error: `dog` is not in what the model reads of the prompt
+      hint: name a part of it, or a token by its position, counted from 0
+    "#);
+    assert_snapshot!(attention(&["--prompt", ""]), @r#"
+    error: the prompt is empty
+      hint: give the model a text to read, such as --prompt "The"
+    "#);
+    assert_snapshot!(attention(&["--prompt", "Über"]), @r#"
+    error: the prompt cannot be read by this model: the tokenizer does not know the character 'Ü' (U+00DC)
+      hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
+    "#);
+    assert_snapshot!(attention(&["--prompt-file", "nope.txt"]), @"error: cannot read the prompt `nope.txt`: No such file or directory (os error 2)");
+    assert_snapshot!(attention(&["--prompt", "cat", "--output", "no/where/map.txt"]), @r#"
+    error: cannot write `no/where/map.txt`: there is no folder `no/where`
+      hint: make it first, or name another
+    "#);
+    assert_snapshot!(attention(&["--prompt", "cat", "--output", "runs"]), @r#"
+    error: cannot write `runs`: it is a folder
+      hint: name a file in it
+    "#);
+    assert_snapshot!(folder.fail(&["inspect", "attention", "runs/other", "--prompt", "cat"]), @r#"
+    error: there is no run at `runs/other`
+      hint: found there: `runs/tiny`
+    "#);
+
+    let long = folder.run(&[
+        "inspect",
+        "attention",
+        "runs/tiny",
+        "--prompt",
+        "The cat sat by the bank.",
+    ]);
+    assert_eq!(long.code, Some(0));
+    assert_snapshot!(long.stderr, @"note: the prompt has 24 tokens and the context of the model holds 16: only the last 16 are read");
+
+    let config = folder.read("runs/tiny/config.toml");
+    folder.write(
+        "runs/tiny/config.toml",
+        config.replace("[model]", "[model]\nn_experts = 8"),
+    );
+    let newer = attention(&["--prompt", "cat"]);
+    assert!(
+        newer.contains("model.n_experts = 8: there is no such key"),
+        "{newer}"
+    );
+}
+
+#[test]
+fn misuse_is_told_apart() {
+    let folder = trained(&[]);
+    let always = ["inspect", "attention", "runs/tiny"];
+    for args in [
+        &[][..],
+        &["--prompt", "cat", "--prompt-file", "text.txt"],
+        &["--prompt", "cat", "--layer", "-1"],
+        &["--prompt", "cat", "--format", "pdf"],
+        &["--prompt", "cat", "--width", "3"],
+    ] {
+        let ran = folder.run(&[&always[..], args].concat());
+        assert_eq!(
+            (ran.code, ran.stdout.as_str()),
+            (Some(2), ""),
+            "{args:?}: {}",
+            ran.stderr
+        );
+        assert!(ran.stderr.starts_with("error: "), "{}", ran.stderr);
+    }
+    assert_eq!(folder.run(&["inspect"]).code, Some(2));
+}

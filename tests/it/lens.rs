@@ -1,0 +1,348 @@
+//! `tinderbox inspect embeddings|ablate|lens` on small runs: what it says is what the model did.
+
+use insta::assert_snapshot;
+use serde_json::Value;
+
+use crate::cli::Folder;
+
+const RIVER: &str = "The hen sat by the river";
+const HOUSE: &str = "The dog sat by the house";
+
+/// A folder with a short run of a model of 2 layers, whose context holds a line of the text.
+fn trained(keys: &[&str]) -> Folder {
+    let folder = Folder::new();
+    let mut args = vec!["train", "tiny.toml", "--set", "train.max_steps=20"];
+    for key in keys.iter().chain(&["model.context_length=32"]) {
+        args.extend(["--set", key]);
+    }
+    folder.succeed(&args);
+    folder
+}
+
+fn inspect(folder: &Folder, way: &str, args: &[&str]) -> Value {
+    folder.json(&[&["inspect", way, "runs/tiny", "--format", "json"], args].concat())
+}
+
+fn page(folder: &Folder, way: &str, args: &[&str]) -> String {
+    let page = folder.succeed(&[&["inspect", way, "runs/tiny"], args].concat());
+    assert!(
+        page.lines().all(|line| line.chars().count() <= 100),
+        "{page}"
+    );
+    page
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().expect("a list")
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value}"))
+}
+
+#[test]
+fn a_word_is_the_same_in_both_texts_until_the_model_has_read_them() {
+    for keys in [
+        &["model.position=rope"][..],
+        &["model.position=learned", "tokenizer.kind=byte"],
+    ] {
+        let folder = trained(keys);
+        let texts = [
+            "--prompt",
+            "hen by the bank",
+            "--prompt",
+            "The dog sat by the bank",
+        ];
+        let args = ["--word", "bank", "--context", "hen", "--context", "by"];
+        let args = [&texts[..], &args].concat();
+        let it = inspect(&folder, "embeddings", &args);
+        assert_eq!(it["places"][0]["position"], 14);
+        assert_eq!(it["places"][1]["position"], 22);
+        let stages = list(&it["stages"]);
+        assert_eq!(
+            (&stages[0], stages.last()),
+            (&"token".into(), Some(&"norm".into()))
+        );
+        let between: Vec<f64> = list(&it["similarity"])
+            .iter()
+            .map(|of_stage| number(&of_stage[0][1]))
+            .collect();
+        assert!((between[0] - 1.0).abs() < 1e-9);
+        assert!(between[1..].iter().all(|cosine| *cosine < 1.0 - 1e-6));
+        let found: Vec<_> = list(&it["context"])
+            .iter()
+            .map(|word| (word["word"].as_str(), word["prompt"].as_u64()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (Some("hen"), Some(0)),
+                (Some("by"), Some(0)),
+                (Some("by"), Some(1))
+            ]
+        );
+        assert_eq!(list(&it["attention"][1][0]).len(), 23);
+
+        let short = page(&folder, "embeddings", &args);
+        let long = page(
+            &folder,
+            "embeddings",
+            &[&args[..], &["--positions"]].concat(),
+        );
+        assert!(short.contains("token embedding") && short.contains("`by` in 1"));
+        let n_lines = |page: &str| page.lines().count();
+        assert_eq!(n_lines(&long) - n_lines(&short), 14 + 22);
+    }
+}
+
+#[test]
+fn two_texts_with_the_same_past_are_called_that() {
+    let folder = trained(&[]);
+    let args = [
+        "--prompt",
+        "The bank was old",
+        "--prompt",
+        "The bank sat by",
+        "--word",
+        "bank",
+    ];
+    let page = page(&folder, "embeddings", &args);
+    assert!(page.contains("nothing tells them apart"), "{page}");
+}
+
+#[test]
+fn the_loss_without_nothing_is_that_of_eval_and_parts_are_ranked() {
+    let folder = trained(&["model.bias=true"]);
+    let eval = folder.json(&["eval", "runs/tiny", "--json"]);
+    let whole = inspect(&folder, "ablate", &[]);
+    assert_eq!(whole["tokens"], eval["tokens"]);
+    assert!((number(&whole["loss"]) - number(&eval["loss"])).abs() < 1e-5);
+    assert_eq!(
+        (&whole["split"], &whole["whole"]),
+        (&"val".into(), &true.into())
+    );
+    let parts = list(&whole["parts"]);
+    assert_eq!(parts.len(), 2 * (2 + 2));
+    let means: Vec<f64> = parts.iter().map(|part| number(&part["mean"])).collect();
+    assert!(means.is_sorted_by(|a, b| a >= b), "{means:?}");
+    assert_eq!(
+        inspect(&folder, "ablate", &[]),
+        whole,
+        "the same every time"
+    );
+
+    let some = inspect(
+        &folder,
+        "ablate",
+        &["--max-batches", "2", "--method", "zero"],
+    );
+    assert_eq!(
+        (&some["whole"], &some["batches"]),
+        (&false.into(), &2.into())
+    );
+    assert_eq!(some["tokens"], 2 * 4 * 32);
+    let zeros: Vec<f64> = list(&some["parts"])
+        .iter()
+        .map(|part| number(&part["zero"]))
+        .collect();
+    assert!(zeros.is_sorted_by(|a, b| a >= b), "{zeros:?}");
+    assert!(some["parts"][0]["mean"].is_null());
+    let page = page(&folder, "ablate", &["--max-batches", "2"]);
+    assert!(page.contains("over 256 tokens: 2 batches, spread over the validation split"));
+    assert!(page.contains("mean instead  zeros instead") && page.contains("layer 1 head 0"));
+}
+
+#[test]
+fn the_lens_ends_with_the_models_own_prediction() {
+    let folder = trained(&["model.bias=true", "model.position=learned"]);
+    let it = inspect(&folder, "lens", &["--prompt", RIVER, "--top", "3"]);
+    let positions = list(&it["positions"]);
+    assert_eq!(positions.len(), 24);
+    for (at, position) in positions.iter().enumerate() {
+        let stages = list(&position["stages"]);
+        let layers: Vec<Option<u64>> = stages.iter().map(|stage| stage["layer"].as_u64()).collect();
+        assert_eq!(layers, [None, Some(0), Some(1)]);
+        assert_eq!(list(&stages[2]["top"]).len(), 3);
+        assert_eq!(stages[0]["came"].is_null(), at == 23);
+    }
+    // Greedy writing takes what the last layer finds likeliest.
+    let likeliest = it["positions"][23]["stages"][2]["top"][0]["token"].as_str();
+    let written = folder.succeed(&[
+        "generate",
+        "runs/tiny",
+        "--prompt",
+        RIVER,
+        "--temperature",
+        "0",
+        "--max-new-tokens",
+        "1",
+    ]);
+    let written = written.strip_suffix('\n').unwrap_or(&written);
+    assert_eq!(Some(&written[RIVER.len()..]), likeliest);
+    assert_eq!(it["attribution"]["answer"]["token"].as_str(), likeliest);
+
+    let attribution = |args: &[&str]| {
+        let args = [&["--prompt", RIVER], args].concat();
+        inspect(&folder, "lens", &args)["attribution"].clone()
+    };
+    for args in [
+        &[][..],
+        &["--token", "sat", "--answer", "t"],
+        &["--token", "3", "--answer", "h", "--against", "c"],
+    ] {
+        let it = attribution(args);
+        let terms = list(&it["terms"]).iter().map(|term| number(&term["logit"]));
+        let sum: f64 = terms.sum();
+        assert!((sum - number(&it["difference"])).abs() < 1e-3, "{it}");
+    }
+    let page = page(&folder, "lens", &["--prompt", RIVER]);
+    for words in [
+        "24 tokens",
+        "came",
+        "After `r`, token 23",
+        "layer 1 attention bias",
+        "together",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+}
+
+#[test]
+fn patching_goes_from_one_text_to_the_other() {
+    let folder = trained(&[]);
+    let always = ["--prompt", RIVER, "--patch-from", HOUSE];
+    let args = [
+        &always[..],
+        &["--token", "by", "--answer", " ", "--against", "e"],
+    ]
+    .concat();
+    let it = inspect(&folder, "lens", &args);
+    assert_eq!(
+        (&it["position"], &it["answer"]["token"]),
+        (&13.into(), &" ".into())
+    );
+    let parts = list(&it["parts"]);
+    assert_eq!(parts.len(), 2 * (2 + 2));
+    let shares: Vec<f64> = parts
+        .iter()
+        .map(|part| number(&part["share"]).abs())
+        .collect();
+    assert!(shares.is_sorted_by(|a, b| a >= b), "{shares:?}");
+    let last = list(&it["residual"]).last().expect("three stages");
+    assert!((number(&last[13]) - 1.0).abs() < 1e-6);
+
+    // The other way round the same way is gone backwards.
+    let args = [
+        "--prompt",
+        HOUSE,
+        "--patch-from",
+        RIVER,
+        "--token",
+        "by",
+        "--answer",
+        " ",
+        "--against",
+        "e",
+    ];
+    let back = inspect(&folder, "lens", &args);
+    assert!((number(&back["difference"]) - number(&it["from_difference"])).abs() < 1e-5);
+    assert!((number(&back["from_difference"]) - number(&it["difference"])).abs() < 1e-5);
+
+    let args = [
+        &always[..],
+        &["--token", "by", "--answer", " ", "--against", "e"],
+    ]
+    .concat();
+    let page = page(&folder, "lens", &args);
+    for words in [
+        "patched from",
+        "After token 13",
+        "moved",
+        "embedding",
+        "13 y",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert!(
+        !page.contains(" 3 ·"),
+        "what both texts have in common: {page}"
+    );
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let folder = trained(&[]);
+    let fail =
+        |way: &str, args: &[&str]| folder.fail(&[&["inspect", way, "runs/tiny"], args].concat());
+    let embeddings = |args: &[&str]| fail("embeddings", args);
+    assert_snapshot!(embeddings(&["--word", "bank", "--prompt", "a bank"]), @r#"
+    error: there is nothing to compare `bank` with
+      hint: give --prompt twice or more, or another word of the prompt with --context
+    "#);
+    assert_snapshot!(embeddings(&["--word", "bank", "--prompt", "a bank", "--prompt", "a hen"]), @r#"
+    error: the word `bank` is not in what the model reads of the prompt `a·hen`
+      hint: it has to stand in every prompt; write it as it stands there
+    "#);
+    assert_snapshot!(embeddings(&["--word", "hen", "--prompt", "a hen", "--context", "river"]), @r#"
+    error: `river` is not in what the model reads of the prompt
+      hint: name a part of it, or a token by its position, counted from 0
+    "#);
+    let lens = |args: &[&str]| fail("lens", args);
+    assert_snapshot!(lens(&["--prompt", "The hen", "--token", "7"]), @r#"
+    error: there is no token 7: the prompt has 7, counted from 0
+      hint: the last one is 6
+    "#);
+    assert_snapshot!(lens(&["--prompt", "The hen", "--answer", "hen"]), @r#"
+    error: `hen` is 3 tokens for this model, and one is asked for
+      hint: a prediction is of a single token; leave it out to take the likeliest
+    "#);
+    assert_snapshot!(lens(&["--prompt", "The hen", "--answer", "Ü"]), @r#"
+    error: `Ü` is no token of this model: the tokenizer does not know the character 'Ü' (U+00DC)
+      hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
+    "#);
+    assert_snapshot!(lens(&["--prompt", "The hen", "--answer", "a", "--against", "a"]), @r#"
+    error: the logit of `a` would be compared with itself
+      hint: name two different tokens with --answer and --against
+    "#);
+    assert_snapshot!(lens(&["--prompt", "The hen", "--patch-from", "The house"]), @r#"
+    error: the prompt has 7 tokens and the one to patch from has 9
+      hint: values are taken over from the same position, so both need as many: lengthen one of them
+    "#);
+    assert_snapshot!(lens(&["--prompt", "The hen", "--patch-from", "The hen"]), @r#"
+    error: the two prompts are the same up to token 6: there is no difference to trace
+      hint: look at a later token with --token, or change one of the texts
+    "#);
+    assert_snapshot!(lens(&["--prompt", "The hen", "--patch-from", "The dög"]), @r#"
+    error: the prompt cannot be read by this model: the tokenizer does not know the character 'ö' (U+00F6)
+      hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
+    "#);
+    assert_snapshot!(lens(&["--prompt", "The hen", "--prompt", "The dog", "--patch-from", "The cat"]), @r#"
+    error: --patch-from compares two texts, and there are 2 beside it
+      hint: give one --prompt
+    "#);
+    folder.write("text.txt", "another text, which is not that of the run");
+    let gone = fail("ablate", &[]);
+    assert!(gone.contains("text.txt"), "{gone}");
+}
+
+#[test]
+fn misuse_is_told_apart() {
+    let folder = trained(&[]);
+    for args in [
+        &["embeddings", "runs/tiny", "--prompt", "a hen"][..],
+        &["embeddings", "runs/tiny", "--word", "hen"],
+        &["ablate", "runs/tiny", "--max-batches", "0"],
+        &["ablate", "runs/tiny", "--method", "noise"],
+        &["lens", "runs/tiny"],
+        &["lens", "runs/tiny", "--prompt", "a hen", "--top", "0"],
+        &["lens", "runs/tiny", "--prompt", "a hen", "--format", "svg"],
+    ] {
+        let ran = folder.run(&[&["inspect"], args].concat());
+        assert_eq!(
+            (ran.code, ran.stdout.as_str()),
+            (Some(2), ""),
+            "{args:?}: {}",
+            ran.stderr
+        );
+    }
+}

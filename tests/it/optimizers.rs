@@ -1,0 +1,266 @@
+//! PyTorch's updates, step by step, from the same gradients; and what a checkpoint keeps of an optimiser.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+use tinderbox::config::{ModelConfig, OptimizerConfig, OptimizerKind, ScheduleConfig};
+use tinderbox::model::Gpt;
+use tinderbox::model::parameters::{self, HostTensor};
+use tinderbox::optimizer::{Gradients, Optimizer, StateError, learning_rate};
+
+use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
+
+#[derive(Module, Debug)]
+struct Named {
+    weight: Param<Tensor<2>>,
+}
+
+#[derive(Module, Debug)]
+struct Layer {
+    weight: Param<Tensor<2>>,
+    bias: Param<Tensor<1>>,
+}
+
+#[derive(Module, Debug)]
+struct Scale {
+    weight: Param<Tensor<1>>,
+}
+
+/// The parameters of the optimiser's fixture: two matrices, two vectors.
+#[derive(Module, Debug)]
+struct Toy {
+    embedding: Named,
+    linear: Layer,
+    norm: Scale,
+}
+
+#[test]
+fn adamw_makes_pytorchs_updates_from_the_same_gradients() {
+    let device = Device::flex().autodiff();
+    let fixture = Fixture::read("optimizer/adamw");
+    let toy = Toy {
+        embedding: Named {
+            weight: Param::from_tensor(fixture.float("initial.weights.embedding.weight", &device)),
+        },
+        linear: Layer {
+            weight: Param::from_tensor(fixture.float("initial.weights.linear.weight", &device)),
+            bias: Param::from_tensor(fixture.float("initial.weights.linear.bias", &device)),
+        },
+        norm: Scale {
+            weight: Param::from_tensor(fixture.float("initial.weights.norm.weight", &device)),
+        },
+    };
+    let config = OptimizerConfig {
+        betas: [0.9, 0.99],
+        weight_decay: 0.1,
+        grad_clip_norm: 1.0,
+        ..OptimizerConfig::default()
+    };
+    let mut optimizer = Optimizer::new(&config, BTreeMap::new());
+    let mut toy = toy;
+    for step in 0..8 {
+        let prefix = format!("steps.{step}.grads.");
+        let gradients = named(&fixture, &prefix, &Device::flex());
+        let norm = gradients.global_norm();
+        expect_close(
+            "norm",
+            &host(norm.clone()),
+            &fixture.values("norms")[step..=step],
+            TOLERANCE,
+        );
+        let clipped = gradients.clip(norm, config.grad_clip_norm);
+        let learning_rate = f64::from(fixture.values("learning_rates")[step]);
+        toy = optimizer.step(toy, clipped, learning_rate, step);
+        for (name, weights) in parameters::read(&toy) {
+            let expected = fixture.values(&format!("steps.{step}.weights.{name}"));
+            expect_close(
+                &format!("{name} after step {step}"),
+                &weights.values,
+                expected,
+                2e-6,
+            );
+        }
+    }
+    let state = optimizer.state();
+    for moment in ["first_moment", "second_moment"] {
+        for name in fixture.names(&format!("final.{moment}.")) {
+            let expected = fixture.values(&format!("final.{moment}.{name}"));
+            expect_close(
+                name,
+                &state[&format!("{moment}.{name}")].values,
+                expected,
+                2e-6,
+            );
+        }
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct MuonFixture {
+    model: ModelConfig,
+    vocab_size: usize,
+    optimizer: OptimizerConfig,
+    schedule: ScheduleConfig,
+    n_steps: usize,
+    hidden: BTreeMap<String, Vec<usize>>,
+}
+
+impl MuonFixture {
+    fn read() -> (Self, Fixture) {
+        let text = std::fs::read_to_string("tests/fixtures/optimizer/muon.json").expect("there");
+        let this = serde_json::from_str(&text).expect("a model and its optimiser");
+        (this, Fixture::read("optimizer/muon"))
+    }
+
+    fn gpt(&self, fixture: &Fixture, device: &Device) -> Gpt {
+        let gpt = Gpt::zeros(&self.model, self.vocab_size, &device.clone().autodiff());
+        let gpt = parameters::assign(gpt, |path, shape| {
+            let values = fixture.values(&format!("initial.weights.{path}")).to_vec();
+            let shape = shape.to_vec();
+            Some(HostTensor { shape, values })
+        });
+        gpt.expect("every weight is there")
+    }
+
+    /// The gradients of one step, clipped, and their norm before.
+    fn clipped(&self, fixture: &Fixture, step: usize, device: &Device) -> (Gradients, f32) {
+        let gradients = named(fixture, &format!("steps.{step}.grads."), device);
+        let norm = gradients.global_norm();
+        let clipped = gradients.clip(norm.clone(), self.optimizer.grad_clip_norm);
+        (clipped, norm.into_scalar())
+    }
+
+    fn learning_rate(&self, step: usize) -> f64 {
+        let peak = self.optimizer.learning_rate;
+        learning_rate(&self.schedule, peak, step, self.n_steps)
+    }
+}
+
+fn named(fixture: &Fixture, prefix: &str, device: &Device) -> Gradients {
+    let flat = |name: &str| {
+        let values = fixture.values(&format!("{prefix}{name}"));
+        (name.to_owned(), Tensor::<1>::from_floats(values, device))
+    };
+    Gradients::from_named(fixture.names(prefix).map(flat).collect())
+}
+
+#[test]
+fn muon_makes_pytorchs_updates_from_the_same_gradients() {
+    check_muon(&Device::flex());
+}
+
+#[test]
+#[allow(deprecated)]
+fn muon_makes_pytorchs_updates_on_ndarray() {
+    check_muon(&Device::ndarray());
+}
+
+/// Compares the whole trajectory with its fixture on a device.
+pub fn check_muon(device: &Device) {
+    let (setup, fixture) = MuonFixture::read();
+    let mut gpt = setup.gpt(&fixture, device);
+    let hidden = parameters::hidden_matrices(&gpt);
+    assert_eq!(hidden, setup.hidden);
+    let mut optimizer = Optimizer::new(&setup.optimizer, hidden);
+    let rates: Vec<f32> = (0..setup.n_steps)
+        .map(|step| setup.learning_rate(step) as f32)
+        .collect();
+    expect_close("rates", &rates, fixture.values("learning_rates"), 1e-7);
+    for step in 0..setup.n_steps {
+        let (gradients, norm) = setup.clipped(&fixture, step, device);
+        let expected = &fixture.values("norms")[step..=step];
+        expect_close("norm", &[norm], expected, TOLERANCE);
+        gpt = optimizer.step(gpt, gradients, setup.learning_rate(step), step);
+        for (name, weights) in parameters::read(&gpt) {
+            let expected = fixture.values(&format!("steps.{step}.weights.{name}"));
+            let what = format!("{name} after step {step}");
+            expect_close(&what, &weights.values, expected, 2e-6);
+        }
+    }
+    let state = optimizer.state();
+    assert_eq!(state.len(), fixture.names("final.").count());
+    for (name, mean) in state {
+        let expected = fixture.values(&format!("final.{name}"));
+        expect_close(&name, &mean.values, expected, 2e-6);
+    }
+}
+
+/// An optimiser of `kind` after one step of the Muon fixture, and the shapes that it moved.
+fn after_one_step(kind: OptimizerKind) -> (Optimizer, BTreeMap<String, Vec<usize>>) {
+    let (setup, fixture) = MuonFixture::read();
+    let config = OptimizerConfig {
+        kind,
+        ..setup.optimizer.clone()
+    };
+    let gpt = setup.gpt(&fixture, &Device::flex());
+    let mut optimizer = Optimizer::new(&config, parameters::hidden_matrices(&gpt));
+    let (gradients, _) = setup.clipped(&fixture, 0, &Device::flex());
+    let gpt = optimizer.step(gpt, gradients, setup.learning_rate(0), 0);
+    (optimizer, parameters::shapes(&gpt))
+}
+
+#[test]
+fn what_an_optimizer_remembers_comes_back() {
+    for kind in [OptimizerKind::Adamw, OptimizerKind::Muon] {
+        let (mut optimizer, shapes) = after_one_step(kind);
+        let state = optimizer.state();
+        let n_means: usize = shapes.keys().map(|name| means_of(name, kind)).sum();
+        assert_eq!(state.len(), n_means);
+        let device = Device::flex();
+        optimizer
+            .restore(BTreeMap::new(), &shapes, &device)
+            .expect("as before the first step");
+        assert!(optimizer.state().is_empty());
+        optimizer
+            .restore(state.clone(), &shapes, &device)
+            .expect("its own");
+        assert_eq!(optimizer.state(), state);
+    }
+}
+
+/// How many running means an optimiser keeps for a parameter.
+fn means_of(name: &str, kind: OptimizerKind) -> usize {
+    let is_hidden =
+        name.starts_with("blocks.") && !name.contains("norm") && name.ends_with(".weight");
+    match kind {
+        OptimizerKind::Muon if is_hidden => 1,
+        _ => 2,
+    }
+}
+
+#[test]
+fn state_that_does_not_fit_is_refused_by_name() {
+    let (mut muon, shapes) = after_one_step(OptimizerKind::Muon);
+    let (mut adamw, _) = after_one_step(OptimizerKind::Adamw);
+    let device = Device::flex();
+    let other_kind = muon.restore(adamw.state(), &shapes, &device);
+    assert_eq!(
+        other_kind.unwrap_err().to_string(),
+        "\"adamw\" wrote it, and optimizer.kind is \"muon\""
+    );
+    let (muon, _) = after_one_step(OptimizerKind::Muon);
+    let other_kind = adamw.restore(muon.state(), &shapes, &device);
+    assert_eq!(
+        other_kind,
+        Err(StateError::OtherKind {
+            written: OptimizerKind::Muon,
+            configured: OptimizerKind::Adamw
+        })
+    );
+    let key = "momentum.blocks.0.mlp.gate.weight".to_owned();
+    let restore = |state| {
+        let (mut optimizer, _) = after_one_step(OptimizerKind::Muon);
+        optimizer.restore(state, &shapes, &device)
+    };
+    let mut missing = muon.state();
+    missing.remove(&key);
+    assert_eq!(restore(missing), Err(StateError::Misfit(key.clone())));
+    let mut short = muon.state();
+    short.get_mut(&key).expect("there").values.pop();
+    assert_eq!(restore(short), Err(StateError::Misfit(key.clone())));
+    let mut more = muon.state();
+    more.insert("momentum.of.nothing".to_owned(), more[&key].clone());
+    let of_nothing = StateError::Misfit("momentum.of.nothing".to_owned());
+    assert_eq!(restore(more), Err(of_nothing));
+}

@@ -1,0 +1,510 @@
+//! `tinderbox plan`: what it says, held against what a run then does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use burn::module::Module;
+use burn::tensor::Device;
+use proptest::prelude::*;
+use serde_json::Value;
+use tinderbox::config::{Config, MlpKind, ModelConfig, NormKind, PositionKind};
+use tinderbox::model::cost::{self, Parameters};
+use tinderbox::model::{Gpt, parameters};
+
+use crate::runs::text;
+
+/// A small run, with everything in it that a plan speaks of.
+const CONFIG: &str = r#"
+data = { path = "text.txt", cache_dir = "cache" }
+tokenizer = { kind = "byte" }
+model = { context_length = 32, d_model = 32, n_layers = 2, n_heads = 2, bias = true, qk_norm = true }
+
+[train]
+device = "cpu"
+max_steps = 12
+batch_size = 4
+grad_accumulation_steps = 2
+eval_interval = 5
+eval_batches = 2
+checkpoint_interval = 4
+keep_checkpoints = 2
+sample_tokens = 10
+"#;
+
+/// A folder with a text and a config, in which the program is started.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = Self(tempfile::tempdir().expect("a temporary directory"));
+        fs::write(folder.0.path().join("text.txt"), text()).expect("written");
+        fs::write(folder.0.path().join("small.toml"), CONFIG).expect("written");
+        folder
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        program(self.0.path(), args)
+    }
+
+    /// The object that a command prints.
+    fn json(&self, args: &[&str]) -> Value {
+        let output = self.run(&[args, &["--json"]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {said}");
+        serde_json::from_slice(&output.stdout).expect("one JSON object")
+    }
+
+    /// Every file below, with its length.
+    fn files(&self) -> BTreeMap<PathBuf, u64> {
+        let mut folders = vec![self.0.path().to_owned()];
+        let mut files = BTreeMap::new();
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("a folder") {
+                let entry = entry.expect("an entry");
+                let metadata = entry.metadata().expect("it is there");
+                if metadata.is_dir() {
+                    folders.push(entry.path());
+                } else {
+                    files.insert(entry.path(), metadata.len());
+                }
+            }
+        }
+        files
+    }
+}
+
+fn program(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
+    command.current_dir(folder).args(args).stdin(Stdio::null());
+    command.env("HOME", folder).env("XDG_CACHE_HOME", folder);
+    command.output().expect("the binary starts")
+}
+
+fn model(change: impl FnOnce(&mut ModelConfig)) -> ModelConfig {
+    let mut config = ModelConfig::default();
+    change(&mut config);
+    config
+}
+
+/// The width, heads and layers, and everything that follows from them by default.
+fn sized(config: &mut ModelConfig, [d_model, n_heads, n_layers]: [usize; 3]) {
+    config.d_model = d_model;
+    config.n_heads = n_heads;
+    config.n_kv_heads = n_heads;
+    config.n_layers = n_layers;
+    config.d_ff = 4 * d_model;
+}
+
+#[test]
+fn published_models_have_their_published_parameters() {
+    let gpt_2 = model(|config| {
+        sized(config, [768, 12, 12]);
+        config.context_length = 1024;
+        config.bias = true;
+    });
+    assert_eq!(cost::parameters(&gpt_2, 50_257).total, 124_439_808);
+    let stories_15m = model(|config| {
+        sized(config, [288, 6, 6]);
+        config.context_length = 256;
+        config.d_ff = 768;
+        config.position = PositionKind::Rope;
+        config.norm = NormKind::RmsNorm;
+        config.mlp = MlpKind::Swiglu;
+    });
+    assert_eq!(cost::parameters(&stories_15m, 32_000).total, 15_191_712);
+    let on_a_cpu = model(|config| config.context_length = 64);
+    assert_eq!(cost::parameters(&on_a_cpu, 65).total, 804_096);
+    let on_a_graphics_card = model(|config| {
+        sized(config, [384, 6, 6]);
+        config.context_length = 256;
+    });
+    assert_eq!(cost::parameters(&on_a_graphics_card, 65).total, 10_745_088);
+}
+
+/// Every option, in sizes that are built in no time.
+fn models() -> impl Strategy<Value = (ModelConfig, usize)> {
+    let sizes = (1_usize..9, 1_usize..4, 1_usize..4, 1_usize..3, 1_usize..4);
+    let kinds = (
+        prop_oneof![Just(PositionKind::Learned), Just(PositionKind::Rope)],
+        prop_oneof![Just(NormKind::LayerNorm), Just(NormKind::RmsNorm)],
+        prop_oneof![
+            Just(MlpKind::Gelu),
+            Just(MlpKind::Swiglu),
+            Just(MlpKind::ReluSquared)
+        ],
+    );
+    let switches = (any::<bool>(), any::<bool>(), any::<bool>());
+    (sizes, kinds, switches, 1_usize..20, 2_usize..50).prop_map(
+        |(
+            (context_length, half_head, n_kv_heads, group, n_layers),
+            (position, norm, mlp),
+            (bias, qk_norm, tie_embeddings),
+            d_ff,
+            vocab_size,
+        )| {
+            let n_heads = n_kv_heads * group;
+            let config = ModelConfig {
+                context_length,
+                d_model: 2 * half_head * n_heads,
+                n_layers,
+                n_heads,
+                n_kv_heads,
+                d_ff,
+                position,
+                norm,
+                mlp,
+                bias,
+                qk_norm,
+                tie_embeddings,
+                dropout: 0.0,
+            };
+            (config, vocab_size)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn parameters_are_those_of_the_real_model((config, vocab_size) in models()) {
+        let real = Gpt::zeros(&config, vocab_size, &Device::flex());
+        let shapes = parameters::shapes(&real);
+        let planned: BTreeMap<String, Vec<usize>> = cost::tensors(&config, vocab_size)
+            .into_iter()
+            .map(|tensor| (tensor.name, tensor.shape))
+            .collect();
+        prop_assert_eq!(&planned, &shapes);
+
+        let counted = cost::parameters(&config, vocab_size);
+        prop_assert_eq!(counted.total, real.num_params() as u64);
+        let sum = |is_part: &dyn Fn(&str) -> bool| -> u64 {
+            let part = shapes.iter().filter(|(name, _)| is_part(name));
+            part.map(|(_, shape)| shape.iter().product::<usize>() as u64).sum()
+        };
+        let of_first_block = |start: &str| sum(&|name| name.starts_with(&format!("blocks.0.{start}")));
+        let Parameters { token_embedding, position_embedding, block, n_layers, final_norm, output, .. } = counted;
+        prop_assert_eq!(token_embedding, sum(&|name| name.starts_with("token_embedding")));
+        prop_assert_eq!(position_embedding, sum(&|name| name.starts_with("position_embedding")));
+        prop_assert_eq!(final_norm, sum(&|name| name.starts_with("norm.")));
+        prop_assert_eq!(output, sum(&|name| name.starts_with("output.")));
+        prop_assert_eq!(block.total * n_layers, sum(&|name| name.starts_with("blocks.")));
+        prop_assert_eq!(block.attention_qkv, of_first_block("attention.qkv"));
+        prop_assert_eq!(block.attention_output, of_first_block("attention.output"));
+        prop_assert_eq!(block.mlp, of_first_block("mlp."));
+        let norms = ["attention_norm", "mlp_norm", "attention.q_norm", "attention.k_norm"];
+        prop_assert_eq!(block.norms, norms.map(of_first_block).iter().sum::<u64>());
+    }
+}
+
+#[test]
+fn a_plan_says_what_the_run_then_does_and_leaves_nothing_behind() {
+    let folder = Folder::new();
+    let before = folder.files();
+    let plan = folder.json(&["plan", "small.toml"]);
+    assert_eq!(folder.files(), before, "a plan must not write");
+
+    let text_bytes = text().len() as u64;
+    let n_train = (0.9 * text_bytes as f64) as u64;
+    assert_eq!(plan["device"], "flex");
+    assert_eq!(plan["vocabulary"]["size"], 256);
+    assert_eq!(plan["text"]["train_tokens"], n_train);
+    assert_eq!(plan["text"]["val_tokens"], text_bytes - n_train);
+    assert_eq!(plan["run"]["tokens_per_step"], 2 * 4 * 32);
+    assert_eq!(plan["run"]["tokens"], 12 * 2 * 4 * 32);
+    assert_eq!(plan["run"]["evaluations"], 3);
+    assert_eq!(plan["run"]["checkpoints"], 5); // after 4, 5, 8, 10 and 12 steps
+    assert_eq!(plan["warnings"].as_array().map(Vec::len), Some(0), "{plan}");
+    let time = &plan["time"];
+    for part in [
+        "steps_s",
+        "evaluations_s",
+        "last_evaluation_s",
+        "samples_s",
+        "checkpoints_s",
+    ] {
+        assert!(
+            time[part].as_f64().is_some_and(|s| s > 0.0),
+            "{part} of {time}"
+        );
+    }
+    assert!(time["measured"]["step_ms"].as_f64() > Some(0.0));
+
+    let trained = folder.json(&["train", "small.toml"]);
+    assert_eq!(plan["parameters"]["total"], trained["parameters"]);
+    assert_eq!(plan["run"]["tokens"], trained["tokens"]);
+}
+
+#[test]
+fn checkpoints_are_planned_to_the_byte() {
+    let folder = Folder::new();
+    for kind in ["adamw", "muon"] {
+        let set = format!("optimizer.kind={kind}");
+        let set = ["--set", &set, "--set", "train.max_steps=2"];
+        let plan = folder.json(&[&["plan", "small.toml", "--no-measure"], &set[..]].concat());
+        folder.json(&[&["train", "small.toml", "--run-dir", kind], &set[..]].concat());
+        let checkpoint = folder.0.path().join(kind).join("checkpoints/step-000002");
+        for (part, file) in [("model", "model"), ("optimizer", "optimizer")] {
+            let bytes = fs::metadata(checkpoint.join(file).with_extension("safetensors"))
+                .expect("it is saved")
+                .len();
+            assert_eq!(plan["disk"][part], bytes, "{file} of {kind}");
+        }
+    }
+}
+
+#[test]
+fn updates_of_muon_are_in_the_arithmetic_of_a_run() {
+    let folder = Folder::new();
+    let run = |kind: &str| {
+        let set = format!("optimizer.kind={kind}");
+        let plan = folder.json(&["plan", "small.toml", "--no-measure", "--set", &set]);
+        ["flops", "update_flops"].map(|key| plan["run"][key].as_f64().expect("a number"))
+    };
+    let ([plain, none], [all, of_updates]) = (run("adamw"), run("muon"));
+    assert!(none.abs() < 0.5);
+    // In each of 12 steps and 2 layers five iterations for 4 matrices [32, 32] and 2 [32, 128].
+    let square = 6.0 * 32.0_f64.powi(3);
+    let wide = 4.0 * 32.0 * 32.0 * 128.0 + 2.0 * 32.0_f64.powi(3);
+    let by_hand = 12.0 * 2.0 * 5.0 * (4.0 * square + 2.0 * wide);
+    assert!(
+        (of_updates - by_hand).abs() < 0.5,
+        "{of_updates} is not {by_hand}"
+    );
+    assert!((all - plain - of_updates).abs() < 0.5, "{all} {plain}");
+}
+
+/// A config that `train --from` takes is planned as that would train it: with the run's model and tokenizer.
+#[test]
+fn a_run_from_the_weights_of_another_is_planned_with_its_model() {
+    let folder = Folder::new();
+    let char = ["--set", "tokenizer.kind=char", "--set", "train.max_steps=2"];
+    let base = folder.json(&[&["train", "small.toml", "--run-dir", "base"], &char[..]].concat());
+    fs::write(folder.0.path().join("other.txt"), "the cat ".repeat(500)).expect("written");
+    let fine = r#"
+        data = { path = "other.txt", cache_dir = "cache" }
+        train = { device = "cpu", max_steps = 2, batch_size = 4, eval_interval = 0, sample_tokens = 0 }
+    "#;
+    fs::write(folder.0.path().join("fine.toml"), fine).expect("written");
+    let plan = folder.json(&["plan", "fine.toml", "--from", "base", "--no-measure"]);
+    let trained = folder.json(&["train", "fine.toml", "--from", "base"]);
+    assert_eq!(plan["parameters"]["total"], trained["parameters"]);
+    assert_eq!(plan["parameters"]["total"], base["parameters"]);
+    let source = &plan["vocabulary"]["source"];
+    assert_eq!(source, "the tokenizer of `base`");
+
+    let other = [
+        "--from",
+        "base",
+        "--set",
+        "model.d_model=64",
+        "--no-measure",
+    ];
+    let output = folder.run(&[&["plan", "fine.toml"], &other[..]].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("the run that it starts from has 32"),
+        "{said}"
+    );
+}
+
+/// The process's peak, as the system counts it: of kept activations, gradients, temporaries and the allocator.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_memory_of_a_run_is_what_was_planned() {
+    const OPTIONS: [&[&str]; 2] = [
+        &["model.context_length=256", "train.batch_size=8"],
+        &[
+            "model.context_length=128",
+            "train.batch_size=16",
+            "model.mlp=swiglu",
+            "model.position=rope",
+            "model.dropout=0.1",
+        ],
+    ];
+    let folder = Folder::new();
+    for (i, options) in OPTIONS.into_iter().enumerate() {
+        let run_dir = format!("run-{i}");
+        let small = ["model.d_model=128", "model.n_heads=4", "train.max_steps=30"];
+        let rhythm = ["train.grad_accumulation_steps=1", "train.eval_interval=15"];
+        let settings = options.iter().chain(&small).chain(&rhythm);
+        let set: Vec<&str> = settings.flat_map(|option| ["--set", option]).collect();
+        let plan = folder.json(&[&["plan", "small.toml", "--no-measure"], &set[..]].concat());
+        assert_eq!(plan["time"], Value::Null);
+        let trained =
+            folder.json(&[&["train", "small.toml", "--run-dir", &run_dir], &set[..]].concat());
+        let planned = plan["memory"]["peak"].as_f64().expect("bytes") / 1_048_576.0;
+        let measured = trained["peak_rss_mib"].as_f64().expect("MiB");
+        let ratio = planned / measured;
+        assert!(
+            (0.85..1.15).contains(&ratio),
+            "{options:?}: planned {planned:.0} MiB, measured {measured:.0} MiB"
+        );
+    }
+}
+
+#[test]
+fn every_shipped_config_can_be_planned() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut n_configs = 0;
+    for entry in fs::read_dir(root.join("configs")).expect("the configs") {
+        let path = entry.expect("an entry").path();
+        let path = path.to_str().expect("a name in UTF-8");
+        let output = program(root, &["plan", path, "--no-measure", "--device", "cpu"]);
+        let (stdout, stderr) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert!(output.status.success(), "{path}: {stderr}");
+        for word in [
+            "model: ",
+            "FLOPs per token: ",
+            "run: ",
+            "memory: ",
+            "disk: ",
+        ] {
+            assert!(stdout.contains(word), "{path} has no `{word}`: {stdout}");
+        }
+        n_configs += 1;
+    }
+    assert_eq!(n_configs, 5);
+}
+
+#[test]
+fn without_the_text_what_is_assumed_is_said() {
+    let folder = Folder::new();
+    let args = [
+        "plan",
+        "small.toml",
+        "--no-measure",
+        "--set",
+        "data.path=gone.txt",
+    ];
+    let plan = folder.json(&args);
+    assert_eq!(plan["text"], Value::Null);
+    assert_eq!(plan["run"]["epochs"], Value::Null);
+    assert_eq!(plan["vocabulary"]["size"], 256);
+    let said = plan["notes"].to_string();
+    assert!(said.contains("`gone.txt` is not there"), "{said}");
+    let output = folder.run(&[&args[..], &["--set", "tokenizer.kind=char"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success()
+            && said.contains("note: a vocabulary of 128 characters was assumed"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_will_not_do_is_said_with_what_to_change() {
+    let folder = Folder::new();
+    let plan = |settings: &[&str]| {
+        let set: Vec<&str> = settings
+            .iter()
+            .flat_map(|option| ["--set", option])
+            .collect();
+        folder.json(&[&["plan", "small.toml"], &set[..]].concat())
+    };
+    let large = plan(&[
+        "train.batch_size=16384",
+        "model.context_length=4096",
+        "train.grad_accumulation_steps=1",
+    ]);
+    let said = large["warnings"].to_string();
+    assert!(said.contains("and this machine has"), "{said}");
+    assert!(said.contains("train.grad_accumulation_steps = "), "{said}");
+    assert_eq!(large["time"], Value::Null, "what does not fit is not tried");
+    let short = plan(&["model.context_length=4000000", "train.batch_size=1"]);
+    let said = short["warnings"].to_string();
+    assert!(said.contains("too short"), "{said}");
+    assert!(
+        said.contains("even one row at a time is too much"),
+        "{said}"
+    );
+}
+
+#[test]
+fn mistakes_are_errors_with_a_hint() {
+    let folder = Folder::new();
+    fs::write(folder.0.path().join("latin.txt"), b"caf\xe9 \xe9t\xe9").expect("written");
+    for (args, code, said) in [
+        (&["plan"][..], 2, "<CONFIG>"),
+        (
+            &["plan", "gone.toml"],
+            1,
+            "hint: give the path of a config file",
+        ),
+        (
+            &["plan", "small.toml", "--set", "model.n_layer=3"],
+            1,
+            "did you mean `model.n_layers`?",
+        ),
+        (&["plan", "small.toml", "--device", "gpu"], 2, "gpu"),
+        (
+            &[
+                "plan",
+                "small.toml",
+                "--set",
+                "data.path=latin.txt",
+                "--set",
+                "tokenizer.kind=char",
+            ],
+            1,
+            "is not UTF-8 at byte 3",
+        ),
+        (
+            &[
+                "plan",
+                "small.toml",
+                "--set",
+                "model.d_model=16777216",
+                "--set",
+                "model.n_layers=16777216",
+            ],
+            1,
+            "fits no machine\n  hint: lower model.d_model",
+        ),
+    ] {
+        let output = folder.run(args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(said), "{args:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn a_plan_in_words() {
+    let folder = Folder::new();
+    let output = folder.run(&["plan", "small.toml", "--no-measure"]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let (model, rest) = text.split_once("\n\nrun: ").expect("a part on the run");
+    insta::assert_snapshot!(model, @r"
+    model: 2 layers, 2 heads, 32 wide, context 32, 256 tokens (bytes)
+      token embedding                    8,192  for the output layer too
+      position embedding                 1,024
+      blocks                            25,472  12,736 in each block:
+        queries, keys, values                           3,168
+        attention's output                              1,056
+        MLP                                             8,352
+        norms                                             160
+      last norm                             64
+      parameters                        34,752
+
+    FLOPs per token: those of matrix products, a multiplication and an addition being two
+      queries, keys, values             12.3 k
+      attention's output                4.10 k
+      MLPs                              32.8 k
+      output layer                      16.4 k
+      attention                         8.19 k  over all 32 positions; over those it may see 4.22 k
+      forward                           73.7 k
+      forward and backward               221 k  the rule of thumb, 6 for each parameter, gives 209 k
+    ");
+    assert!(rest.contains("in 3 checkpoints"), "{rest}");
+    assert!(!rest.contains("time: "), "{rest}");
+    let config = Config::from_toml(CONFIG, Path::new("small.toml"), &[]).expect("a config");
+    assert!(model.contains(&format!("context {}", config.model.context_length)));
+}

@@ -1,0 +1,140 @@
+//! Runs that are stopped when there is nothing more to learn.
+
+use std::fs;
+
+use tinderbox::data::Purpose;
+use tinderbox::device;
+use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainError, train};
+
+use crate::runs::Place;
+
+/// Stops a run as its last evaluation begins.
+struct StopsLastEvaluation(Interrupter);
+
+impl Observer for StopsLastEvaluation {
+    fn observe(&mut self, event: &Event<'_>) {
+        if matches!(event, Event::FinalEvaluation) {
+            self.0.stop(None);
+        }
+    }
+}
+
+/// Stops a run when its text is read for this purpose.
+struct StopsReading(Interrupter, Purpose);
+
+impl Observer for StopsReading {
+    fn observe(&mut self, event: &Event<'_>) {
+        if matches!(event, Event::Reading(reading) if reading.purpose == self.1) {
+            self.0.stop(None);
+        }
+    }
+}
+
+struct Silent;
+
+impl Observer for Silent {
+    fn observe(&mut self, _: &Event<'_>) {}
+}
+
+fn go(place: &Place, run: &str, start: Start, stops: bool) -> Summary {
+    let interrupter = Interrupter::new();
+    let observer: Box<dyn Observer> = if stops {
+        Box::new(StopsLastEvaluation(interrupter.clone()))
+    } else {
+        Box::new(Silent)
+    };
+    let job = Job {
+        config: place.config(&[]),
+        run_dir: place.path(run),
+        start,
+        device: device::open(&"flex".parse().expect("a device")).expect("opens"),
+        from: None,
+    };
+    train(job, observer, &interrupter).expect("trains")
+}
+
+#[test]
+fn a_last_evaluation_that_was_stopped_is_made_up_for() {
+    let place = Place::new();
+    let whole = go(&place, "whole", Start::New, false);
+    let stopped = go(&place, "parts", Start::New, true);
+    assert!(stopped.interrupted && stopped.steps == 10, "{stopped:?}");
+    assert_eq!((stopped.val_loss, stopped.val_bits_per_byte), (None, None));
+    let resumed = go(&place, "parts", Start::Resume, false);
+    assert!(!resumed.interrupted && resumed.steps == 10, "{resumed:?}");
+    assert_eq!(
+        (resumed.val_loss, resumed.best_val_loss, resumed.best_step),
+        (whole.val_loss, whole.best_val_loss, whole.best_step)
+    );
+    assert!(whole.val_loss.is_some());
+    for file in ["metrics.jsonl", "samples.txt", "best", "last"] {
+        let read = |run: &str| fs::read(place.path(run).join(file)).expect(file);
+        assert!(read("whole") == read("parts"), "{file} differs");
+    }
+}
+
+#[test]
+fn a_run_does_not_end_before_where_it_is() {
+    let place = Place::new();
+    let new = place.config(&[]);
+    place.train("run", new, Start::New, Some(6)).expect("stops");
+    let resumed = |max_steps: &str| {
+        let config = place.config(&[max_steps]);
+        place.train("run", config, Start::Resume, None)
+    };
+    let error = resumed("train.max_steps=4").unwrap_err();
+    assert!(
+        matches!(error, TrainError::PastEnd { step: 6, .. }),
+        "{error}"
+    );
+    let (summary, _) = resumed("train.max_steps=6").expect("ends it where it is");
+    assert!(
+        summary.steps == 6 && summary.val_loss.is_some(),
+        "{summary:?}"
+    );
+}
+
+#[test]
+fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
+    let place = Place::new();
+    let purposes = [
+        Purpose::Survey,
+        Purpose::CountWords,
+        Purpose::FindMerges,
+        Purpose::Encode,
+    ];
+    let job = |max_steps: &str, start| Job {
+        config: place.config(&[
+            "tokenizer.kind=\"bpe\"",
+            "tokenizer.vocab_size=300",
+            max_steps,
+        ]),
+        run_dir: place.path("run"),
+        start,
+        device: device::open(&"flex".parse().expect("a device")).expect("opens"),
+        from: None,
+    };
+    let n_files = || fs::read_dir(place.path("cache")).map_or(0, Iterator::count);
+    for (n_kept, purpose) in [0, 0, 0, 1].into_iter().zip(purposes) {
+        let interrupter = Interrupter::new();
+        let observer = StopsReading(interrupter.clone(), purpose);
+        let job = job("train.max_steps=2", Start::New);
+        let error = train(job, Box::new(observer), &interrupter).expect_err("stopped");
+        assert!(matches!(error, TrainError::InterruptedEarly), "{error}");
+        assert!(!place.path("run").exists(), "{purpose:?}");
+        assert_eq!(
+            n_files(),
+            n_kept,
+            "only a whole tokenizer is kept: {purpose:?}"
+        );
+    }
+    let whole = |job| train(job, Box::new(Silent), &Interrupter::new()).expect("trains");
+    whole(job("train.max_steps=2", Start::New));
+
+    // A run that is there already stays as it was.
+    let interrupter = Interrupter::new();
+    let observer = StopsReading(interrupter.clone(), Purpose::Survey);
+    let more = job("train.max_steps=4", Start::Resume);
+    train(more.clone(), Box::new(observer), &interrupter).expect_err("stopped");
+    assert_eq!(whole(more).steps, 4);
+}

@@ -1,0 +1,623 @@
+//! Tokenizers: what the `tokenizers` library makes of the same files in Python, what holds for every kind,
+//! and runs with them.
+//!
+//! The files and what is expected of them are written by `scripts/fixtures/tokenizer_files.py`.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use tinderbox::config::{DataConfig, TokenizerConfig};
+use tinderbox::data::Corpus;
+use tinderbox::tokenizer::{DecodeStream, Tokenizer, TokenizerKind};
+
+const FILES: [&str; 6] = [
+    "trained",
+    "gpt2",
+    "llama3",
+    "llama2",
+    "unigram",
+    "wordpiece",
+];
+
+fn path_of(name: &str) -> PathBuf {
+    Path::new("tests/fixtures/tokenizers").join(format!("{name}.json"))
+}
+
+fn file(name: &str) -> Tokenizer {
+    Tokenizer::from_file(&path_of(name)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The text that the files were trained on.
+fn text() -> String {
+    let text = std::fs::read_to_string("data/stories.txt").unwrap();
+    text.chars().take(200_000).collect()
+}
+
+/// One of every kind, with a name; read once, since the properties ask often.
+fn all() -> &'static [(&'static str, Tokenizer)] {
+    static ALL: LazyLock<Vec<(&'static str, Tokenizer)>> = LazyLock::new(read_all);
+    &ALL
+}
+
+/// The files as the library itself has them.
+fn libraries() -> &'static [tokenizers::Tokenizer] {
+    static LIBRARIES: LazyLock<Vec<tokenizers::Tokenizer>> = LazyLock::new(|| {
+        let library = |name: &&str| {
+            let content = std::fs::read(path_of(name)).unwrap();
+            let mut library = tokenizers::Tokenizer::from_bytes(&content).unwrap();
+            library.with_truncation(None).unwrap().with_padding(None);
+            library
+        };
+        FILES.iter().map(library).collect()
+    });
+    &LIBRARIES
+}
+
+fn read_all() -> Vec<(&'static str, Tokenizer)> {
+    let mut all: Vec<_> = FILES.iter().map(|name| (*name, file(name))).collect();
+    all.push(("byte", Tokenizer::byte()));
+    let alphabet = (' '..'\u{300}').chain(['\n', '\t', '\r', '\u{2003}']);
+    all.push(("char", Tokenizer::char_from_alphabet(alphabet).unwrap()));
+    all
+}
+
+#[test]
+fn files_give_the_ids_and_texts_that_they_give_in_python() {
+    let expected = std::fs::read_to_string(path_of("expected")).unwrap();
+    let expected: Value = serde_json::from_str(&expected).unwrap();
+    for name in FILES {
+        let tokenizer = file(name);
+        let expected = &expected["files"][name];
+        assert_eq!(
+            tokenizer.vocab_size() as u64,
+            expected["largest_id"].as_u64().unwrap() + 1
+        );
+        let cases = expected["cases"].as_array().unwrap();
+        assert!(cases.len() > 10);
+        for case in cases {
+            let text = case["text"].as_str().unwrap();
+            let ids: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
+            assert_eq!(tokenizer.encode(text).unwrap(), ids, "{name}: {text:?}");
+            let decoded = case["decoded"].as_str().unwrap();
+            assert_eq!(tokenizer.decode(&ids), decoded, "{name}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_stays_as_it_is() {
+    for name in FILES {
+        let content = std::fs::read_to_string(path_of(name)).unwrap();
+        assert_eq!(file(name).to_json(), content);
+    }
+}
+
+#[test]
+fn training_here_and_in_python_writes_the_same_file() {
+    let trained = Tokenizer::train_bpe(600, [Ok::<_, ()>(text())]).unwrap();
+    assert!(trained == file("trained"));
+    assert_eq!(trained.kind(), TokenizerKind::Bpe);
+    assert_eq!(file("trained").kind(), TokenizerKind::Bpe);
+    assert_eq!(file("gpt2").kind(), TokenizerKind::File);
+}
+
+#[test]
+fn how_a_text_is_cut_changes_nothing_in_training() {
+    let text = text().replace('\n', "<|endoftext|>\n\n") + "\u{1f525} at the end ";
+    let whole = Tokenizer::train_bpe(400, [Ok::<_, ()>(text.clone())]).unwrap();
+    let characters: Vec<char> = text.chars().collect();
+    for n in [1, 7, 1000] {
+        let chunks = characters.chunks(n);
+        let chunks = chunks.map(|chunk| Ok::<_, ()>(chunk.iter().collect::<String>()));
+        assert!(Tokenizer::train_bpe(400, chunks).unwrap() == whole, "{n}");
+    }
+    assert!(
+        !whole.piece(399).contains("endof"),
+        "special tokens are not counted as text"
+    );
+}
+
+#[test]
+fn a_short_text_gives_what_tokens_there_are_in_it() {
+    let trained = |text: &str| Tokenizer::train_bpe(5000, [Ok::<_, ()>(text.to_owned())]).unwrap();
+    assert_eq!(trained("").vocab_size(), 257);
+    assert_eq!(trained("abc").vocab_size(), 257);
+    let tokenizer = trained("abc abc");
+    assert!((258..270).contains(&tokenizer.vocab_size()));
+    let anything = "\u{65e5}\u{672c}\0\u{1f525} x";
+    let ids = tokenizer.encode(anything).unwrap();
+    assert_eq!(tokenizer.decode(&ids), anything);
+    let failed = Tokenizer::train_bpe(300, [Ok("a".to_owned()), Err("cannot read")]);
+    assert_eq!(failed.unwrap_err(), "cannot read");
+}
+
+#[test]
+fn the_end_of_a_text_is_known() {
+    let name = |file_name| {
+        let tokenizer = file(file_name);
+        tokenizer.end_of_text().map(|id| tokenizer.piece(id))
+    };
+    assert_eq!(name("trained").as_deref(), Some("<|endoftext|>"));
+    assert_eq!(name("llama3").as_deref(), Some("<|end_of_text|>"));
+    assert_eq!(name("llama2").as_deref(), Some("</s>"));
+    assert_eq!(name("wordpiece").as_deref(), Some("[SEP]"));
+    assert_eq!(Tokenizer::byte().end_of_text(), None);
+}
+
+#[test]
+fn pieces_can_be_read() {
+    let tokenizer = file("trained");
+    let piece = |text| tokenizer.piece(tokenizer.encode(text).unwrap()[0]);
+    assert_eq!(piece(" the"), " the");
+    assert_eq!(piece("\u{1f525}"), "\\xf0");
+    assert_eq!(piece("<|endoftext|>"), "<|endoftext|>");
+    let tokenizer = file("unigram");
+    assert_eq!(
+        tokenizer.piece(tokenizer.encode("the").unwrap()[0]),
+        "\u{2581}the"
+    );
+    assert_eq!(tokenizer.token_bytes(5), None);
+}
+
+#[test]
+fn texts_can_be_cut_where_it_is_known_to_be_safe() {
+    let cut = |name, text: &str| file(name).cut(text);
+    assert_eq!(cut("trained", "one two. \n"), Some(8));
+    assert_eq!(cut("trained", "one"), None);
+    assert_eq!(cut("trained", ""), None);
+    // In Llama 3's pattern the full stop takes line breaks along.
+    assert_eq!(cut("llama3", "one two.\n"), Some(3));
+    // Its token could go on: "<extra space>".
+    assert_eq!(cut("gpt2", "one <extra "), Some(3));
+    assert_eq!(cut("gpt2", "one <extre "), Some(10));
+    assert_eq!(cut("unigram", "one two\n"), Some(3));
+    assert_eq!(cut("llama2", "one two\n"), None);
+    assert_eq!(cut("wordpiece", "one two\n"), Some(3));
+    assert_eq!(Tokenizer::byte().cut("\u{e9}"), Some(2));
+}
+
+/// Texts with what tokenizers stumble over.
+fn any_text() -> impl Strategy<Value = String> {
+    let pieces = prop_oneof![
+        "[ \n\t\r\u{a0}\u{2003}]{1,4}",
+        "[a-eA-E\u{e9}]{1,5}",
+        "'s|'ll|'re|'|\"|\\.|!!|\\.\n|1|23|4567",
+        "(?s:.{1,3})",
+        Just("<|endoftext|>".to_owned()),
+        Just("<extra space>".to_owned()),
+        Just("</s>".to_owned()),
+        Just("the ".to_owned()),
+    ];
+    prop::collection::vec(pieces, 0..24).prop_map(|pieces| pieces.concat())
+}
+
+/// The ids; none where a character tokenizer lacks one.
+fn ids(tokenizer: &Tokenizer, text: &str) -> Option<Vec<u32>> {
+    match tokenizer.encode(text) {
+        Ok(ids) => Some(ids),
+        Err(_) if tokenizer.kind() == TokenizerKind::Char => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn ids_are_those_of_the_library(text in any_text()) {
+        for ((name, tokenizer), library) in all().iter().zip(libraries()) {
+            let found = tokenizer.encode(&text).unwrap();
+            let encoding = library.encode(&*text, false).unwrap();
+            prop_assert_eq!(encoding.get_ids(), &found, "{}", name);
+            prop_assert_eq!(library.decode(&found, false).unwrap(), tokenizer.decode(&found));
+            let is_lossless = ["trained", "gpt2", "llama3"].contains(name);
+            prop_assert!(!is_lossless || tokenizer.decode(&found) == text);
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_cut_has_the_ids_of_the_whole(text in any_text(), more in any_text()) {
+        for (name, tokenizer) in all() {
+            let whole = text.clone() + &more;
+            let (Some(at), Some(whole_ids)) = (tokenizer.cut(&text), ids(tokenizer, &whole)) else {
+                continue;
+            };
+            prop_assert!(at > 0);
+            let (left, right) = whole.split_at(at);
+            let parts = [ids(tokenizer, left).unwrap(), ids(tokenizer, right).unwrap()].concat();
+            prop_assert_eq!(parts, whole_ids, "{} cut after {:?}", name, left);
+        }
+    }
+
+    #[test]
+    fn what_streams_is_what_is_decoded(
+        text in any_text(), drawn in prop::collection::vec(any::<prop::sample::Index>(), 0..30), n_known in 0..4_usize,
+    ) {
+        for (name, tokenizer) in all() {
+            let mut all_ids = ids(tokenizer, &text).unwrap_or_default();
+            let vocab_size = tokenizer.vocab_size();
+            all_ids.extend(drawn.iter().map(|id| id.index(vocab_size) as u32));
+            // What is known is a text of its own, which ends with a character.
+            let known: Vec<u32> = tokenizer.encode("a the end of").unwrap().into_iter().take(n_known).collect();
+            let mut stream = DecodeStream::after(tokenizer, &known);
+            let mut streamed = tokenizer.decode(&known);
+            for id in &all_ids {
+                streamed.push_str(&stream.push(*id));
+            }
+            streamed.push_str(&stream.finish());
+            let whole = tokenizer.decode(&[known, all_ids].concat());
+            // Only an incomplete end may be missing, which `decode` shows as replacements.
+            let rest = whole.strip_prefix(streamed.as_str());
+            prop_assert!(
+                rest.is_some_and(|rest| rest.chars().all(|c| c == char::REPLACEMENT_CHARACTER)),
+                "{}: {:?} streamed as {:?}", name, whole, streamed
+            );
+        }
+    }
+}
+
+#[test]
+fn several_threads_encode_at_once() {
+    let (text, tokenizer) = (text(), file("trained"));
+    let expected = tokenizer.encode(&text).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert!(tokenizer.encode(&text).unwrap() == expected));
+        }
+    });
+}
+
+/// A run that is over in a moment, on the beginning of the stories.
+const CONFIG: &str = r#"
+data = { path = "text.txt", cache_dir = "cache" }
+model = { context_length = 16, d_model = 16, n_layers = 1, n_heads = 2 }
+
+[train]
+device = "cpu"
+max_steps = 4
+batch_size = 2
+log_interval = 2
+eval_interval = 2
+eval_batches = 1
+checkpoint_interval = 2
+sample_prompt = "The girl"
+sample_tokens = 5
+"#;
+
+/// A folder with a text, a config and the tokenizers' files, in which the program is started.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = Self(tempfile::tempdir().unwrap());
+        let text: String = text().chars().take(20_000).collect();
+        folder.write("text.txt", &text);
+        folder.write("tiny.toml", CONFIG);
+        for name in FILES {
+            std::fs::copy(path_of(name), folder.path(&format!("{name}.json"))).unwrap();
+        }
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        std::fs::write(self.path(name), content).unwrap();
+    }
+
+    /// Exit code, standard output and standard error.
+    fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
+        command
+            .current_dir(self.0.path())
+            .env("HOME", self.0.path());
+        let ran = command.args(args).stdin(Stdio::null()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (ran.status.code(), text(ran.stdout), text(ran.stderr))
+    }
+
+    fn succeed(&self, args: &[&str]) -> String {
+        let (code, stdout, stderr) = self.run(args);
+        assert_eq!(code, Some(0), "{args:?}: {stderr}");
+        stdout
+    }
+
+    fn fail(&self, args: &[&str]) -> String {
+        let (code, _, stderr) = self.run(args);
+        assert_eq!(code, Some(1), "{args:?}: {stderr}");
+        stderr
+    }
+
+    /// Trains with a file, and more settings.
+    fn train_with(&self, file: &str, more: &[&str]) -> (Option<i32>, String, String) {
+        let path = format!("tokenizer.path={file}");
+        let args = [
+            "train",
+            "tiny.toml",
+            "--run-dir",
+            "run",
+            "--set",
+            "tokenizer.kind=file",
+            "--set",
+            &path,
+        ];
+        self.run(&[&args, more].concat())
+    }
+}
+
+#[test]
+fn a_run_with_bpe_is_like_any_other() {
+    let folder = Folder::new();
+    let report = folder.succeed(&[
+        "train",
+        "tiny.toml",
+        "--run-dir",
+        "run",
+        "--json",
+        "--set",
+        "tokenizer.kind=bpe",
+        "--set",
+        "tokenizer.vocab_size=300",
+    ]);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let eval = folder.succeed(&["eval", "run/last", "--json"]);
+    let eval: Value = serde_json::from_str(&eval).unwrap();
+    assert_eq!(eval["bits_per_byte"], report["val_bits_per_byte"]);
+    let tokenizer = Tokenizer::from_file(&folder.path("run/tokenizer.json")).unwrap();
+    assert_eq!(
+        (tokenizer.kind(), tokenizer.vocab_size()),
+        (TokenizerKind::Bpe, 300)
+    );
+
+    // Every evaluation has the bits per byte of its loss, by the length of the validation split.
+    let text = std::fs::read_to_string(folder.path("text.txt")).unwrap();
+    let val = &text[text.floor_char_boundary(text.len() * 9 / 10)..];
+    let tokens_per_byte = tokenizer.encode(val).unwrap().len() as f64 / val.len() as f64;
+    let metrics = std::fs::read_to_string(folder.path("run/metrics.jsonl")).unwrap();
+    let lines = metrics
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let estimates: Vec<Value> = lines.filter(|line| line["is_best"].is_boolean()).collect();
+    assert_eq!(estimates.len(), 2);
+    for line in estimates {
+        let expected = line["val_loss_estimate"].as_f64().unwrap() / 2_f64.ln() * tokens_per_byte;
+        let found = line["val_bits_per_byte_estimate"].as_f64().unwrap();
+        assert!(
+            (found / expected - 1.0).abs() < 0.01,
+            "{found} and {expected}"
+        );
+    }
+
+    let prompt = "One\u{1f525}<|endoftext|> two";
+    let written = folder.succeed(&[
+        "generate",
+        "run",
+        "--prompt",
+        prompt,
+        "--max-new-tokens",
+        "5",
+    ]);
+    assert!(written.starts_with(prompt));
+    let ids = folder.succeed(&["tokenizer", "encode", "run", prompt, "--ids"]);
+    let mut decode = vec!["tokenizer", "decode", "run/last"];
+    decode.extend(ids.split_whitespace());
+    assert_eq!(folder.succeed(&decode), prompt);
+    let shown = folder.succeed(&["tokenizer", "encode", "run", "a \n<|endoftext|>"]);
+    assert!(
+        shown.contains("  ·\n") && shown.contains("  0  <|endoftext|>"),
+        "{shown}"
+    );
+    let json = folder.succeed(&["tokenizer", "encode", "run", "The girl", "--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["bytes"], 8);
+    assert_eq!(
+        json["ids"].as_array().unwrap().len() as u64,
+        json["tokens"].as_u64().unwrap()
+    );
+    let info = folder.succeed(&["tokenizer", "info", "run"]);
+    assert!(
+        info.starts_with("kind             bpe\ntokens           300\n"),
+        "{info}"
+    );
+    assert!(info.contains("on the last 20"), "{info}");
+    assert!(
+        info.contains("\nadded tokens     0 <|endoftext|>\n"),
+        "{info}"
+    );
+
+    // The kind is what was changed, and nothing is said of keys that nobody wrote.
+    let other = folder.fail(&[
+        "train",
+        "tiny.toml",
+        "--run-dir",
+        "run",
+        "--resume",
+        "--set",
+        "tokenizer.kind=char",
+    ]);
+    assert!(
+        other.contains("tokenizer.kind was \"bpe\" and is now \"char\"")
+            && !other.contains("vocab_size"),
+        "{other}"
+    );
+
+    // Of records, what is encoded is not what stands in the file.
+    let config = folder.path("run/config.toml");
+    let of_records = std::fs::read_to_string(&config).unwrap() + "\n";
+    assert!(of_records.contains("format = \"auto\""), "{of_records}");
+    std::fs::write(
+        &config,
+        of_records.replace("format = \"auto\"", "format = \"jsonl\""),
+    )
+    .unwrap();
+    let info = folder.succeed(&["tokenizer", "info", "run"]);
+    assert!(!info.contains("bytes per token"), "{info}");
+}
+
+#[test]
+fn a_run_with_a_file_keeps_a_copy_and_goes_on_without_the_file() {
+    for name in ["gpt2", "llama2", "unigram", "wordpiece"] {
+        let folder = Folder::new();
+        let file = format!("{name}.json");
+        let trained = folder.train_with(&file, &[]);
+        assert_eq!(trained.0, Some(0), "{name}: {}", trained.2);
+        let own = std::fs::read_to_string(folder.path("run/tokenizer.json")).unwrap();
+        assert_eq!(own, std::fs::read_to_string(path_of(name)).unwrap());
+        let written = folder.succeed(&[
+            "generate",
+            "run",
+            "--prompt",
+            "The girl",
+            "--max-new-tokens",
+            "8",
+        ]);
+        assert!(written.starts_with("The girl"), "{written}");
+        folder.succeed(&["eval", "run"]);
+
+        std::fs::remove_file(folder.path(&file)).unwrap();
+        let more = ["--resume", "--set", "train.max_steps=6"];
+        let resumed = folder.train_with("elsewhere.json", &more);
+        assert_eq!(resumed.0, Some(0), "{name}: {}", resumed.2);
+        let other = folder.train_with("trained.json", &["--resume", "--set", "train.max_steps=8"]);
+        assert!(
+            other.2.contains("the tokenizer `trained.json` is another"),
+            "{}",
+            other.2
+        );
+    }
+}
+
+#[test]
+fn a_vocabulary_beyond_two_bytes_trains() {
+    let folder = Folder::new();
+    let mut file: Value =
+        serde_json::from_str(&std::fs::read_to_string(path_of("trained")).unwrap()).unwrap();
+    let n_known = file["model"]["vocab"].as_object().unwrap().len();
+    for id in n_known..70_000 {
+        file["model"]["vocab"][format!("filler {id}")] = id.into();
+    }
+    let mut last = file["added_tokens"][0].clone();
+    last["id"] = 70_000.into();
+    last["content"] = "<|last|>".into();
+    file["added_tokens"].as_array_mut().unwrap().push(last);
+    folder.write("big.json", &file.to_string());
+    let text: String = text().chars().take(3_000).collect();
+    folder.write("text.txt", &text.replace(". ", "<|last|>"));
+
+    let data = DataConfig {
+        path: folder.path("text.txt"),
+        cache_dir: Some(folder.path("cache")),
+        ..DataConfig::default()
+    };
+    let config = TokenizerConfig {
+        kind: TokenizerKind::File,
+        path: Some(folder.path("big.json")),
+        ..TokenizerConfig::default()
+    };
+    let corpus = Corpus::open(&data, &config, 16).unwrap();
+    let mut ids = vec![0; corpus.train.len()];
+    let train = corpus.train.texts().next().expect("one text");
+    train.read(0, &mut ids);
+    let ids: Vec<u32> = ids.into_iter().map(i32::cast_unsigned).collect();
+    assert!(ids.contains(&70_000) && !ids.contains(&(70_000 % 65_536)));
+    assert!(
+        text.replace(". ", "<|last|>")
+            .starts_with(&corpus.tokenizer.decode(&ids))
+    );
+
+    let trained = folder.train_with("big.json", &["--set", "train.max_steps=2"]);
+    assert_eq!(trained.0, Some(0), "{}", trained.2);
+    assert!(trained.2.contains("vocabulary of 70001"), "{}", trained.2);
+    folder.succeed(&["generate", "run", "--max-new-tokens", "3"]);
+}
+
+#[test]
+fn mistakes_with_tokenizers_are_told() {
+    let folder = Folder::new();
+    folder.write("not.json", "hello");
+    folder.write("other.json", r#"{"architectures": ["GPT2LMHeadModel"]}"#);
+    let said = |file: &str| folder.train_with(file, &[]).2;
+    for (file, expected) in [
+        ("missing.json", "check the path"),
+        (".", "this is a folder"),
+        ("not.json", "not JSON: expected value at line 1"),
+        ("other.json", "without a `model`"),
+    ] {
+        let error = said(file);
+        assert!(
+            error.contains(expected) && error.contains("hint:"),
+            "{error}"
+        );
+        assert!(error.contains(&format!("`{file}`")), "{error}");
+    }
+    let bpe = std::fs::read_to_string(path_of("trained")).unwrap();
+    folder.write("no_tilde.json", &bpe.replace("\"~\": ", "\"filler\": "));
+    folder.write("text.txt", &"some text with a ~\n".repeat(100));
+    let error = said("no_tilde.json");
+    assert!(
+        error.contains("the character '~' (U+007E)") && error.contains("hint:"),
+        "{error}"
+    );
+
+    let train = |sets: &[&str]| {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        folder.fail(
+            &["train", "tiny.toml"]
+                .into_iter()
+                .chain(sets)
+                .collect::<Vec<_>>(),
+        )
+    };
+    for (sets, expected) in [
+        (
+            &["tokenizer.kind=bpe", "tokenizer.vocab_size=100"][..],
+            "vocab_size = 100 must be at least 257",
+        ),
+        (
+            &["tokenizer.vocab_size=512"],
+            "only for tokenizer.kind = \"bpe\"",
+        ),
+        (
+            &["tokenizer.path=a.json"],
+            "only for tokenizer.kind = \"file\"",
+        ),
+        (&["tokenizer.kind=file"], "tokenizer.path is missing"),
+        (&["tokenizer.kind=bpee"], "unknown variant `bpee`"),
+    ] {
+        let error = train(sets);
+        assert!(error.contains(expected), "{error}");
+        assert!(error.contains("has a problem"), "only one: {error}");
+    }
+
+    let tokenizer = |args: &[&str]| folder.fail(&[&["tokenizer"], args].concat());
+    for (args, expected) in [
+        (
+            &["decode", "trained.json", "600"][..],
+            "there is no token 600: this tokenizer has 600\n  hint: ids are from 0 to 599",
+        ),
+        (&["decode", "trained.json", "-1"], "`-1` is not an id"),
+        (&["decode", "trained.json"], "no ids"),
+        (&["encode", "trained.json", ""], "the text is empty"),
+        (&["encode", "trained.json"], "the text is empty"),
+        (&["info", "missing.json"], "check the path"),
+        (&["info", "cache"], "is not a run"),
+        (&["info", "missing"], "there is no run at"),
+    ] {
+        let error = tokenizer(args);
+        assert!(
+            error.contains(expected) && error.contains("hint:"),
+            "{error}"
+        );
+    }
+    let info = folder.succeed(&["tokenizer", "info", "llama3.json", "--json"]);
+    let info: Value = serde_json::from_str(&info).unwrap();
+    assert_eq!(
+        (&info["kind"], &info["end_of_text"]),
+        (&"file".into(), &501.into())
+    );
+}

@@ -1,0 +1,538 @@
+//! What is written for others to read, and read back: `TensorBoard`'s events, `metrics`, `runs`.
+
+use std::fs;
+use std::path::Path;
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use tinderbox::checkpoint::RunDir;
+use tinderbox::train::Start;
+
+use crate::cli::{Folder, Ran};
+use crate::runs::Place;
+
+const EVENTS: &str = "tensorboard/events.out.tfevents.tinderbox";
+
+/// One value of an event file.
+#[derive(Debug, PartialEq)]
+enum Logged {
+    Number(u64, String, f32),
+    Text(u64, String, String),
+}
+
+/// Reads a file of events as the formats' documents say, with none of the writer's parts.
+fn read_events(path: &Path) -> Vec<Logged> {
+    let file = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut rest = &file[..];
+    let mut logged = Vec::new();
+    let mut n_records = 0;
+    while !rest.is_empty() {
+        let length = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
+        let masked = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
+        assert_eq!(masked(8), masked_crc(&rest[..8]));
+        let data = &rest[12..12 + length];
+        assert_eq!(masked(12 + length), masked_crc(data));
+        let event = fields(data);
+        assert_eq!(event[0].0, 1, "the time comes first");
+        if n_records == 0 {
+            assert_eq!(event[1], (3, Field::Bytes(b"brain.Event:2")));
+        }
+        let step = event.iter().find_map(|field| match field {
+            (2, Field::Number(step)) => Some(*step),
+            _ => None,
+        });
+        for (_, summary) in event.iter().filter(|(tag, _)| *tag == 5) {
+            for (_, value) in fields(summary.bytes()) {
+                logged.push(read_value(step.unwrap_or(0), value.bytes()));
+            }
+        }
+        n_records += 1;
+        rest = &rest[16 + length..];
+    }
+    logged
+}
+
+fn read_value(step: u64, bytes: &[u8]) -> Logged {
+    let value = fields(bytes);
+    let tag = String::from_utf8(value[0].1.bytes().to_vec()).unwrap();
+    match &value[1] {
+        (2, Field::Number(bits)) => Logged::Number(step, tag, f32::from_bits(*bits as u32)),
+        (8, tensor) => {
+            let tensor = fields(tensor.bytes());
+            assert_eq!(tensor[0], (1, Field::Number(7)), "a tensor of strings");
+            let text = tensor.last().unwrap().1.bytes().to_vec();
+            Logged::Text(step, tag, String::from_utf8(text).unwrap())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Field<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Field<'a> {
+    fn bytes(&self) -> &'a [u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Number(_) => panic!("a number"),
+        }
+    }
+}
+
+/// The numbered fields of a protocol buffer.
+fn fields(mut data: &[u8]) -> Vec<(u64, Field<'_>)> {
+    fn varint(data: &mut &[u8]) -> u64 {
+        let (mut value, mut shift) = (0, 0);
+        loop {
+            let byte = data[0];
+            *data = &data[1..];
+            value |= u64::from(byte & 0x7f) << shift;
+            shift += 7;
+            if byte < 0x80 {
+                return value;
+            }
+        }
+    }
+    fn take<'a>(data: &mut &'a [u8], n: usize) -> &'a [u8] {
+        let (taken, rest) = data.split_at(n);
+        *data = rest;
+        taken
+    }
+    let mut fields = Vec::new();
+    while !data.is_empty() {
+        let key = varint(&mut data);
+        let field = match key & 7 {
+            0 => Field::Number(varint(&mut data)),
+            1 => Field::Number(u64::from_le_bytes(take(&mut data, 8).try_into().unwrap())),
+            2 => {
+                let n = varint(&mut data) as usize;
+                Field::Bytes(take(&mut data, n))
+            }
+            5 => Field::Number(u32::from_le_bytes(take(&mut data, 4).try_into().unwrap()).into()),
+            other => panic!("wire type {other}"),
+        };
+        fields.push((key >> 3, field));
+    }
+    fields
+}
+
+/// CRC-32C bit by bit, masked as `TFRecord` does.
+fn masked_crc(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg());
+        }
+    }
+    let crc = !crc;
+    crc.rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// The numbers of `metrics.jsonl` in the order of the events, but for those of the clock.
+fn expected_numbers(metrics: &str) -> Vec<Logged> {
+    let tags = [
+        ("train_loss", "loss/train"),
+        ("learning_rate", "learning_rate"),
+        ("gradient_norm", "gradient_norm"),
+        ("train_loss_estimate", "loss/train_estimate"),
+        ("val_loss_estimate", "loss/val_estimate"),
+        ("val_bits_per_byte_estimate", "bits_per_byte/val_estimate"),
+        ("val_loss", "loss/val"),
+        ("val_bits_per_byte", "bits_per_byte/val"),
+    ];
+    let mut numbers = Vec::new();
+    for line in metrics.lines() {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        let step = line["step"].as_u64().expect("a step");
+        for (key, tag) in tags {
+            numbers.extend(
+                line[key]
+                    .as_f64()
+                    .map(|value| Logged::Number(step, tag.to_owned(), value as f32)),
+            );
+        }
+    }
+    numbers
+}
+
+/// Without what a clock says.
+fn without_speed(events: Vec<Logged>) -> Vec<Logged> {
+    let is_speed =
+        |event: &Logged| matches!(event, Logged::Number(_, tag, _) if tag == "tokens_per_s");
+    assert!(events.iter().any(is_speed));
+    events
+        .into_iter()
+        .filter(|event| !is_speed(event))
+        .collect()
+}
+
+#[test]
+fn tensorboard_is_told_what_the_metrics_say() {
+    let place = Place::new();
+    let config = place.config(&["train.tensorboard=true"]);
+    place
+        .train("run", config, Start::New, None)
+        .expect("trains");
+    let events = without_speed(read_events(&place.path("run").join(EVENTS)));
+    let (numbers, texts): (Vec<Logged>, Vec<Logged>) = events
+        .into_iter()
+        .partition(|event| matches!(event, Logged::Number(..)));
+    let metrics = String::from_utf8(place.read("run/metrics.jsonl")).expect("text");
+    assert_eq!(numbers, expected_numbers(&metrics));
+    let steps: Vec<u64> = texts
+        .iter()
+        .map(|event| match event {
+            Logged::Text(step, tag, text) => {
+                assert!(tag == "sample" && text.starts_with("    "), "{event:?}");
+                *step
+            }
+            Logged::Number(..) => unreachable!(),
+        })
+        .collect();
+    assert_eq!(steps, [4, 8, 10]);
+    place
+        .train("plain", place.config(&[]), Start::New, None)
+        .expect("trains");
+    assert!(
+        !place.path("plain/tensorboard").exists(),
+        "only where it is asked for"
+    );
+}
+
+#[test]
+fn events_are_cut_back_like_the_other_logs_even_in_the_middle_of_one() {
+    let place = Place::new();
+    let config = || place.config(&["train.tensorboard=true", "train.keep_checkpoints=9"]);
+    place
+        .train("whole", config(), Start::New, None)
+        .expect("trains");
+    place
+        .train("died", config(), Start::New, Some(9))
+        .expect("trains");
+    let path = place.path("died").join(EVENTS);
+    let file = fs::read(&path).expect("read");
+    fs::write(&path, &file[..file.len() - 5]).expect("written");
+    fs::write(place.path("died/last"), "step-000006\n").expect("written");
+    place
+        .train("died", config(), Start::Resume, None)
+        .expect("goes on");
+    let read = |run: &str| without_speed(read_events(&place.path(run).join(EVENTS)));
+    assert_eq!(read("died"), read("whole"));
+    let finished = fs::metadata(&path).expect("there").len();
+    let fewer = place.config(&["train.tensorboard=true", "train.max_steps=4"]);
+    place
+        .train("died", fewer, Start::Overwrite, None)
+        .expect("trains");
+    assert!(
+        fs::metadata(&path).expect("there").len() < finished,
+        "a new file"
+    );
+}
+
+#[test]
+fn curves_come_as_a_table_as_csv_and_as_json() {
+    let folder = Folder::trained();
+    let table = folder.succeed(&["metrics", "runs/tiny"]);
+    let mut lines = table.lines();
+    assert!(
+        lines
+            .next()
+            .expect("a heading")
+            .trim_start()
+            .starts_with("STEP  TRAIN LOSS")
+    );
+    assert_eq!(lines.count(), 8, "each fifth step of forty");
+
+    let csv = folder.succeed(&["metrics", "runs/tiny", "--csv"]);
+    let mut reader = csv::Reader::from_reader(csv.as_bytes());
+    let headings = reader.headers().expect("headings").clone();
+    let records: Vec<csv::StringRecord> = reader
+        .records()
+        .map(|record| record.expect("whole"))
+        .collect();
+    let at = |name: &str| {
+        headings
+            .iter()
+            .position(|heading| heading == name)
+            .expect(name)
+    };
+    let cells: Vec<[&str; 3]> = records
+        .iter()
+        .map(|record| ["step", "val_loss_estimate", "tokens_per_s"].map(|name| &record[at(name)]))
+        .collect();
+    let steps: Vec<&str> = cells.iter().map(|row| row[0]).collect();
+    assert_eq!(steps, ["5", "10", "15", "20", "25", "30", "35", "40"]);
+    assert!(cells[0][1].is_empty() && !cells[1][1].is_empty() && !cells[0][2].is_empty());
+    let first: Value = serde_json::from_str(
+        folder
+            .read("runs/tiny/metrics.jsonl")
+            .lines()
+            .next()
+            .expect("a line"),
+    )
+    .expect("JSON");
+    assert_eq!(
+        records[0][at("train_loss")],
+        first["train_loss"].to_string(),
+        "the very number"
+    );
+    assert!(!records[7][at("best_val_loss")].is_empty() && !records[7][at("wall_s")].is_empty());
+
+    let json: Value = serde_json::from_str(&folder.succeed(&[
+        "metrics",
+        "runs/tiny/last",
+        "--json",
+        "--every",
+        "20",
+    ]))
+    .expect("JSON");
+    let steps: Vec<&Value> = json
+        .as_array()
+        .expect("an array")
+        .iter()
+        .map(|row| &row["step"])
+        .collect();
+    assert_eq!(steps, [20, 40]);
+}
+
+#[test]
+fn curves_of_a_run_that_died_or_just_began_are_shown() {
+    let folder = Folder::trained();
+    let half = folder.read("runs/tiny/metrics.jsonl") + "{\"step\":45,\"trai";
+    folder.write("runs/tiny/metrics.jsonl", &half);
+    let ran = folder.run(&["metrics", "runs/tiny"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    folder.write("runs/tiny/metrics.jsonl", "7\n".to_owned() + &half);
+    let ran = folder.run(&["metrics", "runs/tiny", "--csv"]);
+    assert_eq!(ran.code, Some(0));
+    assert_snapshot!(ran.stderr, @"note: a line of the logs cannot be read, and is left out");
+    for log in ["metrics.jsonl", "timings.jsonl"] {
+        fs::remove_file(folder.path("runs/tiny").join(log)).expect("removed");
+    }
+    let ran = folder.run(&["metrics", "runs/tiny"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""));
+    assert_snapshot!(ran.stderr, @"note: the run has not logged anything yet");
+    assert_eq!(folder.succeed(&["metrics", "runs/tiny", "--json"]), "[]\n");
+    assert_snapshot!(folder.fail(&["metrics", "runs/nope"]), @r"
+    error: there is no run at `runs/nope`
+      hint: found there: `runs/tiny`
+    ");
+    assert_eq!(
+        folder.run(&["metrics", "runs/tiny", "--every", "0"]).code,
+        Some(2)
+    );
+}
+
+/// The array that `runs` prints with `--json`.
+fn facts(ran: &Ran) -> Vec<Value> {
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    serde_json::from_str(&ran.stdout).expect("an array")
+}
+
+/// A folder with finished runs, one that stopped, one of an older and one of a newer version, and what else
+/// lies around.
+fn folder_of_runs() -> Folder {
+    let folder = Folder::trained();
+    for name in ["short", "stopped", "old", "newer"] {
+        let run_dir = format!("runs/{name}");
+        let short = ["--set", "train.max_steps=20", "--run-dir", &run_dir];
+        folder.succeed(&[&["train", "tiny.toml"][..], &short].concat());
+    }
+    // As if it had died after its first checkpoint.
+    let metrics = folder.read("runs/stopped/metrics.jsonl");
+    let first_lines: String = metrics.split_inclusive('\n').take(4).collect();
+    folder.write("runs/stopped/metrics.jsonl", first_lines);
+    folder.write("runs/stopped/last", "step-000010\n");
+    // What versions before this one wrote.
+    let metrics = folder.read("runs/old/metrics.jsonl");
+    folder.write(
+        "runs/old/metrics.jsonl",
+        metrics.replace("\"best_", "\"no_"),
+    );
+    fs::remove_file(folder.path("runs/old/timings.jsonl")).expect("removed");
+    // And what later ones might.
+    let newer = folder.read("runs/newer/config.toml") + "novelty = 1\n";
+    folder.write("runs/newer/config.toml", newer);
+    for other in ["notes", ".cache", "broken"] {
+        fs::create_dir(folder.path("runs").join(other)).expect("made");
+    }
+    folder.write("runs/broken/config.toml", "[train");
+    folder.write("runs/todo.txt", "train more");
+    folder
+}
+
+#[test]
+fn runs_are_listed_with_what_is_known_of_them() {
+    let folder = folder_of_runs();
+    let ran = folder.run(&["runs", "--json"]);
+    let runs = facts(&ran);
+    let of = |name: &str| {
+        let path = format!("runs/{name}");
+        runs.iter()
+            .find(|facts| facts["run"] == path.as_str())
+            .unwrap_or_else(|| panic!("{name}"))
+    };
+    assert_eq!(runs.len(), 5);
+    let done = of("tiny");
+    assert_eq!(
+        (&done["status"], &done["step"], &done["is_estimate"]),
+        (&"done".into(), &40.into(), &false.into())
+    );
+    assert_eq!(done["tokens"], 40 * 4 * 16);
+    assert_eq!(done["device"], "flex");
+    assert!(done["parameters"].as_u64() > Some(1000) && done["train_s"].as_f64() > Some(0.0));
+    assert!(done["wall_s"].as_f64() > done["train_s"].as_f64());
+    let eval: Value = folder.json(&["eval", "runs/tiny", "--json"]);
+    for (ours, theirs) in [("val_loss", "loss"), ("val_bits_per_byte", "bits_per_byte")] {
+        let (ours, theirs) = (
+            done[ours].as_f64().expect(ours),
+            eval[theirs].as_f64().expect(theirs),
+        );
+        assert!(
+            (ours - theirs).abs() < 1e-9,
+            "{ours} and {theirs} are of the best checkpoint"
+        );
+    }
+    let stopped = of("stopped");
+    assert_eq!(
+        (
+            &stopped["status"],
+            &stopped["step"],
+            &stopped["is_estimate"]
+        ),
+        (&"stopped".into(), &10.into(), &true.into())
+    );
+    assert!(stopped["val_bits_per_byte"].is_number());
+    let old = of("old");
+    assert_eq!(
+        (&old["status"], &old["parameters"], &old["train_s"]),
+        (&"done".into(), &Value::Null, &Value::Null)
+    );
+    assert!(old["val_loss"].is_number() && old["val_bits_per_byte"].is_number());
+    assert_eq!(of("newer")["status"], "done");
+    assert_eq!(of("newer")["max_steps"], 20);
+    assert_snapshot!(ran.stderr, @r"
+    note: skipped: `runs/broken/config.toml` is damaged: unclosed table, expected `]`
+    note: skipped: `runs/notes` is not a run
+    ");
+}
+
+#[test]
+fn runs_are_ordered_by_loss_or_by_time_and_one_that_is_made_is_marked() {
+    let folder = folder_of_runs();
+    let by_loss = facts(&folder.run(&["runs", "--json"]));
+    let bits: Vec<f64> = by_loss
+        .iter()
+        .map(|facts| facts["val_bits_per_byte"].as_f64().expect("known"))
+        .collect();
+    assert!(bits.is_sorted(), "{bits:?}");
+    let by_time = facts(&folder.run(&["runs", "runs", "--json", "--sort", "time"]));
+    let names: Vec<&Value> = by_time.iter().map(|facts| &facts["run"]).collect();
+    assert_eq!(
+        names,
+        [
+            "runs/newer",
+            "runs/stopped",
+            "runs/short",
+            "runs/tiny",
+            "runs/old"
+        ]
+    );
+    let table = folder.succeed(&["runs"]);
+    assert_eq!(table.lines().count(), 6);
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 100),
+        "{table}"
+    );
+
+    let held = RunDir::lock(&folder.path("runs/stopped")).expect("free");
+    let status = || facts(&folder.run(&["runs", "runs/stopped", "--json"]))[0]["status"].clone();
+    assert_eq!(status(), "running");
+    drop(held);
+    assert_eq!(status(), "stopped");
+}
+
+#[test]
+fn a_resumed_run_adds_up_its_time() {
+    let place = Place::new();
+    let train = |start, stop_after| {
+        place
+            .train("run", place.config(&[]), start, stop_after)
+            .expect("trains")
+            .0
+    };
+    let (first, second) = (train(Start::New, Some(5)), train(Start::Resume, None));
+    let run = RunDir::open(&place.path("run")).expect("a run");
+    let facts = tinderbox::runs::Facts::read(&run).expect("read");
+    let sum = first.train_s + second.train_s;
+    assert!((facts.train_s.expect("known") - sum).abs() < 1e-9);
+    assert!(facts.wall_s >= Some(first.wall_s + second.wall_s - 1e-9));
+}
+
+#[test]
+fn runs_are_compared_by_what_sets_them_apart() {
+    let folder = Folder::trained();
+    let other = [
+        "train",
+        "tiny.toml",
+        "--run-dir",
+        "runs/other",
+        "--set",
+        "train.seed=7",
+    ];
+    folder.succeed(&[&other[..], &["--set", "train.max_steps=20"]].concat());
+    let table = folder.succeed(&["runs", "runs/tiny", "runs/other"]);
+    let below: Vec<&str> = table.lines().skip_while(|line| !line.is_empty()).collect();
+    assert_eq!(below.len(), 3, "{table}");
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        words(table.lines().next().expect("a heading")),
+        ["tiny", "other"]
+    );
+    assert_eq!(words(below[1]), ["train.max_steps", "40", "20"]);
+    assert_eq!(words(below[2]), ["train.seed", "1337", "7"]);
+    let json = facts(&folder.run(&["runs", "runs/tiny", "runs/other", "--json"]));
+    assert_eq!(json[1]["differing_settings"]["train.seed"], 7);
+    assert_eq!(json[0]["step"], 40);
+    let one = folder.succeed(&["runs", "runs/other"]);
+    assert!(
+        one.starts_with("               other\nstatus         done\n"),
+        "{one}"
+    );
+}
+
+#[test]
+fn a_folder_without_runs_is_explained() {
+    let folder = Folder::new();
+    assert_snapshot!(folder.fail(&["runs"]), @r"
+    error: there is no folder `runs`
+      hint: train a run with `tinderbox train CONFIG`, or name the folder that holds yours
+    ");
+    fs::create_dir(folder.path("runs")).expect("made");
+    assert_snapshot!(folder.fail(&["runs"]), @r"
+    error: there are no runs in `runs`
+      hint: train one with `tinderbox train CONFIG`, or name the folder that holds yours
+    ");
+    fs::create_dir(folder.path("runs/notes")).expect("made");
+    assert_snapshot!(folder.fail(&["runs"]), @r"
+    error: there are no runs in `runs`
+      - `runs/notes` is not a run
+      hint: train one with `tinderbox train CONFIG`, or name the folder that holds yours
+    ");
+    assert_snapshot!(folder.fail(&["runs", "text.txt"]), @r"
+    error: cannot read `text.txt`: Not a directory (os error 20)
+      hint: check that it is a folder of runs, and that you may read it
+    ");
+    assert_snapshot!(folder.fail(&["runs", "runs/notes", "runs/b"]), @r"
+    error: `runs/notes` is not a run
+      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`
+    ");
+}
