@@ -1,6 +1,10 @@
 //! The activations of a feed-forward layer, number by number, and their derivatives.
 
-use super::exp;
+use std::mem::MaybeUninit;
+
+use pulp::Simd;
+
+use super::{exp, fma, polynomial};
 
 /// What a feed-forward layer does between its projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,64 +18,50 @@ pub(in crate::kernels) enum Activation {
 }
 
 impl Activation {
-    /// What comes of `x`, and of the gates where the activation has them.
+    /// What comes of `x`, and of the gates where the activation has them. Turns both into the derivatives by
+    /// them: all that the backward pass will need.
     #[inline(always)]
     #[allow(
         clippy::inline_always,
         reason = "the instructions are those of the caller's SIMD level"
     )]
-    pub(super) fn forward(self, x: &[f32], gate: &[f32], out: &mut [f32]) {
+    pub(super) fn forward<'a, S: Simd>(
+        self,
+        x: &mut [f32],
+        gate: &mut [f32],
+        out: &'a mut [MaybeUninit<f32>],
+    ) -> &'a mut [f32] {
+        assert!(x.len() == out.len() && (gate.len() == x.len() || self != Self::Swiglu));
         let pairs = out.iter_mut().zip(x);
         match self {
-            Self::Gelu => pairs.for_each(|(out, x)| *out = x * phi(*x).0),
-            Self::ReluSquared => pairs.for_each(|(out, x)| {
-                let positive = if *x < 0.0 { 0.0 } else { *x }; // not `max`, which would hide NaN
-                *out = positive * positive;
-            }),
+            Self::Gelu => {
+                for (out, x) in pairs {
+                    let (distribution, density) = phi::<S>(*x);
+                    out.write(*x * distribution);
+                    *x = fma::<S>(*x, density, distribution);
+                }
+            }
+            Self::ReluSquared => {
+                for (out, x) in pairs {
+                    let positive = if *x < 0.0 { 0.0 } else { *x }; // not `max`, which would hide NaN
+                    out.write(positive * positive);
+                    *x = 2.0 * positive;
+                }
+            }
             Self::Swiglu => {
                 for ((out, x), gate) in pairs.zip(gate) {
-                    *out = gate * sigmoid(*gate) * x;
+                    let sigmoid = sigmoid::<S>(*gate);
+                    let silu = *gate * sigmoid;
+                    out.write(silu * *x);
+                    *gate = *x * fma::<S>(silu, 1.0 - sigmoid, sigmoid);
+                    *x = silu;
                 }
             }
         }
-    }
-
-    /// Computes the output again, turns its gradient into that of `x`, and writes that of the gates.
-    #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
-    pub(super) fn backward(
-        self,
-        x: &[f32],
-        gate: &[f32],
-        out: &mut [f32],
-        gradient: &mut [f32],
-        of_gate: &mut [f32],
-    ) {
-        let triples = out.iter_mut().zip(x).zip(gradient);
-        match self {
-            Self::Gelu => triples.for_each(|((out, x), gradient)| {
-                let (distribution, density) = phi(*x);
-                *out = x * distribution;
-                *gradient *= distribution + x * density;
-            }),
-            Self::ReluSquared => triples.for_each(|((out, x), gradient)| {
-                let positive = if *x < 0.0 { 0.0 } else { *x };
-                *out = positive * positive;
-                *gradient *= 2.0 * positive;
-            }),
-            Self::Swiglu => {
-                for (((out, x), gradient), (gate, of_gate)) in triples.zip(gate.iter().zip(of_gate))
-                {
-                    let sigmoid = sigmoid(*gate);
-                    let silu = gate * sigmoid;
-                    *out = silu * x;
-                    *of_gate = *gradient * x * (sigmoid + silu * (1.0 - sigmoid));
-                    *gradient *= silu;
-                }
-            }
+        #[allow(unsafe_code)]
+        // SAFETY: there are as many numbers of each, and of every one the output was written.
+        unsafe {
+            out.assume_init_mut()
         }
     }
 }
@@ -82,8 +72,8 @@ impl Activation {
     clippy::inline_always,
     reason = "the instructions are those of the caller's SIMD level"
 )]
-fn sigmoid(x: f32) -> f32 {
-    let small = exp(-x.abs());
+fn sigmoid<S: Simd>(x: f32) -> f32 {
+    let small = exp::<S>(-x.abs());
     let share = 1.0 / (1.0 + small);
     if x < 0.0 { small * share } else { share }
 }
@@ -98,7 +88,7 @@ fn sigmoid(x: f32) -> f32 {
     clippy::inline_always,
     reason = "the instructions are those of the caller's SIMD level"
 )]
-fn phi(x: f32) -> (f32, f32) {
+fn phi<S: Simd>(x: f32) -> (f32, f32) {
     const P: f32 = 0.327_591_1;
     const A: [f32; 5] = [
         0.254_829_6,
@@ -109,9 +99,9 @@ fn phi(x: f32) -> (f32, f32) {
     ];
     const INV_SQRT_TAU: f32 = 0.398_942_3;
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
-    let t = 1.0 / (1.0 + P * z);
-    let series = t * (A[0] + t * (A[1] + t * (A[2] + t * (A[3] + t * A[4]))));
-    let exp = exp(-z * z);
+    let t = 1.0 / fma::<S>(P, z, 1.0);
+    let series = t * polynomial::<S, _>(t, A);
+    let exp = exp::<S>(-z * z);
     let tail = 0.5 * series * exp; // of the distribution, beyond |x|
     (if x > 0.0 { 1.0 - tail } else { tail }, INV_SQRT_TAU * exp)
 }
@@ -119,6 +109,7 @@ fn phi(x: f32) -> (f32, f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pulp::Scalar;
 
     /// The distribution and the density in double precision, by numerical integration.
     fn reference(x: f64) -> (f64, f64) {
@@ -138,7 +129,8 @@ mod tests {
     fn distribution_and_density_are_within_a_few_roundings() {
         for i in -1000..=1000 {
             let x = i as f32 / 100.0;
-            let ((distribution, density), (want, want_density)) = (phi(x), reference(f64::from(x)));
+            let ((distribution, density), (want, want_density)) =
+                (phi::<Scalar>(x), reference(f64::from(x)));
             assert!(
                 (f64::from(distribution) - want).abs() < 3e-7,
                 "Phi({x}) = {distribution}, not {want}"
@@ -146,13 +138,13 @@ mod tests {
             assert!((f64::from(density) - want_density).abs() < 1e-7, "at {x}");
         }
         for x in [50.0, 1e4, f32::MAX] {
-            let (below, above) = (phi(-x).0, phi(x).0);
+            let (below, above) = (phi::<Scalar>(-x).0, phi::<Scalar>(x).0);
             assert!(
                 (above - 1.0).abs() < 1e-7 && (below * x).abs() < 1e-30,
                 "far out at {x}"
             );
         }
-        assert!(phi(f32::NAN).0.is_nan());
+        assert!(phi::<Scalar>(f32::NAN).0.is_nan());
     }
 
     #[test]
@@ -160,13 +152,13 @@ mod tests {
         for i in -1000..=1000 {
             let x = i as f32 / 100.0;
             let want = 1.0 / (1.0 + (-f64::from(x)).exp());
-            let got = f64::from(sigmoid(x));
+            let got = f64::from(sigmoid::<Scalar>(x));
             assert!(
                 (got - want).abs() < 3e-7,
                 "sigmoid({x}) = {got}, not {want}"
             );
         }
-        assert!(sigmoid(f32::NAN).is_nan());
-        assert!(sigmoid(-1e4) < 2e-38 && sigmoid(1e4) > 1.0 - 1e-6);
+        assert!(sigmoid::<Scalar>(f32::NAN).is_nan());
+        assert!(sigmoid::<Scalar>(-1e4) < 2e-38 && sigmoid::<Scalar>(1e4) > 1.0 - 1e-6);
     }
 }
