@@ -1,11 +1,12 @@
 //! Multi-head attention: several attentions side by side, with learned projections around them.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::Linear;
-use burn::tensor::{Bool, Device, Tensor, module::linear};
+use burn::tensor::{Bool, Device, Tensor, module};
 
 use super::{LayerCache, Rotation, causal_mask, scaled_dot_product_attention};
-use crate::kernels;
+use crate::kernels::{self, QkNorm, SelfAttention};
+use crate::model::norm::RMS_NORM_EPSILON;
 use crate::model::parameters::zeros_linear;
 use crate::model::probe::{Point, Probe};
 use crate::model::{Norm, Pass};
@@ -150,6 +151,11 @@ impl MultiHeadAttention {
         cache: Option<&mut LayerCache>,
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
+        if self.causal && cache.is_none() && !P::ACTIVE {
+            let attention = self.self_attention(rotation, pass);
+            let heads = kernels::self_attention(self.qkv(x), attention); // [B, T, C]
+            return self.output(heads);
+        }
         let [_, t, _] = x.dims();
         let [mut q, mut k, v] = self.project(x); // [B, H, T, D], twice [B, Hkv, T, D]
         if let Some(rotation) = rotation {
@@ -192,6 +198,26 @@ impl MultiHeadAttention {
         self.finish(heads, pass)
     }
 
+    /// What the fused path is told.
+    fn self_attention<P: Probe>(
+        &self,
+        rotation: Option<&Rotation>,
+        pass: &Pass<'_, P>,
+    ) -> SelfAttention {
+        let norm = self.q_norm.as_ref().zip(self.k_norm.as_ref());
+        SelfAttention {
+            n_heads: self.n_heads,
+            n_kv_heads: self.n_kv_heads,
+            norm: norm.map(|(q, k)| QkNorm {
+                q: q.weight.val(),
+                k: k.weight.val(),
+                epsilon: RMS_NORM_EPSILON,
+            }),
+            rotation: rotation.map(Rotation::angles),
+            dropout: pass.dropout(Point::Weights, self.dropout),
+        }
+    }
+
     /// What each head gathers, by weights in the open: `[B, H, T, D]`.
     fn weigh<P: Probe>(
         &self,
@@ -216,16 +242,19 @@ impl MultiHeadAttention {
 
     /// Queries, keys and values of each head: `[B, H, T, D]` and twice `[B, Hkv, T, D]`.
     fn project(&self, x: Tensor<3>) -> [Tensor<4>; 3] {
-        let (n_q, n_k) = (
-            self.n_heads * self.head_dim,
-            self.n_kv_heads * self.head_dim,
-        );
-        let qkv = self.qkv.forward(x); // [B, T, (H + 2 Hkv) D]
-        let q = self.split(qkv.clone().narrow(2, 0, n_q), self.n_heads);
-        let k = self.split(qkv.clone().narrow(2, n_q, n_k), self.n_kv_heads);
-        let v = self.split(qkv.narrow(2, n_q + n_k, n_k), self.n_kv_heads);
+        let [q, k, v] = kernels::split_heads(self.qkv(x), self.n_heads, self.n_kv_heads);
         let [q, k] = self.norm(q, k);
         [q, k, v]
+    }
+
+    /// `[B, T, C]` -> `[B, T, (H + 2 Hkv) D]`
+    fn qkv(&self, x: Tensor<3>) -> Tensor<3> {
+        linear(&self.qkv, x)
+    }
+
+    /// `[B, T, C]` -> `[B, T, C]`
+    fn output(&self, heads: Tensor<3>) -> Tensor<3> {
+        linear(&self.output, heads)
     }
 
     /// Queries of `x`, keys and values of `context`: `[B, H, T, D]` and twice `[B, Hkv, S, D]`.
@@ -239,7 +268,7 @@ impl MultiHeadAttention {
                 .bias
                 .as_ref()
                 .map(|bias| bias.val().narrow(0, start, end - start));
-            linear(input, weight, bias)
+            module::linear(input, weight, bias)
         };
         let q = self.split(part(x, 0, n_q), self.n_heads); // [B, H, T, D]
         let kv = part(context, n_q, n_all); // [B, S, 2 Hkv D]
@@ -266,9 +295,7 @@ impl MultiHeadAttention {
 
     /// `[B, H, T, D]` -> `[B, T, C]`, through the output projection.
     fn merge(&self, heads: Tensor<4>) -> Tensor<3> {
-        let [b, h, t, d] = heads.dims();
-        self.output
-            .forward(heads.swap_dims(1, 2).reshape([b, t, h * d]))
+        self.output(kernels::merge_heads(heads))
     }
 
     fn gather(
@@ -286,4 +313,9 @@ impl MultiHeadAttention {
             weights,
         }
     }
+}
+
+fn linear(layer: &Linear, x: Tensor<3>) -> Tensor<3> {
+    let bias = layer.bias.as_ref().map(Param::val);
+    kernels::linear(x, layer.weight.val(), bias)
 }

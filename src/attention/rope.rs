@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Device, Tensor, TensorData, assert_shape};
+use burn::tensor::{Device, Tensor, TensorData};
+
+use crate::kernels;
 
 /// The base of the geometric series of wavelengths.
 ///
@@ -68,13 +70,13 @@ impl Rotation {
     /// If T or D is not what the rotation was made for.
     #[must_use]
     pub fn apply(&self, x: Tensor<4>) -> Tensor<4> {
-        let [.., t, half] = self.cos.dims();
-        assert_shape!(x, [_, _, t, 2 * half]);
-        let (a, b) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half)); // each [B, H, T, D / 2]
-        let (cos, sin) = (self.cos.clone(), self.sin.clone());
-        let first = a.clone() * cos.clone() - b.clone() * sin.clone();
-        let second = b * cos + a * sin;
-        Tensor::cat(vec![first, second], 3) // [B, H, T, D]
+        kernels::rotate(x, self.cos.clone(), self.sin.clone())
+    }
+
+    /// Cosines and sines of the angles, each `[1, 1, T, D / 2]`.
+    #[must_use]
+    pub fn angles(&self) -> [Tensor<4>; 2] {
+        [self.cos.clone(), self.sin.clone()]
     }
 }
 

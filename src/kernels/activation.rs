@@ -1,21 +1,12 @@
 //! Pointwise non-linearities of the feed-forward layer.
 
-#[cfg(feature = "flex")]
-use burn::tensor::DType;
 use burn::tensor::{Tensor, activation};
-
-#[cfg(feature = "flex")]
-use crate::device;
 
 /// The Gaussian error linear unit in its exact form, `x * Phi(x)`.
 ///
 /// Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units", section 2.
 #[must_use]
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    #[cfg(feature = "flex")]
-    if device::is_flex(&x.device()) && x.dtype() == DType::F32 {
-        return super::gelu::gelu(x);
-    }
     // Composed by hand: burn 0.22 differentiates the tanh approximation of what it computes exactly, so that
     // gradients are off by up to 7e-4 of the largest.
     x.clone() * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0) * 0.5

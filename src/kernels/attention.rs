@@ -1,14 +1,107 @@
 //! The arithmetic of attention on queries, keys and values that are already projected.
 
-#[cfg(feature = "flex")]
-use burn::tensor::DType;
 use burn::tensor::{Bool, Device, Tensor, activation, assert_shape};
 
-use super::dropout::{DropoutKey, dropout};
+use super::dropout::{Dropout, dropout};
 #[cfg(feature = "flex")]
-use super::softmax::causal_softmax;
-#[cfg(feature = "flex")]
-use crate::device;
+use super::fused;
+use super::{rms_norm, rotate};
+
+/// Norms of each head's queries and keys.
+///
+/// Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2.
+#[derive(Clone, Debug)]
+pub struct QkNorm {
+    /// Scale of the queries, `[D]`.
+    pub q: Tensor<1>,
+    /// Scale of the keys, `[D]`.
+    pub k: Tensor<1>,
+    /// What is added to the mean square.
+    pub epsilon: f64,
+}
+
+/// What a causal self-attention does with a projection.
+#[derive(Clone, Debug)]
+pub struct SelfAttention {
+    /// H, number of query heads.
+    pub n_heads: usize,
+    /// Hkv, number of key and value heads; divides H.
+    pub n_kv_heads: usize,
+    /// RMS norm of queries and keys.
+    pub norm: Option<QkNorm>,
+    /// Cosines and sines by which queries and keys are turned, each `[1, 1, T, D / 2]`.
+    pub rotation: Option<[Tensor<4>; 2]>,
+    /// Of the weights.
+    pub dropout: Option<Dropout>,
+}
+
+/// Causal self-attention from the projection of queries, keys and values to what each head gathered.
+///
+/// Source: Vaswani et al. 2017, eq. 1 and section 3.2.3; grouped heads: Ainslie et al. 2023, "GQA".
+///
+/// # Shapes
+/// `qkv: [B, T, (H + 2 Hkv) D]`, queries, then keys, then values -> `[B, T, H D]`
+///
+/// # Panics
+/// On any other shape: a bug in the caller, never bad user input.
+#[must_use]
+pub fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
+    #[cfg(feature = "flex")]
+    if fused::is_for(&qkv) {
+        return fused::attention::self_attention(qkv, attention);
+    }
+    composed_self_attention(qkv, attention)
+}
+
+/// [`self_attention`] by burn's own operations.
+pub(super) fn composed_self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
+    let SelfAttention {
+        n_heads,
+        n_kv_heads,
+        norm,
+        rotation,
+        dropout,
+    } = attention;
+    let [mut q, mut k, v] = split_heads(qkv, n_heads, n_kv_heads);
+    if let Some(norm) = norm {
+        q = rms_norm(q, norm.q, norm.epsilon);
+        k = rms_norm(k, norm.k, norm.epsilon);
+    }
+    if let Some([cos, sin]) = rotation {
+        q = rotate(q, cos.clone(), sin.clone());
+        k = rotate(k, cos, sin);
+    }
+    merge_heads(causal_attention(q, k, v, dropout))
+}
+
+/// Queries, keys and values of each head, out of their projection.
+///
+/// # Shapes
+/// `qkv: [B, T, (H + 2 Hkv) D]` -> `[B, H, T, D]` and twice `[B, Hkv, T, D]`
+#[must_use]
+pub fn split_heads(qkv: Tensor<3>, n_heads: usize, n_kv_heads: usize) -> [Tensor<4>; 3] {
+    let [b, t, width] = qkv.dims();
+    let d = width / (n_heads + 2 * n_kv_heads);
+    let part = |first: usize, n: usize| {
+        let heads = qkv.clone().narrow(2, first * d, n * d);
+        heads.reshape([b, t, n, d]).swap_dims(1, 2) // [B, n, T, D]
+    };
+    [
+        part(0, n_heads),
+        part(n_heads, n_kv_heads),
+        part(n_heads + n_kv_heads, n_kv_heads),
+    ]
+}
+
+/// The heads' vectors side by side.
+///
+/// # Shapes
+/// `[B, H, T, D]` -> `[B, T, H D]`
+#[must_use]
+pub fn merge_heads(heads: Tensor<4>) -> Tensor<3> {
+    let [b, h, t, d] = heads.dims();
+    heads.swap_dims(1, 2).reshape([b, t, h * d])
+}
 
 /// How strongly every query attends to every key: `softmax(q k^T / sqrt(D))`.
 ///
@@ -53,7 +146,7 @@ pub fn causal_attention(
     q: Tensor<4>,
     k: Tensor<4>,
     v: Tensor<4>,
-    weights_dropout: Option<(f64, DropoutKey, u64)>,
+    weights_dropout: Option<Dropout>,
 ) -> Tensor<4> {
     let [b, h, t, d] = q.dims();
     let [_, h_kv, s, _] = k.dims();
@@ -65,8 +158,8 @@ pub fn causal_attention(
     assert_shape!(v, [b, h_kv, s, d]);
     let (k, v) = (repeat_kv(k, h), repeat_kv(v, h)); // each [B, H, S, D]
     let mut weights = causal_weights(q, k); // [B, H, T, S]
-    if let Some((probability, key, site)) = weights_dropout {
-        weights = dropout(weights, probability, key, site);
+    if let Some(weights_dropout) = weights_dropout {
+        weights = dropout(weights, weights_dropout);
     }
     weights.matmul(v) // [B, H, T, D]
 }
@@ -76,21 +169,6 @@ pub fn causal_attention(
 /// # Shapes
 /// `q: [B, H, T, D]`, `k: [B, H, S, D]` with S >= T -> `[B, H, T, S]`
 fn causal_weights(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
-    #[cfg(feature = "flex")]
-    if q.dtype() == DType::F32 && device::is_flex(&q.device()) {
-        let [.., d] = q.dims();
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the operation computes in f32"
-        )]
-        let scale = scale(d) as f32;
-        return causal_softmax(q.matmul(k.swap_dims(2, 3)), scale);
-    }
-    composed_causal_weights(q, k)
-}
-
-/// [`causal_weights`] by burn's own operations.
-fn composed_causal_weights(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
     let mut scores = scaled_scores(q, k); // [B, H, T, S]
     let [_, _, t, s] = scores.dims();
     if t > 1 {
@@ -183,18 +261,6 @@ mod tests {
             rows[0].abs() < 1e-7 && (rows[1] - 1.0).abs() < 1e-6,
             "{rows:?}"
         );
-    }
-
-    #[test]
-    fn causal_weights_equal_those_of_burns_own_operations() {
-        for (t, s) in [(1, 1), (1, 40), (9, 9), (40, 40), (5, 21)] {
-            let (q, k) = (random([2, 3, t, 16]), random([2, 3, s, 16]));
-            let weights = causal_weights(q.clone(), k.clone());
-            let tolerance = burn::tensor::Tolerance::<f32>::absolute(1e-6);
-            weights
-                .into_data()
-                .assert_approx_eq(&composed_causal_weights(q, k).into_data(), tolerance);
-        }
     }
 
     #[test]

@@ -2,7 +2,50 @@
 
 use burn::tensor::{Int, Tensor, activation, assert_shape};
 
-/// Mean cross-entropy between rows of logits and the tokens that came, in nats per token.
+#[cfg(feature = "flex")]
+use super::fused;
+
+/// The weights that turn hidden states into logits.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// The token embedding's, `[V, C]`.
+    Tied(Tensor<2>),
+    /// Its own, `[C, V]`.
+    Own(Tensor<2>),
+}
+
+/// Mean cross-entropy between what hidden states predict and the tokens that came, in nats per token.
+///
+/// # Shapes
+/// `hidden: [N, C]`, `targets: [N]` with values in `0..V` -> `[1]`
+///
+/// # Panics
+/// If there are not as many targets as rows.
+#[must_use]
+pub fn cross_entropy(hidden: Tensor<2>, output: Output, targets: Tensor<1, Int>) -> Tensor<1> {
+    let [n, _] = hidden.dims();
+    assert_shape!(targets, [n]);
+    #[cfg(feature = "flex")]
+    if fused::is_for(&hidden) {
+        return fused::loss::cross_entropy(hidden, output, targets);
+    }
+    composed_cross_entropy(hidden, output, targets)
+}
+
+/// [`cross_entropy`] by burn's own operations.
+pub(super) fn composed_cross_entropy(
+    hidden: Tensor<2>,
+    output: Output,
+    targets: Tensor<1, Int>,
+) -> Tensor<1> {
+    let logits = match output {
+        Output::Tied(weight) => hidden.matmul(weight.transpose()),
+        Output::Own(weight) => hidden.matmul(weight),
+    }; // [N, V]
+    cross_entropy_of_logits(logits, targets)
+}
+
+/// Mean cross-entropy between logits and the tokens that came, in nats per token.
 ///
 /// # Shapes
 /// `logits: [N, V]`, `targets: [N]` with values in `0..V` -> `[1]`
@@ -10,7 +53,7 @@ use burn::tensor::{Int, Tensor, activation, assert_shape};
 /// # Panics
 /// If there are not as many targets as rows.
 #[must_use]
-pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+pub fn cross_entropy_of_logits(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let [n, _] = logits.dims();
     assert_shape!(targets, [n]);
     let log_probabilities = activation::log_softmax(logits, 1); // [N, V]
@@ -28,10 +71,16 @@ mod tests {
     #[test]
     fn equals_minus_the_mean_log_probability() {
         let device = Device::flex();
-        let logits = Tensor::<2>::from_data([[0.0, 2.0_f32.ln()], [1e4, 0.0]], &device);
+        // The hidden states are the logits.
+        let hidden = Tensor::<2>::from_data([[0.0, 2.0_f32.ln()], [1e4, 0.0]], &device);
         let targets = Tensor::<1, Int>::from_data([1, 0], &device);
         // Row 0: probability 2/3; row 1: a huge logit, probability 1 without overflow.
-        let loss: f32 = cross_entropy(logits, targets).into_scalar();
-        assert!((loss - 0.5 * 1.5_f32.ln()).abs() < 1e-6, "{loss}");
+        for output in [Output::Tied, Output::Own] {
+            let output = output(Tensor::eye(2, &device));
+            for f in [cross_entropy, composed_cross_entropy] {
+                let loss: f32 = f(hidden.clone(), output.clone(), targets.clone()).into_scalar();
+                assert!((loss - 0.5 * 1.5_f32.ln()).abs() < 1e-6, "{loss}");
+            }
+        }
     }
 }

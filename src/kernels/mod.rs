@@ -5,21 +5,30 @@
 //! tensors and numbers, nothing of modules, parameters or configuration.
 
 pub mod activation;
+pub mod adamw;
 pub mod attention;
 pub mod dropout;
+pub mod embedding;
 #[cfg(feature = "flex")]
-mod flex;
-#[cfg(feature = "flex")]
-mod fused_norm;
-#[cfg(feature = "flex")]
-mod gelu;
+mod fused;
+pub mod linear;
 pub mod loss;
+pub mod mlp;
 pub mod norm;
-#[cfg(feature = "flex")]
-mod softmax;
+pub mod rope;
+pub mod squares;
 
 pub use activation::{gelu, relu_squared, silu};
-pub use attention::{attention_weights, causal_attention, causal_bias, repeat_kv};
-pub use dropout::{DropoutKey, begin_dropout, dropout};
-pub use loss::cross_entropy;
+pub use adamw::{AdamW, adamw};
+pub use attention::{
+    QkNorm, SelfAttention, attention_weights, causal_attention, causal_bias, merge_heads,
+    repeat_kv, self_attention, split_heads,
+};
+pub use dropout::{Dropout, DropoutKey, begin_dropout, dropout};
+pub use embedding::{Positions, embed};
+pub use linear::linear;
+pub use loss::{Output, cross_entropy, cross_entropy_of_logits};
+pub use mlp::mlp;
 pub use norm::{layer_norm, rms_norm};
+pub use rope::rotate;
+pub use squares::sum_of_squares;

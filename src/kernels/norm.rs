@@ -1,13 +1,9 @@
 //! Normalisation of every position's vector.
 
-#[cfg(feature = "flex")]
-use burn::tensor::DType;
 use burn::tensor::{Tensor, module};
 
 #[cfg(feature = "flex")]
-use super::fused_norm::{self, Norm};
-#[cfg(feature = "flex")]
-use crate::device;
+use super::fused::{self, norm::Norm};
 
 /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, over the last dimension.
 ///
@@ -23,12 +19,12 @@ pub fn layer_norm<const D: usize>(
     epsilon: f64,
 ) -> Tensor<D> {
     #[cfg(feature = "flex")]
-    if is_fused(&x) {
+    if fused::is_for(&x) {
         let norm = Norm {
             centred: true,
-            epsilon: in_f32(epsilon),
+            epsilon: fused::norm::in_f32(epsilon),
         };
-        return fused_norm::norm(x, weight, bias, norm);
+        return fused::norm::norm(x, weight, bias, norm);
     }
     composed_layer_norm(x, weight, bias, epsilon)
 }
@@ -42,12 +38,12 @@ pub fn layer_norm<const D: usize>(
 #[must_use]
 pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -> Tensor<D> {
     #[cfg(feature = "flex")]
-    if is_fused(&x) {
+    if fused::is_for(&x) {
         let norm = Norm {
             centred: false,
-            epsilon: in_f32(epsilon),
+            epsilon: fused::norm::in_f32(epsilon),
         };
-        return fused_norm::norm(x, weight, None, norm);
+        return fused::norm::norm(x, weight, None, norm);
     }
     composed_rms_norm(x, weight, epsilon)
 }
@@ -70,20 +66,6 @@ pub(super) fn composed_rms_norm<const D: usize>(
 ) -> Tensor<D> {
     let mean_square = (x.clone() * x.clone()).mean_dim(D - 1); // [.., 1]
     x * (mean_square + epsilon).sqrt().recip() * weight.unsqueeze()
-}
-
-#[cfg(feature = "flex")]
-fn is_fused<const D: usize>(x: &Tensor<D>) -> bool {
-    x.dtype() == DType::F32 && device::is_flex(&x.device())
-}
-
-#[cfg(feature = "flex")]
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "the operation computes in f32"
-)]
-fn in_f32(epsilon: f64) -> f32 {
-    epsilon as f32
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::probe::{NoProbe, Pass, Point, Probe};
 use super::{Block, Norm, init};
 use crate::attention::{KvCache, Rotation};
 use crate::config::{ModelConfig, PositionKind};
-use crate::kernels::{self, DropoutKey};
+use crate::kernels::{self, DropoutKey, Output, Positions};
 
 /// A decoder-only transformer.
 ///
@@ -141,15 +141,34 @@ impl Gpt {
         if let Some(key) = dropout.filter(|_| self.config.dropout > 0.0) {
             kernels::begin_dropout(key, &tokens.device());
         }
-        let logits = self.run(tokens, None, &mut Pass::new(&mut NoProbe, dropout)); // [B, T, V]
-        let [_, _, vocab_size] = logits.dims();
+        let hidden = self.hidden(tokens, None, &mut Pass::new(&mut NoProbe, dropout)); // [B, T, C]
+        let output = match &self.output {
+            Some(output) => Output::Own(output.weight.val()),
+            None => Output::Tied(self.token_embedding.weight.val()),
+        };
         kernels::cross_entropy(
-            logits.reshape([b * t, vocab_size]),
+            hidden.reshape([b * t, self.config.d_model]),
+            output,
             targets.reshape([b * t]),
         )
     }
 
     fn run<P: Probe>(
+        &self,
+        tokens: Tensor<2, Int>,
+        cache: Option<&mut KvCache>,
+        pass: &mut Pass<'_, P>,
+    ) -> Tensor<3> {
+        let hidden = self.hidden(tokens, cache, pass); // [B, T, C]
+        let logits = self.logits(hidden); // [B, T, V]
+        pass.visit(Point::Logits, logits)
+    }
+
+    /// What the logits are made of.
+    ///
+    /// # Shapes
+    /// `tokens: [B, T]` -> `[B, T, C]`
+    fn hidden<P: Probe>(
         &self,
         tokens: Tensor<2, Int>,
         mut cache: Option<&mut KvCache>,
@@ -165,11 +184,11 @@ impl Gpt {
             self.config.context_length
         );
         let device = tokens.device();
-        let mut x = self.token_embedding.forward(tokens); // [B, T, C]
-        if let Some(embedding) = &self.position_embedding {
-            let positions = embedding.weight.val().slice([positions.clone()]); // [T, C]
-            x = x + positions.unsqueeze();
-        }
+        let learned = self.position_embedding.as_ref().map(|embedding| Positions {
+            weight: embedding.weight.val(),
+            first: start,
+        });
+        let mut x = kernels::embed(tokens, self.token_embedding.weight.val(), learned); // [B, T, C]
         let rotation = (self.config.position == PositionKind::Rope).then(|| {
             Rotation::new(
                 positions,
@@ -185,8 +204,7 @@ impl Gpt {
             x = block.forward(x, rotation.as_ref(), cache, pass);
         }
         pass.enter(None);
-        x = pass.visit(Point::Norm, self.norm.forward(x)); // [B, T, C]
-        pass.visit(Point::Logits, self.logits(x))
+        pass.visit(Point::Norm, self.norm.forward(x))
     }
 
     /// The logits that a residual stream stands for, through the final norm and the output layer: those of the

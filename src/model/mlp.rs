@@ -1,12 +1,15 @@
 //! The feed-forward layer: the same two-layer network at every position.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
 use super::parameters::zeros_linear;
 use crate::config::{MlpKind, ModelConfig};
-use crate::kernels;
+use crate::kernels::{
+    self,
+    mlp::{Activation, Layer},
+};
 
 /// `contract(activation(expand(x)))`; with SwiGLU, `contract(silu(gate(x)) * expand(x))`.
 ///
@@ -46,14 +49,21 @@ impl Mlp {
     /// `x: [B, T, C]` -> `[B, T, C]`
     #[must_use]
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let gate = self.gate.as_ref().map(|gate| gate.forward(x.clone())); // [B, T, F]
-        let expanded = self.expand.forward(x); // [B, T, F]
-        let hidden = match (self.kind, gate) {
-            (MlpKind::Gelu, _) => kernels::gelu(expanded),
-            (MlpKind::ReluSquared, _) => kernels::relu_squared(expanded),
-            (MlpKind::Swiglu, Some(gate)) => kernels::silu(gate) * expanded,
+        let layer = |linear: &Linear| Layer {
+            weight: linear.weight.val(),
+            bias: linear.bias.as_ref().map(Param::val),
+        };
+        let activation = match (self.kind, &self.gate) {
+            (MlpKind::Gelu, _) => Activation::Gelu,
+            (MlpKind::ReluSquared, _) => Activation::ReluSquared,
+            (MlpKind::Swiglu, Some(gate)) => Activation::Swiglu(layer(gate)),
             (MlpKind::Swiglu, None) => unreachable!("a SwiGLU is made with its gate"),
         };
-        self.contract.forward(hidden) // [B, T, C]
+        let mlp = kernels::mlp::Mlp {
+            expand: layer(&self.expand),
+            activation,
+            contract: layer(&self.contract),
+        };
+        kernels::mlp(x, mlp)
     }
 }

@@ -11,7 +11,7 @@ pub mod cost;
 mod gpt;
 pub mod init;
 mod mlp;
-mod norm;
+pub(crate) mod norm;
 pub mod parameters;
 pub mod probe;
 

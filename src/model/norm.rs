@@ -7,7 +7,8 @@ use crate::config::NormKind;
 use crate::kernels;
 
 const LAYER_NORM_EPSILON: f64 = 1e-5;
-const RMS_NORM_EPSILON: f64 = 1e-6;
+/// What an RMS norm adds to the mean square.
+pub(crate) const RMS_NORM_EPSILON: f64 = 1e-6;
 
 /// Layer norm or RMS norm over the last dimension.
 #[derive(Module, Debug)]

@@ -8,7 +8,7 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 
-use crate::kernels::{self, DropoutKey};
+use crate::kernels::{self, Dropout, DropoutKey};
 
 /// What stands at a [`Site`]. Points from `Queries` to `Residual` belong to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,11 +125,16 @@ impl<'a, P: Probe> Pass<'a, P> {
         self.probe.visit(self.site(point), value)
     }
 
-    /// Probability, key and place of the dropout at `point`; nothing in evaluation.
+    /// The dropout at `point`; nothing in evaluation.
     #[must_use]
-    pub fn dropout(&self, point: Point, probability: f64) -> Option<(f64, DropoutKey, u64)> {
+    pub fn dropout(&self, point: Point, probability: f64) -> Option<Dropout> {
         let key = self.dropout.filter(|_| probability > 0.0)?;
-        Some((probability, key, self.site(point).id()))
+        let site = self.site(point).id();
+        Some(Dropout {
+            probability,
+            key,
+            site,
+        })
     }
 
     /// Applies the dropout of `point` to `value`.
@@ -141,7 +146,7 @@ impl<'a, P: Probe> Pass<'a, P> {
         probability: f64,
     ) -> Tensor<D> {
         match self.dropout(point, probability) {
-            Some((probability, key, site)) => kernels::dropout(value, probability, key, site),
+            Some(dropout) => kernels::dropout(value, dropout),
             None => value,
         }
     }

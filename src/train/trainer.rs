@@ -9,6 +9,7 @@ use super::TrainError;
 use crate::checkpoint::{Saved, TrainState};
 use crate::config::Config;
 use crate::data::{self, Batch, Split};
+use crate::device;
 use crate::kernels::DropoutKey;
 use crate::model::{Gpt, parameters};
 use crate::optimizer::{Gradients, Optimizer, learning_rate};
@@ -60,12 +61,17 @@ impl Trainer {
 
     /// Draws a batch, and moves the weights against the gradient of its loss.
     pub fn step(&mut self) -> StepResult {
+        let device = self.trained().device();
+        device::compute(&device, || self.update())
+    }
+
+    fn update(&mut self) -> StepResult {
         let model = self.model.take().expect("the model is here between steps");
         let (gradients, loss) = self.backward(&model);
         let gradient_norm = gradients.global_norm();
         let gradients = match self.config.optimizer.grad_clip_norm {
             max_norm if max_norm > 0.0 => gradients.clip(gradient_norm.clone(), max_norm),
-            _ => gradients,
+            _ => gradients.into(),
         };
         let learning_rate = self.learning_rate_of(self.step);
         self.model = Some(

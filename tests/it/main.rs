@@ -27,6 +27,7 @@ mod further;
 mod heads;
 mod init;
 mod inspect;
+mod kernels;
 mod layering;
 mod lens;
 mod optimizers;

@@ -1,19 +1,41 @@
-//! What the operations written for burn's CPU backend share: slices of tensors, tasks and sums.
+//! Operations written for burn's CPU backend, and what they share: slices of tensors, tasks and sums.
 //!
 //! Every task computes its own part of the output and no task waits for another. Sums run over a fixed
-//! number of lanes in a fixed order, and Rust never fuses or reorders floating-point arithmetic: results
-//! are the same, byte for byte, for any number of threads and any SIMD level.
+//! number of lanes in a fixed order, and Rust never reorders floating-point arithmetic: results are the same,
+//! byte for byte, for any number of threads.
+
+pub(super) mod activation;
+pub(super) mod attention;
+pub(super) mod embedding;
+mod heads;
+pub(super) mod linear;
+pub(super) mod loss;
+pub(super) mod mlp;
+pub(super) mod norm;
+mod operation;
+mod product;
+mod rows;
+pub(super) mod update;
+
+use std::mem::MaybeUninit;
 
 use burn::backend::flex::{FlexTensor, Layout};
-use burn::tensor::{Bytes, DType};
-use pulp::{Arch, WithSimd};
+use burn::tensor::{Bytes, DType, Shape, Tensor};
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
+
+use crate::device;
 
 /// Numbers that one task takes: enough to be worth waking a core for.
 pub(super) const CHUNK: usize = 8 * 1024;
 
 /// Running sums that a sum is kept in: one register of AVX-512, two of AVX2, four of NEON.
 pub(super) const LANES: usize = 16;
+
+/// Whether these operations can take the tensor: f32 on flex.
+pub(super) fn is_for<const D: usize>(x: &Tensor<D>) -> bool {
+    x.dtype() == DType::F32 && device::is_flex(&x.device())
+}
 
 /// The numbers of a contiguous tensor of f32.
 pub(super) fn values(x: &FlexTensor) -> &[f32] {
@@ -23,8 +45,64 @@ pub(super) fn values(x: &FlexTensor) -> &[f32] {
 
 /// A tensor of these numbers, in the shape of another.
 pub(super) fn tensor(values: Vec<f32>, like: &FlexTensor) -> FlexTensor {
-    let layout = Layout::contiguous(like.layout().shape().clone());
-    FlexTensor::new(Bytes::from_elems(values), layout, DType::F32)
+    shaped(values, like.layout().shape().clone())
+}
+
+/// A tensor of these numbers.
+pub(super) fn shaped(values: Vec<f32>, shape: Shape) -> FlexTensor {
+    FlexTensor::new(
+        Bytes::from_elems(values),
+        Layout::contiguous(shape),
+        DType::F32,
+    )
+}
+
+/// `n` numbers that `fill` writes. To write zeros first would take as long as a tenth of a product.
+///
+/// # Safety
+/// `fill` writes every one of them.
+#[allow(unsafe_code)]
+pub(super) unsafe fn written(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
+    let mut room = room(n);
+    fill(&mut room);
+    // SAFETY: the caller's.
+    unsafe { assume_written(room) }
+}
+
+/// Room for `n` numbers that tasks will write.
+pub(super) fn room(n: usize) -> Vec<MaybeUninit<f32>> {
+    let mut room = Vec::with_capacity(n);
+    #[allow(unsafe_code)]
+    // SAFETY: there is room for them, and nothing is said of what they are.
+    unsafe {
+        room.set_len(n);
+    }
+    room
+}
+
+/// The numbers of a room that is full.
+///
+/// # Safety
+/// Every one of them was written.
+#[allow(unsafe_code)]
+pub(super) unsafe fn assume_written(room: Vec<MaybeUninit<f32>>) -> Vec<f32> {
+    let mut room = std::mem::ManuallyDrop::new(room);
+    let (start, n, capacity) = (room.as_mut_ptr(), room.len(), room.capacity());
+    // SAFETY: the same allocation, which nobody else frees; `MaybeUninit` has the layout of what it may hold.
+    unsafe { Vec::from_raw_parts(start.cast(), n, capacity) }
+}
+
+/// Writes the same row again and again, and returns what was written.
+pub(super) fn repeat<'a>(out: &'a mut [MaybeUninit<f32>], row: &[f32]) -> &'a mut [f32] {
+    assert!(out.len().is_multiple_of(row.len()), "rows of another width");
+    for out in out.chunks_exact_mut(row.len()) {
+        out.write_copy_of_slice(row);
+    }
+    #[allow(unsafe_code)]
+    // SAFETY: the rows are all that there is.
+    unsafe {
+        out.assume_init_mut()
+    }
 }
 
 /// Lets `f` overwrite the numbers of `x`: in place where nobody else holds them, else in a copy.
@@ -98,6 +176,34 @@ pub(super) fn total(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
+/// `a b + c`: rounded once where the CPU can, which is twice as fast; else as two operations.
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "the instructions are those of the caller's SIMD level"
+)]
+pub(super) fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
+    if S::IS_SCALAR {
+        a * b + c
+    } else {
+        a.mul_add(b, c)
+    }
+}
+
+/// `c[0] + c[1] x + c[2] x^2 + ..`
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "the instructions are those of the caller's SIMD level"
+)]
+pub(super) fn polynomial<S: Simd, const N: usize>(x: f32, c: [f32; N]) -> f32 {
+    let mut sum = c[N - 1];
+    for c in c.iter().rev().skip(1) {
+        sum = fma::<S>(sum, x, *c);
+    }
+    sum
+}
+
 /// `e^x` for x <= 0, within 2e-7 of its value; from -87 on it stays at the smallest numbers that f32 holds.
 ///
 /// `e^x = 2^n e^r` with n whole and `|r| <= ln(2) / 2`; `e^r` by its Taylor series.
@@ -106,23 +212,28 @@ pub(super) fn total(mut lanes: [f32; LANES]) -> f32 {
     clippy::inline_always,
     reason = "the instructions are those of the caller's SIMD level"
 )]
-pub(super) fn exp(x: f32) -> f32 {
+pub(super) fn exp<S: Simd>(x: f32) -> f32 {
     // Adding and taking away 1.5 * 2^23 rounds to a whole number: f32 has no bits left for a fraction.
     const ROUND: f32 = 12_582_912.0;
     // ln(2) in two parts: the first has few bits, so that n times it is exact.
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
+    const SERIES: [f32; 7] = [
+        1.0,
+        1.0,
+        0.5,
+        1.0 / 6.0,
+        1.0 / 24.0,
+        1.0 / 120.0,
+        1.0 / 720.0,
+    ];
     // Not `max`, which would turn NaN into a number and hide that a run has diverged.
     let x = if x < -87.0 { -87.0 } else { x };
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let shifted = fma::<S>(x, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
-    let r = (x - n * LN_2_HIGH) - n * LN_2_LOW;
-    let series = 1.0
-        + r * (1.0
-            + r * (0.5
-                + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r * (1.0 / 720.0))))));
+    let r = fma::<S>(n, -LN_2_LOW, fma::<S>(n, -LN_2_HIGH, x));
     // The low bits of `shifted` are n: put them where f32 has its exponent.
-    series * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
+    polynomial::<S, _>(r, SERIES) * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
 }
 
 /// What the tests of these operations share.
@@ -159,13 +270,18 @@ pub(super) mod testing {
 
     /// Numbers that agree within 2e-6 of the largest of them.
     pub(crate) fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], what: &str) {
+        assert_within(got, want, 2e-6, what);
+    }
+
+    /// Numbers that agree within so much of the largest of them.
+    pub(crate) fn assert_within(got: &[Vec<f32>], want: &[Vec<f32>], share: f32, what: &str) {
         assert_eq!(got.len(), want.len());
         for (part, (got, want)) in got.iter().zip(want).enumerate() {
             assert_eq!(got.len(), want.len(), "{what}, part {part}");
             let largest = want.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
             for (i, (got, want)) in got.iter().zip(want).enumerate() {
                 assert!(
-                    (got - want).abs() <= 2e-6 * largest,
+                    (got - want).abs() <= share * largest,
                     "{what}, part {part}, number {i}: {got} is not {want}"
                 );
             }
@@ -185,18 +301,37 @@ mod tests {
 
     #[test]
     fn exp_is_within_two_roundings_and_keeps_nan() {
-        for i in 0..=87_000 {
-            let x = i as f32 / -1000.0;
-            let (got, want) = (f64::from(exp(x)), f64::from(x).exp());
+        struct Exp<'a>(&'a mut [f32]);
+        impl WithSimd for Exp<'_> {
+            type Output = ();
+
+            #[inline(always)]
+            fn with_simd<S: Simd>(self, _: S) {
+                self.0.iter_mut().for_each(|x| *x = exp::<S>(*x));
+            }
+        }
+        let inputs: Vec<f32> = (0..=87_000).map(|i| i as f32 / -1000.0).collect();
+        let small = [-88.0, -1e4, f32::MIN, f32::NEG_INFINITY];
+        for arch in [Arch::new(), Arch::Scalar] {
+            let mut outputs = inputs.clone();
+            arch.dispatch(Exp(&mut outputs));
+            for (x, got) in inputs.iter().zip(outputs) {
+                let want = f64::from(*x).exp();
+                assert!(
+                    (f64::from(got) / want - 1.0).abs() < 2.5e-7,
+                    "e^{x} = {got}, not {want}"
+                );
+            }
+            let mut outputs = small;
+            arch.dispatch(Exp(&mut outputs));
             assert!(
-                (got / want - 1.0).abs() < 2.5e-7,
-                "e^{x} = {got}, not {want}"
+                outputs.iter().all(|y| (0.0..2e-38).contains(y)),
+                "{outputs:?}"
             );
+            let mut nan = [f32::NAN];
+            arch.dispatch(Exp(&mut nan));
+            assert!(nan[0].is_nan());
         }
-        for x in [-88.0, -1e4, f32::MIN, f32::NEG_INFINITY] {
-            assert!(exp(x) >= 0.0 && exp(x) < 2e-38, "e^{x} = {}", exp(x));
-        }
-        assert!(exp(f32::NAN).is_nan());
     }
 
     #[test]

@@ -4,81 +4,62 @@
 //! while it is in the cache; its mean and its scale are computed again in the backward pass, which is
 //! cheaper than to keep them.
 
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::Tensor;
 use pulp::{Simd, WithSimd};
 
-use super::flex::{rewrite, rows_per_task, run, sum, tensor, values};
+use super::operation::{Operation, apply};
+use super::{rewrite, rows_per_task, run, sum, tensor, values};
 
-/// How rows are normalised.
+/// How rows are normalised: `(x - mean) / sqrt(variance + epsilon)`, or the same about 0 instead of the mean.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Norm {
+pub(in crate::kernels) struct Norm {
     /// Whether the mean is taken away first: layer norm does, RMS norm does not.
-    pub(super) centred: bool,
+    pub(in crate::kernels) centred: bool,
     /// What is added to the variance, or to the mean square.
-    pub(super) epsilon: f32,
+    pub(in crate::kernels) epsilon: f32,
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) * weight + bias` over the last dimension, or the same about 0
-/// instead of the mean; of f32 on flex. The sources stand with [`super::layer_norm`] and
-/// [`super::rms_norm`].
+/// A norm over the last dimension, times `weight`, plus `bias`; of f32 on flex. The sources stand with
+/// [`crate::kernels::layer_norm`] and [`crate::kernels::rms_norm`].
 ///
 /// # Shapes
 /// `x: [.., C]`, `weight, bias: [C]` -> `[.., C]`
-pub(super) fn norm<const D: usize>(
+pub(in crate::kernels) fn norm<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<1>,
     bias: Option<Tensor<1>>,
     norm: Norm,
 ) -> Tensor<D> {
-    // None is a bias of zeros: it costs less than a second pair of operations.
-    let bias = bias.unwrap_or_else(|| Tensor::zeros(weight.dims(), &x.device()));
-    assert_eq!([x.dims()[D - 1]; 2], [weight.dims()[0], bias.dims()[0]]);
-    Tensor::from_dispatch(<Dispatch as NormBackend>::fused_norm(
-        x.into_dispatch(),
-        weight.into_dispatch(),
-        bias.into_dispatch(),
-        norm,
-    ))
+    let c = x.dims()[D - 1];
+    assert!(weight.dims() == [c] && bias.as_ref().is_none_or(|bias| bias.dims() == [c]));
+    let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
+    match bias {
+        None => apply([x, weight], norm),
+        Some(bias) => apply([x, weight, bias.into_dispatch()], norm),
+    }
 }
 
-/// The operation, for the backends that have it.
-#[backend_extension(Flex, Autodiff)]
-pub(super) trait NormBackend: Backend {
-    fn fused_norm(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        norm: Norm,
-    ) -> FloatTensor<Self>;
-    /// Gradients of `x`, `weight` and `bias`.
-    fn fused_norm_backward(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-        norm: Norm,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+/// A small number in the precision that the operations compute in.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "the operation computes in f32"
+)]
+pub(in crate::kernels) fn in_f32(epsilon: f64) -> f32 {
+    epsilon as f32
 }
 
-impl NormBackend for Flex {
-    fn fused_norm(x: FlexTensor, weight: FlexTensor, bias: FlexTensor, norm: Norm) -> FlexTensor {
-        let (x, weight, bias) = (
-            x.to_contiguous(),
-            weight.to_contiguous(),
-            bias.to_contiguous(),
-        );
-        let (weight, bias) = (values(&weight), values(&bias));
+/// Inputs: x, weight, and bias where there is one.
+impl Operation for Norm {
+    fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
+        let mut inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
+        let weight = values(&inputs[1]);
+        let bias = inputs.get(2).map_or(&[][..], values);
         let c = weight.len();
-        let mut out = vec![0.0; x.layout().num_elements()];
+        let mut out = vec![0.0; inputs[0].layout().num_elements()];
         let n = out.len();
         let chunk = rows_per_task(c) * c;
-        let chunks = out.chunks_mut(chunk).zip(values(&x).chunks(chunk));
+        let chunks = out.chunks_mut(chunk).zip(values(&inputs[0]).chunks(chunk));
         run(
             n,
             chunks.map(|(out, x)| Forward {
@@ -86,31 +67,30 @@ impl NormBackend for Flex {
                 weight,
                 bias,
                 out,
-                norm,
+                norm: *self,
             }),
         );
-        tensor(out, &x)
+        let out = tensor(out, &inputs[0]);
+        if !keep {
+            inputs.clear();
+        }
+        (out, inputs)
     }
 
-    fn fused_norm_backward(
-        x: FlexTensor,
-        weight: FlexTensor,
-        gradient: FlexTensor,
-        norm: Norm,
-    ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        let (x, like) = (x.to_contiguous(), weight.to_contiguous());
-        let weight = values(&like);
+    fn backward(&self, kept: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+        let (x, weight) = (values(&kept[0]), values(&kept[1]));
         let c = weight.len();
-        let (mut of_weight, mut of_bias) = (vec![0.0; c], vec![0.0; c]);
+        let width = (kept.len() - 1) * c; // of the sums: for the weight, and for the bias
+        let mut sums = vec![0.0; width];
         let of_x = rewrite(gradient, |gradient| {
             let n = gradient.len();
             let chunk = rows_per_task(c) * c;
             // Every task sums over its own rows, and the tasks' sums are added in their order.
-            let mut sums = vec![0.0; n.div_ceil(chunk) * 2 * c];
+            let mut parts = vec![0.0; n.div_ceil(chunk) * width];
             let chunks = gradient
                 .chunks_mut(chunk)
-                .zip(values(&x).chunks(chunk))
-                .zip(sums.chunks_mut(2 * c));
+                .zip(x.chunks(chunk))
+                .zip(parts.chunks_mut(width));
             run(
                 n,
                 chunks.map(|((gradient, x), sums)| BackwardPass {
@@ -118,22 +98,26 @@ impl NormBackend for Flex {
                     weight,
                     gradient,
                     sums,
-                    norm,
+                    norm: *self,
                 }),
             );
-            for sums in sums.chunks_exact(2 * c) {
-                for (total, sum) in of_weight.iter_mut().chain(&mut of_bias).zip(sums) {
-                    *total += sum;
+            for part in parts.chunks_exact(width) {
+                for (sum, part) in sums.iter_mut().zip(part) {
+                    *sum += part;
                 }
             }
         });
-        (of_x, tensor(of_weight, &like), tensor(of_bias, &like))
+        let sums = sums
+            .chunks_exact(c)
+            .map(|sum| tensor(sum.to_vec(), &kept[1]));
+        std::iter::once(of_x).chain(sums).map(Some).collect()
     }
 }
 
 struct Forward<'a> {
     x: &'a [f32],
     weight: &'a [f32],
+    /// Empty where there is none.
     bias: &'a [f32],
     out: &'a mut [f32],
     norm: Norm,
@@ -148,12 +132,11 @@ impl WithSimd for Forward<'_> {
         reason = "the instructions are those of the caller's SIMD level"
     )]
     fn with_simd<S: Simd>(self, _: S) {
-        let (weight, bias) = (self.weight, self.bias);
-        let rows = self.out.chunks_exact_mut(weight.len());
-        for (out, x) in rows.zip(self.x.chunks_exact(weight.len())) {
-            let (mean, scale) = self.norm.mean_and_scale(x);
-            for (((out, x), weight), bias) in out.iter_mut().zip(x).zip(weight).zip(bias) {
-                *out = (x - mean) * scale * weight + bias;
+        let rows = self.out.chunks_exact_mut(self.weight.len());
+        for (out, x) in rows.zip(self.x.chunks_exact(self.weight.len())) {
+            self.norm.forward(x, self.weight, out);
+            for (out, bias) in out.iter_mut().zip(self.bias) {
+                *out += bias;
             }
         }
     }
@@ -163,7 +146,7 @@ struct BackwardPass<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     gradient: &'a mut [f32],
-    /// Of the weight's gradient over the task's rows, then of the bias's.
+    /// Of the weight's gradient over the task's rows, then of the bias's where there is one.
     sums: &'a mut [f32],
     norm: Norm,
 }
@@ -188,6 +171,19 @@ impl WithSimd for BackwardPass<'_> {
 }
 
 impl Norm {
+    /// Norms a row and scales it.
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "the instructions are those of the caller's SIMD level"
+    )]
+    pub(super) fn forward(self, x: &[f32], weight: &[f32], out: &mut [f32]) {
+        let (mean, scale) = self.mean_and_scale(x);
+        for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+            *out = (x - mean) * scale * weight;
+        }
+    }
+
     /// A row's mean (0 if it is not taken away) and what the differences from it are multiplied with.
     #[inline(always)]
     #[allow(
@@ -209,7 +205,8 @@ impl Norm {
         (mean, 1.0 / (variance + self.epsilon).sqrt())
     }
 
-    /// Turns a row's gradient into that of `x`, and adds to the gradients of weight and bias.
+    /// Turns a row's gradient into that of `x`, and adds to the gradients of weight and bias (an empty slice
+    /// where there is none).
     ///
     /// With `y = (x - mean) * scale` and `h = gradient * weight`, the gradient of `x` is
     /// `scale * (h - mean(h) - y * mean(h * y))`; about 0, `mean(h)` falls away.
@@ -222,7 +219,7 @@ impl Norm {
         clippy::cast_precision_loss,
         reason = "a row has far fewer than 2^24 numbers"
     )]
-    fn backward(
+    pub(super) fn backward(
         self,
         x: &[f32],
         weight: &[f32],
@@ -231,10 +228,12 @@ impl Norm {
         of_bias: &mut [f32],
     ) {
         let (mean, scale) = self.mean_and_scale(x);
-        let sums = of_weight.iter_mut().zip(of_bias);
-        for (((gradient, x), weight), sums) in gradient.iter_mut().zip(x).zip(weight).zip(sums) {
-            *sums.0 += *gradient * ((x - mean) * scale);
-            *sums.1 += *gradient;
+        for (sum, gradient) in of_bias.iter_mut().zip(&*gradient) {
+            *sum += gradient;
+        }
+        let weights = weight.iter().zip(of_weight);
+        for ((gradient, x), (weight, sum)) in gradient.iter_mut().zip(x).zip(weights) {
+            *sum += *gradient * ((x - mean) * scale);
             *gradient *= weight; // h
         }
         let share = 1.0 / x.len() as f32;
@@ -250,63 +249,11 @@ impl Norm {
     }
 }
 
-impl<B: Backend + NormBackend, C: CheckpointStrategy> NormBackend for Autodiff<B, C> {
-    fn fused_norm(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        norm: Norm,
-    ) -> FloatTensor<Self> {
-        #[derive(Debug)]
-        struct FusedNorm;
-
-        impl<B: Backend + NormBackend> Backward<B, 3> for FusedNorm {
-            type State = (FloatTensor<B>, FloatTensor<B>, Norm);
-
-            fn backward(
-                self,
-                ops: Ops<Self::State, 3>,
-                gradients: &mut Gradients,
-                _: &mut Checkpointer,
-            ) {
-                let (x, weight, norm) = ops.state;
-                let gradient = gradients.consume::<B>(&ops.node);
-                let parts = B::fused_norm_backward(x, weight, gradient, norm);
-                for (parent, part) in ops.parents.into_iter().zip([parts.0, parts.1, parts.2]) {
-                    if let Some(parent) = parent {
-                        gradients.register::<B>(parent.id, part);
-                    }
-                }
-            }
-        }
-
-        let node = FusedNorm.prepare::<C>([x.node(), weight.node(), bias.node()]);
-        let (x, weight) = (x.into_primitive(), weight.into_primitive());
-        let bias = bias.into_primitive();
-        match node.compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish(
-                (x.clone(), weight.clone(), norm),
-                B::fused_norm(x, weight, bias, norm),
-            ),
-            OpsKind::UnTracked(prep) => prep.finish(B::fused_norm(x, weight, bias, norm)),
-        }
-    }
-
-    fn fused_norm_backward(
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: Norm,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        unimplemented!("training needs no second derivative")
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::flex::testing::{assert_close, constant, leaf, numbers, with_threads};
-    use super::super::norm::{composed_layer_norm, composed_rms_norm};
+    use super::super::testing::{assert_close, constant, leaf, numbers, with_threads};
     use super::*;
+    use crate::kernels::norm::{composed_layer_norm, composed_rms_norm};
 
     type Operation = fn(Tensor<3>, Tensor<1>, Option<Tensor<1>>) -> Tensor<3>;
     type View = fn(Tensor<3>) -> Tensor<3>;
