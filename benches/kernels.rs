@@ -2,7 +2,7 @@
 //! pass that follows. Beside the times, divan counts what is allocated.
 //!
 //!     cargo bench --bench kernels
-//!     cargo bench --bench kernels -- causal_attention --sample-count 500
+//!     cargo bench --bench kernels -- self_attention --sample-count 500
 //!
 //! The shapes are those of nanoGPT's CPU run (12 windows of 64 tokens, 128 wide), of its GPU run with 4 windows, and
 //! of GPT-2 small with one window of 256.
@@ -12,18 +12,22 @@ use std::fmt;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use divan::Bencher;
 use tinderbox::device;
-use tinderbox::kernels::{self, DropoutKey};
+use tinderbox::kernels::mlp::{Activation, Layer, Mlp};
+use tinderbox::kernels::{self, Dropout, DropoutKey, Output, SelfAttention};
 
 /// As in the program itself, and counted.
 #[global_allocator]
 static ALLOCATOR: divan::AllocProfiler<mimalloc::MiMalloc> =
     divan::AllocProfiler::new(mimalloc::MiMalloc);
 
-const SITE: u64 = 1;
-const KEY: DropoutKey = DropoutKey {
-    seed: 1,
-    step: 2,
-    micro_step: 0,
+const DROPOUT: Dropout = Dropout {
+    probability: 0.1,
+    key: DropoutKey {
+        seed: 1,
+        step: 2,
+        micro_step: 0,
+    },
+    site: 1,
 };
 const EPSILON: f64 = 1e-5;
 
@@ -153,34 +157,65 @@ fn relu_squared(bencher: Bencher<'_, '_>, case: &Case) {
 
 #[divan::bench(args = cases())]
 fn dropout(bencher: Bencher<'_, '_>, case: &Case) {
-    case.of_activations(bencher, 1, |x| kernels::dropout(x, 0.1, KEY, SITE));
+    case.of_activations(bencher, 1, |x| kernels::dropout(x, DROPOUT));
 }
 
-#[divan::bench(args = cases())]
-fn causal_attention(bencher: Bencher<'_, '_>, case: &Case) {
-    let Shape { b, t, c, h } = case.1;
-    let inputs = [(); 3].map(|()| case.random([b, h, t, c / h]));
-    case.bench(bencher, inputs, |[q, k, v]| {
-        kernels::causal_attention(q, k, v, None)
+/// From the projection of queries, keys and values on.
+fn attend(bencher: Bencher<'_, '_>, case: &Case, dropout: Option<Dropout>) {
+    let n_heads = case.1.h;
+    case.of_activations(bencher, 3, |qkv| {
+        let attention = SelfAttention {
+            n_heads,
+            n_kv_heads: n_heads,
+            norm: None,
+            rotation: None,
+            dropout,
+        };
+        kernels::self_attention(qkv, attention)
     });
 }
 
 #[divan::bench(args = cases())]
-fn causal_attention_with_dropout(bencher: Bencher<'_, '_>, case: &Case) {
-    let Shape { b, t, c, h } = case.1;
-    let inputs = [(); 3].map(|()| case.random([b, h, t, c / h]));
-    case.bench(bencher, inputs, |[q, k, v]| {
-        kernels::causal_attention(q, k, v, Some((0.1, KEY, SITE)))
-    });
+fn self_attention(bencher: Bencher<'_, '_>, case: &Case) {
+    attend(bencher, case, None);
 }
 
-/// Logits of a vocabulary of 65 characters.
+#[divan::bench(args = cases())]
+fn self_attention_with_dropout(bencher: Bencher<'_, '_>, case: &Case) {
+    attend(bencher, case, Some(DROPOUT));
+}
+
+/// The projection of queries, keys and values.
+#[divan::bench(args = cases())]
+fn linear(bencher: Bencher<'_, '_>, case: &Case) {
+    let weight = case.random([case.1.c, 3 * case.1.c]);
+    case.of_activations(bencher, 1, |x| kernels::linear(x, weight.clone(), None));
+}
+
+/// A feed-forward layer with GELU, four times as wide inside.
+#[divan::bench(args = cases())]
+fn mlp(bencher: Bencher<'_, '_>, case: &Case) {
+    let c = case.1.c;
+    let layer = |n_in, n_out| Layer {
+        weight: case.random([n_in, n_out]),
+        bias: None,
+    };
+    let mlp = Mlp {
+        expand: layer(c, 4 * c),
+        activation: Activation::Gelu,
+        contract: layer(4 * c, c),
+    };
+    case.of_activations(bencher, 1, |x| kernels::mlp(x, mlp.clone()));
+}
+
+/// From hidden states to the loss over a vocabulary of 65 characters.
 #[divan::bench(args = cases())]
 fn cross_entropy(bencher: Bencher<'_, '_>, case: &Case) {
-    let Shape { b, t, .. } = case.1;
+    let Shape { b, t, c, .. } = case.1;
     let last = i64::try_from(b * t).expect("a few hundred");
     let targets = Tensor::<1, Int>::arange(0..last, &case.device()).remainder_scalar(65);
-    case.bench(bencher, [case.random([b * t, 65])], |[logits]| {
-        kernels::cross_entropy(logits, targets.clone())
+    let output = Output::Tied(case.random([65, c]));
+    case.bench(bencher, [case.random([b * t, c])], |[hidden]| {
+        kernels::cross_entropy(hidden, output.clone(), targets.clone())
     });
 }
