@@ -12,20 +12,26 @@ use std::fmt;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use divan::Bencher;
 use tinderbox::device;
-use tinderbox::kernels::{self, DropoutKey};
+use tinderbox::kernels::mlp::{Activation, Layer, Mlp};
+use tinderbox::kernels::{self, Dropout, DropoutKey, Output, SelfAttention};
 
 /// As in the program itself, and counted.
 #[global_allocator]
 static ALLOCATOR: divan::AllocProfiler<mimalloc::MiMalloc> =
     divan::AllocProfiler::new(mimalloc::MiMalloc);
 
-const SITE: u64 = 1;
-const KEY: DropoutKey = DropoutKey {
-    seed: 1,
-    step: 2,
-    micro_step: 0,
+const DROPOUT: Dropout = Dropout {
+    probability: 0.1,
+    key: DropoutKey {
+        seed: 1,
+        step: 2,
+        micro_step: 0,
+    },
+    site: 1,
 };
 const EPSILON: f64 = 1e-5;
+/// Characters.
+const VOCAB_SIZE: usize = 65;
 
 /// `b` windows of `t` tokens through a model `c` wide with heads of `c / h`.
 #[derive(Clone, Copy)]
@@ -142,45 +148,93 @@ fn gelu(bencher: Bencher<'_, '_>, case: &Case) {
 }
 
 #[divan::bench(args = cases())]
-fn silu(bencher: Bencher<'_, '_>, case: &Case) {
-    case.of_activations(bencher, 4, kernels::silu);
+fn linear(bencher: Bencher<'_, '_>, case: &Case) {
+    let weight: Tensor<2> = case.random([case.1.c, 3 * case.1.c]);
+    case.of_activations(bencher, 1, |x| kernels::linear(x, weight.clone(), None));
 }
 
 #[divan::bench(args = cases())]
-fn relu_squared(bencher: Bencher<'_, '_>, case: &Case) {
-    case.of_activations(bencher, 4, kernels::relu_squared);
+fn mlp_gelu(bencher: Bencher<'_, '_>, case: &Case) {
+    mlp(bencher, case, |_| Activation::Gelu);
+}
+
+#[divan::bench(args = cases())]
+fn mlp_relu_squared(bencher: Bencher<'_, '_>, case: &Case) {
+    mlp(bencher, case, |_| Activation::ReluSquared);
+}
+
+#[divan::bench(args = cases())]
+fn mlp_swiglu(bencher: Bencher<'_, '_>, case: &Case) {
+    mlp(bencher, case, Activation::Swiglu);
+}
+
+/// The layer with an activation, which may want a projection of its own.
+fn mlp(bencher: Bencher<'_, '_>, case: &Case, activation: impl Fn(Layer) -> Activation) {
+    let c = case.1.c;
+    let layer = |shape| Layer {
+        weight: case.random(shape),
+        bias: None,
+    };
+    let mlp = Mlp {
+        expand: layer([c, 4 * c]),
+        activation: activation(layer([c, 4 * c])),
+        contract: layer([4 * c, c]),
+    };
+    case.of_activations(bencher, 1, |x| kernels::mlp::mlp(x, mlp.clone()));
 }
 
 #[divan::bench(args = cases())]
 fn dropout(bencher: Bencher<'_, '_>, case: &Case) {
-    case.of_activations(bencher, 1, |x| kernels::dropout(x, 0.1, KEY, SITE));
+    case.of_activations(bencher, 1, |x| kernels::dropout(x, DROPOUT));
 }
 
 #[divan::bench(args = cases())]
-fn causal_attention(bencher: Bencher<'_, '_>, case: &Case) {
-    let Shape { b, t, c, h } = case.1;
-    let inputs = [(); 3].map(|()| case.random([b, h, t, c / h]));
-    case.bench(bencher, inputs, |[q, k, v]| {
-        kernels::causal_attention(q, k, v, None)
+fn self_attention(bencher: Bencher<'_, '_>, case: &Case) {
+    attention(bencher, case, None);
+}
+
+#[divan::bench(args = cases())]
+fn self_attention_with_dropout(bencher: Bencher<'_, '_>, case: &Case) {
+    attention(bencher, case, Some(DROPOUT));
+}
+
+fn attention(bencher: Bencher<'_, '_>, case: &Case, dropout: Option<Dropout>) {
+    let attention = SelfAttention {
+        n_heads: case.1.h,
+        n_kv_heads: case.1.h,
+        norm: None,
+        rotation: None,
+        dropout,
+    };
+    case.of_activations(bencher, 3, |qkv| {
+        kernels::self_attention(qkv, attention.clone())
     });
 }
 
 #[divan::bench(args = cases())]
-fn causal_attention_with_dropout(bencher: Bencher<'_, '_>, case: &Case) {
-    let Shape { b, t, c, h } = case.1;
-    let inputs = [(); 3].map(|()| case.random([b, h, t, c / h]));
-    case.bench(bencher, inputs, |[q, k, v]| {
-        kernels::causal_attention(q, k, v, Some((0.1, KEY, SITE)))
+fn embed(bencher: Bencher<'_, '_>, case: &Case) {
+    let Shape { b, t, c, .. } = case.1;
+    let tokens: Tensor<2, Int> = targets(case).reshape([b, t]);
+    case.bench(bencher, [case.random([VOCAB_SIZE, c])], |[weight]| {
+        kernels::embed(tokens.clone(), weight, None)
     });
 }
 
-/// Logits of a vocabulary of 65 characters.
+/// From hidden states, with the token embedding's weights.
 #[divan::bench(args = cases())]
 fn cross_entropy(bencher: Bencher<'_, '_>, case: &Case) {
+    let Shape { b, t, c, .. } = case.1;
+    let output = Output::Tied(case.random([VOCAB_SIZE, c]));
+    let targets = targets(case);
+    case.bench(bencher, [case.random([b * t, c])], |[hidden]| {
+        kernels::cross_entropy(hidden, output.clone(), targets.clone())
+    });
+}
+
+/// A token for each position.
+fn targets(case: &Case) -> Tensor<1, Int> {
     let Shape { b, t, .. } = case.1;
     let last = i64::try_from(b * t).expect("a few hundred");
-    let targets = Tensor::<1, Int>::arange(0..last, &case.device()).remainder_scalar(65);
-    case.bench(bencher, [case.random([b * t, 65])], |[logits]| {
-        kernels::cross_entropy(logits, targets.clone())
-    });
+    let size = i64::try_from(VOCAB_SIZE).expect("a few");
+    Tensor::<1, Int>::arange(0..last, &case.device()).remainder_scalar(size)
 }

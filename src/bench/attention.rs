@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{BenchError, noise_tensor, wait};
 use crate::attention::{causal_mask, scaled_dot_product_attention};
 use crate::device::OpenDevice;
-use crate::kernels;
+use crate::kernels::{self, SelfAttention};
 use crate::measure::{Times, Trial, peak_rss_mib, rss_mib};
 
 /// A little memory that is not worth a ratio: below it, what a page or a thread takes counts as much.
@@ -204,21 +204,24 @@ impl Projected {
 /// # Shapes
 /// `qkv: [B, T, 3 H D]` -> `[B, T, H D]`
 fn gather(way: Way, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
-    let [b, t, width] = qkv.dims();
-    let d = width / 3 / n_heads;
-    let part = |at: usize| {
-        let part = qkv.clone().narrow(2, at * n_heads * d, n_heads * d);
-        part.reshape([b, t, n_heads, d]).swap_dims(1, 2) // [B, H, T, D]
-    };
-    let [q, k, v] = [part(0), part(1), part(2)];
-    let heads = match way {
+    match way {
         Way::Explicit => {
-            let mask = causal_mask(t, t, &q.device());
-            scaled_dot_product_attention(q, k, v, Some(mask)).0
+            let [_, t, _] = qkv.dims();
+            let mask = causal_mask(t, t, &qkv.device());
+            let [q, k, v] = kernels::split_heads(qkv, n_heads, n_heads); // each [B, H, T, D]
+            kernels::merge_heads(scaled_dot_product_attention(q, k, v, Some(mask)).0)
         }
-        Way::Fused => kernels::causal_attention(q, k, v, None),
-    }; // [B, H, T, D]
-    heads.swap_dims(1, 2).reshape([b, t, n_heads * d])
+        Way::Fused => {
+            let attention = SelfAttention {
+                n_heads,
+                n_kv_heads: n_heads,
+                norm: None,
+                rotation: None,
+                dropout: None,
+            };
+            kernels::self_attention(qkv, attention)
+        }
+    }
 }
 
 /// `shortest` and its doubles up to `longest`.
