@@ -2,7 +2,7 @@
 //! pass that follows. Beside the times, divan counts what is allocated.
 //!
 //!     cargo bench --bench kernels
-//!     cargo bench --bench kernels -- self_attention --sample-count 500
+//!     cargo bench --bench kernels -- causal_attention --sample-count 500
 //!
 //! The shapes are those of nanoGPT's CPU run (12 windows of 64 tokens, 128 wide), of its GPU run with 4 windows, and
 //! of GPT-2 small with one window of 256.
@@ -30,6 +30,8 @@ const DROPOUT: Dropout = Dropout {
     site: 1,
 };
 const EPSILON: f64 = 1e-5;
+/// Characters.
+const VOCAB_SIZE: usize = 65;
 
 /// `b` windows of `t` tokens through a model `c` wide with heads of `c / h`.
 #[derive(Clone, Copy)]
@@ -146,13 +148,39 @@ fn gelu(bencher: Bencher<'_, '_>, case: &Case) {
 }
 
 #[divan::bench(args = cases())]
-fn silu(bencher: Bencher<'_, '_>, case: &Case) {
-    case.of_activations(bencher, 4, kernels::silu);
+fn linear(bencher: Bencher<'_, '_>, case: &Case) {
+    let weight: Tensor<2> = case.random([case.1.c, 3 * case.1.c]);
+    case.of_activations(bencher, 1, |x| kernels::linear(x, weight.clone(), None));
 }
 
 #[divan::bench(args = cases())]
-fn relu_squared(bencher: Bencher<'_, '_>, case: &Case) {
-    case.of_activations(bencher, 4, kernels::relu_squared);
+fn mlp_gelu(bencher: Bencher<'_, '_>, case: &Case) {
+    mlp(bencher, case, |_| Activation::Gelu);
+}
+
+#[divan::bench(args = cases())]
+fn mlp_relu_squared(bencher: Bencher<'_, '_>, case: &Case) {
+    mlp(bencher, case, |_| Activation::ReluSquared);
+}
+
+#[divan::bench(args = cases())]
+fn mlp_swiglu(bencher: Bencher<'_, '_>, case: &Case) {
+    mlp(bencher, case, Activation::Swiglu);
+}
+
+/// The layer with an activation, which may want a projection of its own.
+fn mlp(bencher: Bencher<'_, '_>, case: &Case, activation: impl Fn(Layer) -> Activation) {
+    let c = case.1.c;
+    let layer = |shape| Layer {
+        weight: case.random(shape),
+        bias: None,
+    };
+    let mlp = Mlp {
+        expand: layer([c, 4 * c]),
+        activation: activation(layer([c, 4 * c])),
+        contract: layer([4 * c, c]),
+    };
+    case.of_activations(bencher, 1, |x| kernels::mlp::mlp(x, mlp.clone()));
 }
 
 #[divan::bench(args = cases())]
@@ -160,62 +188,53 @@ fn dropout(bencher: Bencher<'_, '_>, case: &Case) {
     case.of_activations(bencher, 1, |x| kernels::dropout(x, DROPOUT));
 }
 
-/// From the projection of queries, keys and values on.
-fn attend(bencher: Bencher<'_, '_>, case: &Case, dropout: Option<Dropout>) {
-    let n_heads = case.1.h;
-    case.of_activations(bencher, 3, |qkv| {
-        let attention = SelfAttention {
-            n_heads,
-            n_kv_heads: n_heads,
-            norm: None,
-            rotation: None,
-            dropout,
-        };
-        kernels::self_attention(qkv, attention)
-    });
-}
-
 #[divan::bench(args = cases())]
 fn self_attention(bencher: Bencher<'_, '_>, case: &Case) {
-    attend(bencher, case, None);
+    attention(bencher, case, None);
 }
 
 #[divan::bench(args = cases())]
 fn self_attention_with_dropout(bencher: Bencher<'_, '_>, case: &Case) {
-    attend(bencher, case, Some(DROPOUT));
+    attention(bencher, case, Some(DROPOUT));
 }
 
-/// The projection of queries, keys and values.
-#[divan::bench(args = cases())]
-fn linear(bencher: Bencher<'_, '_>, case: &Case) {
-    let weight = case.random([case.1.c, 3 * case.1.c]);
-    case.of_activations(bencher, 1, |x| kernels::linear(x, weight.clone(), None));
-}
-
-/// A feed-forward layer with GELU, four times as wide inside.
-#[divan::bench(args = cases())]
-fn mlp(bencher: Bencher<'_, '_>, case: &Case) {
-    let c = case.1.c;
-    let layer = |n_in, n_out| Layer {
-        weight: case.random([n_in, n_out]),
-        bias: None,
+fn attention(bencher: Bencher<'_, '_>, case: &Case, dropout: Option<Dropout>) {
+    let attention = SelfAttention {
+        n_heads: case.1.h,
+        n_kv_heads: case.1.h,
+        norm: None,
+        rotation: None,
+        dropout,
     };
-    let mlp = Mlp {
-        expand: layer(c, 4 * c),
-        activation: Activation::Gelu,
-        contract: layer(4 * c, c),
-    };
-    case.of_activations(bencher, 1, |x| kernels::mlp(x, mlp.clone()));
+    case.of_activations(bencher, 3, |qkv| {
+        kernels::self_attention(qkv, attention.clone())
+    });
 }
 
-/// From hidden states to the loss over a vocabulary of 65 characters.
+#[divan::bench(args = cases())]
+fn embed(bencher: Bencher<'_, '_>, case: &Case) {
+    let Shape { b, t, c, .. } = case.1;
+    let tokens: Tensor<2, Int> = targets(case).reshape([b, t]);
+    case.bench(bencher, [case.random([VOCAB_SIZE, c])], |[weight]| {
+        kernels::embed(tokens.clone(), weight, None)
+    });
+}
+
+/// From hidden states, with the token embedding's weights.
 #[divan::bench(args = cases())]
 fn cross_entropy(bencher: Bencher<'_, '_>, case: &Case) {
     let Shape { b, t, c, .. } = case.1;
-    let last = i64::try_from(b * t).expect("a few hundred");
-    let targets = Tensor::<1, Int>::arange(0..last, &case.device()).remainder_scalar(65);
-    let output = Output::Tied(case.random([65, c]));
+    let output = Output::Tied(case.random([VOCAB_SIZE, c]));
+    let targets = targets(case);
     case.bench(bencher, [case.random([b * t, c])], |[hidden]| {
         kernels::cross_entropy(hidden, output.clone(), targets.clone())
     });
+}
+
+/// A token for each position.
+fn targets(case: &Case) -> Tensor<1, Int> {
+    let Shape { b, t, .. } = case.1;
+    let last = i64::try_from(b * t).expect("a few hundred");
+    let size = i64::try_from(VOCAB_SIZE).expect("a few");
+    Tensor::<1, Int>::arange(0..last, &case.device()).remainder_scalar(size)
 }

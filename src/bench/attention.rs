@@ -206,11 +206,10 @@ impl Projected {
 fn gather(way: Way, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
     match way {
         Way::Explicit => {
+            let [_, t, _] = qkv.dims();
+            let mask = causal_mask(t, t, &qkv.device());
             let [q, k, v] = kernels::split_heads(qkv, n_heads, n_heads); // each [B, H, T, D]
-            let [_, _, t, _] = q.dims();
-            let mask = causal_mask(t, t, &q.device());
-            let (heads, _weights) = scaled_dot_product_attention(q, k, v, Some(mask));
-            kernels::merge_heads(heads)
+            kernels::merge_heads(scaled_dot_product_attention(q, k, v, Some(mask)).0)
         }
         Way::Fused => {
             let attention = SelfAttention {
