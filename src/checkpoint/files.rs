@@ -1,7 +1,7 @@
 //! Writing files so that they are there whole or not at all.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::CheckpointError;
@@ -12,17 +12,20 @@ use super::CheckpointError;
 /// If the file cannot be written; what was there stays.
 pub fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), CheckpointError> {
     let beside = partial_name(path);
-    write_synced(&beside, contents)
+    write_synced(&beside, |file| file.write_all(contents))
         .and_then(|()| rename(&beside, path))
         .inspect_err(|_| {
             fs::remove_file(&beside).ok(); // already reporting why it could not be written
         })
 }
 
-/// Writes a file and waits until it is on the disk.
-pub(super) fn write_synced(path: &Path, contents: &[u8]) -> Result<(), CheckpointError> {
+/// Makes a file that `write` fills, and waits until it is on the disk.
+pub(super) fn write_synced(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> Result<(), CheckpointError> {
     let written = File::create(path).and_then(|mut file| {
-        file.write_all(contents)?;
+        write(&mut file)?;
         file.sync_all()
     });
     written.map_err(|source| CheckpointError::Write {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -99,7 +100,7 @@ impl Saved {
             state: self.state.clone(),
         };
         let state = serde_json::to_string_pretty(&state).expect("plain data");
-        write_synced(&partial.join(STATE), format!("{state}\n").as_bytes())?;
+        write_synced(&partial.join(STATE), |file| writeln!(file, "{state}"))?;
         sync_dir(partial)?;
         rename(partial, dir)
     }

@@ -1,47 +1,62 @@
 //! Named tensors as safetensors files: the same tensors are always the same bytes.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+use safetensors::View;
+use safetensors::tensor::{Dtype, SafeTensors, serialize};
 
 use super::CheckpointError;
 use super::files::write_synced;
 use crate::model::parameters::HostTensor;
 
-/// Writes `tensors` to `path` and waits until they are on the disk.
+/// Writes `tensors` to `path` and waits until they are on the disk. Each is turned into bytes by itself: a large
+/// model is not in memory once more.
 pub(super) fn write(
     path: &Path,
     tensors: &BTreeMap<String, HostTensor>,
 ) -> Result<(), CheckpointError> {
-    let bytes: Vec<(&str, &[usize], Vec<u8>)> = tensors
-        .iter()
-        .map(|(name, tensor)| {
-            let bytes = tensor
-                .values
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect();
-            (name.as_str(), tensor.shape.as_slice(), bytes)
-        })
-        .collect();
-    let damaged = |error: safetensors::SafeTensorError| CheckpointError::Damaged {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    };
-    let views = bytes
-        .iter()
-        .map(|(name, shape, bytes)| {
-            Ok((
-                *name,
-                TensorView::new(Dtype::F32, shape.to_vec(), bytes).map_err(damaged)?,
-            ))
-        })
-        .collect::<Result<Vec<_>, CheckpointError>>()?;
     // One key only: the map is written in its own order, which must not vary.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    write_synced(path, &serialize(views, Some(metadata)).map_err(damaged)?)
+    let headings = tensors.iter().map(|(name, tensor)| (name, Heading(tensor)));
+    let header = serialize(headings, Some(metadata));
+    let header = header.map_err(|error| CheckpointError::Damaged {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    write_synced(path, |file| {
+        let mut file = BufWriter::with_capacity(1 << 20, file);
+        file.write_all(&header)?;
+        // In the order of the header: of names, since all are of f32.
+        for value in tensors.values().flat_map(|tensor| &tensor.values) {
+            file.write_all(&value.to_le_bytes())?;
+        }
+        file.flush()
+    })
+}
+
+/// A tensor as a header speaks of it: what is written for its data is nothing.
+struct Heading<'a>(&'a HostTensor);
+
+impl View for Heading<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&[])
+    }
+
+    fn data_len(&self) -> usize {
+        size_of_val(self.0.values.as_slice())
+    }
 }
 
 /// Reads all tensors of `path`, which are of f32.
@@ -82,6 +97,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, HostTensor>, Checkpoi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use safetensors::tensor::TensorView;
 
     #[test]
     fn tensors_come_back_and_the_same_tensors_are_the_same_bytes() {
@@ -104,6 +120,19 @@ mod tests {
         write(&two, &named).expect("written");
         assert_eq!(fs::read(&one).expect("read"), fs::read(&two).expect("read"));
         assert_eq!(read(&one).expect("read"), named);
+        let values = named["a"].values.iter().flat_map(|x| x.to_le_bytes());
+        let bytes: Vec<u8> = values.collect();
+        let views = named.iter().map(|(name, tensor)| {
+            let view = TensorView::new(Dtype::F32, tensor.shape.clone(), &bytes);
+            (name, view.expect("as many bytes as the shape says"))
+        });
+        let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+        let whole = serialize(views, Some(metadata)).expect("named tensors");
+        assert_eq!(
+            fs::read(&one).expect("read"),
+            whole,
+            "as the library writes it"
+        );
     }
 
     #[test]

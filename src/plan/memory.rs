@@ -184,14 +184,12 @@ fn update(config: &Config, weights: &[ParameterTensor], operations: Operations) 
     }
 }
 
-/// A checkpoint on its way to the disk: all tensors on the host, and a file of them twice, as a list and as what
-/// is written.
+/// A checkpoint on its way to the disk: all tensors on the host.
 fn saving(of_weights: f64, of_means: f64) -> Moment {
-    let largest_file = f64::max(of_weights, of_means);
     Moment {
         during: "the saving of a checkpoint",
         held: Held {
-            temporaries: of_weights + of_means + 2.0 * largest_file,
+            temporaries: of_weights + of_means,
             ..Held::default()
         },
     }

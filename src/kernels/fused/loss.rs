@@ -128,7 +128,7 @@ impl Operation for CrossEntropy {
                 run(n, part.chunks_mut(CHUNK).map(|part| Scale { part, factor }));
             };
             // A loss that nothing was done to has the gradient 1.
-            Some(if factor == 1.0 {
+            Some(if factor.to_bits() == 1.0_f32.to_bits() {
                 part
             } else {
                 super::rewrite(part, scale)

@@ -55,6 +55,10 @@ pub(in crate::kernels) fn apply<const N: usize, const D: usize>(
 }
 
 /// An operation of so many tensors, for the backends that have them.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "burn routes functions of single tensors, not of lists"
+)]
 #[backend_extension(Flex, Autodiff)]
 trait Fused: Backend {
     fn fused_1(a: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
