@@ -135,7 +135,7 @@ impl Sample<'_> {
             let [inputs, targets] = to_device(batch, model);
             let logits = model.forward_with(inputs, probe); // [B, T, V]
             let logits = logits.reshape([n, model.vocab_size()]);
-            let loss = kernels::cross_entropy(logits, targets.reshape([n]));
+            let loss = kernels::cross_entropy_of_logits(logits, targets.reshape([n]));
             let loss = loss
                 .try_into_vec_as::<f32>()
                 .map_err(InspectError::Device)?;

@@ -38,11 +38,24 @@ pub(super) fn composed_cross_entropy(
     output: Output,
     targets: Tensor<1, Int>,
 ) -> Tensor<1> {
-    let [n] = targets.dims();
     let logits = match output {
         Output::Tied(weight) => hidden.matmul(weight.transpose()),
         Output::Own(weight) => hidden.matmul(weight),
     }; // [N, V]
+    cross_entropy_of_logits(logits, targets)
+}
+
+/// Mean cross-entropy between logits and the tokens that came, in nats per token.
+///
+/// # Shapes
+/// `logits: [N, V]`, `targets: [N]` with values in `0..V` -> `[1]`
+///
+/// # Panics
+/// If there are not as many targets as rows.
+#[must_use]
+pub fn cross_entropy_of_logits(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+    let [n, _] = logits.dims();
+    assert_shape!(targets, [n]);
     let log_probabilities = activation::log_softmax(logits, 1); // [N, V]
     log_probabilities
         .gather(1, targets.reshape([n, 1]))

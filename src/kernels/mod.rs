@@ -7,12 +7,14 @@
 pub mod activation;
 pub mod attention;
 pub mod dropout;
+mod elementary;
 #[cfg(feature = "flex")]
 mod fused;
 pub mod linear;
 pub mod loss;
 pub mod mlp;
 pub mod norm;
+pub mod panels;
 pub mod rope;
 
 pub use activation::{gelu, relu_squared, silu};
@@ -22,7 +24,7 @@ pub use attention::{
 };
 pub use dropout::{Dropout, DropoutKey, begin_dropout, dropout};
 pub use linear::linear;
-pub use loss::{Output, cross_entropy};
+pub use loss::{Output, cross_entropy, cross_entropy_of_logits};
 pub use mlp::mlp;
 pub use norm::{layer_norm, rms_norm};
 pub use rope::rotate;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The modules of each layer, from the bottom up.
 const LAYERS: &[&[&str]] = &[
     &["config", "device", "tokenizer", "words"],
-    &["data", "kernels", "attention", "model"],
+    &["data", "kernels", "attention", "model", "inference"],
     &["optimizer", "checkpoint"],
     &[
         "train", "generate", "runs", "plan", "recipe", "inspect", "report", "bench",

@@ -20,6 +20,7 @@ mod examples;
 mod fixtures;
 mod further;
 mod heads;
+mod inference;
 mod init;
 mod inspect;
 mod layering;
