@@ -63,6 +63,12 @@ impl Session {
         }
     }
 
+    /// How many samples there are.
+    #[must_use]
+    pub fn n_samples(&self) -> usize {
+        self.cache.n_samples()
+    }
+
     /// How many tokens a sample has.
     #[must_use]
     pub fn len(&self, sample: usize) -> usize {

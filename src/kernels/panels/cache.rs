@@ -15,6 +15,7 @@ pub struct Cache {
     values: Vec<Whole>,
     lens: Vec<usize>,
     capacity: usize,
+    head_dim: usize,
     n_layers: usize,
     /// Of one sample in one layer.
     n_blocks: usize,
@@ -46,6 +47,7 @@ impl Cache {
             values: room(),
             lens: vec![0; n_samples],
             capacity,
+            head_dim,
             n_layers,
             n_blocks,
         }
@@ -81,11 +83,20 @@ impl Cache {
 
     /// Gives sample `to` everything that sample `from` has.
     pub fn copy(&mut self, from: usize, to: usize) {
+        let used = n_panels(self.lens[from]);
+        let (room, dim_panels) = (n_panels(self.capacity), n_panels(self.head_dim));
+        let n_heads = self.n_blocks / (room * dim_panels);
         for layer in 0..self.n_layers {
             let start = |sample: usize| (layer * self.lens.len() + sample) * self.n_blocks;
-            let (from, to) = (start(from)..start(from) + self.n_blocks, start(to));
-            self.keys.copy_within(from.clone(), to);
-            self.values.copy_within(from, to);
+            let (from, to) = (start(from), start(to));
+            for head in (0..n_heads).map(|head| head * room * dim_panels) {
+                let keys = from + head..from + head + used * dim_panels;
+                self.keys.copy_within(keys, to + head);
+                for panel in (0..dim_panels).map(|panel| head + panel * room) {
+                    let values = from + panel..from + panel + used;
+                    self.values.copy_within(values, to + panel);
+                }
+            }
         }
         self.lens[to] = self.lens[from];
     }
@@ -118,16 +129,16 @@ mod tests {
 
     #[test]
     fn a_copy_has_what_the_first_has_and_clearing_touches_no_other() {
-        let mut cache = Cache::new([2, 3], 40, [2, 5]);
+        let mut cache = Cache::new([2, 3], 40, [2, 50]);
         for layer in 0..2 {
             let part = cache.layer(layer, 0..1);
             part.keys.iter_mut().for_each(|block| block.0[0].0[0] = 1.0 + layer as f32);
             part.values.iter_mut().for_each(|block| block.0[1].0[2] = 5.0 + layer as f32);
         }
-        cache.advance(0, 7);
+        cache.advance(0, 37);
         cache.copy(0, 2);
         cache.clear(0);
-        assert_eq!([cache.len(0), cache.len(1), cache.len(2)], [0, 0, 7]);
+        assert_eq!([cache.len(0), cache.len(1), cache.len(2)], [0, 0, 37]);
         for layer in 0..2 {
             let part = cache.layer(layer, 2..3);
             assert!(part.keys.iter().all(|block| block.0[0].0[0] == 1.0 + layer as f32));

@@ -23,7 +23,7 @@ pub use cache::Cache;
 pub use norm::Norm;
 pub use product::{Then, product};
 pub use softmax::log_sum_exp;
-pub use weights::{Precision, UnknownPrecision, Weights};
+pub use weights::{Precision, Weights};
 
 /// Columns of a panel: two registers of AVX-512, four of AVX2, eight of NEON.
 pub const WIDTH: usize = 32;

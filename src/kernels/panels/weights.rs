@@ -1,7 +1,6 @@
 //! The weights of a projection, packed once to be multiplied many times.
 
 use std::fmt;
-use std::str::FromStr;
 
 use rayon::prelude::*;
 
@@ -38,20 +37,6 @@ impl Precision {
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// A precision that there is not.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("no weights are kept as `{0}`: use f32, bf16 or int8")]
-pub struct UnknownPrecision(String);
-
-impl FromStr for Precision {
-    type Err = UnknownPrecision;
-
-    fn from_str(name: &str) -> Result<Self, UnknownPrecision> {
-        let precision = Self::ALL.into_iter().find(|one| one.name() == name);
-        precision.ok_or_else(|| UnknownPrecision(name.to_owned()))
     }
 }
 
@@ -183,14 +168,5 @@ mod tests {
         };
         assert_eq!(blocks[1].value(8, 0), 0.0, "below the last row");
         assert_eq!(blocks[4].value(0, 6), 0.0, "behind the last column");
-    }
-
-    #[test]
-    fn a_precision_is_read_as_it_is_written() {
-        for precision in Precision::ALL {
-            assert_eq!(precision.to_string().parse(), Ok(precision));
-        }
-        let error = "f16".parse::<Precision>().expect_err("not one of them");
-        assert_eq!(error.to_string(), "no weights are kept as `f16`: use f32, bf16 or int8");
     }
 }
