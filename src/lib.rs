@@ -12,7 +12,7 @@
 //! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`]: what a person does with all of it;
 //! 7. [`recipe`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;
-//! 9. [`words`]: how numbers are said to people.
+//! 9. [`counts`], [`words`]: numbers in formulas, and as they are said to people.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
@@ -31,6 +31,7 @@ pub mod attention;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
+pub mod counts;
 pub mod data;
 pub mod device;
 pub mod generate;

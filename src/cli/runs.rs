@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use serde_json::{Map, Value};
@@ -12,6 +11,7 @@ use super::note;
 use super::table::{self, Column, MOST_COLUMNS, cut_in_the_middle, width};
 use crate::checkpoint::RunDir;
 use crate::runs::{self, Difference, Facts, Order, Status};
+use crate::train::unix_s;
 use crate::words::{duration, grouped};
 
 /// How many runs stand side by side.
@@ -64,7 +64,7 @@ fn list(folder: &Path, args: &Args) -> anyhow::Result<()> {
     if args.json {
         writeln!(stdout, "{}", serde_json::to_string(&listing.runs)?)?;
     } else {
-        write!(stdout, "{}", overview(&listing.runs, now_unix_s()))?;
+        write!(stdout, "{}", overview(&listing.runs, unix_s()))?;
     }
     for line in &listing.skipped {
         note(format!("note: skipped: {line}"));
@@ -86,11 +86,7 @@ fn compare(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
         let objects = objects(&facts, &differences)?;
         writeln!(stdout, "{}", serde_json::to_string(&objects)?)?;
     } else {
-        write!(
-            stdout,
-            "{}",
-            side_by_side(&facts, &differences, now_unix_s())
-        )?;
+        write!(stdout, "{}", side_by_side(&facts, &differences, unix_s()))?;
     }
     say_notes(&facts);
     Ok(())
@@ -308,11 +304,6 @@ fn rough(s: f64) -> String {
         _ => (s / 86_400.0, "d"),
     };
     format!("{:.0} {unit}", n.floor())
-}
-
-fn now_unix_s() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64())
 }
 
 #[cfg(test)]

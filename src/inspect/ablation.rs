@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::replace::{Replace, Replacement, Substitute};
 use super::{InspectError, Part};
+use crate::counts::real;
 use crate::data::{Batch, Split, batch};
 use crate::kernels;
 use crate::model::Gpt;
@@ -139,10 +140,10 @@ impl Sample<'_> {
             let loss = loss
                 .try_into_vec_as::<f32>()
                 .map_err(InspectError::Device)?;
-            total += f64::from(loss[0]) * count(n);
+            total += f64::from(loss[0]) * real(n);
             n_tokens += n;
         }
-        let loss = total / count(n_tokens);
+        let loss = total / real(n_tokens);
         match loss.is_finite() {
             true => Ok((n_tokens, loss)),
             false => Err(InspectError::NotFinite(Site {
@@ -174,7 +175,7 @@ impl Sample<'_> {
                 clippy::cast_possible_truncation,
                 reason = "f32 is what a model computes in"
             )]
-            let mean: Vec<f32> = sum.iter().map(|x| (x / count(n_tokens)) as f32).collect();
+            let mean: Vec<f32> = sum.iter().map(|x| (x / real(n_tokens)) as f32).collect();
             (site, Tensor::from_floats(&*mean, &model.device()))
         };
         Ok(sums.into_iter().map(mean).collect())
@@ -200,11 +201,6 @@ fn to_device(batch: Batch, model: &Gpt) -> [Tensor<2, Int>; 2] {
     let shape = [batch.batch_size, batch.seq_len];
     let device = model.device();
     [batch.inputs, batch.targets].map(|ids| Tensor::from_data(TensorData::new(ids, shape), &device))
-}
-
-#[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 tokens")]
-fn count(n: usize) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]

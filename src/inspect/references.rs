@@ -9,6 +9,7 @@ use super::InspectError;
 use super::annotations::{Annotations, Case, Part, Question};
 use super::weights::each_map;
 use crate::config::Config;
+use crate::counts::real;
 use crate::model::Gpt;
 use crate::tokenizer::Tokenizer;
 
@@ -156,8 +157,8 @@ fn answers(model: &Gpt, cases: &[&Case]) -> Result<Vec<Vec<Answer>>, InspectErro
                 let mass = |at: &std::ops::Range<usize>| -> f64 {
                     row[at.clone()].iter().copied().map(f64::from).sum()
                 };
-                right += mass(&look.right) / count(case.looks.len());
-                other += mass(&look.other) / count(case.looks.len());
+                right += mass(&look.right) / real(case.looks.len());
+                other += mass(&look.other) / real(case.looks.len());
             }
             let sum = &mut sums[layer][head];
             sum.right += right;
@@ -165,7 +166,7 @@ fn answers(model: &Gpt, cases: &[&Case]) -> Result<Vec<Vec<Answer>>, InspectErro
             sum.accuracy += more(right, other);
         })?;
     }
-    let n = count(cases.len());
+    let n = real(cases.len());
     let mean = |sum: Answer| Answer {
         right: sum.right / n,
         other: sum.other / n,
@@ -199,20 +200,15 @@ fn more(right: f64, other: f64) -> f64 {
 }
 
 fn share(cases: &[&Case], holds: impl Fn(&Case) -> bool) -> f64 {
-    count(cases.iter().filter(|case| holds(case)).count()) / count(cases.len())
+    real(cases.iter().filter(|case| holds(case)).count()) / real(cases.len())
 }
 
 fn longer(cases: &[&Case]) -> f64 {
     let length = |case: &&Case| {
         let look = &case.looks[0];
-        more(count(look.right.len()), count(look.other.len()))
+        more(real(look.right.len()), real(look.other.len()))
     };
-    cases.iter().map(length).sum::<f64>() / count(cases.len())
-}
-
-#[allow(clippy::cast_precision_loss, reason = "a few hundred cases")]
-fn count(n: usize) -> f64 {
-    n as f64
+    cases.iter().map(length).sum::<f64>() / real(cases.len())
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::{Memory, PlanError, Rhythm};
 use crate::checkpoint::TrainState;
 use crate::config::{Config, GenerateConfig};
+use crate::counts::real;
 use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::generate::Writer;
@@ -121,7 +122,7 @@ pub(super) fn measure(
         0.0
     };
     let n_steps = TRIAL.warm_up_steps + 1;
-    let affordable = |rows: usize| in_f64(n_steps * rows) * one_row_s <= BUDGET.as_secs_f64();
+    let affordable = |rows: usize| real(n_steps * rows) * one_row_s <= BUDGET.as_secs_f64();
     let fits = !memory.is_too_much_now();
     if fits && affordable(n_rows) {
         return bench.run(config, 1, "steps of this run");
@@ -142,7 +143,7 @@ pub(super) fn measure(
     let (one, two) = (of_layers(1)?, of_layers(2)?);
     let whole = one.of_layers(&two, config.model.n_layers);
     Ok(Measured {
-        evaluation_batch_ms: whole.evaluation_batch_ms * in_f64(train.batch_size),
+        evaluation_batch_ms: whole.evaluation_batch_ms * real(train.batch_size),
         ..whole
     })
 }
@@ -166,7 +167,7 @@ impl Measured {
 
 /// What `n` of something take where one takes `one` and two `two`: what they share is in it once.
 fn extended(one: f64, two: f64, n: usize) -> f64 {
-    one + (in_f64(n) - 1.0) * (two - one).max(0.0)
+    one + (real(n) - 1.0) * (two - one).max(0.0)
 }
 
 /// What measurements share.
@@ -257,7 +258,7 @@ impl Bench {
         if first_ms > BUDGET.as_secs_f64() * 1e3 / 10.0 {
             return Ok(first_ms);
         }
-        Ok(timed_ms(|| evaluate(BATCHES))? / in_f64(BATCHES))
+        Ok(timed_ms(|| evaluate(BATCHES))? / real(BATCHES))
     }
 
     fn sample_token_ms(&self, model: &Gpt, config: &Config) -> Result<f64, PlanError> {
@@ -280,7 +281,7 @@ impl Bench {
         let ms = timed_ms(|| {
             writer.try_for_each(|piece| piece.map(|_| ()).map_err(|error| failed(&error)))
         })?;
-        Ok(ms / in_f64(n))
+        Ok(ms / real(n))
     }
 }
 
@@ -296,7 +297,7 @@ fn checkpoint_ms(trainer: &Trainer) -> f64 {
     let copying_ms = ms_since(began);
     let written = &bytes[..bytes.len().min(MOST_WRITTEN)];
     let writing_ms = timed_ms(|| write_and_forget(written)).unwrap_or(0.0);
-    copying_ms + writing_ms * in_f64(bytes.len()) / in_f64(written.len().max(1))
+    copying_ms + writing_ms * real(bytes.len()) / real(written.len().max(1))
 }
 
 /// Writes a file that is gone as soon as it is closed, or the process ends.
@@ -320,11 +321,6 @@ fn timed_ms<E>(f: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {
 
 fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
-}
-
-#[allow(clippy::cast_precision_loss, reason = "counts are shown in few digits")]
-fn in_f64(n: usize) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]

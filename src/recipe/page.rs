@@ -9,6 +9,7 @@ use super::choice::Choice;
 use super::token_choice::TokenChoice;
 use super::{Request, TextProfile};
 use crate::config::TokenizerKind;
+use crate::counts::real;
 use crate::words::{grouped, shell_word};
 
 /// Where comments are wrapped, in characters.
@@ -167,11 +168,11 @@ impl Page<'_> {
             page,
             &format!(
                 "How many tokens it sees at once: the text has {} such windows to learn from.",
-                rounded_count(choice.train_tokens / count(model.context_length))
+                rounded_count(choice.train_tokens / real(model.context_length))
             ),
         );
         key(page, "context_length", &size(model.context_length));
-        let parameters = count(choice.speed.n_parameters);
+        let parameters = real(choice.speed.n_parameters);
         let reason = if choice.text_limits_model {
             format!(
                 "{} for each token of the training split; a larger model would rather learn so short a text \
@@ -298,7 +299,7 @@ impl Page<'_> {
 
     /// How long all steps take, seconds.
     fn step_seconds(&self) -> f64 {
-        count(self.choice.config.train.max_steps) * self.choice.speed.step_ms / 1e3
+        real(self.choice.config.train.max_steps) * self.choice.speed.step_ms / 1e3
     }
 }
 
@@ -378,11 +379,6 @@ pub(super) fn counted(n: u64, what: &str) -> String {
 )]
 fn rounded_count(n: f64) -> String {
     grouped(n.round() as u64)
-}
-
-#[allow(clippy::cast_precision_loss, reason = "sizes are below 2^53")]
-fn count(n: usize) -> f64 {
-    n as f64
 }
 
 /// `0.73`, `4.2`, `38`

@@ -332,8 +332,9 @@ fn elapsed_before(timings: &Path) -> Result<Elapsed, TrainError> {
     Ok(last.unwrap_or_default())
 }
 
-/// Now, in seconds since 1970.
-fn unix_s() -> f64 {
+/// Now, in seconds since 1970, as the logs have it.
+#[must_use]
+pub fn unix_s() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
 }

@@ -26,6 +26,7 @@ pub use burn::train::Interrupter;
 pub use burn::train::renderer::MetricsRenderer;
 
 pub use error::TrainError;
+pub use logs::unix_s;
 pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
 pub use trainer::{StepResult, Trainer};
 pub use trial::{StepTimes, Trial};

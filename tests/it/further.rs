@@ -130,22 +130,20 @@ fn a_resumed_run_needs_the_one_it_started_from_no_more() {
     let on_top_of_itself = config(&place, "parts", &[]);
     fs::remove_dir_all(place.path("base")).expect("removed");
     train("parts", on_top_of_itself, Start::Resume, None);
-    for file in [
-        "checkpoints/step-000010/model.safetensors",
-        "checkpoints/step-000010/optimizer.safetensors",
-        "checkpoints/step-000010/state.json",
-        "metrics.jsonl",
-        "samples.txt",
-        "config.toml",
-        "tokenizer.json",
-        "best",
-    ] {
-        let (whole, parts) = (
-            place.read(&format!("whole/{file}")),
-            place.read(&format!("parts/{file}")),
-        );
-        assert!(whole == parts, "{file} differs");
-    }
+    place.assert_same(
+        "whole",
+        "parts",
+        &[
+            "checkpoints/step-000010/model.safetensors",
+            "checkpoints/step-000010/optimizer.safetensors",
+            "checkpoints/step-000010/state.json",
+            "metrics.jsonl",
+            "samples.txt",
+            "config.toml",
+            "tokenizer.json",
+            "best",
+        ],
+    );
     let last = RunDir::open(&place.path("parts"))
         .expect("a run")
         .last()

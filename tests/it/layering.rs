@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// The modules of each layer, from the bottom up.
 const LAYERS: &[&[&str]] = &[
-    &["config", "device", "tokenizer", "words"],
+    &["config", "counts", "device", "tokenizer", "words"],
     &["data", "kernels", "attention", "model", "inference"],
     &["optimizer", "checkpoint"],
     &[

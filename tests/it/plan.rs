@@ -13,6 +13,7 @@ use tinderbox::config::{Config, MlpKind, ModelConfig, NormKind, PositionKind};
 use tinderbox::model::cost::{self, Parameters};
 use tinderbox::model::{Gpt, parameters};
 
+use crate::properties::any_model;
 use crate::runs::text;
 
 /// A small run, with everything in it that a plan speaks of.
@@ -123,53 +124,11 @@ fn published_models_have_their_published_parameters() {
     assert_eq!(cost::parameters(&on_a_graphics_card, 65).total, 10_745_088);
 }
 
-/// Every option, in sizes that are built in no time.
-fn models() -> impl Strategy<Value = (ModelConfig, usize)> {
-    let sizes = (1_usize..9, 1_usize..4, 1_usize..4, 1_usize..3, 1_usize..4);
-    let kinds = (
-        prop_oneof![Just(PositionKind::Learned), Just(PositionKind::Rope)],
-        prop_oneof![Just(NormKind::LayerNorm), Just(NormKind::RmsNorm)],
-        prop_oneof![
-            Just(MlpKind::Gelu),
-            Just(MlpKind::Swiglu),
-            Just(MlpKind::ReluSquared)
-        ],
-    );
-    let switches = (any::<bool>(), any::<bool>(), any::<bool>());
-    (sizes, kinds, switches, 1_usize..20, 2_usize..50).prop_map(
-        |(
-            (context_length, half_head, n_kv_heads, group, n_layers),
-            (position, norm, mlp),
-            (bias, qk_norm, tie_embeddings),
-            d_ff,
-            vocab_size,
-        )| {
-            let n_heads = n_kv_heads * group;
-            let config = ModelConfig {
-                context_length,
-                d_model: 2 * half_head * n_heads,
-                n_layers,
-                n_heads,
-                n_kv_heads,
-                d_ff,
-                position,
-                norm,
-                mlp,
-                bias,
-                qk_norm,
-                tie_embeddings,
-                dropout: 0.0,
-            };
-            (config, vocab_size)
-        },
-    )
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn parameters_are_those_of_the_real_model((config, vocab_size) in models()) {
+    fn parameters_are_those_of_the_real_model(config in any_model(), vocab_size in 2_usize..50) {
         let real = Gpt::zeros(&config, vocab_size, &Device::flex());
         let shapes = parameters::shapes(&real);
         let planned: BTreeMap<String, Vec<usize>> = cost::tensors(&config, vocab_size)

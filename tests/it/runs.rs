@@ -99,6 +99,17 @@ impl Place {
     pub fn read(&self, path: &str) -> Vec<u8> {
         fs::read(self.path(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
+
+    /// That two runs have the same bytes in each of these files.
+    pub fn assert_same(&self, one: &str, other: &str, files: &[&str]) {
+        for file in files {
+            let (one, other) = (
+                self.read(&format!("{one}/{file}")),
+                self.read(&format!("{other}/{file}")),
+            );
+            assert!(one == other, "{file} differs");
+        }
+    }
 }
 
 /// About 9 kB of sentences in which something can be learned.
@@ -147,22 +158,20 @@ fn a_stopped_and_resumed_run_ends_with_the_same_bytes() {
         .train("parts", place.config(&[]), Start::Resume, None)
         .expect("trains");
     assert!(!resumed.interrupted && resumed.steps == 10);
-    for file in [
-        "checkpoints/step-000010/model.safetensors",
-        "checkpoints/step-000010/optimizer.safetensors",
-        "checkpoints/step-000010/state.json",
-        "metrics.jsonl",
-        "samples.txt",
-        "config.toml",
-        "best",
-        "last",
-    ] {
-        let (whole, parts) = (
-            place.read(&format!("whole/{file}")),
-            place.read(&format!("parts/{file}")),
-        );
-        assert!(whole == parts, "{file} differs");
-    }
+    place.assert_same(
+        "whole",
+        "parts",
+        &[
+            "checkpoints/step-000010/model.safetensors",
+            "checkpoints/step-000010/optimizer.safetensors",
+            "checkpoints/step-000010/state.json",
+            "metrics.jsonl",
+            "samples.txt",
+            "config.toml",
+            "best",
+            "last",
+        ],
+    );
 }
 
 #[test]
@@ -184,17 +193,15 @@ fn a_run_that_died_goes_on_from_its_last_checkpoint_with_its_logs_cut_back() {
     place
         .train("died", config, Start::Resume, None)
         .expect("trains");
-    for file in [
-        "checkpoints/step-000010/model.safetensors",
-        "metrics.jsonl",
-        "samples.txt",
-    ] {
-        let (whole, died) = (
-            place.read(&format!("whole/{file}")),
-            place.read(&format!("died/{file}")),
-        );
-        assert!(whole == died, "{file} differs");
-    }
+    place.assert_same(
+        "whole",
+        "died",
+        &[
+            "checkpoints/step-000010/model.safetensors",
+            "metrics.jsonl",
+            "samples.txt",
+        ],
+    );
     assert!(!place.path("died/checkpoints/.step-000010.partial").exists());
 }
 

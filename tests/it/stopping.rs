@@ -67,10 +67,11 @@ fn a_last_evaluation_that_was_stopped_is_made_up_for() {
         (whole.val_loss, whole.best_val_loss, whole.best_step)
     );
     assert!(whole.val_loss.is_some());
-    for file in ["metrics.jsonl", "samples.txt", "best", "last"] {
-        let read = |run: &str| fs::read(place.path(run).join(file)).expect(file);
-        assert!(read("whole") == read("parts"), "{file} differs");
-    }
+    place.assert_same(
+        "whole",
+        "parts",
+        &["metrics.jsonl", "samples.txt", "best", "last"],
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::parameters;
 use crate::config::{MlpKind, ModelConfig};
+use crate::counts::real;
 
 /// Bytes of an f32.
 const F32: f64 = 4.0;
@@ -72,7 +73,7 @@ pub struct PassMemory {
 pub fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassShape) -> PassMemory {
     let sizes = Sizes::new(config, vocab_size, shape);
     let block = KeptByBlock::new(config, &sizes, shape.operations);
-    let n_layers = in_f64(config.n_layers as u64);
+    let n_layers = real(config.n_layers);
     let Sizes {
         stream,
         hidden,
@@ -112,7 +113,7 @@ pub fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassShape) ->
             f64::max(of_hidden, of_contract),
         );
         ledger.now.activations -= block.mlp;
-        ledger.now.gradients += F32 * in_f64(parameters.mlp);
+        ledger.now.gradients += F32 * real(parameters.mlp);
 
         let of_output = upstream + stream + sizes.gradient_of_matrix(c, c);
         let of_weights = 2.0 * stream + upstream + sizes.softmax_backward;
@@ -131,7 +132,7 @@ pub fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassShape) ->
             f64::max(of_parts, of_qkv),
         );
         ledger.now.activations -= block.projection;
-        ledger.now.gradients += F32 * in_f64(parameters.total - parameters.mlp);
+        ledger.now.gradients += F32 * real(parameters.total - parameters.mlp);
     }
     let of_embedding = sizes.product(sizes.matrix(vocab_size, config.d_model));
     ledger.look("the embedding's backward pass", stream + of_embedding);
@@ -197,11 +198,11 @@ struct Sizes {
 
 impl Sizes {
     fn new(config: &ModelConfig, vocab_size: usize, shape: PassShape) -> Self {
-        let n_rows = in_f64(shape.batch_size as u64) * in_f64(shape.seq_len as u64);
-        let rows = |width: usize| F32 * n_rows * in_f64(width as u64);
+        let n_rows = real(shape.batch_size) * real(shape.seq_len);
+        let rows = |width: usize| F32 * n_rows * real(width);
         let head_dim = config.head_dim();
         let stream = rows(config.d_model);
-        let weights = rows(config.n_heads) * in_f64(shape.seq_len as u64);
+        let weights = rows(config.n_heads) * real(shape.seq_len);
         let mut sizes = Self {
             shape,
             stream,
@@ -227,7 +228,7 @@ impl Sizes {
 
     #[allow(clippy::unused_self, reason = "sizes of tensors are asked of it")]
     fn matrix(&self, n_in: usize, n_out: usize) -> f64 {
-        F32 * in_f64(n_in as u64) * in_f64(n_out as u64)
+        F32 * real(n_in) * real(n_out)
     }
 
     /// What it takes to make the output of a matrix product: burn's CPU backend fills it with zeros first,
@@ -246,7 +247,7 @@ impl Sizes {
     fn gradient_of_matrix(&self, n_in: usize, n_out: usize) -> f64 {
         let matrix = self.matrix(n_in, n_out);
         match is_row_by_row(self.shape, n_out) {
-            true => self.product(in_f64(self.shape.batch_size as u64) * matrix),
+            true => self.product(real(self.shape.batch_size) * matrix),
             false => self.product(matrix),
         }
     }
@@ -255,7 +256,7 @@ impl Sizes {
     fn gradient_of_output(&self, config: &ModelConfig, vocab_size: usize) -> f64 {
         if config.tie_embeddings {
             let matrix = self.matrix(config.d_model, vocab_size);
-            return self.product(in_f64(self.shape.batch_size as u64) * matrix);
+            return self.product(real(self.shape.batch_size) * matrix);
         }
         self.gradient_of_matrix(config.d_model, vocab_size)
     }
@@ -267,7 +268,7 @@ impl Sizes {
 fn is_row_by_row(shape: PassShape, n_out: usize) -> bool {
     const TILE: usize = 32;
     let (n, t) = (shape.batch_size * shape.seq_len, shape.seq_len);
-    let squareness = |rows: usize| in_f64(rows.min(n_out) as u64) / in_f64(rows.max(n_out) as u64);
+    let squareness = |rows: usize| real(rows.min(n_out) as u64) / real(rows.max(n_out) as u64);
     shape.batch_size > 1 && (t.is_multiple_of(TILE) || squareness(n) <= squareness(t))
 }
 
@@ -322,11 +323,6 @@ impl KeptByBlock {
     fn total(&self) -> f64 {
         self.projection + self.heads + self.mlp
     }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "sizes are shown in few digits")]
-fn in_f64(n: u64) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::{ParameterTensor, tensors};
 use crate::config::{ModelConfig, OptimizerKind};
+use crate::counts::real;
 use crate::model::parameters::hidden_widths;
 
 /// How often Muon applies its polynomial to a matrix.
@@ -30,11 +31,11 @@ pub fn update_temporaries(
 ) -> f64 {
     // AdamW: the new means before the old ones are free. Muon: two more matrices of this shape in an iteration,
     // and a square one.
-    let of_shape = 2.0 * in_f64(weight.shape.iter().product());
+    let of_shape = 2.0 * real(weight.shape.iter().product::<usize>());
     let squares = muon_widths(config, weight, kind).unwrap_or_default();
     let squares = squares
         .into_iter()
-        .map(|width| in_f64(width.min(weight.shape[0])).powi(2));
+        .map(|width| real(width.min(weight.shape[0])).powi(2));
     of_shape + squares.fold(0.0, f64::max)
 }
 
@@ -51,13 +52,8 @@ fn muon_widths(
 
 /// The products of a matrix with its transpose, of that with itself, and of both together with the matrix.
 fn orthogonalizing([rows, columns]: [usize; 2]) -> f64 {
-    let (m, n) = (in_f64(rows.min(columns)), in_f64(rows.max(columns)));
+    let (m, n) = (real(rows.min(columns)), real(rows.max(columns)));
     NEWTON_SCHULZ_ITERATIONS * (2.0 * m * m * n + 2.0 * m * m * m + 2.0 * m * m * n)
-}
-
-#[allow(clippy::cast_precision_loss, reason = "sizes are shown in few digits")]
-fn in_f64(n: usize) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]
