@@ -5,9 +5,11 @@
 //! tensors and numbers, nothing of modules, parameters or configuration.
 
 pub mod activation;
+pub mod adamw;
 pub mod attention;
 pub mod dropout;
 mod elementary;
+pub mod embedding;
 #[cfg(feature = "flex")]
 mod fused;
 pub mod linear;
@@ -16,15 +18,19 @@ pub mod mlp;
 pub mod norm;
 pub mod panels;
 pub mod rope;
+pub mod squares;
 
 pub use activation::{gelu, relu_squared, silu};
+pub use adamw::{AdamW, adamw};
 pub use attention::{
     QkNorm, SelfAttention, attention_weights, causal_attention, causal_bias, merge_heads,
     repeat_kv, self_attention, split_heads,
 };
 pub use dropout::{Dropout, DropoutKey, begin_dropout, dropout};
+pub use embedding::{Positions, embed};
 pub use linear::linear;
 pub use loss::{Output, cross_entropy, cross_entropy_of_logits};
 pub use mlp::mlp;
 pub use norm::{layer_norm, rms_norm};
 pub use rope::rotate;
+pub use squares::sum_of_squares;

@@ -9,7 +9,7 @@ use super::probe::{NoProbe, Pass, Point, Probe};
 use super::{Block, Norm, init};
 use crate::attention::{KvCache, Rotation};
 use crate::config::{ModelConfig, PositionKind};
-use crate::kernels::{self, DropoutKey, Output};
+use crate::kernels::{self, DropoutKey, Output, Positions};
 
 /// A decoder-only transformer.
 ///
@@ -184,11 +184,11 @@ impl Gpt {
             self.config.context_length
         );
         let device = tokens.device();
-        let mut x = self.token_embedding.forward(tokens); // [B, T, C]
-        if let Some(embedding) = &self.position_embedding {
-            let positions = embedding.weight.val().slice([positions.clone()]); // [T, C]
-            x = x + positions.unsqueeze();
-        }
+        let learned = self.position_embedding.as_ref().map(|embedding| Positions {
+            weight: embedding.weight.val(),
+            first: start,
+        });
+        let mut x = kernels::embed(tokens, self.token_embedding.weight.val(), learned); // [B, T, C]
         let rotation = (self.config.position == PositionKind::Rope).then(|| {
             Rotation::new(
                 positions,

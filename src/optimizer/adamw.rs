@@ -6,6 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::state::{State, StateError, put, take};
 use crate::config::OptimizerConfig;
+use crate::kernels;
 
 const EPSILON: f64 = 1e-8;
 
@@ -62,40 +63,35 @@ impl AdamW {
         }
     }
 
-    /// The new weights of one parameter.
+    /// The new weights of one parameter, from its gradient and what that is to be multiplied with.
     ///
     /// # Shapes
-    /// `weights, gradient: [n]` -> `[n]`
+    /// `weights, gradient: [n]`, factor `[1]` -> `[n]`
     pub(super) fn update(
         &mut self,
         name: String,
         weights: Tensor<1>,
-        gradient: Tensor<1>,
+        (gradient, factor): (Tensor<1>, Option<Tensor<1>>),
         is_matrix: bool,
         rates: Rates,
     ) -> Tensor<1> {
-        let [beta_1, beta_2] = self.betas;
-        let Rates {
-            learning_rate,
-            first_correction,
-            second_correction,
-        } = rates;
-        let first = gradient.clone() * (1.0 - beta_1);
-        let second = gradient.clone() * gradient * (1.0 - beta_2);
-        // Means that started at zero and nothing to add to: the first step makes them.
-        let (first, second) = match self.moments.remove(&name) {
-            Some(old) => (old.first * beta_1 + first, old.second * beta_2 + second),
-            None => (first, second),
-        };
-        let size = second.clone().sqrt() * second_correction.sqrt().recip() + EPSILON;
-        let change = first.clone() / size * (learning_rate / first_correction);
-        self.moments.insert(name, Moments { first, second });
         let decay = if is_matrix {
-            learning_rate * self.weight_decay
+            rates.learning_rate * self.weight_decay
         } else {
             0.0
         };
-        weights * (1.0 - decay) - change
+        let update = kernels::AdamW {
+            betas: self.betas,
+            step_size: rates.learning_rate / rates.first_correction,
+            second_scale: rates.second_correction.sqrt().recip(),
+            epsilon: EPSILON,
+            decay,
+        };
+        let means = self.moments.remove(&name);
+        let means = means.map(|Moments { first, second }| [first, second]);
+        let (weights, [first, second]) = kernels::adamw(weights, gradient, factor, means, update);
+        self.moments.insert(name, Moments { first, second });
+        weights
     }
 
     /// Adds the running means to `state`, as `first_moment.NAME` and `second_moment.NAME`.

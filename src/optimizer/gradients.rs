@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients as Backward, Tensor};
 
+use crate::kernels;
 use crate::model::parameters::Path;
-
-/// Numbers that are summed in one go.
-const MOST_SUMMED: usize = 1 << 20;
 
 /// Gradients by parameter name, flattened, on the device without its autodiff.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +60,7 @@ impl Gradients {
     /// If there are no gradients at all.
     #[must_use]
     pub fn global_norm(&self) -> Tensor<1> {
-        let squares = self.0.values().cloned().map(sum_of_squares); // in the order of names
+        let squares = self.0.values().cloned().map(kernels::sum_of_squares); // in the order of names
         squares
             .reduce(|sum, square| sum + square)
             .expect("a model has parameters")
@@ -74,19 +72,12 @@ impl Gradients {
     /// Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", section
     /// 3.2; the small number keeps a norm of zero from dividing, as `PyTorch` does it.
     #[must_use]
-    pub fn clip(self, norm: Tensor<1>, max_norm: f64) -> Self {
+    pub fn clip(self, norm: Tensor<1>, max_norm: f64) -> Clipped {
         let factor = ((norm + 1e-6).recip() * max_norm).clamp_max(1.0); // [1]
-        Self(
-            self.0
-                .into_iter()
-                .map(|(name, g)| (name, g * factor.clone()))
-                .collect(),
-        )
-    }
-
-    /// Takes out the gradient of one parameter.
-    pub(crate) fn remove(&mut self, name: &str) -> Option<Tensor<1>> {
-        self.0.remove(name)
+        Clipped {
+            gradients: self,
+            factor: Some(factor),
+        }
     }
 
     /// The gradients by name.
@@ -97,18 +88,32 @@ impl Gradients {
     }
 }
 
-/// The sum of all squares, `[1]`, in an order that does not depend on threads.
-///
-/// # Panics
-/// If there are no numbers.
-pub(super) fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
-    // In parts that a backend sums in one go: larger ones flex shares out among threads as they come, and the
-    // sum of a run would differ from that of the next in its last bits.
-    let parts = x.split(MOST_SUMMED, 0).into_iter();
-    let squares = parts.map(|part| (part.clone() * part).sum());
-    squares
-        .reduce(|sum, square| sum + square)
-        .expect("a parameter has numbers")
+/// Gradients and what each of them is still to be multiplied with: whoever uses them does it along the way.
+#[derive(Clone, Debug)]
+pub struct Clipped {
+    gradients: Gradients,
+    factor: Option<Tensor<1>>,
+}
+
+impl Clipped {
+    /// Takes out the gradient of one parameter.
+    pub(super) fn remove(&mut self, name: &str) -> Option<Tensor<1>> {
+        self.gradients.0.remove(name)
+    }
+
+    /// What all gradients are to be multiplied with, `[1]`; none is 1.
+    pub(super) fn factor(&self) -> Option<Tensor<1>> {
+        self.factor.clone()
+    }
+}
+
+impl From<Gradients> for Clipped {
+    fn from(gradients: Gradients) -> Self {
+        Self {
+            gradients,
+            factor: None,
+        }
+    }
 }
 
 /// `[..]` -> `[n]`

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 
-pub use gradients::Gradients;
+pub use gradients::{Clipped, Gradients};
 pub use schedule::learning_rate;
 pub use state::StateError;
 
@@ -59,12 +59,14 @@ impl Optimizer {
     pub fn step<M: Module>(
         &mut self,
         module: M,
-        gradients: Gradients,
+        gradients: impl Into<Clipped>,
         learning_rate: f64,
         step: usize,
     ) -> M {
+        let gradients = gradients.into();
         module.map(&mut Update {
             rates: self.adamw.rates(learning_rate, step),
+            factor: gradients.factor(),
             share: learning_rate / self.peak_learning_rate,
             optimizer: self,
             gradients,
@@ -140,7 +142,9 @@ fn kind_of(state: &BTreeMap<String, HostTensor>) -> OptimizerKind {
 /// One step's walk over a module.
 struct Update<'a> {
     optimizer: &'a mut Optimizer,
-    gradients: Gradients,
+    gradients: Clipped,
+    /// What gradients are multiplied with.
+    factor: Option<Tensor<1>>,
     rates: adamw::Rates,
     /// The learning rate as a share of its highest.
     share: f64,
@@ -158,8 +162,17 @@ impl ModuleMapper for Update<'_> {
             let shape = old.shape();
             let weights = flatten(old.inner());
             let new = match muon.as_mut().filter(|muon| muon.moves(&name)) {
-                Some(muon) => muon.update(name, weights, gradient, self.share),
-                None => adamw.update(name, weights, gradient, D == 2, self.rates),
+                Some(muon) => {
+                    let gradient = match self.factor.clone() {
+                        Some(factor) => gradient * factor,
+                        None => gradient,
+                    };
+                    muon.update(name, weights, gradient, self.share)
+                }
+                None => {
+                    let gradient = (gradient, self.factor.clone());
+                    adamw.update(name, weights, gradient, D == 2, self.rates)
+                }
             };
             Tensor::from_inner(new.reshape(shape)).require_grad()
         })

@@ -2,7 +2,8 @@
 
 use burn::tensor::Tensor;
 
-use super::gradients::{flatten, sum_of_squares};
+use super::gradients::flatten;
+use crate::kernels;
 
 /// The odd polynomial `a x + b x^3 + c x^5`. It is steep at 0, so that small singular values grow fast, and
 /// then moves between 0.7 and 1.2 instead of coming to rest at 1.
@@ -29,7 +30,7 @@ const EPSILON: f64 = 1e-7;
 /// `[m, n]` -> `[m, n]`
 pub(super) fn orthogonalize(matrix: Tensor<2>) -> Tensor<2> {
     let [m, n] = matrix.dims();
-    let norm = sum_of_squares(flatten(matrix.clone())).sqrt(); // [1]
+    let norm = kernels::sum_of_squares(flatten(matrix.clone())).sqrt(); // [1]
     // The products below are square in the number of rows: the smaller side.
     let is_tall = m > n;
     let x = if is_tall { matrix.transpose() } else { matrix };

@@ -54,7 +54,7 @@ impl Trainer {
         let gradient_norm = gradients.global_norm();
         let gradients = match self.config.optimizer.grad_clip_norm {
             max_norm if max_norm > 0.0 => gradients.clip(gradient_norm.clone(), max_norm),
-            _ => gradients,
+            _ => gradients.into(),
         };
         let learning_rate = self.learning_rate_of(self.step);
         self.model = Some(

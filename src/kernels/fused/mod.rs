@@ -6,6 +6,7 @@
 
 pub(super) mod activation;
 pub(super) mod attention;
+pub(super) mod embedding;
 mod heads;
 pub(super) mod linear;
 pub(super) mod loss;
@@ -14,6 +15,7 @@ pub(super) mod norm;
 mod operation;
 mod product;
 mod rows;
+pub(super) mod update;
 
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType, Shape, Tensor};
@@ -118,13 +120,18 @@ pub(super) mod testing {
 
     /// Numbers that agree within 2e-6 of the largest of them.
     pub(crate) fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], what: &str) {
+        assert_within(got, want, 2e-6, what);
+    }
+
+    /// Numbers that agree within so much of the largest of them.
+    pub(crate) fn assert_within(got: &[Vec<f32>], want: &[Vec<f32>], share: f32, what: &str) {
         assert_eq!(got.len(), want.len());
         for (part, (got, want)) in got.iter().zip(want).enumerate() {
             assert_eq!(got.len(), want.len(), "{what}, part {part}");
             let largest = want.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
             for (i, (got, want)) in got.iter().zip(want).enumerate() {
                 assert!(
-                    (got - want).abs() <= 2e-6 * largest,
+                    (got - want).abs() <= share * largest,
                     "{what}, part {part}, number {i}: {got} is not {want}"
                 );
             }
