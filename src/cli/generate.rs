@@ -139,7 +139,8 @@ impl<W: Write> Page<W> {
     fn begin(&mut self, samples: Range<u64>, prompt: &str) -> io::Result<()> {
         for sample in samples {
             let separator = if sample > 0 { "---\n" } else { "" };
-            self.waiting.push_back((format!("{separator}{prompt}"), false));
+            self.waiting
+                .push_back((format!("{separator}{prompt}"), false));
         }
         self.show()
     }
@@ -215,9 +216,16 @@ mod tests {
             page.add(pieces).expect("memory");
             String::from_utf8(page.out.clone()).expect("text")
         };
-        let round = vec![piece(0, "b", false), piece(1, "x", true), piece(2, "y", false)];
+        let round = vec![
+            piece(0, "b", false),
+            piece(1, "x", true),
+            piece(2, "y", false),
+        ];
         assert_eq!(add(round), "Ab");
-        assert_eq!(add(vec![piece(0, "c", true), piece(2, "z", false)]), "Abc\n---\nAx\n---\nAyz");
+        assert_eq!(
+            add(vec![piece(0, "c", true), piece(2, "z", false)]),
+            "Abc\n---\nAx\n---\nAyz"
+        );
         assert_eq!(add(vec![piece(2, "!", true)]), "Abc\n---\nAx\n---\nAyz!\n");
         page.begin(3..4, "A").expect("memory");
         page.add(vec![piece(3, "", true)]).expect("memory");

@@ -47,7 +47,7 @@ impl Author<'_> {
 /// Some samples' texts, as far as they were read.
 #[derive(Debug)]
 pub(super) enum Reader<'a> {
-    Engine(Session),
+    Engine(Box<Session>),
     Tensors {
         model: &'a Gpt,
         samples: Vec<Sample>,
@@ -66,7 +66,9 @@ impl<'a> Reader<'a> {
     /// Room for `n_samples` texts of up to `capacity` tokens.
     pub(super) fn new(author: Author<'a>, n_samples: usize, capacity: usize) -> Self {
         match author {
-            Author::Engine(engine) => Self::Engine(Session::new(engine, n_samples, capacity)),
+            Author::Engine(engine) => {
+                Self::Engine(Box::new(Session::new(engine, n_samples, capacity)))
+            }
             Author::Tensors(model) => {
                 let sample = || Sample {
                     cache: model.kv_cache(1),

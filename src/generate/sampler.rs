@@ -262,7 +262,7 @@ mod tests {
             let (top_p, min_p) = (top_p.min(1.0), min_p.max(0.0));
             let config = GenerateConfig { top_k, top_p, min_p, seed, ..config() };
             let candidates = candidates(&logits, &[], &config).expect("numbers");
-            prop_assert!(candidates.is_sorted_by(|a, b| a.1 > b.1 || (a.1 == b.1 && a.0 < b.0)));
+            prop_assert!(candidates.is_sorted_by(|a, b| a.1 > b.1 || (a.1 >= b.1 && a.0 < b.0)));
             let mut sampler = Sampler::new(&config, 3);
             let mut draws = sampler.clone();
             for _ in 0..5 {

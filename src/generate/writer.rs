@@ -131,7 +131,8 @@ impl<'a> Writers<'a> {
             self.forgotten = n_tokens - (self.context_length / 2).max(1);
             let drafts = self.drafts.iter().enumerate();
             for (sample, draft) in drafts.filter(|(_, draft)| going_on(draft)) {
-                self.reader.read(sample, &draft.tokens()[self.forgotten..])?;
+                self.reader
+                    .read(sample, &draft.tokens()[self.forgotten..])?;
             }
             return Ok(());
         }

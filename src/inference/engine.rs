@@ -128,7 +128,11 @@ impl Engine {
         (out, row, n_rows): (&mut [Row], usize, usize),
     ) {
         let (token, width) = (token as usize, self.config.d_model);
-        assert!(token < self.vocab_size, "token {token} of {}", self.vocab_size);
+        assert!(
+            token < self.vocab_size,
+            "token {token} of {}",
+            self.vocab_size
+        );
         let positions = match &self.position_embedding {
             Some(positions) => &positions[position * width..][..width],
             None => &[],
@@ -164,7 +168,12 @@ pub(super) fn linear(linear: &nn::Linear, precision: Precision) -> Linear {
 pub(super) fn norm(norm: &model::Norm, kind: NormKind) -> Norm {
     let bias = norm.bias.as_ref().map(host);
     let centred = kind == NormKind::LayerNorm;
-    Norm::new(&host(&norm.weight), bias.as_deref(), centred, norm.epsilon())
+    Norm::new(
+        &host(&norm.weight),
+        bias.as_deref(),
+        centred,
+        norm.epsilon(),
+    )
 }
 
 fn pack(weight: &Param<Tensor<2>>, precision: Precision) -> Weights {

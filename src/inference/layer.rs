@@ -96,7 +96,10 @@ impl Layer {
             Activation::Gelu | Activation::ReluSquared => 0,
         };
         let always = [&self.qkv, &self.output, &self.expand, &self.contract];
-        gate + always.map(|linear| linear.weights.bytes()).iter().sum::<usize>()
+        gate + always
+            .map(|linear| linear.weights.bytes())
+            .iter()
+            .sum::<usize>()
     }
 
     /// Takes the residual stream in `work` through the block.

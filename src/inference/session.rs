@@ -7,7 +7,9 @@ use rayon::prelude::*;
 
 use super::Engine;
 use super::layer::Work;
-use crate::kernels::panels::{Cache, Row, Stream, Then, log_sum_exp, n_panels, product, read_columns};
+use crate::kernels::panels::{
+    Cache, Row, Stream, Then, log_sum_exp, n_panels, product, read_columns,
+};
 
 /// Tokens of one sample that go through the model at once: enough that reading the weights costs little beside
 /// computing with them.
@@ -119,7 +121,10 @@ impl Session {
             }
             let n_rows = (tokens.len() - 1) % TOKENS_AT_ONCE + 1;
             let rows = self.work.x.iter().skip(n_rows - 1).step_by(n_rows);
-            self.last.iter_mut().zip(rows).for_each(|(last, x)| *last = *x);
+            self.last
+                .iter_mut()
+                .zip(rows)
+                .for_each(|(last, x)| *last = *x);
             let Self {
                 engine,
                 work,
@@ -141,7 +146,11 @@ impl Session {
     /// # Panics
     /// If there is not one entry for each sample, or no room for a token, or one is not in the vocabulary.
     pub fn step(&mut self, tokens: &[Option<u32>]) {
-        assert_eq!(tokens.len(), self.first_rows.len(), "an entry for each sample");
+        assert_eq!(
+            tokens.len(),
+            self.first_rows.len(),
+            "an entry for each sample"
+        );
         let n_rows = tokens.iter().flatten().count();
         if n_rows == 0 {
             return;
@@ -191,7 +200,9 @@ impl Session {
         let vocab_size = self.engine.vocab_size();
         let mut scores = vec![Row::ZERO; n_panels(vocab_size) * TOKENS_AT_ONCE.min(tokens.len())];
         let mut surprises = vec![0.0; tokens.len()];
-        let chunks = tokens.chunks(TOKENS_AT_ONCE).zip(targets.chunks(TOKENS_AT_ONCE));
+        let chunks = tokens
+            .chunks(TOKENS_AT_ONCE)
+            .zip(targets.chunks(TOKENS_AT_ONCE));
         for ((tokens, targets), out) in chunks.zip(surprises.chunks_mut(TOKENS_AT_ONCE)) {
             rayon::scope(|_| {
                 self.pass_one(0, tokens);

@@ -2,7 +2,8 @@
 //!
 //! Every function here runs on any device, made of ordinary tensor operations. On burn's CPU backend
 //! some have a faster way behind the same name, which is tested against the ordinary one. They know
-//! tensors and numbers, nothing of modules, parameters or configuration.
+//! tensors and numbers, nothing of modules, parameters or configuration. [`panels`] are for writing on a CPU,
+//! without tensors.
 
 pub mod activation;
 pub mod adamw;

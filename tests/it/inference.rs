@@ -21,7 +21,10 @@ fn ids(tokens: &[i32]) -> Vec<u32> {
 /// The logits after each of the tokens, by the composed path.
 fn reference(gpt: &Gpt, tokens: &[i32]) -> Vec<Vec<f32>> {
     let logits = host(gpt.forward(tensor(tokens, &gpt.device())));
-    logits.chunks(gpt.vocab_size()).map(<[f32]>::to_vec).collect()
+    logits
+        .chunks(gpt.vocab_size())
+        .map(<[f32]>::to_vec)
+        .collect()
 }
 
 /// The logits after each of the tokens, one by one.
@@ -44,7 +47,10 @@ fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], tolerance: f32) {
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
         for (got, want) in got.iter().zip(want) {
             let close = (got - want).abs() <= tolerance * largest; // false for NaN
-            assert!(close, "after token {i}: {got}, not {want}, of at most {largest}");
+            assert!(
+                close,
+                "after token {i}: {got}, not {want}, of at most {largest}"
+            );
         }
     }
 }
@@ -206,12 +212,17 @@ fn surprises_are_the_losses_of_the_composed_path() {
 fn a_damaged_model_has_no_logits() {
     let gpt = Gpt::new(&wide(0), VOCAB_SIZE, 1, &Device::flex());
     let mut values = parameters::read(&gpt);
-    let matrix = values.get_mut("blocks.1.mlp.expand.weight").expect("it is there");
+    let matrix = values
+        .get_mut("blocks.1.mlp.expand.weight")
+        .expect("it is there");
     matrix.values[7] = f32::NAN;
     let gpt = parameters::assign(gpt, |path, _| values.remove(path)).expect("the same");
     for precision in Precision::ALL {
         let mut session = Session::new(engine(&gpt, precision), 1, 10);
         session.read(0, &[1, 2, 3]);
-        assert!(session.logits(0).iter().any(|x| !x.is_finite()), "{precision}");
+        assert!(
+            session.logits(0).iter().any(|x| !x.is_finite()),
+            "{precision}"
+        );
     }
 }

@@ -19,6 +19,7 @@ mod devices;
 mod examples;
 mod fixtures;
 mod further;
+mod generation;
 mod heads;
 mod inference;
 mod init;

@@ -214,10 +214,6 @@ impl WithSimd for Task<'_> {
     type Output = ();
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn with_simd<S: Simd>(mut self, simd: S) {
         for i in 0..self.t {
             self.remember(i);
@@ -235,10 +231,6 @@ impl WithSimd for Task<'_> {
 impl Task<'_> {
     /// Adds key and value of the new position `i` to the cache.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn remember(&mut self, i: usize) {
         let Heads {
             n_heads,
@@ -264,10 +256,6 @@ impl Task<'_> {
 
     /// Gathers values for some of the queries.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     #[allow(clippy::cast_precision_loss, reason = "heads are far below 2^24 wide")]
     fn gather<S: Simd>(&mut self, simd: S, queries: Range<usize>) {
         let Heads {
@@ -286,7 +274,7 @@ impl Task<'_> {
         }
         let (q, scores) = self.scores.split_at_mut(dim_panels * n);
         // What a wider tile left behind the last dimension must not count.
-        for row in q[(dim_panels - 1) * n..].iter_mut() {
+        for row in &mut q[(dim_panels - 1) * n..] {
             row.0[head_dim - (dim_panels - 1) * WIDTH..].fill(0.0);
         }
         let visible = |query: usize| self.start + query / group + 1;
@@ -310,21 +298,19 @@ impl Task<'_> {
 
     /// Reads head `head` of the new position `i`, counted over queries, keys and values.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn read(&mut self, i: usize, head: usize) {
         let first = head * self.heads.head_dim;
-        read_columns(self.qkv, self.n_rows, self.first_row + i, first, self.vector);
+        read_columns(
+            self.qkv,
+            self.n_rows,
+            self.first_row + i,
+            first,
+            self.vector,
+        );
     }
 
     /// Norms and turns the vector that was read, as it was configured.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn prepare(&mut self, norm: Option<&[f32]>, position: usize) {
         if let Some(weight) = norm {
             rms_norm(self.vector, weight, self.heads.epsilon);

@@ -185,10 +185,6 @@ impl Block for Int8 {
 
 /// A row in V registers.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 pub(super) fn registers<S: Simd, const V: usize>(simd: S, row: &Row) -> [S::f32s; V] {
     let (row, _) = S::as_simd_f32s(&row.0);
     let mut registers = [simd.splat_f32s(0.0); V];
@@ -238,8 +234,13 @@ mod tests {
         for (row, column) in (0..WIDTH).flat_map(|row| (0..WIDTH).map(move |c| (row, c))) {
             let want = values[row].0[column];
             let got = block.value(row, column);
-            let largest = values.iter().fold(0.0_f32, |m, row| m.max(row.0[column].abs()));
-            assert!((got - want).abs() <= tolerance(want, largest), "{got} for {want}");
+            let largest = values
+                .iter()
+                .fold(0.0_f32, |m, row| m.max(row.0[column].abs()));
+            assert!(
+                (got - want).abs() <= tolerance(want, largest),
+                "{got} for {want}"
+            );
             assert_eq!(unpacked[row * WIDTH + column].to_bits(), got.to_bits());
         }
     }

@@ -124,6 +124,7 @@ pub(super) fn key_place(position: usize, dim: usize, head_dim: usize) -> (usize,
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "numbers are copied here, not computed")]
 mod tests {
     use super::*;
 
@@ -132,8 +133,12 @@ mod tests {
         let mut cache = Cache::new([2, 3], 40, [2, 50]);
         for layer in 0..2 {
             let part = cache.layer(layer, 0..1);
-            part.keys.iter_mut().for_each(|block| block.0[0].0[0] = 1.0 + layer as f32);
-            part.values.iter_mut().for_each(|block| block.0[1].0[2] = 5.0 + layer as f32);
+            part.keys
+                .iter_mut()
+                .for_each(|block| block.0[0].0[0] = 1.0 + layer as f32);
+            part.values
+                .iter_mut()
+                .for_each(|block| block.0[1].0[2] = 5.0 + layer as f32);
         }
         cache.advance(0, 37);
         cache.copy(0, 2);
@@ -141,8 +146,16 @@ mod tests {
         assert_eq!([cache.len(0), cache.len(1), cache.len(2)], [0, 0, 37]);
         for layer in 0..2 {
             let part = cache.layer(layer, 2..3);
-            assert!(part.keys.iter().all(|block| block.0[0].0[0] == 1.0 + layer as f32));
-            assert!(part.values.iter().all(|block| block.0[1].0[2] == 5.0 + layer as f32));
+            assert!(
+                part.keys
+                    .iter()
+                    .all(|block| block.0[0].0[0] == 1.0 + layer as f32)
+            );
+            assert!(
+                part.values
+                    .iter()
+                    .all(|block| block.0[1].0[2] == 5.0 + layer as f32)
+            );
             let other = cache.layer(layer, 1..2);
             assert!(other.keys.iter().all(|block| block.0[0].0[0] == 0.0));
         }

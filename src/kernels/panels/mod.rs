@@ -10,6 +10,11 @@
 //! sample gets the same text alone and among others. SIMD levels differ in the last digits, as some fuse
 //! the product with the sum and others do not.
 
+#![allow(
+    clippy::inline_always,
+    reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
+)]
+
 mod attention;
 mod block;
 mod cache;
@@ -56,10 +61,6 @@ pub fn rows_of(values: &[f32]) -> Vec<Row> {
 
 /// Copies `out.len()` columns, from `first` on, out of row `row` of a matrix of `n_rows` rows.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 pub fn read_columns(matrix: &[Row], n_rows: usize, row: usize, first: usize, out: &mut [f32]) {
     let mut read = 0;
     while read < out.len() {
@@ -73,10 +74,6 @@ pub fn read_columns(matrix: &[Row], n_rows: usize, row: usize, first: usize, out
 
 /// Copies `values` into the columns from `first` on of row `row` of a matrix of `n_rows` rows.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 pub fn write_columns(matrix: &mut [Row], n_rows: usize, row: usize, first: usize, values: &[f32]) {
     let mut written = 0;
     while written < values.len() {

@@ -47,7 +47,7 @@ impl Norm {
     pub fn apply(&self, x: &[Row], out: &mut [Row], n_rows: usize) {
         let n = n_panels(self.columns) * n_rows;
         assert!(x.len() == n && out.len() == n, "{n} rows of panels");
-        Arch::new().dispatch(Rows {
+        Arch::new().dispatch(Normalise {
             norm: self,
             x,
             out,
@@ -56,21 +56,17 @@ impl Norm {
     }
 }
 
-struct Rows<'a> {
+struct Normalise<'a> {
     norm: &'a Norm,
     x: &'a [Row],
     out: &'a mut [Row],
     n_rows: usize,
 }
 
-impl WithSimd for Rows<'_> {
+impl WithSimd for Normalise<'_> {
     type Output = ();
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     #[allow(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
     fn with_simd<S: Simd>(self, _: S) {
         let Norm {
@@ -97,7 +93,10 @@ impl WithSimd for Rows<'_> {
                     *out = (x - mean) * scale * weight;
                 }
                 if let Some(bias) = bias {
-                    out.0.iter_mut().zip(bias[i].0).for_each(|(x, bias)| *x += bias);
+                    out.0
+                        .iter_mut()
+                        .zip(bias[i].0)
+                        .for_each(|(x, bias)| *x += bias);
                 }
             }
         }
@@ -106,10 +105,6 @@ impl WithSimd for Rows<'_> {
 
 /// The sum of `f` over the numbers of some rows.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 fn lanes_sum<'a>(rows: impl Iterator<Item = &'a Row>, f: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0.0; WIDTH];
     for row in rows {
@@ -129,10 +124,6 @@ fn lanes_sum<'a>(rows: impl Iterator<Item = &'a Row>, f: impl Fn(f32) -> f32) ->
 
 /// An RMS norm of one vector, in place.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 #[allow(clippy::cast_precision_loss, reason = "heads are far below 2^24 wide")]
 pub(super) fn rms_norm(x: &mut [f32], weight: &[f32], epsilon: f32) {
     let mean_square = sum(x, x, |a, b| a * b) / x.len() as f32;
@@ -150,8 +141,16 @@ mod tests {
     /// In double precision.
     fn reference(x: &[f32], centred: bool) -> Vec<f64> {
         let n = x.len() as f64;
-        let mean = if centred { x.iter().map(|x| f64::from(*x)).sum::<f64>() / n } else { 0.0 };
-        let variance = x.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / n;
+        let mean = if centred {
+            x.iter().map(|x| f64::from(*x)).sum::<f64>() / n
+        } else {
+            0.0
+        };
+        let variance = x
+            .iter()
+            .map(|x| (f64::from(*x) - mean).powi(2))
+            .sum::<f64>()
+            / n;
         let scale = (variance + 1e-5).sqrt().recip();
         x.iter().map(|x| (f64::from(*x) - mean) * scale).collect()
     }
@@ -161,7 +160,9 @@ mod tests {
         for (columns, centred) in [(5, true), (32, true), (40, true), (40, false), (100, true)] {
             let n_rows = 3;
             let x = |row: usize| -> Vec<f32> {
-                (0..columns).map(|i| ((i * 7 + row * 3) % 11) as f32 + 2.0).collect()
+                (0..columns)
+                    .map(|i| ((i * 7 + row * 3) % 11) as f32 + 2.0)
+                    .collect()
             };
             let weight: Vec<f32> = (0..columns).map(|i| 1.0 + i as f32 / 10.0).collect();
             let bias = vec![0.5; columns];
@@ -178,7 +179,10 @@ mod tests {
                     let want = want * f64::from(weight[i]) + 0.5;
                     assert!((f64::from(got[i]) - want).abs() < 1e-5, "{} {want}", got[i]);
                 }
-                assert!(got[columns..].iter().all(|x| *x == 0.0), "filled with zeros");
+                assert!(
+                    got[columns..].iter().all(|x| *x == 0.0),
+                    "filled with zeros"
+                );
             }
         }
     }

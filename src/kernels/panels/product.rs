@@ -116,10 +116,6 @@ impl<B: Block> WithSimd for Panel<'_, B> {
     type Output = ();
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self {
             blocks,
@@ -130,7 +126,10 @@ impl<B: Block> WithSimd for Panel<'_, B> {
         } = self;
         multiply(simd, blocks, x, out, |row, out, mut sum| {
             if let Some(bias) = bias {
-                sum.0.iter_mut().zip(bias.0).for_each(|(x, bias)| *x += bias);
+                sum.0
+                    .iter_mut()
+                    .zip(bias.0)
+                    .for_each(|(x, bias)| *x += bias);
             }
             match then {
                 Then::Store => {}
@@ -153,10 +152,6 @@ impl<B: Block> WithSimd for Panel<'_, B> {
 
 /// Multiplies all rows of `x` with the blocks of one panel, and gives `finish` each row's number, place and sum.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 pub(super) fn multiply<S: Simd, B: Block>(
     simd: S,
     blocks: &[B],
@@ -175,10 +170,6 @@ pub(super) fn multiply<S: Simd, B: Block>(
 
 /// With V registers for a row of weights, and R rows of `x` at once.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 fn by_tiles<S: Simd, B: Block, const V: usize, const R: usize>(
     simd: S,
     blocks: &[B],
@@ -207,10 +198,6 @@ fn by_tiles<S: Simd, B: Block, const V: usize, const R: usize>(
 
 /// The R rows from `first` on.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 fn tile<S: Simd, B: Block, const V: usize, const R: usize>(
     simd: S,
     blocks: &[B],

@@ -9,10 +9,6 @@ use crate::kernels::elementary::{LANES, exp, total};
 ///
 /// The sum takes every 32nd number in a lane of its own, and does not depend on how many others follow.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 pub(super) fn softmax(scores: &mut [Row], n_rows: usize, row: usize, visible: usize) {
     let n_seen = visible.div_ceil(WIDTH);
     let (seen, future) = scores.split_at_mut(n_seen * n_rows);
@@ -60,10 +56,6 @@ impl WithSimd for LogSumExp<'_> {
     type Output = f32;
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn with_simd<S: Simd>(self, _: S) -> f32 {
         let (blocks, rest) = self.0.as_chunks::<LANES>();
         let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -72,7 +64,10 @@ impl WithSimd for LogSumExp<'_> {
                 *lane = if *x > *lane { *x } else { *lane };
             }
         }
-        let max = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |max, x| max.max(*x));
+        let max = lanes
+            .iter()
+            .chain(rest)
+            .fold(f32::NEG_INFINITY, |max, x| max.max(*x));
         let mut lanes = [0.0; LANES];
         for block in blocks {
             for (lane, x) in lanes.iter_mut().zip(block) {
@@ -103,8 +98,15 @@ mod tests {
             let sum: f64 = (0..visible).map(|i| f64::from(score(i)).exp()).sum();
             for i in 0..n_panels * WIDTH {
                 let got = f64::from(scores[i / WIDTH * n_rows + 1].0[i % WIDTH]);
-                let want = if i < visible { f64::from(score(i)).exp() / sum } else { 0.0 };
-                assert!((got - want).abs() < 1e-6, "{i} of {visible}: {got}, not {want}");
+                let want = if i < visible {
+                    f64::from(score(i)).exp() / sum
+                } else {
+                    0.0
+                };
+                assert!(
+                    (got - want).abs() < 1e-6,
+                    "{i} of {visible}: {got}, not {want}"
+                );
                 assert!(i < visible || got == 0.0);
             }
             assert!(scores[0].0[0].is_nan(), "another row was written");
@@ -115,7 +117,12 @@ mod tests {
     fn log_sum_exp_is_exact_for_large_numbers_too() {
         for n in [1, 7, 16, 65] {
             let x: Vec<f32> = (0..n).map(|i| (i % 9) as f32 + 1000.0).collect();
-            let want = x.iter().map(|x| (f64::from(*x) - 1000.0).exp()).sum::<f64>().ln() + 1000.0;
+            let want = x
+                .iter()
+                .map(|x| (f64::from(*x) - 1000.0).exp())
+                .sum::<f64>()
+                .ln()
+                + 1000.0;
             assert!((f64::from(log_sum_exp(&x)) - want).abs() < 1e-4);
         }
     }

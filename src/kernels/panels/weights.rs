@@ -140,7 +140,9 @@ fn pack<B: Block>(
     let block = |i: usize| {
         let (panel, block) = (i / n_blocks * WIDTH, i % n_blocks * WIDTH);
         let rows: [Row; WIDTH] = std::array::from_fn(|row| {
-            Row(std::array::from_fn(|column| number(block + row, panel + column)))
+            Row(std::array::from_fn(|column| {
+                number(block + row, panel + column)
+            }))
         });
         B::pack(&rows)
     };
@@ -153,6 +155,7 @@ fn pack<B: Block>(
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "numbers are copied here, not computed")]
 mod tests {
     use super::*;
 
