@@ -61,7 +61,7 @@ fn in_threads<T: Send>(n: usize, f: impl FnOnce() -> T + Send) -> T {
 }
 
 /// A model of usual sizes: several panels in every direction.
-fn wide(kind: usize) -> ModelConfig {
+pub fn wide(kind: usize) -> ModelConfig {
     let plain = ModelConfig {
         context_length: 160,
         d_model: 96,

@@ -10,6 +10,7 @@
     reason = "numbers in tests are small, and stand as they were printed"
 )]
 
+mod allocations;
 mod cli;
 mod combinations;
 #[cfg(unix)]

@@ -4,7 +4,7 @@ use pulp::Simd;
 
 use super::{Row, WIDTH};
 
-/// 32 rows of a panel, as they lie in memory.
+/// 32 rows of a panel, as they lie in memory: numbers of f32 and u32 and nothing else.
 pub(super) trait Block: Copy + Send + Sync {
     /// Whether the numbers are to be multiplied by a scale for each column.
     const SCALED: bool;
@@ -46,10 +46,6 @@ pub(super) struct Int8 {
 }
 
 const HALF: usize = WIDTH / 2;
-
-impl Whole {
-    pub(super) const ZERO: Self = Self([Row::ZERO; WIDTH]);
-}
 
 impl Block for Whole {
     const SCALED: bool = false;

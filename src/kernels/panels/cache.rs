@@ -3,16 +3,17 @@
 use std::ops::Range;
 
 use super::block::Whole;
+use super::pages::Pages;
 use super::{WIDTH, n_panels};
 
 /// The keys and values of all layers, for some samples, in room that is allocated once.
 ///
 /// Of each head, positions are columns of the keys and rows of the values: a product with queries gives scores,
 /// and one with weights what is gathered.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Cache {
-    keys: Vec<Whole>,
-    values: Vec<Whole>,
+    keys: Pages<Whole>,
+    values: Pages<Whole>,
     lens: Vec<usize>,
     capacity: usize,
     head_dim: usize,
@@ -41,7 +42,7 @@ impl Cache {
         [n_kv_heads, head_dim]: [usize; 2],
     ) -> Self {
         let n_blocks = n_kv_heads * blocks_of_head(capacity, head_dim);
-        let room = || vec![Whole::ZERO; n_layers * n_samples * n_blocks];
+        let room = || Pages::zeros(n_layers * n_samples * n_blocks);
         Self {
             keys: room(),
             values: room(),

@@ -19,6 +19,7 @@ mod attention;
 mod block;
 mod cache;
 mod norm;
+mod pages;
 mod product;
 mod softmax;
 mod weights;

@@ -5,6 +5,7 @@ use std::fmt;
 use rayon::prelude::*;
 
 use super::block::{Bf16, Block, Int8, Whole};
+use super::pages::Pages;
 use super::{Row, WIDTH, n_panels};
 
 /// How the numbers of a weight are kept.
@@ -41,7 +42,7 @@ impl fmt::Display for Precision {
 }
 
 /// A matrix `[K, N]` that vectors of K numbers are multiplied with, in panels of its columns.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Weights {
     pub(super) blocks: Blocks,
     inputs: usize,
@@ -49,11 +50,11 @@ pub struct Weights {
 }
 
 /// The panels, one after another, each of [`n_panels`] blocks for the K rows.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Blocks {
-    F32(Vec<Whole>),
-    Bf16(Vec<Bf16>),
-    Int8(Vec<Int8>),
+    F32(Pages<Whole>),
+    Bf16(Pages<Bf16>),
+    Int8(Pages<Int8>),
 }
 
 impl Weights {
@@ -131,7 +132,7 @@ impl Weights {
 fn pack<B: Block>(
     [inputs, outputs]: [usize; 2],
     at: impl Fn(usize, usize) -> f32 + Sync,
-) -> Vec<B> {
+) -> Pages<B> {
     let n_blocks = n_panels(inputs);
     let number = |input: usize, output: usize| match input < inputs && output < outputs {
         true => at(input, output),
@@ -146,11 +147,9 @@ fn pack<B: Block>(
         });
         B::pack(&rows)
     };
-    let mut blocks = Vec::new();
-    (0..n_panels(outputs) * n_blocks)
-        .into_par_iter()
-        .map(block)
-        .collect_into_vec(&mut blocks);
+    let mut blocks = Pages::zeros(n_panels(outputs) * n_blocks);
+    let numbered = blocks.par_iter_mut().enumerate();
+    numbered.for_each(|(i, out)| *out = block(i));
     blocks
 }
 
