@@ -2,7 +2,7 @@
 
 use burn::module::Param;
 use burn::nn;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 
 use super::layer::{Layer, Linear};
 use crate::attention::Rotation;
@@ -77,7 +77,8 @@ impl Engine {
             token_embedding,
             position_embedding: positions.map(|embedding| host(&embedding.weight)),
             rotation: (position == PositionKind::Rope)
-                .then(|| rotation(context_length, d_model / n_heads)),
+                .then(|| Rotation::tables(0..context_length, d_model / n_heads))
+                .map(|[cos, sin]| panels::Rotation { cos, sin }),
             layers: model
                 .blocks
                 .iter()
@@ -182,13 +183,4 @@ fn pack(weight: &Param<Tensor<2>>, precision: Precision) -> Weights {
     Weights::pack(precision, [inputs, outputs], |input, output| {
         values[input * outputs + output]
     })
-}
-
-fn rotation(context_length: usize, head_dim: usize) -> panels::Rotation {
-    let rotation = Rotation::new(0..context_length, head_dim, &Device::default());
-    let [cos, sin] = rotation.angles().map(|angles| {
-        let data = angles.into_data().convert::<f32>();
-        data.try_to_vec().expect("converted to f32")
-    });
-    panels::Rotation { cos, sin }
 }

@@ -242,3 +242,115 @@ fn tile<S: Simd, B: Block, const V: usize, const R: usize>(
         finish(first + i, &mut out[first + i], row);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::block::{Bf16, Int8, Whole};
+    use super::super::{Precision, read_columns, write_columns};
+    use super::*;
+
+    fn noise(i: usize) -> f32 {
+        let bits = (i as u32).wrapping_mul(0x9E37_79B9) ^ 0x5bd1;
+        let bits = (bits ^ (bits >> 15)).wrapping_mul(0x85EB_CA6B);
+        (bits >> 8) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    /// Every kind of block, by the instructions of one SIMD level.
+    struct Check;
+
+    impl WithSimd for Check {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) {
+            check::<S, Whole>(simd);
+            check::<S, Bf16>(simd);
+            check::<S, Int8>(simd);
+        }
+    }
+
+    #[inline(always)]
+    fn check<S: Simd, B: Block>(simd: S) {
+        let row = |n: usize| Row(std::array::from_fn(|i| noise(n * WIDTH + i)));
+        let block = |n: usize| B::pack(&std::array::from_fn(|i| row(1000 + n * WIDTH + i)));
+        let blocks: Vec<B> = (0..3).map(block).collect();
+        for n_rows in [1, 2, 3, 4, 7, 8, 9, 15, 16] {
+            let x: Vec<Row> = (0..3 * n_rows).map(row).collect();
+            let mut out = vec![Row::ZERO; n_rows];
+            multiply(simd, &blocks, &x, &mut out, |_, out, sum| *out = sum);
+            for (n, out) in out.iter().enumerate() {
+                for (column, got) in out.0.iter().enumerate() {
+                    let products = (0..3 * WIDTH).map(|k| {
+                        let x = x[k / WIDTH * n_rows + n].0[k % WIDTH];
+                        f64::from(x) * f64::from(blocks[k / WIDTH].value(k % WIDTH, column))
+                    });
+                    let want: f64 = products.sum();
+                    assert!((f64::from(*got) - want).abs() < 2e-5, "{got}, not {want}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_simd_level_multiplies_every_kind_of_block() {
+        Arch::new().dispatch(Check);
+        Simd::vectorize(pulp::Scalar, Check);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(simd) = pulp::x86::V3::try_new() {
+            Simd::vectorize(simd, Check);
+        }
+    }
+
+    #[test]
+    fn what_is_done_with_the_numbers_is_done_after_the_bias() {
+        let ([k, n], n_rows) = ([40, 70], 3);
+        let weights = Weights::pack(Precision::F32, [k, n], |i, o| noise(i * n + o));
+        let matrix = |columns: usize, seed: usize| {
+            let mut rows = vec![Row::ZERO; n_panels(columns) * n_rows];
+            for row in 0..n_rows {
+                let values: Vec<f32> = (0..columns)
+                    .map(|i| noise(seed + row * columns + i))
+                    .collect();
+                write_columns(&mut rows, n_rows, row, 0, &values);
+            }
+            rows
+        };
+        let numbers = |rows: &[Row]| {
+            let read = |row| {
+                let mut values = vec![0.0; n_panels(n) * WIDTH];
+                read_columns(rows, n_rows, row, 0, &mut values);
+                assert!(
+                    values[n..].iter().all(|x| x.abs() < f32::EPSILON),
+                    "zeros behind"
+                );
+                values
+            };
+            (0..n_rows).flat_map(read).collect::<Vec<f32>>()
+        };
+        let (x, gate, before) = (matrix(k, 1), matrix(n, 2), matrix(n, 3));
+        let bias = super::super::rows_of(&(0..n).map(noise).collect::<Vec<_>>());
+        let compute = |then: Then<'_>| {
+            let mut out = before.clone();
+            product(&weights, &x, Some(&bias), then, &mut out, n_rows);
+            numbers(&out)
+        };
+        let plain = compute(Then::Store);
+        let compare = |then, want: &dyn Fn(f64, usize) -> f64| {
+            for (i, got) in compute(then).into_iter().enumerate() {
+                let want = want(f64::from(plain[i]), i);
+                assert!(
+                    (f64::from(got) - want).abs() < 1e-5,
+                    "{then:?}: {got}, not {want}"
+                );
+            }
+        };
+        let (gates, old) = (numbers(&gate), numbers(&before));
+        compare(Then::Add, &|x, i| x + f64::from(old[i]));
+        compare(Then::ReluSquared, &|x, _| x.max(0.0).powi(2));
+        compare(Then::Gelu, &|x, _| x * f64::from(phi(x as f32).0));
+        compare(Then::Gate(&gate), &|x, i| {
+            let gate = f64::from(gates[i]);
+            x * gate / (1.0 + (-gate).exp())
+        });
+    }
+}
