@@ -14,6 +14,7 @@ use std::time::Instant;
 use tinderbox::config::Config;
 use tinderbox::data::Corpus;
 use tinderbox::device;
+use tinderbox::measure::median;
 use tinderbox::model::Gpt;
 use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Trainer, train};
 
@@ -62,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         bare.push(bare_ms(&config)?);
         looped.push(looped_ms(&config)?);
     }
-    let (bare, looped) = (median(bare), median(looped));
+    let (bare, looped) = (median(&bare), median(&looped));
     println!("bare steps     {bare:.2} ms/step");
     println!("the whole loop {looped:.2} ms/step");
     println!("the loop costs {:+.2} %", (looped / bare - 1.0) * 100.0);
@@ -103,9 +104,4 @@ fn looped_ms(config: &Config) -> Result<f64, Box<dyn std::error::Error>> {
     };
     train(job, Box::new(watch), &Interrupter::new())?;
     Ok(timed.recv()? * 1e3 / steps as f64)
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }

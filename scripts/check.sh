@@ -3,7 +3,8 @@
 # bundled data, docs.
 #
 # It stops at the first stage that fails, and ends with a table of each stage's minutes. With
-# TINDERBOX_REQUIRE_WGPU=1 the wgpu tests fail, rather than skip, when there is no adapter.
+# TINDERBOX_REQUIRE_WGPU=1 the wgpu tests fail, rather than skip, when there is no adapter, and with
+# TINDERBOX_REQUIRE_BROWSER=1 those of pages when there is no Chromium.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null # nothing here may ask a question

@@ -9,10 +9,12 @@
 //!    alone, for writing;
 //! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
-//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`]: what a person does with all of it;
+//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`], [`report`], [`bench`]: what a person does with all
+//!    of it;
 //! 7. [`recipe`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;
-//! 9. [`counts`], [`words`]: numbers in formulas, and as they are said to people.
+//! 9. [`counts`], [`measure`], [`words`], [`page`]: numbers in formulas, from the clock and the system, as they
+//!    are said to people, and pages of HTML for them.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
@@ -28,6 +30,7 @@
 )]
 
 pub mod attention;
+pub mod bench;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
@@ -38,10 +41,13 @@ pub mod generate;
 pub mod inference;
 pub mod inspect;
 pub mod kernels;
+pub mod measure;
 pub mod model;
 pub mod optimizer;
+pub mod page;
 pub mod plan;
 pub mod recipe;
+pub mod report;
 pub mod runs;
 pub mod tokenizer;
 pub mod train;

@@ -22,7 +22,7 @@ const LOCK_ATTEMPTS: usize = 3;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Everything that a run writes, and so all that replacing one removes.
-const CONTENTS: [&str; 11] = [
+const CONTENTS: [&str; 15] = [
     CONFIG,
     TOKENIZER,
     "metrics.jsonl",
@@ -30,6 +30,10 @@ const CONTENTS: [&str; 11] = [
     "head_metrics.jsonl",
     "samples.txt",
     "train.log",
+    "report.html",
+    "loss.svg",
+    "learning-rate.svg",
+    "heads.svg",
     "tensorboard",
     CHECKPOINTS,
     BEST,

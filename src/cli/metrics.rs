@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The run that a user named, or to which the checkpoint belongs that they named.
-fn open(path: &Path) -> Result<RunDir, CheckpointError> {
+pub(super) fn open(path: &Path) -> Result<RunDir, CheckpointError> {
     RunDir::open(path).or_else(|error| match checkpoint::locate(path) {
         Ok(located) => Ok(located.run),
         Err(_) => Err(error),

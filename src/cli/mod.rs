@@ -7,6 +7,7 @@
     reason = "the documentation of an argument is its help, which shows backticks as they are"
 )]
 
+mod bench;
 mod completions;
 mod dashboard;
 mod devices;
@@ -21,6 +22,7 @@ mod metrics;
 mod output;
 mod plan;
 mod progress;
+mod report;
 mod runs;
 mod table;
 mod tokenizer;
@@ -82,8 +84,12 @@ enum Command {
     Runs(runs::Args),
     /// Print the curves of a run: losses, learning rate, speed
     Metrics(metrics::Args),
+    /// Write a page with a run's curves, texts, heads and config
+    Report(report::Args),
     /// See how a tokenizer takes text apart
     Tokenizer(tokenizer::Args),
+    /// Measure how fast this machine trains, writes and attends, and in how much memory
+    Bench(bench::Args),
     /// List what this binary can compute on, here
     Devices(devices::Args),
     /// Print a script with which a shell completes commands and options
@@ -104,7 +110,9 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args).map(|()| DONE),
         Command::Runs(args) => runs::run(&args).map(|()| DONE),
         Command::Metrics(args) => metrics::run(&args).map(|()| DONE),
+        Command::Report(args) => report::run(&args).map(|()| DONE),
         Command::Tokenizer(args) => tokenizer::run(&args).map(|()| DONE),
+        Command::Bench(args) => bench::run(&args).map(|()| DONE),
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
         Command::Completions(args) => completions::run(&args, Cli::command()).map(|()| DONE),
         Command::Man(args) => man::run(&args, Cli::command()).map(|()| DONE),

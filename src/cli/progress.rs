@@ -100,11 +100,11 @@ impl Progress {
         ScreenObserver(self.clone())
     }
 
-    /// Says how the run ended; `next` is the command to go on with.
-    pub(super) fn finish(&self, summary: &Summary, next: &str) {
+    /// Says how the run ended; `report` says where its report is, `next` is the command to go on with.
+    pub(super) fn finish(&self, summary: &Summary, report: &str, next: &str) {
         self.with(|screen| {
             screen.is_over = true;
-            screen.finish(summary, next);
+            screen.finish(summary, report, next);
         });
     }
 
@@ -341,7 +341,7 @@ impl Screen {
         ));
     }
 
-    fn finish(&mut self, summary: &Summary, next: &str) {
+    fn finish(&mut self, summary: &Summary, report: &str, next: &str) {
         self.clear();
         if summary.interrupted {
             let run = summary.run_dir.display();
@@ -350,6 +350,7 @@ impl Screen {
             } else {
                 "after"
             };
+            self.line(report);
             self.line(&format!(
                 "interrupted {when} step {} of {}; all is saved in `{run}`. Go on with\n    {next}",
                 summary.steps, self.max_steps
@@ -378,6 +379,7 @@ impl Screen {
                  best checkpoint: step {step}, val loss {best:.4}"
             ));
         }
+        self.line(report);
         self.line(&format!("write with it:\n    {next}"));
     }
 

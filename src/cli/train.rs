@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
-use super::{DONE, INTERRUPTED, describe, load_config, note, program};
+use super::{DONE, INTERRUPTED, describe, load_config, note, program, report};
 use crate::checkpoint::RunDir;
 use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
     let job = Job {
         config,
-        run_dir,
+        run_dir: run_dir.clone(),
         start,
         from: args.from.clone(),
         device,
@@ -95,8 +95,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         Ok(summary) => summary,
         Err(error) => {
             let is_wanted = matches!(error, TrainError::InterruptedEarly);
+            let is_broken = matches!(error, TrainError::NotFinite { .. });
             let error = anyhow::Error::from(error);
             progress.failed(&describe(&error));
+            if is_broken {
+                note(report::at_end(&run_dir));
+            }
             if is_wanted {
                 note(error);
                 return Ok(INTERRUPTED);
@@ -104,7 +108,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             return Err(error);
         }
     };
-    progress.finish(&summary, &next_command(args, &summary));
+    let report = report::at_end(&run_dir);
+    progress.finish(&summary, &report, &next_command(args, &summary));
     if args.json {
         writeln!(io::stdout(), "{}", serde_json::to_string(&summary)?)?;
     }

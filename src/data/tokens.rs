@@ -76,6 +76,17 @@ impl Tokens {
         }
     }
 
+    /// `n` ids that look random and are always the same ones, below `vocab_size`: a text to measure with.
+    #[must_use]
+    pub fn made_up(n: usize, vocab_size: usize) -> Self {
+        let vocab_size = u64::try_from(vocab_size).unwrap_or(u64::MAX);
+        let ids: Vec<u32> = (0..n as u64)
+            .map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32)
+            .map(|noise| u32::try_from(noise % vocab_size).unwrap_or(0))
+            .collect();
+        Self::from_ids(&ids, n as u64)
+    }
+
     /// All ids of a token file, behind its header. They stand for `bytes` bytes of text.
     ///
     /// # Errors

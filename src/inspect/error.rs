@@ -163,6 +163,17 @@ pub enum InspectError {
         /// How many tokens the model sees.
         context_length: usize,
     },
+    /// A page of HTML that no browser could read.
+    #[error(
+        "the page would hold {mib} MiB of numbers, and browsers read up to {limit_mib} MiB\n  hint: choose one layer \
+         or head with --layer and --head, or give a shorter prompt"
+    )]
+    PageTooLarge {
+        /// How large it would be.
+        mib: usize,
+        /// How large it may be.
+        limit_mib: usize,
+    },
     /// What the model computes is not a number.
     #[error(
         "the model's numbers at `{0}` are not finite\n  hint: its weights are damaged; use another of the \

@@ -2,7 +2,7 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::InspectError;
 use super::patterns::{Map, Sight};
@@ -103,6 +103,27 @@ impl Heads {
             heads: self.scores.iter().map(layer).collect(),
         };
         serde_json::to_value(document).expect("plain data")
+    }
+
+    /// What [`Heads::to_json`] wrote, whatever stands beside it; none where that cannot be read.
+    #[must_use]
+    pub fn from_json(value: &serde_json::Value) -> Option<Self> {
+        let count = |key: &str| usize::try_from(value.get(key)?.as_u64()?).ok();
+        let of_head = |head: &serde_json::Value| Scores::deserialize(head).ok();
+        let of_layer = |layer: &serde_json::Value| layer.as_array()?.iter().map(of_head).collect();
+        Some(Self {
+            n_windows: count("windows")?,
+            window_tokens: count("window_tokens")?,
+            n_repeated: count("repeated")?,
+            period: count("period")?,
+            even: of_head(value.get("even")?)?,
+            scores: value
+                .get("heads")?
+                .as_array()?
+                .iter()
+                .map(of_layer)
+                .collect::<Option<_>>()?,
+        })
     }
 }
 
@@ -225,6 +246,16 @@ mod tests {
     fn measuring_again_gives_the_same_numbers() {
         let measure = || Heads::measure(&new_model(&config()), &text(100), 5).expect("measured");
         assert_eq!(measure(), measure());
+    }
+
+    #[test]
+    fn what_was_written_down_is_read_back() {
+        let heads = Heads::measure(&new_model(&config()), &text(100), 2).expect("measured");
+        let mut json = heads.to_json();
+        json["step"] = 7.into();
+        assert_eq!(Heads::from_json(&json), Some(heads));
+        json["heads"][1] = "none".into();
+        assert_eq!(Heads::from_json(&json), None);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! All else here is made of these two and of probes that replace what passes: see [`crate::model::probe`].
 //! A pass that nobody inspects is not slowed down: without a probe none of this runs.
 //!
-//! [`AttentionMaps`] says who looks at whom, [`Explanation`] why, number by number, for one token in one head.
+//! [`AttentionMaps`] says who looks at whom, [`Explanation`] why, number by number, for one token in one head;
+//! [`Details`] has what it takes to ask that of any token.
 //! [`Heads`] measures what each head does with a whole text: [`patterns`] are the questions that are asked of
 //! one map, [`Scores`] the answers, with a name by thresholds. [`References`] asks whether a head looks at the
 //! right answer, where [`Annotations`] say what that is.
@@ -19,6 +20,7 @@ pub mod annotations;
 mod answer;
 mod attribution;
 mod capture;
+mod details;
 mod embeddings;
 mod error;
 mod explain;
@@ -41,6 +43,7 @@ mod weights;
 
 pub use annotations::Annotations;
 pub use capture::{Capture, Recording, capture};
+pub use details::Details;
 pub use embeddings::{ContextWord, Embeddings, Place, Stage};
 pub use error::InspectError;
 pub use explain::{Explanation, Projection, Step};

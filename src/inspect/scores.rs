@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::patterns::{Map, Mean};
 
@@ -31,7 +31,8 @@ pub const FOCUSED: f64 = 0.75;
 
 /// What a head does, as means over rows; each is none where no row asks the question. All but the first are
 /// from 0 to 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Scores {
     /// Entropy of a row, bits.
     pub entropy_bits: Option<f64>,

@@ -158,3 +158,59 @@ impl<'a, P: Probe> Pass<'a, P> {
         }
     }
 }
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use burn::tensor::{Device, Int};
+
+    use super::*;
+    use crate::config::ModelConfig;
+    use crate::model::Gpt;
+
+    /// Writes down where it was asked. As a probe that does nothing it must not be told of weights.
+    struct Sites<const ACTIVE: bool>(Vec<String>);
+
+    impl<const ACTIVE: bool> Probe for Sites<ACTIVE> {
+        const ACTIVE: bool = ACTIVE;
+
+        fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
+            self.0.push(site.to_string());
+            value
+        }
+    }
+
+    fn visited<const ACTIVE: bool>() -> Vec<String> {
+        let config = ModelConfig {
+            context_length: 4,
+            d_model: 8,
+            n_layers: 2,
+            n_heads: 2,
+            n_kv_heads: 2,
+            d_ff: 16,
+            ..ModelConfig::default()
+        };
+        let gpt = Gpt::new(&config, 5, 1, &Device::flex());
+        let tokens = Tensor::<2, Int>::from_data([[1, 2, 3]], &Device::flex());
+        let mut probe = Sites::<ACTIVE>(Vec::new());
+        let _ = gpt.forward_with(tokens, &mut probe);
+        probe.0
+    }
+
+    #[test]
+    fn the_empty_probe_has_no_room_to_keep_anything() {
+        assert_eq!(size_of::<NoProbe>(), 0);
+        let probe: NoProbe = NoProbe; // and a pass holds nothing but it, a key and a number
+        let rest = size_of::<Option<DropoutKey>>() + size_of::<Option<usize>>();
+        assert_eq!(size_of::<Pass<'_, NoProbe>>(), rest + size_of_val(&&probe));
+    }
+
+    #[test]
+    fn weights_come_into_being_only_for_a_probe_that_is_active() {
+        let (active, empty) = (visited::<true>(), visited::<false>());
+        let weights = |site: &&String| site.ends_with("attention.weights");
+        assert_eq!(active.iter().filter(weights).count(), 2, "{active:?}");
+        assert_eq!(empty.iter().filter(weights).count(), 0, "{empty:?}");
+        let others: Vec<_> = active.iter().filter(|site| !weights(site)).collect();
+        assert_eq!(others, empty.iter().collect::<Vec<_>>());
+    }
+}

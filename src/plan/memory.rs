@@ -5,11 +5,11 @@
 //! needs them.
 
 use serde::Serialize;
-use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
 use super::disk::running_means;
 use crate::config::Config;
 use crate::device::{Backend, OpenDevice};
+use crate::measure::Machine;
 use crate::model::cost::{self, Held, Operations, ParameterTensor, PassMemory, PassShape};
 
 const MIB: f64 = 1_048_576.0;
@@ -60,15 +60,6 @@ pub struct Parts {
     pub temporaries: u64,
     /// The process and its allocator; 0 on a GPU, whose driver has its own.
     pub process: u64,
-}
-
-/// The memory of the machine, in bytes, as far as this process may use it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Machine {
-    /// All that there is.
-    pub total: u64,
-    /// What nothing else uses now.
-    pub available: u64,
 }
 
 /// A moment of a run: what is held beside weights and running means.
@@ -130,20 +121,6 @@ impl Memory {
     pub fn is_too_much_now(&self) -> bool {
         self.machine
             .is_some_and(|machine| self.peak > machine.available)
-    }
-}
-
-impl Machine {
-    fn here() -> Self {
-        let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything());
-        let system = System::new_with_specifics(kinds);
-        let (mut total, mut available) = (system.total_memory(), system.available_memory());
-        // A container may have less than its machine.
-        if let Some(limits) = system.cgroup_limits() {
-            total = total.min(limits.total_memory);
-            available = available.min(limits.free_memory);
-        }
-        Self { total, available }
     }
 }
 

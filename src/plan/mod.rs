@@ -16,7 +16,7 @@ mod time;
 use serde::Serialize;
 
 pub use disk::Disk;
-pub use memory::{Machine, Memory, Parts};
+pub use memory::{Memory, Parts};
 pub use rhythm::Rhythm;
 pub use table::table;
 pub use text::{Text, Vocabulary};

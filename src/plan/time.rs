@@ -18,17 +18,18 @@ use crate::counts::real;
 use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::generate::Writer;
+use crate::measure::{Trial, ms_since};
 use crate::model::{Gpt, cost};
 use crate::tokenizer::Tokenizer;
-use crate::train::{Trainer, Trial, evaluate};
+use crate::train::{Trainer, evaluate};
 
 /// About how long measuring steps may take.
 const BUDGET: Duration = Duration::from_secs(6);
 
 /// The steps that are measured. The first one of an optimiser does less than the others.
 const TRIAL: Trial = Trial {
-    warm_up_steps: 3,
-    steps: 1..=50,
+    warm_up: 3,
+    rounds: 1..=50,
     enough: BUDGET.checked_div(2).expect("2 is not 0"),
 };
 
@@ -121,7 +122,7 @@ pub(super) fn measure(
     } else {
         0.0
     };
-    let n_steps = TRIAL.warm_up_steps + 1;
+    let n_steps = TRIAL.warm_up + 1;
     let affordable = |rows: usize| real(n_steps * rows) * one_row_s <= BUDGET.as_secs_f64();
     let fits = !memory.is_too_much_now();
     if fits && affordable(n_rows) {
@@ -185,11 +186,12 @@ impl Bench {
         small.train.grad_accumulation_steps = 1;
         small.model.n_layers = 1;
         let once = Trial {
-            warm_up_steps: 1,
-            steps: 1..=1,
+            warm_up: 1,
+            rounds: 1..=1,
             enough: Duration::ZERO,
         };
-        let times = once.run(&mut self.trainer(&small));
+        let mut trainer = self.trainer(&small);
+        let times = once.time(|| trainer.step().wait());
         let step_s = times.map_err(PlanError::Device)?.median_ms / 1e3;
         let speed = cost::compute(&small.model, self.vocab_size).training / step_s;
         Ok(cost::compute(&config.model, self.vocab_size).training / speed)
@@ -198,7 +200,10 @@ impl Bench {
     /// Trains, evaluates, writes and saves a little, as `config` says, but that a step has its passes
     /// `times` as often.
     fn run(&self, config: &Config, times: usize, how: &str) -> Result<Measured, PlanError> {
-        let measure = |trainer: &mut Trainer| TRIAL.run(trainer).map_err(PlanError::Device);
+        let measure = |trainer: &mut Trainer| {
+            let times = TRIAL.time(|| trainer.step().wait());
+            times.map_err(PlanError::Device)
+        };
         let of_two = if times == 1 {
             None
         } else {
@@ -221,10 +226,7 @@ impl Bench {
             evaluation_batch_ms,
             sample_token_ms,
             checkpoint_ms: checkpoint_ms(&trainer),
-            how: format!(
-                "{} {how}, after {} to warm up",
-                steps.n_steps, TRIAL.warm_up_steps
-            ),
+            how: format!("{} {how}, after {} to warm up", steps.rounds, TRIAL.warm_up),
         })
     }
 
@@ -237,12 +239,7 @@ impl Bench {
     /// Made-up text, of so many batches' length.
     fn text(&self, config: &Config, n_batches: usize) -> Tokens {
         let n = n_batches * config.train.batch_size * config.model.context_length + 1;
-        let vocab_size = u64::try_from(self.vocab_size).unwrap_or(u64::MAX);
-        let ids: Vec<u32> = (0..n as u64)
-            .map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32)
-            .map(|noise| u32::try_from(noise % vocab_size).unwrap_or(0))
-            .collect();
-        Tokens::from_ids(&ids, n as u64)
+        Tokens::made_up(n, self.vocab_size)
     }
 
     fn evaluation_batch_ms(&self, model: &Gpt, config: &Config) -> Result<f64, PlanError> {
@@ -317,10 +314,6 @@ fn timed_ms<E>(f: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {
     let began = Instant::now();
     f()?;
     Ok(ms_since(began))
-}
-
-fn ms_since(began: Instant) -> f64 {
-    began.elapsed().as_secs_f64() * 1e3
 }
 
 #[cfg(test)]

@@ -8,13 +8,14 @@ use super::RecipeError;
 use crate::config::Config;
 use crate::data::Tokens;
 use crate::device::OpenDevice;
+use crate::measure::{Times, Trial};
 use crate::model::Gpt;
-use crate::train::{StepTimes, Trainer, Trial};
+use crate::train::Trainer;
 
 /// At least three steps, and more of them until so much time has gone by.
 const TRIAL: Trial = Trial {
-    warm_up_steps: 1,
-    steps: 3..=usize::MAX,
+    warm_up: 1,
+    rounds: 3..=usize::MAX,
     enough: Duration::from_millis(700),
 };
 
@@ -50,11 +51,12 @@ pub(super) fn measure(
     );
     let n_parameters = model.num_params();
     let mut trainer = Trainer::new(model, config, tokens.clone());
-    let times = TRIAL.run(&mut trainer);
-    let StepTimes {
+    let times = TRIAL.time(|| trainer.step().wait());
+    let Times {
         median_ms: step_ms,
         fastest_ms,
-        n_steps,
+        rounds: n_steps,
+        ..
     } = times.map_err(|message| RecipeError::Device {
         device: device.name.clone(),
         message,

@@ -76,6 +76,19 @@ impl Curves {
         })
     }
 
+    /// What was logged in a column: steps with their numbers. What is not a number is left out.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Vec<(u64, f64)> {
+        let of_row = |row: &Row| {
+            let number = row
+                .get(name)?
+                .as_f64()
+                .filter(|number| number.is_finite())?;
+            Some((row.get("step")?.as_u64()?, number))
+        };
+        self.rows.iter().filter_map(of_row).collect()
+    }
+
     /// The rows of every `n`th step, and the last one.
     #[must_use]
     pub fn every(&self, n: u64) -> Vec<&Row> {
@@ -167,6 +180,8 @@ mod tests {
         assert_eq!(curves.rows[1]["val_loss_estimate"], 2.75);
         assert_eq!(curves.rows[1]["tokens_per_s"], 7.0);
         assert_eq!(curves.broken_lines, 0);
+        assert_eq!(curves.column("train_loss"), [(5, 3.0), (10, 2.5)]);
+        assert_eq!(curves.column("nowhere"), []);
     }
 
     #[test]

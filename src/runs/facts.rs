@@ -191,9 +191,12 @@ fn saved_step(run: &RunDir, notes: &mut Vec<String>) -> Option<u64> {
     }
 }
 
-/// The config of a run as a table; with defaults for keys that it does not have, unless it has keys that
-/// this version does not know.
-pub(super) fn settings(run: &RunDir) -> Result<Table, RunsError> {
+/// The config of a run as a table, each section in it; with defaults for keys that it does not have, unless it
+/// has keys that this version does not know.
+///
+/// # Errors
+/// If the config cannot be read.
+pub fn settings(run: &RunDir) -> Result<Table, RunsError> {
     let sections = [
         "data",
         "tokenizer",

@@ -7,16 +7,22 @@
 mod compare;
 mod curves;
 mod facts;
+mod head_log;
 mod jsonl;
 mod listing;
+mod processes;
+mod samples;
 
 use std::io;
 use std::path::PathBuf;
 
 pub use compare::{Difference, differences};
 pub use curves::{Curves, Row};
-pub use facts::{Facts, Status};
+pub use facts::{Facts, Status, settings};
+pub use head_log::head_log;
 pub use listing::{Listing, Order, list, sort};
+pub use processes::{Process, processes};
+pub use samples::{Sample, samples};
 
 use crate::checkpoint::CheckpointError;
 

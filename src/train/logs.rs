@@ -111,15 +111,21 @@ impl Logs {
         self.timings.line(&json!({"step": step, "session": {
             "began_unix_s": unix_s(), "device": device, "parameters": parameters, "vocab_size": vocab_size,
             "train_tokens": train_tokens, "val_tokens": val_tokens, "val_bytes": val_bytes,
-            "from": from,
+            "from": from, "version": env!("CARGO_PKG_VERSION"),
         }}))
     }
 
     /// The process ends, after `step`; the run may not.
-    pub(super) fn ended(&mut self, step: usize, elapsed: Elapsed) -> Result<(), TrainError> {
+    pub(super) fn ended(
+        &mut self,
+        step: usize,
+        elapsed: Elapsed,
+        peak_rss_mib: Option<f64>,
+    ) -> Result<(), TrainError> {
         let Elapsed { train_s, wall_s } = self.before.plus(elapsed);
-        self.timings
-            .line(&json!({"step": step, "train_s": train_s, "wall_s": wall_s}))?;
+        self.timings.line(&json!({
+            "step": step, "train_s": train_s, "wall_s": wall_s, "end": {"peak_rss_mib": peak_rss_mib},
+        }))?;
         self.sync()
     }
 
@@ -391,7 +397,8 @@ fn line_step(line: &str) -> Option<usize> {
         .and_then(|step| usize::try_from(step).ok())
 }
 
-fn heading_step(line: &str) -> Option<usize> {
+/// The step of a sample's heading; none of any other line.
+pub(crate) fn heading_step(line: &str) -> Option<usize> {
     let [before, after] = HEADING;
     line.trim_end()
         .strip_prefix(before)?

@@ -13,8 +13,8 @@ use burn::train::metric::{
     NumericEntry, SerializedEntry,
 };
 
-use super::measure::peak_rss_mib;
 use super::observer::{Evaluation, Logged};
+use crate::measure::peak_rss_mib;
 
 /// The mean loss of a log interval's steps.
 pub(super) fn train_loss() -> Column<Logged> {

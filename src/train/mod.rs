@@ -3,21 +3,20 @@
 //! [`train`] is the whole of it. `prepare` makes a run ready for its next step; `trainer` is one step,
 //! readable top to bottom; `session` is the rhythm around it: logs, evaluations, samples, checkpoints;
 //! `strategy` puts that into burn-train, whose "epoch" is our evaluation interval, and `metrics` are the
-//! numbers it is told; `trial` makes a few steps only to time them. Nothing here prints: what happens is told to
+//! numbers it is told. Nothing here prints: what happens is told to
 //! an [`Observer`].
 
 mod error;
 pub mod evaluate;
 mod logs;
-mod measure;
 mod metrics;
 mod observer;
 mod prepare;
 mod session;
+mod step_clock;
 mod strategy;
 mod tensorboard;
 mod trainer;
-mod trial;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -26,10 +25,10 @@ pub use burn::train::Interrupter;
 pub use burn::train::renderer::MetricsRenderer;
 
 pub use error::TrainError;
+pub(crate) use logs::heading_step;
 pub use logs::unix_s;
 pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
 pub use trainer::{StepResult, Trainer};
-pub use trial::{StepTimes, Trial};
 
 use crate::checkpoint::CheckpointError;
 use crate::config::{Config, ConfigError};

@@ -8,9 +8,9 @@ use burn::tensor::{Device, Tensor, TensorReadError};
 
 use super::evaluate::Loss;
 use super::logs::{Elapsed, Logs};
-use super::measure::{StepClock, peak_rss_mib};
 use super::observer::{Evaluation, Event, Logged, Observer, Started, Summary};
 use super::prepare::{Prepared, has_stopped_early};
+use super::step_clock::StepClock;
 use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
 use crate::checkpoint::{Best, RunDir, Saved, TrainState};
@@ -19,6 +19,7 @@ use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
 use crate::inspect::{self, Heads};
+use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
 
 /// A device that works on its own is waited for after so many steps at the latest: to know in time that a
@@ -451,9 +452,10 @@ impl Session {
             summary.interrupted = !self.evaluate_fully(&mut summary)?;
         }
         let elapsed = self.elapsed();
-        self.logs.ended(self.state.step, elapsed)?;
         summary.wall_s = elapsed.wall_s;
         summary.peak_rss_mib = peak_rss_mib();
+        self.logs
+            .ended(self.state.step, elapsed, summary.peak_rss_mib)?;
         Ok(summary)
     }
 

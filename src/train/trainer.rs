@@ -32,6 +32,17 @@ pub struct StepResult {
     pub gradient_norm: Tensor<1>,
 }
 
+impl StepResult {
+    /// Waits for the step.
+    ///
+    /// # Errors
+    /// What the device says when it fails.
+    pub fn wait(self) -> Result<(), String> {
+        let read = Tensor::cat(vec![self.loss, self.gradient_norm], 0).try_into_vec_as::<f32>();
+        read.map(|_| ()).map_err(|error| error.to_string())
+    }
+}
+
 impl Trainer {
     /// A trainer before its first step. The model's device has gradients turned on.
     #[must_use]

@@ -123,7 +123,7 @@ impl Folder {
     }
 
     /// Starts a command whose standard error is read line by line.
-    fn start(&self, args: &[&str]) -> Started {
+    pub fn start(&self, args: &[&str]) -> Started {
         Started::of(self.command(args))
     }
 }
@@ -140,7 +140,7 @@ impl From<Output> for Ran {
 }
 
 /// A program that runs.
-struct Started {
+pub struct Started {
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,
 }
@@ -154,7 +154,7 @@ impl Started {
     }
 
     /// Waits for a line that contains `words`.
-    fn wait_for(&mut self, words: &str) {
+    pub fn wait_for(&mut self, words: &str) {
         let mut seen = String::new();
         while !seen.lines().last().is_some_and(|line| line.contains(words)) {
             let n = self.stderr.read_line(&mut seen).expect("read");
@@ -162,14 +162,14 @@ impl Started {
         }
     }
 
-    fn press_ctrl_c(&self) {
+    pub fn press_ctrl_c(&self) {
         let id = self.child.id().to_string();
         let killed = Command::new("kill").args(["-INT", &id]).status();
         assert!(killed.expect("kill is there").success());
     }
 
     /// Waits for the end; `stderr` is what was not read before.
-    fn finish(mut self) -> Ran {
+    pub fn finish(mut self) -> Ran {
         let (mut stdout, mut stderr) = (String::new(), String::new());
         self.stderr.read_to_string(&mut stderr).expect("read");
         let mut pipe = self.child.stdout.take().expect("piped");

@@ -15,7 +15,7 @@ use crate::cli::Folder;
 const PROMPT: &str = "The cat sat";
 
 /// The keys of models that differ in what they do to queries and keys.
-const MODELS: [&[&str]; 4] = [
+pub const MODELS: [&[&str]; 4] = [
     &["model.position=learned", "model.bias=true"],
     &["model.position=rope"],
     &[
@@ -33,7 +33,7 @@ const MODELS: [&[&str]; 4] = [
 ];
 
 /// A folder with a short run of a model of 2 layers.
-fn trained(keys: &[&str]) -> Folder {
+pub fn trained(keys: &[&str]) -> Folder {
     let folder = Folder::new();
     let mut args = vec!["train", "tiny.toml", "--set", "train.max_steps=10"];
     for key in keys {

@@ -8,7 +8,15 @@ use std::path::{Path, PathBuf};
 
 /// The modules of each layer, from the bottom up.
 const LAYERS: &[&[&str]] = &[
-    &["config", "counts", "device", "tokenizer", "words"],
+    &[
+        "config",
+        "counts",
+        "device",
+        "measure",
+        "page",
+        "tokenizer",
+        "words",
+    ],
     &["data", "kernels", "attention", "model", "inference"],
     &["optimizer", "checkpoint"],
     &[

@@ -11,6 +11,11 @@
 )]
 
 mod allocations;
+#[cfg(unix)]
+mod attention_page;
+mod bench;
+#[cfg(unix)]
+mod browser;
 mod cli;
 mod combinations;
 #[cfg(unix)]
@@ -31,6 +36,7 @@ mod optimizers;
 mod parity;
 mod plan;
 mod properties;
+mod report;
 mod runs;
 mod stopping;
 mod tokenizers;

@@ -5,7 +5,8 @@ use clap::ValueEnum;
 use super::color::TextStyle;
 use super::output::{Output, json_of};
 use super::prompts::{Prompts, Subject};
-use crate::inspect::{AttentionView, Selection, capture, render};
+use crate::cli::{OpenModel, note};
+use crate::inspect::{AttentionView, Details, Prompt, Selection, capture, render};
 use crate::model::probe::Point;
 
 /// Show which tokens look at which, in every layer and head or in one
@@ -14,7 +15,8 @@ use crate::model::probe::Point;
 Examples:
   tinderbox inspect attention runs/quickstart --prompt \"The bank of\"
   tinderbox inspect attention runs/quickstart --prompt \"The bank of\" --layer 1 --head 2
-  tinderbox inspect attention runs/quickstart --prompt \"The bank of\" --format svg --output bank.svg")]
+  tinderbox inspect attention runs/quickstart --prompt \"The bank of\" --format svg --output bank.svg
+  tinderbox inspect attention runs/quickstart --prompt \"The bank of\" --format html --output bank.html")]
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
@@ -43,7 +45,12 @@ enum Format {
     Json,
     /// A picture
     Svg,
+    /// A page to explore in a browser: which token looks at which, and why, in every layer and head
+    Html,
 }
+
+/// From how large on a page is slow to open, MiB.
+const LARGE_MIB: usize = 32;
 
 /// Reads each prompt and shows who looked at whom.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
@@ -52,6 +59,37 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let model = &opened.config.model;
     let selection = Selection::new(args.layer, args.head, model.n_layers, model.n_heads)?;
     let prompts = args.prompts.read(&opened)?;
+    args.output
+        .write(&args.render(&opened, &prompts, &selection)?)
+}
+
+/// The page of all prompts. Says on standard error where it is large.
+fn page(opened: &OpenModel, prompts: &[Prompt], selection: &Selection) -> anyhow::Result<String> {
+    let config = &opened.config.model;
+    let sizes = prompts
+        .iter()
+        .map(|prompt| render::attention_mib(config, selection, prompt.len()));
+    let mib = sizes.sum();
+    render::check_size(mib)?;
+    if mib >= LARGE_MIB {
+        note(format!(
+            "note: the page holds {mib} MiB of numbers, and a browser opens it slowly: --layer and --head choose less"
+        ));
+    }
+    let details = prompts
+        .iter()
+        .map(|prompt| Details::new(&opened.model, prompt, selection));
+    let details = details.collect::<Result<Vec<_>, _>>()?;
+    Ok(render::attention_html(&details))
+}
+
+/// What `draw` makes of each prompt's weights.
+fn drawn(
+    opened: &OpenModel,
+    prompts: &[Prompt],
+    selection: &Selection,
+    draw: impl FnOnce(&[AttentionView<'_>]) -> String,
+) -> anyhow::Result<String> {
     let maps = prompts
         .iter()
         .map(|prompt| Ok(capture(&opened.model, prompt, &[Point::Weights])?.attention()));
@@ -59,27 +97,35 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let view = |(prompt, maps)| AttentionView {
         prompt,
         maps,
-        selection: &selection,
+        selection,
     };
     let views: Vec<AttentionView<'_>> = prompts.iter().zip(&maps).map(view).collect();
-    args.output.write(&args.render(&views))
+    Ok(draw(&views))
 }
 
 impl Args {
-    fn render(&self, views: &[AttentionView<'_>]) -> String {
+    fn render(
+        &self,
+        opened: &OpenModel,
+        prompts: &[Prompt],
+        selection: &Selection,
+    ) -> anyhow::Result<String> {
         match self.format {
-            Format::Text => {
-                let (palette, n_columns) = (
-                    self.style.palette(self.output.is_file()),
-                    self.style.n_columns(),
-                );
-                let texts = views
-                    .iter()
-                    .map(|view| render::attention_text(view, palette, n_columns));
-                texts.collect::<Vec<_>>().join("\n")
-            }
-            Format::Json => json_of(views.iter().map(render::attention_json).collect()),
-            Format::Svg => render::attention_svg(views),
+            Format::Text => drawn(opened, prompts, selection, |views| self.text(views)),
+            Format::Json => drawn(opened, prompts, selection, |views| {
+                json_of(views.iter().map(render::attention_json).collect())
+            }),
+            Format::Svg => drawn(opened, prompts, selection, render::attention_svg),
+            Format::Html => page(opened, prompts, selection),
         }
+    }
+
+    fn text(&self, views: &[AttentionView<'_>]) -> String {
+        let palette = self.style.palette(self.output.is_file());
+        let n_columns = self.style.n_columns();
+        let texts = views
+            .iter()
+            .map(|view| render::attention_text(view, palette, n_columns));
+        texts.collect::<Vec<_>>().join("\n")
     }
 }

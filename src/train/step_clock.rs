@@ -1,6 +1,8 @@
-//! How long steps take, and how much memory the process has.
+//! How long steps take.
 
 use std::time::{Duration, Instant};
+
+use crate::measure::median;
 
 /// The first steps tune kernels and warm caches; they are left out of the median.
 const WARM_UP_STEPS: usize = 5;
@@ -61,41 +63,6 @@ impl StepClock {
     pub(super) fn total(&self) -> Duration {
         self.total
     }
-}
-
-/// The upper of the two in the middle; 0 of none.
-pub(super) fn median(times: &[f64]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-}
-
-/// The most memory that this process held so far, MiB; none where the system does not tell.
-#[allow(clippy::cast_precision_loss, reason = "memory is below 2^52 bytes")]
-pub(super) fn peak_rss_mib() -> Option<f64> {
-    #[cfg(target_os = "linux")]
-    {
-        // Not `getrusage`: there, what the program that started this one held counts as well.
-        let status = std::fs::read_to_string("/proc/self/status").ok()?;
-        let peak = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))?;
-        let kib: u64 = peak.trim().strip_suffix(" kB")?.parse().ok()?;
-        Some(kib as f64 / 1024.0)
-    }
-    #[cfg(all(unix, not(target_os = "linux")))]
-    {
-        use nix::sys::resource::{UsageWho, getrusage};
-        let unit = if cfg!(target_os = "macos") {
-            1.0
-        } else {
-            1024.0
-        }; // bytes there, KiB elsewhere
-        let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
-        Some(usage.max_rss() as f64 * unit / 1_048_576.0)
-    }
-    #[cfg(not(unix))]
-    None
 }
 
 #[cfg(test)]

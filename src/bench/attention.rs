@@ -1,0 +1,417 @@
+//! What attention costs as a text grows.
+//!
+//! Every token looks at every earlier one, so that the scores of `T` tokens are `T x T` numbers: computed explicitly,
+//! as the formula stands, time and memory grow with the square. The fused operation computes the same.
+
+use std::fmt;
+use std::str::FromStr;
+
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::{BenchError, noise_tensor, wait};
+use crate::attention::{causal_mask, scaled_dot_product_attention};
+use crate::device::OpenDevice;
+use crate::kernels;
+use crate::measure::{Times, Trial, peak_rss_mib, rss_mib};
+
+/// A little memory that is not worth a ratio: below it, what a page or a thread takes counts as much.
+const LEAST_MIB: f64 = 1.0;
+
+/// How much more the explicit way needs for twice as many tokens, at most.
+const PER_DOUBLING: f64 = 4.0;
+
+/// What is left free, as a share of what is free.
+const IN_RESERVE: f64 = 0.1;
+
+/// How attention is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Scores, mask, softmax and the sum of the values, one after another, each of them whole in memory: what a
+    /// probe looks at.
+    Explicit,
+    /// The operation that training and generation use.
+    Fused,
+}
+
+/// How far is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pass {
+    /// What the queries gather.
+    Forward,
+    /// That, and the gradients of queries, keys and values.
+    ForwardBackward,
+}
+
+impl Way {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Explicit, Self::Fused];
+}
+
+impl Pass {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Forward, Self::ForwardBackward];
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Explicit => "explicit",
+            Self::Fused => "fused",
+        })
+    }
+}
+
+impl fmt::Display for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Forward => "forward",
+            Self::ForwardBackward => "forward and backward",
+        })
+    }
+}
+
+/// What attention is computed of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Shape {
+    /// Texts at once.
+    pub batch_size: usize,
+    /// Heads, of queries and of keys.
+    pub n_heads: usize,
+    /// Numbers in a query, a key or a value.
+    pub head_dim: usize,
+}
+
+/// One row of what is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Case {
+    /// How it is computed.
+    pub way: Way,
+    /// How far.
+    pub pass: Pass,
+    /// The length of the text.
+    pub tokens: usize,
+}
+
+/// `WAY/PASS/TOKENS`, as [`FromStr`] reads it.
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.way, self.pass, self.tokens)
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split('/');
+        let way = parts.next().and_then(|name| named(&Way::ALL, name));
+        let pass = parts.next().and_then(|name| named(&Pass::ALL, name));
+        let tokens = parts.next().and_then(|tokens| tokens.parse().ok());
+        match (way, pass, tokens, parts.next()) {
+            (Some(way), Some(pass), Some(tokens @ 1..), None) => Ok(Self { way, pass, tokens }),
+            _ => Err("is not WAY/PASS/TOKENS".to_owned()),
+        }
+    }
+}
+
+fn named<T: Copy + fmt::Display>(all: &[T], name: &str) -> Option<T> {
+    all.iter().copied().find(|one| one.to_string() == name)
+}
+
+/// What a case takes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// How long.
+    #[serde(flatten)]
+    pub times: Times,
+    /// The most memory that the process held in its first pass beyond queries, keys and values, MiB; none where that
+    /// is not known, as on a GPU.
+    pub extra_mib: Option<f64>,
+}
+
+/// A case with what it takes, or with why that is not known.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What was asked for.
+    #[serde(flatten)]
+    pub case: Case,
+    /// What it takes; none where it was left out.
+    pub cost: Option<Cost>,
+    /// Its time to that of the row before.
+    pub time_ratio: Option<f64>,
+    /// Its memory to that of the row before.
+    pub memory_ratio: Option<f64>,
+    /// Why it was left out.
+    pub left_out: Option<String>,
+}
+
+/// Computes `case` again and again.
+///
+/// The memory is that of this process: to mean something, nothing else may happen in it.
+///
+/// # Errors
+/// If the device fails.
+pub fn measure(
+    case: Case,
+    shape: Shape,
+    device: &OpenDevice,
+    trial: &Trial,
+) -> Result<Cost, BenchError> {
+    let warm_up = Case { tokens: 16, ..case };
+    let n_heads = shape.n_heads;
+    Projected::new(warm_up, shape, &device.device).compute(case, n_heads)?; // threads start, buffers are made
+    let inputs = Projected::new(case, shape, &device.device);
+    let before = rss_mib();
+    inputs.compute(case, n_heads)?;
+    let extra_mib = before.zip(peak_rss_mib());
+    let extra_mib = extra_mib.map(|(before, peak)| (peak - before).max(0.0));
+    Ok(Cost {
+        times: trial.time(|| inputs.compute(case, n_heads))?,
+        extra_mib: extra_mib.filter(|_| device.backend.is_cpu()),
+    })
+}
+
+/// The projection that attention begins with: queries, then keys, then values of all heads, `[B, T, 3 H D]`.
+struct Projected(Tensor<3>);
+
+impl Projected {
+    fn new(case: Case, shape: Shape, device: &Device) -> Self {
+        let width = 3 * shape.n_heads * shape.head_dim;
+        let shape = [shape.batch_size, case.tokens, width];
+        Self(match case.pass {
+            Pass::Forward => noise_tensor(shape, device),
+            Pass::ForwardBackward => noise_tensor(shape, &device.clone().autodiff()).require_grad(),
+        })
+    }
+
+    fn compute(&self, case: Case, n_heads: usize) -> Result<(), BenchError> {
+        let gathered = gather(case.way, self.0.clone(), n_heads);
+        match case.pass {
+            Pass::Forward => wait(&gathered),
+            Pass::ForwardBackward => {
+                let gradients = gathered.sum().backward();
+                wait(&self.0.grad(&gradients).expect("it has a gradient"))
+            }
+        }
+    }
+}
+
+/// What each head gathers, side by side.
+///
+/// # Shapes
+/// `qkv: [B, T, 3 H D]` -> `[B, T, H D]`
+fn gather(way: Way, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
+    let [b, t, width] = qkv.dims();
+    let d = width / 3 / n_heads;
+    let part = |at: usize| {
+        let part = qkv.clone().narrow(2, at * n_heads * d, n_heads * d);
+        part.reshape([b, t, n_heads, d]).swap_dims(1, 2) // [B, H, T, D]
+    };
+    let [q, k, v] = [part(0), part(1), part(2)];
+    let heads = match way {
+        Way::Explicit => {
+            let mask = causal_mask(t, t, &q.device());
+            scaled_dot_product_attention(q, k, v, Some(mask)).0
+        }
+        Way::Fused => kernels::causal_attention(q, k, v, None),
+    }; // [B, H, T, D]
+    heads.swap_dims(1, 2).reshape([b, t, n_heads * d])
+}
+
+/// `shortest` and its doubles up to `longest`.
+#[must_use]
+pub fn lengths(shortest: usize, longest: usize) -> Vec<usize> {
+    std::iter::successors(Some(shortest), |tokens| tokens.checked_mul(2))
+        .take_while(|tokens| *tokens <= longest)
+        .collect()
+}
+
+/// A row for each of `lengths`, each twice the one before. A row is left out where it may need more memory than
+/// `available_mib` says, or if `measure` fails, as it does for lack of memory.
+pub fn series(
+    way: Way,
+    pass: Pass,
+    lengths: &[usize],
+    available_mib: impl Fn() -> Option<f64>,
+    mut measure: impl FnMut(Case) -> Result<Cost, String>,
+) -> Vec<Row> {
+    let (mut rows, mut before, mut needed_mib) = (Vec::new(), None::<Cost>, None::<f64>);
+    for &tokens in lengths {
+        let case = Case { way, pass, tokens };
+        let measured = match lacking(needed_mib, available_mib()) {
+            Some(why) => Err(why),
+            None => measure(case),
+        };
+        let (cost, left_out) = match measured {
+            Ok(cost) => (Some(cost), None),
+            Err(why) => (None, Some(why)),
+        };
+        let now = cost.as_ref();
+        let memory_of = |cost: &Cost| cost.extra_mib.filter(|mib| *mib >= LEAST_MIB);
+        rows.push(Row {
+            case,
+            cost,
+            time_ratio: ratio(now, before.as_ref(), |cost| Some(cost.times.median_ms)),
+            memory_ratio: ratio(now, before.as_ref(), memory_of),
+            left_out,
+        });
+        needed_mib = match now {
+            Some(cost) => cost.extra_mib,
+            None => needed_mib,
+        }
+        .map(|mib| PER_DOUBLING * mib);
+        before = cost;
+    }
+    rows
+}
+
+/// What is said where there is not enough memory.
+fn lacking(needed_mib: Option<f64>, available_mib: Option<f64>) -> Option<String> {
+    let (needed, available) = needed_mib.zip(available_mib)?;
+    (needed > available * (1.0 - IN_RESERVE))
+        .then(|| format!("it may need {needed:.0} MiB, and {available:.0} MiB are free"))
+}
+
+fn ratio(
+    now: Option<&Cost>,
+    before: Option<&Cost>,
+    value: impl Fn(&Cost) -> Option<f64>,
+) -> Option<f64> {
+    Some(value(now?)? / value(before?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(median_ms: f64, extra_mib: Option<f64>) -> Cost {
+        Cost {
+            times: Times::of(&[median_ms]),
+            extra_mib,
+        }
+    }
+
+    /// Time by the token, memory by its square.
+    #[allow(clippy::unnecessary_wraps, reason = "as `series` takes it")]
+    fn square(case: Case) -> Result<Cost, String> {
+        let tokens = case.tokens as f64;
+        Ok(cost(tokens, Some(tokens * tokens)))
+    }
+
+    fn explicit(
+        lengths: &[usize],
+        available_mib: Option<f64>,
+        measure: impl FnMut(Case) -> Result<Cost, String>,
+    ) -> Vec<Row> {
+        series(
+            Way::Explicit,
+            Pass::Forward,
+            lengths,
+            || available_mib,
+            measure,
+        )
+    }
+
+    #[test]
+    fn lengths_double_up_to_the_longest() {
+        assert_eq!(lengths(64, 512), [64, 128, 256, 512]);
+        assert_eq!(lengths(64, 511), [64, 128, 256]);
+        assert_eq!(lengths(3, 3), [3]);
+        assert_eq!(lengths(4, 3), [0; 0]);
+        assert_eq!(lengths(usize::MAX, usize::MAX), [usize::MAX]);
+    }
+
+    #[test]
+    fn a_ratio_is_that_to_the_row_before() {
+        let rows = explicit(&[1, 2, 4], None, square);
+        let ratios: Vec<_> = rows
+            .iter()
+            .map(|row| (row.time_ratio, row.memory_ratio))
+            .collect();
+        let doubled = (Some(2.0), Some(4.0));
+        assert_eq!(ratios, [(None, None), doubled, doubled]);
+        let of_little = explicit(&[1, 2], None, |_| Ok(cost(1.0, Some(0.5))));
+        assert_eq!(of_little[1].memory_ratio, None, "pages and threads");
+    }
+
+    #[test]
+    fn what_may_not_fit_is_not_tried_and_what_follows_neither() {
+        let mut tried = Vec::new();
+        let rows = explicit(&[10, 20, 40, 80], Some(500.0), |case| {
+            tried.push(case.tokens);
+            square(case)
+        });
+        assert_eq!(
+            tried,
+            [10, 20],
+            "10 tokens say that 20 need 400 of the 450 MiB that may be taken"
+        );
+        let said: Vec<_> = rows.iter().map(|row| row.left_out.as_deref()).collect();
+        let short_of = |needed| Some(format!("it may need {needed} MiB, and 500 MiB are free"));
+        assert_eq!(
+            said,
+            [
+                None,
+                None,
+                short_of(1600).as_deref(),
+                short_of(6400).as_deref()
+            ]
+        );
+        assert_eq!(rows[2].cost, None);
+    }
+
+    #[test]
+    fn a_row_that_fails_is_left_out_and_the_next_has_no_ratio() {
+        let rows = explicit(&[10, 20, 40], None, |case| match case.tokens {
+            20 => Err("killed".to_owned()),
+            _ => square(case),
+        });
+        assert_eq!(rows[1].left_out.as_deref(), Some("killed"));
+        assert_eq!(rows[1].time_ratio, None);
+        assert_eq!((rows[2].time_ratio, rows[2].cost.is_some()), (None, true));
+    }
+
+    #[test]
+    fn a_case_reads_back_as_it_is_written() {
+        for way in Way::ALL {
+            for pass in Pass::ALL {
+                let case = Case {
+                    way,
+                    pass,
+                    tokens: 64,
+                };
+                assert_eq!(case.to_string().parse(), Ok(case));
+            }
+        }
+        for wrong in [
+            "",
+            "fused/forward",
+            "fused/forward/0",
+            "fused/back/1",
+            "fused/forward/1/2",
+        ] {
+            assert!(wrong.parse::<Case>().is_err(), "{wrong}");
+        }
+    }
+
+    #[cfg(feature = "flex")]
+    #[test]
+    fn both_ways_compute_the_same() {
+        let case = Case {
+            way: Way::Explicit,
+            pass: Pass::Forward,
+            tokens: 33,
+        };
+        let shape = Shape {
+            batch_size: 2,
+            n_heads: 3,
+            head_dim: 8,
+        };
+        let inputs = || Projected::new(case, shape, &Device::flex()).0;
+        let [explicit, fused] = Way::ALL.map(|way| gather(way, inputs(), 3).into_data());
+        explicit.assert_approx_eq::<f32>(&fused, burn::tensor::Tolerance::absolute(1e-5));
+    }
+}

@@ -1,0 +1,194 @@
+//! How fast a model reads a prompt, and how fast it writes.
+
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::tensor::{Int, Tensor, TensorData};
+use serde::Serialize;
+
+use super::BenchError;
+use crate::attention::KvCache;
+use crate::data::Tokens;
+use crate::measure::{Times, ms_since};
+use crate::model::Gpt;
+
+/// What is read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Case {
+    /// Texts at once.
+    pub batch_size: usize,
+    /// Tokens that each begins with.
+    pub prompt_tokens: usize,
+    /// Tokens that are written after them, one by one.
+    pub new_tokens: usize,
+}
+
+/// How fast a model reads and writes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Speed {
+    /// What was read and written.
+    #[serde(flatten)]
+    pub case: Case,
+    /// The reading of the prompt, up to the first token that follows.
+    pub prompt: Times,
+    /// Tokens of prompts that are read in a second, of all texts together.
+    pub prompt_tokens_per_s: f64,
+    /// The writing of one more token to each text.
+    pub token: Times,
+    /// Tokens that are written in a second, of all texts together.
+    pub tokens_per_s: f64,
+    /// How many bytes of weights are read in a second while writing, if each is read once for a token of every text:
+    /// what memory allows is the ceiling.
+    pub weight_bytes_per_s: f64,
+}
+
+/// Reads a made-up prompt and goes on with the likeliest token, so often, after one time to warm up. `model` is one
+/// without gradients.
+///
+/// # Errors
+/// If the tokens do not fit the context, or the device fails.
+#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+pub fn measure(model: &Gpt, case: Case, rounds: usize) -> Result<Speed, BenchError> {
+    let Case {
+        batch_size,
+        prompt_tokens,
+        new_tokens,
+    } = case;
+    let context_length = model.config().context_length;
+    if prompt_tokens.saturating_add(new_tokens) > context_length {
+        return Err(BenchError::Context {
+            prompt_tokens,
+            new_tokens,
+            context_length,
+        });
+    }
+    let (mut prompts_ms, mut tokens_ms) = (Vec::new(), Vec::new());
+    for round in 0..=rounds {
+        let (prompt_ms, written_ms) = once(model, case)?;
+        if round > 0 {
+            prompts_ms.push(prompt_ms);
+            tokens_ms.push(written_ms / new_tokens as f64);
+        }
+    }
+    let (prompt, token) = (Times::of(&prompts_ms), Times::of(&tokens_ms));
+    Ok(Speed {
+        case,
+        prompt,
+        prompt_tokens_per_s: prompt.per_s((batch_size * prompt_tokens) as f64),
+        token,
+        tokens_per_s: token.per_s(batch_size as f64),
+        weight_bytes_per_s: token.per_s(4.0 * model.num_params() as f64),
+    })
+}
+
+/// Milliseconds of the reading and of the writing.
+fn once(model: &Gpt, case: Case) -> Result<(f64, f64), BenchError> {
+    let mut prompts = vec![0; case.batch_size * case.prompt_tokens];
+    Tokens::made_up(prompts.len(), model.vocab_size()).read(0, &mut prompts);
+    let mut texts = Texts {
+        model,
+        cache: model.kv_cache(case.batch_size),
+    };
+    let began = Instant::now();
+    let mut ids = texts.next(prompts, case.batch_size)?;
+    let prompt_ms = ms_since(began);
+    let began = Instant::now();
+    for _ in 0..case.new_tokens {
+        ids = texts.next(ids, case.batch_size)?;
+    }
+    Ok((prompt_ms, ms_since(began)))
+}
+
+/// Texts in the making.
+struct Texts<'a> {
+    model: &'a Gpt,
+    cache: KvCache,
+}
+
+impl Texts<'_> {
+    /// Reads as many more tokens of each of `n` texts, one text after another, and returns the likeliest next token
+    /// of each.
+    fn next(&mut self, ids: Vec<i32>, n: usize) -> Result<Vec<i32>, BenchError> {
+        let t = ids.len() / n;
+        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, t]), &self.model.device());
+        let logits = self.model.forward_cached(ids, &mut self.cache); // [B, T, V]
+        likeliest(logits, t)
+    }
+}
+
+/// The likeliest token after the last of `t` positions, for each row: chosen on the host, as sampling is.
+fn likeliest(logits: Tensor<3>, t: usize) -> Result<Vec<i32>, BenchError> {
+    let [_, _, vocab_size] = logits.dims();
+    let last = logits.narrow(1, t - 1, 1).try_into_vec_as::<f32>(); // [B, 1, V]
+    let last = last.map_err(|error| BenchError::Device(error.to_string()))?;
+    let of_row = |row: &[f32]| {
+        let best = row
+            .iter()
+            .enumerate()
+            .max_by(|(_, a), (_, b)| a.total_cmp(b));
+        best.map_or(0, |(at, _)| i32::try_from(at).unwrap_or(0))
+    };
+    Ok(last.chunks(vocab_size).map(of_row).collect())
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use crate::config::ModelConfig;
+    use burn::tensor::Device;
+
+    fn tiny() -> Gpt {
+        let config = ModelConfig {
+            context_length: 12,
+            d_model: 8,
+            n_layers: 1,
+            n_heads: 2,
+            n_kv_heads: 2,
+            d_ff: 16,
+            ..ModelConfig::default()
+        };
+        Gpt::new(&config, 7, 1, &Device::flex())
+    }
+
+    #[test]
+    fn what_is_written_is_counted_over_all_texts() {
+        let case = Case {
+            batch_size: 3,
+            prompt_tokens: 8,
+            new_tokens: 4,
+        };
+        let speed = measure(&tiny(), case, 2).expect("it fits exactly");
+        assert_eq!((speed.prompt.rounds, speed.token.rounds), (2, 2));
+        let written = speed.tokens_per_s * speed.token.median_ms / 1e3;
+        let read = speed.prompt_tokens_per_s * speed.prompt.median_ms / 1e3;
+        assert!((written - 3.0).abs() < 1e-9 && (read - 24.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn more_than_the_context_is_refused_with_its_sizes() {
+        let case = Case {
+            batch_size: 1,
+            prompt_tokens: 9,
+            new_tokens: 4,
+        };
+        let error = measure(&tiny(), case, 1).expect_err("13 do not fit 12");
+        assert!(
+            error
+                .to_string()
+                .contains("9 tokens and 4 new ones do not fit a context of 12"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_likeliest_token_is_that_of_the_last_position_of_each_row() {
+        let logits = Tensor::<3>::from_floats(
+            [
+                [[9.0, 0.0, 0.0], [0.0, 1.0, 0.0]],
+                [[9.0, 0.0, 0.0], [0.0, 1.0, 2.0]],
+            ],
+            &Device::flex(),
+        );
+        assert_eq!(likeliest(logits, 2).expect("flex"), [1, 2]);
+    }
+}

@@ -1,0 +1,157 @@
+//! `tinderbox bench generate`: how fast a model reads and writes.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use burn::module::Module;
+use serde_json::json;
+
+use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
+use crate::bench::generate::{self, Case, Speed};
+use crate::checkpoint;
+use crate::cli::open_model;
+use crate::cli::table::{Column, table};
+use crate::device::{self, DeviceSpec, OpenDevice};
+use crate::measure::peak_rss_mib;
+use crate::model::Gpt;
+use crate::plan;
+use crate::words::grouped;
+
+/// The most tokens that are written where nobody says how many.
+const MOST_NEW_TOKENS: usize = 64;
+
+/// Measure how fast a model reads a prompt and writes
+///
+/// Of a run, its model; of a config, its model with random weights, which is as fast. The prompt is made up, and
+/// each next token is the likeliest.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox bench generate runs/quickstart
+  tinderbox bench generate configs/gpt2-124m.toml --device cpu --batch-size 1,16 --json")]
+pub(super) struct Args {
+    /// A run directory (its best checkpoint), its `best` or `last`, one of its checkpoints/step-N, or a config:
+    /// a file whose name ends in .toml [default: the quick start's config]
+    #[arg(value_name = "RUN|CONFIG")]
+    model: Option<PathBuf>,
+    /// Use another value for a key of a config, such as model.n_layers=2; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// How many texts are written at once; several numbers, with commas, are measured in turn
+    #[arg(long, value_name = "N", default_value = "1,16", value_delimiter = ',', value_parser = at_least_one())]
+    batch_size: Vec<usize>,
+    /// How many tokens a prompt has [default: half the context]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    prompt_tokens: Option<usize>,
+    /// How many tokens are written after it [default: a quarter of the context, at most 64]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    new_tokens: Option<usize>,
+    /// How many rounds a row is the median of
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one())]
+    rounds: usize,
+    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceSpec>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures and prints.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let (device, model) = args.open()?;
+    let context_length = model.config().context_length;
+    let new_tokens = (context_length / 4).clamp(1, MOST_NEW_TOKENS);
+    let mut speeds = Vec::new();
+    for &batch_size in &args.batch_size {
+        let case = Case {
+            batch_size,
+            prompt_tokens: args.prompt_tokens.unwrap_or((context_length / 2).max(1)),
+            new_tokens: args.new_tokens.unwrap_or(new_tokens),
+        };
+        under_way(format!("{batch_size} at once"));
+        speeds.push(generate::measure(&model, case, args.rounds)?);
+    }
+    if args.json {
+        return print_json(&json!({
+            "device": device.name,
+            "parameters": model.num_params(),
+            "context_length": context_length,
+            "cases": speeds,
+            "peak_rss_mib": peak_rss_mib(),
+        }));
+    }
+    let place = on(&device.name, device.backend.is_cpu());
+    Ok(write!(io::stdout(), "{}", page(&model, &speeds, &place))?)
+}
+
+impl Args {
+    fn open(&self) -> anyhow::Result<(OpenDevice, Gpt)> {
+        let is_config = |path: &&Path| path.extension().is_some_and(|end| end == "toml");
+        let run = self.model.as_deref().filter(|path| !is_config(path));
+        let config = match run {
+            Some(run) if !self.overrides.is_empty() => bail!(
+                "--set changes a config, and `{}` is none\n  hint: name a .toml file",
+                run.display()
+            ),
+            Some(run) => checkpoint::locate(run)?.run.config()?,
+            None => config(self.model.as_deref(), &self.overrides)?,
+        };
+        let spec = match self.device {
+            Some(spec) => spec,
+            None => config.train.device.parse()?,
+        };
+        let device = device::open(&spec)?;
+        let model = match run {
+            Some(run) => open_model(run, Some(&spec))?.model,
+            None => {
+                let vocab_size = plan::plan(&config, None, &device, false)?.vocabulary.size;
+                let seed = config.train.seed;
+                Gpt::new(&config.model, vocab_size, seed, &device.device)
+            }
+        };
+        Ok((device, model))
+    }
+}
+
+fn page(model: &Gpt, speeds: &[Speed], place: &str) -> String {
+    let lines: Vec<_> = speeds
+        .iter()
+        .map(|speed| {
+            [
+                speed.case.batch_size.to_string(),
+                figures(speed.prompt_tokens_per_s),
+                figures(speed.prompt.median_ms),
+                spread(&speed.prompt),
+                figures(speed.tokens_per_s),
+                figures(speed.token.median_ms),
+                spread(&speed.token),
+                figures(speed.weight_bytes_per_s / 1e9),
+            ]
+        })
+        .collect();
+    let columns = [
+        "TEXTS",
+        "READ tokens/s",
+        "ms",
+        "SPREAD",
+        "WRITTEN tokens/s",
+        "ms/token",
+        "SPREAD",
+        "GB/s",
+    ];
+    let table = table(columns.map(Column::Right), &lines);
+    let measured = speeds.first().map_or_else(String::new, |speed| {
+        format!(
+            "a prompt of {} tokens, then {} tokens one by one; medians of {} rounds\n",
+            speed.case.prompt_tokens, speed.case.new_tokens, speed.token.rounds
+        )
+    });
+    format!(
+        "writing with {} parameters on {place}\n{table}{measured}\
+         GB/s: the bytes of all weights, read once for each token that a text gets; peak memory {} MiB\n",
+        grouped(model.num_params() as u64),
+        or_dash(peak_rss_mib().map(figures)),
+    )
+}

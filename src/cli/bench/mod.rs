@@ -1,0 +1,205 @@
+//! `tinderbox bench`: how fast this machine is, one file for each thing that is measured.
+
+mod attention;
+mod generate;
+mod machine;
+mod train;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use clap::builder::{RangedU64ValueParser, TypedValueParser};
+use serde_json::{Map, Value};
+
+use super::{load_config, note};
+use crate::config::Config;
+use crate::device::DeviceSpec;
+use crate::measure::Times;
+use crate::recipe::Preset;
+use crate::words::grouped;
+
+/// The shipped config whose model is measured where no other is named.
+const USUAL: &str = "quickstart";
+
+/// Measure how fast this machine trains, writes and attends, and in how much memory
+///
+/// Without a subcommand: all of them in short, a minute or two, each in a process of its own.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "\
+Examples:
+  tinderbox bench
+  tinderbox bench attention --longest 2048
+  tinderbox bench train configs/shakespeare-nanogpt.toml --json")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceSpec::Cpu)]
+    device: DeviceSpec,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Measure what attention costs as a text grows, explicit and fused
+    Attention(attention::Args),
+    /// Measure how long the training steps of a config take
+    Train(train::Args),
+    /// Measure how fast a model reads a prompt and writes
+    Generate(generate::Args),
+    /// Measure what the machine could reach: products of matrices, memory bandwidth
+    Machine(machine::Args),
+}
+
+/// What a short run of everything is made of.
+const SHORT: [(&str, &[&str]); 4] = [
+    ("machine", &["--rounds", "5"]),
+    ("attention", &["--longest", "1024"]),
+    ("train", &["--rounds", "3", "--steps", "10"]),
+    ("generate", &["--rounds", "3"]),
+];
+
+/// Measures what was asked for.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.what {
+        Some(What::Attention(args)) => attention::run(args),
+        Some(What::Train(args)) => train::run(args),
+        Some(What::Generate(args)) => generate::run(args),
+        Some(What::Machine(args)) => machine::run(args),
+        None => run_all(args),
+    }
+}
+
+/// Each in a process of its own, so that the memory of one does not count for the next.
+fn run_all(args: &Args) -> anyhow::Result<()> {
+    let mut found = Map::new();
+    for (at, (name, settings)) in SHORT.into_iter().enumerate() {
+        let mut child = this_program()?;
+        child.arg(name).args(settings);
+        child.args(["--device", &args.device.to_string()]);
+        if args.json {
+            child.arg("--json").stdout(Stdio::piped());
+        } else if at > 0 {
+            writeln!(io::stdout())?;
+        }
+        let child = child.spawn().context("cannot start this program again")?;
+        let done = child.wait_with_output()?;
+        if !done.status.success() {
+            bail!("`tinderbox bench {name}` failed: see above");
+        }
+        if args.json {
+            found.insert(name.to_owned(), serde_json::from_slice(&done.stdout)?);
+        }
+    }
+    if args.json {
+        writeln!(io::stdout(), "{}", Value::Object(found))?;
+    }
+    Ok(())
+}
+
+/// `tinderbox bench`, to be called in another process.
+fn this_program() -> anyhow::Result<Command> {
+    let path = std::env::current_exe().context("cannot find this program to start it again")?;
+    let mut command = Command::new(path);
+    command.arg("bench").stdin(Stdio::null());
+    Ok(command)
+}
+
+/// The config that a user named, or the usual one.
+fn config(path: Option<&Path>, overrides: &[String]) -> anyhow::Result<Config> {
+    let Some(path) = path else {
+        let usual = Preset::named(USUAL).expect("it is shipped");
+        return Ok(Config::from_toml(usual.toml, Path::new(USUAL), overrides)?);
+    };
+    load_config(path, overrides, None)
+}
+
+/// A number of things of which there must be some.
+fn at_least_one() -> impl TypedValueParser<Value = usize> {
+    RangedU64ValueParser::<u64>::new()
+        .range(1..)
+        .try_map(usize::try_from)
+}
+
+/// Prints the one JSON object that there is.
+fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    Ok(writeln!(io::stdout(), "{}", serde_json::to_string(value)?)?)
+}
+
+/// Says what is under way, as it takes a while.
+fn under_way(what: impl std::fmt::Display) {
+    note(format!("measuring {what} ..."));
+}
+
+/// A number in three figures or so.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what is measured is not below 0, and far below 2^64"
+)]
+fn figures(x: f64) -> String {
+    match x {
+        _ if x >= 999.5 => grouped(x.round() as u64),
+        _ if x >= 99.5 => format!("{x:.0}"),
+        _ if x >= 9.95 => format!("{x:.1}"),
+        _ if x >= 0.995 => format!("{x:.2}"),
+        _ => format!("{x:.3}"),
+    }
+}
+
+/// How far apart the middle half of all rounds is, in percent of their median.
+fn spread(times: &Times) -> String {
+    format!("{:.0} %", times.spread * 100.0)
+}
+
+/// What stands where there is no number.
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
+}
+
+/// `flex, 2 threads`; a GPU by its name alone.
+fn on(device: &str, is_cpu: bool) -> String {
+    if !is_cpu {
+        return device.to_owned();
+    }
+    match rayon::current_num_threads() {
+        1 => format!("{device}, 1 thread"),
+        n => format!("{device}, {n} threads"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn a_short_run_asks_for_what_there_is() {
+        for (name, settings) in SHORT {
+            let words = ["tinderbox", "bench", name]
+                .into_iter()
+                .chain(settings.iter().copied());
+            let parsed = Cli::try_parse_from(words);
+            assert!(parsed.is_ok(), "{name}: {}", parsed.unwrap_err());
+        }
+    }
+
+    #[test]
+    fn numbers_have_about_three_figures() {
+        let shown = [0.0123, 0.999, 1.234, 9.96, 56.78, 99.6, 567.8, 12_345.6].map(figures);
+        assert_eq!(
+            shown,
+            [
+                "0.012", "1.00", "1.23", "10.0", "56.8", "100", "568", "12,346"
+            ]
+        );
+    }
+}

@@ -1,0 +1,237 @@
+/** The most lines that are drawn: more are slow, and no one can tell them apart. */
+const MOST_LINES = 4000;
+/** The least weight of a line, until the reader moves the slider. */
+const LEAST = 0.05;
+
+/** Lines from each token to those that it looks at, a colour for each head. */
+class HeadView {
+  static title = "Heads";
+  static about =
+    "A line leads from a token that looks (left) to one that it looks at (right), in its head's colour; the stronger, " +
+    "the larger the weight = softmax(q · k / √d). A token's weights sum to 1. Point at a token on either side to see its " +
+    "lines alone, click to keep it.";
+
+  constructor(attention, choice) {
+    this.attention = attention;
+    this.choice = choice;
+    this.least = LEAST;
+    const { layers, heads, nTokens } = attention;
+    this.colors = heads.map((_, head) => headColor(head, heads.length));
+    this.layer = chooser(
+      "Layer",
+      layers,
+      () => choice.layer,
+      (layer) => choice.set({ layer }),
+    );
+
+    this.chips = heads.map((number, head) => this.chip(number, head));
+    const all = page.element("button", { type: "button", click: () => this.setAll(true) }, "all");
+    const none = page.element("button", { type: "button", click: () => this.setAll(false) }, "none");
+    const chips = page.element("div", { class: "chips", role: "group", "aria-label": "Heads" }, "Heads", ...this.chips);
+    if (heads.length > 1) {
+      chips.append(all, none);
+    }
+
+    this.slider = page.element("input", {
+      type: "range",
+      min: 0,
+      max: 0.5,
+      step: 0.01,
+      value: this.least,
+      input: () => {
+        this.least = Number(this.slider.value);
+        this.update();
+      },
+    });
+    this.leastText = page.element("output");
+    const least = page.element("label", { class: "chooser" }, "Lines from weight", this.slider, this.leastText);
+
+    this.columns = ["query", "key"].map((side) =>
+      attention.tokens.map((_, token) => tokenButton(attention, choice, token, side)),
+    );
+    const column = (side, label, buttons) =>
+      page.element("div", { class: `column ${side}`, role: "group", "aria-label": label }, ...buttons);
+    this.lines = page.svg("svg", {
+      class: "lines",
+      viewBox: `0 0 100 ${nTokens}`,
+      preserveAspectRatio: "none",
+      "aria-hidden": "true",
+    });
+    this.blocks = page.svg("svg", {
+      class: "blocks",
+      viewBox: `0 0 ${heads.length} ${nTokens}`,
+      preserveAspectRatio: "none",
+      "aria-hidden": "true",
+    });
+    const diagram = page.element(
+      "div",
+      { class: "diagram" },
+      page.element("div", { class: "caption" }, "looks"),
+      page.element("div", { class: "caption end" }, "is looked at"),
+      column("query", "Tokens that look", this.columns[0]),
+      this.lines,
+      this.blocks,
+      column("key", "Tokens that are looked at", this.columns[1]),
+    );
+    diagram.style.setProperty("--n-tokens", nTokens);
+    diagram.style.setProperty("--n-heads", heads.length);
+    const items = this.columns.flat();
+    roam(diagram, items, (key, at) => {
+      const token = at % nTokens;
+      const column = at - token;
+      return {
+        ArrowUp: token > 0 ? at - 1 : undefined,
+        ArrowDown: token < nTokens - 1 ? at + 1 : undefined,
+        ArrowLeft: token,
+        ArrowRight: nTokens + token,
+        Home: column,
+        End: column + nTokens - 1,
+      }[key];
+    });
+
+    this.readout = page.element("div", { class: "readout", "aria-live": "polite" });
+    this.node = page.element(
+      "div",
+      { class: "head-view" },
+      page.element("div", { class: "controls" }, this.layer.node, chips, least),
+      page.element("div", { class: "split" }, diagram, this.readout),
+    );
+  }
+
+  /** The switch of one head. */
+  chip(number, head) {
+    const { choice } = this;
+    const toggle = () => {
+      const active = new Set(choice.active);
+      if (!active.delete(head)) {
+        active.add(head);
+      }
+      choice.set({ active });
+    };
+    const chip = page.element(
+      "button",
+      {
+        type: "button",
+        class: "chip",
+        title: `head ${number}: click to switch it, double-click to see it alone`,
+        click: toggle,
+        dblclick: () => choice.set({ active: new Set([head]) }),
+      },
+      String(number),
+    );
+    chip.style.setProperty("--color", this.colors[head]);
+    return chip;
+  }
+
+  setAll(on) {
+    this.choice.set({ active: new Set(on ? this.attention.heads.keys() : []) });
+  }
+
+  update() {
+    const { choice } = this;
+    this.layer.update();
+    this.chips.forEach((chip, head) => page.set(chip, { "aria-pressed": String(choice.active.has(head)) }));
+    this.columns.forEach((buttons, index) => {
+      const side = index === 0 ? "query" : "key";
+      const is = (place, token) => place?.side === side && place.token === token;
+      buttons.forEach((button, token) => {
+        button.classList.toggle("present", is(choice.present, token));
+        page.set(button, { "aria-pressed": String(is(choice.kept, token)) });
+      });
+    });
+    const pairs = this.pairs();
+    const isCut = pairs.length > MOST_LINES;
+    if (isCut) {
+      pairs.sort((a, b) => b.weight - a.weight);
+      pairs.length = MOST_LINES;
+    }
+    this.leastText.textContent = this.least.toFixed(2) + (isCut ? `, the strongest ${MOST_LINES}` : "");
+    this.lines.replaceChildren(...pairs.map((pair) => this.line(pair)));
+    this.blocks.replaceChildren(...(choice.present ? pairs.map((pair) => this.block(pair)) : []));
+    this.readout.replaceChildren(...this.explained());
+  }
+
+  /** What is drawn: every strong pair, or everything that concerns the present token. */
+  pairs() {
+    const { attention, choice } = this;
+    const { present } = choice;
+    const pairs = [];
+    for (const head of [...choice.active].sort((a, b) => a - b)) {
+      for (let query = 0; query < attention.nTokens; query += 1) {
+        if (present?.side === "query" && present.token !== query) {
+          continue;
+        }
+        attention.weights(choice.layer, head, query).forEach((weight, key) => {
+          const isMeant = present?.side === "key" ? key === present.token : present || weight >= this.least;
+          if (isMeant && weight > 0.001) {
+            pairs.push({ head, query, key, weight });
+          }
+        });
+      }
+    }
+    return pairs;
+  }
+
+  line({ head, query, key, weight }) {
+    // Each head's lines a little lower than the one's before: or they would lie on top of each other.
+    const shift = 0.5 + (0.5 * (head + 0.5)) / this.attention.heads.length - 0.25;
+    const line = page.svg("line", {
+      x1: 0,
+      y1: query + shift,
+      x2: 100,
+      y2: key + shift,
+      "stroke-opacity": strength(weight).toFixed(3),
+      "stroke-width": (0.5 + 3 * weight).toFixed(2),
+      "data-pair": `${head} ${query} ${key}`,
+    });
+    line.style.stroke = this.colors[head];
+    return line;
+  }
+
+  /** The other end's share of a head, beside its name. */
+  block({ head, query, key, weight }) {
+    const other = this.choice.present.side === "query" ? key : query;
+    const block = page.svg("rect", {
+      x: head,
+      y: other + 0.1,
+      width: 0.9,
+      height: 0.8,
+      "fill-opacity": strength(weight).toFixed(3),
+    });
+    block.style.fill = this.colors[head];
+    return block;
+  }
+
+  /** The present token's strongest partners in words and numbers. */
+  explained() {
+    const { attention, choice } = this;
+    const { present } = choice;
+    if (!present) {
+      return [
+        page.element("p", { class: "quiet" }, "Point at a token: here stand the three that each head looks at most."),
+      ];
+    }
+    const { token, side } = present;
+    const isQuery = side === "query";
+    const title = page.element(
+      "h3",
+      {},
+      tokenName(attention, token),
+      isQuery ? " looks most at" : " is looked at most by",
+    );
+    const rows = [...choice.active]
+      .sort((a, b) => a - b)
+      .map((head) => {
+        const partners = isQuery
+          ? attention.strongest(choice.layer, head, token, 3)
+          : attention.admirers(choice.layer, head, token, 3);
+        const cells = partners.map(([partner, weight]) =>
+          page.element("td", {}, tokenName(attention, partner), bar(weight, 3, this.colors[head])),
+        );
+        const name = page.element("th", { scope: "row" }, `head ${attention.heads[head]}`);
+        name.style.color = this.colors[head];
+        return page.element("tr", { "data-head": attention.heads[head] }, name, ...cells);
+      });
+    return [title, page.element("table", {}, page.element("tbody", {}, ...rows))];
+  }
+}

@@ -1,0 +1,351 @@
+//! Attention as a page to explore: who looks at whom, why, and what becomes of the tokens.
+//!
+//! Rust writes the numbers and says what the model is like; the scripts beside this file draw and answer the
+//! reader. `data.js` says how the numbers are read, `choice.js` what a reader can choose, `attention.js` how the
+//! views, one file each, come together.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::columns::fit;
+use crate::config::{ModelConfig, PositionKind};
+use crate::inspect::{Details, InspectError, Selection};
+use crate::page::{Fragment, Page, base64, escape};
+
+const STYLES: &[&str] = &[
+    include_str!("attention.css"),
+    include_str!("head_view.css"),
+    include_str!("model_view.css"),
+    include_str!("neuron_view.css"),
+    include_str!("tables.css"),
+];
+/// In one scope, so that later ones use what earlier ones define.
+const SCRIPTS: &[&str] = &[
+    include_str!("data.js"),
+    include_str!("choice.js"),
+    include_str!("parts.js"),
+    include_str!("head_view.js"),
+    include_str!("model_view.js"),
+    include_str!("neuron_view.js"),
+    include_str!("similarity_view.js"),
+    include_str!("top_view.js"),
+    include_str!("attention.js"),
+];
+
+/// The most that a page may hold, MiB: browsers keep a document's data in one string, of not much more.
+const LIMIT_MIB: usize = 256;
+/// How long a heading may be, in columns.
+const HEADING: usize = 72;
+
+/// The page: a section for each prompt.
+#[must_use]
+pub fn attention(prompts: &[Details]) -> String {
+    let lead = "What attention in a trained model does with a text. The tabs share one choice of layer, head and token.";
+    let page = Page::new("Attention: who looks at whom", lead);
+    let page = prompts.iter().fold(page, |page, details| {
+        let heading = details.prompt.whole_pieces().concat();
+        let heading = fit(&heading, HEADING);
+        // A line may end after each visible blank.
+        let heading = heading.trim_end().replace('·', "·\u{200b}");
+        page.section(&heading, attention_fragment(details))
+    });
+    page.render()
+}
+
+/// One prompt's views as a section of any page.
+#[must_use]
+pub fn attention_fragment(details: &Details) -> Fragment {
+    let data = serde_json::to_string(&Data::new(details)).expect("plain data");
+    Fragment {
+        kind: "attention",
+        styles: STYLES,
+        scripts: SCRIPTS,
+        body: format!("<p class=\"facts\">{}</p>", escape(&facts(details))),
+        data: Some(data),
+    }
+}
+
+/// About how large the section of a prompt with `n_tokens` is, in MiB.
+#[must_use]
+pub fn attention_mib(config: &ModelConfig, selection: &Selection, n_tokens: usize) -> usize {
+    let n_bytes = Details::n_numbers(config, selection, n_tokens) * size_of::<f32>();
+    n_bytes.div_ceil(3) * 4 / (1024 * 1024)
+}
+
+/// Checks the size of a page before it is made.
+///
+/// # Errors
+/// If no browser could read it.
+pub fn check_size(mib: usize) -> Result<(), InspectError> {
+    match mib <= LIMIT_MIB {
+        true => Ok(()),
+        false => Err(InspectError::PageTooLarge {
+            mib,
+            limit_mib: LIMIT_MIB,
+        }),
+    }
+}
+
+/// What the scripts read. Lists of numbers are 32-bit floats, little endian, in base 64: exact, and smaller than in
+/// digits.
+#[derive(Serialize)]
+struct Data<'a> {
+    /// The tokens as a person reads them, `[T]`.
+    tokens: &'a [String],
+    /// The numbers of the layers that are shown.
+    layers: Vec<usize>,
+    /// The numbers of the heads that are shown of each.
+    heads: Vec<usize>,
+    /// Which head of keys each of them reads.
+    kv_heads: Vec<usize>,
+    /// D.
+    head_dim: usize,
+    /// What was done to queries and keys before they are compared, in words; empty for nothing.
+    prepared: String,
+    /// For each layer and head the weights of each token for itself and those before: `T (T + 1) / 2`, row by row.
+    weights: Vec<Vec<String>>,
+    /// For each layer and head the queries, `[T, D]`.
+    queries: Vec<Vec<String>>,
+    /// For each layer the keys by their head, `[T, D]`.
+    keys: Vec<BTreeMap<usize, String>>,
+    /// For the embedding and after each layer of the model the cosines of each token with itself and those before,
+    /// `T (T + 1) / 2`, row by row.
+    similarity: Vec<String>,
+}
+
+impl<'a> Data<'a> {
+    fn new(details: &'a Details) -> Self {
+        let Details {
+            prompt,
+            selection,
+            maps,
+            queries,
+            keys,
+            similarity,
+            config,
+        } = details;
+        let n_tokens = prompt.len();
+        let heads: Vec<usize> = selection.heads.clone().collect();
+        let kv_heads: Vec<usize> = heads.iter().map(|head| details.kv_head(*head)).collect();
+        let of_head = |layer, head| {
+            let rows = (0..n_tokens).map(|query| &maps.row(layer, head, query)[..=query]);
+            packed(rows.flatten())
+        };
+        let vectors = |tensor: &crate::model::parameters::HostTensor, head: usize| {
+            packed((0..n_tokens).flat_map(|t| tensor.vector(head, t)))
+        };
+        Self {
+            tokens: &prompt.pieces,
+            layers: selection.layers.clone().collect(),
+            head_dim: details.head_dim(),
+            prepared: prepared(config),
+            weights: selection
+                .layers
+                .clone()
+                .map(|layer| heads.iter().map(|head| of_head(layer, *head)).collect())
+                .collect(),
+            queries: queries
+                .iter()
+                .map(|tensor| heads.iter().map(|head| vectors(tensor, *head)).collect())
+                .collect(),
+            keys: keys
+                .iter()
+                .map(|tensor| {
+                    let of_head = |head: &usize| (*head, vectors(tensor, *head));
+                    kv_heads.iter().map(of_head).collect()
+                })
+                .collect(),
+            similarity: similarity.iter().map(packed).collect(),
+            heads,
+            kv_heads,
+        }
+    }
+}
+
+fn packed<'a>(numbers: impl IntoIterator<Item = &'a f32>) -> String {
+    let bytes: Vec<u8> = numbers.into_iter().flat_map(|x| x.to_le_bytes()).collect();
+    base64(&bytes)
+}
+
+/// What is done to queries and keys between their projection and their product.
+fn prepared(config: &ModelConfig) -> String {
+    let mut steps = Vec::new();
+    if config.qk_norm {
+        steps.push("normed in each head (qk_norm)");
+    }
+    if config.position == PositionKind::Rope {
+        steps.push("turned by their position (rope)");
+    }
+    steps.join(" and ")
+}
+
+/// What was read, and by what.
+fn facts(details: &Details) -> String {
+    let Details { prompt, config, .. } = details;
+    let counted = |n: usize, noun: &str| match n {
+        1 => format!("1 {noun}"),
+        n => format!("{n} {noun}s"),
+    };
+    let mut facts = counted(prompt.len(), "token");
+    if prompt.n_dropped > 0 {
+        let n_dropped = prompt.n_dropped;
+        write!(
+            facts,
+            ", the last of the prompt: {n_dropped} before them did not fit the context"
+        )
+        .expect("a string");
+    }
+    write!(
+        facts,
+        ". The model has {} of {}, with queries and keys of {}",
+        counted(config.n_layers, "layer"),
+        counted(config.n_heads, "head"),
+        counted(details.head_dim(), "number"),
+    )
+    .expect("a string");
+    let prepared = prepared(config);
+    if !prepared.is_empty() {
+        write!(facts, ", {prepared}").expect("a string");
+    }
+    facts.push('.');
+    if config.n_kv_heads < config.n_heads {
+        let group = config.n_heads / config.n_kv_heads;
+        write!(facts, " Every {group} heads share their keys.").expect("a string");
+    }
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::inspect::Prompt;
+    use crate::model::Gpt;
+    use crate::tokenizer::Tokenizer;
+
+    fn details(text: &str, place: [Option<usize>; 2]) -> Details {
+        let config = ModelConfig {
+            context_length: 64,
+            d_model: 16,
+            n_layers: 2,
+            n_heads: 4,
+            n_kv_heads: 2,
+            d_ff: 16,
+            position: PositionKind::Rope,
+            ..ModelConfig::default()
+        };
+        let model = Gpt::new(&config, 256, 1, &Device::flex());
+        let prompt = Prompt::read(text, &Tokenizer::byte(), 64).expect("bytes");
+        let selection = Selection::new(place[0], place[1], 2, 4).expect("is there");
+        Details::new(&model, &prompt, &selection).expect("captured")
+    }
+
+    fn digit(character: u8) -> u32 {
+        let value = match character {
+            b'A'..=b'Z' => character - b'A',
+            b'a'..=b'z' => character - b'a' + 26,
+            b'0'..=b'9' => character - b'0' + 52,
+            b'+' => 62,
+            _ => 63,
+        };
+        value.into()
+    }
+
+    fn unpacked(text: &Value) -> Vec<f32> {
+        let text = text.as_str().expect("packed");
+        let digits = text.trim_end_matches('=').as_bytes();
+        let mut bytes = Vec::new();
+        for chunk in digits.chunks(4) {
+            let bits =
+                chunk.iter().fold(0, |bits, c| bits << 6 | digit(*c)) << (6 * (4 - chunk.len()));
+            bytes.extend_from_slice(&bits.to_be_bytes()[1..chunk.len()]);
+        }
+        let numbers = bytes.chunks_exact(4);
+        numbers
+            .map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four")))
+            .collect()
+    }
+
+    #[test]
+    fn every_number_is_there_to_the_bit() {
+        let it = details("hello", [Some(1), None]);
+        let data = attention_fragment(&it).data.expect("data");
+        let data: Value = serde_json::from_str(&data).expect("JSON");
+        assert_eq!(data["layers"], serde_json::json!([1]));
+        assert_eq!(data["heads"], serde_json::json!([0, 1, 2, 3]));
+        assert_eq!(data["kv_heads"], serde_json::json!([0, 0, 1, 1]));
+        for head in 0..4 {
+            let weights = unpacked(&data["weights"][0][head]);
+            let rows = (0..5).flat_map(|query| it.maps.row(1, head, query)[..=query].to_vec());
+            assert_eq!(weights, rows.collect::<Vec<f32>>());
+            let queries = unpacked(&data["queries"][0][head]);
+            assert_eq!(queries, it.queries[0].values[head * 20..(head + 1) * 20]);
+        }
+        for kv_head in ["0", "1"] {
+            let keys = unpacked(&data["keys"][0][kv_head]);
+            let start = 20 * kv_head.parse::<usize>().expect("a number");
+            assert_eq!(keys, it.keys[0].values[start..start + 20]);
+        }
+        assert_eq!(unpacked(&data["similarity"][2]), it.similarity[2]);
+    }
+
+    #[test]
+    fn one_head_has_its_own_numbers_only() {
+        let it = details("hello", [Some(0), Some(3)]);
+        let data = attention_fragment(&it).data.expect("data");
+        let data: Value = serde_json::from_str(&data).expect("JSON");
+        assert_eq!(data["kv_heads"], serde_json::json!([1]));
+        assert_eq!(data["keys"][0].as_object().expect("by head").len(), 1);
+        assert_eq!(data["weights"][0].as_array().expect("heads").len(), 1);
+        let keys = unpacked(&data["keys"][0]["1"]);
+        assert_eq!(keys, it.keys[0].values[20..40]);
+    }
+
+    #[test]
+    fn a_prompt_stays_text() {
+        let evil = "</script><script>alert(1)</script><!-- & \"'";
+        let html = attention(&[details(evil, [None, None]), details("b", [None, None])]);
+        assert_eq!(html.matches("<script").count(), 3, "one, and data twice");
+        assert_eq!(html.matches("</script").count(), 3);
+        assert!(!html.contains("<!-- ") && !html.contains("<script>alert"));
+        assert!(html.contains("&lt;/script&gt;&lt;script&gt;alert(1)"));
+    }
+
+    #[test]
+    fn the_model_is_described() {
+        let it = details("hello", [None, None]);
+        assert_eq!(
+            facts(&it),
+            "5 tokens. The model has 2 layers of 4 heads, with queries and keys of 4 numbers, turned by their \
+             position (rope). Every 2 heads share their keys."
+        );
+    }
+
+    #[test]
+    fn scripts_cannot_end_their_element_and_fetch_nothing() {
+        for asset in SCRIPTS.iter().chain(STYLES) {
+            assert!(!asset.contains("</") && !asset.contains("<!--") && !asset.contains('\r'));
+            assert!(
+                !asset.contains("://") && !asset.contains("url(") && !asset.contains("@import")
+            );
+        }
+    }
+
+    #[test]
+    fn a_page_has_a_size_before_it_is_made() {
+        let it = details("hello, and good bye", [None, None]);
+        let data = attention_fragment(&it).data.expect("data").len();
+        let bytes = Details::n_numbers(&it.config, &it.selection, it.prompt.len()) * 16 / 3;
+        assert!(data >= bytes && data < bytes + 2000, "{data} {bytes}");
+        assert!(check_size(LIMIT_MIB).is_ok());
+        let error = check_size(LIMIT_MIB + 1).unwrap_err().to_string();
+        assert!(
+            error.contains("257 MiB") && error.contains("--layer"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,197 @@
+/** What several views are made of. */
+
+/** A colour for each head, far apart from each other and readable on light and on dark. */
+function headColor(head, nHeads) {
+  const hue = (25 + (360 * head) / nHeads) % 360;
+  return `light-dark(oklch(0.55 0.17 ${hue}), oklch(0.78 0.14 ${hue}))`;
+}
+
+/** A colour of the style sheet in the present theme, as "red green blue". */
+function colorOf(section, name) {
+  const probe = page.element("span", { hidden: true });
+  probe.style.color = `var(${name})`;
+  section.append(probe);
+  const [red, green, blue] = getComputedStyle(probe).color.match(/[\d.]+/g);
+  probe.remove();
+  return `${red} ${green} ${blue}`;
+}
+
+/** How strong a weight looks, from 0 to 1: its root, as in all of Tinderbox's pictures, so that small ones show. */
+function strength(weight) {
+  return Math.sqrt(Math.min(Math.max(weight, 0), 1));
+}
+
+/** A token's text and position, as `the` 4. */
+function tokenName(attention, token) {
+  return page.element(
+    "span",
+    { class: "name" },
+    page.element("span", { class: "piece" }, attention.tokens[token]),
+    page.element("span", { class: "position" }, String(token)),
+  );
+}
+
+/** The same in plain text, for labels. */
+function tokenText(attention, token) {
+  return `${attention.tokens[token]} at ${token}`;
+}
+
+/** A number with so many digits, and a true minus sign unless it is 0. */
+function fixed(x, digits) {
+  const text = x.toFixed(digits);
+  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+}
+
+/** A number with a bar of that share behind it. */
+function bar(weight, digits, color) {
+  const node = page.element("span", { class: "bar" }, weight.toFixed(digits));
+  node.style.setProperty("--share", `${100 * weight}%`);
+  if (color) {
+    node.style.setProperty("--color", color);
+  }
+  return node;
+}
+
+/** A labelled list to choose one of several from; `get` says which is chosen, `set` is told. */
+function chooser(label, names, get, set) {
+  const options = names.map((name, index) => page.element("option", { value: index }, String(name)));
+  const list = page.element("select", { change: () => set(Number(list.value)) }, ...options);
+  const node = page.element("label", { class: "chooser" }, label, list);
+  return { node, update: () => (list.value = String(get())) };
+}
+
+/** The choosers of a layer and of a head. */
+function placeChoosers(attention, choice) {
+  const layer = chooser(
+    "Layer",
+    attention.layers,
+    () => choice.layer,
+    (layer) => choice.set({ layer }),
+  );
+  const head = chooser(
+    "Head",
+    attention.heads,
+    () => choice.head,
+    (head) => choice.set({ head }),
+  );
+  return {
+    nodes: [layer.node, head.node],
+    update() {
+      layer.update();
+      head.update();
+    },
+  };
+}
+
+/**
+ * Lets arrow keys move the focus among `items`, of which only one at a time is reached by the tab key:
+ * `move(key, index)` says where to, or nothing.
+ */
+function roam(container, items, move) {
+  items.forEach((item, index) => (item.tabIndex = index === 0 ? 0 : -1));
+  container.addEventListener("keydown", (event) => {
+    const at = items.indexOf(event.target);
+    const to = at < 0 ? undefined : items[move(event.key, at)];
+    if (to) {
+      event.preventDefault();
+      to.focus();
+    }
+  });
+  container.addEventListener("focusin", (event) => {
+    if (items.includes(event.target)) {
+      items.forEach((item) => (item.tabIndex = item === event.target ? 0 : -1));
+    }
+  });
+}
+
+/** Where an arrow key leads in rows of `nColumns`, of `n` items; nowhere out of them. */
+function gridMove(nColumns, n) {
+  return (key, at) => {
+    const column = at % nColumns;
+    const to = {
+      ArrowLeft: column > 0 ? at - 1 : undefined,
+      ArrowRight: column < nColumns - 1 ? at + 1 : undefined,
+      ArrowUp: at - nColumns,
+      ArrowDown: at + nColumns,
+      Home: at - column,
+      End: at - column + nColumns - 1,
+    }[key];
+    return to >= 0 && to < n ? to : undefined;
+  };
+}
+
+/** A button for a token, which is pointed at by mouse or focus, and kept by a click. */
+function tokenButton(attention, choice, token, side) {
+  const button = page.element(
+    "button",
+    {
+      type: "button",
+      class: "token",
+      "data-token": token,
+      title: tokenText(attention, token),
+      // A finger's tap also sends these: then the click says it all.
+      pointerenter: (event) => event.pointerType === "mouse" && choice.point(token, side),
+      pointerleave: (event) => event.pointerType === "mouse" && choice.leave(),
+      focus: () => button.matches(":focus-visible") && choice.point(token, side),
+      blur: () => choice.leave(),
+      click: () => choice.keep(token, side),
+    },
+    attention.tokens[token],
+  );
+  return button;
+}
+
+/** The prompt, to choose the token that looks from. */
+function tokenStrip(attention, choice) {
+  const buttons = attention.tokens.map((_, token) => tokenButton(attention, choice, token, "query"));
+  const node = page.element("div", { class: "strip", role: "group", "aria-label": "Tokens of the prompt" }, ...buttons);
+  roam(node, buttons, gridMove(buttons.length, buttons.length));
+  return {
+    node,
+    update() {
+      buttons.forEach((button, token) => {
+        button.classList.toggle("present", token === choice.query);
+        page.set(button, { "aria-pressed": String(token === choice.kept?.token) });
+      });
+    },
+  };
+}
+
+/** Which weight looks how strong. */
+function legend() {
+  const swatches = [0, 0.01, 0.05, 0.2, 0.5, 1].map((weight) => {
+    const swatch = page.element("span", { class: "swatch heat" });
+    swatch.style.setProperty("--share", `${100 * shade(weight)}%`);
+    return page.element("span", { class: "step" }, swatch, String(weight));
+  });
+  return page.element("p", { class: "legend" }, "weight", ...swatches);
+}
+
+/** How much colour a cell has: what may be seen has a little even at 0, and so is told from what is masked. */
+function shade(weight) {
+  return 0.06 + 0.94 * strength(weight);
+}
+
+/** A map of one head on a canvas, a pixel for each pair of tokens, fewer where there are more than `most` a side. */
+function drawMap(canvas, attention, layer, head, color, most = Infinity) {
+  const n = attention.nTokens;
+  const side = Math.min(n, most);
+  const [red, green, blue] = color.split(" ").map(Number);
+  canvas.width = side;
+  canvas.height = side;
+  const image = new ImageData(side, side);
+  const begin = (at) => Math.floor((at * n) / side);
+  for (let y = 0; y < side; y += 1) {
+    for (let x = 0; x <= y; x += 1) {
+      let weight = 0;
+      for (let query = begin(y); query < begin(y + 1); query += 1) {
+        const row = attention.weights(layer, head, query);
+        for (let key = begin(x); key < Math.min(begin(x + 1), query + 1); key += 1) {
+          weight = Math.max(weight, row[key]); // so that no strong one is lost
+        }
+      }
+      image.data.set([red, green, blue, 255 * shade(weight)], 4 * (y * side + x));
+    }
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}

@@ -1,0 +1,52 @@
+/** What becomes of a token's vector: how alike it is to the others', layer by layer. */
+class SimilarityView {
+  static title = "Similarity";
+  static about =
+    "How alike the vector of a token is to the others', as embeddings and after each layer: the cosine of their angle, " +
+    "a · b / (|a| |b|). 1 is the same direction, 0 unrelated, −1 opposite. A token that stands twice begins with one " +
+    "vector (but for learned positions) and takes on its context layer by layer.";
+
+  constructor(attention, choice) {
+    this.attention = attention;
+    this.choice = choice;
+    this.strip = tokenStrip(attention, choice);
+    const names = Array.from({ length: attention.nStages }, (_, stage) =>
+      page.element("th", { scope: "col" }, stage === 0 ? "embedding" : `layer ${stage - 1}`),
+    );
+    this.caption = page.element("caption");
+    this.body = page.element("tbody");
+    const head = page.element(
+      "thead",
+      {},
+      page.element("tr", {}, page.element("th", { scope: "col" }, "token"), ...names),
+    );
+    const table = page.element("table", { class: "cosines" }, this.caption, head, this.body);
+    this.node = page.element(
+      "div",
+      { class: "similarity-view" },
+      this.strip.node,
+      page.element("div", { class: "scrolls" }, table),
+    );
+  }
+
+  update() {
+    const { attention, choice } = this;
+    this.strip.update();
+    const token = choice.query;
+    this.caption.replaceChildren("Cosines between ", tokenName(attention, token), " and …");
+    const rows = attention.tokens.map((_, other) => {
+      const cells = Array.from({ length: attention.nStages }, (_, stage) =>
+        this.cell(attention.cosine(stage, token, other)),
+      );
+      const name = page.element("th", { scope: "row" }, tokenName(attention, other));
+      return page.element("tr", { class: other === token ? "present" : "" }, name, ...cells);
+    });
+    this.body.replaceChildren(...rows);
+  }
+
+  cell(cosine) {
+    const cell = page.element("td", { class: cosine < 0 ? "negative" : "positive" }, fixed(cosine, 2));
+    cell.style.setProperty("--share", `${(60 * Math.min(Math.abs(cosine), 1)).toFixed(1)}%`);
+    return cell;
+  }
+}

@@ -1,0 +1,240 @@
+//! What the clock and the system say: how long something takes, and how much memory there is.
+//!
+//! A [`Trial`] says how often something is done only to know its time, and [`Times`] what came of it. Nothing here
+//! knows what is measured.
+
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+
+/// How often something is done only to know how long it takes.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// Rounds before the clock starts: the first one allocates memory and tunes kernels.
+    pub warm_up: usize,
+    /// Between so many rounds and so many are timed,
+    pub rounds: RangeInclusive<usize>,
+    /// and no more of them when so much time has gone by.
+    pub enough: Duration,
+}
+
+/// How long rounds took, milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Times {
+    /// The median.
+    pub median_ms: f64,
+    /// The fastest: what the machine can do when it does nothing else.
+    pub fastest_ms: f64,
+    /// The slowest.
+    pub slowest_ms: f64,
+    /// How far apart the ends of the middle half of all rounds are, as a share of the median: what a difference has
+    /// to exceed before it says anything.
+    pub spread: f64,
+    /// Rounds that were timed.
+    pub rounds: usize,
+}
+
+impl Trial {
+    /// Does `once` as often, and times each. It must wait for what it starts on a device.
+    ///
+    /// # Errors
+    /// The first error of `once`.
+    pub fn time<E>(&self, mut once: impl FnMut() -> Result<(), E>) -> Result<Times, E> {
+        for _ in 0..self.warm_up {
+            once()?;
+        }
+        let (at_least, at_most) = (*self.rounds.start(), *self.rounds.end());
+        let (mut times_ms, began) = (Vec::new(), Instant::now());
+        while times_ms.len() < at_least || times_ms.len() < at_most && began.elapsed() < self.enough
+        {
+            let began = Instant::now();
+            once()?;
+            times_ms.push(ms_since(began));
+        }
+        Ok(Times::of(&times_ms))
+    }
+}
+
+impl Times {
+    /// What these times, in milliseconds, come to.
+    #[must_use]
+    pub fn of(times_ms: &[f64]) -> Self {
+        let mut sorted = times_ms.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let at = |place: usize| sorted.get(place).copied().unwrap_or(0.0);
+        let (n, median_ms) = (sorted.len(), median(times_ms));
+        let quarter = n / 4;
+        Self {
+            median_ms,
+            fastest_ms: at(0),
+            slowest_ms: at(n.saturating_sub(1)),
+            spread: (at(n.saturating_sub(1 + quarter)) - at(quarter))
+                / median_ms.max(f64::MIN_POSITIVE),
+            rounds: n,
+        }
+    }
+
+    /// How many of something are done in a second, if `n` of them are in a round of median length.
+    #[must_use]
+    pub fn per_s(&self, n: f64) -> f64 {
+        n * 1e3 / self.median_ms
+    }
+}
+
+/// Milliseconds since then.
+#[must_use]
+pub fn ms_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+/// The upper of the two in the middle; 0 of none.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The memory of the machine, in bytes, as far as this process may use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Machine {
+    /// All that there is.
+    pub total: u64,
+    /// What nothing else uses now.
+    pub available: u64,
+}
+
+impl Machine {
+    /// This machine, now.
+    #[must_use]
+    pub fn here() -> Self {
+        let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything());
+        let system = System::new_with_specifics(kinds);
+        let (mut total, mut available) = (system.total_memory(), system.available_memory());
+        // A container may have less than its machine.
+        if let Some(limits) = system.cgroup_limits() {
+            total = total.min(limits.total_memory);
+            available = available.min(limits.free_memory);
+        }
+        Self { total, available }
+    }
+}
+
+/// The memory that this process holds now, MiB; where the system tells only of the most that it ever held, that;
+/// none where it tells neither.
+#[must_use]
+pub fn rss_mib() -> Option<f64> {
+    #[cfg(target_os = "linux")]
+    {
+        status_mib("VmRSS:")
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        peak_rss_mib()
+    }
+}
+
+/// The most memory that this process held so far, MiB; none where the system does not tell.
+#[must_use]
+pub fn peak_rss_mib() -> Option<f64> {
+    #[cfg(target_os = "linux")]
+    {
+        // Not `getrusage`: there, what the program that started this one held counts as well.
+        status_mib("VmHWM:")
+    }
+    #[cfg(all(unix, not(target_os = "linux")))]
+    {
+        use nix::sys::resource::{UsageWho, getrusage};
+        let unit = if cfg!(target_os = "macos") {
+            1.0
+        } else {
+            1024.0
+        }; // bytes there, KiB elsewhere
+        let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
+        #[allow(clippy::cast_precision_loss, reason = "memory is below 2^52 bytes")]
+        Some(usage.max_rss() as f64 * unit / 1_048_576.0)
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// A size that the system says of this process, MiB.
+#[cfg(target_os = "linux")]
+#[allow(clippy::cast_precision_loss, reason = "memory is below 2^52 bytes")]
+fn status_mib(key: &str) -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let size = status.lines().find_map(|line| line.strip_prefix(key))?;
+    let kib: u64 = size.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib as f64 / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn never() -> Result<(), ()> {
+        Err(())
+    }
+
+    #[test]
+    fn a_trial_ends_when_there_is_enough_but_not_before_its_fewest_rounds() {
+        let n_done = |rounds, enough| {
+            let trial = Trial {
+                warm_up: 2,
+                rounds,
+                enough,
+            };
+            let mut n = 0;
+            let times = trial.time(|| {
+                n += 1;
+                Ok::<(), ()>(())
+            });
+            (n, times.expect("nothing fails").rounds)
+        };
+        assert_eq!(n_done(3..=5, Duration::ZERO), (2 + 3, 3));
+        assert_eq!(n_done(3..=5, Duration::MAX), (2 + 5, 5));
+    }
+
+    #[test]
+    fn a_trial_ends_with_what_fails() {
+        let trial = Trial {
+            warm_up: 0,
+            rounds: 1..=1,
+            enough: Duration::ZERO,
+        };
+        assert_eq!(trial.time(never), Err(()));
+    }
+
+    #[test]
+    fn times_are_summed_up_by_their_middle_and_their_ends() {
+        let times = Times::of(&[3.0, 1.0, 10.0, 2.0, 4.0]);
+        let expected = Times {
+            median_ms: 3.0,
+            fastest_ms: 1.0,
+            slowest_ms: 10.0,
+            spread: (4.0 - 2.0) / 3.0,
+            rounds: 5,
+        };
+        assert_eq!(times, expected);
+        assert!((times.per_s(6.0) - 2000.0).abs() < 1e-9);
+        let of_two = Times::of(&[3.0, 6.0]).spread;
+        assert!((of_two - 0.5).abs() < 1e-12, "of few rounds all count");
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_the_upper_one() {
+        assert!((median(&[4.0, 1.0, 3.0, 2.0]) - 3.0).abs() < f64::EPSILON);
+        assert!(median(&[]).abs() < f64::EPSILON);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_process_holds_something_and_never_held_less() {
+        let (now, peak) = (rss_mib().expect("Linux"), peak_rss_mib().expect("Linux"));
+        assert!(now > 1.0 && peak > 1.0, "{now} {peak}");
+        let machine = Machine::here();
+        assert!(machine.total >= machine.available && machine.available > 0);
+    }
+}

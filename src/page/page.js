@@ -1,0 +1,113 @@
+"use strict";
+
+/**
+ * What every page has: a switch between light and dark, and a registry of views.
+ *
+ * A view brings the sections of one kind to life. It is given a section's element and the data that was written
+ * into it, and looks for elements only inside that section: so several views, and several sections of one
+ * view, share a page without knowing of each other.
+ */
+const page = (() => {
+  const SVG = "http://www.w3.org/2000/svg";
+  const THEME = "tinderbox-theme"; // the key under which a reader's choice is kept
+  const root = document.documentElement;
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const views = new Map();
+  const redraws = [];
+  let nIds = 0;
+
+  /** Sets attributes; a function listens to the event of that name, `false` and `null` leave one out. */
+  function set(node, attributes) {
+    for (const [name, value] of Object.entries(attributes)) {
+      if (typeof value === "function") {
+        node.addEventListener(name, value);
+      } else if (value === false || value === null || value === undefined) {
+        node.removeAttribute(name);
+      } else {
+        node.setAttribute(name, value === true ? "" : value);
+      }
+    }
+    return node;
+  }
+
+  /** A new element with attributes and children. Strings become text, never markup. */
+  function element(tag, attributes = {}, ...children) {
+    const node = set(document.createElement(tag), attributes);
+    node.append(...children);
+    return node;
+  }
+
+  /** As `element`, of SVG. */
+  function svg(tag, attributes = {}, ...children) {
+    const node = set(document.createElementNS(SVG, tag), attributes);
+    node.append(...children);
+    return node;
+  }
+
+  function isDark() {
+    return root.dataset.theme ? root.dataset.theme === "dark" : system.matches;
+  }
+
+  /** Pages opened from disk may not be allowed to remember anything: then a choice holds until the page is left. */
+  function remembered(write) {
+    try {
+      if (write) {
+        localStorage.setItem(THEME, write);
+      }
+      return localStorage.getItem(THEME);
+    } catch {
+      return null;
+    }
+  }
+
+  function startTheme() {
+    const button = document.querySelector(".page-theme");
+    const apply = () => {
+      button.textContent = isDark() ? "Light theme" : "Dark theme";
+      redraws.forEach((redraw) => redraw());
+    };
+    const kept = remembered();
+    if (kept === "light" || kept === "dark") {
+      root.dataset.theme = kept;
+    }
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      root.dataset.theme = isDark() ? "light" : "dark";
+      remembered(root.dataset.theme);
+      apply();
+    });
+    system.addEventListener("change", apply);
+    apply();
+  }
+
+  return {
+    element,
+    svg,
+    set,
+
+    /** An id that nothing else on the page has, for attributes that name other elements by theirs. */
+    id: () => `page-${(nIds += 1)}`,
+
+    /** Registers what is done with each section of a kind: `build(element, data)`. */
+    view: (kind, build) => views.set(kind, build),
+
+    /** Calls `redraw` whenever colours change: for what is drawn on a canvas, and so does not follow styles. */
+    onTheme: (redraw) => redraws.push(redraw),
+
+    /** Builds every section that has a view. */
+    start() {
+      startTheme();
+      for (const section of document.querySelectorAll("section[data-view]")) {
+        const build = views.get(section.dataset.view);
+        const data = section.querySelector(":scope > script[type='application/json']");
+        try {
+          build?.(section, data && JSON.parse(data.textContent));
+        } catch (error) {
+          // One section that an old browser cannot show must not take the others with it.
+          console.error(error);
+          section.append(element("p", {}, `This browser cannot show this part: ${error}`));
+        }
+      }
+    },
+  };
+})();

@@ -1,0 +1,44 @@
+page.view("heads", (section, { names, even, heads }) => {
+  const cells = [...section.querySelectorAll(".cell")];
+  const detail = section.querySelector(".detail");
+  let chosen = null;
+
+  function bar(name, value, chance) {
+    const percent = (share) => `${(100 * share).toFixed(1)}%`;
+    const track = page.element("div", { class: "track" });
+    if (value !== null) {
+      const filled = page.element("div", { class: "bar" });
+      filled.style.width = percent(value);
+      track.append(filled);
+    }
+    if (chance !== null) {
+      const tick = page.element("div", { class: "even" });
+      tick.style.left = `calc(${percent(chance)} - 1px)`;
+      track.append(tick);
+    }
+    const number = value === null ? "–" : value.toFixed(2);
+    return [page.element("div", {}, name), track, page.element("div", { class: "number" }, number)];
+  }
+
+  function show(cell) {
+    const { kind, meaning, scores } = heads[cells.indexOf(cell)];
+    cells.forEach((other) => page.set(other, { "aria-pressed": String(other === cell) }));
+    detail.replaceChildren(
+      page.element("h3", {}, `Head ${cell.dataset.head}: ${kind}`),
+      page.element("p", {}, meaning),
+      page.element("div", { class: "bars" }, ...names.flatMap((name, i) => bar(name, scores[i], even[i]))),
+      page.element("p", {}, page.element("small", {}, "The tick is what a head would score that looks at everything alike.")));
+  }
+
+  for (const cell of cells) {
+    cell.removeAttribute("title"); // the same is shown beside the map
+    page.set(cell, {
+      pointerenter: () => show(cell),
+      pointerleave: () => show(chosen),
+      focus: () => show(cell),
+      click: () => show((chosen = cell)),
+    });
+  }
+  chosen = cells[0];
+  show(chosen);
+});

@@ -1,0 +1,140 @@
+//! What a run's best weights do: each head with the validation split, and all of them with a few words of it.
+
+use std::ops::RangeInclusive;
+
+use burn::tensor::Device;
+
+use crate::checkpoint::{CheckpointError, RunDir, Saved};
+use crate::data::{Corpus, DataError, Split, Tokens};
+use crate::inspect::{Details, Heads, InspectError, N_WINDOWS, Prompt, Selection, render};
+use crate::model::Gpt;
+use crate::runs::{self, RunsError};
+use crate::tokenizer::Tokenizer;
+
+/// How many tokens the shown words have, at most and at least: a picture that fits a page.
+const PROMPT_TOKENS: RangeInclusive<usize> = 8..=40;
+
+/// How large their part of the page may be, MiB, if fewer tokens help: a large model has many numbers for each.
+const MOST_MIB: usize = 2;
+
+/// How much of the validation split is searched for the beginning of a line.
+const SEARCHED_TOKENS: usize = 4096;
+
+/// What the weights of one checkpoint do.
+#[derive(Clone, Debug)]
+pub(super) struct Inside {
+    /// The checkpoint's step.
+    pub step: u64,
+    /// What each head does.
+    pub heads: Heads,
+    /// Some words of the validation split, and who looks at whom in them.
+    pub attention: Option<Details>,
+}
+
+/// Why nothing is known of the inside.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) enum LookError {
+    Run(#[from] CheckpointError),
+    Text(#[from] DataError),
+    Model(#[from] InspectError),
+    Log(#[from] RunsError),
+}
+
+/// Looks inside the best checkpoint of a run.
+pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, LookError> {
+    let checkpoint = run.best()?;
+    let state = Saved::read_state(&checkpoint)?;
+    let (config, tokenizer) = (run.config()?, run.tokenizer()?);
+    let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), device);
+    let model = Saved::load_model(&checkpoint, model)?;
+    let corpus = Corpus::open_with(
+        &config.data,
+        tokenizer.clone(),
+        config.model.context_length,
+        Some(&state.text_sha256),
+    )?;
+    let step = state.step as u64;
+    let heads = match runs::head_log(run)?.remove(&step) {
+        Some(logged) => logged, // the same numbers
+        None => Heads::measure(&model, &corpus.val, N_WINDOWS)?,
+    };
+    Ok(Inside {
+        step,
+        heads,
+        attention: attention(&model, &tokenizer, &corpus.val)?,
+    })
+}
+
+fn attention(
+    model: &Gpt,
+    tokenizer: &Tokenizer,
+    text: &Split,
+) -> Result<Option<Details>, InspectError> {
+    let config = model.config();
+    let selection = Selection::new(None, None, config.n_layers, config.n_heads)?;
+    let is_small = |n: &usize| render::attention_mib(config, &selection, *n) <= MOST_MIB;
+    let most = PROMPT_TOKENS.rev().find(is_small);
+    let n_tokens = most.unwrap_or(*PROMPT_TOKENS.start());
+    let Some(tokens) = text.texts().find(|tokens| !tokens.is_empty()) else {
+        return Ok(None);
+    };
+    let words = some_words(tokens, tokenizer, config.context_length.min(n_tokens));
+    // What a tokenizer wrote, it can read; if not, there are other things to see.
+    let Ok(prompt) = Prompt::read(&words, tokenizer, config.context_length) else {
+        return Ok(None);
+    };
+    Details::new(model, &prompt, &selection).map(Some)
+}
+
+/// At most `n` tokens from the beginning of the first line that begins in `tokens`, or of all, without the
+/// word that they may end within.
+fn some_words(tokens: &Tokens, tokenizer: &Tokenizer, n: usize) -> String {
+    let mut ids = vec![0; tokens.len().min(SEARCHED_TOKENS)];
+    tokens.read(0, &mut ids);
+    let ids: Vec<u32> = ids.into_iter().map(i32::cast_unsigned).collect();
+    let is_break = |id: u32| tokenizer.piece(id).ends_with('\n');
+    let is_start = |at: &usize| is_break(ids[at - 1]) && !is_break(ids[*at]);
+    let last_start = ids.len().saturating_sub(n);
+    let start = (1..last_start.max(1)).find(is_start).unwrap_or(0);
+    let end = (start + n).min(ids.len());
+    let text = tokenizer.decode(&ids[start..end]);
+    let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER).trim();
+    let next = ids.get(end).map(|&id| tokenizer.piece(id));
+    let is_cut = next.is_some_and(|next| !next.starts_with(char::is_whitespace));
+    match text.rfind(char::is_whitespace) {
+        Some(at) if is_cut && at >= text.len() / 2 => text[..at].trim_end().to_owned(),
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str, n: usize) -> String {
+        let tokenizer = Tokenizer::byte();
+        let ids: Vec<u32> = text.bytes().map(u32::from).collect();
+        let tokens = Tokens::from_ids(&ids, text.len() as u64);
+        some_words(&tokens, &tokenizer, n)
+    }
+
+    #[test]
+    fn words_begin_with_a_line_and_end_with_a_word() {
+        let text = "and end.\n\n\nThe bank of the river was wide and long.\nMore of it.";
+        assert_eq!(words(text, 20), "The bank of the");
+        assert_eq!(words(text, 15), "The bank of the");
+        assert_eq!(words(text, 14), "The bank of");
+    }
+
+    #[test]
+    fn any_text_has_some_words() {
+        assert_eq!(words("no line ends here at all", 12), "no line ends");
+        assert_eq!(words("short", 12), "short");
+        assert_eq!(words("oneverylongwordindeed", 8), "oneveryl");
+        assert_eq!(words("a\nb", 12), "a\nb");
+        assert_eq!(words("", 12), "");
+        let cut_in_a_character = words("éééééééé", 5);
+        assert_eq!(cut_in_a_character, "éé");
+    }
+}

@@ -1,0 +1,272 @@
+//! What a reader wants to know first.
+
+use std::fmt::Write as _;
+
+use crate::counts::real;
+use crate::page::{Fragment, escape};
+use crate::report::Report;
+use crate::runs::{Curves, Status};
+use crate::words::{duration, grouped};
+
+const STYLE: &str = include_str!("../assets/numbers.css");
+
+/// The state of the run in a sentence.
+pub(in crate::report) fn lead(report: &Report) -> String {
+    let facts = &report.facts;
+    let step = grouped(facts.step);
+    let steps = match facts.max_steps {
+        Some(max_steps) if max_steps != facts.step => {
+            format!("{step} of {} steps", grouped(max_steps))
+        }
+        _ => format!("{step} steps"),
+    };
+    let device = facts.device.as_ref();
+    let on = device.map_or_else(String::new, |device| format!(" on {device}"));
+    let time = facts.wall_s.map(duration);
+    match (facts.status, time) {
+        (Status::Done, Some(time)) => format!("Done: {steps}{on} in {time}"),
+        (Status::Done, None) => format!("Done: {steps}{on}"),
+        (Status::Running, Some(time)) => format!("In progress: {steps}{on}, after {time}"),
+        (Status::Running, None) => format!("In progress: {steps}{on}"),
+        (Status::Stopped, _) => format!("Stopped after {steps}{on}"),
+    }
+}
+
+/// The numbers of the run: the most important ones large.
+pub(in crate::report) fn numbers(report: &Report) -> Fragment {
+    let mut body = "<dl class=\"tiles\">\n".to_owned();
+    for [name, value, detail] in tiles(report) {
+        writeln!(
+            body,
+            "<div><dt>{name}</dt><dd class=\"value\">{}</dd><dd class=\"detail\">{}</dd></div>",
+            escape(&value),
+            escape(&detail)
+        )
+        .expect("a string");
+    }
+    body.push_str("</dl>\n<dl class=\"facts\">\n");
+    for (name, value) in facts(report) {
+        let value = escape(&value);
+        writeln!(body, "<div><dt>{name}</dt><dd>{value}</dd></div>").expect("a string");
+    }
+    body.push_str("</dl>\n");
+    if !report.notes.is_empty() {
+        let notes = report
+            .notes
+            .iter()
+            .map(|note| format!("<li>{}</li>\n", escape(note)));
+        let notes: String = notes.collect();
+        write!(body, "<ul class=\"notes\">\n{notes}</ul>\n").expect("a string");
+    }
+    Fragment {
+        kind: "numbers",
+        styles: &[STYLE],
+        scripts: &[],
+        body,
+        data: None,
+    }
+}
+
+/// Name, value and what is to be said of it; only what is known.
+fn tiles(report: &Report) -> Vec<[String; 3]> {
+    let facts = &report.facts;
+    let mark = if facts.is_estimate { "~" } else { "" };
+    let mut tiles = Vec::new();
+    let mut add = |name: &str, value: String, detail: String| {
+        tiles.push([name.to_owned(), value, detail]);
+    };
+    if let Some(loss) = facts.val_loss {
+        let unit = match facts.is_estimate {
+            true => "nats per token, an estimate",
+            false => "nats per token",
+        };
+        add(
+            "Best validation loss",
+            format!("{mark}{loss:.4}"),
+            unit.to_owned(),
+        );
+        let perplexity = format!("{mark}{}", digits(loss.exp()));
+        add(
+            "Perplexity",
+            perplexity,
+            "tokens it is unsure between".to_owned(),
+        );
+    }
+    if let Some(bits) = facts.val_bits_per_byte {
+        add(
+            "Bits per byte",
+            format!("{mark}{bits:.4}"),
+            "of the validation text".to_owned(),
+        );
+    }
+    if let Some(parameters) = facts.parameters {
+        add(
+            "Parameters",
+            grouped(parameters),
+            "numbers that were learned".to_owned(),
+        );
+    }
+    if let Some(tokens) = facts.tokens {
+        let trained = report
+            .processes
+            .last()
+            .and_then(|process| process.train_tokens);
+        let epochs = trained.map(|n| digits(real(tokens) / real(n.max(1))));
+        let detail = epochs.map(|epochs| format!("{epochs} times the training text"));
+        add("Tokens seen", grouped(tokens), detail.unwrap_or_default());
+    }
+    if let Some(speed) = median(&report.curves, "tokens_per_s") {
+        let step_ms = median(&report.curves, "median_step_ms");
+        let detail = step_ms.map(|ms| format!("{} ms per step", digits(ms)));
+        add(
+            "Tokens per second",
+            whole(speed),
+            detail.unwrap_or_default(),
+        );
+    }
+    tiles
+}
+
+/// Everything else, name and value.
+fn facts(report: &Report) -> Vec<(&'static str, String)> {
+    let facts = &report.facts;
+    let last = report.processes.last();
+    let mut rows = Vec::new();
+    rows.extend(
+        facts
+            .best_step
+            .map(|step| ("Best checkpoint", format!("step {}", grouped(step)))),
+    );
+    rows.extend(last_weights(&report.curves).map(|value| ("Last weights", value)));
+    rows.extend(facts.wall_s.map(|s| ("Time", duration(s))));
+    rows.extend(
+        facts
+            .train_s
+            .map(|s| ("of it, training steps", duration(s))),
+    );
+    let peaks = report
+        .processes
+        .iter()
+        .filter_map(|process| process.peak_rss_mib);
+    let peak = peaks.reduce(f64::max);
+    rows.extend(peak.map(|mib| ("Peak memory", format!("{} MiB", whole(mib)))));
+    rows.extend(facts.device.clone().map(|device| ("Device", device)));
+    let text = last.and_then(|process| Some((process.train_tokens?, process.val_tokens?)));
+    rows.extend(text.map(|(train, val)| {
+        (
+            "Text",
+            format!(
+                "{} training and {} validation tokens",
+                grouped(train),
+                grouped(val)
+            ),
+        )
+    }));
+    let vocab = last.and_then(|process| process.vocab_size);
+    rows.extend(vocab.map(|n| ("Vocabulary", format!("{} tokens", grouped(n)))));
+    rows.extend(
+        facts
+            .started_from
+            .clone()
+            .map(|from| ("Started from", from)),
+    );
+    let resumed = report.processes.len().saturating_sub(1);
+    rows.extend((resumed > 0).then(|| ("Went on", times(resumed))));
+    let version = last.and_then(|process| process.version.clone());
+    rows.extend(version.map(|version| ("Version", format!("Tinderbox {version}"))));
+    rows
+}
+
+/// The loss of the last weights: over the whole validation split, or the last estimate.
+fn last_weights(curves: &Curves) -> Option<String> {
+    let last = |column| curves.column(column).pop();
+    let shown = |mark: &str, loss: f64, bits: Option<f64>| {
+        let bits = bits.map(|bits| format!(", {mark}{bits:.4} bits per byte"));
+        format!("{mark}{loss:.4} nats per token{}", bits.unwrap_or_default())
+    };
+    let (estimate, whole) = (last("val_loss_estimate"), last("val_loss"));
+    match whole {
+        Some((step, loss)) if estimate.is_none_or(|estimate| estimate.0 <= step) => Some(shown(
+            "",
+            loss,
+            last("val_bits_per_byte").map(|bits| bits.1),
+        )),
+        _ => {
+            let bits = last("val_bits_per_byte_estimate").map(|bits| bits.1);
+            Some(shown("~", estimate?.1, bits))
+        }
+    }
+}
+
+/// The middle value of a column.
+fn median(curves: &Curves, column: &str) -> Option<f64> {
+    let mut values: Vec<f64> = curves.column(column).into_iter().map(|(_, x)| x).collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+/// A number above 0 with about four digits.
+fn digits(number: f64) -> String {
+    match number {
+        _ if number >= 1000.0 => whole(number),
+        _ if number >= 100.0 => format!("{number:.0}"),
+        _ if number >= 10.0 => format!("{number:.1}"),
+        _ => format!("{number:.2}"),
+    }
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what is not a number of things is shown as 0, or as the largest"
+)]
+fn whole(number: f64) -> String {
+    grouped(number.round() as u64)
+}
+
+fn times(n: usize) -> String {
+    match n {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        n => format!("{n} times"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn numbers_have_as_many_digits_as_help() {
+        let shown = [0.034, 2.7949, 74.76, 512.4, 19_855.3].map(digits);
+        assert_eq!(shown, ["0.03", "2.79", "74.8", "512", "19,855"]);
+    }
+
+    #[test]
+    fn the_last_weights_are_those_of_the_last_evaluation() {
+        let curves = |rows: &[serde_json::Value]| Curves {
+            rows: rows
+                .iter()
+                .map(|row| row.as_object().unwrap().clone())
+                .collect(),
+            ..Curves::default()
+        };
+        let done = json!({"step": 20, "val_loss": 1.5, "val_bits_per_byte": 2.0, "val_loss_estimate": 1.4});
+        let estimate =
+            json!({"step": 30, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.75});
+        let shown = last_weights(&curves(std::slice::from_ref(&done)));
+        assert_eq!(
+            shown.as_deref(),
+            Some("1.5000 nats per token, 2.0000 bits per byte")
+        );
+        // A run that was done and goes on with more steps.
+        let shown = last_weights(&curves(&[done, estimate]));
+        assert_eq!(
+            shown.as_deref(),
+            Some("~1.2500 nats per token, ~1.7500 bits per byte")
+        );
+        assert_eq!(last_weights(&Curves::default()), None);
+    }
+}

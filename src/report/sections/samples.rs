@@ -1,0 +1,101 @@
+//! What the model wrote on its way.
+
+use std::fmt::Write as _;
+
+use crate::page::{Fragment, escape};
+use crate::report::chart::spread;
+use crate::runs::{Curves, Sample};
+use crate::words::grouped;
+
+const STYLE: &str = include_str!("../assets/samples.css");
+const SCRIPT: &str = include_str!("../assets/samples.js");
+
+/// A run may write a thousand samples; a reader looks at a few.
+const MOST_SAMPLES: usize = 50;
+
+/// The samples with what was estimated of the same weights; nothing where there are none.
+pub(in crate::report) fn samples(samples: &[Sample], curves: &Curves) -> Option<Fragment> {
+    if samples.is_empty() {
+        return None;
+    }
+    let losses = curves.column("val_loss_estimate");
+    let kept = spread(samples.len(), MOST_SAMPLES);
+    let last = kept.len() - 1;
+    let mut body = String::new();
+    if kept.len() < samples.len() {
+        let (kept, all) = (kept.len(), grouped(samples.len() as u64));
+        writeln!(body, "<p>{kept} of {all} samples, at even distances.</p>").expect("a string");
+    }
+    writeln!(
+        body,
+        "<div class=\"scrubber\" hidden><span>earlier</span><input type=\"range\" min=\"0\" max=\"{last}\" \
+         value=\"{last}\" aria-label=\"Which sample\"><span>later</span></div>\n<ol>"
+    )
+    .expect("a string");
+    for at in kept {
+        let Sample { step, text } = &samples[at];
+        let loss = losses.iter().find(|(of, _)| of == step);
+        let loss = loss.map(|(_, loss)| format!("<small>validation loss ~{loss:.4}</small>"));
+        // A line break at its very beginning HTML would leave out; there, it is often the prompt.
+        writeln!(
+            body,
+            "<li><h3>Step {}{}</h3>\n<pre>\n{}</pre></li>",
+            grouped(*step),
+            loss.unwrap_or_default(),
+            escape(&visible(text))
+        )
+        .expect("a string");
+    }
+    body.push_str("</ol>");
+    Some(Fragment {
+        kind: "samples",
+        styles: &[STYLE],
+        scripts: &[SCRIPT],
+        body,
+        data: None,
+    })
+}
+
+/// The text with what has no shape made visible: a model that was not trained may write anything.
+fn visible(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\t' => c,
+        _ if c.is_control() => char::REPLACEMENT_CHARACTER,
+        _ => c,
+    };
+    text.replace("\r\n", "\n").chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_text_whatever_the_model_wrote() {
+        let sample = Sample {
+            step: 1000,
+            text: "\n</pre></script><script>x()</script> <b>&amp;\u{1b}[31m\0".to_owned(),
+        };
+        let html = samples(&[sample], &Curves::default())
+            .expect("a section")
+            .body;
+        assert!(!html.contains("<script") && !html.contains("<b>"), "{html}");
+        assert!(html.contains("<pre>\n\n&lt;/pre&gt;"), "{html}");
+        assert!(!html.contains('\u{1b}') && !html.contains('\0'));
+        assert!(html.contains("Step 1,000<"));
+    }
+
+    #[test]
+    fn of_many_samples_some_are_shown() {
+        let sample = |step| Sample {
+            step,
+            text: format!("text {step}."),
+        };
+        let many: Vec<Sample> = (1..=300).map(sample).collect();
+        let html = samples(&many, &Curves::default()).expect("a section").body;
+        assert_eq!(html.matches("<li>").count(), MOST_SAMPLES);
+        assert!(html.contains("text 1.<") && html.contains("text 300.<"));
+        assert!(html.contains("50 of 300 samples"));
+        assert_eq!(samples(&[], &Curves::default()), None);
+    }
+}

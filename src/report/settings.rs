@@ -1,0 +1,168 @@
+//! The config of a run, key by key, and which of them someone chose.
+
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use crate::config::Config;
+
+/// A section of the config.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Section {
+    pub name: String,
+    pub settings: Vec<Setting>,
+}
+
+/// A key with its value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Setting {
+    pub key: String,
+    /// As in TOML.
+    pub value: String,
+    pub origin: Origin,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// It would be the same without the key.
+    Default,
+    /// Somebody chose it; what it would be otherwise, as in TOML, if it could be left out.
+    Chosen(Option<String>),
+    /// The config is of another version, whose defaults are not known.
+    Unknown,
+}
+
+/// The sections of a run's config in the order in which it has them. The keys of a config that is whole and
+/// valid know their defaults, those that follow from other keys included: each is left out once.
+pub(super) fn sections(config: &Table) -> Vec<Section> {
+    let is_known = load(config).is_some();
+    let of_section = |(name, section): (&String, &Value)| {
+        let keys = section.as_table().into_iter().flatten();
+        let settings: Vec<Setting> = keys
+            .map(|(key, value)| Setting {
+                key: key.clone(),
+                value: shown(value),
+                origin: match is_known {
+                    true => origin(config, name, key, value),
+                    false => Origin::Unknown,
+                },
+            })
+            .collect();
+        Section {
+            name: name.clone(),
+            settings,
+        }
+    };
+    let sections = config.iter().map(of_section);
+    sections
+        .filter(|section| !section.settings.is_empty())
+        .collect()
+}
+
+fn origin(config: &Table, section: &str, key: &str, value: &Value) -> Origin {
+    let mut without = config.clone();
+    if let Some(keys) = without.get_mut(section).and_then(Value::as_table_mut) {
+        keys.remove(key);
+    }
+    // Without a key that others depend on, these may break a rule; then what it would be alone counts.
+    let whole = load(&without).or_else(|| toml::from_str(&Config::default().to_toml()).ok());
+    let default = whole.and_then(|whole| Some(whole.get(section)?.get(key)?.clone()));
+    match default {
+        Some(default) if default == *value => Origin::Default,
+        other => Origin::Chosen(other.as_ref().map(shown)),
+    }
+}
+
+/// The whole config that a part of one stands for, if that is valid.
+fn load(part: &Table) -> Option<Table> {
+    let text = toml::to_string(part).ok()?;
+    let config = Config::from_toml(&text, Path::new("config.toml"), &[]).ok()?;
+    toml::from_str(&config.to_toml()).ok()
+}
+
+/// A value in one line.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Array(values) => {
+            let values: Vec<String> = values.iter().map(shown).collect();
+            format!("[{}]", values.join(", "))
+        }
+        Value::Table(table) => {
+            let pairs = table
+                .iter()
+                .map(|(key, value)| format!("{key} = {}", shown(value)));
+            format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Vec<Section> {
+        let part: Table = toml::from_str(text).unwrap();
+        sections(&load(&part).unwrap_or(part))
+    }
+
+    fn setting<'a>(sections: &'a [Section], name: &str, key: &str) -> &'a Setting {
+        let section = sections
+            .iter()
+            .find(|section| section.name == name)
+            .unwrap();
+        section
+            .settings
+            .iter()
+            .find(|setting| setting.key == key)
+            .unwrap()
+    }
+
+    #[test]
+    fn only_what_was_chosen_is_marked() {
+        let sections =
+            of("data.path = 'a.txt'\nmodel = { n_heads = 8, d_ff = 512 }\ntrain.max_steps = 7");
+        let origin = |name, key| setting(&sections, name, key).origin.clone();
+        let chosen = |default: &str| Origin::Chosen(Some(default.to_owned()));
+        assert_eq!(
+            origin("data", "path"),
+            Origin::Chosen(None),
+            "there is no default"
+        );
+        assert_eq!(origin("train", "max_steps"), chosen("2000"));
+        assert_eq!(origin("model", "n_heads"), chosen("4"));
+        assert_eq!(
+            origin("model", "n_kv_heads"),
+            Origin::Default,
+            "it follows n_heads"
+        );
+        assert_eq!(
+            origin("model", "d_ff"),
+            Origin::Default,
+            "it is 4 * 128 anyway"
+        );
+        assert_eq!(origin("optimizer", "betas"), Origin::Default);
+        assert_eq!(
+            setting(&sections, "optimizer", "betas").value,
+            "[0.9, 0.99]"
+        );
+        assert_eq!(setting(&sections, "data", "path").value, "\"a.txt\"");
+    }
+
+    #[test]
+    fn a_key_that_others_need_is_chosen() {
+        let sections =
+            of("data.path = 'a.txt'\nmodel = { n_heads = 6, n_kv_heads = 6, d_model = 96 }");
+        let n_heads = &setting(&sections, "model", "n_heads").origin;
+        assert_eq!(*n_heads, Origin::Chosen(Some("4".to_owned())));
+    }
+
+    #[test]
+    fn of_another_versions_config_nothing_is_said() {
+        let sections = of("[model]\nnovel = 1\n[[data.sources]]\npath = 'a'\nweight = 2.0");
+        assert_eq!(setting(&sections, "model", "novel").origin, Origin::Unknown);
+        let sources = &setting(&sections, "data", "sources").value;
+        assert_eq!(sources, "[{ path = \"a\", weight = 2.0 }]");
+    }
+}

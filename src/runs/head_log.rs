@@ -1,0 +1,22 @@
+//! What the heads of a run did at each evaluation, where it was logged.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{RunsError, jsonl};
+use crate::checkpoint::RunDir;
+use crate::inspect::Heads;
+
+/// What each head did, by step; of a run that does not log it, nothing.
+///
+/// # Errors
+/// If the log is there and cannot be read.
+pub fn head_log(run: &RunDir) -> Result<BTreeMap<u64, Heads>, RunsError> {
+    let lines = jsonl::read(&run.join("head_metrics.jsonl"))?;
+    let of_line = |line| {
+        let line = Value::Object(line);
+        Some((line["step"].as_u64()?, Heads::from_json(&line)?))
+    };
+    Ok(lines.objects.into_iter().filter_map(of_line).collect())
+}

@@ -1,0 +1,468 @@
+//! The page of `tinderbox inspect attention --format html` in a browser: every view shows the model's numbers, on wide
+//! and narrow screens, in light and dark.
+
+use serde_json::{Value, json};
+
+use crate::browser::{Browser, SCREENS, Theme};
+use crate::cli::Folder;
+use crate::inspect::{MODELS, trained};
+
+const PROMPT: &str = "The cat sat";
+
+/// The page of a prompt, written by the program.
+fn page(folder: &Folder, prompt: &str, args: &[&str]) -> std::path::PathBuf {
+    let always = ["inspect", "attention", "runs/tiny", "--prompt", prompt];
+    let html = ["--format", "html", "--output", "page.html"];
+    let printed = folder.succeed(&[&always[..], &html, args].concat());
+    assert_eq!(printed, "", "a file is written, and nothing else");
+    folder.path("page.html")
+}
+
+/// `[L][H][T][T]` as the program's JSON says.
+fn weights(folder: &Folder, prompt: &str) -> Value {
+    let args = [
+        "inspect",
+        "attention",
+        "runs/tiny",
+        "--prompt",
+        prompt,
+        "--format",
+        "json",
+    ];
+    folder.json(&args)["weights"].take()
+}
+
+/// The row of one query, each number as it is in the model.
+fn row(weights: &Value, [layer, head, query]: [usize; 3]) -> Vec<f64> {
+    let row = weights[layer][head][query].as_array().expect("a row");
+    let exact = |weight: &Value| f64::from(weight.as_f64().expect("a number") as f32);
+    row.iter().map(exact).collect()
+}
+
+fn strongest(row: &[f64], n: usize) -> Vec<(usize, f64)> {
+    let mut order: Vec<(usize, f64)> = row.iter().copied().enumerate().collect();
+    order.retain(|(_, weight)| *weight > 0.0);
+    order.sort_by(|a, b| b.1.total_cmp(&a.1));
+    order.truncate(n);
+    order
+}
+
+fn tab(browser: &mut Browser, name: &str) {
+    let titles = browser.texts(".tab");
+    let index = titles.iter().position(|title| title == name);
+    let index = index.unwrap_or_else(|| panic!("no tab `{name}` among {titles:?}"));
+    browser.click(&format!(".tab:nth-child({})", index + 1));
+    assert_eq!(browser.texts(".tab[aria-selected=true]"), [name]);
+}
+
+/// Chooses in the list `label` of the view that is shown.
+fn choose(browser: &mut Browser, label: &str, index: usize) {
+    let label = json!(label);
+    let chosen = browser.evaluate(&format!(
+        "(() => {{
+            const named = [...document.querySelectorAll('.panel .chooser')].filter((it) => it.textContent.startsWith({label}));
+            const list = named[0].querySelector('select');
+            list.value = '{index}';
+            list.dispatchEvent(new Event('change'));
+            return list.value;
+        }})()"
+    ));
+    assert_eq!(chosen, json!(index.to_string()), "{label}");
+}
+
+/// Red, green, blue and opacity of each canvas that `selector` finds, at `[x, y]`; read from a copy, as a canvas
+/// that is read from is slower, and the browser says so.
+fn pixels(browser: &mut Browser, selector: &str, [x, y]: [usize; 2]) -> Vec<[f64; 4]> {
+    let read = format!(
+        "(() => {{
+            const copy = new OffscreenCanvas(it.width, it.height).getContext('2d', {{ willReadFrequently: true }});
+            copy.drawImage(it, 0, 0);
+            return [...copy.getImageData({x}, {y}, 1, 1).data];
+        }})()"
+    );
+    let pixels = browser.all(selector, &read).into_iter();
+    let channels = |pixel: Value| [0, 1, 2, 3].map(|n| pixel[n].as_f64().expect("a number"));
+    pixels.map(channels).collect()
+}
+
+/// What is the same on every screen: nothing is wider than it, nothing went wrong. Takes a picture of it.
+fn check(browser: &mut Browser, (width, theme): (u32, Theme), view: &str) {
+    assert!(
+        browser.overflow() < 1.0,
+        "{view} is wider than {width} pixels"
+    );
+    let problems = browser.take_problems();
+    assert!(problems.is_empty(), "{view} at {width}: {problems:?}");
+    browser.picture(&format!("attention-{view}-{width}-{}", theme.name()));
+}
+
+fn heads(browser: &mut Browser, weights: &Value, n_heads: usize) {
+    tab(browser, "Heads");
+    assert!(browser.all(".lines line", "1").len() > 11);
+    choose(browser, "Layer", 1);
+    let token = ".column.query .token:nth-child(7)";
+    let place = "scrollY + it.getBoundingClientRect().top";
+    let before = browser.all(token, place);
+    browser.point(token);
+    assert_eq!(
+        browser.all(token, place),
+        before,
+        "nothing moves under the mouse"
+    );
+    for head in 0..n_heads {
+        let row = row(weights, [1, head, 6]);
+        let expected: Vec<String> = strongest(&row, 3)
+            .iter()
+            .map(|(_, weight)| format!("{weight:.3}"))
+            .collect();
+        let shown = browser.texts(&format!(".readout tr[data-head='{head}'] .bar"));
+        assert_eq!(shown, expected, "head {head}");
+        let lines = browser.all(&format!(".lines line[data-pair^='{head} 6 ']"), "1");
+        assert_eq!(
+            lines.len(),
+            row.iter().filter(|weight| **weight > 0.001).count()
+        );
+    }
+    let all = browser.all(".lines line", "it.dataset.pair.split(' ')[1]");
+    assert!(all.iter().all(|query| query == "6"), "{all:?}");
+
+    browser.click(".chip:first-of-type");
+    browser.point(token);
+    let heads = browser.all(".lines line", "it.dataset.pair.split(' ')[0]");
+    assert!(!heads.is_empty() && heads.iter().all(|head| head != "0"));
+    browser.click(".chip:first-of-type");
+
+    browser.click(token);
+    browser.point_away();
+    let kept = browser.all(".lines line", "it.dataset.pair.split(' ')[1]");
+    assert_eq!(kept.len(), all.len(), "a click keeps the token");
+    browser.press("Escape");
+    assert!(browser.all(".lines line", "1").len() > all.len());
+
+    browser.point(".column.key .token:nth-child(3)");
+    let lines = browser.all(".lines line", "it.dataset.pair.split(' ')[2]");
+    assert!(!lines.is_empty() && lines.iter().all(|key| key == "2"));
+    browser.point_away();
+}
+
+fn model(browser: &mut Browser, weights: &Value, n_heads: usize) {
+    tab(browser, "Model");
+    assert_eq!(browser.all(".thumbnail", "1").len(), 2 * n_heads);
+    let seen = pixels(browser, ".thumbnail canvas", [3, 10]);
+    for (index, [.., opacity]) in seen.into_iter().enumerate() {
+        let weight = row(weights, [index / n_heads, index % n_heads, 10])[3];
+        let expected = 255.0 * (0.06 + 0.94 * weight.sqrt());
+        assert!((opacity - expected).abs() <= 1.0, "{opacity} {expected}");
+    }
+    let later = pixels(browser, ".thumbnail canvas", [10, 3]);
+    assert!(
+        later.iter().all(|[.., opacity]| *opacity == 0.0),
+        "it cannot be seen"
+    );
+    browser.click(&format!(".thumbnail:nth-of-type({})", n_heads + 2));
+    assert!(
+        browser
+            .all(".thumbnail", "it.checkVisibility()")
+            .iter()
+            .all(|it| *it == json!(false))
+    );
+    let expected = |query: usize, key: usize| format!("{:.4}", row(weights, [1, 1, query])[key]);
+    let (strongest, _) = strongest(&row(weights, [1, 1, 10]), 1)[0];
+    assert_eq!(
+        browser.texts(".large .readout strong"),
+        [expected(10, strongest)]
+    );
+    for _ in 0..10 {
+        browser.press("ArrowLeft"); // to the first, and no further
+    }
+    for key in ["ArrowUp", "ArrowRight", "ArrowRight"] {
+        browser.press(key);
+    }
+    assert_eq!(browser.texts(".large .readout strong"), [expected(9, 2)]);
+    assert_eq!(browser.texts(".large .readout .position"), ["9", "2"]);
+}
+
+fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
+    let keys = ".row[role=option]:not([hidden])";
+    tab(browser, "Neurons");
+    choose(browser, "Layer", 1);
+    choose(browser, "Head", 1);
+    browser.click(".panel .strip .token:nth-child(8)");
+    let number = |list: &str, key: usize| explained[list][key].as_f64().expect("a number");
+    let row = row(weights, [1, 1, 7]);
+    let shown = browser.texts(&format!("{keys} .sum"));
+    let expected: Vec<String> = (0..8)
+        .map(|key| format!("{:.3}", number("scores", key)).replace('-', "−"))
+        .collect();
+    assert_eq!(shown, expected);
+    let shown = browser.texts(&format!("{keys} .scaled"));
+    let expected: Vec<String> = (0..8)
+        .map(|key| format!("{:.3}", number("scaled", key)).replace('-', "−"))
+        .collect();
+    assert_eq!(shown, expected);
+    let shown = browser.texts(&format!("{keys} .bar"));
+    let expected: Vec<String> = row[..8]
+        .iter()
+        .map(|weight| format!("{weight:.4}"))
+        .collect();
+    assert_eq!(shown, expected);
+
+    // The numbers of one dimension after the other add up to the sum.
+    browser.evaluate("document.querySelector('.row[role=option][data-key=\"4\"]').focus()");
+    let mut sum = 0.0;
+    let n = explained["head_dim"].as_u64().expect("a number");
+    for _ in 0..n {
+        let lines = browser.texts(".neuron-view .readout p");
+        let (_, product) = lines[1].rsplit_once(" = ").expect("a product");
+        sum += product.replace('−', "-").parse::<f64>().expect("a number");
+        browser.press("ArrowRight");
+    }
+    assert!(
+        (sum - number("scores", 4)).abs() < 0.001 * n as f64,
+        "{sum}"
+    );
+    let lines = browser.texts(".neuron-view .readout p");
+    assert!(
+        lines[3].ends_with(&format!("the model's weight: {:.4}", row[4])),
+        "{lines:?}"
+    );
+
+    browser.click(".neuron-view input[type=checkbox]");
+    let mut shown = browser.all(keys, "[it.offsetTop, Number(it.dataset.key)]");
+    shown.sort_by_key(|place| place[0].as_i64());
+    let order: Vec<&Value> = shown.iter().map(|place| &place[1]).collect();
+    let expected: Vec<usize> = strongest(&row, 8).iter().map(|(key, _)| *key).collect();
+    assert_eq!(json!(order), json!(expected));
+    browser.click(".neuron-view input[type=checkbox]");
+}
+
+/// The token that was kept before is the one that is compared.
+fn similarity(browser: &mut Browser, embeddings: &Value) {
+    tab(browser, "Similarity");
+    assert_eq!(browser.texts(".cosines .present .position"), ["7"]);
+    let first = browser.texts(".cosines tbody tr:first-child td");
+    let stages: Vec<String> = embeddings["stages"]
+        .as_array()
+        .expect("stages")
+        .iter()
+        .zip(
+            embeddings["context"][0]["similarity"]
+                .as_array()
+                .expect("cosines"),
+        )
+        .filter(|(stage, _)| **stage != json!("norm"))
+        .map(|(_, cosine)| format!("{:.2}", cosine.as_f64().expect("a number")))
+        .map(|cosine| cosine.replace("-0.00", "0.00").replace('-', "−"))
+        .collect();
+    assert_eq!(first, stages);
+    let own = browser.texts(".cosines .present td");
+    assert!(own.iter().all(|cosine| cosine == "1.00"), "{own:?}");
+}
+
+fn top(browser: &mut Browser, weights: &Value) {
+    tab(browser, "Top three");
+    for query in [0, 1, 10] {
+        let strongest = strongest(&row(weights, [1, 1, query]), 3);
+        let cells = format!(".top tbody tr:nth-child({}) td", query + 1);
+        let keys: Vec<String> = strongest.iter().map(|(key, _)| key.to_string()).collect();
+        assert_eq!(browser.texts(&format!("{cells} .position")), keys);
+        let shares: Vec<String> = strongest
+            .iter()
+            .map(|(_, weight)| format!("{weight:.3}"))
+            .collect();
+        assert_eq!(browser.texts(&format!("{cells} .bar")), shares);
+    }
+}
+
+#[test]
+fn every_view_shows_the_models_numbers_on_every_screen() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let folder = trained(MODELS[2]); // rotated and normed queries and keys, of which two heads share theirs
+    let page = page(&folder, PROMPT, &[]);
+    let weights = weights(&folder, PROMPT);
+    let place = ["--layer", "1", "--head", "1", "--token", "7"];
+    let json = ["runs/tiny", "--format", "json", "--prompt", PROMPT];
+    let explained = folder.json(&[&["inspect", "explain"], &json[..], &place].concat());
+    let words = ["--word", "The cat ", "--context", "T"];
+    let embeddings = folder.json(&[&["inspect", "embeddings"], &json[..], &words].concat());
+    for screen in SCREENS {
+        browser.look(screen);
+        browser.open(&page);
+        check(&mut browser, screen, "opened");
+        heads(&mut browser, &weights, 4);
+        check(&mut browser, screen, "heads");
+        model(&mut browser, &weights, 4);
+        check(&mut browser, screen, "model");
+        browser.click(".back");
+        assert_eq!(browser.all(".large", "it.hidden"), [json!(true)]);
+        neurons(&mut browser, &weights, &explained);
+        check(&mut browser, screen, "neurons");
+        similarity(&mut browser, &embeddings);
+        check(&mut browser, screen, "similarity");
+        top(&mut browser, &weights);
+        check(&mut browser, screen, "top");
+    }
+}
+
+#[test]
+fn the_keyboard_reaches_everything() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let folder = trained(&["model.position=learned", "model.bias=true"]);
+    browser.look(SCREENS[0]);
+    browser.open(&page(&folder, PROMPT, &[]));
+    let focused = |browser: &mut Browser| {
+        let name = "document.activeElement.dataset.token ?? document.activeElement.textContent";
+        browser.evaluate(name).as_str().expect("a text").to_owned()
+    };
+    browser.press("Tab");
+    assert_eq!(focused(&mut browser), "Dark theme");
+    browser.press("Tab");
+    assert_eq!(focused(&mut browser), "Heads");
+    browser.press("ArrowRight");
+    assert_eq!(focused(&mut browser), "Model");
+    browser.press("ArrowLeft");
+    for _ in 0..7 {
+        browser.press("Tab"); // layer, two heads, all, none, slider, the first token
+    }
+    assert_eq!(focused(&mut browser), "0");
+    browser.press("ArrowDown");
+    browser.press("ArrowDown");
+    assert_eq!(focused(&mut browser), "2");
+    let lines = browser.all(".lines line", "it.dataset.pair.split(' ')[1]");
+    assert!(!lines.is_empty() && lines.iter().all(|query| query == "2"));
+    browser.press("Enter");
+    assert_eq!(
+        browser.all(".token[aria-pressed=true]", "it.dataset.token"),
+        ["2"]
+    );
+    browser.press("ArrowRight");
+    let lines = browser.all(".lines line", "it.dataset.pair.split(' ')[2]");
+    assert!(
+        !lines.is_empty() && lines.iter().all(|key| key == "2"),
+        "the other column"
+    );
+    let ring = "getComputedStyle(document.activeElement).outlineStyle";
+    assert_eq!(
+        browser.evaluate(ring),
+        json!("solid"),
+        "the focus can be seen"
+    );
+    assert_eq!(browser.take_problems(), [""; 0]);
+}
+
+#[test]
+fn the_reader_chooses_light_or_dark() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let folder = trained(&[]);
+    let page = page(&folder, PROMPT, &[]);
+    browser.look((1280, Theme::Light));
+    browser.open(&page);
+    let brightness = |browser: &mut Browser| {
+        let color = browser
+            .evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)");
+        color[0].as_f64().expect("red") + color[1].as_f64().expect("green")
+    };
+    tab(&mut browser, "Model");
+    let drawn = ".thumbnail:last-of-type canvas";
+    let light = pixels(&mut browser, drawn, [0, 0]);
+    assert!(brightness(&mut browser) > 400.0);
+    browser.click(".page-theme");
+    assert!(brightness(&mut browser) < 100.0);
+    let dark = pixels(&mut browser, drawn, [0, 0]);
+    assert_ne!(dark, light, "maps take the theme's colour");
+    assert_eq!(browser.texts(".page-theme"), ["Light theme"]);
+    browser.open(&page);
+    assert!(brightness(&mut browser) < 100.0, "the choice is remembered");
+    browser.click(".page-theme");
+    assert!(brightness(&mut browser) > 400.0);
+    assert_eq!(browser.take_problems(), [""; 0]);
+}
+
+#[test]
+fn a_prompt_is_text_and_nothing_else() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let folder = trained(&["tokenizer.kind=byte", "model.context_length=80"]);
+    let evil = "</script><img src=x onerror=evil=1><script>evil=1</script>\n\"'&\u{202e}é";
+    browser.look((400, Theme::Light));
+    browser.open(&page(
+        &folder,
+        evil,
+        &["--prompt", "b", "--layer", "1", "--head", "0"],
+    ));
+    assert_eq!(browser.evaluate("typeof evil"), json!("undefined"));
+    assert_eq!(browser.texts("h2").len(), 2);
+    assert!(browser.texts("h2")[0].starts_with("</script><img·\u{200b}src=x"));
+    let pieces = browser.texts("#section-1 .column.query .token");
+    assert_eq!(pieces[..2].concat(), "</");
+    assert!(pieces.contains(&"↵".to_owned()) && pieces.contains(&r"\xc3".to_owned()));
+    assert_eq!(browser.all("#section-1 .chip", "it.textContent"), ["0"]);
+    for tab in 1..=5 {
+        browser.click(&format!("#section-1 .tab:nth-child({tab})"));
+        browser.click(&format!("#section-2 .tab:nth-child({tab})")); // a single token, too, has all views
+    }
+    assert_eq!(browser.texts("#section-2 .top .bar"), ["1.000"]);
+    assert_eq!(browser.all("[id]", "it.id").len(), {
+        let mut ids = browser.all("[id]", "it.id");
+        ids.sort_by_key(ToString::to_string);
+        ids.dedup();
+        ids.len()
+    });
+    assert!(browser.overflow() < 1.0);
+    assert_eq!(browser.take_problems(), [""; 0]);
+}
+
+#[test]
+fn mistakes_are_explained_as_for_other_formats() {
+    let folder = trained(&[]);
+    let html = |args: &[&str]| {
+        let always = ["inspect", "attention", "runs/tiny", "--format", "html"];
+        folder.fail(&[&always[..], args].concat())
+    };
+    for (args, words) in [
+        (
+            &["--prompt", "cat", "--layer", "2"][..],
+            "no layer 2: the model has 2",
+        ),
+        (
+            &["--prompt", "cat", "--head", "7"],
+            "no head 7: each layer of the model has 2",
+        ),
+        (&["--prompt", ""], "the prompt is empty"),
+        (
+            &["--prompt", "cat", "--output", "no/where.html"],
+            "there is no folder `no`",
+        ),
+        (&["--prompt", "cat", "--output", "runs"], "it is a folder"),
+    ] {
+        let error = html(args);
+        assert!(error.contains(words) && error.contains("hint: "), "{error}");
+    }
+    let args = [
+        "inspect",
+        "attention",
+        "runs/tiny",
+        "--format",
+        "html",
+        "--prompt",
+    ];
+    let long = folder.run(&[&args[..], &["The cat sat by the bank."]].concat());
+    assert_eq!(long.code, Some(0));
+    assert!(
+        long.stderr.contains("only the last 16 are read"),
+        "{}",
+        long.stderr
+    );
+    assert!(long.stdout.starts_with("<!doctype html>\n") && long.stdout.ends_with("</html>\n"));
+    assert!(
+        long.stdout
+            .contains("the last of the prompt: 8 before them did not fit the context")
+    );
+}

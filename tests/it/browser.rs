@@ -1,0 +1,463 @@
+//! A headless Chromium for tests: pages as a reader meets them, by mouse and keyboard, on wide and narrow screens,
+//! in light and dark.
+//!
+//! It is driven over a pipe by the [DevTools protocol](https://chromedevtools.github.io/devtools-protocol/), so that
+//! it takes a Chromium and nothing else, and no port is opened. What a page should never cause is collected while
+//! it is open: errors and warnings in the console, exceptions, requests.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// The programs that are looked for, in this order.
+const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+/// How long an answer may take on the slowest machine; then the browser hangs.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// How high the window is, in pixels.
+const HEIGHT: u32 = 900;
+
+/// What the reader's system prefers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Theme {
+    Light,
+    Dark,
+}
+
+impl Theme {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Light => "light",
+            Self::Dark => "dark",
+        }
+    }
+}
+
+/// The screens that every page is looked at on: widths in pixels, and themes.
+pub const SCREENS: [(u32, Theme); 4] = [
+    (1280, Theme::Light),
+    (1280, Theme::Dark),
+    (400, Theme::Light),
+    (400, Theme::Dark),
+];
+
+/// A browser with one page.
+pub struct Browser {
+    child: Child,
+    commands: Option<ChildStdin>,
+    messages: Receiver<Value>,
+    n_commands: u64,
+    /// The page's, by which commands are sent to it and not to the browser.
+    session: Option<String>,
+    /// What was reported while answers were waited for, and not looked at yet.
+    events: VecDeque<Value>,
+    problems: Vec<String>,
+    address: String,
+    _profile: tempfile::TempDir,
+}
+
+impl Browser {
+    /// A browser with an empty page; none where there is no Chromium, unless `TINDERBOX_REQUIRE_BROWSER=1` says
+    /// that there must be. `TINDERBOX_CHROMIUM` names one elsewhere.
+    pub fn start() -> Option<Self> {
+        match program().and_then(|program| Self::of(&program)) {
+            Ok(browser) => Some(browser),
+            Err(missing)
+                if std::env::var("TINDERBOX_REQUIRE_BROWSER").is_ok_and(|value| value == "1") =>
+            {
+                panic!("TINDERBOX_REQUIRE_BROWSER=1, but: {missing}")
+            }
+            Err(missing) => {
+                eprintln!("skipped: {missing}");
+                None
+            }
+        }
+    }
+
+    /// Starts a program, and opens a page; says so where it does not answer, as one in a sandbox of its own may not.
+    fn of(program: &Path) -> Result<Self, String> {
+        let profile = tempfile::tempdir().expect("a temporary directory");
+        // The protocol's pipe is file descriptors 3 and 4, which only a shell can set without unsafe code.
+        let script = r#"exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1"#;
+        let mut child = Command::new("sh")
+            .args(["-c", script])
+            .arg(program)
+            .args([
+                "--headless=new",
+                "--remote-debugging-pipe",
+                "--no-sandbox", // which root cannot have
+                "--disable-dev-shm-usage",
+                "--disable-gpu",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-extensions",
+                "--no-default-browser-check",
+                "--no-first-run",
+                "--force-device-scale-factor=1",
+                "--lang=en",
+            ])
+            .arg(argument("--user-data-dir=", profile.path()))
+            .arg("about:blank")
+            .env("HOME", profile.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("sh starts");
+        let (sender, messages) = channel();
+        let mut answers = BufReader::new(child.stdout.take().expect("piped"));
+        thread::spawn(move || {
+            let mut message = Vec::new();
+            while answers.read_until(0, &mut message).is_ok_and(|n| n > 0) {
+                message.pop();
+                let value = serde_json::from_slice(&message).expect("the protocol is JSON");
+                if sender.send(value).is_err() {
+                    break;
+                }
+                message.clear();
+            }
+        });
+        let mut browser = Self {
+            commands: child.stdin.take(),
+            child,
+            messages,
+            n_commands: 0,
+            session: None,
+            events: VecDeque::new(),
+            problems: Vec::new(),
+            address: String::new(),
+            _profile: profile,
+        };
+        browser.send("Browser.getVersion", json!({}));
+        match browser.messages.recv_timeout(PATIENCE) {
+            Ok(_) => {
+                browser.attach();
+                Ok(browser)
+            }
+            Err(_) => Err(format!("`{}` does not start", program.display())),
+        }
+    }
+
+    fn attach(&mut self) {
+        let target = self.command("Target.createTarget", json!({"url": "about:blank"}));
+        let target = json!({"targetId": target["targetId"], "flatten": true});
+        let attached = self.command("Target.attachToTarget", target);
+        let session = attached["sessionId"].as_str().expect("a session");
+        self.session = Some(session.to_owned());
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            self.command(&format!("{domain}.enable"), json!({}));
+        }
+    }
+
+    /// Sends a command, whose number is the answer's.
+    fn send(&mut self, method: &str, params: Value) -> u64 {
+        self.n_commands += 1;
+        let id = self.n_commands;
+        let mut message = json!({"id": id, "method": method, "params": params});
+        if let Some(session) = &self.session {
+            message["sessionId"] = json!(session);
+        }
+        let mut bytes = message.to_string().into_bytes();
+        bytes.push(0);
+        let pipe = self.commands.as_mut().expect("open until the end");
+        let _ = pipe.write_all(&bytes); // one that does not listen will not answer either
+        id
+    }
+
+    /// Sends a command, and waits for its answer.
+    fn command(&mut self, method: &str, params: Value) -> Value {
+        let id = self.send(method, params);
+        loop {
+            let mut answer = self.receive(method);
+            if answer["id"] != json!(id) {
+                self.events.push_back(answer);
+                continue;
+            }
+            assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
+            return answer["result"].take();
+        }
+    }
+
+    fn receive(&mut self, waiting_for: &str) -> Value {
+        let message = self.messages.recv_timeout(PATIENCE);
+        message.unwrap_or_else(|error| panic!("{waiting_for}: the browser is silent: {error}"))
+    }
+
+    /// Takes a screen `width` pixels wide, on a system with this theme.
+    pub fn look(&mut self, (width, theme): (u32, Theme)) {
+        self.command(
+            "Emulation.setDeviceMetricsOverride",
+            json!({"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": false}),
+        );
+        let feature = json!({"name": "prefers-color-scheme", "value": theme.name()});
+        self.command("Emulation.setEmulatedMedia", json!({"features": [feature]}));
+    }
+
+    /// Opens a file, and waits until it is there.
+    pub fn open(&mut self, file: &Path) {
+        self.drain();
+        let file = file.canonicalize().expect("the page is there");
+        self.address = format!("file://{}", file.display());
+        let opened = self.command("Page.navigate", json!({"url": self.address}));
+        assert!(opened["errorText"].is_null(), "{opened}");
+        let is_loaded = |event: &Value| event["method"] == "Page.loadEventFired";
+        while !self.events.iter().any(is_loaded) {
+            let event = self.receive("Page.loadEventFired");
+            self.events.push_back(event);
+        }
+        self.drain();
+    }
+
+    /// The value of an expression, of a promise what it resolves to.
+    ///
+    /// # Panics
+    /// If it throws.
+    pub fn evaluate(&mut self, expression: &str) -> Value {
+        let params = json!({
+            "expression": expression,
+            "returnByValue": true,
+            "awaitPromise": true,
+        });
+        let mut answer = self.command("Runtime.evaluate", params);
+        let thrown = &answer["exceptionDetails"];
+        assert!(thrown.is_null(), "{expression}: {thrown}");
+        answer["result"]["value"].take()
+    }
+
+    /// What `expression`, in which `it` is an element, is for each element that `selector` finds.
+    pub fn all(&mut self, selector: &str, expression: &str) -> Vec<Value> {
+        let selector = json!(selector);
+        let found = self.evaluate(&format!(
+            "[...document.querySelectorAll({selector})].map((it) => {expression})"
+        ));
+        match found {
+            Value::Array(found) => found,
+            other => panic!("{selector}: {other}"),
+        }
+    }
+
+    /// The texts of the elements that `selector` finds.
+    pub fn texts(&mut self, selector: &str) -> Vec<String> {
+        let texts = self.all(selector, "it.textContent").into_iter();
+        texts
+            .map(|text| text.as_str().expect("a text").to_owned())
+            .collect()
+    }
+
+    /// Points at the middle of the first element that `selector` finds, where a reader could.
+    pub fn point(&mut self, selector: &str) -> (f64, f64) {
+        let quoted = json!(selector);
+        let place = self.evaluate(&format!(
+            "(() => {{
+                const it = document.querySelector({quoted});
+                if (!it) return 'there is none';
+                it.scrollIntoView({{ block: 'center', inline: 'center' }});
+                const box = it.getBoundingClientRect();
+                const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
+                const top = document.elementFromPoint(x, y);
+                return it.contains(top) ? [x, y] : `at ${{x}}, ${{y}} lies ${{top?.outerHTML}}`;
+            }})()"
+        ));
+        let (Some(x), Some(y)) = (place[0].as_f64(), place[1].as_f64()) else {
+            panic!("cannot point at {selector}: {place}");
+        };
+        self.mouse("mouseMoved", x, y);
+        (x, y)
+    }
+
+    /// Clicks there.
+    pub fn click(&mut self, selector: &str) {
+        let (x, y) = self.point(selector);
+        self.mouse("mousePressed", x, y);
+        self.mouse("mouseReleased", x, y);
+    }
+
+    /// Points at nothing.
+    pub fn point_away(&mut self) {
+        self.mouse("mouseMoved", 1.0, 1.0);
+    }
+
+    fn mouse(&mut self, kind: &str, x: f64, y: f64) {
+        let is_click = kind != "mouseMoved";
+        self.command(
+            "Input.dispatchMouseEvent",
+            json!({
+                "type": kind,
+                "x": x,
+                "y": y,
+                "button": if is_click { "left" } else { "none" },
+                "clickCount": u32::from(is_click),
+            }),
+        );
+    }
+
+    /// Presses a key by its name, such as `Tab` or `ArrowDown`.
+    pub fn press(&mut self, key: &str) {
+        let code = match key {
+            "Tab" => 9,
+            "Enter" => 13,
+            "Escape" => 27,
+            "ArrowLeft" => 37,
+            "ArrowUp" => 38,
+            "ArrowRight" => 39,
+            "ArrowDown" => 40,
+            other => panic!("`{other}` is no key that this driver knows"),
+        };
+        for kind in ["keyDown", "keyUp"] {
+            let mut event = json!({
+                "type": kind,
+                "key": key,
+                "code": key,
+                "windowsVirtualKeyCode": code,
+            });
+            if key == "Enter" {
+                event["text"] = json!("\r");
+            }
+            self.command("Input.dispatchKeyEvent", event);
+        }
+    }
+
+    /// How far the page is wider than the screen, in pixels.
+    pub fn overflow(&mut self) -> f64 {
+        let overflow =
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth";
+        self.evaluate(overflow).as_f64().expect("a number")
+    }
+
+    /// Everything that went wrong since this was asked last.
+    pub fn take_problems(&mut self) -> Vec<String> {
+        self.evaluate("0"); // what the page did before is reported before this is answered
+        self.drain();
+        std::mem::take(&mut self.problems)
+    }
+
+    /// Writes the whole page as a picture to the folder `TINDERBOX_SCREENSHOTS`, for someone to look at, where that
+    /// is set.
+    pub fn picture(&mut self, name: &str) {
+        let Some(folder) = std::env::var_os("TINDERBOX_SCREENSHOTS") else {
+            return;
+        };
+        let size = self.command("Page.getLayoutMetrics", json!({}))["cssContentSize"].take();
+        let clip = json!({
+            "x": 0,
+            "y": 0,
+            "width": size["width"],
+            "height": size["height"],
+            "scale": 1,
+        });
+        let taken = self.command(
+            "Page.captureScreenshot",
+            json!({"captureBeyondViewport": true, "clip": clip}),
+        );
+        let bytes = from_base64(taken["data"].as_str().expect("a picture"));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(PathBuf::from(folder).join(format!("{name}.png")), bytes).expect("written");
+    }
+
+    /// Looks through what was reported for what should not be there.
+    fn drain(&mut self) {
+        self.events.extend(self.messages.try_iter());
+        while let Some(event) = self.events.pop_front() {
+            let params = &event["params"];
+            let problem = match event["method"].as_str().unwrap_or_default() {
+                "Runtime.exceptionThrown" => Some(params["exceptionDetails"].to_string()),
+                "Runtime.consoleAPICalled" => Some(params["args"].to_string()),
+                "Log.entryAdded" => Some(params["entry"].to_string()),
+                "Network.requestWillBeSent" => {
+                    let url = params["request"]["url"].as_str().unwrap_or_default();
+                    let url = url.split('#').next().unwrap_or_default();
+                    (url != self.address && !url.starts_with("data:"))
+                        .then(|| format!("a request for {url}"))
+                }
+                _ => None,
+            };
+            self.problems.extend(problem);
+        }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // Without its pipe it ends by itself; only one that hangs has to be killed.
+        self.commands = None;
+        for _ in 0..100 {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The browser's program, or what is missing.
+fn program() -> Result<PathBuf, String> {
+    if let Some(program) = std::env::var_os("TINDERBOX_CHROMIUM") {
+        return Ok(program.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let found = PROGRAMS.iter().find_map(|name| {
+        let mut files = folders.iter().map(|folder| folder.join(name));
+        files.find(|file| file.is_file())
+    });
+    found.ok_or_else(|| format!("there is none of {} in the PATH", PROGRAMS.join(", ")))
+}
+
+fn argument(name: &str, path: &Path) -> OsString {
+    let mut argument = OsString::from(name);
+    argument.push(path);
+    argument
+}
+
+fn from_base64(text: &str) -> Vec<u8> {
+    let digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let value = |digit| digits.find(digit).expect("a digit") as u32;
+    let text: Vec<char> = text.trim_end_matches('=').chars().collect();
+    let mut bytes = Vec::new();
+    for chunk in text.chunks(4) {
+        let bits = chunk.iter().fold(0, |bits, c| bits << 6 | value(*c)) << (6 * (4 - chunk.len()));
+        bytes.extend_from_slice(&bits.to_be_bytes()[1..chunk.len()]);
+    }
+    bytes
+}
+
+/// What every page's test rests on: problems are seen, and good pages have none.
+#[test]
+fn a_bad_page_is_told_from_a_good_one() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("page.html");
+    browser.look((400, Theme::Dark));
+    for (html, is_good) in [
+        ("<p>x</p>", true),
+        ("<script>console.error('x')</script>", false),
+        ("<script>throw new Error('x')</script>", false),
+        ("<img src='missing.png'>", false),
+        (
+            "<meta http-equiv='Content-Security-Policy' content=\"script-src 'none'\"><script>1</script>",
+            false,
+        ),
+        ("<p>y</p>", true),
+    ] {
+        std::fs::write(&file, format!("<!doctype html>{html}")).expect("written");
+        browser.open(&file);
+        let problems = browser.take_problems();
+        assert_eq!(problems.is_empty(), is_good, "{html}: {problems:?}");
+    }
+    let dark = "matchMedia('(prefers-color-scheme: dark)').matches";
+    assert_eq!(browser.evaluate(dark), json!(true));
+    assert!(browser.overflow() < 1.0);
+    let wide = "<!doctype html><div style='width: 500px'>x</div>";
+    std::fs::write(&file, wide).expect("written");
+    browser.open(&file);
+    assert!(browser.overflow() > 100.0);
+}

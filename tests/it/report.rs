@@ -1,0 +1,467 @@
+//! The report of a run: what is in it, when it is written, and that a browser can be clicked through it.
+
+use std::fs;
+use std::path::Path;
+
+use insta::assert_snapshot;
+use serde_json::json;
+
+use crate::browser::{Browser, SCREENS};
+use crate::cli::Folder;
+
+const HEADS: [&str; 4] = ["train", "tiny.toml", "--set", "train.head_metrics=true"];
+
+/// What stands between the first `start` and the `end` after it.
+fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
+    let (_, rest) = text
+        .split_once(start)
+        .unwrap_or_else(|| panic!("no {start} in {text}"));
+    rest.split_once(end)
+        .unwrap_or_else(|| panic!("no {end} after {start}"))
+        .0
+}
+
+/// The headings of the page's sections.
+fn headings(html: &str) -> Vec<&str> {
+    let sections = html.split("<section ").skip(1);
+    sections
+        .map(|section| between(section, "<h2>", "</h2>"))
+        .collect()
+}
+
+fn lead(html: &str) -> &str {
+    between(html, "lead\">", "</p>")
+}
+
+#[test]
+fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
+    let folder = Folder::new();
+    let ran = folder.run(&HEADS);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("\nreport: `runs/tiny/report.html`\n"),
+        "{}",
+        ran.stderr
+    );
+    let html = folder.read("runs/tiny/report.html");
+    assert_eq!(
+        headings(&html),
+        [
+            "Numbers",
+            "Curves",
+            "What it wrote",
+            "What each head does",
+            "How its heads formed",
+            "Who looks at whom",
+            "Config"
+        ]
+    );
+    assert!(
+        lead(&html).starts_with("Done: 40 steps on flex in "),
+        "{}",
+        lead(&html)
+    );
+    let facts = folder.json(&["runs", "runs/tiny", "--json"]);
+    let loss = facts[0]["val_loss"].as_f64().expect("a loss");
+    let bits = facts[0]["val_bits_per_byte"].as_f64().expect("bits");
+    for number in [
+        format!("<dt>Best validation loss</dt><dd class=\"value\">{loss:.4}<"),
+        format!("<dt>Perplexity</dt><dd class=\"value\">{:.2}<", loss.exp()),
+        format!("<dt>Bits per byte</dt><dd class=\"value\">{bits:.4}<"),
+        "<dt>Tokens seen</dt><dd class=\"value\">2,560<".to_owned(),
+        format!(
+            "<dt>Version</dt><dd>Tinderbox {}<",
+            env!("CARGO_PKG_VERSION")
+        ),
+        "<dt>Device</dt><dd>flex<".to_owned(),
+        "<tr class=\"chosen\"><th scope=\"row\">max_steps</th><td>40<small>default 2000".to_owned(),
+        "<tr class=\"default\"><th scope=\"row\">grad_clip_norm</th><td>1.0<".to_owned(),
+    ] {
+        assert!(html.contains(&number), "{number}");
+    }
+    if cfg!(target_os = "linux") {
+        assert!(html.contains("<dt>Peak memory</dt>"));
+    }
+    // The heads of the best checkpoint are what `inspect heads` says of it.
+    let heads = folder.json(&["inspect", "heads", "runs/tiny", "--format", "json"]);
+    let data = between(&html, "class=\"heads\"", "</section>");
+    let data = between(data, "<script type=\"application/json\">", "</script>");
+    let data: serde_json::Value = serde_json::from_str(data).expect("JSON");
+    let place = |name| {
+        data["names"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .position(|known| known == name)
+    };
+    let local = place("local").expect("a score");
+    assert_eq!(
+        data["heads"][3]["scores"][local],
+        heads["heads"][1][1]["local"]
+    );
+    assert_eq!(data["even"][local], heads["even"]["local"]);
+    for file in ["loss.svg", "learning-rate.svg", "heads.svg"] {
+        let svg = folder.read(&format!("runs/tiny/{file}"));
+        assert!(
+            svg.starts_with("<svg xmlns") && svg.trim_end().ends_with("</svg>"),
+            "{file}"
+        );
+        assert!(
+            svg.contains("@media (prefers-color-scheme: dark)"),
+            "{file}"
+        );
+    }
+}
+
+#[test]
+fn a_resumed_run_has_one_curve_and_pictures_are_the_same_bytes() {
+    let folder = Folder::new();
+    folder.succeed(&HEADS);
+    let half = [
+        &HEADS[..],
+        &["--run-dir", "half", "--set", "train.max_steps=20"],
+    ]
+    .concat();
+    folder.succeed(&half);
+    assert!(folder.read("half/report.html").contains("20 steps on flex"));
+    // The same schedule as in the whole run: constant.
+    let constant = |max_steps: &str, run: &str, more: &[&str]| {
+        let steps = format!("train.max_steps={max_steps}");
+        let args = [
+            &HEADS[..],
+            &[
+                "--run-dir",
+                run,
+                "--set",
+                &steps,
+                "--set",
+                "schedule.kind=constant",
+            ],
+            more,
+        ];
+        folder.succeed(&args.concat());
+    };
+    constant("40", "whole", &[]);
+    constant("20", "parts", &[]);
+    constant("40", "parts", &["--resume"]);
+    let html = folder.read("parts/report.html");
+    assert!(lead(&html).starts_with("Done: 40 steps"), "{}", lead(&html));
+    assert!(html.contains("<dt>Went on</dt><dd>once</dd>"));
+    for file in ["loss.svg", "learning-rate.svg", "heads.svg"] {
+        let (whole, parts) = (
+            folder.read(&format!("whole/{file}")),
+            folder.read(&format!("parts/{file}")),
+        );
+        assert_eq!(whole, parts, "{file}");
+    }
+    // What replaces a run leaves nothing of it.
+    folder.succeed(&["train", "tiny.toml", "--run-dir", "parts", "--overwrite"]);
+    assert!(!folder.path("parts/heads.svg").exists());
+    assert!(!folder.read("parts/report.html").contains("Went on"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_interrupted_or_in_progress_has_a_report() {
+    let folder = Folder::new();
+    let mut training = folder.start(&["train", "tiny.toml", "--set", "train.max_steps=1000000"]);
+    training.wait_for("saved `");
+    let ran = folder.run(&["report", "runs/tiny", "--output", "live.html"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let live = folder.read("live.html");
+    assert!(lead(&live).starts_with("In progress: "), "{}", lead(&live));
+    assert!(
+        lead(&live).contains(" of 1,000,000 steps on flex"),
+        "{}",
+        lead(&live)
+    );
+    assert!(live.contains("<dt>Best validation loss</dt><dd class=\"value\">~"));
+    training.press_ctrl_c();
+    let ran = training.finish();
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("\nreport: `runs/tiny/report.html`\n"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.trim_end().ends_with("--resume"),
+        "{}",
+        ran.stderr
+    );
+    let html = folder.read("runs/tiny/report.html");
+    assert!(lead(&html).starts_with("Stopped after "), "{}", lead(&html));
+    assert!(headings(&html).contains(&"Who looks at whom"));
+}
+
+#[test]
+fn a_run_that_explodes_says_so_in_its_report() {
+    let folder = Folder::new();
+    let args = [
+        "train",
+        "tiny.toml",
+        "--set",
+        "optimizer.learning_rate=1e30",
+        "--set",
+        "schedule.warmup_steps=0",
+        "--set",
+        "optimizer.grad_clip_norm=0",
+        "--set",
+        "train.log_interval=1",
+    ];
+    let stderr = folder.fail(&args);
+    assert!(
+        stderr.contains("report: `runs/tiny/report.html`"),
+        "{stderr}"
+    );
+    let html = folder.read("runs/tiny/report.html");
+    assert!(lead(&html).starts_with("Stopped after "), "{}", lead(&html));
+    let notes = between(&html, "<ul class=\"notes\">", "</ul>");
+    assert!(notes.contains("<li>The run broke off: the "), "{notes}");
+    assert!(notes.contains("has no checkpoint yet"), "{notes}");
+    assert!(headings(&html).contains(&"Config"));
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_no_reason_to_fail() {
+    let folder = Folder::new();
+    folder.succeed(&["train", "tiny.toml"]);
+    // Nothing replaces a folder in which something is.
+    fs::remove_file(folder.path("runs/tiny/report.html")).expect("removed");
+    fs::create_dir_all(folder.path("runs/tiny/report.html/x")).expect("made");
+    let longer = [
+        "train",
+        "tiny.toml",
+        "--resume",
+        "--set",
+        "train.max_steps=50",
+    ];
+    let ran = folder.run(&longer);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(
+        ran.stderr
+            .contains("warning: no report: cannot write the report `runs/tiny/"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("report runs/tiny`\n"), "{}", ran.stderr);
+    assert!(folder.path("runs/tiny/checkpoints/step-000050").is_dir());
+}
+
+#[test]
+fn a_report_reaches_as_far_as_the_files_of_its_run() {
+    let folder = Folder::trained();
+    for file in [
+        "metrics.jsonl",
+        "timings.jsonl",
+        "samples.txt",
+        "train.log",
+        "report.html",
+    ] {
+        fs::remove_file(folder.path(&format!("runs/tiny/{file}"))).expect("removed");
+    }
+    let report = || {
+        let ran = folder.run(&["report", "runs/tiny"]);
+        assert_eq!((ran.code, &*ran.stdout), (Some(0), ""), "{}", ran.stderr);
+        (ran.stderr, folder.read("runs/tiny/report.html"))
+    };
+    let (stderr, html) = report();
+    assert_snapshot!(stderr, @"wrote `runs/tiny/report.html`");
+    assert_eq!(
+        headings(&html),
+        [
+            "Numbers",
+            "What each head does",
+            "Who looks at whom",
+            "Config"
+        ]
+    );
+    // A text that is gone is said, and the rest is there.
+    fs::remove_file(folder.path("text.txt")).expect("removed");
+    let (stderr, html) = report();
+    assert!(
+        stderr.starts_with(
+            "note: Nothing can be said of heads and attention: there is no file or folder"
+        ),
+        "{stderr}"
+    );
+    assert_eq!(headings(&html), ["Numbers", "Config"]);
+    fs::remove_dir_all(folder.path("runs/tiny/checkpoints")).expect("removed");
+    fs::write(folder.path("runs/tiny/config.toml"), "[model]\nnovel = 1\n").expect("written");
+    let (_, html) = report();
+    assert!(
+        html.contains("<tr class=\"unknown\"><th scope=\"row\">novel</th><td>1<"),
+        "{html}"
+    );
+}
+
+#[test]
+fn what_cannot_be_reported_is_said() {
+    let folder = Folder::trained();
+    assert_snapshot!(folder.fail(&["report", "runs/nowhere"]), @"
+    error: there is no run at `runs/nowhere`
+      hint: found there: `runs/tiny`
+    ");
+    assert_snapshot!(folder.fail(&["report", "runs"]), @"
+    error: `runs` is not a run
+      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`
+    ");
+    assert_snapshot!(folder.fail(&["report", "runs/tiny", "--output", "nowhere/x.html"]), @"
+    error: cannot write `nowhere/x.html`: there is no folder `nowhere`
+      hint: make it first, or name another
+    ");
+    assert_snapshot!(folder.fail(&["report", "runs/tiny", "--output", "runs"]), @"
+    error: cannot write `runs`: it is a folder
+      hint: name a file in it
+    ");
+}
+
+#[test]
+fn text_from_elsewhere_stays_text() {
+    let folder = Folder::new();
+    let evil = "</script><script>alert(1)</script><b>\"'&amp;<!--\n";
+    folder.write("<b>text.txt", evil.repeat(200));
+    folder.succeed(&[
+        "train",
+        "tiny.toml",
+        "--run-dir",
+        "runs/<b>&x",
+        "--set",
+        "data.path=\"<b>text.txt\"",
+        "--set",
+        "train.sample_prompt=\"</script><b>\"",
+    ]);
+    let html = folder.read("runs/<b>&x/report.html");
+    assert!(!html.contains("<b>") && !html.contains("<!--") && !html.contains("alert(1)</"));
+    assert!(html.contains("<title>&lt;b&gt;&amp;x</title>"));
+    assert!(html.contains("&lt;b&gt;text.txt") && html.contains("&lt;/script&gt;&lt;b&gt;"));
+    assert_eq!(
+        html.matches("<script").count(),
+        html.matches("</script").count()
+    );
+}
+
+#[test]
+fn a_reader_clicks_through_the_report() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let folder = Folder::new();
+    folder.succeed(&HEADS);
+    let file = folder.path("runs/tiny/report.html");
+    for screen in SCREENS {
+        browser.look(screen);
+        click_through(&mut browser, &file, screen.0 < 600);
+        browser.picture(&format!("report-{}-{}", screen.0, screen.1.name()));
+        assert_eq!(browser.take_problems(), [""; 0], "{screen:?}");
+        assert!(
+            browser.overflow() < 1.0,
+            "{screen:?}: wider than the screen"
+        );
+        for (name, _) in [("loss", 0), ("learning-rate", 0), ("heads", 0)] {
+            browser.open(&folder.path(&format!("runs/tiny/{name}.svg")));
+            browser.picture(&format!("report-{name}-{}-{}", screen.0, screen.1.name()));
+            assert_eq!(browser.take_problems(), [""; 0], "{name}: {screen:?}");
+        }
+    }
+}
+
+fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
+    browser.open(file);
+    let size = if is_narrow { "narrow" } else { "wide" };
+    let shown = browser.all(
+        "figure > svg",
+        "it.checkVisibility() ? it.getAttribute('class') : ''",
+    );
+    assert_eq!(
+        shown.iter().filter(|class| **class == json!(size)).count(),
+        3,
+        "{shown:?}"
+    );
+    assert_eq!(
+        shown.iter().filter(|class| **class != json!("")).count(),
+        3,
+        "{shown:?}"
+    );
+
+    // A chart says what is where one points, and the arrow keys go on from there.
+    let readout = "figure[data-chart=loss] output";
+    let before = browser.texts(readout);
+    assert!(before[0].starts_with("step 40"), "{before:?}");
+    browser.point(&format!("figure[data-chart=loss] > svg.{size}"));
+    let pointed = browser.texts(readout);
+    assert!(pointed[0].starts_with("step 20"), "{pointed:?}");
+    assert!(
+        pointed[0].contains("training") && pointed[0].contains("validation"),
+        "{pointed:?}"
+    );
+    assert_eq!(
+        browser.all(
+            &format!("figure[data-chart=loss] > svg.{size} .rule"),
+            "it.checkVisibility()"
+        ),
+        [true]
+    );
+    browser.evaluate("document.querySelector('figure[data-chart=loss]').focus()");
+    browser.press("ArrowRight");
+    assert!(
+        browser.texts(readout)[0].starts_with("step 25"),
+        "{:?}",
+        browser.texts(readout)
+    );
+    browser.press("ArrowLeft");
+    browser.press("ArrowLeft");
+    assert!(
+        browser.texts(readout)[0].starts_with("step 15"),
+        "{:?}",
+        browser.texts(readout)
+    );
+    browser.evaluate("document.activeElement.blur()");
+    browser.point_away();
+
+    // One sample at a time.
+    let samples = ".samples ol > li";
+    let visible = |browser: &mut Browser| {
+        let visible = browser.all(samples, "it.checkVisibility()");
+        visible
+            .iter()
+            .position(|is_visible| *is_visible == json!(true))
+            .expect("a sample")
+    };
+    assert_eq!(browser.all(samples, "it.checkVisibility()").len(), 4);
+    assert_eq!(visible(browser), 3);
+    browser.evaluate("document.querySelector('.scrubber input').focus()");
+    browser.press("ArrowLeft");
+    assert_eq!(visible(browser), 2);
+
+    // A head's scores stay where they were clicked, and are previewed where one points.
+    let heading = |browser: &mut Browser| browser.texts(".heads .detail h3")[0].clone();
+    assert!(heading(browser).starts_with("Head 0.0: "));
+    browser.click(".heads .cell[data-head='1.0']");
+    browser.point(".heads .cell[data-head='1.1']");
+    assert!(heading(browser).starts_with("Head 1.1: "));
+    browser.point_away();
+    assert!(heading(browser).starts_with("Head 1.0: "));
+    assert_eq!(browser.texts(".heads .bars .number").len(), 9);
+
+    // The same head in all charts.
+    browser.point(&format!(
+        ".forming svg.{size} .panel[data-score=local] .area"
+    ));
+    let picked = browser.all(".forming .picked", "it.dataset.head");
+    assert!(
+        picked.len() >= 9 && picked.iter().all(|head| *head == picked[0]),
+        "{picked:?}"
+    );
+    let output = browser.texts(".forming output")[0].clone();
+    assert!(
+        output.starts_with("head ") && output.contains("local 0."),
+        "{output}"
+    );
+    browser.point_away();
+    assert_eq!(browser.all(".forming .picked", "1"), [0; 0]);
+
+    assert!(!browser.texts("section.attention").is_empty());
+    browser.click(".page-theme");
+    browser.click(".page-theme");
+}
