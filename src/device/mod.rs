@@ -93,6 +93,18 @@ pub fn is_flex(device: &burn::tensor::Device) -> bool {
     backend::open_cpu(Backend::Flex).is_some_and(|flex| flex == *device)
 }
 
+/// Runs what computes on `device` where that goes fastest.
+///
+/// For a CPU that is one of rayon's own threads: from there work is shared out without waking anyone, while
+/// another thread would hand over each operation and sleep until it is done. A GPU is fed from this thread.
+pub fn compute<T: Send>(device: &burn::tensor::Device, f: impl FnOnce() -> T + Send) -> T {
+    if is_cpu(device) {
+        rayon::scope(|_| f())
+    } else {
+        f()
+    }
+}
+
 /// Everything that could be computed on here, and for what could not, why.
 #[must_use]
 pub fn list() -> Vec<DeviceListing> {

@@ -9,6 +9,7 @@ use super::TrainError;
 use crate::checkpoint::{Saved, TrainState};
 use crate::config::Config;
 use crate::data::{self, Batch, Split};
+use crate::device;
 use crate::kernels::DropoutKey;
 use crate::model::{Gpt, parameters};
 use crate::optimizer::{Gradients, Optimizer, learning_rate};
@@ -60,6 +61,11 @@ impl Trainer {
 
     /// Draws a batch, and moves the weights against the gradient of its loss.
     pub fn step(&mut self) -> StepResult {
+        let device = self.trained().device();
+        device::compute(&device, || self.update())
+    }
+
+    fn update(&mut self) -> StepResult {
         let model = self.model.take().expect("the model is here between steps");
         let (gradients, loss) = self.backward(&model);
         let gradient_norm = gradients.global_norm();

@@ -1,5 +1,10 @@
 //! The activations of a feed-forward layer, number by number, and their derivatives.
 
+use std::mem::MaybeUninit;
+
+use pulp::Simd;
+
+use super::fma;
 use crate::kernels::elementary::{phi, sigmoid};
 
 /// What a feed-forward layer does between its projections.
@@ -14,64 +19,50 @@ pub(in crate::kernels) enum Activation {
 }
 
 impl Activation {
-    /// What comes of `x`, and of the gates where the activation has them.
+    /// What comes of `x`, and of the gates where the activation has them. Turns both into the derivatives by
+    /// them: all that the backward pass will need.
     #[inline(always)]
     #[allow(
         clippy::inline_always,
         reason = "the instructions are those of the caller's SIMD level"
     )]
-    pub(super) fn forward(self, x: &[f32], gate: &[f32], out: &mut [f32]) {
+    pub(super) fn forward<'a, S: Simd>(
+        self,
+        x: &mut [f32],
+        gate: &mut [f32],
+        out: &'a mut [MaybeUninit<f32>],
+    ) -> &'a mut [f32] {
+        assert!(x.len() == out.len() && (gate.len() == x.len() || self != Self::Swiglu));
         let pairs = out.iter_mut().zip(x);
         match self {
-            Self::Gelu => pairs.for_each(|(out, x)| *out = x * phi(*x).0),
-            Self::ReluSquared => pairs.for_each(|(out, x)| {
-                let positive = if *x < 0.0 { 0.0 } else { *x }; // not `max`, which would hide NaN
-                *out = positive * positive;
-            }),
+            Self::Gelu => {
+                for (out, x) in pairs {
+                    let (distribution, density) = phi::<S>(*x);
+                    out.write(*x * distribution);
+                    *x = fma::<S>(*x, density, distribution);
+                }
+            }
+            Self::ReluSquared => {
+                for (out, x) in pairs {
+                    let positive = if *x < 0.0 { 0.0 } else { *x }; // not `max`, which would hide NaN
+                    out.write(positive * positive);
+                    *x = 2.0 * positive;
+                }
+            }
             Self::Swiglu => {
                 for ((out, x), gate) in pairs.zip(gate) {
-                    *out = gate * sigmoid(*gate) * x;
+                    let sigmoid = sigmoid::<S>(*gate);
+                    let silu = *gate * sigmoid;
+                    out.write(silu * *x);
+                    *gate = *x * fma::<S>(silu, 1.0 - sigmoid, sigmoid);
+                    *x = silu;
                 }
             }
         }
-    }
-
-    /// Computes the output again, turns its gradient into that of `x`, and writes that of the gates.
-    #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
-    pub(super) fn backward(
-        self,
-        x: &[f32],
-        gate: &[f32],
-        out: &mut [f32],
-        gradient: &mut [f32],
-        of_gate: &mut [f32],
-    ) {
-        let triples = out.iter_mut().zip(x).zip(gradient);
-        match self {
-            Self::Gelu => triples.for_each(|((out, x), gradient)| {
-                let (distribution, density) = phi(*x);
-                *out = x * distribution;
-                *gradient *= distribution + x * density;
-            }),
-            Self::ReluSquared => triples.for_each(|((out, x), gradient)| {
-                let positive = if *x < 0.0 { 0.0 } else { *x };
-                *out = positive * positive;
-                *gradient *= 2.0 * positive;
-            }),
-            Self::Swiglu => {
-                for (((out, x), gradient), (gate, of_gate)) in triples.zip(gate.iter().zip(of_gate))
-                {
-                    let sigmoid = sigmoid(*gate);
-                    let silu = gate * sigmoid;
-                    *out = silu * x;
-                    *of_gate = *gradient * x * (sigmoid + silu * (1.0 - sigmoid));
-                    *gradient *= silu;
-                }
-            }
+        #[allow(unsafe_code)]
+        // SAFETY: there are as many numbers of each, and of every one the output was written.
+        unsafe {
+            out.assume_init_mut()
         }
     }
 }

@@ -12,6 +12,7 @@ use burn::tensor::{Shape, Tensor};
 use pulp::{Simd, WithSimd};
 
 use super::heads::{Heads, Prepared};
+use super::linear::turn;
 use super::norm::Norm;
 use super::operation::{Operation, apply};
 use super::product::{Matrix, MatrixMut, multiply};
@@ -20,8 +21,9 @@ use super::{run, shaped, values};
 use crate::kernels::attention::{QkNorm, SelfAttention};
 use crate::kernels::dropout::Dropout;
 
-/// Queries whose scores a task holds at once.
-const QUERIES: usize = 64;
+/// Queries whose scores a task holds at once: fewer see less of a future that is computed in vain, more make
+/// larger products.
+const QUERIES: usize = 32;
 
 /// As [`crate::kernels::self_attention`], of f32 on flex.
 pub(in crate::kernels) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
@@ -234,6 +236,9 @@ impl WithSimd for Forward<'_> {
         let scale = self.prepared.heads.scale();
         let mut of_k = Vec::new();
         let k = self.prepared.keys(self.qkv, self.kv_head, &mut of_k);
+        let mut turned_k = vec![0.0; t * head_dim];
+        turn(k, &mut turned_k);
+        let turned_k = Matrix::new(&turned_k, [head_dim, t]);
         let v = self.prepared.values(self.qkv, self.kv_head);
         let mut of_q = Vec::new();
         let mut scores = vec![0.0; QUERIES.min(t) * t];
@@ -248,15 +253,10 @@ impl WithSimd for Forward<'_> {
                 let keys = first + rows; // those that the last of these queries sees
                 let scores = &mut scores[..rows * keys];
                 let tile = MatrixMut::new(scores, [rows, keys]);
-                multiply(
-                    tile,
-                    q.rows(first, rows),
-                    k.rows(0, keys).transposed(),
-                    false,
-                );
+                multiply(tile, q.rows(first, rows), turned_k.columns(keys), false);
                 for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
                     let query = first + row;
-                    log_sums[query] = attend(scores, query + 1, scale);
+                    log_sums[query] = attend::<S>(scores, query + 1, scale);
                     if let Some(dropout) = self.dropout {
                         dropout.apply(scores, ((self.first_map + i) * t + query) * t);
                     }
@@ -305,6 +305,11 @@ impl WithSimd for BackwardPass<'_> {
         let mut k_values = Vec::new();
         let k = self.prepared.keys(self.qkv, self.kv_head, &mut k_values);
         let v = self.prepared.values(self.qkv, self.kv_head);
+        let (mut turned_k, mut turned_v) = (vec![0.0; t * head_dim], vec![0.0; t * head_dim]);
+        turn(k, &mut turned_k);
+        turn(v, &mut turned_v);
+        let [turned_k, turned_v] =
+            [&turned_k, &turned_v].map(|turned| Matrix::new(turned, [head_dim, t]));
         let mut q_values = Vec::new();
         let tile = QUERIES.min(t) * t;
         let (mut weights, mut of_scores) = (vec![0.0; tile], vec![0.0; tile]);
@@ -323,14 +328,9 @@ impl WithSimd for BackwardPass<'_> {
                 let (weights, of_scores) =
                     (&mut weights[..rows * keys], &mut of_scores[..rows * keys]);
                 let (q, of_out) = (q.rows(first, rows), of_out.rows(first, rows));
-                let (k, v) = (k.rows(0, keys), v.rows(0, keys));
-                multiply(MatrixMut::new(weights, shape), q, k.transposed(), false);
-                multiply(
-                    MatrixMut::new(of_scores, shape),
-                    of_out,
-                    v.transposed(),
-                    false,
-                );
+                let (turned_k, turned_v) = (turned_k.columns(keys), turned_v.columns(keys));
+                multiply(MatrixMut::new(weights, shape), q, turned_k, false);
+                multiply(MatrixMut::new(of_scores, shape), of_out, turned_v, false);
                 let tiles = weights
                     .chunks_exact_mut(keys)
                     .zip(of_scores.chunks_exact_mut(keys));
@@ -344,7 +344,7 @@ impl WithSimd for BackwardPass<'_> {
                     });
                     let along =
                         super::sum(out.row(query), of_out.row(row), |out, of_out| out * of_out);
-                    attend_backward(
+                    attend_backward::<S>(
                         weights,
                         of_scores,
                         kept,
@@ -356,7 +356,7 @@ impl WithSimd for BackwardPass<'_> {
                 }
                 let (weights, of_scores) =
                     (Matrix::new(weights, shape), Matrix::new(of_scores, shape));
-                multiply(of_q.rows(first, rows), of_scores, k, false);
+                multiply(of_q.rows(first, rows), of_scores, k.rows(0, keys), false);
                 multiply(of_k.rows(0, keys), of_scores.transposed(), q, true);
                 multiply(of_v.rows(0, keys), weights.transposed(), of_out, true);
             }

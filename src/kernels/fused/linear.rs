@@ -1,15 +1,17 @@
 //! A linear layer, and the three products that it and the feed-forward layer are made of.
 
+use std::mem::MaybeUninit;
+
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 use pulp::{Simd, WithSimd};
 
 use super::operation::{Operation, apply};
-use super::product::{Matrix, MatrixMut, multiply};
-use super::{run, shaped, tensor, values};
+use super::product::{self, Matrix, MatrixMut, multiply};
+use super::{repeat, run, shaped, tensor, values, written};
 
 /// Multiplications that one task makes: enough to be worth waking a core for.
-const PRODUCTS: usize = 1 << 22;
+const PRODUCTS: usize = 1 << 23;
 
 /// Rows or columns that one task takes at least: fewer do not fill the registers of a product.
 const LEAST: usize = 64;
@@ -41,8 +43,7 @@ impl Operation for Linear {
         let (x, weight) = (values(&inputs[0]), values(&inputs[1]));
         let bias = inputs.get(2).map_or(&[][..], values);
         let n = x.len() / k;
-        let mut out = vec![0.0; n * m];
-        project_all(x, weight, bias, &mut out, [n, k, m]);
+        let out = project_all(x, weight, bias, [n, k, m]);
         let mut shape = inputs[0].layout().shape().clone();
         let last = shape.num_dims() - 1;
         shape[last] = m;
@@ -59,11 +60,8 @@ impl Operation for Linear {
         let gradient = gradient.to_contiguous();
         let gradient = values(&gradient);
         let n = x.len() / k;
-        let mut of_x = vec![0.0; n * k];
-        let turned = transposed(weight, [k, m]);
-        project_all(gradient, &turned, &[], &mut of_x, [n, m, k]);
-        let mut of_weight = vec![0.0; k * m];
-        weight_gradient(x, gradient, &mut of_weight, [n, k, m]);
+        let of_x = project_all(gradient, &transposed(weight, [k, m]), &[], [n, m, k]);
+        let of_weight = weight_gradient(x, gradient, [n, k, m]);
         let mut parts = vec![tensor(of_x, &kept[0]), tensor(of_weight, &kept[1])];
         parts.extend(
             kept.get(2)
@@ -87,33 +85,40 @@ pub(super) fn rows_per_task(products: usize) -> usize {
         .max(LEAST)
 }
 
-/// `out = x weight + bias` on all cores: `[N, M] = [N, K] [K, M] + [M]`; an empty bias is none.
+/// `x weight + bias` on all cores: `[N, K] [K, M] + [M]`; an empty bias is none.
 pub(super) fn project_all(
     x: &[f32],
     weight: &[f32],
     bias: &[f32],
-    out: &mut [f32],
     [n, k, m]: [usize; 3],
-) {
+) -> Vec<f32> {
+    assert_eq!(x.len(), n * k, "[{n}, {k}]");
     let weight = Matrix::new(weight, [k, m]);
     let rows = rows_per_task(k * m);
-    let chunks = out.chunks_mut(rows * m).zip(x.chunks(rows * k));
-    run(
-        n * m,
-        chunks.map(|(out, x)| Project {
-            x: Matrix::new(x, [x.len() / k, k]),
-            weight,
-            bias,
-            out,
-        }),
-    );
+    let fill = |out: &mut [MaybeUninit<f32>]| {
+        let chunks = out.chunks_mut(rows * m).zip(x.chunks(rows * k));
+        run(
+            n * m,
+            chunks.map(|(out, x)| Project {
+                x: Matrix::new(x, [x.len() / k, k]),
+                weight,
+                bias,
+                out,
+            }),
+        );
+    };
+    #[allow(unsafe_code)]
+    // SAFETY: there are as many chunks of rows of `x` as of the output, and each task writes its own.
+    unsafe {
+        written(n * m, fill)
+    }
 }
 
 struct Project<'a> {
     x: Matrix<'a>,
     weight: Matrix<'a>,
     bias: &'a [f32],
-    out: &'a mut [f32],
+    out: &'a mut [MaybeUninit<f32>],
 }
 
 impl WithSimd for Project<'_> {
@@ -124,47 +129,59 @@ impl WithSimd for Project<'_> {
     }
 }
 
-/// `out = x weight + bias` in this thread.
-pub(super) fn project(x: Matrix<'_>, weight: Matrix<'_>, bias: &[f32], out: &mut [f32]) {
-    if !bias.is_empty() {
-        for row in out.chunks_exact_mut(bias.len()) {
-            row.copy_from_slice(bias);
-        }
+/// Writes `x weight + bias` in this thread, and returns it.
+pub(super) fn project<'a>(
+    x: Matrix<'_>,
+    weight: Matrix<'_>,
+    bias: &[f32],
+    out: &'a mut [MaybeUninit<f32>],
+) -> &'a mut [f32] {
+    if bias.is_empty() {
+        return product::write(out, x, weight);
     }
-    let out = MatrixMut::new(out, [x.n_rows(), weight.n_columns()]);
-    multiply(out, x, weight, !bias.is_empty());
+    let out = repeat(out, bias);
+    let sums = MatrixMut::new(out, [x.n_rows(), weight.n_columns()]);
+    multiply(sums, x, weight, true);
+    out
 }
 
-/// `out = x^T gradient`: `[K, M] = [N, K]^T [N, M]`.
-pub(super) fn weight_gradient(x: &[f32], gradient: &[f32], out: &mut [f32], [n, k, m]: [usize; 3]) {
+/// `x^T gradient`: `[N, K]^T [N, M]` -> `[K, M]`.
+pub(super) fn weight_gradient(x: &[f32], gradient: &[f32], [n, k, m]: [usize; 3]) -> Vec<f32> {
     let gradient = Matrix::new(gradient, [n, m]);
     let rows = rows_per_task(n * m);
-    let chunks = out.chunks_mut(rows * m).enumerate();
-    run(
-        k * m,
-        chunks.map(|(chunk, out)| {
-            let columns = out.len() / m;
-            let first = (chunk * rows).min(x.len());
-            WeightGradient {
-                x: Matrix::within(&x[first..], [n, columns], k),
-                gradient,
-                out: MatrixMut::new(out, [columns, m]),
-            }
-        }),
-    );
+    let fill = |out: &mut [MaybeUninit<f32>]| {
+        let chunks = out.chunks_mut(rows * m).enumerate();
+        run(
+            k * m,
+            chunks.map(|(chunk, out)| {
+                let columns = out.len() / m;
+                let first = (chunk * rows).min(x.len());
+                WeightGradient {
+                    x: Matrix::within(&x[first..], [n, columns], k),
+                    gradient,
+                    out,
+                }
+            }),
+        );
+    };
+    #[allow(unsafe_code)]
+    // SAFETY: the chunks are the whole output, and each task writes its own.
+    unsafe {
+        written(k * m, fill)
+    }
 }
 
 struct WeightGradient<'a> {
     x: Matrix<'a>,
     gradient: Matrix<'a>,
-    out: MatrixMut<'a>,
+    out: &'a mut [MaybeUninit<f32>],
 }
 
 impl WithSimd for WeightGradient<'_> {
     type Output = ();
 
     fn with_simd<S: Simd>(self, _: S) {
-        multiply(self.out, self.x.transposed(), self.gradient, false);
+        product::write(self.out, self.x.transposed(), self.gradient);
     }
 }
 
@@ -218,22 +235,29 @@ impl WithSimd for Transpose<'_> {
         reason = "the instructions are those of the caller's SIMD level"
     )]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self {
-            x,
-            k,
-            m,
-            first,
-            out,
-        } = self;
-        let columns = out.len() / k;
-        for column in (0..columns).step_by(TILE) {
-            for row in (0..k).step_by(TILE) {
-                let (rows, width) = (TILE.min(k - row), TILE.min(columns - column));
-                for i in 0..width {
-                    let out = &mut out[(column + i) * k + row..][..rows];
-                    for (j, out) in out.iter_mut().enumerate() {
-                        *out = x[(row + j) * m + first + column + i];
-                    }
+        let rows = self.out.len() / self.k.max(1);
+        let columns = Matrix::within(&self.x[self.first..], [self.k, rows], self.m);
+        turn(columns, self.out);
+    }
+}
+
+/// Writes the columns of `x` as rows, in this thread.
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "the instructions are those of the caller's SIMD level"
+)]
+pub(super) fn turn(x: Matrix<'_>, out: &mut [f32]) {
+    let [n_rows, n_columns] = [x.n_rows(), x.n_columns()];
+    assert_eq!(out.len(), n_rows * n_columns, "[{n_columns}, {n_rows}]");
+    for first_column in (0..n_columns).step_by(TILE) {
+        let columns = first_column..n_columns.min(first_column + TILE);
+        for first_row in (0..n_rows).step_by(TILE) {
+            let rows = TILE.min(n_rows - first_row);
+            for column in columns.clone() {
+                let out = &mut out[column * n_rows + first_row..][..rows];
+                for (row, out) in out.iter_mut().enumerate() {
+                    *out = x.at(first_row + row, column);
                 }
             }
         }

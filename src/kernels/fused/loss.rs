@@ -236,7 +236,7 @@ impl WithSimd for Rows<'_> {
         let rows = self.logits.chunks_exact_mut(vocab_size);
         for ((logits, loss), target) in rows.zip(self.losses).zip(self.targets) {
             let logit = logits[*target];
-            *loss = attend(logits, vocab_size, 1.0) - logit;
+            *loss = attend::<S>(logits, vocab_size, 1.0) - logit;
             logits[*target] -= 1.0;
             for logit in logits {
                 *logit *= self.share;

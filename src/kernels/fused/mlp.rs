@@ -1,5 +1,8 @@
-//! The feed-forward layer as one operation: what is between its two projections never leaves the cache, and of
-//! it only the input of the activation is kept.
+//! The feed-forward layer as one operation: rows go through it whole, while they are in the cache.
+//!
+//! The activation and its derivative are computed together, once: both are made of the same exponential.
+
+use std::mem::MaybeUninit;
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
@@ -8,8 +11,8 @@ use pulp::{Simd, WithSimd};
 use super::activation::Activation;
 use super::linear::{column_sums, matrix, project, rows_per_task, transposed, weight_gradient};
 use super::operation::{Operation, apply};
-use super::product::{Matrix, MatrixMut, multiply};
-use super::{run, shaped, tensor, values};
+use super::product::{self, Matrix, MatrixMut, multiply};
+use super::{assume_written, room, run, shaped, tensor, values, written};
 use crate::kernels;
 use crate::kernels::mlp::{Layer, Mlp};
 
@@ -96,51 +99,58 @@ impl FeedForward {
 }
 
 impl Operation for FeedForward {
+    /// Keeps the inputs, what the activation gave, and its derivatives by what went into it.
     fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let mut inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
         let weights = self.weights(&inputs);
         let [c, f] = matrix(&inputs[1]);
         let x = values(&inputs[0]);
         let n = x.len() / c;
-        let mut out = vec![0.0; n * c];
         let rows = rows_per_task(c * f);
-        let size = |wanted: bool| if wanted { n * f } else { 0 };
-        let (mut hidden, mut gate) = (
-            vec![0.0; size(keep)],
-            vec![0.0; size(keep && self.is_gated())],
-        );
-        let chunks = out.chunks_mut(rows * c).zip(x.chunks(rows * c));
-        let kept = parts(&mut hidden, rows * f).zip(parts(&mut gate, rows * f));
-        run(
-            n * f,
-            chunks.zip(kept).map(|((out, x), kept)| Forward {
-                weights,
-                x: Matrix::new(x, [x.len() / c, c]),
-                out,
-                kept: [kept.0, kept.1],
-            }),
-        );
+        let gated = self.is_gated();
+        let mut kept = [keep, keep, keep && gated].map(|keep| room(if keep { n * f } else { 0 }));
+        let fill = |out: &mut [MaybeUninit<f32>]| {
+            let [active, slope, gate] = kept.each_mut().map(|kept| parts(kept, rows * f));
+            let chunks = out.chunks_mut(rows * c).zip(x.chunks(rows * c));
+            run(
+                n * f,
+                chunks.zip(active.zip(slope).zip(gate)).map(
+                    |((out, x), ((active, slope), gate))| Forward {
+                        weights,
+                        x: Matrix::new(x, [x.len() / c, c]),
+                        out,
+                        kept: [active, slope, gate],
+                    },
+                ),
+            );
+        };
+        #[allow(unsafe_code)]
+        // SAFETY: there are as many chunks of rows of `x` as of the output, and each task writes its own.
+        let out = unsafe { written(n * c, fill) };
         let out = tensor(out, &inputs[0]);
         if !keep {
             return (out, Vec::new());
         }
-        inputs.push(shaped(hidden, Shape::new([n, f])));
-        if self.is_gated() {
-            inputs.push(shaped(gate, Shape::new([n, f])));
+        let n_kept = if gated { 3 } else { 2 };
+        for kept in kept.into_iter().take(n_kept) {
+            #[allow(unsafe_code)]
+            // SAFETY: as the output's, these have as many chunks as there are tasks.
+            let kept = unsafe { assume_written(kept) };
+            inputs.push(shaped(kept, Shape::new([n, f])));
         }
         (out, inputs)
     }
 
-    fn backward(&self, mut kept: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+    fn backward(&self, kept: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let [c, f] = matrix(&kept[1]);
-        let gate = self.is_gated().then(|| kept.pop().expect("it was kept"));
-        let hidden = kept.pop().expect("it was kept");
+        let gated = self.is_gated();
+        let (inputs, kept) = kept.split_at(kept.len() - if gated { 3 } else { 2 });
         let gradient = gradient.to_contiguous();
-        let (x, of_out) = (values(&kept[0]), values(&gradient));
+        let (x, of_out) = (values(&inputs[0]), values(&gradient));
         let n = x.len() / c;
-        let turned = |i: usize, shape| transposed(values(&kept[i]), shape);
+        let turned = |i: usize, shape| transposed(values(&inputs[i]), shape);
         let (expand, contract) = (turned(1, [c, f]), turned(2, [f, c]));
-        let gate_weight = gate.as_ref().map(|_| turned(3, [c, f]));
+        let gate_weight = gated.then(|| turned(3, [c, f]));
         let weights = Weights {
             activation: self.activation,
             expand: Matrix::new(&expand, [f, c]),
@@ -150,48 +160,50 @@ impl Operation for FeedForward {
             contract: Matrix::new(&contract, [c, f]),
             biases: [&[]; 3],
         };
-        let mut of_x = vec![0.0; n * c];
-        // Of the activation's output, to be multiplied with; and of its inputs.
-        let (mut active, mut of_hidden) = (vec![0.0; n * f], vec![0.0; n * f]);
-        let mut of_gate = vec![0.0; if self.is_gated() { n * f } else { 0 }];
         let rows = rows_per_task(c * f);
-        let inner = values(&hidden).chunks(rows * f);
-        let outer = of_x.chunks_mut(rows * c).zip(of_out.chunks(rows * c));
-        let gates = gate.as_ref().map_or(&[][..], values);
-        let buffers = active
-            .chunks_mut(rows * f)
-            .zip(of_hidden.chunks_mut(rows * f))
-            .zip(parts(&mut of_gate, rows * f));
-        run(
-            n * f,
-            inner.zip(outer).zip(buffers).enumerate().map(
-                |(chunk, ((hidden, (of_x, of_out)), ((active, of_hidden), of_gate)))| {
-                    let first = (chunk * rows * f).min(gates.len());
-                    BackwardPass {
-                        weights,
-                        hidden,
-                        gate: &gates[first..][..of_gate.len()],
-                        of_out: Matrix::new(of_out, [of_out.len() / c, c]),
-                        of_x,
-                        active,
-                        of_hidden,
-                        of_gate,
-                    }
-                },
-            ),
-        );
+        let mut of_hidden = room(n * f);
+        let mut of_gate = room(if gated { n * f } else { 0 });
+        let slopes = values(&kept[1]).chunks(rows * f);
+        let gates = kept.get(2).map_or(&[][..], values);
+        let fill = |of_x: &mut [MaybeUninit<f32>]| {
+            let outer = of_x.chunks_mut(rows * c).zip(of_out.chunks(rows * c));
+            let inner = of_hidden.chunks_mut(rows * f).zip(slopes);
+            let of_gates = parts(&mut of_gate, rows * f);
+            run(
+                n * f,
+                outer.zip(inner).zip(of_gates).enumerate().map(
+                    |(chunk, (((of_x, of_out), (of_hidden, slope)), of_gate))| {
+                        let first = (chunk * rows * f).min(gates.len());
+                        BackwardPass {
+                            weights,
+                            of_out: Matrix::new(of_out, [of_out.len() / c, c]),
+                            slope,
+                            gate_slope: &gates[first..][..of_gate.len()],
+                            of_x,
+                            of_hidden,
+                            of_gate,
+                        }
+                    },
+                ),
+            );
+        };
+        #[allow(unsafe_code)]
+        // SAFETY: there are as many chunks of rows of the gradient as of each of these, and each task writes
+        // its own.
+        let (of_x, of_hidden, of_gate) = unsafe {
+            let of_x = written(n * c, fill);
+            (of_x, assume_written(of_hidden), assume_written(of_gate))
+        };
         let weight_of = |x: &[f32], gradient: &[f32], like: &FlexTensor, [k, m]: [usize; 2]| {
-            let mut out = vec![0.0; k * m];
-            weight_gradient(x, gradient, &mut out, [n, k, m]);
-            Some(tensor(out, like))
+            Some(tensor(weight_gradient(x, gradient, [n, k, m]), like))
         };
         let mut parts = vec![
-            Some(tensor(of_x, &kept[0])),
-            weight_of(x, &of_hidden, &kept[1], [c, f]),
-            weight_of(&active, of_out, &kept[2], [f, c]),
+            Some(tensor(of_x, &inputs[0])),
+            weight_of(x, &of_hidden, &inputs[1], [c, f]),
+            weight_of(values(&kept[0]), of_out, &inputs[2], [f, c]),
         ];
-        if self.is_gated() {
-            parts.push(weight_of(x, &of_gate, &kept[3], [c, f]));
+        if gated {
+            parts.push(weight_of(x, &of_gate, &inputs[3], [c, f]));
         }
         if self.biased {
             let bias = |sums: Vec<f32>| {
@@ -200,7 +212,7 @@ impl Operation for FeedForward {
             };
             parts.push(bias(column_sums(&of_hidden, f)));
             parts.push(bias(column_sums(of_out, c)));
-            if self.is_gated() {
+            if gated {
                 parts.push(bias(column_sums(&of_gate, f)));
             }
         }
@@ -209,7 +221,7 @@ impl Operation for FeedForward {
 }
 
 /// A slice in parts of `size`; of an empty one, as many empty parts as are asked for.
-fn parts(values: &mut [f32], size: usize) -> impl Iterator<Item = &mut [f32]> {
+fn parts<T>(values: &mut [T], size: usize) -> impl Iterator<Item = &mut [T]> {
     let endless = values.is_empty();
     values
         .chunks_mut(size)
@@ -222,9 +234,10 @@ struct Forward<'a> {
     /// `[n, C]`
     x: Matrix<'a>,
     /// `[n, C]`
-    out: &'a mut [f32],
-    /// The activation's input and the gate's, `[n, F]`, if they are to be kept; else empty.
-    kept: [&'a mut [f32]; 2],
+    out: &'a mut [MaybeUninit<f32>],
+    /// The activation's output, and its derivatives by its input and by the gate, `[n, F]`, if they are to be
+    /// kept; else empty.
+    kept: [&'a mut [MaybeUninit<f32>]; 3],
 }
 
 impl WithSimd for Forward<'_> {
@@ -244,33 +257,37 @@ impl WithSimd for Forward<'_> {
             biases: [expand_bias, gate_bias, contract_bias],
         } = self.weights;
         let (n, f) = (self.x.n_rows(), contract.n_rows());
-        let [kept_hidden, kept_gate] = self.kept;
-        let (mut hidden, mut gated) = (Vec::new(), Vec::new());
-        let hidden = buffer(kept_hidden, &mut hidden, n * f);
-        project(self.x, expand, expand_bias, hidden);
-        let gated: &[f32] = match gate {
-            None => &[],
+        let [active, slope, gate_slope] = self.kept;
+        let mut own = [Vec::new(), Vec::new(), Vec::new()];
+        let [own_active, own_slope, own_gate] = &mut own;
+        let slope = project(
+            self.x,
+            expand,
+            expand_bias,
+            kept_or(slope, own_slope, n * f),
+        );
+        let gate_slope: &mut [f32] = match gate {
+            None => &mut [],
             Some(weight) => {
-                let gated = buffer(kept_gate, &mut gated, n * f);
-                project(self.x, weight, gate_bias, gated);
-                gated
+                let gate_slope = kept_or(gate_slope, own_gate, n * f);
+                project(self.x, weight, gate_bias, gate_slope)
             }
         };
-        let mut active = vec![0.0; n * f];
-        activation.forward(hidden, gated, &mut active);
-        project(
-            Matrix::new(&active, [n, f]),
-            contract,
-            contract_bias,
-            self.out,
-        );
+        let active = kept_or(active, own_active, n * f);
+        let active = activation.forward::<S>(slope, gate_slope, active);
+        let active = Matrix::new(active, [n, f]);
+        project(active, contract, contract_bias, self.out);
     }
 }
 
 /// Where numbers are kept, or `own` if they are not.
-fn buffer<'a>(kept: &'a mut [f32], own: &'a mut Vec<f32>, size: usize) -> &'a mut [f32] {
+fn kept_or<'a>(
+    kept: &'a mut [MaybeUninit<f32>],
+    own: &'a mut Vec<MaybeUninit<f32>>,
+    n: usize,
+) -> &'a mut [MaybeUninit<f32>] {
     if kept.is_empty() {
-        own.resize(size, 0.0);
+        *own = room(n);
         own
     } else {
         kept
@@ -280,20 +297,18 @@ fn buffer<'a>(kept: &'a mut [f32], own: &'a mut Vec<f32>, size: usize) -> &'a mu
 /// As [`Forward`], the other way; the weights' rows are columns.
 struct BackwardPass<'a> {
     weights: Weights<'a>,
-    /// `[n, F]`
-    hidden: &'a [f32],
-    /// `[n, F]`; empty where there is none.
-    gate: &'a [f32],
     /// `[n, C]`
     of_out: Matrix<'a>,
+    /// The activation's derivative, `[n, F]`.
+    slope: &'a [f32],
+    /// The activation's derivative by the gate, `[n, F]`; empty where there is none.
+    gate_slope: &'a [f32],
     /// `[n, C]`
-    of_x: &'a mut [f32],
-    /// The activation's output again, `[n, F]`.
-    active: &'a mut [f32],
+    of_x: &'a mut [MaybeUninit<f32>],
     /// `[n, F]`
-    of_hidden: &'a mut [f32],
+    of_hidden: &'a mut [MaybeUninit<f32>],
     /// `[n, F]`; empty where there is no gate.
-    of_gate: &'a mut [f32],
+    of_gate: &'a mut [MaybeUninit<f32>],
 }
 
 impl WithSimd for BackwardPass<'_> {
@@ -306,32 +321,28 @@ impl WithSimd for BackwardPass<'_> {
     )]
     fn with_simd<S: Simd>(self, _: S) {
         let Weights {
-            activation,
             expand,
             gate: gate_weight,
             contract,
             ..
         } = self.weights;
-        let (n, f) = (self.of_out.n_rows(), contract.n_columns());
-        let of_active = MatrixMut::new(self.of_hidden, [n, f]);
-        multiply(of_active, self.of_out, contract, false);
-        activation.backward(
-            self.hidden,
-            self.gate,
-            self.active,
-            self.of_hidden,
-            self.of_gate,
-        );
-        let c = self.of_out.n_columns();
-        multiply(
-            MatrixMut::new(self.of_x, [n, c]),
-            Matrix::new(self.of_hidden, [n, f]),
-            expand,
-            false,
-        );
+        let [n, c] = [self.of_out.n_rows(), self.of_out.n_columns()];
+        let f = contract.n_columns();
+        let of_hidden = product::write(self.of_hidden, self.of_out, contract); // of the activation's output
+        let gates = self.of_gate.iter_mut().zip(self.gate_slope);
+        for ((of_gate, slope), of_active) in gates.zip(&*of_hidden) {
+            of_gate.write(of_active * slope);
+        }
+        for (of_hidden, slope) in of_hidden.iter_mut().zip(self.slope) {
+            *of_hidden *= slope;
+        }
+        let of_x = product::write(self.of_x, Matrix::new(of_hidden, [n, f]), expand);
         if let Some(weight) = gate_weight {
-            let of_x = MatrixMut::new(self.of_x, [n, c]);
-            multiply(of_x, Matrix::new(self.of_gate, [n, f]), weight, true);
+            #[allow(unsafe_code)]
+            // SAFETY: they were written above, each of them: the gate's derivatives are as many.
+            let of_gate = unsafe { self.of_gate.assume_init_ref() };
+            let of_gate = Matrix::new(of_gate, [n, f]);
+            multiply(MatrixMut::new(of_x, [n, c]), of_gate, weight, true);
         }
     }
 }
@@ -412,8 +423,9 @@ mod tests {
     #[test]
     fn nan_stays_nan() {
         for activation in ACTIVATIONS {
-            let mut out = [0.0; 2];
-            activation.forward(&[f32::NAN, 1.0], &[1.0, f32::NAN], &mut out);
+            let (mut x, mut gate) = ([f32::NAN, 1.0], [1.0, f32::NAN]);
+            let mut out = [std::mem::MaybeUninit::uninit(); 2];
+            let out = activation.forward::<pulp::Scalar>(&mut x, &mut gate, &mut out);
             assert!(out[0].is_nan() && out[1].is_nan() == (activation == Activation::Swiglu));
         }
     }

@@ -1,8 +1,8 @@
 //! Operations written for burn's CPU backend, and what they share: slices of tensors, tasks and sums.
 //!
 //! Every task computes its own part of the output and no task waits for another. Sums run over a fixed
-//! number of lanes in a fixed order, and Rust never fuses or reorders floating-point arithmetic: results
-//! are the same, byte for byte, for any number of threads and any SIMD level.
+//! number of lanes in a fixed order, and Rust never reorders floating-point arithmetic: results are the same,
+//! byte for byte, for any number of threads.
 
 pub(super) mod activation;
 pub(super) mod attention;
@@ -17,12 +17,14 @@ mod product;
 mod rows;
 pub(super) mod update;
 
+use std::mem::MaybeUninit;
+
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType, Shape, Tensor};
 use pulp::{Arch, WithSimd};
 use rayon::prelude::*;
 
-use super::elementary::{LANES, exp, sum, total};
+use super::elementary::{LANES, exp, fma, sum, total};
 use crate::device;
 
 /// Numbers that one task takes: enough to be worth waking a core for.
@@ -51,6 +53,54 @@ pub(super) fn shaped(values: Vec<f32>, shape: Shape) -> FlexTensor {
         Layout::contiguous(shape),
         DType::F32,
     )
+}
+
+/// `n` numbers that `fill` writes. To write zeros first would take as long as a tenth of a product.
+///
+/// # Safety
+/// `fill` writes every one of them.
+#[allow(unsafe_code)]
+pub(super) unsafe fn written(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
+    let mut room = room(n);
+    fill(&mut room);
+    // SAFETY: the caller's.
+    unsafe { assume_written(room) }
+}
+
+/// Room for `n` numbers that tasks will write.
+pub(super) fn room(n: usize) -> Vec<MaybeUninit<f32>> {
+    let mut room = Vec::with_capacity(n);
+    #[allow(unsafe_code)]
+    // SAFETY: there is room for them, and nothing is said of what they are.
+    unsafe {
+        room.set_len(n);
+    }
+    room
+}
+
+/// The numbers of a room that is full.
+///
+/// # Safety
+/// Every one of them was written.
+#[allow(unsafe_code)]
+pub(super) unsafe fn assume_written(room: Vec<MaybeUninit<f32>>) -> Vec<f32> {
+    let mut room = std::mem::ManuallyDrop::new(room);
+    let (start, n, capacity) = (room.as_mut_ptr(), room.len(), room.capacity());
+    // SAFETY: the same allocation, which nobody else frees; `MaybeUninit` has the layout of what it may hold.
+    unsafe { Vec::from_raw_parts(start.cast(), n, capacity) }
+}
+
+/// Writes the same row again and again, and returns what was written.
+pub(super) fn repeat<'a>(out: &'a mut [MaybeUninit<f32>], row: &[f32]) -> &'a mut [f32] {
+    assert!(out.len().is_multiple_of(row.len()), "rows of another width");
+    for out in out.chunks_exact_mut(row.len()) {
+        out.write_copy_of_slice(row);
+    }
+    #[allow(unsafe_code)]
+    // SAFETY: the rows are all that there is.
+    unsafe {
+        out.assume_init_mut()
+    }
 }
 
 /// Lets `f` overwrite the numbers of `x`: in place where nobody else holds them, else in a copy.

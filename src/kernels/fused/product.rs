@@ -1,6 +1,7 @@
 //! Products of matrices that lie in slices, in any order of rows and columns, without copying them first.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use gemm::Parallelism;
 
@@ -58,6 +59,12 @@ impl<'a> Matrix<'a> {
         self.columns
     }
 
+    /// The first `columns` columns.
+    pub(super) fn columns(self, columns: usize) -> Self {
+        assert!(columns <= self.columns, "{columns} columns");
+        Self { columns, ..self }
+    }
+
     /// `rows` rows from `first` on.
     pub(super) fn rows(self, first: usize, rows: usize) -> Self {
         assert!(first + rows <= self.rows, "rows {first}..{}", first + rows);
@@ -67,6 +74,17 @@ impl<'a> Matrix<'a> {
             rows,
             ..self
         }
+    }
+
+    /// One number.
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "the instructions are those of the caller's SIMD level"
+    )]
+    pub(super) fn at(self, row: usize, column: usize) -> f32 {
+        debug_assert!(row < self.rows && column < self.columns);
+        self.values[row * self.row_step + column * self.column_step]
     }
 
     /// One row.
@@ -172,6 +190,29 @@ fn last(rows: usize, columns: usize, row_step: usize) -> usize {
     }
 }
 
+/// Writes `a b` row by row into numbers that nobody has written yet, and returns them.
+pub(super) fn write<'a>(
+    out: &'a mut [MaybeUninit<f32>],
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+) -> &'a mut [f32] {
+    let [rows, columns] = [a.rows, b.columns];
+    assert_eq!(out.len(), rows * columns, "[{rows}, {columns}]");
+    let matrix = MatrixMut {
+        values: out.as_mut_ptr().cast(),
+        rows,
+        columns,
+        row_step: columns,
+        borrowed: PhantomData,
+    };
+    multiply(matrix, a, b, false);
+    #[allow(unsafe_code)]
+    // SAFETY: a product that is not added to anything writes every number of its output, and reads none.
+    unsafe {
+        out.assume_init_mut()
+    }
+}
+
 /// `out = a b`, or `out += a b` if it is to `add`, in this thread.
 ///
 /// The order of every sum follows from the shapes alone.
@@ -223,9 +264,7 @@ mod tests {
 
     /// The product in double precision.
     fn reference(a: Matrix<'_>, b: Matrix<'_>) -> Vec<f64> {
-        let at = |m: Matrix<'_>, row: usize, column: usize| {
-            f64::from(m.values[row * m.row_step + column * m.column_step])
-        };
+        let at = |m: Matrix<'_>, row: usize, column: usize| f64::from(m.at(row, column));
         (0..a.rows)
             .flat_map(|row| {
                 (0..b.columns).map(move |column| {

@@ -1,5 +1,7 @@
 //! Softmax over one row of causal attention's scores, and its gradient.
 
+use pulp::Simd;
+
 use super::{LANES, exp, total};
 
 /// Turns a query's scores into weights: softmax of the first `visible` numbers times `scale`, zeros behind them.
@@ -9,20 +11,20 @@ use super::{LANES, exp, total};
     clippy::inline_always,
     reason = "the instructions are those of the caller's SIMD level"
 )]
-pub(super) fn attend(row: &mut [f32], visible: usize, scale: f32) -> f32 {
+pub(super) fn attend<S: Simd>(row: &mut [f32], visible: usize, scale: f32) -> f32 {
     let (seen, future) = row.split_at_mut(visible);
     future.fill(0.0);
     let max = max(seen);
     let mut sums = [0.0; LANES];
     let (blocks, rest) = seen.as_chunks_mut::<LANES>();
     for block in blocks {
-        exps(block, max, scale, &mut sums);
+        exps::<S>(block, max, scale, &mut sums);
     }
     if !rest.is_empty() {
         // A whole block again, for a whole register; what fills it up adds nothing that 1 would notice.
         let mut block = [f32::NEG_INFINITY; LANES];
         block[..rest.len()].copy_from_slice(rest);
-        exps(&mut block, max, scale, &mut sums);
+        exps::<S>(&mut block, max, scale, &mut sums);
         rest.copy_from_slice(&block[..rest.len()]);
     }
     let sum = total(sums);
@@ -43,7 +45,7 @@ pub(super) fn attend(row: &mut [f32], visible: usize, scale: f32) -> f32 {
     clippy::inline_always,
     reason = "the instructions are those of the caller's SIMD level"
 )]
-pub(super) fn attend_backward(
+pub(super) fn attend_backward<S: Simd>(
     scores: &mut [f32],
     gradient: &mut [f32],
     kept: Option<&[f32]>,
@@ -58,14 +60,14 @@ pub(super) fn attend_backward(
     match kept {
         None => {
             for (score, gradient) in scores.iter_mut().zip(gradient) {
-                let weight = exp(*score * scale - log_sum);
+                let weight = exp::<S>(*score * scale - log_sum);
                 *gradient = scale * weight * (*gradient - along);
                 *score = weight;
             }
         }
         Some(kept) => {
             for ((score, gradient), kept) in scores.iter_mut().zip(gradient).zip(kept) {
-                let weight = exp(*score * scale - log_sum);
+                let weight = exp::<S>(*score * scale - log_sum);
                 *gradient = scale * weight * (kept * *gradient - along);
                 *score = weight * kept;
             }
@@ -79,9 +81,9 @@ pub(super) fn attend_backward(
     clippy::inline_always,
     reason = "the instructions are those of the caller's SIMD level"
 )]
-fn exps(block: &mut [f32; LANES], max: f32, scale: f32, sums: &mut [f32; LANES]) {
+fn exps<S: Simd>(block: &mut [f32; LANES], max: f32, scale: f32, sums: &mut [f32; LANES]) {
     for (x, sum) in block.iter_mut().zip(sums) {
-        *x = exp((*x - max) * scale);
+        *x = exp::<S>((*x - max) * scale);
         *sum += *x;
     }
 }

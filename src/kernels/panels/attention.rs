@@ -285,7 +285,7 @@ impl Task<'_> {
             multiply(simd, keys, q, scores, |_, out, sum| *out = sum);
         }
         for i in 0..n {
-            softmax(scores, n, i, visible(queries.start + i));
+            softmax::<S>(scores, n, i, visible(queries.start + i));
         }
         let values = self.values.chunks_exact(n_panels(self.capacity));
         for (gathered, values) in self.gathered.chunks_exact_mut(n_queries).zip(values) {

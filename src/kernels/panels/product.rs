@@ -134,14 +134,14 @@ impl<B: Block> WithSimd for Panel<'_, B> {
             match then {
                 Then::Store => {}
                 Then::Add => sum.0.iter_mut().zip(out.0).for_each(|(x, old)| *x += old),
-                Then::Gelu => sum.0.iter_mut().for_each(|x| *x *= phi(*x).0),
+                Then::Gelu => sum.0.iter_mut().for_each(|x| *x *= phi::<S>(*x).0),
                 Then::ReluSquared => sum.0.iter_mut().for_each(|x| {
                     let positive = if *x < 0.0 { 0.0 } else { *x }; // not `max`, which would hide NaN
                     *x = positive * positive;
                 }),
                 Then::Gate(gate) => {
                     for (x, gate) in sum.0.iter_mut().zip(gate[row].0) {
-                        *x *= gate * sigmoid(gate);
+                        *x *= gate * sigmoid::<S>(gate);
                     }
                 }
             }
@@ -347,7 +347,9 @@ mod tests {
         let (gates, old) = (numbers(&gate), numbers(&before));
         compare(Then::Add, &|x, i| x + f64::from(old[i]));
         compare(Then::ReluSquared, &|x, _| x.max(0.0).powi(2));
-        compare(Then::Gelu, &|x, _| x * f64::from(phi(x as f32).0));
+        compare(Then::Gelu, &|x, _| {
+            x * f64::from(phi::<pulp::Scalar>(x as f32).0)
+        });
         compare(Then::Gate(&gate), &|x, i| {
             let gate = f64::from(gates[i]);
             x * gate / (1.0 + (-gate).exp())

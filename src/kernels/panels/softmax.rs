@@ -9,7 +9,7 @@ use crate::kernels::elementary::{LANES, exp, total};
 ///
 /// The sum takes every 32nd number in a lane of its own, and does not depend on how many others follow.
 #[inline(always)]
-pub(super) fn softmax(scores: &mut [Row], n_rows: usize, row: usize, visible: usize) {
+pub(super) fn softmax<S: Simd>(scores: &mut [Row], n_rows: usize, row: usize, visible: usize) {
     let n_seen = visible.div_ceil(WIDTH);
     let (seen, future) = scores.split_at_mut(n_seen * n_rows);
     for row in future.iter_mut().skip(row).step_by(n_rows) {
@@ -26,7 +26,7 @@ pub(super) fn softmax(scores: &mut [Row], n_rows: usize, row: usize, visible: us
     let max = lanes.iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
     let mut lanes = [0.0; WIDTH];
     for row in seen.iter_mut().skip(row).step_by(n_rows) {
-        row.0.iter_mut().for_each(|x| *x = exp(*x - max));
+        row.0.iter_mut().for_each(|x| *x = exp::<S>(*x - max));
         lanes.iter_mut().zip(row.0).for_each(|(lane, x)| *lane += x);
     }
     // What stands for minus infinity is next to nothing, and should be nothing.
@@ -71,11 +71,11 @@ impl WithSimd for LogSumExp<'_> {
         let mut lanes = [0.0; LANES];
         for block in blocks {
             for (lane, x) in lanes.iter_mut().zip(block) {
-                *lane += exp(*x - max);
+                *lane += exp::<S>(*x - max);
             }
         }
         for (lane, x) in lanes.iter_mut().zip(rest) {
-            *lane += exp(*x - max);
+            *lane += exp::<S>(*x - max);
         }
         max + total(lanes).ln()
     }
@@ -94,7 +94,7 @@ mod tests {
             for i in 0..n_panels * WIDTH {
                 scores[i / WIDTH * n_rows + 1].0[i % WIDTH] = score(i);
             }
-            softmax(&mut scores, n_rows, 1, visible);
+            softmax::<pulp::Scalar>(&mut scores, n_rows, 1, visible);
             let sum: f64 = (0..visible).map(|i| f64::from(score(i)).exp()).sum();
             for i in 0..n_panels * WIDTH {
                 let got = f64::from(scores[i / WIDTH * n_rows + 1].0[i % WIDTH]);
