@@ -95,7 +95,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         // As the losses of training are computed, on any device.
         Weights::F32 => evaluate::full(&opened.model, &tokens, config.train.batch_size)
             .context("the device failed")?,
-        weights => match weights.engine(&opened)? {
+        weights => match weights.engine(&opened.model, &opened.device)? {
             Some(engine) => evaluate::full_of_engine(engine, &tokens),
             None => unreachable!("there is an engine, or an error"),
         },

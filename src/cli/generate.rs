@@ -89,7 +89,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             .with_context(|| format!("cannot read the prompt `{}`", path.display()))?,
         (None, None) => opened.config.train.sample_prompt.clone(),
     };
-    let author = match args.weights.engine(&opened)? {
+    let author = match args.weights.engine(&opened.model, &opened.device)? {
         Some(engine) => {
             drop(opened.model); // its weights are in the engine now
             Author::Engine(engine)

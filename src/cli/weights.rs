@@ -5,8 +5,9 @@ use std::sync::Arc;
 use anyhow::bail;
 use clap::ValueEnum;
 
-use super::OpenModel;
+use crate::generate::Author;
 use crate::inference::{Engine, Precision};
+use crate::model::Gpt;
 
 /// How weights are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -22,25 +23,33 @@ pub(super) enum Weights {
 
 impl Weights {
     /// The model packed with these weights, or none where the model itself computes: on any device but burn's own
-    /// CPU backend.
+    /// CPU backend. `device` is what its device is called.
     ///
     /// # Errors
     /// If that device would have to round the weights.
-    pub(super) fn engine(self, opened: &OpenModel) -> anyhow::Result<Option<Arc<Engine>>> {
+    pub(super) fn engine(self, model: &Gpt, device: &str) -> anyhow::Result<Option<Arc<Engine>>> {
         let precision = match self {
             Self::F32 => Precision::F32,
             Self::Bf16 => Precision::Bf16,
             Self::Int8 => Precision::Int8,
         };
-        if Engine::is_for(&opened.model) {
-            return Ok(Some(Arc::new(Engine::new(&opened.model, precision))));
+        if Engine::is_for(model) {
+            return Ok(Some(Arc::new(Engine::new(model, precision))));
         }
         if precision != Precision::F32 {
             bail!(
-                "`{}` computes with weights of f32 alone\n  hint: add --device cpu, or leave --weights out",
-                opened.device
+                "`{device}` computes with weights of f32 alone\n  hint: add --device cpu, or leave --weights out"
             );
         }
         Ok(None)
+    }
+
+    /// The model that writes: packed, where that is possible.
+    ///
+    /// # Errors
+    /// As [`Weights::engine`].
+    pub(super) fn author<'a>(self, model: &'a Gpt, device: &str) -> anyhow::Result<Author<'a>> {
+        let engine = self.engine(model, device)?;
+        Ok(engine.map_or(Author::Tensors(model), Author::Engine))
     }
 }
