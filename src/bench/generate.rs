@@ -70,12 +70,12 @@ pub fn measure(author: &Author<'_>, case: Case, rounds: usize) -> Result<Speed, 
     };
     let (mut prompts_ms, mut tokens_ms) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
-        let (prompt_ms, written_ms) = match author {
+        let (read_ms, written_ms) = match author {
             Author::Engine(engine) => once_packed(engine, case),
             Author::Tensors(model) => once(model, case)?,
         };
         if round > 0 {
-            prompts_ms.push(prompt_ms);
+            prompts_ms.push(read_ms);
             tokens_ms.push(written_ms / new_tokens as f64);
         }
     }

@@ -117,6 +117,11 @@ impl Progress {
         });
     }
 
+    /// Says something more, when it was said how the run ended.
+    pub(super) fn say(&self, line: &str) {
+        self.with(|screen| screen.line(line));
+    }
+
     /// Says that a wish to stop was heard.
     pub(super) fn stopping(&self) {
         self.with(|screen| {

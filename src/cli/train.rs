@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
-use super::{DONE, INTERRUPTED, describe, load_config, note, program, report};
+use super::{DONE, FAILED, INTERRUPTED, describe, load_config, note, program, report};
 use crate::checkpoint::RunDir;
 use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
@@ -99,7 +99,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             let error = anyhow::Error::from(error);
             progress.failed(&describe(&error));
             if is_broken {
-                note(report::at_end(&run_dir));
+                note(describe(&error));
+                progress.say(&report::at_end(&run_dir));
+                return Ok(FAILED);
             }
             if is_wanted {
                 note(error);

@@ -199,9 +199,9 @@ mod tests {
     #[test]
     fn the_empty_probe_has_no_room_to_keep_anything() {
         assert_eq!(size_of::<NoProbe>(), 0);
-        let probe: NoProbe = NoProbe; // and a pass holds nothing but it, a key and a number
+        // A pass holds nothing but a reference to it, a key and a number.
         let rest = size_of::<Option<DropoutKey>>() + size_of::<Option<usize>>();
-        assert_eq!(size_of::<Pass<'_, NoProbe>>(), rest + size_of_val(&&probe));
+        assert_eq!(size_of::<Pass<'_, NoProbe>>(), rest + size_of::<&NoProbe>());
     }
 
     #[test]
@@ -210,7 +210,6 @@ mod tests {
         let weights = |site: &&String| site.ends_with("attention.weights");
         assert_eq!(active.iter().filter(weights).count(), 2, "{active:?}");
         assert_eq!(empty.iter().filter(weights).count(), 0, "{empty:?}");
-        let others: Vec<_> = active.iter().filter(|site| !weights(site)).collect();
-        assert_eq!(others, empty.iter().collect::<Vec<_>>());
+        assert!(empty.iter().all(|site| active.contains(site)), "{empty:?}");
     }
 }

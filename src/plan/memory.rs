@@ -75,7 +75,10 @@ impl Memory {
         let means = running_means(config.optimizer.kind, &weights);
         let (of_weights, of_means) = (bytes(&weights), bytes(&means));
         let pass = pass(config, vocab_size, device.backend);
-        let mut moments = vec![step(config, of_weights, &pass), update(config, &weights)];
+        let mut moments = vec![
+            step(config, of_weights, &pass),
+            update(config, &weights, operations(device.backend)),
+        ];
         if on_cpu {
             moments.push(saving(of_weights, of_means)); // elsewhere it is other memory
         }
@@ -129,12 +132,16 @@ fn pass(config: &Config, vocab_size: usize, backend: Backend) -> PassMemory {
     let shape = PassShape {
         batch_size: config.train.batch_size,
         seq_len: config.model.context_length,
-        operations: match backend {
-            Backend::Flex => Operations::Fused,
-            _ => Operations::Composed,
-        },
+        operations: operations(backend),
     };
     cost::pass_memory(&config.model, vocab_size, shape)
+}
+
+fn operations(backend: Backend) -> Operations {
+    match backend {
+        Backend::Flex => Operations::Fused,
+        _ => Operations::Composed,
+    }
 }
 
 /// Forward and backward, beside the gradients of the micro-batches before.
@@ -150,7 +157,7 @@ fn step(config: &Config, of_weights: f64, pass: &PassMemory) -> Moment {
 }
 
 /// The update, tensor by tensor.
-fn update(config: &Config, weights: &[ParameterTensor]) -> Moment {
+fn update(config: &Config, weights: &[ParameterTensor], operations: Operations) -> Moment {
     let mut gradients = bytes(weights);
     let mut held = Held::default();
     for weight in weights {
@@ -158,7 +165,12 @@ fn update(config: &Config, weights: &[ParameterTensor]) -> Moment {
         let now = Held {
             gradients,
             temporaries: 4.0
-                * cost::update_temporaries(&config.model, weight, config.optimizer.kind),
+                * cost::update_temporaries(
+                    &config.model,
+                    weight,
+                    config.optimizer.kind,
+                    operations,
+                ),
             ..Held::default()
         };
         if now.total() > held.total() {

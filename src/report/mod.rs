@@ -156,8 +156,10 @@ fn broke_off(run: &RunDir) -> Option<String> {
 }
 
 fn last_error(log: &str) -> Option<String> {
-    // Hints and causes are indented.
-    let last = log.lines().rfind(|line| !line.starts_with(' '))?;
+    // Hints and causes are indented, and what is said of the report comes after.
+    let aside = [" ", "report: ", "warning: no report"];
+    let is_end = |line: &&str| !aside.iter().any(|start| line.starts_with(start));
+    let last = log.lines().rfind(is_end)?;
     last.strip_prefix("error: ").map(str::to_owned)
 }
 
@@ -176,7 +178,9 @@ mod tests {
     fn a_run_broke_off_if_its_log_ends_with_an_error() {
         let log = "step 1/5  loss 3\nerror: the loss is NaN\n  hint: lower it\n";
         assert_eq!(last_error(log).as_deref(), Some("the loss is NaN"));
-        assert_eq!(last_error(&[log, "resuming `x`\n"].concat()), None);
+        let log = [log, "report: `x/report.html`\n"].concat();
+        assert_eq!(last_error(&log).as_deref(), Some("the loss is NaN"));
+        assert_eq!(last_error(&[&*log, "resuming `x`\n"].concat()), None);
         assert_eq!(last_error(""), None);
     }
 }

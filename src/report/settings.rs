@@ -33,19 +33,20 @@ pub(super) enum Origin {
     Unknown,
 }
 
-/// The sections of a run's config in the order in which it has them. The keys of a config that is whole and
-/// valid know their defaults, those that follow from other keys included: each is left out once.
+/// The sections of a run's config, and their keys, in the order in which a config is written. The keys of one
+/// that is whole and valid know their defaults, those that follow from other keys included: each is left out
+/// once.
 pub(super) fn sections(config: &Table) -> Vec<Section> {
-    let is_known = load(config).is_some();
+    let known = load(config).map(|config| config.to_toml());
     let of_section = |(name, section): (&String, &Value)| {
         let keys = section.as_table().into_iter().flatten();
         let settings: Vec<Setting> = keys
             .map(|(key, value)| Setting {
                 key: key.clone(),
                 value: shown(value),
-                origin: match is_known {
-                    true => origin(config, name, key, value),
-                    false => Origin::Unknown,
+                origin: match known {
+                    Some(_) => origin(config, name, key, value),
+                    None => Origin::Unknown,
                 },
             })
             .collect();
@@ -55,9 +56,45 @@ pub(super) fn sections(config: &Table) -> Vec<Section> {
         }
     };
     let sections = config.iter().map(of_section);
-    sections
+    let mut sections: Vec<Section> = sections
         .filter(|section| !section.settings.is_empty())
-        .collect()
+        .collect();
+    // A table is sorted by name.
+    let order = Order::of(&known.unwrap_or_default());
+    sections.sort_by_key(|section| order.of_section(&section.name));
+    for Section { name, settings } in &mut sections {
+        settings.sort_by_key(|setting| order.of_key(name, &setting.key));
+    }
+    sections
+}
+
+/// Where keys stand in a config as it is written.
+struct Order(Vec<(String, String)>);
+
+impl Order {
+    fn of(text: &str) -> Self {
+        let mut section = "";
+        let mut keys = Vec::new();
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix('[') {
+                section = name.trim_end_matches(']');
+            } else if let Some((key, _)) = line.split_once(" = ") {
+                keys.push((section.to_owned(), key.to_owned()));
+            }
+        }
+        Self(keys)
+    }
+
+    /// What is not there comes last.
+    fn of_section(&self, name: &str) -> usize {
+        let found = self.0.iter().position(|(section, _)| section == name);
+        found.unwrap_or(usize::MAX)
+    }
+
+    fn of_key(&self, name: &str, key: &str) -> usize {
+        let is_it = |known: &(String, String)| known.0 == name && known.1 == key;
+        self.0.iter().position(is_it).unwrap_or(usize::MAX)
+    }
 }
 
 fn origin(config: &Table, section: &str, key: &str, value: &Value) -> Origin {
@@ -66,7 +103,8 @@ fn origin(config: &Table, section: &str, key: &str, value: &Value) -> Origin {
         keys.remove(key);
     }
     // Without a key that others depend on, these may break a rule; then what it would be alone counts.
-    let whole = load(&without).or_else(|| toml::from_str(&Config::default().to_toml()).ok());
+    let whole = load(&without).unwrap_or_default().to_toml();
+    let whole: Option<Table> = toml::from_str(&whole).ok();
     let default = whole.and_then(|whole| Some(whole.get(section)?.get(key)?.clone()));
     match default {
         Some(default) if default == *value => Origin::Default,
@@ -75,10 +113,9 @@ fn origin(config: &Table, section: &str, key: &str, value: &Value) -> Origin {
 }
 
 /// The whole config that a part of one stands for, if that is valid.
-fn load(part: &Table) -> Option<Table> {
+fn load(part: &Table) -> Option<Config> {
     let text = toml::to_string(part).ok()?;
-    let config = Config::from_toml(&text, Path::new("config.toml"), &[]).ok()?;
-    toml::from_str(&config.to_toml()).ok()
+    Config::from_toml(&text, Path::new("config.toml"), &[]).ok()
 }
 
 /// A value in one line.
@@ -94,6 +131,7 @@ fn shown(value: &Value) -> String {
                 .map(|(key, value)| format!("{key} = {}", shown(value)));
             format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
         }
+        Value::String(text) => format!("{text:?}"), // TOML's own way takes several lines for some
         other => other.to_string(),
     }
 }
@@ -104,7 +142,8 @@ mod tests {
 
     fn of(text: &str) -> Vec<Section> {
         let part: Table = toml::from_str(text).unwrap();
-        sections(&load(&part).unwrap_or(part))
+        let whole = load(&part).map(|config| toml::from_str(&config.to_toml()).unwrap());
+        sections(&whole.unwrap_or(part))
     }
 
     fn setting<'a>(sections: &'a [Section], name: &str, key: &str) -> &'a Setting {
@@ -148,6 +187,13 @@ mod tests {
             "[0.9, 0.99]"
         );
         assert_eq!(setting(&sections, "data", "path").value, "\"a.txt\"");
+        assert_eq!(
+            setting(&sections, "train", "sample_prompt").value,
+            r#""\n""#
+        );
+        let names: Vec<&str> = sections.iter().map(|section| &*section.name).collect();
+        assert_eq!(names[..4], ["data", "tokenizer", "model", "train"]);
+        assert_eq!(sections[2].settings[1].key, "d_model");
     }
 
     #[test]

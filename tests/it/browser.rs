@@ -200,10 +200,16 @@ impl Browser {
 
     /// Opens a file, and waits until it is there.
     pub fn open(&mut self, file: &Path) {
-        self.drain();
         let file = file.canonicalize().expect("the page is there");
-        self.address = format!("file://{}", file.display());
-        let opened = self.command("Page.navigate", json!({"url": self.address}));
+        // By way of nothing: a page that is opened again is scrolled to where it was, some time after it is there.
+        self.navigate("about:blank");
+        self.navigate(&format!("file://{}", file.display()));
+    }
+
+    fn navigate(&mut self, address: &str) {
+        self.drain();
+        address.clone_into(&mut self.address);
+        let opened = self.command("Page.navigate", json!({"url": address}));
         assert!(opened["errorText"].is_null(), "{opened}");
         let is_loaded = |event: &Value| event["method"] == "Page.loadEventFired";
         while !self.events.iter().any(is_loaded) {

@@ -330,7 +330,7 @@ fn a_run_is_on_the_screen_and_a_resumed_one_where_it_went_on() {
     let step = interrupted_step(&left.text);
     assert_eq!(folder.saved_step(), step);
     let go_on = format!(
-        "interrupted after step {step} of 1000000; all is saved in `runs/tiny`. Go on with\n    "
+        "report: `runs/tiny/report.html`\ninterrupted after step {step} of 1000000; all is saved in `runs/tiny`. Go on with\n    "
     );
     assert!(left.text.starts_with(&go_on), "{}", left.text);
     assert!(

@@ -30,6 +30,7 @@ mod heads;
 mod inference;
 mod init;
 mod inspect;
+mod kernels;
 mod layering;
 mod lens;
 mod optimizers;

@@ -35,10 +35,10 @@ sample_tokens = 10
 "#;
 
 /// A folder with a text and a config, in which the program is started.
-struct Folder(tempfile::TempDir);
+pub struct Folder(pub tempfile::TempDir);
 
 impl Folder {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = Self(tempfile::tempdir().expect("a temporary directory"));
         fs::write(folder.0.path().join("text.txt"), text()).expect("written");
         fs::write(folder.0.path().join("small.toml"), CONFIG).expect("written");
@@ -50,7 +50,7 @@ impl Folder {
     }
 
     /// The object that a command prints.
-    fn json(&self, args: &[&str]) -> Value {
+    pub fn json(&self, args: &[&str]) -> Value {
         let output = self.run(&[args, &["--json"]].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{args:?}: {said}");

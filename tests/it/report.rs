@@ -217,6 +217,13 @@ fn a_run_that_explodes_says_so_in_its_report() {
     let html = folder.read("runs/tiny/report.html");
     assert!(lead(&html).starts_with("Stopped after "), "{}", lead(&html));
     let notes = between(&html, "<ul class=\"notes\">", "</ul>");
+    // Made again, it says the same.
+    folder.succeed(&["report", "runs/tiny", "--output", "again.html"]);
+    assert!(
+        folder
+            .read("again.html")
+            .contains("<li>The run broke off: the ")
+    );
     assert!(notes.contains("<li>The run broke off: the "), "{notes}");
     assert!(notes.contains("has no checkpoint yet"), "{notes}");
     assert!(headings(&html).contains(&"Config"));

@@ -151,35 +151,28 @@ impl Args {
     }
 
     fn page(&self, rows: &[Row], place: &str) -> String {
-        let mut page = format!(
+        let heading = format!(
             "attention with {} of {} numbers, {} at once, on {place}\n",
             counted(self.heads, "head"),
             self.head_dim,
             counted(self.batch_size, "text"),
         );
-        for pass in Pass::ALL {
-            page.push_str(&format!("\n{pass}\n{}", table_of(rows, pass)));
-        }
-        page.push('\n');
-        let [of_heads, of_texts] = [self.heads, self.batch_size];
-        for row in rows {
-            if let Some(why) = &row.left_out {
-                let Case { way, pass, tokens } = row.case;
-                page.push_str(&format!(
-                    "left out: {way}, {pass}, {tokens} tokens: {why}\n"
-                ));
-            }
-        }
+        let tables = Pass::ALL.map(|pass| format!("\n{pass}\n{}", table_of(rows, pass)));
+        let left_out = rows.iter().filter_map(|row| {
+            let Case { way, pass, tokens } = row.case;
+            let why = row.left_out.as_ref()?;
+            Some(format!("left out: {way}, {pass}, {tokens} tokens: {why}\n"))
+        });
         let longest = rows.iter().map(|row| row.case.tokens).max().unwrap_or(0);
-        let weights_mib = real(4 * of_heads * of_texts * longest * longest) / MIB;
-        page.push_str(&format!(
+        let weights_mib = real(4 * self.heads * self.batch_size * longest * longest) / MIB;
+        let notes = format!(
             "medians of at most {}; SPREAD: the width of their middle half; RATIO: to the row above\n\
              MiB: the most memory of the first pass, without queries, keys and values; of {longest} tokens the\n\
              weights alone are {} MiB\n",
             counted(self.rounds, "round"),
             figures(weights_mib),
-        ));
-        page
+        );
+        heading + &tables.concat() + "\n" + &left_out.collect::<String>() + &notes
     }
 }
 

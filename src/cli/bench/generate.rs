@@ -109,14 +109,12 @@ impl Args {
             None => config.train.device.parse()?,
         };
         let device = device::open(&spec)?;
-        let model = match run {
-            Some(run) => open_model(run, Some(&spec))?.model,
-            None => {
-                let vocab_size = plan::plan(&config, None, &device, false)?.vocabulary.size;
-                let seed = config.train.seed;
-                Gpt::new(&config.model, vocab_size, seed, &device.device)
-            }
-        };
+        if let Some(run) = run {
+            return Ok((device, open_model(run, Some(&spec))?.model));
+        }
+        let vocab_size = plan::plan(&config, None, &device, false)?.vocabulary.size;
+        let seed = config.train.seed;
+        let model = Gpt::new(&config.model, vocab_size, seed, &device.device);
         Ok((device, model))
     }
 }

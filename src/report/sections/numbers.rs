@@ -138,12 +138,8 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
             .map(|step| ("Best checkpoint", format!("step {}", grouped(step)))),
     );
     rows.extend(last_weights(&report.curves).map(|value| ("Last weights", value)));
-    rows.extend(facts.wall_s.map(|s| ("Time", duration(s))));
-    rows.extend(
-        facts
-            .train_s
-            .map(|s| ("of it, training steps", duration(s))),
-    );
+    rows.extend(facts.wall_s.map(|s| ("Time of all", duration(s))));
+    rows.extend(facts.train_s.map(|s| ("Time of steps", duration(s))));
     let peaks = report
         .processes
         .iter()

@@ -149,6 +149,7 @@ class HeadView {
     this.lines.replaceChildren(...pairs.map((pair) => this.line(pair)));
     this.blocks.replaceChildren(...(choice.present ? pairs.map((pair) => this.block(pair)) : []));
     this.readout.replaceChildren(...this.explained());
+    this.readout.classList.toggle("passing", choice.pointed !== null);
   }
 
   /** What is drawn: every strong pair, or everything that concerns the present token. */

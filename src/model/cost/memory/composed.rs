@@ -1,0 +1,220 @@
+//! A pass that burn's own operations compute.
+//!
+//! Burn's autodiff keeps the inputs of matrix products, of products of two tensors and of activations, each
+//! buffer once, and nothing of sums, views and reshapes.
+
+use super::{F32, Held, Ledger, PassMemory, PassShape};
+use crate::config::{MlpKind, ModelConfig};
+use crate::counts::real;
+use crate::model::cost::parameters;
+
+/// Walks through a training pass of a batch.
+pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassShape) -> PassMemory {
+    let sizes = Sizes::new(config, vocab_size, shape);
+    let block = KeptByBlock::new(config, &sizes);
+    let n_layers = real(config.n_layers);
+    let Sizes {
+        stream,
+        hidden,
+        qkv,
+        logits,
+        ..
+    } = sizes;
+    let kept = Held {
+        activations: sizes.dropped + n_layers * block.total() + sizes.last_norm,
+        attention_weights: n_layers * block.weights,
+        logits,
+        ..Held::default()
+    };
+    let mut ledger = Ledger::new(kept);
+
+    // In the forward pass exp(logits); in the backward pass two gradients of their size.
+    ledger.look("the loss", 2.0 * logits);
+    ledger.now.logits = 0.0;
+    let of_output = sizes.gradient_of_output(config, vocab_size);
+    ledger.look(
+        "the output layer's backward pass",
+        logits + stream + of_output,
+    );
+    ledger.now.gradients += sizes.matrix(config.d_model, vocab_size);
+    ledger.now.activations -= sizes.last_norm;
+
+    let parameters = parameters(config, vocab_size).block;
+    let [c, f] = [config.d_model, config.d_ff];
+    let n_qkv = (config.n_heads + 2 * config.n_kv_heads) * config.head_dim();
+    let upstream = stream + sizes.dropped; // the gradient of what the block adds to
+    for _ in 0..config.n_layers {
+        let of_hidden = upstream + hidden;
+        let of_contract = upstream + hidden + sizes.gradient_of_matrix(f, c);
+        ledger.look(
+            "the backward pass of an MLP",
+            f64::max(of_hidden, of_contract),
+        );
+        ledger.now.activations -= block.mlp;
+        ledger.now.gradients += F32 * real(parameters.mlp);
+
+        let of_output = upstream + stream + sizes.gradient_of_matrix(c, c);
+        let of_weights = 2.0 * stream + upstream + 3.0 * sizes.weights; // the gradient, with what its computation needs
+        ledger.look(
+            "the backward pass of attention",
+            f64::max(of_output, of_weights),
+        );
+        ledger.now.attention_weights -= block.weights;
+        ledger.now.activations -= block.heads;
+
+        // Each of the three gradients is spread out to the width of all before they are added up.
+        let of_parts = upstream + 3.0 * qkv;
+        let of_qkv = upstream + stream + qkv + sizes.gradient_of_matrix(c, n_qkv);
+        ledger.look(
+            "the backward pass of a projection",
+            f64::max(of_parts, of_qkv),
+        );
+        ledger.now.activations -= block.projection;
+        ledger.now.gradients += F32 * real(parameters.total - parameters.mlp);
+    }
+    let of_embedding = sizes.matrix(vocab_size, config.d_model);
+    ledger.look("the embedding's backward pass", stream + of_embedding);
+    ledger.into_memory()
+}
+
+/// Bytes of the tensors that a pass is made of.
+struct Sizes {
+    shape: PassShape,
+    /// `[B, T, C]`
+    stream: f64,
+    /// A mask of that size, where there is dropout.
+    dropped: f64,
+    /// `[B, T, Hkv D]`
+    shared_heads: f64,
+    /// `[B, T, (H + 2 Hkv) D]`
+    qkv: f64,
+    /// `[B, T, F]`
+    hidden: f64,
+    /// `[B, H, T, T]`
+    weights: f64,
+    /// `[B, T, V]`
+    logits: f64,
+    /// What the norm before the logits keeps, and its output.
+    last_norm: f64,
+}
+
+impl Sizes {
+    fn new(config: &ModelConfig, vocab_size: usize, shape: PassShape) -> Self {
+        let n_rows = real(shape.batch_size) * real(shape.seq_len);
+        let rows = |width: usize| F32 * n_rows * real(width);
+        let head_dim = config.head_dim();
+        let stream = rows(config.d_model);
+        let weights = rows(config.n_heads) * real(shape.seq_len);
+        Self {
+            shape,
+            stream,
+            dropped: if config.dropout > 0.0 { stream } else { 0.0 },
+            shared_heads: rows(config.n_kv_heads * head_dim),
+            qkv: rows((config.n_heads + 2 * config.n_kv_heads) * head_dim),
+            hidden: rows(config.d_ff),
+            weights,
+            logits: rows(vocab_size),
+            last_norm: (NORM_STEPS + 1.0) * stream,
+        }
+    }
+
+    #[allow(clippy::unused_self, reason = "sizes of tensors are asked of it")]
+    fn matrix(&self, n_in: usize, n_out: usize) -> f64 {
+        F32 * real(n_in) * real(n_out)
+    }
+
+    /// What it takes to make the gradient of a linear layer's matrix, `[n_in, n_out]`.
+    ///
+    /// All rows of a batch share the matrix. Where burn multiplies the rows of a batch one after another, it
+    /// makes a gradient for each, and then their sum; else it takes all rows at once.
+    fn gradient_of_matrix(&self, n_in: usize, n_out: usize) -> f64 {
+        let matrix = self.matrix(n_in, n_out);
+        match is_row_by_row(self.shape, n_out) {
+            true => real(self.shape.batch_size) * matrix,
+            false => matrix,
+        }
+    }
+
+    /// The same for the scores' matrix, which is none of a linear layer where it is the token embedding.
+    fn gradient_of_output(&self, config: &ModelConfig, vocab_size: usize) -> f64 {
+        if config.tie_embeddings {
+            let matrix = self.matrix(config.d_model, vocab_size);
+            return real(self.shape.batch_size) * matrix;
+        }
+        self.gradient_of_matrix(config.d_model, vocab_size)
+    }
+}
+
+/// Whether burn multiplies a batch with a matrix row by row instead of all rows at once.
+///
+/// Source: burn-std 0.22.1, `MatmulTransformPolicy::BetterTiling`.
+fn is_row_by_row(shape: PassShape, n_out: usize) -> bool {
+    const TILE: usize = 32;
+    let (n, t) = (shape.batch_size * shape.seq_len, shape.seq_len);
+    let squareness = |rows: usize| real(rows.min(n_out) as u64) / real(rows.max(n_out) as u64);
+    shape.batch_size > 1 && (t.is_multiple_of(TILE) || squareness(n) <= squareness(t))
+}
+
+/// Tensors of its input's size that a norm keeps.
+const NORM_STEPS: f64 = 2.0;
+
+/// Bytes that the forward pass of one block keeps.
+struct KeptByBlock {
+    /// The first norm's, and the factor of the projection to queries, keys and values.
+    projection: f64,
+    /// Queries, keys, values, and what the heads gathered.
+    heads: f64,
+    /// The weights of attention, and what dropout makes of them.
+    weights: f64,
+    /// Everything of the feed-forward layer.
+    mlp: f64,
+}
+
+impl KeptByBlock {
+    fn new(config: &ModelConfig, sizes: &Sizes) -> Self {
+        let normed = (NORM_STEPS + 1.0) * sizes.stream;
+        // What a head's norm gives is a factor in any case, what it starts from is kept beside it.
+        let head_norms = if config.qk_norm {
+            NORM_STEPS * (sizes.stream + sizes.shared_heads)
+        } else {
+            0.0
+        };
+        let four = 4.0 * sizes.stream; // keys and values are repeated for each head
+        let n_dropped = if config.dropout > 0.0 { 2.0 } else { 0.0 }; // a mask, and the weights behind it
+        let n_hidden = match config.mlp {
+            MlpKind::Gelu => 4.0,
+            MlpKind::ReluSquared => 3.0,
+            MlpKind::Swiglu => 5.0, // of the gate: input, sigmoid, output; the other factor; the product
+        };
+        Self {
+            projection: normed,
+            heads: four + head_norms + sizes.dropped,
+            weights: (3.0 + n_dropped) * sizes.weights,
+            mlp: normed + n_hidden * sizes.hidden + sizes.dropped,
+        }
+    }
+
+    /// Everything but the weights of attention.
+    fn total(&self) -> f64 {
+        self.projection + self.heads + self.mlp
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::cost::Operations;
+
+    #[test]
+    fn rows_are_multiplied_one_by_one_as_burn_decides() {
+        let shape = |batch_size, seq_len| PassShape {
+            batch_size,
+            seq_len,
+            operations: Operations::Composed,
+        };
+        assert!(is_row_by_row(shape(8, 256), 2048));
+        assert!(!is_row_by_row(shape(8, 250), 2048));
+        assert!(is_row_by_row(shape(8, 250), 512));
+        assert!(!is_row_by_row(shape(1, 256), 2048));
+    }
+}
