@@ -208,6 +208,10 @@ mod tests {
             type Output = ();
 
             #[inline(always)]
+            #[allow(
+                clippy::inline_always,
+                reason = "the instructions are those of the caller's SIMD level"
+            )]
             fn with_simd<S: Simd>(self, _: S) {
                 self.0.iter_mut().for_each(|x| *x = exp::<S>(*x));
             }
