@@ -5,7 +5,8 @@
 //!
 //! 1. [`attention`]: the heart, from one formula to a module with heads, positions and a cache;
 //! 2. [`model`]: a GPT around it, with named places for probes;
-//! 3. [`kernels`]: the operations both are made of, one function each;
+//! 3. [`kernels`]: the operations both are made of, one function each; [`inference`]: the model made of them
+//!    alone, for writing;
 //! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
 //! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`], [`report`], [`bench`]: what a person does with all
@@ -37,6 +38,7 @@ pub mod counts;
 pub mod data;
 pub mod device;
 pub mod generate;
+pub mod inference;
 pub mod inspect;
 pub mod kernels;
 pub mod measure;

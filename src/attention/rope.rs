@@ -31,34 +31,38 @@ impl Rotation {
     /// If `head_dim` is odd.
     #[must_use]
     pub fn new(positions: Range<usize>, head_dim: usize, device: &Device) -> Self {
+        let shape = [1, 1, positions.len(), head_dim / 2];
+        let table = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, shape), device);
+        let [cos, sin] = Self::tables(positions, head_dim).map(table);
+        Self { cos, sin }
+    }
+
+    /// Cosines and sines of the angles of `positions`, each `[T, D / 2]`, on the host.
+    ///
+    /// # Panics
+    /// If `head_dim` is odd.
+    #[must_use]
+    pub fn tables(positions: Range<usize>, head_dim: usize) -> [Vec<f32>; 2] {
         assert!(
             head_dim.is_multiple_of(2),
             "rotary halves need an even head_dim, not {head_dim}"
         );
-        let half = head_dim / 2;
-        let shape = [1, 1, positions.len(), half];
         #[allow(
             clippy::cast_precision_loss,
             reason = "positions and dimensions are far below 2^52"
         )]
         let angles: Vec<f64> = positions
             .flat_map(|position| {
-                (0..half)
+                (0..head_dim / 2)
                     .map(move |i| position as f64 * THETA.powf(-2.0 * i as f64 / head_dim as f64))
             })
             .collect();
-        let table = |f: fn(f64) -> f64| {
-            #[allow(
-                clippy::cast_possible_truncation,
-                reason = "f32 is what the tensor holds"
-            )]
-            let values: Vec<f32> = angles.iter().map(|angle| f(*angle) as f32).collect();
-            Tensor::from_data(TensorData::new(values, shape), device)
-        };
-        Self {
-            cos: table(f64::cos),
-            sin: table(f64::sin),
-        }
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "everything is computed in f32"
+        )]
+        let table = |f: fn(f64) -> f64| angles.iter().map(|angle| f(*angle) as f32).collect();
+        [table(f64::cos), table(f64::sin)]
     }
 
     /// Turns each head's vector by the angle of its position.

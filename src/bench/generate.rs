@@ -1,5 +1,6 @@
 //! How fast a model reads a prompt, and how fast it writes.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use burn::module::Module;
@@ -9,6 +10,8 @@ use serde::Serialize;
 use super::BenchError;
 use crate::attention::KvCache;
 use crate::data::Tokens;
+use crate::generate::Author;
+use crate::inference::{Engine, Session};
 use crate::measure::{Times, ms_since};
 use crate::model::Gpt;
 
@@ -42,19 +45,18 @@ pub struct Speed {
     pub weight_bytes_per_s: f64,
 }
 
-/// Reads a made-up prompt and goes on with the likeliest token, so often, after one time to warm up. `model` is one
-/// without gradients.
+/// Reads a made-up prompt and goes on with the likeliest token, so often, after one time to warm up.
 ///
 /// # Errors
 /// If the tokens do not fit the context, or the device fails.
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-pub fn measure(model: &Gpt, case: Case, rounds: usize) -> Result<Speed, BenchError> {
+pub fn measure(author: &Author<'_>, case: Case, rounds: usize) -> Result<Speed, BenchError> {
     let Case {
         batch_size,
         prompt_tokens,
         new_tokens,
     } = case;
-    let context_length = model.config().context_length;
+    let context_length = author.config().context_length;
     if prompt_tokens.saturating_add(new_tokens) > context_length {
         return Err(BenchError::Context {
             prompt_tokens,
@@ -62,9 +64,16 @@ pub fn measure(model: &Gpt, case: Case, rounds: usize) -> Result<Speed, BenchErr
             context_length,
         });
     }
+    let weight_bytes = match author {
+        Author::Engine(engine) => engine.bytes_per_token(),
+        Author::Tensors(model) => size_of::<f32>() * model.num_params(),
+    };
     let (mut prompts_ms, mut tokens_ms) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
-        let (read_ms, written_ms) = once(model, case)?;
+        let (read_ms, written_ms) = match author {
+            Author::Engine(engine) => once_packed(engine, case),
+            Author::Tensors(model) => once(model, case)?,
+        };
         if round > 0 {
             prompts_ms.push(read_ms);
             tokens_ms.push(written_ms / new_tokens as f64);
@@ -77,11 +86,40 @@ pub fn measure(model: &Gpt, case: Case, rounds: usize) -> Result<Speed, BenchErr
         prompt_tokens_per_s: prompt.per_s((batch_size * prompt_tokens) as f64),
         token,
         tokens_per_s: token.per_s(batch_size as f64),
-        weight_bytes_per_s: token.per_s(4.0 * model.num_params() as f64),
+        weight_bytes_per_s: token.per_s(weight_bytes as f64),
     })
 }
 
-/// Milliseconds of the reading and of the writing.
+/// Milliseconds of the reading and of the writing, by an engine.
+fn once_packed(engine: &Arc<Engine>, case: Case) -> (f64, f64) {
+    let Case {
+        batch_size,
+        prompt_tokens,
+        new_tokens,
+    } = case;
+    let mut prompts = vec![0; batch_size * prompt_tokens];
+    Tokens::made_up(prompts.len(), engine.vocab_size()).read(0, &mut prompts);
+    let prompts: Vec<u32> = prompts.into_iter().map(i32::unsigned_abs).collect();
+    let mut session = Session::new(engine.clone(), batch_size, prompt_tokens + new_tokens);
+    let likeliest = |session: &Session| -> Vec<Option<u32>> {
+        let best = |sample| u32::try_from(likeliest_of(session.logits(sample))).ok();
+        (0..batch_size).map(best).collect()
+    };
+    let began = Instant::now();
+    for (sample, prompt) in prompts.chunks(prompt_tokens).enumerate() {
+        session.read(sample, prompt);
+    }
+    let mut ids = likeliest(&session);
+    let prompt_ms = ms_since(began);
+    let began = Instant::now();
+    for _ in 0..new_tokens {
+        session.step(&ids);
+        ids = likeliest(&session);
+    }
+    (prompt_ms, ms_since(began))
+}
+
+/// Milliseconds of the reading and of the writing, by the model of tensors.
 fn once(model: &Gpt, case: Case) -> Result<(f64, f64), BenchError> {
     let mut prompts = vec![0; case.batch_size * case.prompt_tokens];
     Tokens::made_up(prompts.len(), model.vocab_size()).read(0, &mut prompts);
@@ -121,14 +159,15 @@ fn likeliest(logits: Tensor<3>, t: usize) -> Result<Vec<i32>, BenchError> {
     let [_, _, vocab_size] = logits.dims();
     let last = logits.narrow(1, t - 1, 1).try_into_vec_as::<f32>(); // [B, 1, V]
     let last = last.map_err(|error| BenchError::Device(error.to_string()))?;
-    let of_row = |row: &[f32]| {
-        let best = row
-            .iter()
-            .enumerate()
-            .max_by(|(_, a), (_, b)| a.total_cmp(b));
-        best.map_or(0, |(at, _)| i32::try_from(at).unwrap_or(0))
-    };
+    let of_row = |row: &[f32]| i32::try_from(likeliest_of(row)).unwrap_or(0);
     Ok(last.chunks(vocab_size).map(of_row).collect())
+}
+
+/// The place of the highest of some logits.
+fn likeliest_of(logits: &[f32]) -> usize {
+    let numbered = logits.iter().enumerate();
+    let best = numbered.max_by(|(_, a), (_, b)| a.total_cmp(b));
+    best.map_or(0, |(at, _)| at)
 }
 
 #[cfg(all(test, feature = "flex"))]
@@ -157,11 +196,14 @@ mod tests {
             prompt_tokens: 8,
             new_tokens: 4,
         };
-        let speed = measure(&tiny(), case, 2).expect("it fits exactly");
-        assert_eq!((speed.prompt.rounds, speed.token.rounds), (2, 2));
-        let written = speed.tokens_per_s * speed.token.median_ms / 1e3;
-        let read = speed.prompt_tokens_per_s * speed.prompt.median_ms / 1e3;
-        assert!((written - 3.0).abs() < 1e-9 && (read - 24.0).abs() < 1e-9);
+        let model = tiny();
+        for author in [Author::from(&model), Author::Tensors(&model)] {
+            let speed = measure(&author, case, 2).expect("it fits exactly");
+            assert_eq!((speed.prompt.rounds, speed.token.rounds), (2, 2));
+            let written = speed.tokens_per_s * speed.token.median_ms / 1e3;
+            let read = speed.prompt_tokens_per_s * speed.prompt.median_ms / 1e3;
+            assert!((written - 3.0).abs() < 1e-9 && (read - 24.0).abs() < 1e-9);
+        }
     }
 
     #[test]
@@ -171,7 +213,7 @@ mod tests {
             prompt_tokens: 9,
             new_tokens: 4,
         };
-        let error = measure(&tiny(), case, 1).expect_err("13 do not fit 12");
+        let error = measure(&Author::Tensors(&tiny()), case, 1).expect_err("13 do not fit 12");
         assert!(
             error
                 .to_string()

@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use super::open_model;
+use super::weights::Weights;
 use crate::checkpoint::{self, Saved};
 use crate::data::{self, Corpus, DataError};
 use crate::device::DeviceSpec;
@@ -18,7 +19,8 @@ use crate::train::evaluate;
 #[command(after_help = "\
 Examples:
   tinderbox eval runs/quickstart
-  tinderbox eval runs/quickstart/last --text other.txt --json")]
+  tinderbox eval runs/quickstart/last --text other.txt --json
+  tinderbox eval runs/quickstart --weights int8 --device cpu")]
 pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
@@ -28,6 +30,9 @@ pub(super) struct Args {
     /// A text of your own instead: a file, a folder, or - for standard input [default: the run's, see --split]
     #[arg(long, value_name = "PATH", conflicts_with = "split")]
     text: Option<PathBuf>,
+    /// How the weights are kept, on a CPU: what fewer bits cost
+    #[arg(long, value_enum, default_value_t)]
+    weights: Weights,
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
@@ -86,8 +91,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         };
         (args.split.name(), split)
     };
-    let loss = evaluate::full(&opened.model, &tokens, config.train.batch_size)
-        .context("the device failed")?;
+    let loss = match args.weights {
+        // As the losses of training are computed, on any device.
+        Weights::F32 => evaluate::full(&opened.model, &tokens, config.train.batch_size)
+            .context("the device failed")?,
+        weights => match weights.engine(&opened.model, &opened.device)? {
+            Some(engine) => evaluate::full_of_engine(engine, &tokens),
+            None => unreachable!("there is an engine, or an error"),
+        },
+    };
     let mut stdout = io::stdout().lock();
     if args.json {
         let object = json!({

@@ -1,22 +1,29 @@
 //! `tinderbox generate`: a trained model writes on.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::Context;
 
 use super::open_model;
+use super::weights::Weights;
 use crate::config::GenerateConfig;
 use crate::device::DeviceSpec;
-use crate::generate::Writer;
+use crate::generate::{Author, Piece, Writers};
+
+/// How many texts are written at once: as many as a pass over the weights serves well.
+const AT_ONCE: u64 = 16;
 
 /// Write text with a trained model
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tinderbox generate runs/quickstart --prompt \"The bank of\" --temperature 0.5
-  tinderbox generate runs/quickstart/last --num-samples 3 --max-new-tokens 200 --seed 7")]
+  tinderbox generate runs/quickstart/last --num-samples 3 --max-new-tokens 200 --seed 7
+  tinderbox generate runs/quickstart --weights int8 --device cpu")]
 pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
@@ -63,12 +70,15 @@ pub(super) struct Args {
     /// The same seed writes the same text [default: the run's generate.seed]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
+    /// How the weights are kept, on a CPU: fewer bits are faster and less exact
+    #[arg(long, value_enum, default_value_t)]
+    weights: Weights,
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
 }
 
-/// Writes each piece of text as soon as it is there.
+/// Writes each piece of text as soon as it is there and it is its sample's turn.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = open_model(&args.run, args.device.as_ref())?;
     let settings = args.settings(&opened.config.generate);
@@ -79,27 +89,89 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             .with_context(|| format!("cannot read the prompt `{}`", path.display()))?,
         (None, None) => opened.config.train.sample_prompt.clone(),
     };
-    let mut stdout = io::stdout().lock();
-    for sample_idx in 0..settings.num_samples {
-        let writer = Writer::new(
-            &opened.model,
+    let author = match args.weights.engine(&opened.model, &opened.device)? {
+        Some(engine) => {
+            drop(opened.model); // its weights are in the engine now
+            Author::Engine(engine)
+        }
+        None => Author::Tensors(&opened.model),
+    };
+    let n_samples = settings.num_samples as u64;
+    let mut page = Page::new(io::stdout().lock());
+    let mut first = 0;
+    while first < n_samples {
+        let samples = first..n_samples.min(first.saturating_add(AT_ONCE));
+        first = samples.end;
+        let writers = Writers::new(
+            author.clone(),
             &opened.tokenizer,
             &settings,
             &prompt,
-            sample_idx as u64,
+            samples.clone(),
         )?;
-        if sample_idx > 0 {
-            stdout.write_all(b"---\n")?;
+        page.begin(samples.clone(), &prompt)?;
+        for round in writers {
+            page.add(round?)?;
         }
-        stdout.write_all(prompt.as_bytes())?;
-        stdout.flush()?;
-        for piece in writer {
-            stdout.write_all(piece?.as_bytes())?;
-            stdout.flush()?; // a reader sees every token as it is made
-        }
-        stdout.write_all(b"\n")?;
     }
     Ok(())
+}
+
+/// Several texts on one page, one below the other: the upmost that is not finished shows every piece as it is
+/// made, those below it wait.
+struct Page<W> {
+    out: W,
+    /// Of the texts from `turn` on, what is there so far, and whether that is all.
+    waiting: VecDeque<(String, bool)>,
+    turn: u64,
+}
+
+impl<W: Write> Page<W> {
+    fn new(out: W) -> Self {
+        Self {
+            out,
+            waiting: VecDeque::new(),
+            turn: 0,
+        }
+    }
+
+    /// Begins further texts with the prompt.
+    fn begin(&mut self, samples: Range<u64>, prompt: &str) -> io::Result<()> {
+        for sample in samples {
+            let separator = if sample > 0 { "---\n" } else { "" };
+            self.waiting
+                .push_back((format!("{separator}{prompt}"), false));
+        }
+        self.show()
+    }
+
+    /// Takes the pieces of a round.
+    fn add(&mut self, pieces: Vec<Piece>) -> io::Result<()> {
+        for piece in pieces {
+            let place = usize::try_from(piece.sample_idx - self.turn).expect("a few texts");
+            let (text, is_whole) = &mut self.waiting[place];
+            text.push_str(&piece.text);
+            if piece.is_last {
+                text.push('\n');
+                *is_whole = true;
+            }
+        }
+        self.show()
+    }
+
+    /// Shows what is there of the text whose turn it is, and of those after it if it is whole.
+    fn show(&mut self) -> io::Result<()> {
+        while let Some((text, is_whole)) = self.waiting.front_mut() {
+            self.out.write_all(text.as_bytes())?;
+            text.clear();
+            if !*is_whole {
+                break;
+            }
+            self.waiting.pop_front();
+            self.turn += 1;
+        }
+        self.out.flush() // a reader sees every token as it is made
+    }
 }
 
 impl Args {
@@ -120,5 +192,43 @@ impl Args {
             },
             seed: self.seed.unwrap_or(run.seed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(sample_idx: u64, text: &str, is_last: bool) -> Piece {
+        Piece {
+            sample_idx,
+            text: text.to_owned(),
+            is_last,
+        }
+    }
+
+    #[test]
+    fn texts_stand_in_order_whichever_is_finished_first() {
+        let mut page = Page::new(Vec::new());
+        page.begin(0..3, "A").expect("memory");
+        assert_eq!(page.out, b"A");
+        let mut add = |pieces| {
+            page.add(pieces).expect("memory");
+            String::from_utf8(page.out.clone()).expect("text")
+        };
+        let round = vec![
+            piece(0, "b", false),
+            piece(1, "x", true),
+            piece(2, "y", false),
+        ];
+        assert_eq!(add(round), "Ab");
+        assert_eq!(
+            add(vec![piece(0, "c", true), piece(2, "z", false)]),
+            "Abc\n---\nAx\n---\nAyz"
+        );
+        assert_eq!(add(vec![piece(2, "!", true)]), "Abc\n---\nAx\n---\nAyz!\n");
+        page.begin(3..4, "A").expect("memory");
+        page.add(vec![piece(3, "", true)]).expect("memory");
+        assert!(page.out.ends_with(b"z!\n---\nA\n"));
     }
 }

@@ -27,6 +27,7 @@ mod runs;
 mod table;
 mod tokenizer;
 mod train;
+mod weights;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -185,6 +186,8 @@ struct OpenModel {
     config: Config,
     tokenizer: Tokenizer,
     model: Gpt,
+    /// What the model's device is called.
+    device: String,
 }
 
 /// Opens the checkpoint that a user named on the device they asked for, else on the one of its config.
@@ -192,17 +195,17 @@ fn open_model(run: &Path, spec: Option<&DeviceSpec>) -> anyhow::Result<OpenModel
     let located = checkpoint::locate(run)?;
     let config = located.run.config()?;
     let tokenizer = located.run.tokenizer()?;
-    let device = match spec {
+    let opened = match spec {
         Some(spec) => device::open(spec),
         None => device::open(&config.train.device.parse()?),
-    }?
-    .device;
-    let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
+    }?;
+    let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);
     let model = Saved::load_model(&located.checkpoint, model)?;
     Ok(OpenModel {
         config,
         tokenizer,
         model,
+        device: opened.name,
     })
 }
 

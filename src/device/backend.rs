@@ -51,6 +51,15 @@ pub(super) fn find(backend: Backend) -> Vec<Adapter> {
     }
 }
 
+/// Whether asking `backend` for a GPU is worth its time here. Where it is not, there is none.
+pub(super) fn may_have_gpu(backend: Backend) -> bool {
+    match backend {
+        #[cfg(feature = "wgpu")]
+        Backend::Wgpu | Backend::Vulkan => graphics::may_have_gpu(),
+        _ => true,
+    }
+}
+
 /// Opens an adapter that [`find`] returned.
 ///
 /// # Errors

@@ -1,6 +1,9 @@
 //! Adapters of the graphics interfaces, through wgpu. Burn's own enumeration gives no names, so wgpu is asked.
 
+use std::fs::{self, DirEntry};
 use std::future::Future;
+use std::io;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -21,6 +24,25 @@ pub(super) const BEST_FIRST: &[Api] = if cfg!(target_os = "macos") {
 } else {
     &[Api::Vulkan, Api::Dx12, Api::OpenGl]
 };
+
+/// Whether this machine can have a GPU at all. Where it cannot, starting its interfaces only takes a tenth of a
+/// second, and some drivers complain.
+pub(super) fn may_have_gpu() -> bool {
+    !cfg!(target_os = "linux") || has_gpu_node(Path::new("/dev"))
+}
+
+/// Whether there is a file through which a driver of Linux reaches a GPU: those of the kernel's own drivers,
+/// NVIDIA's, and Windows' under its Linux.
+fn has_gpu_node(dev: &Path) -> bool {
+    let is_renderer = |entry: io::Result<DirEntry>| {
+        entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("renderD"))
+    };
+    let has_renderer = fs::read_dir(dev.join("dri")).is_ok_and(|mut dri| dri.any(is_renderer));
+    has_renderer
+        || ["nvidiactl", "dxg"]
+            .iter()
+            .any(|name| dev.join(name).exists())
+}
 
 /// The adapters of the first of `apis` that has a GPU, or else of the first that has any that works.
 ///
@@ -123,5 +145,29 @@ fn ready<F: Future>(future: F) -> F::Output {
             return output;
         }
         std::thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_has_a_file_among_the_devices() {
+        let dev = tempfile::tempdir().expect("a temporary directory");
+        assert!(!has_gpu_node(dev.path()));
+        fs::create_dir(dev.path().join("dri")).expect("made");
+        fs::write(dev.path().join("dri/card0"), "").expect("written");
+        assert!(
+            !has_gpu_node(dev.path()),
+            "a screen, and nothing that computes"
+        );
+        fs::write(dev.path().join("dri/renderD128"), "").expect("written");
+        assert!(has_gpu_node(dev.path()));
+        for name in ["nvidiactl", "dxg"] {
+            let dev = tempfile::tempdir().expect("a temporary directory");
+            fs::write(dev.path().join(name), "").expect("written");
+            assert!(has_gpu_node(dev.path()), "{name}");
+        }
     }
 }

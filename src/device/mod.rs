@@ -203,7 +203,7 @@ fn choose(spec: &DeviceSpec) -> Result<Choice, DeviceError> {
 fn automatic() -> Option<Adapter> {
     for backend in choice::AUTO_ORDER
         .into_iter()
-        .filter(|&backend| backend::is_compiled(backend))
+        .filter(|&backend| backend::is_compiled(backend) && backend::may_have_gpu(backend))
     {
         if let Some(adapter) = choice::automatic(&backend::find(backend)) {
             return Some(adapter.clone());

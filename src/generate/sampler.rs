@@ -3,6 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use super::ranking::Ranking;
 use crate::config::GenerateConfig;
 
 /// Draws tokens as `[generate]` says, from a seed.
@@ -28,15 +29,15 @@ impl Sampler {
     /// logits are not numbers.
     #[must_use]
     pub fn choose(&mut self, logits: &[f32], text: &[u32]) -> Option<u32> {
-        let candidates = candidates(logits, text, &self.config)?;
-        let mut at = self.uniform();
-        for (token, probability) in &candidates {
-            at -= probability;
-            if at < 0.0 {
-                return Some(*token);
-            }
-        }
-        candidates.last().map(|(token, _)| *token) // a sum that rounding left short of 1
+        let mut ranking = kept(logits, text, &self.config)?;
+        let at = self.uniform();
+        let mut sum = 0.0;
+        // The sum may be left short of 1 by rounding: then the last one is meant.
+        let n_passed = ranking.count_while(|probability| {
+            sum += probability;
+            sum <= at
+        });
+        ranking.get(n_passed.min(ranking.len() - 1))
     }
 
     /// A number in `[0, 1)` with 53 random bits.
@@ -60,6 +61,11 @@ pub fn candidates(
     text: &[u32],
     config: &GenerateConfig,
 ) -> Option<Vec<(u32, f64)>> {
+    kept(logits, text, config).map(Ranking::into_sorted)
+}
+
+/// As [`candidates`], in order only as far as was needed to choose them.
+fn kept(logits: &[f32], text: &[u32], config: &GenerateConfig) -> Option<Ranking> {
     if logits.is_empty() || logits.iter().any(|logit| !logit.is_finite()) {
         return None;
     }
@@ -67,36 +73,34 @@ pub fn candidates(
     if (config.repetition_penalty - 1.0).abs() > f64::EPSILON {
         penalise(&mut scored, text, config.repetition_penalty);
     }
-    scored.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let mut ranking = Ranking::new(scored);
     if config.temperature <= 0.0 {
-        return Some(vec![(scored[0].0, 1.0)]);
+        return Some(Ranking::new(vec![(ranking.get(0)?, 1.0)]));
     }
     if config.top_k > 0 {
-        scored.truncate(config.top_k);
+        ranking.truncate(config.top_k);
     }
-    let max = scored[0].1;
-    for (_, score) in &mut scored {
-        *score = ((*score - max) / config.temperature).exp();
-    }
-    normalise(&mut scored);
+    let max = ranking.first();
+    ranking.map(|score| ((score - max) / config.temperature).exp());
+    ranking.normalise();
     if config.top_p < 1.0 {
         let mut mass = 0.0;
         // The token that crosses the threshold is kept: the mass kept is at least top_p.
-        let kept = scored.iter().take_while(|(_, p)| {
+        let n_kept = ranking.count_while(|probability| {
             let needed = mass < config.top_p;
-            mass += p;
+            mass += probability;
             needed
         });
-        let kept = kept.count();
-        scored.truncate(kept.max(1));
-        normalise(&mut scored);
+        ranking.truncate(n_kept.max(1));
+        ranking.normalise();
     }
     if config.min_p > 0.0 {
-        let least = scored[0].1 * config.min_p;
-        scored.retain(|(_, p)| *p >= least); // the first one always stays
-        normalise(&mut scored);
+        let least = ranking.first() * config.min_p;
+        let n_kept = ranking.count_while(|probability| probability >= least);
+        ranking.truncate(n_kept.max(1)); // the first one always stays
+        ranking.normalise();
     }
-    Some(scored)
+    Some(ranking)
 }
 
 /// Makes every token that the text already has less likely, once, however often it stands there.
@@ -113,13 +117,6 @@ fn penalise(scored: &mut [(u32, f64)], text: &[u32], penalty: f64) {
         } else {
             *logit * penalty
         };
-    }
-}
-
-fn normalise(scored: &mut [(u32, f64)]) {
-    let sum: f64 = scored.iter().map(|(_, p)| p).sum();
-    for (_, p) in scored {
-        *p /= sum;
     }
 }
 
@@ -242,7 +239,38 @@ mod tests {
         assert_eq!(candidates(&[0.0, f32::INFINITY], &[], &config()), None);
     }
 
+    /// What [`Sampler::choose`] is to do: go through all candidates, the likeliest first.
+    fn walk(candidates: &[(u32, f64)], mut at: f64) -> u32 {
+        for (token, probability) in candidates {
+            at -= probability;
+            if at < 0.0 {
+                return *token;
+            }
+        }
+        candidates.last().expect("at least one").0
+    }
+
     proptest! {
+        #[test]
+        fn choices_are_draws_from_the_candidates(
+            logits in prop::collection::vec(-9.0_f32..9.0, 1..600),
+            top_k in 0..40_usize,
+            top_p in 0.5_f64..1.3,
+            min_p in -0.01_f64..0.02,
+            seed in any::<u64>(),
+        ) {
+            let (top_p, min_p) = (top_p.min(1.0), min_p.max(0.0));
+            let config = GenerateConfig { top_k, top_p, min_p, seed, ..config() };
+            let candidates = candidates(&logits, &[], &config).expect("numbers");
+            prop_assert!(candidates.is_sorted_by(|a, b| a.1 > b.1 || (a.1 >= b.1 && a.0 < b.0)));
+            let mut sampler = Sampler::new(&config, 3);
+            let mut draws = sampler.clone();
+            for _ in 0..5 {
+                let want = walk(&candidates, draws.uniform());
+                prop_assert_eq!(sampler.choose(&logits, &[]), Some(want));
+            }
+        }
+
         #[test]
         fn kept_probabilities_sum_to_one_and_top_p_keeps_its_mass(
             logits in prop::collection::vec(-20.0_f32..20.0, 1..60),

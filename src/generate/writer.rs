@@ -1,13 +1,14 @@
-//! The token iterator: text comes out piece by piece, as it is made.
+//! The token iterators: text comes out piece by piece, as it is made.
 
-use burn::tensor::{Int, Tensor, TensorData, TensorReadError};
+use std::ops::Range;
 
-use super::sampler::Sampler;
-use super::stop::StopTexts;
-use crate::attention::KvCache;
+use burn::tensor::TensorReadError;
+use rayon::prelude::*;
+
+use super::draft::{Draft, NotFinite};
+use super::reader::{Author, Reader};
 use crate::config::GenerateConfig;
-use crate::model::Gpt;
-use crate::tokenizer::{DecodeStream, Tokenizer, TokenizerError};
+use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// Why there is no text.
 #[derive(Debug, thiserror::Error)]
@@ -32,94 +33,168 @@ pub enum GenerateError {
     NotFinite(usize),
 }
 
+impl From<NotFinite> for GenerateError {
+    fn from(NotFinite(n_tokens): NotFinite) -> Self {
+        Self::NotFinite(n_tokens)
+    }
+}
+
+/// A piece of one sample's text, of whole characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Of which sample.
+    pub sample_idx: u64,
+    /// What can be shown now; often nothing.
+    pub text: String,
+    /// Whether it is the sample's last one.
+    pub is_last: bool,
+}
+
+/// Writes on from a prompt in several samples at once; an iterator over rounds, each with a piece of every sample
+/// that goes on.
+///
+/// They share one reading of the prompt, and on the CPU every pass over the weights. Each is the text that a
+/// [`Writer`] writes alone.
+#[derive(Debug)]
+pub struct Writers<'a> {
+    reader: Reader<'a>,
+    drafts: Vec<Draft>,
+    first_idx: u64,
+    context_length: usize,
+    /// How many of the tokens at the beginning of each text are out of sight.
+    forgotten: usize,
+    has_read: bool,
+    failed: bool,
+}
+
 /// Writes on from a prompt; an iterator over pieces of text, each of whole characters.
 ///
 /// When the context is full, the older half of it is forgotten and the newer half read anew, so that
 /// writing goes on without end at a constant mean cost; what is forgotten no longer has an influence.
 #[derive(Debug)]
-pub struct Writer<'a> {
-    model: &'a Gpt,
-    config: GenerateConfig,
-    sampler: Sampler,
-    cache: KvCache,
-    decoder: DecodeStream,
-    stops: StopTexts,
-    tokens: Vec<u32>,
-    /// How many of `tokens` the cache no longer covers at its start.
-    forgotten: usize,
-    written: usize,
-    done: bool,
-}
+pub struct Writer<'a>(Writers<'a>);
 
-impl<'a> Writer<'a> {
-    /// A writer of sample `sample_idx`, which has read the prompt but written nothing.
+impl<'a> Writers<'a> {
+    /// Writers of these samples, which have read and written nothing yet.
     ///
-    /// `model` is one without gradients, see `Module::valid`.
+    /// A model of tensors is one without gradients, see `Module::valid`.
     ///
     /// # Errors
     /// If the prompt is empty, or has characters that the tokenizer does not know.
+    ///
+    /// # Panics
+    /// If there are no samples.
     pub fn new(
-        model: &'a Gpt,
+        author: impl Into<Author<'a>>,
         tokenizer: &Tokenizer,
         config: &GenerateConfig,
         prompt: &str,
-        sample_idx: u64,
+        samples: Range<u64>,
     ) -> Result<Self, GenerateError> {
         let tokens = tokenizer.encode(prompt)?;
         if tokens.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
-        // Of a prompt that is longer than the context, the end counts.
-        let forgotten = tokens.len().saturating_sub(model.config().context_length);
+        let author = author.into();
+        let context_length = author.config().context_length;
+        let drafts: Vec<Draft> = samples
+            .clone()
+            .map(|sample_idx| Draft::new(tokenizer, config, &tokens, sample_idx))
+            .collect();
+        let most = tokens.len().saturating_add(config.max_new_tokens);
         Ok(Self {
-            model,
-            config: config.clone(),
-            sampler: Sampler::new(config, sample_idx),
-            cache: model.kv_cache(1),
-            decoder: DecodeStream::after(tokenizer, &tokens),
-            stops: StopTexts::new(&config.stop),
-            tokens,
-            forgotten,
-            written: 0,
-            done: false,
+            reader: Reader::new(author, drafts.len(), most.min(context_length)),
+            drafts,
+            first_idx: samples.start,
+            context_length,
+            // Of a prompt that is longer than the context, the end counts.
+            forgotten: tokens.len().saturating_sub(context_length),
+            has_read: false,
+            failed: false,
         })
     }
 
-    /// The logits of the next token.
-    fn next_logits(&mut self) -> Result<Vec<f32>, GenerateError> {
-        let context_length = self.model.config().context_length;
-        if self.tokens.len() - self.forgotten > context_length {
-            self.forgotten = self.tokens.len() - (context_length / 2).max(1);
-            self.cache.clear();
+    /// Computes the logits of the next token of every sample that goes on.
+    fn read(&mut self) -> Result<(), TensorReadError> {
+        // Samples that go on have written as many tokens.
+        let going_on = |draft: &&Draft| !draft.is_done();
+        let Some(n_tokens) = self.drafts.iter().find(going_on).map(|d| d.tokens().len()) else {
+            return Ok(());
+        };
+        if !std::mem::replace(&mut self.has_read, true) {
+            let prompt = &self.drafts[0].tokens()[self.forgotten..];
+            self.reader.read(0, prompt)?;
+            self.reader.share();
+            return Ok(());
         }
-        let unread = &self.tokens[self.forgotten + self.cache.len()..];
-        let n = unread.len();
-        let ids: Vec<i64> = unread.iter().map(|id| i64::from(*id)).collect();
-        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [1, n]), &self.model.device());
-        let logits = self.model.forward_cached(ids, &mut self.cache); // [1, T, V]
-        let last = logits.narrow(1, n - 1, 1); // [1, 1, V]
-        Ok(last.reshape([-1]).try_into_vec_as::<f32>()?)
+        if n_tokens - self.forgotten > self.context_length {
+            self.forgotten = n_tokens - (self.context_length / 2).max(1);
+            let drafts = self.drafts.iter().enumerate();
+            for (sample, draft) in drafts.filter(|(_, draft)| going_on(draft)) {
+                self.reader
+                    .read(sample, &draft.tokens()[self.forgotten..])?;
+            }
+            return Ok(());
+        }
+        let last = |draft: &Draft| draft.tokens().last().copied();
+        let tokens = self.drafts.iter().map(|d| last(d).filter(|_| !d.is_done()));
+        let tokens: Vec<_> = tokens.collect();
+        self.reader.step(&tokens)
     }
 
-    fn write_piece(&mut self) -> Result<String, GenerateError> {
-        let logits = self.next_logits()?;
-        let token = self
-            .sampler
-            .choose(&logits, &self.tokens)
-            .ok_or(GenerateError::NotFinite(self.tokens.len()))?;
-        self.tokens.push(token);
-        self.written += 1;
-        let mut piece = self.decoder.push(token);
-        let is_last = self.written == self.config.max_new_tokens;
-        if is_last {
-            piece.push_str(&self.decoder.finish());
+    /// Reads, and lets every sample that goes on write a token.
+    fn round(&mut self) -> Result<Vec<Piece>, GenerateError> {
+        self.read()?;
+        let write = |(sample, draft, logits): (u64, &mut Draft, &[f32])| {
+            let text = draft.write(logits)?;
+            Ok(Piece {
+                sample_idx: self.first_idx + sample,
+                text,
+                is_last: draft.is_done(),
+            })
+        };
+        let reader = &self.reader;
+        let numbered = (0..).zip(self.drafts.iter_mut().enumerate());
+        let mut tasks: Vec<_> = numbered
+            .filter(|(_, (_, draft))| !draft.is_done())
+            .map(|(sample, (i, draft))| (sample, draft, reader.logits(i)))
+            .collect();
+        match tasks.len() {
+            1 => tasks.pop().map(write).into_iter().collect(),
+            _ => tasks.into_par_iter().map(write).collect(),
         }
-        let (mut text, stopped) = self.stops.push(&piece);
-        self.done = stopped || is_last;
-        if self.done && !stopped {
-            text.push_str(&self.stops.finish());
+    }
+}
+
+impl Iterator for Writers<'_> {
+    type Item = Result<Vec<Piece>, GenerateError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed || self.drafts.iter().all(Draft::is_done) {
+            return None;
         }
-        Ok(text)
+        let round = self.round();
+        self.failed = round.is_err();
+        Some(round)
+    }
+}
+
+impl<'a> Writer<'a> {
+    /// A writer of sample `sample_idx`, which has read and written nothing yet.
+    ///
+    /// A model of tensors is one without gradients, see `Module::valid`.
+    ///
+    /// # Errors
+    /// If the prompt is empty, or has characters that the tokenizer does not know.
+    pub fn new(
+        author: impl Into<Author<'a>>,
+        tokenizer: &Tokenizer,
+        config: &GenerateConfig,
+        prompt: &str,
+        sample_idx: u64,
+    ) -> Result<Self, GenerateError> {
+        let samples = sample_idx..sample_idx + 1;
+        Writers::new(author, tokenizer, config, prompt, samples).map(Self)
     }
 }
 
@@ -127,11 +202,7 @@ impl Iterator for Writer<'_> {
     type Item = Result<String, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.done || self.config.max_new_tokens == 0 {
-            return None;
-        }
-        let piece = self.write_piece();
-        self.done |= piece.is_err();
-        Some(piece)
+        let text = |pieces: Vec<Piece>| pieces.into_iter().map(|piece| piece.text).collect();
+        self.0.next().map(|round| round.map(text))
     }
 }

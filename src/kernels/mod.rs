@@ -2,12 +2,14 @@
 //!
 //! Every function here runs on any device, made of ordinary tensor operations. On burn's CPU backend
 //! some have a faster way behind the same name, which is tested against the ordinary one. They know
-//! tensors and numbers, nothing of modules, parameters or configuration.
+//! tensors and numbers, nothing of modules, parameters or configuration. [`panels`] are for writing on a CPU,
+//! without tensors.
 
 pub mod activation;
 pub mod adamw;
 pub mod attention;
 pub mod dropout;
+mod elementary;
 pub mod embedding;
 #[cfg(feature = "flex")]
 mod fused;
@@ -15,6 +17,7 @@ pub mod linear;
 pub mod loss;
 pub mod mlp;
 pub mod norm;
+pub mod panels;
 pub mod rope;
 pub mod squares;
 

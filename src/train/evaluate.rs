@@ -1,9 +1,12 @@
 //! How good a model is: its mean loss over a text.
 
+use std::sync::Arc;
+
 use burn::tensor::{Tensor, TensorReadError};
 
 use super::trainer::to_device;
 use crate::data::{Batch, Split, batch};
+use crate::inference::{Engine, Session};
 use crate::model::Gpt;
 
 /// A mean loss, and what it is a mean of.
@@ -54,6 +57,28 @@ const BATCHES_AHEAD: usize = 16;
 pub fn full(model: &Gpt, text: &Split, batch_size: usize) -> Result<Loss, TensorReadError> {
     let loss = full_unless(model, text, batch_size, || false)?;
     Ok(loss.expect("nobody stops it"))
+}
+
+/// As [`full`], of a model that is packed for writing.
+#[must_use]
+#[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 tokens")]
+pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
+    let context_length = engine.config().context_length;
+    let mut session = Session::new(engine, 1, context_length);
+    let ids = |tokens: Vec<i32>| -> Vec<u32> {
+        let id = |token| u32::try_from(token).expect("tokens are not negative");
+        tokens.into_iter().map(id).collect()
+    };
+    let (mut total, mut n_tokens) = (0.0, 0);
+    for batch in batch::windows(text, context_length, 1) {
+        let surprises = session.surprises(&ids(batch.inputs), &ids(batch.targets));
+        total += surprises.iter().map(|x| f64::from(*x)).sum::<f64>();
+        n_tokens += surprises.len();
+    }
+    Loss {
+        tokens: n_tokens,
+        nats_per_token: total / n_tokens as f64,
+    }
 }
 
 /// As [`full`], or nothing as soon as `is_stopped` says so, which is asked before each batch.

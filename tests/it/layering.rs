@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
         "tokenizer",
         "words",
     ],
-    &["data", "kernels", "attention", "model"],
+    &["data", "kernels", "attention", "model", "inference"],
     &["optimizer", "checkpoint"],
     &[
         "train", "generate", "runs", "plan", "recipe", "inspect", "report", "bench",

@@ -10,6 +10,7 @@
     reason = "numbers in tests are small, and stand as they were printed"
 )]
 
+mod allocations;
 #[cfg(unix)]
 mod attention_page;
 mod bench;
@@ -24,7 +25,9 @@ mod devices;
 mod examples;
 mod fixtures;
 mod further;
+mod generation;
 mod heads;
+mod inference;
 mod init;
 mod inspect;
 mod kernels;

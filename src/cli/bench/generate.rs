@@ -12,6 +12,7 @@ use crate::bench::generate::{self, Case, Speed};
 use crate::checkpoint;
 use crate::cli::open_model;
 use crate::cli::table::{Column, table};
+use crate::cli::weights::Weights;
 use crate::device::{self, DeviceSpec, OpenDevice};
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
@@ -29,6 +30,7 @@ const MOST_NEW_TOKENS: usize = 64;
 #[command(after_help = "\
 Examples:
   tinderbox bench generate runs/quickstart
+  tinderbox bench generate runs/quickstart --weights int8 --device cpu
   tinderbox bench generate configs/gpt2-124m.toml --device cpu --batch-size 1,16 --json")]
 pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, one of its checkpoints/step-N, or a config:
@@ -50,6 +52,9 @@ pub(super) struct Args {
     /// How many rounds a row is the median of
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one())]
     rounds: usize,
+    /// How the weights are kept, on a CPU: fewer bits are faster and less exact
+    #[arg(long, value_enum, default_value_t)]
+    weights: Weights,
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
@@ -61,6 +66,7 @@ pub(super) struct Args {
 /// Measures and prints.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (device, model) = args.open()?;
+    let author = args.weights.author(&model, &device.name)?;
     let context_length = model.config().context_length;
     let new_tokens = (context_length / 4).clamp(1, MOST_NEW_TOKENS);
     let mut speeds = Vec::new();
@@ -71,7 +77,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             new_tokens: args.new_tokens.unwrap_or(new_tokens),
         };
         under_way(format!("{batch_size} at once"));
-        speeds.push(generate::measure(&model, case, args.rounds)?);
+        speeds.push(generate::measure(&author, case, args.rounds)?);
     }
     if args.json {
         return print_json(&json!({

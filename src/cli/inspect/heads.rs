@@ -68,6 +68,7 @@ impl Args {
             config,
             tokenizer,
             model,
+            ..
         } = opened;
         let annotations = Annotations::read(path)?;
         let references = References::measure(model, config, tokenizer, &annotations)?;

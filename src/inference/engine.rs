@@ -1,0 +1,186 @@
+//! What a model has learned, packed to be read from the first number to the last for each new token.
+
+use burn::module::Param;
+use burn::nn;
+use burn::tensor::Tensor;
+
+use super::layer::{Layer, Linear};
+use crate::attention::Rotation;
+use crate::config::{ModelConfig, NormKind, PositionKind};
+use crate::device;
+use crate::kernels::panels::{self, Norm, Precision, Row, WIDTH, Weights, rows_of};
+use crate::model::{self, Gpt};
+
+/// A model without gradients on the CPU, its matrices in some [`Precision`], everything else in f32.
+#[derive(Debug)]
+pub struct Engine {
+    config: ModelConfig,
+    vocab_size: usize,
+    token_embedding: TokenEmbedding,
+    /// `[context_length, C]`
+    position_embedding: Option<Vec<f32>>,
+    pub(super) rotation: Option<panels::Rotation>,
+    pub(super) layers: Vec<Layer>,
+    pub(super) norm: Norm,
+    /// `[C, V]`
+    pub(super) output: Weights,
+}
+
+#[derive(Debug)]
+enum TokenEmbedding {
+    /// The columns of the output's weights.
+    Tied,
+    /// `[V, C]`
+    Own(Vec<f32>),
+}
+
+impl Engine {
+    /// Packs the weights of `model`.
+    ///
+    /// # Panics
+    /// If the model's device fails.
+    #[must_use]
+    pub fn new(model: &Gpt, precision: Precision) -> Self {
+        // Taken apart in full: a new option does not compile until it is computed here as well.
+        let ModelConfig {
+            context_length,
+            d_model,
+            n_layers: _,
+            n_heads,
+            n_kv_heads: _, // Layer
+            d_ff: _,
+            position,
+            norm: _, // its kind goes with the norm's weights
+            mlp: _,  // Layer
+            bias: _,
+            qk_norm: _,
+            tie_embeddings: _,
+            dropout: _, // in training only
+        } = *model.config();
+        let vocab_size = model.vocab_size();
+        let embedding = host(&model.token_embedding.weight);
+        let shape = [d_model, vocab_size];
+        let (output, token_embedding) = match &model.output {
+            Some(output) => (
+                pack(&output.weight, precision),
+                TokenEmbedding::Own(embedding),
+            ),
+            None => (
+                Weights::pack(precision, shape, |c, token| embedding[token * d_model + c]),
+                TokenEmbedding::Tied,
+            ),
+        };
+        let positions = model.position_embedding.as_ref();
+        Self {
+            config: model.config().clone(),
+            vocab_size,
+            token_embedding,
+            position_embedding: positions.map(|embedding| host(&embedding.weight)),
+            rotation: (position == PositionKind::Rope)
+                .then(|| Rotation::tables(0..context_length, d_model / n_heads))
+                .map(|[cos, sin]| panels::Rotation { cos, sin }),
+            layers: model
+                .blocks
+                .iter()
+                .map(|block| Layer::new(block, model.config(), precision))
+                .collect(),
+            norm: norm(&model.norm, model.config().norm),
+            output,
+        }
+    }
+
+    /// Whether the engine is the faster way to compute what `model` computes, on the device where it is: burn's
+    /// own CPU backend.
+    #[must_use]
+    pub fn is_for(model: &Gpt) -> bool {
+        device::is_flex(&model.device())
+    }
+
+    /// What the model was made from.
+    #[must_use]
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Number of tokens in the vocabulary.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// How the matrices are kept.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        self.output.precision()
+    }
+
+    /// Bytes that are read for each new token: those of all matrices.
+    #[must_use]
+    pub fn bytes_per_token(&self) -> usize {
+        let of_layers: usize = self.layers.iter().map(Layer::bytes).sum();
+        of_layers + self.output.bytes()
+    }
+
+    /// Writes what stands for a token at a position into row `row` of `out`, in panels of `n_rows` rows.
+    pub(super) fn embed(
+        &self,
+        token: u32,
+        position: usize,
+        (out, row, n_rows): (&mut [Row], usize, usize),
+    ) {
+        let (token, width) = (token as usize, self.config.d_model);
+        assert!(
+            token < self.vocab_size,
+            "token {token} of {}",
+            self.vocab_size
+        );
+        let positions = match &self.position_embedding {
+            Some(positions) => &positions[position * width..][..width],
+            None => &[],
+        };
+        for (panel, out) in out[row..].iter_mut().step_by(n_rows).enumerate() {
+            *out = Row::ZERO;
+            let first = panel * WIDTH;
+            for (c, x) in (first..width.min(first + WIDTH)).zip(&mut out.0) {
+                *x = match &self.token_embedding {
+                    TokenEmbedding::Tied => self.output.value(c, token),
+                    TokenEmbedding::Own(embedding) => embedding[token * width + c],
+                } + positions.get(c).copied().unwrap_or(0.0);
+            }
+        }
+    }
+}
+
+/// The numbers of a parameter.
+pub(super) fn host<const D: usize>(param: &Param<Tensor<D>>) -> Vec<f32> {
+    let data = param.val().into_data().convert::<f32>();
+    data.try_to_vec().expect("converted to f32")
+}
+
+/// A projection with its bias.
+pub(super) fn linear(linear: &nn::Linear, precision: Precision) -> Linear {
+    Linear {
+        weights: pack(&linear.weight, precision),
+        bias: linear.bias.as_ref().map(|bias| rows_of(&host(bias))),
+    }
+}
+
+/// A norm of this kind.
+pub(super) fn norm(norm: &model::Norm, kind: NormKind) -> Norm {
+    let bias = norm.bias.as_ref().map(host);
+    let centred = kind == NormKind::LayerNorm;
+    Norm::new(
+        &host(&norm.weight),
+        bias.as_deref(),
+        centred,
+        norm.epsilon(),
+    )
+}
+
+fn pack(weight: &Param<Tensor<2>>, precision: Precision) -> Weights {
+    let [inputs, outputs] = weight.dims();
+    let values = host(weight);
+    Weights::pack(precision, [inputs, outputs], |input, output| {
+        values[input * outputs + output]
+    })
+}

@@ -1,0 +1,269 @@
+//! Texts in the making: what an engine has read of some samples, and which token comes next.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::Engine;
+use super::layer::Work;
+use crate::kernels::panels::{
+    Cache, Row, Stream, Then, log_sum_exp, n_panels, product, read_columns,
+};
+
+/// Tokens of one sample that go through the model at once: enough that reading the weights costs little beside
+/// computing with them.
+const TOKENS_AT_ONCE: usize = 128;
+
+/// Some samples that an [`Engine`] reads, each a text of its own, in room that is allocated once: reading on
+/// allocates nothing.
+///
+/// What is computed for a sample does not depend on the other ones, nor on how its tokens are handed over: the same
+/// tokens give the same bytes.
+#[derive(Debug)]
+pub struct Session {
+    engine: Arc<Engine>,
+    cache: Cache,
+    work: Work,
+    /// Where each sample's rows begin in the pass at hand.
+    first_rows: Vec<Option<usize>>,
+    /// The last rows of the residual stream, in panels.
+    last: Vec<Row>,
+    /// The logits in panels.
+    scores: Vec<Row>,
+    /// The same, `[n_samples, V]`.
+    logits: Vec<f32>,
+}
+
+impl Session {
+    /// Room for `n_samples` texts of up to `capacity` tokens.
+    ///
+    /// # Panics
+    /// If there are no samples, no room, or more than the model's context.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, n_samples: usize, capacity: usize) -> Self {
+        let config = engine.config();
+        assert!(
+            n_samples > 0 && (1..=config.context_length).contains(&capacity),
+            "{n_samples} samples of {capacity} tokens in a context of {}",
+            config.context_length
+        );
+        let vocab_size = engine.vocab_size();
+        let streams = [[n_samples, 1], [1, TOKENS_AT_ONCE.min(capacity)]];
+        Self {
+            cache: Cache::new(
+                [config.n_layers, n_samples],
+                capacity,
+                [config.n_kv_heads, config.head_dim()],
+            ),
+            work: Work::new(config, capacity, &streams),
+            first_rows: vec![None; n_samples],
+            last: vec![Row::ZERO; n_panels(config.d_model)],
+            scores: vec![Row::ZERO; n_panels(vocab_size) * n_samples],
+            logits: vec![0.0; vocab_size * n_samples],
+            engine,
+        }
+    }
+
+    /// How many samples there are.
+    #[must_use]
+    pub fn n_samples(&self) -> usize {
+        self.cache.n_samples()
+    }
+
+    /// How many tokens a sample has.
+    #[must_use]
+    pub fn len(&self, sample: usize) -> usize {
+        self.cache.len(sample)
+    }
+
+    /// Whether a sample has no tokens yet.
+    #[must_use]
+    pub fn is_empty(&self, sample: usize) -> bool {
+        self.len(sample) == 0
+    }
+
+    /// How many tokens a sample may have.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.cache.capacity()
+    }
+
+    /// Forgets the tokens of a sample.
+    pub fn clear(&mut self, sample: usize) {
+        self.cache.clear(sample);
+    }
+
+    /// Gives sample `to` the tokens and the logits of sample `from`.
+    pub fn copy(&mut self, from: usize, to: usize) {
+        self.cache.copy(from, to);
+        let logits = self.range(from);
+        let to = self.range(to).start;
+        self.logits.copy_within(logits, to);
+    }
+
+    /// The logits of the token after the last one that a sample has, `[V]`.
+    #[must_use]
+    pub fn logits(&self, sample: usize) -> &[f32] {
+        &self.logits[self.range(sample)]
+    }
+
+    /// Reads on in one sample, and computes the logits of the token after these.
+    ///
+    /// # Panics
+    /// If there are no tokens, or no room for them, or one is not in the vocabulary.
+    pub fn read(&mut self, sample: usize, tokens: &[u32]) {
+        assert!(!tokens.is_empty(), "no tokens to read");
+        // Inside of rayon's threads, which hand each other work without going to sleep in between.
+        rayon::scope(|_| {
+            for tokens in tokens.chunks(TOKENS_AT_ONCE) {
+                self.pass_one(sample, tokens);
+            }
+            let n_rows = (tokens.len() - 1) % TOKENS_AT_ONCE + 1;
+            let rows = self.work.x.iter().skip(n_rows - 1).step_by(n_rows);
+            self.last
+                .iter_mut()
+                .zip(rows)
+                .for_each(|(last, x)| *last = *x);
+            let Self {
+                engine,
+                work,
+                last,
+                scores,
+                ..
+            } = self;
+            let normed = &mut work.normed[..last.len()];
+            let scores = &mut scores[..n_panels(engine.vocab_size())];
+            engine.norm.apply(last, normed, 1);
+            product(&engine.output, normed, None, Then::Store, scores, 1);
+            let logits = self.range(sample);
+            read_columns(&self.scores, 1, 0, 0, &mut self.logits[logits]);
+        });
+    }
+
+    /// Reads one more token in each sample that has one, and computes the logits of the token after it.
+    ///
+    /// # Panics
+    /// If there is not one entry for each sample, or no room for a token, or one is not in the vocabulary.
+    pub fn step(&mut self, tokens: &[Option<u32>]) {
+        assert_eq!(
+            tokens.len(),
+            self.first_rows.len(),
+            "an entry for each sample"
+        );
+        let n_rows = tokens.iter().flatten().count();
+        if n_rows == 0 {
+            return;
+        }
+        rayon::scope(|_| {
+            let mut row = 0;
+            for (sample, token) in tokens.iter().enumerate() {
+                self.first_rows[sample] = token.map(|_| row);
+                if let Some(token) = token {
+                    let position = self.cache.len(sample);
+                    self.engine
+                        .embed(*token, position, (&mut self.work.x, row, n_rows));
+                    row += 1;
+                }
+            }
+            self.layers(0..tokens.len(), 1, n_rows);
+            let vocab_size = self.engine.vocab_size();
+            let Self {
+                engine,
+                work,
+                scores,
+                ..
+            } = self;
+            let width = n_panels(engine.config().d_model) * n_rows;
+            let (x, normed) = (&work.x[..width], &mut work.normed[..width]);
+            let scores = &mut scores[..n_panels(vocab_size) * n_rows];
+            engine.norm.apply(x, normed, n_rows);
+            product(&engine.output, normed, None, Then::Store, scores, n_rows);
+            let logits = self.logits.chunks_exact_mut(vocab_size);
+            for (row, logits) in self.first_rows.iter().zip(logits) {
+                if let Some(row) = row {
+                    read_columns(&self.scores, n_rows, *row, 0, logits);
+                }
+            }
+        });
+    }
+
+    /// Reads a text as sample 0 from its beginning, and returns how surprising each of the `targets` was, which
+    /// follow the tokens: their cross-entropy, nats per token.
+    ///
+    /// # Panics
+    /// If there are not as many targets as tokens, no room for them, or one is not in the vocabulary.
+    #[must_use]
+    pub fn surprises(&mut self, tokens: &[u32], targets: &[u32]) -> Vec<f32> {
+        assert_eq!(tokens.len(), targets.len(), "a target for each token");
+        self.clear(0);
+        let vocab_size = self.engine.vocab_size();
+        let mut scores = vec![Row::ZERO; n_panels(vocab_size) * TOKENS_AT_ONCE.min(tokens.len())];
+        let mut surprises = vec![0.0; tokens.len()];
+        let chunks = tokens
+            .chunks(TOKENS_AT_ONCE)
+            .zip(targets.chunks(TOKENS_AT_ONCE));
+        for ((tokens, targets), out) in chunks.zip(surprises.chunks_mut(TOKENS_AT_ONCE)) {
+            rayon::scope(|_| {
+                self.pass_one(0, tokens);
+                let Self { engine, work, .. } = self;
+                let n_rows = tokens.len();
+                let width = n_panels(engine.config().d_model) * n_rows;
+                let (x, normed) = (&work.x[..width], &mut work.normed[..width]);
+                let scores = &mut scores[..n_panels(vocab_size) * n_rows];
+                engine.norm.apply(x, normed, n_rows);
+                product(&engine.output, normed, None, Then::Store, scores, n_rows);
+                let scores = &*scores;
+                let rows = out.par_iter_mut().zip(targets).enumerate();
+                rows.for_each_init(
+                    || vec![0.0; vocab_size],
+                    |logits, (row, (out, target))| {
+                        read_columns(scores, n_rows, row, 0, logits);
+                        *out = log_sum_exp(logits) - logits[*target as usize];
+                    },
+                );
+            });
+        }
+        surprises
+    }
+
+    /// Takes further tokens of one sample through all layers.
+    fn pass_one(&mut self, sample: usize, tokens: &[u32]) {
+        let (start, n_rows) = (self.cache.len(sample), tokens.len());
+        for (row, token) in tokens.iter().enumerate() {
+            self.engine
+                .embed(*token, start + row, (&mut self.work.x, row, n_rows));
+        }
+        self.first_rows[sample] = Some(0);
+        self.layers(sample..sample + 1, n_rows, n_rows);
+    }
+
+    /// Takes the rows that were embedded, `t` for each sample that has any, through all layers.
+    fn layers(&mut self, samples: Range<usize>, t: usize, n_rows: usize) {
+        let Self {
+            engine,
+            cache,
+            work,
+            first_rows,
+            ..
+        } = self;
+        let stream = Stream {
+            samples: samples.clone(),
+            first_rows,
+            t,
+            n_rows,
+        };
+        for (i, layer) in engine.layers.iter().enumerate() {
+            layer.forward(work, (cache, i), &stream, engine.rotation.as_ref());
+        }
+        for sample in samples.filter(|sample| stream.first_rows[*sample].is_some()) {
+            cache.advance(sample, t);
+        }
+    }
+
+    /// Where a sample's logits stand.
+    fn range(&self, sample: usize) -> Range<usize> {
+        let vocab_size = self.engine.vocab_size();
+        sample * vocab_size..(sample + 1) * vocab_size
+    }
+}

@@ -1,0 +1,201 @@
+//! Writing with the engine: several samples at once, fewer bits, and the model of tensors beside it.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
+use tinderbox::generate::{Author, Piece, Writer, Writers};
+use tinderbox::inference::{Engine, Precision};
+use tinderbox::model::Gpt;
+use tinderbox::tokenizer::Tokenizer;
+
+use crate::cli::Folder;
+use crate::properties::lively;
+
+const ALPHABET: &str = "abcdefghijk";
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::char_from_alphabet(ALPHABET.chars()).expect("an alphabet")
+}
+
+fn model(position: PositionKind) -> Gpt {
+    let config = ModelConfig {
+        context_length: 12,
+        position,
+        n_layers: 2,
+        d_model: 16,
+        ..ModelConfig::default()
+    };
+    lively(&config, 7, &Device::flex())
+}
+
+fn settings(max_new_tokens: usize, stop: &[&str]) -> GenerateConfig {
+    GenerateConfig {
+        temperature: 1.0,
+        max_new_tokens,
+        stop: stop.iter().map(ToString::to_string).collect(),
+        ..GenerateConfig::default()
+    }
+}
+
+fn alone<'a>(author: impl Into<Author<'a>>, settings: &GenerateConfig, sample: u64) -> String {
+    let writer = Writer::new(author, &tokenizer(), settings, "abc", sample).expect("a prompt");
+    writer.collect::<Result<_, _>>().expect("writes")
+}
+
+#[test]
+fn samples_written_at_once_are_those_written_alone() {
+    let gpt = model(PositionKind::Learned);
+    // Far past the context, and with ends at different places.
+    for settings in [
+        settings(40, &[]),
+        settings(60, &["a", "dd"]),
+        settings(1, &[]),
+    ] {
+        for author in [Author::from(&gpt), Author::Tensors(&gpt)] {
+            let writers = Writers::new(author.clone(), &tokenizer(), &settings, "abc", 2..8);
+            let mut texts = vec![String::new(); 6];
+            let mut ended = [false; 6];
+            for round in writers.expect("a prompt") {
+                for piece in round.expect("writes") {
+                    let Piece {
+                        sample_idx,
+                        text,
+                        is_last,
+                    } = piece;
+                    let at = sample_idx as usize - 2;
+                    assert!(!ended[at], "nothing comes after the end");
+                    texts[at].push_str(&text);
+                    ended[at] = is_last;
+                }
+            }
+            assert_eq!(ended, [true; 6]);
+            for (i, text) in texts.iter().enumerate() {
+                assert_eq!(*text, alone(author.clone(), &settings, i as u64 + 2));
+            }
+            assert_ne!(texts[0], texts[1]);
+        }
+    }
+}
+
+#[test]
+fn the_engine_writes_what_the_model_of_tensors_writes() {
+    for position in [PositionKind::Learned, PositionKind::Rope] {
+        let gpt = model(position);
+        assert!(matches!(Author::from(&gpt), Author::Engine(_)));
+        for sample in 0..4 {
+            let settings = settings(50, &[]);
+            let by_tensors = alone(Author::Tensors(&gpt), &settings, sample);
+            assert_eq!(alone(&gpt, &settings, sample), by_tensors);
+        }
+    }
+}
+
+#[test]
+fn elsewhere_the_model_of_tensors_writes() {
+    let config = ModelConfig {
+        n_layers: 1,
+        d_model: 16,
+        context_length: 12,
+        ..ModelConfig::default()
+    };
+    #[allow(deprecated)]
+    let gpt = lively(&config, 7, &Device::ndarray());
+    assert!(matches!(Author::from(&gpt), Author::Tensors(_)));
+    let settings = settings(20, &[]);
+    let flex = lively(&config, 7, &Device::flex());
+    assert_eq!(alone(&gpt, &settings, 0), alone(&flex, &settings, 0));
+}
+
+#[test]
+fn fewer_bits_write_text_of_their_own_that_a_seed_repeats() {
+    let gpt = model(PositionKind::Rope);
+    let settings = settings(200, &[]);
+    let texts = Precision::ALL.map(|precision| {
+        let engine = Arc::new(Engine::new(&gpt, precision));
+        let text = alone(engine.clone(), &settings, 0);
+        assert_eq!(alone(engine, &settings, 0), text);
+        text
+    });
+    assert_eq!(texts[0], alone(&gpt, &settings, 0));
+    assert!(texts[0] != texts[1] && texts[0] != texts[2] && texts[1] != texts[2]);
+}
+
+#[test]
+fn nothing_is_written_where_nothing_was_asked_for() {
+    let gpt = model(PositionKind::Learned);
+    assert_eq!(alone(&gpt, &settings(0, &[]), 0), "");
+}
+
+#[test]
+fn weights_of_fewer_bits_write_and_are_measured() {
+    let folder = Folder::trained();
+    let write = |args: &[&str]| {
+        let always = [
+            "generate",
+            "runs/tiny",
+            "--prompt",
+            "The",
+            "--max-new-tokens",
+        ];
+        folder.succeed(&[&always, args].concat())
+    };
+    let loss = |weights: &str| {
+        let args = ["eval", "runs/tiny", "--json", "--weights", weights];
+        let measured = folder.json(&args);
+        (
+            measured["loss"].as_f64().expect("a number"),
+            measured["tokens"].clone(),
+        )
+    };
+    let (exact, n_tokens) = loss("f32");
+    for (weights, tolerance) in [("f32", 1e-5), ("bf16", 0.01), ("int8", 0.02)] {
+        let text = write(&["50", "--weights", weights]);
+        assert_eq!(text.chars().count(), 54, "{text}");
+        let (loss, n) = loss(weights);
+        assert!(
+            (loss - exact).abs() < tolerance,
+            "{weights}: {loss}, not {exact}"
+        );
+        assert_eq!(n, n_tokens);
+        assert!(weights == "f32" || loss != exact, "nothing was rounded");
+    }
+    assert_eq!(write(&["50", "--weights", "f32"]), write(&["50"]));
+    let elsewhere = |command: &str| {
+        folder.fail(&[
+            command,
+            "runs/tiny",
+            "--device",
+            "ndarray",
+            "--weights",
+            "int8",
+        ])
+    };
+    insta::assert_snapshot!(elsewhere("generate"), @r"
+    error: `ndarray` computes with weights of f32 alone
+      hint: add --device cpu, or leave --weights out
+    ");
+    assert_eq!(elsewhere("eval"), elsewhere("generate"));
+}
+
+#[test]
+fn more_samples_than_are_written_at_once_stand_in_order() {
+    let folder = Folder::trained();
+    let write = |n: &str| {
+        let args = [
+            "generate",
+            "runs/tiny",
+            "--max-new-tokens",
+            "9",
+            "--num-samples",
+            n,
+        ];
+        folder.succeed(&[&args[..], &["--prompt", "The"]].concat())
+    };
+    let many = write("20");
+    let samples: Vec<&str> = many.trim_end_matches('\n').split("\n---\n").collect();
+    assert_eq!(samples.len(), 20);
+    assert!(many.starts_with(write("3").trim_end_matches('\n')));
+    let distinct: std::collections::BTreeSet<_> = samples.iter().collect();
+    assert!(distinct.len() > 10, "each sample has draws of its own");
+}

@@ -1,0 +1,228 @@
+//! The engine that writes computes what the model of tensors computes.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use proptest::prelude::*;
+use tinderbox::config::{MlpKind, ModelConfig, NormKind, PositionKind};
+use tinderbox::inference::{Engine, Precision, Session};
+use tinderbox::model::{Gpt, parameters};
+
+use crate::fixtures::host;
+use crate::properties::{VOCAB_SIZE, any_model, lively, tensor, tokens};
+
+/// Relative to the largest logit.
+const TOLERANCE: f32 = 1e-4;
+
+fn ids(tokens: &[i32]) -> Vec<u32> {
+    tokens.iter().map(|token| *token as u32).collect()
+}
+
+/// The logits after each of the tokens, by the composed path.
+fn reference(gpt: &Gpt, tokens: &[i32]) -> Vec<Vec<f32>> {
+    let logits = host(gpt.forward(tensor(tokens, &gpt.device())));
+    logits
+        .chunks(gpt.vocab_size())
+        .map(<[f32]>::to_vec)
+        .collect()
+}
+
+/// The logits after each of the tokens, one by one.
+fn stepped(engine: &Arc<Engine>, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let mut session = Session::new(engine.clone(), 1, tokens.len());
+    let after = tokens.iter().map(|token| {
+        session.step(&[Some(*token)]);
+        session.logits(0).to_vec()
+    });
+    after.collect()
+}
+
+fn engine(gpt: &Gpt, precision: Precision) -> Arc<Engine> {
+    Arc::new(Engine::new(gpt, precision))
+}
+
+fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], tolerance: f32) {
+    assert_eq!(got.len(), want.len());
+    let largest = want.iter().flatten().fold(0.0_f32, |m, x| m.max(x.abs()));
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        for (got, want) in got.iter().zip(want) {
+            let close = (got - want).abs() <= tolerance * largest; // false for NaN
+            assert!(
+                close,
+                "after token {i}: {got}, not {want}, of at most {largest}"
+            );
+        }
+    }
+}
+
+fn in_threads<T: Send>(n: usize, f: impl FnOnce() -> T + Send) -> T {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(n).build();
+    pool.expect("threads can be started").install(f)
+}
+
+/// A model of usual sizes: several panels in every direction.
+pub fn wide(kind: usize) -> ModelConfig {
+    let plain = ModelConfig {
+        context_length: 160,
+        d_model: 96,
+        n_layers: 2,
+        n_heads: 2,
+        n_kv_heads: 2,
+        d_ff: 200,
+        ..ModelConfig::default()
+    };
+    match kind {
+        0 => plain,
+        1 => ModelConfig {
+            n_heads: 6,
+            n_kv_heads: 2,
+            position: PositionKind::Rope,
+            norm: NormKind::RmsNorm,
+            mlp: MlpKind::Swiglu,
+            qk_norm: true,
+            tie_embeddings: false,
+            ..plain
+        },
+        _ => ModelConfig {
+            d_model: 80,
+            mlp: MlpKind::ReluSquared,
+            bias: true,
+            ..plain
+        },
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn the_logits_are_those_of_the_composed_path(config in any_model(), seed in 0..1000_u64) {
+        let gpt = lively(&config, seed, &Device::flex());
+        let all = tokens(config.context_length, 2);
+        let engine = engine(&gpt, Precision::F32);
+        assert_close(&stepped(&engine, &ids(&all)), &reference(&gpt, &all), TOLERANCE);
+    }
+
+    #[test]
+    fn the_same_tokens_give_the_same_bytes_however_they_are_fed(
+        config in any_model(), seed in 0..1000_u64, first in 1..4_usize, precision in 0..3_usize,
+    ) {
+        let gpt = lively(&config, seed, &Device::flex());
+        let engine = engine(&gpt, Precision::ALL[precision]);
+        let all = ids(&tokens(config.context_length, 2));
+        let one_by_one = stepped(&engine, &all);
+        let mut session = Session::new(engine, 1, all.len());
+        session.read(0, &all);
+        prop_assert_eq!(session.logits(0), &one_by_one[all.len() - 1][..]);
+        session.clear(0);
+        for part in all.chunks(first) {
+            session.read(0, part);
+            prop_assert_eq!(session.logits(0), &one_by_one[session.len(0) - 1][..]);
+        }
+    }
+}
+
+#[test]
+fn wide_models_too_have_the_logits_of_the_composed_path() {
+    for kind in 0..3 {
+        let gpt = lively(&wide(kind), 5, &Device::flex());
+        let all = tokens(150, 2);
+        let engine = engine(&gpt, Precision::F32);
+        let one_by_one = stepped(&engine, &ids(&all));
+        assert_close(&one_by_one, &reference(&gpt, &all), TOLERANCE);
+        let mut session = Session::new(engine, 1, 150);
+        session.read(0, &ids(&all)); // more than are taken at once
+        assert_eq!(session.logits(0), one_by_one[149]);
+    }
+}
+
+#[test]
+fn samples_among_others_get_what_they_get_alone_on_any_number_of_threads() {
+    for (kind, precision) in (0..3).flat_map(|kind| Precision::ALL.map(|one| (kind, one))) {
+        let gpt = lively(&wide(kind), 3, &Device::flex());
+        let engine = engine(&gpt, precision);
+        let texts: Vec<Vec<u32>> = (0..11).map(|seed| ids(&tokens(40, seed))).collect();
+        let alone: Vec<_> = texts.iter().map(|text| stepped(&engine, text)).collect();
+        for n_threads in [1, 2, 3] {
+            let mut session = Session::new(engine.clone(), texts.len(), 40);
+            in_threads(n_threads, || {
+                // The first one reads its beginning at once, the second one takes it over, the third one ends early.
+                session.read(0, &texts[0][..7]);
+                session.copy(0, 1);
+                assert_eq!(session.logits(1), alone[0][6]);
+                session.clear(1);
+                for i in 0..40 {
+                    let next = |(sample, text): (usize, &Vec<u32>)| match sample {
+                        0 if i < 7 => None,
+                        2 if i >= 9 => None,
+                        _ => Some(text[i]),
+                    };
+                    let step: Vec<_> = texts.iter().enumerate().map(next).collect();
+                    session.step(&step);
+                    for (sample, alone) in alone.iter().enumerate() {
+                        if step[sample].is_some() {
+                            assert_eq!(session.logits(sample), alone[i], "{sample} at {i}");
+                        }
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn fewer_bits_cost_little_of_a_models_numbers() {
+    for kind in 0..3 {
+        let gpt = Gpt::new(&wide(kind), VOCAB_SIZE, 5, &Device::flex());
+        let all = tokens(60, 2);
+        let want = reference(&gpt, &all).concat();
+        let error = |precision| {
+            let engine = engine(&gpt, precision);
+            assert_eq!(engine.precision(), precision);
+            let got = stepped(&engine, &ids(&all)).concat();
+            let squares = |x: &mut dyn Iterator<Item = f32>| x.map(|x| x * x).sum::<f32>();
+            let errors = squares(&mut got.iter().zip(&want).map(|(got, want)| got - want));
+            (errors / squares(&mut want.iter().copied())).sqrt()
+        };
+        let [exact, bf16, int8] = Precision::ALL.map(error);
+        assert!(exact < 1e-5, "{exact}");
+        assert!((1e-4..0.005).contains(&bf16), "{bf16}");
+        assert!((1e-3..0.02).contains(&int8), "{int8}");
+    }
+}
+
+#[test]
+fn surprises_are_the_losses_of_the_composed_path() {
+    let device = Device::flex();
+    let gpt = lively(&wide(1), 5, &device);
+    let all = tokens(151, 2);
+    let (inputs, targets) = (&all[..150], &all[1..]);
+    let engine = engine(&gpt, Precision::F32);
+    let mut session = Session::new(engine, 1, 150);
+    let surprises = session.surprises(&ids(inputs), &ids(targets));
+    let mean = surprises.iter().map(|x| f64::from(*x)).sum::<f64>() / 150.0;
+    let loss: f32 = gpt
+        .loss(tensor(inputs, &device), tensor(targets, &device), None)
+        .into_scalar();
+    assert!((mean - f64::from(loss)).abs() < 1e-4, "{mean}, not {loss}");
+    assert_eq!(session.surprises(&ids(inputs), &ids(targets)), surprises);
+}
+
+#[test]
+fn a_damaged_model_has_no_logits() {
+    let gpt = Gpt::new(&wide(0), VOCAB_SIZE, 1, &Device::flex());
+    let mut values = parameters::read(&gpt);
+    let matrix = values
+        .get_mut("blocks.1.mlp.expand.weight")
+        .expect("it is there");
+    matrix.values[7] = f32::NAN;
+    let gpt = parameters::assign(gpt, |path, _| values.remove(path)).expect("the same");
+    for precision in Precision::ALL {
+        let mut session = Session::new(engine(&gpt, precision), 1, 10);
+        session.read(0, &[1, 2, 3]);
+        assert!(
+            session.logits(0).iter().any(|x| !x.is_finite()),
+            "{precision}"
+        );
+    }
+}
