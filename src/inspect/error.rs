@@ -163,10 +163,10 @@ pub enum InspectError {
         /// How many tokens the model sees.
         context_length: usize,
     },
-    /// A page of HTML that no browser could read.
+    /// A page of HTML that is too large for a browser.
     #[error(
-        "the page would hold {mib} MiB of numbers, and browsers read up to {limit_mib} MiB\n  hint: choose one layer \
-         or head with --layer and --head, or give a shorter prompt"
+        "the page would hold {mib} MiB of numbers, and {limit_mib} MiB is the most\n  hint: choose one layer or head \
+         with --layer and --head, or give a shorter prompt"
     )]
     PageTooLarge {
         /// How large it would be.

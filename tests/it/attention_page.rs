@@ -183,7 +183,7 @@ fn model(browser: &mut Browser, weights: &Value, n_heads: usize) {
 }
 
 fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
-    let keys = ".row[role=option]:not([hidden])";
+    let keys = ".row[role=option]:not(.masked)";
     tab(browser, "Neurons");
     choose(browser, "Layer", 1);
     choose(browser, "Head", 1);
@@ -228,6 +228,7 @@ fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
     );
 
     browser.click(".neuron-view input[type=checkbox]");
+    assert_eq!(browser.all(".row.masked", "1").len(), 3);
     let mut shown = browser.all(keys, "[it.offsetTop, Number(it.dataset.key)]");
     shown.sort_by_key(|place| place[0].as_i64());
     let order: Vec<&Value> = shown.iter().map(|place| &place[1]).collect();

@@ -74,7 +74,6 @@ class HeadView {
       column("key", "Tokens that are looked at", this.columns[1]),
     );
     diagram.style.setProperty("--n-tokens", nTokens);
-    diagram.style.setProperty("--n-heads", heads.length);
     const items = this.columns.flat();
     roam(diagram, items, (key, at) => {
       const token = at % nTokens;
@@ -96,6 +95,7 @@ class HeadView {
       page.element("div", { class: "controls" }, this.layer.node, chips, least),
       page.element("div", { class: "split" }, diagram, this.readout),
     );
+    this.node.style.setProperty("--n-heads", heads.length);
   }
 
   /** The switch of one head. */

@@ -34,7 +34,7 @@ const SCRIPTS: &[&str] = &[
     include_str!("attention.js"),
 ];
 
-/// The most that a page may hold, MiB: browsers keep a document's data in one string, of not much more.
+/// The most that a page may hold, MiB: half of the 2^29 characters that a string of Chromium has room for.
 const LIMIT_MIB: usize = 256;
 /// How long a heading may be, in columns.
 const HEADING: usize = 72;
@@ -77,7 +77,7 @@ pub fn attention_mib(config: &ModelConfig, selection: &Selection, n_tokens: usiz
 /// Checks the size of a page before it is made.
 ///
 /// # Errors
-/// If no browser could read it.
+/// If it is too large for a browser.
 pub fn check_size(mib: usize) -> Result<(), InspectError> {
     match mib <= LIMIT_MIB {
         true => Ok(()),

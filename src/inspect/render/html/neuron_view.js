@@ -24,7 +24,7 @@ class NeuronView {
     const sorting = page.element("label", { class: "chooser" }, sort, "Largest weights first");
     this.strip = tokenStrip(attention, choice);
     this.readout = page.element("div", { class: "readout", "aria-live": "polite" });
-    // A row for each key stays for good, so that the focus stays on it whatever is shown.
+    // A row for each key stays for good, so that the focus stays on it whatever is shown, and nothing moves.
     this.options = attention.tokens.map((_, key) =>
       page.element("div", { class: "row", role: "option", tabindex: -1, "data-key": key }),
     );
@@ -80,13 +80,17 @@ class NeuronView {
     const productScale = most(rows.map((row) => row.products));
     this.asking.replaceChildren(...this.question(vectorScale));
     this.options.forEach((option, key) => {
-      option.hidden = key > choice.query;
-      if (!option.hidden) {
+      const isMasked = key > choice.query;
+      option.classList.toggle("masked", isMasked);
+      page.set(option, { "aria-disabled": String(isMasked) });
+      if (isMasked) {
+        this.fillMasked(option, key);
+      } else {
         this.fill(option, rows[key], vectorScale, productScale);
       }
     });
     const order = this.isSorted ? [...rows].sort((a, b) => b.softmax - a.softmax) : rows;
-    this.order = order.map((row) => this.options[row.key]);
+    this.order = [...order.map((row) => this.options[row.key]), ...this.options.slice(choice.query + 1)];
     this.order.forEach((option, place) => (option.style.order = place));
     this.scales.replaceChildren(
       "colours: ",
@@ -139,6 +143,15 @@ class NeuronView {
     );
   }
 
+  /** Fills the row of a key that may not be seen. */
+  fillMasked(option, key) {
+    page.set(option, { "aria-label": `${tokenText(this.attention, key)}: comes later, masked` });
+    option.replaceChildren(
+      page.element("span", { class: "name" }, tokenName(this.attention, key)),
+      page.element("span", { class: "k quiet" }, "comes later: masked"),
+    );
+  }
+
   /** A vector as cells: a canvas with a pixel for each dimension, stretched. */
   cells(vector, scale, label) {
     const canvas = page.element("canvas", { width: vector.length, height: 1 });
@@ -163,7 +176,7 @@ class NeuronView {
   }
 
   pointAtRow(target) {
-    const row = target.closest("[data-key]");
+    const row = target.closest("[data-key]:not(.masked)");
     this.key = row ? Number(row.dataset.key) : this.key;
     this.point();
   }
@@ -172,7 +185,7 @@ class NeuronView {
     const row = this.order.indexOf(event.target);
     const move = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     const turn = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (row >= 0 && move && this.order[row + move]) {
+    if (row >= 0 && move && this.order[row + move] && row + move <= this.choice.query) {
       event.preventDefault();
       this.order[row + move].focus();
     } else if (row >= 0 && turn) {
@@ -215,14 +228,10 @@ class NeuronView {
     const { attention, choice, rows } = this;
     const weight = (key) => attention.weight(choice.layer, choice.head, choice.query, key);
     const off = Math.max(...rows.map((row) => Math.abs(row.softmax - weight(row.key))));
-    const nLater = attention.nTokens - 1 - choice.query;
-    const later =
-      { 0: "", 1: "The token that comes later is masked: its weight is 0. " }[nLater] ??
-      `The ${nLater} tokens that come later are masked: their weights are 0. `;
     const prepared = attention.prepared ? `q and k are shown as they are compared, ${attention.prepared}. ` : "";
     const kvHead = attention.kvHeads[choice.head];
     const shared = kvHead === attention.heads[choice.head] ? "" : `The keys are those of key head ${kvHead}. `;
     const exact = `Computed here from the model's own q and k; its own weights differ by at most ${off.toExponential(0)}.`;
-    return later + prepared + shared + exact;
+    return "Tokens that come later are masked: their weights are 0. " + prepared + shared + exact;
   }
 }
