@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::block::Whole;
 use super::cache::{Cache, blocks_of_head, key_place};
 use super::norm::rms_norm;
-use super::product::multiply;
+use super::product::{Nothing, multiply};
 use super::softmax::softmax;
 use super::{Row, WIDTH, n_panels, read_columns, write_columns};
 
@@ -282,7 +282,7 @@ impl Task<'_> {
         let scores = &mut scores[..seen_panels * n];
         let keys = self.keys.chunks_exact(dim_panels);
         for (scores, keys) in scores.chunks_exact_mut(n).zip(keys) {
-            multiply(simd, keys, q, scores, |_, out, sum| *out = sum);
+            multiply(simd, keys, q, scores, Nothing);
         }
         for i in 0..n {
             softmax::<S>(scores, n, i, visible(queries.start + i));
@@ -290,9 +290,7 @@ impl Task<'_> {
         let values = self.values.chunks_exact(n_panels(self.capacity));
         for (gathered, values) in self.gathered.chunks_exact_mut(n_queries).zip(values) {
             let out = &mut gathered[queries.clone()];
-            multiply(simd, &values[..seen_panels], scores, out, |_, out, sum| {
-                *out = sum;
-            });
+            multiply(simd, &values[..seen_panels], scores, out, Nothing);
         }
     }
 

@@ -124,40 +124,77 @@ impl<B: Block> WithSimd for Panel<'_, B> {
             then,
             out,
         } = self;
-        multiply(simd, blocks, x, out, |row, out, mut sum| {
-            if let Some(bias) = bias {
-                sum.0
-                    .iter_mut()
-                    .zip(bias.0)
-                    .for_each(|(x, bias)| *x += bias);
-            }
-            match then {
-                Then::Store => {}
-                Then::Add => sum.0.iter_mut().zip(out.0).for_each(|(x, old)| *x += old),
-                Then::Gelu => sum.0.iter_mut().for_each(|x| *x *= phi::<S>(*x).0),
-                Then::ReluSquared => sum.0.iter_mut().for_each(|x| {
-                    let positive = if *x < 0.0 { 0.0 } else { *x }; // not `max`, which would hide NaN
-                    *x = positive * positive;
-                }),
-                Then::Gate(gate) => {
-                    for (x, gate) in sum.0.iter_mut().zip(gate[row].0) {
-                        *x *= gate * sigmoid::<S>(gate);
-                    }
-                }
-            }
-            *out = sum;
-        });
+        multiply(simd, blocks, x, out, After { bias, then });
     }
 }
 
-/// Multiplies all rows of `x` with the blocks of one panel, and gives `finish` each row's number, place and sum.
+/// What is done with the sums of a row while they are in registers.
+///
+/// A trait and not a closure, which can not be made to be inlined: what is not is compiled for the oldest CPU.
+pub(super) trait Finish {
+    /// Writes to `out` what comes of the sums of row `row`.
+    fn finish<S: Simd>(&self, row: usize, out: &mut Row, sum: Row);
+}
+
+/// The sums are all that is asked for.
+pub(super) struct Nothing;
+
+impl Finish for Nothing {
+    #[inline(always)]
+    fn finish<S: Simd>(&self, _: usize, out: &mut Row, sum: Row) {
+        *out = sum;
+    }
+}
+
+struct After<'a> {
+    bias: Option<&'a Row>,
+    then: Then<'a>,
+}
+
+impl Finish for After<'_> {
+    #[inline(always)]
+    fn finish<S: Simd>(&self, row: usize, out: &mut Row, mut sum: Row) {
+        if let Some(bias) = self.bias {
+            for (x, bias) in sum.0.iter_mut().zip(bias.0) {
+                *x += bias;
+            }
+        }
+        match self.then {
+            Then::Store => {}
+            Then::Add => {
+                for (x, old) in sum.0.iter_mut().zip(out.0) {
+                    *x += old;
+                }
+            }
+            Then::Gelu => {
+                for x in &mut sum.0 {
+                    *x *= phi::<S>(*x).0;
+                }
+            }
+            Then::ReluSquared => {
+                for x in &mut sum.0 {
+                    let positive = if *x < 0.0 { 0.0 } else { *x }; // not `max`, which would hide NaN
+                    *x = positive * positive;
+                }
+            }
+            Then::Gate(gate) => {
+                for (x, gate) in sum.0.iter_mut().zip(gate[row].0) {
+                    *x *= gate * sigmoid::<S>(gate);
+                }
+            }
+        }
+        *out = sum;
+    }
+}
+
+/// Multiplies all rows of `x` with the blocks of one panel, and finishes each row.
 #[inline(always)]
 pub(super) fn multiply<S: Simd, B: Block>(
     simd: S,
     blocks: &[B],
     x: &[Row],
     out: &mut [Row],
-    finish: impl Fn(usize, &mut Row, Row),
+    finish: impl Finish,
 ) {
     // As many rows at once as leave registers for the weights.
     match const { WIDTH / S::F32_LANES } {
@@ -175,7 +212,7 @@ fn by_tiles<S: Simd, B: Block, const V: usize, const R: usize>(
     blocks: &[B],
     x: &[Row],
     out: &mut [Row],
-    finish: impl Fn(usize, &mut Row, Row),
+    finish: impl Finish,
 ) {
     let n_rows = out.len();
     let mut first = 0;
@@ -204,7 +241,7 @@ fn tile<S: Simd, B: Block, const V: usize, const R: usize>(
     x: &[Row],
     first: usize,
     out: &mut [Row],
-    finish: &impl Fn(usize, &mut Row, Row),
+    finish: &impl Finish,
 ) {
     let zeros = [[simd.splat_f32s(0.0); V]; R];
     let mut sums = zeros;
@@ -239,7 +276,7 @@ fn tile<S: Simd, B: Block, const V: usize, const R: usize>(
         for (values, sum) in values.iter_mut().zip(sums) {
             *values = sum;
         }
-        finish(first + i, &mut out[first + i], row);
+        finish.finish::<S>(first + i, &mut out[first + i], row);
     }
 }
 
@@ -277,7 +314,7 @@ mod tests {
         for n_rows in [1, 2, 3, 4, 7, 8, 9, 15, 16] {
             let x: Vec<Row> = (0..3 * n_rows).map(row).collect();
             let mut out = vec![Row::ZERO; n_rows];
-            multiply(simd, &blocks, &x, &mut out, |_, out, sum| *out = sum);
+            multiply(simd, &blocks, &x, &mut out, Nothing);
             for (n, out) in out.iter().enumerate() {
                 for (column, got) in out.0.iter().enumerate() {
                     let products = (0..3 * WIDTH).map(|k| {

@@ -26,8 +26,10 @@ pub(super) fn softmax<S: Simd>(scores: &mut [Row], n_rows: usize, row: usize, vi
     let max = lanes.iter().fold(f32::NEG_INFINITY, |max, x| max.max(*x));
     let mut lanes = [0.0; WIDTH];
     for row in seen.iter_mut().skip(row).step_by(n_rows) {
-        row.0.iter_mut().for_each(|x| *x = exp::<S>(*x - max));
-        lanes.iter_mut().zip(row.0).for_each(|(lane, x)| *lane += x);
+        for (x, lane) in row.0.iter_mut().zip(&mut lanes) {
+            *x = exp::<S>(*x - max);
+            *lane += *x;
+        }
     }
     // What stands for minus infinity is next to nothing, and should be nothing.
     seen[(n_seen - 1) * n_rows + row].0[in_last..].fill(0.0);
