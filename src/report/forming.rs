@@ -18,6 +18,9 @@ const MOST_POINTS: usize = 40_000;
 /// At most so many evaluations are drawn, about one for each pixel of a chart.
 const MOST_EVALUATIONS: usize = 240;
 
+/// More heads than these are drawn faintly.
+const MANY_HEADS: usize = 48;
+
 /// The scores that are shown, by their keys, with their names. Entropy in bits would say again what entropy says.
 pub(super) const SCORES: [(&str, &str); 9] = [
     ("entropy", "entropy"),
@@ -204,6 +207,11 @@ impl Forming {
             )
             .expect("a string");
         }
+        // Lines of many heads lie on each other: those behind should be seen through those in front.
+        let faint = match self.n_layers * self.n_heads > MANY_HEADS {
+            true => " faint",
+            false => "",
+        };
         for (index, [layer, head]) in self.heads().enumerate() {
             let of_step = |(step, heads): &(u64, Heads)| {
                 Some((*step, score(&heads.scores[layer][head], key)?))
@@ -220,7 +228,7 @@ impl Forming {
             };
             writeln!(
                 svg,
-                "<path class=\"head shade-{shade}\" data-head=\"{index}\" d=\"{path}\"/>"
+                "<path class=\"head shade-{shade}{faint}\" data-head=\"{index}\" d=\"{path}\"/>"
             )
             .expect("a string");
         }

@@ -348,14 +348,9 @@ impl Browser {
         let Some(folder) = std::env::var_os("TINDERBOX_SCREENSHOTS") else {
             return;
         };
-        let size = self.command("Page.getLayoutMetrics", json!({}))["cssContentSize"].take();
-        let clip = json!({
-            "x": 0,
-            "y": 0,
-            "width": size["width"],
-            "height": size["height"],
-            "scale": 1,
-        });
+        // A picture of the whole page has no scroll bar, so that the page takes its width, too.
+        let size = self.evaluate("[innerWidth, document.documentElement.scrollHeight]");
+        let clip = json!({"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1});
         let taken = self.command(
             "Page.captureScreenshot",
             json!({"captureBeyondViewport": true, "clip": clip}),
