@@ -37,7 +37,7 @@ const TRIAL: Trial = Trial {
 const SHORT_CONTEXT: usize = 1024;
 
 /// How long the measurement of one row may take at most; what takes longer is measured with a shorter context.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The most tokens of a sample that are measured.
 const MOST_TOKENS: usize = 50;
