@@ -122,7 +122,8 @@ fn four_heads(out: &mut impl Write) -> io::Result<()> {
     )
 }
 
-/// Every token looks at every token: what one layer keeps of that for its backward pass.
+/// Every token looks at every token: what a layer's weights take where they are held whole. Operations that are
+/// composed keep three tensors of that size for their backward pass; fused ones none.
 fn cost(out: &mut impl Write) -> io::Result<()> {
     let megabytes = |n_heads: usize, n_tokens: usize| {
         let config = ModelConfig {
@@ -137,9 +138,9 @@ fn cost(out: &mut impl Write) -> io::Result<()> {
         let shape = PassShape {
             batch_size: 1,
             seq_len: n_tokens,
-            operations: Operations::Fused,
+            operations: Operations::Composed,
         };
-        pass_memory(&config, 5, shape).kept.attention_weights / 1e6
+        pass_memory(&config, 5, shape).kept.attention_weights / 3.0 / 1e6
     };
     writeln!(out, "\nWeights of a layer of four heads, in f32")?;
     for n_tokens in [64, 128, 256, 512, 1024, 2048] {

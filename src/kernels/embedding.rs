@@ -43,6 +43,6 @@ pub(super) fn composed_embed(
     let x = module::embedding(weight, tokens); // [B, T, C]
     match positions {
         None => x,
-        Some(Positions { weight, first }) => x + weight.slice([first..first + t]).unsqueeze(),
+        Some(Positions { weight, first }) => x + weight.narrow(0, first, t).unsqueeze(),
     }
 }

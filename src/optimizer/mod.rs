@@ -161,18 +161,10 @@ impl ModuleMapper for Update<'_> {
         param.map(|old| {
             let shape = old.shape();
             let weights = flatten(old.inner());
+            let gradient = (gradient, self.factor.clone());
             let new = match muon.as_mut().filter(|muon| muon.moves(&name)) {
-                Some(muon) => {
-                    let gradient = match self.factor.clone() {
-                        Some(factor) => gradient * factor,
-                        None => gradient,
-                    };
-                    muon.update(name, weights, gradient, self.share)
-                }
-                None => {
-                    let gradient = (gradient, self.factor.clone());
-                    adamw.update(name, weights, gradient, D == 2, self.rates)
-                }
+                Some(muon) => muon.update(name, weights, gradient, self.share),
+                None => adamw.update(name, weights, gradient, D == 2, self.rates),
             };
             Tensor::from_inner(new.reshape(shape)).require_grad()
         })

@@ -60,17 +60,22 @@ impl Muon {
         self.matrices.contains_key(name)
     }
 
-    /// The new weights of one of its matrices, at `share` of the highest learning rate.
+    /// The new weights of one of its matrices, from its gradient and what that is to be multiplied with, at
+    /// `share` of the highest learning rate.
     ///
     /// # Shapes
-    /// `weights, gradient: [m n]`, row by row -> `[m n]`
+    /// `weights, gradient: [m n]`, row by row, factor `[1]` -> `[m n]`
     pub(super) fn update(
         &mut self,
         name: String,
         weights: Tensor<1>,
-        gradient: Tensor<1>,
+        (gradient, factor): (Tensor<1>, Option<Tensor<1>>),
         share: f64,
     ) -> Tensor<1> {
+        let gradient = match factor {
+            Some(factor) => gradient * factor,
+            None => gradient,
+        };
         let keep = self.momentum;
         let new = gradient * (1.0 - keep);
         // A mean that started at zero and nothing to add to: the first step makes it.
@@ -185,7 +190,7 @@ mod tests {
         let mut muon = Muon::new(&config, BTreeMap::from([("w".to_owned(), vec![4])]));
         let weights = numbers(12);
         let zeros = weights.zeros_like();
-        let new = muon.update("w".to_owned(), weights.clone(), zeros, 0.5);
+        let new = muon.update("w".to_owned(), weights.clone(), (zeros, None), 0.5);
         let shrunk: Vec<f32> = host(weights).iter().map(|x| x * (1.0 - 0.0625)).collect();
         assert_eq!(host(new), shrunk);
     }

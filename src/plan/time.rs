@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::{Memory, PlanError, Rhythm};
 use crate::checkpoint::TrainState;
-use crate::config::{Config, GenerateConfig};
+use crate::config::{Config, GenerateConfig, ModelConfig};
 use crate::counts::real;
 use crate::data::Tokens;
 use crate::device::OpenDevice;
@@ -32,6 +32,12 @@ const TRIAL: Trial = Trial {
     rounds: 1..=50,
     enough: BUDGET.checked_div(2).expect("2 is not 0"),
 };
+
+/// The longest context that the first, rough measurement takes: long ones take longer than anyone waits.
+const SHORT_CONTEXT: usize = 1024;
+
+/// How long the measurement of one row may take at most; what takes longer is measured with a shorter context.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The most tokens of a sample that are measured.
 const MOST_TOKENS: usize = 50;
@@ -136,17 +142,39 @@ pub(super) fn measure(
         return bench.run(&part, train.grad_accumulation_steps, how);
     }
     part.train.batch_size = 1;
+    // One row and two of them, through one layer and through two, are nine rows of a layer.
+    let row_of_a_layer_s = one_row_s / real(config.model.n_layers);
+    let is_long = real(9 * n_steps) * row_of_a_layer_s > PATIENCE.as_secs_f64();
+    let how = if is_long {
+        part.model.context_length = part.model.context_length.min(SHORT_CONTEXT);
+        "steps of one row and of two, through one layer and through two, of a shorter context"
+    } else {
+        "steps of one row and of two, through one layer and through two"
+    };
+    let longer = row_flops(&config.model, vocab_size)
+        / row_flops(
+            &ModelConfig {
+                n_layers: config.model.n_layers,
+                ..part.model.clone()
+            },
+            vocab_size,
+        );
     let mut of_layers = |n_layers: usize| {
         part.model.n_layers = n_layers;
-        let how = "steps of one row and of two, through one layer and through two";
         bench.run(&part, n_rows, how)
     };
     let (one, two) = (of_layers(1)?, of_layers(2)?);
     let whole = one.of_layers(&two, config.model.n_layers);
     Ok(Measured {
-        evaluation_batch_ms: whole.evaluation_batch_ms * real(train.batch_size),
+        step_ms: whole.step_ms * longer,
+        evaluation_batch_ms: whole.evaluation_batch_ms * longer * real(train.batch_size),
         ..whole
     })
+}
+
+/// Floating-point operations of a training step with one row.
+fn row_flops(config: &ModelConfig, vocab_size: usize) -> f64 {
+    cost::compute(config, vocab_size).training * real(config.context_length)
 }
 
 impl Measured {
@@ -185,6 +213,7 @@ impl Bench {
         small.train.batch_size = 1;
         small.train.grad_accumulation_steps = 1;
         small.model.n_layers = 1;
+        small.model.context_length = small.model.context_length.min(SHORT_CONTEXT);
         let once = Trial {
             warm_up: 1,
             rounds: 1..=1,
@@ -193,8 +222,8 @@ impl Bench {
         let mut trainer = self.trainer(&small);
         let times = once.time(|| trainer.step().wait());
         let step_s = times.map_err(PlanError::Device)?.median_ms / 1e3;
-        let speed = cost::compute(&small.model, self.vocab_size).training / step_s;
-        Ok(cost::compute(&config.model, self.vocab_size).training / speed)
+        let speed = row_flops(&small.model, self.vocab_size) / step_s;
+        Ok(row_flops(&config.model, self.vocab_size) / speed)
     }
 
     /// Trains, evaluates, writes and saves a little, as `config` says, but that a step has its passes

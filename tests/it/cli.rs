@@ -852,6 +852,7 @@ fn a_loss_that_is_no_number_is_an_error_that_the_log_keeps() {
     assert_snapshot!(rest, @r#"
     so the run stopped; the checkpoint `runs/tiny/checkpoints/step-000001` is from before
       hint: lower optimizer.learning_rate, or lengthen schedule.warmup_steps
+    report: `runs/tiny/report.html`
     "#);
     assert!(folder.read("runs/tiny/train.log").ends_with(error));
 }

@@ -4,7 +4,7 @@
 //! keys as it reads them, holds the scores of a few queries at a time, and keeps of them only the logarithm of
 //! each row's sum, from which the backward pass computes the weights again.
 //!
-//! Source: Dao et al. 2022, "FlashAttention", algorithms 1 and 4, with whole rows instead of blocks of keys: a
+//! Source: Dao et al. 2022, "`FlashAttention`", algorithms 1 and 4, with whole rows instead of blocks of keys: a
 //! CPU's cache holds them.
 
 use burn::backend::flex::FlexTensor;
@@ -301,7 +301,7 @@ impl WithSimd for BackwardPass<'_> {
         let Heads { head_dim, t, .. } = heads;
         let (scale, group, width) = (heads.scale(), heads.group(), heads.n_heads * head_dim);
         let [of_q, mut of_k, mut of_v] = self.of_qkv;
-        let (of_q_norm, of_k_norm) = self.of_norms.split_at_mut(head_dim);
+        let (of_query_norm, of_key_norm) = self.of_norms.split_at_mut(head_dim);
         let mut k_values = Vec::new();
         let k = self.prepared.keys(self.qkv, self.kv_head, &mut k_values);
         let v = self.prepared.values(self.qkv, self.kv_head);
@@ -361,10 +361,10 @@ impl WithSimd for BackwardPass<'_> {
                 multiply(of_v.rows(0, keys), weights.transposed(), of_out, true);
             }
             self.prepared
-                .queries_backward(self.qkv, head, &mut of_q, of_q_norm);
+                .queries_backward(self.qkv, head, &mut of_q, of_query_norm);
         }
         self.prepared
-            .keys_backward(self.qkv, self.kv_head, &mut of_k, of_k_norm);
+            .keys_backward(self.qkv, self.kv_head, &mut of_k, of_key_norm);
     }
 }
 

@@ -111,7 +111,7 @@ mod tests {
         [b, t, vocab_size, c]: [usize; 4],
         first: Option<usize>,
     ) -> Vec<Vec<f32>> {
-        let tokens: Vec<i64> = (0..b * t).map(|i| ((i * i) % vocab_size) as i64).collect();
+        let tokens: Vec<u64> = (0..b * t).map(|i| ((i * i) % vocab_size) as u64).collect();
         let device = Device::flex().autodiff();
         let tokens = Tensor::from_data(TensorData::new(tokens, [b, t]), &device);
         let (weight, of_positions) = (leaf([vocab_size, c], 1), leaf([t + 3, c], 2));

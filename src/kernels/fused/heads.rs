@@ -4,6 +4,7 @@ use super::norm::Norm;
 use super::product::{Matrix, MatrixMut};
 
 /// How the heads lie in a projection's rows: H of queries, Hkv of keys, Hkv of values, D numbers each.
+#[allow(clippy::struct_field_names, reason = "the names of the configuration")]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heads {
     pub(super) n_heads: usize,

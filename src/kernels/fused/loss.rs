@@ -290,7 +290,7 @@ mod tests {
             },
             2,
         );
-        let targets: Vec<i64> = (0..n).map(|i| ((i * 7 + 3) % vocab_size) as i64).collect();
+        let targets: Vec<u64> = (0..n).map(|i| ((i * 7 + 3) % vocab_size) as u64).collect();
         let device = Device::flex().autodiff();
         let targets = Tensor::from_data(TensorData::new(targets, [n]), &device);
         let output = match tied {

@@ -164,7 +164,7 @@ impl Operation for FeedForward {
         let mut of_hidden = room(n * f);
         let mut of_gate = room(if gated { n * f } else { 0 });
         let slopes = values(&kept[1]).chunks(rows * f);
-        let gates = kept.get(2).map_or(&[][..], values);
+        let gate_slopes = kept.get(2).map_or(&[][..], values);
         let fill = |of_x: &mut [MaybeUninit<f32>]| {
             let outer = of_x.chunks_mut(rows * c).zip(of_out.chunks(rows * c));
             let inner = of_hidden.chunks_mut(rows * f).zip(slopes);
@@ -173,12 +173,12 @@ impl Operation for FeedForward {
                 n * f,
                 outer.zip(inner).zip(of_gates).enumerate().map(
                     |(chunk, (((of_x, of_out), (of_hidden, slope)), of_gate))| {
-                        let first = (chunk * rows * f).min(gates.len());
+                        let first = (chunk * rows * f).min(gate_slopes.len());
                         BackwardPass {
                             weights,
                             of_out: Matrix::new(of_out, [of_out.len() / c, c]),
                             slope,
-                            gate_slope: &gates[first..][..of_gate.len()],
+                            gate_slope: &gate_slopes[first..][..of_gate.len()],
                             of_x,
                             of_hidden,
                             of_gate,

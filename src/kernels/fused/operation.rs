@@ -163,8 +163,12 @@ fn tracked<C: CheckpointStrategy, const N: usize>(
         }
     }
 
-    let nodes = inputs.each_ref().map(|input| input.node());
-    let inputs = inputs.into_iter().map(|input| input.into_primitive());
+    let nodes = inputs
+        .each_ref()
+        .map(<FloatTensor<Autodiff<Flex, C>>>::node);
+    let inputs = inputs
+        .into_iter()
+        .map(<FloatTensor<Autodiff<Flex, C>>>::into_primitive);
     let node = Node.prepare::<C>(nodes).compute_bound().stateful();
     match node {
         OpsKind::Tracked(prep) => {
