@@ -158,14 +158,10 @@ fn weights_of_fewer_bits_write_and_are_measured() {
             "{weights}: {loss}, not {exact}"
         );
         assert_eq!(n, n_tokens);
-<<<<<<< HEAD
-        assert!(weights == "f32" || (loss - exact).abs() > 0.0, "nothing was rounded");
-=======
         assert!(
             weights == "f32" || (loss - exact).abs() > 0.0,
             "nothing was rounded"
         );
->>>>>>> part/decode
     }
     assert_eq!(write(&["50", "--weights", "f32"]), write(&["50"]));
     let elsewhere = |command: &str| {
