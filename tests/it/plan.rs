@@ -376,7 +376,11 @@ fn what_will_not_do_is_said_with_what_to_change() {
     assert!(said.contains("and this machine has"), "{said}");
     assert!(said.contains("train.grad_accumulation_steps = "), "{said}");
     assert_eq!(large["time"], Value::Null, "what does not fit is not tried");
-    let short = plan(&["model.context_length=4000000000", "train.batch_size=1"]);
+    let short = plan(&[
+        "model.context_length=16777216",
+        "model.d_model=4096",
+        "train.batch_size=1",
+    ]);
     let said = short["warnings"].to_string();
     assert!(said.contains("too short"), "{said}");
     assert!(
