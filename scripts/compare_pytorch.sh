@@ -104,8 +104,10 @@ train() {
             nano-cpu) train_row nano-cpu "$steps" "" configs/shakespeare-nanogpt.toml ;;
             baby-gpu) train_row baby-gpu "$few" "--batch-size 4" configs/shakespeare-gpu.toml train.batch_size=4 ;;
             gpt2-124m)
-                train_row gpt2-124m "$few" "--context 256 --batch-size 1" configs/gpt2-124m.toml \
-                    model.context_length=256 train.batch_size=1 train.grad_accumulation_steps=1
+                # Characters too, so that the sizes go on top of a config for characters.
+                train_row gpt2-124m "$few" "--context 256 --batch-size 1" configs/shakespeare-gpu.toml \
+                    model.n_layers=12 model.n_heads=12 model.n_kv_heads=12 model.d_model=768 model.d_ff=3072 \
+                    train.batch_size=1
                 ;;
             *) fail "there is no preset \`$preset\`" "nano-cpu, baby-gpu or gpt2-124m" ;;
         esac
