@@ -9,7 +9,7 @@
 //!    alone, for writing;
 //! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
-//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`], [`report`], [`bench`]: what a person does with all
+//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`], [`report`], [`mod@bench`]: what a person does with all
 //!    of it;
 //! 7. [`recipe`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;

@@ -112,11 +112,12 @@ fn penalise(scored: &mut [(u32, f64)], text: &[u32], penalty: f64) {
         };
         *first = true;
         let logit = &mut scored[*token as usize].1;
-        *logit = if *logit > 0.0 {
+        let penalised = if *logit > 0.0 {
             *logit / penalty
         } else {
             *logit * penalty
         };
+        *logit = penalised.clamp(f64::MIN, f64::MAX); // differences stay numbers, whatever the penalty
     }
 }
 
@@ -148,6 +149,21 @@ mod tests {
         };
         let mut sampler = Sampler::new(&greedy, 0);
         assert_eq!(sampler.choose(&[0.0, 3.0, 3.0, -1.0], &[]), Some(1));
+    }
+
+    #[test]
+    fn the_largest_and_smallest_penalties_leave_probabilities() {
+        for (repetition_penalty, logits) in
+            [(1e-308, [3.0, -1.0, 0.5]), (1e308, [-3.0, -1.0, -0.5])]
+        {
+            let config = GenerateConfig {
+                repetition_penalty,
+                ..config()
+            };
+            let found = candidates(&logits, &[0, 1, 2], &config).expect("numbers");
+            let total: f64 = found.iter().map(|(_, probability)| probability).sum();
+            assert!((total - 1.0).abs() < 1e-9, "{found:?}");
+        }
     }
 
     #[test]

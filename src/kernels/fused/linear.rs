@@ -199,7 +199,7 @@ pub(super) fn column_sums(x: &[f32], m: usize) -> Vec<f32> {
 /// Rows as columns: `[K, M]` -> `[M, K]`. Products read it many times, in the order in which it then lies.
 pub(super) fn transposed(x: &[f32], [k, m]: [usize; 2]) -> Vec<f32> {
     let mut out = vec![0.0; x.len()];
-    let columns = (super::CHUNK / k.max(1)).next_multiple_of(TILE);
+    let columns = (super::CHUNK / k.max(1)).next_multiple_of(TILE).max(TILE); // of a long one too
     let chunks = out.chunks_mut((columns * k).max(1)).enumerate();
     run(
         x.len(),
@@ -266,6 +266,7 @@ pub(super) fn turn(x: Matrix<'_>, out: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::CHUNK;
     use super::super::testing::{assert_close, constant, leaf, numbers, with_threads};
     use super::*;
     use burn::tensor::module;
@@ -287,6 +288,18 @@ mod tests {
         got.push(numbers(weight.grad(&gradients).expect("the weight too")));
         got.extend(bias.map(|bias| numbers(bias.grad(&gradients).expect("the bias too"))));
         got
+    }
+
+    #[test]
+    fn matrices_of_any_size_are_turned() {
+        for [k, m] in [[1, 1], [3, 40], [40, 3], [CHUNK + 1, 3], [3 * CHUNK, 17]] {
+            let x: Vec<f32> = (0..k * m).map(|i| i as f32).collect();
+            let turned = transposed(&x, [k, m]);
+            for (i, row) in turned.chunks_exact(k).enumerate() {
+                let want = x[i..].iter().step_by(m);
+                assert!(row.iter().eq(want), "row {i} of {k} by {m}");
+            }
+        }
     }
 
     #[test]

@@ -250,6 +250,10 @@ impl Task<'_> {
         let (block, row) = (position / WIDTH, position % WIDTH);
         for (panel, values) in self.vector.chunks(WIDTH).enumerate() {
             let block = &mut self.values[panel * n_panels(self.capacity) + block];
+            if row == 0 {
+                // What another text left here is weighed with 0, which must make 0 of it.
+                *block = Whole([Row::ZERO; WIDTH]);
+            }
             block.0[row].0[..values.len()].copy_from_slice(values);
         }
     }

@@ -126,11 +126,15 @@ impl Block for Int8 {
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "from 1 to 255"
+            reason = "from 1 to 255, or nothing of what is not a number"
         )]
         let byte = |row: usize, column: usize| match scales[column] {
             0.0 => 128,
-            scale => (values[row].0[column] / scale).round() as i32 as u32 + 128,
+            // The scale of the smallest numbers there are is itself rounded.
+            scale => {
+                let steps = (values[row].0[column] / scale).round();
+                (steps.clamp(-127.0, 127.0) + 128.0) as u32
+            }
         };
         let word = |pair: usize, column: usize| {
             [2 * pair, 2 * pair + 1]
@@ -256,5 +260,20 @@ mod tests {
         assert_eq!(upper_half(1.0 + 3.0 / 256.0), 0x3F82, "to even");
         let zeros = Int8::pack(&[Row::ZERO; WIDTH]);
         assert!(unpacked(&zeros).iter().all(|x| *x == 0.0));
+    }
+
+    #[test]
+    fn the_smallest_numbers_leave_their_neighbours_alone() {
+        let mut values = [Row([1.0; WIDTH]); WIDTH];
+        for (row, sign) in values.iter_mut().zip([1.0, -1.0].into_iter().cycle()) {
+            row.0[3] = sign * f32::from_bits(190);
+        }
+        let numbers = unpacked(&Int8::pack(&values));
+        for row in numbers.chunks_exact(WIDTH) {
+            for (column, x) in row.iter().enumerate() {
+                let is_small = column == 3 && x.abs() <= f32::from_bits(190);
+                assert!(is_small || (x - 1.0).abs() < 1e-6, "{column}: {x}");
+            }
+        }
     }
 }

@@ -83,9 +83,15 @@ impl WithSimd for Normalise<'_> {
                 true => share * lanes_sum(x(), |x| x),
                 false => 0.0,
             };
-            // What fills the last panel up is 0 and not a number of the row.
-            let filler = (WIDTH * weight.len() - columns) as f32 * (mean * mean);
-            let squares = lanes_sum(x(), |x| (x - mean) * (x - mean)) - filler;
+            // What fills the last panel up is no number of the row, and adds nothing where it is the mean.
+            let n_panels = weight.len();
+            let mut last = self.x[row + (n_panels - 1) * self.n_rows];
+            last.0[columns - (n_panels - 1) * WIDTH..].fill(mean);
+            let filled = (0..n_panels).map(|panel| match panel + 1 == n_panels {
+                true => &last,
+                false => &self.x[row + panel * self.n_rows],
+            });
+            let squares = lanes_sum(filled, |x| (x - mean) * (x - mean));
             let scale = 1.0 / (share * squares + epsilon).sqrt();
             let outs = self.out[row..].iter_mut().step_by(self.n_rows);
             for (i, (out, x)) in outs.zip(x()).enumerate() {
@@ -153,6 +159,25 @@ mod tests {
             / n;
         let scale = (variance + 1e-5).sqrt().recip();
         x.iter().map(|x| (f64::from(*x) - mean) * scale).collect()
+    }
+
+    #[test]
+    fn rows_far_from_zero_are_normed_like_others() {
+        for columns in [1, 3, 12, 33] {
+            for x in [2.3, 17.1, 1000.3] {
+                let mut rows = vec![Row::ZERO; n_panels(columns)];
+                write_columns(&mut rows, 1, 0, 0, &vec![x; columns]);
+                let mut out = rows.clone();
+                Norm::new(&vec![1.0; columns], None, true, 1e-5).apply(&rows, &mut out, 1);
+                let mut got = vec![0.0; n_panels(columns) * WIDTH];
+                read_columns(&out, 1, 0, 0, &mut got);
+                // The mean of equal numbers is rounded, and their deviation is that alone.
+                assert!(
+                    got.iter().all(|y| y.abs() < 0.1),
+                    "{columns} of {x}: {got:?}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -24,7 +24,10 @@ impl<B: Block> Pages<B> {
     /// If the system has no memory left.
     pub(super) fn zeros(len: usize) -> Self {
         // A mapping of nothing is refused.
-        let n_bytes = (len * size_of::<B>()).max(1);
+        let n_bytes = len
+            .checked_mul(size_of::<B>())
+            .expect("no machine has so much memory")
+            .max(1);
         let map = MmapMut::map_anon(n_bytes)
             .unwrap_or_else(|error| panic!("no {n_bytes} bytes of memory: {error}"));
         #[cfg(target_os = "linux")]
