@@ -122,26 +122,28 @@ fn four_heads(out: &mut impl Write) -> io::Result<()> {
     )
 }
 
-/// Every token looks at every token: what a layer's weights take where they are held whole. Operations that are
-/// composed keep three tensors of that size for their backward pass; fused ones none.
-fn cost(out: &mut impl Write) -> io::Result<()> {
-    let megabytes = |n_heads: usize, n_tokens: usize| {
-        let config = ModelConfig {
-            context_length: n_tokens,
-            d_model: 128,
-            n_layers: 1,
-            n_heads,
-            n_kv_heads: n_heads,
-            dropout: 0.0,
-            ..ModelConfig::default()
-        };
-        let shape = PassShape {
-            batch_size: 1,
-            seq_len: n_tokens,
-            operations: Operations::Composed,
-        };
-        pass_memory(&config, 5, shape).kept.attention_weights / 3.0 / 1e6
+/// What a layer's weights take where they are held whole, in megabytes. Operations that are composed keep three
+/// tensors of that size for their backward pass; fused ones none.
+pub(crate) fn megabytes(n_heads: usize, n_tokens: usize) -> f64 {
+    let config = ModelConfig {
+        context_length: n_tokens,
+        d_model: 128,
+        n_layers: 1,
+        n_heads,
+        n_kv_heads: n_heads,
+        dropout: 0.0,
+        ..ModelConfig::default()
     };
+    let shape = PassShape {
+        batch_size: 1,
+        seq_len: n_tokens,
+        operations: Operations::Composed,
+    };
+    pass_memory(&config, 5, shape).kept.attention_weights / 3.0 / 1e6
+}
+
+/// Every token looks at every token.
+fn cost(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\nWeights of a layer of four heads, in f32")?;
     for n_tokens in [64, 128, 256, 512, 1024, 2048] {
         writeln!(

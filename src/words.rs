@@ -13,6 +13,13 @@ pub fn grouped(n: u64) -> String {
     groups.join(",")
 }
 
+/// So many of something: `1 line`, `1,200 lines`.
+#[must_use]
+pub fn counted(n: u64, what: &str) -> String {
+    let s = if n == 1 { "" } else { "s" };
+    format!("{} {what}{s}", grouped(n))
+}
+
 /// A time in seconds: `8.1 s`, `2 min 5 s`, `1 h 20 min`, `12 days 3 h`.
 #[must_use]
 #[allow(

@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::page::counted;
 use super::profile::MIN_TOKENS;
 use crate::config::ConfigError;
 use crate::data::DataError;
-use crate::words::grouped;
+use crate::words::{counted, grouped};
 
 /// Why there is no recipe for a text.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ use super::token_choice::TokenChoice;
 use super::{Request, TextProfile};
 use crate::config::TokenizerKind;
 use crate::counts::real;
-use crate::words::{grouped, shell_word};
+use crate::words::{counted, grouped, shell_word};
 
 /// Where comments are wrapped, in characters.
 const WIDTH: usize = 100;
@@ -364,12 +364,6 @@ fn comment(page: &mut String, text: &str) {
         width += n;
     }
     page.push('\n');
-}
-
-/// `1 line`, `1,200 lines`
-pub(super) fn counted(n: u64, what: &str) -> String {
-    let s = if n == 1 { "" } else { "s" };
-    format!("{} {what}{s}", grouped(n))
 }
 
 #[allow(

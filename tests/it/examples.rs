@@ -9,7 +9,7 @@
 use std::io;
 
 #[path = "../../examples/many_heads.rs"]
-mod many_heads;
+pub mod many_heads;
 #[path = "../../examples/masks_and_patterns.rs"]
 mod masks_and_patterns;
 #[path = "../../examples/numbers/mod.rs"]

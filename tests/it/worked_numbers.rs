@@ -11,9 +11,7 @@ use tinderbox::attention::{
     Attended, MultiHeadAttention, MultiHeadAttentionConfig, causal_mask,
     scaled_dot_product_attention,
 };
-use tinderbox::config::ModelConfig;
 use tinderbox::inspect::strongest;
-use tinderbox::model::cost::{Operations, PassShape, pass_memory};
 
 use crate::examples::numbers::{matrix, normal, values};
 
@@ -271,6 +269,7 @@ mod many_heads {
     //! A textbook's section on the Transformer's attention; it prints programs, and few numbers.
 
     use super::*;
+    use crate::examples::many_heads as example;
 
     /// A score is a sum of `d_k` products of variance 1. The slides on the engine of transformers print 107.4
     /// and 1.074 for a draw at 100; the tutorial on self-attention has "typically 40 to 100" for scores at 64,
@@ -401,24 +400,7 @@ mod many_heads {
     /// 128,000 tokens at about 62 GB, which are 65.5.
     #[test]
     fn weights_take_memory_by_the_square_of_the_text() {
-        let megabytes = |n_heads: usize, n_tokens: usize| {
-            let config = ModelConfig {
-                context_length: n_tokens,
-                d_model: 128,
-                n_layers: 1,
-                n_heads,
-                n_kv_heads: n_heads,
-                dropout: 0.0,
-                ..ModelConfig::default()
-            };
-            let shape = PassShape {
-                batch_size: 1,
-                seq_len: n_tokens,
-                operations: Operations::Composed, // keeps three tensors of that size
-            };
-            let bytes = pass_memory(&config, 5, shape).kept.attention_weights;
-            format!("{:.2}", bytes / 3.0 / 1e6)
-        };
+        let megabytes = |n_heads, n_tokens| format!("{:.2}", example::megabytes(n_heads, n_tokens));
         let found = [64, 128, 256, 512, 1024, 2048].map(|n_tokens| megabytes(4, n_tokens));
         assert_eq!(found, ["0.07", "0.26", "1.05", "4.19", "16.78", "67.11"]);
         assert_eq!(megabytes(1, 128_000), "65536.00");

@@ -13,6 +13,7 @@ use crate::cli::table::{Column, table};
 use crate::counts::real;
 use crate::device::{self, DeviceSpec};
 use crate::measure::{Machine, Trial};
+use crate::words::counted;
 
 /// A row that takes long is not measured more often than this allows.
 const ENOUGH: Duration = Duration::from_secs(1);
@@ -153,9 +154,9 @@ impl Args {
     fn page(&self, rows: &[Row], place: &str) -> String {
         let heading = format!(
             "attention with {} of {} numbers, {} at once, on {place}\n",
-            counted(self.heads, "head"),
+            counted(self.heads as u64, "head"),
             self.head_dim,
-            counted(self.batch_size, "text"),
+            counted(self.batch_size as u64, "text"),
         );
         let tables = Pass::ALL.map(|pass| format!("\n{pass}\n{}", table_of(rows, pass)));
         let left_out = rows.iter().filter_map(|row| {
@@ -169,16 +170,11 @@ impl Args {
             "medians of at most {}; SPREAD: the width of their middle half; RATIO: to the row above\n\
              MiB: the most memory of the first pass, without queries, keys and values; of {longest} tokens the\n\
              weights alone are {} MiB\n",
-            counted(self.rounds, "round"),
+            counted(self.rounds as u64, "round"),
             figures(weights_mib),
         );
         heading + &tables.concat() + "\n" + &left_out.collect::<String>() + &notes
     }
-}
-
-fn counted(n: usize, what: &str) -> String {
-    let plural = if n == 1 { "" } else { "s" };
-    format!("{n} {what}{plural}")
 }
 
 fn free_mib() -> f64 {

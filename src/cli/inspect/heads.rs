@@ -7,10 +7,8 @@ use clap::ValueEnum;
 
 use super::output::Output;
 use super::prompts::Subject;
-use crate::checkpoint::{self, Saved};
 use crate::cli::OpenModel;
 use crate::cli::table::{Column, table};
-use crate::data::Corpus;
 use crate::inspect::annotations::Question;
 use crate::inspect::references::Answer;
 use crate::inspect::{Annotations, Heads, N_WINDOWS, References, Scores};
@@ -53,9 +51,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.annotations {
         return args.write_references(path, &opened);
     }
-    let corpus = args.corpus(&opened)?;
+    let val = args.subject.validation_split(&opened)?;
     let n_windows = usize::try_from(args.windows).unwrap_or(usize::MAX);
-    let heads = Heads::measure(&opened.model, &corpus.val, n_windows)?;
+    let heads = Heads::measure(&opened.model, &val, n_windows)?;
     args.output.write(&match args.format {
         Format::Text => text(&heads),
         Format::Json => format!("{}\n", heads.to_json()),
@@ -76,19 +74,6 @@ impl Args {
             Format::Text => references_text(&references),
             Format::Json => serde_json::to_string(&references)? + "\n",
         })
-    }
-
-    fn corpus(&self, opened: &OpenModel) -> anyhow::Result<Corpus> {
-        let state = Saved::read_state(&checkpoint::locate(&self.subject.run)?.checkpoint)?;
-        let config = &opened.config;
-        let (tokenizer, text) = (opened.tokenizer.clone(), Some(&*state.text_sha256));
-        let context_length = config.model.context_length;
-        Ok(Corpus::open_with(
-            &config.data,
-            tokenizer,
-            context_length,
-            text,
-        )?)
     }
 }
 

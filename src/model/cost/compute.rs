@@ -24,9 +24,10 @@ pub struct Compute {
     /// The scores for the next token.
     pub output: f64,
     /// Queries with keys, and weights with values, over the whole context: the part that grows with its
-    /// length. This is what is computed.
+    /// length. This is what operations that are composed compute.
     pub attention: f64,
-    /// The same over the positions that a token may see, half of them on average: what there is to compute.
+    /// The same over the positions that a token may see, half of them on average: what there is to
+    /// compute, and about what the fused operation of the CPU does.
     pub attention_causal: f64,
     /// Everything that is computed.
     pub forward: f64,

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::counts::real;
+use crate::measure;
 use crate::page::{Fragment, escape};
 use crate::report::Report;
 use crate::runs::{Curves, Status};
@@ -196,9 +197,8 @@ fn last_weights(curves: &Curves) -> Option<String> {
 
 /// The middle value of a column.
 fn median(curves: &Curves, column: &str) -> Option<f64> {
-    let mut values: Vec<f64> = curves.column(column).into_iter().map(|(_, x)| x).collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    let values: Vec<f64> = curves.column(column).into_iter().map(|(_, x)| x).collect();
+    (!values.is_empty()).then(|| measure::median(&values))
 }
 
 /// A number above 0 with about four digits.
