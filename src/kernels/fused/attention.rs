@@ -12,11 +12,13 @@ use burn::tensor::{Shape, Tensor};
 use pulp::{Simd, WithSimd};
 
 use super::heads::{Heads, Prepared};
-use super::linear::turn;
 use super::norm::Norm;
 use super::operation::{Operation, apply};
-use super::product::{Matrix, MatrixMut, multiply};
-use super::rows::{attend, attend_backward};
+use super::product::{
+    Add, Matrix, MatrixMut, Packed, Panels, Plain, Put, ToPanels, Turned, WIDTH, multiply, n_panels,
+};
+use super::rows::{Query, Tile, attend, attend_backward};
+use super::scratch::Scratch;
 use super::{run, shaped, values};
 use crate::kernels::attention::{QkNorm, SelfAttention};
 use crate::kernels::dropout::Dropout;
@@ -24,6 +26,10 @@ use crate::kernels::dropout::Dropout;
 /// Queries whose scores a task holds at once: fewer see less of a future that is computed in vain, more make
 /// larger products.
 const QUERIES: usize = 32;
+
+/// Queries whose weights the backward pass holds at once: what it adds to the gradients of keys and values is
+/// summed over them in the registers. A multiple of a panel's width.
+const BLOCK: usize = 128;
 
 /// As [`crate::kernels::self_attention`], of f32 on flex.
 pub(in crate::kernels) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
@@ -231,38 +237,50 @@ impl WithSimd for Forward<'_> {
         clippy::inline_always,
         reason = "the instructions are those of the caller's SIMD level"
     )]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Heads { head_dim, t, .. } = self.prepared.heads;
-        let scale = self.prepared.heads.scale();
-        let mut of_k = Vec::new();
-        let k = self.prepared.keys(self.qkv, self.kv_head, &mut of_k);
-        let mut turned_k = vec![0.0; t * head_dim];
-        turn(k, &mut turned_k);
-        let turned_k = Matrix::new(&turned_k, [head_dim, t]);
+    fn with_simd<S: Simd>(self, simd: S) {
+        let heads = self.prepared.heads;
+        let Heads { head_dim, t, .. } = heads;
+        let scale = heads.scale();
+        let mut buffer = Vec::new();
+        let k = self.prepared.keys(self.qkv, self.kv_head, &mut buffer);
+        let turned_k = Packed::here(simd, k.transposed());
         let v = self.prepared.values(self.qkv, self.kv_head);
-        let mut of_q = Vec::new();
-        let mut scores = vec![0.0; QUERIES.min(t) * t];
-        let group = self.prepared.heads.group();
+        let v = Packed::here(simd, v);
+        let mut scores = Scratch::new(QUERIES.min(t) * n_panels(t));
+        let mut kept = vec![0.0; if self.dropout.is_some() { t } else { 0 }];
+        let group = heads.group();
         let outs = self.out.split_columns(std::iter::repeat_n(head_dim, group));
         for (i, (mut out, log_sums)) in outs.zip(self.log_sums.chunks_exact_mut(t)).enumerate() {
-            let q = self
-                .prepared
-                .queries(self.qkv, self.kv_head * group + i, &mut of_q);
+            let head = self.kv_head * group + i;
+            let q = self.prepared.queries(self.qkv, head, &mut buffer);
+            let q = Packed::here(simd, q);
             for first in (0..t).step_by(QUERIES) {
                 let rows = QUERIES.min(t - first);
                 let keys = first + rows; // those that the last of these queries sees
-                let scores = &mut scores[..rows * keys];
-                let tile = MatrixMut::new(scores, [rows, keys]);
-                multiply(tile, q.rows(first, rows), turned_k.columns(keys), false);
-                for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
+                let mut tile = ToPanels {
+                    out: &mut scores,
+                    step: rows,
+                };
+                let q = Plain(q.panels().rows(first..keys));
+                multiply(simd, q, turned_k.panels().columns(0..keys), &mut tile);
+                let mut tile = Tile {
+                    rows: &mut scores,
+                    step: rows,
+                };
+                for row in 0..rows {
                     let query = first + row;
-                    log_sums[query] = attend::<S>(scores, query + 1, scale);
+                    log_sums[query] = attend::<S>(&mut tile, row, query + 1, scale);
                     if let Some(dropout) = self.dropout {
-                        dropout.apply(scores, ((self.first_map + i) * t + query) * t);
+                        let kept = &mut kept[..=query];
+                        kept.fill(1.0);
+                        dropout.apply(kept, ((self.first_map + i) * t + query) * t);
+                        tile.multiply(row, kept);
                     }
                 }
-                let weights = Matrix::new(scores, [rows, keys]);
-                multiply(out.rows(first, rows), weights, v.rows(0, keys), false);
+                let weights = Plain(Panels::within(&scores, [rows, keys], rows));
+                let v = v.panels().rows(0..keys);
+                let out = out.rows(first, rows);
+                multiply(simd, weights, v, &mut Put { out, bias: &[] });
             }
         }
     }
@@ -296,69 +314,91 @@ impl WithSimd for BackwardPass<'_> {
         clippy::inline_always,
         reason = "the instructions are those of the caller's SIMD level"
     )]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let heads = self.prepared.heads;
         let Heads { head_dim, t, .. } = heads;
         let (scale, group, width) = (heads.scale(), heads.group(), heads.n_heads * head_dim);
         let [of_q, mut of_k, mut of_v] = self.of_qkv;
         let (of_query_norm, of_key_norm) = self.of_norms.split_at_mut(head_dim);
-        let mut k_values = Vec::new();
-        let k = self.prepared.keys(self.qkv, self.kv_head, &mut k_values);
+        let mut buffer = Vec::new();
+        let k = self.prepared.keys(self.qkv, self.kv_head, &mut buffer);
+        let turned_k = Packed::here(simd, k.transposed());
+        let k = Packed::here(simd, k);
         let v = self.prepared.values(self.qkv, self.kv_head);
-        let (mut turned_k, mut turned_v) = (vec![0.0; t * head_dim], vec![0.0; t * head_dim]);
-        turn(k, &mut turned_k);
-        turn(v, &mut turned_v);
-        let [turned_k, turned_v] =
-            [&turned_k, &turned_v].map(|turned| Matrix::new(turned, [head_dim, t]));
-        let mut q_values = Vec::new();
-        let tile = QUERIES.min(t) * t;
-        let (mut weights, mut of_scores) = (vec![0.0; tile], vec![0.0; tile]);
-        let mut kept = vec![0.0; if self.dropout.is_some() { t } else { 0 }];
+        let turned_v = Packed::here(simd, v.transposed());
+        let block = BLOCK.min(t);
+        let [mut weights, mut of_scores] = [(); 2].map(|()| Scratch::new(block * n_panels(t)));
+        let mut kept = vec![0.0; if self.dropout.is_some() { n_panels(t) * WIDTH } else { 0 }];
         let of_qs = of_q.split_columns(std::iter::repeat_n(head_dim, group));
         for (i, (mut of_q, log_sums)) in of_qs.zip(self.log_sums.chunks_exact(t)).enumerate() {
             let head = self.kv_head * group + i;
-            let q = self.prepared.queries(self.qkv, head, &mut q_values);
+            let q = self.prepared.queries(self.qkv, head, &mut buffer);
+            let q = Packed::here(simd, q);
             let column = head * head_dim;
             let out = Matrix::within(&self.out[column..], [t, head_dim], width);
             let of_out = Matrix::within(&self.gradient[column..], [t, head_dim], width);
-            for first in (0..t).step_by(QUERIES) {
-                let rows = QUERIES.min(t - first);
-                let keys = first + rows;
-                let shape = [rows, keys];
-                let (weights, of_scores) =
-                    (&mut weights[..rows * keys], &mut of_scores[..rows * keys]);
-                let (q, of_out) = (q.rows(first, rows), of_out.rows(first, rows));
-                let (turned_k, turned_v) = (turned_k.columns(keys), turned_v.columns(keys));
-                multiply(MatrixMut::new(weights, shape), q, turned_k, false);
-                multiply(MatrixMut::new(of_scores, shape), of_out, turned_v, false);
-                let tiles = weights
-                    .chunks_exact_mut(keys)
-                    .zip(of_scores.chunks_exact_mut(keys));
-                for (row, (weights, of_scores)) in tiles.enumerate() {
-                    let query = first + row;
-                    let kept = self.dropout.map(|dropout| {
-                        let kept = &mut kept[..keys];
-                        kept.fill(1.0);
-                        dropout.apply(kept, ((self.first_map + i) * t + query) * t);
-                        &*kept
-                    });
-                    let along =
-                        super::sum(out.row(query), of_out.row(row), |out, of_out| out * of_out);
-                    attend_backward::<S>(
-                        weights,
-                        of_scores,
-                        kept,
-                        query + 1,
-                        scale,
-                        log_sums[query],
-                        along,
-                    );
+            let of_out_panels = Packed::here(simd, of_out);
+            for start in (0..t).step_by(BLOCK) {
+                let block = BLOCK.min(t - start);
+                for first in (0..block).step_by(QUERIES) {
+                    let rows = QUERIES.min(block - first);
+                    let queries = start + first..start + first + rows;
+                    let keys = queries.end;
+                    let left = [&q, &of_out_panels];
+                    let left = left.map(|left| Plain(left.panels().rows(queries.clone())));
+                    let right = [&turned_k, &turned_v];
+                    let right = right.map(|right| right.panels().columns(0..keys));
+                    let tiles = [&mut weights[first..], &mut of_scores[first..]];
+                    let [weights, of_scores] = tiles;
+                    let step = block;
+                    let mut tile = ToPanels { out: weights, step };
+                    multiply(simd, left[0], right[0], &mut tile);
+                    let mut tile = ToPanels { out: of_scores, step };
+                    multiply(simd, left[1], right[1], &mut tile);
+                    let mut weights = Tile { rows: weights, step };
+                    let mut tile = Tile { rows: of_scores, step };
+                    for (row, query) in queries.clone().enumerate() {
+                        let kept = self.dropout.map(|dropout| {
+                            kept.fill(1.0);
+                            let at = ((self.first_map + i) * t + query) * t;
+                            dropout.apply(&mut kept[..=query], at);
+                            &*kept
+                        });
+                        let (out, of_out) = (out.row(query), of_out.row(query));
+                        let query = Query {
+                            visible: query + 1,
+                            scale,
+                            log_sum: log_sums[query],
+                            along: super::sum(out, of_out, |out, of_out| out * of_out),
+                            kept,
+                        };
+                        attend_backward::<S>(&mut weights, &mut tile, row, query);
+                    }
+                    let of_scores = Plain(Panels::within(of_scores, [rows, keys], block));
+                    let out = of_q.rows(queries.start, rows);
+                    let k = k.panels().rows(0..keys);
+                    multiply(simd, of_scores, k, &mut Put { out, bias: &[] });
                 }
-                let (weights, of_scores) =
-                    (Matrix::new(weights, shape), Matrix::new(of_scores, shape));
-                multiply(of_q.rows(first, rows), of_scores, k.rows(0, keys), false);
-                multiply(of_k.rows(0, keys), of_scores.transposed(), q, true);
-                multiply(of_v.rows(0, keys), weights.transposed(), of_out, true);
+                // Of the keys of each panel, from the queries that see any of them.
+                let end = start + block;
+                for first in (0..end).step_by(WIDTH) {
+                    let keys = first..end.min(first + WIDTH);
+                    let blind = first.saturating_sub(start);
+                    let queries = start + blind..end;
+                    let is_first = i == 0 && start <= first;
+                    let pairs = [(&of_scores, &q, &mut of_k), (&weights, &of_out_panels, &mut of_v)];
+                    for (left, right, out) in pairs {
+                        let left = Panels::within(left, [block, end], block);
+                        let left = left.rows(blind..block).columns(keys.clone());
+                        let right = right.panels().rows(queries.clone());
+                        let out = out.rows(keys.start, keys.len());
+                        if is_first {
+                            multiply(simd, Turned(left), right, &mut Put { out, bias: &[] });
+                        } else {
+                            multiply(simd, Turned(left), right, &mut Add { out });
+                        }
+                    }
+                }
             }
             self.prepared
                 .queries_backward(self.qkv, head, &mut of_q, of_query_norm);

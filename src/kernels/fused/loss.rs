@@ -3,22 +3,24 @@
 //! The gradient of a mean of losses is known but for one factor, which the backward pass brings: it is computed
 //! here along with the loss, while the logits are at hand.
 
+use std::ops::Range;
+
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Int, Shape, Tensor};
 use pulp::{Simd, WithSimd};
 
 use super::linear::matrix;
 use super::operation::{Operation, apply};
-use super::product::{Matrix, MatrixMut, multiply};
-use super::rows::attend;
+use super::product::{Matrix, MatrixMut, Packed, Plain, Turned, WIDTH, add, put};
+use super::rows::softmax;
 use super::{CHUNK, run, shaped, tensor, values};
 use crate::kernels::loss::Output;
 
 /// Logits that are held at once.
 const MOST_LOGITS: usize = 1 << 22;
 
-/// Rows, or tokens of the vocabulary, that one task takes of a product.
-const BLOCK: usize = 64;
+/// Weights that are copied into panels at once.
+const MOST_WEIGHTS: usize = 1 << 22;
 
 /// As [`crate::kernels::cross_entropy`], of f32 on flex.
 pub(in crate::kernels) fn cross_entropy(
@@ -68,12 +70,9 @@ impl Operation for CrossEntropy {
             "{n} targets below {vocab_size}"
         );
         let (hidden, weight) = (values(&inputs[0]), values(&inputs[1]));
-        let weights = Matrix::new(weight, shape);
-        // `[C, V]`, however it lies.
-        let projection = if self.by_token {
-            weights.transposed()
-        } else {
-            weights
+        let projection = Projection {
+            weight: Matrix::new(weight, shape),
+            by_token: self.by_token,
         };
         let mut of_hidden = vec![0.0; if keep { hidden.len() } else { 0 }];
         let mut of_weight = vec![0.0; if keep { weight.len() } else { 0 }];
@@ -84,7 +83,14 @@ impl Operation for CrossEntropy {
             let rows = rows.min(n - first);
             let logits = &mut logits[..rows * vocab_size];
             let hidden = Matrix::new(&hidden[first * c..][..rows * c], [rows, c]);
-            by_columns(logits, hidden, projection, false);
+            let [hidden] = Packed::all([hidden]);
+            let hidden = hidden.panels();
+            for tokens in blocks(vocab_size, c) {
+                let [weights] = Packed::all([projection.of(tokens.clone())]);
+                let logits = MatrixMut::new(logits, [rows, vocab_size]);
+                let out = logits.columns(tokens);
+                put(&out, Plain(hidden), weights.panels(), &[]);
+            }
             let task_rows = (CHUNK / vocab_size).max(1);
             let tasks = logits
                 .chunks_mut(task_rows * vocab_size)
@@ -104,12 +110,22 @@ impl Operation for CrossEntropy {
             }
             let of_logits = Matrix::new(logits, [rows, vocab_size]);
             let of_hidden = &mut of_hidden[first * c..][..rows * c];
-            by_rows(of_hidden, of_logits, projection.transposed(), false);
-            // Each chunk of rows adds its part, in their order.
-            if self.by_token {
-                by_rows(&mut of_weight, of_logits.transposed(), hidden, true);
-            } else {
-                by_columns(&mut of_weight, hidden.transposed(), of_logits, true);
+            // Each chunk of rows and each block of tokens adds its part, in their order.
+            for tokens in blocks(vocab_size, c) {
+                let [of_logits, weights] = Packed::all([
+                    of_logits.columns(tokens.clone()),
+                    projection.of(tokens.clone()).transposed(),
+                ]);
+                let of_logits = of_logits.panels();
+                let of_hidden = MatrixMut::new(of_hidden, [rows, c]);
+                add(&of_hidden, Plain(of_logits), weights.panels());
+                let mut of_weight = MatrixMut::new(&mut of_weight, shape);
+                if self.by_token {
+                    let of_weight = of_weight.rows(tokens.start, tokens.len());
+                    add(&of_weight, Turned(of_logits), hidden);
+                } else {
+                    add(&of_weight.columns(tokens), Turned(hidden), of_logits);
+                }
             }
         }
         let loss = shaped(vec![mean(&losses)], Shape::new([1]));
@@ -159,58 +175,29 @@ fn mean(losses: &[f32]) -> f32 {
     (sum / losses.len() as f64) as f32
 }
 
-/// `out = a b` or `out += a b` on all cores, each with some rows.
-fn by_rows(out: &mut [f32], a: Matrix<'_>, b: Matrix<'_>, add: bool) {
-    let width = b.n_columns();
-    let n = out.len();
-    let blocks = out.chunks_mut(BLOCK * width).enumerate();
-    run(
-        n * a.n_columns(),
-        blocks.map(|(block, out)| {
-            let rows = out.len() / width;
-            Product {
-                a: a.rows(block * BLOCK, rows),
-                b,
-                out: MatrixMut::new(out, [rows, width]),
-                add,
-            }
-        }),
-    );
+/// What makes logits of hidden states.
+#[derive(Clone, Copy)]
+struct Projection<'a> {
+    weight: Matrix<'a>,
+    by_token: bool,
 }
 
-/// As [`by_rows`], each with some columns.
-fn by_columns(out: &mut [f32], a: Matrix<'_>, b: Matrix<'_>, add: bool) {
-    let shape = [a.n_rows(), b.n_columns()];
-    let n = out.len();
-    let starts = (0..shape[1]).step_by(BLOCK);
-    let widths = starts.clone().map(|start| BLOCK.min(shape[1] - start));
-    let blocks = MatrixMut::new(out, shape).split_columns(widths.clone());
-    run(
-        n * a.n_columns(),
-        blocks
-            .zip(starts.zip(widths))
-            .map(|(out, (first, columns))| Product {
-                a,
-                b: b.transposed().rows(first, columns).transposed(),
-                out,
-                add,
-            }),
-    );
-}
-
-struct Product<'a> {
-    a: Matrix<'a>,
-    b: Matrix<'a>,
-    out: MatrixMut<'a>,
-    add: bool,
-}
-
-impl WithSimd for Product<'_> {
-    type Output = ();
-
-    fn with_simd<S: Simd>(self, _: S) {
-        multiply(self.out, self.a, self.b, self.add);
+impl<'a> Projection<'a> {
+    /// The weights of some tokens, `[C, tokens]`.
+    fn of(self, tokens: Range<usize>) -> Matrix<'a> {
+        match self.by_token {
+            true => self.weight.rows(tokens.start, tokens.len()).transposed(),
+            false => self.weight.columns(tokens),
+        }
     }
+}
+
+/// The vocabulary in blocks whose weights are copied at once.
+fn blocks(vocab_size: usize, c: usize) -> impl Iterator<Item = Range<usize>> {
+    let block = (MOST_WEIGHTS / c).next_multiple_of(WIDTH).max(WIDTH);
+    (0..vocab_size)
+        .step_by(block)
+        .map(move |first| first..vocab_size.min(first + block))
 }
 
 /// Turns some rows of logits into their gradient, and writes the losses.
@@ -236,7 +223,7 @@ impl WithSimd for Rows<'_> {
         let rows = self.logits.chunks_exact_mut(vocab_size);
         for ((logits, loss), target) in rows.zip(self.losses).zip(self.targets) {
             let logit = logits[*target];
-            *loss = attend::<S>(logits, vocab_size, 1.0) - logit;
+            *loss = softmax::<S>(logits, 1.0) - logit;
             logits[*target] -= 1.0;
             for logit in logits {
                 *logit *= self.share;

@@ -1,18 +1,24 @@
-//! The feed-forward layer as one operation: rows go through it whole, while they are in the cache.
+//! The feed-forward layer as one operation.
 //!
-//! The activation and its derivative are computed together, once: both are made of the same exponential.
+//! The activation and its derivative are computed together, once, from sums that are still in registers: both are
+//! made of the same exponential. What lies between the two projections stays in panels.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
-use pulp::{Simd, WithSimd};
+use pulp::Simd;
 
 use super::activation::Activation;
-use super::linear::{column_sums, matrix, project, rows_per_task, transposed, weight_gradient};
+use super::linear::{column_sums, matrix};
 use super::operation::{Operation, apply};
-use super::product::{self, Matrix, MatrixMut, multiply};
-use super::{assume_written, room, run, shaped, tensor, values, written};
+use super::product::{
+    Finish, Matrix, MatrixMut, Packed, Panels, PanelsMut, Plain, Turned, WIDTH, add, biased,
+    multiply_all, n_panels, product,
+};
+use super::scratch::Scratch;
+use super::{assume_written, room, shaped, tensor, values};
 use crate::kernels;
 use crate::kernels::mlp::{Layer, Mlp};
 
@@ -57,20 +63,6 @@ struct FeedForward {
     biased: bool,
 }
 
-/// What all tasks of one pass read.
-#[derive(Clone, Copy)]
-struct Weights<'a> {
-    activation: Activation,
-    /// `[C, F]`
-    expand: Matrix<'a>,
-    /// `[C, F]`
-    gate: Option<Matrix<'a>>,
-    /// `[F, C]`
-    contract: Matrix<'a>,
-    /// Of expand and gate `[F]`, and of contract `[C]`; empty where there are none.
-    biases: [&'a [f32]; 3],
-}
-
 impl FeedForward {
     fn is_gated(&self) -> bool {
         self.activation == Activation::Swiglu
@@ -81,63 +73,81 @@ impl FeedForward {
         if self.is_gated() { 3 } else { 2 }
     }
 
-    fn weights<'a>(&self, inputs: &'a [FlexTensor]) -> Weights<'a> {
-        let weight = |i: usize| Matrix::new(values(&inputs[1 + i]), matrix(&inputs[1 + i]));
-        let bias = |i: usize| match self.biased {
-            true => values(&inputs[1 + self.n_weights() + i]),
+    /// The bias of a weight; an empty one is none.
+    fn bias<'a>(&self, inputs: &'a [FlexTensor], weight: usize) -> &'a [f32] {
+        match self.biased {
+            true => values(&inputs[1 + self.n_weights() + weight]),
             false => &[],
-        };
-        let gated = self.is_gated();
-        Weights {
-            activation: self.activation,
-            expand: weight(0),
-            gate: gated.then(|| weight(2)),
-            contract: weight(1),
-            biases: [bias(0), if gated { bias(2) } else { &[] }, bias(1)],
         }
     }
 }
 
+/// Which of the weights is which.
+const EXPAND: usize = 0;
+const CONTRACT: usize = 1;
+const GATE: usize = 2;
+
 impl Operation for FeedForward {
-    /// Keeps the inputs, what the activation gave, and its derivatives by what went into it.
+    /// Keeps the inputs, and in panels what the activation gave, and its derivatives by what went into it.
     fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let mut inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
-        let weights = self.weights(&inputs);
         let [c, f] = matrix(&inputs[1]);
-        let x = values(&inputs[0]);
-        let n = x.len() / c;
-        let rows = rows_per_task(c * f);
+        let n = values(&inputs[0]).len() / c;
+        let mut matrices = vec![Matrix::new(values(&inputs[0]), [n, c])];
+        let weights = &inputs[1..=self.n_weights()];
+        matrices.extend(
+            weights
+                .iter()
+                .map(|weight| Matrix::new(values(weight), matrix(weight))),
+        );
+        let packed = Packed::all_of(&matrices);
+        let (x, weights) = (Plain(packed[0].panels()), &packed[1..]);
+        let size = n * n_panels(f) * WIDTH;
         let gated = self.is_gated();
-        let mut kept = [keep, keep, keep && gated].map(|keep| room(if keep { n * f } else { 0 }));
-        let fill = |out: &mut [MaybeUninit<f32>]| {
-            let [active, slope, gate] = kept.each_mut().map(|kept| parts(kept, rows * f));
-            let chunks = out.chunks_mut(rows * c).zip(x.chunks(rows * c));
-            run(
-                n * f,
-                chunks.zip(active.zip(slope).zip(gate)).map(
-                    |((out, x), ((active, slope), gate))| Forward {
-                        weights,
-                        x: Matrix::new(x, [x.len() / c, c]),
-                        out,
-                        kept: [active, slope, gate],
-                    },
-                ),
-            );
-        };
-        #[allow(unsafe_code)]
-        // SAFETY: there are as many chunks of rows of `x` as of the output, and each task writes its own.
-        let out = unsafe { written(n * c, fill) };
+        let kept = [true, keep, gated].map(|is_kept| room(if is_kept { size } else { 0 }));
+        let [mut active, mut slope, mut gate] = kept;
+        let shape = [n, f];
+        if gated {
+            let out = PanelsMut::new(&mut gate, shape);
+            let bias = self.bias(&inputs, GATE);
+            multiply_all(x, weights[GATE].panels(), |[rows, columns]| {
+                #[allow(unsafe_code)]
+                // SAFETY: cells do not overlap.
+                let out = unsafe { out.cell(rows, columns.clone()) };
+                let bias = part(bias, columns);
+                Biased { out, bias }
+            });
+        }
+        {
+            let outs = [&mut active, &mut slope, &mut gate].map(|out| PanelsMut::new(out, shape));
+            let bias = self.bias(&inputs, EXPAND);
+            multiply_all(x, weights[EXPAND].panels(), |[rows, columns]| Activate {
+                activation: self.activation,
+                bias: part(bias, columns.clone()),
+                #[allow(unsafe_code)]
+                // SAFETY: cells do not overlap.
+                outs: outs
+                    .each_ref()
+                    .map(|out| unsafe { out.cell(rows.clone(), columns.clone()) }),
+            });
+        }
+        let kept = [active, slope, gate].map(|kept| {
+            #[allow(unsafe_code)]
+            // SAFETY: the products wrote all columns of every row; what is beyond the last one is never read.
+            unsafe {
+                assume_written(kept)
+            }
+        });
+        let active = Plain(in_panels(&kept[0], shape));
+        let bias = self.bias(&inputs, CONTRACT);
+        let out = product(active, weights[CONTRACT].panels(), bias);
+        drop(packed);
         let out = tensor(out, &inputs[0]);
         if !keep {
             return (out, Vec::new());
         }
-        let n_kept = if gated { 3 } else { 2 };
-        for kept in kept.into_iter().take(n_kept) {
-            #[allow(unsafe_code)]
-            // SAFETY: as the output's, these have as many chunks as there are tasks.
-            let kept = unsafe { assume_written(kept) };
-            inputs.push(shaped(kept, Shape::new([n, f])));
-        }
+        let kept = kept.into_iter().take(if gated { 3 } else { 2 });
+        inputs.extend(kept.map(|kept| shaped(kept, Shape::new([size]))));
         (out, inputs)
     }
 
@@ -146,203 +156,141 @@ impl Operation for FeedForward {
         let gated = self.is_gated();
         let (inputs, kept) = kept.split_at(kept.len() - if gated { 3 } else { 2 });
         let gradient = gradient.to_contiguous();
-        let (x, of_out) = (values(&inputs[0]), values(&gradient));
-        let n = x.len() / c;
-        let turned = |i: usize, shape| transposed(values(&inputs[i]), shape);
-        let (expand, contract) = (turned(1, [c, f]), turned(2, [f, c]));
-        let gate_weight = gated.then(|| turned(3, [c, f]));
-        let weights = Weights {
-            activation: self.activation,
-            expand: Matrix::new(&expand, [f, c]),
-            gate: gate_weight
-                .as_ref()
-                .map(|weight| Matrix::new(weight, [f, c])),
-            contract: Matrix::new(&contract, [c, f]),
-            biases: [&[]; 3],
-        };
-        let rows = rows_per_task(c * f);
-        let mut of_hidden = room(n * f);
-        let mut of_gate = room(if gated { n * f } else { 0 });
-        let slopes = values(&kept[1]).chunks(rows * f);
-        let gate_slopes = kept.get(2).map_or(&[][..], values);
-        let fill = |of_x: &mut [MaybeUninit<f32>]| {
-            let outer = of_x.chunks_mut(rows * c).zip(of_out.chunks(rows * c));
-            let inner = of_hidden.chunks_mut(rows * f).zip(slopes);
-            let of_gates = parts(&mut of_gate, rows * f);
-            run(
-                n * f,
-                outer.zip(inner).zip(of_gates).enumerate().map(
-                    |(chunk, (((of_x, of_out), (of_hidden, slope)), of_gate))| {
-                        let first = (chunk * rows * f).min(gate_slopes.len());
-                        BackwardPass {
-                            weights,
-                            of_out: Matrix::new(of_out, [of_out.len() / c, c]),
-                            slope,
-                            gate_slope: &gate_slopes[first..][..of_gate.len()],
-                            of_x,
-                            of_hidden,
-                            of_gate,
-                        }
-                    },
-                ),
-            );
-        };
-        #[allow(unsafe_code)]
-        // SAFETY: there are as many chunks of rows of the gradient as of each of these, and each task writes
-        // its own.
-        let (of_x, of_hidden, of_gate) = unsafe {
-            let of_x = written(n * c, fill);
-            (of_x, assume_written(of_hidden), assume_written(of_gate))
-        };
-        let weight_of = |x: &[f32], gradient: &[f32], like: &FlexTensor, [k, m]: [usize; 2]| {
-            Some(tensor(weight_gradient(x, gradient, [n, k, m]), like))
-        };
-        let mut parts = vec![
-            Some(tensor(of_x, &inputs[0])),
-            weight_of(x, &of_hidden, &inputs[1], [c, f]),
-            weight_of(values(&kept[0]), of_out, &inputs[2], [f, c]),
+        let n = values(&gradient).len() / c;
+        let mut matrices = vec![
+            Matrix::new(values(&inputs[0]), [n, c]),
+            Matrix::new(values(&gradient), [n, c]),
         ];
-        if gated {
-            parts.push(weight_of(x, &of_gate, &inputs[3], [c, f]));
-        }
-        if self.biased {
-            let bias = |sums: Vec<f32>| {
-                let shape = Shape::new([sums.len()]);
-                Some(shaped(sums, shape))
-            };
-            parts.push(bias(column_sums(&of_hidden, f)));
-            parts.push(bias(column_sums(of_out, c)));
-            if gated {
-                parts.push(bias(column_sums(&of_gate, f)));
-            }
-        }
-        parts
-    }
-}
-
-/// A slice in parts of `size`; of an empty one, as many empty parts as are asked for.
-fn parts<T>(values: &mut [T], size: usize) -> impl Iterator<Item = &mut [T]> {
-    let endless = values.is_empty();
-    values
-        .chunks_mut(size)
-        .chain(std::iter::repeat_with(Default::default).take(if endless { usize::MAX } else { 0 }))
-}
-
-/// Some rows.
-struct Forward<'a> {
-    weights: Weights<'a>,
-    /// `[n, C]`
-    x: Matrix<'a>,
-    /// `[n, C]`
-    out: &'a mut [MaybeUninit<f32>],
-    /// The activation's output, and its derivatives by its input and by the gate, `[n, F]`, if they are to be
-    /// kept; else empty.
-    kept: [&'a mut [MaybeUninit<f32>]; 3],
-}
-
-impl WithSimd for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Weights {
-            activation,
-            expand,
-            gate,
-            contract,
-            biases: [expand_bias, gate_bias, contract_bias],
-        } = self.weights;
-        let (n, f) = (self.x.n_rows(), contract.n_rows());
-        let [active, slope, gate_slope] = self.kept;
-        let mut own = [Vec::new(), Vec::new(), Vec::new()];
-        let [own_active, own_slope, own_gate] = &mut own;
-        let slope = project(
-            self.x,
-            expand,
-            expand_bias,
-            kept_or(slope, own_slope, n * f),
+        let weights = &inputs[1..=self.n_weights()];
+        matrices.extend(
+            weights
+                .iter()
+                .map(|weight| Matrix::new(values(weight), matrix(weight)).transposed()),
         );
-        let gate_slope: &mut [f32] = match gate {
-            None => &mut [],
-            Some(weight) => {
-                let gate_slope = kept_or(gate_slope, own_gate, n * f);
-                project(self.x, weight, gate_bias, gate_slope)
+        let packed = Packed::all_of(&matrices);
+        let [x, of_out] = [packed[0].panels(), packed[1].panels()];
+        let weight = |i: usize| packed[2 + i].panels();
+        let shape = [n, f];
+        let [mut of_hidden, mut of_gate] =
+            [true, gated].map(|is| Scratch::new(if is { n * n_panels(f) } else { 0 }));
+        {
+            let outs = [&mut of_hidden, &mut of_gate].map(|out| PanelsMut::of_rows(out, shape));
+            let slopes = [Some(1), gated.then_some(2)]
+                .map(|slope| slope.map(|slope| in_panels(values(&kept[slope]), shape)));
+            multiply_all(Plain(of_out), weight(CONTRACT), |[rows, columns]| Slopes {
+                slopes: slopes
+                    .map(|slope| slope.map(|x| x.rows(rows.clone()).columns(columns.clone()))),
+                #[allow(unsafe_code)]
+                // SAFETY: cells do not overlap.
+                outs: outs
+                    .each_ref()
+                    .map(|out| unsafe { out.cell(rows.clone(), columns.clone()) }),
+            });
+        }
+        let of_hidden = Panels::new(&of_hidden, shape);
+        let of_gate = gated.then(|| Panels::new(&of_gate, shape));
+        let active = in_panels(values(&kept[0]), shape);
+        let of_x = || {
+            let mut of_x = product(Plain(of_hidden), weight(EXPAND), &[]);
+            if let Some(of_gate) = of_gate {
+                let of_x = MatrixMut::new(&mut of_x, [n, c]);
+                add(&of_x, Plain(of_gate), weight(GATE));
             }
+            of_x
         };
-        let active = kept_or(active, own_active, n * f);
-        let active = activation.forward::<S>(slope, gate_slope, active);
-        let active = Matrix::new(active, [n, f]);
-        project(active, contract, contract_bias, self.out);
+        let biased = |of_out: Panels<'_>| self.biased.then(|| column_sums(of_out));
+        // Of a weight and its bias.
+        let of_layer = |x: Panels<'_>, of_out: Panels<'_>| {
+            rayon::join(|| product(Turned(x), of_out, &[]), || biased(of_out))
+        };
+        let (of_x, ((expand, contract), gate)) = rayon::join(of_x, || {
+            rayon::join(
+                || rayon::join(|| of_layer(x, of_hidden), || of_layer(active, of_out)),
+                || of_gate.map(|of_gate| of_layer(x, of_gate)),
+            )
+        });
+        let layers = [Some(expand), Some(contract), gate].into_iter().flatten();
+        let (weights, biases): (Vec<_>, Vec<_>) = layers.unzip();
+        let parts = [of_x].into_iter().chain(weights);
+        let parts = parts.chain(biases.into_iter().flatten());
+        let parts = parts.zip(inputs);
+        parts.map(|(part, like)| Some(tensor(part, like))).collect()
     }
 }
 
-/// Where numbers are kept, or `own` if they are not.
-fn kept_or<'a>(
-    kept: &'a mut [MaybeUninit<f32>],
-    own: &'a mut Vec<MaybeUninit<f32>>,
-    n: usize,
-) -> &'a mut [MaybeUninit<f32>] {
-    if kept.is_empty() {
-        *own = room(n);
-        own
-    } else {
-        kept
-    }
+/// Numbers that are kept in panels.
+fn in_panels(values: &[f32], shape: [usize; 2]) -> Panels<'_> {
+    Panels::new(values.as_chunks().0, shape)
 }
 
-/// As [`Forward`], the other way; the weights' rows are columns.
-struct BackwardPass<'a> {
-    weights: Weights<'a>,
-    /// `[n, C]`
-    of_out: Matrix<'a>,
-    /// The activation's derivative, `[n, F]`.
-    slope: &'a [f32],
-    /// The activation's derivative by the gate, `[n, F]`; empty where there is none.
-    gate_slope: &'a [f32],
-    /// `[n, C]`
-    of_x: &'a mut [MaybeUninit<f32>],
-    /// `[n, F]`
-    of_hidden: &'a mut [MaybeUninit<f32>],
-    /// `[n, F]`; empty where there is no gate.
-    of_gate: &'a mut [MaybeUninit<f32>],
+/// Some columns of a bias; of an empty one nothing.
+fn part(bias: &[f32], columns: Range<usize>) -> &[f32] {
+    if bias.is_empty() { bias } else { &bias[columns] }
 }
 
-impl WithSimd for BackwardPass<'_> {
-    type Output = ();
+/// Writes sums and bias to panels.
+struct Biased<'a> {
+    out: PanelsMut<'a>,
+    bias: &'a [f32],
+}
 
+impl Finish for Biased<'_> {
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Weights {
-            expand,
-            gate: gate_weight,
-            contract,
-            ..
-        } = self.weights;
-        let [n, c] = [self.of_out.n_rows(), self.of_out.n_columns()];
-        let f = contract.n_columns();
-        let of_hidden = product::write(self.of_hidden, self.of_out, contract); // of the activation's output
-        let gates = self.of_gate.iter_mut().zip(self.gate_slope);
-        for ((of_gate, slope), of_active) in gates.zip(&*of_hidden) {
-            of_gate.write(of_active * slope);
+    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+        let mut values = [0.0; WIDTH];
+        let values = biased(&mut values, sums, self.bias, column);
+        self.out.put(row, column, values);
+    }
+}
+
+/// Writes to panels what the activation makes of sums and bias, and its derivatives by them and by the gate.
+struct Activate<'a> {
+    activation: Activation,
+    bias: &'a [f32],
+    /// What comes of it, the derivative, and the gate, which is replaced by its derivative; where they are not to
+    /// be kept, or not there, of no numbers.
+    outs: [PanelsMut<'a>; 3],
+}
+
+impl Finish for Activate<'_> {
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+        let [active, slope, gate] = &mut self.outs;
+        let mut values = [0.0; WIDTH];
+        let values = biased(&mut values, sums, self.bias, column);
+        let mut out = [const { MaybeUninit::uninit() }; WIDTH];
+        let out = &mut out[..sums.len()];
+        let gate = match self.activation {
+            Activation::Swiglu => gate.get(row, column, sums.len()),
+            Activation::Gelu | Activation::ReluSquared => &mut [],
+        };
+        let out = self.activation.forward::<S>(values, gate, out);
+        active.put(row, column, out);
+        if !slope.is_empty() {
+            slope.put(row, column, values);
         }
-        for (of_hidden, slope) in of_hidden.iter_mut().zip(self.slope) {
-            *of_hidden *= slope;
-        }
-        let of_x = product::write(self.of_x, Matrix::new(of_hidden, [n, f]), expand);
-        if let Some(weight) = gate_weight {
-            #[allow(unsafe_code)]
-            // SAFETY: they were written above, each of them: the gate's derivatives are as many.
-            let of_gate = unsafe { self.of_gate.assume_init_ref() };
-            let of_gate = Matrix::new(of_gate, [n, f]);
-            multiply(MatrixMut::new(of_x, [n, c]), of_gate, weight, true);
+    }
+}
+
+/// Writes to panels the sums times the derivatives of the activation.
+struct Slopes<'a> {
+    /// By what went into it, and by the gate.
+    slopes: [Option<Panels<'a>>; 2],
+    outs: [PanelsMut<'a>; 2],
+}
+
+impl Finish for Slopes<'_> {
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+        for (slope, out) in self.slopes.iter().zip(&mut self.outs) {
+            let Some(slope) = slope else { continue };
+            let slope = &slope.panel(column / WIDTH)[row][column % WIDTH..][..sums.len()];
+            let mut values = [0.0; WIDTH];
+            let values = &mut values[..sums.len()];
+            for ((value, sum), slope) in values.iter_mut().zip(sums).zip(slope) {
+                *value = sum * slope;
+            }
+            out.put(row, column, values);
         }
     }
 }

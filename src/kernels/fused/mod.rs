@@ -15,6 +15,7 @@ pub(super) mod norm;
 mod operation;
 mod product;
 mod rows;
+mod scratch;
 pub(super) mod update;
 
 use std::mem::MaybeUninit;
@@ -88,19 +89,6 @@ pub(super) unsafe fn assume_written(room: Vec<MaybeUninit<f32>>) -> Vec<f32> {
     let (start, n, capacity) = (room.as_mut_ptr(), room.len(), room.capacity());
     // SAFETY: the same allocation, which nobody else frees; `MaybeUninit` has the layout of what it may hold.
     unsafe { Vec::from_raw_parts(start.cast(), n, capacity) }
-}
-
-/// Writes the same row again and again, and returns what was written.
-pub(super) fn repeat<'a>(out: &'a mut [MaybeUninit<f32>], row: &[f32]) -> &'a mut [f32] {
-    assert!(out.len().is_multiple_of(row.len()), "rows of another width");
-    for out in out.chunks_exact_mut(row.len()) {
-        out.write_copy_of_slice(row);
-    }
-    #[allow(unsafe_code)]
-    // SAFETY: the rows are all that there is.
-    unsafe {
-        out.assume_init_mut()
-    }
 }
 
 /// Lets `f` overwrite the numbers of `x`: in place where nobody else holds them, else in a copy.

@@ -1,77 +1,178 @@
-//! Softmax over one row of causal attention's scores, and its gradient.
+//! Softmax over rows of numbers and over those of causal attention's scores, and its gradient.
 
 use pulp::Simd;
 
+use super::product::{Row, WIDTH};
 use super::{LANES, exp, total};
 
-/// Turns a query's scores into weights: softmax of the first `visible` numbers times `scale`, zeros behind them.
-/// Returns the logarithm of the sum that they were divided by.
+/// Turns a row's numbers into weights: softmax of the numbers times `scale`. Returns the logarithm of the sum that
+/// they were divided by.
 #[inline(always)]
 #[allow(
     clippy::inline_always,
     reason = "the instructions are those of the caller's SIMD level"
 )]
-pub(super) fn attend<S: Simd>(row: &mut [f32], visible: usize, scale: f32) -> f32 {
-    let (seen, future) = row.split_at_mut(visible);
-    future.fill(0.0);
-    let max = max(seen);
+pub(super) fn softmax<S: Simd>(row: &mut [f32], scale: f32) -> f32 {
+    let mut largest = [f32::NEG_INFINITY; LANES];
+    let (blocks, rest) = row.as_chunks_mut::<LANES>();
+    let mut last = [f32::NEG_INFINITY; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    for block in blocks.iter() {
+        larger(&mut largest, block);
+    }
+    larger(&mut largest, &last);
+    let max = max(largest);
     let mut sums = [0.0; LANES];
-    let (blocks, rest) = seen.as_chunks_mut::<LANES>();
     for block in blocks {
         exps::<S>(block, max, scale, &mut sums);
     }
     if !rest.is_empty() {
         // A whole block again, for a whole register; what fills it up adds nothing that 1 would notice.
-        let mut block = [f32::NEG_INFINITY; LANES];
-        block[..rest.len()].copy_from_slice(rest);
-        exps::<S>(&mut block, max, scale, &mut sums);
-        rest.copy_from_slice(&block[..rest.len()]);
+        exps::<S>(&mut last, max, scale, &mut sums);
+        rest.copy_from_slice(&last[..rest.len()]);
     }
     let sum = total(sums);
     let share = 1.0 / sum;
-    for x in seen {
+    for x in row {
         *x *= share;
     }
     max * scale + sum.ln()
 }
 
+/// As [`softmax`], of a row in panels, of which so many numbers are `visible`; behind them it writes zeros, to the
+/// end of the last panel that has any.
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "the instructions are those of the caller's SIMD level"
+)]
+pub(super) fn attend<S: Simd>(scores: &mut Tile<'_>, row: usize, visible: usize, scale: f32) -> f32 {
+    let (n, end) = (visible.div_ceil(WIDTH), visible % WIDTH);
+    if end > 0 {
+        scores.row(n - 1, row)[end..].fill(f32::NEG_INFINITY);
+    }
+    let mut largest = [f32::NEG_INFINITY; LANES];
+    for panel in 0..n {
+        for block in scores.row(panel, row).as_chunks::<LANES>().0 {
+            larger(&mut largest, block);
+        }
+    }
+    let max = max(largest);
+    let mut sums = [0.0; LANES];
+    for panel in 0..n {
+        for block in scores.row(panel, row).as_chunks_mut::<LANES>().0 {
+            exps::<S>(block, max, scale, &mut sums);
+        }
+    }
+    let sum = total(sums);
+    let share = 1.0 / sum;
+    for panel in 0..n {
+        for x in scores.row(panel, row) {
+            *x *= share;
+        }
+    }
+    if end > 0 {
+        scores.row(n - 1, row)[end..].fill(0.0);
+    }
+    max * scale + sum.ln()
+}
+
+/// Some queries' scores, or their gradients: panels of as many rows.
+pub(super) struct Tile<'a> {
+    pub(super) rows: &'a mut [Row],
+    /// Rows from one panel to the next.
+    pub(super) step: usize,
+}
+
+impl Tile<'_> {
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "the instructions are those of the caller's SIMD level"
+    )]
+    fn row(&mut self, panel: usize, row: usize) -> &mut Row {
+        &mut self.rows[panel * self.step + row]
+    }
+}
+
+impl Tile<'_> {
+    /// Multiplies the first numbers of a row.
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "the instructions are those of the caller's SIMD level"
+    )]
+    pub(super) fn multiply(&mut self, row: usize, factors: &[f32]) {
+        for (panel, factors) in factors.chunks(WIDTH).enumerate() {
+            for (x, factor) in self.row(panel, row).iter_mut().zip(factors) {
+                *x *= factor;
+            }
+        }
+    }
+}
+
+/// What a query's gradient is made of.
+#[derive(Clone, Copy)]
+pub(super) struct Query<'a> {
+    /// How many keys it sees.
+    pub(super) visible: usize,
+    /// What its scores were multiplied with.
+    pub(super) scale: f32,
+    /// The logarithm of its sum.
+    pub(super) log_sum: f32,
+    /// The sum of its output times the output's gradient.
+    pub(super) along: f32,
+    /// What dropout multiplied its weights with.
+    pub(super) kept: Option<&'a [f32]>,
+}
+
 /// Turns a query's scores into its weights (those of the dropout, where there is one), and the gradient of these
-/// into that of the scores.
+/// into that of the scores; writes zeros behind what it sees, to the end of the last panel that it sees any of.
 ///
-/// With weights `p = exp(scale * score - log_sum)` and `along`, the sum of the output times its gradient, the
-/// gradient of a score is `scale * p * (kept * gradient - along)`.
+/// With weights `p = exp(scale * score - log_sum)` and `along`, the gradient of a score is
+/// `scale * p * (kept * gradient - along)`.
 #[inline(always)]
 #[allow(
     clippy::inline_always,
     reason = "the instructions are those of the caller's SIMD level"
 )]
 pub(super) fn attend_backward<S: Simd>(
-    scores: &mut [f32],
-    gradient: &mut [f32],
-    kept: Option<&[f32]>,
-    visible: usize,
-    scale: f32,
-    log_sum: f32,
-    along: f32,
+    scores: &mut Tile<'_>,
+    gradient: &mut Tile<'_>,
+    row: usize,
+    query: Query<'_>,
 ) {
-    scores[visible..].fill(0.0);
-    gradient[visible..].fill(0.0);
-    let (scores, gradient) = (&mut scores[..visible], &mut gradient[..visible]);
-    match kept {
-        None => {
-            for (score, gradient) in scores.iter_mut().zip(gradient) {
-                let weight = exp::<S>(*score * scale - log_sum);
-                *gradient = scale * weight * (*gradient - along);
-                *score = weight;
+    let Query {
+        visible,
+        scale,
+        log_sum,
+        along,
+        kept,
+    } = query;
+    let (n, end) = (visible.div_ceil(WIDTH), visible % WIDTH);
+    for panel in 0..n {
+        let (scores, gradient) = (scores.row(panel, row), gradient.row(panel, row));
+        match kept {
+            None => {
+                for (score, gradient) in scores.iter_mut().zip(gradient) {
+                    let weight = exp::<S>(*score * scale - log_sum);
+                    *gradient = scale * weight * (*gradient - along);
+                    *score = weight;
+                }
+            }
+            Some(kept) => {
+                let kept = &kept[panel * WIDTH..];
+                for ((score, gradient), kept) in scores.iter_mut().zip(gradient).zip(kept) {
+                    let weight = exp::<S>(*score * scale - log_sum);
+                    *gradient = scale * weight * (kept * *gradient - along);
+                    *score = weight * kept;
+                }
             }
         }
-        Some(kept) => {
-            for ((score, gradient), kept) in scores.iter_mut().zip(gradient).zip(kept) {
-                let weight = exp::<S>(*score * scale - log_sum);
-                *gradient = scale * weight * (kept * *gradient - along);
-                *score = weight * kept;
-            }
-        }
+    }
+    if end > 0 {
+        scores.row(n - 1, row)[end..].fill(0.0);
+        gradient.row(n - 1, row)[end..].fill(0.0);
     }
 }
 
@@ -88,23 +189,25 @@ fn exps<S: Simd>(block: &mut [f32; LANES], max: f32, scale: f32, sums: &mut [f32
     }
 }
 
-/// The largest of some numbers.
+/// Keeps the larger of each two lanes.
 #[inline(always)]
 #[allow(
     clippy::inline_always,
     reason = "the instructions are those of the caller's SIMD level"
 )]
-fn max(values: &[f32]) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let (blocks, rest) = values.as_chunks::<LANES>();
-    for block in blocks {
-        for (lane, x) in lanes.iter_mut().zip(block) {
-            *lane = if *x > *lane { *x } else { *lane };
-        }
-    }
-    for (lane, x) in lanes.iter_mut().zip(rest) {
+fn larger(lanes: &mut [f32; LANES], block: &[f32; LANES]) {
+    for (lane, x) in lanes.iter_mut().zip(block) {
         *lane = if *x > *lane { *x } else { *lane };
     }
+}
+
+/// The largest of the lanes.
+#[inline(always)]
+#[allow(
+    clippy::inline_always,
+    reason = "the instructions are those of the caller's SIMD level"
+)]
+fn max(mut lanes: [f32; LANES]) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {

@@ -1,0 +1,379 @@
+//! Matrices cut into panels of 32 columns, the form in which they are multiplied.
+//!
+//! A panel holds its columns row after row in one stretch of memory. As the right matrix of a product it is read
+//! from one end to the other, as the left one a few of its rows at a time; turned round, some columns of each row.
+//! So one copy of a matrix serves every product that it is part of.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use pulp::{Simd, WithSimd};
+
+use super::super::{CHUNK, run, scratch::Scratch};
+use super::matrix::Matrix;
+
+/// Columns of a panel: two registers of AVX-512, four of AVX2, eight of NEON.
+pub(in crate::kernels::fused) const WIDTH: usize = 32;
+
+/// A row of a panel.
+pub(in crate::kernels::fused) type Row = [f32; WIDTH];
+
+/// A matrix in panels; what is beyond its last column is any number.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::kernels::fused) struct Panels<'a> {
+    /// Row `row` of panel `panel` is number `panel * step + row`.
+    rows: &'a [Row],
+    step: usize,
+    n_rows: usize,
+    n_columns: usize,
+}
+
+impl<'a> Panels<'a> {
+    /// Panels that follow one another.
+    pub(in crate::kernels::fused) fn new(
+        rows: &'a [Row],
+        [n_rows, n_columns]: [usize; 2],
+    ) -> Self {
+        Self::within(rows, [n_rows, n_columns], n_rows)
+    }
+
+    /// Panels that begin `step` rows after one another.
+    pub(in crate::kernels::fused) fn within(
+        rows: &'a [Row],
+        [n_rows, n_columns]: [usize; 2],
+        step: usize,
+    ) -> Self {
+        let n_panels = n_panels(n_columns);
+        assert!(n_rows <= step, "panels overlap");
+        assert!(
+            n_panels == 0 || (n_panels - 1) * step + n_rows <= rows.len(),
+            "[{n_rows}, {n_columns}] of {} rows",
+            rows.len()
+        );
+        Self {
+            rows,
+            step,
+            n_rows,
+            n_columns,
+        }
+    }
+
+    pub(in crate::kernels::fused) fn n_rows(self) -> usize {
+        self.n_rows
+    }
+
+    pub(in crate::kernels::fused) fn n_columns(self) -> usize {
+        self.n_columns
+    }
+
+    /// The rows of a panel.
+    #[inline(always)]
+    pub(in crate::kernels::fused) fn panel(self, panel: usize) -> &'a [Row] {
+        &self.rows[panel * self.step..][..self.n_rows]
+    }
+
+    /// Some of the rows.
+    pub(in crate::kernels::fused) fn rows(self, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= self.n_rows,
+            "{range:?}"
+        );
+        Self {
+            rows: &self.rows[range.start.min(self.rows.len())..],
+            n_rows: range.len(),
+            ..self
+        }
+    }
+
+    /// Some of the columns, from the first one of a panel on.
+    pub(in crate::kernels::fused) fn columns(self, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= self.n_columns && range.start % WIDTH == 0,
+            "{range:?}"
+        );
+        Self {
+            rows: &self.rows[(range.start / WIDTH * self.step).min(self.rows.len())..],
+            n_columns: range.len(),
+            ..self
+        }
+    }
+}
+
+/// How many panels hold `columns` columns.
+pub(in crate::kernels::fused) const fn n_panels(columns: usize) -> usize {
+    columns.div_ceil(WIDTH)
+}
+
+/// A copy of a matrix in panels.
+#[derive(Debug)]
+pub(in crate::kernels::fused) struct Packed {
+    rows: Scratch,
+    shape: [usize; 2],
+}
+
+impl Packed {
+    /// Copies a matrix, in this thread.
+    #[inline(always)]
+    pub(in crate::kernels::fused) fn here<S: Simd>(simd: S, matrix: Matrix<'_>) -> Self {
+        let shape = [matrix.n_rows(), matrix.n_columns()];
+        let mut rows = Scratch::new(shape[0] * n_panels(shape[1]));
+        pack(simd, matrix, &mut rows);
+        Self { rows, shape }
+    }
+
+    /// Copies some matrices, on all cores.
+    pub(in crate::kernels::fused) fn all<const N: usize>(matrices: [Matrix<'_>; N]) -> [Self; N] {
+        let packed = Self::all_of(&matrices);
+        packed.try_into().expect("as many as there are matrices")
+    }
+
+    /// As [`Packed::all`].
+    pub(in crate::kernels::fused) fn all_of(matrices: &[Matrix<'_>]) -> Vec<Self> {
+        let shapes = matrices.iter().map(|x| [x.n_rows(), x.n_columns()]);
+        let mut packed: Vec<_> = shapes
+            .map(|shape| Self {
+                rows: Scratch::new(shape[0] * n_panels(shape[1])),
+                shape,
+            })
+            .collect();
+        let numbers = packed.iter().map(|x| x.rows.len() * WIDTH).sum();
+        let tasks = matrices.iter().zip(&mut packed);
+        run(
+            numbers,
+            tasks.flat_map(|(matrix, packed)| Pack::tasks(*matrix, &mut packed.rows)),
+        );
+        packed
+    }
+
+    pub(in crate::kernels::fused) fn panels(&self) -> Panels<'_> {
+        Panels::new(&self.rows, self.shape)
+    }
+}
+
+/// A matrix in panels that can be written.
+#[derive(Debug)]
+pub(in crate::kernels::fused) struct PanelsMut<'a> {
+    /// The first number; a pointer, since tasks write between each other's rows.
+    numbers: *mut f32,
+    /// Numbers from one panel to the next.
+    step: usize,
+    n_rows: usize,
+    n_columns: usize,
+    borrowed: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: as the mutable slice that it stands for; cells that are handed out do not overlap.
+#[allow(unsafe_code)]
+unsafe impl Send for PanelsMut<'_> {}
+
+impl<'a> PanelsMut<'a> {
+    /// Panels that nobody has written yet; in no room, panels of no numbers.
+    pub(in crate::kernels::fused) fn new(
+        room: &'a mut [MaybeUninit<f32>],
+        [n_rows, n_columns]: [usize; 2],
+    ) -> Self {
+        let is_empty = room.is_empty();
+        assert!(
+            is_empty || room.len() == n_rows * n_panels(n_columns) * WIDTH,
+            "[{n_rows}, {n_columns}] in {} numbers",
+            room.len()
+        );
+        Self {
+            numbers: room.as_mut_ptr().cast(),
+            step: n_rows * WIDTH,
+            n_rows: if is_empty { 0 } else { n_rows },
+            n_columns,
+            borrowed: PhantomData,
+        }
+    }
+
+    /// As [`PanelsMut::new`], in rows of panels.
+    pub(in crate::kernels::fused) fn of_rows(rows: &'a mut [Row], shape: [usize; 2]) -> Self {
+        let numbers = rows.as_flattened_mut();
+        #[allow(unsafe_code)]
+        // SAFETY: nothing but numbers is ever written to them.
+        let room = unsafe {
+            std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), numbers.len())
+        };
+        Self::new(room, shape)
+    }
+
+    /// Whether there are no numbers.
+    pub(in crate::kernels::fused) fn is_empty(&self) -> bool {
+        self.n_rows == 0
+    }
+
+    /// Some rows and columns, these from the first one of a panel on.
+    ///
+    /// # Safety
+    /// Nobody else uses the numbers of the cell as long as it lives.
+    #[allow(unsafe_code)]
+    pub(in crate::kernels::fused) unsafe fn cell(
+        &self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> PanelsMut<'_> {
+        if self.is_empty() || rows.is_empty() || columns.is_empty() {
+            return PanelsMut { n_rows: 0, ..*self };
+        }
+        assert!(
+            rows.end <= self.n_rows && columns.end <= self.n_columns,
+            "{rows:?}, {columns:?}"
+        );
+        assert_eq!(columns.start % WIDTH, 0, "{columns:?}");
+        // SAFETY: within the numbers, as rows and columns are.
+        let numbers = unsafe {
+            let first = columns.start / WIDTH * self.step + rows.start * WIDTH;
+            self.numbers.add(first)
+        };
+        PanelsMut {
+            numbers,
+            n_rows: rows.len(),
+            n_columns: columns.len(),
+            ..*self
+        }
+    }
+
+    /// Writes some numbers of a row from `column` on, all in one panel.
+    #[inline(always)]
+    pub(in crate::kernels::fused) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
+        let start = self.start(row, column, values.len());
+        #[allow(unsafe_code)]
+        // SAFETY: within the numbers, which are borrowed mutably.
+        unsafe {
+            let out = self.numbers.add(start);
+            std::ptr::copy_nonoverlapping(values.as_ptr(), out, values.len());
+        }
+    }
+
+    /// `n` numbers of a row from `column` on, all in one panel, that have been written.
+    #[inline(always)]
+    pub(in crate::kernels::fused) fn get(
+        &mut self,
+        row: usize,
+        column: usize,
+        n: usize,
+    ) -> &mut [f32] {
+        let start = self.start(row, column, n);
+        #[allow(unsafe_code)]
+        // SAFETY: within the numbers, which are borrowed mutably.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.numbers.add(start), n)
+        }
+    }
+
+    #[inline(always)]
+    fn start(&self, row: usize, column: usize, n: usize) -> usize {
+        let first = column % WIDTH;
+        assert!(row < self.n_rows && column + n <= self.n_columns && first + n <= WIDTH);
+        column / WIDTH * self.step + row * WIDTH + first
+    }
+}
+
+/// Copies some panels of a matrix.
+pub(in crate::kernels::fused) struct Pack<'a> {
+    matrix: Matrix<'a>,
+    out: &'a mut [Row],
+}
+
+impl<'a> Pack<'a> {
+    /// The tasks that copy a whole matrix.
+    pub(in crate::kernels::fused) fn tasks(
+        matrix: Matrix<'a>,
+        out: &'a mut [Row],
+    ) -> impl Iterator<Item = Self> {
+        let n_rows = matrix.n_rows().max(1);
+        let panels = (CHUNK / (n_rows * WIDTH)).max(1);
+        out.chunks_mut(panels * n_rows)
+            .enumerate()
+            .map(move |(i, out)| {
+                let first = i * panels * WIDTH;
+                let n = (panels * WIDTH).min(matrix.n_columns() - first);
+                let matrix = matrix.columns(first..first + n);
+                Self { matrix, out }
+            })
+    }
+}
+
+impl WithSimd for Pack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        pack(simd, self.matrix, self.out);
+    }
+}
+
+/// Side of the squares in which a matrix is turned.
+const TILE: usize = 16;
+
+/// Copies a matrix into panels that follow one another.
+#[inline(always)]
+fn pack<S: Simd>(_: S, matrix: Matrix<'_>, out: &mut [Row]) {
+    let [n_rows, n_columns] = [matrix.n_rows(), matrix.n_columns()];
+    if n_rows == 0 {
+        return;
+    }
+    assert_eq!(
+        out.len(),
+        n_rows * n_panels(n_columns),
+        "[{n_rows}, {n_columns}]"
+    );
+    for (panel, out) in out.chunks_exact_mut(n_rows).enumerate() {
+        let first = panel * WIDTH;
+        let n = WIDTH.min(n_columns - first);
+        if matrix.has_rows() {
+            if n == WIDTH {
+                for (row, out) in out.iter_mut().enumerate() {
+                    out.copy_from_slice(&matrix.row(row)[first..first + WIDTH]);
+                }
+            } else {
+                for (row, out) in out.iter_mut().enumerate() {
+                    out[..n].copy_from_slice(&matrix.row(row)[first..first + n]);
+                }
+            }
+        } else {
+            turn(matrix.transposed(), first, n, out);
+        }
+    }
+}
+
+/// Copies `n` rows of `matrix` from `first` on into the columns of a panel.
+#[inline(always)]
+fn turn(matrix: Matrix<'_>, first: usize, n: usize, out: &mut [Row]) {
+    for (block, out) in out.chunks_mut(TILE).enumerate() {
+        let start = block * TILE;
+        for (square, side) in [(0, 0..TILE), (1, TILE..WIDTH)] {
+            let columns = n.saturating_sub(side.start).min(TILE);
+            let mut values = [[0.0; TILE]; TILE];
+            for (column, values) in values.iter_mut().enumerate().take(columns) {
+                let row = matrix.row(first + side.start + column);
+                values[..out.len()].copy_from_slice(&row[start..start + out.len()]);
+            }
+            let turned = transpose(values);
+            for (out, values) in out.iter_mut().zip(&turned) {
+                out[square * TILE..][..TILE].copy_from_slice(values);
+            }
+        }
+    }
+}
+
+/// Rows as columns, in the registers: pairs of rows are interleaved, then pairs of pairs, and so on.
+#[inline(always)]
+fn transpose(mut x: [[f32; TILE]; TILE]) -> [[f32; TILE]; TILE] {
+    for _ in 0..4 {
+        let mut next = [[0.0; TILE]; TILE];
+        for i in 0..TILE / 2 {
+            let (a, b) = (x[i], x[i + TILE / 2]);
+            for lane in 0..TILE / 2 {
+                next[2 * i][2 * lane] = a[lane];
+                next[2 * i][2 * lane + 1] = b[lane];
+                next[2 * i + 1][2 * lane] = a[TILE / 2 + lane];
+                next[2 * i + 1][2 * lane + 1] = b[TILE / 2 + lane];
+            }
+        }
+        x = next;
+    }
+    x
+}
