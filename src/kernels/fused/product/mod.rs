@@ -12,6 +12,7 @@
 
 mod matrix;
 mod panels;
+mod square;
 mod tile;
 
 use std::ops::Range;

@@ -10,8 +10,9 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-use super::super::{CHUNK, run, scratch::Scratch};
+use super::super::{run, scratch::Scratch};
 use super::matrix::Matrix;
+use super::square::{self, SIDE};
 
 /// Columns of a panel: two registers of AVX-512, four of AVX2, eight of NEON.
 pub(in crate::kernels::fused) const WIDTH: usize = 32;
@@ -284,7 +285,8 @@ impl<'a> Pack<'a> {
         out: &'a mut [Row],
     ) -> impl Iterator<Item = Self> {
         let n_rows = matrix.n_rows().max(1);
-        let panels = (CHUNK / (n_rows * WIDTH)).max(1);
+        let panels = (NUMBERS / (n_rows * WIDTH)).max(n_panels(matrix.n_columns()).div_ceil(TASKS));
+        let panels = panels.max(1);
         out.chunks_mut(panels * n_rows)
             .enumerate()
             .map(move |(i, out)| {
@@ -305,8 +307,14 @@ impl WithSimd for Pack<'_> {
     }
 }
 
-/// Side of the squares in which a matrix is turned.
-const TILE: usize = 16;
+/// Numbers that one task copies at least.
+const NUMBERS: usize = 1 << 15;
+
+/// Tasks of one matrix at most: the wider its part, the longer the stretches that a task reads.
+const TASKS: usize = 8;
+
+/// Rows that are copied side by side.
+const ROWS: usize = 8;
 
 /// Copies a matrix into panels that follow one another.
 #[inline(always)]
@@ -320,60 +328,48 @@ fn pack<S: Simd>(_: S, matrix: Matrix<'_>, out: &mut [Row]) {
         n_rows * n_panels(n_columns),
         "[{n_rows}, {n_columns}]"
     );
-    for (panel, out) in out.chunks_exact_mut(n_rows).enumerate() {
-        let first = panel * WIDTH;
-        let n = WIDTH.min(n_columns - first);
-        if matrix.has_rows() {
-            if n == WIDTH {
-                for (row, out) in out.iter_mut().enumerate() {
-                    out.copy_from_slice(&matrix.row(row)[first..first + WIDTH]);
-                }
-            } else {
-                for (row, out) in out.iter_mut().enumerate() {
-                    out[..n].copy_from_slice(&matrix.row(row)[first..first + n]);
-                }
-            }
-        } else {
-            turn(matrix.transposed(), first, n, out);
+    if !matrix.has_rows() {
+        for (panel, out) in out.chunks_exact_mut(n_rows).enumerate() {
+            turn::<S>(matrix.transposed(), panel * WIDTH, out);
         }
+        return;
     }
-}
-
-/// Copies `n` rows of `matrix` from `first` on into the columns of a panel.
-#[inline(always)]
-fn turn(matrix: Matrix<'_>, first: usize, n: usize, out: &mut [Row]) {
-    for (block, out) in out.chunks_mut(TILE).enumerate() {
-        let start = block * TILE;
-        for (square, side) in [(0, 0..TILE), (1, TILE..WIDTH)] {
-            let columns = n.saturating_sub(side.start).min(TILE);
-            let mut values = [[0.0; TILE]; TILE];
-            for (column, values) in values.iter_mut().enumerate().take(columns) {
-                let row = matrix.row(first + side.start + column);
-                values[..out.len()].copy_from_slice(&row[start..start + out.len()]);
-            }
-            let turned = transpose(values);
-            for (out, values) in out.iter_mut().zip(&turned) {
-                out[square * TILE..][..TILE].copy_from_slice(values);
+    for first in (0..n_rows).step_by(ROWS) {
+        let rows = first..n_rows.min(first + ROWS);
+        for (panel, out) in out.chunks_exact_mut(n_rows).enumerate() {
+            for row in rows.clone() {
+                let x = &matrix.row(row)[panel * WIDTH..];
+                // A whole panel apart: a copy of known length is made of registers.
+                match x.first_chunk::<WIDTH>() {
+                    Some(x) => out[row] = *x,
+                    None => out[row][..x.len()].copy_from_slice(x),
+                }
             }
         }
     }
 }
 
-/// Rows as columns, in the registers: pairs of rows are interleaved, then pairs of pairs, and so on.
+/// Copies rows of `matrix`, from `first` on, into the columns of a panel.
 #[inline(always)]
-fn transpose(mut x: [[f32; TILE]; TILE]) -> [[f32; TILE]; TILE] {
-    for _ in 0..4 {
-        let mut next = [[0.0; TILE]; TILE];
-        for i in 0..TILE / 2 {
-            let (a, b) = (x[i], x[i + TILE / 2]);
-            for lane in 0..TILE / 2 {
-                next[2 * i][2 * lane] = a[lane];
-                next[2 * i][2 * lane + 1] = b[lane];
-                next[2 * i + 1][2 * lane] = a[TILE / 2 + lane];
-                next[2 * i + 1][2 * lane + 1] = b[TILE / 2 + lane];
+fn turn<S: Simd>(matrix: Matrix<'_>, first: usize, out: &mut [Row]) {
+    let n_columns = WIDTH.min(matrix.n_rows() - first);
+    let (blocks, rest) = out.as_chunks_mut::<SIDE>();
+    let whole = if n_columns == WIDTH { blocks.len() } else { 0 };
+    for (block, out) in blocks[..whole].iter_mut().enumerate() {
+        for column in (0..WIDTH).step_by(SIDE) {
+            let x: [&[f32; SIDE]; SIDE] = std::array::from_fn(|i| {
+                let row = &matrix.row(first + column + i)[block * SIDE..];
+                row.first_chunk().expect("the row goes on")
+            });
+            for (out, x) in out.iter_mut().zip(square::transposed::<S>(x)) {
+                out[column..column + SIDE].copy_from_slice(&x);
             }
         }
-        x = next;
     }
-    x
+    let rest = blocks[whole..].as_flattened_mut().iter_mut().chain(rest);
+    for (row, out) in (whole * SIDE..).zip(rest) {
+        for (column, out) in out[..n_columns].iter_mut().enumerate() {
+            *out = matrix.row(first + column)[row];
+        }
+    }
 }

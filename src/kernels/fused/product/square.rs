@@ -1,0 +1,93 @@
+//! Small squares of numbers, turned in the registers.
+
+use pulp::Simd;
+
+/// Side of a square.
+pub(super) const SIDE: usize = 8;
+
+/// Rows as columns.
+#[inline(always)]
+pub(super) fn transposed<S: Simd>(rows: [&[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+    #[cfg(target_arch = "x86_64")]
+    if S::F32_LANES >= SIDE {
+        #[allow(unsafe_code)]
+        // SAFETY: SIMD levels with registers of eight numbers and more are AVX2 and AVX-512, which have AVX.
+        return unsafe { avx(rows) };
+    }
+    std::array::from_fn(|column| rows.map(|row| row[column]))
+}
+
+/// Compilers do not find these instructions by themselves, and a number at a time takes ten times as long.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+#[inline]
+fn avx(rows: [&[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+    use std::arch::x86_64::{
+        __m256, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_shuffle_ps, _mm256_storeu_ps,
+        _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    };
+    #[allow(unsafe_code)]
+    // SAFETY: each row has eight numbers.
+    let x = rows.map(|row| unsafe { _mm256_loadu_ps(row.as_ptr()) });
+    // Within each half of the registers: pairs of rows, then fours of them.
+    let pairs = |a: __m256, b: __m256| [_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)];
+    let [[a0, a1], [b0, b1], [c0, c1], [d0, d1]] = [
+        pairs(x[0], x[1]),
+        pairs(x[2], x[3]),
+        pairs(x[4], x[5]),
+        pairs(x[6], x[7]),
+    ];
+    let fours = |a: __m256, b: __m256| {
+        [
+            _mm256_shuffle_ps::<0b01_00_01_00>(a, b),
+            _mm256_shuffle_ps::<0b11_10_11_10>(a, b),
+        ]
+    };
+    let [top, bottom] = [
+        [fours(a0, b0), fours(a1, b1)],
+        [fours(c0, d0), fours(c1, d1)],
+    ];
+    let (top, bottom) = (top.as_flattened(), bottom.as_flattened());
+    let mut out = [[0.0; SIDE]; SIDE];
+    for i in 0..SIDE / 2 {
+        let low = _mm256_permute2f128_ps::<0x20>(top[i], bottom[i]);
+        let high = _mm256_permute2f128_ps::<0x31>(top[i], bottom[i]);
+        #[allow(unsafe_code)]
+        // SAFETY: each row has eight numbers.
+        unsafe {
+            _mm256_storeu_ps(out[i].as_mut_ptr(), low);
+            _mm256_storeu_ps(out[i + SIDE / 2].as_mut_ptr(), high);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pulp::{Arch, WithSimd};
+
+    struct Turn([[f32; SIDE]; SIDE]);
+
+    impl WithSimd for Turn {
+        type Output = [[f32; SIDE]; SIDE];
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _: S) -> Self::Output {
+            transposed::<S>(self.0.each_ref())
+        }
+    }
+
+    #[test]
+    fn every_number_changes_its_row_and_column() {
+        let square = std::array::from_fn(|row| std::array::from_fn(|i| (10 * row + i) as f32));
+        for arch in [Arch::new(), Arch::Scalar] {
+            let turned = arch.dispatch(Turn(square));
+            for (column, row) in turned.iter().enumerate() {
+                for (i, x) in row.iter().enumerate() {
+                    assert_eq!(x.to_bits(), square[i][column].to_bits());
+                }
+            }
+        }
+    }
+}
