@@ -19,7 +19,7 @@ use super::product::{
 };
 use super::rows::{Query, Tile, attend, attend_backward};
 use super::scratch::Scratch;
-use super::{run, shaped, values};
+use super::{assume_written, room, run, shaped, values};
 use crate::kernels::attention::{QkNorm, SelfAttention};
 use crate::kernels::dropout::Dropout;
 
@@ -106,15 +106,17 @@ impl Operation for Attention {
         let qkv = values(&inputs[0]);
         let batch_size = inputs[0].layout().shape()[0];
         let (width, row) = (n_heads * head_dim, self.heads.row());
-        let mut out = vec![0.0; batch_size * t * width];
+        let mut out = room(batch_size * t * width);
         let mut log_sums = vec![0.0; batch_size * n_heads * t];
         let group = n_heads / n_kv_heads;
         let tasks = out
             .chunks_mut((t * width).max(1))
             .zip(qkv.chunks((t * row).max(1)))
             .flat_map(|(out, qkv)| {
-                MatrixMut::new(out, [t, width])
-                    .split_columns(std::iter::repeat_n(group * head_dim, n_kv_heads))
+                #[allow(unsafe_code)]
+                // SAFETY: tasks write before they read, and nobody reads before all are done.
+                let out = unsafe { MatrixMut::of_room(out, [t, width]) };
+                out.split_columns(std::iter::repeat_n(group * head_dim, n_kv_heads))
                     .enumerate()
                     .map(move |(kv_head, out)| (kv_head, out, qkv))
             })
@@ -130,6 +132,9 @@ impl Operation for Attention {
                 log_sums,
             });
         run(batch_size * t * t * width, tasks);
+        #[allow(unsafe_code)]
+        // SAFETY: each task wrote the outputs of its heads, at every position.
+        let out = unsafe { assume_written(out) };
         let out = shaped(out, Shape::new([batch_size, t, width]));
         if !keep {
             return (out, Vec::new());
@@ -153,7 +158,7 @@ impl Operation for Attention {
         let (width, row) = (n_heads * head_dim, self.heads.row());
         let group = n_heads / n_kv_heads;
         let batch_size = inputs[0].layout().shape()[0];
-        let mut of_qkv = vec![0.0; batch_size * t * row];
+        let mut of_qkv = room(batch_size * t * row);
         // Of the norms' weights, from each task; added up in the tasks' order.
         let mut of_norms = vec![0.0; batch_size * n_kv_heads * 2 * head_dim];
         let rows = of_qkv
@@ -167,9 +172,10 @@ impl Operation for Attention {
                 let widths = repeat(group * head_dim)
                     .chain(repeat(head_dim))
                     .chain(repeat(head_dim));
-                let mut parts: Vec<_> = MatrixMut::new(of_qkv, [t, row])
-                    .split_columns(widths)
-                    .collect();
+                #[allow(unsafe_code)]
+                // SAFETY: tasks write before they read, and nobody reads before all are done.
+                let of_qkv = unsafe { MatrixMut::of_room(of_qkv, [t, row]) };
+                let mut parts: Vec<_> = of_qkv.split_columns(widths).collect();
                 let of_v = parts.split_off(2 * n_kv_heads);
                 let of_k = parts.split_off(n_kv_heads);
                 let parts = parts.into_iter().zip(of_k).zip(of_v).enumerate();
@@ -196,6 +202,9 @@ impl Operation for Attention {
                 }
             });
         run(batch_size * t * t * width, tasks);
+        #[allow(unsafe_code)]
+        // SAFETY: each task wrote the gradients of its heads, at every position.
+        let of_qkv = unsafe { assume_written(of_qkv) };
         let mut parts = vec![Some(shaped(of_qkv, inputs[0].layout().shape().clone()))];
         if self.rotated {
             parts.extend([None, None]);
@@ -300,7 +309,7 @@ struct BackwardPass<'a> {
     gradient: &'a [f32],
     /// `[G, T]`
     log_sums: &'a [f32],
-    /// Of queries `[T, G D]`, keys and values `[T, D]`: zeros to be added to.
+    /// Of queries `[T, G D]`, keys and values `[T, D]`: not written yet.
     of_qkv: [MatrixMut<'a>; 3],
     /// Of the weights of the queries' and the keys' norm, `[2, D]`.
     of_norms: &'a mut [f32],

@@ -154,7 +154,7 @@ pub(super) struct Grid {
 }
 
 /// Multiplications of a cell: some tens of microseconds.
-const PRODUCTS: usize = 1 << 20;
+const PRODUCTS: usize = 1 << 19;
 
 /// Numbers of the left matrix that a cell reads again for each of its panels: they fit the second cache.
 const LEFT: usize = 1 << 16;
