@@ -17,6 +17,7 @@ pub mod linear;
 pub mod loss;
 pub mod mlp;
 pub mod norm;
+mod operation;
 pub mod panels;
 pub mod rope;
 pub mod squares;
