@@ -13,8 +13,7 @@ use numbers::{normal, table, values};
 use tinderbox::attention::{
     MultiHeadAttention, MultiHeadAttentionConfig, causal_mask, scaled_dot_product_attention, steps,
 };
-use tinderbox::config::ModelConfig;
-use tinderbox::model::cost::{Operations, PassShape, pass_memory};
+use tinderbox::counts::real;
 
 fn main() -> io::Result<()> {
     tell(&mut io::stdout().lock())
@@ -122,24 +121,11 @@ fn four_heads(out: &mut impl Write) -> io::Result<()> {
     )
 }
 
-/// What a layer's weights take where they are held whole, in megabytes. Operations that are composed keep three
-/// tensors of that size for their backward pass; fused ones none.
+/// What a layer's weights `[H, T, T]` take where they are held whole, as for a probe, in megabytes. Training computes
+/// them again in its backward pass, and keeps none.
 pub(crate) fn megabytes(n_heads: usize, n_tokens: usize) -> f64 {
-    let config = ModelConfig {
-        context_length: n_tokens,
-        d_model: 128,
-        n_layers: 1,
-        n_heads,
-        n_kv_heads: n_heads,
-        dropout: 0.0,
-        ..ModelConfig::default()
-    };
-    let shape = PassShape {
-        batch_size: 1,
-        seq_len: n_tokens,
-        operations: Operations::Composed,
-    };
-    pass_memory(&config, 5, shape).kept.attention_weights / 3.0 / 1e6
+    let bytes_of_f32 = 4.0;
+    bytes_of_f32 * real(n_heads) * real(n_tokens).powi(2) / 1e6
 }
 
 /// Every token looks at every token.

@@ -1,8 +1,13 @@
 //! The arithmetic of attention on queries, keys and values that are already projected.
 
-use burn::tensor::{Bool, Device, Tensor, activation, assert_shape};
+use std::ops::Range;
 
-use super::dropout::{Dropout, dropout};
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation};
+
+use super::causal::causal_attention;
+use super::dropout::Dropout;
+#[cfg(test)]
+use super::dropout::dropout;
 #[cfg(feature = "flex")]
 use super::fused;
 use super::{rms_norm, rotate};
@@ -50,11 +55,39 @@ pub fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     if fused::is_for(&qkv) {
         return fused::attention::self_attention(qkv, attention);
     }
-    composed_self_attention(qkv, attention)
+    self_attention_by(causal_attention, qkv, attention)
 }
 
-/// [`self_attention`] by burn's own operations.
+/// [`self_attention`] with its weights in the open, which burn differentiates: the reference.
+#[cfg(test)]
 pub(super) fn composed_self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
+    self_attention_by(explicit_causal_attention, qkv, attention)
+}
+
+/// [`causal_attention`] with its weights in the open.
+#[cfg(test)]
+pub(super) fn explicit_causal_attention(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    weights_dropout: Option<Dropout>,
+) -> Tensor<4> {
+    let ([_, h, t, _], [_, _, s, _]) = (q.dims(), k.dims());
+    let (k, v) = (repeat_kv(k, h), repeat_kv(v, h)); // each [B, H, S, D]
+    let blocked = future(s - t..s, s, &q.device());
+    let mut weights = attention_weights(q, k, Some(blocked)); // [B, H, T, S]
+    if let Some(weights_dropout) = weights_dropout {
+        weights = dropout(weights, weights_dropout);
+    }
+    weights.matmul(v) // [B, H, T, D]
+}
+
+/// [`self_attention`] around a causal attention.
+fn self_attention_by(
+    causal_attention: fn(Tensor<4>, Tensor<4>, Tensor<4>, Option<Dropout>) -> Tensor<4>,
+    qkv: Tensor<3>,
+    attention: SelfAttention,
+) -> Tensor<3> {
     let SelfAttention {
         n_heads,
         n_kv_heads,
@@ -103,6 +136,10 @@ pub fn merge_heads(heads: Tensor<4>) -> Tensor<3> {
     heads.swap_dims(1, 2).reshape([b, t, h * d])
 }
 
+/// The score of a pair that may not see each other. It is finite, as the softmax of nothing but minus infinities is
+/// 0/0.
+pub(super) const BLOCKED: f32 = f32::MIN / 2.0;
+
 /// How strongly every query attends to every key: `softmax(q k^T / sqrt(D))`.
 ///
 /// `blocked` marks pairs that may not see each other. They are taken out before the softmax, so
@@ -123,80 +160,29 @@ pub fn attention_weights(
         return activation::softmax(scores, 3);
     };
     let blocked = blocked.expand(scores.dims());
-    // A finite floor instead of minus infinity: a row of nothing but minus infinities is 0/0.
-    let scores = scores.mask_fill(blocked.clone(), f32::MIN / 2.0);
+    let scores = scores.mask_fill(blocked.clone(), BLOCKED);
     activation::softmax(scores, 3).mask_fill(blocked, 0.0)
 }
 
-/// Lets every query gather values from the keys up to its own position.
+/// True where a key stands behind a query, in its future, given the positions of the queries; keys stand from 0.
 ///
-/// Queries are the last T of the S positions, as in decoding with a cache: query `t` sees keys
-/// `0..=S - T + t`. Heads of `q` share heads of `k` and `v` in groups of `H / Hkv`. `weights`
-/// dropout takes away whole links between positions while training.
-///
-/// Source: Vaswani et al. 2017, eq. 1 and section 3.2.3; grouped heads: Ainslie et al. 2023, "GQA".
-///
-/// # Shapes
-/// `q: [B, H, T, D]`, `k, v: [B, Hkv, S, D]` with S >= T -> `[B, H, T, D]`
-///
-/// # Panics
-/// On any other shape: a bug in the caller, never bad user input.
-#[must_use]
-pub fn causal_attention(
-    q: Tensor<4>,
-    k: Tensor<4>,
-    v: Tensor<4>,
-    weights_dropout: Option<Dropout>,
-) -> Tensor<4> {
-    let [b, h, t, d] = q.dims();
-    let [_, h_kv, s, _] = k.dims();
-    assert!(
-        s >= t && h % h_kv == 0,
-        "{t} queries of {h} heads, {s} keys of {h_kv} heads"
-    );
-    assert_shape!(k, [b, h_kv, s, d]);
-    assert_shape!(v, [b, h_kv, s, d]);
-    let (k, v) = (repeat_kv(k, h), repeat_kv(v, h)); // each [B, H, S, D]
-    let mut weights = causal_weights(q, k); // [B, H, T, S]
-    if let Some(weights_dropout) = weights_dropout {
-        weights = dropout(weights, weights_dropout);
-    }
-    weights.matmul(v) // [B, H, T, D]
-}
-
-/// How strongly every query attends to the keys up to its own position.
-///
-/// # Shapes
-/// `q: [B, H, T, D]`, `k: [B, H, S, D]` with S >= T -> `[B, H, T, S]`
-fn causal_weights(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
-    let mut scores = scaled_scores(q, k); // [B, H, T, S]
-    let [_, _, t, s] = scores.dims();
-    if t > 1 {
-        // Adding minus infinity costs the backward pass nothing; filling by a mask costs it a pass.
-        let bias = causal_bias(t, s, &scores.device());
-        scores = scores + bias; // in place: nobody else holds the scores
-    }
-    activation::softmax(scores, 3)
-}
-
-/// Zero where query `t` of the last T positions may see key `s`, minus infinity in its future.
+/// It is made on the device, of two short vectors: as a whole it would be much to send to a GPU.
 ///
 /// # Shapes
 /// -> `[1, 1, T, S]`
 #[must_use]
-pub fn causal_bias(t: usize, s: usize, device: &Device) -> Tensor<4> {
-    let past = s - t;
-    let bias = (0..t).flat_map(|query| {
-        (0..s).map(move |key| {
-            if key <= past + query {
-                0.0
-            } else {
-                f32::NEG_INFINITY
-            }
-        })
-    });
-    let bias = burn::tensor::TensorData::new(bias.collect::<Vec<f32>>(), [1, 1, t, s]);
-    Tensor::from_data(bias, device)
+pub fn future(queries: Range<usize>, n_keys: usize, device: &Device) -> Tensor<4, Bool> {
+    let positions = |range: Range<usize>, shape: [usize; 4]| {
+        #[allow(
+            clippy::cast_possible_wrap,
+            clippy::cast_possible_truncation,
+            reason = "there are far fewer than 2^31 positions"
+        )]
+        let positions = range.map(|position| position as i32).collect::<Vec<_>>();
+        Tensor::<4, Int>::from_data(TensorData::new(positions, shape), (device, DType::I32))
+    };
+    let t = queries.len();
+    positions(0..n_keys, [1, 1, 1, n_keys]).greater(positions(queries, [1, 1, t, 1]))
 }
 
 /// Repeats each of the Hkv heads for the queries that share it: head `i` serves query heads
@@ -227,7 +213,7 @@ fn scaled_scores(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
     clippy::cast_precision_loss,
     reason = "a head has far fewer than 2^52 dimensions"
 )]
-fn scale(head_dim: usize) -> f64 {
+pub(super) fn scale(head_dim: usize) -> f64 {
     1.0 / (head_dim as f64).sqrt()
 }
 
@@ -242,12 +228,12 @@ mod tests {
 
     #[test]
     fn the_last_queries_see_their_past_and_themselves() {
-        let bias: Vec<f32> = causal_bias(2, 4, &Device::flex())
-            .into_data()
-            .try_to_vec()
-            .expect("f32");
-        let seen: Vec<bool> = bias.iter().map(|b| *b == 0.0).collect();
-        assert_eq!(seen, [true, true, true, false, true, true, true, true]);
+        let future = future(2..4, 4, &Device::flex());
+        let future: Vec<bool> = future.into_data().iter().collect();
+        assert_eq!(
+            future,
+            [false, false, false, true, false, false, false, false]
+        );
     }
 
     #[test]

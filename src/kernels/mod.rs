@@ -1,13 +1,14 @@
 //! The operations that a transformer spends its time in, one function each.
 //!
-//! Every function here runs on any device, made of ordinary tensor operations. On burn's CPU backend
-//! some have a faster way behind the same name, which is tested against the ordinary one. They know
-//! tensors and numbers, nothing of modules, parameters or configuration. [`panels`] are for writing on a CPU,
-//! without tensors.
+//! Every function here runs on any device, made of ordinary tensor operations; attention has a backward pass of
+//! its own, which keeps no weights. On burn's CPU backend some have a faster way behind the same name, which is
+//! tested against the ordinary one. They know tensors and numbers, nothing of modules, parameters or
+//! configuration. [`panels`] are for writing on a CPU, without tensors.
 
 pub mod activation;
 pub mod adamw;
 pub mod attention;
+pub mod causal;
 pub mod dropout;
 mod elementary;
 pub mod embedding;
@@ -17,6 +18,7 @@ pub mod linear;
 pub mod loss;
 pub mod mlp;
 pub mod norm;
+mod operation;
 pub mod panels;
 pub mod rope;
 pub mod squares;
@@ -24,10 +26,11 @@ pub mod squares;
 pub use activation::{gelu, relu_squared, silu};
 pub use adamw::{AdamW, adamw};
 pub use attention::{
-    QkNorm, SelfAttention, attention_weights, causal_attention, causal_bias, merge_heads,
-    repeat_kv, self_attention, split_heads,
+    QkNorm, SelfAttention, attention_weights, future, merge_heads, repeat_kv, self_attention,
+    split_heads,
 };
-pub use dropout::{Dropout, DropoutKey, begin_dropout, dropout};
+pub use causal::causal_attention;
+pub use dropout::{Dropout, DropoutKey, dropout};
 pub use embedding::{Positions, embed};
 pub use linear::linear;
 pub use loss::{Output, cross_entropy, cross_entropy_of_logits};

@@ -138,9 +138,6 @@ impl Gpt {
     ) -> Tensor<1> {
         let [b, t] = tokens.dims();
         assert_shape!(targets, [b, t]);
-        if let Some(key) = dropout.filter(|_| self.config.dropout > 0.0) {
-            kernels::begin_dropout(key, &tokens.device());
-        }
         let hidden = self.hidden(tokens, None, &mut Pass::new(&mut NoProbe, dropout)); // [B, T, C]
         let output = match &self.output {
             Some(output) => Output::Own(output.weight.val()),

@@ -1,4 +1,4 @@
-//! Counts what each thread allocates, to see that writing on allocates nothing.
+//! Counts what each thread allocates, to see that writing on allocates nothing, and what training keeps.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,6 +15,7 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
 #[global_allocator]
@@ -26,14 +27,25 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // A thread that ends may have no counter any more.
         ALLOCATIONS.try_with(|n| n.set(n.get() + 1)).ok();
+        add_bytes(layout.size() as isize);
         // SAFETY: the caller keeps the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        add_bytes(-(layout.size() as isize));
         // SAFETY: the caller keeps the contract.
         unsafe { System.dealloc(pointer, layout) }
     }
+}
+
+fn add_bytes(n: isize) {
+    LIVE_BYTES.try_with(|bytes| bytes.set(bytes.get() + n)).ok();
+}
+
+/// Bytes that this thread allocated and did not free, less those that others allocated and it freed.
+pub fn live_bytes() -> isize {
+    LIVE_BYTES.get()
 }
 
 fn allocations() -> usize {
@@ -42,9 +54,11 @@ fn allocations() -> usize {
 
 #[test]
 fn allocations_are_counted() {
-    let before = allocations();
-    drop(std::hint::black_box(vec![1_u8]));
-    assert_eq!(allocations(), before + 1);
+    let before = (allocations(), live_bytes());
+    let held = std::hint::black_box(vec![1_u8; 5]);
+    assert_eq!((allocations(), live_bytes()), (before.0 + 1, before.1 + 5));
+    drop(held);
+    assert_eq!(live_bytes(), before.1);
 }
 
 #[test]

@@ -27,6 +27,12 @@ pub fn wgpu() -> Option<Device> {
     }
 }
 
+/// The CPU backend without kernels of ours.
+pub fn ndarray() -> Device {
+    let spec: DeviceSpec = "ndarray".parse().expect("a device");
+    device::open(&spec).expect("it is compiled in").device
+}
+
 #[test]
 fn a_gpu_gives_pytorchs_logits_losses_and_gradients() {
     let Some(device) = wgpu() else { return };

@@ -16,6 +16,7 @@ mod attention_page;
 mod bench;
 #[cfg(unix)]
 mod browser;
+mod causal;
 mod cli;
 mod combinations;
 #[cfg(unix)]

@@ -1,11 +1,13 @@
 //! A pass that burn's own operations compute.
 //!
 //! Burn's autodiff keeps the inputs of matrix products, of products of two tensors and of activations, each
-//! buffer once, and nothing of sums, views and reshapes.
+//! buffer once, and nothing of sums, views and reshapes. Attention is one operation of ours, which keeps no weights:
+//! see [`crate::kernels::causal`].
 
 use super::{F32, Held, Ledger, PassMemory, PassShape};
 use crate::config::{MlpKind, ModelConfig};
 use crate::counts::real;
+use crate::kernels::causal::MOST_BYTES;
 use crate::model::cost::parameters;
 
 /// Walks through a training pass of a batch.
@@ -22,7 +24,6 @@ pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassSh
     } = sizes;
     let kept = Held {
         activations: sizes.dropped + n_layers * block.total() + sizes.last_norm,
-        attention_weights: n_layers * block.weights,
         logits,
         ..Held::default()
     };
@@ -54,12 +55,11 @@ pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassSh
         ledger.now.gradients += F32 * real(parameters.mlp);
 
         let of_output = upstream + stream + sizes.gradient_of_matrix(c, c);
-        let of_weights = 2.0 * stream + upstream + 3.0 * sizes.weights; // the gradient, with what its computation needs
-        ledger.look(
-            "the backward pass of attention",
-            f64::max(of_output, of_weights),
-        );
-        ledger.now.attention_weights -= block.weights;
+        ledger.look("the backward pass of attention", of_output);
+        ledger.now.attention_weights = sizes.weights;
+        let of_heads = upstream + 2.0 * stream + 2.0 * sizes.shared_heads; // of what comes out, and of what went in
+        ledger.look("the backward pass of attention", of_heads);
+        ledger.now.attention_weights = 0.0;
         ledger.now.activations -= block.heads;
 
         // Each of the three gradients is spread out to the width of all before they are added up.
@@ -90,8 +90,11 @@ struct Sizes {
     qkv: f64,
     /// `[B, T, F]`
     hidden: f64,
-    /// `[B, H, T, T]`
+    /// What the backward pass of attention has of weights, of a block of queries: they, their gradient, that of the
+    /// scores, and what is dropped.
     weights: f64,
+    /// Of each row of them the largest score and a sum, `[B, H, T]`.
+    of_rows: f64,
     /// `[B, T, V]`
     logits: f64,
     /// What the norm before the logits keeps, and its output.
@@ -105,6 +108,7 @@ impl Sizes {
         let head_dim = config.head_dim();
         let stream = rows(config.d_model);
         let weights = rows(config.n_heads) * real(shape.seq_len);
+        let n_weights = if config.dropout > 0.0 { 4.0 } else { 3.0 };
         Self {
             shape,
             stream,
@@ -112,7 +116,8 @@ impl Sizes {
             shared_heads: rows(config.n_kv_heads * head_dim),
             qkv: rows((config.n_heads + 2 * config.n_kv_heads) * head_dim),
             hidden: rows(config.d_ff),
-            weights,
+            weights: n_weights * weights.min(real(MOST_BYTES)),
+            of_rows: 2.0 * rows(config.n_heads),
             logits: rows(vocab_size),
             last_norm: (NORM_STEPS + 1.0) * stream,
         }
@@ -162,10 +167,8 @@ const NORM_STEPS: f64 = 2.0;
 struct KeptByBlock {
     /// The first norm's, and the factor of the projection to queries, keys and values.
     projection: f64,
-    /// Queries, keys, values, and what the heads gathered.
+    /// Queries, keys, values, and what the heads gathered: head by head, and side by side for the next product.
     heads: f64,
-    /// The weights of attention, and what dropout makes of them.
-    weights: f64,
     /// Everything of the feed-forward layer.
     mlp: f64,
 }
@@ -179,8 +182,7 @@ impl KeptByBlock {
         } else {
             0.0
         };
-        let four = 4.0 * sizes.stream; // keys and values are repeated for each head
-        let n_dropped = if config.dropout > 0.0 { 2.0 } else { 0.0 }; // a mask, and the weights behind it
+        let heads = 3.0 * sizes.stream + 2.0 * sizes.shared_heads + sizes.of_rows;
         let n_hidden = match config.mlp {
             MlpKind::Gelu => 4.0,
             MlpKind::ReluSquared => 3.0,
@@ -188,13 +190,12 @@ impl KeptByBlock {
         };
         Self {
             projection: normed,
-            heads: four + head_norms + sizes.dropped,
-            weights: (3.0 + n_dropped) * sizes.weights,
+            heads: heads + head_norms + sizes.dropped,
             mlp: normed + n_hidden * sizes.hidden + sizes.dropped,
         }
     }
 
-    /// Everything but the weights of attention.
+    /// All of it.
     fn total(&self) -> f64 {
         self.projection + self.heads + self.mlp
     }
@@ -204,6 +205,33 @@ impl KeptByBlock {
 mod tests {
     use super::*;
     use crate::model::cost::Operations;
+
+    #[test]
+    fn attention_keeps_no_weights_and_holds_a_block_of_them() {
+        const MIB: f64 = 1_048_576.0;
+        let config = |context_length| ModelConfig {
+            context_length,
+            ..ModelConfig::default() // 4 layers, 4 heads, 128 wide
+        };
+        let memory = |seq_len| {
+            let shape = PassShape {
+                batch_size: 1,
+                seq_len,
+                operations: Operations::Composed,
+            };
+            pass_memory(&config(seq_len), 64, shape)
+        };
+        let (short, long) = (memory(512), memory(8192));
+        for memory in [short, long] {
+            assert!(memory.kept.attention_weights.abs() < 1.0, "{memory:?}");
+        }
+        let ratio = long.kept.total() / short.kept.total();
+        assert!((ratio - 16.0).abs() < 0.01, "{ratio}");
+        // The weights of all queries at once would be 1 GiB.
+        assert_eq!(long.peak_during, "the backward pass of attention");
+        let mib = long.peak.attention_weights / MIB;
+        assert!((mib - 3.0 * 128.0).abs() < 0.1, "{mib}");
+    }
 
     #[test]
     fn rows_are_multiplied_one_by_one_as_burn_decides() {

@@ -37,9 +37,9 @@ pub struct PassShape {
 /// Bytes that a training pass holds at one moment, by what they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Held {
-    /// Kept for the backward pass, without the two below.
+    /// Kept for the backward pass, without the logits.
     pub activations: f64,
-    /// Kept for the backward pass: who looks at whom, which grows with the square of the context.
+    /// Who looks at whom: of a block of queries, while the backward pass of attention needs them. None are kept.
     pub attention_weights: f64,
     /// Kept for the backward pass: the scores for the next token.
     pub logits: f64,
