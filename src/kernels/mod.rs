@@ -13,6 +13,7 @@ mod elementary;
 pub mod embedding;
 #[cfg(feature = "flex")]
 mod fused;
+mod host;
 pub mod linear;
 pub mod loss;
 pub mod mlp;
@@ -29,6 +30,7 @@ pub use attention::{
 };
 pub use dropout::{Dropout, DropoutKey, begin_dropout, dropout};
 pub use embedding::{Positions, embed};
+pub use host::with_values;
 pub use linear::linear;
 pub use loss::{Output, cross_entropy, cross_entropy_of_logits};
 pub use mlp::mlp;
