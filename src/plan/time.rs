@@ -19,7 +19,8 @@ use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::generate::Writer;
 use crate::measure::{Trial, ms_since};
-use crate::model::{Gpt, LazyTensor, cost};
+use crate::model::cost::{self, Operations};
+use crate::model::{Gpt, LazyTensor};
 use crate::tokenizer::Tokenizer;
 use crate::train::{Trainer, evaluate};
 
@@ -119,6 +120,7 @@ pub(super) fn measure(
     let bench = Bench {
         vocab_size,
         device: device.device.clone(),
+        operations: Operations::of(device.backend),
     };
     let train = &config.train;
     let n_rows = train.batch_size * train.grad_accumulation_steps;
@@ -151,14 +153,11 @@ pub(super) fn measure(
     } else {
         "steps of one row and of two, through one layer and through two"
     };
-    let longer = row_flops(&config.model, vocab_size)
-        / row_flops(
-            &ModelConfig {
-                n_layers: config.model.n_layers,
-                ..part.model.clone()
-            },
-            vocab_size,
-        );
+    let measured = ModelConfig {
+        n_layers: config.model.n_layers,
+        ..part.model.clone()
+    };
+    let longer = bench.row_flops(&config.model) / bench.row_flops(&measured);
     let mut of_layers = |n_layers: usize| {
         part.model.n_layers = n_layers;
         bench.run(&part, n_rows, how)
@@ -170,11 +169,6 @@ pub(super) fn measure(
         evaluation_batch_ms: whole.evaluation_batch_ms * longer * real(train.batch_size),
         ..whole
     })
-}
-
-/// Floating-point operations of a training step with one row.
-fn row_flops(config: &ModelConfig, vocab_size: usize) -> f64 {
-    cost::compute(config, vocab_size).training * real(config.context_length)
 }
 
 impl Measured {
@@ -203,6 +197,7 @@ fn extended(one: f64, two: f64, n: usize) -> f64 {
 struct Bench {
     vocab_size: usize,
     device: Device,
+    operations: Operations,
 }
 
 impl Bench {
@@ -222,8 +217,14 @@ impl Bench {
         let mut trainer = self.trainer(&small);
         let times = once.time(|| trainer.step().wait());
         let step_s = times.map_err(PlanError::Device)?.median_ms / 1e3;
-        let speed = row_flops(&small.model, self.vocab_size) / step_s;
-        Ok(row_flops(&config.model, self.vocab_size) / speed)
+        let speed = self.row_flops(&small.model) / step_s;
+        Ok(self.row_flops(&config.model) / speed)
+    }
+
+    /// Floating-point operations of a training step with one row.
+    fn row_flops(&self, config: &ModelConfig) -> f64 {
+        let of_a_token = cost::compute(config, self.vocab_size, self.operations);
+        of_a_token.training * real(config.context_length)
     }
 
     /// Trains, evaluates, writes and saves a little, as `config` says, but that a step has its passes
