@@ -3,6 +3,7 @@
 //! A checkpoint is written from such tensors and read into them, so that one of its tensors at a time is on the
 //! host, and not a copy of everything.
 
+use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,21 +25,30 @@ pub struct LazyTensor {
 
 #[derive(Clone, Debug)]
 enum Place {
-    /// Flattened, without gradients.
-    Device(Box<Tensor<1>>),
+    Device(Arc<dyn OnDevice>),
     /// From this byte on, little-endian.
     File(Arc<Mutex<File>>, u64),
+}
+
+/// A tensor of any number of dimensions, without gradients.
+trait OnDevice: Debug + Send + Sync {
+    /// All its numbers in a row. A GPU may have to copy them for it.
+    fn flat(&self) -> Tensor<1>;
+}
+
+impl<const D: usize> OnDevice for Tensor<D> {
+    fn flat(&self) -> Tensor<1> {
+        self.clone().reshape([self.shape().num_elements()])
+    }
 }
 
 impl LazyTensor {
     /// A tensor as it is now on its device, whatever becomes of it there.
     #[must_use]
     pub fn on_device<const D: usize>(tensor: Tensor<D>) -> Self {
-        let shape = tensor.shape();
-        let flat = tensor.inner().reshape([shape.num_elements()]);
         Self {
-            shape: shape.to_vec(),
-            place: Place::Device(Box::new(flat)),
+            shape: tensor.shape().to_vec(),
+            place: Place::Device(Arc::new(tensor.inner())),
         }
     }
 
@@ -76,7 +86,7 @@ impl LazyTensor {
     pub fn read(&self) -> io::Result<HostTensor> {
         let values = match &self.place {
             Place::Device(tensor) => {
-                kernels::with_values(tensor, <[f32]>::to_vec).map_err(io::Error::other)
+                kernels::with_values(&tensor.flat(), <[f32]>::to_vec).map_err(io::Error::other)
             }
             Place::File(file, start) => {
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +106,7 @@ impl LazyTensor {
     pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         match &self.place {
             Place::Device(tensor) => {
-                kernels::with_values(tensor, |values| write_values(out, values))
+                kernels::with_values(&tensor.flat(), |values| write_values(out, values))
                     .map_err(io::Error::other)?
             }
             Place::File(..) => write_values(out, &self.read()?.values),
