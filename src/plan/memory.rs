@@ -21,7 +21,7 @@ const PROCESS: f64 = 38.0 * MIB;
 /// What the allocator holds beside what it was asked for: blocks that wait a second to be used again, up to a
 /// limit, and a share that is lost between blocks. Measured on Linux, see `docs/plan.md`.
 const WAITING: f64 = 2.1;
-const MOST_WAITING: f64 = 72.0 * MIB;
+const MOST_WAITING: f64 = 64.0 * MIB;
 const LOST: f64 = 0.05;
 
 /// The memory of a run. Sizes are in bytes.
