@@ -11,7 +11,8 @@ use crate::counts::real;
 use crate::data::{Corpus, Split, Tokens};
 use crate::device::OpenDevice;
 use crate::measure::{Times, Trial, peak_rss_mib};
-use crate::model::{Gpt, cost};
+use crate::model::Gpt;
+use crate::model::cost::{self, Operations};
 use crate::plan;
 use crate::train::Trainer;
 
@@ -100,6 +101,7 @@ pub fn measure(
     let tokens_per_step =
         train.batch_size * train.grad_accumulation_steps * config.model.context_length;
     let tokens_per_s = step.per_s(real(tokens_per_step));
+    let operations = Operations::of(device.backend);
     Ok(Speed {
         device: device.name.clone(),
         text,
@@ -110,7 +112,7 @@ pub fn measure(
         rounds_ms,
         step,
         tokens_per_s,
-        flops_per_s: tokens_per_s * cost::compute(&config.model, vocab_size).training,
+        flops_per_s: tokens_per_s * cost::compute(&config.model, vocab_size, operations).training,
         peak_rss_mib: peak_rss_mib(),
     })
 }

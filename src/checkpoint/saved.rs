@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{partial_name, read_text, rename, sync_dir, write_synced};
 use super::{CheckpointError, tensors};
-use crate::model::Gpt;
 use crate::model::parameters::{self, HostTensor};
+use crate::model::{Gpt, LazyTensor};
 
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -61,13 +61,14 @@ struct StateFile {
     state: TrainState,
 }
 
-/// What a checkpoint directory holds.
+/// What a checkpoint directory holds. Its tensors stay where they are, on a device or in the directory's files,
+/// until one by one they are written or put into a model.
 #[derive(Clone, Debug)]
 pub struct Saved {
     /// The weights, by parameter name.
-    pub model: BTreeMap<String, HostTensor>,
+    pub model: BTreeMap<String, LazyTensor>,
     /// The optimiser's running means.
-    pub optimizer: BTreeMap<String, HostTensor>,
+    pub optimizer: BTreeMap<String, LazyTensor>,
     /// Where the run stands.
     pub state: TrainState,
 }
@@ -105,14 +106,14 @@ impl Saved {
         rename(partial, dir)
     }
 
-    /// Reads the checkpoint in `dir`.
+    /// Reads the checkpoint in `dir`; of its tensors names and shapes, and the numbers when they are asked for.
     ///
     /// # Errors
     /// If a part is missing or damaged.
     pub fn read(dir: &Path) -> Result<Self, CheckpointError> {
         Ok(Self {
-            model: tensors::read(&dir.join(MODEL))?,
-            optimizer: tensors::read(&dir.join(OPTIMIZER))?,
+            model: tensors::open(&dir.join(MODEL))?,
+            optimizer: tensors::open(&dir.join(OPTIMIZER))?,
             state: Self::read_state(dir)?,
         })
     }
@@ -142,7 +143,7 @@ impl Saved {
     /// If they cannot be read, or do not fit.
     pub fn load_model(dir: &Path, model: Gpt) -> Result<Gpt, CheckpointError> {
         let path = dir.join(MODEL);
-        put(&path, tensors::read(&path)?, model)
+        put(&path, tensors::open(&path)?, model)
     }
 
     /// Puts the weights of the checkpoint in `dir` into `model`, whose context may be shorter: learned
@@ -152,16 +153,16 @@ impl Saved {
     /// If they cannot be read, or do not fit.
     pub fn load_model_shortened(dir: &Path, model: Gpt) -> Result<Gpt, CheckpointError> {
         let path = dir.join(MODEL);
-        let mut weights = tensors::read(&path)?;
         let n_positions = model.config().context_length;
-        if let Some(positions) = weights.get_mut(POSITIONS)
-            && let [n, width] = positions.shape[..]
-            && n > n_positions
-        {
-            positions.values.truncate(n_positions * width);
-            positions.shape[0] = n_positions;
-        }
-        put(&path, weights, model)
+        put_changed(&path, tensors::open(&path)?, model, |name, weight| {
+            if name == POSITIONS
+                && let [n, width] = weight.shape[..]
+                && n > n_positions
+            {
+                weight.values.truncate(n_positions * width);
+                weight.shape[0] = n_positions;
+            }
+        })
     }
 
     /// Puts the weights into `model`; `dir` is where they were read.
@@ -175,18 +176,44 @@ impl Saved {
 
 fn put(
     path: &Path,
-    mut weights: BTreeMap<String, HostTensor>,
+    weights: BTreeMap<String, LazyTensor>,
     model: Gpt,
 ) -> Result<Gpt, CheckpointError> {
-    let model = parameters::assign(model, |name, _| weights.remove(name)).map_err(|source| {
-        CheckpointError::Misfit {
-            path: path.to_owned(),
-            source,
+    put_changed(path, weights, model, |_, _| {})
+}
+
+/// Puts what `change` makes of the weights into `model`, one after another.
+fn put_changed(
+    path: &Path,
+    mut weights: BTreeMap<String, LazyTensor>,
+    model: Gpt,
+    change: impl Fn(&str, &mut HostTensor),
+) -> Result<Gpt, CheckpointError> {
+    let mut unreadable = None;
+    let assigned = parameters::assign(model, |name, _| match weights.remove(name)?.read() {
+        Ok(mut weight) => {
+            change(name, &mut weight);
+            Some(weight)
         }
+        Err(error) => {
+            unreadable.get_or_insert(error);
+            None
+        }
+    });
+    let path = || path.to_owned();
+    if let Some(source) = unreadable {
+        return Err(CheckpointError::Read {
+            path: path(),
+            source,
+        });
+    }
+    let model = assigned.map_err(|source| CheckpointError::Misfit {
+        path: path(),
+        source,
     })?;
     match weights.pop_first() {
         Some((name, _)) => Err(CheckpointError::Damaged {
-            path: path.to_owned(),
+            path: path(),
             reason: format!("the model has no `{name}`"),
         }),
         None => Ok(model),

@@ -1,129 +1,154 @@
 //! Named tensors as safetensors files: the same tensors are always the same bytes.
+//!
+//! A file is written and read tensor by tensor: a large model is not in memory once more.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
-use std::io::{BufWriter, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
-use safetensors::View;
-use safetensors::tensor::{Dtype, SafeTensors, serialize};
+use safetensors::SafeTensorError;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::CheckpointError;
 use super::files::write_synced;
-use crate::model::parameters::HostTensor;
+use crate::model::LazyTensor;
 
-/// Writes `tensors` to `path` and waits until they are on the disk. Each is turned into bytes by itself: a large
-/// model is not in memory once more.
+/// The longest header that is read, as the library has it.
+const LONGEST_HEADER: u64 = 100_000_000;
+
+/// Writes `tensors` to `path` and waits until they are on the disk.
 pub(super) fn write(
     path: &Path,
-    tensors: &BTreeMap<String, HostTensor>,
+    tensors: &BTreeMap<String, LazyTensor>,
 ) -> Result<(), CheckpointError> {
-    // One key only: the map is written in its own order, which must not vary.
-    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let headings = tensors.iter().map(|(name, tensor)| (name, Heading(tensor)));
-    let header = serialize(headings, Some(metadata));
-    let header = header.map_err(|error| CheckpointError::Damaged {
+    let header = header(tensors).map_err(|error| CheckpointError::Damaged {
         path: path.to_owned(),
         reason: error.to_string(),
     })?;
     write_synced(path, |file| {
-        let mut file = BufWriter::with_capacity(1 << 20, file);
+        let mut file = BufWriter::new(file);
         file.write_all(&header)?;
         // In the order of the header: of names, since all are of f32.
-        for value in tensors.values().flat_map(|tensor| &tensor.values) {
-            file.write_all(&value.to_le_bytes())?;
+        for tensor in tensors.values() {
+            tensor.write_to(&mut file)?;
         }
         file.flush()
     })
 }
 
-/// A tensor as a header speaks of it: what is written for its data is nothing.
-struct Heading<'a>(&'a HostTensor);
-
-impl View for Heading<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.0.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&[])
-    }
-
-    fn data_len(&self) -> usize {
-        size_of_val(self.0.values.as_slice())
-    }
+/// What stands in a file before the numbers: the length of the rest, and what there is, as JSON. The library's own
+/// function for it makes room for all numbers as well.
+fn header(tensors: &BTreeMap<String, LazyTensor>) -> Result<Vec<u8>, SafeTensorError> {
+    let mut end = 0;
+    let infos = tensors.iter().map(|(name, tensor)| {
+        let start = end;
+        end += tensor.n_bytes();
+        let info = TensorInfo {
+            dtype: Dtype::F32,
+            shape: tensor.shape().to_vec(),
+            data_offsets: (start, end),
+        };
+        (name.clone(), info)
+    });
+    // One key only: the map is written in its own order, which must not vary.
+    let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let metadata = Metadata::new(Some(format), infos.collect())?;
+    let mut json = serde_json::to_vec(&metadata)?;
+    json.resize(json.len().next_multiple_of(size_of::<u64>()), b' '); // numbers lie where they are read fastest
+    Ok([&(json.len() as u64).to_le_bytes()[..], &json].concat())
 }
 
-/// Reads all tensors of `path`, which are of f32.
-pub(super) fn read(path: &Path) -> Result<BTreeMap<String, HostTensor>, CheckpointError> {
-    let bytes = fs::read(path).map_err(|source| CheckpointError::Read {
+/// Opens `path`: its tensors, all of f32, are read from it when they are asked for.
+///
+/// # Errors
+/// If it cannot be read, is no file of such tensors, or is longer or shorter than its header says.
+pub(super) fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, CheckpointError> {
+    let unreadable = |source| CheckpointError::Read {
         path: path.to_owned(),
         source,
-    })?;
+    };
     let damaged = |reason: String| CheckpointError::Damaged {
         path: path.to_owned(),
         reason,
     };
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
-    file.iter()
-        .map(|(name, view)| {
-            if view.dtype() != Dtype::F32 {
-                return Err(damaged(format!(
-                    "`{name}` holds {:?}, not F32",
-                    view.dtype()
-                )));
-            }
-            let values = view
-                .data()
-                .chunks_exact(4)
-                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                .collect();
-            Ok((
-                name.to_owned(),
-                HostTensor {
-                    shape: view.shape().to_vec(),
-                    values,
-                },
-            ))
-        })
-        .collect()
+    let mut file = File::open(path).map_err(unreadable)?;
+    let length = file.metadata().map_err(unreadable)?.len();
+    let (metadata, start) = read_header(&mut file, length).map_err(|error| match error {
+        SafeTensorError::IoError(source) => unreadable(source),
+        other => damaged(other.to_string()),
+    })?;
+    let file = Arc::new(Mutex::new(file));
+    let lazy = |(name, info): (String, &TensorInfo)| {
+        if info.dtype != Dtype::F32 {
+            return Err(damaged(format!("`{name}` holds {:?}, not F32", info.dtype)));
+        }
+        let start = start + info.data_offsets.0 as u64;
+        let tensor = LazyTensor::in_file(info.shape.clone(), Arc::clone(&file), start);
+        Ok((name, tensor))
+    };
+    metadata.tensors().into_iter().map(lazy).collect()
+}
+
+/// What a file of `length` bytes says of its tensors, and the byte at which their numbers begin.
+fn read_header(file: &mut impl Read, length: u64) -> Result<(Metadata, u64), SafeTensorError> {
+    let mut n = [0; 8];
+    file.read_exact(&mut n)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => SafeTensorError::HeaderTooSmall,
+            _ => error.into(),
+        })?;
+    let start = u64::from_le_bytes(n).saturating_add(n.len() as u64);
+    match u64::from_le_bytes(n) {
+        n if n > LONGEST_HEADER => return Err(SafeTensorError::HeaderTooLarge),
+        _ if start > length => return Err(SafeTensorError::InvalidHeaderLength),
+        _ => (),
+    }
+    let mut header = Vec::new();
+    file.take(u64::from_le_bytes(n)).read_to_end(&mut header)?;
+    let header = str::from_utf8(&header).map_err(SafeTensorError::InvalidHeader)?;
+    let metadata: Metadata =
+        serde_json::from_str(header).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
+    match start + metadata.data_len() as u64 == length {
+        true => Ok((metadata, start)),
+        false => Err(SafeTensorError::MetadataIncompleteBuffer),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use safetensors::tensor::TensorView;
+    use burn::tensor::{Device, Tensor};
+    use safetensors::tensor::{TensorView, serialize};
+    use std::fs;
+
+    const VALUES: [[f32; 3]; 2] = [[1.0, f32::MIN_POSITIVE, -3.5], [0.1, 1e30, 0.0]];
+
+    fn named<const N: usize>(names: [&str; N]) -> BTreeMap<String, LazyTensor> {
+        let tensor = Tensor::<2>::from_floats(VALUES, &Device::flex());
+        let tensor = LazyTensor::on_device(tensor);
+        names.map(|name| (name.to_owned(), tensor.clone())).into()
+    }
 
     #[test]
     fn tensors_come_back_and_the_same_tensors_are_the_same_bytes() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let named: BTreeMap<String, HostTensor> = ["b", "a", "c.d"]
-            .into_iter()
-            .map(|name| {
-                let values = vec![1.0, f32::MIN_POSITIVE, -3.5, 0.1, 1e30, 0.0];
-                (
-                    name.to_owned(),
-                    HostTensor {
-                        shape: vec![2, 3],
-                        values,
-                    },
-                )
-            })
-            .collect();
+        let named = named(["b", "a", "c.d"]);
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         write(&one, &named).expect("written");
-        write(&two, &named).expect("written");
+        let opened = open(&one).expect("whole");
+        write(&two, &opened).expect("written");
         assert_eq!(fs::read(&one).expect("read"), fs::read(&two).expect("read"));
-        assert_eq!(read(&one).expect("read"), named);
-        let values = named["a"].values.iter().flat_map(|x| x.to_le_bytes());
-        let bytes: Vec<u8> = values.collect();
+        assert!(opened.keys().eq(["a", "b", "c.d"]));
+        for tensor in opened.values() {
+            let host = tensor.read().expect("read");
+            assert_eq!((host.shape, host.values), (vec![2, 3], VALUES.concat()));
+        }
+        let values = VALUES.concat();
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
         let views = named.iter().map(|(name, tensor)| {
-            let view = TensorView::new(Dtype::F32, tensor.shape.clone(), &bytes);
+            let view = TensorView::new(Dtype::F32, tensor.shape().to_vec(), &bytes);
             (name, view.expect("as many bytes as the shape says"))
         });
         let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
@@ -136,19 +161,32 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_file_is_an_error() {
+    fn a_file_that_is_not_whole_is_an_error() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("model");
-        let named = BTreeMap::from([(
-            "a".to_owned(),
-            HostTensor {
-                shape: vec![2],
-                values: vec![1.0, 2.0],
-            },
-        )]);
-        write(&path, &named).expect("written");
+        write(&path, &named(["a"])).expect("written");
         let bytes = fs::read(&path).expect("read");
-        fs::write(&path, &bytes[..bytes.len() - 3]).expect("written");
-        assert!(matches!(read(&path), Err(CheckpointError::Damaged { .. })));
+        let header = usize::from(bytes[0]);
+        let reason = |contents: &[u8]| {
+            fs::write(&path, contents).expect("written");
+            match open(&path).expect_err("damaged") {
+                CheckpointError::Damaged { reason, .. } => reason,
+                other => panic!("{other}"),
+            }
+        };
+        assert_eq!(
+            reason(&bytes[..bytes.len() - 3]),
+            "incomplete metadata, file not fully covered"
+        );
+        assert_eq!(
+            reason(&[&bytes[..], &[0]].concat()),
+            "incomplete metadata, file not fully covered"
+        );
+        assert_eq!(reason(&bytes[..header]), "invalid header length");
+        assert_eq!(reason(&bytes[..7]), "header too small");
+        assert_eq!(reason(&[0xff; 100]), "header too large");
+        let mut garbled = bytes.clone();
+        garbled[8] = b'!';
+        assert!(reason(&garbled).starts_with("invalid JSON in header"));
     }
 }

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use super::open_model;
-use super::weights::Weights;
+use super::weights::{Packed, Weights};
 use crate::checkpoint::{self, Saved};
 use crate::data::{self, Corpus, DataError};
 use crate::device::DeviceSpec;
@@ -95,9 +95,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         // As the losses of training are computed, on any device.
         Weights::F32 => evaluate::full(&opened.model, &tokens, config.train.batch_size)
             .context("the device failed")?,
-        weights => match weights.engine(&opened.model, &opened.device)? {
-            Some(engine) => evaluate::full_of_engine(engine, &tokens),
-            None => unreachable!("there is an engine, or an error"),
+        weights => match weights.packed(opened.model, &opened.device)? {
+            Packed::Engine(engine) => evaluate::full_of_engine(engine, &tokens),
+            Packed::Model(_) => unreachable!("there is an engine, or an error"),
         },
     };
     let mut stdout = io::stdout().lock();

@@ -12,7 +12,7 @@ use super::open_model;
 use super::weights::Weights;
 use crate::config::GenerateConfig;
 use crate::device::DeviceSpec;
-use crate::generate::{Author, Piece, Writers};
+use crate::generate::{Piece, Writers};
 
 /// How many texts are written at once: as many as a pass over the weights serves well.
 const AT_ONCE: u64 = 16;
@@ -89,13 +89,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             .with_context(|| format!("cannot read the prompt `{}`", path.display()))?,
         (None, None) => opened.config.train.sample_prompt.clone(),
     };
-    let author = match args.weights.engine(&opened.model, &opened.device)? {
-        Some(engine) => {
-            drop(opened.model); // its weights are in the engine now
-            Author::Engine(engine)
-        }
-        None => Author::Tensors(&opened.model),
-    };
+    let packed = args.weights.packed(opened.model, &opened.device)?;
+    let author = packed.author();
     let n_samples = settings.num_samples as u64;
     let mut page = Page::new(io::stdout().lock());
     let mut first = 0;

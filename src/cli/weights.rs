@@ -21,35 +21,43 @@ pub(super) enum Weights {
     Int8,
 }
 
+/// What computes.
+pub(super) enum Packed {
+    Engine(Arc<Engine>),
+    Model(Box<Gpt>),
+}
+
+impl Packed {
+    /// It, as one that writes.
+    pub(super) fn author(&self) -> Author<'_> {
+        match self {
+            Self::Engine(engine) => Author::Engine(Arc::clone(engine)),
+            Self::Model(model) => Author::Tensors(model),
+        }
+    }
+}
+
 impl Weights {
-    /// The model packed with these weights, or none where the model itself computes: on any device but burn's own
+    /// The model packed with these weights, or the model itself where that computes: on any device but burn's own
     /// CPU backend. `device` is what its device is called.
     ///
     /// # Errors
     /// If that device would have to round the weights.
-    pub(super) fn engine(self, model: &Gpt, device: &str) -> anyhow::Result<Option<Arc<Engine>>> {
+    pub(super) fn packed(self, model: Gpt, device: &str) -> anyhow::Result<Packed> {
         let precision = match self {
             Self::F32 => Precision::F32,
             Self::Bf16 => Precision::Bf16,
             Self::Int8 => Precision::Int8,
         };
-        if Engine::is_for(model) {
-            return Ok(Some(Arc::new(Engine::new(model, precision))));
+        if Engine::is_for(&model) {
+            let engine = Engine::from_owned(model, precision);
+            return Ok(Packed::Engine(Arc::new(engine)));
         }
         if precision != Precision::F32 {
             bail!(
                 "`{device}` computes with weights of f32 alone\n  hint: add --device cpu, or leave --weights out"
             );
         }
-        Ok(None)
-    }
-
-    /// The model that writes: packed, where that is possible.
-    ///
-    /// # Errors
-    /// As [`Weights::engine`].
-    pub(super) fn author<'a>(self, model: &'a Gpt, device: &str) -> anyhow::Result<Author<'a>> {
-        let engine = self.engine(model, device)?;
-        Ok(engine.map_or(Author::Tensors(model), Author::Engine))
+        Ok(Packed::Model(Box::new(model)))
     }
 }

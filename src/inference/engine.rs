@@ -8,6 +8,7 @@ use super::layer::{Layer, Linear};
 use crate::attention::Rotation;
 use crate::config::{ModelConfig, NormKind, PositionKind};
 use crate::device;
+use crate::kernels;
 use crate::kernels::panels::{self, Norm, Precision, Row, WIDTH, Weights, rows_of};
 use crate::model::{self, Gpt};
 
@@ -41,6 +42,16 @@ impl Engine {
     /// If the model's device fails.
     #[must_use]
     pub fn new(model: &Gpt, precision: Precision) -> Self {
+        Self::from_owned(model.clone(), precision)
+    }
+
+    /// Packs the weights of `model`, each freed where nobody else has it as soon as it is packed: a large model is
+    /// not in memory twice.
+    ///
+    /// # Panics
+    /// If the model's device fails.
+    #[must_use]
+    pub fn from_owned(model: Gpt, precision: Precision) -> Self {
         // Taken apart in full: a new option does not compile until it is computed here as well.
         let ModelConfig {
             context_length,
@@ -58,34 +69,41 @@ impl Engine {
             dropout: _, // in training only
         } = *model.config();
         let vocab_size = model.vocab_size();
-        let embedding = host(&model.token_embedding.weight);
+        let embedding = &model.token_embedding.weight;
         let shape = [d_model, vocab_size];
         let (output, token_embedding) = match &model.output {
             Some(output) => (
                 pack(&output.weight, precision),
-                TokenEmbedding::Own(embedding),
+                TokenEmbedding::Own(host(embedding)),
             ),
             None => (
-                Weights::pack(precision, shape, |c, token| embedding[token * d_model + c]),
+                with_values(embedding, |values| {
+                    Weights::pack(precision, shape, |c, token| values[token * d_model + c])
+                }),
                 TokenEmbedding::Tied,
             ),
         };
-        let positions = model.position_embedding.as_ref();
+        let config = model.config().clone();
+        let Gpt {
+            position_embedding,
+            blocks,
+            norm: last_norm,
+            ..
+        } = model;
         Self {
-            config: model.config().clone(),
             vocab_size,
             token_embedding,
-            position_embedding: positions.map(|embedding| host(&embedding.weight)),
+            position_embedding: position_embedding.map(|embedding| host(&embedding.weight)),
             rotation: (position == PositionKind::Rope)
                 .then(|| Rotation::tables(0..context_length, d_model / n_heads))
                 .map(|[cos, sin]| panels::Rotation { cos, sin }),
-            layers: model
-                .blocks
-                .iter()
-                .map(|block| Layer::new(block, model.config(), precision))
+            layers: blocks
+                .into_iter()
+                .map(|block| Layer::new(&block, &config, precision))
                 .collect(),
-            norm: norm(&model.norm, model.config().norm),
+            norm: norm(&last_norm, config.norm),
             output,
+            config,
         }
     }
 
@@ -153,8 +171,13 @@ impl Engine {
 
 /// The numbers of a parameter.
 pub(super) fn host<const D: usize>(param: &Param<Tensor<D>>) -> Vec<f32> {
-    let data = param.val().into_data().convert::<f32>();
-    data.try_to_vec().expect("converted to f32")
+    with_values(param, <[f32]>::to_vec)
+}
+
+/// What `f` makes of the numbers of a parameter.
+fn with_values<const D: usize, R>(param: &Param<Tensor<D>>, f: impl FnOnce(&[f32]) -> R) -> R {
+    let flat = param.val().inner().reshape([param.shape().num_elements()]);
+    kernels::with_values(&flat, f).expect("the model's device works")
 }
 
 /// A projection with its bias.
@@ -179,8 +202,9 @@ pub(super) fn norm(norm: &model::Norm, kind: NormKind) -> Norm {
 
 fn pack(weight: &Param<Tensor<2>>, precision: Precision) -> Weights {
     let [inputs, outputs] = weight.dims();
-    let values = host(weight);
-    Weights::pack(precision, [inputs, outputs], |input, output| {
-        values[input * outputs + output]
+    with_values(weight, |values| {
+        Weights::pack(precision, [inputs, outputs], |input, output| {
+            values[input * outputs + output]
+        })
     })
 }

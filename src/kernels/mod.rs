@@ -14,6 +14,7 @@ mod elementary;
 pub mod embedding;
 #[cfg(feature = "flex")]
 mod fused;
+mod host;
 pub mod linear;
 pub mod loss;
 pub mod mlp;
@@ -32,6 +33,7 @@ pub use attention::{
 pub use causal::causal_attention;
 pub use dropout::{Dropout, DropoutKey, dropout};
 pub use embedding::{Positions, embed};
+pub use host::with_values;
 pub use linear::linear;
 pub use loss::{Output, cross_entropy, cross_entropy_of_logits};
 pub use mlp::mlp;

@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::nn::{Embedding, Linear};
 use burn::tensor::{Device, Int, Tensor, assert_shape};
 
-use super::parameters::zeros_linear;
+use super::parameters::{zeros, zeros_linear};
 use super::probe::{NoProbe, Pass, Point, Probe};
 use super::{Block, Norm, init};
 use crate::attention::{KvCache, Rotation};
@@ -42,7 +42,7 @@ impl Gpt {
     #[must_use]
     pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
         let embedding = |n: usize| Embedding {
-            weight: Param::from_tensor(Tensor::zeros([n, config.d_model], device)),
+            weight: Param::from_tensor(zeros([n, config.d_model], device)),
         };
         let learned = config.position == PositionKind::Learned;
         let untied = !config.tie_embeddings;

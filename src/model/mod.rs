@@ -10,6 +10,7 @@ mod block;
 pub mod cost;
 mod gpt;
 pub mod init;
+mod lazy_tensor;
 mod mlp;
 pub(crate) mod norm;
 pub mod parameters;
@@ -17,6 +18,7 @@ pub mod probe;
 
 pub use block::Block;
 pub use gpt::Gpt;
+pub use lazy_tensor::LazyTensor;
 pub use mlp::Mlp;
 pub use norm::Norm;
 pub use probe::Pass;

@@ -4,13 +4,15 @@
 //! wherever it can matter, so that the same state is always the same bytes.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::Gpt;
+use super::{Gpt, LazyTensor};
 use crate::config::ModelConfig;
+use crate::device;
 
 /// A tensor on the host.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,16 +66,14 @@ pub enum AssignError {
     },
 }
 
-/// All parameters of `module`, read from its device.
+/// All parameters of `module`, where they are.
 #[must_use]
-pub fn read<M: Module>(module: &M) -> BTreeMap<String, HostTensor> {
-    struct Reader(Path, BTreeMap<String, HostTensor>);
-    impl ModuleVisitor for Reader {
+pub fn lazy<M: Module>(module: &M) -> BTreeMap<String, LazyTensor> {
+    struct Lister(Path, BTreeMap<String, LazyTensor>);
+    impl ModuleVisitor for Lister {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let shape = param.shape().to_vec();
-            let values = param.val().into_data().convert::<f32>();
-            let values = values.try_to_vec().expect("converted to f32");
-            self.1.insert(self.0.join(), HostTensor { shape, values });
+            let tensor = LazyTensor::on_device(param.val());
+            self.1.insert(self.0.join(), tensor);
         }
         fn enter_module(&mut self, name: &str, _: &str) {
             self.0.enter(name);
@@ -82,9 +82,27 @@ pub fn read<M: Module>(module: &M) -> BTreeMap<String, HostTensor> {
             self.0.exit();
         }
     }
-    let mut reader = Reader(Path::default(), BTreeMap::new());
-    module.visit(&mut reader);
-    reader.1
+    let mut lister = Lister(Path::default(), BTreeMap::new());
+    module.visit(&mut lister);
+    lister.1
+}
+
+/// All parameters of `module`, read from its device.
+///
+/// # Panics
+/// If the device fails.
+#[must_use]
+pub fn read<M: Module>(module: &M) -> BTreeMap<String, HostTensor> {
+    to_host(&lazy(module)).expect("the module's device works")
+}
+
+/// Brings all of these tensors to the host.
+///
+/// # Errors
+/// As [`LazyTensor::read`].
+pub fn to_host(tensors: &BTreeMap<String, LazyTensor>) -> io::Result<BTreeMap<String, HostTensor>> {
+    let host = |(name, tensor): (&String, &LazyTensor)| Ok((name.clone(), tensor.read()?));
+    tensors.iter().map(host).collect()
 }
 
 /// The names and shapes of all parameters of `module`.
@@ -201,7 +219,17 @@ impl Path {
 /// A linear layer of zeros, whose values are drawn or loaded by name afterwards.
 pub(crate) fn zeros_linear(d_in: usize, d_out: usize, bias: bool, device: &Device) -> Linear {
     Linear {
-        weight: Param::from_tensor(Tensor::zeros([d_in, d_out], device)),
-        bias: bias.then(|| Param::from_tensor(Tensor::zeros([d_out], device))),
+        weight: Param::from_tensor(zeros([d_in, d_out], device)),
+        bias: bias.then(|| Param::from_tensor(zeros([d_out], device))),
     }
+}
+
+/// Zeros that are to be replaced. On a CPU they take no memory until someone writes to them: burn's own CPU backend
+/// writes those of `Tensor::zeros`, twice.
+pub(crate) fn zeros<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+    if !device::is_cpu(device) {
+        return Tensor::zeros(shape, device);
+    }
+    let zeros = vec![0.0_f32; shape.iter().product()];
+    Tensor::from_data(TensorData::new(zeros, shape), device)
 }

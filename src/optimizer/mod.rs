@@ -21,7 +21,8 @@ pub use schedule::learning_rate;
 pub use state::StateError;
 
 use crate::config::{OptimizerConfig, OptimizerKind};
-use crate::model::parameters::{HostTensor, Path};
+use crate::model::LazyTensor;
+use crate::model::parameters::Path;
 use adamw::AdamW;
 use gradients::flatten;
 use muon::Muon;
@@ -74,9 +75,10 @@ impl Optimizer {
         })
     }
 
-    /// All running means, by what they are and the parameter they belong to, for a checkpoint.
+    /// All running means, by what they are and the parameter they belong to, for a checkpoint: as they are now,
+    /// where they are. To keep them beyond the next step costs a copy.
     #[must_use]
-    pub fn state(&self) -> BTreeMap<String, HostTensor> {
+    pub fn state(&self) -> BTreeMap<String, LazyTensor> {
         let mut state = BTreeMap::new();
         self.adamw.save(&mut state);
         if let Some(muon) = &self.muon {
@@ -88,11 +90,11 @@ impl Optimizer {
     /// Puts back what [`Optimizer::state`] gave, for parameters of these shapes.
     ///
     /// # Errors
-    /// If another kind of optimiser wrote it, or a running mean is missing, of another size, or of no
-    /// parameter. Before the first step there are none, which is no error.
+    /// If another kind of optimiser wrote it, or a running mean is missing, of another size, of no
+    /// parameter, or cannot be read. Before the first step there are none, which is no error.
     pub fn restore(
         &mut self,
-        mut state: BTreeMap<String, HostTensor>,
+        mut state: BTreeMap<String, LazyTensor>,
         shapes: &BTreeMap<String, Vec<usize>>,
         device: &Device,
     ) -> Result<(), StateError> {
@@ -132,7 +134,7 @@ impl Optimizer {
 }
 
 /// Which kind of optimiser wrote a state that is not empty.
-fn kind_of(state: &BTreeMap<String, HostTensor>) -> OptimizerKind {
+fn kind_of(state: &BTreeMap<String, LazyTensor>) -> OptimizerKind {
     match state.keys().any(|key| muon::is_key(key)) {
         true => OptimizerKind::Muon,
         false => OptimizerKind::Adamw,

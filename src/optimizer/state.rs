@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::config::OptimizerKind;
-use crate::model::parameters::HostTensor;
+use crate::model::LazyTensor;
 
 /// Why the state in a checkpoint cannot be taken up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +21,14 @@ pub enum StateError {
         /// Which one is to go on.
         configured: OptimizerKind,
     },
+    /// A running mean cannot be read.
+    #[error("`{key}` cannot be read: {reason}")]
+    Unreadable {
+        /// What it is, and the parameter that it belongs to.
+        key: String,
+        /// What the system says.
+        reason: String,
+    },
 }
 
 /// The kind as a config says it.
@@ -31,30 +39,29 @@ fn key(kind: OptimizerKind) -> &'static str {
     }
 }
 
-/// Tensors on the host, by what they are and the parameter they belong to.
-pub(super) type State = BTreeMap<String, HostTensor>;
+/// Running means, by what they are and the parameter they belong to.
+pub(super) type State = BTreeMap<String, LazyTensor>;
 
-/// Reads a tensor into `state`.
+/// Puts a tensor into `state`.
 pub(super) fn put(state: &mut State, key: String, x: &Tensor<1>) {
-    let values = x.clone().into_data().convert::<f32>().try_to_vec();
-    let host = HostTensor {
-        shape: x.dims().to_vec(),
-        values: values.expect("converted to f32"),
-    };
-    state.insert(key, host);
+    state.insert(key, LazyTensor::on_device(x.clone()));
 }
 
-/// Takes a tensor of `n` numbers out of `state`.
+/// Takes a tensor of `n` numbers out of `state`, to the device.
 pub(super) fn take(
     state: &mut State,
     key: String,
     n: usize,
     device: &Device,
 ) -> Result<Tensor<1>, StateError> {
-    match state.remove(&key) {
-        Some(HostTensor { values, .. }) if values.len() == n => {
-            Ok(Tensor::from_data(TensorData::new(values, [n]), device))
-        }
-        _ => Err(StateError::Misfit(key)),
+    let Some(tensor) = state.remove(&key).filter(|tensor| tensor.n_numbers() == n) else {
+        return Err(StateError::Misfit(key));
+    };
+    match tensor.read() {
+        Ok(host) => Ok(Tensor::from_data(TensorData::new(host.values, [n]), device)),
+        Err(error) => Err(StateError::Unreadable {
+            key,
+            reason: error.to_string(),
+        }),
     }
 }

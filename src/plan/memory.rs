@@ -1,7 +1,7 @@
 //! The memory of a run at its fullest moment.
 //!
-//! That is a moment of a training step (its forward and backward pass, or the update after it), or the saving
-//! of a checkpoint. Token files are mapped, and not counted: the system takes their pages back when it
+//! That is a moment of a training step: of its forward and backward pass, or of the update after it. A checkpoint is
+//! saved one tensor after another, and an evaluation keeps nothing for a backward pass. Token files are mapped, and not counted: the system takes their pages back when it
 //! needs them.
 
 use serde::Serialize;
@@ -21,7 +21,7 @@ const PROCESS: f64 = 38.0 * MIB;
 /// What the allocator holds beside what it was asked for: blocks that wait a second to be used again, up to a
 /// limit, and a share that is lost between blocks. Measured on Linux, see `docs/plan.md`.
 const WAITING: f64 = 2.1;
-const MOST_WAITING: f64 = 72.0 * MIB;
+const MOST_WAITING: f64 = 64.0 * MIB;
 const LOST: f64 = 0.05;
 
 /// The memory of a run. Sizes are in bytes.
@@ -75,21 +75,20 @@ impl Memory {
         let means = running_means(config.optimizer.kind, &weights);
         let (of_weights, of_means) = (bytes(&weights), bytes(&means));
         let pass = pass(config, vocab_size, device.backend);
-        let mut moments = vec![
-            step(config, of_weights, &pass),
-            update(config, &weights, operations(device.backend)),
-        ];
-        if on_cpu {
-            moments.push(saving(of_weights, of_means)); // elsewhere it is other memory
-        }
-        let fullest = moments
-            .into_iter()
-            .max_by(|a, b| a.held.total().total_cmp(&b.held.total()))
-            .expect("there are several");
+        let step = step(config, of_weights, &pass);
+        let update = update(config, &weights, Operations::of(device.backend));
+        let fullest = match update.held.total() > step.held.total() {
+            true => update,
+            false => step,
+        };
         let held = fullest.held;
         let tensors = of_weights + of_means + held.total();
+        // What the backward pass freed is not given back at once, and gradients are of other sizes and do not fit in
+        // there: a large model with few tokens holds both.
+        let freed = pass.kept.total() - pass.kept.gradients;
+        let not_yet_given_back = (freed + of_weights - held.total()).max(0.0);
         let process = if on_cpu {
-            PROCESS + (WAITING * tensors).min(MOST_WAITING) + LOST * tensors
+            PROCESS + (WAITING * tensors).min(MOST_WAITING) + LOST * tensors + not_yet_given_back
         } else {
             0.0
         };
@@ -132,16 +131,9 @@ fn pass(config: &Config, vocab_size: usize, backend: Backend) -> PassMemory {
     let shape = PassShape {
         batch_size: config.train.batch_size,
         seq_len: config.model.context_length,
-        operations: operations(backend),
+        operations: Operations::of(backend),
     };
     cost::pass_memory(&config.model, vocab_size, shape)
-}
-
-fn operations(backend: Backend) -> Operations {
-    match backend {
-        Backend::Flex => Operations::Fused,
-        _ => Operations::Composed,
-    }
 }
 
 /// Forward and backward, beside the gradients of the micro-batches before.
@@ -181,17 +173,6 @@ fn update(config: &Config, weights: &[ParameterTensor], operations: Operations) 
     Moment {
         during: "the update of the weights",
         held,
-    }
-}
-
-/// A checkpoint on its way to the disk: all tensors on the host.
-fn saving(of_weights: f64, of_means: f64) -> Moment {
-    Moment {
-        during: "the saving of a checkpoint",
-        held: Held {
-            temporaries: of_weights + of_means,
-            ..Held::default()
-        },
     }
 }
 

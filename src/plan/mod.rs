@@ -25,7 +25,7 @@ pub use time::{Measured, Time};
 use crate::config::Config;
 use crate::data::DataError;
 use crate::device::OpenDevice;
-use crate::model::cost::{self, Compute, Parameters};
+use crate::model::cost::{self, Compute, Operations, Parameters};
 use crate::tokenizer::TokenizerError;
 
 /// The most numbers that a plan is made for; far above what fits any machine, and low enough to count.
@@ -96,7 +96,8 @@ pub fn plan(
     if parameters.total > MOST_PARAMETERS {
         return Err(PlanError::TooLarge(parameters.total));
     }
-    let flops_per_token = cost::compute(&config.model, vocab_size);
+    let operations = Operations::of(device.backend);
+    let flops_per_token = cost::compute(&config.model, vocab_size, operations);
     let update_flops = cost::update_flops(&config.model, vocab_size, config.optimizer.kind);
     let run = Rhythm::new(config, found.text.as_ref(), &flops_per_token, update_flops);
     let memory = Memory::new(config, vocab_size, device);

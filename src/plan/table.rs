@@ -102,11 +102,13 @@ fn compute(text: &mut String, plan: &Plan, config: &Config) {
     for (name, flops) in parts {
         row(text, name, &si(flops), "");
     }
-    let seen = format!(
-        "over all {} positions; over those it may see {}",
-        config.model.context_length,
-        si(c.attention_causal)
-    );
+    let is_causal = c.attention < c.attention_full;
+    let all = format!("all {} positions", config.model.context_length);
+    let (causal, full) = (si(c.attention_causal), si(c.attention_full));
+    let seen = match is_causal {
+        true => format!("over the positions it may see; over {all} {full}"),
+        false => format!("over {all}; over those it may see {causal}"),
+    };
     row(text, "attention", &si(c.attention), &seen);
     row(text, "forward", &si(c.forward), "");
     let rule = format!(
@@ -114,6 +116,10 @@ fn compute(text: &mut String, plan: &Plan, config: &Config) {
         si(c.six_n)
     );
     row(text, "forward and backward", &si(c.training), &rule);
+    if is_causal {
+        let convention = format!("with attention over {all}");
+        row(text, "  as MFU counts", &si(c.training_mfu), &convention);
+    }
 }
 
 fn run(text: &mut String, plan: &Plan, config: &Config) {

@@ -19,7 +19,8 @@ use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::generate::Writer;
 use crate::measure::{Trial, ms_since};
-use crate::model::{Gpt, cost};
+use crate::model::cost::{self, Operations};
+use crate::model::{Gpt, LazyTensor};
 use crate::tokenizer::Tokenizer;
 use crate::train::{Trainer, evaluate};
 
@@ -119,6 +120,7 @@ pub(super) fn measure(
     let bench = Bench {
         vocab_size,
         device: device.device.clone(),
+        operations: Operations::of(device.backend),
     };
     let train = &config.train;
     let n_rows = train.batch_size * train.grad_accumulation_steps;
@@ -151,14 +153,11 @@ pub(super) fn measure(
     } else {
         "steps of one row and of two, through one layer and through two"
     };
-    let longer = row_flops(&config.model, vocab_size)
-        / row_flops(
-            &ModelConfig {
-                n_layers: config.model.n_layers,
-                ..part.model.clone()
-            },
-            vocab_size,
-        );
+    let measured = ModelConfig {
+        n_layers: config.model.n_layers,
+        ..part.model.clone()
+    };
+    let longer = bench.row_flops(&config.model) / bench.row_flops(&measured);
     let mut of_layers = |n_layers: usize| {
         part.model.n_layers = n_layers;
         bench.run(&part, n_rows, how)
@@ -170,11 +169,6 @@ pub(super) fn measure(
         evaluation_batch_ms: whole.evaluation_batch_ms * longer * real(train.batch_size),
         ..whole
     })
-}
-
-/// Floating-point operations of a training step with one row.
-fn row_flops(config: &ModelConfig, vocab_size: usize) -> f64 {
-    cost::compute(config, vocab_size).training * real(config.context_length)
 }
 
 impl Measured {
@@ -203,6 +197,7 @@ fn extended(one: f64, two: f64, n: usize) -> f64 {
 struct Bench {
     vocab_size: usize,
     device: Device,
+    operations: Operations,
 }
 
 impl Bench {
@@ -222,8 +217,14 @@ impl Bench {
         let mut trainer = self.trainer(&small);
         let times = once.time(|| trainer.step().wait());
         let step_s = times.map_err(PlanError::Device)?.median_ms / 1e3;
-        let speed = row_flops(&small.model, self.vocab_size) / step_s;
-        Ok(row_flops(&config.model, self.vocab_size) / speed)
+        let speed = self.row_flops(&small.model) / step_s;
+        Ok(self.row_flops(&config.model) / speed)
+    }
+
+    /// Floating-point operations of a training step with one row.
+    fn row_flops(&self, config: &ModelConfig) -> f64 {
+        let of_a_token = cost::compute(config, self.vocab_size, self.operations);
+        of_a_token.training * real(config.context_length)
     }
 
     /// Trains, evaluates, writes and saves a little, as `config` says, but that a step has its passes
@@ -311,32 +312,54 @@ impl Bench {
     }
 }
 
-/// Copying the state to the host, and writing as much to the disk of the working directory. Where nothing can
-/// be written, only the copying counts.
+/// Writing the state, or as much of it as is allowed, to the disk of the working directory; 0 where nothing can be
+/// written.
 fn checkpoint_ms(trainer: &Trainer) -> f64 {
-    let began = Instant::now();
     let saved = trainer.saved(TrainState::default());
     let tensors = saved.model.values().chain(saved.optimizer.values());
-    let bytes: Vec<u8> = tensors
-        .flat_map(|tensor| tensor.values.iter().flat_map(|value| value.to_le_bytes()))
-        .collect();
-    let copying_ms = ms_since(began);
-    let written = &bytes[..bytes.len().min(MOST_WRITTEN)];
-    let writing_ms = timed_ms(|| write_and_forget(written)).unwrap_or(0.0);
-    copying_ms + writing_ms * real(bytes.len()) / real(written.len().max(1))
+    let n_bytes: usize = tensors.clone().map(LazyTensor::n_bytes).sum();
+    let writing_ms = timed_ms(|| write_and_forget(tensors)).unwrap_or(0.0);
+    writing_ms * real(n_bytes) / real(n_bytes.clamp(1, MOST_WRITTEN))
 }
 
 /// Writes a file that is gone as soon as it is closed, or the process ends.
-fn write_and_forget(bytes: &[u8]) -> io::Result<()> {
+fn write_and_forget<'a>(mut tensors: impl Iterator<Item = &'a LazyTensor>) -> io::Result<()> {
     let path = format!(".tinderbox-plan-{}", std::process::id());
     let mut file = File::create_new(&path)?;
     let nameless = cfg!(unix) && fs::remove_file(&path).is_ok();
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    let mut start = Start {
+        file: &mut file,
+        left: MOST_WRITTEN,
+    };
+    let written = tensors.try_for_each(|tensor| match start.left {
+        0 => Ok(()),
+        _ => tensor.write_to(&mut start),
+    });
+    let written = written.and_then(|()| file.sync_all());
     drop(file);
     if !nameless {
         fs::remove_file(&path).ok(); // it is gone, or another error was met before
     }
     written
+}
+
+/// Writes no more than so many bytes to a file, and takes the others for written.
+struct Start<'a> {
+    file: &'a mut File,
+    left: usize,
+}
+
+impl Write for Start<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let allowed = &bytes[..bytes.len().min(self.left)];
+        self.file.write_all(allowed)?;
+        self.left -= allowed.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 fn timed_ms<E>(f: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {

@@ -163,7 +163,7 @@ pub enum TrainError {
 
 fn state_hint(source: &StateError) -> &'static str {
     match source {
-        StateError::Misfit(_) => {
+        StateError::Misfit(_) | StateError::Unreadable { .. } => {
             "write the name of another of the run's `checkpoints/step-N` into the file `last`"
         }
         StateError::OtherKind { .. } => {

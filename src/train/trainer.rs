@@ -148,11 +148,11 @@ impl Trainer {
         self.trained().valid()
     }
 
-    /// Everything that a checkpoint holds.
+    /// Everything that a checkpoint holds, as it is now, where it is. To keep it beyond the next step costs a copy.
     #[must_use]
     pub fn saved(&self, state: TrainState) -> Saved {
         Saved {
-            model: parameters::read(self.trained()),
+            model: parameters::lazy(self.trained()),
             optimizer: self.optimizer.state(),
             state,
         }
@@ -161,7 +161,7 @@ impl Trainer {
     /// Goes to where a checkpoint was, read from `dir`.
     ///
     /// # Errors
-    /// If it does not fit the model.
+    /// If it does not fit the model, or cannot be read.
     pub fn restore(&mut self, mut saved: Saved, dir: &Path) -> Result<(), TrainError> {
         let model = self.model.take().expect("the model is here between steps");
         let device = model.device().inner();

@@ -1,11 +1,14 @@
-//! Counts what each thread allocates, to see that writing on allocates nothing, and what training keeps.
+//! Counts what each thread allocates, to see that writing on allocates nothing, saving little, and what training keeps.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
 use burn::tensor::Device;
+use tinderbox::checkpoint::{Saved, TrainState};
+use tinderbox::config::ModelConfig;
 use tinderbox::inference::{Engine, Precision, Session};
+use tinderbox::model::{Gpt, LazyTensor, parameters};
 
 use crate::inference::wide;
 use crate::properties::lively;
@@ -15,7 +18,9 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
+    /// Bytes that the thread allocated and did not free, and the most there ever were.
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static MOST_HELD: Cell<isize> = const { Cell::new(0) };
 }
 
 #[global_allocator]
@@ -27,25 +32,41 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // A thread that ends may have no counter any more.
         ALLOCATIONS.try_with(|n| n.set(n.get() + 1)).ok();
-        add_bytes(layout.size() as isize);
+        hold(layout.size().cast_signed());
         // SAFETY: the caller keeps the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        add_bytes(-(layout.size() as isize));
+        hold(-layout.size().cast_signed());
         // SAFETY: the caller keeps the contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
-fn add_bytes(n: isize) {
-    LIVE_BYTES.try_with(|bytes| bytes.set(bytes.get() + n)).ok();
+fn hold(bytes: isize) {
+    let held = HELD.try_with(|held| {
+        held.set(held.get() + bytes);
+        held.get()
+    });
+    if let Ok(held) = held {
+        MOST_HELD
+            .try_with(|most| most.set(most.get().max(held)))
+            .ok();
+    }
 }
 
 /// Bytes that this thread allocated and did not free, less those that others allocated and it freed.
 pub fn live_bytes() -> isize {
-    LIVE_BYTES.get()
+    HELD.get()
+}
+
+/// The most bytes that this thread held in `f` beside what it held before.
+fn most_held<T>(f: impl FnOnce() -> T) -> (usize, T) {
+    let before = HELD.get();
+    MOST_HELD.set(before);
+    let out = f();
+    ((MOST_HELD.get() - before).cast_unsigned(), out)
 }
 
 fn allocations() -> usize {
@@ -59,6 +80,43 @@ fn allocations_are_counted() {
     assert_eq!((allocations(), live_bytes()), (before.0 + 1, before.1 + 5));
     drop(held);
     assert_eq!(live_bytes(), before.1);
+    let (most, ()) = most_held(|| {
+        drop(std::hint::black_box(vec![1_u8; 1000]));
+        drop(std::hint::black_box(vec![1_u8; 500]));
+    });
+    assert_eq!(most, 1000);
+}
+
+#[test]
+fn a_checkpoint_is_written_and_read_one_tensor_after_another() {
+    let device = Device::flex().autodiff();
+    let config = ModelConfig {
+        context_length: 16,
+        n_layers: 8,
+        ..ModelConfig::default()
+    };
+    let gpt = lively(&config, 1, &device);
+    let tensors = parameters::lazy(&gpt);
+    let n_bytes: usize = tensors.values().map(LazyTensor::n_bytes).sum();
+    let largest = tensors.values().map(LazyTensor::n_bytes).max();
+    let largest = largest.expect("a model has parameters");
+    assert!(n_bytes > 20 * largest, "{n_bytes} in parts of {largest}");
+    let some = 128 * 1024; // a buffer, the names of all tensors
+
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let dir = dir.path().join("step-000001");
+    let saved = Saved {
+        model: tensors.clone(),
+        optimizer: tensors,
+        state: TrainState::default(),
+    };
+    let (most, ()) = most_held(|| saved.write(&dir).expect("written"));
+    assert!(most < some, "{most} of {}", 2 * n_bytes);
+
+    let zeros = Gpt::zeros(&config, gpt.vocab_size(), &device);
+    let (most, loaded) = most_held(|| Saved::load_model(&dir, zeros).expect("loads"));
+    assert!(most < 2 * largest + some, "{most} of {n_bytes}");
+    assert_eq!(parameters::read(&loaded), parameters::read(&gpt));
 }
 
 #[test]

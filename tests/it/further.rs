@@ -8,7 +8,7 @@ use insta::assert_snapshot;
 use tinderbox::checkpoint::{RunDir, Saved};
 use tinderbox::config::{Base, Config};
 use tinderbox::data::{Corpus, batch};
-use tinderbox::model::Gpt;
+use tinderbox::model::{Gpt, LazyTensor};
 use tinderbox::train::{Start, TrainError, evaluate};
 
 use crate::cli::Folder;
@@ -106,8 +106,8 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
             .expect("a run")
             .checkpoint(step);
         Saved::read(&dir).expect("whole").model["position_embedding.weight"]
-            .shape
-            .clone()
+            .shape()
+            .to_vec()
     };
     assert_eq!(positions("fine-16", 10), [16, 16]);
     assert_eq!(positions("fine-8", 10), [8, 16]);
@@ -186,14 +186,17 @@ fn it_starts_afresh_with_the_model_and_the_tokenizer_of_the_other() {
     assert!(place.read("fine/tokenizer.json") == tokenizer);
     let saved = Saved::read(&run.checkpoint(1)).expect("the first step is step 1");
     let base = Saved::read(&place.path("base/checkpoints/step-000030")).expect("whole");
-    assert_ne!(saved.optimizer, base.optimizer, "its own running means");
+    let host = |tensor: &LazyTensor| tensor.read().expect("whole").values;
+    let moved_on = |key: &String| host(&saved.optimizer[key]) != host(&base.optimizer[key]);
+    assert!(
+        saved.optimizer.keys().any(moved_on),
+        "its own running means"
+    );
     assert_ne!(saved.state.text_sha256, base.state.text_sha256);
     let moved = |name: &str| {
-        let pairs = saved.model[name]
-            .values
-            .iter()
-            .zip(&base.model[name].values);
-        pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+        let (new, old) = (host(&saved.model[name]), host(&base.model[name]));
+        let differences = new.iter().zip(&old).map(|(a, b)| (a - b).abs());
+        differences.fold(0.0, f32::max)
     };
     let far = moved("blocks.0.attention.qkv.weight");
     assert!(far > 0.0 && far < 1e-3, "one small step away, not {far}");

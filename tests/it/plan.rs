@@ -462,9 +462,10 @@ fn a_plan_in_words() {
       attention's output                4.10 k
       MLPs                              32.8 k
       output layer                      16.4 k
-      attention                         8.19 k  over all 32 positions; over those it may see 4.22 k
-      forward                           73.7 k
-      forward and backward               221 k  the rule of thumb, 6 for each parameter, gives 209 k
+      attention                         4.22 k  over the positions it may see; over all 32 positions 8.19 k
+      forward                           69.8 k
+      forward and backward               211 k  the rule of thumb, 6 for each parameter, gives 209 k
+        as MFU counts                    221 k  with attention over all 32 positions
     ");
     assert!(rest.contains("in 3 checkpoints"), "{rest}");
     assert!(!rest.contains("time: "), "{rest}");

@@ -66,8 +66,9 @@ pub(super) struct Args {
 /// Measures and prints.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (device, model) = args.open()?;
-    let author = args.weights.author(&model, &device.name)?;
-    let context_length = model.config().context_length;
+    let (n_parameters, context_length) = (model.num_params(), model.config().context_length);
+    let packed = args.weights.packed(model, &device.name)?;
+    let author = packed.author();
     let new_tokens = (context_length / 4).clamp(1, MOST_NEW_TOKENS);
     let mut speeds = Vec::new();
     for &batch_size in &args.batch_size {
@@ -82,14 +83,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json {
         return print_json(&json!({
             "device": device.name,
-            "parameters": model.num_params(),
+            "parameters": n_parameters,
             "context_length": context_length,
             "cases": speeds,
             "peak_rss_mib": peak_rss_mib(),
         }));
     }
     let place = on(&device.name, device.backend.is_cpu());
-    Ok(write!(io::stdout(), "{}", page(&model, &speeds, &place))?)
+    Ok(write!(
+        io::stdout(),
+        "{}",
+        page(n_parameters, &speeds, &place)
+    )?)
 }
 
 impl Args {
@@ -119,7 +124,7 @@ impl Args {
     }
 }
 
-fn page(model: &Gpt, speeds: &[Speed], place: &str) -> String {
+fn page(n_parameters: usize, speeds: &[Speed], place: &str) -> String {
     let lines: Vec<_> = speeds
         .iter()
         .map(|speed| {
@@ -155,7 +160,7 @@ fn page(model: &Gpt, speeds: &[Speed], place: &str) -> String {
     format!(
         "writing with {} parameters on {place}\n{table}{measured}\
          GB/s: the bytes of all weights, read once for each token that a text gets; peak memory {} MiB\n",
-        grouped(model.num_params() as u64),
+        grouped(n_parameters as u64),
         or_dash(peak_rss_mib().map(figures)),
     )
 }

@@ -20,6 +20,7 @@ pub(super) mod update;
 
 use std::mem::MaybeUninit;
 
+use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType, Shape, Tensor};
 use pulp::{Arch, WithSimd};
@@ -40,6 +41,13 @@ pub(super) fn is_for<const D: usize>(x: &Tensor<D>) -> bool {
 pub(super) fn values(x: &FlexTensor) -> &[f32] {
     let start = x.layout().start_offset();
     &x.storage::<f32>()[start..start + x.layout().num_elements()]
+}
+
+/// As [`crate::kernels::with_values`], of f32 on flex.
+pub(super) fn with_values<R>(x: &Tensor<1>, f: impl FnOnce(&[f32]) -> R) -> R {
+    let x = x.clone().try_into_primitive::<Flex>();
+    let x = x.expect("a tensor of flex, without gradients");
+    f(values(&x.to_contiguous()))
 }
 
 /// A tensor of these numbers, in the shape of another.

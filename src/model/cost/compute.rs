@@ -2,14 +2,15 @@
 //!
 //! Counted are the matrix products, in which nearly all of the time goes; norms, activations and the softmax
 //! are not. A multiplication and the addition that follows it are two operations. The backward pass makes
-//! two products for each one of the forward pass, for the gradients of its two factors.
+//! two products for each one of the forward pass, for the gradients of its two factors. The fused attention of
+//! the CPU leaves out the positions that a token may not see, and in the backward pass computes its weights again.
 //!
 //! Source: Kaplan et al. 2020, "Scaling Laws for Neural Language Models", table 1; Chowdhery et al. 2022,
 //! "`PaLM`", appendix B.
 
 use serde::Serialize;
 
-use super::parameters;
+use super::{Operations, parameters};
 use crate::config::{MlpKind, ModelConfig};
 
 /// Floating-point operations (FLOPs) of the forward pass for one token of a full context.
@@ -23,24 +24,33 @@ pub struct Compute {
     pub mlp: f64,
     /// The scores for the next token.
     pub output: f64,
-    /// Queries with keys, and weights with values, over the whole context: the part that grows with its
-    /// length. This is what operations that are composed compute.
+    /// Queries with keys, and weights with values, as far as they are computed: the part that grows with the
+    /// length of the context. Either of the next two.
     pub attention: f64,
-    /// The same over the positions that a token may see, half of them on average: what there is to
-    /// compute, and about what the fused operation of the CPU does.
+    /// The same over the positions that a token may see, half of them on average: what the fused operation of the
+    /// CPU computes, but for a few positions more where these end.
     pub attention_causal: f64,
+    /// The same over the whole context: what operations that are composed compute.
+    pub attention_full: f64,
     /// Everything that is computed.
     pub forward: f64,
-    /// The same with the backward pass: three times as much.
+    /// The same with the backward pass.
     pub training: f64,
+    /// Forward and backward as model FLOPs utilization (MFU) counts them, whatever is computed: three times the
+    /// forward pass, with attention over the whole context.
+    pub training_mfu: f64,
     /// The rule of thumb: six for each parameter.
     pub six_n: f64,
 }
 
-/// Counts the operations for one token.
+/// Products of the fused attention's backward pass for each of its forward pass: those of queries with keys come
+/// again, before two and two for the gradients.
+const FUSED_BACKWARD: f64 = 5.0 / 2.0;
+
+/// Counts the operations for one token, where `operations` compute.
 #[must_use]
 #[allow(clippy::cast_precision_loss, reason = "counts are shown in few digits")]
-pub fn compute(config: &ModelConfig, vocab_size: usize) -> Compute {
+pub fn compute(config: &ModelConfig, vocab_size: usize, operations: Operations) -> Compute {
     let [l, t, c, f, v, h, h_kv] = [
         config.n_layers,
         config.context_length,
@@ -61,17 +71,24 @@ pub fn compute(config: &ModelConfig, vocab_size: usize) -> Compute {
     let mlp = l * n_mlp_matrices * 2.0 * c * f;
     let output = 2.0 * c * v;
     let for_each_key = l * 2.0 * 2.0 * h * d; // a product with the key, and one with its value
-    let attention = for_each_key * t;
-    let forward = attention_qkv + attention_output + mlp + output + attention;
+    let attention_full = for_each_key * t;
+    let attention_causal = for_each_key * f64::midpoint(t, 1.0);
+    let (attention, backward) = match operations {
+        Operations::Fused => (attention_causal, FUSED_BACKWARD),
+        Operations::Composed => (attention_full, 2.0),
+    };
+    let others = attention_qkv + attention_output + mlp + output;
     Compute {
         attention_qkv,
         attention_output,
         mlp,
         output,
         attention,
-        attention_causal: for_each_key * f64::midpoint(t, 1.0),
-        forward,
-        training: 3.0 * forward,
+        attention_causal,
+        attention_full,
+        forward: others + attention,
+        training: 3.0 * others + (1.0 + backward) * attention,
+        training_mfu: 3.0 * (others + attention_full),
         six_n: 6.0 * parameters(config, vocab_size).total as f64,
     }
 }
@@ -91,7 +108,7 @@ mod tests {
             d_ff: 8,
             ..ModelConfig::default()
         };
-        let counted = compute(&config, 5);
+        let counted = compute(&config, 5, Operations::Composed);
         let exactly = |flops: f64, by_hand: u32| {
             assert!(
                 (flops - f64::from(by_hand)).abs() < 0.5,
@@ -103,15 +120,26 @@ mod tests {
         exactly(counted.mlp, 2 * (2 * 4 * 8 + 2 * 8 * 4));
         exactly(counted.output, 2 * 4 * 5);
         // Each head has 2 dimensions, and multiplies them with 3 keys and 3 values.
-        exactly(counted.attention, 2 * 2 * (2 * 2 * 3 + 2 * 3 * 2));
-        exactly(counted.attention_causal, 2 * 2 * (2 * 2 * 2 + 2 * 2 * 2));
-        exactly(counted.forward, 128 + 64 + 256 + 40 + 96);
-        exactly(counted.training, 3 * 584);
+        let full = 2 * 2 * (2 * 2 * 3 + 2 * 3 * 2);
+        exactly(counted.attention_full, full);
+        exactly(counted.attention, full);
+        exactly(counted.forward, 128 + 64 + 256 + 40 + full);
+        exactly(counted.training, 3 * (488 + full));
+        exactly(counted.training_mfu, 3 * (488 + full));
+
+        // The first token sees one, the last one three.
+        let causal = 2 * 2 * (2 * 2 * 2 + 2 * 2 * 2);
+        let fused = compute(&config, 5, Operations::Fused);
+        exactly(fused.attention_causal, causal);
+        exactly(fused.attention, causal);
+        exactly(fused.forward, 488 + causal);
+        exactly(fused.training, 3 * 488 + causal + causal / 2 * 5);
+        exactly(fused.training_mfu, 3 * (488 + full));
         let gated = ModelConfig {
             mlp: MlpKind::Swiglu,
             ..config
         };
-        exactly(compute(&gated, 5).mlp, 256 / 2 * 3);
+        exactly(compute(&gated, 5, Operations::Fused).mlp, 256 / 2 * 3);
     }
 
     #[test]
@@ -125,7 +153,7 @@ mod tests {
             d_ff: 3072,
             ..ModelConfig::default()
         };
-        let counted = compute(&gpt_2, 50_257);
+        let counted = compute(&gpt_2, 50_257, Operations::Composed);
         assert!(
             (counted.training / counted.six_n - 1.0).abs() < 0.02,
             "{counted:?}"

@@ -10,6 +10,7 @@ mod fused;
 use serde::Serialize;
 
 use crate::config::ModelConfig;
+use crate::device::Backend;
 
 /// Bytes of an f32.
 const F32: f64 = 4.0;
@@ -21,6 +22,17 @@ pub enum Operations {
     Fused,
     /// Those that are put together of burn's own, on every other backend.
     Composed,
+}
+
+impl Operations {
+    /// Those that a backend computes with.
+    #[must_use]
+    pub fn of(backend: Backend) -> Self {
+        match backend {
+            Backend::Flex => Self::Fused,
+            _ => Self::Composed,
+        }
+    }
 }
 
 /// What goes through a model at once.

@@ -1,0 +1,201 @@
+//! A tensor whose numbers are somewhere else until they are asked for.
+//!
+//! A checkpoint is written from such tensors and read into them, so that one of its tensors at a time is on the
+//! host, and not a copy of everything.
+
+use std::fmt::Debug;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::tensor::Tensor;
+
+use super::parameters::HostTensor;
+use crate::kernels;
+
+/// Numbers that are turned into bytes, or back, at once.
+const CHUNK: usize = 16 * 1024;
+
+/// A tensor of f32 on a device or in a file. A copy shares its numbers.
+#[derive(Clone, Debug)]
+pub struct LazyTensor {
+    shape: Vec<usize>,
+    place: Place,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    Device(Arc<dyn OnDevice>),
+    /// From this byte on, little-endian.
+    File(Arc<Mutex<File>>, u64),
+}
+
+/// A tensor of any number of dimensions, without gradients.
+trait OnDevice: Debug + Send + Sync {
+    /// All its numbers in a row. A GPU may have to copy them for it.
+    fn flat(&self) -> Tensor<1>;
+}
+
+impl<const D: usize> OnDevice for Tensor<D> {
+    fn flat(&self) -> Tensor<1> {
+        self.clone().reshape([self.shape().num_elements()])
+    }
+}
+
+impl LazyTensor {
+    /// A tensor as it is now on its device, whatever becomes of it there.
+    #[must_use]
+    pub fn on_device<const D: usize>(tensor: Tensor<D>) -> Self {
+        Self {
+            shape: tensor.shape().to_vec(),
+            place: Place::Device(Arc::new(tensor.inner())),
+        }
+    }
+
+    /// A tensor of this shape, row-major, whose numbers lie little-endian in `file` from the byte `start` on.
+    #[must_use]
+    pub fn in_file(shape: Vec<usize>, file: Arc<Mutex<File>>, start: u64) -> Self {
+        Self {
+            shape,
+            place: Place::File(file, start),
+        }
+    }
+
+    /// Sizes of the dimensions.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// How many numbers there are.
+    #[must_use]
+    pub fn n_numbers(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// How many bytes [`LazyTensor::write_to`] writes.
+    #[must_use]
+    pub fn n_bytes(&self) -> usize {
+        size_of::<f32>() * self.n_numbers()
+    }
+
+    /// Brings the tensor to the host.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is shorter than it was said to be, or the device fails.
+    pub fn read(&self) -> io::Result<HostTensor> {
+        let values = match &self.place {
+            Place::Device(tensor) => {
+                kernels::with_values(&tensor.flat(), <[f32]>::to_vec).map_err(io::Error::other)
+            }
+            Place::File(file, start) => {
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                read_values(&mut file, *start, self.n_numbers())
+            }
+        }?;
+        Ok(HostTensor {
+            shape: self.shape.clone(),
+            values,
+        })
+    }
+
+    /// Writes the numbers, little-endian, row-major.
+    ///
+    /// # Errors
+    /// If they cannot be written, or as [`LazyTensor::read`].
+    pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        match &self.place {
+            Place::Device(tensor) => {
+                kernels::with_values(&tensor.flat(), |values| write_values(out, values))
+                    .map_err(io::Error::other)?
+            }
+            Place::File(..) => write_values(out, &self.read()?.values),
+        }
+    }
+}
+
+fn read_values(file: &mut File, start: u64, n: usize) -> io::Result<Vec<f32>> {
+    file.seek(SeekFrom::Start(start))?;
+    let mut values = Vec::with_capacity(n);
+    let mut bytes = vec![0; size_of::<f32>() * CHUNK.min(n)];
+    while values.len() < n {
+        let n_now = CHUNK.min(n - values.len());
+        let bytes = &mut bytes[..size_of::<f32>() * n_now];
+        file.read_exact(bytes)?;
+        let (numbers, _) = bytes.as_chunks();
+        values.extend(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+    }
+    Ok(values)
+}
+
+fn write_values(out: &mut dyn Write, values: &[f32]) -> io::Result<()> {
+    let mut bytes = vec![0; size_of::<f32>() * CHUNK.min(values.len())];
+    for values in values.chunks(CHUNK) {
+        let bytes = &mut bytes[..size_of_val(values)];
+        let (numbers, _) = bytes.as_chunks_mut();
+        for (bytes, value) in numbers.iter_mut().zip(values) {
+            *bytes = value.to_le_bytes();
+        }
+        out.write_all(bytes)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, TensorData};
+
+    const STRANGE: [f32; 4] = [f32::MIN_POSITIVE, -0.0, 1e-45, f32::MAX];
+
+    /// More numbers than are turned at once, of every size.
+    fn numbers() -> Vec<f32> {
+        let ordinary = (0..2 * CHUNK + 3).map(|i| i as f32 - 1e4);
+        STRANGE.into_iter().chain(ordinary).collect()
+    }
+
+    #[test]
+    fn numbers_are_the_same_on_a_device_in_a_file_and_on_the_host() {
+        let values = numbers();
+        let shape = [1, values.len()];
+        let data = TensorData::new(values.clone(), shape);
+        let on_device = LazyTensor::on_device(Tensor::<2>::from_data(data, &Device::flex()));
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(b"before").expect("written");
+        on_device.write_to(&mut file).expect("written");
+        let written = file.metadata().expect("a file").len();
+        assert_eq!(written, 6 + on_device.n_bytes() as u64);
+
+        let file = Arc::new(Mutex::new(file));
+        let in_file = LazyTensor::in_file(shape.to_vec(), file, 6);
+        for tensor in [on_device, in_file] {
+            let host = tensor.read().expect("read");
+            assert_eq!((tensor.shape(), &host.shape[..]), (&shape[..], &shape[..]));
+            let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&host.values), bits(&values));
+            let mut bytes = Vec::new();
+            tensor.write_to(&mut bytes).expect("written");
+            let expected: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+            assert!(bytes == expected);
+        }
+    }
+
+    #[test]
+    fn a_file_that_got_shorter_is_an_error() {
+        let file = Arc::new(Mutex::new(tempfile::tempfile().expect("a temporary file")));
+        let tensor = LazyTensor::in_file(vec![2], file, 0);
+        let error = tensor.read().expect_err("there is nothing");
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn what_a_device_does_next_does_not_change_it() {
+        let device = Device::flex().autodiff();
+        let weights = Tensor::<1>::from_floats([1.0, 2.0], &device).require_grad();
+        let kept = LazyTensor::on_device(weights.clone());
+        let doubled = weights.inner() * 2.0;
+        assert_eq!(kept.read().expect("read").values, [1.0, 2.0]);
+        let doubled = LazyTensor::on_device(doubled);
+        assert_eq!(doubled.read().expect("read").values, [2.0, 4.0]);
+    }
+}
