@@ -22,10 +22,6 @@ impl Activation {
     /// What comes of `x`, and of the gates where the activation has them. Turns both into the derivatives by
     /// them: all that the backward pass will need.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     pub(super) fn forward<'a, S: Simd>(
         self,
         x: &mut [f32],

@@ -49,10 +49,6 @@ pub(super) struct Prepared<'a> {
 impl<'a> Prepared<'a> {
     /// The queries of a head, `[T, D]`: as they lie if there is nothing to do, else in `buffer`.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     pub(super) fn queries<'b>(
         &self,
         qkv: &'b [f32],
@@ -65,10 +61,6 @@ impl<'a> Prepared<'a> {
 
     /// The keys of a key head, `[T, D]`.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     pub(super) fn keys<'b>(
         &self,
         qkv: &'b [f32],
@@ -87,10 +79,6 @@ impl<'a> Prepared<'a> {
     /// Turns the gradient of a head's prepared queries into that of the projection's, and adds to that of the
     /// norm's weight.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     pub(super) fn queries_backward(
         &self,
         qkv: &[f32],
@@ -104,10 +92,6 @@ impl<'a> Prepared<'a> {
 
     /// As [`Prepared::queries_backward`], of a key head's keys.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     pub(super) fn keys_backward(
         &self,
         qkv: &[f32],
@@ -127,10 +111,6 @@ impl<'a> Prepared<'a> {
     }
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn read<'b>(
         &self,
         head: Matrix<'b>,
@@ -156,10 +136,6 @@ impl<'a> Prepared<'a> {
     }
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn backward(
         &self,
         head: Matrix<'_>,
@@ -195,10 +171,6 @@ impl<'a> Prepared<'a> {
 ///
 /// Source: Su et al. 2021, "RoFormer", eq. 34; halves as in [`crate::attention::Rotation`].
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 fn rotate(x: &mut [f32], cos: &[f32], sin: &[f32], direction: impl Fn(f32) -> f32) {
     let (first, second) = x.split_at_mut(cos.len());
     for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {

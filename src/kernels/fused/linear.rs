@@ -100,10 +100,6 @@ impl WithSimd for ColumnSums<'_> {
     type Output = ();
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn with_simd<S: Simd>(self, _: S) {
         for row in self.x.panel(self.panel) {
             for (sum, x) in self.sums.iter_mut().zip(row) {
@@ -167,5 +163,4 @@ mod tests {
         };
         assert_eq!(bytes(1), bytes(2));
     }
-
 }

@@ -89,7 +89,7 @@ impl Operation for CrossEntropy {
                 let [weights] = Packed::all([projection.of(tokens.clone())]);
                 let logits = MatrixMut::new(logits, [rows, vocab_size]);
                 let out = logits.columns(tokens);
-                put(&out, Plain(hidden), weights.panels(), &[]);
+                put(out, Plain(hidden), weights.panels(), &[]);
             }
             let task_rows = (CHUNK / vocab_size).max(1);
             let tasks = logits
@@ -118,13 +118,13 @@ impl Operation for CrossEntropy {
                 ]);
                 let of_logits = of_logits.panels();
                 let of_hidden = MatrixMut::new(of_hidden, [rows, c]);
-                add(&of_hidden, Plain(of_logits), weights.panels());
+                add(of_hidden, Plain(of_logits), weights.panels());
                 let mut of_weight = MatrixMut::new(&mut of_weight, shape);
                 if self.by_token {
                     let of_weight = of_weight.rows(tokens.start, tokens.len());
-                    add(&of_weight, Turned(of_logits), hidden);
+                    add(of_weight, Turned(of_logits), hidden);
                 } else {
-                    add(&of_weight.columns(tokens), Turned(hidden), of_logits);
+                    add(of_weight.columns(tokens), Turned(hidden), of_logits);
                 }
             }
         }
@@ -214,10 +214,6 @@ impl WithSimd for Rows<'_> {
     type Output = ();
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn with_simd<S: Simd>(self, _: S) {
         let vocab_size = self.logits.len() / self.losses.len();
         let rows = self.logits.chunks_exact_mut(vocab_size);
@@ -241,10 +237,6 @@ impl WithSimd for Scale<'_> {
     type Output = ();
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn with_simd<S: Simd>(self, _: S) {
         for x in self.part {
             *x *= self.factor;

@@ -194,14 +194,14 @@ impl Operation for FeedForward {
             let mut of_x = product(Plain(of_hidden), weight(EXPAND), &[]);
             if let Some(of_gate) = of_gate {
                 let of_x = MatrixMut::new(&mut of_x, [n, c]);
-                add(&of_x, Plain(of_gate), weight(GATE));
+                add(of_x, Plain(of_gate), weight(GATE));
             }
             of_x
         };
-        let biased = |of_out: Panels<'_>| self.biased.then(|| column_sums(of_out));
+        let of_bias = |of_out: Panels<'_>| self.biased.then(|| column_sums(of_out));
         // Of a weight and its bias.
         let of_layer = |x: Panels<'_>, of_out: Panels<'_>| {
-            rayon::join(|| product(Turned(x), of_out, &[]), || biased(of_out))
+            rayon::join(|| product(Turned(x), of_out, &[]), || of_bias(of_out))
         };
         let (of_x, ((expand, contract), gate)) = rayon::join(of_x, || {
             rayon::join(
@@ -225,7 +225,11 @@ fn in_panels(values: &[f32], shape: [usize; 2]) -> Panels<'_> {
 
 /// Some columns of a bias; of an empty one nothing.
 fn part(bias: &[f32], columns: Range<usize>) -> &[f32] {
-    if bias.is_empty() { bias } else { &bias[columns] }
+    if bias.is_empty() {
+        bias
+    } else {
+        &bias[columns]
+    }
 }
 
 /// Writes sums and bias to panels.

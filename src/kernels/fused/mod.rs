@@ -4,6 +4,11 @@
 //! number of lanes in a fixed order, and Rust never reorders floating-point arithmetic: results are the same,
 //! byte for byte, for any number of threads.
 
+#![allow(
+    clippy::inline_always,
+    reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
+)]
+
 pub(super) mod activation;
 pub(super) mod attention;
 pub(super) mod embedding;

@@ -127,10 +127,6 @@ impl WithSimd for Forward<'_> {
     type Output = ();
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn with_simd<S: Simd>(self, _: S) {
         let rows = self.out.chunks_exact_mut(self.weight.len());
         for (out, x) in rows.zip(self.x.chunks_exact(self.weight.len())) {
@@ -155,10 +151,6 @@ impl WithSimd for BackwardPass<'_> {
     type Output = ();
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn with_simd<S: Simd>(self, _: S) {
         let c = self.weight.len();
         let (of_weight, of_bias) = self.sums.split_at_mut(c);
@@ -173,10 +165,6 @@ impl WithSimd for BackwardPass<'_> {
 impl Norm {
     /// Norms a row and scales it.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     pub(super) fn forward(self, x: &[f32], weight: &[f32], out: &mut [f32]) {
         let (mean, scale) = self.mean_and_scale(x);
         for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
@@ -186,10 +174,6 @@ impl Norm {
 
     /// A row's mean (0 if it is not taken away) and what the differences from it are multiplied with.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     #[allow(
         clippy::cast_precision_loss,
         reason = "a row has far fewer than 2^24 numbers"
@@ -211,10 +195,6 @@ impl Norm {
     /// With `y = (x - mean) * scale` and `h = gradient * weight`, the gradient of `x` is
     /// `scale * (h - mean(h) - y * mean(h * y))`; about 0, `mean(h)` falls away.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     #[allow(
         clippy::cast_precision_loss,
         reason = "a row has far fewer than 2^24 numbers"

@@ -8,10 +8,6 @@ use super::{LANES, exp, total};
 /// Turns a row's numbers into weights: softmax of the numbers times `scale`. Returns the logarithm of the sum that
 /// they were divided by.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 pub(super) fn softmax<S: Simd>(row: &mut [f32], scale: f32) -> f32 {
     let mut largest = [f32::NEG_INFINITY; LANES];
     let (blocks, rest) = row.as_chunks_mut::<LANES>();
@@ -42,11 +38,12 @@ pub(super) fn softmax<S: Simd>(row: &mut [f32], scale: f32) -> f32 {
 /// As [`softmax`], of a row in panels, of which so many numbers are `visible`; behind them it writes zeros, to the
 /// end of the last panel that has any.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
-pub(super) fn attend<S: Simd>(scores: &mut Tile<'_>, row: usize, visible: usize, scale: f32) -> f32 {
+pub(super) fn attend<S: Simd>(
+    scores: &mut Tile<'_>,
+    row: usize,
+    visible: usize,
+    scale: f32,
+) -> f32 {
     let (n, end) = (visible.div_ceil(WIDTH), visible % WIDTH);
     if end > 0 {
         scores.row(n - 1, row)[end..].fill(f32::NEG_INFINITY);
@@ -86,10 +83,6 @@ pub(super) struct Tile<'a> {
 
 impl Tile<'_> {
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn row(&mut self, panel: usize, row: usize) -> &mut Row {
         &mut self.rows[panel * self.step + row]
     }
@@ -98,10 +91,6 @@ impl Tile<'_> {
 impl Tile<'_> {
     /// Multiplies the first numbers of a row.
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     pub(super) fn multiply(&mut self, row: usize, factors: &[f32]) {
         for (panel, factors) in factors.chunks(WIDTH).enumerate() {
             for (x, factor) in self.row(panel, row).iter_mut().zip(factors) {
@@ -132,10 +121,6 @@ pub(super) struct Query<'a> {
 /// With weights `p = exp(scale * score - log_sum)` and `along`, the gradient of a score is
 /// `scale * p * (kept * gradient - along)`.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 pub(super) fn attend_backward<S: Simd>(
     scores: &mut Tile<'_>,
     gradient: &mut Tile<'_>,
@@ -178,10 +163,6 @@ pub(super) fn attend_backward<S: Simd>(
 
 /// Turns scores into unnormalised weights and adds them to the sums.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 fn exps<S: Simd>(block: &mut [f32; LANES], max: f32, scale: f32, sums: &mut [f32; LANES]) {
     for (x, sum) in block.iter_mut().zip(sums) {
         *x = exp::<S>((*x - max) * scale);
@@ -191,10 +172,6 @@ fn exps<S: Simd>(block: &mut [f32; LANES], max: f32, scale: f32, sums: &mut [f32
 
 /// Keeps the larger of each two lanes.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 fn larger(lanes: &mut [f32; LANES], block: &[f32; LANES]) {
     for (lane, x) in lanes.iter_mut().zip(block) {
         *lane = if *x > *lane { *x } else { *lane };
@@ -203,10 +180,6 @@ fn larger(lanes: &mut [f32; LANES], block: &[f32; LANES]) {
 
 /// The largest of the lanes.
 #[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "the instructions are those of the caller's SIMD level"
-)]
 fn max(mut lanes: [f32; LANES]) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {

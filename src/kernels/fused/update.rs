@@ -35,10 +35,6 @@ impl WithSimd for Squares<'_> {
     type Output = ();
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn with_simd<S: Simd>(self, _: S) {
         *self.sum = sum(self.x, self.x, |a, b| a * b);
     }
@@ -136,10 +132,6 @@ impl WithSimd for Update<'_> {
     type Output = ();
 
     #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
     fn with_simd<S: Simd>(self, _: S) {
         let Rates {
             factor,

@@ -36,7 +36,11 @@ impl<'a> Matrix<'a> {
     }
 
     /// Rows that begin `row_step` numbers after one another.
-    pub(in crate::kernels::fused) fn within(values: &'a [f32], [rows, columns]: [usize; 2], row_step: usize) -> Self {
+    pub(in crate::kernels::fused) fn within(
+        values: &'a [f32],
+        [rows, columns]: [usize; 2],
+        row_step: usize,
+    ) -> Self {
         let end = last(rows, columns, row_step);
         assert!(end <= values.len(), "{end} numbers of {}", values.len());
         Self {
@@ -100,7 +104,10 @@ impl<'a> Matrix<'a> {
 
 impl<'a> MatrixMut<'a> {
     /// Rows that follow one another.
-    pub(in crate::kernels::fused) fn new(values: &'a mut [f32], [rows, columns]: [usize; 2]) -> Self {
+    pub(in crate::kernels::fused) fn new(
+        values: &'a mut [f32],
+        [rows, columns]: [usize; 2],
+    ) -> Self {
         Self::within(values, [rows, columns], columns)
     }
 

@@ -5,191 +5,26 @@
 //! it: it is the same, byte for byte, however the work is shared out among threads, and on every CPU with fused
 //! multiply-adds.
 
-#![allow(
-    clippy::inline_always,
-    reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
-)]
-
+mod finish;
+mod grid;
 mod matrix;
 mod panels;
 mod square;
+mod sweep;
 mod tile;
 
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
+pub(super) use finish::{Add, Finish, Put, ToPanels, biased};
 pub(super) use matrix::{Matrix, MatrixMut};
 pub(super) use panels::{Packed, Panels, PanelsMut, Row, WIDTH, n_panels};
+pub(super) use sweep::multiply;
 pub(super) use tile::{Left, Plain, Turned};
 
+use self::grid::Grid;
 use super::{run, written};
-
-/// What is done with the sums of a product as they come out of the registers.
-pub(super) trait Finish {
-    /// Takes the sums of row `row` from column `column` on: no more columns than a panel has, all of one panel.
-    fn finish<S: Simd>(&mut self, simd: S, row: usize, column: usize, sums: &[f32]);
-}
-
-/// Multiplies in this thread, and hands every sum on once.
-#[inline(always)]
-pub(super) fn multiply<S: Simd>(
-    simd: S,
-    left: impl Left,
-    right: Panels<'_>,
-    finish: &mut impl Finish,
-) {
-    assert_eq!(left.depth(), right.n_rows(), "columns and rows");
-    // As many rows at once as leave registers for a row of the right matrix.
-    if S::F32_LANES == 8 {
-        tiles::<S, _, 6, 4>(simd, left, right, finish);
-    } else {
-        tiles::<S, _, 12, 8>(simd, left, right, finish);
-    }
-}
-
-/// With tiles of R rows, or of T if the left matrix is turned.
-#[inline(always)]
-fn tiles<S: Simd, L: Left, const R: usize, const T: usize>(
-    simd: S,
-    left: L,
-    right: Panels<'_>,
-    finish: &mut impl Finish,
-) {
-    for panel in 0..n_panels(right.n_columns()) {
-        let rows = right.panel(panel);
-        let columns = WIDTH.min(right.n_columns() - panel * WIDTH);
-        for column in (0..columns).step_by(2 * S::F32_LANES) {
-            let at = Place {
-                rows,
-                panel: panel * WIDTH,
-                column,
-            };
-            let columns = columns - column;
-            if L::TURNED {
-                column_of_tiles::<S, L, T>(simd, left, at, columns, finish);
-            } else {
-                column_of_tiles::<S, L, R>(simd, left, at, columns, finish);
-            }
-        }
-    }
-}
-
-/// Columns of the right matrix.
-#[derive(Clone, Copy)]
-struct Place<'a> {
-    /// Of the panel.
-    rows: &'a [Row],
-    /// Its first column.
-    panel: usize,
-    /// Within the panel.
-    column: usize,
-}
-
-/// All rows with two registers of columns, or with one where `columns` are no more.
-#[inline(always)]
-fn column_of_tiles<S: Simd, L: Left, const R: usize>(
-    simd: S,
-    left: L,
-    at: Place<'_>,
-    columns: usize,
-    finish: &mut impl Finish,
-) {
-    let n = left.n_rows();
-    let mut row = 0;
-    if columns <= S::F32_LANES {
-        while n - row >= R {
-            tile::<S, L, R, 1>(simd, left, row, at, columns, finish);
-            row += R;
-        }
-        while row < n {
-            tile::<S, L, 1, 1>(simd, left, row, at, columns, finish);
-            row += 1;
-        }
-        return;
-    }
-    while n - row >= R {
-        tile::<S, L, R, 2>(simd, left, row, at, columns, finish);
-        row += R;
-    }
-    while n - row >= 4 {
-        tile::<S, L, 4, 2>(simd, left, row, at, columns, finish);
-        row += 4;
-    }
-    while row < n {
-        tile::<S, L, 1, 2>(simd, left, row, at, columns, finish);
-        row += 1;
-    }
-}
-
-#[inline(always)]
-fn tile<S: Simd, L: Left, const R: usize, const V: usize>(
-    simd: S,
-    left: L,
-    row: usize,
-    at: Place<'_>,
-    columns: usize,
-    finish: &mut impl Finish,
-) {
-    let sums = left.tile::<S, R, V>(simd, row, at.rows, at.column);
-    let column = at.panel + at.column;
-    for (i, sums) in sums.iter().enumerate() {
-        let mut values = [0.0; WIDTH];
-        let (registers, _) = S::as_mut_simd_f32s(&mut values);
-        registers[..V].copy_from_slice(sums);
-        let n = V * S::F32_LANES;
-        if columns >= n {
-            finish.finish(simd, row + i, column, &values[..n]); // of known length
-        } else {
-            finish.finish(simd, row + i, column, &values[..columns]);
-        }
-    }
-}
-
-/// How the output of a product is shared out: cells of rows and columns, one row of cells after another.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Grid {
-    shape: [usize; 2],
-    cell: [usize; 2],
-}
-
-/// Multiplications of a cell: some tens of microseconds.
-const PRODUCTS: usize = 1 << 19;
-
-/// Numbers of the left matrix that a cell reads again for each of its panels: they fit the second cache.
-const LEFT: usize = 1 << 16;
-
-impl Grid {
-    /// The cells of a product: a function of its sizes alone.
-    pub(super) fn new<L: Left>(left: L, right: Panels<'_>) -> Self {
-        let [rows, columns] = [left.n_rows(), right.n_columns()];
-        let depth = left.depth().max(1);
-        let units = rows.div_ceil(L::UNIT).max(1);
-        // Cells of about as many rows each.
-        let cells = units.div_ceil((LEFT / (depth * L::UNIT)).max(1));
-        let cell_rows = units.div_ceil(cells) * L::UNIT;
-        let panels = PRODUCTS.div_ceil(cell_rows.min(rows.max(1)) * depth * WIDTH);
-        Self {
-            shape: [rows, columns],
-            cell: [cell_rows, panels * WIDTH],
-        }
-    }
-
-    /// Rows and columns of each cell.
-    pub(super) fn cells(self) -> impl Iterator<Item = [Range<usize>; 2]> {
-        let [rows, columns] = self.shape;
-        let [cell_rows, cell_columns] = self.cell;
-        let part = |first: usize, n: usize, end: usize| first..end.min(first + n);
-        (0..rows).step_by(cell_rows).flat_map(move |row| {
-            (0..columns).step_by(cell_columns).map(move |column| {
-                [
-                    part(row, cell_rows, rows),
-                    part(column, cell_columns, columns),
-                ]
-            })
-        })
-    }
-}
 
 /// A cell of a product.
 struct Cell<'a, L, F> {
@@ -223,31 +58,34 @@ pub(super) fn multiply_all<L: Left + Send, F: Finish + Send>(
 }
 
 /// `left right + bias` on all cores; an empty bias is none.
-pub(super) fn product(
-    left: impl Left + Send + Sync,
-    right: Panels<'_>,
-    bias: &[f32],
-) -> Vec<f32> {
+pub(super) fn product(left: impl Left + Send + Sync, right: Panels<'_>, bias: &[f32]) -> Vec<f32> {
     let shape = [left.n_rows(), right.n_columns()];
     #[allow(unsafe_code)]
     // SAFETY: nothing reads the output before it is written, and all of it is.
     unsafe {
         written(shape[0] * shape[1], |out| {
-            put(&MatrixMut::of_room(out, shape), left, right, bias);
+            put(MatrixMut::of_room(out, shape), left, right, bias);
         })
     }
 }
 
 /// `out = left right + bias` on all cores; an empty bias is none.
 pub(super) fn put(
-    out: &MatrixMut<'_>,
+    out: MatrixMut<'_>,
     left: impl Left + Send + Sync,
     right: Panels<'_>,
     bias: &[f32],
 ) {
-    assert!(bias.is_empty() || bias.len() == right.n_columns(), "a number for each column");
+    assert!(
+        bias.is_empty() || bias.len() == right.n_columns(),
+        "a number for each column"
+    );
     multiply_all(left, right, |[rows, columns]| {
-        let bias = if bias.is_empty() { bias } else { &bias[columns.clone()] };
+        let bias = if bias.is_empty() {
+            bias
+        } else {
+            &bias[columns.clone()]
+        };
         #[allow(unsafe_code)]
         // SAFETY: cells do not overlap, and nobody else writes before all are done.
         let out = unsafe { out.cell(rows, columns) };
@@ -256,78 +94,13 @@ pub(super) fn put(
 }
 
 /// `out += left right` on all cores.
-pub(super) fn add(out: &MatrixMut<'_>, left: impl Left + Send + Sync, right: Panels<'_>) {
+pub(super) fn add(out: MatrixMut<'_>, left: impl Left + Send + Sync, right: Panels<'_>) {
     multiply_all(left, right, |[rows, columns]| {
         #[allow(unsafe_code)]
         // SAFETY: as above.
         let out = unsafe { out.cell(rows, columns) };
         Add { out }
     });
-}
-
-/// Writes the sums.
-pub(super) struct Put<'a> {
-    pub(super) out: MatrixMut<'a>,
-    /// Added to every row; empty for none.
-    pub(super) bias: &'a [f32],
-}
-
-impl Finish for Put<'_> {
-    #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
-        if self.bias.is_empty() {
-            self.out.put(row, column, sums);
-        } else {
-            let mut values = [0.0; WIDTH];
-            let values = biased(&mut values, sums, self.bias, column);
-            self.out.put(row, column, values);
-        }
-    }
-}
-
-/// Sums and bias; an empty bias is none.
-#[inline(always)]
-pub(super) fn biased<'a>(
-    room: &'a mut [f32; WIDTH],
-    sums: &[f32],
-    bias: &[f32],
-    column: usize,
-) -> &'a mut [f32] {
-    let values = &mut room[..sums.len()];
-    values.copy_from_slice(sums);
-    if !bias.is_empty() {
-        for (value, bias) in values.iter_mut().zip(&bias[column..]) {
-            *value += bias;
-        }
-    }
-    values
-}
-
-/// Adds the sums to what is there.
-pub(super) struct Add<'a> {
-    pub(super) out: MatrixMut<'a>,
-}
-
-impl Finish for Add<'_> {
-    #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
-        self.out.add(row, column, sums);
-    }
-}
-
-/// Writes the sums to panels.
-pub(super) struct ToPanels<'a> {
-    pub(super) out: &'a mut [Row],
-    /// Rows from one panel to the next.
-    pub(super) step: usize,
-}
-
-impl Finish for ToPanels<'_> {
-    #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
-        let out = &mut self.out[column / WIDTH * self.step + row];
-        out[column % WIDTH..][..sums.len()].copy_from_slice(sums);
-    }
 }
 
 #[cfg(test)]
@@ -394,7 +167,7 @@ mod tests {
                 assert_close(&whole, &want, &what);
                 let mut sums = vec![1.0; m * n];
                 let left = Turned(turned.panels());
-                add(&MatrixMut::new(&mut sums, [m, n]), left, right);
+                add(MatrixMut::new(&mut sums, [m, n]), left, right);
                 assert_close(&sums, &want, &format!("{what}, left too"));
             }
         }
@@ -458,7 +231,9 @@ mod tests {
             let mut times = vec![0; m * n];
             for [rows, columns] in Grid::new(Plain(left), right).cells() {
                 for row in rows {
-                    columns.clone().for_each(|column| times[row * n + column] += 1);
+                    columns
+                        .clone()
+                        .for_each(|column| times[row * n + column] += 1);
                 }
             }
             assert!(times.iter().all(|times| *times == 1), "[{m}, {k}, {n}]");
@@ -472,13 +247,16 @@ mod tests {
         let mut values = vec![f32::NAN; 6 * 12];
         let mut out = MatrixMut::within(&mut values, [6, 10], 12);
         let part = Plain(left.panels().rows(2..6));
-        put(&out.rows(2, 4), part, right.panels(), &[]);
+        put(out.rows(2, 4), part, right.panels(), &[]);
         let want = reference(&a, &b, [6, 7, 10]);
         for (row, values) in values.chunks(12).enumerate() {
             let (written, beside) = values.split_at(if row < 2 { 0 } else { 10 });
             let want: Vec<_> = want[row * 10..].iter().map(|x| x - 1.0).collect();
             assert_close(written, &want, "a row");
-            assert!(beside.iter().all(|x| x.is_nan()), "row {row} has more numbers");
+            assert!(
+                beside.iter().all(|x| x.is_nan()),
+                "row {row} has more numbers"
+            );
         }
     }
 

@@ -32,10 +32,7 @@ pub(in crate::kernels::fused) struct Panels<'a> {
 
 impl<'a> Panels<'a> {
     /// Panels that follow one another.
-    pub(in crate::kernels::fused) fn new(
-        rows: &'a [Row],
-        [n_rows, n_columns]: [usize; 2],
-    ) -> Self {
+    pub(in crate::kernels::fused) fn new(rows: &'a [Row], [n_rows, n_columns]: [usize; 2]) -> Self {
         Self::within(rows, [n_rows, n_columns], n_rows)
     }
 
@@ -90,7 +87,9 @@ impl<'a> Panels<'a> {
     /// Some of the columns, from the first one of a panel on.
     pub(in crate::kernels::fused) fn columns(self, range: Range<usize>) -> Self {
         assert!(
-            range.start <= range.end && range.end <= self.n_columns && range.start % WIDTH == 0,
+            range.start <= range.end
+                && range.end <= self.n_columns
+                && range.start.is_multiple_of(WIDTH),
             "{range:?}"
         );
         Self {
@@ -194,9 +193,8 @@ impl<'a> PanelsMut<'a> {
         let numbers = rows.as_flattened_mut();
         #[allow(unsafe_code)]
         // SAFETY: nothing but numbers is ever written to them.
-        let room = unsafe {
-            std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), numbers.len())
-        };
+        let room =
+            unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), numbers.len()) };
         Self::new(room, shape)
     }
 

@@ -7,18 +7,18 @@
 //! Source: Dao et al. 2022, "`FlashAttention`", algorithms 1 and 4, with whole rows instead of blocks of keys: a
 //! CPU's cache holds them.
 
+mod backward;
+mod forward;
+
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
-use pulp::{Simd, WithSimd};
 
+use self::backward::BackwardPass;
+use self::forward::Forward;
 use super::heads::{Heads, Prepared};
-use super::norm::Norm;
+use super::norm::{self, Norm};
 use super::operation::{Operation, apply};
-use super::product::{
-    Add, Matrix, MatrixMut, Packed, Panels, Plain, Put, ToPanels, Turned, WIDTH, multiply, n_panels,
-};
-use super::rows::{Query, Tile, attend, attend_backward};
-use super::scratch::Scratch;
+use super::product::MatrixMut;
 use super::{assume_written, room, run, shaped, values};
 use crate::kernels::attention::{QkNorm, SelfAttention};
 use crate::kernels::dropout::Dropout;
@@ -26,10 +26,6 @@ use crate::kernels::dropout::Dropout;
 /// Queries whose scores a task holds at once: fewer see less of a future that is computed in vain, more make
 /// larger products.
 const QUERIES: usize = 32;
-
-/// Queries whose weights the backward pass holds at once: what it adds to the gradients of keys and values is
-/// summed over them in the registers. A multiple of a panel's width.
-const BLOCK: usize = 128;
 
 /// As [`crate::kernels::self_attention`], of f32 on flex.
 pub(in crate::kernels) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
@@ -47,7 +43,7 @@ pub(in crate::kernels) fn self_attention(qkv: Tensor<3>, attention: SelfAttentio
         head_dim: width / (n_heads + 2 * n_kv_heads),
         t,
     };
-    let epsilon = norm.as_ref().map(|norm| super::norm::in_f32(norm.epsilon));
+    let epsilon = norm.as_ref().map(|norm| norm::in_f32(norm.epsilon));
     let operation = |rotated| Attention {
         heads,
         epsilon,
@@ -220,200 +216,6 @@ impl Operation for Attention {
             parts.extend([sums, of_k].map(|part| Some(shaped(part, Shape::new([head_dim])))));
         }
         parts
-    }
-}
-
-/// The heads that share one key head, of one row of the batch.
-struct Forward<'a> {
-    prepared: Prepared<'a>,
-    dropout: Option<Dropout>,
-    /// Which of all B H maps of weights is the first one of these heads'.
-    first_map: usize,
-    kv_head: usize,
-    /// `[T, (H + 2 Hkv) D]`
-    qkv: &'a [f32],
-    /// `[T, G D]`, between the other heads' columns.
-    out: MatrixMut<'a>,
-    /// `[G, T]`
-    log_sums: &'a mut [f32],
-}
-
-impl WithSimd for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let heads = self.prepared.heads;
-        let Heads { head_dim, t, .. } = heads;
-        let scale = heads.scale();
-        let mut buffer = Vec::new();
-        let k = self.prepared.keys(self.qkv, self.kv_head, &mut buffer);
-        let turned_k = Packed::here(simd, k.transposed());
-        let v = self.prepared.values(self.qkv, self.kv_head);
-        let v = Packed::here(simd, v);
-        let mut scores = Scratch::new(QUERIES.min(t) * n_panels(t));
-        let mut kept = vec![0.0; if self.dropout.is_some() { t } else { 0 }];
-        let group = heads.group();
-        let outs = self.out.split_columns(std::iter::repeat_n(head_dim, group));
-        for (i, (mut out, log_sums)) in outs.zip(self.log_sums.chunks_exact_mut(t)).enumerate() {
-            let head = self.kv_head * group + i;
-            let q = self.prepared.queries(self.qkv, head, &mut buffer);
-            let q = Packed::here(simd, q);
-            for first in (0..t).step_by(QUERIES) {
-                let rows = QUERIES.min(t - first);
-                let keys = first + rows; // those that the last of these queries sees
-                let mut tile = ToPanels {
-                    out: &mut scores,
-                    step: rows,
-                };
-                let q = Plain(q.panels().rows(first..keys));
-                multiply(simd, q, turned_k.panels().columns(0..keys), &mut tile);
-                let mut tile = Tile {
-                    rows: &mut scores,
-                    step: rows,
-                };
-                for row in 0..rows {
-                    let query = first + row;
-                    log_sums[query] = attend::<S>(&mut tile, row, query + 1, scale);
-                    if let Some(dropout) = self.dropout {
-                        let kept = &mut kept[..=query];
-                        kept.fill(1.0);
-                        dropout.apply(kept, ((self.first_map + i) * t + query) * t);
-                        tile.multiply(row, kept);
-                    }
-                }
-                let weights = Plain(Panels::within(&scores, [rows, keys], rows));
-                let v = v.panels().rows(0..keys);
-                let out = out.rows(first, rows);
-                multiply(simd, weights, v, &mut Put { out, bias: &[] });
-            }
-        }
-    }
-}
-
-/// As [`Forward`], the other way.
-struct BackwardPass<'a> {
-    prepared: Prepared<'a>,
-    dropout: Option<Dropout>,
-    first_map: usize,
-    kv_head: usize,
-    /// `[T, (H + 2 Hkv) D]`
-    qkv: &'a [f32],
-    /// `[T, H D]`
-    out: &'a [f32],
-    /// `[T, H D]`
-    gradient: &'a [f32],
-    /// `[G, T]`
-    log_sums: &'a [f32],
-    /// Of queries `[T, G D]`, keys and values `[T, D]`: not written yet.
-    of_qkv: [MatrixMut<'a>; 3],
-    /// Of the weights of the queries' and the keys' norm, `[2, D]`.
-    of_norms: &'a mut [f32],
-}
-
-impl WithSimd for BackwardPass<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "the instructions are those of the caller's SIMD level"
-    )]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let heads = self.prepared.heads;
-        let Heads { head_dim, t, .. } = heads;
-        let (scale, group, width) = (heads.scale(), heads.group(), heads.n_heads * head_dim);
-        let [of_q, mut of_k, mut of_v] = self.of_qkv;
-        let (of_query_norm, of_key_norm) = self.of_norms.split_at_mut(head_dim);
-        let mut buffer = Vec::new();
-        let k = self.prepared.keys(self.qkv, self.kv_head, &mut buffer);
-        let turned_k = Packed::here(simd, k.transposed());
-        let k = Packed::here(simd, k);
-        let v = self.prepared.values(self.qkv, self.kv_head);
-        let turned_v = Packed::here(simd, v.transposed());
-        let block = BLOCK.min(t);
-        let [mut weights, mut of_scores] = [(); 2].map(|()| Scratch::new(block * n_panels(t)));
-        let mut kept = vec![0.0; if self.dropout.is_some() { n_panels(t) * WIDTH } else { 0 }];
-        let of_qs = of_q.split_columns(std::iter::repeat_n(head_dim, group));
-        for (i, (mut of_q, log_sums)) in of_qs.zip(self.log_sums.chunks_exact(t)).enumerate() {
-            let head = self.kv_head * group + i;
-            let q = self.prepared.queries(self.qkv, head, &mut buffer);
-            let q = Packed::here(simd, q);
-            let column = head * head_dim;
-            let out = Matrix::within(&self.out[column..], [t, head_dim], width);
-            let of_out = Matrix::within(&self.gradient[column..], [t, head_dim], width);
-            let of_out_panels = Packed::here(simd, of_out);
-            for start in (0..t).step_by(BLOCK) {
-                let block = BLOCK.min(t - start);
-                for first in (0..block).step_by(QUERIES) {
-                    let rows = QUERIES.min(block - first);
-                    let queries = start + first..start + first + rows;
-                    let keys = queries.end;
-                    let left = [&q, &of_out_panels];
-                    let left = left.map(|left| Plain(left.panels().rows(queries.clone())));
-                    let right = [&turned_k, &turned_v];
-                    let right = right.map(|right| right.panels().columns(0..keys));
-                    let tiles = [&mut weights[first..], &mut of_scores[first..]];
-                    let [weights, of_scores] = tiles;
-                    let step = block;
-                    let mut tile = ToPanels { out: weights, step };
-                    multiply(simd, left[0], right[0], &mut tile);
-                    let mut tile = ToPanels { out: of_scores, step };
-                    multiply(simd, left[1], right[1], &mut tile);
-                    let mut weights = Tile { rows: weights, step };
-                    let mut tile = Tile { rows: of_scores, step };
-                    for (row, query) in queries.clone().enumerate() {
-                        let kept = self.dropout.map(|dropout| {
-                            kept.fill(1.0);
-                            let at = ((self.first_map + i) * t + query) * t;
-                            dropout.apply(&mut kept[..=query], at);
-                            &*kept
-                        });
-                        let (out, of_out) = (out.row(query), of_out.row(query));
-                        let query = Query {
-                            visible: query + 1,
-                            scale,
-                            log_sum: log_sums[query],
-                            along: super::sum(out, of_out, |out, of_out| out * of_out),
-                            kept,
-                        };
-                        attend_backward::<S>(&mut weights, &mut tile, row, query);
-                    }
-                    let of_scores = Plain(Panels::within(of_scores, [rows, keys], block));
-                    let out = of_q.rows(queries.start, rows);
-                    let k = k.panels().rows(0..keys);
-                    multiply(simd, of_scores, k, &mut Put { out, bias: &[] });
-                }
-                // Of the keys of each panel, from the queries that see any of them.
-                let end = start + block;
-                for first in (0..end).step_by(WIDTH) {
-                    let keys = first..end.min(first + WIDTH);
-                    let blind = first.saturating_sub(start);
-                    let queries = start + blind..end;
-                    let is_first = i == 0 && start <= first;
-                    let pairs = [(&of_scores, &q, &mut of_k), (&weights, &of_out_panels, &mut of_v)];
-                    for (left, right, out) in pairs {
-                        let left = Panels::within(left, [block, end], block);
-                        let left = left.rows(blind..block).columns(keys.clone());
-                        let right = right.panels().rows(queries.clone());
-                        let out = out.rows(keys.start, keys.len());
-                        if is_first {
-                            multiply(simd, Turned(left), right, &mut Put { out, bias: &[] });
-                        } else {
-                            multiply(simd, Turned(left), right, &mut Add { out });
-                        }
-                    }
-                }
-            }
-            self.prepared
-                .queries_backward(self.qkv, head, &mut of_q, of_query_norm);
-        }
-        self.prepared
-            .keys_backward(self.qkv, self.kv_head, &mut of_k, of_key_norm);
     }
 }
 

@@ -1,0 +1,77 @@
+//! What becomes of the sums of a product.
+
+use pulp::Simd;
+
+use super::matrix::MatrixMut;
+use super::panels::{Row, WIDTH};
+
+/// What is done with the sums of a product as they come out of the registers.
+pub(in crate::kernels::fused) trait Finish {
+    /// Takes the sums of row `row` from column `column` on: no more columns than a panel has, all of one panel.
+    fn finish<S: Simd>(&mut self, simd: S, row: usize, column: usize, sums: &[f32]);
+}
+
+/// Writes the sums.
+pub(in crate::kernels::fused) struct Put<'a> {
+    pub(in crate::kernels::fused) out: MatrixMut<'a>,
+    /// Added to every row; empty for none.
+    pub(in crate::kernels::fused) bias: &'a [f32],
+}
+
+impl Finish for Put<'_> {
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+        if self.bias.is_empty() {
+            self.out.put(row, column, sums);
+        } else {
+            let mut values = [0.0; WIDTH];
+            let values = biased(&mut values, sums, self.bias, column);
+            self.out.put(row, column, values);
+        }
+    }
+}
+
+/// Sums and bias; an empty bias is none.
+#[inline(always)]
+pub(in crate::kernels::fused) fn biased<'a>(
+    room: &'a mut [f32; WIDTH],
+    sums: &[f32],
+    bias: &[f32],
+    column: usize,
+) -> &'a mut [f32] {
+    let values = &mut room[..sums.len()];
+    values.copy_from_slice(sums);
+    if !bias.is_empty() {
+        for (value, bias) in values.iter_mut().zip(&bias[column..]) {
+            *value += bias;
+        }
+    }
+    values
+}
+
+/// Adds the sums to what is there.
+pub(in crate::kernels::fused) struct Add<'a> {
+    pub(in crate::kernels::fused) out: MatrixMut<'a>,
+}
+
+impl Finish for Add<'_> {
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+        self.out.add(row, column, sums);
+    }
+}
+
+/// Writes the sums to panels.
+pub(in crate::kernels::fused) struct ToPanels<'a> {
+    pub(in crate::kernels::fused) out: &'a mut [Row],
+    /// Rows from one panel to the next.
+    pub(in crate::kernels::fused) step: usize,
+}
+
+impl Finish for ToPanels<'_> {
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+        let out = &mut self.out[column / WIDTH * self.step + row];
+        out[column % WIDTH..][..sums.len()].copy_from_slice(sums);
+    }
+}
