@@ -240,6 +240,11 @@ struct Biased<'a> {
 
 impl Finish for Biased<'_> {
     #[inline(always)]
+    fn expect(&self, row: usize, column: usize) {
+        self.out.fetch(row, column);
+    }
+
+    #[inline(always)]
     fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
         let mut values = [0.0; WIDTH];
         let values = biased(&mut values, sums, self.bias, column);
@@ -257,6 +262,13 @@ struct Activate<'a> {
 }
 
 impl Finish for Activate<'_> {
+    #[inline(always)]
+    fn expect(&self, row: usize, column: usize) {
+        for out in &self.outs {
+            out.fetch(row, column);
+        }
+    }
+
     #[inline(always)]
     fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
         let [active, slope, gate] = &mut self.outs;
@@ -284,6 +296,16 @@ struct Slopes<'a> {
 }
 
 impl Finish for Slopes<'_> {
+    #[inline(always)]
+    fn expect(&self, row: usize, column: usize) {
+        for (slope, out) in self.slopes.iter().zip(&self.outs) {
+            if let Some(slope) = slope {
+                slope.fetch(row, column);
+            }
+            out.fetch(row, column);
+        }
+    }
+
     #[inline(always)]
     fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
         for (slope, out) in self.slopes.iter().zip(&mut self.outs) {

@@ -7,6 +7,9 @@ use super::panels::{Row, WIDTH};
 
 /// What is done with the sums of a product as they come out of the registers.
 pub(in crate::kernels::fused) trait Finish {
+    /// Is told of a row's sums before they are computed, so that what they will meet can come into the cache meanwhile.
+    fn expect(&self, row: usize, column: usize);
+
     /// Takes the sums of row `row` from column `column` on: no more columns than a panel has, all of one panel.
     fn finish<S: Simd>(&mut self, simd: S, row: usize, column: usize, sums: &[f32]);
 }
@@ -19,6 +22,11 @@ pub(in crate::kernels::fused) struct Put<'a> {
 }
 
 impl Finish for Put<'_> {
+    #[inline(always)]
+    fn expect(&self, row: usize, column: usize) {
+        self.out.fetch(row, column);
+    }
+
     #[inline(always)]
     fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
         if self.bias.is_empty() {
@@ -56,6 +64,11 @@ pub(in crate::kernels::fused) struct Add<'a> {
 
 impl Finish for Add<'_> {
     #[inline(always)]
+    fn expect(&self, row: usize, column: usize) {
+        self.out.fetch(row, column);
+    }
+
+    #[inline(always)]
     fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
         self.out.add(row, column, sums);
     }
@@ -69,6 +82,9 @@ pub(in crate::kernels::fused) struct ToPanels<'a> {
 }
 
 impl Finish for ToPanels<'_> {
+    #[inline(always)]
+    fn expect(&self, _: usize, _: usize) {} // a buffer that was used a moment ago
+
     #[inline(always)]
     fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
         let out = &mut self.out[column / WIDTH * self.step + row];

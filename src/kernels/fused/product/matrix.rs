@@ -192,6 +192,12 @@ impl<'a> MatrixMut<'a> {
         self
     }
 
+    /// Lets the numbers of a row from `column` on, as many as a panel has, come into the cache.
+    #[inline(always)]
+    pub(in crate::kernels::fused) fn fetch(&self, row: usize, column: usize) {
+        fetch(self.values.wrapping_add(row * self.row_step + column));
+    }
+
     /// Writes some numbers of a row, from `column` on.
     #[inline(always)]
     pub(in crate::kernels::fused) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
@@ -264,6 +270,22 @@ impl<'a> MatrixMut<'a> {
             std::slice::from_raw_parts_mut(row.values, row.columns)
         }
     }
+}
+
+/// Lets the numbers of a row of a panel, which stand there or will, come into the cache. Any address will do.
+#[inline(always)]
+pub(super) fn fetch(row: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..2 {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        #[allow(unsafe_code)]
+        // SAFETY: nothing is read that the program could notice, and every x86-64 has the instruction.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * line).cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = row;
 }
 
 /// How many numbers a slice must have to hold the last one of a matrix.

@@ -11,7 +11,7 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 
 use super::super::{run, scratch::Scratch};
-use super::matrix::Matrix;
+use super::matrix::{Matrix, fetch};
 use super::square::{self, SIDE};
 
 /// Columns of a panel: two registers of AVX-512, four of AVX2, eight of NEON.
@@ -69,6 +69,12 @@ impl<'a> Panels<'a> {
     #[inline(always)]
     pub(in crate::kernels::fused) fn panel(self, panel: usize) -> &'a [Row] {
         &self.rows[panel * self.step..][..self.n_rows]
+    }
+
+    /// Lets the row of a panel come into the cache.
+    #[inline(always)]
+    pub(in crate::kernels::fused) fn fetch(self, row: usize, column: usize) {
+        fetch(self.panel(column / WIDTH)[row].as_ptr());
     }
 
     /// Some of the rows.
@@ -234,6 +240,12 @@ impl<'a> PanelsMut<'a> {
         }
     }
 
+    /// Lets the row of a panel come into the cache.
+    #[inline(always)]
+    pub(in crate::kernels::fused) fn fetch(&self, row: usize, column: usize) {
+        fetch(self.numbers.wrapping_add(column / WIDTH * self.step + row * WIDTH));
+    }
+
     /// Writes some numbers of a row from `column` on, all in one panel.
     #[inline(always)]
     pub(in crate::kernels::fused) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
@@ -355,10 +367,11 @@ fn turn<S: Simd>(matrix: Matrix<'_>, first: usize, out: &mut [Row]) {
     let whole = if n_columns == WIDTH { blocks.len() } else { 0 };
     for (block, out) in blocks[..whole].iter_mut().enumerate() {
         for column in (0..WIDTH).step_by(SIDE) {
-            let x: [&[f32; SIDE]; SIDE] = std::array::from_fn(|i| {
+            let mut x = [[0.0; SIDE]; SIDE];
+            for (i, x) in x.iter_mut().enumerate() {
                 let row = &matrix.row(first + column + i)[block * SIDE..];
-                row.first_chunk().expect("the row goes on")
-            });
+                *x = *row.first_chunk().expect("the row goes on");
+            }
             for (out, x) in out.iter_mut().zip(square::transposed::<S>(x)) {
                 out[column..column + SIDE].copy_from_slice(&x);
             }

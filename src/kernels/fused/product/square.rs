@@ -7,35 +7,41 @@ pub(super) const SIDE: usize = 8;
 
 /// Rows as columns.
 #[inline(always)]
-pub(super) fn transposed<S: Simd>(rows: [&[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+pub(super) fn transposed<S: Simd>(x: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
     #[cfg(target_arch = "x86_64")]
     if S::F32_LANES >= SIDE {
         #[allow(unsafe_code)]
         // SAFETY: SIMD levels with registers of eight numbers and more are AVX2 and AVX-512, which have AVX.
-        return unsafe { avx(rows) };
+        return unsafe { avx(x) };
     }
-    std::array::from_fn(|column| rows.map(|row| row[column]))
+    let mut out = [[0.0; SIDE]; SIDE];
+    for (row, x) in x.iter().enumerate() {
+        for (out, x) in out.iter_mut().zip(x) {
+            out[row] = *x;
+        }
+    }
+    out
 }
 
 /// Compilers do not find these instructions by themselves, and a number at a time takes ten times as long.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 #[inline]
-fn avx(rows: [&[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+fn avx(x: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
     use std::arch::x86_64::{
         __m256, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_shuffle_ps, _mm256_storeu_ps,
         _mm256_unpackhi_ps, _mm256_unpacklo_ps,
     };
     #[allow(unsafe_code)]
     // SAFETY: each row has eight numbers.
-    let x = rows.map(|row| unsafe { _mm256_loadu_ps(row.as_ptr()) });
+    let load = |row: usize| unsafe { _mm256_loadu_ps(x[row].as_ptr()) };
     // Within each half of the registers: pairs of rows, then fours of them.
     let pairs = |a: __m256, b: __m256| [_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)];
     let [[a0, a1], [b0, b1], [c0, c1], [d0, d1]] = [
-        pairs(x[0], x[1]),
-        pairs(x[2], x[3]),
-        pairs(x[4], x[5]),
-        pairs(x[6], x[7]),
+        pairs(load(0), load(1)),
+        pairs(load(2), load(3)),
+        pairs(load(4), load(5)),
+        pairs(load(6), load(7)),
     ];
     let fours = |a: __m256, b: __m256| {
         [
@@ -74,7 +80,7 @@ mod tests {
 
         #[inline(always)]
         fn with_simd<S: Simd>(self, _: S) -> Self::Output {
-            transposed::<S>(self.0.each_ref())
+            transposed::<S>(self.0)
         }
     }
 

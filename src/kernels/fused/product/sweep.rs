@@ -106,8 +106,11 @@ fn tile<S: Simd, L: Left, const R: usize, const V: usize>(
     columns: usize,
     finish: &mut impl Finish,
 ) {
-    let sums = left.tile::<S, R, V>(simd, row, at.rows, at.column);
     let column = at.panel + at.column;
+    for i in 0..R {
+        finish.expect(row + i, column);
+    }
+    let sums = left.tile::<S, R, V>(simd, row, at.rows, at.column);
     for (i, sums) in sums.iter().enumerate() {
         let mut values = [0.0; WIDTH];
         let (registers, _) = S::as_mut_simd_f32s(&mut values);
