@@ -18,10 +18,12 @@ const MIB: f64 = 1_048_576.0;
 /// smallest of models.
 const PROCESS: f64 = 38.0 * MIB;
 
-/// What the allocator holds beside what it was asked for: blocks that wait a second to be used again, up to a
-/// limit, and a share that is lost between blocks. Measured on Linux, see `docs/plan.md`.
+/// What the allocator holds beside what it was asked for: blocks that wait to be used again, up to a limit; a share of
+/// what a pass holds, for copies in panels and blocks that fit nothing else; and a share that is lost between blocks.
+/// Measured on Linux, see `docs/plan.md`.
 const WAITING: f64 = 2.1;
 const MOST_WAITING: f64 = 64.0 * MIB;
+const LEFT_OVER: f64 = 0.27;
 const LOST: f64 = 0.05;
 
 /// The memory of a run. Sizes are in bytes.
@@ -88,7 +90,8 @@ impl Memory {
         let freed = pass.kept.total() - pass.kept.gradients;
         let not_yet_given_back = (freed + of_weights - held.total()).max(0.0);
         let process = if on_cpu {
-            PROCESS + (WAITING * tensors).min(MOST_WAITING) + LOST * tensors + not_yet_given_back
+            let waiting = (WAITING * tensors).min(MOST_WAITING) + LEFT_OVER * held.total();
+            PROCESS + waiting + LOST * tensors + not_yet_given_back
         } else {
             0.0
         };

@@ -243,7 +243,10 @@ impl<'a> PanelsMut<'a> {
     /// Lets the row of a panel come into the cache.
     #[inline(always)]
     pub(in crate::kernels::fused) fn fetch(&self, row: usize, column: usize) {
-        fetch(self.numbers.wrapping_add(column / WIDTH * self.step + row * WIDTH));
+        fetch(
+            self.numbers
+                .wrapping_add(column / WIDTH * self.step + row * WIDTH),
+        );
     }
 
     /// Writes some numbers of a row from `column` on, all in one panel.
