@@ -108,7 +108,9 @@ impl Operation for FeedForward {
         let [mut active, mut slope, mut gate] = kept;
         let shape = [n, f];
         if gated {
-            let out = PanelsMut::new(&mut gate, shape);
+            #[allow(unsafe_code)]
+            // SAFETY: it is written before it is read.
+            let out = unsafe { PanelsMut::of_room(&mut gate, shape) };
             let bias = self.bias(&inputs, GATE);
             multiply_all(x, weights[GATE].panels(), |[rows, columns]| {
                 #[allow(unsafe_code)]
@@ -119,7 +121,10 @@ impl Operation for FeedForward {
             });
         }
         {
-            let outs = [&mut active, &mut slope, &mut gate].map(|out| PanelsMut::new(out, shape));
+            #[allow(unsafe_code)]
+            // SAFETY: all but the gate, which was written above, are only written.
+            let outs = [&mut active, &mut slope, &mut gate]
+                .map(|out| unsafe { PanelsMut::of_room(out, shape) });
             let bias = self.bias(&inputs, EXPAND);
             multiply_all(x, weights[EXPAND].panels(), |[rows, columns]| Activate {
                 activation: self.activation,
@@ -131,9 +136,16 @@ impl Operation for FeedForward {
                     .map(|out| unsafe { out.cell(rows.clone(), columns.clone()) }),
             });
         }
-        let kept = [active, slope, gate].map(|kept| {
+        let kept = [active, slope, gate].map(|mut kept| {
+            let beyond = (n_panels(f) - 1) * n * WIDTH;
+            let last = kept.get_mut(beyond..).unwrap_or_default(); // of no room, nothing
+            for row in last.as_chunks_mut::<WIDTH>().0 {
+                for x in row.iter_mut().skip((f - 1) % WIDTH + 1) {
+                    x.write(0.0);
+                }
+            }
             #[allow(unsafe_code)]
-            // SAFETY: the products wrote all columns of every row; what is beyond the last one is never read.
+            // SAFETY: the products wrote all columns of every row, and the loop what is beyond the last one.
             unsafe {
                 assume_written(kept)
             }
@@ -264,7 +276,7 @@ struct Activate<'a> {
 impl Finish for Activate<'_> {
     #[inline(always)]
     fn expect(&self, row: usize, column: usize) {
-        for out in &self.outs {
+        for out in self.outs.iter().filter(|out| !out.is_empty()) {
             out.fetch(row, column);
         }
     }
@@ -301,8 +313,8 @@ impl Finish for Slopes<'_> {
         for (slope, out) in self.slopes.iter().zip(&self.outs) {
             if let Some(slope) = slope {
                 slope.fetch(row, column);
+                out.fetch(row, column);
             }
-            out.fetch(row, column);
         }
     }
 

@@ -86,9 +86,7 @@ impl Tile<'_> {
     fn row(&mut self, panel: usize, row: usize) -> &mut Row {
         &mut self.rows[panel * self.step + row]
     }
-}
 
-impl Tile<'_> {
     /// Multiplies the first numbers of a row.
     #[inline(always)]
     pub(super) fn multiply(&mut self, row: usize, factors: &[f32]) {

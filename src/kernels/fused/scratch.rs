@@ -2,15 +2,21 @@
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::product::{Row, WIDTH};
 
-/// Buffers that a thread keeps at most.
+/// Buffers that are kept at most, of a thread or of all.
 const KEPT: usize = 16;
 
+/// Rows from which on a buffer is everybody's: 1 MiB. Otherwise each thread would have its own in the end.
+const LARGE: usize = 1 << 13;
+
 thread_local! {
-    static FREE: RefCell<Vec<Vec<Aligned>>> = const { RefCell::new(Vec::new()) };
+    static SMALL: RefCell<Vec<Vec<Aligned>>> = const { RefCell::new(Vec::new()) };
 }
+
+static SHARED: Mutex<Vec<Vec<Aligned>>> = Mutex::new(Vec::new());
 
 /// A row that begins where a line of the cache does.
 #[derive(Clone, Copy, Debug)]
@@ -25,31 +31,52 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Room for `n_rows` rows: the smallest that this thread gave back and that holds them, or new.
+    /// Room for `n_rows` rows: the smallest that was given back and holds them, or new.
     pub(super) fn new(n_rows: usize) -> Self {
-        let fitting = FREE.with_borrow_mut(|free| {
-            let sizes = free.iter().map(Vec::len).enumerate();
-            let fitting = sizes.filter(|(_, size)| *size >= n_rows);
-            let (smallest, _) = fitting.min_by_key(|(_, size)| *size)?;
-            Some(free.swap_remove(smallest))
-        });
-        let buffer = fitting.unwrap_or_else(|| vec![Aligned([0.0; WIDTH]); n_rows]);
+        let fitting = match n_rows {
+            0 => None,
+            LARGE.. => take(&mut shared(), n_rows),
+            _ => SMALL.with_borrow_mut(|free| take(free, n_rows)),
+        };
+        let buffer = fitting.unwrap_or_else(|| vec![Aligned([FRESH; WIDTH]); n_rows]);
         Self { buffer, n_rows }
+    }
+}
+
+/// What new rows hold: where code is tested, what shows in every result that it gets into.
+const FRESH: f32 = if cfg!(test) { f32::NAN } else { 0.0 };
+
+/// A thread that panicked left buffers as good as any.
+fn shared() -> MutexGuard<'static, Vec<Vec<Aligned>>> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take(free: &mut Vec<Vec<Aligned>>, n_rows: usize) -> Option<Vec<Aligned>> {
+    let sizes = free.iter().map(Vec::len).enumerate();
+    let fitting = sizes.filter(|(_, size)| *size >= n_rows);
+    let (smallest, _) = fitting.min_by_key(|(_, size)| *size)?;
+    Some(free.swap_remove(smallest))
+}
+
+fn give_back(free: &mut Vec<Vec<Aligned>>, buffer: Vec<Aligned>) {
+    free.push(buffer);
+    if free.len() > KEPT {
+        let smallest = (0..free.len()).min_by_key(|i| free[*i].len());
+        free.swap_remove(smallest.expect("there are some"));
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
-        // A thread that ends has no list any more, and lets the buffer go.
-        let _ = FREE.try_with(|free| {
-            let mut free = free.borrow_mut();
-            free.push(buffer);
-            if free.len() > KEPT {
-                let smallest = (0..free.len()).min_by_key(|i| free[*i].len());
-                free.swap_remove(smallest.expect("there are some"));
+        match buffer.len() {
+            0 => {}
+            LARGE.. => give_back(&mut shared(), buffer),
+            // A thread that ends has no list any more, and lets the buffer go.
+            _ => {
+                let _ = SMALL.try_with(|free| give_back(&mut free.borrow_mut(), buffer));
             }
-        });
+        }
     }
 }
 

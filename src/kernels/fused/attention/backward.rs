@@ -19,6 +19,9 @@ use crate::kernels::dropout::Dropout;
 /// summed over them in the registers. A multiple of a panel's width.
 const BLOCK: usize = 128;
 
+// What a query does not see is zero only to the end of the last panel that it sees any of.
+const _: () = assert!(WIDTH.is_multiple_of(QUERIES) && BLOCK.is_multiple_of(WIDTH));
+
 /// As [`super::forward::Forward`], the other way.
 pub(super) struct BackwardPass<'a> {
     pub(super) prepared: Prepared<'a>,

@@ -227,7 +227,7 @@ mod tests {
     use crate::kernels::dropout::DropoutKey;
 
     /// Heads, key heads, width of a head, rows, positions.
-    const SHAPES: [[usize; 5]; 9] = [
+    const SHAPES: [[usize; 5]; 10] = [
         [1, 1, 2, 1, 1],
         [1, 1, 8, 2, 5],
         [4, 4, 32, 3, 64],
@@ -235,6 +235,7 @@ mod tests {
         [6, 1, 10, 1, 65],
         [3, 3, 6, 2, 17],
         [2, 2, 64, 1, 130],
+        [4, 2, 8, 1, 200],
         [8, 4, 4, 2, 100],
         [1, 1, 16, 1, 200],
     ];

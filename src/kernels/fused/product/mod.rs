@@ -1,6 +1,6 @@
 //! Products of matrices.
 //!
-//! Both matrices are copied into panels first, once for all tasks and for every product that they are part of.
+//! Both matrices are copied into panels first, once for all tasks and for every product of a pass that they are part of.
 //! Each number of a product is then one sum in the order of the left matrix's columns, whatever is computed beside
 //! it: it is the same, byte for byte, however the work is shared out among threads, and on every CPU with fused
 //! multiply-adds.

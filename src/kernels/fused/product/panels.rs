@@ -175,7 +175,11 @@ unsafe impl Send for PanelsMut<'_> {}
 
 impl<'a> PanelsMut<'a> {
     /// Panels that nobody has written yet; in no room, panels of no numbers.
-    pub(in crate::kernels::fused) fn new(
+    ///
+    /// # Safety
+    /// No number is read before it was written.
+    #[allow(unsafe_code)]
+    pub(in crate::kernels::fused) unsafe fn of_room(
         room: &'a mut [MaybeUninit<f32>],
         [n_rows, n_columns]: [usize; 2],
     ) -> Self {
@@ -194,14 +198,15 @@ impl<'a> PanelsMut<'a> {
         }
     }
 
-    /// As [`PanelsMut::new`], in rows of panels.
+    /// As [`PanelsMut::of_room`], in rows of panels.
     pub(in crate::kernels::fused) fn of_rows(rows: &'a mut [Row], shape: [usize; 2]) -> Self {
         let numbers = rows.as_flattened_mut();
         #[allow(unsafe_code)]
-        // SAFETY: nothing but numbers is ever written to them.
-        let room =
-            unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), numbers.len()) };
-        Self::new(room, shape)
+        // SAFETY: they have all been written, and nothing but numbers is ever written to them.
+        unsafe {
+            let room = std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), numbers.len());
+            Self::of_room(room, shape)
+        }
     }
 
     /// Whether there are no numbers.
@@ -286,17 +291,14 @@ impl<'a> PanelsMut<'a> {
 }
 
 /// Copies some panels of a matrix.
-pub(in crate::kernels::fused) struct Pack<'a> {
+struct Pack<'a> {
     matrix: Matrix<'a>,
     out: &'a mut [Row],
 }
 
 impl<'a> Pack<'a> {
     /// The tasks that copy a whole matrix.
-    pub(in crate::kernels::fused) fn tasks(
-        matrix: Matrix<'a>,
-        out: &'a mut [Row],
-    ) -> impl Iterator<Item = Self> {
+    fn tasks(matrix: Matrix<'a>, out: &'a mut [Row]) -> impl Iterator<Item = Self> {
         let n_rows = matrix.n_rows().max(1);
         let panels = (NUMBERS / (n_rows * WIDTH)).max(n_panels(matrix.n_columns()).div_ceil(TASKS));
         let panels = panels.max(1);
@@ -331,7 +333,7 @@ const ROWS: usize = 8;
 
 /// Copies a matrix into panels that follow one another.
 #[inline(always)]
-fn pack<S: Simd>(_: S, matrix: Matrix<'_>, out: &mut [Row]) {
+fn pack<S: Simd>(simd: S, matrix: Matrix<'_>, out: &mut [Row]) {
     let [n_rows, n_columns] = [matrix.n_rows(), matrix.n_columns()];
     if n_rows == 0 {
         return;
@@ -343,7 +345,7 @@ fn pack<S: Simd>(_: S, matrix: Matrix<'_>, out: &mut [Row]) {
     );
     if !matrix.has_rows() {
         for (panel, out) in out.chunks_exact_mut(n_rows).enumerate() {
-            turn::<S>(matrix.transposed(), panel * WIDTH, out);
+            turn(simd, matrix.transposed(), panel * WIDTH, out);
         }
         return;
     }
@@ -364,7 +366,7 @@ fn pack<S: Simd>(_: S, matrix: Matrix<'_>, out: &mut [Row]) {
 
 /// Copies rows of `matrix`, from `first` on, into the columns of a panel.
 #[inline(always)]
-fn turn<S: Simd>(matrix: Matrix<'_>, first: usize, out: &mut [Row]) {
+fn turn<S: Simd>(simd: S, matrix: Matrix<'_>, first: usize, out: &mut [Row]) {
     let n_columns = WIDTH.min(matrix.n_rows() - first);
     let (blocks, rest) = out.as_chunks_mut::<SIDE>();
     let whole = if n_columns == WIDTH { blocks.len() } else { 0 };
@@ -375,7 +377,7 @@ fn turn<S: Simd>(matrix: Matrix<'_>, first: usize, out: &mut [Row]) {
                 let row = &matrix.row(first + column + i)[block * SIDE..];
                 *x = *row.first_chunk().expect("the row goes on");
             }
-            for (out, x) in out.iter_mut().zip(square::transposed::<S>(x)) {
+            for (out, x) in out.iter_mut().zip(square::transposed(simd, x)) {
                 out[column..column + SIDE].copy_from_slice(&x);
             }
         }

@@ -7,11 +7,11 @@ pub(super) const SIDE: usize = 8;
 
 /// Rows as columns.
 #[inline(always)]
-pub(super) fn transposed<S: Simd>(x: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+pub(super) fn transposed<S: Simd>(_: S, x: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
     #[cfg(target_arch = "x86_64")]
     if S::F32_LANES >= SIDE {
         #[allow(unsafe_code)]
-        // SAFETY: SIMD levels with registers of eight numbers and more are AVX2 and AVX-512, which have AVX.
+        // SAFETY: who has the token of a level has its instructions, and levels with registers of eight numbers and more are AVX2 and AVX-512, which have AVX.
         return unsafe { avx(x) };
     }
     let mut out = [[0.0; SIDE]; SIDE];
@@ -79,8 +79,8 @@ mod tests {
         type Output = [[f32; SIDE]; SIDE];
 
         #[inline(always)]
-        fn with_simd<S: Simd>(self, _: S) -> Self::Output {
-            transposed::<S>(self.0)
+        fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
+            transposed(simd, self.0)
         }
     }
 

@@ -37,7 +37,7 @@ fn tiles<S: Simd, L: Left, const R: usize, const T: usize>(
         for column in (0..columns).step_by(2 * S::F32_LANES) {
             let at = Place {
                 rows,
-                panel: panel * WIDTH,
+                first_column: panel * WIDTH,
                 column,
             };
             let columns = columns - column;
@@ -55,8 +55,8 @@ fn tiles<S: Simd, L: Left, const R: usize, const T: usize>(
 struct Place<'a> {
     /// Of the panel.
     rows: &'a [Row],
-    /// Its first column.
-    panel: usize,
+    /// Of all columns, its first.
+    first_column: usize,
     /// Within the panel.
     column: usize,
 }
@@ -106,7 +106,7 @@ fn tile<S: Simd, L: Left, const R: usize, const V: usize>(
     columns: usize,
     finish: &mut impl Finish,
 ) {
-    let column = at.panel + at.column;
+    let column = at.first_column + at.column;
     for i in 0..R {
         finish.expect(row + i, column);
     }
