@@ -305,8 +305,7 @@ fn tensors<const N: usize>(tensors: Vec<DispatchTensor>) -> [Tensor<4>; N] {
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::super::attention::explicit_causal_attention;
-    use super::super::dropout::DropoutKey;
-    use super::super::fused::testing::{assert_within, constant, leaf, numbers};
+    use super::super::fused::testing::{DROPOUT, assert_within, constant, leaf, numbers};
     use super::*;
 
     /// Rows of the batch, heads, key heads, queries, keys, width of a head.
@@ -323,16 +322,6 @@ mod tests {
         [1, 16, 4, 7, 7, 3],
         [1, 1, 1, 200, 200, 16],
     ];
-
-    const DROPOUT: Dropout = Dropout {
-        probability: 0.3,
-        key: DropoutKey {
-            seed: 1,
-            step: 2,
-            micro_step: 3,
-        },
-        site: 4,
-    };
 
     /// Bytes of the scores of so many queries.
     fn bytes_of(n_queries: usize, [b, h, _, _, s, _]: [usize; 6]) -> usize {

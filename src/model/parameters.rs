@@ -108,21 +108,8 @@ pub fn to_host(tensors: &BTreeMap<String, LazyTensor>) -> io::Result<BTreeMap<St
 /// The names and shapes of all parameters of `module`.
 #[must_use]
 pub fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
-    struct Lister(Path, BTreeMap<String, Vec<usize>>);
-    impl ModuleVisitor for Lister {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.1.insert(self.0.join(), param.shape().to_vec());
-        }
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.0.enter(name);
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.0.exit();
-        }
-    }
-    let mut lister = Lister(Path::default(), BTreeMap::new());
-    module.visit(&mut lister);
-    lister.1
+    let shape = |(name, tensor): (String, LazyTensor)| (name, tensor.shape().to_vec());
+    lazy(module).into_iter().map(shape).collect()
 }
 
 /// Whether a parameter is one of the matrices inside the blocks.

@@ -1,4 +1,4 @@
-//! A linear layer, and the gradients of its parts, which it and the feed-forward layer share.
+//! A linear layer, and the gradient of a bias, which it shares with the feed-forward layer.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;

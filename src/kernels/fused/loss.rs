@@ -16,7 +16,7 @@ use super::rows::softmax;
 use super::{CHUNK, run, shaped, tensor, values};
 use crate::kernels::loss::Output;
 
-/// Logits that are held at once.
+/// Logits that are held at once, and as many of their gradients in panels.
 const MOST_LOGITS: usize = 1 << 22;
 
 /// Weights that are copied into panels at once.

@@ -2,7 +2,7 @@
 
 use pulp::Simd;
 
-use super::product::{Row, WIDTH};
+use super::product::{Finish, Row, WIDTH};
 use super::{LANES, exp, total};
 
 /// Turns a row's numbers into weights: softmax of the numbers times `scale`. Returns the logarithm of the sum that
@@ -95,6 +95,16 @@ impl Tile<'_> {
                 *x *= factor;
             }
         }
+    }
+}
+
+impl Finish for Tile<'_> {
+    #[inline(always)]
+    fn expect(&self, _: usize, _: usize) {} // a buffer that was used a moment ago
+
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+        self.row(column / WIDTH, row)[column % WIDTH..][..sums.len()].copy_from_slice(sums);
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::product::{Row, WIDTH};
+use crate::kernels::panels::Row as Aligned;
 
 /// Buffers that are kept at most, of a thread or of all.
 const KEPT: usize = 16;
@@ -17,11 +18,6 @@ thread_local! {
 }
 
 static SHARED: Mutex<Vec<Vec<Aligned>>> = Mutex::new(Vec::new());
-
-/// A row that begins where a line of the cache does.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-struct Aligned(Row);
 
 /// Rows of panels that hold whatever they held before.
 #[derive(Debug)]

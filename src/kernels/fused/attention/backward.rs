@@ -6,8 +6,7 @@ use pulp::{Simd, WithSimd};
 
 use super::super::heads::{Heads, Prepared};
 use super::super::product::{
-    Add, Matrix, MatrixMut, Packed, Panels, Plain, Put, Row, ToPanels, Turned, WIDTH, multiply,
-    n_panels,
+    Add, Matrix, MatrixMut, Packed, Panels, Plain, Put, Row, Turned, WIDTH, multiply, n_panels,
 };
 use super::super::rows::{Query, Tile, attend_backward};
 use super::super::scratch::Scratch;
@@ -87,27 +86,17 @@ impl WithSimd for BackwardPass<'_> {
                     let left = left.map(|left| Plain(left.panels().rows(queries.clone())));
                     let right = [&turned_k, &turned_v];
                     let right = right.map(|right| right.panels().columns(0..keys));
-                    let tiles = [&mut weights[first..], &mut of_scores[first..]];
-                    let [weights, of_scores] = tiles;
-                    let step = block;
-                    let mut tile = ToPanels { out: weights, step };
-                    multiply(simd, left[0], right[0], &mut tile);
-                    let mut tile = ToPanels {
-                        out: of_scores,
-                        step,
-                    };
-                    multiply(simd, left[1], right[1], &mut tile);
-                    let mut weights = Tile {
-                        rows: weights,
-                        step,
-                    };
-                    let mut tile = Tile {
-                        rows: of_scores,
-                        step,
-                    };
+                    let mut tiles = [&mut weights, &mut of_scores].map(|rows| Tile {
+                        rows: &mut rows[first..],
+                        step: block,
+                    });
+                    for (tile, (left, right)) in tiles.iter_mut().zip(left.into_iter().zip(right)) {
+                        multiply(simd, left, right, tile);
+                    }
+                    let [tile, of_tile] = &mut tiles;
                     for (row, query) in queries.clone().enumerate() {
                         let kept = self.dropout.map(|dropout| {
-                            kept.fill(1.0);
+                            kept[..=query].fill(1.0);
                             let at = ((self.first_map + i) * t + query) * t;
                             dropout.apply(&mut kept[..=query], at);
                             &*kept
@@ -120,9 +109,9 @@ impl WithSimd for BackwardPass<'_> {
                             along: sum(out, of_out, |out, of_out| out * of_out),
                             kept,
                         };
-                        attend_backward::<S>(&mut weights, &mut tile, row, query);
+                        attend_backward::<S>(tile, of_tile, row, query);
                     }
-                    let of_scores = Plain(Panels::within(of_scores, [rows, keys], block));
+                    let of_scores = Plain(Panels::within(&of_scores[first..], [rows, keys], block));
                     let out = of_q.rows(queries.start, rows);
                     let k = k.panels().rows(0..keys);
                     multiply(simd, of_scores, k, &mut Put { out, bias: &[] });

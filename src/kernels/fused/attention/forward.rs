@@ -3,7 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::heads::{Heads, Prepared};
-use super::super::product::{MatrixMut, Packed, Panels, Plain, Put, ToPanels, multiply, n_panels};
+use super::super::product::{MatrixMut, Packed, Panels, Plain, Put, multiply, n_panels};
 use super::super::rows::{Tile, attend};
 use super::super::scratch::Scratch;
 use super::QUERIES;
@@ -48,16 +48,12 @@ impl WithSimd for Forward<'_> {
             for first in (0..t).step_by(QUERIES) {
                 let rows = QUERIES.min(t - first);
                 let keys = first + rows; // those that the last of these queries sees
-                let mut tile = ToPanels {
-                    out: &mut scores,
-                    step: rows,
-                };
-                let q = Plain(q.panels().rows(first..keys));
-                multiply(simd, q, turned_k.panels().columns(0..keys), &mut tile);
                 let mut tile = Tile {
                     rows: &mut scores,
                     step: rows,
                 };
+                let q = Plain(q.panels().rows(first..keys));
+                multiply(simd, q, turned_k.panels().columns(0..keys), &mut tile);
                 for row in 0..rows {
                     let query = first + row;
                     log_sums[query] = attend::<S>(&mut tile, row, query + 1, scale);

@@ -104,7 +104,7 @@ impl Operation for Attention {
         let (width, row) = (n_heads * head_dim, self.heads.row());
         let mut out = room(batch_size * t * width);
         let mut log_sums = vec![0.0; batch_size * n_heads * t];
-        let group = n_heads / n_kv_heads;
+        let group = self.heads.group();
         let tasks = out
             .chunks_mut((t * width).max(1))
             .zip(qkv.chunks((t * row).max(1)))
@@ -152,7 +152,7 @@ impl Operation for Attention {
         } = self.heads;
         let gradient = gradient.to_contiguous();
         let (width, row) = (n_heads * head_dim, self.heads.row());
-        let group = n_heads / n_kv_heads;
+        let group = self.heads.group();
         let batch_size = inputs[0].layout().shape()[0];
         let mut of_qkv = room(batch_size * t * row);
         // Of the norms' weights, from each task; added up in the tasks' order.
@@ -221,10 +221,9 @@ impl Operation for Attention {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{assert_close, constant, leaf, numbers, with_threads};
+    use super::super::testing::{DROPOUT, assert_close, constant, leaf, numbers, with_threads};
     use super::*;
     use crate::kernels::attention::composed_self_attention;
-    use crate::kernels::dropout::DropoutKey;
 
     /// Heads, key heads, width of a head, rows, positions.
     const SHAPES: [[usize; 5]; 10] = [
@@ -268,15 +267,7 @@ mod tests {
             rotation: parts
                 .rotation
                 .then(|| [angles.clone().cos(), angles.clone().sin()]),
-            dropout: parts.dropout.then_some(Dropout {
-                probability: 0.3,
-                key: DropoutKey {
-                    seed: 1,
-                    step: 2,
-                    micro_step: 3,
-                },
-                site: 4,
-            }),
+            dropout: parts.dropout.then_some(DROPOUT),
         };
         let out = f(qkv.clone(), attention);
         let asked = constant(out.dims(), 5);

@@ -1,9 +1,11 @@
 //! What becomes of the sums of a product.
 
+use std::ops::Range;
+
 use pulp::Simd;
 
 use super::matrix::MatrixMut;
-use super::panels::{Row, WIDTH};
+use super::panels::WIDTH;
 
 /// What is done with the sums of a product as they come out of the registers.
 pub(in crate::kernels::fused) trait Finish {
@@ -39,6 +41,15 @@ impl Finish for Put<'_> {
     }
 }
 
+/// Some columns of a bias; of an empty one nothing.
+pub(in crate::kernels::fused) fn part_of(bias: &[f32], columns: Range<usize>) -> &[f32] {
+    if bias.is_empty() {
+        bias
+    } else {
+        &bias[columns]
+    }
+}
+
 /// Sums and bias; an empty bias is none.
 #[inline(always)]
 pub(in crate::kernels::fused) fn biased<'a>(
@@ -71,23 +82,5 @@ impl Finish for Add<'_> {
     #[inline(always)]
     fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
         self.out.add(row, column, sums);
-    }
-}
-
-/// Writes the sums to panels.
-pub(in crate::kernels::fused) struct ToPanels<'a> {
-    pub(in crate::kernels::fused) out: &'a mut [Row],
-    /// Rows from one panel to the next.
-    pub(in crate::kernels::fused) step: usize,
-}
-
-impl Finish for ToPanels<'_> {
-    #[inline(always)]
-    fn expect(&self, _: usize, _: usize) {} // a buffer that was used a moment ago
-
-    #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
-        let out = &mut self.out[column / WIDTH * self.step + row];
-        out[column % WIDTH..][..sums.len()].copy_from_slice(sums);
     }
 }

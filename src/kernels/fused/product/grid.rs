@@ -12,7 +12,7 @@ pub(super) struct Grid {
     cell: [usize; 2],
 }
 
-/// Multiplications of a cell: some tens of microseconds.
+/// Multiplications of a cell at least: some tens of microseconds.
 const PRODUCTS: usize = 1 << 19;
 
 /// Numbers of the left matrix that a cell reads again for each of its panels: they fit the second cache.

@@ -8,6 +8,7 @@
 mod finish;
 mod grid;
 mod matrix;
+mod pack;
 mod panels;
 mod square;
 mod sweep;
@@ -17,9 +18,10 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-pub(super) use finish::{Add, Finish, Put, ToPanels, biased};
+pub(super) use finish::{Add, Finish, Put, biased, part_of};
 pub(super) use matrix::{Matrix, MatrixMut};
-pub(super) use panels::{Packed, Panels, PanelsMut, Row, WIDTH, n_panels};
+pub(super) use pack::Packed;
+pub(super) use panels::{Panels, PanelsMut, Row, WIDTH, n_panels};
 pub(super) use sweep::multiply;
 pub(super) use tile::{Left, Plain, Turned};
 
@@ -58,7 +60,7 @@ pub(super) fn multiply_all<L: Left + Send, F: Finish + Send>(
 }
 
 /// `left right + bias` on all cores; an empty bias is none.
-pub(super) fn product(left: impl Left + Send + Sync, right: Panels<'_>, bias: &[f32]) -> Vec<f32> {
+pub(super) fn product(left: impl Left + Send, right: Panels<'_>, bias: &[f32]) -> Vec<f32> {
     let shape = [left.n_rows(), right.n_columns()];
     #[allow(unsafe_code)]
     // SAFETY: nothing reads the output before it is written, and all of it is.
@@ -70,22 +72,13 @@ pub(super) fn product(left: impl Left + Send + Sync, right: Panels<'_>, bias: &[
 }
 
 /// `out = left right + bias` on all cores; an empty bias is none.
-pub(super) fn put(
-    out: MatrixMut<'_>,
-    left: impl Left + Send + Sync,
-    right: Panels<'_>,
-    bias: &[f32],
-) {
+pub(super) fn put(out: MatrixMut<'_>, left: impl Left + Send, right: Panels<'_>, bias: &[f32]) {
     assert!(
         bias.is_empty() || bias.len() == right.n_columns(),
         "a number for each column"
     );
     multiply_all(left, right, |[rows, columns]| {
-        let bias = if bias.is_empty() {
-            bias
-        } else {
-            &bias[columns.clone()]
-        };
+        let bias = part_of(bias, columns.clone());
         #[allow(unsafe_code)]
         // SAFETY: cells do not overlap, and nobody else writes before all are done.
         let out = unsafe { out.cell(rows, columns) };
@@ -94,7 +87,7 @@ pub(super) fn put(
 }
 
 /// `out += left right` on all cores.
-pub(super) fn add(out: MatrixMut<'_>, left: impl Left + Send + Sync, right: Panels<'_>) {
+pub(super) fn add(out: MatrixMut<'_>, left: impl Left + Send, right: Panels<'_>) {
     multiply_all(left, right, |[rows, columns]| {
         #[allow(unsafe_code)]
         // SAFETY: as above.

@@ -75,14 +75,9 @@ impl Left for Plain<'_> {
                 .try_into()
                 .expect("R rows");
             // A whole panel apart: a loop of known length is unrolled.
-            if let Ok(right) = <&[Row; WIDTH]>::try_from(right) {
-                for (i, right) in right.iter().enumerate() {
-                    step::<S, R, V>(simd, &mut sums, |r| left[r][i], right, column);
-                }
-            } else {
-                for (i, right) in right.iter().enumerate() {
-                    step::<S, R, V>(simd, &mut sums, |r| left[r][i], right, column);
-                }
+            match right.first_chunk::<WIDTH>() {
+                Some(right) => steps::<S, R, V>(simd, &mut sums, left, right, column),
+                None => steps::<S, R, V>(simd, &mut sums, left, right, column),
             }
         }
         sums
@@ -120,6 +115,20 @@ impl Left for Turned<'_> {
             step::<S, R, V>(simd, &mut sums, |r| left[r], right, column);
         }
         sums
+    }
+}
+
+/// Adds the products of the first columns of R rows and as many rows of the right matrix.
+#[inline(always)]
+fn steps<S: Simd, const R: usize, const V: usize>(
+    simd: S,
+    sums: &mut [[S::f32s; V]; R],
+    left: &[Row; R],
+    right: &[Row],
+    column: usize,
+) {
+    for (i, right) in right.iter().enumerate() {
+        step::<S, R, V>(simd, sums, |r| left[r][i], right, column);
     }
 }
 

@@ -3,19 +3,18 @@
 //! The activation and its derivative are computed together, once, from sums that are still in registers: both are
 //! made of the same exponential. What lies between the two projections stays in panels.
 
-use std::mem::MaybeUninit;
-use std::ops::Range;
+mod finish;
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
-use pulp::Simd;
 
+use self::finish::{Activate, Biased, Slopes};
 use super::activation::Activation;
 use super::linear::{column_sums, matrix};
 use super::operation::{Operation, apply};
 use super::product::{
-    Finish, Matrix, MatrixMut, Packed, Panels, PanelsMut, Plain, Turned, WIDTH, add, biased,
-    multiply_all, n_panels, product,
+    Matrix, MatrixMut, Packed, Panels, PanelsMut, Plain, Turned, WIDTH, add, multiply_all,
+    n_panels, part_of, product,
 };
 use super::scratch::Scratch;
 use super::{assume_written, room, shaped, tensor, values};
@@ -116,7 +115,7 @@ impl Operation for FeedForward {
                 #[allow(unsafe_code)]
                 // SAFETY: cells do not overlap.
                 let out = unsafe { out.cell(rows, columns.clone()) };
-                let bias = part(bias, columns);
+                let bias = part_of(bias, columns);
                 Biased { out, bias }
             });
         }
@@ -128,7 +127,7 @@ impl Operation for FeedForward {
             let bias = self.bias(&inputs, EXPAND);
             multiply_all(x, weights[EXPAND].panels(), |[rows, columns]| Activate {
                 activation: self.activation,
-                bias: part(bias, columns.clone()),
+                bias: part_of(bias, columns.clone()),
                 #[allow(unsafe_code)]
                 // SAFETY: cells do not overlap.
                 outs: outs
@@ -233,104 +232,6 @@ impl Operation for FeedForward {
 /// Numbers that are kept in panels.
 fn in_panels(values: &[f32], shape: [usize; 2]) -> Panels<'_> {
     Panels::new(values.as_chunks().0, shape)
-}
-
-/// Some columns of a bias; of an empty one nothing.
-fn part(bias: &[f32], columns: Range<usize>) -> &[f32] {
-    if bias.is_empty() {
-        bias
-    } else {
-        &bias[columns]
-    }
-}
-
-/// Writes sums and bias to panels.
-struct Biased<'a> {
-    out: PanelsMut<'a>,
-    bias: &'a [f32],
-}
-
-impl Finish for Biased<'_> {
-    #[inline(always)]
-    fn expect(&self, row: usize, column: usize) {
-        self.out.fetch(row, column);
-    }
-
-    #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
-        let mut values = [0.0; WIDTH];
-        let values = biased(&mut values, sums, self.bias, column);
-        self.out.put(row, column, values);
-    }
-}
-
-/// Writes to panels what the activation makes of sums and bias, and its derivatives by them and by the gate.
-struct Activate<'a> {
-    activation: Activation,
-    bias: &'a [f32],
-    /// What comes of it, the derivative, and the gate, which is replaced by its derivative; where they are not to
-    /// be kept, or not there, of no numbers.
-    outs: [PanelsMut<'a>; 3],
-}
-
-impl Finish for Activate<'_> {
-    #[inline(always)]
-    fn expect(&self, row: usize, column: usize) {
-        for out in self.outs.iter().filter(|out| !out.is_empty()) {
-            out.fetch(row, column);
-        }
-    }
-
-    #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
-        let [active, slope, gate] = &mut self.outs;
-        let mut values = [0.0; WIDTH];
-        let values = biased(&mut values, sums, self.bias, column);
-        let mut out = [const { MaybeUninit::uninit() }; WIDTH];
-        let out = &mut out[..sums.len()];
-        let gate = match self.activation {
-            Activation::Swiglu => gate.get(row, column, sums.len()),
-            Activation::Gelu | Activation::ReluSquared => &mut [],
-        };
-        let out = self.activation.forward::<S>(values, gate, out);
-        active.put(row, column, out);
-        if !slope.is_empty() {
-            slope.put(row, column, values);
-        }
-    }
-}
-
-/// Writes to panels the sums times the derivatives of the activation.
-struct Slopes<'a> {
-    /// By what went into it, and by the gate.
-    slopes: [Option<Panels<'a>>; 2],
-    outs: [PanelsMut<'a>; 2],
-}
-
-impl Finish for Slopes<'_> {
-    #[inline(always)]
-    fn expect(&self, row: usize, column: usize) {
-        for (slope, out) in self.slopes.iter().zip(&self.outs) {
-            if let Some(slope) = slope {
-                slope.fetch(row, column);
-                out.fetch(row, column);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
-        for (slope, out) in self.slopes.iter().zip(&mut self.outs) {
-            let Some(slope) = slope else { continue };
-            let slope = &slope.panel(column / WIDTH)[row][column % WIDTH..][..sums.len()];
-            let mut values = [0.0; WIDTH];
-            let values = &mut values[..sums.len()];
-            for ((value, sum), slope) in values.iter_mut().zip(sums).zip(slope) {
-                *value = sum * slope;
-            }
-            out.put(row, column, values);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,97 @@
+//! What becomes of the sums of a feed-forward layer's projections.
+
+use std::mem::MaybeUninit;
+
+use pulp::Simd;
+
+use super::super::activation::Activation;
+use super::super::product::{Finish, Panels, PanelsMut, WIDTH, biased};
+
+/// Writes sums and bias to panels.
+pub(super) struct Biased<'a> {
+    pub(super) out: PanelsMut<'a>,
+    pub(super) bias: &'a [f32],
+}
+
+impl Finish for Biased<'_> {
+    #[inline(always)]
+    fn expect(&self, row: usize, column: usize) {
+        self.out.fetch(row, column);
+    }
+
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+        let mut values = [0.0; WIDTH];
+        let values = biased(&mut values, sums, self.bias, column);
+        self.out.put(row, column, values);
+    }
+}
+
+/// Writes to panels what the activation makes of sums and bias, and its derivatives by them and by the gate.
+pub(super) struct Activate<'a> {
+    pub(super) activation: Activation,
+    pub(super) bias: &'a [f32],
+    /// What comes of it, the derivative, and the gate, which is replaced by its derivative; where they are not to
+    /// be kept, or not there, of no numbers.
+    pub(super) outs: [PanelsMut<'a>; 3],
+}
+
+impl Finish for Activate<'_> {
+    #[inline(always)]
+    fn expect(&self, row: usize, column: usize) {
+        for out in self.outs.iter().filter(|out| !out.is_empty()) {
+            out.fetch(row, column);
+        }
+    }
+
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+        let [active, slope, gate] = &mut self.outs;
+        let mut values = [0.0; WIDTH];
+        let values = biased(&mut values, sums, self.bias, column);
+        let mut out = [const { MaybeUninit::uninit() }; WIDTH];
+        let out = &mut out[..sums.len()];
+        let gate = match self.activation {
+            Activation::Swiglu => gate.get(row, column, sums.len()),
+            Activation::Gelu | Activation::ReluSquared => &mut [],
+        };
+        let out = self.activation.forward::<S>(values, gate, out);
+        active.put(row, column, out);
+        if !slope.is_empty() {
+            slope.put(row, column, values);
+        }
+    }
+}
+
+/// Writes to panels the sums times the derivatives of the activation.
+pub(super) struct Slopes<'a> {
+    /// By what went into it, and by the gate.
+    pub(super) slopes: [Option<Panels<'a>>; 2],
+    pub(super) outs: [PanelsMut<'a>; 2],
+}
+
+impl Finish for Slopes<'_> {
+    #[inline(always)]
+    fn expect(&self, row: usize, column: usize) {
+        for (slope, out) in self.slopes.iter().zip(&self.outs) {
+            if let Some(slope) = slope {
+                slope.fetch(row, column);
+                out.fetch(row, column);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+        for (slope, out) in self.slopes.iter().zip(&mut self.outs) {
+            let Some(slope) = slope else { continue };
+            let slope = &slope.panel(column / WIDTH)[row][column % WIDTH..][..sums.len()];
+            let mut values = [0.0; WIDTH];
+            let values = &mut values[..sums.len()];
+            for ((value, sum), slope) in values.iter_mut().zip(sums).zip(slope) {
+                *value = sum * slope;
+            }
+            out.put(row, column, values);
+        }
+    }
+}
