@@ -13,7 +13,7 @@ use burn::tensor::{Device, Distribution, Int, Tensor};
 use divan::Bencher;
 use tinderbox::device;
 use tinderbox::kernels::mlp::{Activation, Layer, Mlp};
-use tinderbox::kernels::{self, Dropout, DropoutKey, Output, SelfAttention};
+use tinderbox::kernels::{self, Dropout, DropoutKey, MatmulPrecision, Output, SelfAttention};
 
 /// As in the program itself, and counted.
 #[global_allocator]
@@ -149,27 +149,65 @@ fn gelu(bencher: Bencher<'_, '_>, case: &Case) {
 
 #[divan::bench(args = cases())]
 fn linear(bencher: Bencher<'_, '_>, case: &Case) {
+    projection(bencher, case, MatmulPrecision::F32);
+}
+
+#[divan::bench(args = cases())]
+fn linear_in_bf16(bencher: Bencher<'_, '_>, case: &Case) {
+    projection(bencher, case, MatmulPrecision::Bf16);
+}
+
+fn projection(bencher: Bencher<'_, '_>, case: &Case, precision: MatmulPrecision) {
     let weight: Tensor<2> = case.random([case.1.c, 3 * case.1.c]);
-    case.of_activations(bencher, 1, |x| kernels::linear(x, weight.clone(), None));
+    case.of_activations(bencher, 1, |x| {
+        kernels::linear(x, weight.clone(), None, precision)
+    });
+}
+
+/// Of a square matrix, five steps.
+#[divan::bench(args = [MatmulPrecision::F32, MatmulPrecision::Bf16])]
+fn newton_schulz(bencher: Bencher<'_, '_>, precision: MatmulPrecision) {
+    let x = Tensor::<2>::random(
+        [384, 384],
+        Distribution::Uniform(-0.1, 0.1),
+        &Device::flex(),
+    );
+    let coefficients = [3.4445, -4.7750, 2.0315];
+    bencher.bench_local(|| kernels::newton_schulz(x.clone(), coefficients, 5, precision));
 }
 
 #[divan::bench(args = cases())]
 fn mlp_gelu(bencher: Bencher<'_, '_>, case: &Case) {
-    mlp(bencher, case, |_| Activation::Gelu);
+    mlp(bencher, case, |_| Activation::Gelu, MatmulPrecision::F32);
+}
+
+#[divan::bench(args = cases())]
+fn mlp_gelu_in_bf16(bencher: Bencher<'_, '_>, case: &Case) {
+    mlp(bencher, case, |_| Activation::Gelu, MatmulPrecision::Bf16);
 }
 
 #[divan::bench(args = cases())]
 fn mlp_relu_squared(bencher: Bencher<'_, '_>, case: &Case) {
-    mlp(bencher, case, |_| Activation::ReluSquared);
+    mlp(
+        bencher,
+        case,
+        |_| Activation::ReluSquared,
+        MatmulPrecision::F32,
+    );
 }
 
 #[divan::bench(args = cases())]
 fn mlp_swiglu(bencher: Bencher<'_, '_>, case: &Case) {
-    mlp(bencher, case, Activation::Swiglu);
+    mlp(bencher, case, Activation::Swiglu, MatmulPrecision::F32);
 }
 
 /// The layer with an activation, which may want a projection of its own.
-fn mlp(bencher: Bencher<'_, '_>, case: &Case, activation: impl Fn(Layer) -> Activation) {
+fn mlp(
+    bencher: Bencher<'_, '_>,
+    case: &Case,
+    activation: impl Fn(Layer) -> Activation,
+    precision: MatmulPrecision,
+) {
     let c = case.1.c;
     let layer = |shape| Layer {
         weight: case.random(shape),
@@ -179,6 +217,7 @@ fn mlp(bencher: Bencher<'_, '_>, case: &Case, activation: impl Fn(Layer) -> Acti
         expand: layer([c, 4 * c]),
         activation: activation(layer([c, 4 * c])),
         contract: layer([4 * c, c]),
+        precision,
     };
     case.of_activations(bencher, 1, |x| kernels::mlp::mlp(x, mlp.clone()));
 }
@@ -227,7 +266,8 @@ fn cross_entropy(bencher: Bencher<'_, '_>, case: &Case) {
     let output = Output::Tied(case.random([VOCAB_SIZE, c]));
     let targets = targets(case);
     case.bench(bencher, [case.random([b * t, c])], |[hidden]| {
-        kernels::cross_entropy(hidden, output.clone(), targets.clone())
+        let (output, targets) = (output.clone(), targets.clone());
+        kernels::cross_entropy(hidden, output, targets, MatmulPrecision::F32)
     });
 }
 

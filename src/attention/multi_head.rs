@@ -5,7 +5,7 @@ use burn::nn::Linear;
 use burn::tensor::{Bool, Device, Tensor, module};
 
 use super::{LayerCache, Rotation, causal_mask, scaled_dot_product_attention};
-use crate::kernels::{self, QkNorm, SelfAttention};
+use crate::kernels::{self, MatmulPrecision, QkNorm, SelfAttention};
 use crate::model::norm::RMS_NORM_EPSILON;
 use crate::model::parameters::zeros_linear;
 use crate::model::probe::{Point, Probe};
@@ -125,7 +125,7 @@ impl MultiHeadAttention {
     pub fn attend(&self, x: Tensor<3>) -> Attended {
         let [_, t, _] = x.dims();
         let mask = self.causal.then(|| causal_mask(t, t, &x.device()));
-        let [q, k, v] = self.project(x);
+        let [q, k, v] = self.project(x, MatmulPrecision::F32);
         self.gather(q, k, v, mask)
     }
 
@@ -151,13 +151,15 @@ impl MultiHeadAttention {
         cache: Option<&mut LayerCache>,
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
+        let precision = pass.matmul_precision();
         if self.causal && cache.is_none() && !P::ACTIVE {
             let attention = self.self_attention(rotation, pass);
-            let heads = kernels::self_attention(self.qkv(x), attention); // [B, T, C]
-            return self.output(heads);
+            let qkv = linear(&self.qkv, x, precision); // [B, T, (H + 2 Hkv) D]
+            let heads = kernels::self_attention(qkv, attention); // [B, T, C]
+            return linear(&self.output, heads, precision);
         }
         let [_, t, _] = x.dims();
-        let [mut q, mut k, v] = self.project(x); // [B, H, T, D], twice [B, Hkv, T, D]
+        let [mut q, mut k, v] = self.project(x, precision); // [B, H, T, D], twice [B, Hkv, T, D]
         if let Some(rotation) = rotation {
             (q, k) = (rotation.apply(q), rotation.apply(k));
         }
@@ -236,28 +238,19 @@ impl MultiHeadAttention {
 
     fn finish<P: Probe>(&self, heads: Tensor<4>, pass: &mut Pass<'_, P>) -> Tensor<3> {
         let heads = pass.visit(Point::Heads, heads);
-        let output = self.merge(heads); // [B, T, C]
+        let output = self.merge(heads, pass.matmul_precision()); // [B, T, C]
         pass.visit(Point::Attention, output)
     }
 
     /// Queries, keys and values of each head: `[B, H, T, D]` and twice `[B, Hkv, T, D]`.
-    fn project(&self, x: Tensor<3>) -> [Tensor<4>; 3] {
-        let [q, k, v] = kernels::split_heads(self.qkv(x), self.n_heads, self.n_kv_heads);
+    fn project(&self, x: Tensor<3>, precision: MatmulPrecision) -> [Tensor<4>; 3] {
+        let qkv = linear(&self.qkv, x, precision); // [B, T, (H + 2 Hkv) D]
+        let [q, k, v] = kernels::split_heads(qkv, self.n_heads, self.n_kv_heads);
         let [q, k] = self.norm(q, k);
         [q, k, v]
     }
 
-    /// `[B, T, C]` -> `[B, T, (H + 2 Hkv) D]`
-    fn qkv(&self, x: Tensor<3>) -> Tensor<3> {
-        linear(&self.qkv, x)
-    }
-
-    /// `[B, T, C]` -> `[B, T, C]`
-    fn output(&self, heads: Tensor<3>) -> Tensor<3> {
-        linear(&self.output, heads)
-    }
-
-    /// Queries of `x`, keys and values of `context`: `[B, H, T, D]` and twice `[B, Hkv, S, D]`.
+    /// Queries of `x`, keys and values of `context`, in f32: `[B, H, T, D]` and twice `[B, Hkv, S, D]`.
     fn project_both(&self, x: Tensor<3>, context: Tensor<3>) -> [Tensor<4>; 3] {
         let n_q = self.n_heads * self.head_dim;
         let [_, n_all] = self.qkv.weight.dims();
@@ -294,8 +287,8 @@ impl MultiHeadAttention {
     }
 
     /// `[B, H, T, D]` -> `[B, T, C]`, through the output projection.
-    fn merge(&self, heads: Tensor<4>) -> Tensor<3> {
-        self.output(kernels::merge_heads(heads))
+    fn merge(&self, heads: Tensor<4>, precision: MatmulPrecision) -> Tensor<3> {
+        linear(&self.output, kernels::merge_heads(heads), precision)
     }
 
     fn gather(
@@ -309,13 +302,13 @@ impl MultiHeadAttention {
         let v = kernels::repeat_kv(v, self.n_heads);
         let (heads, weights) = scaled_dot_product_attention(q, k, v, mask);
         Attended {
-            output: self.merge(heads),
+            output: self.merge(heads, MatmulPrecision::F32),
             weights,
         }
     }
 }
 
-fn linear(layer: &Linear, x: Tensor<3>) -> Tensor<3> {
+fn linear(layer: &Linear, x: Tensor<3>, precision: MatmulPrecision) -> Tensor<3> {
     let bias = layer.bias.as_ref().map(Param::val);
-    kernels::linear(x, layer.weight.val(), bias)
+    kernels::linear(x, layer.weight.val(), bias, precision)
 }

@@ -17,6 +17,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::data::DataError;
 use crate::plan::PlanError;
+use crate::train::PrecisionError;
 use crate::words::size;
 
 /// Why nothing was measured.
@@ -28,6 +29,9 @@ pub enum BenchError {
     /// The config's own text cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// The device multiplies in another precision than the config's.
+    #[error(transparent)]
+    Precision(#[from] PrecisionError),
     /// The device failed.
     #[error("the device failed: {0}\n  hint: measure something smaller, or use --device cpu")]
     Device(String),

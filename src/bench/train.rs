@@ -6,7 +6,7 @@ use burn::module::Module;
 use serde::Serialize;
 
 use super::BenchError;
-use crate::config::Config;
+use crate::config::{Config, MatmulPrecision};
 use crate::counts::real;
 use crate::data::{Corpus, Split, Tokens};
 use crate::device::OpenDevice;
@@ -14,7 +14,7 @@ use crate::measure::{Times, Trial, peak_rss_mib};
 use crate::model::Gpt;
 use crate::model::cost::{self, Operations};
 use crate::plan;
-use crate::train::Trainer;
+use crate::train::{Trainer, precision};
 
 /// What is trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -42,6 +42,8 @@ pub struct Rounds {
 pub struct Speed {
     /// What computed.
     pub device: String,
+    /// The precision of the products, as the config has it.
+    pub matmul_precision: MatmulPrecision,
     /// What was trained on.
     pub text: Text,
     /// Different tokens.
@@ -70,13 +72,14 @@ pub struct Speed {
 /// The memory is that of this process: to mean something, nothing else may have happened in it.
 ///
 /// # Errors
-/// If the text cannot be used, the memory will not do, or the device fails.
+/// If the device has not the config's precision, the text cannot be used, the memory will not do, or the device fails.
 pub fn measure(
     config: &Config,
     text: Text,
     device: &OpenDevice,
     measured: Rounds,
 ) -> Result<Speed, BenchError> {
+    precision::check(config.train.matmul_precision, device)?;
     let (vocab_size, tokens) = open(config, text, device)?;
     let with_gradients = device.device.clone().autodiff();
     let seed = config.train.seed;
@@ -104,6 +107,7 @@ pub fn measure(
     let operations = Operations::of(device.backend);
     Ok(Speed {
         device: device.name.clone(),
+        matmul_precision: train.matmul_precision,
         text,
         vocab_size,
         parameters,

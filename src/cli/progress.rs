@@ -12,7 +12,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::dashboard::Dashboard;
 use super::note;
 use crate::data::{Purpose, Reading};
-use crate::train::{Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary};
+use crate::train::{
+    Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary, precision,
+};
 use crate::words::{duration, grouped};
 
 /// The bar with the loss and the speed in its message.
@@ -246,10 +248,14 @@ impl Screen {
             String::new()
         };
         self.line(&format!(
-            "{verb} `{}` on {}{after}",
+            "{verb} `{}` on {}{}{after}",
             started.run_dir.display(),
             started.device,
+            started.matmul_precision.remark(),
         ));
+        if let Some(warning) = precision::warning(started.matmul_precision) {
+            self.lasting_line(format!("warning: {warning}"));
+        }
         if let Some(from) = started.from.as_ref().filter(|_| !started.resumed) {
             self.line(&format!("the first weights are those of `{from}`"));
         }

@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use super::{
-    DataConfig, GenerateConfig, MlpKind, ModelConfig, NormKind, OptimizerConfig, OptimizerKind,
-    PositionKind, ScheduleConfig, ScheduleKind, SourceConfig, TextFormat, TokenizerConfig,
-    TrainConfig,
+    DataConfig, GenerateConfig, MatmulPrecision, MlpKind, ModelConfig, NormKind, OptimizerConfig,
+    OptimizerKind, PositionKind, ScheduleConfig, ScheduleKind, SourceConfig, TextFormat,
+    TokenizerConfig, TrainConfig,
 };
 
 impl TokenizerConfig {
@@ -78,6 +78,7 @@ impl Default for TrainConfig {
         Self {
             seed: 1337,
             device: "auto".to_owned(),
+            matmul_precision: MatmulPrecision::default(),
             max_steps: 2000,
             batch_size: 12,
             grad_accumulation_steps: 1,

@@ -292,7 +292,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{OptimizerKind, PositionKind};
+    use crate::config::{MatmulPrecision, OptimizerKind, PositionKind};
 
     const SMALLEST: &str = "[data]\npath = \"a.txt\"\n";
 
@@ -344,6 +344,25 @@ mod tests {
     }
 
     #[test]
+    fn matrices_are_multiplied_in_f32_or_in_bf16() {
+        let precision = |text: &str, overrides: &[&str]| {
+            let config = read(&format!("{SMALLEST}{text}"), overrides).unwrap();
+            config.train.matmul_precision
+        };
+        let bf16 = "[train]\nmatmul_precision = \"bf16\"\n";
+        let f32 = "train.matmul_precision=f32";
+        assert_eq!(precision("", &[]), MatmulPrecision::F32);
+        assert_eq!(precision(bf16, &[]), MatmulPrecision::Bf16);
+        assert_eq!(precision(bf16, &[f32]), MatmulPrecision::F32);
+        let expected =
+            "train.matmul_precision = \"BF16\": unknown variant `BF16`, expected `f32` or `bf16`";
+        assert_eq!(
+            problems(SMALLEST, &["train.matmul_precision=BF16"]),
+            [expected]
+        );
+    }
+
+    #[test]
     fn what_is_written_down_loads_back_equal() {
         let settings = [
             "model.mlp=swiglu",
@@ -353,6 +372,7 @@ mod tests {
             "optimizer.betas=[0, 0.95]",
             "train.sample_prompt=a \"quoted\"\ttext\n\u{e9}",
             "train.seed=9223372036854775807",
+            "train.matmul_precision=bf16",
             "data.cache_dir=/tmp/c",
             "generate.stop=[\"\\n\\n\", \"end\"]",
         ];

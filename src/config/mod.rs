@@ -144,6 +144,9 @@ pub struct TrainConfig {
     /// What to compute on: `auto`, `cpu`, `wgpu:1` and so on, as `tinderbox devices` lists them.
     /// Default `auto`.
     pub device: String,
+    /// What the matrices of projections are rounded to before they are multiplied; `bf16` only on
+    /// `flex`, burn's CPU backend. Default `f32`.
+    pub matmul_precision: MatmulPrecision,
     /// How many times the weights are updated. At least 1; default 2000.
     pub max_steps: usize,
     /// How many windows of text are pushed through the model at once. At least 1; default 12.
@@ -309,6 +312,22 @@ pub enum MlpKind {
     ReluSquared,
 }
 
+/// What matrices are rounded to before they are multiplied in training: forward and backward in the
+/// projections of attention and of the feed-forward layers, and for the gradients of the output
+/// layer.
+///
+/// Products are summed in f32 either way, and everything else is computed in f32: logits, attention's
+/// own products, norms, the update. Gradients of biases are sums of the rounded numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MatmulPrecision {
+    /// 24 significant bits: nothing is rounded.
+    #[default]
+    F32,
+    /// 8 significant bits, with the range of f32: `bfloat16`.
+    Bf16,
+}
+
 /// Which optimiser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -362,6 +381,17 @@ impl TokenizerConfig {
     #[must_use]
     pub fn bpe_vocab_size(&self) -> usize {
         self.vocab_size.unwrap_or(Self::DEFAULT_VOCAB_SIZE)
+    }
+}
+
+impl MatmulPrecision {
+    /// What to add where it is said what computes: nothing where nothing is rounded.
+    #[must_use]
+    pub fn remark(self) -> &'static str {
+        match self {
+            Self::F32 => "",
+            Self::Bf16 => ", matrices in bf16",
+        }
     }
 }
 

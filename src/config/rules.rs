@@ -258,6 +258,7 @@ impl TrainConfig {
         let Self {
             seed: seed_value,
             device,
+            matmul_precision: _, // an enum; which devices have it is known when they are opened
             max_steps,
             batch_size,
             grad_accumulation_steps,

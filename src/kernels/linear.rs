@@ -2,10 +2,11 @@
 
 use burn::tensor::{Tensor, module};
 
+use super::MatmulPrecision;
 #[cfg(feature = "flex")]
 use super::fused;
 
-/// `x weight + bias` over the last dimension.
+/// `x weight + bias` over the last dimension; the product and its gradients in a precision.
 ///
 /// # Shapes
 /// `x: [.., K]`, `weight: [K, M]`, `bias: [M]` -> `[.., M]`
@@ -14,10 +15,11 @@ pub fn linear<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<2>,
     bias: Option<Tensor<1>>,
+    precision: MatmulPrecision,
 ) -> Tensor<D> {
     #[cfg(feature = "flex")]
     if fused::is_for(&x) {
-        return fused::linear::linear(x, weight, bias);
+        return fused::linear::linear(x, weight, bias, precision);
     }
     module::linear(x, weight, bias)
 }

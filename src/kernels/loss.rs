@@ -2,6 +2,7 @@
 
 use burn::tensor::{Int, Tensor, activation, assert_shape};
 
+use super::MatmulPrecision;
 #[cfg(feature = "flex")]
 use super::fused;
 
@@ -14,7 +15,8 @@ pub enum Output {
     Own(Tensor<2>),
 }
 
-/// Mean cross-entropy between what hidden states predict and the tokens that came, in nats per token.
+/// Mean cross-entropy between what hidden states predict and the tokens that came, in nats per token. Its gradients are
+/// products in a precision, logits are always of f32.
 ///
 /// # Shapes
 /// `hidden: [N, C]`, `targets: [N]` with values in `0..V` -> `[1]`
@@ -22,12 +24,17 @@ pub enum Output {
 /// # Panics
 /// If there are not as many targets as rows.
 #[must_use]
-pub fn cross_entropy(hidden: Tensor<2>, output: Output, targets: Tensor<1, Int>) -> Tensor<1> {
+pub fn cross_entropy(
+    hidden: Tensor<2>,
+    output: Output,
+    targets: Tensor<1, Int>,
+    precision: MatmulPrecision,
+) -> Tensor<1> {
     let [n, _] = hidden.dims();
     assert_shape!(targets, [n]);
     #[cfg(feature = "flex")]
     if fused::is_for(&hidden) {
-        return fused::loss::cross_entropy(hidden, output, targets);
+        return fused::loss::cross_entropy(hidden, output, targets, precision);
     }
     composed_cross_entropy(hidden, output, targets)
 }
@@ -77,7 +84,10 @@ mod tests {
         // Row 0: probability 2/3; row 1: a huge logit, probability 1 without overflow.
         for output in [Output::Tied, Output::Own] {
             let output = output(Tensor::eye(2, &device));
-            for f in [cross_entropy, composed_cross_entropy] {
+            let exact = |hidden, output, targets| {
+                cross_entropy(hidden, output, targets, MatmulPrecision::F32)
+            };
+            for f in [exact, composed_cross_entropy] {
                 let loss: f32 = f(hidden.clone(), output.clone(), targets.clone()).into_scalar();
                 assert!((loss - 0.5 * 1.5_f32.ln()).abs() < 1e-6, "{loss}");
             }

@@ -2,6 +2,7 @@
 
 use burn::tensor::{Tensor, module};
 
+use super::MatmulPrecision;
 use super::activation::{gelu, relu_squared, silu};
 #[cfg(feature = "flex")]
 use super::fused;
@@ -39,6 +40,8 @@ pub struct Mlp {
     pub activation: Activation,
     /// `[F, C]`
     pub contract: Layer,
+    /// Of the products with the projections.
+    pub precision: MatmulPrecision,
 }
 
 /// `contract(activation(expand(x)))`; with SwiGLU, `contract(silu(gate(x)) * expand(x))`.
@@ -62,6 +65,7 @@ pub(super) fn composed_mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
         expand,
         activation,
         contract,
+        precision: _,
     } = mlp;
     let apply = |layer: Layer, x| module::linear(x, layer.weight, layer.bias);
     let hidden = match activation {

@@ -42,14 +42,16 @@ pub(super) trait Operation: Debug + Send + Sync + 'static {
 }
 
 /// Applies an operation to its inputs, one to five of them, or seven.
-pub(super) fn apply<const N: usize, const D: usize>(
-    inputs: [DispatchTensor; N],
+pub(super) fn apply<const D: usize>(
+    inputs: impl Into<Vec<DispatchTensor>>,
     operation: impl Operation,
 ) -> Tensor<D> {
     let operation: Arc<dyn Operation> = Arc::new(operation);
+    let inputs = inputs.into();
+    let n = inputs.len();
     let mut inputs = inputs.into_iter();
     let mut next = || inputs.next().expect("as many as there are");
-    Tensor::from_dispatch(match N {
+    Tensor::from_dispatch(match n {
         1 => <Dispatch as Differentiable>::of_1(next(), operation),
         2 => <Dispatch as Differentiable>::of_2(next(), next(), operation),
         3 => <Dispatch as Differentiable>::of_3(next(), next(), next(), operation),
@@ -65,7 +67,7 @@ pub(super) fn apply<const N: usize, const D: usize>(
             next(),
             operation,
         ),
-        _ => unreachable!("no operation has {N} inputs"),
+        _ => unreachable!("no operation has {n} inputs"),
     })
 }
 

@@ -62,7 +62,8 @@ impl Block {
         let normed = self.attention_norm.forward(x.clone());
         let attended = self.attention.forward(normed, rotation, cache, pass);
         let x = x + pass.drop(Point::Attention, attended, self.dropout);
-        let thought = self.mlp.forward(self.mlp_norm.forward(x.clone()));
+        let normed = self.mlp_norm.forward(x.clone());
+        let thought = self.mlp.forward(normed, pass.matmul_precision());
         let thought = pass.visit(Point::Mlp, thought);
         let x = x + pass.drop(Point::Mlp, thought, self.dropout);
         pass.visit(Point::Residual, x)

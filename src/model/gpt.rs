@@ -9,7 +9,7 @@ use super::probe::{NoProbe, Pass, Point, Probe};
 use super::{Block, Norm, init};
 use crate::attention::{KvCache, Rotation};
 use crate::config::{ModelConfig, PositionKind};
-use crate::kernels::{self, DropoutKey, Output, Positions};
+use crate::kernels::{self, DropoutKey, MatmulPrecision, Output, Positions};
 
 /// A decoder-only transformer.
 ///
@@ -29,6 +29,8 @@ pub struct Gpt {
     pub output: Option<Linear>,
     #[module(skip)]
     config: ModelConfig,
+    #[module(skip)]
+    matmul_precision: MatmulPrecision,
 }
 
 impl Gpt {
@@ -55,7 +57,26 @@ impl Gpt {
             norm: Norm::new(config.norm, config.d_model, config.bias, device),
             output: untied.then(|| zeros_linear(config.d_model, vocab_size, false, device)),
             config: config.clone(),
+            matmul_precision: MatmulPrecision::F32,
         }
+    }
+
+    /// The model with another precision of products in [`Gpt::loss`]: those with the projections of attention and of
+    /// the feed-forward layers, forward and backward, and those that give the gradients of the output layer. Logits are
+    /// products of f32 in either precision, and on devices other than flex everything is.
+    ///
+    /// A model that is made or loaded is in f32, and so is all that is written with it or looked at in it, whatever it
+    /// is given here.
+    #[must_use]
+    pub fn with_matmul_precision(mut self, precision: MatmulPrecision) -> Self {
+        self.matmul_precision = precision;
+        self
+    }
+
+    /// What it was given by [`Gpt::with_matmul_precision`].
+    #[must_use]
+    pub fn matmul_precision(&self) -> MatmulPrecision {
+        self.matmul_precision
     }
 
     /// What the model was made from.
@@ -123,7 +144,8 @@ impl Gpt {
         self.run(tokens, Some(cache), &mut Pass::new(&mut NoProbe, None))
     }
 
-    /// Mean cross-entropy in nats per token, as training and evaluation minimise and report it.
+    /// Mean cross-entropy in nats per token, as training and evaluation minimise and report it; computed as
+    /// [`Gpt::with_matmul_precision`] says.
     ///
     /// Without a `dropout` key nothing is dropped: evaluation.
     ///
@@ -138,7 +160,9 @@ impl Gpt {
     ) -> Tensor<1> {
         let [b, t] = tokens.dims();
         assert_shape!(targets, [b, t]);
-        let hidden = self.hidden(tokens, None, &mut Pass::new(&mut NoProbe, dropout)); // [B, T, C]
+        let mut probe = NoProbe;
+        let mut pass = Pass::new(&mut probe, dropout).with_matmul_precision(self.matmul_precision);
+        let hidden = self.hidden(tokens, None, &mut pass); // [B, T, C]
         let output = match &self.output {
             Some(output) => Output::Own(output.weight.val()),
             None => Output::Tied(self.token_embedding.weight.val()),
@@ -147,6 +171,7 @@ impl Gpt {
             hidden.reshape([b * t, self.config.d_model]),
             output,
             targets.reshape([b * t]),
+            self.matmul_precision,
         )
     }
 

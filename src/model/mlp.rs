@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use super::parameters::zeros_linear;
 use crate::config::{MlpKind, ModelConfig};
 use crate::kernels::{
-    self,
+    self, MatmulPrecision,
     mlp::{Activation, Layer},
 };
 
@@ -48,7 +48,7 @@ impl Mlp {
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, C]`
     #[must_use]
-    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+    pub fn forward(&self, x: Tensor<3>, precision: MatmulPrecision) -> Tensor<3> {
         let layer = |linear: &Linear| Layer {
             weight: linear.weight.val(),
             bias: linear.bias.as_ref().map(Param::val),
@@ -63,6 +63,7 @@ impl Mlp {
             expand: layer(&self.expand),
             activation,
             contract: layer(&self.contract),
+            precision,
         };
         kernels::mlp(x, mlp)
     }

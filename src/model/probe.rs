@@ -8,7 +8,7 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 
-use crate::kernels::{self, Dropout, DropoutKey};
+use crate::kernels::{self, Dropout, DropoutKey, MatmulPrecision};
 
 /// What stands at a [`Site`]. Points from `Queries` to `Residual` belong to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,22 +97,38 @@ impl Probe for NoProbe {
     }
 }
 
-/// What one forward pass carries along: where it is, who looks on, and what dropout hangs on.
+/// What one forward pass carries along: where it is, who looks on, what dropout hangs on, and what matrices are
+/// rounded to.
 #[derive(Debug)]
 pub struct Pass<'a, P: Probe> {
     probe: &'a mut P,
     dropout: Option<DropoutKey>,
+    matmul_precision: MatmulPrecision,
     block_idx: Option<usize>,
 }
 
 impl<'a, P: Probe> Pass<'a, P> {
-    /// A pass before the first block. Without a `dropout` key nothing is dropped: evaluation.
+    /// A pass before the first block, in f32. Without a `dropout` key nothing is dropped: evaluation.
     pub fn new(probe: &'a mut P, dropout: Option<DropoutKey>) -> Self {
         Self {
             probe,
             dropout,
+            matmul_precision: MatmulPrecision::F32,
             block_idx: None,
         }
+    }
+
+    /// The pass with another precision of the products with the blocks' projections.
+    #[must_use]
+    pub fn with_matmul_precision(mut self, precision: MatmulPrecision) -> Self {
+        self.matmul_precision = precision;
+        self
+    }
+
+    /// The precision of the products with the blocks' projections.
+    #[must_use]
+    pub fn matmul_precision(&self) -> MatmulPrecision {
+        self.matmul_precision
     }
 
     /// Says which block the following points belong to.
@@ -198,10 +214,15 @@ mod tests {
 
     #[test]
     fn the_empty_probe_has_no_room_to_keep_anything() {
+        // A pass holds nothing but a reference to it, a key, a precision and a number.
+        type Held<'a> = (
+            &'a NoProbe,
+            Option<DropoutKey>,
+            MatmulPrecision,
+            Option<usize>,
+        );
         assert_eq!(size_of::<NoProbe>(), 0);
-        // A pass holds nothing but a reference to it, a key and a number.
-        let rest = size_of::<Option<DropoutKey>>() + size_of::<Option<usize>>();
-        assert_eq!(size_of::<Pass<'_, NoProbe>>(), rest + size_of::<&NoProbe>());
+        assert_eq!(size_of::<Pass<'_, NoProbe>>(), size_of::<Held<'_>>());
     }
 
     #[test]

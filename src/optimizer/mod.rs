@@ -21,6 +21,7 @@ pub use schedule::learning_rate;
 pub use state::StateError;
 
 use crate::config::{OptimizerConfig, OptimizerKind};
+use crate::kernels::MatmulPrecision;
 use crate::model::LazyTensor;
 use crate::model::parameters::Path;
 use adamw::AdamW;
@@ -52,6 +53,15 @@ impl Optimizer {
             adamw: AdamW::new(config),
             muon,
         }
+    }
+
+    /// The optimiser with another precision of the products that make Muon's steps orthogonal: f32 otherwise.
+    #[must_use]
+    pub fn with_matmul_precision(mut self, precision: MatmulPrecision) -> Self {
+        if let Some(muon) = &mut self.muon {
+            muon.precision = precision;
+        }
+        self
     }
 
     /// Moves every parameter of `module` that has a gradient, at the schedule's `learning_rate` of `step`,

@@ -8,6 +8,7 @@ use super::gradients::flatten;
 use super::newton_schulz::orthogonalize;
 use super::state::{State, StateError, put, take};
 use crate::config::OptimizerConfig;
+use crate::kernels::MatmulPrecision;
 
 /// What the names of its running means begin with in a checkpoint.
 const KEY: &str = "momentum.";
@@ -30,6 +31,8 @@ pub(super) struct Muon {
     learning_rate: f64,
     momentum: f64,
     weight_decay: f64,
+    /// Of the products that make a step orthogonal.
+    pub(super) precision: MatmulPrecision,
     /// The matrices that it moves, each with the widths of the matrices side by side in it.
     matrices: BTreeMap<String, Vec<usize>>,
     /// Running means of their gradients, flattened.
@@ -50,6 +53,7 @@ impl Muon {
             learning_rate,
             momentum,
             weight_decay,
+            precision: MatmulPrecision::F32,
             matrices,
             means: BTreeMap::new(),
         }
@@ -84,7 +88,7 @@ impl Muon {
             None => new.clone(),
         };
         let ahead = mean.clone() * keep + new; // the mean if this gradient came once more
-        let direction = direction(ahead, &self.matrices[&name]); // [m n]
+        let direction = direction(ahead, &self.matrices[&name], self.precision); // [m n]
         self.means.insert(name, mean);
         let learning_rate = self.learning_rate * share;
         weights * (1.0 - learning_rate * self.weight_decay) - direction * learning_rate
@@ -123,7 +127,7 @@ impl Muon {
 ///
 /// # Shapes
 /// `x: [m n]`, row by row, `n` being the sum of `widths` -> `[m n]`
-fn direction(x: Tensor<1>, widths: &[usize]) -> Tensor<1> {
+fn direction(x: Tensor<1>, widths: &[usize], precision: MatmulPrecision) -> Tensor<1> {
     let [n_all] = x.dims();
     let columns = widths.iter().sum::<usize>();
     let rows = n_all / columns;
@@ -133,7 +137,7 @@ fn direction(x: Tensor<1>, widths: &[usize]) -> Tensor<1> {
         let [_, width] = part.dims();
         #[allow(clippy::cast_precision_loss, reason = "sizes are below 2^24")]
         let scale = (width as f64 / rows as f64).max(1.0).sqrt();
-        orthogonalize(part) * scale
+        orthogonalize(part, precision) * scale
     };
     flatten(Tensor::cat(parts.into_iter().map(scaled).collect(), 1))
 }
@@ -141,6 +145,10 @@ fn direction(x: Tensor<1>, widths: &[usize]) -> Tensor<1> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn direction(x: Tensor<1>, widths: &[usize]) -> Tensor<1> {
+        super::direction(x, widths, MatmulPrecision::F32)
+    }
 
     fn numbers(n: usize) -> Tensor<1> {
         #[allow(clippy::cast_precision_loss, reason = "small sizes")]
@@ -170,7 +178,7 @@ mod tests {
     fn more_outputs_than_inputs_make_a_longer_step() {
         let step = |rows: usize, columns: usize| {
             let x = numbers(rows * columns);
-            let plain = orthogonalize(x.clone().reshape([rows, columns]));
+            let plain = orthogonalize(x.clone().reshape([rows, columns]), MatmulPrecision::F32);
             (host(direction(x, &[columns])), host(flatten(plain)))
         };
         let (wide, plain) = step(3, 12);

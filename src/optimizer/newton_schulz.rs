@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::gradients::flatten;
-use crate::kernels;
+use crate::kernels::{self, MatmulPrecision};
 
 /// The odd polynomial `a x + b x^3 + c x^5`. It is steep at 0, so that small singular values grow fast, and
 /// then moves between 0.7 and 1.2 instead of coming to rest at 1.
@@ -24,24 +24,19 @@ const EPSILON: f64 = 1e-7;
 /// A singular value that is at least a few thousandths of the Frobenius norm ends between 0.68 and 1.21.
 ///
 /// Source: Jordan et al. 2024, as above, `zeropower_via_newtonschulz5` in
-/// <https://github.com/KellerJordan/Muon>; here in f32, there in bf16.
+/// <https://github.com/KellerJordan/Muon>, where it is in bf16.
 ///
 /// # Shapes
 /// `[m, n]` -> `[m, n]`
-pub(super) fn orthogonalize(matrix: Tensor<2>) -> Tensor<2> {
+pub(super) fn orthogonalize(matrix: Tensor<2>, precision: MatmulPrecision) -> Tensor<2> {
     let [m, n] = matrix.dims();
     let norm = kernels::sum_of_squares(flatten(matrix.clone())).sqrt(); // [1]
     // The products below are square in the number of rows: the smaller side.
     let is_tall = m > n;
     let x = if is_tall { matrix.transpose() } else { matrix };
     // At most 1 as the largest singular value, where the polynomial contracts.
-    let mut x = x / norm.clamp_min(EPSILON).unsqueeze();
-    let [a, b, c] = COEFFICIENTS;
-    for _ in 0..N_ITERATIONS {
-        let gram = x.clone().matmul(x.clone().transpose()); // [min(m, n), min(m, n)]
-        let polynomial = gram.clone() * b + gram.clone().matmul(gram) * c;
-        x = x.clone() * a + polynomial.matmul(x);
-    }
+    let x = x / norm.clamp_min(EPSILON).unsqueeze();
+    let x = kernels::newton_schulz(x, COEFFICIENTS, N_ITERATIONS, precision);
     if is_tall { x.transpose() } else { x }
 }
 
@@ -50,6 +45,10 @@ mod tests {
     use burn::tensor::{Device, TensorData};
 
     use super::*;
+
+    fn orthogonalize(matrix: Tensor<2>) -> Tensor<2> {
+        super::orthogonalize(matrix, MatmulPrecision::F32)
+    }
 
     fn tensor(rows: &[Vec<f64>]) -> Tensor<2> {
         let values: Vec<f64> = rows.concat();

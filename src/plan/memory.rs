@@ -1,8 +1,9 @@
 //! The memory of a run at its fullest moment.
 //!
 //! That is a moment of a training step: of its forward and backward pass, or of the update after it. A checkpoint is
-//! saved one tensor after another, and an evaluation keeps nothing for a backward pass. Token files are mapped, and not counted: the system takes their pages back when it
-//! needs them.
+//! saved one tensor after another, and an evaluation keeps nothing for a backward pass. Token files are mapped, and not
+//! counted: the system takes their pages back when it needs them. Every number counts as one of f32; training in bf16
+//! holds a little less.
 
 use serde::Serialize;
 

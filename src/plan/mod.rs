@@ -27,6 +27,7 @@ use crate::data::DataError;
 use crate::device::OpenDevice;
 use crate::model::cost::{self, Compute, Operations, Parameters};
 use crate::tokenizer::TokenizerError;
+use crate::train::precision;
 
 /// The most numbers that a plan is made for; far above what fits any machine, and low enough to count.
 const MOST_PARAMETERS: u64 = 1 << 44;
@@ -78,9 +79,9 @@ pub struct Plan {
     pub warnings: Vec<String>,
 }
 
-/// Plans the run of `config` on `device`; with `measure`, makes a few real steps there on made-up text. Nothing
-/// is left behind. `known` is the vocabulary of a run that starts from the weights of another; any other's follows
-/// from the config and its text.
+/// Plans the run of `config` on `device`; with `measure`, makes a few real steps there on made-up text, unless the
+/// run could not be made there. Nothing is left behind. `known` is the vocabulary of a run that starts from the weights
+/// of another; any other's follows from the config and its text.
 ///
 /// # Errors
 /// If the text is there and cannot be used, the model is beyond counting, or the device fails.
@@ -104,14 +105,25 @@ pub fn plan(
     let disk = Disk::new(config, vocab_size, run.checkpoints);
     let (mut notes, mut warnings) = (found.notes, found.warnings);
     warnings.extend(advice::memory(config, vocab_size, device, &memory));
-    let time = if !measure {
-        None
-    } else if memory.is_too_much() {
-        notes.push("nothing was measured: the run does not fit the memory".to_owned());
-        None
+    let precision = precision::advice(config.train.matmul_precision, device);
+    let obstacle = if memory.is_too_much() {
+        Some("the run does not fit the memory")
+    } else if precision.is_err() {
+        Some("the run cannot be made on this device")
     } else {
-        let measured = time::measure(config, vocab_size, device, &memory)?;
-        Some(Time::new(measured, &run))
+        None
+    };
+    warnings.extend(precision.unwrap_or_else(|error| Some(error.to_string())));
+    let time = match obstacle {
+        _ if !measure => None,
+        Some(obstacle) => {
+            notes.push(format!("nothing was measured: {obstacle}"));
+            None
+        }
+        None => {
+            let measured = time::measure(config, vocab_size, device, &memory)?;
+            Some(Time::new(measured, &run))
+        }
     };
     Ok(Plan {
         device: device.name.clone(),

@@ -16,7 +16,7 @@ pub fn table(plan: &Plan, config: &Config) -> String {
     memory(&mut text, plan, config);
     disk(&mut text, plan);
     if let Some(time) = &plan.time {
-        self::time(&mut text, time, plan);
+        self::time(&mut text, time, plan, config);
     }
     text
 }
@@ -222,12 +222,17 @@ fn disk(text: &mut String, plan: &Plan) {
     );
 }
 
-fn time(text: &mut String, time: &Time, plan: &Plan) {
+fn time(text: &mut String, time: &Time, plan: &Plan, config: &Config) {
     let (m, r) = (&time.measured, &plan.run);
     heading(
         text,
         "time",
-        &format!("{} on {}", duration(time.total_s), plan.device),
+        &format!(
+            "{} on {}{}",
+            duration(time.total_s),
+            plan.device,
+            config.train.matmul_precision.remark()
+        ),
     );
     let of_steps = format!(
         "{} steps of {}: {:.0} tokens/s, {} FLOPs/s",

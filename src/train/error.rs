@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::PrecisionError;
 use crate::checkpoint::{CheckpointError, write_hint};
 use crate::data::DataError;
 use crate::generate::GenerateError;
@@ -19,6 +20,9 @@ pub enum TrainError {
     /// The run's directory cannot be used.
     #[error(transparent)]
     Run(Box<CheckpointError>),
+    /// The device multiplies in another precision.
+    #[error(transparent)]
+    Precision(#[from] PrecisionError),
     /// The samples' prompt has characters that the text does not have.
     #[error("cannot use train.sample_prompt: {0}")]
     SamplePrompt(#[source] TokenizerError),

@@ -97,6 +97,7 @@ impl Logs {
             run_dir: _,
             sources: _,
             device,
+            matmul_precision,
             parameters,
             train_tokens,
             val_tokens,
@@ -109,8 +110,8 @@ impl Logs {
             from,
         } = started;
         self.timings.line(&json!({"step": step, "session": {
-            "began_unix_s": unix_s(), "device": device, "parameters": parameters, "vocab_size": vocab_size,
-            "train_tokens": train_tokens, "val_tokens": val_tokens, "val_bytes": val_bytes,
+            "began_unix_s": unix_s(), "device": device, "matmul_precision": matmul_precision,
+            "parameters": parameters, "vocab_size": vocab_size, "train_tokens": train_tokens, "val_tokens": val_tokens, "val_bytes": val_bytes,
             "from": from, "version": env!("CARGO_PKG_VERSION"),
         }}))
     }

@@ -11,6 +11,7 @@ pub mod evaluate;
 mod logs;
 mod metrics;
 mod observer;
+pub mod precision;
 mod prepare;
 mod session;
 mod step_clock;
@@ -28,6 +29,7 @@ pub use error::TrainError;
 pub(crate) use logs::heading_step;
 pub use logs::unix_s;
 pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
+pub use precision::PrecisionError;
 pub use trainer::{StepResult, Trainer};
 
 use crate::checkpoint::CheckpointError;
@@ -66,7 +68,8 @@ pub struct Job {
 /// what came of it.
 ///
 /// # Errors
-/// If the text, the run directory or the config cannot be used, if the loss is not finite, or if something
+/// If the text, the run directory or the config cannot be used, if the device has not the precision that was asked
+/// for, if the loss is not finite, or if something
 /// cannot be written; and [`TrainError::InterruptedEarly`]. Checkpoints that were saved before stay.
 pub fn train(
     job: Job,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use burn::train::renderer::MetricsRenderer;
 use serde::Serialize;
 
+use crate::config::MatmulPrecision;
 use crate::data::{Reading, SourceSummary};
 
 /// Watches a run. Called in the run's own thread: what takes long here holds it up.
@@ -70,6 +71,8 @@ pub struct Started {
     pub run_dir: PathBuf,
     /// What computes.
     pub device: String,
+    /// The precision of the products, as the config has it.
+    pub matmul_precision: MatmulPrecision,
     /// Numbers that are learned.
     pub parameters: usize,
     /// Tokens that are learned from.

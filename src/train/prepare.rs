@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::Device;
 
 use super::logs::Logs;
-use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer};
+use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
 use crate::checkpoint::{self, Located, RunDir, Saved, TrainState};
 use crate::config::{Config, ConfigError, DataConfig};
 use crate::data::{self, Corpus, DataError, Reading, Watch};
@@ -58,6 +58,7 @@ fn prepare_watched(job: Job, watch: Watch<'_>) -> Result<Prepared, TrainError> {
         from,
         device,
     } = job;
+    precision::check(config.train.matmul_precision, &device)?;
     let device = &device.device;
     let overwrite = match start {
         Start::Resume => return resume(config, RunDir::open(&run_dir)?, device, watch),

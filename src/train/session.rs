@@ -19,6 +19,7 @@ use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
 use crate::inspect::{self, Heads};
+use crate::kernels::MatmulPrecision;
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
 
@@ -122,6 +123,7 @@ impl Session {
         let started = Started {
             run_dir: self.run.root().to_owned(),
             device: self.device_name.clone(),
+            matmul_precision: self.config.train.matmul_precision,
             parameters: self.trainer.evaluated().num_params(),
             train_tokens: self.corpus.train.len(),
             val_tokens: self.corpus.val.len(),
@@ -469,7 +471,10 @@ impl Session {
     /// Whether it came to its end: nothing is lost without it, and `--resume` makes up for it.
     fn evaluate_fully(&mut self, summary: &mut Summary) -> Result<bool, TrainError> {
         self.observer.observe(&Event::FinalEvaluation);
-        let Some(last_loss) = self.full_loss(&self.trainer.evaluated())? else {
+        // What is said of the weights in the end is what they are worth in f32, in which everyone else uses them.
+        let last = self.trainer.evaluated();
+        let last = last.with_matmul_precision(MatmulPrecision::F32);
+        let Some(last_loss) = self.full_loss(&last)? else {
             return Ok(false);
         };
         let step = self.state.step;

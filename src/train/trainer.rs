@@ -46,12 +46,16 @@ impl StepResult {
 
 impl Trainer {
     /// A trainer before its first step. The model's device has gradients turned on.
+    ///
+    /// From now on its losses have the config's precision. That may be bf16 on flex only: on any other device nothing
+    /// is rounded, and nothing says so but [`precision::check`](super::precision::check).
     #[must_use]
     pub fn new(model: Gpt, config: &Config, text: impl Into<Split>) -> Self {
         let hidden = parameters::hidden_matrices(&model);
-        let optimizer = Optimizer::new(&config.optimizer, hidden);
+        let precision = config.train.matmul_precision.into();
+        let optimizer = Optimizer::new(&config.optimizer, hidden).with_matmul_precision(precision);
         Self {
-            model: Some(model),
+            model: Some(model.with_matmul_precision(precision)),
             optimizer,
             config: config.clone(),
             text: text.into(),
@@ -142,7 +146,7 @@ impl Trainer {
         )
     }
 
-    /// The model as it is now, for evaluation: without gradients, without dropout.
+    /// The model as it is now, for evaluation: without gradients, without dropout, in the precision of training.
     #[must_use]
     pub fn evaluated(&self) -> Gpt {
         self.trained().valid()

@@ -4,7 +4,7 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use proptest::prelude::*;
 use tinderbox::kernels::{
-    self, Dropout, DropoutKey, Output, Positions, QkNorm, SelfAttention,
+    self, Dropout, DropoutKey, MatmulPrecision, Output, Positions, QkNorm, SelfAttention,
     mlp::{Activation, Layer, Mlp},
 };
 use tinderbox::model::Gpt;
@@ -144,6 +144,7 @@ proptest! {
                     _ => Activation::Swiglu(layer(2)),
                 },
                 contract: layer(1),
+                precision: MatmulPrecision::F32,
             };
             let normed = kernels::layer_norm(x.clone(), scale.clone(), None, 0.1);
             summed(kernels::mlp(normed, mlp), |gradients| {
@@ -177,7 +178,8 @@ proptest! {
             let x = kernels::embed(tokens, weight.clone(), Some(learned));
             let targets = Tensor::<2, Int>::from_data(ids(seed + 7), &device).reshape([b * t]);
             let of = if tied { Output::Tied } else { Output::Own };
-            let loss = kernels::cross_entropy(x.reshape([b * t, c]), of(output.clone()), targets);
+            let hidden = x.reshape([b * t, c]);
+            let loss = kernels::cross_entropy(hidden, of(output.clone()), targets, MatmulPrecision::F32);
             let backward = loss.clone().backward();
             let gradients = [weight, positions, output].map(|w| host(w.grad(&backward).expect("it has one")));
             (host(loss)[0], gradients.concat())
@@ -238,6 +240,17 @@ fn the_first_fifty_losses_are_those_of_the_explicit_path() {
             );
         }
         assert!(fused[49] < fused[0] - 0.5, "{family:?}: it learned nothing");
+        let rounded = losses(
+            &place,
+            &Device::flex(),
+            &[&options[..], &["train.matmul_precision=bf16"]].concat(),
+        );
+        let apart = rounded.iter().zip(&explicit).map(|(a, b)| (a - b).abs());
+        let apart = apart.fold(0.0, f32::max);
+        assert!(
+            apart > 0.0 && apart < 5e-3, // rounding moves a model, but not to another place
+            "{family:?}: with matrices in bf16 losses are {apart} apart"
+        );
     }
 }
 

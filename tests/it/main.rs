@@ -37,6 +37,7 @@ mod lens;
 mod optimizers;
 mod parity;
 mod plan;
+mod precision;
 mod properties;
 mod report;
 mod runs;

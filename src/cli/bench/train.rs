@@ -3,9 +3,10 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
+use super::{at_least_one, config, figures, note, on, or_dash, print_json, spread, under_way};
 use crate::bench::train::{self, Rounds, Speed, Text};
 use crate::device::{self, DeviceSpec};
+use crate::train::precision;
 use crate::words::grouped;
 
 /// Measure how long the training steps of a config take
@@ -59,6 +60,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         rounds: args.rounds,
         steps: args.steps,
     };
+    if let Some(warning) = precision::advice(config.train.matmul_precision, &device)? {
+        note(format!("warning: {warning}"));
+    }
     under_way(format!(
         "{} training steps",
         rounds.warm_up_steps + rounds.rounds * rounds.steps
@@ -87,9 +91,10 @@ fn page(speed: &Speed, place: &str) -> String {
         ("rounds, ms per step", rounds_ms.join("  ")),
     ];
     let title = format!(
-        "training of {} parameters, {} tokens a step, on {place}\n",
+        "training of {} parameters, {} tokens a step, on {place}{}\n",
         grouped(speed.parameters as u64),
         grouped(speed.tokens_per_step as u64),
+        speed.matmul_precision.remark(),
     );
     let lines = lines.map(|(name, value)| format!("  {name:<22}{value}\n"));
     format!(

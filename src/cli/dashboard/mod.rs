@@ -260,6 +260,7 @@ mod tests {
     use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 
     use super::*;
+    use crate::config::MatmulPrecision;
 
     /// A program of its own, in a terminal: the test below starts this test binary again for it.
     #[test]
@@ -269,6 +270,7 @@ mod tests {
         let started = Started {
             run_dir: "runs/mine".into(),
             device: "flex".to_owned(),
+            matmul_precision: MatmulPrecision::F32,
             parameters: 1,
             train_tokens: 1,
             val_tokens: 1,

@@ -3,6 +3,7 @@
 //! The gradient of a mean of losses is known but for one factor, which the backward pass brings: it is computed
 //! here along with the loss, while the logits are at hand.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use burn::backend::flex::FlexTensor;
@@ -11,55 +12,88 @@ use pulp::{Simd, WithSimd};
 
 use super::linear::matrix;
 use super::operation::{Operation, apply};
-use super::product::{Matrix, MatrixMut, Packed, Plain, Turned, WIDTH, add, put};
+use super::product::{
+    Element, Matrix, MatrixMut, Packed, Pair, Plain, Role, Turned, WIDTH, add, put,
+};
 use super::rows::softmax;
 use super::{CHUNK, run, shaped, tensor, values};
+use crate::kernels::MatmulPrecision;
 use crate::kernels::loss::Output;
 
-/// Logits that are held at once, and as many of their gradients in panels.
-const MOST_LOGITS: usize = 1 << 22;
+/// How much is worked on at once.
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    /// Logits, and as many of their gradients in panels.
+    logits: usize,
+    /// Weights that are copied into panels.
+    weights: usize,
+}
 
-/// Weights that are copied into panels at once.
-const MOST_WEIGHTS: usize = 1 << 22;
+impl Default for Most {
+    fn default() -> Self {
+        Self {
+            logits: 1 << 22,
+            weights: 1 << 22,
+        }
+    }
+}
 
 /// As [`crate::kernels::cross_entropy`], of f32 on flex.
 pub(in crate::kernels) fn cross_entropy(
     hidden: Tensor<2>,
     output: Output,
     targets: Tensor<1, Int>,
+    precision: MatmulPrecision,
 ) -> Tensor<1> {
-    in_chunks(hidden, output, targets, MOST_LOGITS)
+    in_parts(hidden, output, targets, precision, Most::default())
 }
 
-fn in_chunks(
+fn in_parts(
     hidden: Tensor<2>,
     output: Output,
     targets: Tensor<1, Int>,
-    most_logits: usize,
+    precision: MatmulPrecision,
+    most: Most,
+) -> Tensor<1> {
+    match precision {
+        MatmulPrecision::F32 => with::<f32>(hidden, output, targets, most),
+        MatmulPrecision::Bf16 => with::<Pair>(hidden, output, targets, most),
+    }
+}
+
+fn with<E: Element>(
+    hidden: Tensor<2>,
+    output: Output,
+    targets: Tensor<1, Int>,
+    most: Most,
 ) -> Tensor<1> {
     let targets = targets.into_data();
     let targets = targets
         .iter::<i64>()
         .map(|target| usize::try_from(target).expect("a token"));
-    let operation = CrossEntropy {
+    let operation = CrossEntropy::<E> {
         targets: targets.collect(),
         by_token: matches!(output, Output::Tied(_)),
-        most_logits,
+        most,
+        elements: PhantomData,
     };
     let (Output::Tied(weight) | Output::Own(weight)) = output;
     apply([hidden.into_dispatch(), weight.into_dispatch()], operation)
 }
 
 /// Inputs: hidden states `[N, C]`, and weights `[V, C]` if `by_token`, else `[C, V]`.
+///
+/// Gradients are products of elements of `E`. Logits are always products of f32: nothing comes after them that would
+/// even out what rounding does to them, and alone they move the loss more than all other products of a model.
 #[derive(Debug)]
-struct CrossEntropy {
+struct CrossEntropy<E> {
     targets: Vec<usize>,
     by_token: bool,
-    /// Logits that are held at once.
-    most_logits: usize,
+    most: Most,
+    elements: PhantomData<E>,
 }
 
-impl Operation for CrossEntropy {
+impl<E: Element> Operation for CrossEntropy<E> {
     fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
         let [n, c] = matrix(&inputs[0]);
@@ -77,19 +111,21 @@ impl Operation for CrossEntropy {
         let mut of_hidden = vec![0.0; if keep { hidden.len() } else { 0 }];
         let mut of_weight = vec![0.0; if keep { weight.len() } else { 0 }];
         let mut losses = vec![0.0; n];
-        let rows = (self.most_logits / vocab_size).max(1);
+        let rows = (self.most.logits / vocab_size).max(1);
         let mut logits = vec![0.0; rows.min(n) * vocab_size];
         for first in (0..n).step_by(rows) {
             let rows = rows.min(n - first);
             let logits = &mut logits[..rows * vocab_size];
             let hidden = Matrix::new(&hidden[first * c..][..rows * c], [rows, c]);
-            let [hidden] = Packed::all([hidden]);
-            let hidden = hidden.panels();
-            for tokens in blocks(vocab_size, c) {
-                let [weights] = Packed::all([projection.of(tokens.clone())]);
-                let logits = MatrixMut::new(logits, [rows, vocab_size]);
-                let out = logits.columns(tokens);
-                put(out, Plain(hidden), weights.panels(), &[]);
+            let blocks = || self.most.blocks(vocab_size, c);
+            {
+                let [hidden] = Packed::<f32>::all([(hidden, Role::Left)]);
+                for tokens in blocks() {
+                    let [weights] = Packed::all([(projection.of(tokens.clone()), Role::Right)]);
+                    let logits = MatrixMut::new(logits, [rows, vocab_size]);
+                    let out = logits.columns(tokens);
+                    put(out, Plain(hidden.left()), weights.right(), &[]);
+                }
             }
             let task_rows = (CHUNK / vocab_size).max(1);
             let tasks = logits
@@ -108,23 +144,26 @@ impl Operation for CrossEntropy {
             if !keep {
                 continue;
             }
+            // Again: for what follows it may be in pairs.
+            let [hidden] = Packed::<E>::all([(hidden, Role::Right)]);
             let of_logits = Matrix::new(logits, [rows, vocab_size]);
             let of_hidden = &mut of_hidden[first * c..][..rows * c];
             // Each chunk of rows and each block of tokens adds its part, in their order.
-            for tokens in blocks(vocab_size, c) {
+            for tokens in blocks() {
+                let weights = projection.of(tokens.clone()).transposed();
                 let [of_logits, weights] = Packed::all([
-                    of_logits.columns(tokens.clone()),
-                    projection.of(tokens.clone()).transposed(),
+                    (of_logits.columns(tokens.clone()), Role::Both),
+                    (weights, Role::Right),
                 ]);
-                let of_logits = of_logits.panels();
                 let of_hidden = MatrixMut::new(of_hidden, [rows, c]);
-                add(of_hidden, Plain(of_logits), weights.panels());
+                add(of_hidden, Plain(of_logits.left()), weights.right());
                 let mut of_weight = MatrixMut::new(&mut of_weight, shape);
                 if self.by_token {
                     let of_weight = of_weight.rows(tokens.start, tokens.len());
-                    add(of_weight, Turned(of_logits), hidden);
+                    add(of_weight, Turned(of_logits.right()), hidden.right());
                 } else {
-                    add(of_weight.columns(tokens), Turned(hidden), of_logits);
+                    let of_weight = of_weight.columns(tokens);
+                    add(of_weight, Turned(hidden.right()), of_logits.right());
                 }
             }
         }
@@ -192,12 +231,14 @@ impl<'a> Projection<'a> {
     }
 }
 
-/// The vocabulary in blocks whose weights are copied at once.
-fn blocks(vocab_size: usize, c: usize) -> impl Iterator<Item = Range<usize>> {
-    let block = (MOST_WEIGHTS / c).next_multiple_of(WIDTH).max(WIDTH);
-    (0..vocab_size)
-        .step_by(block)
-        .map(move |first| first..vocab_size.min(first + block))
+impl Most {
+    /// The vocabulary in blocks whose weights are copied at once.
+    fn blocks(self, vocab_size: usize, c: usize) -> impl Iterator<Item = Range<usize>> {
+        let block = (self.weights / c).next_multiple_of(WIDTH).max(WIDTH);
+        (0..vocab_size)
+            .step_by(block)
+            .map(move |first| first..vocab_size.min(first + block))
+    }
 }
 
 /// Turns some rows of logits into their gradient, and writes the losses.
@@ -248,10 +289,33 @@ impl WithSimd for Scale<'_> {
 mod tests {
     use super::super::testing::{assert_within, leaf, numbers, with_threads};
     use super::*;
+    use crate::kernels::MatmulPrecision::{Bf16, F32};
     use crate::kernels::loss::composed_cross_entropy;
     use burn::tensor::{Device, TensorData};
 
     type Operation = fn(Tensor<2>, Output, Tensor<1, Int>) -> Tensor<1>;
+
+    fn exact(hidden: Tensor<2>, output: Output, targets: Tensor<1, Int>) -> Tensor<1> {
+        cross_entropy(hidden, output, targets, F32)
+    }
+
+    fn rounded(hidden: Tensor<2>, output: Output, targets: Tensor<1, Int>) -> Tensor<1> {
+        cross_entropy(hidden, output, targets, Bf16)
+    }
+
+    /// In f32, or else in bfloat16, so much at once.
+    fn parts<const IS_EXACT: bool, const LOGITS: usize, const WEIGHTS: usize>(
+        hidden: Tensor<2>,
+        output: Output,
+        targets: Tensor<1, Int>,
+    ) -> Tensor<1> {
+        let most = Most {
+            logits: LOGITS,
+            weights: WEIGHTS,
+        };
+        let precision = if IS_EXACT { F32 } else { Bf16 };
+        in_parts(hidden, output, targets, precision, most)
+    }
 
     /// Loss and gradients of a loss that something else is done to.
     fn run_with(
@@ -288,18 +352,21 @@ mod tests {
     /// A loss is a small difference of large logits: it loses digits that its gradients keep.
     const SHARE: f32 = 1e-5;
 
+    /// Rows, width, vocabulary.
+    const SHAPES: [[usize; 3]; 5] = [
+        [1, 1, 1],
+        [1, 8, 5],
+        [70, 32, 65],
+        [33, 7, 1000],
+        [5, 3, 130],
+    ];
+
     #[test]
     fn equals_the_composed_operation_and_its_gradients() {
-        for shape in [
-            [1, 1, 1],
-            [1, 8, 5],
-            [70, 32, 65],
-            [33, 7, 1000],
-            [5, 3, 130],
-        ] {
+        for shape in SHAPES {
             for tied in [false, true] {
                 for factor in [1.0, 0.25] {
-                    let [got, want] = [cross_entropy, composed_cross_entropy]
+                    let [got, want] = [exact, composed_cross_entropy]
                         .map(|f: Operation| run_with(f, shape, tied, factor));
                     assert_within(&got, &want, SHARE, &format!("{shape:?}, tied {tied}"));
                 }
@@ -308,17 +375,43 @@ mod tests {
     }
 
     #[test]
-    fn rows_in_chunks_are_the_whole() {
-        // 4 rows at a time, and 1 at the end; then one by one.
-        let few: [Operation; 2] = [
-            |hidden, output, targets| in_chunks(hidden, output, targets, 4 * 70 + 69),
-            |hidden, output, targets| in_chunks(hidden, output, targets, 3),
+    fn parts_are_the_whole() {
+        // 4 rows at a time, and 1 at the end; then one by one; then 32 tokens at a time, and 6 at the end; then both.
+        let few: [Operation; 4] = [
+            parts::<true, { 4 * 70 + 69 }, 10_000>,
+            parts::<true, 3, 10_000>,
+            parts::<true, 10_000, 1>,
+            parts::<true, { 4 * 70 }, { 12 * 32 }>,
+        ];
+        let few_rounded: [Operation; 2] = [
+            parts::<false, { 3 * 70 }, 10_000>,
+            parts::<false, { 4 * 70 }, { 12 * 32 }>,
         ];
         for tied in [false, true] {
-            let want = run_with(cross_entropy, [9, 12, 70], tied, 1.0);
+            let want = run_with(exact, [9, 12, 70], tied, 1.0);
             for f in few {
                 let got = run_with(f, [9, 12, 70], tied, 1.0);
-                assert_within(&got, &want, SHARE, "chunks");
+                assert_within(&got, &want, SHARE, "parts");
+            }
+            let want = run_with(rounded, [9, 12, 70], tied, 1.0);
+            for f in few_rounded {
+                let got = run_with(f, [9, 12, 70], tied, 1.0);
+                assert_within(&got, &want, SHARE, "parts, rounded");
+            }
+        }
+    }
+
+    #[test]
+    fn in_bfloat16_gradients_are_nearly_the_same_and_the_loss_is() {
+        for shape in SHAPES {
+            for tied in [false, true] {
+                let [got, want] =
+                    [rounded, exact].map(|f: Operation| run_with(f, shape, tied, 0.25));
+                let what = format!("{shape:?}, tied {tied}");
+                assert_eq!(got[0][0].to_bits(), want[0][0].to_bits(), "{what}");
+                // A factor is off by 2^-9 of itself at most.
+                assert_within(&got, &want, 1.0 / 128.0, &what);
+                assert!(shape == [1, 1, 1] || got[1..] != want[1..], "{what}");
             }
         }
     }
@@ -326,13 +419,13 @@ mod tests {
     #[test]
     fn threads_do_not_change_a_byte() {
         for tied in [false, true] {
-            let bytes = |threads| {
-                let got = with_threads(threads, || {
-                    run_with(cross_entropy, [90, 33, 300], tied, 0.5)
-                });
-                got.concat().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
-            };
-            assert_eq!(bytes(1), bytes(2));
+            for f in [exact, rounded] {
+                let bytes = |threads| {
+                    let got = with_threads(threads, || run_with(f, [91, 33, 300], tied, 0.5));
+                    got.concat().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+                };
+                assert_eq!(bytes(1), bytes(2));
+            }
         }
     }
 }

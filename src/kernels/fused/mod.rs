@@ -16,6 +16,7 @@ mod heads;
 pub(super) mod linear;
 pub(super) mod loss;
 pub(super) mod mlp;
+pub(super) mod newton_schulz;
 pub(super) mod norm;
 mod operation;
 mod product;

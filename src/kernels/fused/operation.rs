@@ -19,8 +19,8 @@ pub(in crate::kernels) trait Operation: Debug + Send + Sync + 'static {
 }
 
 /// Applies an operation to its inputs, one to five of them, or seven.
-pub(in crate::kernels) fn apply<const N: usize, const D: usize>(
-    inputs: [DispatchTensor; N],
+pub(in crate::kernels) fn apply<const D: usize>(
+    inputs: impl Into<Vec<DispatchTensor>>,
     operation: impl Operation,
 ) -> Tensor<D> {
     operation::apply(inputs, OnFlex(operation))

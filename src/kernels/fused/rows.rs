@@ -2,7 +2,7 @@
 
 use pulp::Simd;
 
-use super::product::{Finish, Row, WIDTH};
+use super::product::{Arithmetic, Finish, Row, WIDTH};
 use super::{LANES, exp, total};
 
 /// Turns a row's numbers into weights: softmax of the numbers times `scale`. Returns the logarithm of the sum that
@@ -98,12 +98,18 @@ impl Tile<'_> {
     }
 }
 
-impl Finish for Tile<'_> {
+impl Finish<f32> for Tile<'_> {
     #[inline(always)]
     fn expect(&self, _: usize, _: usize) {} // a buffer that was used a moment ago
 
     #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+    fn finish<A: Arithmetic<Element = f32>>(
+        &mut self,
+        _: A,
+        row: usize,
+        column: usize,
+        sums: &[f32],
+    ) {
         self.row(column / WIDTH, row)[column % WIDTH..][..sums.len()].copy_from_slice(sums);
     }
 }

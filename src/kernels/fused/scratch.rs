@@ -1,10 +1,11 @@
 //! Memory for panels that is used again and again: what is fresh from the system costs as much as a product of it.
 
 use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::product::{Row, WIDTH};
+use super::product::{Element, Row, WIDTH};
 use crate::kernels::panels::Row as Aligned;
 
 /// Buffers that are kept at most, of a thread or of all.
@@ -21,12 +22,13 @@ static SHARED: Mutex<Vec<Vec<Aligned>>> = Mutex::new(Vec::new());
 
 /// Rows of panels that hold whatever they held before.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(super) struct Scratch<E = f32> {
     buffer: Vec<Aligned>,
     n_rows: usize,
+    elements: PhantomData<E>,
 }
 
-impl Scratch {
+impl<E> Scratch<E> {
     /// Room for `n_rows` rows: the smallest that was given back and holds them, or new.
     pub(super) fn new(n_rows: usize) -> Self {
         let fitting = match n_rows {
@@ -35,7 +37,11 @@ impl Scratch {
             _ => SMALL.with_borrow_mut(|free| take(free, n_rows)),
         };
         let buffer = fitting.unwrap_or_else(|| vec![Aligned([FRESH; WIDTH]); n_rows]);
-        Self { buffer, n_rows }
+        Self {
+            buffer,
+            n_rows,
+            elements: PhantomData,
+        }
     }
 }
 
@@ -62,7 +68,7 @@ fn give_back(free: &mut Vec<Vec<Aligned>>, buffer: Vec<Aligned>) {
     }
 }
 
-impl Drop for Scratch {
+impl<E> Drop for Scratch<E> {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
         match buffer.len() {
@@ -76,19 +82,20 @@ impl Drop for Scratch {
     }
 }
 
-impl Deref for Scratch {
-    type Target = [Row];
+impl<E: Element> Deref for Scratch<E> {
+    type Target = [Row<E>];
 
     #[allow(unsafe_code)]
-    fn deref(&self) -> &[Row] {
-        // SAFETY: the buffer has at least so many rows, and one that is aligned is as large as the row alone.
+    fn deref(&self) -> &[Row<E>] {
+        // SAFETY: the buffer has at least so many rows, one that is aligned is as large as the row alone, and an
+        // element as an f32 whose bits it may have.
         unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast(), self.n_rows) }
     }
 }
 
-impl DerefMut for Scratch {
+impl<E: Element> DerefMut for Scratch<E> {
     #[allow(unsafe_code)]
-    fn deref_mut(&mut self) -> &mut [Row] {
+    fn deref_mut(&mut self) -> &mut [Row<E>] {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.buffer.as_mut_ptr().cast(), self.n_rows) }
     }

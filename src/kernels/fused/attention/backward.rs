@@ -6,7 +6,8 @@ use pulp::{Simd, WithSimd};
 
 use super::super::heads::{Heads, Prepared};
 use super::super::product::{
-    Add, Matrix, MatrixMut, Packed, Panels, Plain, Put, Row, Turned, WIDTH, multiply, n_panels,
+    Add, Exact, Matrix, MatrixMut, Packed, Panels, Plain, Put, Row, Turned, WIDTH, multiply,
+    n_panels,
 };
 use super::super::rows::{Query, Tile, attend_backward};
 use super::super::scratch::Scratch;
@@ -91,7 +92,7 @@ impl WithSimd for BackwardPass<'_> {
                         step: block,
                     });
                     for (tile, (left, right)) in tiles.iter_mut().zip(left.into_iter().zip(right)) {
-                        multiply(simd, left, right, tile);
+                        multiply(Exact(simd), left, right, tile);
                     }
                     let [tile, of_tile] = &mut tiles;
                     for (row, query) in queries.clone().enumerate() {
@@ -114,7 +115,7 @@ impl WithSimd for BackwardPass<'_> {
                     let of_scores = Plain(Panels::within(&of_scores[first..], [rows, keys], block));
                     let out = of_q.rows(queries.start, rows);
                     let k = k.panels().rows(0..keys);
-                    multiply(simd, of_scores, k, &mut Put { out, bias: &[] });
+                    multiply(Exact(simd), of_scores, k, &mut Put { out, bias: &[] });
                 }
                 let queries = start..start + block;
                 for (gradient, right, out) in [
@@ -154,9 +155,9 @@ fn of_keys<S: Simd>(
         let right = right.panels().rows(seeing);
         let out = out.rows(keys.start, keys.len());
         if is_first_head && queries.start <= first {
-            multiply(simd, left, right, &mut Put { out, bias: &[] });
+            multiply(Exact(simd), left, right, &mut Put { out, bias: &[] });
         } else {
-            multiply(simd, left, right, &mut Add { out });
+            multiply(Exact(simd), left, right, &mut Add { out });
         }
     }
 }

@@ -3,7 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::heads::{Heads, Prepared};
-use super::super::product::{MatrixMut, Packed, Panels, Plain, Put, multiply, n_panels};
+use super::super::product::{Exact, MatrixMut, Packed, Panels, Plain, Put, multiply, n_panels};
 use super::super::rows::{Tile, attend};
 use super::super::scratch::Scratch;
 use super::QUERIES;
@@ -53,7 +53,12 @@ impl WithSimd for Forward<'_> {
                     step: rows,
                 };
                 let q = Plain(q.panels().rows(first..keys));
-                multiply(simd, q, turned_k.panels().columns(0..keys), &mut tile);
+                multiply(
+                    Exact(simd),
+                    q,
+                    turned_k.panels().columns(0..keys),
+                    &mut tile,
+                );
                 for row in 0..rows {
                     let query = first + row;
                     log_sums[query] = attend::<S>(&mut tile, row, query + 1, scale);
@@ -67,7 +72,7 @@ impl WithSimd for Forward<'_> {
                 let weights = Plain(Panels::within(&scores, [rows, keys], rows));
                 let v = v.panels().rows(0..keys);
                 let out = out.rows(first, rows);
-                multiply(simd, weights, v, &mut Put { out, bias: &[] });
+                multiply(Exact(simd), weights, v, &mut Put { out, bias: &[] });
             }
         }
     }

@@ -2,10 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-use pulp::Simd;
-
 use super::super::activation::Activation;
-use super::super::product::{Finish, Panels, PanelsMut, WIDTH, biased};
+use super::super::product::{Arithmetic, Element, Finish, Panels, PanelsMut, WIDTH, biased};
 
 /// Writes sums and bias to panels.
 pub(super) struct Biased<'a> {
@@ -13,14 +11,20 @@ pub(super) struct Biased<'a> {
     pub(super) bias: &'a [f32],
 }
 
-impl Finish for Biased<'_> {
+impl<E> Finish<E> for Biased<'_> {
     #[inline(always)]
     fn expect(&self, row: usize, column: usize) {
         self.out.fetch(row, column);
     }
 
     #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+    fn finish<A: Arithmetic<Element = E>>(
+        &mut self,
+        _: A,
+        row: usize,
+        column: usize,
+        sums: &[f32],
+    ) {
         let mut values = [0.0; WIDTH];
         let values = biased(&mut values, sums, self.bias, column);
         self.out.put(row, column, values);
@@ -28,25 +32,34 @@ impl Finish for Biased<'_> {
 }
 
 /// Writes to panels what the activation makes of sums and bias, and its derivatives by them and by the gate.
-pub(super) struct Activate<'a> {
+pub(super) struct Activate<'a, E> {
     pub(super) activation: Activation,
     pub(super) bias: &'a [f32],
-    /// What comes of it, the derivative, and the gate, which is replaced by its derivative; where they are not to
-    /// be kept, or not there, of no numbers.
-    pub(super) outs: [PanelsMut<'a>; 3],
+    /// What comes of it.
+    pub(super) active: PanelsMut<'a, E>,
+    /// The derivative, and the gate, which is replaced by its derivative; where they are not to be kept, or not
+    /// there, of no numbers.
+    pub(super) derivatives: [PanelsMut<'a>; 2],
 }
 
-impl Finish for Activate<'_> {
+impl<E: Element> Finish<E> for Activate<'_, E> {
     #[inline(always)]
     fn expect(&self, row: usize, column: usize) {
-        for out in self.outs.iter().filter(|out| !out.is_empty()) {
+        self.active.fetch(row, column);
+        for out in self.derivatives.iter().filter(|out| !out.is_empty()) {
             out.fetch(row, column);
         }
     }
 
     #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
-        let [active, slope, gate] = &mut self.outs;
+    fn finish<A: Arithmetic<Element = E>>(
+        &mut self,
+        arithmetic: A,
+        row: usize,
+        column: usize,
+        sums: &[f32],
+    ) {
+        let [slope, gate] = &mut self.derivatives;
         let mut values = [0.0; WIDTH];
         let values = biased(&mut values, sums, self.bias, column);
         let mut out = [const { MaybeUninit::uninit() }; WIDTH];
@@ -55,8 +68,8 @@ impl Finish for Activate<'_> {
             Activation::Swiglu => gate.get(row, column, sums.len()),
             Activation::Gelu | Activation::ReluSquared => &mut [],
         };
-        let out = self.activation.forward::<S>(values, gate, out);
-        active.put(row, column, out);
+        let out = self.activation.forward::<A::Simd>(values, gate, out);
+        self.active.put_elements(arithmetic, row, column, out);
         if !slope.is_empty() {
             slope.put(row, column, values);
         }
@@ -64,13 +77,13 @@ impl Finish for Activate<'_> {
 }
 
 /// Writes to panels the sums times the derivatives of the activation.
-pub(super) struct Slopes<'a> {
+pub(super) struct Slopes<'a, E> {
     /// By what went into it, and by the gate.
     pub(super) slopes: [Option<Panels<'a>>; 2],
-    pub(super) outs: [PanelsMut<'a>; 2],
+    pub(super) outs: [PanelsMut<'a, E>; 2],
 }
 
-impl Finish for Slopes<'_> {
+impl<E: Element> Finish<E> for Slopes<'_, E> {
     #[inline(always)]
     fn expect(&self, row: usize, column: usize) {
         for (slope, out) in self.slopes.iter().zip(&self.outs) {
@@ -82,7 +95,13 @@ impl Finish for Slopes<'_> {
     }
 
     #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+    fn finish<A: Arithmetic<Element = E>>(
+        &mut self,
+        arithmetic: A,
+        row: usize,
+        column: usize,
+        sums: &[f32],
+    ) {
         for (slope, out) in self.slopes.iter().zip(&mut self.outs) {
             let Some(slope) = slope else { continue };
             let slope = &slope.panel(column / WIDTH)[row][column % WIDTH..][..sums.len()];
@@ -91,7 +110,7 @@ impl Finish for Slopes<'_> {
             for ((value, sum), slope) in values.iter_mut().zip(sums).zip(slope) {
                 *value = sum * slope;
             }
-            out.put(row, column, values);
+            out.put_elements(arithmetic, row, column, values);
         }
     }
 }

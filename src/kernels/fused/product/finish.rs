@@ -2,18 +2,23 @@
 
 use std::ops::Range;
 
-use pulp::Simd;
-
+use super::arithmetic::Arithmetic;
 use super::matrix::MatrixMut;
 use super::panels::WIDTH;
 
-/// What is done with the sums of a product as they come out of the registers.
-pub(in crate::kernels::fused) trait Finish {
+/// What is done with the sums of a product of elements as they come out of the registers.
+pub(in crate::kernels::fused) trait Finish<E> {
     /// Is told of a row's sums before they are computed, so that what they will meet can come into the cache meanwhile.
     fn expect(&self, row: usize, column: usize);
 
     /// Takes the sums of row `row` from column `column` on: no more columns than a panel has, all of one panel.
-    fn finish<S: Simd>(&mut self, simd: S, row: usize, column: usize, sums: &[f32]);
+    fn finish<A: Arithmetic<Element = E>>(
+        &mut self,
+        arithmetic: A,
+        row: usize,
+        column: usize,
+        sums: &[f32],
+    );
 }
 
 /// Writes the sums.
@@ -23,14 +28,20 @@ pub(in crate::kernels::fused) struct Put<'a> {
     pub(in crate::kernels::fused) bias: &'a [f32],
 }
 
-impl Finish for Put<'_> {
+impl<E> Finish<E> for Put<'_> {
     #[inline(always)]
     fn expect(&self, row: usize, column: usize) {
         self.out.fetch(row, column);
     }
 
     #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+    fn finish<A: Arithmetic<Element = E>>(
+        &mut self,
+        _: A,
+        row: usize,
+        column: usize,
+        sums: &[f32],
+    ) {
         if self.bias.is_empty() {
             self.out.put(row, column, sums);
         } else {
@@ -73,14 +84,49 @@ pub(in crate::kernels::fused) struct Add<'a> {
     pub(in crate::kernels::fused) out: MatrixMut<'a>,
 }
 
-impl Finish for Add<'_> {
+impl<E> Finish<E> for Add<'_> {
     #[inline(always)]
     fn expect(&self, row: usize, column: usize) {
         self.out.fetch(row, column);
     }
 
     #[inline(always)]
-    fn finish<S: Simd>(&mut self, _: S, row: usize, column: usize, sums: &[f32]) {
+    fn finish<A: Arithmetic<Element = E>>(
+        &mut self,
+        _: A,
+        row: usize,
+        column: usize,
+        sums: &[f32],
+    ) {
         self.out.add(row, column, sums);
+    }
+}
+
+/// Blends the sums with what is there.
+pub(in crate::kernels::fused) struct Blend<'a> {
+    pub(in crate::kernels::fused) out: MatrixMut<'a>,
+    /// What both are multiplied with: what is there, and the sums.
+    pub(in crate::kernels::fused) shares: [f32; 2],
+}
+
+impl<E> Finish<E> for Blend<'_> {
+    #[inline(always)]
+    fn expect(&self, row: usize, column: usize) {
+        self.out.fetch(row, column);
+    }
+
+    #[inline(always)]
+    fn finish<A: Arithmetic<Element = E>>(
+        &mut self,
+        _: A,
+        row: usize,
+        column: usize,
+        sums: &[f32],
+    ) {
+        let [kept, added] = self.shares;
+        let out = &mut self.out.row(row)[column..][..sums.len()];
+        for (out, sum) in out.iter_mut().zip(sums) {
+            *out = kept * *out + added * sum;
+        }
     }
 }

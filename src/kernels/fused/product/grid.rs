@@ -12,15 +12,15 @@ pub(super) struct Grid {
     cell: [usize; 2],
 }
 
-/// Multiplications of a cell at least: some tens of microseconds.
+/// Multiplications of elements of a cell at least: some tens of microseconds.
 const PRODUCTS: usize = 1 << 19;
 
-/// Numbers of the left matrix that a cell reads again for each of its panels: they fit the second cache.
+/// Elements of the left matrix that a cell reads again for each of its panels: they fit the second cache.
 const LEFT: usize = 1 << 16;
 
 impl Grid {
     /// The cells of a product: a function of its sizes alone.
-    pub(super) fn new<L: Left>(left: L, right: Panels<'_>) -> Self {
+    pub(super) fn new<L: Left>(left: L, right: Panels<'_, L::Element>) -> Self {
         let [rows, columns] = [left.n_rows(), right.n_columns()];
         let depth = left.depth().max(1);
         let units = rows.div_ceil(L::UNIT).max(1);

@@ -3,100 +3,194 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::{run, scratch::Scratch};
+use super::arithmetic::{Arithmetic, WithArithmetic};
+use super::element::Element;
 use super::matrix::Matrix;
 use super::panels::{Panels, Row, WIDTH, n_panels};
 use super::square::{self, SIDE};
 
+/// What a copy of a matrix is for: in panels of f32 one copy serves for all.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::kernels::fused) enum Role {
+    /// The left matrix of products.
+    Left,
+    /// The right matrix of products, or the left one turned.
+    Right,
+    /// Both.
+    Both,
+}
+
 /// A copy of a matrix in panels.
 #[derive(Debug)]
-pub(in crate::kernels::fused) struct Packed {
-    rows: Scratch,
+pub(in crate::kernels::fused) struct Packed<E = f32> {
+    left: Option<Scratch<E>>,
+    right: Option<Scratch<E>>,
     shape: [usize; 2],
 }
 
 impl Packed {
-    /// Copies a matrix, in this thread.
+    /// Copies a matrix of f32, in this thread.
     #[inline(always)]
     pub(in crate::kernels::fused) fn here<S: Simd>(simd: S, matrix: Matrix<'_>) -> Self {
-        let shape = [matrix.n_rows(), matrix.n_columns()];
-        let mut rows = Scratch::new(shape[0] * n_panels(shape[1]));
-        pack(simd, matrix, &mut rows);
-        Self { rows, shape }
+        Self::by(simd, matrix, Role::Both)
+    }
+
+    /// As the left or the right matrix of products.
+    pub(in crate::kernels::fused) fn panels(&self) -> Panels<'_> {
+        self.left()
+    }
+}
+
+impl<E: Element> Packed<E> {
+    /// Room for a copy.
+    fn new(matrix: Matrix<'_>, role: Role) -> Self {
+        let shape @ [n_rows, n_columns] = [matrix.n_rows(), matrix.n_columns()];
+        let is_left = role != Role::Right || E::LEFT_IS_RIGHT;
+        let is_right = role != Role::Left && !E::LEFT_IS_RIGHT;
+        Self {
+            left: is_left.then(|| Scratch::new(n_rows * n_panels(E::count(n_columns)))),
+            right: is_right.then(|| Scratch::new(E::count(n_rows) * n_panels(n_columns))),
+            shape,
+        }
+    }
+
+    /// The tasks that copy the matrix.
+    fn tasks<'a>(&'a mut self, matrix: Matrix<'a>) -> impl Iterator<Item = Pack<'a, E>> {
+        let left = self.left.iter_mut();
+        let left = left.flat_map(move |out| Pack::tasks(matrix, out, Side::Left));
+        let right = self.right.iter_mut();
+        left.chain(right.flat_map(move |out| Pack::tasks(matrix, out, Side::Right)))
+    }
+
+    /// Copies a matrix by the instructions of a SIMD level, in this thread.
+    #[inline(always)]
+    pub(super) fn by<S: Simd>(simd: S, matrix: Matrix<'_>, role: Role) -> Self {
+        let mut packed = Self::new(matrix, role);
+        for task in packed.tasks(matrix) {
+            task.with_simd(simd);
+        }
+        packed
     }
 
     /// Copies some matrices, on all cores.
-    pub(in crate::kernels::fused) fn all<const N: usize>(matrices: [Matrix<'_>; N]) -> [Self; N] {
+    pub(in crate::kernels::fused) fn all<const N: usize>(
+        matrices: [(Matrix<'_>, Role); N],
+    ) -> [Self; N] {
         let packed = Self::all_of(&matrices);
         packed.try_into().expect("as many as there are matrices")
     }
 
     /// As [`Packed::all`].
-    pub(in crate::kernels::fused) fn all_of(matrices: &[Matrix<'_>]) -> Vec<Self> {
-        let shapes = matrices.iter().map(|x| [x.n_rows(), x.n_columns()]);
-        let mut packed: Vec<_> = shapes
-            .map(|shape| Self {
-                rows: Scratch::new(shape[0] * n_panels(shape[1])),
-                shape,
-            })
+    pub(in crate::kernels::fused) fn all_of(matrices: &[(Matrix<'_>, Role)]) -> Vec<Self> {
+        let matrices = matrices.iter();
+        let mut packed: Vec<_> = matrices
+            .clone()
+            .map(|(matrix, role)| Self::new(*matrix, *role))
             .collect();
-        let numbers = packed.iter().map(|x| x.rows.len() * WIDTH).sum();
-        let tasks = matrices.iter().zip(&mut packed);
-        run(
-            numbers,
-            tasks.flat_map(|(matrix, packed)| Pack::tasks(*matrix, &mut packed.rows)),
-        );
+        let size = |rows: &Option<Scratch<E>>| rows.as_ref().map_or(0, |rows| rows.len() * WIDTH);
+        let numbers = packed.iter().map(|x| size(&x.left) + size(&x.right)).sum();
+        let tasks = matrices.zip(&mut packed);
+        let tasks = tasks.flat_map(|((matrix, _), packed)| packed.tasks(*matrix));
+        run(numbers, tasks);
         packed
     }
 
-    pub(in crate::kernels::fused) fn panels(&self) -> Panels<'_> {
-        Panels::new(&self.rows, self.shape)
+    /// As the left matrix of products.
+    ///
+    /// # Panics
+    /// If it was not copied for that.
+    pub(in crate::kernels::fused) fn left(&self) -> Panels<'_, E> {
+        let [n_rows, n_columns] = self.shape;
+        let rows = self.left.as_ref().expect("a left matrix");
+        Panels::new(rows, [n_rows, E::count(n_columns)])
+    }
+
+    /// As the right matrix of products, or as the left one turned.
+    ///
+    /// # Panics
+    /// If it was not copied for that.
+    pub(in crate::kernels::fused) fn right(&self) -> Panels<'_, E> {
+        if E::LEFT_IS_RIGHT {
+            return self.left();
+        }
+        let [n_rows, n_columns] = self.shape;
+        let rows = self.right.as_ref().expect("a right matrix");
+        Panels::new(rows, [E::count(n_rows), n_columns])
     }
 }
 
-/// Copies some panels of a matrix.
-struct Pack<'a> {
-    matrix: Matrix<'a>,
-    out: &'a mut [Row],
+/// On which side of a product a copy stands.
+#[derive(Clone, Copy)]
+pub(in crate::kernels::fused) enum Side {
+    /// As the left matrix: an element is of columns that follow each other.
+    Left,
+    /// As the right matrix, or as the left one turned: an element is of rows that follow each other.
+    Right,
 }
 
-impl<'a> Pack<'a> {
+/// Copies some panels of a matrix.
+struct Pack<'a, E> {
+    matrix: Matrix<'a>,
+    out: &'a mut [Row<E>],
+    side: Side,
+}
+
+impl<'a, E: Element> Pack<'a, E> {
     /// The tasks that copy a whole matrix.
-    fn tasks(matrix: Matrix<'a>, out: &'a mut [Row]) -> impl Iterator<Item = Self> {
-        let n_rows = matrix.n_rows().max(1);
-        let panels = (NUMBERS / (n_rows * WIDTH)).max(n_panels(matrix.n_columns()).div_ceil(TASKS));
+    fn tasks(matrix: Matrix<'a>, out: &'a mut [Row<E>], side: Side) -> impl Iterator<Item = Self> {
+        // Rows and columns of a panel, the one in elements, the others in numbers.
+        let (n_rows, width) = match side {
+            Side::Left => (matrix.n_rows(), WIDTH * E::NUMBERS),
+            Side::Right => (E::count(matrix.n_rows()), WIDTH),
+        };
+        let n_rows = n_rows.max(1);
+        let panels = matrix.n_columns().div_ceil(width);
+        let panels = (ELEMENTS / (n_rows * WIDTH)).max(panels.div_ceil(TASKS));
         let panels = panels.max(1);
         out.chunks_mut(panels * n_rows)
             .enumerate()
             .map(move |(i, out)| {
-                let first = i * panels * WIDTH;
-                let n = (panels * WIDTH).min(matrix.n_columns() - first);
+                let first = i * panels * width;
+                let n = (panels * width).min(matrix.n_columns() - first);
                 let matrix = matrix.columns(first..first + n);
-                Self { matrix, out }
+                Self { matrix, out, side }
             })
     }
 }
 
-impl WithSimd for Pack<'_> {
+impl<E: Element> WithSimd for Pack<'_, E> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        pack(simd, self.matrix, self.out);
+        if self.matrix.n_rows() == 0 {
+            return;
+        }
+        E::run(simd, self);
     }
 }
 
-/// Numbers that one task copies at least.
-const NUMBERS: usize = 1 << 15;
+impl<E: Element> WithArithmetic for Pack<'_, E> {
+    type Element = E;
+
+    #[inline(always)]
+    fn with(self, arithmetic: impl Arithmetic<Element = E>) {
+        arithmetic.pack(self.matrix, self.side, self.out);
+    }
+}
+
+/// Elements that one task copies at least.
+const ELEMENTS: usize = 1 << 15;
 
 /// Tasks of one matrix at most: the wider its part, the longer the stretches that a task reads.
 const TASKS: usize = 8;
 
 /// Rows that are copied side by side.
-const ROWS: usize = 8;
+pub(super) const ROWS: usize = 8;
 
-/// Copies a matrix into panels that follow one another.
+/// Copies a matrix into panels of numbers that follow one another.
 #[inline(always)]
-fn pack<S: Simd>(simd: S, matrix: Matrix<'_>, out: &mut [Row]) {
+pub(super) fn pack<S: Simd>(simd: S, matrix: Matrix<'_>, out: &mut [Row]) {
     let [n_rows, n_columns] = [matrix.n_rows(), matrix.n_columns()];
     if n_rows == 0 {
         return;

@@ -2,38 +2,43 @@
 //!
 //! A panel holds its columns row after row in one stretch of memory. As the right matrix of a product it is read
 //! from one end to the other, as the left one a few of its rows at a time; turned round, some columns of each row.
-//! So one copy of a matrix serves every product that it is part of.
+//! So one copy of a matrix of f32 serves every product that it is part of; in pairs there are two kinds of copy.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::arithmetic::Arithmetic;
+use super::element::Element;
 use super::matrix::fetch;
 
 pub(in crate::kernels::fused) use crate::kernels::panels::{WIDTH, n_panels};
 
 /// A row of a panel, which need not begin where a line of the cache does.
-pub(in crate::kernels::fused) type Row = [f32; WIDTH];
+pub(in crate::kernels::fused) type Row<E = f32> = [E; WIDTH];
 
-/// A matrix in panels; what is beyond its last column is any number.
+/// A matrix in panels, its rows and columns counted in elements; what is beyond its last column is any number.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::kernels::fused) struct Panels<'a> {
+pub(in crate::kernels::fused) struct Panels<'a, E = f32> {
     /// Row `row` of panel `panel` is number `panel * step + row`.
-    rows: &'a [Row],
+    rows: &'a [Row<E>],
     step: usize,
     n_rows: usize,
     n_columns: usize,
 }
 
-impl<'a> Panels<'a> {
+impl<'a, E: Element> Panels<'a, E> {
     /// Panels that follow one another.
-    pub(in crate::kernels::fused) fn new(rows: &'a [Row], [n_rows, n_columns]: [usize; 2]) -> Self {
+    pub(in crate::kernels::fused) fn new(
+        rows: &'a [Row<E>],
+        [n_rows, n_columns]: [usize; 2],
+    ) -> Self {
         Self::within(rows, [n_rows, n_columns], n_rows)
     }
 
     /// Panels that begin `step` rows after one another.
     pub(in crate::kernels::fused) fn within(
-        rows: &'a [Row],
+        rows: &'a [Row<E>],
         [n_rows, n_columns]: [usize; 2],
         step: usize,
     ) -> Self {
@@ -62,14 +67,14 @@ impl<'a> Panels<'a> {
 
     /// The rows of a panel.
     #[inline(always)]
-    pub(in crate::kernels::fused) fn panel(self, panel: usize) -> &'a [Row] {
+    pub(in crate::kernels::fused) fn panel(self, panel: usize) -> &'a [Row<E>] {
         &self.rows[panel * self.step..][..self.n_rows]
     }
 
     /// Lets the row of a panel come into the cache.
     #[inline(always)]
     pub(in crate::kernels::fused) fn fetch(self, row: usize, column: usize) {
-        fetch(self.panel(column / WIDTH)[row].as_ptr());
+        fetch(self.panel(column / WIDTH)[row].as_ptr().cast());
     }
 
     /// Some of the rows.
@@ -101,23 +106,31 @@ impl<'a> Panels<'a> {
     }
 }
 
-/// A matrix in panels that can be written.
+/// A matrix in panels that can be written, its rows and columns counted in numbers: as the left one of a product, its
+/// elements are of columns.
 #[derive(Debug)]
-pub(in crate::kernels::fused) struct PanelsMut<'a> {
-    /// The first number; a pointer, since tasks write between each other's rows.
-    numbers: *mut f32,
-    /// Numbers from one panel to the next.
+pub(in crate::kernels::fused) struct PanelsMut<'a, E = f32> {
+    /// The first row of the first panel; a pointer, since tasks write between each other's rows.
+    elements: *mut E,
+    /// Elements from one panel to the next.
     step: usize,
     n_rows: usize,
     n_columns: usize,
-    borrowed: PhantomData<&'a mut [f32]>,
+    /// Where in the first panel the first column stands, in elements.
+    first: usize,
+    borrowed: PhantomData<&'a mut [E]>,
 }
 
 // SAFETY: as the mutable slice that it stands for; cells that are handed out do not overlap.
 #[allow(unsafe_code)]
-unsafe impl Send for PanelsMut<'_> {}
+unsafe impl<E: Element> Send for PanelsMut<'_, E> {}
 
-impl<'a> PanelsMut<'a> {
+impl<'a, E: Element> PanelsMut<'a, E> {
+    /// Elements that such a matrix has room for.
+    pub(in crate::kernels::fused) fn room([n_rows, n_columns]: [usize; 2]) -> usize {
+        n_rows * n_panels(E::count(n_columns)) * WIDTH
+    }
+
     /// Panels that nobody has written yet; in no room, panels of no numbers.
     ///
     /// # Safety
@@ -129,26 +142,28 @@ impl<'a> PanelsMut<'a> {
     ) -> Self {
         let is_empty = room.is_empty();
         assert!(
-            is_empty || room.len() == n_rows * n_panels(n_columns) * WIDTH,
-            "[{n_rows}, {n_columns}] in {} numbers",
+            is_empty || room.len() == Self::room([n_rows, n_columns]),
+            "[{n_rows}, {n_columns}] in {} elements",
             room.len()
         );
         Self {
-            numbers: room.as_mut_ptr().cast(),
+            elements: room.as_mut_ptr().cast(),
             step: n_rows * WIDTH,
             n_rows: if is_empty { 0 } else { n_rows },
             n_columns,
+            first: 0,
             borrowed: PhantomData,
         }
     }
 
     /// As [`PanelsMut::of_room`], in rows of panels.
-    pub(in crate::kernels::fused) fn of_rows(rows: &'a mut [Row], shape: [usize; 2]) -> Self {
-        let numbers = rows.as_flattened_mut();
+    pub(in crate::kernels::fused) fn of_rows(rows: &'a mut [Row<E>], shape: [usize; 2]) -> Self {
+        let elements = rows.as_flattened_mut();
         #[allow(unsafe_code)]
-        // SAFETY: they have all been written, and nothing but numbers is ever written to them.
+        // SAFETY: they have all been written, and nothing but elements, which are as large as numbers, is ever
+        // written to them.
         unsafe {
-            let room = std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), numbers.len());
+            let room = std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), elements.len());
             Self::of_room(room, shape)
         }
     }
@@ -158,16 +173,16 @@ impl<'a> PanelsMut<'a> {
         self.n_rows == 0
     }
 
-    /// Some rows and columns, these from the first one of a panel on.
+    /// Some rows and columns, these of whole elements.
     ///
     /// # Safety
-    /// Nobody else uses the numbers of the cell as long as it lives.
+    /// Nobody else uses the elements of the cell as long as it lives.
     #[allow(unsafe_code)]
     pub(in crate::kernels::fused) unsafe fn cell(
         &self,
         rows: Range<usize>,
         columns: Range<usize>,
-    ) -> PanelsMut<'_> {
+    ) -> PanelsMut<'_, E> {
         if self.is_empty() || rows.is_empty() || columns.is_empty() {
             return PanelsMut { n_rows: 0, ..*self };
         }
@@ -175,16 +190,23 @@ impl<'a> PanelsMut<'a> {
             rows.end <= self.n_rows && columns.end <= self.n_columns,
             "{rows:?}, {columns:?}"
         );
-        assert_eq!(columns.start % WIDTH, 0, "{columns:?}");
-        // SAFETY: within the numbers, as rows and columns are.
-        let numbers = unsafe {
-            let first = columns.start / WIDTH * self.step + rows.start * WIDTH;
-            self.numbers.add(first)
+        let is_whole =
+            |column: usize| column.is_multiple_of(E::NUMBERS) || column == self.n_columns;
+        assert!(
+            is_whole(columns.start) && is_whole(columns.end),
+            "{columns:?}: elements are never parted"
+        );
+        let column = self.first + columns.start / E::NUMBERS;
+        // SAFETY: within the elements, as rows and columns are.
+        let elements = unsafe {
+            let first = column / WIDTH * self.step + rows.start * WIDTH;
+            self.elements.add(first)
         };
         PanelsMut {
-            numbers,
+            elements,
             n_rows: rows.len(),
             n_columns: columns.len(),
+            first: column % WIDTH,
             ..*self
         }
     }
@@ -192,22 +214,54 @@ impl<'a> PanelsMut<'a> {
     /// Lets the row of a panel come into the cache.
     #[inline(always)]
     pub(in crate::kernels::fused) fn fetch(&self, row: usize, column: usize) {
-        fetch(
-            self.numbers
-                .wrapping_add(column / WIDTH * self.step + row * WIDTH),
-        );
+        let column = self.first + column / E::NUMBERS;
+        let at = column / WIDTH * self.step + row * WIDTH;
+        fetch(self.elements.wrapping_add(at).cast());
     }
 
+    /// Writes elements of some numbers of a row from `column` on, all in one panel.
+    #[inline(always)]
+    pub(in crate::kernels::fused) fn put_elements<A: Arithmetic<Element = E>>(
+        &mut self,
+        arithmetic: A,
+        row: usize,
+        column: usize,
+        values: &[f32],
+    ) {
+        let mut room = [E::default(); WIDTH];
+        arithmetic.round(values, &mut room);
+        self.write(row, column, values.len(), &room);
+    }
+
+    /// Writes the first of these elements, as many as `n` numbers are.
+    #[inline(always)]
+    fn write(&mut self, row: usize, column: usize, n: usize, elements: &[E]) {
+        let start = self.start(row, column, n);
+        let elements = &elements[..E::count(n)];
+        #[allow(unsafe_code)]
+        // SAFETY: within the elements, which are borrowed mutably.
+        unsafe {
+            let out = self.elements.add(start);
+            std::ptr::copy_nonoverlapping(elements.as_ptr(), out, elements.len());
+        }
+    }
+
+    /// Where numbers of a row stand.
+    #[inline(always)]
+    fn start(&self, row: usize, column: usize, n: usize) -> usize {
+        assert!(row < self.n_rows && column + n <= self.n_columns);
+        debug_assert_eq!(column % E::NUMBERS, 0, "an element is written whole");
+        let column = self.first + column / E::NUMBERS;
+        assert!(column % WIDTH + E::count(n) <= WIDTH, "one panel");
+        column / WIDTH * self.step + row * WIDTH + column % WIDTH
+    }
+}
+
+impl PanelsMut<'_> {
     /// Writes some numbers of a row from `column` on, all in one panel.
     #[inline(always)]
     pub(in crate::kernels::fused) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
-        let start = self.start(row, column, values.len());
-        #[allow(unsafe_code)]
-        // SAFETY: within the numbers, which are borrowed mutably.
-        unsafe {
-            let out = self.numbers.add(start);
-            std::ptr::copy_nonoverlapping(values.as_ptr(), out, values.len());
-        }
+        self.write(row, column, values.len(), values);
     }
 
     /// `n` numbers of a row from `column` on, all in one panel, that have been written.
@@ -222,14 +276,7 @@ impl<'a> PanelsMut<'a> {
         #[allow(unsafe_code)]
         // SAFETY: within the numbers, which are borrowed mutably.
         unsafe {
-            std::slice::from_raw_parts_mut(self.numbers.add(start), n)
+            std::slice::from_raw_parts_mut(self.elements.add(start), n)
         }
-    }
-
-    #[inline(always)]
-    fn start(&self, row: usize, column: usize, n: usize) -> usize {
-        let first = column % WIDTH;
-        assert!(row < self.n_rows && column + n <= self.n_columns && first + n <= WIDTH);
-        column / WIDTH * self.step + row * WIDTH + first
     }
 }

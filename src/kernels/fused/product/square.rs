@@ -2,19 +2,21 @@
 
 use pulp::Simd;
 
+use super::element::Element;
+
 /// Side of a square.
 pub(super) const SIDE: usize = 8;
 
 /// Rows as columns.
 #[inline(always)]
-pub(super) fn transposed<S: Simd>(_: S, x: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+pub(super) fn transposed<S: Simd, E: Element>(_: S, x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
     #[cfg(target_arch = "x86_64")]
     if S::F32_LANES >= SIDE {
         #[allow(unsafe_code)]
         // SAFETY: who has the token of a level has its instructions, and levels with registers of eight numbers and more are AVX2 and AVX-512, which have AVX.
         return unsafe { avx(x) };
     }
-    let mut out = [[0.0; SIDE]; SIDE];
+    let mut out = [[E::default(); SIDE]; SIDE];
     for (row, x) in x.iter().enumerate() {
         for (out, x) in out.iter_mut().zip(x) {
             out[row] = *x;
@@ -27,14 +29,14 @@ pub(super) fn transposed<S: Simd>(_: S, x: [[f32; SIDE]; SIDE]) -> [[f32; SIDE];
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 #[inline]
-fn avx(x: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
+fn avx<E: Element>(x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
     use std::arch::x86_64::{
         __m256, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_shuffle_ps, _mm256_storeu_ps,
         _mm256_unpackhi_ps, _mm256_unpacklo_ps,
     };
     #[allow(unsafe_code)]
-    // SAFETY: each row has eight numbers.
-    let load = |row: usize| unsafe { _mm256_loadu_ps(x[row].as_ptr()) };
+    // SAFETY: each row has eight elements, which are as large as an f32.
+    let load = |row: usize| unsafe { _mm256_loadu_ps(x[row].as_ptr().cast()) };
     // Within each half of the registers: pairs of rows, then fours of them.
     let pairs = |a: __m256, b: __m256| [_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)];
     let [[a0, a1], [b0, b1], [c0, c1], [d0, d1]] = [
@@ -54,15 +56,15 @@ fn avx(x: [[f32; SIDE]; SIDE]) -> [[f32; SIDE]; SIDE] {
         [fours(c0, d0), fours(c1, d1)],
     ];
     let (top, bottom) = (top.as_flattened(), bottom.as_flattened());
-    let mut out = [[0.0; SIDE]; SIDE];
+    let mut out = [[E::default(); SIDE]; SIDE];
     for i in 0..SIDE / 2 {
         let low = _mm256_permute2f128_ps::<0x20>(top[i], bottom[i]);
         let high = _mm256_permute2f128_ps::<0x31>(top[i], bottom[i]);
         #[allow(unsafe_code)]
-        // SAFETY: each row has eight numbers.
+        // SAFETY: as above.
         unsafe {
-            _mm256_storeu_ps(out[i].as_mut_ptr(), low);
-            _mm256_storeu_ps(out[i + SIDE / 2].as_mut_ptr(), high);
+            _mm256_storeu_ps(out[i].as_mut_ptr().cast(), low);
+            _mm256_storeu_ps(out[i + SIDE / 2].as_mut_ptr().cast(), high);
         }
     }
     out

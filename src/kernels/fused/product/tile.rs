@@ -1,17 +1,20 @@
 //! The inner loops: as many sums as fit the registers, over the whole depth of a product.
 //!
-//! Two registers of columns and up to twelve rows: each number of the left matrix is spread over a register and
+//! Two registers of columns and up to twelve rows: each element of the left matrix is spread over a register and
 //! meets both, each register of the right matrix meets all rows. On AVX-512 the multiply-adds are then what limits,
 //! not what is read.
 
 use std::ops::Range;
 
-use pulp::Simd;
-
+use super::arithmetic::Arithmetic;
+use super::element::Element;
 use super::panels::{Panels, Row, WIDTH};
 
 /// The left matrix of a product: its rows are those of the output.
 pub(in crate::kernels::fused) trait Left: Copy {
+    /// What its panels hold.
+    type Element: Element;
+
     /// Whether its rows are columns of panels.
     const TURNED: bool;
 
@@ -21,31 +24,37 @@ pub(in crate::kernels::fused) trait Left: Copy {
     /// How many rows there are.
     fn n_rows(self) -> usize;
 
-    /// How many columns there are, each of which meets a row of the right matrix.
+    /// How many columns of elements there are, each of which meets a row of the right matrix.
     fn depth(self) -> usize;
 
     /// Some of the rows, from a whole number of units on.
     fn part(self, rows: Range<usize>) -> Self;
 
-    /// The sums of R rows from `row` on, and V registers of columns from number `column` of a panel on.
-    fn tile<S: Simd, const R: usize, const V: usize>(
+    /// The sums of R rows from `row` on, and V registers of columns from column `column` of a panel on.
+    fn tile<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
         self,
-        simd: S,
+        arithmetic: A,
         row: usize,
-        right: &[Row],
+        right: &[Row<A::Element>],
         column: usize,
-    ) -> [[S::f32s; V]; R];
+    ) -> [[A::Sums; V]; R];
 }
 
 /// A matrix as it is.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::kernels::fused) struct Plain<'a>(pub(in crate::kernels::fused) Panels<'a>);
+pub(in crate::kernels::fused) struct Plain<'a, E = f32>(
+    pub(in crate::kernels::fused) Panels<'a, E>,
+);
 
 /// A matrix whose columns are the rows.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::kernels::fused) struct Turned<'a>(pub(in crate::kernels::fused) Panels<'a>);
+pub(in crate::kernels::fused) struct Turned<'a, E = f32>(
+    pub(in crate::kernels::fused) Panels<'a, E>,
+);
 
-impl Left for Plain<'_> {
+impl<E: Element> Left for Plain<'_, E> {
+    type Element = E;
+
     const TURNED: bool = false;
     const UNIT: usize = 12;
 
@@ -62,29 +71,31 @@ impl Left for Plain<'_> {
     }
 
     #[inline(always)]
-    fn tile<S: Simd, const R: usize, const V: usize>(
+    fn tile<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
         self,
-        simd: S,
+        arithmetic: A,
         row: usize,
-        right: &[Row],
+        right: &[Row<A::Element>],
         column: usize,
-    ) -> [[S::f32s; V]; R] {
-        let mut sums = [[simd.splat_f32s(0.0); V]; R];
+    ) -> [[A::Sums; V]; R] {
+        let mut sums = [[arithmetic.zero(); V]; R];
         for (panel, right) in right.chunks(WIDTH).enumerate() {
-            let left: &[Row; R] = self.0.panel(panel)[row..row + R]
+            let left: &[Row<E>; R] = self.0.panel(panel)[row..row + R]
                 .try_into()
                 .expect("R rows");
             // A whole panel apart: a loop of known length is unrolled.
             match right.first_chunk::<WIDTH>() {
-                Some(right) => steps::<S, R, V>(simd, &mut sums, left, right, column),
-                None => steps::<S, R, V>(simd, &mut sums, left, right, column),
+                Some(right) => steps::<A, R, V>(arithmetic, &mut sums, left, right, column),
+                None => steps::<A, R, V>(arithmetic, &mut sums, left, right, column),
             }
         }
         sums
     }
 }
 
-impl Left for Turned<'_> {
+impl<E: Element> Left for Turned<'_, E> {
+    type Element = E;
+
     const TURNED: bool = true;
     const UNIT: usize = WIDTH;
 
@@ -101,18 +112,18 @@ impl Left for Turned<'_> {
     }
 
     #[inline(always)]
-    fn tile<S: Simd, const R: usize, const V: usize>(
+    fn tile<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
         self,
-        simd: S,
+        arithmetic: A,
         row: usize,
-        right: &[Row],
+        right: &[Row<A::Element>],
         column: usize,
-    ) -> [[S::f32s; V]; R] {
-        let mut sums = [[simd.splat_f32s(0.0); V]; R];
+    ) -> [[A::Sums; V]; R] {
+        let mut sums = [[arithmetic.zero(); V]; R];
         let first = row % WIDTH;
         for (left, right) in self.0.panel(row / WIDTH).iter().zip(right) {
-            let left: &[f32; R] = left[first..first + R].try_into().expect("R numbers");
-            step::<S, R, V>(simd, &mut sums, |r| left[r], right, column);
+            let left: &[E; R] = left[first..first + R].try_into().expect("R elements");
+            step::<A, R, V>(arithmetic, &mut sums, |r| left[r], right, column);
         }
         sums
     }
@@ -120,38 +131,32 @@ impl Left for Turned<'_> {
 
 /// Adds the products of the first columns of R rows and as many rows of the right matrix.
 #[inline(always)]
-fn steps<S: Simd, const R: usize, const V: usize>(
-    simd: S,
-    sums: &mut [[S::f32s; V]; R],
-    left: &[Row; R],
-    right: &[Row],
+fn steps<A: Arithmetic, const R: usize, const V: usize>(
+    arithmetic: A,
+    sums: &mut [[A::Sums; V]; R],
+    left: &[Row<A::Element>; R],
+    right: &[Row<A::Element>],
     column: usize,
 ) {
     for (i, right) in right.iter().enumerate() {
-        step::<S, R, V>(simd, sums, |r| left[r][i], right, column);
+        step::<A, R, V>(arithmetic, sums, |r| left[r][i], right, column);
     }
 }
 
 /// Adds the products of a column of the left matrix and a row of the right one.
 #[inline(always)]
-fn step<S: Simd, const R: usize, const V: usize>(
-    simd: S,
-    sums: &mut [[S::f32s; V]; R],
-    left: impl Fn(usize) -> f32,
-    right: &Row,
+fn step<A: Arithmetic, const R: usize, const V: usize>(
+    arithmetic: A,
+    sums: &mut [[A::Sums; V]; R],
+    left: impl Fn(usize) -> A::Element,
+    right: &Row<A::Element>,
     column: usize,
 ) {
-    let (right, _) = S::as_simd_f32s(&right[column..column + V * S::F32_LANES]);
-    let right: &[S::f32s; V] = right.try_into().expect("V registers");
+    let right = arithmetic.load::<V>(right, column);
     for (r, sums) in sums.iter_mut().enumerate() {
-        let left = simd.splat_f32s(left(r));
+        let left = arithmetic.spread(left(r));
         for (sum, right) in sums.iter_mut().zip(right) {
-            // A CPU without fused multiply-adds would call a function for each.
-            *sum = if S::IS_SCALAR {
-                simd.add_f32s(simd.mul_f32s(left, *right), *sum)
-            } else {
-                simd.mul_add_f32s(left, *right, *sum)
-            };
+            *sum = arithmetic.multiply_add(left, right, *sum);
         }
     }
 }

@@ -1,0 +1,247 @@
+//! `train.matmul_precision`: runs in bf16, and what keeps f32 beside them.
+
+use burn::module::Module;
+use burn::tensor::{Device, Int, Tensor};
+use insta::assert_snapshot;
+use serde_json::Value;
+use tinderbox::checkpoint::{RunDir, Saved, TrainState};
+use tinderbox::config::{self, Config};
+use tinderbox::data::Corpus;
+use tinderbox::kernels::MatmulPrecision;
+use tinderbox::model::Gpt;
+use tinderbox::train::{Start, TrainError, Trainer, evaluate};
+
+use crate::cli::Folder;
+use crate::fixtures::host;
+use crate::runs::Place;
+
+const BF16: &str = "train.matmul_precision=bf16";
+
+fn corpus(config: &Config) -> Corpus {
+    let context_length = config.model.context_length;
+    Corpus::open(&config.data, &config.tokenizer, context_length).expect("a corpus")
+}
+
+#[test]
+fn a_run_in_bf16_learns_and_its_last_losses_are_in_f32() {
+    let place = Place::new();
+    let config = place.config(&[
+        BF16,
+        "train.max_steps=150",
+        "model.dropout=0.0",
+        "train.eval_interval=50",
+        "train.log_interval=1",
+    ]);
+    let trained = place.train("run", config.clone(), Start::New, None);
+    let (summary, losses) = trained.expect("trains");
+    assert!(
+        losses[0] > 3.0 && losses[149] < 1.5,
+        "from {} to {}",
+        losses[0],
+        losses[149]
+    );
+    let run = RunDir::open(&place.path("run")).expect("a run");
+    assert_eq!(run.config().expect("its config"), config);
+
+    // What `eval` computes, which knows nothing of how the weights were made.
+    let corpus = corpus(&config);
+    let zeros = Gpt::zeros(
+        &config.model,
+        corpus.tokenizer.vocab_size(),
+        &Device::flex(),
+    );
+    let model = Saved::load_model(&run.last().expect("a checkpoint"), zeros).expect("weights");
+    let loss = evaluate::full(&model, &corpus.val, config.train.batch_size).expect("computed");
+    assert_eq!(summary.val_loss, Some(loss.nats_per_token));
+}
+
+#[test]
+fn a_run_in_bf16_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
+    let place = Place::new();
+    let train = |run: &str, start, stop_after| {
+        let trained = place.train(run, place.config(&[BF16]), start, stop_after);
+        trained.expect("trains").0
+    };
+    train("whole", Start::New, None);
+    assert_eq!(train("parts", Start::New, Some(5)).steps, 5);
+    assert_eq!(train("parts", Start::Resume, None).steps, 10);
+    place.assert_same(
+        "whole",
+        "parts",
+        &[
+            "checkpoints/step-000010/model.safetensors",
+            "checkpoints/step-000010/optimizer.safetensors",
+            "checkpoints/step-000010/state.json",
+            "metrics.jsonl",
+            "samples.txt",
+            "config.toml",
+            "best",
+            "last",
+        ],
+    );
+}
+
+#[test]
+fn a_run_goes_on_in_another_precision_and_a_new_one_starts_from_it() {
+    let place = Place::new();
+    let f32 = place.config(&[]);
+    place
+        .train("run", place.config(&[BF16]), Start::New, Some(5))
+        .expect("trains");
+    let precision = |run: &str| {
+        let run = RunDir::open(&place.path(run)).expect("a run");
+        run.config().expect("its config").train.matmul_precision
+    };
+    assert_eq!(precision("run"), config::MatmulPrecision::Bf16);
+    let (summary, _) = place
+        .train("run", f32.clone(), Start::Resume, None)
+        .expect("goes on, as on another device");
+    assert_eq!(summary.steps, 10);
+    assert_eq!(precision("run"), config::MatmulPrecision::F32);
+    for (run, config) in [("f32", f32), ("bf16", place.config(&[BF16]))] {
+        place
+            .train_from(Some("run"), run, config, Start::New, None)
+            .expect("trains further");
+    }
+    assert_eq!(precision("bf16"), config::MatmulPrecision::Bf16);
+}
+
+#[test]
+fn a_trainer_keeps_the_precision_of_its_config_and_every_other_model_is_in_f32() {
+    let place = Place::new();
+    let config = place.config(&[BF16]);
+    let corpus = corpus(&config);
+    let vocab_size = corpus.tokenizer.vocab_size();
+    let device = Device::flex().autodiff();
+    let gpt = || Gpt::new(&config.model, vocab_size, 1, &device);
+    assert_eq!(gpt().matmul_precision(), MatmulPrecision::F32);
+    let bf16 = gpt().with_matmul_precision(MatmulPrecision::Bf16);
+    for kept in [bf16.clone(), bf16.clone().valid(), bf16.no_grad()] {
+        assert_eq!(kept.matmul_precision(), MatmulPrecision::Bf16);
+    }
+
+    let mut trainer = Trainer::new(gpt(), &config, corpus.train.clone());
+    let kept = |trainer: &Trainer| trainer.evaluated().matmul_precision();
+    assert_eq!(kept(&trainer), MatmulPrecision::Bf16);
+    trainer.step();
+    assert_eq!(kept(&trainer), MatmulPrecision::Bf16, "after a step");
+    let saved = trainer.saved(TrainState {
+        step: 1,
+        ..TrainState::default()
+    });
+    let mut restored = Trainer::new(gpt(), &config, corpus.train);
+    let here = place.path("nowhere");
+    restored.restore(saved, &here).expect("it fits");
+    assert_eq!(kept(&restored), MatmulPrecision::Bf16, "after a checkpoint");
+}
+
+#[test]
+fn only_the_loss_of_a_model_is_in_its_precision() {
+    let place = Place::new();
+    let config = place.config(&["model.d_model=64", "model.n_heads=2"]);
+    let f32 = Gpt::new(&config.model, 40, 1, &Device::flex());
+    let bf16 = f32.clone().with_matmul_precision(MatmulPrecision::Bf16);
+    let tokens = || Tensor::<1, Int>::arange(0..32, &Device::flex()).reshape([2, 16]);
+    let logits = |model: &Gpt| host(model.forward(tokens()));
+    assert_eq!(logits(&f32), logits(&bf16));
+    let cached = |model: &Gpt| host(model.forward_cached(tokens(), &mut model.kv_cache(2)));
+    assert_eq!(cached(&f32), cached(&bf16));
+    let loss = |model: &Gpt| host(model.loss(tokens(), tokens(), None))[0];
+    let (exact, rounded) = (loss(&f32), loss(&bf16));
+    assert!(
+        (1e-12..0.01).contains(&((exact - rounded).abs() / exact)),
+        "{exact} and {rounded}"
+    );
+}
+
+#[test]
+fn another_device_than_burns_cpu_backend_is_refused_before_anything_is_done() {
+    let place = Place::new();
+    let config = place.config(&[BF16, "train.device=ndarray"]);
+    std::fs::remove_file(place.path("text.txt")).expect("removed");
+    for start in [Start::New, Start::Overwrite, Start::Resume] {
+        let error = place.train("run", config.clone(), start, None);
+        assert!(matches!(error, Err(TrainError::Precision(_))), "{error:?}");
+    }
+    assert!(!place.path("run").exists());
+}
+
+#[test]
+fn what_cannot_be_is_said_by_every_command_that_would_compute_it() {
+    let folder = Folder::new();
+    let on_ndarray = ["tiny.toml", "--device=ndarray", "--set", BF16];
+    let said = folder.fail(&[&["train"], &on_ndarray[..]].concat());
+    assert_snapshot!(said, @r#"
+    error: train.matmul_precision = "bf16" is only for `flex`, burn's CPU backend, and `ndarray` computes in f32
+      hint: compute there with --device flex, or in f32 with --set train.matmul_precision=f32
+    "#);
+    let measured = folder.fail(&[&["bench", "train"], &on_ndarray[..]].concat());
+    assert_eq!(measured, said, "and nothing before it");
+    let warning = said.replace("error: ", "warning: ");
+    let unmeasured = "note: nothing was measured: the run cannot be made on this device\n";
+    for (measures, note) in [(&["plan"][..], unmeasured), (&["plan", "--no-measure"], "")] {
+        let planned = folder.run(&[measures, &on_ndarray[..]].concat());
+        assert_eq!(planned.code, Some(0), "{}", planned.stderr);
+        assert_eq!(planned.stderr, format!("{note}{warning}"));
+        assert!(planned.stdout.contains("\ndisk: "), "{}", planned.stdout);
+        assert!(!planned.stdout.contains("bf16"), "{}", planned.stdout);
+        assert!(!planned.stdout.contains("time: "), "{}", planned.stdout);
+    }
+    let planned = folder.json(&[&["plan", "--json"], &on_ndarray[..]].concat());
+    assert_eq!(planned["time"], Value::Null);
+
+    let word = ["train", "tiny.toml", "--set", "train.matmul_precision=fp16"];
+    assert_snapshot!(folder.fail(&word), @r#"
+    error: the config `tiny.toml` has a problem:
+      - train.matmul_precision = "fp16": unknown variant `fp16`, expected `f32` or `bf16`
+    "#);
+    let key = ["train", "tiny.toml", "--set", "train.mat_precision=bf16"];
+    let said = folder.fail(&key);
+    assert!(
+        said.contains("did you mean `train.matmul_precision`?"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_run_a_measurement_and_a_plan_say_that_they_are_in_bf16() {
+    let folder = Folder::new();
+    let short = ["tiny.toml", "--set", "train.max_steps=5"];
+    let bf16 = ["tiny.toml", "--set", "train.max_steps=5", "--set", BF16];
+    let session = || -> Value {
+        let timings = folder.read("runs/tiny/timings.jsonl");
+        let line = timings.lines().next().expect("it began");
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        line["session"]["matmul_precision"].clone()
+    };
+    let said = folder.run(&[&["train"], &short[..]].concat()).stderr;
+    assert!(!said.contains("bf16"), "{said}");
+    assert_eq!(session(), "f32");
+    let ran = folder.run(&[&["train", "--overwrite"], &bf16[..]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let first = "training `runs/tiny` on flex, matrices in bf16\n";
+    assert!(ran.stderr.starts_with(first), "{}", ran.stderr);
+    assert!(folder.read("runs/tiny/train.log").starts_with(first));
+    let is_warned = ran.stderr.contains("warning: train.matmul_precision");
+    assert_eq!(
+        is_warned,
+        !MatmulPrecision::Bf16.is_native(),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(session(), "bf16");
+
+    let measure = ["bench", "train", "--rounds=1", "--steps=1"];
+    let page = folder.succeed(&[&measure, &bf16[..]].concat());
+    assert!(
+        page.contains("threads, matrices in bf16\n") || page.contains("thread, matrices in bf16\n"),
+        "{page}"
+    );
+    let found = folder.json(&[&measure[..], &["--json"], &bf16[..]].concat());
+    assert_eq!(found["matmul_precision"], "bf16");
+    let found = folder.json(&[&measure[..], &["--json"], &short[..]].concat());
+    assert_eq!(found["matmul_precision"], "f32");
+
+    let plan = folder.succeed(&[&["plan"], &bf16[..]].concat());
+    assert!(plan.contains(" on flex, matrices in bf16\n"), "{plan}");
+}
