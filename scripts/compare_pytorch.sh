@@ -11,10 +11,12 @@
 #
 #     ROUNDS     rounds of each side; 5
 #     STEPS      steps of a training round, or less for the large model; 40
+#     PRECISION  what Tinderbox trains in: f32, or bf16 (train.matmul_precision); f32
+#     TORCH_DTYPE what PyTorch trains in: float32, or bfloat16 (its autocast); float32
 #     TORCH_GPT  the PyTorch training script; required for `train`. It is not part of this repository: it takes --preset
-#                nano-cpu|baby-gpu|gpt2-124m, --corpus FILE, --steps N, --batch-size N and --context N, trains a GPT of that
-#                shape (see `train_row` below) on the characters of the corpus in f32, and prints one JSON object with
-#                median_step_ms, tokens_per_s and peak_rss_mib.
+#                nano-cpu|baby-gpu|gpt2-124m, --corpus FILE, --steps N, --batch-size N, --context N and --dtype, trains a
+#                GPT of that shape (see `train_row` below) on the characters of the corpus, and prints one JSON object
+#                with median_step_ms, tokens_per_s and peak_rss_mib.
 #     PYTHON     python3, with torch, and for `generate` transformers
 #     TINDERBOX  target/release/tinderbox
 #
@@ -25,6 +27,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 rounds=${ROUNDS:-5}
 steps=${STEPS:-40}
+precision=${PRECISION:-f32}
+torch_dtype=${TORCH_DTYPE:-float32}
 python=${PYTHON:-python3}
 tinderbox=${TINDERBOX:-target/release/tinderbox}
 corpus=data/tinyshakespeare.txt
@@ -74,12 +78,14 @@ train_row() {
     local preset=$1 n=$2 arguments=$3 config=$4 setting json i
     shift 4
     local set=(--set 'model.bias=false' --set 'model.dropout=0.0' --set 'tokenizer.kind="char"')
+    set+=(--set "train.matmul_precision=$precision")
     set+=(--set "data.path=\"$corpus\"" --set "data.cache_dir=\"$work/tokens\"")
     for setting in "$@"; do set+=(--set "$setting"); done
     forget
     for ((i = 0; i < rounds; i++)); do
         # shellcheck disable=SC2086 # several arguments
-        json=$("$python" "$TORCH_GPT" --preset "$preset" --corpus "$corpus" --steps "$n" $arguments)
+        json=$("$python" "$TORCH_GPT" --preset "$preset" --corpus "$corpus" --steps "$n" --dtype "$torch_dtype" \
+            $arguments)
         keep theirs "$json" median_step_ms tokens_per_s peak_rss_mib
         json=$("$tinderbox" bench train "$config" "${set[@]}" --own-text --device cpu --rounds 1 --steps "$n" --json \
             2>>"$work/log") || fail "tinderbox failed: $(tail -n 1 "$work/log")" "try: tinderbox bench train $config"
@@ -96,7 +102,7 @@ train() {
     [ -f "$TORCH_GPT" ] || fail "there is no \`$TORCH_GPT\`" "TORCH_GPT names the PyTorch training script"
     [ -f "$corpus" ] || fail "there is no \`$corpus\`" "run scripts/fetch_data.sh"
     "$python" -c 'import torch' 2>/dev/null || fail "\`$python\` has no torch" "$python -m pip install torch numpy"
-    heading training
+    heading "training, $precision / $torch_dtype"
     local few=$((steps / 4 > 6 ? steps / 4 : 6)) preset
     [ $# -gt 0 ] || set -- nano-cpu baby-gpu gpt2-124m
     for preset in "$@"; do
