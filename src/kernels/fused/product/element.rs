@@ -110,6 +110,7 @@ impl Pair {
         ]
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) fn bits(self) -> u32 {
         self.0
