@@ -378,8 +378,12 @@ fn the_reader_chooses_light_or_dark() {
     let dark = pixels(&mut browser, drawn, [0, 0]);
     assert_ne!(dark, light, "maps take the theme's colour");
     assert_eq!(browser.texts(".page-theme"), ["Light theme"]);
-    browser.open(&page);
-    assert!(brightness(&mut browser) < 100.0, "the choice is remembered");
+    // A browser writes down what pages store in its own time, and the next page may come before.
+    let is_remembered = (0..20).any(|_| {
+        browser.open(&page);
+        brightness(&mut browser) < 100.0
+    });
+    assert!(is_remembered, "the choice is remembered");
     browser.click(".page-theme");
     assert!(brightness(&mut browser) > 400.0);
     assert_eq!(browser.take_problems(), [""; 0]);
