@@ -144,8 +144,8 @@ pub struct TrainConfig {
     /// What to compute on: `auto`, `cpu`, `wgpu:1` and so on, as `tinderbox devices` lists them.
     /// Default `auto`.
     pub device: String,
-    /// What the matrices of projections are rounded to before they are multiplied; `bf16` only on
-    /// `flex`, burn's CPU backend. Default `f32`.
+    /// What the matrices of projections, and of Muon's steps, are rounded to before they are multiplied;
+    /// `bf16` only on `flex`, burn's CPU backend. Default `f32`.
     pub matmul_precision: MatmulPrecision,
     /// How many times the weights are updated. At least 1; default 2000.
     pub max_steps: usize,
@@ -313,11 +313,11 @@ pub enum MlpKind {
 }
 
 /// What matrices are rounded to before they are multiplied in training: forward and backward in the
-/// projections of attention and of the feed-forward layers, and for the gradients of the output
-/// layer.
+/// projections of attention and of the feed-forward layers, for the gradients of the output layer,
+/// and in Muon's steps.
 ///
 /// Products are summed in f32 either way, and everything else is computed in f32: logits, attention's
-/// own products, norms, the update. Gradients of biases are sums of the rounded numbers.
+/// own products, norms, `AdamW`'s update. Gradients of biases are sums of the rounded numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MatmulPrecision {

@@ -13,7 +13,7 @@ use tinderbox::train::{Start, TrainError, Trainer, evaluate};
 
 use crate::cli::Folder;
 use crate::fixtures::host;
-use crate::runs::Place;
+use crate::runs::{Place, TEN_STEPS};
 
 const BF16: &str = "train.matmul_precision=bf16";
 
@@ -65,20 +65,7 @@ fn a_run_in_bf16_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
     train("whole", Start::New, None);
     assert_eq!(train("parts", Start::New, Some(5)).steps, 5);
     assert_eq!(train("parts", Start::Resume, None).steps, 10);
-    place.assert_same(
-        "whole",
-        "parts",
-        &[
-            "checkpoints/step-000010/model.safetensors",
-            "checkpoints/step-000010/optimizer.safetensors",
-            "checkpoints/step-000010/state.json",
-            "metrics.jsonl",
-            "samples.txt",
-            "config.toml",
-            "best",
-            "last",
-        ],
-    );
+    place.assert_same("whole", "parts", &TEN_STEPS);
 }
 
 #[test]

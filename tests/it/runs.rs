@@ -114,6 +114,18 @@ impl Place {
     }
 }
 
+/// The files that runs of ten steps have in common, whatever happened on the way.
+pub const TEN_STEPS: [&str; 8] = [
+    "checkpoints/step-000010/model.safetensors",
+    "checkpoints/step-000010/optimizer.safetensors",
+    "checkpoints/step-000010/state.json",
+    "metrics.jsonl",
+    "samples.txt",
+    "config.toml",
+    "best",
+    "last",
+];
+
 /// About 9 kB of sentences in which something can be learned.
 pub fn text() -> String {
     let animals = ["cat", "dog", "fox", "owl", "hen"];
@@ -160,20 +172,7 @@ fn a_stopped_and_resumed_run_ends_with_the_same_bytes() {
         .train("parts", place.config(&[]), Start::Resume, None)
         .expect("trains");
     assert!(!resumed.interrupted && resumed.steps == 10);
-    place.assert_same(
-        "whole",
-        "parts",
-        &[
-            "checkpoints/step-000010/model.safetensors",
-            "checkpoints/step-000010/optimizer.safetensors",
-            "checkpoints/step-000010/state.json",
-            "metrics.jsonl",
-            "samples.txt",
-            "config.toml",
-            "best",
-            "last",
-        ],
-    );
+    place.assert_same("whole", "parts", &TEN_STEPS);
 }
 
 #[test]

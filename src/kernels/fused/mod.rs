@@ -51,9 +51,13 @@ pub(super) fn values(x: &FlexTensor) -> &[f32] {
 
 /// As [`crate::kernels::with_values`], of f32 on flex.
 pub(super) fn with_values<R>(x: &Tensor<1>, f: impl FnOnce(&[f32]) -> R) -> R {
-    let x = x.clone().try_into_primitive::<Flex>();
-    let x = x.expect("a tensor of flex, without gradients");
-    f(values(&x.to_contiguous()))
+    f(values(&primitive(x.clone()).to_contiguous()))
+}
+
+/// A tensor without gradients, as flex has it.
+fn primitive<const D: usize>(x: Tensor<D>) -> FlexTensor {
+    x.try_into_primitive::<Flex>()
+        .expect("a tensor of flex, without gradients")
 }
 
 /// A tensor of these numbers, in the shape of another.

@@ -8,7 +8,7 @@ use super::norm::in_f32;
 use super::product::{
     Blend, Element, Left, Matrix, MatrixMut, Packed, Pair, Panels, Plain, Role, multiply_all, put,
 };
-use super::{tensor, values};
+use super::{primitive, rewrite};
 use crate::kernels::MatmulPrecision;
 
 /// As [`crate::kernels::newton_schulz`], of f32 on flex.
@@ -18,20 +18,18 @@ pub(in crate::kernels) fn newton_schulz(
     steps: usize,
     precision: MatmulPrecision,
 ) -> Tensor<2> {
-    let x = x.try_into_primitive::<Flex>();
-    let x = x
-        .expect("a tensor of flex, without gradients")
-        .to_contiguous();
+    let x = primitive(x);
     let step = match precision {
         MatmulPrecision::F32 => step::<f32>,
         MatmulPrecision::Bf16 => step::<Pair>,
     };
     let shape = matrix(&x);
-    let mut numbers = values(&x).to_vec();
-    for _ in 0..steps {
-        step(&mut numbers, shape, coefficients.map(in_f32));
-    }
-    Tensor::from_primitive::<Flex>(tensor(numbers, &x))
+    let x = rewrite(x, |numbers| {
+        for _ in 0..steps {
+            step(numbers, shape, coefficients.map(in_f32));
+        }
+    });
+    Tensor::from_primitive::<Flex>(x)
 }
 
 /// `x <- a x + (b G + c G^2) x`, `G = x x^T`

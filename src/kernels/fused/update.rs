@@ -1,11 +1,10 @@
 //! What an optimiser does with every number once: sums of squares, and the update of `AdamW` in place.
 
 use burn::backend::Flex;
-use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 use pulp::{Simd, WithSimd};
 
-use super::{rewrite, run, shaped, sum, values};
+use super::{primitive, rewrite, run, shaped, sum, values};
 use crate::kernels::adamw::AdamW;
 
 /// Numbers that one task takes.
@@ -84,12 +83,6 @@ pub(in crate::kernels) fn adamw(
     let means = [new_first, new_second].map(|mean| mean.expect("it was written"));
     let tensor = Tensor::from_primitive::<Flex>;
     (tensor(weights), means.map(tensor))
-}
-
-/// A tensor without gradients, as flex has it.
-fn primitive(x: Tensor<1>) -> FlexTensor {
-    x.try_into_primitive::<Flex>()
-        .expect("a tensor of flex, without gradients")
 }
 
 /// [`AdamW`] in the precision that it computes in.
