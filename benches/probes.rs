@@ -44,13 +44,8 @@ impl Probe for LookOn {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|arg| arg != "--bench")
-        .collect();
-    let path = args
-        .first()
-        .map_or("configs/quickstart.toml", String::as_str);
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let path = args.first().map_or("configs/quickstart.toml", String::as_str);
     let rounds: usize = args.get(1).map_or(Ok(20), |n| n.parse())?;
     let config = Config::load(Path::new(path), &[])?;
     let device = device::open(&config.train.device.parse()?)?.device;
@@ -81,12 +76,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             learn(learning.forward_with(tokens.clone(), &mut LookOn::default()))
         }));
         let mut cache = frozen.kv_cache(1);
-        reading.push(timed_ms(|| {
-            frozen.forward_cached(prompt.clone(), &mut cache)
-        }));
-        writing.push(timed_ms(|| {
-            frozen.forward_cached(next.clone(), &mut cache).into_data()
-        }));
+        reading.push(timed_ms(|| frozen.forward_cached(prompt.clone(), &mut cache)));
+        writing.push(timed_ms(|| frozen.forward_cached(next.clone(), &mut cache).into_data()));
     }
     // The first round warms up.
     let of = |times: &[f64]| Times::of(&times[1..]);

@@ -41,13 +41,8 @@ impl Observer for Stopwatch {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|arg| arg != "--bench")
-        .collect();
-    let path = args
-        .first()
-        .map_or("configs/quickstart.toml", String::as_str);
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let path = args.first().map_or("configs/quickstart.toml", String::as_str);
     let steps: usize = args.get(1).map_or(Ok(100), |n| n.parse())?;
     let rounds: usize = args.get(2).map_or(Ok(5), |n| n.parse())?;
     let overrides = [
@@ -72,9 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn bare_ms(config: &Config) -> Result<f64, Box<dyn std::error::Error>> {
     let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length)?;
-    let device = device::open(&config.train.device.parse()?)?
-        .device
-        .autodiff();
+    let device = device::open(&config.train.device.parse()?)?.device.autodiff();
     let vocab_size = corpus.tokenizer.vocab_size();
     let gpt = Gpt::new(&config.model, vocab_size, config.train.seed, &device);
     let mut trainer = Trainer::new(gpt, config, corpus.train);
@@ -97,11 +90,7 @@ fn looped_ms(config: &Config) -> Result<f64, Box<dyn std::error::Error>> {
         from: None,
         device: device::open(&config.train.device.parse()?)?,
     };
-    let watch = Stopwatch {
-        steps,
-        began: Instant::now(),
-        elapsed_s,
-    };
+    let watch = Stopwatch { steps, began: Instant::now(), elapsed_s };
     train(job, Box::new(watch), &Interrupter::new())?;
     Ok(timed.recv()? * 1e3 / steps as f64)
 }

@@ -10,10 +10,10 @@ use std::io::{self, Write};
 use burn::module::{Module, Param};
 use burn::tensor::Device;
 use numbers::{normal, table, values};
-use tinderbox::attention::{
+use tinderbox::counts::real;
+use tinderbox::model::attention::{
     MultiHeadAttention, MultiHeadAttentionConfig, causal_mask, scaled_dot_product_attention, steps,
 };
-use tinderbox::counts::real;
 
 fn main() -> io::Result<()> {
     tell(&mut io::stdout().lock())
@@ -57,16 +57,8 @@ fn four_queries_and_six_keys(out: &mut impl Write) -> io::Result<()> {
     let (output, weights) = scaled_dot_product_attention(q, k, v, None);
     let sum = values(weights.clone().sum_dim(3))[0];
     writeln!(out, "\nFour queries over six keys, d_k 32, d_v 64")?;
-    writeln!(
-        out,
-        "  output  {:?}  (batch, heads, queries, d_v)",
-        output.dims()
-    )?;
-    writeln!(
-        out,
-        "  weights {:?}   (batch, heads, queries, keys)",
-        weights.dims()
-    )?;
+    writeln!(out, "  output  {:?}  (batch, heads, queries, d_v)", output.dims())?;
+    writeln!(out, "  weights {:?}   (batch, heads, queries, keys)", weights.dims())?;
     writeln!(out, "  the first row sums to {sum:.4}")
 }
 
@@ -83,10 +75,8 @@ fn the_future_is_hidden(out: &mut impl Write) -> io::Result<()> {
 
 /// An attention whose weights are random, and large enough for heads to differ.
 fn attention(d_model: usize, n_heads: usize, causal: bool) -> MultiHeadAttention {
-    let config = MultiHeadAttentionConfig {
-        causal,
-        ..MultiHeadAttentionConfig::new(d_model, n_heads)
-    };
+    let config =
+        MultiHeadAttentionConfig { causal, ..MultiHeadAttentionConfig::new(d_model, n_heads) };
     let mut attention = config.init(&Device::flex());
     let draw = |n: usize, seed| {
         let weight = normal([d_model, n * d_model], seed);
@@ -104,13 +94,7 @@ fn four_heads(out: &mut impl Write) -> io::Result<()> {
         let (output, weights) = (attended.output.dims(), attended.weights.dims());
         writeln!(out, "  {name:13}: output {output:?}, weights {weights:?}")?;
         let first = attended.weights.slice([0..1, 0..1, 0..1, 0..10]);
-        table(
-            out,
-            &["position 0 of head 0"],
-            &[],
-            first.reshape([1, 10]),
-            2,
-        )?;
+        table(out, &["position 0 of head 0"], &[], first.reshape([1, 10]), 2)?;
     }
     let module = attention(128, 4, true);
     let [qkv, output] = [&module.qkv, &module.output].map(Module::num_params);
@@ -132,11 +116,7 @@ pub(crate) fn megabytes(n_heads: usize, n_tokens: usize) -> f64 {
 fn cost(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\nWeights of a layer of four heads, in f32")?;
     for n_tokens in [64, 128, 256, 512, 1024, 2048] {
-        writeln!(
-            out,
-            "  {n_tokens:>4} tokens {:>6.2} MB",
-            megabytes(4, n_tokens)
-        )?;
+        writeln!(out, "  {n_tokens:>4} tokens {:>6.2} MB", megabytes(4, n_tokens))?;
     }
     writeln!(
         out,

@@ -8,8 +8,8 @@ use std::io::{self, Write};
 
 use burn::tensor::{Bool, Device, Tensor};
 use numbers::{list, matrix, table, values};
-use tinderbox::attention::{causal_mask, steps};
 use tinderbox::inspect::strongest;
+use tinderbox::model::attention::{causal_mask, steps};
 
 const WORDS: [&str; 5] = ["The", "cat", "sat", "on", "mat"];
 
@@ -21,10 +21,7 @@ fn main() -> io::Result<()> {
 pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
     let scores = steps::scores(matrix([[1.0, 0.0]]), matrix([[1.0, 0.0], [0.0, 1.0]]));
     let [matching, other] = [0, 1].map(|key| values(scores.clone())[key]);
-    writeln!(
-        out,
-        "The query [1, 0] times [1, 0] and [0, 1]: {matching:.1}, {other:.1}"
-    )?;
+    writeln!(out, "The query [1, 0] times [1, 0] and [0, 1]: {matching:.1}, {other:.1}")?;
     a_sample_map(out)?;
     patterns(out)?;
     who_may_see_whom(out)?;
@@ -45,10 +42,8 @@ fn a_sample_map(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\nA sample map: whom each word attends to most")?;
     for (word, row) in words.iter().zip(&map) {
         let top = strongest(row, 2);
-        let top: Vec<String> = top
-            .iter()
-            .map(|&(at, weight)| format!("{} {weight:.2}", words[at]))
-            .collect();
+        let top: Vec<String> =
+            top.iter().map(|&(at, weight)| format!("{} {weight:.2}", words[at])).collect();
         writeln!(out, "  {word} -> {}", top.join(", "))?;
     }
     Ok(())
@@ -68,12 +63,9 @@ fn patterns(out: &mut impl Write) -> io::Result<()> {
         [0.0, 0.1, 0.2, 0.7],
     ]);
     let positions = matrix([[0.0], [1.0], [2.0], [3.0]]);
-    for (name, pattern) in [
-        ("Diagonal", diagonal),
-        ("Uniform", uniform),
-        ("Focused", focused),
-        ("Local", local),
-    ] {
+    for (name, pattern) in
+        [("Diagonal", diagonal), ("Uniform", uniform), ("Focused", focused), ("Local", local)]
+    {
         let [n, _] = pattern.dims();
         let weights = steps::weights(pattern.log());
         let places = weights.clone().matmul(positions.clone().narrow(0, 0, n));
@@ -102,11 +94,8 @@ fn before_and_after(out: &mut impl Write) -> io::Result<()> {
     let mask = mask.narrow(0, 0, 3);
     let before = |scores: Tensor<2>| steps::weights(steps::masked(scores, mask.clone()));
     let after = |scores: Tensor<2>| steps::weights(scores).mask_fill(mask.clone(), 0.0);
-    let mut rows = [
-        [0.8, 0.2, 0.1, 0.1, 0.1],
-        [0.3, 0.9, 0.4, 0.1, 0.2],
-        [0.2, 0.5, 0.8, 0.3, 0.4],
-    ];
+    let mut rows =
+        [[0.8, 0.2, 0.1, 0.1, 0.1], [0.3, 0.9, 0.4, 0.1, 0.2], [0.2, 0.5, 0.8, 0.3, 0.4]];
     let mut show = |title: &str, weights: Tensor<2>| -> io::Result<()> {
         writeln!(out, "\n{title}")?;
         table(out, &WORDS[..3], &WORDS, weights.clone(), 2)?;
@@ -116,14 +105,8 @@ fn before_and_after(out: &mut impl Write) -> io::Result<()> {
     show("Masked before the softmax", before(matrix(rows)))?;
     show("Masked after it", after(matrix(rows)))?;
     rows[0][4] = 3.0;
-    show(
-        "The same where \"mat\" suits \"The\" better: before",
-        before(matrix(rows)),
-    )?;
-    show(
-        "and after, where the future shows although it is hidden",
-        after(matrix(rows)),
-    )?;
+    show("The same where \"mat\" suits \"The\" better: before", before(matrix(rows)))?;
+    show("and after, where the future shows although it is hidden", after(matrix(rows)))?;
     writeln!(
         out,
         "  note: the tutorial expects about 0.33 0.33 0.33 for the third row of random scores. That takes equal\n  \

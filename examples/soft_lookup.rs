@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use burn::tensor::Tensor;
 use numbers::{list, matrix, table, values};
-use tinderbox::attention::{scaled_dot_product_attention, steps};
+use tinderbox::model::attention::{scaled_dot_product_attention, steps};
 
 fn main() -> io::Result<()> {
     tell(&mut io::stdout().lock())
@@ -99,16 +99,8 @@ fn lookup(out: &mut impl Write) -> io::Result<()> {
 
 /// Three tokens of four dimensions, each attending to all.
 fn three_tokens(out: &mut impl Write) -> io::Result<()> {
-    let q = matrix([
-        [3.0, 1.0, 0.0, 0.0],
-        [1.0, 4.0, 0.0, 0.0],
-        [2.0, 2.0, 0.0, 0.0],
-    ]);
-    let v = matrix([
-        [1.0, 0.0, 0.0, 0.0],
-        [0.0, 1.0, 0.0, 0.0],
-        [0.5, 0.5, 0.0, 0.0],
-    ]);
+    let q = matrix([[3.0, 1.0, 0.0, 0.0], [1.0, 4.0, 0.0, 0.0], [2.0, 2.0, 0.0, 0.0]]);
+    let v = matrix([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]);
     let tokens = ["0", "1", "2"];
     let scaled = steps::scaled(steps::scores(q.clone(), q), 4);
     let weights = steps::weights(scaled.clone());

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use burn::tensor::Tensor;
 use numbers::{matrix, table};
-use tinderbox::attention::steps;
+use tinderbox::model::attention::steps;
 
 const WORDS: [&str; 3] = ["The", "cat", "sat"];
 
@@ -19,11 +19,7 @@ fn main() -> io::Result<()> {
 /// The lesson's example, then what it says of the order of words.
 pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
     // Each embedding picks a row of the learned matrices: queries, keys and values are these rows.
-    let x = matrix([
-        [1.0, 0.0, 0.0, 0.0],
-        [0.0, 1.0, 0.0, 0.0],
-        [0.0, 0.0, 1.0, 0.0],
-    ]);
+    let x = matrix([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]);
     let w_q = matrix([[0.5, 0.2], [0.1, 0.8], [0.3, 0.4], [0.0, 0.0]]);
     let w_k = matrix([[0.6, 0.1], [0.2, 0.9], [0.4, 0.3], [0.0, 0.0]]);
     let w_v = matrix([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]);
@@ -50,18 +46,12 @@ pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "Output: each word's mixture of the values")?;
     table(out, &WORDS, &[], weights.matmul(v.clone()), 2)?;
 
-    writeln!(
-        out,
-        "Weights of scaled scores, a step of the lesson that its example leaves out"
-    )?;
+    writeln!(out, "Weights of scaled scores, a step of the lesson that its example leaves out")?;
     let weights = steps::weights(steps::scaled(scores, 2));
     table(out, &WORDS, &WORDS, weights, 2)?;
 
     let [q, k, v] = project(&x.flip([0])); // the last word first
     let weights = steps::weights(steps::scores(q, k));
-    writeln!(
-        out,
-        "Output for \"sat cat The\": the same, in another order"
-    )?;
+    writeln!(out, "Output for \"sat cat The\": the same, in another order")?;
     table(out, &["sat", "cat", "The"], &[], weights.matmul(v), 2)
 }

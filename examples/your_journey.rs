@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use burn::tensor::Tensor;
 use numbers::{list, matrix, normal, table, values};
-use tinderbox::attention::steps;
+use tinderbox::model::attention::steps;
 
 const WORDS: [&str; 6] = ["Your", "journey", "starts", "with", "one", "step"];
 
@@ -36,21 +36,9 @@ pub(crate) fn tell(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  weights {}", list(&journey(weights), 4))?;
     writeln!(out, "  context {}", list(&journey(context), 4))?;
 
-    let w_q = matrix([
-        [0.296_112, 0.516_562],
-        [0.251_671, 0.688_557],
-        [0.073_972, 0.866_522],
-    ]);
-    let w_k = matrix([
-        [0.136_580, 0.102_479],
-        [0.184_056, 0.726_447],
-        [0.315_254, 0.687_107],
-    ]);
-    let w_v = matrix([
-        [0.075_635, 0.196_638],
-        [0.316_412, 0.401_740],
-        [0.118_568, 0.827_395],
-    ]);
+    let w_q = matrix([[0.296_112, 0.516_562], [0.251_671, 0.688_557], [0.073_972, 0.866_522]]);
+    let w_k = matrix([[0.136_580, 0.102_479], [0.184_056, 0.726_447], [0.315_254, 0.687_107]]);
+    let w_v = matrix([[0.075_635, 0.196_638], [0.316_412, 0.401_740], [0.118_568, 0.827_395]]);
     let [queries, keys, values] = [w_q, w_k, w_v].map(|w| x.clone().matmul(w)); // each [6, 2]
     let scores = steps::scores(queries, keys); // [6, 6]
     let weights = steps::weights(steps::scaled(scores.clone(), 2));

@@ -11,7 +11,7 @@
 //! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
 //! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`], [`report`], [`mod@bench`]: what a person does with all
 //!    of it;
-//! 7. [`recipe`]: which config suits a text and a machine;
+//! 7. [`autoconfig`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;
 //! 9. [`counts`], [`measure`], [`words`], [`page`]: numbers in formulas, from the clock and the system, as they
 //!    are said to people, and pages of HTML for them.
@@ -29,7 +29,7 @@
     )
 )]
 
-pub mod attention;
+pub mod autoconfig;
 pub mod bench;
 pub mod checkpoint;
 pub mod cli;
@@ -40,13 +40,11 @@ pub mod device;
 pub mod generate;
 pub mod inference;
 pub mod inspect;
-pub mod kernels;
 pub mod measure;
 pub mod model;
 pub mod optimizer;
 pub mod page;
 pub mod plan;
-pub mod recipe;
 pub mod report;
 pub mod runs;
 pub mod tokenizer;

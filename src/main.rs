@@ -14,10 +14,7 @@ fn main() -> ExitCode {
     // A training step needs what the last one freed: to get it back from the system, page by page, takes up to 5 % of
     // the step. Other commands free what they do not need again.
     let command = std::env::args_os().nth(1).unwrap_or_default();
-    if ["train", "bench", "plan"]
-        .iter()
-        .any(|name| command == *name)
-    {
+    if ["train", "bench", "plan"].iter().any(|name| command == *name) {
         #[allow(unsafe_code)]
         // SAFETY: the option is one of those there are, and may be set at any time. MIMALLOC_PURGE_DELAY goes before.
         unsafe {

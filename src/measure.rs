@@ -147,11 +147,7 @@ pub fn peak_rss_mib() -> Option<f64> {
     #[cfg(all(unix, not(target_os = "linux")))]
     {
         use nix::sys::resource::{UsageWho, getrusage};
-        let unit = if cfg!(target_os = "macos") {
-            1.0
-        } else {
-            1024.0
-        }; // bytes there, KiB elsewhere
+        let unit = if cfg!(target_os = "macos") { 1.0 } else { 1024.0 }; // bytes there, KiB elsewhere
         let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
         #[allow(clippy::cast_precision_loss, reason = "memory is below 2^52 bytes")]
         Some(usage.max_rss() as f64 * unit / 1_048_576.0)
@@ -181,11 +177,7 @@ mod tests {
     #[test]
     fn a_trial_ends_when_there_is_enough_but_not_before_its_fewest_rounds() {
         let n_done = |rounds, enough| {
-            let trial = Trial {
-                warm_up: 2,
-                rounds,
-                enough,
-            };
+            let trial = Trial { warm_up: 2, rounds, enough };
             let mut n = 0;
             let times = trial.time(|| {
                 n += 1;
@@ -199,11 +191,7 @@ mod tests {
 
     #[test]
     fn a_trial_ends_with_what_fails() {
-        let trial = Trial {
-            warm_up: 0,
-            rounds: 1..=1,
-            enough: Duration::ZERO,
-        };
+        let trial = Trial { warm_up: 0, rounds: 1..=1, enough: Duration::ZERO };
         assert_eq!(trial.time(never), Err(()));
     }
 

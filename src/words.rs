@@ -33,11 +33,7 @@ pub fn duration(s: f64) -> String {
         0..60 => format!("{s:.1} s"),
         60..3600 => format!("{} min {} s", whole / 60, whole % 60),
         3600..172_800 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
-        _ => format!(
-            "{} days {} h",
-            grouped(whole / 86_400),
-            whole % 86_400 / 3600
-        ),
+        _ => format!("{} days {} h", grouped(whole / 86_400), whole % 86_400 / 3600),
     }
 }
 
@@ -80,33 +76,20 @@ mod tests {
     fn times_are_read_at_a_glance() {
         assert_eq!(
             [0.04, 8.14, 59.96, 125.4, 4800.0, 1_000_000.0].map(duration),
-            [
-                "0.0 s",
-                "8.1 s",
-                "1 min 0 s",
-                "2 min 5 s",
-                "1 h 20 min",
-                "11 days 13 h"
-            ]
+            ["0.0 s", "8.1 s", "1 min 0 s", "2 min 5 s", "1 h 20 min", "11 days 13 h"]
         );
     }
 
     #[test]
     fn sizes_are_in_a_unit_that_suits_them() {
-        assert_eq!(
-            [1 << 20, 20 << 30, 3 << 40].map(size),
-            ["1.0 MiB", "20.0 GiB", "3.0 TiB"]
-        );
+        assert_eq!([1 << 20, 20 << 30, 3 << 40].map(size), ["1.0 MiB", "20.0 GiB", "3.0 TiB"]);
     }
 
     #[test]
     fn words_that_a_shell_would_change_are_quoted() {
         assert_eq!(shell_word("train.max_steps=3000"), "train.max_steps=3000");
         assert_eq!(shell_word("my runs/one"), "'my runs/one'");
-        assert_eq!(
-            shell_word("generate.stop=[\"it's\"]"),
-            r#"'generate.stop=["it'\''s"]'"#
-        );
+        assert_eq!(shell_word("generate.stop=[\"it's\"]"), r#"'generate.stop=["it'\''s"]'"#);
         assert_eq!(shell_word(""), "''");
     }
 }

@@ -42,19 +42,13 @@ pub fn table(
     decimals: usize,
 ) -> io::Result<()> {
     let [_, n_columns] = matrix.dims();
-    let texts: Vec<String> = values(matrix)
-        .iter()
-        .map(|x| format!("{x:.decimals$}"))
-        .collect();
+    let texts: Vec<String> = values(matrix).iter().map(|x| format!("{x:.decimals$}")).collect();
     let longest = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
     let name_width = longest(&mut names.iter().map(|name| name.len()));
     let lengths = texts.iter().map(String::len);
     let width = longest(&mut lengths.chain(columns.iter().map(|column| column.len())));
     if !columns.is_empty() {
-        let columns: Vec<String> = columns
-            .iter()
-            .map(|text| format!("{text:>width$}"))
-            .collect();
+        let columns: Vec<String> = columns.iter().map(|text| format!("{text:>width$}")).collect();
         writeln!(out, "  {:name_width$}   {}", "", columns.join("  "))?;
     }
     for (name, row) in names.iter().zip(texts.chunks(n_columns)) {

@@ -121,13 +121,7 @@ pub struct Character {
 impl Character {
     /// A character of whom nothing is settled yet.
     pub fn new(role: Role) -> Self {
-        Self {
-            role,
-            nature: None,
-            name: None,
-            first: None,
-            last: None,
-        }
+        Self { role, nature: None, name: None, first: None, last: None }
     }
 }
 
@@ -153,12 +147,10 @@ const TOWN_ENDS: [&str; 14] = [
     "bridge", "brook", "bury", "combe", "dale", "field", "ford", "gate", "ham", "mere", "stead",
     "ton", "wick", "wood",
 ];
-const RIVER_STARTS: [&str; 14] = [
-    "Al", "Br", "D", "Fl", "G", "Kel", "L", "M", "Nar", "R", "Sev", "T", "W", "Y",
-];
-const RIVER_ENDS: [&str; 10] = [
-    "all", "arrow", "eddle", "ello", "en", "imble", "indle", "ove", "una", "yre",
-];
+const RIVER_STARTS: [&str; 14] =
+    ["Al", "Br", "D", "Fl", "G", "Kel", "L", "M", "Nar", "R", "Sev", "T", "W", "Y"];
+const RIVER_ENDS: [&str; 10] =
+    ["all", "arrow", "eddle", "ello", "en", "imble", "indle", "ove", "una", "yre"];
 
 /// A table of syllables, each name in it exactly once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -182,10 +174,7 @@ impl Names {
 
     /// How many names the table holds.
     pub fn count(self) -> u64 {
-        self.syllables()
-            .iter()
-            .map(|list| list.len() as u64)
-            .product()
+        self.syllables().iter().map(|list| list.len() as u64).product()
     }
 
     /// The name with that index, below [`Names::count`].

@@ -34,10 +34,7 @@ pub struct Chooser {
 impl Chooser {
     /// Starts from a fixed seed; the same seed gives the same choices on every platform.
     pub fn new(seed: [u8; 32]) -> Self {
-        Self {
-            rng: ChaCha8Rng::from_seed(seed),
-            choices: Vec::new(),
-        }
+        Self { rng: ChaCha8Rng::from_seed(seed), choices: Vec::new() }
     }
 
     /// Takes one option with probability proportional to its weight, and returns its index.
@@ -49,10 +46,7 @@ impl Chooser {
     /// If every weight is 0.
     pub fn weighted(&mut self, weights: &[u64], at: usize) -> usize {
         let total: u64 = weights.iter().sum();
-        assert!(
-            total > 0,
-            "a choice needs at least one option with a weight"
-        );
+        assert!(total > 0, "a choice needs at least one option with a weight");
         if let Some(only) = weights.iter().position(|&weight| weight == total) {
             return only;
         }
@@ -77,11 +71,7 @@ impl Chooser {
             return 0;
         }
         let taken = self.ticket(n);
-        self.choices.push(Choice {
-            at,
-            weight: 1,
-            total: n,
-        });
+        self.choices.push(Choice { at, weight: 1, total: n });
         taken
     }
 
@@ -103,28 +93,8 @@ mod tests {
 
     #[test]
     fn a_choice_weighs_what_its_chance_says() {
-        assert!(
-            (Choice {
-                at: 0,
-                weight: 1,
-                total: 8
-            }
-            .bits()
-                - 3.0)
-                .abs()
-                < 1e-12
-        );
-        assert!(
-            (Choice {
-                at: 0,
-                weight: 3,
-                total: 4
-            }
-            .bits()
-                - 0.415_037)
-                .abs()
-                < 1e-6
-        );
+        assert!((Choice { at: 0, weight: 1, total: 8 }.bits() - 3.0).abs() < 1e-12);
+        assert!((Choice { at: 0, weight: 3, total: 4 }.bits() - 0.415_037).abs() < 1e-6);
     }
 
     #[test]
@@ -145,13 +115,6 @@ mod tests {
         assert_eq!(chooser.uniform(1, 7), 0);
         assert!(chooser.choices().is_empty());
         chooser.uniform(4, 7);
-        assert_eq!(
-            chooser.choices(),
-            [Choice {
-                at: 7,
-                weight: 1,
-                total: 4
-            }]
-        );
+        assert_eq!(chooser.choices(), [Choice { at: 7, weight: 1, total: 4 }]);
     }
 }

@@ -51,11 +51,7 @@ impl Corpus {
             }
         }
         let summary = summary(&text, &notes, chooser.choices().len(), [all, validation]);
-        Self {
-            text,
-            notes,
-            summary,
-        }
+        Self { text, notes, summary }
     }
 
     /// The content of `stories.jsonl`: the figures, then one line per story.
@@ -69,11 +65,7 @@ impl Corpus {
 }
 
 /// Where the last 10 % of `n` characters begin: `floor(0.9 n)`.
-#[allow(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss
-)]
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 pub fn validation_start(n: usize) -> usize {
     (0.9 * n as f64) as usize // The same formula as the trainer's, so that the splits agree.
 }
@@ -85,15 +77,11 @@ pub fn sentences(text: &str) -> Vec<&str> {
     let mut start = 0;
     for at in 0..bytes.len() {
         let ends = at + 1 == bytes.len() || bytes[at + 1].is_ascii_whitespace();
-        let stop = bytes[start..=at]
-            .iter()
-            .rev()
-            .find(|&&byte| byte != b'"' && byte != b')');
+        let stop = bytes[start..=at].iter().rev().find(|&&byte| byte != b'"' && byte != b')');
         let stops = matches!(stop, Some(b'.' | b'!' | b'?'));
         // `"Yes!" said Mia` and `one, two ... three` go on after the stop.
-        let goes_on = bytes
-            .get(at + 2)
-            .is_some_and(|byte| byte.is_ascii_lowercase() || *byte == b'.');
+        let goes_on =
+            bytes.get(at + 2).is_some_and(|byte| byte.is_ascii_lowercase() || *byte == b'.');
         if ends && ((stops && !goes_on) || bytes[at] == b'\n') {
             let sentence = text[start..=at].trim();
             if !sentence.is_empty() {
@@ -114,10 +102,7 @@ fn summary(text: &str, notes: &[Notes], choices: usize, [all, validation]: [f64;
     let sentences = sentences(text);
     let distinct = sentences.iter().collect::<BTreeSet<_>>().len();
     let n = text.len();
-    let [bits, bits_validation] = [
-        all / n as f64,
-        validation / (n - validation_start(n)) as f64,
-    ];
+    let [bits, bits_validation] = [all / n as f64, validation / (n - validation_start(n)) as f64];
     let sum = |count: fn(&Notes) -> usize| notes.iter().map(count).sum::<usize>();
     // In the order of the alphabet, which is what `serde_json` gives with and without `preserve_order`.
     json!({
@@ -176,30 +161,17 @@ mod tests {
         };
         for story in &notes {
             for link in &story.pronouns {
-                let Some(there) = [Some(link.there), link.instead]
-                    .into_iter()
-                    .flatten()
-                    .max_by_key(|s| s.start)
+                let Some(there) =
+                    [Some(link.there), link.instead].into_iter().flatten().max_by_key(|s| s.start)
                 else {
                     unreachable!("a pronoun has a noun")
                 };
-                assert!(
-                    PRONOUNS.contains(&link.here.of(&text)),
-                    "{:?}",
-                    link.here.of(&text)
-                );
+                assert!(PRONOUNS.contains(&link.here.of(&text)), "{:?}", link.here.of(&text));
                 assert!(is_word(link.here.start, link.here.len));
-                assert!(
-                    there.start < link.here.start,
-                    "{}",
-                    &text[story.start..story.end]
-                );
+                assert!(there.start < link.here.start, "{}", &text[story.start..story.end]);
                 for noun in [Some(link.there), link.instead].into_iter().flatten() {
                     assert!(story.start <= noun.start && noun.start < story.end);
-                    assert!(
-                        noun.of(&text)
-                            .starts_with(|sign: char| sign.is_ascii_alphabetic())
-                    );
+                    assert!(noun.of(&text).starts_with(|sign: char| sign.is_ascii_alphabetic()));
                     assert!(
                         noun.start == 0 || !text.as_bytes()[noun.start - 1].is_ascii_alphanumeric()
                     );
@@ -213,11 +185,7 @@ mod tests {
             }
             for link in &story.answers {
                 assert!(link.there.start < link.here.start);
-                assert!(
-                    is_word(link.here.start, link.here.len),
-                    "{}",
-                    link.here.of(&text)
-                );
+                assert!(is_word(link.here.start, link.here.len), "{}", link.here.of(&text));
             }
             for &(at, _) in &story.banks {
                 assert!(text[at..].starts_with("bank"));
@@ -228,15 +196,12 @@ mod tests {
     #[test]
     fn every_bank_has_a_note() {
         let Corpus { text, notes, .. } = sample();
-        let noted: BTreeSet<usize> = notes
-            .iter()
-            .flat_map(|story| story.banks.iter().map(|bank| bank.0))
-            .collect();
+        let noted: BTreeSet<usize> =
+            notes.iter().flat_map(|story| story.banks.iter().map(|bank| bank.0)).collect();
         let found = text.match_indices("bank").map(|(at, _)| at);
         // "The bank", where both senses are meant, and "banker" have none.
-        let open = found
-            .filter(|at| !noted.contains(at) && !text[*at..].starts_with("banker"))
-            .count();
+        let open =
+            found.filter(|at| !noted.contains(at) && !text[*at..].starts_with("banker")).count();
         assert!(open * 5 < noted.len(), "{open} of {}", noted.len());
         let river = notes
             .iter()
@@ -272,9 +237,8 @@ mod tests {
             let article = pair[0].trim_start_matches(['"', '(']).to_ascii_lowercase();
             let vowel = pair[1].starts_with(|sign: char| "aeiouAEIOU".contains(sign));
             let silent_h = pair[1].starts_with("hour");
-            let sounds_like_y = ["use", "uni", "eu", "one-"]
-                .iter()
-                .any(|start| pair[1].starts_with(start));
+            let sounds_like_y =
+                ["use", "uni", "eu", "one-"].iter().any(|start| pair[1].starts_with(start));
             assert!(article != "an" || !sounds_like_y, "{pair:?}");
             if pair[1].starts_with(|sign: char| sign.is_ascii_alphabetic()) {
                 assert!(article != "a" || !vowel, "{pair:?}");
@@ -285,9 +249,7 @@ mod tests {
             "  ", " .", " ,", " ?", " !", " ;", "..,", ",,", ",.", "!.", "?.", "\n ", " \n", "{",
             "}", "[", "]", "|",
         ] {
-            let found = text
-                .find(wrong)
-                .filter(|at| !text[*at..].starts_with(" ..."));
+            let found = text.find(wrong).filter(|at| !text[*at..].starts_with(" ..."));
             assert!(
                 found.is_none(),
                 "{wrong:?} in: {}",
@@ -296,11 +258,7 @@ mod tests {
         }
         for pair in text.as_bytes().windows(2) {
             let stop = b".!?,;:".contains(&pair[0]) && pair[1].is_ascii_alphanumeric();
-            assert!(
-                !stop,
-                "no space after a stop: {:?}",
-                String::from_utf8_lossy(pair)
-            );
+            assert!(!stop, "no space after a stop: {:?}", String::from_utf8_lossy(pair));
         }
         for sentence in sentences(&text) {
             let first = sentence
@@ -335,10 +293,7 @@ mod tests {
             ("pronouns", 3_500),
             ("repeated_names", 10_000),
         ] {
-            assert!(
-                counts[name].as_u64().is_some_and(|count| count >= least),
-                "{name}: {counts}"
-            );
+            assert!(counts[name].as_u64().is_some_and(|count| count >= least), "{name}: {counts}");
         }
     }
 
@@ -347,12 +302,7 @@ mod tests {
         let text = "\"Yes!\" said Mia. (It was.) One, two ... three.\nEnd\n";
         assert_eq!(
             sentences(text),
-            [
-                "\"Yes!\" said Mia.",
-                "(It was.)",
-                "One, two ... three.",
-                "End"
-            ]
+            ["\"Yes!\" said Mia.", "(It was.)", "One, two ... three.", "End"]
         );
     }
 }

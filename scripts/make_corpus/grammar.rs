@@ -32,15 +32,9 @@ impl Alternative {
         if let Some((digits, rest)) = raw.split_once('*')
             && let Ok(weight) = digits.parse()
         {
-            return Self {
-                weight,
-                text: rest.trim_start_matches(' ').to_owned(),
-            };
+            return Self { weight, text: rest.trim_start_matches(' ').to_owned() };
         }
-        Self {
-            weight: 1,
-            text: raw.to_owned(),
-        }
+        Self { weight: 1, text: raw.to_owned() }
     }
 }
 
@@ -84,20 +78,15 @@ impl Grammar {
                 continue;
             }
             if let Some(header) = line.strip_prefix(':') {
-                let (name, repeats) = header
-                    .strip_suffix(" *")
-                    .map_or((header, false), |name| (name, true));
+                let (name, repeats) =
+                    header.strip_suffix(" *").map_or((header, false), |name| (name, true));
                 raw.push((name.trim().to_owned(), repeats, Vec::new()));
                 continue;
             }
-            let (_, _, lines) = raw
-                .last_mut()
-                .expect("a line of the grammar stands in a pool");
+            let (_, _, lines) = raw.last_mut().expect("a line of the grammar stands in a pool");
             match line.strip_prefix("  ") {
                 Some(more) => {
-                    let last = lines
-                        .last_mut()
-                        .expect("a continued line has a line above it");
+                    let last = lines.last_mut().expect("a continued line has a line above it");
                     last.push(' ');
                     last.push_str(more.trim());
                 }
@@ -107,13 +96,7 @@ impl Grammar {
         let mut pools = BTreeMap::new();
         for (name, repeats, lines) in raw {
             let alternatives = lines.iter().map(|line| Alternative::parse(line)).collect();
-            let twice = pools.insert(
-                name.clone(),
-                Pool {
-                    alternatives,
-                    repeats,
-                },
-            );
+            let twice = pools.insert(name.clone(), Pool { alternatives, repeats });
             assert!(twice.is_none(), "pool `{name}` is defined twice");
         }
         Self { pools }
@@ -149,9 +132,7 @@ pub fn pieces(text: &str) -> Vec<Piece<'_>> {
         }
         let inside = &rest[start + 1..];
         if rest[start..].starts_with('{') {
-            let end = inside
-                .find('}')
-                .unwrap_or_else(|| panic!("a slot does not close: {text}"));
+            let end = inside.find('}').unwrap_or_else(|| panic!("a slot does not close: {text}"));
             found.push(Piece::Slot(&inside[..end]));
             rest = &inside[end + 1..];
         } else {
@@ -204,10 +185,9 @@ mod tests {
             let ends = match piece {
                 Piece::Literal(literal) => vec![literal.to_owned()],
                 Piece::Slot(slot) => vec![format!("{{{slot}}}")],
-                Piece::Choice(options) => options
-                    .iter()
-                    .flat_map(|option| expansions(&option.text))
-                    .collect(),
+                Piece::Choice(options) => {
+                    options.iter().flat_map(|option| expansions(&option.text)).collect()
+                }
             };
             if all.len() * ends.len() > LISTED {
                 return Vec::new();
@@ -252,18 +232,9 @@ mod tests {
             [
                 Piece::Literal("Hello "),
                 Piece::Choice(vec![
-                    Alternative {
-                        weight: 1,
-                        text: text_a
-                    },
-                    Alternative {
-                        weight: 2,
-                        text: text_b
-                    },
-                    Alternative {
-                        weight: 1,
-                        text: text_c
-                    },
+                    Alternative { weight: 1, text: text_a },
+                    Alternative { weight: 2, text: text_b },
+                    Alternative { weight: 1, text: text_c },
                 ]),
                 Piece::Literal("."),
             ]
@@ -291,9 +262,8 @@ mod tests {
     #[test]
     fn a_made_up_name_is_never_one_of_the_ordinary_ones() {
         use crate::cast::Names;
-        let made_up: BTreeSet<String> = (0..Names::Rare.count())
-            .map(|index| Names::Rare.name(index))
-            .collect();
+        let made_up: BTreeSet<String> =
+            (0..Names::Rare.count()).map(|index| Names::Rare.name(index)).collect();
         let grammar = Grammar::bundled();
         for pool in ["name_girl", "name_boy", "name_animal"] {
             for name in &grammar.pool(pool).expect("the pool is there").alternatives {
@@ -306,11 +276,7 @@ mod tests {
     fn the_bundled_grammar_is_plain_ascii() {
         for (name, pool) in &Grammar::bundled().pools {
             for alternative in &pool.alternatives {
-                assert!(
-                    alternative.text.is_ascii(),
-                    "pool `{name}`: {}",
-                    alternative.text
-                );
+                assert!(alternative.text.is_ascii(), "pool `{name}`: {}", alternative.text);
             }
         }
     }

@@ -47,10 +47,7 @@ fn main() -> ExitCode {
 
 /// The files of the corpus and their content.
 fn files(corpus: &Corpus) -> [(&'static str, String); 2] {
-    [
-        ("stories.txt", corpus.text.clone()),
-        ("stories.jsonl", corpus.jsonl()),
-    ]
+    [("stories.txt", corpus.text.clone()), ("stories.jsonl", corpus.jsonl())]
 }
 
 fn write(folder: &Path) -> Result<(), String> {
@@ -68,23 +65,14 @@ fn write(folder: &Path) -> Result<(), String> {
 }
 
 fn check(folder: &Path) -> Result<(), String> {
-    let hint = format!(
-        "run `make_corpus --out {}` and look at the difference",
-        folder.display()
-    );
+    let hint = format!("run `make_corpus --out {}` and look at the difference", folder.display());
     for (name, content) in files(&Corpus::tell()) {
         let path = folder.join(name);
         let found = fs::read(&path)
             .map_err(|error| format!("cannot read `{}`: {error}; {hint}", path.display()))?;
         if found != content.as_bytes() {
-            let same = found
-                .iter()
-                .zip(content.as_bytes())
-                .take_while(|(a, b)| a == b)
-                .count();
-            let line = content.as_bytes()[..same]
-                .split(|byte| *byte == b'\n')
-                .count();
+            let same = found.iter().zip(content.as_bytes()).take_while(|(a, b)| a == b).count();
+            let line = content.as_bytes()[..same].split(|byte| *byte == b'\n').count();
             return Err(format!(
                 "`{}` is not what the generator writes, from line {line} on; {hint}",
                 path.display()
@@ -100,10 +88,7 @@ fn baseline(file: &Path) -> Result<(), String> {
         .map_err(|error| format!("cannot read `{}`: {error}", file.display()))?;
     let n = text.chars().count();
     if n < 20 {
-        return Err(format!(
-            "`{}` has {n} characters: too few to split off 10 %",
-            file.display()
-        ));
+        return Err(format!("`{}` has {n} characters: too few to split off 10 %", file.display()));
     }
     let nats = trigram::validation_loss(&text);
     let bits = nats / std::f64::consts::LN_2;

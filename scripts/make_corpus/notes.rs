@@ -48,13 +48,7 @@ pub struct Link {
 impl Link {
     fn json(&self) -> Value {
         let spans = [Some(self.here), Some(self.there), self.instead];
-        json!(
-            spans
-                .into_iter()
-                .flatten()
-                .flat_map(Span::pair)
-                .collect::<Vec<_>>()
-        )
+        json!(spans.into_iter().flatten().flat_map(Span::pair).collect::<Vec<_>>())
     }
 }
 
@@ -80,28 +74,12 @@ pub struct Notes {
 impl Notes {
     /// One line of `stories.jsonl`, without its newline.
     pub fn to_line(&self) -> String {
-        let Self {
-            plot,
-            start,
-            end,
-            pronouns,
-            names,
-            answers,
-            banks,
-        } = self;
+        let Self { plot, start, end, pronouns, names, answers, banks } = self;
         let links = |links: &[Link], unclear: bool| -> Value {
-            links
-                .iter()
-                .filter(|link| link.instead.is_some() == unclear)
-                .map(Link::json)
-                .collect()
+            links.iter().filter(|link| link.instead.is_some() == unclear).map(Link::json).collect()
         };
         let banks_of = |sense: Sense| -> Value {
-            banks
-                .iter()
-                .filter(|bank| bank.1 == sense)
-                .map(|bank| json!(bank.0))
-                .collect()
+            banks.iter().filter(|bank| bank.1 == sense).map(|bank| json!(bank.0)).collect()
         };
         // In the order of the alphabet, which is what `serde_json` gives with and without `preserve_order`.
         json!({
@@ -129,16 +107,8 @@ mod tests {
         let here = Span { start: 35, len: 2 };
         let notes = Notes {
             pronouns: vec![
-                Link {
-                    here,
-                    there: noun,
-                    instead: Some(other),
-                },
-                Link {
-                    here,
-                    there: noun,
-                    instead: None,
-                },
+                Link { here, there: noun, instead: Some(other) },
+                Link { here, there: noun, instead: None },
             ],
             banks: vec![(50, Sense::Money)],
             ..Notes::default()

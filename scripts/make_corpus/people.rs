@@ -16,16 +16,9 @@ impl Teller {
             self.story.pair = Some(self.span_since(start));
             return;
         }
-        let here = Span {
-            start: self.page.word(head),
-            len: head.len(),
-        };
+        let here = Span { start: self.page.word(head), len: head.len() };
         if let Some(there) = self.story.pair {
-            self.story.notes.pronouns.push(Link {
-                here,
-                there,
-                instead: None,
-            });
+            self.story.notes.pronouns.push(Link { here, there, instead: None });
         }
     }
 
@@ -34,10 +27,7 @@ impl Teller {
     }
 
     fn who_mut(&mut self, id: &str) -> &mut Character {
-        self.story
-            .cast
-            .get_mut(id)
-            .expect("the character was resolved before")
+        self.story.cast.get_mut(id).expect("the character was resolved before")
     }
 
     /// Kind and gender of a character, drawn when they are first needed.
@@ -58,15 +48,9 @@ impl Teller {
             None => Gender::Male,
         };
         let (class, noun) = match role {
-            Role::Child => (
-                Class::Person,
-                if gender == Gender::Female {
-                    "girl"
-                } else {
-                    "boy"
-                }
-                .to_owned(),
-            ),
+            Role::Child => {
+                (Class::Person, if gender == Gender::Female { "girl" } else { "boy" }.to_owned())
+            }
             Role::Adult(noun) => (Class::Person, noun),
             Role::Bird(noun) => (Class::Bird, noun),
             Role::Hero | Role::Animal => {
@@ -76,11 +60,7 @@ impl Teller {
                 (class, noun)
             }
         };
-        let nature = Nature {
-            class,
-            gender,
-            noun,
-        };
+        let nature = Nature { class, gender, noun };
         self.who_mut(id).nature = Some(nature.clone());
         nature
     }
@@ -92,12 +72,7 @@ impl Teller {
             "f" => "h",
             _ => return None,
         };
-        self.story
-            .cast
-            .get(partner)?
-            .nature
-            .as_ref()
-            .map(|nature| nature.gender)
+        self.story.cast.get(partner)?.nature.as_ref().map(|nature| nature.gender)
     }
 
     /// The name of a character, drawn when it is first needed.
@@ -111,18 +86,10 @@ impl Teller {
         let grown_up = matches!(self.who(id).role, Role::Adult(_));
         let person = nature.class == Class::Person;
         let name = if grown_up {
-            let titles = if female {
-                ["Mrs", "Miss", "Aunt"]
-            } else {
-                ["Mr", "Old", "Uncle"]
-            };
+            let titles = if female { ["Mrs", "Miss", "Aunt"] } else { ["Mr", "Old", "Uncle"] };
             let title = titles[self.chooser.weighted(&[3, 2, 1], at)];
             format!("{title} {}", self.take_word("surname"))
-        } else if self
-            .chooser
-            .weighted(if person { &[2, 3] } else { &[1, 3] }, at)
-            == 1
-        {
+        } else if self.chooser.weighted(if person { &[2, 3] } else { &[1, 3] }, at) == 1 {
             self.new_name(Names::Rare)
         } else {
             self.take_word(if !person {
@@ -139,16 +106,9 @@ impl Teller {
 
     fn name_of(&mut self, id: &str) {
         let name = self.full_name(id);
-        let here = Span {
-            start: self.page.word(&name),
-            len: name.len(),
-        };
+        let here = Span { start: self.page.word(&name), len: name.len() };
         match self.who(id).first {
-            Some(there) => self.story.notes.names.push(Link {
-                here,
-                there,
-                instead: None,
-            }),
+            Some(there) => self.story.notes.names.push(Link { here, there, instead: None }),
             None => self.who_mut(id).first = Some(here),
         }
         self.mention(id, here);
@@ -163,32 +123,19 @@ impl Teller {
     fn noun_of(&mut self, id: &str) {
         let noun = self.nature(id).noun;
         self.page.word("the ");
-        let here = Span {
-            start: self.page.word(&noun),
-            len: noun.len(),
-        };
+        let here = Span { start: self.page.word(&noun), len: noun.len() };
         self.mention(id, here);
     }
 
     fn is_clear(&mut self, id: &str) -> bool {
         let gender = self.nature(id).gender;
-        self.story
-            .focus
-            .get(&gender)
-            .is_some_and(|focus| focus == id)
+        self.story.focus.get(&gender).is_some_and(|focus| focus == id)
     }
 
     fn pronoun(&mut self, id: &str, pronoun: &str) {
-        let here = Span {
-            start: self.page.word(pronoun),
-            len: pronoun.len(),
-        };
+        let here = Span { start: self.page.word(pronoun), len: pronoun.len() };
         if let Some(there) = self.who(id).last {
-            self.story.notes.pronouns.push(Link {
-                here,
-                there,
-                instead: None,
-            });
+            self.story.notes.pronouns.push(Link { here, there, instead: None });
         }
     }
 
@@ -207,11 +154,7 @@ impl Teller {
         match self.chooser.weighted(&[8, by_pronoun, by_noun], at) {
             0 => self.name_of(id),
             1 => {
-                let pronoun = self
-                    .nature(id)
-                    .gender
-                    .pronoun("he")
-                    .expect("`he` is a pronoun");
+                let pronoun = self.nature(id).gender.pronoun("he").expect("`he` is a pronoun");
                 self.pronoun(id, pronoun);
             }
             _ => self.noun_of(id),
@@ -238,19 +181,13 @@ impl Teller {
             "the" if self.noun_is_clear(id) => self.noun_of(id),
             "the" => self.name_of(id),
             "noun" => {
-                let here = Span {
-                    start: self.page.word(&nature.noun),
-                    len: nature.noun.len(),
-                };
+                let here = Span { start: self.page.word(&nature.noun), len: nature.noun.len() };
                 self.mention(id, here);
             }
             _ => {
                 let special = format!("{field}_{}", nature.class.suffix());
-                let name = if self.grammar.pool(&special).is_some() {
-                    special.as_str()
-                } else {
-                    field
-                };
+                let name =
+                    if self.grammar.pool(&special).is_some() { special.as_str() } else { field };
                 self.pool(name, 0, Some(id));
             }
         }

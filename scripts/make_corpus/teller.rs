@@ -129,15 +129,9 @@ impl Teller {
     ///
     /// A story takes every alternative once before it takes one twice, unless the pool says otherwise.
     fn take(&mut self, name: &str) -> String {
-        let pool = self
-            .grammar
-            .pool(name)
-            .unwrap_or_else(|| panic!("there is no pool `{name}`"));
-        let mut weights: Vec<u64> = pool
-            .alternatives
-            .iter()
-            .map(|alternative| alternative.weight)
-            .collect();
+        let pool = self.grammar.pool(name).unwrap_or_else(|| panic!("there is no pool `{name}`"));
+        let mut weights: Vec<u64> =
+            pool.alternatives.iter().map(|alternative| alternative.weight).collect();
         let used = self.story.used.entry(name.to_owned()).or_default();
         if pool.repeats || used.len() == weights.len() {
             used.clear();
@@ -153,9 +147,7 @@ impl Teller {
     /// Takes the first form of an alternative without writing it.
     pub fn take_word(&mut self, pool: &str) -> String {
         let text = self.take(pool);
-        text.split_once('/')
-            .map_or(text.as_str(), |(one, _)| one)
-            .to_owned()
+        text.split_once('/').map_or(text.as_str(), |(one, _)| one).to_owned()
     }
 
     /// Writes one alternative of a pool, in its first or second form, and returns both forms.
@@ -202,35 +194,26 @@ impl Teller {
         if let Some(cast) = slot.strip_prefix("cast ") {
             for part in cast.split(' ') {
                 let (id, role) = part.split_once('=').expect("a cast entry reads `h=hero`");
-                self.story
-                    .cast
-                    .insert(id.to_owned(), Character::new(Role::parse(role)));
+                self.story.cast.insert(id.to_owned(), Character::new(Role::parse(role)));
             }
             return;
         }
         if let Some(var) = slot.strip_prefix('=') {
             return self.recall(var, "said");
         }
-        let (slot, bind) = slot
-            .split_once('=')
-            .map_or((slot, None), |(slot, var)| (slot, Some(var)));
-        let (slot, argument) = slot
-            .split_once(' ')
-            .map_or((slot, None), |(slot, argument)| (slot, Some(argument)));
-        let (head, field) = slot
-            .split_once('.')
-            .map_or((slot, None), |(head, field)| (head, Some(field)));
+        let (slot, bind) =
+            slot.split_once('=').map_or((slot, None), |(slot, var)| (slot, Some(var)));
+        let (slot, argument) =
+            slot.split_once(' ').map_or((slot, None), |(slot, argument)| (slot, Some(argument)));
+        let (head, field) =
+            slot.split_once('.').map_or((slot, None), |(head, field)| (head, Some(field)));
         let start = self.page.len();
         match head {
             "a" => self.page.article(),
             "bank" | "banks" => self.bank(head, field),
             "town" | "river" => self.place(head),
             "rare" | "elsewhere" => {
-                let name = self.new_name(if head == "rare" {
-                    Names::Rare
-                } else {
-                    Names::Town
-                });
+                let name = self.new_name(if head == "rare" { Names::Rare } else { Names::Town });
                 self.page.word(&name);
             }
             "both" | "they" | "them" | "their" => self.pair(head),
@@ -245,10 +228,8 @@ impl Teller {
                 if let Some(id) = self.resolve(head) {
                     return self.character(&id, field);
                 }
-                let me = argument.map(|raw| {
-                    self.resolve(raw)
-                        .unwrap_or_else(|| panic!("`{raw}` is nobody"))
-                });
+                let me = argument
+                    .map(|raw| self.resolve(raw).unwrap_or_else(|| panic!("`{raw}` is nobody")));
                 let forms = self.pool(head, usize::from(field == Some("s")), me.as_deref());
                 if let Some(var) = bind {
                     self.remember(var, forms, start);
@@ -259,11 +240,7 @@ impl Teller {
 
     /// The character that a letter, or `me`, stands for.
     fn resolve(&self, raw: &str) -> Option<String> {
-        let id = if raw == "me" {
-            self.story.me.last()?.as_str()
-        } else {
-            raw
-        };
+        let id = if raw == "me" { self.story.me.last()?.as_str() } else { raw };
         self.story.cast.contains_key(id).then(|| id.to_owned())
     }
 
@@ -271,10 +248,7 @@ impl Teller {
     pub fn span_since(&self, start: usize) -> Span {
         let text = &self.page.text()[start.min(self.page.len())..];
         let lead = text.len() - text.trim_start().len();
-        Span {
-            start: start + lead,
-            len: text.trim().len(),
-        }
+        Span { start: start + lead, len: text.trim().len() }
     }
 }
 
@@ -317,13 +291,8 @@ mod tests {
         for seed in 0..20 {
             let mut teller = Teller::new(Grammar::parse(&[grammar]), [seed; 32]);
             let notes = teller.tell();
-            let genders = ["h", "o"].map(|id| {
-                teller.story.cast[id]
-                    .nature
-                    .as_ref()
-                    .expect("both were named")
-                    .gender
-            });
+            let genders = ["h", "o"]
+                .map(|id| teller.story.cast[id].nature.as_ref().expect("both were named").gender);
             // Of one gender: `A, he. B, A, B.`; of two: `A, he. B, he, she.`
             let pronouns = if genders[0] == genders[1] { 1 } else { 3 };
             assert_eq!(notes.pronouns.len(), pronouns, "{}", teller.page.text());

@@ -32,11 +32,8 @@ fn context(before: [char; 2], order: usize) -> [char; 2] {
 
 impl Trigram {
     fn train(text: &[char], alphabet: usize) -> Self {
-        let mut model = Self {
-            followers: Default::default(),
-            counts: Default::default(),
-            alphabet,
-        };
+        let mut model =
+            Self { followers: Default::default(), counts: Default::default(), alphabet };
         for at in 0..text.len() {
             for order in 0..=2.min(at) {
                 let before = [text[at.saturating_sub(2)], text[at.saturating_sub(1)]];
@@ -57,12 +54,8 @@ impl Trigram {
         for order in 0..=2 {
             let history = context(before, order);
             if let Some(followers) = self.followers[order].get(&history) {
-                let count = f64::from(
-                    self.counts[order]
-                        .get(&(history, next))
-                        .copied()
-                        .unwrap_or(0),
-                );
+                let count =
+                    f64::from(self.counts[order].get(&(history, next)).copied().unwrap_or(0));
                 let (total, distinct) = (f64::from(followers.total), f64::from(followers.distinct));
                 p = (count + distinct * p) / (total + distinct);
             }
@@ -78,20 +71,12 @@ impl Trigram {
 #[allow(clippy::cast_precision_loss)] // A text is far shorter than 2^52 characters.
 pub fn validation_loss(text: &str) -> f64 {
     let chars: Vec<char> = text.chars().collect();
-    assert!(
-        chars.len() >= 20,
-        "a text of {} characters is too short to split",
-        chars.len()
-    );
+    assert!(chars.len() >= 20, "a text of {} characters is too short to split", chars.len());
     let cut = crate::corpus::validation_start(chars.len());
     let alphabet = chars.iter().collect::<BTreeSet<_>>().len();
     let model = Trigram::train(&chars[..cut], alphabet);
     let loss: f64 = (cut..chars.len())
-        .map(|at| {
-            -model
-                .probability([chars[at - 2], chars[at - 1]], chars[at])
-                .ln()
-        })
+        .map(|at| -model.probability([chars[at - 2], chars[at - 1]], chars[at]).ln())
         .sum();
     loss / (chars.len() - cut) as f64
 }
@@ -106,10 +91,7 @@ mod tests {
         let alphabet: BTreeSet<char> = text.iter().copied().collect();
         let model = Trigram::train(&text, alphabet.len());
         for before in [['t', 'h'], ['q', 'a'], ['q', 'q']] {
-            let sum: f64 = alphabet
-                .iter()
-                .map(|&next| model.probability(before, next))
-                .sum();
+            let sum: f64 = alphabet.iter().map(|&next| model.probability(before, next)).sum();
             assert!((sum - 1.0).abs() < 1e-12, "after {before:?}: {sum}");
         }
     }

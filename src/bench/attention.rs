@@ -10,10 +10,10 @@ use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{BenchError, noise_tensor, wait};
-use crate::attention::{causal_mask, scaled_dot_product_attention};
 use crate::device::OpenDevice;
-use crate::kernels::{self, SelfAttention};
 use crate::measure::{Times, Trial, peak_rss_mib, rss_mib};
+use crate::model::attention::{causal_mask, scaled_dot_product_attention};
+use tinderbox_kernels::{self as kernels, SelfAttention};
 
 /// A little memory that is not worth a ratio: below it, what a page or a thread takes counts as much.
 const LEAST_MIB: f64 = 1.0;
@@ -291,10 +291,7 @@ mod tests {
     use super::*;
 
     fn cost(median_ms: f64, extra_mib: Option<f64>) -> Cost {
-        Cost {
-            times: Times::of(&[median_ms]),
-            extra_mib,
-        }
+        Cost { times: Times::of(&[median_ms]), extra_mib }
     }
 
     /// Time by the token, memory by its square.
@@ -309,13 +306,7 @@ mod tests {
         available_mib: Option<f64>,
         measure: impl FnMut(Case) -> Result<Cost, String>,
     ) -> Vec<Row> {
-        series(
-            Way::Explicit,
-            Pass::Forward,
-            lengths,
-            || available_mib,
-            measure,
-        )
+        series(Way::Explicit, Pass::Forward, lengths, || available_mib, measure)
     }
 
     #[test]
@@ -330,10 +321,7 @@ mod tests {
     #[test]
     fn a_ratio_is_that_to_the_row_before() {
         let rows = explicit(&[1, 2, 4], None, square);
-        let ratios: Vec<_> = rows
-            .iter()
-            .map(|row| (row.time_ratio, row.memory_ratio))
-            .collect();
+        let ratios: Vec<_> = rows.iter().map(|row| (row.time_ratio, row.memory_ratio)).collect();
         let doubled = (Some(2.0), Some(4.0));
         assert_eq!(ratios, [(None, None), doubled, doubled]);
         let of_little = explicit(&[1, 2], None, |_| Ok(cost(1.0, Some(0.5))));
@@ -354,15 +342,7 @@ mod tests {
         );
         let said: Vec<_> = rows.iter().map(|row| row.left_out.as_deref()).collect();
         let short_of = |needed| Some(format!("it may need {needed} MiB, and 500 MiB are free"));
-        assert_eq!(
-            said,
-            [
-                None,
-                None,
-                short_of(1600).as_deref(),
-                short_of(6400).as_deref()
-            ]
-        );
+        assert_eq!(said, [None, None, short_of(1600).as_deref(), short_of(6400).as_deref()]);
         assert_eq!(rows[2].cost, None);
     }
 
@@ -381,21 +361,11 @@ mod tests {
     fn a_case_reads_back_as_it_is_written() {
         for way in Way::ALL {
             for pass in Pass::ALL {
-                let case = Case {
-                    way,
-                    pass,
-                    tokens: 64,
-                };
+                let case = Case { way, pass, tokens: 64 };
                 assert_eq!(case.to_string().parse(), Ok(case));
             }
         }
-        for wrong in [
-            "",
-            "fused/forward",
-            "fused/forward/0",
-            "fused/back/1",
-            "fused/forward/1/2",
-        ] {
+        for wrong in ["", "fused/forward", "fused/forward/0", "fused/back/1", "fused/forward/1/2"] {
             assert!(wrong.parse::<Case>().is_err(), "{wrong}");
         }
     }
@@ -403,16 +373,8 @@ mod tests {
     #[cfg(feature = "flex")]
     #[test]
     fn both_ways_compute_the_same() {
-        let case = Case {
-            way: Way::Explicit,
-            pass: Pass::Forward,
-            tokens: 33,
-        };
-        let shape = Shape {
-            batch_size: 2,
-            n_heads: 3,
-            head_dim: 8,
-        };
+        let case = Case { way: Way::Explicit, pass: Pass::Forward, tokens: 33 };
+        let shape = Shape { batch_size: 2, n_heads: 3, head_dim: 8 };
         let inputs = || Projected::new(case, shape, &Device::flex()).0;
         let [explicit, fused] = Way::ALL.map(|way| gather(way, inputs(), 3).into_data());
         explicit.assert_approx_eq::<f32>(&fused, burn::tensor::Tolerance::absolute(1e-5));

@@ -8,12 +8,12 @@ use burn::tensor::{Int, Tensor, TensorData};
 use serde::Serialize;
 
 use super::BenchError;
-use crate::attention::KvCache;
 use crate::data::Tokens;
 use crate::generate::Author;
 use crate::inference::{Engine, Session};
 use crate::measure::{Times, ms_since};
 use crate::model::Gpt;
+use crate::model::attention::KvCache;
 
 /// What is read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -51,18 +51,10 @@ pub struct Speed {
 /// If the tokens do not fit the context, or the device fails.
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 pub fn measure(author: &Author<'_>, case: Case, rounds: usize) -> Result<Speed, BenchError> {
-    let Case {
-        batch_size,
-        prompt_tokens,
-        new_tokens,
-    } = case;
+    let Case { batch_size, prompt_tokens, new_tokens } = case;
     let context_length = author.config().context_length;
     if prompt_tokens.saturating_add(new_tokens) > context_length {
-        return Err(BenchError::Context {
-            prompt_tokens,
-            new_tokens,
-            context_length,
-        });
+        return Err(BenchError::Context { prompt_tokens, new_tokens, context_length });
     }
     let weight_bytes = match author {
         Author::Engine(engine) => engine.bytes_per_token(),
@@ -92,11 +84,7 @@ pub fn measure(author: &Author<'_>, case: Case, rounds: usize) -> Result<Speed, 
 
 /// Milliseconds of the reading and of the writing, by an engine.
 fn once_packed(engine: &Arc<Engine>, case: Case) -> (f64, f64) {
-    let Case {
-        batch_size,
-        prompt_tokens,
-        new_tokens,
-    } = case;
+    let Case { batch_size, prompt_tokens, new_tokens } = case;
     let mut prompts = vec![0; batch_size * prompt_tokens];
     Tokens::made_up(prompts.len(), engine.vocab_size()).read(0, &mut prompts);
     let prompts: Vec<u32> = prompts.into_iter().map(i32::unsigned_abs).collect();
@@ -123,10 +111,7 @@ fn once_packed(engine: &Arc<Engine>, case: Case) -> (f64, f64) {
 fn once(model: &Gpt, case: Case) -> Result<(f64, f64), BenchError> {
     let mut prompts = vec![0; case.batch_size * case.prompt_tokens];
     Tokens::made_up(prompts.len(), model.vocab_size()).read(0, &mut prompts);
-    let mut texts = Texts {
-        model,
-        cache: model.kv_cache(case.batch_size),
-    };
+    let mut texts = Texts { model, cache: model.kv_cache(case.batch_size) };
     let began = Instant::now();
     let mut ids = texts.next(prompts, case.batch_size)?;
     let prompt_ms = ms_since(began);
@@ -191,11 +176,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_counted_over_all_texts() {
-        let case = Case {
-            batch_size: 3,
-            prompt_tokens: 8,
-            new_tokens: 4,
-        };
+        let case = Case { batch_size: 3, prompt_tokens: 8, new_tokens: 4 };
         let model = tiny();
         for author in [Author::from(&model), Author::Tensors(&model)] {
             let speed = measure(&author, case, 2).expect("it fits exactly");
@@ -208,16 +189,10 @@ mod tests {
 
     #[test]
     fn more_than_the_context_is_refused_with_its_sizes() {
-        let case = Case {
-            batch_size: 1,
-            prompt_tokens: 9,
-            new_tokens: 4,
-        };
+        let case = Case { batch_size: 1, prompt_tokens: 9, new_tokens: 4 };
         let error = measure(&Author::Tensors(&tiny()), case, 1).expect_err("13 do not fit 12");
         assert!(
-            error
-                .to_string()
-                .contains("9 tokens and 4 new ones do not fit a context of 12"),
+            error.to_string().contains("9 tokens and 4 new ones do not fit a context of 12"),
             "{error}"
         );
     }
@@ -225,10 +200,7 @@ mod tests {
     #[test]
     fn the_likeliest_token_is_that_of_the_last_position_of_each_row() {
         let logits = Tensor::<3>::from_floats(
-            [
-                [[9.0, 0.0, 0.0], [0.0, 1.0, 0.0]],
-                [[9.0, 0.0, 0.0], [0.0, 1.0, 2.0]],
-            ],
+            [[[9.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [[9.0, 0.0, 0.0], [0.0, 1.0, 2.0]]],
             &Device::flex(),
         );
         assert_eq!(likeliest(logits, 2).expect("flex"), [1, 2]);

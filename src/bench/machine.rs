@@ -71,13 +71,7 @@ impl Product {
     #[must_use]
     pub fn of(config: &Config, vocab_size: usize) -> Vec<Self> {
         let m = config.train.batch_size * config.model.context_length;
-        let ModelConfig {
-            d_model,
-            n_heads,
-            n_kv_heads,
-            d_ff,
-            ..
-        } = config.model;
+        let ModelConfig { d_model, n_heads, n_kv_heads, d_ff, .. } = config.model;
         let qkv = d_model / n_heads * (n_heads + 2 * n_kv_heads);
         [
             ("queries, keys, values", d_model, qkv),
@@ -86,12 +80,7 @@ impl Product {
             ("MLP, out", d_ff, d_model),
             ("output layer", d_model, vocab_size),
         ]
-        .map(|(name, k, n)| Self {
-            name: name.to_owned(),
-            m,
-            k,
-            n,
-        })
+        .map(|(name, k, n)| Self { name: name.to_owned(), m, k, n })
         .into()
     }
 
@@ -156,21 +145,15 @@ fn ceiling<T>(
         None
     };
     let times = time()?;
-    Ok(Ceiling {
-        what,
-        one_thread,
-        all_threads: times.per_s(amount) / 1e9,
-        times,
-    })
+    Ok(Ceiling { what, one_thread, all_threads: times.per_s(amount) / 1e9, times })
 }
 
 /// What `f` returns, which has so many threads to share its work among.
 fn on_threads<T: Send>(n_threads: usize, f: impl FnOnce() -> T + Send) -> Result<T, BenchError> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads);
-    let pool = pool.build().map_err(|error| BenchError::Threads {
-        n_threads,
-        message: error.to_string(),
-    })?;
+    let pool = pool
+        .build()
+        .map_err(|error| BenchError::Threads { n_threads, message: error.to_string() })?;
     Ok(pool.install(f))
 }
 
@@ -192,11 +175,7 @@ impl HostArrays {
     /// Filled by the threads that will use them, so that each finds its part near by.
     fn new(numbers: usize) -> Self {
         let filled = |value: f32| (0..numbers).into_par_iter().map(|_| value).collect();
-        Self {
-            a: filled(1.0),
-            b: filled(2.0),
-            c: filled(3.0),
-        }
+        Self { a: filled(1.0), b: filled(2.0), c: filled(3.0) }
     }
 }
 
@@ -280,17 +259,12 @@ mod tests {
 
     #[test]
     fn products_are_those_of_the_model() {
-        let preset = crate::recipe::Preset::named("gpt2").expect("it is shipped");
+        let preset = crate::autoconfig::Preset::named("gpt2").expect("it is shipped");
         let products = Product::of(&preset.config(), 50_257);
         let sizes: Vec<_> = products.iter().map(|p| (p.m, p.k, p.n)).collect();
         let m = 12 * 1024;
-        let expected = [
-            (m, 768, 2304),
-            (m, 768, 768),
-            (m, 768, 3072),
-            (m, 3072, 768),
-            (m, 768, 50_257),
-        ];
+        let expected =
+            [(m, 768, 2304), (m, 768, 768), (m, 768, 3072), (m, 3072, 768), (m, 768, 50_257)];
         assert_eq!(sizes, expected);
         assert!((products[1].flops() - 2.0 * 12_288.0 * 768.0 * 768.0).abs() < 0.5);
     }

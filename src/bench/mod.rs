@@ -87,10 +87,7 @@ fn noise(n: usize) -> Vec<f32> {
 }
 
 fn noise_tensor<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
-    Tensor::from_data(
-        TensorData::new(noise(shape.iter().product()), shape),
-        device,
-    )
+    Tensor::from_data(TensorData::new(noise(shape.iter().product()), shape), device)
 }
 
 /// Waits until `tensor` is computed, by reading a number of it.
@@ -111,10 +108,7 @@ mod tests {
         let numbers = noise(10_000);
         let mean = numbers.iter().sum::<f32>() / 1e4;
         let variance = numbers.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / 1e4;
-        assert!(
-            mean.abs() < 0.05 && (variance - 1.0).abs() < 0.05,
-            "{mean} {variance}"
-        );
+        assert!(mean.abs() < 0.05 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");
         assert_eq!(numbers[..100], noise(100));
     }
 }

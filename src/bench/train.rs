@@ -87,11 +87,7 @@ pub fn measure(
     let parameters = model.num_params();
     let mut trainer = Trainer::new(model, config, tokens);
     let mut time = |warm_up, steps: usize| {
-        let trial = Trial {
-            warm_up,
-            rounds: steps..=steps,
-            enough: Duration::ZERO,
-        };
+        let trial = Trial { warm_up, rounds: steps..=steps, enough: Duration::ZERO };
         let times = trial.time(|| trainer.step().wait());
         times.map_err(BenchError::Device)
     };
@@ -124,15 +120,8 @@ pub fn measure(
 /// The size of the vocabulary, and the text.
 fn open(config: &Config, text: Text, device: &OpenDevice) -> Result<(usize, Split), BenchError> {
     let plan = plan::plan(config, None, device, false)?;
-    if let Some(machine) = plan
-        .memory
-        .machine
-        .filter(|_| plan.memory.is_too_much_now())
-    {
-        return Err(BenchError::Memory {
-            needs: plan.memory.peak,
-            available: machine.available,
-        });
+    if let Some(machine) = plan.memory.machine.filter(|_| plan.memory.is_too_much_now()) {
+        return Err(BenchError::Memory { needs: plan.memory.peak, available: machine.available });
     }
     let context_length = config.model.context_length;
     if text == Text::Own {

@@ -28,18 +28,13 @@ pub(super) fn write_synced(
         write(&mut file)?;
         file.sync_all()
     });
-    written.map_err(|source| CheckpointError::Write {
-        path: path.to_owned(),
-        source,
-    })
+    written.map_err(|source| CheckpointError::Write { path: path.to_owned(), source })
 }
 
 /// Renames within a directory and waits until the new name is on the disk.
 pub(super) fn rename(from: &Path, to: &Path) -> Result<(), CheckpointError> {
-    fs::rename(from, to).map_err(|source| CheckpointError::Write {
-        path: to.to_owned(),
-        source,
-    })?;
+    fs::rename(from, to)
+        .map_err(|source| CheckpointError::Write { path: to.to_owned(), source })?;
     match to.parent() {
         Some(parent) if parent.as_os_str().is_empty() => sync_dir(Path::new(".")),
         Some(parent) => sync_dir(parent),
@@ -53,20 +48,14 @@ pub(super) fn sync_dir(dir: &Path) -> Result<(), CheckpointError> {
         return Ok(()); // only Unix can flush a directory
     }
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
-    synced.map_err(|source| CheckpointError::Write {
-        path: dir.to_owned(),
-        source,
-    })
+    synced.map_err(|source| CheckpointError::Write { path: dir.to_owned(), source })
 }
 
 /// Removes a directory so that a reader, and a crash, sees it whole or not at all.
 pub(super) fn remove_dir(dir: &Path) -> Result<(), CheckpointError> {
     let aside = partial_name(dir);
     rename(dir, &aside)?;
-    fs::remove_dir_all(&aside).map_err(|source| CheckpointError::Write {
-        path: aside,
-        source,
-    })
+    fs::remove_dir_all(&aside).map_err(|source| CheckpointError::Write { path: aside, source })
 }
 
 /// The name beside `path` under which it is written first.
@@ -77,8 +66,6 @@ pub(super) fn partial_name(path: &Path) -> PathBuf {
 
 /// Reads a text file of a run.
 pub(super) fn read_text(path: &Path) -> Result<String, CheckpointError> {
-    fs::read_to_string(path).map_err(|source| CheckpointError::Read {
-        path: path.to_owned(),
-        source,
-    })
+    fs::read_to_string(path)
+        .map_err(|source| CheckpointError::Read { path: path.to_owned(), source })
 }

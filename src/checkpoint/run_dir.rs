@@ -52,10 +52,7 @@ impl RunDir {
     /// # Errors
     /// If a run is there and may not be replaced, or anything that is not a run.
     pub fn check_new(root: &Path, overwrite: bool) -> Result<(), CheckpointError> {
-        let failed = |source| CheckpointError::Read {
-            path: root.to_owned(),
-            source,
-        };
+        let failed = |source| CheckpointError::Read { path: root.to_owned(), source };
         let mut entries = match fs::read_dir(root) {
             Ok(entries) => entries.filter(|entry| !matches!(entry, Ok(e) if e.file_name() == LOCK)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -97,9 +94,7 @@ impl RunDir {
             .map_err(failed(&path))?;
         }
         fs::create_dir_all(root).map_err(failed(root))?;
-        let run = Self {
-            root: root.to_owned(),
-        };
+        let run = Self { root: root.to_owned() };
         run.write_config(config)?;
         write_atomically(&root.join(TOKENIZER), tokenizer.to_json().as_bytes())?;
         let checkpoints = root.join(CHECKPOINTS);
@@ -141,9 +136,7 @@ impl RunDir {
     /// If there is none.
     pub fn open(root: &Path) -> Result<Self, CheckpointError> {
         if root.join(CONFIG).is_file() {
-            return Ok(Self {
-                root: root.to_owned(),
-            });
+            return Ok(Self { root: root.to_owned() });
         }
         if root.exists() {
             return Err(CheckpointError::NotARun(root.to_owned()));
@@ -203,11 +196,7 @@ impl RunDir {
         let dir = self.checkpoint(step);
         saved.write(&dir)?;
         self.point(LAST, step)?;
-        if let Some(best) = saved
-            .state
-            .best
-            .filter(|best| self.checkpoint(best.step).is_dir())
-        {
+        if let Some(best) = saved.state.best.filter(|best| self.checkpoint(best.step).is_dir()) {
             self.point(BEST, best.step)?;
         }
         self.prune(keep, saved.state.best.map(|best| best.step))?;
@@ -242,10 +231,7 @@ impl RunDir {
     }
 
     fn point(&self, name: &str, step: usize) -> Result<(), CheckpointError> {
-        write_atomically(
-            &self.root.join(name),
-            format!("{}\n", checkpoint_name(step)).as_bytes(),
-        )
+        write_atomically(&self.root.join(name), format!("{}\n", checkpoint_name(step)).as_bytes())
     }
 
     fn pointed(&self, name: &str) -> Result<PathBuf, CheckpointError> {
@@ -265,20 +251,13 @@ impl RunDir {
     /// Removes all checkpoints but the `keep` latest and the best.
     fn prune(&self, keep: usize, best: Option<usize>) -> Result<(), CheckpointError> {
         let root = self.root.join(CHECKPOINTS);
-        let failed = |source| CheckpointError::Read {
-            path: root.clone(),
-            source,
-        };
+        let failed = |source| CheckpointError::Read { path: root.clone(), source };
         let mut steps = Vec::new();
         for entry in fs::read_dir(&root).map_err(failed)? {
             steps.extend(step_of(&entry.map_err(failed)?.path()));
         }
         steps.sort_unstable_by(|a, b| b.cmp(a));
-        for step in steps
-            .into_iter()
-            .skip(keep.max(1))
-            .filter(|step| Some(*step) != best)
-        {
+        for step in steps.into_iter().skip(keep.max(1)).filter(|step| Some(*step) != best) {
             remove_dir(&self.checkpoint(step))?;
         }
         Ok(())
@@ -291,18 +270,12 @@ impl RunDir {
     /// If they cannot be removed.
     pub fn forget_after(&self, step: usize) -> Result<(), CheckpointError> {
         let root = self.root.join(CHECKPOINTS);
-        let failed = |source| CheckpointError::Write {
-            path: root.clone(),
-            source,
-        };
+        let failed = |source| CheckpointError::Write { path: root.clone(), source };
         for entry in fs::read_dir(&root).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             if step_of(&path).is_some_and(|found| found > step) {
                 remove_dir(&path)?;
-            } else if path
-                .extension()
-                .is_some_and(|extension| extension == "partial")
-            {
+            } else if path.extension().is_some_and(|extension| extension == "partial") {
                 fs::remove_dir_all(&path).map_err(failed)?;
             }
         }
@@ -328,18 +301,12 @@ pub struct Located {
 /// # Errors
 /// If there is no such run or checkpoint.
 pub fn locate(path: &Path) -> Result<Located, CheckpointError> {
-    let name = path
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned());
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     if let (Some(BEST | LAST), Some(parent)) = (name.as_deref(), ancestor(path, 1))
         && !path.is_dir()
     {
         let run = RunDir::open(&parent)?;
-        let checkpoint = if name.as_deref() == Some(BEST) {
-            run.best()
-        } else {
-            run.last()
-        }?;
+        let checkpoint = if name.as_deref() == Some(BEST) { run.best() } else { run.last() }?;
         return Ok(Located { run, checkpoint });
     }
     if let Some(step) = step_of(path)
@@ -371,11 +338,7 @@ fn ancestor(path: &Path, n: usize) -> Option<PathBuf> {
 /// The error for a path that leads nowhere, with what stands beside it.
 fn not_found(path: &Path) -> CheckpointError {
     let siblings = path.parent().and_then(|parent| {
-        let parent = if parent.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            parent
-        };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         let mut names: Vec<String> = fs::read_dir(parent)
             .ok()?
             .flatten()
@@ -389,10 +352,7 @@ fn not_found(path: &Path) -> CheckpointError {
         Some(names) => format!("found there: {names}"),
         None => "train one with `tinderbox train CONFIG`".to_owned(),
     };
-    CheckpointError::NotFound {
-        path: path.to_owned(),
-        hint,
-    }
+    CheckpointError::NotFound { path: path.to_owned(), hint }
 }
 
 fn checkpoint_name(step: usize) -> String {
@@ -402,8 +362,5 @@ fn checkpoint_name(step: usize) -> String {
 /// The step of a checkpoint's directory; none for any other name.
 fn step_of(path: &Path) -> Option<usize> {
     let digits = path.file_name()?.to_str()?.strip_prefix("step-")?;
-    digits
-        .bytes()
-        .all(|b| b.is_ascii_digit())
-        .then(|| digits.parse().ok())?
+    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
 }

@@ -86,20 +86,14 @@ impl Saved {
     }
 
     fn write_parts(&self, partial: &Path, dir: &Path) -> Result<(), CheckpointError> {
-        let failed = |source| CheckpointError::Write {
-            path: partial.to_owned(),
-            source,
-        };
+        let failed = |source| CheckpointError::Write { path: partial.to_owned(), source };
         if partial.exists() {
             fs::remove_dir_all(partial).map_err(failed)?; // of a run that died while it saved
         }
         fs::create_dir_all(partial).map_err(failed)?;
         tensors::write(&partial.join(MODEL), &self.model)?;
         tensors::write(&partial.join(OPTIMIZER), &self.optimizer)?;
-        let state = StateFile {
-            version: VERSION,
-            state: self.state.clone(),
-        };
+        let state = StateFile { version: VERSION, state: self.state.clone() };
         let state = serde_json::to_string_pretty(&state).expect("plain data");
         write_synced(&partial.join(STATE), |file| writeln!(file, "{state}"))?;
         sync_dir(partial)?;
@@ -125,10 +119,7 @@ impl Saved {
     pub fn read_state(dir: &Path) -> Result<TrainState, CheckpointError> {
         let path = dir.join(STATE);
         let text = read_text(&path)?;
-        let damaged = |reason: String| CheckpointError::Damaged {
-            path: path.clone(),
-            reason,
-        };
+        let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
         let file: StateFile =
             serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
         if file.version != VERSION {
@@ -202,15 +193,9 @@ fn put_changed(
     });
     let path = || path.to_owned();
     if let Some(source) = unreadable {
-        return Err(CheckpointError::Read {
-            path: path(),
-            source,
-        });
+        return Err(CheckpointError::Read { path: path(), source });
     }
-    let model = assigned.map_err(|source| CheckpointError::Misfit {
-        path: path(),
-        source,
-    })?;
+    let model = assigned.map_err(|source| CheckpointError::Misfit { path: path(), source })?;
     match weights.pop_first() {
         Some((name, _)) => Err(CheckpointError::Damaged {
             path: path(),

@@ -65,14 +65,8 @@ fn header(tensors: &BTreeMap<String, LazyTensor>) -> Result<Vec<u8>, SafeTensorE
 /// # Errors
 /// If it cannot be read, is no file of such tensors, or is longer or shorter than its header says.
 pub(super) fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, CheckpointError> {
-    let unreadable = |source| CheckpointError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let damaged = |reason: String| CheckpointError::Damaged {
-        path: path.to_owned(),
-        reason,
-    };
+    let unreadable = |source| CheckpointError::Read { path: path.to_owned(), source };
+    let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason };
     let mut file = File::open(path).map_err(unreadable)?;
     let length = file.metadata().map_err(unreadable)?.len();
     let (metadata, start) = read_header(&mut file, length).map_err(|error| match error {
@@ -94,11 +88,10 @@ pub(super) fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, Checkpoi
 /// What a file of `length` bytes says of its tensors, and the byte at which their numbers begin.
 fn read_header(file: &mut impl Read, length: u64) -> Result<(Metadata, u64), SafeTensorError> {
     let mut n = [0; 8];
-    file.read_exact(&mut n)
-        .map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => SafeTensorError::HeaderTooSmall,
-            _ => error.into(),
-        })?;
+    file.read_exact(&mut n).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => SafeTensorError::HeaderTooSmall,
+        _ => error.into(),
+    })?;
     let start = u64::from_le_bytes(n).saturating_add(n.len() as u64);
     match u64::from_le_bytes(n) {
         n if n > LONGEST_HEADER => return Err(SafeTensorError::HeaderTooLarge),
@@ -153,11 +146,7 @@ mod tests {
         });
         let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
         let whole = serialize(views, Some(metadata)).expect("named tensors");
-        assert_eq!(
-            fs::read(&one).expect("read"),
-            whole,
-            "as the library writes it"
-        );
+        assert_eq!(fs::read(&one).expect("read"), whole, "as the library writes it");
     }
 
     #[test]

@@ -64,10 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn has_gpu(devices: &[DeviceListing]) -> bool {
-    devices
-        .iter()
-        .filter_map(|device| device.kind)
-        .any(AdapterKind::is_gpu)
+    devices.iter().filter_map(|device| device.kind).any(AdapterKind::is_gpu)
 }
 
 /// One line per device, in columns as wide as what stands in them.
@@ -87,20 +84,13 @@ fn table(devices: &[DeviceListing]) -> String {
             last,
         ]);
     }
-    let width = |column: usize| {
-        rows.iter()
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let (first, second, third) = (width(0), width(1), width(2));
     let mut table = String::new();
     for [device, kind, api, last] in &rows {
-        writeln!(
-            table,
-            "{device:<first$}  {kind:<second$}  {api:<third$}  {last}"
-        )
-        .expect("a string takes any text");
+        writeln!(table, "{device:<first$}  {kind:<second$}  {api:<third$}  {last}")
+            .expect("a string takes any text");
     }
     table
 }
@@ -136,15 +126,7 @@ mod tests {
 
     #[test]
     fn a_software_adapter_is_no_gpu() {
-        assert!(!has_gpu(&[listing(
-            "wgpu:0",
-            Backend::Wgpu,
-            Some(AdapterKind::Software)
-        )]));
-        assert!(has_gpu(&[listing(
-            "wgpu:0",
-            Backend::Wgpu,
-            Some(AdapterKind::Discrete)
-        )]));
+        assert!(!has_gpu(&[listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Software))]));
+        assert!(has_gpu(&[listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Discrete))]));
     }
 }

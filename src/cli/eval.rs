@@ -62,10 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = open_model(&args.run, args.device.as_ref())?;
     let config = &opened.config;
     let (name, tokens) = if let Some(path) = &args.text {
-        (
-            "text",
-            data::open_text(path, &config.data, &opened.tokenizer)?,
-        )
+        ("text", data::open_text(path, &config.data, &opened.tokenizer)?)
     } else {
         let tokenizer = opened.tokenizer.clone();
         let state = Saved::read_state(&checkpoint::locate(&args.run)?.checkpoint)?;

@@ -28,12 +28,7 @@ pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
     /// What the text begins with [default: the run's train.sample_prompt]
-    #[arg(
-        long,
-        value_name = "TEXT",
-        allow_hyphen_values = true,
-        conflicts_with = "prompt_file"
-    )]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "prompt_file")]
     prompt: Option<String>,
     /// A file with what the text begins with [default: --prompt]
     #[arg(long, value_name = "FILE")]
@@ -97,13 +92,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     while first < n_samples {
         let samples = first..n_samples.min(first.saturating_add(AT_ONCE));
         first = samples.end;
-        let writers = Writers::new(
-            author.clone(),
-            &opened.tokenizer,
-            &settings,
-            &prompt,
-            samples.clone(),
-        )?;
+        let writers =
+            Writers::new(author.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
         page.begin(samples.clone(), &prompt)?;
         for round in writers {
             page.add(round?)?;
@@ -123,19 +113,14 @@ struct Page<W> {
 
 impl<W: Write> Page<W> {
     fn new(out: W) -> Self {
-        Self {
-            out,
-            waiting: VecDeque::new(),
-            turn: 0,
-        }
+        Self { out, waiting: VecDeque::new(), turn: 0 }
     }
 
     /// Begins further texts with the prompt.
     fn begin(&mut self, samples: Range<u64>, prompt: &str) -> io::Result<()> {
         for sample in samples {
             let separator = if sample > 0 { "---\n" } else { "" };
-            self.waiting
-                .push_back((format!("{separator}{prompt}"), false));
+            self.waiting.push_back((format!("{separator}{prompt}"), false));
         }
         self.show()
     }
@@ -180,11 +165,7 @@ impl Args {
             top_p: self.top_p.unwrap_or(run.top_p),
             min_p: self.min_p.unwrap_or(run.min_p),
             repetition_penalty: self.repetition_penalty.unwrap_or(run.repetition_penalty),
-            stop: if self.stop.is_empty() {
-                run.stop.clone()
-            } else {
-                self.stop.clone()
-            },
+            stop: if self.stop.is_empty() { run.stop.clone() } else { self.stop.clone() },
             seed: self.seed.unwrap_or(run.seed),
         }
     }
@@ -195,11 +176,7 @@ mod tests {
     use super::*;
 
     fn piece(sample_idx: u64, text: &str, is_last: bool) -> Piece {
-        Piece {
-            sample_idx,
-            text: text.to_owned(),
-            is_last,
-        }
+        Piece { sample_idx, text: text.to_owned(), is_last }
     }
 
     #[test]
@@ -211,16 +188,9 @@ mod tests {
             page.add(pieces).expect("memory");
             String::from_utf8(page.out.clone()).expect("text")
         };
-        let round = vec![
-            piece(0, "b", false),
-            piece(1, "x", true),
-            piece(2, "y", false),
-        ];
+        let round = vec![piece(0, "b", false), piece(1, "x", true), piece(2, "y", false)];
         assert_eq!(add(round), "Ab");
-        assert_eq!(
-            add(vec![piece(0, "c", true), piece(2, "z", false)]),
-            "Abc\n---\nAx\n---\nAyz"
-        );
+        assert_eq!(add(vec![piece(0, "c", true), piece(2, "z", false)]), "Abc\n---\nAx\n---\nAyz");
         assert_eq!(add(vec![piece(2, "!", true)]), "Abc\n---\nAx\n---\nAyz!\n");
         page.begin(3..4, "A").expect("memory");
         page.add(vec![piece(3, "", true)]).expect("memory");

@@ -99,21 +99,14 @@ fn every_option_has_help_with_its_unit_and_its_default() {
 
 #[test]
 fn the_check_finds_what_is_missing() {
-    let command = || {
-        Command::new("x")
-            .about("Does x")
-            .after_help("  tinderbox x")
-    };
+    let command = || Command::new("x").about("Does x").after_help("  tinderbox x");
     let found = |arg: Arg| problems_of_all(command().arg(arg));
     let option = |help: &'static str| Arg::new("o").long("o").value_name("N").help(help);
     assert_eq!(found(Arg::new("o").long("o")).len(), 1);
     assert_eq!(found(option("How many")).len(), 2);
     assert_eq!(found(option("How many tokens")).len(), 1);
     assert_eq!(found(option("How many [default: 1]")).len(), 1);
-    assert_eq!(
-        found(option("How many [default: train.sample_tokens]")).len(),
-        1
-    );
+    assert_eq!(found(option("How many [default: train.sample_tokens]")).len(), 1);
     assert_eq!(found(option("How many tokens [default: 1]")), [""; 0]);
     assert_eq!(found(option("How many tokens").default_value("1")), [""; 0]);
     assert_eq!(found(option("How many tokens").required(true)), [""; 0]);

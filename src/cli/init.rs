@@ -9,10 +9,10 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
 use super::{note, output, program};
+use crate::autoconfig::{self, PRESETS, Preset, Request};
 use crate::config::TokenizerKind;
 use crate::data;
 use crate::device::{self, DeviceSpec};
-use crate::recipe::{self, PRESETS, Preset, Request};
 use crate::words::shell_word;
 
 /// The preset of someone who names none.
@@ -80,14 +80,12 @@ impl Kind {
 
 fn preset_names() -> PossibleValuesParser {
     // The files' own names are taken as well, and not listed: one name for each is enough to choose from.
-    PRESETS
-        .map(|preset| PossibleValue::new(preset.name).alias(preset.stem))
-        .into()
+    PRESETS.map(|preset| PossibleValue::new(preset.name).alias(preset.stem)).into()
 }
 
 fn minutes(typed: &str) -> anyhow::Result<f64> {
     let minutes = typed.parse().context("it is not a number of minutes")?;
-    recipe::check_minutes(minutes)?;
+    autoconfig::check_minutes(minutes)?;
     Ok(minutes)
 }
 
@@ -133,7 +131,7 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
         text.display(),
         device.name
     ));
-    let recipe = recipe::for_text(&request, &device)?;
+    let recipe = autoconfig::for_text(&request, &device)?;
     for caution in recipe.cautions {
         note(caution);
     }
@@ -160,8 +158,7 @@ fn emit(args: &Args, toml: &str) -> anyhow::Result<()> {
         io::ErrorKind::AlreadyExists => Err(already_there(path)),
         _ => Err(error).with_context(|| format!("cannot write `{}`", path.display())),
     })?;
-    file.write_all(toml.as_bytes())
-        .with_context(|| format!("cannot write `{}`", path.display()))
+    file.write_all(toml.as_bytes()).with_context(|| format!("cannot write `{}`", path.display()))
 }
 
 fn already_there(path: &Path) -> anyhow::Error {
@@ -175,12 +172,8 @@ fn already_there(path: &Path) -> anyhow::Error {
 fn list_presets() {
     note("\nThis is the preset quickstart. There are:");
     for preset in PRESETS {
-        let Preset {
-            name, about, stem, ..
-        } = preset;
-        note(format!(
-            "    --preset {name:<16} {about} (configs/{stem}.toml)"
-        ));
+        let Preset { name, about, stem, .. } = preset;
+        note(format!("    --preset {name:<16} {about} (configs/{stem}.toml)"));
     }
     note("    --from-text FILE          a config for your own text and this machine");
 }

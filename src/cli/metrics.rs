@@ -50,9 +50,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match curves.broken_lines {
         0 => {}
         1 => note("note: a line of the logs cannot be read, and is left out"),
-        n => note(format!(
-            "note: {n} lines of the logs cannot be read, and are left out"
-        )),
+        n => note(format!("note: {n} lines of the logs cannot be read, and are left out")),
     }
     if curves.rows.is_empty() {
         note("note: the run has not logged anything yet");
@@ -66,9 +64,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         write!(stdout, "{}", readable(&rows))?;
         if rows.len() < curves.rows.len() && args.every.is_none() {
             let (shown, all) = (rows.len(), curves.rows.len());
-            note(format!(
-                "{shown} of {all} rows; --all shows every one, --csv all columns too"
-            ));
+            note(format!("{shown} of {all} rows; --all shows every one, --csv all columns too"));
         }
     }
     Ok(())

@@ -138,11 +138,7 @@ fn describe(error: &anyhow::Error) -> String {
         let cause = cause.to_string();
         if !text.contains(&cause) {
             // What follows a hint would read as a part of it.
-            let link = if text.contains('\n') {
-                "\n  cause: "
-            } else {
-                ": "
-            };
+            let link = if text.contains('\n') { "\n  cause: " } else { ": " };
             text.push_str(link);
             text.push_str(&cause);
         }
@@ -152,20 +148,15 @@ fn describe(error: &anyhow::Error) -> String {
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io_errors = error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>());
-    io_errors
-        .into_iter()
-        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    let io_errors = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    io_errors.into_iter().any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// How this program was called, for commands that a user can paste.
 fn program() -> String {
-    std::env::args_os().next().map_or_else(
-        || "tinderbox".to_owned(),
-        |name| shell_word(&name.to_string_lossy()),
-    )
+    std::env::args_os()
+        .next()
+        .map_or_else(|| "tinderbox".to_owned(), |name| shell_word(&name.to_string_lossy()))
 }
 
 /// The config of a new run, which may leave out what is known of the model where it starts `from` the weights of
@@ -201,12 +192,7 @@ fn open_model(run: &Path, spec: Option<&DeviceSpec>) -> anyhow::Result<OpenModel
     }?;
     let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);
     let model = Saved::load_model(&located.checkpoint, model)?;
-    Ok(OpenModel {
-        config,
-        tokenizer,
-        model,
-        device: opened.name,
-    })
+    Ok(OpenModel { config, tokenizer, model, device: opened.name })
 }
 
 #[cfg(test)]
@@ -221,18 +207,9 @@ mod tests {
         let plain = anyhow::Error::from(cause()).context("cannot read `a`");
         assert_eq!(describe(&plain), "error: cannot read `a`: no luck");
         let quoting = anyhow::Error::from(cause()).context("cannot read `a`: no luck\n  hint: try");
-        assert_eq!(
-            describe(&quoting),
-            "error: cannot read `a`: no luck\n  hint: try"
-        );
+        assert_eq!(describe(&quoting), "error: cannot read `a`: no luck\n  hint: try");
         let hinting = anyhow::Error::from(cause()).context("cannot read `a`\n  hint: try");
-        assert_eq!(
-            describe(&hinting),
-            "error: cannot read `a`\n  hint: try\n  cause: no luck"
-        );
-        assert_eq!(
-            describe(&anyhow!("a line of its own\n")),
-            "error: a line of its own"
-        );
+        assert_eq!(describe(&hinting), "error: cannot read `a`\n  hint: try\n  cause: no luck");
+        assert_eq!(describe(&anyhow!("a line of its own\n")), "error: a line of its own");
     }
 }

@@ -39,11 +39,7 @@ pub(super) struct Args {
 /// Plans, and prints what came out.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let mut overrides = args.overrides.clone();
-    overrides.extend(
-        args.device
-            .as_ref()
-            .map(|device| format!("train.device=\"{device}\"")),
-    );
+    overrides.extend(args.device.as_ref().map(|device| format!("train.device=\"{device}\"")));
     let config = load_config(&args.config, &overrides, args.from.as_deref())?;
     let device = device::open(&config.train.device.parse()?)?;
     let known = args.from.as_deref().map(vocabulary_of).transpose()?;

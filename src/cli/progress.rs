@@ -64,11 +64,7 @@ struct Waiting {
 
 impl Default for Waiting {
     fn default() -> Self {
-        Self {
-            line: String::new(),
-            began: Instant::now(),
-            is_said: false,
-        }
+        Self { line: String::new(), began: Instant::now(), is_said: false }
     }
 }
 
@@ -237,16 +233,9 @@ impl Screen {
         self.max_steps = started.max_steps;
         self.tokens_per_step = started.tokens_per_step;
         self.began = Instant::now();
-        let verb = if started.resumed {
-            "resuming"
-        } else {
-            "training"
-        };
-        let after = if started.resumed {
-            format!(", after step {}", started.step)
-        } else {
-            String::new()
-        };
+        let verb = if started.resumed { "resuming" } else { "training" };
+        let after =
+            if started.resumed { format!(", after step {}", started.step) } else { String::new() };
         self.line(&format!(
             "{verb} `{}` on {}{}{after}",
             started.run_dir.display(),
@@ -311,9 +300,7 @@ impl Screen {
                 #[allow(clippy::cast_precision_loss, reason = "a speed to look at")]
                 let tokens_per_s =
                     (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
-                let loss = loss
-                    .map(|loss| format!("loss {loss:.3}, "))
-                    .unwrap_or_default();
+                let loss = loss.map(|loss| format!("loss {loss:.3}, ")).unwrap_or_default();
                 bar.set_message(format!("{loss}{tokens_per_s:.0} tokens/s"));
                 bar.set_position(step as u64);
             }
@@ -344,11 +331,7 @@ impl Screen {
             evaluation.train_loss,
             evaluation.val_loss,
             evaluation.val_bits_per_byte,
-            if evaluation.is_best {
-                " (best so far)"
-            } else {
-                ""
-            },
+            if evaluation.is_best { " (best so far)" } else { "" },
         ));
     }
 
@@ -356,11 +339,8 @@ impl Screen {
         self.clear();
         if summary.interrupted {
             let run = summary.run_dir.display();
-            let when = if self.is_last_evaluation {
-                "in the last evaluation, after"
-            } else {
-                "after"
-            };
+            let when =
+                if self.is_last_evaluation { "in the last evaluation, after" } else { "after" };
             self.line(report);
             self.line(&format!(
                 "interrupted {when} step {} of {}; all is saved in `{run}`. Go on with\n    {next}",
@@ -371,20 +351,13 @@ impl Screen {
         self.line(&format!(
             "done: {}{} steps in {}, {:.0} tokens/s",
             self.steps,
-            if self.steps < summary.steps {
-                " more"
-            } else {
-                ""
-            },
+            if self.steps < summary.steps { " more" } else { "" },
             duration(summary.wall_s),
             summary.tokens_per_s
         ));
-        if let (Some(last), Some(best), Some(step), Some(bits)) = (
-            summary.val_loss,
-            summary.best_val_loss,
-            summary.best_step,
-            summary.val_bits_per_byte,
-        ) {
+        if let (Some(last), Some(best), Some(step), Some(bits)) =
+            (summary.val_loss, summary.best_val_loss, summary.best_step, summary.val_bits_per_byte)
+        {
             self.line(&format!(
                 "val loss {last:.4} nats per token, {bits:.4} bits per byte, over the whole split\n\
                  best checkpoint: step {step}, val loss {best:.4}"
@@ -447,10 +420,7 @@ impl Screen {
         match OpenOptions::new().create(true).append(true).open(&path) {
             Ok(log) => self.log = Some(log),
             Err(error) => {
-                self.lasting_line(format!(
-                    "warning: cannot write `{}`: {error}",
-                    path.display()
-                ));
+                self.lasting_line(format!("warning: cannot write `{}`: {error}", path.display()));
             }
         }
     }
@@ -473,10 +443,8 @@ fn quotation(text: &str) -> String {
         _ if c.is_control() => char::REPLACEMENT_CHARACTER,
         _ => c,
     };
-    let lines: Vec<String> = text
-        .lines()
-        .map(|line| line.trim_end().chars().map(visible).collect())
-        .collect();
+    let lines: Vec<String> =
+        text.lines().map(|line| line.trim_end().chars().map(visible).collect()).collect();
     let is_written = |line: &String| !line.is_empty();
     let first = lines.iter().position(is_written).unwrap_or(0);
     let last = lines.iter().rposition(is_written).unwrap_or(0);
@@ -495,14 +463,8 @@ mod tests {
 
     #[test]
     fn a_sample_shows_what_was_written_and_nothing_that_changes_a_terminal() {
-        assert_eq!(
-            quotation("\nThe cat \n\nsat.\r\n\n"),
-            "\n    | The cat\n    |\n    | sat."
-        );
-        assert_eq!(
-            quotation("a\u{1b}[31mb\tc\u{e}"),
-            "\n    | a\u{fffd}[31mb\tc\u{fffd}"
-        );
+        assert_eq!(quotation("\nThe cat \n\nsat.\r\n\n"), "\n    | The cat\n    |\n    | sat.");
+        assert_eq!(quotation("a\u{1b}[31mb\tc\u{e}"), "\n    | a\u{fffd}[31mb\tc\u{fffd}");
         assert_eq!(quotation("\n"), "\n    |");
     }
 }

@@ -57,11 +57,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The device of a run, or why there is none here.
 fn opened(run: &RunDir) -> Result<device::OpenDevice, String> {
-    let spec = run
-        .config()
-        .map_err(|error| first_line(&error))?
-        .train
-        .device;
+    let spec = run.config().map_err(|error| first_line(&error))?.train.device;
     let spec = spec.parse().map_err(|error| first_line(&error))?;
     device::open(&spec).map_err(|error| first_line(&error))
 }

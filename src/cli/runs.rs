@@ -76,10 +76,7 @@ fn list(folder: &Path, args: &Args) -> anyhow::Result<()> {
 fn compare(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
     let open = |path: &PathBuf| RunDir::open(path);
     let runs = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    let facts = runs
-        .iter()
-        .map(Facts::read)
-        .collect::<Result<Vec<_>, _>>()?;
+    let facts = runs.iter().map(Facts::read).collect::<Result<Vec<_>, _>>()?;
     let differences = runs::differences(&runs)?;
     let mut stdout = io::stdout().lock();
     if json {
@@ -104,10 +101,7 @@ fn objects(facts: &[Facts], differences: &[Difference]) -> serde_json::Result<Ve
         let mut object = serde_json::to_value(facts)?;
         let mut settings = Map::new();
         for difference in differences {
-            settings.insert(
-                difference.key.clone(),
-                serde_json::to_value(&difference.values[at])?,
-            );
+            settings.insert(difference.key.clone(), serde_json::to_value(&difference.values[at])?);
         }
         object["differing_settings"] = settings.into();
         Ok(object)
@@ -166,14 +160,10 @@ fn side_by_side(runs: &[Facts], differences: &[Difference], now_unix_s: f64) -> 
     fact("best step", &|facts| or_empty(facts.best_step, grouped));
     fact("device", &|facts| facts.device.clone().unwrap_or_default());
     fact("began", &|facts| {
-        or_empty(facts.began_unix_s, |began| {
-            format!("{} ago", rough(now_unix_s - began))
-        })
+        or_empty(facts.began_unix_s, |began| format!("{} ago", rough(now_unix_s - began)))
     });
     if runs.iter().any(|facts| facts.started_from.is_some()) {
-        fact("started from", &|facts| {
-            facts.started_from.clone().unwrap_or_default()
-        });
+        fact("started from", &|facts| facts.started_from.clone().unwrap_or_default());
     }
     if !differences.is_empty() {
         rows.push((String::new(), vec![String::new(); runs.len()]));
@@ -184,32 +174,21 @@ fn side_by_side(runs: &[Facts], differences: &[Difference], now_unix_s: f64) -> 
         };
         (key.clone(), values.iter().map(cell).collect())
     }));
-    let labels = rows
-        .iter()
-        .map(|(label, _)| width(label))
-        .max()
-        .unwrap_or(0);
+    let labels = rows.iter().map(|(label, _)| width(label)).max().unwrap_or(0);
     let names = distinct_names(runs);
     rows.insert(0, (String::new(), names));
     let n_abreast = runs.len().clamp(1, MOST_ABREAST);
     let most = MOST_COLUMNS.saturating_sub(labels) / n_abreast;
     let most = most.saturating_sub(2).max(LEAST_WIDTH);
     let columns: Vec<usize> = (0..runs.len()).collect();
-    let blocks = columns
-        .chunks(n_abreast)
-        .map(|block| block_of(&rows, block, labels, most));
+    let blocks = columns.chunks(n_abreast).map(|block| block_of(&rows, block, labels, most));
     blocks.collect::<Vec<_>>().join("\n")
 }
 
 /// The columns `block` of the rows, each cell in at most `most` characters.
 fn block_of(rows: &[(String, Vec<String>)], block: &[usize], labels: usize, most: usize) -> String {
-    let width_of = |at: usize| {
-        rows.iter()
-            .map(|(_, cells)| width(&cells[at]))
-            .max()
-            .unwrap_or(0)
-            .min(most)
-    };
+    let width_of =
+        |at: usize| rows.iter().map(|(_, cells)| width(&cells[at])).max().unwrap_or(0).min(most);
     let mut text = String::new();
     for (label, cells) in rows {
         let mut line = format!("{label:<labels$}");
@@ -263,9 +242,7 @@ fn loss(facts: &Facts) -> String {
 }
 
 fn bits(facts: &Facts) -> String {
-    or_empty(facts.val_bits_per_byte, |bits| {
-        format!("{}{bits:.4}", mark(facts))
-    })
+    or_empty(facts.val_bits_per_byte, |bits| format!("{}{bits:.4}", mark(facts)))
 }
 
 /// What stands before an estimate.
@@ -282,9 +259,7 @@ fn or_empty<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
 fn compact(n: u64) -> String {
     let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")];
     // What would be rounded to the next unit is said in that.
-    let unit = units
-        .into_iter()
-        .find(|(size, _)| n as f64 >= size * 0.9995);
+    let unit = units.into_iter().find(|(size, _)| n as f64 >= size * 0.9995);
     let Some((size, unit)) = unit else {
         return n.to_string();
     };
@@ -362,14 +337,8 @@ mod tests {
             device: Some("wgpu:1".to_owned()),
             ..done("runs/sweep-2025-with-a-rather-long-name-lr3e-4")
         };
-        let text = overview(
-            &[done("runs/quickstart"), running, bare("runs/old")],
-            8200.0,
-        );
-        assert!(
-            text.lines().all(|line| width(line) <= MOST_COLUMNS),
-            "{text}"
-        );
+        let text = overview(&[done("runs/quickstart"), running, bare("runs/old")], 8200.0);
+        assert!(text.lines().all(|line| width(line) <= MOST_COLUMNS), "{text}");
         assert_snapshot!(text, @r"
         RUN                  STATUS      STEPS  PARAMS  TOKENS        TIME  VAL LOSS  BITS/BYTE  DEVICE  AGO
         quickstart           done         1600    804K   2.46M  2 min 19 s    1.0277     1.4827  flex    2 h
@@ -390,10 +359,7 @@ mod tests {
                 key: "data.path".to_owned(),
                 values: vec![value("data/stories.txt"), value("letters.txt")],
             },
-            Difference {
-                key: "model.novel".to_owned(),
-                values: vec![None, Some(true.into())],
-            },
+            Difference { key: "model.novel".to_owned(), values: vec![None, Some(true.into())] },
         ];
         assert_snapshot!(side_by_side(&[done("runs/quickstart"), fine], &differences, 1030.0), @r#"
                        quickstart          fine
@@ -417,14 +383,10 @@ mod tests {
 
     #[test]
     fn many_runs_stand_in_several_blocks() {
-        let runs: Vec<Facts> = (0..6)
-            .map(|i| done(&format!("runs/{}-{i}", "long-".repeat(9))))
-            .collect();
+        let runs: Vec<Facts> =
+            (0..6).map(|i| done(&format!("runs/{}-{i}", "long-".repeat(9)))).collect();
         let text = side_by_side(&runs, &[], 0.0);
-        assert!(
-            text.lines().all(|line| width(line) <= MOST_COLUMNS),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| width(line) <= MOST_COLUMNS), "{text}");
         assert_eq!(text.matches("bits per byte").count(), 2, "{text}");
         assert!(text.contains("-0") && text.contains("-5"), "{text}");
     }
@@ -437,29 +399,17 @@ mod tests {
 
     #[test]
     fn a_key_may_be_longer_than_the_table() {
-        let difference = Difference {
-            key: "key".repeat(MOST_COLUMNS),
-            values: vec![Some(1.into()), None],
-        };
+        let difference =
+            Difference { key: "key".repeat(MOST_COLUMNS), values: vec![Some(1.into()), None] };
         let text = side_by_side(&["a", "b"].map(done), &[difference], 0.0);
-        assert!(
-            text.contains("key  1\n") && text.contains("2 min 19 s"),
-            "{text}"
-        );
+        assert!(text.contains("key  1\n") && text.contains("2 min 19 s"), "{text}");
     }
 
     #[test]
     fn large_numbers_have_three_digits() {
-        let pairs = [
-            (7, "7"),
-            (999, "999"),
-            (1234, "1.23K"),
-            (804_096, "804K"),
-            (999_600, "1.00M"),
-        ];
-        for (n, text) in pairs
-            .into_iter()
-            .chain([(12_345_678, "12.3M"), (1_500_000_000, "1.50G")])
+        let pairs =
+            [(7, "7"), (999, "999"), (1234, "1.23K"), (804_096, "804K"), (999_600, "1.00M")];
+        for (n, text) in pairs.into_iter().chain([(12_345_678, "12.3M"), (1_500_000_000, "1.50G")])
         {
             assert_eq!(compact(n), text);
         }
@@ -467,12 +417,7 @@ mod tests {
 
     #[test]
     fn times_ago_are_rough() {
-        let pairs = [
-            (-5.0, "0 s"),
-            (59.9, "59 s"),
-            (119.0, "1 min"),
-            (7200.0, "2 h"),
-        ];
+        let pairs = [(-5.0, "0 s"), (59.9, "59 s"), (119.0, "1 min"), (7200.0, "2 h")];
         for (s, text) in pairs.into_iter().chain([(200_000.0, "2 d")]) {
             assert_eq!(rough(s), text);
         }

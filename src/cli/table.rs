@@ -75,11 +75,7 @@ mod tests {
 
     #[test]
     fn columns_line_up_on_their_sides() {
-        let columns = [
-            Column::Left("NAME"),
-            Column::Right("N"),
-            Column::Left("KIND"),
-        ];
+        let columns = [Column::Left("NAME"), Column::Right("N"), Column::Left("KIND")];
         let row = |a: &str, b: &str, c: &str| [a, b, c].map(str::to_owned);
         assert_eq!(
             table(columns, &[row("a", "1", "x"), row("longer", "1,000", "")]),
@@ -108,9 +104,6 @@ mod tests {
     fn a_cut_keeps_both_ends() {
         assert_eq!(cut_in_the_middle("abcdefgh", 8), "abcdefgh");
         assert_eq!(cut_in_the_middle("abcdefgh", 5), "ab\u{2026}gh");
-        assert_eq!(
-            cut_in_the_middle("\u{e4}\u{f6}\u{fc}\u{df}xyz", 4),
-            "\u{e4}\u{2026}yz"
-        );
+        assert_eq!(cut_in_the_middle("\u{e4}\u{f6}\u{fc}\u{df}xyz", 4), "\u{e4}\u{2026}yz");
     }
 }

@@ -105,9 +105,7 @@ fn encode(args: &Encode) -> anyhow::Result<()> {
     if text.is_empty() {
         bail!("the text is empty\n  hint: give at least one character");
     }
-    let ids = tokenizer
-        .encode_bytes(&text)
-        .context("cannot encode the text")?;
+    let ids = tokenizer.encode_bytes(&text).context("cannot encode the text")?;
     let bytes_per_token = ratio(text.len(), ids.len());
     let mut stdout = io::stdout().lock();
     if args.ids {
@@ -192,23 +190,13 @@ fn info(args: &Info) -> anyhow::Result<()> {
         writeln!(stdout, "{object}")?;
         return Ok(());
     }
-    writeln!(
-        stdout,
-        "kind             {}",
-        kind.as_str().unwrap_or_default()
-    )?;
+    writeln!(stdout, "kind             {}", kind.as_str().unwrap_or_default())?;
     writeln!(stdout, "tokens           {}", tokenizer.vocab_size())?;
     let name = |id| format!("{id} {}", visible(&tokenizer.piece(id)));
-    let end = tokenizer
-        .end_of_text()
-        .map_or_else(|| "none".to_owned(), name);
+    let end = tokenizer.end_of_text().map_or_else(|| "none".to_owned(), name);
     writeln!(stdout, "end of text      {end}")?;
     if !added.is_empty() {
-        let mut names: Vec<String> = added
-            .iter()
-            .take(N_SHOWN)
-            .map(|(id, _)| name(*id))
-            .collect();
+        let mut names: Vec<String> = added.iter().take(N_SHOWN).map(|(id, _)| name(*id)).collect();
         if added.len() > N_SHOWN {
             names.push(format!("and {} more", added.len() - N_SHOWN));
         }
@@ -235,9 +223,7 @@ fn info(args: &Info) -> anyhow::Result<()> {
 /// The tokenizer of a run, of a folder with a tokenizer.json, or of that file itself.
 fn open(path: &Path) -> anyhow::Result<Tokenizer> {
     let within = path.join("tokenizer.json");
-    let is_json = path
-        .extension()
-        .is_some_and(|extension| extension == "json");
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
     let is_in_run = RunDir::open(path.parent().unwrap_or(path)).is_ok(); // as `best` and `last` are
     if is_json || (path.is_file() && !is_in_run) {
         Ok(Tokenizer::from_file(path)?)
@@ -254,9 +240,7 @@ fn read_stdin(wanted: &str) -> anyhow::Result<Vec<u8>> {
         bail!("there is nothing to read\n  hint: give {wanted}, or send it through a pipe");
     }
     let mut bytes = Vec::new();
-    stdin
-        .read_to_end(&mut bytes)
-        .context("cannot read standard input")?;
+    stdin.read_to_end(&mut bytes).context("cannot read standard input")?;
     Ok(bytes)
 }
 

@@ -59,15 +59,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
         dashboard::check()?;
     }
     let mut overrides = args.overrides.clone();
-    overrides.extend(
-        args.device
-            .as_ref()
-            .map(|device| format!("train.device=\"{device}\"")),
-    );
-    let run_dir = args
-        .run_dir
-        .clone()
-        .unwrap_or_else(|| default_run_dir(&args.config));
+    overrides.extend(args.device.as_ref().map(|device| format!("train.device=\"{device}\"")));
+    let run_dir = args.run_dir.clone().unwrap_or_else(|| default_run_dir(&args.config));
     let config = if args.resume {
         let base = RunDir::open(&run_dir)?.config()?;
         Config::load_onto(&args.config, &overrides, Base::Resumed(&base))?
@@ -84,13 +77,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     let dashboard = args.tui.then(|| Dashboard::new(interrupter.clone()));
     let progress = Progress::new(dashboard);
     stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
-    let job = Job {
-        config,
-        run_dir: run_dir.clone(),
-        start,
-        from: args.from.clone(),
-        device,
-    };
+    let job = Job { config, run_dir: run_dir.clone(), start, from: args.from.clone(), device };
     let summary = match train::train(job, Box::new(progress.observer()), &interrupter) {
         Ok(summary) => summary,
         Err(error) => {
@@ -115,11 +102,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     if args.json {
         writeln!(io::stdout(), "{}", serde_json::to_string(&summary)?)?;
     }
-    Ok(if summary.interrupted {
-        INTERRUPTED
-    } else {
-        DONE
-    })
+    Ok(if summary.interrupted { INTERRUPTED } else { DONE })
 }
 
 /// `runs/NAME`, NAME from the config's file name.
@@ -133,11 +116,7 @@ fn next_command(args: &Args, summary: &Summary) -> String {
     if !summary.interrupted {
         return format!("{} generate {run_dir} --prompt \"...\"", program());
     }
-    let mut words = vec![
-        program(),
-        "train".to_owned(),
-        shell_word(&args.config.to_string_lossy()),
-    ];
+    let mut words = vec![program(), "train".to_owned(), shell_word(&args.config.to_string_lossy())];
     let overrides = args.overrides.iter();
     words.extend(overrides.map(|set| format!("--set {}", shell_word(set))));
     let device = args.device.as_ref();

@@ -19,11 +19,9 @@ impl ModelConfig {
     pub(super) fn default_d_ff(mlp: MlpKind, d_model: usize) -> usize {
         match mlp {
             MlpKind::Gelu | MlpKind::ReluSquared => d_model.saturating_mul(4),
-            MlpKind::Swiglu => d_model
-                .saturating_mul(8)
-                .div_ceil(3)
-                .div_ceil(32)
-                .saturating_mul(32),
+            MlpKind::Swiglu => {
+                d_model.saturating_mul(8).div_ceil(3).div_ceil(32).saturating_mul(32)
+            }
         }
     }
 }
@@ -44,12 +42,7 @@ impl Default for DataConfig {
 
 impl Default for SourceConfig {
     fn default() -> Self {
-        Self {
-            path: PathBuf::new(),
-            weight: 1.0,
-            format: None,
-            text_field: None,
-        }
+        Self { path: PathBuf::new(), weight: 1.0, format: None, text_field: None }
     }
 }
 

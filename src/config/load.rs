@@ -129,11 +129,8 @@ impl Config {
         let derived = config.derive_defaults(&given);
         // A rule about a key that could not be read would speak of a default that the user never
         // wrote; one about a derived key repeats what is wrong with the key it was derived from.
-        let unsaid: Vec<&str> = mistyped
-            .iter()
-            .map(|(key, _)| key.as_str())
-            .chain(derived)
-            .collect();
+        let unsaid: Vec<&str> =
+            mistyped.iter().map(|(key, _)| key.as_str()).chain(derived).collect();
         let said = |problem: &String| !unsaid.iter().any(|key| problem.contains(key));
         if let Some(Base::Weights(base)) = base {
             problems.extend(config.disagreements(base).into_iter().filter(said));
@@ -144,10 +141,7 @@ impl Config {
         if problems.is_empty() {
             Ok(config)
         } else {
-            Err(ConfigError::Invalid {
-                path: origin.to_owned(),
-                problems,
-            })
+            Err(ConfigError::Invalid { path: origin.to_owned(), problems })
         }
     }
 
@@ -165,10 +159,7 @@ impl Config {
     /// and says which these were.
     fn derive_defaults(&mut self, given: &Table) -> Vec<&'static str> {
         let missing = |section: &str, key: &str| {
-            given
-                .get(section)
-                .and_then(|table| table.get(key))
-                .is_none()
+            given.get(section).and_then(|table| table.get(key)).is_none()
         };
         let mut derived = Vec::new();
         if missing("model", "n_kv_heads") {
@@ -191,10 +182,8 @@ impl Config {
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
-    std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-        path: path.to_owned(),
-        source,
-    })
+    std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })
 }
 
 /// Every section with every key, and a value of each key's type.
@@ -228,9 +217,7 @@ where
             }
         }
     }
-    readable
-        .try_into()
-        .expect("each key was read on its own before")
+    readable.try_into().expect("each key was read on its own before")
 }
 
 /// The value as a table, if it is one.
@@ -253,11 +240,7 @@ fn plain(message: &str) -> String {
         "an array of length 2" => "a list of two numbers",
         other => other,
     };
-    if expected.is_empty() {
-        found.to_owned()
-    } else {
-        format!("{found}, expected {expected}")
-    }
+    if expected.is_empty() { found.to_owned() } else { format!("{found}, expected {expected}") }
 }
 
 fn read_hint(source: &std::io::Error) -> &'static str {
@@ -282,9 +265,7 @@ fn count(problems: &[String]) -> String {
 }
 
 fn listed(problems: &[String]) -> String {
-    problems
-        .iter()
-        .fold(String::new(), |list, problem| list + "\n  - " + problem)
+    problems.iter().fold(String::new(), |list, problem| list + "\n  - " + problem)
 }
 
 #[cfg(test)]
@@ -322,18 +303,12 @@ mod tests {
     fn without_a_path_the_error_says_so() {
         let problems = problems("", &[]);
         assert_eq!(problems.len(), 1);
-        assert!(
-            problems[0].starts_with("data.path is missing"),
-            "{problems:?}"
-        );
+        assert!(problems[0].starts_with("data.path is missing"), "{problems:?}");
     }
 
     #[test]
     fn defaults_follow_from_the_keys_that_are_given() {
-        let config = read(
-            SMALLEST,
-            &["model.mlp=swiglu", "model.d_model=100", "model.n_heads=2"],
-        );
+        let config = read(SMALLEST, &["model.mlp=swiglu", "model.d_model=100", "model.n_heads=2"]);
         let config = config.unwrap();
         assert_eq!(config.model.d_ff, 288); // 8/3 of 100 is 266.7, rounded up
         assert_eq!(config.model.n_kv_heads, 2);
@@ -356,10 +331,7 @@ mod tests {
         assert_eq!(precision(bf16, &[f32]), MatmulPrecision::F32);
         let expected =
             "train.matmul_precision = \"BF16\": unknown variant `BF16`, expected `f32` or `bf16`";
-        assert_eq!(
-            problems(SMALLEST, &["train.matmul_precision=BF16"]),
-            [expected]
-        );
+        assert_eq!(problems(SMALLEST, &["train.matmul_precision=BF16"]), [expected]);
     }
 
     #[test]
@@ -446,13 +418,8 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named_with_a_hint() {
-        let error = Config::load(Path::new("no/such.toml"), &[])
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("`no/such.toml`") && error.contains("hint: "),
-            "{error}"
-        );
+        let error = Config::load(Path::new("no/such.toml"), &[]).unwrap_err().to_string();
+        assert!(error.contains("`no/such.toml`") && error.contains("hint: "), "{error}");
     }
 
     #[test]
@@ -472,15 +439,9 @@ mod tests {
 
     /// The lines above a key of a section, commented out or not: what they say of it, and then of its value.
     fn comment_of<'a>(text: &'a str, section: &str, key: &str) -> Option<Vec<&'a str>> {
-        let mut lines = text
-            .lines()
-            .skip_while(|line| *line != format!("[{section}]"));
+        let mut lines = text.lines().skip_while(|line| *line != format!("[{section}]"));
         let mut comment = Vec::new();
-        for line in lines
-            .by_ref()
-            .skip(1)
-            .take_while(|line| !line.starts_with('['))
-        {
+        for line in lines.by_ref().skip(1).take_while(|line| !line.starts_with('[')) {
             let plain = line.strip_prefix("# ").unwrap_or(line);
             match plain.split_once(" = ") {
                 Some((name, _)) if name == key => return Some(comment),
@@ -495,15 +456,12 @@ mod tests {
     fn every_shipped_config_says_the_same_of_every_key() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
         let files = std::fs::read_dir(folder).unwrap();
-        let configs: Vec<String> = files
-            .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
-            .collect();
+        let configs: Vec<String> =
+            files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect();
         for (section, keys) in known_keys() {
             let keys = keys.as_table().unwrap().keys();
             for key in keys.filter(|key| *key != "sources") {
-                let comments = configs
-                    .iter()
-                    .map(|config| comment_of(config, &section, key));
+                let comments = configs.iter().map(|config| comment_of(config, &section, key));
                 let comments = comments.collect::<Option<Vec<_>>>();
                 let comments = comments.unwrap_or_else(|| panic!("{section}.{key} is left out"));
                 let n_same = (0..).take_while(|&i| {
@@ -535,11 +493,7 @@ mod tests {
         let mut before = "";
         for line in text.lines() {
             let is_key = !line.is_empty() && !line.starts_with(['#', '[', ' ']);
-            assert!(
-                !is_key || before.starts_with('#'),
-                "{}: {line}",
-                path.display()
-            );
+            assert!(!is_key || before.starts_with('#'), "{}: {line}", path.display());
             before = line;
         }
     }

@@ -365,10 +365,7 @@ impl DataConfig {
             text_field: source.text_field.or_else(|| Some(self.text_field.clone())),
             ..source
         };
-        let only = SourceConfig {
-            path: self.path.clone(),
-            ..SourceConfig::default()
-        };
+        let only = SourceConfig { path: self.path.clone(), ..SourceConfig::default() };
         match self.sources.is_empty() {
             true => vec![filled(only)],
             false => self.sources.iter().cloned().map(filled).collect(),

@@ -35,9 +35,7 @@ pub(super) fn fill_in(table: &mut Table, base: &Config) {
             .expect("what is no section was taken out before");
         // What belongs to the base's kind of tokenizer would contradict another kind that was asked for.
         let is_other_kind = name == "tokenizer"
-            && section
-                .get("kind")
-                .is_some_and(|kind| Some(kind) != of_base.get("kind"));
+            && section.get("kind").is_some_and(|kind| Some(kind) != of_base.get("kind"));
         if is_other_kind {
             continue;
         }
@@ -132,10 +130,7 @@ mod tests {
             let config = read("model = { dropout = 0.0 }", Some(how)).unwrap();
             assert_eq!(config.tokenizer.kind, TokenizerKind::Byte);
             assert_eq!(config.train.seed, 1337);
-            let expected = ModelConfig {
-                dropout: 0.0,
-                ..base.model.clone()
-            };
+            let expected = ModelConfig { dropout: 0.0, ..base.model.clone() };
             assert_eq!(config.model, expected);
         }
     }
@@ -169,11 +164,7 @@ mod tests {
         let file = read(&with("kind = \"file\", path = \"a.json\""), None).unwrap();
         for base in [&bpe, &file] {
             let config = read(&with("kind = \"char\""), Some(Base::Resumed(base))).unwrap();
-            let TokenizerConfig {
-                kind,
-                vocab_size,
-                path,
-            } = config.tokenizer;
+            let TokenizerConfig { kind, vocab_size, path } = config.tokenizer;
             assert_eq!(
                 (kind, vocab_size, path),
                 (TokenizerKind::Char, None, None),
@@ -193,10 +184,7 @@ mod tests {
         let problems =
             read("model = { d_model = \"96\" }", Some(Base::Weights(&base))).unwrap_err();
         assert_eq!(problems.len(), 1, "{problems:#?}");
-        assert!(
-            problems[0].contains("expected a whole number"),
-            "{problems:#?}"
-        );
+        assert!(problems[0].contains("expected a whole number"), "{problems:#?}");
     }
 
     #[test]
@@ -204,10 +192,7 @@ mod tests {
         let learned = base("context_length = 64");
         let rope = base("context_length = 64, position = \"rope\"");
         let read = |length: usize, base| {
-            read(
-                &format!("model.context_length = {length}"),
-                Some(Base::Weights(base)),
-            )
+            read(&format!("model.context_length = {length}"), Some(Base::Weights(base)))
         };
         for base in [&learned, &rope] {
             assert_eq!(read(16, base).unwrap().model.context_length, 16);

@@ -30,9 +30,8 @@ fn apply_one(table: &mut Table, text: &str, known: &Table) -> Result<(), String>
     };
     let path = path.trim();
     let Some((section, key)) = path.split_once('.') else {
-        let meant = sections_with(known, path)
-            .into_iter()
-            .map(|section| format!("{section}.{path}"));
+        let meant =
+            sections_with(known, path).into_iter().map(|section| format!("{section}.{path}"));
         return malformed(&match meant.collect::<Vec<_>>().join(" or ").as_str() {
             "" => "the key has no section".to_owned(),
             meant => format!("the section is missing, did you mean {meant}?"),
@@ -41,9 +40,7 @@ fn apply_one(table: &mut Table, text: &str, known: &Table) -> Result<(), String>
     if section.is_empty() || key.is_empty() || key.contains('.') {
         return malformed("the key must be a section and a name with one dot between them");
     }
-    let known_value = known
-        .get(section)
-        .and_then(|known_section| known_section.get(key));
+    let known_value = known.get(section).and_then(|known_section| known_section.get(key));
     let value = parse_value(value, known_value);
     match table.entry(section).or_insert_with(|| Table::new().into()) {
         Value::Table(section) => {
@@ -76,10 +73,7 @@ mod tests {
 
     fn set(text: &str, section: &str, key: &str) -> Value {
         let mut table = Table::new();
-        assert_eq!(
-            apply(&mut table, &[text.to_owned()], &known()),
-            Vec::<String>::new()
-        );
+        assert_eq!(apply(&mut table, &[text.to_owned()], &known()), Vec::<String>::new());
         table[section][key].clone()
     }
 
@@ -87,21 +81,9 @@ mod tests {
     fn values_are_toml() {
         assert_eq!(set("train.seed=3", "train", "seed"), Value::Integer(3));
         assert_eq!(set("train.seed = 3 ", "train", "seed"), Value::Integer(3));
-        assert_eq!(
-            set("data.val_fraction=2e-1", "data", "val_fraction"),
-            Value::Float(0.2)
-        );
-        assert_eq!(
-            set("train.betas=[1,2]", "train", "betas")
-                .as_array()
-                .unwrap()
-                .len(),
-            2
-        );
-        assert_eq!(
-            set("data.path=\"a\\tb\"", "data", "path"),
-            Value::String("a\tb".into())
-        );
+        assert_eq!(set("data.val_fraction=2e-1", "data", "val_fraction"), Value::Float(0.2));
+        assert_eq!(set("train.betas=[1,2]", "train", "betas").as_array().unwrap().len(), 2);
+        assert_eq!(set("data.path=\"a\\tb\"", "data", "path"), Value::String("a\tb".into()));
     }
 
     #[test]
@@ -110,27 +92,12 @@ mod tests {
             set("data.path=my file.txt", "data", "path"),
             Value::String("my file.txt".into())
         );
-        assert_eq!(
-            set("data.path=a=b", "data", "path"),
-            Value::String("a=b".into())
-        );
-        assert_eq!(
-            set("data.path=2024", "data", "path"),
-            Value::String("2024".into())
-        );
-        assert_eq!(
-            set("data.path=", "data", "path"),
-            Value::String(String::new())
-        );
-        assert_eq!(
-            set("data.path=\n", "data", "path"),
-            Value::String("\n".into())
-        );
+        assert_eq!(set("data.path=a=b", "data", "path"), Value::String("a=b".into()));
+        assert_eq!(set("data.path=2024", "data", "path"), Value::String("2024".into()));
+        assert_eq!(set("data.path=", "data", "path"), Value::String(String::new()));
+        assert_eq!(set("data.path=\n", "data", "path"), Value::String("\n".into()));
         // Not a second key, smuggled in behind a line break.
-        assert_eq!(
-            set("train.seed=1\nx=2", "train", "seed"),
-            Value::String("1\nx=2".into())
-        );
+        assert_eq!(set("train.seed=1\nx=2", "train", "seed"), Value::String("1\nx=2".into()));
     }
 
     #[test]
@@ -143,15 +110,10 @@ mod tests {
 
     #[test]
     fn malformed_overrides_are_told_the_form() {
-        for text in [
-            "", "seed", "seed=1", ".=1", "train.=1", ".seed=1", "a.b.c=1", "x=1",
-        ] {
+        for text in ["", "seed", "seed=1", ".=1", "train.=1", ".seed=1", "a.b.c=1", "x=1"] {
             let problems = apply(&mut Table::new(), &[text.to_owned()], &known());
             assert_eq!(problems.len(), 1, "{text}");
-            assert!(
-                problems[0].contains("write section.key=value"),
-                "{problems:?}"
-            );
+            assert!(problems[0].contains("write section.key=value"), "{problems:?}");
         }
     }
 }

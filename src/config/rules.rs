@@ -30,15 +30,7 @@ const MAX_SEED: u64 = i64::MAX as u64;
 impl Config {
     /// Everything that is wrong with this config; nothing if it can be used.
     pub(super) fn problems(&self) -> Vec<String> {
-        let Self {
-            data,
-            tokenizer,
-            model,
-            train,
-            optimizer,
-            schedule,
-            generate,
-        } = self;
+        let Self { data, tokenizer, model, train, optimizer, schedule, generate } = self;
         let mut problems = Vec::new();
         problems.extend(data.problems());
         problems.extend(tokenizer.problems());
@@ -93,14 +85,10 @@ impl DataConfig {
         }
         text_field_is_named(&mut problems, "data.text_field", text_field);
         if !(*val_fraction > 0.0 && *val_fraction < 1.0) {
-            problems.push(format!(
-                "data.val_fraction = {val_fraction} must be above 0 and below 1"
-            ));
+            problems
+                .push(format!("data.val_fraction = {val_fraction} must be above 0 and below 1"));
         }
-        if cache_dir
-            .as_ref()
-            .is_some_and(|dir| dir.as_os_str().is_empty())
-        {
+        if cache_dir.as_ref().is_some_and(|dir| dir.as_os_str().is_empty()) {
             problems.push(
                 "data.cache_dir = \"\" must name a folder; leave it out for the default one"
                     .to_owned(),
@@ -159,11 +147,7 @@ impl SourceConfig {
 
 impl TokenizerConfig {
     fn problems(&self) -> Vec<String> {
-        let Self {
-            kind,
-            vocab_size,
-            path,
-        } = self;
+        let Self { kind, vocab_size, path } = self;
         let mut problems = Vec::new();
         let name = match kind {
             TokenizerKind::Char => "char",
@@ -245,9 +229,7 @@ impl ModelConfig {
             ));
         }
         if !(0.0..1.0).contains(dropout) {
-            problems.push(format!(
-                "model.dropout = {dropout} must be at least 0 and below 1"
-            ));
+            problems.push(format!("model.dropout = {dropout} must be at least 0 and below 1"));
         }
         problems
     }
@@ -283,11 +265,7 @@ impl TrainConfig {
         }
         at_least_one(&mut problems, "train.max_steps", *max_steps);
         size(&mut problems, "train.batch_size", *batch_size);
-        size(
-            &mut problems,
-            "train.grad_accumulation_steps",
-            *grad_accumulation_steps,
-        );
+        size(&mut problems, "train.grad_accumulation_steps", *grad_accumulation_steps);
         at_least_one(&mut problems, "train.log_interval", *log_interval);
         at_least_one(&mut problems, "train.eval_batches", *eval_batches);
         at_least_one(&mut problems, "train.keep_checkpoints", *keep_checkpoints);
@@ -324,9 +302,8 @@ impl OptimizerConfig {
             }
         }
         if !betas.iter().all(|beta| (0.0..1.0).contains(beta)) {
-            problems.push(format!(
-                "optimizer.betas = {betas:?} must each be at least 0 and below 1"
-            ));
+            problems
+                .push(format!("optimizer.betas = {betas:?} must each be at least 0 and below 1"));
         }
         finite_not_negative(&mut problems, "optimizer.weight_decay", *weight_decay);
         finite_not_negative(&mut problems, "optimizer.grad_clip_norm", *grad_clip_norm);
@@ -348,11 +325,7 @@ impl ScheduleConfig {
             decay_fraction,
         } = self;
         let mut problems = Vec::new();
-        finite_not_negative(
-            &mut problems,
-            "schedule.min_learning_rate",
-            *min_learning_rate,
-        );
+        finite_not_negative(&mut problems, "schedule.min_learning_rate", *min_learning_rate);
         if !(*decay_fraction > 0.0 && *decay_fraction <= 1.0) {
             problems.push(format!(
                 "schedule.decay_fraction = {decay_fraction} must be above 0 and at most 1"
@@ -419,9 +392,7 @@ impl GenerateConfig {
 
 fn size(problems: &mut Vec<String>, key: &str, value: usize) {
     if !(1..=MAX_SIZE).contains(&value) {
-        problems.push(format!(
-            "{key} = {value} must be at least 1 and at most {MAX_SIZE}"
-        ));
+        problems.push(format!("{key} = {value} must be at least 1 and at most {MAX_SIZE}"));
     }
 }
 
@@ -447,9 +418,7 @@ fn finite_above_zero(problems: &mut Vec<String>, key: &str, value: f64) {
 
 fn finite_not_negative(problems: &mut Vec<String>, key: &str, value: f64) {
     if !(value.is_finite() && value >= 0.0) {
-        problems.push(format!(
-            "{key} = {value} must be a finite number, 0 or more"
-        ));
+        problems.push(format!("{key} = {value} must be a finite number, 0 or more"));
     }
 }
 
@@ -551,34 +520,16 @@ mod tests {
         let broken = [
             ("[{weight=1}]", "data.sources[0].path is missing"),
             (r#"[{path="-"}]"#, "data.sources[0].path = \"-\""),
-            (
-                r#"[{path="a"}, {path="a"}]"#,
-                "data.sources[1].path = \"a\" is data.sources[0]",
-            ),
-            (
-                r#"[{path="a", weight=0}]"#,
-                "data.sources[0].weight = 0 must",
-            ),
-            (
-                r#"[{path="a", weight=-1}]"#,
-                "data.sources[0].weight = -1 must",
-            ),
-            (
-                r#"[{path="a", weight=nan}]"#,
-                "data.sources[0].weight = NaN must",
-            ),
-            (
-                r#"[{path="a", weight=inf}]"#,
-                "data.sources[0].weight = inf must",
-            ),
+            (r#"[{path="a"}, {path="a"}]"#, "data.sources[1].path = \"a\" is data.sources[0]"),
+            (r#"[{path="a", weight=0}]"#, "data.sources[0].weight = 0 must"),
+            (r#"[{path="a", weight=-1}]"#, "data.sources[0].weight = -1 must"),
+            (r#"[{path="a", weight=nan}]"#, "data.sources[0].weight = NaN must"),
+            (r#"[{path="a", weight=inf}]"#, "data.sources[0].weight = inf must"),
             (
                 r#"[{path="a", weight=2e15}]"#, // many of the largest double would have no sum
                 "data.sources[0].weight = 2000000000000000 must be above 0 and at most 1e15",
             ),
-            (
-                r#"[{path="a", text_field=""}]"#,
-                "data.sources[0].text_field = \"\" must",
-            ),
+            (r#"[{path="a", text_field=""}]"#, "data.sources[0].text_field = \"\" must"),
             (r#"[{path="a", wieght=1}]"#, "unknown field `wieght`"),
         ];
         for (sources, problem) in broken {
@@ -588,10 +539,7 @@ mod tests {
         }
         let both = problems(&[r#"data.sources=[{path="b"}]"#]);
         assert_eq!(both.len(), 1, "{both:?}");
-        assert!(
-            both[0].contains("data.path = \"a.txt\" must not"),
-            "{both:?}"
-        );
+        assert!(both[0].contains("data.path = \"a.txt\" must not"), "{both:?}");
     }
 
     #[test]

@@ -9,9 +9,8 @@ pub(super) fn take(table: &mut Table, known: &Table, problems: &mut Vec<String>)
     for (name, value) in std::mem::take(table) {
         match (known.get(&name), value) {
             (Some(Value::Table(known_section)), Value::Table(section)) => {
-                let (good, bad): (Vec<_>, Vec<_>) = section
-                    .into_iter()
-                    .partition(|(key, _)| known_section.contains_key(key));
+                let (good, bad): (Vec<_>, Vec<_>) =
+                    section.into_iter().partition(|(key, _)| known_section.contains_key(key));
                 problems.extend(
                     bad.iter()
                         .map(|(key, value)| unknown_key(&name, known_section, key, value, known)),
@@ -25,9 +24,8 @@ pub(super) fn take(table: &mut Table, known: &Table, problems: &mut Vec<String>)
             }
             (None, Value::Table(_)) => {
                 let nearest = nearest(&name, known.keys());
-                problems.push(format!(
-                    "[{name}]: there is no such section; did you mean [{nearest}]?"
-                ));
+                problems
+                    .push(format!("[{name}]: there is no such section; did you mean [{nearest}]?"));
             }
             (None, value) => problems.push(without_section(&name, &value, known)),
         }
@@ -37,16 +35,9 @@ pub(super) fn take(table: &mut Table, known: &Table, problems: &mut Vec<String>)
 
 /// The sections that have a key of this name.
 pub(super) fn sections_with<'a>(known: &'a Table, key: &str) -> Vec<&'a str> {
-    let has_key = |section: &Value| {
-        section
-            .as_table()
-            .is_some_and(|section| section.contains_key(key))
-    };
-    known
-        .iter()
-        .filter(|(_, section)| has_key(section))
-        .map(|(name, _)| name.as_str())
-        .collect()
+    let has_key =
+        |section: &Value| section.as_table().is_some_and(|section| section.contains_key(key));
+    known.iter().filter(|(_, section)| has_key(section)).map(|(name, _)| name.as_str()).collect()
 }
 
 fn unknown_key(
@@ -58,10 +49,7 @@ fn unknown_key(
 ) -> String {
     let homes = sections_with(known, key);
     let advice = if homes.is_empty() {
-        format!(
-            "did you mean `{section}.{}`?",
-            nearest(key, known_section.keys())
-        )
+        format!("did you mean `{section}.{}`?", nearest(key, known_section.keys()))
     } else {
         format!("it belongs in {}", bracketed(&homes))
     };
@@ -71,15 +59,9 @@ fn unknown_key(
 fn without_section(key: &str, value: &Value, known: &Table) -> String {
     let homes = sections_with(known, key);
     let advice = if homes.is_empty() {
-        let all = known
-            .values()
-            .filter_map(Value::as_table)
-            .flat_map(Table::keys);
+        let all = known.values().filter_map(Value::as_table).flat_map(Table::keys);
         let nearest = nearest(key, all);
-        format!(
-            "did you mean `{nearest}` in {}?",
-            bracketed(&sections_with(known, nearest))
-        )
+        format!("did you mean `{nearest}` in {}?", bracketed(&sections_with(known, nearest)))
     } else {
         format!("it belongs in {}", bracketed(&homes))
     };
@@ -87,11 +69,7 @@ fn without_section(key: &str, value: &Value, known: &Table) -> String {
 }
 
 fn bracketed(sections: &[&str]) -> String {
-    sections
-        .iter()
-        .map(|section| format!("[{section}]"))
-        .collect::<Vec<_>>()
-        .join(" or ")
+    sections.iter().map(|section| format!("[{section}]")).collect::<Vec<_>>().join(" or ")
 }
 
 /// The candidate that looks most like the name.
@@ -117,16 +95,9 @@ mod tests {
 
     #[test]
     fn the_nearest_key_is_named() {
-        for (wrong, right) in [
-            ("d_modell", "d_model"),
-            ("dff", "d_ff"),
-            ("num_heads", "n_heads"),
-        ] {
+        for (wrong, right) in [("d_modell", "d_model"), ("dff", "d_ff"), ("num_heads", "n_heads")] {
             let found = problems(&format!("[model]\n{wrong} = 1"));
-            assert!(
-                found[0].ends_with(&format!("did you mean `model.{right}`?")),
-                "{found:?}"
-            );
+            assert!(found[0].ends_with(&format!("did you mean `model.{right}`?")), "{found:?}");
         }
     }
 

@@ -44,14 +44,8 @@ pub fn sample(
     let mut texts = draws(*b"........ tinderbox: batch texts ", seed, step, rows.start);
     let mut starts = draws(*b"........ tinderbox: batch starts", seed, step, rows.start);
     let windows = rows.map(|_| {
-        let tokens = split
-            .only()
-            .unwrap_or_else(|| split.drawn(texts.next_u64()));
-        assert!(
-            tokens.len() > context_length,
-            "{} tokens are less than a window",
-            tokens.len()
-        );
+        let tokens = split.only().unwrap_or_else(|| split.drawn(texts.next_u64()));
+        assert!(tokens.len() > context_length, "{} tokens are less than a window", tokens.len());
         let n_starts = (tokens.len() - context_length) as u128;
         let start = (u128::from(starts.next_u64()) * n_starts) >> 64;
         let start = usize::try_from(start).expect("below the number of tokens");
@@ -97,10 +91,7 @@ pub fn spread(
 ) -> impl Iterator<Item = Batch> + use<> {
     let texts: Vec<Tokens> = split.texts().cloned().collect();
     let n_targets = |text: &Tokens| text.len().saturating_sub(1);
-    let n_windows: usize = texts
-        .iter()
-        .map(|text| n_targets(text) / context_length)
-        .sum();
+    let n_windows: usize = texts.iter().map(|text| n_targets(text) / context_length).sum();
     let n_wanted = batch_size.saturating_mul(n_batches);
     let n = n_windows.min(n_wanted);
     let rests = texts.clone().into_iter().filter_map(move |text| {
@@ -140,10 +131,7 @@ fn gather<'a>(
     seq_len: usize,
 ) -> Batch {
     let batch_size = windows.len();
-    assert!(
-        batch_size > 0 && seq_len > 0,
-        "a batch of {batch_size} rows of {seq_len} tokens"
-    );
+    assert!(batch_size > 0 && seq_len > 0, "a batch of {batch_size} rows of {seq_len} tokens");
     let mut inputs = Vec::with_capacity(batch_size * seq_len);
     let mut targets = Vec::with_capacity(batch_size * seq_len);
     let mut row = vec![0; seq_len + 1];
@@ -152,12 +140,7 @@ fn gather<'a>(
         inputs.extend_from_slice(&row[..seq_len]);
         targets.extend_from_slice(&row[1..]);
     }
-    Batch {
-        inputs,
-        targets,
-        batch_size,
-        seq_len,
-    }
+    Batch { inputs, targets, batch_size, seq_len }
 }
 
 #[cfg(test)]
@@ -181,10 +164,7 @@ mod tests {
 
     fn assert_targets_follow(batch: &Batch) {
         assert_eq!(batch.inputs.len(), batch.batch_size * batch.seq_len);
-        assert_eq!(
-            batch.targets,
-            batch.inputs.iter().map(|id| id + 1).collect::<Vec<_>>()
-        );
+        assert_eq!(batch.targets, batch.inputs.iter().map(|id| id + 1).collect::<Vec<_>>());
         for row in batch.inputs.chunks(batch.seq_len) {
             assert!(row.windows(2).all(|pair| pair[1] == pair[0] + 1));
         }
@@ -210,10 +190,7 @@ mod tests {
             }
         }
         // 10,000 draws with p = 0.1: mean 1000, standard deviation 30.
-        assert!(
-            counts.iter().all(|count| (850..1150).contains(count)),
-            "{counts:?}"
-        );
+        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
     }
 
     #[test]
@@ -245,24 +222,11 @@ mod tests {
 
     #[test]
     fn the_windows_of_several_texts_are_those_of_each() {
-        let split = Split::new(vec![
-            (text(0..10), 1.0),
-            (text(20..22), 9.0),
-            (text(30..47), 1.0),
-        ]);
+        let split = Split::new(vec![(text(0..10), 1.0), (text(20..22), 9.0), (text(30..47), 1.0)]);
         let batches: Vec<Batch> = windows(&split, 4, 3).collect();
-        let rows = |batch: &Batch| {
-            batch
-                .inputs
-                .chunks(batch.seq_len)
-                .map(|row| row[0])
-                .collect()
-        };
+        let rows = |batch: &Batch| batch.inputs.chunks(batch.seq_len).map(|row| row[0]).collect();
         let starts: Vec<Vec<i32>> = batches.iter().map(rows).collect();
-        assert_eq!(
-            starts,
-            [vec![0, 4, 30], vec![34, 38, 42], vec![8], vec![20]]
-        );
+        assert_eq!(starts, [vec![0, 4, 30], vec![34, 38, 42], vec![8], vec![20]]);
         assert_eq!((batches[2].seq_len, batches[3].seq_len), (1, 1));
         batches.iter().for_each(assert_targets_follow);
         let some: Vec<Vec<i32>> = spread(&split, 4, 2, 1).map(|batch| rows(&batch)).collect();

@@ -47,10 +47,7 @@ impl Cache {
         )]
         let limit_bytes = (data.cache_limit_gib * f64::from(1 << 30)) as u64;
         fs::create_dir_all(&folder).map_err(|source| cache_error(&folder, source))?;
-        Ok(Self {
-            folder,
-            limit_bytes,
-        })
+        Ok(Self { folder, limit_bytes })
     }
 
     /// Makes sure that the folder is not a part of a text.
@@ -219,17 +216,11 @@ fn remove_unused(path: &Path) -> io::Result<bool> {
 }
 
 pub(super) fn cache_error(path: &Path, source: io::Error) -> DataError {
-    DataError::Cache {
-        path: path.to_owned(),
-        source,
-    }
+    DataError::Cache { path: path.to_owned(), source }
 }
 
 fn default_folder() -> PathBuf {
-    dirs::cache_dir()
-        .unwrap_or_else(std::env::temp_dir)
-        .join("tinderbox")
-        .join("tokens")
+    dirs::cache_dir().unwrap_or_else(std::env::temp_dir).join("tinderbox").join("tokens")
 }
 
 #[cfg(test)]
@@ -246,10 +237,7 @@ mod tests {
             let age = Duration::from_hours(100 - hour);
             file.set_modified(SystemTime::now() - age).unwrap();
         }
-        let cache = Cache {
-            folder: folder.path().to_owned(),
-            limit_bytes,
-        };
+        let cache = Cache { folder: folder.path().to_owned(), limit_bytes };
         (folder, cache)
     }
 
@@ -302,9 +290,8 @@ mod tests {
     #[test]
     fn files_on_their_way_have_names_of_their_own_and_are_locked() {
         let (folder, cache) = cache(&[], 0);
-        let files: Vec<Temporary> = (0..9)
-            .map(|_| Temporary::create(folder.path()).unwrap())
-            .collect();
+        let files: Vec<Temporary> =
+            (0..9).map(|_| Temporary::create(folder.path()).unwrap()).collect();
         assert_eq!(names(&cache).len(), 9);
         for name in names(&cache) {
             assert_eq!(kind_of(&name), Some(Kind::OnItsWay));

@@ -188,23 +188,15 @@ pub fn open_text(
         ..data.clone()
     };
     let cache = Cache::open(&data)?;
-    let mut texts = text::all(
-        &data,
-        Needs::of(tokenizer),
-        &cache,
-        StandardInput::Once,
-        &watch::nobody,
-    )?;
+    let mut texts =
+        text::all(&data, Needs::of(tokenizer), &cache, StandardInput::Once, &watch::nobody)?;
     let text = &mut texts[0];
     check_characters(text, tokenizer)?;
     text.place = Place::beginning();
     let (_, tokens) = tokens_of(text, tokenizer, 1.0, &cache, &watch::nobody)?;
     cache.tidy_up();
     if tokens.len() < 2 {
-        return Err(DataError::TooShort {
-            path: path.to_owned(),
-            n_tokens: tokens.len() as u64,
-        });
+        return Err(DataError::TooShort { path: path.to_owned(), n_tokens: tokens.len() as u64 });
     }
     Ok(tokens.into())
 }
@@ -230,9 +222,7 @@ fn tokens_of(
     let reader = reader.watched(watch, Purpose::Encode, Some(text.survey.bytes));
     let (extent, hash) = encode::encode(reader, tokenizer, text.place, &mut writer)?;
     if hash != text.survey.hash || extent.bytes != text.survey.bytes {
-        return Err(DataError::Changed {
-            path: text.source.path.clone(),
-        });
+        return Err(DataError::Changed { path: text.source.path.clone() });
     }
     writer.finish(&key, extent).map_err(failed)?;
     store::open(&path, &key, width).ok_or_else(|| {
@@ -258,10 +248,7 @@ fn key_of(text: &Text, tokenizer: &Tokenizer, val_fraction: f64) -> Key {
 fn check_characters(text: &Text, tokenizer: &Tokenizer) -> Result<(), DataError> {
     match tokenizer.encode(&text.survey.alphabet) {
         Ok(_) => Ok(()),
-        Err(source) => Err(DataError::Encode {
-            path: text.source.path.clone(),
-            source,
-        }),
+        Err(source) => Err(DataError::Encode { path: text.source.path.clone(), source }),
     }
 }
 
@@ -276,13 +263,7 @@ fn check_length_early(
         (Unit::Piece, _) | (_, Place::LineEnd { .. }) => return Ok(()),
         (_, Place::Bytes(n) | Place::Characters(n)) => n,
     };
-    check_numbers(
-        &text.source.path,
-        n_train,
-        text.survey.n_units - n_train,
-        data,
-        context_length,
-    )
+    check_numbers(&text.source.path, n_train, text.survey.n_units - n_train, data, context_length)
 }
 
 fn check_length(
@@ -306,12 +287,7 @@ pub(super) fn check_numbers(
     let path = path.to_owned();
     let n_tokens = n_train + n_val;
     if n_train <= context_length as u64 {
-        return Err(DataError::TrainTooShort {
-            path,
-            n_tokens,
-            n_train,
-            context_length,
-        });
+        return Err(DataError::TrainTooShort { path, n_tokens, n_train, context_length });
     }
     if n_val < 2 {
         return Err(DataError::ValTooShort {
@@ -344,14 +320,7 @@ mod tests {
             let path = folder.path().join("text.txt");
             fs::write(&path, text).unwrap();
             let cache_dir = Some(folder.path().join("cache/tokens"));
-            Self {
-                folder,
-                data: DataConfig {
-                    path,
-                    cache_dir,
-                    ..DataConfig::default()
-                },
-            }
+            Self { folder, data: DataConfig { path, cache_dir, ..DataConfig::default() } }
         }
 
         fn open(&self, kind: TokenizerKind, context_length: usize) -> Result<Corpus, DataError> {
@@ -361,17 +330,12 @@ mod tests {
         fn token_files(&self) -> Vec<PathBuf> {
             let entries = fs::read_dir(self.data.cache_dir.as_ref().unwrap()).unwrap();
             let paths = entries.map(|entry| entry.unwrap().path());
-            paths
-                .filter(|path| path.extension().is_some_and(|it| it == "tokens"))
-                .collect()
+            paths.filter(|path| path.extension().is_some_and(|it| it == "tokens")).collect()
         }
     }
 
     fn of_kind(kind: TokenizerKind) -> TokenizerConfig {
-        TokenizerConfig {
-            kind,
-            ..TokenizerConfig::default()
-        }
+        TokenizerConfig { kind, ..TokenizerConfig::default() }
     }
 
     fn ids(split: &Split) -> Vec<u32> {
@@ -410,9 +374,8 @@ mod tests {
 
     #[test]
     fn a_text_of_several_chunks_comes_back() {
-        let long: String = (0..400_000)
-            .map(|i| if i % 7 == 0 { '\u{4e00}' } else { 'x' })
-            .collect();
+        let long: String =
+            (0..400_000).map(|i| if i % 7 == 0 { '\u{4e00}' } else { 'x' }).collect();
         let long = long.repeat(3) + "end";
         let corpus = Fixture::new(&long).open(TokenizerKind::Char, 64).unwrap();
         let (train, val) = text(&corpus);
@@ -430,11 +393,7 @@ mod tests {
         fs::create_dir(&inner).unwrap();
         fs::write(inner.join("a.txt"), "one").unwrap();
         fs::write(inner.join("b.txt"), "two").unwrap();
-        let data = DataConfig {
-            path: inner,
-            val_fraction: 0.3,
-            ..fixture.data.clone()
-        };
+        let data = DataConfig { path: inner, val_fraction: 0.3, ..fixture.data.clone() };
         let kind = TokenizerKind::Char;
         let corpus = Corpus::open(&data, &of_kind(kind), 2).unwrap();
         assert_eq!(text(&corpus), ("one\n".to_owned(), "two".to_owned()));
@@ -444,9 +403,7 @@ mod tests {
     fn a_second_start_reads_the_token_file() {
         let fixture = Fixture::new("hello, hello, hello");
         fixture.open(TokenizerKind::Char, 4).unwrap();
-        let [path] = &fixture.token_files()[..] else {
-            panic!("one token file")
-        };
+        let [path] = &fixture.token_files()[..] else { panic!("one token file") };
         let good = fs::read(path).unwrap();
         let mut marked = good.clone();
         *marked.last_mut().unwrap() = 1; // the high byte of the last id
@@ -501,9 +458,7 @@ mod tests {
         let corpus = Corpus::open_with(&fixture.data, tokenizer, 4, None).unwrap();
         assert_eq!(corpus.tokenizer.vocab_size(), 6);
         let tokenizer = Tokenizer::char_from_alphabet("ax".chars()).unwrap();
-        let error = Corpus::open_with(&fixture.data, tokenizer, 4, None)
-            .unwrap_err()
-            .to_string();
+        let error = Corpus::open_with(&fixture.data, tokenizer, 4, None).unwrap_err().to_string();
         assert!(error.contains("'b' (U+0062), 'c' (U+0063)"), "{error}");
         assert!(error.contains("text.txt"), "{error}");
     }
@@ -520,34 +475,21 @@ mod tests {
         fs::write(&fixture.data.path, "abcabcabcabcab?").unwrap();
         let error = again().unwrap_err();
         assert!(matches!(error, DataError::OtherText { .. }), "{error}");
-        assert!(
-            error.to_string().contains("text.txt` is another"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("text.txt` is another"), "{error}");
     }
 
     #[test]
     fn errors_have_the_numbers() {
         let error = |text: &[u8], context_length| {
-            Fixture::new(text)
-                .open(TokenizerKind::Char, context_length)
-                .unwrap_err()
-                .to_string()
+            Fixture::new(text).open(TokenizerKind::Char, context_length).unwrap_err().to_string()
         };
         assert!(error(b"", 4).contains("is empty"));
         let short = error(&[b'a'; 100], 90);
-        assert!(
-            short.contains("90 of its 100 tokens") && short.contains("at least 91"),
-            "{short}"
-        );
+        assert!(short.contains("90 of its 100 tokens") && short.contains("at least 91"), "{short}");
         assert!(error(b"aaaaaaaaaa", 4).contains("leaves 1 of its 10 tokens"));
         let not_utf8 = error(b"abc\xff", 1);
         assert!(not_utf8.contains("at byte 3") && not_utf8.contains("kind = \"byte\""));
-        assert!(
-            Fixture::new([b'a'; 100])
-                .open(TokenizerKind::Char, 89)
-                .is_ok()
-        );
+        assert!(Fixture::new([b'a'; 100]).open(TokenizerKind::Char, 89).is_ok());
     }
 
     #[test]
@@ -555,14 +497,8 @@ mod tests {
         let mut fixture = Fixture::new("hello, hello, hello");
         let file = fixture.folder.path().join("text.txt");
         fixture.data.cache_dir = Some(file.join("cache"));
-        let error = fixture
-            .open(TokenizerKind::Char, 4)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("text.txt/cache") && error.contains("data.cache_dir"),
-            "{error}"
-        );
+        let error = fixture.open(TokenizerKind::Char, 4).unwrap_err().to_string();
+        assert!(error.contains("text.txt/cache") && error.contains("data.cache_dir"), "{error}");
     }
 
     #[test]
@@ -604,21 +540,11 @@ mod tests {
         };
         let other = Tokenizer::byte().to_json();
         fs::write(kept(), &other).unwrap(); // which shows that it is read
-        assert_eq!(
-            fixture
-                .open(TokenizerKind::Bpe, 4)
-                .unwrap()
-                .tokenizer
-                .to_json(),
-            other
-        );
+        assert_eq!(fixture.open(TokenizerKind::Bpe, 4).unwrap().tokenizer.to_json(), other);
         fs::write(kept(), &other[..other.len() / 2]).unwrap();
         let again = fixture.open(TokenizerKind::Bpe, 4).unwrap();
         assert_eq!(again.tokenizer, first.tokenizer);
-        assert_eq!(
-            fs::read_to_string(kept()).unwrap(),
-            first.tokenizer.to_json()
-        );
+        assert_eq!(fs::read_to_string(kept()).unwrap(), first.tokenizer.to_json());
     }
 
     #[test]
@@ -630,10 +556,7 @@ mod tests {
         for i in 0..10 {
             fs::write(folder.join(format!("{i}.txt")), &document).unwrap();
         }
-        let data = DataConfig {
-            path: folder,
-            ..fixture.data.clone()
-        };
+        let data = DataConfig { path: folder, ..fixture.data.clone() };
         let corpus = Corpus::open(&data, &of_kind(TokenizerKind::Bpe), 4).unwrap();
         let end = corpus.tokenizer.end_of_text().unwrap();
         let [train, val] = [&corpus.train, &corpus.val].map(ids);
@@ -649,24 +572,14 @@ mod tests {
     #[test]
     fn several_texts_are_split_one_by_one() {
         let fixture = Fixture::new("");
-        let sources = [
-            ("a.txt", "abab".repeat(25), 1.0),
-            ("b.txt", "xyz".repeat(100), 3.0),
-        ];
+        let sources = [("a.txt", "abab".repeat(25), 1.0), ("b.txt", "xyz".repeat(100), 3.0)];
         let sources = sources.map(|(name, text, weight)| {
             let path = fixture.folder.path().join(name);
             fs::write(&path, text).unwrap();
-            SourceConfig {
-                path,
-                weight,
-                ..SourceConfig::default()
-            }
+            SourceConfig { path, weight, ..SourceConfig::default() }
         });
-        let data = DataConfig {
-            path: PathBuf::new(),
-            sources: sources.to_vec(),
-            ..fixture.data.clone()
-        };
+        let data =
+            DataConfig { path: PathBuf::new(), sources: sources.to_vec(), ..fixture.data.clone() };
         let corpus = Corpus::open(&data, &of_kind(TokenizerKind::Char), 4).unwrap();
         assert_eq!(corpus.tokenizer.vocab_size(), 5, "the characters of both");
         let lengths = |split: &Split| split.texts().map(Tokens::len).collect::<Vec<_>>();
@@ -678,10 +591,8 @@ mod tests {
 
         // Each has a token file of its own, which another mixture uses, too.
         assert_eq!(fixture.token_files().len(), 2);
-        let turned = DataConfig {
-            sources: sources.iter().rev().cloned().collect(),
-            ..data.clone()
-        };
+        let turned =
+            DataConfig { sources: sources.iter().rev().cloned().collect(), ..data.clone() };
         let turned = Corpus::open(&turned, &of_kind(TokenizerKind::Char), 4).unwrap();
         assert_ne!(turned.text_sha256, corpus.text_sha256);
         assert_eq!(fixture.token_files().len(), 2);
@@ -697,10 +608,7 @@ mod tests {
         let open = || open_text(&fixture.data.path, &fixture.data, &tokenizer);
         assert_eq!(ids(&open().unwrap()), [0, 1, 2, 0, 1, 2]);
         fs::write(&fixture.data.path, "a").unwrap();
-        assert!(matches!(
-            open(),
-            Err(DataError::TooShort { n_tokens: 1, .. })
-        ));
+        assert!(matches!(open(), Err(DataError::TooShort { n_tokens: 1, .. })));
         fs::write(&fixture.data.path, "a?b!").unwrap();
         let error = open().unwrap_err().to_string();
         assert!(error.contains("'!'") && error.contains("'?'"), "{error}");
@@ -711,23 +619,11 @@ mod tests {
         let fixture = Fixture::new("hello, hello, hello");
         let cache = Cache::open(&fixture.data).unwrap();
         let needs = Needs::of(&Tokenizer::byte());
-        let texts = text::all(
-            &fixture.data,
-            needs,
-            &cache,
-            StandardInput::Keep,
-            &watch::nobody,
-        )
-        .unwrap();
+        let texts =
+            text::all(&fixture.data, needs, &cache, StandardInput::Keep, &watch::nobody).unwrap();
         fs::write(&fixture.data.path, "hello, hello, hellO").unwrap();
-        let built = Corpus::build(
-            &fixture.data,
-            &cache,
-            &texts,
-            Tokenizer::byte(),
-            4,
-            &watch::nobody,
-        );
+        let built =
+            Corpus::build(&fixture.data, &cache, &texts, Tokenizer::byte(), 4, &watch::nobody);
         assert!(matches!(built, Err(DataError::Changed { .. })));
         assert!(fixture.token_files().is_empty());
     }

@@ -82,13 +82,7 @@ pub(super) struct Divided<'a> {
 
 impl<'a> Divided<'a> {
     pub(super) fn new(reader: Reader<'a>, place: Place) -> Self {
-        Self {
-            reader,
-            place,
-            position: 0,
-            half: Half::Train,
-            rest: None,
-        }
+        Self { reader, place, position: 0, half: Half::Train, rest: None }
     }
 
     /// The next chunk, and where it belongs; none at the end.
@@ -155,10 +149,7 @@ fn line_end(chunk: &Chunk, from: usize, latest: usize) -> Option<usize> {
     let line_break = text.iter().skip(before).position(|byte| *byte == b'\n');
     let end_of_line = line_break.map(|n| before + n + 1);
     let at_latest = (latest..text.len()).find(|at| is_first(text[*at]));
-    [end_of_document, end_of_line, at_latest]
-        .into_iter()
-        .flatten()
-        .min()
+    [end_of_document, end_of_line, at_latest].into_iter().flatten().min()
 }
 
 /// Whether a character begins with this byte.
@@ -200,11 +191,8 @@ mod tests {
             true => TextFormat::Jsonl,
             false => TextFormat::Text,
         };
-        let source = Source::find(&SourceConfig {
-            path,
-            format: Some(format),
-            ..SourceConfig::default()
-        });
+        let source =
+            Source::find(&SourceConfig { path, format: Some(format), ..SourceConfig::default() });
         let source = source.unwrap();
         let mut n_bytes = 0;
         let mut reader = Reader::new(&source, needs);
@@ -217,9 +205,7 @@ mod tests {
         while let Some((half, chunk)) = divided.next().unwrap() {
             assert!(half == Half::Val || halves[1].is_empty());
             let so_far = &mut halves[usize::from(half == Half::Val)];
-            so_far
-                .ends
-                .extend(chunk.ends.iter().map(|end| end + so_far.text.len()));
+            so_far.ends.extend(chunk.ends.iter().map(|end| end + so_far.text.len()));
             so_far.text.extend(chunk.text);
         }
         halves
@@ -234,10 +220,7 @@ mod tests {
         let place = |n| Place::of(0.1, Unit::Character, n);
         assert_eq!(place(1_115_394), Place::Characters(1_003_854));
         assert_eq!(place(11), Place::Characters(9));
-        assert_eq!(
-            Place::of(0.1, Unit::Byte, 1_115_394),
-            Place::Bytes(1_003_854)
-        );
+        assert_eq!(Place::of(0.1, Unit::Byte, 1_115_394), Place::Bytes(1_003_854));
     }
 
     #[test]
@@ -245,10 +228,7 @@ mod tests {
         let lines = vec!["a line of twenty b.\n".repeat(100)]; // 2000 bytes
         let at = |val_fraction| {
             let place = |n| Place::of(val_fraction, Unit::Piece, n);
-            let needs = Needs {
-                documents: false,
-                ..Needs::of_new_bpe()
-            };
+            let needs = Needs { documents: false, ..Needs::of_new_bpe() };
             halves(&lines, needs, place, 64)[0].text.len()
         };
         assert_eq!(at(0.1), 1800, "exactly at the end of one");
@@ -270,11 +250,7 @@ mod tests {
         for chunk_bytes in 4..30 {
             let place = |n| Place::of(0.2, Unit::Piece, n);
             let [train, val] = halves(&documents, Needs::of_new_bpe(), place, chunk_bytes);
-            assert_eq!(
-                (train.text.len(), train.ends.len()),
-                (80, 8),
-                "{chunk_bytes}"
-            );
+            assert_eq!((train.text.len(), train.ends.len()), (80, 8), "{chunk_bytes}");
             assert_eq!(val.ends, [10, 20]);
         }
     }

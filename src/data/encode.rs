@@ -42,16 +42,9 @@ pub(super) fn encode(
     pipeline::in_order(
         || pieces.next(),
         |(half, chunk)| {
-            let ids = ids_of(&chunk, tokenizer).map_err(|error| DataError::Encode {
-                path: path.clone(),
-                source: error,
-            })?;
-            Ok(Encoded {
-                half,
-                n_tokens: ids.len() as u64,
-                bytes: width.encode(&ids),
-                chunk,
-            })
+            let ids = ids_of(&chunk, tokenizer)
+                .map_err(|error| DataError::Encode { path: path.clone(), source: error })?;
+            Ok(Encoded { half, n_tokens: ids.len() as u64, bytes: width.encode(&ids), chunk })
         },
         |encoded| {
             encoded.chunk.hash_into(&mut hash);
@@ -105,11 +98,7 @@ mod tests {
 
     fn tokenizers(text: &str) -> [Tokenizer; 3] {
         let bpe = Tokenizer::train_bpe(300, [Ok::<_, std::convert::Infallible>(text.repeat(4))]);
-        [
-            Tokenizer::char_from_alphabet(text.chars()).unwrap(),
-            Tokenizer::byte(),
-            bpe.unwrap(),
-        ]
+        [Tokenizer::char_from_alphabet(text.chars()).unwrap(), Tokenizer::byte(), bpe.unwrap()]
     }
 
     static FILES: LazyLock<[Tokenizer; 2]> = LazyLock::new(|| {
@@ -135,25 +124,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         let is_records = content.starts_with(b"{\"text\"");
-        let path = if is_records {
-            path
-        } else {
-            path.with_extension("txt")
-        };
+        let path = if is_records { path } else { path.with_extension("txt") };
         fs::write(&path, content).unwrap();
-        let source = Source::find(&SourceConfig {
-            path,
-            ..SourceConfig::default()
-        });
+        let source = Source::find(&SourceConfig { path, ..SourceConfig::default() });
         let source = source.unwrap();
         let reader = Reader::new(&source, Needs::of(tokenizer)).with_chunk_bytes(chunk_bytes);
         let width = Width::of_vocabulary(tokenizer.vocab_size());
         let tokens = folder.path().join("tokens");
         let temporary = Temporary::create(folder.path()).unwrap();
         let mut writer = Writer::create(temporary, &tokens, width).unwrap();
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(n_threads)
-            .build();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build();
         let write = || encode(reader, tokenizer, place, &mut writer);
         let (lengths, _) = pool.unwrap().install(write).unwrap();
         writer.finish(&[1; 32], lengths).unwrap();

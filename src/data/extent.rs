@@ -48,12 +48,7 @@ impl Extent {
             },
         };
         let sources = text::find(&data.all_sources())?;
-        let mut extent = Self {
-            bytes: 0,
-            train_tokens: 0,
-            val_tokens: 0,
-            n_characters: 0,
-        };
+        let mut extent = Self { bytes: 0, train_tokens: 0, val_tokens: 0, n_characters: 0 };
         let mut characters = BTreeSet::new();
         for source in &sources {
             let survey = Survey::read(source, needs, &watch::nobody)?;

@@ -23,62 +23,22 @@ const BUFFER_BYTES: usize = 1 << 16;
 
 /// How files begin that are often taken for text, what they are, and what to do with them.
 const NOT_TEXT: &[(&[u8], &str, &str)] = &[
-    (
-        b"PK\x03\x04",
-        "a zip archive",
-        "unzip it, and name the folder that comes out",
-    ),
-    (
-        b"%PDF-",
-        "a PDF document",
-        "convert it to text first, for instance with pdftotext",
-    ),
-    (
-        b"{\\rtf",
-        "an RTF document",
-        "save it as plain text (UTF-8)",
-    ),
-    (
-        b"\xd0\xcf\x11\xe0",
-        "an old Office document",
-        "save it as plain text (UTF-8)",
-    ),
-    (
-        b"PAR1",
-        "a Parquet file",
-        "write its texts as JSON Lines, one object a line",
-    ),
+    (b"PK\x03\x04", "a zip archive", "unzip it, and name the folder that comes out"),
+    (b"%PDF-", "a PDF document", "convert it to text first, for instance with pdftotext"),
+    (b"{\\rtf", "an RTF document", "save it as plain text (UTF-8)"),
+    (b"\xd0\xcf\x11\xe0", "an old Office document", "save it as plain text (UTF-8)"),
+    (b"PAR1", "a Parquet file", "write its texts as JSON Lines, one object a line"),
     (
         b"SQLite format 3\0",
         "an SQLite database",
         "write its texts as JSON Lines, one object a line",
     ),
-    (
-        b"\x28\xb5\x2f\xfd",
-        "packed with zstd",
-        "unpack it with `unzstd`, or pack it with gzip",
-    ),
-    (
-        b"\xfd7zXZ\0",
-        "packed with xz",
-        "unpack it with `unxz`, or pack it with gzip",
-    ),
-    (
-        b"BZh91AY&SY",
-        "packed with bzip2",
-        "unpack it with `bunzip2`, or pack it with gzip",
-    ),
+    (b"\x28\xb5\x2f\xfd", "packed with zstd", "unpack it with `unzstd`, or pack it with gzip"),
+    (b"\xfd7zXZ\0", "packed with xz", "unpack it with `unxz`, or pack it with gzip"),
+    (b"BZh91AY&SY", "packed with bzip2", "unpack it with `bunzip2`, or pack it with gzip"),
     (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "unpack it first"),
-    (
-        b"\xff\xfe",
-        "UTF-16",
-        "save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`",
-    ),
-    (
-        b"\xfe\xff",
-        "UTF-16",
-        "save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`",
-    ),
+    (b"\xff\xfe", "UTF-16", "save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`"),
+    (b"\xfe\xff", "UTF-16", "save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`"),
     (b"\x89PNG", "a picture", "name a file of text"),
     (b"\xff\xd8\xff", "a picture", "name a file of text"),
     (b"\x7fELF", "a program", "name a file of text"),
@@ -107,9 +67,8 @@ impl TextBytes {
         let file = BufReader::with_capacity(BUFFER_BYTES, file);
         let (head, file) = peek(file).map_err(fail)?;
         let is_gzip = head.starts_with(GZIP);
-        let name_says_gzip = path
-            .extension()
-            .is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
+        let name_says_gzip =
+            path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
         if name_says_gzip && !is_gzip && !head.is_empty() {
             let source = io::Error::new(io::ErrorKind::InvalidData, "it does not begin like one");
             return Err(gzip_error(shown, source));
@@ -124,22 +83,14 @@ impl TextBytes {
         let mut n_skipped = 0;
         if utf8 {
             if let Some((what, advice)) = what_instead_of_text(&head, path) {
-                return Err(DataError::NotText {
-                    path: shown.to_owned(),
-                    what,
-                    advice,
-                });
+                return Err(DataError::NotText { path: shown.to_owned(), what, advice });
             }
             if head.starts_with(BYTE_ORDER_MARK) {
                 n_skipped = BYTE_ORDER_MARK.len();
                 bytes.consume(n_skipped); // all of the head is in the buffer
             }
         }
-        Ok(Self {
-            bytes,
-            is_gzip,
-            n_skipped: n_skipped as u64,
-        })
+        Ok(Self { bytes, is_gzip, n_skipped: n_skipped as u64 })
     }
 
     /// Adds up to `n` bytes to the buffer, fewer only at the end, and returns how many.
@@ -180,10 +131,7 @@ impl TextBytes {
 }
 
 fn gzip_error(path: &Path, source: io::Error) -> DataError {
-    DataError::Gzip {
-        path: path.to_owned(),
-        source,
-    }
+    DataError::Gzip { path: path.to_owned(), source }
 }
 
 /// The first bytes, and a reader that begins with them.
@@ -191,9 +139,7 @@ fn peek(
     mut reader: impl BufRead + Send + 'static,
 ) -> io::Result<(Vec<u8>, impl BufRead + Send + 'static)> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
-    (&mut reader)
-        .take(HEAD_BYTES as u64)
-        .read_to_end(&mut head)?;
+    (&mut reader).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     Ok((head.clone(), Cursor::new(head).chain(reader)))
 }
 
@@ -206,10 +152,7 @@ fn what_instead_of_text(head: &[u8], path: &Path) -> Option<(&'static str, &'sta
         OFFICE.contains(&extension.as_str())
     });
     if magic.starts_with(b"PK") && is_document {
-        return Some((
-            "an Office document or e-book",
-            "save it as plain text (UTF-8)",
-        ));
+        return Some(("an Office document or e-book", "save it as plain text (UTF-8)"));
     }
     Some((what, advice))
 }
@@ -282,11 +225,7 @@ mod tests {
         ] {
             let error = error(name, content);
             assert!(error.contains(what) && error.contains(advice), "{error}");
-            assert_eq!(
-                read(name, content, false).unwrap(),
-                content,
-                "any bytes are bytes"
-            );
+            assert_eq!(read(name, content, false).unwrap(), content, "any bytes are bytes");
         }
         assert!(error("a.gz", &packed(b"%PDF-1.7")).contains("PDF"));
     }

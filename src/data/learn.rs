@@ -57,9 +57,7 @@ pub(super) fn bpe(
     }
     let n_bytes: u64 = texts.iter().map(|text| text.survey.bytes).sum();
     let stride = n_bytes.div_ceil(MOST_BYTES);
-    let pieces = texts
-        .iter()
-        .flat_map(|text| TrainingText::of(text, stride, watch));
+    let pieces = texts.iter().flat_map(|text| TrainingText::of(text, stride, watch));
     let before_merges = || {
         let reading = Reading {
             path: &texts.last()?.source.path,
@@ -97,11 +95,7 @@ impl<'a> TrainingText<'a> {
     fn of(text: &'a Text, stride: u64, watch: Watch<'a>) -> Self {
         let reader = Reader::new(&text.source, Needs::of_new_bpe());
         let reader = reader.watched(watch, Purpose::CountWords, Some(text.survey.bytes));
-        Self {
-            divided: Divided::new(reader, text.place),
-            stride,
-            n_read: 0,
-        }
+        Self { divided: Divided::new(reader, text.place), stride, n_read: 0 }
     }
 }
 
@@ -148,10 +142,7 @@ mod tests {
         let Ok(tokenizer) = Tokenizer::train_bpe(260, [text]);
         let end = tokenizer.end_of_text().unwrap();
         assert_eq!(tokenizer.encode(END_OF_TEXT).unwrap(), [end]);
-        let chunk = Chunk {
-            text: b"abc".to_vec(),
-            ends: vec![1, 3],
-        };
+        let chunk = Chunk { text: b"abc".to_vec(), ends: vec![1, 3] };
         let twice = |text: &str| text.replace('|', END_OF_TEXT);
         assert_eq!(written_out(&chunk, false), twice("a|bc|"));
         assert_eq!(written_out(&chunk, true), twice("a|bc||"));

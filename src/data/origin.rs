@@ -38,10 +38,7 @@ mod tests {
         let nearest = Some(Path::new("data/stories.txt"));
         assert!(hint("data/tinystories.txt", nearest).contains("fetch_data.sh tinystories`"));
         assert!(hint("../data/stories.txt", None).contains("comes with the repository"));
-        assert_eq!(
-            hint("data/storys.txt", nearest),
-            "did you mean `data/stories.txt`?"
-        );
+        assert_eq!(hint("data/storys.txt", nearest), "did you mean `data/stories.txt`?");
         assert!(!hint("mine.txt", None).contains("fetch"));
     }
 

@@ -22,20 +22,12 @@ impl<'a, C: FnMut(&[u8]) -> usize> Pieces<'a, C> {
     /// Cuts where `cut` says: it returns the last place up to which a text may be encoded without
     /// knowing what follows, or 0.
     pub(super) fn new(divided: Divided<'a>, cut: C) -> Self {
-        Self {
-            divided,
-            cut,
-            most_bytes_held_back: MOST_BYTES_HELD_BACK,
-            held_back: None,
-        }
+        Self { divided, cut, most_bytes_held_back: MOST_BYTES_HELD_BACK, held_back: None }
     }
 
     #[cfg(test)]
     fn with_most_bytes_held_back(self, most_bytes_held_back: usize) -> Self {
-        Self {
-            most_bytes_held_back,
-            ..self
-        }
+        Self { most_bytes_held_back, ..self }
     }
 
     /// The next piece, which may hold several documents, and where it belongs; none at the end.
@@ -103,10 +95,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.txt");
         std::fs::write(&path, text).unwrap();
-        let source = Source::find(&SourceConfig {
-            path,
-            ..SourceConfig::default()
-        });
+        let source = Source::find(&SourceConfig { path, ..SourceConfig::default() });
         let source = source.unwrap();
         let reader = Reader::new(&source, Needs::of_new_bpe()).with_chunk_bytes(4);
         let mut pieces = Pieces::new(Divided::new(reader, Place::beginning()), |_| 0)

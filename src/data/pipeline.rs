@@ -80,19 +80,9 @@ mod tests {
         let mut numbers = 0..100;
         let mut n_taken = 0;
         let done = in_order(
-            || {
-                numbers
-                    .next()
-                    .filter(|n| *n < 60)
-                    .ok_or_else(|| error("read"))
-                    .map(Some)
-            },
+            || numbers.next().filter(|n| *n < 60).ok_or_else(|| error("read")).map(Some),
             |n| {
-                if n >= 40 {
-                    Err(error(&n.to_string()))
-                } else {
-                    Ok(n)
-                }
+                if n >= 40 { Err(error(&n.to_string())) } else { Ok(n) }
             },
             |_| {
                 n_taken += 1;

@@ -25,16 +25,9 @@ impl Preview {
     /// # Errors
     /// If the text cannot be read, is empty, or with `utf8` is not UTF-8.
     pub fn read(path: &Path, max_bytes: usize, utf8: bool) -> Result<Self, DataError> {
-        let config = DataConfig {
-            path: path.to_owned(),
-            ..DataConfig::default()
-        };
+        let config = DataConfig { path: path.to_owned(), ..DataConfig::default() };
         let source = Source::find(&config.all_sources()[0])?;
-        let needs = Needs {
-            utf8,
-            documents: false,
-            unit: Unit::Byte,
-        };
+        let needs = Needs { utf8, documents: false, unit: Unit::Byte };
         let mut reader = Reader::new(&source, needs);
         let mut bytes = Vec::new();
         while bytes.len() <= max_bytes
@@ -45,15 +38,9 @@ impl Preview {
         let is_whole = bytes.len() <= max_bytes;
         bytes.truncate(max_bytes);
         if bytes.is_empty() {
-            return Err(DataError::Empty {
-                path: path.to_owned(),
-            });
+            return Err(DataError::Empty { path: path.to_owned() });
         }
-        Ok(Self {
-            bytes,
-            is_whole,
-            bytes_on_disk: source.bytes_on_disk(),
-        })
+        Ok(Self { bytes, is_whole, bytes_on_disk: source.bytes_on_disk() })
     }
 }
 

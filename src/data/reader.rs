@@ -44,36 +44,22 @@ impl Needs {
     /// What a tokenizer that is there needs.
     pub(super) fn of(tokenizer: &Tokenizer) -> Self {
         match tokenizer.kind() {
-            TokenizerKind::Byte => Self {
-                utf8: false,
-                documents: false,
-                unit: Unit::Byte,
-            },
+            TokenizerKind::Byte => Self { utf8: false, documents: false, unit: Unit::Byte },
             TokenizerKind::Char => Self::of_new_char(),
-            TokenizerKind::Bpe | TokenizerKind::File => Self {
-                utf8: true,
-                documents: tokenizer.end_of_text().is_some(),
-                unit: Unit::Piece,
-            },
+            TokenizerKind::Bpe | TokenizerKind::File => {
+                Self { utf8: true, documents: tokenizer.end_of_text().is_some(), unit: Unit::Piece }
+            }
         }
     }
 
     /// What a character tokenizer that is yet to be made needs.
     pub(super) fn of_new_char() -> Self {
-        Self {
-            utf8: true,
-            documents: false,
-            unit: Unit::Character,
-        }
+        Self { utf8: true, documents: false, unit: Unit::Character }
     }
 
     /// What a BPE tokenizer that is yet to be learned needs.
     pub(super) fn of_new_bpe() -> Self {
-        Self {
-            utf8: true,
-            documents: true,
-            unit: Unit::Piece,
-        }
+        Self { utf8: true, documents: true, unit: Unit::Piece }
     }
 }
 
@@ -106,10 +92,7 @@ impl Chunk {
     pub(super) fn split_off(&mut self, at: usize) -> Self {
         let n_ends = self.ends.partition_point(|&end| end <= at);
         let ends = self.ends.split_off(n_ends);
-        Self {
-            text: self.text.split_off(at),
-            ends: ends.into_iter().map(|end| end - at).collect(),
-        }
+        Self { text: self.text.split_off(at), ends: ends.into_iter().map(|end| end - at).collect() }
     }
 
     /// Adds the text, and where its documents end, to a hash.
@@ -163,26 +146,13 @@ impl<'a> Reader<'a> {
             line_is_open: false,
             document_began: false,
             watch: &watch::nobody,
-            reading: Reading {
-                path: &source.path,
-                purpose: Purpose::Survey,
-                bytes: 0,
-                of: None,
-            },
+            reading: Reading { path: &source.path, purpose: Purpose::Survey, bytes: 0, of: None },
         }
     }
 
     /// Tells `watch` before each chunk how far it is.
     pub(super) fn watched(self, watch: Watch<'a>, purpose: Purpose, of: Option<u64>) -> Self {
-        Self {
-            watch,
-            reading: Reading {
-                purpose,
-                of,
-                ..self.reading
-            },
-            ..self
-        }
+        Self { watch, reading: Reading { purpose, of, ..self.reading }, ..self }
     }
 
     /// How errors call the text.
@@ -192,10 +162,7 @@ impl<'a> Reader<'a> {
 
     #[cfg(test)]
     pub(super) fn with_chunk_bytes(self, chunk_bytes: usize) -> Self {
-        Self {
-            chunk_bytes,
-            ..self
-        }
+        Self { chunk_bytes, ..self }
     }
 
     /// The next chunk; none at the end.
@@ -364,9 +331,7 @@ mod tests {
         while let Some(chunk) = reader.next()? {
             assert!(!chunk.is_empty());
             assert!(!needs.utf8 || std::str::from_utf8(&chunk.text).is_ok());
-            whole
-                .ends
-                .extend(chunk.ends.iter().map(|end| end + whole.text.len()));
+            whole.ends.extend(chunk.ends.iter().map(|end| end + whole.text.len()));
             whole.text.extend(chunk.text);
         }
         Ok(whole)
@@ -380,10 +345,7 @@ mod tests {
         (".hidden", b"no"),
         (".git/x", b"no"),
         ("d.txt", b"d"),
-        (
-            "e.jsonl",
-            b"{\"text\": \"one\"}\n\n{\"text\": \"\"}\r\n{\"text\": \"two\\n\"}",
-        ),
+        ("e.jsonl", b"{\"text\": \"one\"}\n\n{\"text\": \"\"}\r\n{\"text\": \"two\\n\"}"),
     ];
 
     #[test]
@@ -405,14 +367,7 @@ mod tests {
                 assert!(is_end);
                 std::str::from_utf8(text).unwrap()
             });
-            let expected = [
-                "a/b/c\n\n",
-                "a/z\n",
-                "b, without an end of line",
-                "d",
-                "one",
-                "two\n",
-            ];
+            let expected = ["a/b/c\n\n", "a/z\n", "b, without an end of line", "d", "one", "two\n"];
             assert_eq!(documents.collect::<Vec<_>>(), expected);
         }
     }
@@ -422,10 +377,7 @@ mod tests {
         let files: [(&str, &[u8]); 1] = [("a.jsonl", b"{\"text\": \"x\"}\n\n{\"body\": 1}\n")];
         let error = read(&files, 100, needs_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("line 3 of `"), "{error}");
-        assert!(
-            error.contains("a.jsonl` has no field \"text\", only \"body\""),
-            "{error}"
-        );
+        assert!(error.contains("a.jsonl` has no field \"text\", only \"body\""), "{error}");
     }
 
     #[test]
@@ -446,20 +398,14 @@ mod tests {
                     }
                     other => panic!("{other:?}"),
                 }
-                assert_eq!(
-                    read(&files, chunk_bytes, needs_bytes()).unwrap().text,
-                    content
-                );
+                assert_eq!(read(&files, chunk_bytes, needs_bytes()).unwrap().text, content);
             }
         }
     }
 
     #[test]
     fn a_chunk_is_taken_apart_where_its_documents_are() {
-        let chunk = Chunk {
-            text: b"abcdef".to_vec(),
-            ends: vec![0, 2, 2, 6],
-        };
+        let chunk = Chunk { text: b"abcdef".to_vec(), ends: vec![0, 2, 2, 6] };
         let pieces: Vec<_> = chunk.pieces().collect();
         let expected: [(&[u8], bool); 4] =
             [(b"", true), (b"ab", true), (b"", true), (b"cdef", true)];
@@ -467,10 +413,7 @@ mod tests {
         let mut first = chunk;
         let second = first.split_off(2);
         assert_eq!((first.ends, second.ends), (vec![0, 2, 2], vec![4]));
-        assert_eq!(
-            (&first.text[..], &second.text[..]),
-            (&b"ab"[..], &b"cdef"[..])
-        );
+        assert_eq!((&first.text[..], &second.text[..]), (&b"ab"[..], &b"cdef"[..]));
     }
 
     proptest! {

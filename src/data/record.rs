@@ -75,26 +75,16 @@ fn what_is_wrong(line: &[u8], field: &str) -> RecordError {
     let object = match serde_json::from_slice(line) {
         Ok(serde_json::Value::Object(object)) => object,
         Ok(other) => {
-            return RecordError::NotAnObject {
-                found: kind_of(&other),
-            };
+            return RecordError::NotAnObject { found: kind_of(&other) };
         }
         Err(error) => {
-            return RecordError::NotJson {
-                reason: without_line(&error),
-            };
+            return RecordError::NotJson { reason: without_line(&error) };
         }
     };
     let field = field.to_owned();
     match object.get(&field) {
-        Some(value) => RecordError::NotAText {
-            field,
-            found: kind_of(value),
-        },
-        None => RecordError::NoField {
-            field,
-            found: object.keys().cloned().collect(),
-        },
+        Some(value) => RecordError::NotAText { field, found: kind_of(value) },
+        None => RecordError::NoField { field, found: object.keys().cloned().collect() },
     }
 }
 
@@ -158,10 +148,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         for (line, expected) in [
-            (
-                r#"{"id": 3, "body": "x"}"#,
-                r#"has no field "text", only "body", "id""#,
-            ),
+            (r#"{"id": 3, "body": "x"}"#, r#"has no field "text", only "body", "id""#),
             ("{}", r#"has no field "text", only {}"#),
             (r#"{"text": null}"#, r#"has null in its field "text""#),
             (r#"{"text": ["a"]}"#, r#"has a list in its field "text""#),
@@ -170,19 +157,14 @@ mod tests {
             ("once upon", "is not JSON: expected value at column 1\n"),
             ("{\n", "is not JSON: EOF while parsing an object\n"),
             (r#"{"text": "a"#, "is not JSON: EOF while parsing a string"),
-            (
-                r#"{"text": "a"} {"text": "b"}"#,
-                "is not JSON: trailing characters",
-            ),
+            (r#"{"text": "a"} {"text": "b"}"#, "is not JSON: trailing characters"),
             (r#"{"text": "\ud800"}"#, "is not JSON"),
         ] {
             let error = text_of(line.as_bytes(), "text").unwrap_err().to_string();
             assert!(error.starts_with(expected), "{line}: {error}");
             assert!(error.contains("hint: "), "{error}");
         }
-        let invalid = text_of(b"{\"text\": \"\xff\"}", "text")
-            .unwrap_err()
-            .to_string();
+        let invalid = text_of(b"{\"text\": \"\xff\"}", "text").unwrap_err().to_string();
         assert!(invalid.starts_with("is not JSON"), "{invalid}");
     }
 }

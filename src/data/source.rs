@@ -54,10 +54,7 @@ impl Source {
         let format = config.format.unwrap_or_default();
         let files: Vec<TextFile> = files
             .into_iter()
-            .map(|path| TextFile {
-                is_jsonl: is_jsonl(format, &path),
-                path,
-            })
+            .map(|path| TextFile { is_jsonl: is_jsonl(format, &path), path })
             .collect();
         let default_field = || "text".to_owned();
         Ok(Self {
@@ -73,10 +70,7 @@ impl Source {
         let is_jsonl = config.format == Some(TextFormat::Jsonl);
         Self {
             path: config.path.clone(),
-            files: vec![TextFile {
-                path: kept.to_owned(),
-                is_jsonl,
-            }],
+            files: vec![TextFile { path: kept.to_owned(), is_jsonl }],
             has_documents: is_jsonl,
             text_field: config.text_field.clone().unwrap_or_default(),
         }
@@ -156,10 +150,7 @@ fn list(
         .collect::<Result<Vec<_>, _>>()
         .map_err(fail)?;
     names.sort();
-    for name in names
-        .into_iter()
-        .filter(|name| !name.as_encoded_bytes().starts_with(b"."))
-    {
+    for name in names.into_iter().filter(|name| !name.as_encoded_bytes().starts_with(b".")) {
         let path = folder.join(name);
         let metadata = fs::metadata(&path).map_err(|source| not_found(&path, source))?;
         if metadata.is_dir() {
@@ -182,10 +173,7 @@ fn not_found(path: &Path, source: std::io::Error) -> DataError {
     let path = path.to_owned();
     match fs::read_link(&path) {
         Ok(target) => DataError::DanglingLink { path, target },
-        Err(_) => DataError::Missing {
-            nearest: nearest(&path),
-            path,
-        },
+        Err(_) => DataError::Missing { nearest: nearest(&path), path },
     }
 }
 
@@ -206,10 +194,7 @@ fn nearest(path: &Path) -> Option<PathBuf> {
 }
 
 pub(super) fn read_error(path: &Path, source: std::io::Error) -> DataError {
-    DataError::Read {
-        path: path.to_owned(),
-        source,
-    }
+    DataError::Read { path: path.to_owned(), source }
 }
 
 #[cfg(test)]
@@ -217,10 +202,7 @@ mod tests {
     use super::*;
 
     fn find(path: &Path) -> Result<Source, DataError> {
-        Source::find(&SourceConfig {
-            path: path.to_owned(),
-            ..SourceConfig::default()
-        })
+        Source::find(&SourceConfig { path: path.to_owned(), ..SourceConfig::default() })
     }
 
     /// A folder with these files, each of which holds its own name.
@@ -260,11 +242,7 @@ mod tests {
         assert_eq!(files.collect::<Vec<_>>(), expected);
         assert!(source.has_documents);
         assert!(!find(&folder.path().join("b.txt")).unwrap().has_documents);
-        assert!(
-            find(&folder.path().join("a/z.JSONL"))
-                .unwrap()
-                .has_documents
-        );
+        assert!(find(&folder.path().join("a/z.JSONL")).unwrap().has_documents);
     }
 
     #[test]
@@ -292,10 +270,7 @@ mod tests {
             "{error}"
         );
         let error = find(&sub.join("other")).unwrap_err().to_string();
-        assert!(
-            error.contains("hint: ") && !error.contains("did you mean"),
-            "{error}"
-        );
+        assert!(error.contains("hint: ") && !error.contains("did you mean"), "{error}");
     }
 
     #[cfg(unix)]
@@ -308,10 +283,7 @@ mod tests {
         let files = find(folder.path()).unwrap().files;
         assert_eq!(files.len(), 1, "a file counts once");
         assert_eq!(files[0].path, folder.path().join("a/x.txt"));
-        assert!(matches!(
-            find(Path::new("/dev/null")),
-            Err(DataError::NotAFile { .. })
-        ));
+        assert!(matches!(find(Path::new("/dev/null")), Err(DataError::NotAFile { .. })));
         symlink("gone.txt", folder.path().join("z.txt")).unwrap();
         let error = find(folder.path()).unwrap_err().to_string();
         assert!(error.contains("z.txt` is a link to `gone.txt`"), "{error}");
@@ -324,9 +296,6 @@ mod tests {
         check_apart(&[source("sub/a.txt"), source("sub/b.txt"), source("c.txt")]).unwrap();
         let error = check_apart(&[source("c.txt"), source("sub"), source("sub/b.txt")]);
         let error = error.unwrap_err().to_string();
-        assert!(
-            error.contains("b.txt`") && error.contains("sub`"),
-            "{error}"
-        );
+        assert!(error.contains("b.txt`") && error.contains("sub`"), "{error}");
     }
 }

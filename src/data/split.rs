@@ -31,24 +31,15 @@ impl Split {
         );
         let n = texts.len();
         let mut so_far = 0.0;
-        let parts = texts
-            .into_iter()
-            .enumerate()
-            .map(|(idx, (tokens, weight))| {
-                so_far += weight;
-                Part {
-                    tokens,
-                    share: weight / sum,
-                    until: if idx + 1 == n {
-                        1 << 64
-                    } else {
-                        threshold(so_far / sum)
-                    },
-                }
-            });
-        Self {
-            parts: parts.collect(),
-        }
+        let parts = texts.into_iter().enumerate().map(|(idx, (tokens, weight))| {
+            so_far += weight;
+            Part {
+                tokens,
+                share: weight / sum,
+                until: if idx + 1 == n { 1 << 64 } else { threshold(so_far / sum) },
+            }
+        });
+        Self { parts: parts.collect() }
     }
 
     /// Each text.

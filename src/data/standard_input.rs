@@ -43,12 +43,8 @@ impl Received {
         let fail = |source| cache_error(cache.folder(), source);
         let mut temporary = Temporary::create(cache.folder()).map_err(fail)?;
         let mut buffer = vec![0; 1 << 16];
-        let mut reading = Reading {
-            path: Path::new(NAME),
-            purpose: Purpose::Survey,
-            bytes: 0,
-            of: None,
-        };
+        let mut reading =
+            Reading { path: Path::new(NAME), purpose: Purpose::Survey, bytes: 0, of: None };
         loop {
             watch::tell(watch, &reading)?;
             // Not `io::copy`, which does not tell which of both sides failed.
@@ -197,13 +193,7 @@ mod tests {
         for format in [TextFormat::Jsonl, TextFormat::Text] {
             check(records, format).unwrap();
         }
-        for text in [
-            "",
-            "once",
-            "{\"body\": \"a\"}\n",
-            "{\n\"text\": \"a\"}",
-            "[1]",
-        ] {
+        for text in ["", "once", "{\"body\": \"a\"}\n", "{\n\"text\": \"a\"}", "[1]"] {
             check(text, TextFormat::Auto).unwrap();
         }
     }

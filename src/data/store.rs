@@ -78,11 +78,7 @@ impl Writer {
     /// Begins the file that will be at `path`.
     pub(super) fn create(mut temporary: Temporary, path: &Path, width: Width) -> io::Result<Self> {
         temporary.file.write_all(&[0; HEADER_BYTES])?; // not a token file before it is complete
-        Ok(Self {
-            temporary,
-            path: path.to_owned(),
-            width,
-        })
+        Ok(Self { temporary, path: path.to_owned(), width })
     }
 
     /// Where the file will be.
@@ -106,12 +102,7 @@ impl Writer {
 }
 
 fn header_of(key: &Key, width: Width, lengths: Lengths) -> [u8; HEADER_BYTES] {
-    let Lengths {
-        n_tokens,
-        n_train,
-        bytes,
-        train_bytes,
-    } = lengths;
+    let Lengths { n_tokens, n_train, bytes, train_bytes } = lengths;
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&MAGIC);
     header[8..40].copy_from_slice(key);
@@ -129,12 +120,7 @@ mod tests {
     use super::*;
 
     const KEY: Key = [7; 32];
-    const LENGTHS: Lengths = Lengths {
-        n_tokens: 4,
-        n_train: 3,
-        bytes: 9,
-        train_bytes: 5,
-    };
+    const LENGTHS: Lengths = Lengths { n_tokens: 4, n_train: 3, bytes: 9, train_bytes: 5 };
 
     fn written(folder: &Path, width: Width) -> PathBuf {
         let path = folder.join("a.tokens");

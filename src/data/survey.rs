@@ -42,9 +42,7 @@ impl Survey {
             },
         )?;
         if bytes == 0 {
-            return Err(DataError::Empty {
-                path: source.path.clone(),
-            });
+            return Err(DataError::Empty { path: source.path.clone() });
         }
         Ok(Self {
             hash: hash.finalize().into(),
@@ -60,10 +58,9 @@ fn count(chunk: Chunk, unit: Unit) -> (Chunk, u64, CharacterSet) {
     let mut seen = CharacterSet::default();
     let n_units = match unit {
         Unit::Byte | Unit::Piece => chunk.text.len() as u64,
-        Unit::Character => as_utf8(&chunk.text)
-            .chars()
-            .map(|character| seen.add(character))
-            .count() as u64,
+        Unit::Character => {
+            as_utf8(&chunk.text).chars().map(|character| seen.add(character)).count() as u64
+        }
     };
     (chunk, n_units, seen)
 }
@@ -111,10 +108,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.txt");
         std::fs::write(&path, text).unwrap();
-        let config = SourceConfig {
-            path,
-            ..SourceConfig::default()
-        };
+        let config = SourceConfig { path, ..SourceConfig::default() };
         let source = Source::find(&config).unwrap();
         Survey::read(&source, needs, &watch::nobody).unwrap()
     }

@@ -61,13 +61,9 @@ pub(super) fn all(
         return Ok(vec![text]);
     }
     let sources = find(&configs)?;
-    sources
-        .iter()
-        .try_for_each(|source| cache.check_apart(source))?;
+    sources.iter().try_for_each(|source| cache.check_apart(source))?;
     let texts = sources.into_iter().zip(&configs);
-    texts
-        .map(|(source, config)| Text::new(source, config.weight, data, needs, watch))
-        .collect()
+    texts.map(|(source, config)| Text::new(source, config.weight, data, needs, watch)).collect()
 }
 
 /// Finds texts that do not come through standard input.
@@ -96,10 +92,7 @@ fn of_standard_input(
     match standard_input {
         StandardInput::Kept(text_sha256) => {
             let kept = standard_input::find_kept(cache, text_sha256)?;
-            Ok(Text {
-                kept: Some(kept.clone()),
-                ..of_file(&kept)?
-            })
+            Ok(Text { kept: Some(kept.clone()), ..of_file(&kept)? })
         }
         StandardInput::Keep => {
             let received = Received::all(cache, watch)?;
@@ -114,10 +107,7 @@ fn of_standard_input(
             let received = Received::all(cache, watch)?;
             received.check_format(config)?;
             let text = of_file(received.path())?;
-            Ok(Text {
-                _received: Some(received),
-                ..text
-            })
+            Ok(Text { _received: Some(received), ..text })
         }
     }
 }

@@ -38,11 +38,7 @@ pub(super) enum Width {
 impl Width {
     /// The narrowest that has room for every id.
     pub(super) fn of_vocabulary(vocab_size: usize) -> Self {
-        if vocab_size <= 1 << 16 {
-            Self::Two
-        } else {
-            Self::Four
-        }
+        if vocab_size <= 1 << 16 { Self::Two } else { Self::Four }
     }
 
     pub(super) fn bytes(self) -> usize {
@@ -69,11 +65,7 @@ impl Tokens {
     /// Ids in memory; `bytes` is the length of the text that they stand for.
     #[must_use]
     pub fn from_ids(ids: &[u32], bytes: u64) -> Self {
-        Self {
-            range: 0..ids.len(),
-            ids: Arc::new(Ids::Memory(ids.to_vec())),
-            bytes,
-        }
+        Self { range: 0..ids.len(), ids: Arc::new(Ids::Memory(ids.to_vec())), bytes }
     }
 
     /// `n` ids that look random and are always the same ones, below `vocab_size`: a text to measure with.
@@ -99,17 +91,8 @@ impl Tokens {
     ) -> io::Result<Self> {
         let map = map_whole_file(&file)?;
         let n_tokens = (map.len() - header_bytes) / width.bytes();
-        let ids = Arc::new(Ids::Mapped {
-            map,
-            header_bytes,
-            width,
-            _file: file,
-        });
-        Ok(Self {
-            ids,
-            range: 0..n_tokens,
-            bytes,
-        })
+        let ids = Arc::new(Ids::Mapped { map, header_bytes, width, _file: file });
+        Ok(Self { ids, range: 0..n_tokens, bytes })
     }
 
     /// Two halves: the first `n_first` tokens, which stand for `first_bytes`, and the others.
@@ -118,19 +101,8 @@ impl Tokens {
         assert!(middle <= self.range.end && first_bytes <= self.bytes);
         let rest_bytes = self.bytes - first_bytes;
         let rest = middle..self.range.end;
-        let first = Self {
-            range: self.range.start..middle,
-            bytes: first_bytes,
-            ..self.clone()
-        };
-        (
-            first,
-            Self {
-                range: rest,
-                bytes: rest_bytes,
-                ..self
-            },
-        )
+        let first = Self { range: self.range.start..middle, bytes: first_bytes, ..self.clone() };
+        (first, Self { range: rest, bytes: rest_bytes, ..self })
     }
 
     /// How many tokens there are.
@@ -156,15 +128,8 @@ impl Tokens {
     /// # Panics
     /// If there are fewer than that.
     pub fn read(&self, start: usize, out: &mut [i32]) {
-        let end = start
-            .checked_add(out.len())
-            .filter(|end| *end <= self.len());
-        assert!(
-            end.is_some(),
-            "{} ids from {start} on, out of {}",
-            out.len(),
-            self.len()
-        );
+        let end = start.checked_add(out.len()).filter(|end| *end <= self.len());
+        assert!(end.is_some(), "{} ids from {start} on, out of {}", out.len(), self.len());
         let start = self.range.start + start;
         match &*self.ids {
             Ids::Memory(ids) => {
@@ -172,23 +137,13 @@ impl Tokens {
                     *out = id.cast_signed();
                 }
             }
-            Ids::Mapped {
-                map,
-                header_bytes,
-                width: Width::Two,
-                ..
-            } => {
+            Ids::Mapped { map, header_bytes, width: Width::Two, .. } => {
                 let (ids, _) = map[header_bytes + 2 * start..].as_chunks();
                 for (out, &id) in out.iter_mut().zip(ids) {
                     *out = i32::from(u16::from_le_bytes(id));
                 }
             }
-            Ids::Mapped {
-                map,
-                header_bytes,
-                width: Width::Four,
-                ..
-            } => {
+            Ids::Mapped { map, header_bytes, width: Width::Four, .. } => {
                 let (ids, _) = map[header_bytes + 4 * start..].as_chunks();
                 for (out, &id) in out.iter_mut().zip(ids) {
                     *out = i32::from_le_bytes(id);
@@ -199,10 +154,7 @@ impl Tokens {
 }
 
 /// Maps a file, so that the operating system reads what is used and drops what is not.
-#[allow(
-    unsafe_code,
-    reason = "mapping a file is unsafe, and memory stays flat only with a map"
-)]
+#[allow(unsafe_code, reason = "mapping a file is unsafe, and memory stays flat only with a map")]
 fn map_whole_file(file: &File) -> io::Result<Mmap> {
     // SAFETY: the bytes must not change while they are mapped. A token file is written under a name
     // of its own and then renamed; no code here opens one for writing under its final name, and

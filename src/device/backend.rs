@@ -27,10 +27,7 @@ pub(super) fn open_cpu(backend: Backend) -> Option<Device> {
         #[cfg(feature = "flex")]
         Backend::Flex => Some(Device::flex()),
         #[cfg(feature = "ndarray")]
-        #[allow(
-            deprecated,
-            reason = "kept as a numerical second opinion until burn drops it"
-        )]
+        #[allow(deprecated, reason = "kept as a numerical second opinion until burn drops it")]
         Backend::Ndarray => Some(Device::ndarray()),
         _ => None,
     }

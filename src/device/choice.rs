@@ -130,9 +130,7 @@ pub(super) fn automatic(found: &[Adapter]) -> Option<&Adapter> {
 
 /// What `cpu` means, given the backends that are compiled in.
 pub(super) fn cpu(compiled: &[Backend]) -> Option<Backend> {
-    [Backend::Flex, Backend::Ndarray]
-        .into_iter()
-        .find(|backend| compiled.contains(backend))
+    [Backend::Flex, Backend::Ndarray].into_iter().find(|backend| compiled.contains(backend))
 }
 
 /// The adapter that was asked for by its number, or else the first, which is the best.
@@ -190,14 +188,7 @@ pub(super) fn number(
         let index_of_kind = adapters.iter().filter(|other| other.kind == kind).count();
         // Burn can name only the first software adapter.
         if kind != AdapterKind::Software || index_of_kind == 0 {
-            adapters.push(Adapter {
-                backend,
-                index: 0,
-                index_of_kind,
-                name,
-                api,
-                kind,
-            });
+            adapters.push(Adapter { backend, index: 0, index_of_kind, name, api, kind });
         }
     }
     adapters.sort_by_key(|adapter| adapter.kind);
@@ -212,11 +203,8 @@ mod tests {
     use super::*;
 
     fn found(backend: Backend, api: Api, kinds: &[AdapterKind]) -> Vec<Adapter> {
-        let named = kinds
-            .iter()
-            .enumerate()
-            .map(|(i, &kind)| (format!("card {i}"), kind))
-            .collect();
+        let named =
+            kinds.iter().enumerate().map(|(i, &kind)| (format!("card {i}"), kind)).collect();
         number(backend, api, named)
     }
 
@@ -228,10 +216,8 @@ mod tests {
             Api::Vulkan,
             &[Software, Integrated, Discrete, Discrete, Software],
         );
-        let seen: Vec<_> = adapters
-            .iter()
-            .map(|a| (a.index, a.kind, a.index_of_kind, a.name.as_str()))
-            .collect();
+        let seen: Vec<_> =
+            adapters.iter().map(|a| (a.index, a.kind, a.index_of_kind, a.name.as_str())).collect();
         assert_eq!(
             seen,
             [
@@ -250,22 +236,13 @@ mod tests {
             automatic(&found(Backend::Wgpu, api, kinds)).map(Adapter::spec)
         };
         assert_eq!(auto(Api::Vulkan, &[Software]), None);
-        assert_eq!(
-            auto(Api::Vulkan, &[Integrated, Virtual, Other, Software]),
-            None
-        );
-        assert_eq!(
-            auto(Api::Vulkan, &[Software, Integrated, Discrete]).as_deref(),
-            Some("wgpu:0")
-        );
+        assert_eq!(auto(Api::Vulkan, &[Integrated, Virtual, Other, Software]), None);
+        assert_eq!(auto(Api::Vulkan, &[Software, Integrated, Discrete]).as_deref(), Some("wgpu:0"));
         assert_eq!(auto(Api::Metal, &[Integrated]).as_deref(), Some("wgpu:0"));
         assert_eq!(auto(Api::Metal, &[Software]), None);
         assert_eq!(auto(Api::Vulkan, &[]), None);
         let cuda = found(Backend::Cuda, Api::Cuda, &[Discrete, Discrete]);
-        assert_eq!(
-            automatic(&cuda).map(Adapter::spec).as_deref(),
-            Some("cuda:0")
-        );
+        assert_eq!(automatic(&cuda).map(Adapter::spec).as_deref(), Some("cuda:0"));
         assert_eq!(AUTO_ORDER[0], Backend::Cuda);
     }
 
@@ -285,30 +262,17 @@ mod tests {
 
     #[test]
     fn a_machine_without_adapters_is_told_what_to_install() {
-        let error = pick(Backend::Cuda, None, &[])
-            .expect_err("there is none")
-            .to_string();
-        assert!(
-            error.contains("no adapter for `cuda`: no NVIDIA driver"),
-            "{error}"
-        );
-        assert!(
-            error.contains("`nvidia-smi`") && error.ends_with("`--device cpu`"),
-            "{error}"
-        );
-        let error = pick(Backend::Wgpu, Some(3), &[])
-            .expect_err("there is none")
-            .to_string();
+        let error = pick(Backend::Cuda, None, &[]).expect_err("there is none").to_string();
+        assert!(error.contains("no adapter for `cuda`: no NVIDIA driver"), "{error}");
+        assert!(error.contains("`nvidia-smi`") && error.ends_with("`--device cpu`"), "{error}");
+        let error = pick(Backend::Wgpu, Some(3), &[]).expect_err("there is none").to_string();
         assert!(error.contains("no graphics driver was found"), "{error}");
     }
 
     #[test]
     fn cpu_means_flex_where_it_is_there() {
         assert_eq!(cpu(&[Backend::Ndarray, Backend::Flex]), Some(Backend::Flex));
-        assert_eq!(
-            cpu(&[Backend::Wgpu, Backend::Ndarray]),
-            Some(Backend::Ndarray)
-        );
+        assert_eq!(cpu(&[Backend::Wgpu, Backend::Ndarray]), Some(Backend::Ndarray));
         assert_eq!(cpu(&[Backend::Wgpu]), None);
     }
 }

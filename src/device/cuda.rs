@@ -13,14 +13,8 @@ use super::spec::Backend;
 pub(super) fn find() -> Vec<Adapter> {
     let count = guarded(|| Device::enumerate(DeviceType::Cuda).len()).unwrap_or(0);
     let model = model();
-    let name = |index| {
-        model
-            .clone()
-            .unwrap_or_else(|| format!("NVIDIA GPU {index}"))
-    };
-    let named = (0..count)
-        .map(|index| (name(index), AdapterKind::Discrete))
-        .collect();
+    let name = |index| model.clone().unwrap_or_else(|| format!("NVIDIA GPU {index}"));
+    let named = (0..count).map(|index| (name(index), AdapterKind::Discrete)).collect();
     choice::number(Backend::Cuda, Api::Cuda, named)
 }
 
@@ -32,12 +26,7 @@ fn model() -> Option<String> {
         .flatten()
         .filter_map(|gpu| std::fs::read_to_string(gpu.path().join("information")).ok())
         .filter_map(|text| {
-            Some(
-                text.lines()
-                    .find_map(|line| line.strip_prefix("Model:"))?
-                    .trim()
-                    .to_owned(),
-            )
+            Some(text.lines().find_map(|line| line.strip_prefix("Model:"))?.trim().to_owned())
         })
         .collect();
     models.dedup();
@@ -52,11 +41,7 @@ fn model() -> Option<String> {
 pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     kernel_cache::configure(adapter.kind);
     let device = Device::cuda(adapter.index_of_kind);
-    let sum = guarded(|| {
-        Tensor::<1>::ones([1], &device)
-            .add_scalar(1.0)
-            .try_into_scalar::<f32>()
-    })?;
+    let sum = guarded(|| Tensor::<1>::ones([1], &device).add_scalar(1.0).try_into_scalar::<f32>())?;
     match sum {
         Ok(2.0) => Ok(device),
         Ok(other) => Err(format!("it says that 1 + 1 = {other}")),
@@ -87,13 +72,7 @@ mod tests {
     #[test]
     fn a_panic_becomes_its_message() {
         assert_eq!(guarded(|| 1), Ok(1));
-        assert_eq!(
-            guarded(|| -> u8 { panic!("no library") }),
-            Err("no library".to_owned())
-        );
-        assert_eq!(
-            guarded(|| -> u8 { panic!("no {}", "driver") }),
-            Err("no driver".to_owned())
-        );
+        assert_eq!(guarded(|| -> u8 { panic!("no library") }), Err("no library".to_owned()));
+        assert_eq!(guarded(|| -> u8 { panic!("no {}", "driver") }), Err("no driver".to_owned()));
     }
 }

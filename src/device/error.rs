@@ -98,10 +98,6 @@ pub struct Names(pub(super) Vec<String>);
 
 impl fmt::Display for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&if self.0.is_empty() {
-            "nothing".to_owned()
-        } else {
-            self.0.join(", ")
-        })
+        f.write_str(&if self.0.is_empty() { "nothing".to_owned() } else { self.0.join(", ") })
     }
 }

@@ -19,11 +19,8 @@ use super::kernel_cache;
 use super::spec::Backend;
 
 /// The interfaces that `wgpu` tries, the fastest first; those that a platform lacks find nothing.
-pub(super) const BEST_FIRST: &[Api] = if cfg!(target_os = "macos") {
-    &[Api::Metal]
-} else {
-    &[Api::Vulkan, Api::Dx12, Api::OpenGl]
-};
+pub(super) const BEST_FIRST: &[Api] =
+    if cfg!(target_os = "macos") { &[Api::Metal] } else { &[Api::Vulkan, Api::Dx12, Api::OpenGl] };
 
 /// Whether this machine can have a GPU at all. Where it cannot, starting its interfaces only takes a tenth of a
 /// second, and some drivers complain.
@@ -38,10 +35,7 @@ fn has_gpu_node(dev: &Path) -> bool {
         entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("renderD"))
     };
     let has_renderer = fs::read_dir(dev.join("dri")).is_ok_and(|mut dri| dri.any(is_renderer));
-    has_renderer
-        || ["nvidiactl", "dxg"]
-            .iter()
-            .any(|name| dev.join(name).exists())
+    has_renderer || ["nvidiactl", "dxg"].iter().any(|name| dev.join(name).exists())
 }
 
 /// The adapters of the first of `apis` that has a GPU, or else of the first that has any that works.
@@ -158,10 +152,7 @@ mod tests {
         assert!(!has_gpu_node(dev.path()));
         fs::create_dir(dev.path().join("dri")).expect("made");
         fs::write(dev.path().join("dri/card0"), "").expect("written");
-        assert!(
-            !has_gpu_node(dev.path()),
-            "a screen, and nothing that computes"
-        );
+        assert!(!has_gpu_node(dev.path()), "a screen, and nothing that computes");
         fs::write(dev.path().join("dri/renderD128"), "").expect("written");
         assert!(has_gpu_node(dev.path()));
         for name in ["nvidiactl", "dxg"] {

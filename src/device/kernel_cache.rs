@@ -43,12 +43,8 @@ mod tests {
 
     #[test]
     fn tuning_is_short_on_software_adapters_only() {
-        let samples = |kind| {
-            adjust(CubeClRuntimeConfig::default(), kind, false)
-                .autotune
-                .bench
-                .samples()
-        };
+        let samples =
+            |kind| adjust(CubeClRuntimeConfig::default(), kind, false).autotune.bench.samples();
         assert_eq!(samples(AdapterKind::Software), (1, 1));
         assert_eq!(
             samples(AdapterKind::Discrete),

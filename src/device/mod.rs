@@ -81,10 +81,7 @@ pub fn resolve(spec: &DeviceSpec) -> Result<String, DeviceError> {
 /// Whether `device`, with or without gradients, computes on the CPU.
 #[must_use]
 pub fn is_cpu(device: &burn::tensor::Device) -> bool {
-    Backend::ALL
-        .into_iter()
-        .filter_map(backend::open_cpu)
-        .any(|cpu| cpu == *device)
+    Backend::ALL.into_iter().filter_map(backend::open_cpu).any(|cpu| cpu == *device)
 }
 
 /// Whether `device`, with or without gradients, is burn's own CPU backend.
@@ -98,11 +95,7 @@ pub fn is_flex(device: &burn::tensor::Device) -> bool {
 /// For a CPU that is one of rayon's own threads: from there work is shared out without waking anyone, while
 /// another thread would hand over each operation and sleep until it is done. A GPU is fed from this thread.
 pub fn compute<T: Send>(device: &burn::tensor::Device, f: impl FnOnce() -> T + Send) -> T {
-    if is_cpu(device) {
-        rayon::scope(|_| f())
-    } else {
-        f()
-    }
+    if is_cpu(device) { rayon::scope(|_| f()) } else { f() }
 }
 
 /// Everything that could be computed on here, and for what could not, why.
@@ -114,10 +107,7 @@ pub fn list() -> Vec<DeviceListing> {
 /// The backends that this binary was built with.
 #[must_use]
 pub fn compiled() -> Vec<Backend> {
-    Backend::ALL
-        .into_iter()
-        .filter(|&backend| backend::is_compiled(backend))
-        .collect()
+    Backend::ALL.into_iter().filter(|&backend| backend::is_compiled(backend)).collect()
 }
 
 fn list_backend(backend: Backend) -> Vec<DeviceListing> {
@@ -184,17 +174,15 @@ fn choose(spec: &DeviceSpec) -> Result<Choice, DeviceError> {
             Some(adapter) => Ok(Choice::Adapter(adapter)),
             None => choose(&DeviceSpec::Cpu),
         },
-        DeviceSpec::Cpu => choice::cpu(&compiled())
-            .map(Choice::Cpu)
-            .ok_or(DeviceError::NoCpu),
+        DeviceSpec::Cpu => choice::cpu(&compiled()).map(Choice::Cpu).ok_or(DeviceError::NoCpu),
         DeviceSpec::On(backend, _) if !backend::is_compiled(backend) => {
             let compiled = compiled().iter().map(ToString::to_string).collect();
             Err(DeviceError::NotCompiled(backend, Names(compiled)))
         }
         DeviceSpec::On(backend, _) if backend.is_cpu() => Ok(Choice::Cpu(backend)),
-        DeviceSpec::On(backend, index) => choice::pick(backend, index, &backend::find(backend))
-            .cloned()
-            .map(Choice::Adapter),
+        DeviceSpec::On(backend, index) => {
+            choice::pick(backend, index, &backend::find(backend)).cloned().map(Choice::Adapter)
+        }
     }
 }
 
@@ -214,24 +202,15 @@ fn automatic() -> Option<Adapter> {
 
 fn open_cpu(backend: Backend) -> Result<OpenDevice, DeviceError> {
     let device = backend::open_cpu(backend).ok_or(DeviceError::NoCpu)?;
-    Ok(OpenDevice {
-        device,
-        name: backend.to_string(),
-        backend,
-        kind: AdapterKind::Cpu,
-    })
+    Ok(OpenDevice { device, name: backend.to_string(), backend, kind: AdapterKind::Cpu })
 }
 
 fn open_adapter(adapter: &Adapter) -> Result<OpenDevice, DeviceError> {
     if backend::crashes(adapter) {
-        return Err(DeviceError::SoftwareSpirv {
-            device: adapter.to_string(),
-        });
+        return Err(DeviceError::SoftwareSpirv { device: adapter.to_string() });
     }
-    let device = backend::open(adapter).map_err(|message| DeviceError::Open {
-        device: adapter.to_string(),
-        message,
-    })?;
+    let device = backend::open(adapter)
+        .map_err(|message| DeviceError::Open { device: adapter.to_string(), message })?;
     Ok(OpenDevice {
         device,
         name: adapter.to_string(),
@@ -253,10 +232,7 @@ mod tests {
     fn cpu_backends_open_and_compute() {
         for (spec, name) in [("cpu", "flex"), ("flex", "flex"), ("ndarray", "ndarray")] {
             let opened = open(&parse(spec)).expect("a CPU backend is always there");
-            assert_eq!(
-                (opened.name.as_str(), opened.kind),
-                (name, AdapterKind::Cpu)
-            );
+            assert_eq!((opened.name.as_str(), opened.kind), (name, AdapterKind::Cpu));
             let sum = burn::tensor::Tensor::<1>::ones([2], &opened.device).sum();
             assert!((sum.into_scalar::<f32>() - 2.0).abs() < f32::EPSILON);
         }
@@ -266,19 +242,10 @@ mod tests {
     #[cfg(not(feature = "cuda"))]
     #[test]
     fn a_backend_left_out_names_its_feature() {
-        for result in [
-            open(&parse("cuda")).map(|opened| opened.name),
-            resolve(&parse("cuda")),
-        ] {
+        for result in [open(&parse("cuda")).map(|opened| opened.name), resolve(&parse("cuda"))] {
             let error = result.expect_err("it is not compiled in").to_string();
-            assert!(
-                error.contains("built without the `cuda` backend"),
-                "{error}"
-            );
-            assert!(
-                error.contains("`cargo build --release --features cuda`"),
-                "{error}"
-            );
+            assert!(error.contains("built without the `cuda` backend"), "{error}");
+            assert!(error.contains("`cargo build --release --features cuda`"), "{error}");
         }
     }
 
@@ -286,16 +253,10 @@ mod tests {
     fn every_backend_is_listed_and_what_is_listed_can_be_asked_for() {
         let listed = list();
         for backend in Backend::ALL {
-            assert!(
-                listed.iter().any(|line| line.backend == backend),
-                "{backend} is missing"
-            );
+            assert!(listed.iter().any(|line| line.backend == backend), "{backend} is missing");
         }
         for line in listed {
-            assert!(
-                line.kind.is_some() || line.unavailable.is_some(),
-                "{line:?}"
-            );
+            assert!(line.kind.is_some() || line.unavailable.is_some(), "{line:?}");
             if line.unavailable.is_none() {
                 assert_eq!(resolve(&parse(&line.device)).ok(), Some(line.device));
             }

@@ -37,14 +37,8 @@ pub enum Backend {
 
 impl Backend {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 6] = [
-        Self::Flex,
-        Self::Ndarray,
-        Self::Wgpu,
-        Self::Vulkan,
-        Self::Metal,
-        Self::Cuda,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Flex, Self::Ndarray, Self::Wgpu, Self::Vulkan, Self::Metal, Self::Cuda];
 
     /// Its name, which is also that of its cargo feature.
     #[must_use]
@@ -91,14 +85,10 @@ impl FromStr for DeviceSpec {
         let (parsed, single) = match name {
             "auto" => (Self::Auto, Some("auto")),
             "cpu" => (Self::Cpu, Some("cpu")),
-            _ => match Backend::ALL
-                .into_iter()
-                .find(|backend| backend.name() == name)
-            {
-                Some(backend) => (
-                    Self::On(backend, None),
-                    backend.is_cpu().then(|| backend.name()),
-                ),
+            _ => match Backend::ALL.into_iter().find(|backend| backend.name() == name) {
+                Some(backend) => {
+                    (Self::On(backend, None), backend.is_cpu().then(|| backend.name()))
+                }
                 None => {
                     return Err(DeviceError::Unknown {
                         name: name.to_owned(),
@@ -109,16 +99,12 @@ impl FromStr for DeviceSpec {
         };
         match (parsed, single, index) {
             (parsed, _, None) => Ok(parsed),
-            (_, Some(name), Some(_)) => Err(DeviceError::NoIndex {
-                spec: spec.to_owned(),
-                name,
-            }),
+            (_, Some(name), Some(_)) => Err(DeviceError::NoIndex { spec: spec.to_owned(), name }),
             (Self::On(backend, _), None, Some(index)) => match index.parse() {
                 Ok(number) => Ok(Self::On(backend, Some(number))),
-                Err(_) => Err(DeviceError::BadIndex {
-                    spec: spec.to_owned(),
-                    index: index.to_owned(),
-                }),
+                Err(_) => {
+                    Err(DeviceError::BadIndex { spec: spec.to_owned(), index: index.to_owned() })
+                }
             },
             (Self::Auto | Self::Cpu, None, _) => unreachable!("both take no number"),
         }
@@ -154,17 +140,9 @@ mod tests {
 
     #[test]
     fn every_form_reads_and_prints_back() {
-        for text in [
-            "auto",
-            "cpu",
-            "flex",
-            "ndarray",
-            "wgpu",
-            "wgpu:0",
-            "vulkan:12",
-            "metal",
-            "cuda:1",
-        ] {
+        for text in
+            ["auto", "cpu", "flex", "ndarray", "wgpu", "wgpu:0", "vulkan:12", "metal", "cuda:1"]
+        {
             let spec: DeviceSpec = text.parse().expect("a known form");
             assert_eq!(spec.to_string(), text);
         }
@@ -176,11 +154,7 @@ mod tests {
 
     #[test]
     fn unknown_names_are_told_the_nearest_one() {
-        let error = |text: &str| {
-            text.parse::<DeviceSpec>()
-                .expect_err("not a device")
-                .to_string()
-        };
+        let error = |text: &str| text.parse::<DeviceSpec>().expect_err("not a device").to_string();
         assert!(
             error("wpgu:0").contains("unknown device `wpgu`\n  hint: did you mean `wgpu`?"),
             "{}",
@@ -194,11 +168,7 @@ mod tests {
 
     #[test]
     fn numbers_are_checked() {
-        let error = |text: &str| {
-            text.parse::<DeviceSpec>()
-                .expect_err("not a device")
-                .to_string()
-        };
+        let error = |text: &str| text.parse::<DeviceSpec>().expect_err("not a device").to_string();
         assert!(error("wgpu:one").contains("`one` is not an adapter's number"));
         assert!(error("wgpu:").contains("`` is not an adapter's number"));
         assert!(error("wgpu:-1").contains("`-1` is not"));

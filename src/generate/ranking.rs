@@ -19,10 +19,7 @@ pub(super) struct Ranking {
 
 impl Ranking {
     pub(super) fn new(scored: Vec<(u32, f64)>) -> Self {
-        Self {
-            scored,
-            n_sorted: 0,
-        }
+        Self { scored, n_sorted: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -55,9 +52,7 @@ impl Ranking {
 
     /// Changes every score by a function that never turns the order of two around.
     pub(super) fn map(&mut self, f: impl Fn(f64) -> f64) {
-        self.scored
-            .iter_mut()
-            .for_each(|(_, score)| *score = f(*score));
+        self.scored.iter_mut().for_each(|(_, score)| *score = f(*score));
         self.n_sorted = 0; // what differed may be equal now, and is ordered by token then
     }
 
@@ -132,10 +127,7 @@ mod tests {
     fn counting_stops_at_the_first_that_fails() {
         let sorted = ranking(1000).into_sorted();
         for least in [101.0, 100.0, 50.5, 3.0, -1.0] {
-            let want = sorted
-                .iter()
-                .take_while(|(_, score)| *score >= least)
-                .count();
+            let want = sorted.iter().take_while(|(_, score)| *score >= least).count();
             let mut lazy = ranking(1000);
             assert_eq!(lazy.count_while(|score| score >= least), want);
             lazy.truncate(want);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use burn::tensor::{Int, Tensor, TensorData, TensorReadError};
 
-use crate::attention::KvCache;
 use crate::config::ModelConfig;
 use crate::inference::{Engine, Precision, Session};
 use crate::model::Gpt;
+use crate::model::attention::KvCache;
 
 /// A model to write with. A `&Gpt` without gradients becomes the faster of the two on its device.
 #[derive(Clone, Debug)]
@@ -48,10 +48,7 @@ impl Author<'_> {
 #[derive(Debug)]
 pub(super) enum Reader<'a> {
     Engine(Box<Session>),
-    Tensors {
-        model: &'a Gpt,
-        samples: Vec<Sample>,
-    },
+    Tensors { model: &'a Gpt, samples: Vec<Sample> },
 }
 
 /// A sample that the model of tensors reads.
@@ -70,10 +67,7 @@ impl<'a> Reader<'a> {
                 Self::Engine(Box::new(Session::new(engine, n_samples, capacity)))
             }
             Author::Tensors(model) => {
-                let sample = || Sample {
-                    cache: model.kv_cache(1),
-                    logits: Vec::new(),
-                };
+                let sample = || Sample { cache: model.kv_cache(1), logits: Vec::new() };
                 let samples = (0..n_samples).map(|_| sample()).collect();
                 Self::Tensors { model, samples }
             }

@@ -19,10 +19,7 @@ impl Sampler {
     pub fn new(config: &GenerateConfig, sample_idx: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         rng.set_stream(sample_idx);
-        Self {
-            config: config.clone(),
-            rng,
-        }
+        Self { config: config.clone(), rng }
     }
 
     /// The next token, from the logits of all tokens and those that the text already has. None if the
@@ -112,11 +109,7 @@ fn penalise(scored: &mut [(u32, f64)], text: &[u32], penalty: f64) {
         };
         *first = true;
         let logit = &mut scored[*token as usize].1;
-        let penalised = if *logit > 0.0 {
-            *logit / penalty
-        } else {
-            *logit * penalty
-        };
+        let penalised = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
         *logit = penalised.clamp(f64::MIN, f64::MAX); // differences stay numbers, whatever the penalty
     }
 }
@@ -143,10 +136,7 @@ mod tests {
 
     #[test]
     fn temperature_zero_takes_the_likeliest() {
-        let greedy = GenerateConfig {
-            temperature: 0.0,
-            ..config()
-        };
+        let greedy = GenerateConfig { temperature: 0.0, ..config() };
         let mut sampler = Sampler::new(&greedy, 0);
         assert_eq!(sampler.choose(&[0.0, 3.0, 3.0, -1.0], &[]), Some(1));
     }
@@ -156,10 +146,7 @@ mod tests {
         for (repetition_penalty, logits) in
             [(1e-308, [3.0, -1.0, 0.5]), (1e308, [-3.0, -1.0, -0.5])]
         {
-            let config = GenerateConfig {
-                repetition_penalty,
-                ..config()
-            };
+            let config = GenerateConfig { repetition_penalty, ..config() };
             let found = candidates(&logits, &[0, 1, 2], &config).expect("numbers");
             let total: f64 = found.iter().map(|(_, probability)| probability).sum();
             assert!((total - 1.0).abs() < 1e-9, "{found:?}");
@@ -184,9 +171,7 @@ mod tests {
         let logits = [0.0; 50];
         let draw = |sample_idx| {
             let mut sampler = Sampler::new(&config(), sample_idx);
-            (0..20)
-                .map(|_| sampler.choose(&logits, &[]))
-                .collect::<Vec<_>>()
+            (0..20).map(|_| sampler.choose(&logits, &[])).collect::<Vec<_>>()
         };
         assert_eq!(draw(0), draw(0));
         assert_ne!(draw(0), draw(1));
@@ -197,49 +182,16 @@ mod tests {
         let logits: Vec<f32> = [0.5_f32, 0.25, 0.15, 0.1].iter().map(|p| p.ln()).collect();
         let kept =
             |config: GenerateConfig| tokens(&candidates(&logits, &[], &config).expect("numbers"));
-        assert_eq!(
-            kept(GenerateConfig {
-                top_k: 2,
-                ..config()
-            }),
-            [0, 1]
-        );
-        assert_eq!(
-            kept(GenerateConfig {
-                top_p: 0.7,
-                ..config()
-            }),
-            [0, 1]
-        );
-        assert_eq!(
-            kept(GenerateConfig {
-                top_p: 0.76,
-                ..config()
-            }),
-            [0, 1, 2]
-        );
-        assert_eq!(
-            kept(GenerateConfig {
-                min_p: 0.25,
-                ..config()
-            }),
-            [0, 1, 2]
-        );
-        assert_eq!(
-            kept(GenerateConfig {
-                top_p: 1e-9,
-                ..config()
-            }),
-            [0]
-        );
+        assert_eq!(kept(GenerateConfig { top_k: 2, ..config() }), [0, 1]);
+        assert_eq!(kept(GenerateConfig { top_p: 0.7, ..config() }), [0, 1]);
+        assert_eq!(kept(GenerateConfig { top_p: 0.76, ..config() }), [0, 1, 2]);
+        assert_eq!(kept(GenerateConfig { min_p: 0.25, ..config() }), [0, 1, 2]);
+        assert_eq!(kept(GenerateConfig { top_p: 1e-9, ..config() }), [0]);
     }
 
     #[test]
     fn the_penalty_hits_used_tokens_once_on_either_side_of_zero() {
-        let penalised = GenerateConfig {
-            repetition_penalty: 2.0,
-            ..config()
-        };
+        let penalised = GenerateConfig { repetition_penalty: 2.0, ..config() };
         let probability = |text: &[u32], token: u32| {
             let all = candidates(&[2.0, -2.0, 0.5], text, &penalised).expect("numbers");
             all.into_iter().find(|(t, _)| *t == token).expect("kept").1

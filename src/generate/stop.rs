@@ -9,36 +9,20 @@ pub(super) struct StopTexts {
 
 impl StopTexts {
     pub(super) fn new(stops: &[String]) -> Self {
-        let stops = stops
-            .iter()
-            .filter(|stop| !stop.is_empty())
-            .cloned()
-            .collect();
-        Self {
-            stops,
-            held: String::new(),
-        }
+        let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
+        Self { stops, held: String::new() }
     }
 
     /// Takes a further piece and returns what can be shown, and whether a stop text was met: then the
     /// text ends with what is returned.
     pub(super) fn push(&mut self, piece: &str) -> (String, bool) {
         self.held.push_str(piece);
-        let first = self
-            .stops
-            .iter()
-            .filter_map(|stop| self.held.find(stop.as_str()))
-            .min();
+        let first = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min();
         if let Some(at) = first {
             self.held.truncate(at);
             return (std::mem::take(&mut self.held), true);
         }
-        let keep = self
-            .stops
-            .iter()
-            .map(|stop| self.longest_start(stop))
-            .max()
-            .unwrap_or(0);
+        let keep = self.stops.iter().map(|stop| self.longest_start(stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
         (std::mem::replace(&mut self.held, rest), false)
     }
@@ -51,10 +35,7 @@ impl StopTexts {
     /// Length of the longest end of the held text that a stop text begins with.
     fn longest_start(&self, stop: &str) -> usize {
         let starts = stop.char_indices().map(|(at, _)| at).skip(1);
-        starts
-            .filter(|at| self.held.ends_with(&stop[..*at]))
-            .max()
-            .unwrap_or(0)
+        starts.filter(|at| self.held.ends_with(&stop[..*at])).max().unwrap_or(0)
     }
 }
 
@@ -79,18 +60,9 @@ mod tests {
 
     #[test]
     fn ends_before_the_stop_text_even_across_pieces() {
-        assert_eq!(
-            shown(&["END"], &["abE", "N", "Dcd"]),
-            ("ab".to_owned(), true)
-        );
-        assert_eq!(
-            shown(&["\n\n", "x"], &["a\n", "\nb"]),
-            ("a".to_owned(), true)
-        );
-        assert_eq!(
-            shown(&["aab"], &["a", "a", "a", "b"]),
-            ("a".to_owned(), true)
-        );
+        assert_eq!(shown(&["END"], &["abE", "N", "Dcd"]), ("ab".to_owned(), true));
+        assert_eq!(shown(&["\n\n", "x"], &["a\n", "\nb"]), ("a".to_owned(), true));
+        assert_eq!(shown(&["aab"], &["a", "a", "a", "b"]), ("a".to_owned(), true));
     }
 
     #[test]

@@ -131,8 +131,7 @@ impl<'a> Writers<'a> {
             self.forgotten = n_tokens - (self.context_length / 2).max(1);
             let drafts = self.drafts.iter().enumerate();
             for (sample, draft) in drafts.filter(|(_, draft)| going_on(draft)) {
-                self.reader
-                    .read(sample, &draft.tokens()[self.forgotten..])?;
+                self.reader.read(sample, &draft.tokens()[self.forgotten..])?;
             }
             return Ok(());
         }
@@ -147,11 +146,7 @@ impl<'a> Writers<'a> {
         self.read()?;
         let write = |(sample, draft, logits): (u64, &mut Draft, &[f32])| {
             let text = draft.write(logits)?;
-            Ok(Piece {
-                sample_idx: self.first_idx + sample,
-                text,
-                is_last: draft.is_done(),
-            })
+            Ok(Piece { sample_idx: self.first_idx + sample, text, is_last: draft.is_done() })
         };
         let reader = &self.reader;
         let numbered = (0..).zip(self.drafts.iter_mut().enumerate());

@@ -5,12 +5,12 @@ use burn::nn;
 use burn::tensor::Tensor;
 
 use super::layer::{Layer, Linear};
-use crate::attention::Rotation;
 use crate::config::{ModelConfig, NormKind, PositionKind};
 use crate::device;
-use crate::kernels;
-use crate::kernels::panels::{self, Norm, Precision, Row, WIDTH, Weights, rows_of};
+use crate::model::attention::Rotation;
 use crate::model::{self, Gpt};
+use tinderbox_kernels as kernels;
+use tinderbox_kernels::panels::{self, Norm, Precision, Row, WIDTH, Weights, rows_of};
 
 /// A model without gradients on the CPU, its matrices in some [`Precision`], everything else in f32.
 #[derive(Debug)]
@@ -72,10 +72,7 @@ impl Engine {
         let embedding = &model.token_embedding.weight;
         let shape = [d_model, vocab_size];
         let (output, token_embedding) = match &model.output {
-            Some(output) => (
-                pack(&output.weight, precision),
-                TokenEmbedding::Own(host(embedding)),
-            ),
+            Some(output) => (pack(&output.weight, precision), TokenEmbedding::Own(host(embedding))),
             None => (
                 with_values(embedding, |values| {
                     Weights::pack(precision, shape, |c, token| values[token * d_model + c])
@@ -84,12 +81,7 @@ impl Engine {
             ),
         };
         let config = model.config().clone();
-        let Gpt {
-            position_embedding,
-            blocks,
-            norm: last_norm,
-            ..
-        } = model;
+        let Gpt { position_embedding, blocks, norm: last_norm, .. } = model;
         Self {
             vocab_size,
             token_embedding,
@@ -147,11 +139,7 @@ impl Engine {
         (out, row, n_rows): (&mut [Row], usize, usize),
     ) {
         let (token, width) = (token as usize, self.config.d_model);
-        assert!(
-            token < self.vocab_size,
-            "token {token} of {}",
-            self.vocab_size
-        );
+        assert!(token < self.vocab_size, "token {token} of {}", self.vocab_size);
         let positions = match &self.position_embedding {
             Some(positions) => &positions[position * width..][..width],
             None => &[],
@@ -192,12 +180,7 @@ pub(super) fn linear(linear: &nn::Linear, precision: Precision) -> Linear {
 pub(super) fn norm(norm: &model::Norm, kind: NormKind) -> Norm {
     let bias = norm.bias.as_ref().map(host);
     let centred = kind == NormKind::LayerNorm;
-    Norm::new(
-        &host(&norm.weight),
-        bias.as_deref(),
-        centred,
-        norm.epsilon(),
-    )
+    Norm::new(&host(&norm.weight), bias.as_deref(), centred, norm.epsilon())
 }
 
 fn pack(weight: &Param<Tensor<2>>, precision: Precision) -> Weights {

@@ -2,11 +2,11 @@
 
 use super::engine::{host, linear, norm};
 use crate::config::{MlpKind, ModelConfig};
-use crate::kernels::panels::{
+use crate::model::Block;
+use tinderbox_kernels::panels::{
     Cache, Heads, Norm, Precision, Room, Rotation, Row, Stream, Then, Weights, attend, n_panels,
     product,
 };
-use crate::model::Block;
 
 /// A projection: packed weights `[K, N]`, and a bias.
 #[derive(Debug)]
@@ -60,15 +60,10 @@ impl Layer {
         let activation = match (config.mlp, &block.mlp.gate) {
             (MlpKind::Gelu, _) => Activation::Gelu,
             (MlpKind::ReluSquared, _) => Activation::ReluSquared,
-            (MlpKind::Swiglu, Some(gate)) => Activation::Swiglu {
-                gate: linear(gate, precision),
-            },
+            (MlpKind::Swiglu, Some(gate)) => Activation::Swiglu { gate: linear(gate, precision) },
             (MlpKind::Swiglu, None) => unreachable!("a SwiGLU is made with its gate"),
         };
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "everything here is computed in f32"
-        )]
+        #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
         let qk_norm = match (&attention.q_norm, &attention.k_norm) {
             (Some(q), Some(k)) => Some(([host(&q.weight), host(&k.weight)], q.epsilon() as f32)),
             _ => None,
@@ -96,10 +91,7 @@ impl Layer {
             Activation::Gelu | Activation::ReluSquared => 0,
         };
         let always = [&self.qkv, &self.output, &self.expand, &self.contract];
-        gate + always
-            .map(|linear| linear.weights.bytes())
-            .iter()
-            .sum::<usize>()
+        gate + always.map(|linear| linear.weights.bytes()).iter().sum::<usize>()
     }
 
     /// Takes the residual stream in `work` through the block.
@@ -111,15 +103,7 @@ impl Layer {
         rotation: Option<&Rotation>,
     ) {
         let n_rows = stream.n_rows;
-        let Work {
-            x,
-            normed,
-            qkv,
-            context,
-            gate,
-            hidden,
-            room,
-        } = work;
+        let Work { x, normed, qkv, context, gate, hidden, room } = work;
         let width = n_panels(self.d_model) * n_rows;
         let (x, normed, context) = (&mut x[..width], &mut normed[..width], &mut context[..width]);
         self.attention_norm.apply(x, normed, n_rows);

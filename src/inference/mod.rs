@@ -12,6 +12,6 @@ mod engine;
 mod layer;
 mod session;
 
-pub use crate::kernels::panels::Precision;
 pub use engine::Engine;
 pub use session::Session;
+pub use tinderbox_kernels::panels::Precision;

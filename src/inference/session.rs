@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::Engine;
 use super::layer::Work;
-use crate::kernels::panels::{
+use tinderbox_kernels::panels::{
     Cache, Row, Stream, Then, log_sum_exp, n_panels, product, read_columns,
 };
 
@@ -121,17 +121,8 @@ impl Session {
             }
             let n_rows = (tokens.len() - 1) % TOKENS_AT_ONCE + 1;
             let rows = self.work.x.iter().skip(n_rows - 1).step_by(n_rows);
-            self.last
-                .iter_mut()
-                .zip(rows)
-                .for_each(|(last, x)| *last = *x);
-            let Self {
-                engine,
-                work,
-                last,
-                scores,
-                ..
-            } = self;
+            self.last.iter_mut().zip(rows).for_each(|(last, x)| *last = *x);
+            let Self { engine, work, last, scores, .. } = self;
             let normed = &mut work.normed[..last.len()];
             let scores = &mut scores[..n_panels(engine.vocab_size())];
             engine.norm.apply(last, normed, 1);
@@ -146,11 +137,7 @@ impl Session {
     /// # Panics
     /// If there is not one entry for each sample, or no room for a token, or one is not in the vocabulary.
     pub fn step(&mut self, tokens: &[Option<u32>]) {
-        assert_eq!(
-            tokens.len(),
-            self.first_rows.len(),
-            "an entry for each sample"
-        );
+        assert_eq!(tokens.len(), self.first_rows.len(), "an entry for each sample");
         let n_rows = tokens.iter().flatten().count();
         if n_rows == 0 {
             return;
@@ -161,19 +148,13 @@ impl Session {
                 self.first_rows[sample] = token.map(|_| row);
                 if let Some(token) = token {
                     let position = self.cache.len(sample);
-                    self.engine
-                        .embed(*token, position, (&mut self.work.x, row, n_rows));
+                    self.engine.embed(*token, position, (&mut self.work.x, row, n_rows));
                     row += 1;
                 }
             }
             self.layers(0..tokens.len(), 1, n_rows);
             let vocab_size = self.engine.vocab_size();
-            let Self {
-                engine,
-                work,
-                scores,
-                ..
-            } = self;
+            let Self { engine, work, scores, .. } = self;
             let width = n_panels(engine.config().d_model) * n_rows;
             let (x, normed) = (&work.x[..width], &mut work.normed[..width]);
             let scores = &mut scores[..n_panels(vocab_size) * n_rows];
@@ -200,9 +181,7 @@ impl Session {
         let vocab_size = self.engine.vocab_size();
         let mut scores = vec![Row::ZERO; n_panels(vocab_size) * TOKENS_AT_ONCE.min(tokens.len())];
         let mut surprises = vec![0.0; tokens.len()];
-        let chunks = tokens
-            .chunks(TOKENS_AT_ONCE)
-            .zip(targets.chunks(TOKENS_AT_ONCE));
+        let chunks = tokens.chunks(TOKENS_AT_ONCE).zip(targets.chunks(TOKENS_AT_ONCE));
         for ((tokens, targets), out) in chunks.zip(surprises.chunks_mut(TOKENS_AT_ONCE)) {
             rayon::scope(|_| {
                 self.pass_one(0, tokens);
@@ -231,8 +210,7 @@ impl Session {
     fn pass_one(&mut self, sample: usize, tokens: &[u32]) {
         let (start, n_rows) = (self.cache.len(sample), tokens.len());
         for (row, token) in tokens.iter().enumerate() {
-            self.engine
-                .embed(*token, start + row, (&mut self.work.x, row, n_rows));
+            self.engine.embed(*token, start + row, (&mut self.work.x, row, n_rows));
         }
         self.first_rows[sample] = Some(0);
         self.layers(sample..sample + 1, n_rows, n_rows);
@@ -240,19 +218,8 @@ impl Session {
 
     /// Takes the rows that were embedded, `t` for each sample that has any, through all layers.
     fn layers(&mut self, samples: Range<usize>, t: usize, n_rows: usize) {
-        let Self {
-            engine,
-            cache,
-            work,
-            first_rows,
-            ..
-        } = self;
-        let stream = Stream {
-            samples: samples.clone(),
-            first_rows,
-            t,
-            n_rows,
-        };
+        let Self { engine, cache, work, first_rows, .. } = self;
+        let stream = Stream { samples: samples.clone(), first_rows, t, n_rows };
         for (i, layer) in engine.layers.iter().enumerate() {
             layer.forward(work, (cache, i), &stream, engine.rotation.as_ref());
         }

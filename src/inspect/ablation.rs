@@ -9,9 +9,9 @@ use super::replace::{Replace, Replacement, Substitute};
 use super::{InspectError, Part};
 use crate::counts::real;
 use crate::data::{Batch, Split, batch};
-use crate::kernels;
 use crate::model::Gpt;
 use crate::model::probe::{Point, Probe, Site};
+use tinderbox_kernels as kernels;
 
 /// What stands in for a part that is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -91,11 +91,7 @@ impl Ablation {
                 Method::Zero => Substitute::Zero,
                 Method::Mean => Substitute::Mean(means[&part.site()].clone()),
             };
-            let mut probe = Replace::new(vec![Replacement {
-                part,
-                position: None,
-                substitute,
-            }]);
+            let mut probe = Replace::new(vec![Replacement { part, position: None, substitute }]);
             Ok(Some(sample.loss(model, &mut probe)?.1))
         };
         let ablated = |part| {
@@ -108,11 +104,7 @@ impl Ablation {
         let parts = Part::writers(model.config()).into_iter().map(ablated);
         let mut parts = parts.collect::<Result<Vec<_>, InspectError>>()?;
         parts.sort_by(|a, b| b.loss().total_cmp(&a.loss())); // stable
-        Ok(Self {
-            tokens,
-            loss,
-            parts,
-        })
+        Ok(Self { tokens, loss, parts })
     }
 }
 
@@ -137,19 +129,14 @@ impl Sample<'_> {
             let logits = model.forward_with(inputs, probe); // [B, T, V]
             let logits = logits.reshape([n, model.vocab_size()]);
             let loss = kernels::cross_entropy_of_logits(logits, targets.reshape([n]));
-            let loss = loss
-                .try_into_vec_as::<f32>()
-                .map_err(InspectError::Device)?;
+            let loss = loss.try_into_vec_as::<f32>().map_err(InspectError::Device)?;
             total += f64::from(loss[0]) * real(n);
             n_tokens += n;
         }
         let loss = total / real(n_tokens);
         match loss.is_finite() {
             true => Ok((n_tokens, loss)),
-            false => Err(InspectError::NotFinite(Site {
-                block_idx: None,
-                point: Point::Logits,
-            })),
+            false => Err(InspectError::NotFinite(Site { block_idx: None, point: Point::Logits })),
         }
     }
 
@@ -171,10 +158,7 @@ impl Sample<'_> {
             }
         }
         let mean = |(site, sum): (Site, Vec<f64>)| {
-            #[allow(
-                clippy::cast_possible_truncation,
-                reason = "f32 is what a model computes in"
-            )]
+            #[allow(clippy::cast_possible_truncation, reason = "f32 is what a model computes in")]
             let mean: Vec<f32> = sum.iter().map(|x| (x / real(n_tokens)) as f32).collect();
             (site, Tensor::from_floats(&*mean, &model.device()))
         };
@@ -248,11 +232,7 @@ mod tests {
     #[test]
     fn the_loss_of_the_whole_model_is_the_evaluations() {
         let (model, text) = (model(), text());
-        let mut sample = Sample {
-            text: &text,
-            batch_size: 4,
-            max_batches: None,
-        };
+        let mut sample = Sample { text: &text, batch_size: 4, max_batches: None };
         let whole = Ablation::new(&model, sample, &BOTH).expect("measured");
         let expected = evaluate::full(&model, &text, 4).expect("a device");
         assert_eq!(whole.tokens, expected.tokens);
@@ -272,11 +252,7 @@ mod tests {
     #[test]
     fn a_removed_part_is_one_whose_weights_are_zero() {
         let (model, text) = (model(), text());
-        let sample = Sample {
-            text: &text,
-            batch_size: 4,
-            max_batches: None,
-        };
+        let sample = Sample { text: &text, batch_size: 4, max_batches: None };
         let ablation = Ablation::new(&model, sample, &BOTH).expect("measured");
         let drawn = parameters::read(&model);
         let without = |names: &[&str], rows: std::ops::Range<usize>| {
@@ -289,9 +265,7 @@ mod tests {
                 Some(tensor)
             });
             let zeroed = zeroed.expect("the same shapes");
-            evaluate::full(&zeroed, &text, 4)
-                .expect("a device")
-                .nats_per_token
+            evaluate::full(&zeroed, &text, 4).expect("a device").nats_per_token
         };
         let shown = |part| {
             let found = ablation.parts.iter().find(|ablated| ablated.part == part);
@@ -320,11 +294,7 @@ mod tests {
             Some(tensor)
         });
         let text = text();
-        let sample = Sample {
-            text: &text,
-            batch_size: 4,
-            max_batches: None,
-        };
+        let sample = Sample { text: &text, batch_size: 4, max_batches: None };
         let constant = constant.expect("the same shapes");
         let ablation = Ablation::new(&constant, sample, &BOTH).expect("measured");
         let mlp = Part::Mlp { layer: 0 };

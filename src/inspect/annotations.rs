@@ -106,10 +106,8 @@ impl Annotations {
     /// If one of them cannot be read, a line is not what it should be, or a place is outside its story.
     pub fn read(path: &Path) -> Result<Self, InspectError> {
         let read = |path: &Path| {
-            fs::read_to_string(path).map_err(|source| InspectError::ReadAnnotations {
-                path: path.to_owned(),
-                source,
-            })
+            fs::read_to_string(path)
+                .map_err(|source| InspectError::ReadAnnotations { path: path.to_owned(), source })
         };
         let lines = read(path)?;
         let text = read(&path.with_extension("txt"))?;
@@ -122,9 +120,7 @@ impl Annotations {
 
     fn parse(lines: &str, text: String) -> Result<Self, (usize, String)> {
         let mut lines = (1..).zip(lines.lines());
-        let (_, header) = lines
-            .next()
-            .ok_or_else(|| (1, "there is no line".to_owned()))?;
+        let (_, header) = lines.next().ok_or_else(|| (1, "there is no line".to_owned()))?;
         let header: Header =
             serde_json::from_str(header).map_err(|error| (1, error.to_string()))?;
         let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
@@ -145,19 +141,11 @@ impl Annotations {
                 ));
             }
             if let Some([offset, length]) = story.outside() {
-                return Err((
-                    number,
-                    format!("[{offset}, {length}] is no place in its story"),
-                ));
+                return Err((number, format!("[{offset}, {length}] is no place in its story")));
             }
             stories.push(story);
         }
-        Ok(Self {
-            text,
-            starts,
-            validation_start: header.validation_start,
-            stories,
-        })
+        Ok(Self { text, starts, validation_start: header.validation_start, stories })
     }
 
     /// The cases of a question in a part of the text, for a model that was trained without the last
@@ -213,8 +201,7 @@ impl Annotations {
     )]
     fn boundary(&self, val_fraction: f64) -> usize {
         let n = (self.starts.len() - 1) as f64;
-        self.validation_start
-            .max(((1.0 - val_fraction) * n).floor() as usize)
+        self.validation_start.max(((1.0 - val_fraction) * n).floor() as usize)
     }
 
     /// The questions of a story, in characters.
@@ -233,10 +220,7 @@ impl Annotations {
                 .collect(),
             Question::ItDecided => {
                 let decided = |it: Raised| {
-                    Some(Raised {
-                        from: [self.sentence_end(it.from, story)?, 1],
-                        ..it
-                    })
+                    Some(Raised { from: [self.sentence_end(it.from, story)?, 1], ..it })
                 };
                 let its = self.raise(Question::It, story).into_iter();
                 its.filter_map(decided).collect()
@@ -286,12 +270,7 @@ impl Annotations {
         mentions.sort_unstable();
         mentions.dedup();
         let raised = |&[at, n, first, _]: &[usize; 4]| {
-            let before = || {
-                mentions
-                    .iter()
-                    .rev()
-                    .filter(|(start, length, _)| start + length <= at)
-            };
+            let before = || mentions.iter().rev().filter(|(start, length, _)| start + length <= at);
             let right = before().find(|(.., name)| *name == first)?;
             let other = before().find(|&&(start, length, name)| {
                 name != first && self.slice([start, length]) != self.slice([at, n])
@@ -345,10 +324,7 @@ impl Story {
     fn outside(&self) -> Option<Place> {
         let pairs = self.pronouns.iter().chain(&self.names);
         let places = pairs.flat_map(|&[a, b, c, d]| [[a, b], [c, d]]);
-        let more = self
-            .ambiguous
-            .iter()
-            .flat_map(|&[a, b, c, d, e, f]| [[a, b], [c, d], [e, f]]);
+        let more = self.ambiguous.iter().flat_map(|&[a, b, c, d, e, f]| [[a, b], [c, d], [e, f]]);
         places.chain(more).find(|&[at, n]| {
             let end = at.checked_add(n);
             at < self.start || n == 0 || end.is_none_or(|end| end > self.end)
@@ -423,19 +399,13 @@ impl Reading {
                 other: other.start + step..other.start + step + 1,
             }));
         } else {
-            looks.push(Look {
-                query: from.end - 1,
-                right: right.clone(),
-                other: other.clone(),
-            });
+            looks.push(Look { query: from.end - 1, right: right.clone(), other: other.clone() });
         }
         let end = looks.last()?.query + 1;
         let window_start = end.saturating_sub(context_length);
         let is_apart = right.end <= other.start || other.end <= right.start;
         let is_seen = right.start.min(other.start) >= window_start;
-        let is_before = looks
-            .iter()
-            .all(|look| look.right.end.max(look.other.end) <= look.query);
+        let is_before = looks.iter().all(|look| look.right.end.max(look.other.end) <= look.query);
         for look in &mut looks {
             look.query -= window_start.min(look.query);
             for answer in [&mut look.right, &mut look.other] {
@@ -443,10 +413,8 @@ impl Reading {
                     ..answer.end.saturating_sub(window_start);
             }
         }
-        (is_apart && is_seen && is_before).then(|| Case {
-            ids: self.ids[window_start..end].to_vec(),
-            looks,
-        })
+        (is_apart && is_seen && is_before)
+            .then(|| Case { ids: self.ids[window_start..end].to_vec(), looks })
     }
 }
 
@@ -485,21 +453,14 @@ mod tests {
     /// What the tokens of a look say.
     fn words(case: &Case, look: &Look) -> [String; 3] {
         let text: String = case.ids.iter().map(|&id| char::from(id as u8)).collect();
-        [
-            look.query..look.query + 1,
-            look.right.clone(),
-            look.other.clone(),
-        ]
-        .map(|at| text[at].to_owned())
+        [look.query..look.query + 1, look.right.clone(), look.other.clone()]
+            .map(|at| text[at].to_owned())
     }
 
     #[test]
     fn pronouns_look_at_whom_they_mean_or_at_the_other_gender() {
         let cases = cases(Question::Pronoun, 99);
-        let all: Vec<_> = cases
-            .iter()
-            .map(|case| words(case, &case.looks[0]))
-            .collect();
+        let all: Vec<_> = cases.iter().map(|case| words(case, &case.looks[0])).collect();
         assert_eq!(all, [["e", "Ann", "Bob"], ["m", "Bob", "Ann"]]);
         assert_eq!(cases[0].ids.len(), "Ann met Bob. She".len());
     }
@@ -523,13 +484,7 @@ mod tests {
             .iter()
             .map(|case| case.looks.iter().map(|look| words(case, look)).collect())
             .collect();
-        assert_eq!(
-            all,
-            [
-                [["A", "n", "o"], ["n", "n", "b"]],
-                [["B", "o", "n"], ["o", "b", "n"]]
-            ]
-        );
+        assert_eq!(all, [[["A", "n", "o"], ["n", "n", "b"]], [["B", "o", "n"], ["o", "b", "n"]]]);
         assert_eq!(cases[1].looks[0].other.start, place("Ann", 1)[0] + 1);
     }
 

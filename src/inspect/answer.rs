@@ -33,16 +33,11 @@ impl Answer {
     /// If the text has unknown characters, or is no token or several.
     pub fn read(text: &str, tokenizer: &Tokenizer) -> Result<Self, InspectError> {
         let ids = tokenizer.encode(text);
-        let ids = ids.map_err(|source| InspectError::NotAToken {
-            text: text.to_owned(),
-            source,
-        })?;
+        let ids =
+            ids.map_err(|source| InspectError::NotAToken { text: text.to_owned(), source })?;
         match ids[..] {
             [id] => Ok(Self::new(id, tokenizer)),
-            _ => Err(InspectError::NotOneToken {
-                text: text.to_owned(),
-                n_tokens: ids.len(),
-            }),
+            _ => Err(InspectError::NotOneToken { text: text.to_owned(), n_tokens: ids.len() }),
         }
     }
 
@@ -80,9 +75,6 @@ mod tests {
             let error = read(text).unwrap_err();
             assert!(matches!(error, InspectError::NotOneToken { n_tokens, .. } if n_tokens == n));
         }
-        assert!(matches!(
-            read("x").unwrap_err(),
-            InspectError::NotAToken { .. }
-        ));
+        assert!(matches!(read("x").unwrap_err(), InspectError::NotAToken { .. }));
     }
 }

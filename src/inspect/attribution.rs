@@ -99,13 +99,7 @@ impl Attribution {
         if against.as_ref() == Some(&answer) {
             return Err(InspectError::SameAnswers(answer.token));
         }
-        let points = [
-            Point::Embedding,
-            Point::Heads,
-            Point::Mlp,
-            Point::Residual,
-            Point::Logits,
-        ];
+        let points = [Point::Embedding, Point::Heads, Point::Mlp, Point::Residual, Point::Logits];
         let recording = capture(model, prompt, &points)?;
         let logits = recording.get(None, Point::Logits).vector(0, position);
         let other = match &against {
@@ -113,20 +107,8 @@ impl Attribution {
             None => mean(&wide(logits)),
         };
         let difference = f64::from(logits[answer.id as usize]) - other;
-        let terms = terms(
-            model,
-            prompt,
-            &recording,
-            position,
-            [Some(&answer), against.as_ref()],
-        )?;
-        Ok(Self {
-            position,
-            answer,
-            against,
-            difference,
-            terms,
-        })
+        let terms = terms(model, prompt, &recording, position, [Some(&answer), against.as_ref()])?;
+        Ok(Self { position, answer, against, difference, terms })
     }
 
     /// What all parts add together: [`Attribution::difference`], but for rounding.
@@ -170,10 +152,8 @@ fn terms(
     for (layer, block) in model.blocks.iter().enumerate() {
         let output = &block.attention.output;
         let projection = host(output.weight.val().reshape([-1]))?; // [H D, C], row by row
-        let into_logit: Vec<f64> = projection
-            .chunks(config.d_model)
-            .map(|row| dot(row, &direction))
-            .collect();
+        let into_logit: Vec<f64> =
+            projection.chunks(config.d_model).map(|row| dot(row, &direction)).collect();
         for (head, of_head) in into_logit.chunks(config.head_dim()).enumerate() {
             let gathered = wide(recording.get(layer, Point::Heads).vector(head, position));
             add(Source::Head { layer, head }, dot(&gathered, of_head));
@@ -217,11 +197,7 @@ fn direction(
     let middle = centre(residual);
     let squares: Vec<f64> = residual.iter().map(|x| (x - middle).powi(2)).collect();
     let scale = (mean(&squares) + model.norm.epsilon()).sqrt();
-    let direction: Vec<f64> = apart
-        .iter()
-        .zip(&weight)
-        .map(|(u, w)| u * w / scale)
-        .collect();
+    let direction: Vec<f64> = apart.iter().zip(&weight).map(|(u, w)| u * w / scale).collect();
     let middle = centre(&direction);
     Ok((direction.iter().map(|x| x - middle).collect(), norm_bias))
 }
@@ -282,13 +258,10 @@ mod tests {
             let model = parameters::assign(drawn, |path, _| {
                 let HostTensor { shape, values } = values[path].clone();
                 let is_flat = shape.len() == 1;
-                let lively = values
-                    .iter()
-                    .zip((0_u8..7).cycle())
-                    .map(|(x, i)| match is_flat {
-                        true => x + f32::from(i) / 10.0 - 0.3,
-                        false => x * 10.0,
-                    });
+                let lively = values.iter().zip((0_u8..7).cycle()).map(|(x, i)| match is_flat {
+                    true => x + f32::from(i) / 10.0 - 0.3,
+                    false => x * 10.0,
+                });
                 let values = lively.collect();
                 Some(HostTensor { shape, values })
             });

@@ -20,10 +20,7 @@ impl Capture {
     /// A probe that keeps what passes at `points`.
     #[must_use]
     pub fn new(points: &[Point]) -> Self {
-        Self {
-            points: points.to_vec(),
-            taken: Vec::new(),
-        }
+        Self { points: points.to_vec(), taken: Vec::new() }
     }
 
     /// Waits for the device and reads what was kept.
@@ -67,14 +64,9 @@ impl Recording {
     /// If nothing was kept there.
     #[must_use]
     pub fn get(&self, block_idx: impl Into<Option<usize>>, point: Point) -> &HostTensor {
-        let site = Site {
-            block_idx: block_idx.into(),
-            point,
-        };
+        let site = Site { block_idx: block_idx.into(), point };
         let found = self.taken.iter().find(|(at, _)| *at == site);
-        &found
-            .unwrap_or_else(|| panic!("nothing was kept at `{site}`"))
-            .1
+        &found.unwrap_or_else(|| panic!("nothing was kept at `{site}`")).1
     }
 
     /// The attention weights of the first row of the batch, in every layer and head.
@@ -93,10 +85,7 @@ impl Recording {
             unreachable!("weights have four dimensions");
         };
         assert_eq!(t, s, "a pass without a cache");
-        let values = layers
-            .iter()
-            .flat_map(|layer| &layer.values[..n_heads * t * t])
-            .copied();
+        let values = layers.iter().flat_map(|layer| &layer.values[..n_heads * t * t]).copied();
         AttentionMaps::new(layers.len(), n_heads, t, values.collect())
     }
 }
@@ -154,21 +143,14 @@ mod tests {
     fn weights_that_are_no_numbers_are_an_error() {
         let model = model();
         let broken = parameters::assign(model, |path, shape| {
-            let value = if path.starts_with("blocks.1.attention") {
-                f32::NAN
-            } else {
-                0.5
-            };
+            let value = if path.starts_with("blocks.1.attention") { f32::NAN } else { 0.5 };
             let shape = shape.to_vec();
             let values = vec![value; shape.iter().product()];
             Some(HostTensor { shape, values })
         });
         let prompt = Prompt::read("hello", &Tokenizer::byte(), 8).expect("bytes");
         let error = capture(&broken.expect("fits"), &prompt, &[Point::Weights]).unwrap_err();
-        assert!(
-            error.to_string().contains("blocks.1.attention.weights"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("blocks.1.attention.weights"), "{error}");
     }
 
     #[test]

@@ -36,20 +36,13 @@ impl Details {
     /// # Errors
     /// As [`capture()`].
     pub fn new(model: &Gpt, prompt: &Prompt, selection: &Selection) -> Result<Self, InspectError> {
-        let points = [
-            Point::Embedding,
-            Point::Queries,
-            Point::Keys,
-            Point::Weights,
-            Point::Residual,
-        ];
+        let points =
+            [Point::Embedding, Point::Queries, Point::Keys, Point::Weights, Point::Residual];
         let recording = capture(model, prompt, &points)?;
         let config = model.config().clone();
         let of_layers = |point| {
             let layers = selection.layers.clone();
-            layers
-                .map(|layer| recording.get(layer, point).clone())
-                .collect()
+            layers.map(|layer| recording.get(layer, point).clone()).collect()
         };
         let after = (0..config.n_layers).map(|layer| recording.get(layer, Point::Residual));
         let stages = std::iter::once(recording.get(None, Point::Embedding)).chain(after);

@@ -201,12 +201,7 @@ fn read(
     prompt: &Prompt,
     stages: &[Stage],
 ) -> Result<(Vec<Vectors>, Vec<Vec<f64>>), InspectError> {
-    let points = [
-        Point::Embedding,
-        Point::Residual,
-        Point::Attention,
-        Point::Norm,
-    ];
+    let points = [Point::Embedding, Point::Residual, Point::Attention, Point::Norm];
     let recording = capture(model, prompt, &points)?;
     let device = model.device();
     let host = |x: Tensor<3>| {
@@ -298,10 +293,7 @@ mod tests {
             let it = Embeddings::new(&model, &texts, "bank", &context).expect("read");
             let positions: Vec<usize> = it.places.iter().map(|place| place.position).collect();
             assert_eq!(positions, [21, 19]);
-            assert!(
-                (it.similarity[0][0][1] - 1.0).abs() < 1e-12,
-                "one row of a table"
-            );
+            assert!((it.similarity[0][0][1] - 1.0).abs() < 1e-12, "one row of a table");
             for (stage, of_stage) in it.stages.iter().zip(&it.similarity) {
                 assert!((of_stage[1][1] - 1.0).abs() < 1e-12);
                 assert!((of_stage[0][1] - of_stage[1][0]).abs() < 1e-12);
@@ -310,17 +302,11 @@ mod tests {
             }
             let has_positions = position == PositionKind::Learned;
             assert_eq!(it.stages.len(), 4 + usize::from(has_positions));
-            let found: Vec<_> = it
-                .context
-                .iter()
-                .map(|word| (word.prompt, word.position))
-                .collect();
+            let found: Vec<_> =
+                it.context.iter().map(|word| (word.prompt, word.position)).collect();
             assert_eq!(found, [(0, 11), (1, 11)]);
             assert_eq!((it.attention.len(), it.attention[0].len()), (2, 2));
-            assert_eq!(
-                (it.attention[0][0].len(), it.attention[1][1].len()),
-                (22, 23)
-            );
+            assert_eq!((it.attention[0][0].len(), it.attention[1][1].len()), (22, 23));
             assert!(!it.have_same_past(0, 1));
         }
     }

@@ -189,10 +189,7 @@ impl InspectError {
     /// That `word` is not in `prompt`.
     #[must_use]
     pub fn no_word(word: &str, prompt: &Prompt) -> Self {
-        Self::NoSuchWord {
-            word: word.to_owned(),
-            prompt: prompt.whole_pieces().concat(),
-        }
+        Self::NoSuchWord { word: word.to_owned(), prompt: prompt.whole_pieces().concat() }
     }
 
     /// Checks a layer that someone asked for.

@@ -95,9 +95,7 @@ impl Projection {
             (Step::Normed, self.normed.as_ref()),
             (Step::Rotated, self.rotated.as_ref()),
         ];
-        let taken = steps
-            .into_iter()
-            .filter_map(|(step, vector)| Some((step, vector?.as_slice())));
+        let taken = steps.into_iter().filter_map(|(step, vector)| Some((step, vector?.as_slice())));
         taken.collect()
     }
 
@@ -188,9 +186,7 @@ impl Explanation {
     #[must_use]
     pub fn largest_difference(&self) -> f64 {
         let pairs = self.weights.iter().zip(&self.model_weights);
-        pairs
-            .map(|(ours, theirs)| (ours - f64::from(*theirs)).abs())
-            .fold(0.0, f64::max)
+        pairs.map(|(ours, theirs)| (ours - f64::from(*theirs)).abs()).fold(0.0, f64::max)
     }
 }
 
@@ -232,11 +228,7 @@ fn project(
     };
     let query = through(head, &block.attention.q_norm, q)?;
     let key = through(config.n_heads + kv_head, &block.attention.k_norm, k)?;
-    let value = Projection {
-        projected: v,
-        normed: None,
-        rotated: None,
-    };
+    let value = Projection { projected: v, normed: None, rotated: None };
     Ok((host(normed)?, [query, key, value]))
 }
 
@@ -244,32 +236,15 @@ type Weighed = (Vec<f64>, Vec<f64>, Vec<Option<f64>>, Vec<f64>);
 
 /// Scores, scaled, masked and as weights: `softmax(mask(q k^T / sqrt(D)))`, as the paper writes it.
 fn weigh(q: &[f32], keys: &[Vec<f32>], token: usize) -> Weighed {
-    let dot = |k: &Vec<f32>| {
-        q.iter()
-            .zip(k)
-            .map(|(q, k)| f64::from(*q) * f64::from(*k))
-            .sum()
-    };
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "a head has far fewer than 2^52 dimensions"
-    )]
+    let dot = |k: &Vec<f32>| q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+    #[allow(clippy::cast_precision_loss, reason = "a head has far fewer than 2^52 dimensions")]
     let root = (q.len() as f64).sqrt();
     let scores: Vec<f64> = keys.iter().map(dot).collect();
     let scaled: Vec<f64> = scores.iter().map(|score| score / root).collect();
-    let masked: Vec<Option<f64>> = (0..)
-        .zip(&scaled)
-        .map(|(at, x)| (at <= token).then_some(*x))
-        .collect();
-    let largest = masked
-        .iter()
-        .flatten()
-        .copied()
-        .fold(f64::NEG_INFINITY, f64::max);
-    let powers: Vec<f64> = masked
-        .iter()
-        .map(|x| x.map_or(0.0, |x| (x - largest).exp()))
-        .collect();
+    let masked: Vec<Option<f64>> =
+        (0..).zip(&scaled).map(|(at, x)| (at <= token).then_some(*x)).collect();
+    let largest = masked.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max);
+    let powers: Vec<f64> = masked.iter().map(|x| x.map_or(0.0, |x| (x - largest).exp())).collect();
     let sum: f64 = powers.iter().sum();
     let weights = powers.iter().map(|power| power / sum).collect();
     (scores, scaled, masked, weights)
@@ -296,8 +271,8 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
-    use crate::attention::Rotation;
     use crate::config::ModelConfig;
+    use crate::model::attention::Rotation;
     use crate::tokenizer::Tokenizer;
 
     /// The first of the five worked examples: `it` over animal, street and because, `d_k` = 2.
@@ -308,10 +283,7 @@ mod tests {
         let (scores, scaled, masked, weights) = weigh(&[3.0, 1.0], &keys, 2);
         let close = |found: &[f64], expected: [f64; 3]| {
             let pairs = found.iter().zip(expected);
-            assert!(
-                pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-6),
-                "{found:?}"
-            );
+            assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
         };
         close(&scores, [10.0, 7.0, 5.0]);
         close(&scaled, [7.071_068, 4.949_748, 3.535_534]);
@@ -367,17 +339,9 @@ mod tests {
                 let pairs = turned.iter().zip(rotated);
                 assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-5));
             }
-            assert!(
-                it.largest_difference() < 1e-5,
-                "{}",
-                it.largest_difference()
-            );
+            assert!(it.largest_difference() < 1e-5, "{}", it.largest_difference());
             let pairs = it.context.iter().zip(&it.model_context);
-            assert!(
-                pairs
-                    .into_iter()
-                    .all(|(a, b)| (a - f64::from(*b)).abs() < 1e-5)
-            );
+            assert!(pairs.into_iter().all(|(a, b)| (a - f64::from(*b)).abs() < 1e-5));
         }
     }
 }

@@ -89,10 +89,7 @@ impl Heads {
     /// Never: all of it is plain data.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
-        let head = |scores: &Scores| Named {
-            kind: scores.kind(),
-            scores: *scores,
-        };
+        let head = |scores: &Scores| Named { kind: scores.kind(), scores: *scores };
         let layer = |scores: &Vec<Scores>| scores.iter().map(head).collect();
         let document = Document {
             windows: self.n_windows,
@@ -117,12 +114,7 @@ impl Heads {
             n_repeated: count("repeated")?,
             period: count("period")?,
             even: of_head(value.get("even")?)?,
-            scores: value
-                .get("heads")?
-                .as_array()?
-                .iter()
-                .map(of_layer)
-                .collect::<Option<_>>()?,
+            scores: value.get("heads")?.as_array()?.iter().map(of_layer).collect::<Option<_>>()?,
         })
     }
 }
@@ -262,10 +254,7 @@ mod tests {
     fn texts_and_contexts_can_be_short() {
         let short = Heads::measure(&new_model(&config()), &text(6), 3).expect("measured");
         assert_eq!((short.n_windows, short.window_tokens), (1, 5));
-        let one = ModelConfig {
-            context_length: 1,
-            ..config()
-        };
+        let one = ModelConfig { context_length: 1, ..config() };
         let heads = Heads::measure(&new_model(&one), &text(50), 3).expect("measured");
         assert_eq!((heads.n_repeated, heads.period), (0, 0));
         assert_eq!(heads.scores[0][0], Scores::default());
@@ -276,21 +265,11 @@ mod tests {
     #[test]
     fn weights_that_are_no_numbers_are_an_error() {
         let broken = parameters::assign(new_model(&config()), |path, shape| {
-            let value = if path.starts_with("blocks.1") {
-                f32::NAN
-            } else {
-                0.5
-            };
-            Some(HostTensor {
-                shape: shape.to_vec(),
-                values: vec![value; shape.iter().product()],
-            })
+            let value = if path.starts_with("blocks.1") { f32::NAN } else { 0.5 };
+            Some(HostTensor { shape: shape.to_vec(), values: vec![value; shape.iter().product()] })
         });
         let error = Heads::measure(&broken.expect("fits"), &text(100), 2).unwrap_err();
-        assert!(
-            error.to_string().contains("blocks.1.attention.weights"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("blocks.1.attention.weights"), "{error}");
     }
 
     /// Two layers by hand. The residual stream has room for the token here, the token before, and the position.
@@ -349,10 +328,7 @@ mod tests {
                 path if path.ends_with("norm.weight") => values.fill(1.0),
                 _ => {}
             }
-            Some(HostTensor {
-                shape: shape.to_vec(),
-                values,
-            })
+            Some(HostTensor { shape: shape.to_vec(), values })
         })
         .expect("fits");
         let ids: Vec<u32> = (0..200).map(|i| (i * 5 + i / 7) % N as u32).collect();

@@ -75,10 +75,7 @@ impl Lens {
     ) -> Result<Self, InspectError> {
         let recording = capture(model, prompt, &[Point::Embedding, Point::Residual])?;
         let mut positions: Vec<Predictions> = (0..prompt.len())
-            .map(|position| Predictions {
-                position,
-                stages: Vec::new(),
-            })
+            .map(|position| Predictions { position, stages: Vec::new() })
             .collect();
         let layers = (0..model.config().n_layers).map(Some);
         for layer in std::iter::once(None).chain(layers) {
@@ -91,14 +88,10 @@ impl Lens {
             let logits = logits.map_err(InspectError::Device)?;
             for (at, row) in positions.iter_mut().zip(logits.chunks(model.vocab_size())) {
                 let next = prompt.ids.get(at.position + 1).copied();
-                at.stages
-                    .push(Prediction::new(row, tokenizer, n_top, layer, next));
+                at.stages.push(Prediction::new(row, tokenizer, n_top, layer, next));
             }
         }
-        Ok(Self {
-            tokens: prompt.texts.clone(),
-            positions,
-        })
+        Ok(Self { tokens: prompt.texts.clone(), positions })
     }
 }
 
@@ -113,11 +106,7 @@ impl Prediction {
         let probabilities = softmax(logits);
         let guess = |index: usize| {
             let id = u32::try_from(index).expect("ids are 32 bits");
-            Guess {
-                id,
-                token: tokenizer.piece(id),
-                probability: probabilities[index],
-            }
+            Guess { id, token: tokenizer.piece(id), probability: probabilities[index] }
         };
         let came = next.map(|id| {
             let logit = logits[id as usize];
@@ -126,11 +115,7 @@ impl Prediction {
                 guess: guess(id as usize),
             }
         });
-        Self {
-            layer,
-            top: likeliest(logits, n_top).into_iter().map(guess).collect(),
-            came,
-        }
+        Self { layer, top: likeliest(logits, n_top).into_iter().map(guess).collect(), came }
     }
 }
 
@@ -144,10 +129,8 @@ pub(super) fn likeliest(logits: &[f32], n: usize) -> Vec<usize> {
 
 fn softmax(logits: &[f32]) -> Vec<f64> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let powers: Vec<f64> = logits
-        .iter()
-        .map(|logit| (f64::from(*logit) - f64::from(largest)).exp())
-        .collect();
+    let powers: Vec<f64> =
+        logits.iter().map(|logit| (f64::from(*logit) - f64::from(largest)).exp()).collect();
     let sum: f64 = powers.iter().sum();
     powers.iter().map(|power| power / sum).collect()
 }

@@ -24,12 +24,7 @@ impl AttentionMaps {
     #[must_use]
     pub fn new(n_layers: usize, n_heads: usize, n_tokens: usize, values: Vec<f32>) -> Self {
         assert_eq!(values.len(), n_layers * n_heads * n_tokens * n_tokens);
-        Self {
-            n_layers,
-            n_heads,
-            n_tokens,
-            values,
-        }
+        Self { n_layers, n_heads, n_tokens, values }
     }
 
     /// One head's weights, row by row: `[T, T]`, queries then keys.
@@ -93,10 +88,7 @@ impl Selection {
             InspectError::check_head(head, n_heads)?;
         }
         let one_or_all = |one: Option<usize>, n| one.map_or(0..n, |index| index..index + 1);
-        Ok(Self {
-            layers: one_or_all(layer, n_layers),
-            heads: one_or_all(head, n_heads),
-        })
+        Ok(Self { layers: one_or_all(layer, n_layers), heads: one_or_all(head, n_heads) })
     }
 
     /// The layer and head, where it is a single one.
@@ -140,24 +132,15 @@ mod tests {
     fn a_selection_is_within_the_model() {
         let select = |layer, head| Selection::new(layer, head, 2, 4);
         assert_eq!(select(None, None).expect("all").layers, 0..2);
-        assert_eq!(
-            select(Some(1), Some(3)).expect("last").single(),
-            Some((1, 3))
-        );
+        assert_eq!(select(Some(1), Some(3)).expect("last").single(), Some((1, 3)));
         assert_eq!(select(Some(1), None).expect("a layer").single(), None);
         assert!(matches!(
             select(Some(2), None),
-            Err(InspectError::NoSuchLayer {
-                layer: 2,
-                n_layers: 2
-            })
+            Err(InspectError::NoSuchLayer { layer: 2, n_layers: 2 })
         ));
         assert!(matches!(
             select(None, Some(4)),
-            Err(InspectError::NoSuchHead {
-                head: 4,
-                n_heads: 4
-            })
+            Err(InspectError::NoSuchHead { head: 4, n_heads: 4 })
         ));
     }
 }

@@ -81,15 +81,8 @@ mod tests {
 
     #[test]
     fn every_writer_is_named_once() {
-        let config = ModelConfig {
-            n_layers: 2,
-            n_heads: 2,
-            ..ModelConfig::default()
-        };
-        let names: Vec<String> = Part::writers(&config)
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let config = ModelConfig { n_layers: 2, n_heads: 2, ..ModelConfig::default() };
+        let names: Vec<String> = Part::writers(&config).iter().map(ToString::to_string).collect();
         assert_eq!(
             names,
             [

@@ -78,9 +78,7 @@ impl Patching {
             Ok::<f64, InspectError>(f64::from(answer) - f64::from(against))
         };
         let plain = difference(Vec::new())?;
-        let last = Part::Residual {
-            layer: model.config().n_layers - 1,
-        };
+        let last = Part::Residual { layer: model.config().n_layers - 1 };
         let other = difference(vec![patcher.from(last, None)])?; // the other pass, to its end
         let share = |difference: f64| (difference - plain) / (other - plain);
         if !share(other).is_finite() {
@@ -89,11 +87,7 @@ impl Patching {
         let with_part = |part| {
             let difference = difference(vec![patcher.from(part, None)])?;
             let share = share(difference);
-            Ok(Patched {
-                part,
-                difference,
-                share,
-            })
+            Ok(Patched { part, difference, share })
         };
         let parts = Part::writers(model.config()).into_iter().map(with_part);
         let mut parts = parts.collect::<Result<Vec<_>, InspectError>>()?;
@@ -131,10 +125,7 @@ impl Patching {
     /// If they have not as many tokens, if there is no such position, or if they do not differ up to it.
     pub fn check([prompt, from]: [&Prompt; 2], position: usize) -> Result<(), InspectError> {
         if prompt.len() != from.len() {
-            return Err(InspectError::UnequalLengths {
-                prompt: prompt.len(),
-                from: from.len(),
-            });
+            return Err(InspectError::UnequalLengths { prompt: prompt.len(), from: from.len() });
         }
         InspectError::check_token(position, prompt.len())?;
         match first_difference(prompt, from) <= position {
@@ -166,21 +157,12 @@ struct Patcher<'a> {
 
 impl<'a> Patcher<'a> {
     fn new(model: &'a Gpt, [prompt, from]: [&Prompt; 2]) -> Result<Self, InspectError> {
-        let points = [
-            Point::Embedding,
-            Point::Heads,
-            Point::Attention,
-            Point::Mlp,
-            Point::Residual,
-        ];
+        let points =
+            [Point::Embedding, Point::Heads, Point::Attention, Point::Mlp, Point::Residual];
         let device = model.device();
         let mut probe = Capture::new(&points);
         let _logits = model.forward_with(from.tokens(&device), &mut probe);
-        Ok(Self {
-            model,
-            tokens: prompt.tokens(&device),
-            from: probe.read()?,
-        })
+        Ok(Self { model, tokens: prompt.tokens(&device), from: probe.read()? })
     }
 
     /// That a part's values are those of the other prompt's pass.
@@ -203,9 +185,7 @@ impl<'a> Patcher<'a> {
         let mut probe = Replace::new(replacements);
         let logits = self.model.forward_with(self.tokens.clone(), &mut probe); // [1, T, V]
         let logits = logits.narrow(1, position, 1).reshape([-1]);
-        logits
-            .try_into_vec_as::<f32>()
-            .map_err(InspectError::Device)
+        logits.try_into_vec_as::<f32>().map_err(InspectError::Device)
     }
 }
 
@@ -337,14 +317,8 @@ mod tests {
             new("a bank", "the bank", 5, answers()),
             InspectError::UnequalLengths { prompt: 6, from: 8 }
         ));
-        assert!(matches!(
-            new("a bank", "a bank", 5, answers()),
-            InspectError::SamePast(5)
-        ));
-        assert!(matches!(
-            new("a bank", "a bunk", 2, answers()),
-            InspectError::SamePast(2)
-        ));
+        assert!(matches!(new("a bank", "a bank", 5, answers()), InspectError::SamePast(5)));
+        assert!(matches!(new("a bank", "a bunk", 2, answers()), InspectError::SamePast(2)));
         assert!(matches!(
             new("a bank", "a bunk", 6, answers()),
             InspectError::NoSuchToken { token: 6, .. }

@@ -37,10 +37,7 @@ impl Mean {
 
     /// The mean; none of nothing.
     #[must_use]
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "far fewer than 2^52 rows are counted"
-    )]
+    #[allow(clippy::cast_precision_loss, reason = "far fewer than 2^52 rows are counted")]
     pub fn value(self) -> Option<f64> {
         (self.n > 0).then(|| self.sum / self.n as f64)
     }
@@ -74,11 +71,7 @@ impl<'a> Map<'a> {
     #[must_use]
     pub fn new(weights: &'a [f32], n_tokens: usize, sight: Sight) -> Self {
         assert_eq!(weights.len(), n_tokens * n_tokens);
-        let map = Self {
-            weights,
-            n_tokens,
-            sight,
-        };
+        let map = Self { weights, n_tokens, sight };
         for (query, row) in map.rows() {
             let sum: f64 = row.iter().copied().map(f64::from).sum();
             assert!(

@@ -73,10 +73,7 @@ impl Prompt {
         if text.is_empty() {
             return None;
         }
-        let start = self
-            .bytes
-            .windows(text.len())
-            .rposition(|window| window == text)?;
+        let start = self.bytes.windows(text.len()).rposition(|window| window == text)?;
         self.ends.iter().position(|&end| end >= start + text.len())
     }
 

@@ -90,12 +90,8 @@ impl References {
         tokenizer: &Tokenizer,
         annotations: &Annotations,
     ) -> Result<Self, InspectError> {
-        let untrained = Gpt::new(
-            &config.model,
-            tokenizer.vocab_size(),
-            config.train.seed,
-            &model.device(),
-        );
+        let untrained =
+            Gpt::new(&config.model, tokenizer.vocab_size(), config.train.seed, &model.device());
         let context_length = config.model.context_length;
         let val_fraction = config.data.val_fraction;
         let mut questions = Vec::new();
@@ -119,9 +115,7 @@ impl References {
                 found: all.len(),
                 cases: asked.len(),
                 chosen_by: choosing.len(),
-                nearer: share(&asked, |case| {
-                    case.looks[0].right.start > case.looks[0].other.start
-                }),
+                nearer: share(&asked, |case| case.looks[0].right.start > case.looks[0].other.start),
                 longer: longer(&asked),
                 untrained: answers(&untrained)?,
                 trained: answers(model)?,
@@ -223,11 +217,7 @@ mod tests {
     fn case(ids: &[u32], query: usize, right: usize, other: usize) -> Case {
         Case {
             ids: ids.to_vec(),
-            looks: vec![Look {
-                query,
-                right: right..right + 1,
-                other: other..other + 1,
-            }],
+            looks: vec![Look { query, right: right..right + 1, other: other..other + 1 }],
         }
     }
 
@@ -259,10 +249,7 @@ mod tests {
                 path if path.ends_with("norm.weight") => values.fill(1.0),
                 _ => {}
             }
-            Some(HostTensor {
-                shape: shape.to_vec(),
-                values,
-            })
+            Some(HostTensor { shape: shape.to_vec(), values })
         });
         assigned.expect("fits")
     }
@@ -285,15 +272,9 @@ mod tests {
 
     #[test]
     fn the_best_head_is_right_most_often_and_of_equals_the_clearest() {
-        let answer = |accuracy, right| Answer {
-            right,
-            other: 0.1,
-            accuracy,
-        };
-        let heads = [
-            vec![answer(0.5, 0.9), answer(0.8, 0.2)],
-            vec![answer(0.8, 0.3), answer(0.8, 0.3)],
-        ];
+        let answer = |accuracy, right| Answer { right, other: 0.1, accuracy };
+        let heads =
+            [vec![answer(0.5, 0.9), answer(0.8, 0.2)], vec![answer(0.8, 0.3), answer(0.8, 0.3)]];
         assert_eq!(best(&heads), [1, 0]);
     }
 

@@ -103,11 +103,7 @@ mod tests {
         substitute: Substitute,
         value: Tensor<D>,
     ) -> Vec<f32> {
-        let mut probe = Replace::new(vec![Replacement {
-            part,
-            position,
-            substitute,
-        }]);
+        let mut probe = Replace::new(vec![Replacement { part, position, substitute }]);
         let value = probe.visit(part.site(), value);
         value.into_data().try_to_vec().expect("f32")
     }
@@ -129,19 +125,9 @@ mod tests {
 
         let mlp = Part::Mlp { layer: 0 };
         let added = counted([1, 2, 2]); // [B, T, C]
-        let mean = replaced(
-            mlp,
-            None,
-            Substitute::Mean(counted([2]).neg()),
-            added.clone(),
-        );
+        let mean = replaced(mlp, None, Substitute::Mean(counted([2]).neg()), added.clone());
         assert_eq!(mean, [-1.0, -2.0, -1.0, -2.0]);
-        let recorded = replaced(
-            mlp,
-            Some(1),
-            Substitute::Recorded(counted([4]).neg()),
-            added,
-        );
+        let recorded = replaced(mlp, Some(1), Substitute::Recorded(counted([4]).neg()), added);
         assert_eq!(recorded, [1.0, 2.0, -3.0, -4.0]);
     }
 

@@ -111,10 +111,7 @@ impl Scores {
         let holds = |&(_, score, threshold): &(Kind, Option<f64>, f64)| {
             score.is_some_and(|score| score >= threshold)
         };
-        rules
-            .into_iter()
-            .find(holds)
-            .map_or(Kind::Mixed, |(kind, ..)| kind)
+        rules.into_iter().find(holds).map_or(Kind::Mixed, |(kind, ..)| kind)
     }
 }
 
@@ -228,11 +225,7 @@ mod tests {
     fn the_documents_patterns_are_what_it_calls_them() {
         let diagonal = scores(&[&[0.9, 0.05, 0.05], &[0.05, 0.9, 0.05], &[0.05, 0.05, 0.9]]);
         let uniform = scores(&[&[0.33; 3], &[0.33; 3], &[0.33; 3]]);
-        let focused = scores(&[
-            &[0.05, 0.90, 0.05],
-            &[0.10, 0.10, 0.80],
-            &[0.85, 0.10, 0.05],
-        ]);
+        let focused = scores(&[&[0.05, 0.90, 0.05], &[0.10, 0.10, 0.80], &[0.85, 0.10, 0.05]]);
         let local = scores(&[
             &[0.7, 0.2, 0.1, 0.0],
             &[0.2, 0.5, 0.2, 0.1],
@@ -264,15 +257,7 @@ mod tests {
         let n = 32_usize;
         let map_of = |weight: &dyn Fn(usize, usize) -> f32| -> Vec<f32> {
             let cells = (0..n).flat_map(|query| (0..n).map(move |key| (query, key)));
-            cells
-                .map(|(query, key)| {
-                    if key <= query {
-                        weight(query, key)
-                    } else {
-                        0.0
-                    }
-                })
-                .collect()
+            cells.map(|(query, key)| if key <= query { weight(query, key) } else { 0.0 }).collect()
         };
         let kind_of = |weight: &dyn Fn(usize, usize) -> f32| {
             let weights = map_of(weight);
@@ -280,16 +265,10 @@ mod tests {
         };
         let is = |condition: bool| if condition { 1.0 } else { 0.0 };
         assert_eq!(kind_of(&|query, _| 1.0 / (query + 1) as f32), Kind::Uniform);
-        assert_eq!(
-            kind_of(&|query, key| is(key == query.saturating_sub(1))),
-            Kind::PreviousToken
-        );
+        assert_eq!(kind_of(&|query, key| is(key == query.saturating_sub(1))), Kind::PreviousToken);
         assert_eq!(kind_of(&|_, key| is(key == 0)), Kind::FirstToken);
         assert_eq!(kind_of(&|query, key| is(key == query)), Kind::Diagonal);
-        assert_eq!(
-            kind_of(&|query, key| is(key == query.saturating_sub(3))),
-            Kind::Local
-        );
+        assert_eq!(kind_of(&|query, key| is(key == query.saturating_sub(3))), Kind::Local);
         assert_eq!(kind_of(&|query, key| is(key == query / 2)), Kind::Focused);
         let mixed = |query: usize, key: usize| {
             (is(key == 0) + is(key == query) + is(key == query / 2)) / 3.0

@@ -5,8 +5,8 @@ use burn::tensor::{Device, Tensor};
 
 use super::probe::{Pass, Point, Probe};
 use super::{Mlp, Norm};
-use crate::attention::{LayerCache, MultiHeadAttention, MultiHeadAttentionConfig, Rotation};
 use crate::config::ModelConfig;
+use crate::model::attention::{LayerCache, MultiHeadAttention, MultiHeadAttentionConfig, Rotation};
 
 /// A pre-norm transformer block: both parts read the normed residual stream and add to it.
 ///

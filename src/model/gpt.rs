@@ -7,9 +7,9 @@ use burn::tensor::{Device, Int, Tensor, assert_shape};
 use super::parameters::{zeros, zeros_linear};
 use super::probe::{NoProbe, Pass, Point, Probe};
 use super::{Block, Norm, init};
-use crate::attention::{KvCache, Rotation};
 use crate::config::{ModelConfig, PositionKind};
-use crate::kernels::{self, DropoutKey, MatmulPrecision, Output, Positions};
+use crate::model::attention::{KvCache, Rotation};
+use tinderbox_kernels::{self as kernels, DropoutKey, MatmulPrecision, Output, Positions};
 
 /// A decoder-only transformer.
 ///
@@ -43,17 +43,14 @@ impl Gpt {
     /// The model with its norms at identity and all other weights at zero, to be loaded into.
     #[must_use]
     pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
-        let embedding = |n: usize| Embedding {
-            weight: Param::from_tensor(zeros([n, config.d_model], device)),
-        };
+        let embedding =
+            |n: usize| Embedding { weight: Param::from_tensor(zeros([n, config.d_model], device)) };
         let learned = config.position == PositionKind::Learned;
         let untied = !config.tie_embeddings;
         Self {
             token_embedding: embedding(vocab_size),
             position_embedding: learned.then(|| embedding(config.context_length)),
-            blocks: (0..config.n_layers)
-                .map(|_| Block::new(config, device))
-                .collect(),
+            blocks: (0..config.n_layers).map(|_| Block::new(config, device)).collect(),
             norm: Norm::new(config.norm, config.d_model, config.bias, device),
             output: untied.then(|| zeros_linear(config.d_model, vocab_size, false, device)),
             config: config.clone(),
@@ -101,14 +98,8 @@ impl Gpt {
     /// An empty cache for `batch_size` streams of up to `context_length` tokens.
     #[must_use]
     pub fn kv_cache(&self, batch_size: usize) -> KvCache {
-        let ModelConfig {
-            n_layers,
-            context_length,
-            n_kv_heads,
-            d_model,
-            n_heads,
-            ..
-        } = self.config;
+        let ModelConfig { n_layers, context_length, n_kv_heads, d_model, n_heads, .. } =
+            self.config;
         KvCache::new(
             n_layers,
             context_length,
@@ -206,18 +197,13 @@ impl Gpt {
             self.config.context_length
         );
         let device = tokens.device();
-        let learned = self.position_embedding.as_ref().map(|embedding| Positions {
-            weight: embedding.weight.val(),
-            first: start,
-        });
+        let learned = self
+            .position_embedding
+            .as_ref()
+            .map(|embedding| Positions { weight: embedding.weight.val(), first: start });
         let mut x = kernels::embed(tokens, self.token_embedding.weight.val(), learned); // [B, T, C]
-        let rotation = (self.config.position == PositionKind::Rope).then(|| {
-            Rotation::new(
-                positions,
-                self.config.d_model / self.config.n_heads,
-                &device,
-            )
-        });
+        let rotation = (self.config.position == PositionKind::Rope)
+            .then(|| Rotation::new(positions, self.config.d_model / self.config.n_heads, &device));
         x = pass.visit(Point::Embedding, x);
         x = pass.drop(Point::Embedding, x, self.config.dropout);
         for (block_idx, block) in self.blocks.iter().enumerate() {

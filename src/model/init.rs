@@ -21,10 +21,7 @@ pub fn initialize(model: Gpt, seed: u64) -> Gpt {
     let n_residual_writes = 2 * model.blocks.len();
     parameters::assign(model, |path, shape| {
         let values = draw(path, shape, n_residual_writes, seed);
-        Some(HostTensor {
-            shape: shape.to_vec(),
-            values,
-        })
+        Some(HostTensor { shape: shape.to_vec(), values })
     })
     .expect("every parameter is drawn with its own shape")
 }
@@ -37,19 +34,13 @@ fn draw(path: &str, shape: &[usize], n_residual_writes: usize, seed: u64) -> Vec
     }
     let writes_to_residual =
         path.ends_with("attention.output.weight") || path.ends_with("mlp.contract.weight");
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "a model has far fewer than 2^52 layers"
-    )]
+    #[allow(clippy::cast_precision_loss, reason = "a model has far fewer than 2^52 layers")]
     let std = match writes_to_residual {
         true => STANDARD_DEVIATION / (n_residual_writes as f64).sqrt(),
         false => STANDARD_DEVIATION,
     };
     let mut rng = generator(path, seed);
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "f32 is what a parameter holds"
-    )]
+    #[allow(clippy::cast_possible_truncation, reason = "f32 is what a parameter holds")]
     let mut normal = || {
         let x: f64 = StandardNormal.sample(&mut rng);
         (x * std) as f32

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::tensor::Tensor;
 
 use super::parameters::HostTensor;
-use crate::kernels;
+use tinderbox_kernels as kernels;
 
 /// Numbers that are turned into bytes, or back, at once.
 const CHUNK: usize = 16 * 1024;
@@ -46,19 +46,13 @@ impl LazyTensor {
     /// A tensor as it is now on its device, whatever becomes of it there.
     #[must_use]
     pub fn on_device<const D: usize>(tensor: Tensor<D>) -> Self {
-        Self {
-            shape: tensor.shape().to_vec(),
-            place: Place::Device(Arc::new(tensor.inner())),
-        }
+        Self { shape: tensor.shape().to_vec(), place: Place::Device(Arc::new(tensor.inner())) }
     }
 
     /// A tensor of this shape, row-major, whose numbers lie little-endian in `file` from the byte `start` on.
     #[must_use]
     pub fn in_file(shape: Vec<usize>, file: Arc<Mutex<File>>, start: u64) -> Self {
-        Self {
-            shape,
-            place: Place::File(file, start),
-        }
+        Self { shape, place: Place::File(file, start) }
     }
 
     /// Sizes of the dimensions.
@@ -93,10 +87,7 @@ impl LazyTensor {
                 read_values(&mut file, *start, self.n_numbers())
             }
         }?;
-        Ok(HostTensor {
-            shape: self.shape.clone(),
-            values,
-        })
+        Ok(HostTensor { shape: self.shape.clone(), values })
     }
 
     /// Writes the numbers, little-endian, row-major.

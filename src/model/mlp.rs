@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::parameters::zeros_linear;
 use crate::config::{MlpKind, ModelConfig};
-use crate::kernels::{
+use tinderbox_kernels::{
     self, MatmulPrecision,
     mlp::{Activation, Layer},
 };
@@ -30,13 +30,7 @@ impl Mlp {
     /// The layer with all weights at zero: values are drawn by name, or loaded.
     #[must_use]
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
-        let ModelConfig {
-            d_model,
-            d_ff,
-            bias,
-            mlp: kind,
-            ..
-        } = *config;
+        let ModelConfig { d_model, d_ff, bias, mlp: kind, .. } = *config;
         Self {
             expand: zeros_linear(d_model, d_ff, bias, device),
             gate: (kind == MlpKind::Swiglu).then(|| zeros_linear(d_model, d_ff, bias, device)),

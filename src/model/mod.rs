@@ -6,6 +6,7 @@
 //!
 //! This part knows nothing of text, files, optimisers or runs.
 
+pub mod attention;
 mod block;
 pub mod cost;
 mod gpt;

@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
 use crate::config::NormKind;
-use crate::kernels;
+use tinderbox_kernels as kernels;
 
 const LAYER_NORM_EPSILON: f64 = 1e-5;
 /// What an RMS norm adds to the mean square.

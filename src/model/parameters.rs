@@ -158,11 +158,7 @@ pub fn assign(
             };
             if shape != expected {
                 let found = shape;
-                self.2.get_or_insert(AssignError::Shape {
-                    path,
-                    expected,
-                    found,
-                });
+                self.2.get_or_insert(AssignError::Shape { path, expected, found });
                 return param;
             }
             param.map(|old| {

@@ -8,7 +8,7 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 
-use crate::kernels::{self, Dropout, DropoutKey, MatmulPrecision};
+use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, MatmulPrecision};
 
 /// What stands at a [`Site`]. Points from `Queries` to `Residual` belong to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,12 +110,7 @@ pub struct Pass<'a, P: Probe> {
 impl<'a, P: Probe> Pass<'a, P> {
     /// A pass before the first block, in f32. Without a `dropout` key nothing is dropped: evaluation.
     pub fn new(probe: &'a mut P, dropout: Option<DropoutKey>) -> Self {
-        Self {
-            probe,
-            dropout,
-            matmul_precision: MatmulPrecision::F32,
-            block_idx: None,
-        }
+        Self { probe, dropout, matmul_precision: MatmulPrecision::F32, block_idx: None }
     }
 
     /// The pass with another precision of the products with the blocks' projections.
@@ -146,11 +141,7 @@ impl<'a, P: Probe> Pass<'a, P> {
     pub fn dropout(&self, point: Point, probability: f64) -> Option<Dropout> {
         let key = self.dropout.filter(|_| probability > 0.0)?;
         let site = self.site(point).id();
-        Some(Dropout {
-            probability,
-            key,
-            site,
-        })
+        Some(Dropout { probability, key, site })
     }
 
     /// Applies the dropout of `point` to `value`.
@@ -168,10 +159,7 @@ impl<'a, P: Probe> Pass<'a, P> {
     }
 
     fn site(&self, point: Point) -> Site {
-        Site {
-            block_idx: self.block_idx,
-            point,
-        }
+        Site { block_idx: self.block_idx, point }
     }
 }
 
@@ -215,12 +203,7 @@ mod tests {
     #[test]
     fn the_empty_probe_has_no_room_to_keep_anything() {
         // A pass holds nothing but a reference to it, a key, a precision and a number.
-        type Held<'a> = (
-            &'a NoProbe,
-            Option<DropoutKey>,
-            MatmulPrecision,
-            Option<usize>,
-        );
+        type Held<'a> = (&'a NoProbe, Option<DropoutKey>, MatmulPrecision, Option<usize>);
         assert_eq!(size_of::<NoProbe>(), 0);
         assert_eq!(size_of::<Pass<'_, NoProbe>>(), size_of::<Held<'_>>());
     }

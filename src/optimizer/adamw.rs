@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::state::{State, StateError, put, take};
 use crate::config::OptimizerConfig;
-use crate::kernels;
+use tinderbox_kernels as kernels;
 
 const EPSILON: f64 = 1e-8;
 
@@ -41,16 +41,8 @@ pub(super) struct Rates {
 impl AdamW {
     /// The rule before its first gradient.
     pub(super) fn new(config: &OptimizerConfig) -> Self {
-        let OptimizerConfig {
-            betas,
-            weight_decay,
-            ..
-        } = *config;
-        Self {
-            betas,
-            weight_decay,
-            moments: BTreeMap::new(),
-        }
+        let OptimizerConfig { betas, weight_decay, .. } = *config;
+        Self { betas, weight_decay, moments: BTreeMap::new() }
     }
 
     /// What all updates of step `step`, counted from 0, share.
@@ -75,11 +67,7 @@ impl AdamW {
         is_matrix: bool,
         rates: Rates,
     ) -> Tensor<1> {
-        let decay = if is_matrix {
-            rates.learning_rate * self.weight_decay
-        } else {
-            0.0
-        };
+        let decay = if is_matrix { rates.learning_rate * self.weight_decay } else { 0.0 };
         let update = kernels::AdamW {
             betas: self.betas,
             step_size: rates.learning_rate / rates.first_correction,

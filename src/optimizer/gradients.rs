@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients as Backward, Tensor};
 
-use crate::kernels;
 use crate::model::parameters::Path;
+use tinderbox_kernels as kernels;
 
 /// Gradients by parameter name, flattened, on the device without its autodiff.
 #[derive(Clone, Debug, Default)]
@@ -61,10 +61,7 @@ impl Gradients {
     #[must_use]
     pub fn global_norm(&self) -> Tensor<1> {
         let squares = self.0.values().cloned().map(kernels::sum_of_squares); // in the order of names
-        squares
-            .reduce(|sum, square| sum + square)
-            .expect("a model has parameters")
-            .sqrt()
+        squares.reduce(|sum, square| sum + square).expect("a model has parameters").sqrt()
     }
 
     /// Scales all gradients down together so that their global norm is at most `max_norm`.
@@ -74,17 +71,12 @@ impl Gradients {
     #[must_use]
     pub fn clip(self, norm: Tensor<1>, max_norm: f64) -> Clipped {
         let factor = ((norm + 1e-6).recip() * max_norm).clamp_max(1.0); // [1]
-        Clipped {
-            gradients: self,
-            factor: Some(factor),
-        }
+        Clipped { gradients: self, factor: Some(factor) }
     }
 
     /// The gradients by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor<1>)> {
-        self.0
-            .iter()
-            .map(|(name, gradient)| (name.as_str(), gradient))
+        self.0.iter().map(|(name, gradient)| (name.as_str(), gradient))
     }
 }
 
@@ -109,10 +101,7 @@ impl Clipped {
 
 impl From<Gradients> for Clipped {
     fn from(gradients: Gradients) -> Self {
-        Self {
-            gradients,
-            factor: None,
-        }
+        Self { gradients, factor: None }
     }
 }
 

@@ -21,12 +21,12 @@ pub use schedule::learning_rate;
 pub use state::StateError;
 
 use crate::config::{OptimizerConfig, OptimizerKind};
-use crate::kernels::MatmulPrecision;
 use crate::model::LazyTensor;
 use crate::model::parameters::Path;
 use adamw::AdamW;
 use gradients::flatten;
 use muon::Muon;
+use tinderbox_kernels::MatmulPrecision;
 
 /// The optimiser of a run, and what it remembers of the gradients so far.
 ///
@@ -48,11 +48,7 @@ impl Optimizer {
             OptimizerKind::Adamw => None,
             OptimizerKind::Muon => Some(Muon::new(config, hidden)),
         };
-        Self {
-            peak_learning_rate: config.learning_rate,
-            adamw: AdamW::new(config),
-            muon,
-        }
+        Self { peak_learning_rate: config.learning_rate, adamw: AdamW::new(config), muon }
     }
 
     /// The optimiser with another precision of the products that make Muon's steps orthogonal: f32 otherwise.
@@ -117,10 +113,7 @@ impl Optimizer {
         }
         let (written, configured) = (kind_of(&state), self.kind());
         if written != configured {
-            return Err(StateError::OtherKind {
-                written,
-                configured,
-            });
+            return Err(StateError::OtherKind { written, configured });
         }
         for (name, shape) in shapes {
             let n = shape.iter().product();

@@ -8,7 +8,7 @@ use super::gradients::flatten;
 use super::newton_schulz::orthogonalize;
 use super::state::{State, StateError, put, take};
 use crate::config::OptimizerConfig;
-use crate::kernels::MatmulPrecision;
+use tinderbox_kernels::MatmulPrecision;
 
 /// What the names of its running means begin with in a checkpoint.
 const KEY: &str = "momentum.";

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::gradients::flatten;
-use crate::kernels::{self, MatmulPrecision};
+use tinderbox_kernels::{self as kernels, MatmulPrecision};
 
 /// The odd polynomial `a x + b x^3 + c x^5`. It is steep at 0, so that small singular values grow fast, and
 /// then moves between 0.7 and 1.2 instead of coming to rest at 1.
@@ -67,9 +67,7 @@ mod tests {
         let v: Vec<f64> = (0..n).map(|i| i as f64 + shift).collect();
         let square: f64 = v.iter().map(|x| x * x).sum();
         let entry = |i: usize, j: usize| f64::from(u8::from(i == j)) - 2.0 * v[i] * v[j] / square;
-        (0..n)
-            .map(|i| (0..n).map(|j| entry(i, j)).collect())
-            .collect()
+        (0..n).map(|i| (0..n).map(|j| entry(i, j)).collect()).collect()
     }
 
     /// `U diag(s) V^T`, `[m, n]` with at least as many columns as rows.
@@ -77,9 +75,8 @@ mod tests {
         let (u, v) = (mirror(s.len(), 1.0), mirror(n, -0.5));
         let entry =
             |i: usize, j: usize| -> f64 { (0..s.len()).map(|k| u[i][k] * s[k] * v[j][k]).sum() };
-        let rows: Vec<Vec<f64>> = (0..s.len())
-            .map(|i| (0..n).map(|j| entry(i, j)).collect())
-            .collect();
+        let rows: Vec<Vec<f64>> =
+            (0..s.len()).map(|i| (0..n).map(|j| entry(i, j)).collect()).collect();
         tensor(&rows)
     }
 
@@ -95,16 +92,10 @@ mod tests {
             let s = [3.0, 1.0, 0.3, 0.05, 0.02];
             let norm = s.iter().map(|x| x * x).sum::<f64>().sqrt();
             let expected: Vec<f64> = s.iter().map(|x| iterated(x / norm)).collect();
-            assert!(
-                expected.iter().all(|x| (0.68..1.21).contains(x)),
-                "{expected:?}"
-            );
+            assert!(expected.iter().all(|x| (0.68..1.21).contains(x)), "{expected:?}");
             let got = host(orthogonalize(with_singular_values(&s, n)));
             for (got, expected) in got.iter().zip(host(with_singular_values(&expected, n))) {
-                assert!(
-                    (got - expected).abs() < 1e-5,
-                    "{got}, not {expected}, of {n}"
-                );
+                assert!((got - expected).abs() < 1e-5, "{got}, not {expected}, of {n}");
             }
         }
     }

@@ -13,12 +13,7 @@ use crate::config::{ScheduleConfig, ScheduleKind};
 #[must_use]
 #[allow(clippy::cast_precision_loss, reason = "steps are far below 2^52")]
 pub fn learning_rate(schedule: &ScheduleConfig, peak: f64, step: usize, max_steps: usize) -> f64 {
-    let ScheduleConfig {
-        kind,
-        warmup_steps,
-        min_learning_rate: min,
-        decay_fraction,
-    } = *schedule;
+    let ScheduleConfig { kind, warmup_steps, min_learning_rate: min, decay_fraction } = *schedule;
     if step < warmup_steps {
         return peak * (step + 1) as f64 / (warmup_steps + 1) as f64;
     }
@@ -78,10 +73,7 @@ mod tests {
                 };
                 for (step, expected) in expected.into_iter().enumerate() {
                     let got = learning_rate(&schedule, case.learning_rate, step, case.max_steps);
-                    assert!(
-                        (got - expected).abs() < 1e-12,
-                        "{kind} step {step}: {got} {expected}"
-                    );
+                    assert!((got - expected).abs() < 1e-12, "{kind} step {step}: {got} {expected}");
                     compared += 1;
                 }
             }

@@ -59,9 +59,6 @@ pub(super) fn take(
     };
     match tensor.read() {
         Ok(host) => Ok(Tensor::from_data(TensorData::new(host.values, [n]), device)),
-        Err(error) => Err(StateError::Unreadable {
-            key,
-            reason: error.to_string(),
-        }),
+        Err(error) => Err(StateError::Unreadable { key, reason: error.to_string() }),
     }
 }

@@ -21,10 +21,7 @@ pub fn escape(text: &str) -> String {
 /// A JSON document as the content of a `<script>`: the same document, but nothing in it can end the element or
 /// begin a comment. These characters stand only within strings, where they may be written by their numbers.
 pub(super) fn json(document: &str) -> String {
-    document
-        .replace('<', r"\u003c")
-        .replace('>', r"\u003e")
-        .replace('&', r"\u0026")
+    document.replace('<', r"\u003c").replace('>', r"\u003e").replace('&', r"\u0026")
 }
 
 #[cfg(test)]

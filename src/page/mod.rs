@@ -45,13 +45,7 @@ impl Fragment {
     /// HTML that needs no script and no styles but the page's, in a section of class `kind`.
     #[must_use]
     pub fn still(kind: &'static str, body: String) -> Self {
-        Self {
-            kind,
-            styles: &[],
-            scripts: &[],
-            body,
-            data: None,
-        }
+        Self { kind, styles: &[], scripts: &[], body, data: None }
     }
 }
 
@@ -68,11 +62,7 @@ impl Page {
     /// empty.
     #[must_use]
     pub fn new(title: &str, lead: &str) -> Self {
-        Self {
-            title: title.to_owned(),
-            lead: lead.to_owned(),
-            sections: Vec::new(),
-        }
+        Self { title: title.to_owned(), lead: lead.to_owned(), sections: Vec::new() }
     }
 
     /// Adds a section below those that are there. `heading` is plain text.
@@ -171,12 +161,7 @@ impl Page {
     fn body(&self) -> String {
         let mut body = String::new();
         for (number, (heading, fragment)) in (1..).zip(&self.sections) {
-            let Fragment {
-                kind,
-                body: html,
-                data,
-                ..
-            } = fragment;
+            let Fragment { kind, body: html, data, .. } = fragment;
             let heading = escape(heading);
             write!(
                 body,
@@ -257,10 +242,7 @@ mod tests {
         let script = between(&html, "<script>", "</script>");
         let policy = between(&html, "Content-Security-Policy\" content=\"", "\"");
         let hash = base64(&Sha256::digest(script));
-        assert!(
-            policy.contains(&format!("script-src 'sha256-{hash}'")),
-            "{policy}"
-        );
+        assert!(policy.contains(&format!("script-src 'sha256-{hash}'")), "{policy}");
         assert!(policy.starts_with("default-src 'none';"), "{policy}");
         assert!(!html.contains("https:"));
         let other = html.replace("http://www.w3.org/2000/svg", ""); // a name, not an address

@@ -14,11 +14,7 @@ pub(super) fn memory(
 ) -> Option<String> {
     let machine = memory.machine?;
     let said = if memory.is_too_much() {
-        format!(
-            "the run needs {}, and this machine has {}",
-            size(memory.peak),
-            size(machine.total)
-        )
+        format!("the run needs {}, and this machine has {}", size(memory.peak), size(machine.total))
     } else if memory.is_too_much_now() {
         format!(
             "the run needs {}, and of this machine's {} only {} are free now",
@@ -29,11 +25,7 @@ pub(super) fn memory(
     } else {
         return None;
     };
-    let limit = if memory.is_too_much() {
-        machine.total
-    } else {
-        machine.available
-    };
+    let limit = if memory.is_too_much() { machine.total } else { machine.available };
     let hint = smaller_batch(config, vocab_size, device, limit).unwrap_or_else(|| {
         "even one row at a time is too much: lower model.context_length, model.n_layers or \
          model.d_model"

@@ -118,15 +118,13 @@ impl Memory {
     /// Whether it is more than the machine has in all.
     #[must_use]
     pub fn is_too_much(&self) -> bool {
-        self.machine
-            .is_some_and(|machine| self.peak > machine.total)
+        self.machine.is_some_and(|machine| self.peak > machine.total)
     }
 
     /// Whether it is more than the machine has free now.
     #[must_use]
     pub fn is_too_much_now(&self) -> bool {
-        self.machine
-            .is_some_and(|machine| self.peak > machine.available)
+        self.machine.is_some_and(|machine| self.peak > machine.available)
     }
 }
 
@@ -146,10 +144,7 @@ fn step(config: &Config, of_weights: f64, pass: &PassMemory) -> Moment {
     if config.train.grad_accumulation_steps > 1 {
         held.gradients += of_weights;
     }
-    Moment {
-        during: pass.peak_during,
-        held,
-    }
+    Moment { during: pass.peak_during, held }
 }
 
 /// The update, tensor by tensor.
@@ -174,18 +169,12 @@ fn update(config: &Config, weights: &[ParameterTensor], operations: Operations) 
         }
         gradients -= own;
     }
-    Moment {
-        during: "the update of the weights",
-        held,
-    }
+    Moment { during: "the update of the weights", held }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "sizes are shown in few digits")]
 fn bytes(tensors: &[ParameterTensor]) -> f64 {
-    4.0 * tensors
-        .iter()
-        .map(|tensor| tensor.numbers() as f64)
-        .sum::<f64>()
+    4.0 * tensors.iter().map(|tensor| tensor.numbers() as f64).sum::<f64>()
 }
 
 #[allow(

@@ -68,11 +68,7 @@ impl Rhythm {
             evaluation_batches: evaluations.saturating_mul(both),
             validation_batches: text.map(|text| batches_of(text.val_tokens)),
             sample_tokens: evaluations.saturating_mul(train.sample_tokens as u64),
-            checkpoints: saves(
-                steps,
-                train.eval_interval as u64,
-                train.checkpoint_interval as u64,
-            ),
+            checkpoints: saves(steps, train.eval_interval as u64, train.checkpoint_interval as u64),
         }
     }
 }

@@ -46,23 +46,10 @@ fn model(text: &mut String, plan: &Plan, config: &Config) {
         m.n_layers, m.n_heads, m.d_model, m.context_length, vocabulary.size, vocabulary.source
     );
     heading(text, "model", &summary);
-    let used = if m.tie_embeddings {
-        "for the output layer too"
-    } else {
-        ""
-    };
+    let used = if m.tie_embeddings { "for the output layer too" } else { "" };
     row(text, "token embedding", &grouped(p.token_embedding), used);
-    let rotated = if p.position_embedding == 0 {
-        "rotated instead"
-    } else {
-        ""
-    };
-    row(
-        text,
-        "position embedding",
-        &grouped(p.position_embedding),
-        rotated,
-    );
+    let rotated = if p.position_embedding == 0 { "rotated instead" } else { "" };
+    row(text, "position embedding", &grouped(p.position_embedding), rotated);
     let blocks = p.n_layers.saturating_mul(p.block.total);
     let of_each = format!("{} in each block:", grouped(p.block.total));
     row(text, "blocks", &grouped(blocks), &of_each);
@@ -73,10 +60,7 @@ fn model(text: &mut String, plan: &Plan, config: &Config) {
         ("  norms", p.block.norms),
     ];
     for (name, n) in parts {
-        line(
-            text,
-            &format!("  {name:<24} {:>15}  {:>13}", "", grouped(n)),
-        );
+        line(text, &format!("  {name:<24} {:>15}  {:>13}", "", grouped(n)));
     }
     row(text, "last norm", &grouped(p.final_norm), "");
     if p.output > 0 {
@@ -111,10 +95,7 @@ fn compute(text: &mut String, plan: &Plan, config: &Config) {
     };
     row(text, "attention", &si(c.attention), &seen);
     row(text, "forward", &si(c.forward), "");
-    let rule = format!(
-        "the rule of thumb, 6 for each parameter, gives {}",
-        si(c.six_n)
-    );
+    let rule = format!("the rule of thumb, 6 for each parameter, gives {}", si(c.six_n));
     row(text, "forward and backward", &si(c.training), &rule);
     if is_causal {
         let convention = format!("with attention over {all}");
@@ -127,17 +108,9 @@ fn run(text: &mut String, plan: &Plan, config: &Config) {
     heading(text, "run", &format!("{} steps", grouped(r.steps)));
     let batch = match t.grad_accumulation_steps {
         1 => format!("{} rows of {}", t.batch_size, config.model.context_length),
-        n => format!(
-            "{n} times {} rows of {}",
-            t.batch_size, config.model.context_length
-        ),
+        n => format!("{n} times {} rows of {}", t.batch_size, config.model.context_length),
     };
-    row(
-        text,
-        "tokens of a step",
-        &grouped(r.tokens_per_step),
-        &batch,
-    );
+    row(text, "tokens of a step", &grouped(r.tokens_per_step), &batch);
     let epochs = match (r.epochs, &plan.text) {
         (Some(epochs), Some(text)) => format!(
             "{} over the {} of the training text",
@@ -155,19 +128,9 @@ fn run(text: &mut String, plan: &Plan, config: &Config) {
 }
 
 fn memory(text: &mut String, plan: &Plan, config: &Config) {
-    let Memory {
-        peak,
-        peak_during,
-        parts: p,
-        kept_for_backward,
-        kept_attention_weights,
-        machine,
-    } = plan.memory;
-    heading(
-        text,
-        "memory",
-        &format!("{} at most, during {peak_during}", size(peak)),
-    );
+    let Memory { peak, peak_during, parts: p, kept_for_backward, kept_attention_weights, machine } =
+        plan.memory;
+    heading(text, "memory", &format!("{} at most, during {peak_during}", size(peak)));
     let parts = [
         ("weights", p.weights),
         ("optimizer state", p.optimizer),
@@ -186,40 +149,21 @@ fn memory(text: &mut String, plan: &Plan, config: &Config) {
         size(kept_attention_weights),
         config.model.context_length
     );
-    row(
-        text,
-        "kept for backward",
-        &size(kept_for_backward),
-        &growing,
-    );
+    row(text, "kept for backward", &size(kept_for_backward), &growing);
     match machine {
         Some(machine) => {
             let free = format!("{} free now", size(machine.available));
             row(text, "this machine", &size(machine.total), &free);
         }
-        None => row(
-            text,
-            "this device",
-            "not known",
-            "its driver and its pools come on top",
-        ),
+        None => row(text, "this device", "not known", "its driver and its pools come on top"),
     }
 }
 
 fn disk(text: &mut String, plan: &Plan) {
     let d = &plan.disk;
-    heading(
-        text,
-        "disk",
-        &format!("{} in {} checkpoints", size(d.total), d.checkpoints_kept),
-    );
+    heading(text, "disk", &format!("{} in {} checkpoints", size(d.total), d.checkpoints_kept));
     row(text, "model.safetensors", &size(d.model), &exact(d.model));
-    row(
-        text,
-        "optimizer.safetensors",
-        &size(d.optimizer),
-        &exact(d.optimizer),
-    );
+    row(text, "optimizer.safetensors", &size(d.optimizer), &exact(d.optimizer));
 }
 
 fn time(text: &mut String, time: &Time, plan: &Plan, config: &Config) {
@@ -243,33 +187,14 @@ fn time(text: &mut String, time: &Time, plan: &Plan, config: &Config) {
     );
     row(text, "training", &duration(time.steps_s), &of_steps);
     let of_batches = |n: u64| format!("{} batches of {}", grouped(n), ms(m.evaluation_batch_ms));
-    row(
-        text,
-        "evaluations",
-        &duration(time.evaluations_s),
-        &of_batches(r.evaluation_batches),
-    );
+    row(text, "evaluations", &duration(time.evaluations_s), &of_batches(r.evaluation_batches));
     if let Some(n) = r.validation_batches {
-        row(
-            text,
-            "the last evaluation",
-            &duration(time.last_evaluation_s),
-            &of_batches(n),
-        );
+        row(text, "the last evaluation", &duration(time.last_evaluation_s), &of_batches(n));
     }
-    let of_tokens = format!(
-        "{} tokens of {}",
-        grouped(r.sample_tokens),
-        ms(m.sample_token_ms)
-    );
+    let of_tokens = format!("{} tokens of {}", grouped(r.sample_tokens), ms(m.sample_token_ms));
     row(text, "samples", &duration(time.samples_s), &of_tokens);
     let of_saves = format!("{} of {}", grouped(r.checkpoints), ms(m.checkpoint_ms));
-    row(
-        text,
-        "checkpoints",
-        &duration(time.checkpoints_s),
-        &of_saves,
-    );
+    row(text, "checkpoints", &duration(time.checkpoints_s), &of_saves);
     row(text, "measured", "", &m.how);
 }
 
@@ -318,21 +243,10 @@ mod tests {
     #[test]
     fn numbers_are_read_at_a_glance() {
         assert_eq!(
-            [
-                0.0, 12.0, 999.4, 1536.0, 2.46e9, 99_960.0, 999_900.0, 3.1e27
-            ]
-            .map(si),
-            [
-                "0", "12", "999", "1.54 k", "2.46 G", "100 k", "1.00 M", "3100 Y"
-            ]
+            [0.0, 12.0, 999.4, 1536.0, 2.46e9, 99_960.0, 999_900.0, 3.1e27].map(si),
+            ["0", "12", "999", "1.54 k", "2.46 G", "100 k", "1.00 M", "3100 Y"]
         );
-        assert_eq!(
-            [0.001, 2.68, 120.0].map(times),
-            ["0.0010 times", "2.7 times", "120 times"]
-        );
-        assert_eq!(
-            [1.234, 123.4, 12_345.0].map(ms),
-            ["1.23 ms", "123 ms", "12.3 s"]
-        );
+        assert_eq!([0.001, 2.68, 120.0].map(times), ["0.0010 times", "2.7 times", "120 times"]);
+        assert_eq!([1.234, 123.4, 12_345.0].map(ms), ["1.23 ms", "123 ms", "12.3 s"]);
     }
 }

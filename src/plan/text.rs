@@ -47,9 +47,7 @@ pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, 
     let context_length = config.model.context_length;
     let mut too_short = |error: DataError| warnings.push(error.to_string());
     let mut left_out = |why: String| {
-        notes.push(format!(
-            "{why}, so the number of epochs and the last evaluation are left out"
-        ));
+        notes.push(format!("{why}, so the number of epochs and the last evaluation are left out"));
         None
     };
     let extent = if config.data.path == Path::new("-") {
@@ -67,10 +65,7 @@ pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, 
     };
     let mut from_config = || -> Result<Vocabulary, PlanError> {
         Ok(match (kind, &extent) {
-            (TokenizerKind::Byte, _) => Vocabulary {
-                size: 256,
-                source: "bytes".to_owned(),
-            },
+            (TokenizerKind::Byte, _) => Vocabulary { size: 256, source: "bytes".to_owned() },
             (TokenizerKind::Char, Some(extent)) => Vocabulary {
                 size: extent.n_characters,
                 source: format!("the characters of `{path}`"),
@@ -79,10 +74,7 @@ pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, 
                 notes.push(format!(
                 "a vocabulary of {ASSUMED_CHARACTERS} characters was assumed: it is that of the text"
             ));
-                Vocabulary {
-                    size: ASSUMED_CHARACTERS,
-                    source: "assumed".to_owned(),
-                }
+                Vocabulary { size: ASSUMED_CHARACTERS, source: "assumed".to_owned() }
             }
             (TokenizerKind::Bpe, _) => Vocabulary {
                 size: config
@@ -95,9 +87,7 @@ pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, 
                 let path = config.tokenizer.path.as_ref();
                 let path = path.expect("a rule of the config");
                 Vocabulary {
-                    size: Tokenizer::from_file(path)
-                        .map_err(PlanError::Tokenizer)?
-                        .vocab_size(),
+                    size: Tokenizer::from_file(path).map_err(PlanError::Tokenizer)?.vocab_size(),
                     source: format!("`{}`", path.display()),
                 }
             }
@@ -119,10 +109,5 @@ pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, 
         train_tokens: extent.train_tokens,
         val_tokens: extent.val_tokens,
     });
-    Ok(Found {
-        vocabulary,
-        text,
-        notes,
-        warnings,
-    })
+    Ok(Found { vocabulary, text, notes, warnings })
 }

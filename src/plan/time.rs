@@ -28,11 +28,8 @@ use crate::train::{Trainer, evaluate};
 const BUDGET: Duration = Duration::from_secs(6);
 
 /// The steps that are measured. The first one of an optimiser does less than the others.
-const TRIAL: Trial = Trial {
-    warm_up: 3,
-    rounds: 1..=50,
-    enough: BUDGET.checked_div(2).expect("2 is not 0"),
-};
+const TRIAL: Trial =
+    Trial { warm_up: 3, rounds: 1..=50, enough: BUDGET.checked_div(2).expect("2 is not 0") };
 
 /// The longest context that the first, rough measurement takes: long ones take longer than anyone waits.
 const SHORT_CONTEXT: usize = 1024;
@@ -90,10 +87,8 @@ impl Time {
         let seconds = |ms: f64, times: u64| ms / 1e3 * times as f64;
         let steps_s = seconds(measured.step_ms, run.steps);
         let evaluations_s = seconds(measured.evaluation_batch_ms, run.evaluation_batches);
-        let last_evaluation_s = seconds(
-            measured.evaluation_batch_ms,
-            run.validation_batches.unwrap_or(0),
-        );
+        let last_evaluation_s =
+            seconds(measured.evaluation_batch_ms, run.validation_batches.unwrap_or(0));
         let samples_s = seconds(measured.sample_token_ms, run.sample_tokens);
         let checkpoints_s = seconds(measured.checkpoint_ms, run.checkpoints);
         Self {
@@ -125,11 +120,7 @@ pub(super) fn measure(
     let train = &config.train;
     let n_rows = train.batch_size * train.grad_accumulation_steps;
     // A GPU tunes its kernels anew for every shape: there, a smaller trial takes longer than the real thing.
-    let one_row_s = if device.backend.is_cpu() {
-        bench.step_of_one_row(config)?
-    } else {
-        0.0
-    };
+    let one_row_s = if device.backend.is_cpu() { bench.step_of_one_row(config)? } else { 0.0 };
     let n_steps = TRIAL.warm_up + 1;
     let affordable = |rows: usize| real(n_steps * rows) * one_row_s <= BUDGET.as_secs_f64();
     let fits = !memory.is_too_much_now();
@@ -153,10 +144,7 @@ pub(super) fn measure(
     } else {
         "steps of one row and of two, through one layer and through two"
     };
-    let measured = ModelConfig {
-        n_layers: config.model.n_layers,
-        ..part.model.clone()
-    };
+    let measured = ModelConfig { n_layers: config.model.n_layers, ..part.model.clone() };
     let longer = bench.row_flops(&config.model) / bench.row_flops(&measured);
     let mut of_layers = |n_layers: usize| {
         part.model.n_layers = n_layers;
@@ -209,11 +197,7 @@ impl Bench {
         small.train.grad_accumulation_steps = 1;
         small.model.n_layers = 1;
         small.model.context_length = small.model.context_length.min(SHORT_CONTEXT);
-        let once = Trial {
-            warm_up: 1,
-            rounds: 1..=1,
-            enough: Duration::ZERO,
-        };
+        let once = Trial { warm_up: 1, rounds: 1..=1, enough: Duration::ZERO };
         let mut trainer = self.trainer(&small);
         let times = once.time(|| trainer.step().wait());
         let step_s = times.map_err(PlanError::Device)?.median_ms / 1e3;
@@ -244,9 +228,8 @@ impl Bench {
         };
         let mut trainer = self.trainer(config);
         let steps = measure(&mut trainer)?;
-        let step_ms = of_two.map_or(steps.median_ms, |of_two| {
-            extended(steps.median_ms, of_two.median_ms, times)
-        });
+        let step_ms = of_two
+            .map_or(steps.median_ms, |of_two| extended(steps.median_ms, of_two.median_ms, times));
         let model = trainer.evaluated();
         let evaluation_batch_ms = self.evaluation_batch_ms(&model, config)?;
         let sample_token_ms = self.sample_token_ms(&model, config)?;
@@ -297,11 +280,8 @@ impl Bench {
         let alphabet = ('\u{20}'..=char::MAX).take(self.vocab_size);
         let failed = |error: &dyn std::fmt::Display| PlanError::Device(error.to_string());
         let tokenizer = Tokenizer::char_from_alphabet(alphabet).map_err(|error| failed(&error))?;
-        let settings = GenerateConfig {
-            max_new_tokens: n + 1,
-            stop: Vec::new(),
-            ..config.generate.clone()
-        };
+        let settings =
+            GenerateConfig { max_new_tokens: n + 1, stop: Vec::new(), ..config.generate.clone() };
         let mut writer =
             Writer::new(model, &tokenizer, &settings, " ", 0).map_err(|error| failed(&error))?;
         writer.next().transpose().map_err(|error| failed(&error))?; // to warm up
@@ -327,10 +307,7 @@ fn write_and_forget<'a>(mut tensors: impl Iterator<Item = &'a LazyTensor>) -> io
     let path = format!(".tinderbox-plan-{}", std::process::id());
     let mut file = File::create_new(&path)?;
     let nameless = cfg!(unix) && fs::remove_file(&path).is_ok();
-    let mut start = Start {
-        file: &mut file,
-        left: MOST_WRITTEN,
-    };
+    let mut start = Start { file: &mut file, left: MOST_WRITTEN };
     let written = tensors.try_for_each(|tensor| match start.left {
         0 => Ok(()),
         _ => tensor.write_to(&mut start),
@@ -380,10 +357,7 @@ mod tests {
         assert!((step_ms - of_passes(40.0)).abs() < 1e-9, "{step_ms}");
         assert!((extended(105.0, 110.0, 1) - 105.0).abs() < 1e-9);
         let noisy = extended(105.0, 104.0, 40);
-        assert!(
-            (noisy - 105.0).abs() < 1e-9,
-            "never below what was measured"
-        );
+        assert!((noisy - 105.0).abs() < 1e-9, "never below what was measured");
     }
 
     #[test]

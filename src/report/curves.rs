@@ -13,21 +13,16 @@ pub(super) fn losses(curves: &Curves, best_step: Option<u64>) -> Chart {
     let train = curves.column("train_loss");
     let validation = curves.column("val_loss_estimate");
     let best = |&&(step, _): &&Point| Some(step) == best_step;
-    let mark = validation.iter().find(best).map(|&point| Mark {
-        point,
-        label: format!("best {:.4}", point.1),
-    });
+    let mark = validation
+        .iter()
+        .find(best)
+        .map(|&point| Mark { point, label: format!("best {:.4}", point.1) });
     let first = train.first().into_iter().chain(validation.first());
     let first = first.map(|point| point.1).fold(0.0, f64::max);
     Chart {
         title: ["Loss", "nats per token"],
         series: vec![
-            Series {
-                name: "training",
-                class: "train",
-                points: train,
-                has_dots: false,
-            },
+            Series { name: "training", class: "train", points: train, has_dots: false },
             Series {
                 name: "validation (estimates)",
                 class: "validation",
@@ -37,11 +32,7 @@ pub(super) fn losses(curves: &Curves, best_step: Option<u64>) -> Chart {
         ],
         mark,
         from_zero: false,
-        ceiling: if first > 0.0 {
-            MOST_GROWTH * first
-        } else {
-            f64::INFINITY
-        },
+        ceiling: if first > 0.0 { MOST_GROWTH * first } else { f64::INFINITY },
     }
 }
 
@@ -68,14 +59,9 @@ mod tests {
     use super::*;
 
     fn curves(rows: &[serde_json::Value]) -> Curves {
-        let rows: Vec<Map<_, _>> = rows
-            .iter()
-            .map(|row| row.as_object().unwrap().clone())
-            .collect();
-        Curves {
-            rows,
-            ..Curves::default()
-        }
+        let rows: Vec<Map<_, _>> =
+            rows.iter().map(|row| row.as_object().unwrap().clone()).collect();
+        Curves { rows, ..Curves::default() }
     }
 
     #[test]

@@ -37,9 +37,7 @@ pub(super) const SCORES: [(&str, &str); 9] = [
 /// The value of a score by its key.
 pub(super) fn score(scores: &Scores, key: &str) -> Option<f64> {
     let named = scores.named().into_iter();
-    named
-        .filter(|(name, _)| *name == key)
-        .find_map(|(_, score)| score)
+    named.filter(|(name, _)| *name == key).find_map(|(_, score)| score)
 }
 
 /// The scores of all heads over the evaluations of a run.
@@ -68,10 +66,7 @@ impl Forming {
         Some(Self {
             n_layers,
             n_heads,
-            evaluations: kept
-                .into_iter()
-                .map(|at| (*all[at].0, all[at].1.clone()))
-                .collect(),
+            evaluations: kept.into_iter().map(|at| (*all[at].0, all[at].1.clone())).collect(),
             n_evaluations: all.len(),
         })
     }
@@ -98,10 +93,7 @@ impl Forming {
         const PADDING: f64 = 16.0;
         const HEADING: f64 = 70.0;
         let layout = Layout::of(Size::Wide);
-        let (w, h) = (
-            layout.width + 2.0 * PADDING,
-            layout.height() + HEADING + 2.0 * PADDING,
-        );
+        let (w, h) = (layout.width + 2.0 * PADDING, layout.height() + HEADING + 2.0 * PADDING);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w:.0}\" height=\"{h:.0}\" viewBox=\"0 0 {w:.0} {h:.0}\" \
              role=\"img\">\n<title>What each head does, by step</title>\n<style>\n{}</style>\n\
@@ -113,11 +105,8 @@ impl Forming {
         let mut x = 0.0;
         for (shade, name) in self.legend() {
             let (to, at) = (x + 18.0, x + 24.0);
-            write!(
-                svg,
-                "<path class=\"line shade-{shade}\" d=\"M{x:.1} 34H{to:.1}\"/>"
-            )
-            .expect("a string");
+            write!(svg, "<path class=\"line shade-{shade}\" d=\"M{x:.1} 34H{to:.1}\"/>")
+                .expect("a string");
             svg.push_str(&text("name", [at, 38.0], Anchor::Start, &name));
             x = at + text_width(&name) + 18.0;
         }
@@ -136,9 +125,8 @@ impl Forming {
     pub fn legend(&self) -> Vec<(usize, String)> {
         let layers = 0..self.n_layers;
         let of_shade = |shade| -> Option<(usize, String)> {
-            let mut layers = layers
-                .clone()
-                .filter(|&layer| shade_of(layer, self.n_layers) == shade);
+            let mut layers =
+                layers.clone().filter(|&layer| shade_of(layer, self.n_layers) == shade);
             let first = layers.next()?;
             let name = match layers.next_back() {
                 Some(last) => format!("layers {first}–{last}"),
@@ -155,13 +143,8 @@ impl Forming {
         let names: Vec<String> = self.heads().map(|[l, h]| format!("{l}.{h}")).collect();
         let rounded = |score: f64| (score * 1000.0).round() / 1000.0;
         let of_head = |[layer, head]: [usize; 2], key: &str| -> Vec<Option<f64>> {
-            let scores = self
-                .evaluations
-                .iter()
-                .map(|(_, heads)| heads.scores[layer][head]);
-            scores
-                .map(|scores| score(&scores, key).map(rounded))
-                .collect()
+            let scores = self.evaluations.iter().map(|(_, heads)| heads.scores[layer][head]);
+            scores.map(|scores| score(&scores, key).map(rounded)).collect()
         };
         let of_score = |(key, name): (&str, &str)| {
             let lines: Vec<_> = self.heads().map(|head| of_head(head, key)).collect();
@@ -195,17 +178,11 @@ impl Forming {
         );
         svg.push_str(&text("score", [left, -4.0], Anchor::Start, name));
         svg.push_str(&plot.axes());
-        let even = self
-            .evaluations
-            .last()
-            .and_then(|(_, heads)| score(&heads.even, key));
+        let even = self.evaluations.last().and_then(|(_, heads)| score(&heads.even, key));
         if let Some(even) = even {
             let y = plot.y.at(even);
-            writeln!(
-                svg,
-                "<path class=\"even\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>"
-            )
-            .expect("a string");
+            writeln!(svg, "<path class=\"even\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>")
+                .expect("a string");
         }
         // Lines of many heads lie on each other: those behind should be seen through those in front.
         let faint = match self.n_layers * self.n_heads > MANY_HEADS {
@@ -253,18 +230,8 @@ const NAME: f64 = 22.0;
 impl Layout {
     fn of(size: Size) -> Self {
         match size {
-            Size::Wide => Self {
-                width: 880.0,
-                n_columns: 3,
-                panel: [280.0, 150.0],
-                gap: 20.0,
-            },
-            Size::Narrow => Self {
-                width: 340.0,
-                n_columns: 2,
-                panel: [166.0, 120.0],
-                gap: 8.0,
-            },
+            Size::Wide => Self { width: 880.0, n_columns: 3, panel: [280.0, 150.0], gap: 20.0 },
+            Size::Narrow => Self { width: 340.0, n_columns: 2, panel: [166.0, 120.0], gap: 8.0 },
         }
     }
 
@@ -292,20 +259,13 @@ mod tests {
     use super::*;
 
     fn heads(n_layers: usize, n_heads: usize, local: f64) -> Heads {
-        let scores = Scores {
-            local: Some(local),
-            entropy: Some(0.5),
-            ..Scores::default()
-        };
+        let scores = Scores { local: Some(local), entropy: Some(0.5), ..Scores::default() };
         Heads {
             n_windows: 32,
             window_tokens: 16,
             n_repeated: 16,
             period: 8,
-            even: Scores {
-                local: Some(0.25),
-                ..Scores::default()
-            },
+            even: Scores { local: Some(0.25), ..Scores::default() },
             scores: vec![vec![scores; n_heads]; n_layers],
         }
     }

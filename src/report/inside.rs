@@ -59,11 +59,7 @@ pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, LookError> {
         Some(logged) => logged, // the same numbers
         None => Heads::measure(&model, &corpus.val, N_WINDOWS)?,
     };
-    Ok(Inside {
-        step,
-        heads,
-        attention: attention(&model, &tokenizer, &corpus.val)?,
-    })
+    Ok(Inside { step, heads, attention: attention(&model, &tokenizer, &corpus.val)? })
 }
 
 fn attention(

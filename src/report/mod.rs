@@ -93,9 +93,7 @@ impl Report {
             Err(error) => {
                 let error = error.to_string(); // its hint is for those who asked for nothing else
                 let reason = error.lines().next().unwrap_or_default();
-                self.note(format!(
-                    "Nothing can be said of heads and attention: {reason}"
-                ));
+                self.note(format!("Nothing can be said of heads and attention: {reason}"));
             }
         }
     }
@@ -126,16 +124,11 @@ impl Report {
     #[must_use]
     pub fn pictures(&self) -> Vec<(&'static str, String)> {
         let charts = [
-            (
-                "loss.svg",
-                curves::losses(&self.curves, self.facts.best_step),
-            ),
+            ("loss.svg", curves::losses(&self.curves, self.facts.best_step)),
             ("learning-rate.svg", curves::learning_rate(&self.curves)),
         ];
         let charts = charts.into_iter().filter(|(_, chart)| !chart.is_empty());
-        let mut pictures: Vec<_> = charts
-            .map(|(name, chart)| (name, chart.standalone()))
-            .collect();
+        let mut pictures: Vec<_> = charts.map(|(name, chart)| (name, chart.standalone())).collect();
         if let Some(forming) = &self.forming {
             pictures.push(("heads.svg", forming.standalone()));
         }

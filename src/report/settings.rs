@@ -50,15 +50,11 @@ pub(super) fn sections(config: &Table) -> Vec<Section> {
                 },
             })
             .collect();
-        Section {
-            name: name.clone(),
-            settings,
-        }
+        Section { name: name.clone(), settings }
     };
     let sections = config.iter().map(of_section);
-    let mut sections: Vec<Section> = sections
-        .filter(|section| !section.settings.is_empty())
-        .collect();
+    let mut sections: Vec<Section> =
+        sections.filter(|section| !section.settings.is_empty()).collect();
     // A table is sorted by name.
     let order = Order::of(&known.unwrap_or_default());
     sections.sort_by_key(|section| order.of_section(&section.name));
@@ -126,9 +122,7 @@ fn shown(value: &Value) -> String {
             format!("[{}]", values.join(", "))
         }
         Value::Table(table) => {
-            let pairs = table
-                .iter()
-                .map(|(key, value)| format!("{key} = {}", shown(value)));
+            let pairs = table.iter().map(|(key, value)| format!("{key} = {}", shown(value)));
             format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
         }
         Value::String(text) => format!("{text:?}"), // TOML's own way takes several lines for some
@@ -147,15 +141,8 @@ mod tests {
     }
 
     fn setting<'a>(sections: &'a [Section], name: &str, key: &str) -> &'a Setting {
-        let section = sections
-            .iter()
-            .find(|section| section.name == name)
-            .unwrap();
-        section
-            .settings
-            .iter()
-            .find(|setting| setting.key == key)
-            .unwrap()
+        let section = sections.iter().find(|section| section.name == name).unwrap();
+        section.settings.iter().find(|setting| setting.key == key).unwrap()
     }
 
     #[test]
@@ -164,33 +151,15 @@ mod tests {
             of("data.path = 'a.txt'\nmodel = { n_heads = 8, d_ff = 512 }\ntrain.max_steps = 7");
         let origin = |name, key| setting(&sections, name, key).origin.clone();
         let chosen = |default: &str| Origin::Chosen(Some(default.to_owned()));
-        assert_eq!(
-            origin("data", "path"),
-            Origin::Chosen(None),
-            "there is no default"
-        );
+        assert_eq!(origin("data", "path"), Origin::Chosen(None), "there is no default");
         assert_eq!(origin("train", "max_steps"), chosen("2000"));
         assert_eq!(origin("model", "n_heads"), chosen("4"));
-        assert_eq!(
-            origin("model", "n_kv_heads"),
-            Origin::Default,
-            "it follows n_heads"
-        );
-        assert_eq!(
-            origin("model", "d_ff"),
-            Origin::Default,
-            "it is 4 * 128 anyway"
-        );
+        assert_eq!(origin("model", "n_kv_heads"), Origin::Default, "it follows n_heads");
+        assert_eq!(origin("model", "d_ff"), Origin::Default, "it is 4 * 128 anyway");
         assert_eq!(origin("optimizer", "betas"), Origin::Default);
-        assert_eq!(
-            setting(&sections, "optimizer", "betas").value,
-            "[0.9, 0.99]"
-        );
+        assert_eq!(setting(&sections, "optimizer", "betas").value, "[0.9, 0.99]");
         assert_eq!(setting(&sections, "data", "path").value, "\"a.txt\"");
-        assert_eq!(
-            setting(&sections, "train", "sample_prompt").value,
-            r#""\n""#
-        );
+        assert_eq!(setting(&sections, "train", "sample_prompt").value, r#""\n""#);
         let names: Vec<&str> = sections.iter().map(|section| &*section.name).collect();
         assert_eq!(names[..4], ["data", "tokenizer", "model", "train"]);
         assert_eq!(sections[2].settings[1].key, "d_model");

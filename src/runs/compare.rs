@@ -22,10 +22,7 @@ pub struct Difference {
 /// # Errors
 /// If a config cannot be read.
 pub fn differences(runs: &[RunDir]) -> Result<Vec<Difference>, RunsError> {
-    let tables = runs
-        .iter()
-        .map(facts::settings)
-        .collect::<Result<Vec<_>, _>>()?;
+    let tables = runs.iter().map(facts::settings).collect::<Result<Vec<_>, _>>()?;
     Ok(between(&tables))
 }
 
@@ -40,10 +37,7 @@ fn between(tables: &[Table]) -> Vec<Difference> {
         .collect();
     let of_key = |(section, key): (&str, &str)| Difference {
         key: format!("{section}.{key}"),
-        values: tables
-            .iter()
-            .map(|table| Some(table.get(section)?.get(key)?.clone()))
-            .collect(),
+        values: tables.iter().map(|table| Some(table.get(section)?.get(key)?.clone())).collect(),
     };
     let differs =
         |of_key: &Difference| of_key.values.iter().any(|value| value != &of_key.values[0]);
@@ -62,16 +56,10 @@ mod tests {
             table("[train]\nseed = 2\nmax_steps = 5\n[model]\nbias = true\nnovel = 1"),
         ];
         let found = between(&tables);
-        let keys: Vec<&str> = found
-            .iter()
-            .map(|difference| difference.key.as_str())
-            .collect();
+        let keys: Vec<&str> = found.iter().map(|difference| difference.key.as_str()).collect();
         assert_eq!(keys, ["model.novel", "train.seed"]);
         assert_eq!(found[0].values, [None, Some(Value::Integer(1))]);
-        assert_eq!(
-            found[1].values,
-            [Some(Value::Integer(1)), Some(Value::Integer(2))]
-        );
+        assert_eq!(found[1].values, [Some(Value::Integer(1)), Some(Value::Integer(2))]);
         assert_eq!(between(&tables[..1]), []);
     }
 }

@@ -59,31 +59,22 @@ impl Curves {
                     continue;
                 };
                 // Objects tell of the process, not of the step.
-                let numbers: Row = line
-                    .into_iter()
-                    .filter(|(_, value)| !value.is_object())
-                    .collect();
+                let numbers: Row =
+                    line.into_iter().filter(|(_, value)| !value.is_object()).collect();
                 if numbers.len() > 1 {
                     rows.entry(step).or_default().extend(numbers);
                 }
             }
         }
         let rows: Vec<Row> = rows.into_values().collect();
-        Ok(Self {
-            columns: columns(&rows),
-            rows,
-            broken_lines,
-        })
+        Ok(Self { columns: columns(&rows), rows, broken_lines })
     }
 
     /// What was logged in a column: steps with their numbers. What is not a number is left out.
     #[must_use]
     pub fn column(&self, name: &str) -> Vec<(u64, f64)> {
         let of_row = |row: &Row| {
-            let number = row
-                .get(name)?
-                .as_f64()
-                .filter(|number| number.is_finite())?;
+            let number = row.get(name)?.as_f64().filter(|number| number.is_finite())?;
             Some((row.get("step")?.as_u64()?, number))
         };
         self.rows.iter().filter_map(of_row).collect()
@@ -125,11 +116,7 @@ fn spread(items: &[usize], most: usize) -> BTreeSet<usize> {
 
 /// The columns that any of the rows has.
 fn columns(rows: &[Row]) -> Vec<String> {
-    let mut left: BTreeSet<&str> = rows
-        .iter()
-        .flat_map(Map::keys)
-        .map(String::as_str)
-        .collect();
+    let mut left: BTreeSet<&str> = rows.iter().flat_map(Map::keys).map(String::as_str).collect();
     let known: Vec<&str> = ORDER.into_iter().filter(|name| left.remove(name)).collect();
     known.into_iter().chain(left).map(str::to_owned).collect()
 }
@@ -149,9 +136,7 @@ mod tests {
     }
 
     fn steps(rows: &[&Row]) -> Vec<u64> {
-        rows.iter()
-            .map(|row| row["step"].as_u64().unwrap())
-            .collect()
+        rows.iter().map(|row| row["step"].as_u64().unwrap()).collect()
     }
 
     #[test]
@@ -163,19 +148,9 @@ mod tests {
         );
         assert_eq!(
             curves.columns,
-            [
-                "step",
-                "train_loss",
-                "val_loss_estimate",
-                "tokens_per_s",
-                "novel"
-            ]
+            ["step", "train_loss", "val_loss_estimate", "tokens_per_s", "novel"]
         );
-        assert_eq!(
-            curves.rows.len(),
-            2,
-            "no row for a session or for half a line"
-        );
+        assert_eq!(curves.rows.len(), 2, "no row for a session or for half a line");
         assert_eq!(curves.rows[0].len(), 2);
         assert_eq!(curves.rows[1]["val_loss_estimate"], 2.75);
         assert_eq!(curves.rows[1]["tokens_per_s"], 7.0);
@@ -196,11 +171,7 @@ mod tests {
         for step in [70, 140, 210, 280, 300] {
             assert!(thinned.contains(&step), "{step} in {thinned:?}");
         }
-        assert!(
-            thinned
-                .windows(2)
-                .all(|pair| pair[0] < pair[1] && pair[1] - pair[0] <= 25)
-        );
+        assert!(thinned.windows(2).all(|pair| pair[0] < pair[1] && pair[1] - pair[0] <= 25));
         assert_eq!(curves.thinned(300).len(), 300);
         assert_eq!(steps(&curves.every(90)), [90, 180, 270, 300]);
     }

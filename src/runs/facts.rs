@@ -76,16 +76,12 @@ impl Facts {
             notes.push(format!("`{run}` has broken lines in its logs: {broken}"));
         }
         let (metrics, timings) = (metrics.objects, timings.objects);
-        let sessions: Vec<&Map<String, Value>> = timings
-            .iter()
-            .filter_map(|line| line.get("session")?.as_object())
-            .collect();
+        let sessions: Vec<&Map<String, Value>> =
+            timings.iter().filter_map(|line| line.get("session")?.as_object()).collect();
         let session = sessions.last().copied();
         let text = |key: &str| Some(session?.get(key)?.as_str()?.to_owned());
         let logged = last(&metrics, "step").and_then(Value::as_u64).unwrap_or(0);
-        let end = metrics
-            .iter()
-            .rfind(|line| number(line, "val_loss").is_some());
+        let end = metrics.iter().rfind(|line| number(line, "val_loss").is_some());
         let is_at_end = end.is_some_and(|end| count(end, "step") == Some(logged));
         let status = match (run.is_busy(), is_at_end) {
             (true, _) => Status::Running,
@@ -118,9 +114,7 @@ impl Facts {
                 .and_then(|best| Some(best.val_loss * bits_per_byte_of_a_nat(session, end)?)),
             best_step: best.and_then(|best| best.step),
             device: text("device"),
-            began_unix_s: sessions
-                .first()
-                .and_then(|first| number(first, "began_unix_s")),
+            began_unix_s: sessions.first().and_then(|first| number(first, "began_unix_s")),
             started_from: text("from"),
             notes,
         })
@@ -146,11 +140,7 @@ fn best(
         // Older versions tell only of the last weights.
         let of_last = || Some((number(end, "val_loss")?, count(end, "step")));
         let (val_loss, step) = of_best.or_else(of_last)?;
-        return Some(BestLoss {
-            val_loss,
-            step,
-            is_estimate: false,
-        });
+        return Some(BestLoss { val_loss, step, is_estimate: false });
     }
     let of_this_run =
         |line: &&Map<String, Value>| (1..=step).contains(&count(line, "step").unwrap_or(0));
@@ -197,15 +187,7 @@ fn saved_step(run: &RunDir, notes: &mut Vec<String>) -> Option<u64> {
 /// # Errors
 /// If the config cannot be read.
 pub fn settings(run: &RunDir) -> Result<Table, RunsError> {
-    let sections = [
-        "data",
-        "tokenizer",
-        "model",
-        "train",
-        "optimizer",
-        "schedule",
-        "generate",
-    ];
+    let sections = ["data", "tokenizer", "model", "train", "optimizer", "schedule", "generate"];
     let mut table = match run.config() {
         Ok(config) => toml::from_str(&config.to_toml()).expect("what was written as TOML"),
         Err(_) => as_it_is(run)?,
@@ -219,10 +201,7 @@ pub fn settings(run: &RunDir) -> Result<Table, RunsError> {
 fn as_it_is(run: &RunDir) -> Result<Table, RunsError> {
     let path = run.join("config.toml");
     let text = fs::read_to_string(&path);
-    let text = text.map_err(|source| RunsError::Read {
-        path: path.clone(),
-        source,
-    })?;
+    let text = text.map_err(|source| RunsError::Read { path: path.clone(), source })?;
     toml::from_str(&text).map_err(|error: toml::de::Error| RunsError::Damaged {
         path,
         reason: error.message().to_owned(),

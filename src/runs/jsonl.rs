@@ -33,10 +33,7 @@ pub(super) fn read(path: &Path) -> Result<Lines, RunsError> {
     };
     let mut lines = Lines::default();
     let mut is_last_broken = false;
-    for line in bytes
-        .split(|&byte| byte == b'\n')
-        .filter(|line| !line.is_empty())
-    {
+    for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
         lines.broken += usize::from(is_last_broken);
         let object = serde_json::from_slice(line);
         is_last_broken = object.is_err();

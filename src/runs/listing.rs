@@ -32,10 +32,7 @@ pub enum Order {
 pub fn list(folder: &Path) -> Result<Listing, RunsError> {
     let failed = |source: std::io::Error| match source.kind() {
         ErrorKind::NotFound => RunsError::NoFolder(folder.to_owned()),
-        _ => RunsError::Read {
-            path: folder.to_owned(),
-            source,
-        },
+        _ => RunsError::Read { path: folder.to_owned(), source },
     };
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
@@ -48,10 +45,7 @@ pub fn list(folder: &Path) -> Result<Listing, RunsError> {
     paths.sort();
     let (mut runs, mut skipped) = (Vec::new(), Vec::new());
     for path in paths {
-        match RunDir::open(&path)
-            .map_err(RunsError::from)
-            .and_then(|run| Facts::read(&run))
-        {
+        match RunDir::open(&path).map_err(RunsError::from).and_then(|run| Facts::read(&run)) {
             Ok(facts) => runs.push(facts),
             Err(error) => {
                 let error = error.to_string();

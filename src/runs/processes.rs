@@ -65,10 +65,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Vec<Process> {
-        let lines: Vec<_> = text
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect();
+        let lines: Vec<_> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         of_lines(&lines)
     }
 

@@ -65,14 +65,8 @@ mod tests {
         assert_eq!(
             samples,
             [
-                Sample {
-                    step: 5,
-                    text: "\nThe cat\n\n===== step 4 =====\nsat\n".to_owned()
-                },
-                Sample {
-                    step: 10,
-                    text: "<b>".to_owned()
-                },
+                Sample { step: 5, text: "\nThe cat\n\n===== step 4 =====\nsat\n".to_owned() },
+                Sample { step: 10, text: "<b>".to_owned() },
             ]
         );
         assert_eq!(of_text(""), []);

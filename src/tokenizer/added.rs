@@ -27,17 +27,13 @@ impl AddedTokens {
             !(token.single_word || token.lstrip || token.rstrip || token.content.is_empty())
         };
         // The library looks for those that are not normalized first, in a turn of their own.
-        let one_turn = tokens
-            .windows(2)
-            .all(|pair| pair[0].1.normalized == pair[1].1.normalized);
+        let one_turn = tokens.windows(2).all(|pair| pair[0].1.normalized == pair[1].1.normalized);
         if !one_turn || !tokens.iter().all(|(_, token)| is_plain(token)) {
             return None;
         }
         let mut begins = [false; 256];
-        let mut tokens: Vec<(Box<str>, u32)> = tokens
-            .iter()
-            .map(|(id, token)| (token.content.as_str().into(), *id))
-            .collect();
+        let mut tokens: Vec<(Box<str>, u32)> =
+            tokens.iter().map(|(id, token)| (token.content.as_str().into(), *id)).collect();
         tokens.sort_by_key(|(content, _)| std::cmp::Reverse(content.len()));
         for (content, _) in &tokens {
             begins[usize::from(content.as_bytes()[0])] = true;
@@ -74,18 +70,12 @@ impl AddedTokens {
             return None;
         }
         let begins = |(_, byte): &(usize, &u8)| self.begins[usize::from(**byte)];
-        text.as_bytes()
-            .iter()
-            .enumerate()
-            .filter(begins)
-            .find_map(|(at, _)| {
-                let here = &text.as_bytes()[at..];
-                let (content, id) = self
-                    .tokens
-                    .iter()
-                    .find(|(content, _)| here.starts_with(content.as_bytes()))?;
-                Some((at..at + content.len(), *id))
-            })
+        text.as_bytes().iter().enumerate().filter(begins).find_map(|(at, _)| {
+            let here = &text.as_bytes()[at..];
+            let (content, id) =
+                self.tokens.iter().find(|(content, _)| here.starts_with(content.as_bytes()))?;
+            Some((at..at + content.len(), *id))
+        })
     }
 }
 

@@ -148,11 +148,7 @@ mod tests {
             let text = run.repeat(10 * LONGEST_WORD / run.len() + 1);
             let whole = counted([text.as_str()]);
             assert!(whole.words.keys().all(|word| word.len() <= LONGEST_WORD));
-            let n_bytes: u64 = whole
-                .words
-                .iter()
-                .map(|(word, n)| word.len() as u64 * n)
-                .sum();
+            let n_bytes: u64 = whole.words.iter().map(|(word, n)| word.len() as u64 * n).sum();
             assert_eq!(n_bytes, text.len() as u64);
             let third = text.floor_char_boundary(text.len() / 3);
             let pieces = [&text[..third], &text[third..]];

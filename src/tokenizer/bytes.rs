@@ -10,10 +10,7 @@ pub(super) fn alphabet() -> impl Iterator<Item = (u8, char)> {
     let mut free = '\u{100}'..;
     (0..=u8::MAX).map(move |byte| match byte {
         b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => (byte, char::from(byte)),
-        _ => (
-            byte,
-            free.next().expect("there are more characters than bytes"),
-        ),
+        _ => (byte, free.next().expect("there are more characters than bytes")),
     })
 }
 
@@ -21,9 +18,7 @@ pub(super) fn alphabet() -> impl Iterator<Item = (u8, char)> {
 pub(super) fn spelled(text: &str) -> String {
     static CHARACTERS: LazyLock<Vec<char>> =
         LazyLock::new(|| alphabet().map(|(_, character)| character).collect());
-    text.bytes()
-        .map(|byte| CHARACTERS[usize::from(byte)])
-        .collect()
+    text.bytes().map(|byte| CHARACTERS[usize::from(byte)]).collect()
 }
 
 /// The bytes that a token's characters stand for. A token with any other character, such as a special one

@@ -55,10 +55,7 @@ const KNOWN_PATTERNS: [&str; 4] = [
 
 impl Cuts {
     pub(super) fn of(library: &Tokenizer, added: &[(u32, AddedToken)]) -> Self {
-        let nowhere = Self {
-            between: None,
-            awkward: Vec::new(),
-        };
+        let nowhere = Self { between: None, awkward: Vec::new() };
         let Some(words) = library.get_pre_tokenizer().and_then(of_pre_tokenizer) else {
             return nowhere;
         };
@@ -78,16 +75,10 @@ impl Cuts {
                 if token.normalized && library.get_normalizer().is_some() {
                     return nowhere; // what it is found as does not stand in the text
                 }
-                awkward.push(Awkward {
-                    content: token.content.as_str().into(),
-                    looks_around,
-                });
+                awkward.push(Awkward { content: token.content.as_str().into(), looks_around });
             }
         }
-        Self {
-            between: Some(between),
-            awkward,
-        }
+        Self { between: Some(between), awkward }
     }
 
     /// The last safe place in a text, behind its start and before its end.
@@ -168,16 +159,9 @@ fn of_pre_tokenizer(pre_tokenizer: &PreTokenizerWrapper) -> Option<WordRule> {
             // Each part cuts the pieces of the one before it further. Digits and punctuation are cut
             // character by character, and leave spaces alone.
             let is_local = |part: &&PreTokenizerWrapper| {
-                matches!(
-                    part,
-                    PreTokenizerWrapper::Digits(_) | PreTokenizerWrapper::Punctuation(_)
-                )
+                matches!(part, PreTokenizerWrapper::Digits(_) | PreTokenizerWrapper::Punctuation(_))
             };
-            sequence
-                .as_ref()
-                .iter()
-                .find(|part| !is_local(part))
-                .and_then(of_pre_tokenizer)
+            sequence.as_ref().iter().find(|part| !is_local(part)).and_then(of_pre_tokenizer)
         }
         _ => None,
     }

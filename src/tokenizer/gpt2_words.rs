@@ -69,10 +69,7 @@ pub(super) fn class_of(character: char) -> Class {
         ' ' | '\t'..='\r' => Class::Space,
         '\0'..='\x7f' => Class::Other,
         // Private planes and what is not assigned lie beyond the table.
-        _ => BEYOND_ASCII
-            .get(character as usize)
-            .copied()
-            .unwrap_or(Class::Other),
+        _ => BEYOND_ASCII.get(character as usize).copied().unwrap_or(Class::Other),
     }
 }
 
@@ -123,10 +120,7 @@ mod tests {
 
     fn words_of_the_pattern(text: &str) -> Vec<&str> {
         let regex = SysRegex::new(PATTERN).unwrap();
-        regex
-            .find_iter(text)
-            .map(|(start, end)| &text[start..end])
-            .collect()
+        regex.find_iter(text).map(|(start, end)| &text[start..end]).collect()
     }
 
     #[test]
@@ -144,11 +138,9 @@ mod tests {
     fn every_character_has_the_librarys_class() {
         let all: String = ('\0'..=char::MAX).collect();
         let mut found = vec![Class::Other; char::MAX as usize + 1];
-        for (class, pattern) in [
-            (Class::Letter, r"\p{L}"),
-            (Class::Number, r"\p{N}"),
-            (Class::Space, r"\s"),
-        ] {
+        for (class, pattern) in
+            [(Class::Letter, r"\p{L}"), (Class::Number, r"\p{N}"), (Class::Space, r"\s")]
+        {
             let regex = SysRegex::new(pattern).unwrap();
             for (start, _) in regex.find_iter(&all) {
                 let character = all[start..].chars().next().unwrap();
@@ -156,11 +148,7 @@ mod tests {
             }
         }
         for character in all.chars() {
-            assert_eq!(
-                class_of(character),
-                found[character as usize],
-                "{character:?}"
-            );
+            assert_eq!(class_of(character), found[character as usize], "{character:?}");
         }
     }
 

@@ -19,17 +19,12 @@ use super::{Tokenizer, TokenizerError, TokenizerKind, bpe, bytes};
 /// The content of the file of a tokenizer of characters or bytes.
 pub(super) fn write(table: &Table) -> String {
     let library = to_library(table);
-    library
-        .to_string(true)
-        .expect("a tokenizer of our own can be written as JSON")
+    library.to_string(true).expect("a tokenizer of our own can be written as JSON")
 }
 
 /// The tokenizer of which this is the file; `path` is how errors call it.
 pub(super) fn read(text: String, path: &Path) -> Result<Tokenizer, TokenizerError> {
-    let malformed = |reason: String| TokenizerError::Malformed {
-        path: path.to_owned(),
-        reason,
-    };
+    let malformed = |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
     let value: Value =
         serde_json::from_str(&text).map_err(|error| malformed(format!("not JSON: {error}")))?;
     if !value["model"].is_object() {
@@ -71,36 +66,23 @@ fn is_trained_here(value: &Value) -> bool {
     let ours: Value = serde_json::from_str(&ours.expect("plain data")).expect("just written");
     let same = |section: &str| value[section] == ours[section];
     let same_in_model = |key: &str| value["model"][key] == ours["model"][key];
-    [
-        "added_tokens",
-        "normalizer",
-        "pre_tokenizer",
-        "post_processor",
-        "decoder",
-    ]
-    .into_iter()
-    .all(same)
-        && ["type", "dropout", "unk_token", "ignore_merges"]
-            .into_iter()
-            .all(same_in_model)
+    ["added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder"]
+        .into_iter()
+        .all(same)
+        && ["type", "dropout", "unk_token", "ignore_merges"].into_iter().all(same_in_model)
 }
 
 /// The same tokenizer, as the library has it.
 fn to_library(table: &Table) -> tokenizers::Tokenizer {
     let bpe = |vocab: Vocab| {
-        BPE::builder()
-            .vocab_and_merges(vocab, Vec::new())
-            .build()
-            .expect("there are no merges")
+        BPE::builder().vocab_and_merges(vocab, Vec::new()).build().expect("there are no merges")
     };
     if table.kind == TokenizerKind::Byte {
         let vocab =
             bytes::alphabet().map(|(byte, character)| (character.to_string(), u32::from(byte)));
         let mut library = tokenizers::Tokenizer::new(bpe(vocab.collect()));
         let byte_level = ByteLevel::new(false, true, false);
-        library
-            .with_pre_tokenizer(Some(byte_level))
-            .with_decoder(Some(byte_level));
+        library.with_pre_tokenizer(Some(byte_level)).with_decoder(Some(byte_level));
         return library;
     }
     let texts = (0..).zip(&table.bytes);
@@ -127,10 +109,7 @@ mod tests {
     const TRICKY: &str = "a\r\n\n\t  b\u{e9}e\u{301}\u{1f525}\0\u{feff}\u{200d}<s>\u{fffd} ";
 
     fn both_for(text: &str) -> [Tokenizer; 2] {
-        [
-            Tokenizer::char_from_alphabet(text.chars()).unwrap(),
-            Tokenizer::byte(),
-        ]
+        [Tokenizer::char_from_alphabet(text.chars()).unwrap(), Tokenizer::byte()]
     }
 
     fn reread(json: &str) -> Result<Tokenizer, TokenizerError> {
@@ -184,29 +163,17 @@ mod tests {
     #[test]
     fn other_tokenizers_are_not_taken_for_tables() {
         let bytes = Tokenizer::byte().to_json();
-        let characters = Tokenizer::char_from_alphabet("ab".chars())
-            .unwrap()
-            .to_json();
-        assert!(matches!(
-            reread("{}"),
-            Err(TokenizerError::Malformed { .. })
-        ));
+        let characters = Tokenizer::char_from_alphabet("ab".chars()).unwrap().to_json();
+        assert!(matches!(reread("{}"), Err(TokenizerError::Malformed { .. })));
         let changed = [
             bytes.replace("\"add_prefix_space\": false", "\"add_prefix_space\": true"),
-            bytes
-                .replace("\"a\": 97", "\"a\": 98")
-                .replace("\"b\": 98", "\"b\": 97"),
-            characters
-                .replace("\"a\": 0", "\"a\": 1")
-                .replace("\"b\": 1", "\"b\": 0"),
+            bytes.replace("\"a\": 97", "\"a\": 98").replace("\"b\": 98", "\"b\": 97"),
+            characters.replace("\"a\": 0", "\"a\": 1").replace("\"b\": 1", "\"b\": 0"),
             characters.replace("\"b\": 1", "\"bc\": 1"),
             characters
                 .replace("\"merges\": []", "\"merges\": [[\"a\", \"b\"]]")
                 .replace("\"b\": 1", "\"b\": 1, \"ab\": 2"),
-            characters.replace(
-                "\"normalizer\": null",
-                "\"normalizer\": {\"type\": \"Lowercase\"}",
-            ),
+            characters.replace("\"normalizer\": null", "\"normalizer\": {\"type\": \"Lowercase\"}"),
         ];
         for json in changed {
             assert!(json != bytes && json != characters, "nothing was changed");

@@ -54,10 +54,8 @@ impl Library {
         kind: TokenizerKind,
         path: &Path,
     ) -> Result<Self, TokenizerError> {
-        let unsupported = |reason: String| TokenizerError::Unsupported {
-            path: path.to_owned(),
-            reason,
-        };
+        let unsupported =
+            |reason: String| TokenizerError::Unsupported { path: path.to_owned(), reason };
         library
             .with_truncation(None)
             .map_err(|error| unsupported(error.to_string()))?
@@ -118,9 +116,8 @@ impl Library {
             reason: error.to_string(),
         };
         let library = &self.parts;
-        let mut pieces = library
-            .get_added_vocabulary()
-            .extract_and_normalize(library.get_normalizer(), text);
+        let mut pieces =
+            library.get_added_vocabulary().extract_and_normalize(library.get_normalizer(), text);
         if let Some(pre_tokenizer) = library.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut pieces).map_err(cannot)?;
         }
@@ -143,9 +140,7 @@ impl Library {
         if ids.is_empty() {
             return String::new(); // some decoders count on a last token
         }
-        self.parts
-            .decode(ids, false)
-            .expect("decoders of text take any tokens")
+        self.parts.decode(ids, false).expect("decoders of text take any tokens")
     }
 
     /// The token as the vocabulary has it; nothing where there is none of this id.
@@ -166,18 +161,15 @@ pub(super) fn encode_piece(
     model: &ModelWrapper,
     ids: &mut Vec<u32>,
 ) -> Result<(), TokenizerError> {
-    let tokens = model
-        .tokenize(piece)
-        .map_err(|error| TokenizerError::NoToken {
-            text: Some(piece.to_owned()),
-            reason: error.to_string(),
-        })?;
+    let tokens = model.tokenize(piece).map_err(|error| TokenizerError::NoToken {
+        text: Some(piece.to_owned()),
+        reason: error.to_string(),
+    })?;
     // BPE leaves out, without an error, what it has no token for: then its tokens are shorter than the text.
     let n_bytes = tokens.last().map_or(0, |token| token.offsets.1);
     if matches!(model, ModelWrapper::BPE(_)) && n_bytes < piece.len() {
-        let unknown = piece
-            .chars()
-            .filter(|c| model.token_to_id(c.encode_utf8(&mut [0; 4])).is_none());
+        let unknown =
+            piece.chars().filter(|c| model.token_to_id(c.encode_utf8(&mut [0; 4])).is_none());
         return Err(TokenizerError::UnknownCharacters {
             characters: unknown.collect::<BTreeSet<_>>().into_iter().collect(),
         });
@@ -196,9 +188,7 @@ fn token_bytes(library: &tokenizers::Tokenizer, vocab_size: usize) -> Option<Vec
         _ => false,
     };
     let of_token = |id: usize| {
-        let token = u32::try_from(id)
-            .ok()
-            .and_then(|id| library.id_to_token(id));
+        let token = u32::try_from(id).ok().and_then(|id| library.id_to_token(id));
         token.map_or_else(Box::default, |token| bytes::meant(&token).into())
     };
     is_byte_level.then(|| (0..vocab_size).map(of_token).collect())

@@ -101,13 +101,11 @@ impl Tokenizer {
             counter.add(&chunk?);
         }
         let library = counter.train(vocab_size);
-        let json = library
-            .to_string(true)
-            .expect("a tokenizer of our own can be written as JSON");
+        let json = library.to_string(true).expect("a tokenizer of our own can be written as JSON");
         let trained = Library::new(library, json, TokenizerKind::Bpe, Path::new("trained"));
-        Ok(Self::from_library(trained.expect(
-            "what was trained just now has tokens, and no more than were asked for",
-        )))
+        Ok(Self::from_library(
+            trained.expect("what was trained just now has tokens, and no more than were asked for"),
+        ))
     }
 
     /// Reads what [`Tokenizer::to_json`] wrote, or any `tokenizer.json` of the `tokenizers` library: byte-level
@@ -120,10 +118,8 @@ impl Tokenizer {
     /// # Errors
     /// If the file cannot be read, is not a tokenizer, or is one that cannot be used for text.
     pub fn from_file(path: &Path) -> Result<Self, TokenizerError> {
-        let text = std::fs::read_to_string(path).map_err(|source| TokenizerError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
         json::read(text, path)
     }
 
@@ -172,11 +168,9 @@ impl Tokenizer {
     pub fn added_tokens(&self) -> Vec<(u32, String)> {
         match &*self.inner {
             Inner::Table(_) => Vec::new(),
-            Inner::Library(library) => library
-                .added
-                .iter()
-                .map(|(id, token)| (*id, token.content.clone()))
-                .collect(),
+            Inner::Library(library) => {
+                library.added.iter().map(|(id, token)| (*id, token.content.clone())).collect()
+            }
         }
     }
 
@@ -199,9 +193,8 @@ impl Tokenizer {
         if self.kind() == TokenizerKind::Byte {
             return Ok(bytes.iter().map(|&byte| u32::from(byte)).collect());
         }
-        let text = std::str::from_utf8(bytes).map_err(|error| TokenizerError::NotUtf8 {
-            offset: error.valid_up_to(),
-        })?;
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| TokenizerError::NotUtf8 { offset: error.valid_up_to() })?;
         self.encode(text)
     }
 
@@ -233,10 +226,7 @@ impl Tokenizer {
     #[must_use]
     pub fn decode(&self, ids: &[u32]) -> String {
         let n_ids = self.vocab_size();
-        assert!(
-            ids.iter().all(|&id| (id as usize) < n_ids),
-            "ids are below {n_ids}"
-        );
+        assert!(ids.iter().all(|&id| (id as usize) < n_ids), "ids are below {n_ids}");
         match &*self.inner {
             Inner::Table(table) => {
                 let bytes = ids.iter().flat_map(|&id| &*table.bytes[id as usize]);
@@ -291,15 +281,11 @@ impl Tokenizer {
     }
 
     fn from_table(table: Table) -> Self {
-        Self {
-            inner: Arc::new(Inner::Table(table)),
-        }
+        Self { inner: Arc::new(Inner::Table(table)) }
     }
 
     fn from_library(library: Library) -> Self {
-        Self {
-            inner: Arc::new(Inner::Library(Box::new(library))),
-        }
+        Self { inner: Arc::new(Inner::Library(Box::new(library))) }
     }
 }
 
@@ -319,10 +305,7 @@ mod tests {
     fn character_ids_follow_code_points() {
         let tokenizer = Tokenizer::char_from_alphabet("hello, \u{e9}\n".chars()).unwrap();
         assert_eq!(tokenizer.vocab_size(), 8);
-        assert_eq!(
-            tokenizer.encode("\n ,ehlo\u{e9}").unwrap(),
-            [0, 1, 2, 3, 4, 5, 6, 7]
-        );
+        assert_eq!(tokenizer.encode("\n ,ehlo\u{e9}").unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(tokenizer.token_bytes(7), Some("\u{e9}".as_bytes()));
         assert_eq!(tokenizer.kind(), TokenizerKind::Char);
     }
@@ -341,11 +324,7 @@ mod tests {
         let tokenizer = Tokenizer::char_from_alphabet("abc".chars()).unwrap();
         let error = tokenizer.encode("a\u{1f525}b\n\u{e9}\n").unwrap_err();
         let message = error.to_string();
-        for name in [
-            "'\\n' (U+000A)",
-            "'\u{e9}' (U+00E9)",
-            "'\u{1f525}' (U+1F525)",
-        ] {
+        for name in ["'\\n' (U+000A)", "'\u{e9}' (U+00E9)", "'\u{1f525}' (U+1F525)"] {
             assert_eq!(message.matches(name).count(), 1, "{message}");
         }
         assert!(message.contains("kind = \"byte\""), "{message}");
@@ -356,10 +335,7 @@ mod tests {
         let tokenizer = Tokenizer::char_from_alphabet("a".chars()).unwrap();
         let text: String = ('\u{4e00}'..'\u{4f00}').collect();
         let message = tokenizer.encode(&text).unwrap_err().to_string();
-        assert!(
-            message.contains("256 characters") && message.contains("236 more"),
-            "{message}"
-        );
+        assert!(message.contains("256 characters") && message.contains("236 more"), "{message}");
     }
 
     #[test]

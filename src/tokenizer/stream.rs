@@ -29,15 +29,9 @@ impl DecodeStream {
         let state = if is_bytes(tokenizer) {
             State::Bytes(Vec::new())
         } else {
-            State::Tokens {
-                ids: Vec::new(),
-                n_given: 0,
-            }
+            State::Tokens { ids: Vec::new(), n_given: 0 }
         };
-        Self {
-            tokenizer: tokenizer.clone(),
-            state,
-        }
+        Self { tokenizer: tokenizer.clone(), state }
     }
 
     /// A stream that goes on after these ids, whose text is known already. It matters where a token at the
@@ -48,11 +42,7 @@ impl DecodeStream {
     #[must_use]
     pub fn after(tokenizer: &Tokenizer, ids: &[u32]) -> Self {
         let mut stream = Self::new(tokenizer);
-        if let State::Tokens {
-            ids: known,
-            n_given,
-        } = &mut stream.state
-        {
+        if let State::Tokens { ids: known, n_given } = &mut stream.state {
             known.extend_from_slice(context(tokenizer, ids));
             *n_given = known.len();
         }
@@ -97,8 +87,7 @@ impl DecodeStream {
             State::Tokens { ids, n_given } => {
                 let text = new_text(&self.tokenizer, ids, *n_given);
                 *n_given = ids.len();
-                text.trim_end_matches(char::REPLACEMENT_CHARACTER)
-                    .to_owned()
+                text.trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned()
             }
         }
     }
@@ -128,9 +117,7 @@ fn new_text(tokenizer: &Tokenizer, ids: &[u32], n_given: usize) -> String {
 /// The shortest end of the ids that has a text, so that what follows does not stand at the start of one.
 fn context<'a>(tokenizer: &Tokenizer, ids: &'a [u32]) -> &'a [u32] {
     let ends = (0..ids.len()).rev().map(|start| &ids[start..]);
-    ends.into_iter()
-        .find(|end| !tokenizer.decode(end).is_empty())
-        .unwrap_or(ids)
+    ends.into_iter().find(|end| !tokenizer.decode(end).is_empty()).unwrap_or(ids)
 }
 
 /// Takes whole characters, and what cannot become one, from the front.
@@ -172,20 +159,14 @@ mod tests {
 
     #[test]
     fn a_character_appears_with_its_last_byte() {
-        assert_eq!(
-            pieces(&[0xf0, 0x9f, 0x94, 0xa5, 97]),
-            ["", "", "", "\u{1f525}", "a"]
-        );
+        assert_eq!(pieces(&[0xf0, 0x9f, 0x94, 0xa5, 97]), ["", "", "", "\u{1f525}", "a"]);
     }
 
     #[test]
     fn bytes_that_cannot_become_a_character_are_replaced_at_once() {
         assert_eq!(pieces(&[0xff, 97]), ["\u{fffd}", "a"]);
         assert_eq!(pieces(&[0xc3, 97]), ["", "\u{fffd}a"]);
-        assert_eq!(
-            pieces(&[0xe2, 0x82, 0xe2, 0x82, 0xac]),
-            ["", "", "\u{fffd}", "", "\u{20ac}"]
-        );
+        assert_eq!(pieces(&[0xe2, 0x82, 0xe2, 0x82, 0xac]), ["", "", "\u{fffd}", "", "\u{20ac}"]);
     }
 
     #[test]

@@ -30,14 +30,8 @@ impl Table {
         for (id, &character) in (0..).zip(&alphabet) {
             ids[character as usize] = id;
         }
-        let bytes = alphabet
-            .iter()
-            .map(|character| character.to_string().into_bytes().into());
-        Ok(Self {
-            kind: TokenizerKind::Char,
-            bytes: bytes.collect(),
-            ids,
-        })
+        let bytes = alphabet.iter().map(|character| character.to_string().into_bytes().into());
+        Ok(Self { kind: TokenizerKind::Char, bytes: bytes.collect(), ids })
     }
 
     /// One token for each byte; the id is the byte.
@@ -60,11 +54,7 @@ impl Table {
             all_known &= id != UNKNOWN;
             id
         }));
-        if all_known {
-            Ok(ids)
-        } else {
-            Err(self.unknown_characters(text))
-        }
+        if all_known { Ok(ids) } else { Err(self.unknown_characters(text)) }
     }
 
     /// The id of a character, or [`UNKNOWN`].
@@ -73,12 +63,8 @@ impl Table {
     }
 
     fn unknown_characters(&self, text: &str) -> TokenizerError {
-        let unknown = text
-            .chars()
-            .filter(|&character| self.id(character) == UNKNOWN);
+        let unknown = text.chars().filter(|&character| self.id(character) == UNKNOWN);
         let characters = unknown.collect::<BTreeSet<_>>();
-        TokenizerError::UnknownCharacters {
-            characters: characters.into_iter().collect(),
-        }
+        TokenizerError::UnknownCharacters { characters: characters.into_iter().collect() }
     }
 }

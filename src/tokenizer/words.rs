@@ -64,9 +64,9 @@ impl Words {
         for section in self.added.sections(text) {
             match section {
                 Section::Token(id) => ids.push(id),
-                Section::Text(text) => self
-                    .pattern
-                    .for_each_word(text, |word| cache.encode(word, model, &mut ids))?,
+                Section::Text(text) => {
+                    self.pattern.for_each_word(text, |word| cache.encode(word, model, &mut ids))?
+                }
             }
         }
         caches().push(cache);
@@ -84,17 +84,19 @@ impl Pattern {
                 Some(Self::Gpt2)
             }
             PreTokenizerWrapper::Sequence(sequence) => match sequence.as_ref() {
-                [
-                    PreTokenizerWrapper::Split(split),
-                    PreTokenizerWrapper::ByteLevel(byte_level),
-                ] if is_byte_level(byte_level, false) => match &split.pattern {
-                    SplitPattern::Regex(pattern)
-                        if split.behavior == SplitDelimiterBehavior::Isolated && !split.invert =>
-                    {
-                        Some(Self::Regex(SysRegex::new(pattern).ok()?))
+                [PreTokenizerWrapper::Split(split), PreTokenizerWrapper::ByteLevel(byte_level)]
+                    if is_byte_level(byte_level, false) =>
+                {
+                    match &split.pattern {
+                        SplitPattern::Regex(pattern)
+                            if split.behavior == SplitDelimiterBehavior::Isolated
+                                && !split.invert =>
+                        {
+                            Some(Self::Regex(SysRegex::new(pattern).ok()?))
+                        }
+                        _ => None,
                     }
-                    _ => None,
-                },
+                }
                 _ => None,
             },
             _ => None,

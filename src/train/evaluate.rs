@@ -75,10 +75,7 @@ pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
         total += surprises.iter().map(|x| f64::from(*x)).sum::<f64>();
         n_tokens += surprises.len();
     }
-    Loss {
-        tokens: n_tokens,
-        nats_per_token: total / n_tokens as f64,
-    }
+    Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }
 }
 
 /// As [`full`], or nothing as soon as `is_stopped` says so, which is asked before each batch.
@@ -105,10 +102,7 @@ pub fn estimate(
     n_batches: usize,
 ) -> Result<Loss, TensorReadError> {
     let context_length = model.config().context_length;
-    mean(
-        model,
-        batch::spread(text, context_length, batch_size, n_batches),
-    )
+    mean(model, batch::spread(text, context_length, batch_size, n_batches))
 }
 
 #[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 tokens")]
@@ -123,17 +117,12 @@ fn mean(model: &Gpt, batches: impl Iterator<Item = Batch>) -> Result<Loss, Tenso
         unread.push((n, model.loss(tokens, targets, None)));
         if unread.len() == BATCHES_AHEAD || batches.peek().is_none() {
             let (sizes, losses): (Vec<usize>, Vec<Tensor<1>>) = unread.drain(..).unzip();
-            for (n, loss) in sizes
-                .into_iter()
-                .zip(Tensor::cat(losses, 0).try_into_vec_as::<f32>()?)
+            for (n, loss) in sizes.into_iter().zip(Tensor::cat(losses, 0).try_into_vec_as::<f32>()?)
             {
                 total += f64::from(loss) * n as f64;
                 n_tokens += n;
             }
         }
     }
-    Ok(Loss {
-        tokens: n_tokens,
-        nats_per_token: total / n_tokens as f64,
-    })
+    Ok(Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 })
 }

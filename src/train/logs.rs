@@ -47,10 +47,7 @@ pub(super) struct Elapsed {
 
 impl Elapsed {
     fn plus(self, more: Self) -> Self {
-        Self {
-            train_s: self.train_s + more.train_s,
-            wall_s: self.wall_s + more.wall_s,
-        }
+        Self { train_s: self.train_s + more.train_s, wall_s: self.wall_s + more.wall_s }
     }
 }
 
@@ -63,16 +60,10 @@ impl Logs {
         config: &TrainConfig,
     ) -> Result<Self, TrainError> {
         for name in ["metrics.jsonl", "timings.jsonl", HEADS] {
-            cut(&run.join(name), |line| {
-                line_step(line).is_some_and(|at| at > step)
-            })?;
+            cut(&run.join(name), |line| line_step(line).is_some_and(|at| at > step))?;
         }
-        cut(&run.join("samples.txt"), |line| {
-            heading_step(line).is_some_and(|at| at > step)
-        })?;
-        cut(&run.join("train.log"), |line| {
-            log_step(line).is_some_and(|at| at > step)
-        })?;
+        cut(&run.join("samples.txt"), |line| heading_step(line).is_some_and(|at| at > step))?;
+        cut(&run.join("train.log"), |line| log_step(line).is_some_and(|at| at > step))?;
         let events = run.join(tensorboard::FILE);
         cut_events(&events, step)?;
         Ok(Self {
@@ -136,14 +127,8 @@ impl Logs {
         tokens: u64,
         elapsed: Elapsed,
     ) -> Result<(), TrainError> {
-        let Logged {
-            step,
-            train_loss,
-            learning_rate,
-            gradient_norm,
-            median_step_ms,
-            tokens_per_s,
-        } = logged;
+        let Logged { step, train_loss, learning_rate, gradient_norm, median_step_ms, tokens_per_s } =
+            logged;
         self.metrics.line(&json!({
             "step": step, "tokens": tokens, "train_loss": train_loss,
             "learning_rate": learning_rate, "gradient_norm": gradient_norm,
@@ -169,13 +154,7 @@ impl Logs {
         evaluation: &Evaluation,
         tokens: u64,
     ) -> Result<(), TrainError> {
-        let Evaluation {
-            step,
-            train_loss,
-            val_loss,
-            val_bits_per_byte,
-            is_best,
-        } = evaluation;
+        let Evaluation { step, train_loss, val_loss, val_bits_per_byte, is_best } = evaluation;
         self.metrics.line(&json!({
             "step": step, "tokens": tokens, "train_loss_estimate": train_loss,
             "val_loss_estimate": val_loss, "val_bits_per_byte_estimate": val_bits_per_byte,
@@ -215,25 +194,14 @@ impl Logs {
     /// What the last evaluation, of the whole validation split, came to.
     pub(super) fn finished(&mut self, summary: &Summary) -> Result<(), TrainError> {
         let Summary {
-            steps,
-            tokens,
-            val_loss,
-            best_val_loss,
-            best_step,
-            val_bits_per_byte,
-            ..
+            steps, tokens, val_loss, best_val_loss, best_step, val_bits_per_byte, ..
         } = summary;
         self.metrics.line(&json!({
             "step": steps, "tokens": tokens, "val_loss": val_loss,
             "val_bits_per_byte": val_bits_per_byte, "best_step": best_step, "best_val_loss": best_val_loss,
         }))?;
-        let of_split = [
-            ("loss/val", val_loss),
-            ("bits_per_byte/val", val_bits_per_byte),
-        ];
-        let known = of_split
-            .into_iter()
-            .filter_map(|(tag, number)| Some((tag, (*number)?)));
+        let of_split = [("loss/val", val_loss), ("bits_per_byte/val", val_bits_per_byte)];
+        let known = of_split.into_iter().filter_map(|(tag, number)| Some((tag, (*number)?)));
         self.scalars(*steps, &known.collect::<Vec<_>>())
     }
 
@@ -263,8 +231,7 @@ impl Logs {
 
     pub(super) fn sampled(&mut self, step: usize, text: &str) -> Result<(), TrainError> {
         let [before, after] = HEADING;
-        self.samples
-            .write(format!("{before}{step}{after}\n{text}\n\n").as_bytes())?;
+        self.samples.write(format!("{before}{step}{after}\n{text}\n\n").as_bytes())?;
         match &mut self.events {
             Some(events) => events.write(&tensorboard::text(unix_s(), step, "sample", text)),
             None => Ok(()),
@@ -287,10 +254,7 @@ impl LogFile {
     }
 
     fn sync(&self) -> Result<(), TrainError> {
-        let failed = |source| TrainError::Log {
-            path: self.path.clone(),
-            source,
-        };
+        let failed = |source| TrainError::Log { path: self.path.clone(), source };
         self.file.sync_data().map_err(failed)
     }
 
@@ -301,10 +265,7 @@ impl LogFile {
     fn write(&mut self, bytes: &[u8]) -> Result<(), TrainError> {
         self.file
             .write_all(bytes)
-            .map_err(|source| TrainError::Log {
-                path: self.path.clone(),
-                source,
-            })
+            .map_err(|source| TrainError::Log { path: self.path.clone(), source })
     }
 }
 
@@ -330,10 +291,7 @@ fn elapsed_before(timings: &Path) -> Result<Elapsed, TrainError> {
     let bytes = read(timings)?.unwrap_or_default();
     let elapsed = |line: &[u8]| {
         let line: Value = serde_json::from_slice(line).ok()?;
-        Some(Elapsed {
-            train_s: line["train_s"].as_f64()?,
-            wall_s: line["wall_s"].as_f64()?,
-        })
+        Some(Elapsed { train_s: line["train_s"].as_f64()?, wall_s: line["wall_s"].as_f64()? })
     };
     let last = bytes.rsplit(|&byte| byte == b'\n').find_map(elapsed);
     Ok(last.unwrap_or_default())
@@ -351,10 +309,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, TrainError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(TrainError::Log {
-            path: path.to_owned(),
-            source,
-        }),
+        Err(source) => Err(TrainError::Log { path: path.to_owned(), source }),
     }
 }
 
@@ -377,11 +332,8 @@ fn cut(path: &Path, is_later: impl Fn(&str) -> bool) -> Result<(), TrainError> {
     };
     // A crash can leave half a line; what a lossy reading changes is cut or kept line by line.
     let text = String::from_utf8_lossy(&bytes);
-    let kept: usize = text
-        .split_inclusive('\n')
-        .take_while(|line| !is_later(line))
-        .map(str::len)
-        .sum();
+    let kept: usize =
+        text.split_inclusive('\n').take_while(|line| !is_later(line)).map(str::len).sum();
     if kept < text.len() {
         write_atomically(path, &text.as_bytes()[..kept])?;
     }
@@ -393,19 +345,13 @@ fn line_step(line: &str) -> Option<usize> {
     let Ok(value) = serde_json::from_str::<Value>(line) else {
         return Some(usize::MAX);
     };
-    value["step"]
-        .as_u64()
-        .and_then(|step| usize::try_from(step).ok())
+    value["step"].as_u64().and_then(|step| usize::try_from(step).ok())
 }
 
 /// The step of a sample's heading; none of any other line.
 pub(crate) fn heading_step(line: &str) -> Option<usize> {
     let [before, after] = HEADING;
-    line.trim_end()
-        .strip_prefix(before)?
-        .strip_suffix(after)?
-        .parse()
-        .ok()
+    line.trim_end().strip_prefix(before)?.strip_suffix(after)?.parse().ok()
 }
 
 /// The step of a line of the terminal's log, which begins `step 500/2000`.
@@ -442,10 +388,9 @@ mod tests {
             "===== step 5 =====\nstep 9 is\n\n"
         );
         assert_eq!(
-            cut_text(
-                "hello\nstep  50/200  loss 1\nstep 100/200  loss 1\n",
-                |line| { log_step(line).is_some_and(|at| at > 50) }
-            ),
+            cut_text("hello\nstep  50/200  loss 1\nstep 100/200  loss 1\n", |line| {
+                log_step(line).is_some_and(|at| at > 50)
+            }),
             "hello\nstep  50/200  loss 1\n"
         );
     }

@@ -33,20 +33,13 @@ pub(super) fn learning_rate() -> Column<Logged> {
 
 /// The tokens of a step over the median time of a log interval's steps.
 pub(super) fn speed() -> Column<Logged> {
-    let column = Column::new("speed", "tokens/s", |logged: &Logged| {
-        Some(logged.tokens_per_s)
-    });
-    Column {
-        higher_is_better: true,
-        ..column
-    }
+    let column = Column::new("speed", "tokens/s", |logged: &Logged| Some(logged.tokens_per_s));
+    Column { higher_is_better: true, ..column }
 }
 
 /// The norm of all gradients of a log interval's last step, before clipping.
 pub(super) fn gradient_norm() -> Column<Logged> {
-    Column::new("gradient norm", "", |logged| {
-        Some(f64::from(logged.gradient_norm))
-    })
+    Column::new("gradient norm", "", |logged| Some(f64::from(logged.gradient_norm)))
 }
 
 /// The most memory that the process held so far.
@@ -66,13 +59,7 @@ pub(super) struct Column<T> {
 
 impl<T> Column<T> {
     fn new(name: &str, unit: &'static str, value: fn(&T) -> Option<f64>) -> Self {
-        Self {
-            name: Arc::new(name.to_owned()),
-            unit,
-            higher_is_better: false,
-            value,
-            latest: None,
-        }
+        Self { name: Arc::new(name.to_owned()), unit, higher_is_better: false, value, latest: None }
     }
 
     fn entry(&self) -> SerializedEntry {

@@ -2,7 +2,7 @@
 
 use crate::config::MatmulPrecision;
 use crate::device::{Backend, OpenDevice};
-use crate::kernels;
+use tinderbox_kernels as kernels;
 
 /// Matrices were to be rounded to bf16 where they are multiplied as they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,9 +30,9 @@ impl From<MatmulPrecision> for kernels::MatmulPrecision {
 /// If it has not.
 pub fn check(precision: MatmulPrecision, device: &OpenDevice) -> Result<(), PrecisionError> {
     match precision {
-        MatmulPrecision::Bf16 if device.backend != Backend::Flex => Err(PrecisionError {
-            device: device.name.clone(),
-        }),
+        MatmulPrecision::Bf16 if device.backend != Backend::Flex => {
+            Err(PrecisionError { device: device.name.clone() })
+        }
         _ => Ok(()),
     }
 }
@@ -91,10 +91,7 @@ mod tests {
     #[test]
     fn nothing_is_advised_where_a_precision_is_not() {
         let flex = device::open(&"flex".parse().unwrap()).unwrap();
-        let gpu = OpenDevice {
-            backend: Backend::Wgpu,
-            ..flex.clone()
-        };
+        let gpu = OpenDevice { backend: Backend::Wgpu, ..flex.clone() };
         for precision in [MatmulPrecision::F32, MatmulPrecision::Bf16] {
             assert_eq!(advice(precision, &flex), Ok(warning(precision)));
         }

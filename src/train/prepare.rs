@@ -51,13 +51,7 @@ pub(super) fn prepare(
 }
 
 fn prepare_watched(job: Job, watch: Watch<'_>) -> Result<Prepared, TrainError> {
-    let Job {
-        config,
-        run_dir,
-        start,
-        from,
-        device,
-    } = job;
+    let Job { config, run_dir, start, from, device } = job;
     precision::check(config.train.matmul_precision, &device)?;
     let device = &device.device;
     let overwrite = match start {
@@ -108,15 +102,7 @@ fn create(
         started_from: weights.map(|weights| weights.located.checkpoint.display().to_string()),
         ..TrainState::default()
     };
-    Ok(Prepared {
-        config,
-        corpus,
-        run,
-        trainer,
-        state,
-        resumed: false,
-        lock,
-    })
+    Ok(Prepared { config, corpus, run, trainer, state, resumed: false, lock })
 }
 
 /// The checkpoint that a new run starts from, and what its weights are worth nothing without.
@@ -205,10 +191,7 @@ fn resume(
     .map_err(|error| match error {
         DataError::OtherText { paths } => {
             let text = data::in_quotes(&paths);
-            other_run(
-                &run,
-                vec![format!("the text {text} is another than it was")],
-            )
+            other_run(&run, vec![format!("the text {text} is another than it was")])
         }
         other => other.into(),
     })?;
@@ -218,30 +201,16 @@ fn resume(
     let mut trainer = Trainer::new(model, &config, corpus.train.clone());
     trainer.restore(saved, &dir)?;
     run.forget_after(state.step)?;
-    if state
-        .best
-        .is_some_and(|best| !run.checkpoint(best.step).is_dir())
-    {
+    if state.best.is_some_and(|best| !run.checkpoint(best.step).is_dir()) {
         state.best = None; // it was no longer kept when a later one was better, which is gone now
         state.evaluations_without_improvement = 0;
     }
     run.write_config(&config)?;
-    Ok(Prepared {
-        config,
-        corpus,
-        run,
-        trainer,
-        state,
-        resumed: true,
-        lock,
-    })
+    Ok(Prepared { config, corpus, run, trainer, state, resumed: true, lock })
 }
 
 fn other_run(run: &RunDir, differences: Vec<String>) -> TrainError {
-    TrainError::OtherRun {
-        run: run.root().to_owned(),
-        differences,
-    }
+    TrainError::OtherRun { run: run.root().to_owned(), differences }
 }
 
 fn refuse_if_done(state: &TrainState, config: &Config, run: &RunDir) -> Result<(), TrainError> {
@@ -268,10 +237,7 @@ pub(super) fn has_stopped_early(state: &TrainState, config: &Config) -> bool {
 /// A prompt for samples that cannot be read should not come up after the first hundred steps.
 fn check_sample_prompt(config: &Config, corpus: &Corpus) -> Result<(), TrainError> {
     if config.train.sample_tokens > 0 {
-        corpus
-            .tokenizer
-            .encode(&config.train.sample_prompt)
-            .map_err(TrainError::SamplePrompt)?;
+        corpus.tokenizer.encode(&config.train.sample_prompt).map_err(TrainError::SamplePrompt)?;
     }
     Ok(())
 }
@@ -282,10 +248,7 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
     let table = |config: &Config| toml::Table::try_from(config).expect("plain data");
     let (old, new) = (table(old), table(new));
     let whole_sections = ["tokenizer", "model"].into_iter().flat_map(|section| {
-        let keys = new[section]
-            .as_table()
-            .into_iter()
-            .flat_map(toml::Table::keys);
+        let keys = new[section].as_table().into_iter().flat_map(toml::Table::keys);
         keys.map(move |key| (section, key.as_str()))
     });
     let keys = [
@@ -301,13 +264,9 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
     fixed
         .filter(|(section, key)| old[*section].get(*key) != new[*section].get(*key))
         .map(|(section, key)| {
-            let before = old[section]
-                .get(key)
-                .map_or_else(|| "not given".to_owned(), ToString::to_string);
-            format!(
-                "{section}.{key} was {before} and is now {}",
-                new[section][key]
-            )
+            let before =
+                old[section].get(key).map_or_else(|| "not given".to_owned(), ToString::to_string);
+            format!("{section}.{key} was {before} and is now {}", new[section][key])
         })
         .chain(weights)
         .collect()

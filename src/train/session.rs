@@ -19,9 +19,9 @@ use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
 use crate::inspect::{self, Heads};
-use crate::kernels::MatmulPrecision;
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
+use tinderbox_kernels::MatmulPrecision;
 
 /// A device that works on its own is waited for after so many steps at the latest: to know in time that a
 /// loss is not a number, and seldom enough that it does not run dry.
@@ -70,24 +70,12 @@ impl Session {
         interrupter: Interrupter,
         began: Instant,
     ) -> Result<Self, TrainError> {
-        let Prepared {
-            config,
-            corpus,
-            run,
-            trainer,
-            state,
-            resumed,
-            lock,
-        } = prepared;
+        let Prepared { config, corpus, run, trainer, state, resumed, lock } = prepared;
         let stopped_early = has_stopped_early(&state, &config);
         let logs = Logs::open(&run, state.step, &config.train)?;
         let is_cpu = device::is_cpu(&device.device);
         let mut session = Self {
-            steps_ahead: if is_cpu {
-                1
-            } else {
-                MOST_STEPS_AHEAD.min(config.train.log_interval)
-            },
+            steps_ahead: if is_cpu { 1 } else { MOST_STEPS_AHEAD.min(config.train.log_interval) },
             saved_step: resumed.then_some(state.step),
             last_loss: state.loss_window.last().copied(),
             config,
@@ -219,10 +207,7 @@ impl Session {
         if self.unread.len() >= self.steps_ahead {
             self.read_back()?;
         }
-        let event = Event::Stepped {
-            step: self.state.step,
-            loss: self.last_loss,
-        };
+        let event = Event::Stepped { step: self.state.step, loss: self.last_loss };
         self.observer.observe(&event);
         Ok(())
     }
@@ -233,11 +218,8 @@ impl Session {
             return Ok(());
         }
         let first_step = self.state.step - self.unread.len() + 1;
-        let (losses, norms) = self
-            .unread
-            .drain(..)
-            .map(|result| (result.loss, result.gradient_norm))
-            .unzip();
+        let (losses, norms) =
+            self.unread.drain(..).map(|result| (result.loss, result.gradient_norm)).unzip();
         let (losses, norms) = (self.read(losses)?, self.read(norms)?);
         self.clock.done();
         for (step, (loss, norm)) in (first_step..).zip(losses.into_iter().zip(norms)) {
@@ -275,10 +257,7 @@ impl Session {
     fn log(&mut self) -> Result<Logged, TrainError> {
         self.read_back()?;
         let window = std::mem::take(&mut self.state.loss_window);
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "an interval has far fewer than 2^52 steps"
-        )]
+        #[allow(clippy::cast_precision_loss, reason = "an interval has far fewer than 2^52 steps")]
         let train_loss =
             window.iter().map(|loss| f64::from(*loss)).sum::<f64>() / window.len() as f64;
         self.state.train_loss = Some(train_loss);
@@ -326,8 +305,7 @@ impl Session {
         if has_stopped_early(&self.state, &self.config) && step < self.config.train.max_steps {
             self.stopped_early = true;
             let evaluations = self.state.evaluations_without_improvement;
-            self.observer
-                .observe(&Event::StoppedEarly { step, evaluations });
+            self.observer.observe(&Event::StoppedEarly { step, evaluations });
         }
         if is_best || self.is_done() || is_multiple(step, self.config.train.checkpoint_interval) {
             self.save()?;
@@ -345,9 +323,7 @@ impl Session {
     /// The mean of a loss that is finite. That of a step belongs to the weights before its update: only an
     /// evaluation can tell what the last update did.
     fn checked(&self, loss: Result<Loss, TensorReadError>) -> Result<f64, TrainError> {
-        let loss = loss
-            .map_err(|error| self.device_failed(&error))?
-            .nats_per_token;
+        let loss = loss.map_err(|error| self.device_failed(&error))?.nats_per_token;
         if loss.is_finite() {
             return Ok(loss);
         }
@@ -361,11 +337,7 @@ impl Session {
     }
 
     fn device_failed(&self, error: &TensorReadError) -> TrainError {
-        TrainError::Device {
-            step: self.state.step,
-            message: error.to_string(),
-            kept: self.kept(),
-        }
+        TrainError::Device { step: self.state.step, message: error.to_string(), kept: self.kept() }
     }
 
     /// Logs what each head does, where the config asks for it.
@@ -383,10 +355,7 @@ impl Session {
     }
 
     fn sample(&mut self, model: &Gpt) -> Result<(), TrainError> {
-        let (n, prompt) = (
-            self.config.train.sample_tokens,
-            &self.config.train.sample_prompt,
-        );
+        let (n, prompt) = (self.config.train.sample_tokens, &self.config.train.sample_prompt);
         if n == 0 {
             return Ok(());
         }
@@ -400,10 +369,7 @@ impl Session {
             text.push_str(&piece?);
         }
         self.logs.sampled(self.state.step, &text)?;
-        self.observer.observe(&Event::Sampled {
-            step: self.state.step,
-            text: &text,
-        });
+        self.observer.observe(&Event::Sampled { step: self.state.step, text: &text });
         Ok(())
     }
 
@@ -422,10 +388,7 @@ impl Session {
         let path = self.run.save(&saved, self.config.train.keep_checkpoints)?;
         self.saved_step = Some(step);
         let is_best = self.state.best.is_some_and(|best| best.step == step);
-        self.observer.observe(&Event::Saved {
-            path: &path,
-            is_best,
-        });
+        self.observer.observe(&Event::Saved { path: &path, is_best });
         Ok(())
     }
 
@@ -456,8 +419,7 @@ impl Session {
         let elapsed = self.elapsed();
         summary.wall_s = elapsed.wall_s;
         summary.peak_rss_mib = peak_rss_mib();
-        self.logs
-            .ended(self.state.step, elapsed, summary.peak_rss_mib)?;
+        self.logs.ended(self.state.step, elapsed, summary.peak_rss_mib)?;
         Ok(summary)
     }
 
@@ -527,16 +489,9 @@ impl Session {
         (self.state.step * self.tokens_per_step()) as u64
     }
 
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "a step has far fewer than 2^52 tokens"
-    )]
+    #[allow(clippy::cast_precision_loss, reason = "a step has far fewer than 2^52 tokens")]
     fn tokens_per_s(&self, step_ms: f64) -> f64 {
-        if step_ms > 0.0 {
-            self.tokens_per_step() as f64 / step_ms * 1e3
-        } else {
-            0.0
-        }
+        if step_ms > 0.0 { self.tokens_per_step() as f64 / step_ms * 1e3 } else { 0.0 }
     }
 }
 

@@ -82,10 +82,7 @@ mod tests {
             (clock.times_ms.iter().sum::<f64>() - clock.total().as_secs_f64() * 1e3).abs() < 1e-6
         );
         assert!(clock.interval_median_ms() >= 2.0);
-        assert!(
-            clock.interval_median_ms().abs() < f64::EPSILON,
-            "a new interval has no steps yet"
-        );
+        assert!(clock.interval_median_ms().abs() < f64::EPSILON, "a new interval has no steps yet");
     }
 
     #[test]

@@ -35,9 +35,7 @@ pub(super) fn run(
 ) -> Result<Summary, TrainError> {
     let (done, left) = session.evaluations();
     let bystander = Bystander::new(session.device());
-    let strategy = Arc::new(Intervals {
-        slot: Mutex::new(Slot::Ready(Box::new(session))),
-    });
+    let strategy = Arc::new(Intervals { slot: Mutex::new(Slot::Ready(Box::new(session))) });
     let learner = Learner::new(bystander, SgdConfig::new().init(), 0.0);
     // burn-train's own files would be a second set beside ours, and its logger in memory grows with the run.
     let training = SupervisedTraining::new(".", Arc::new(NoBatches), Arc::new(NoBatches))
@@ -78,8 +76,7 @@ enum Slot {
 }
 
 fn lock(slot: &Mutex<Slot>) -> std::sync::MutexGuard<'_, Slot> {
-    slot.lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 type Processor = SupervisedTrainingEventProcessor<Bystander>;
@@ -154,9 +151,7 @@ struct Bystander {
 
 impl Bystander {
     fn new(device: &Device) -> Self {
-        Self {
-            anchor: Param::from_tensor(Tensor::zeros([1], device)),
-        }
+        Self { anchor: Param::from_tensor(Tensor::zeros([1], device)) }
     }
 }
 

@@ -92,21 +92,14 @@ struct PluginData {
 
 /// The record that a file begins with.
 pub(super) fn opening(wall_time: f64) -> Vec<u8> {
-    record(&Event {
-        wall_time,
-        file_version: Some(FILE_VERSION.to_owned()),
-        ..Event::default()
-    })
+    record(&Event { wall_time, file_version: Some(FILE_VERSION.to_owned()), ..Event::default() })
 }
 
 /// A record with a number for each tag.
 pub(super) fn scalars(wall_time: f64, step: usize, numbers: &[(&str, f64)]) -> Vec<u8> {
     let values = numbers.iter().map(|(tag, number)| Entry {
         tag: (*tag).to_owned(),
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the format has room for no more"
-        )]
+        #[allow(clippy::cast_possible_truncation, reason = "the format has room for no more")]
         simple_value: Some(*number as f32),
         ..Entry::default()
     });
@@ -116,16 +109,12 @@ pub(super) fn scalars(wall_time: f64, step: usize, numbers: &[(&str, f64)]) -> V
 /// A record with a text, which `TensorBoard` reads as Markdown: indented, it is shown as it is.
 pub(super) fn text(wall_time: f64, step: usize, tag: &str, text: &str) -> Vec<u8> {
     let lines = text.lines().map(|line| format!("    {line}\n"));
-    let plugin_data = Some(PluginData {
-        plugin_name: "text".to_owned(),
-    });
+    let plugin_data = Some(PluginData { plugin_name: "text".to_owned() });
     let value = Entry {
         tag: tag.to_owned(),
         tensor: Some(Strings {
             dtype: STRING,
-            shape: Some(Shape {
-                dim: vec![Dim { size: 1 }],
-            }),
+            shape: Some(Shape { dim: vec![Dim { size: 1 }] }),
             string_val: vec![lines.collect::<String>().into_bytes()],
         }),
         metadata: Some(Metadata { plugin_data }),
@@ -181,9 +170,7 @@ fn first_record(bytes: &[u8]) -> Option<&[u8]> {
 
 /// CRC-32C, rotated and shifted: the checksum of data that holds checksums itself would be weak.
 fn checksum(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
-        .rotate_right(15)
-        .wrapping_add(0xa282_ead8)
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use crate::checkpoint::{Saved, TrainState};
 use crate::config::Config;
 use crate::data::{self, Batch, Split};
 use crate::device;
-use crate::kernels::DropoutKey;
 use crate::model::{Gpt, parameters};
 use crate::optimizer::{Gradients, Optimizer, learning_rate};
+use tinderbox_kernels::DropoutKey;
 
 /// A model in training: its weights, its optimiser, and the step that they are at.
 #[derive(Debug)]
@@ -78,15 +78,9 @@ impl Trainer {
             _ => gradients.into(),
         };
         let learning_rate = self.learning_rate_of(self.step);
-        self.model = Some(
-            self.optimizer
-                .step(model, gradients, learning_rate, self.step),
-        );
+        self.model = Some(self.optimizer.step(model, gradients, learning_rate, self.step));
         self.step += 1;
-        StepResult {
-            loss,
-            gradient_norm,
-        }
+        StepResult { loss, gradient_norm }
     }
 
     /// The gradients of this step's batch and its loss, micro-batch by micro-batch: their mean is that
@@ -99,13 +93,8 @@ impl Trainer {
         for micro_step in 0..n_micro_steps {
             let rows = micro_step * train.batch_size..(micro_step + 1) * train.batch_size;
             let context_length = self.config.model.context_length;
-            let batch = data::batch::sample(
-                &self.text,
-                rows,
-                context_length,
-                train.seed,
-                self.step as u64,
-            );
+            let batch =
+                data::batch::sample(&self.text, rows, context_length, train.seed, self.step as u64);
             let (tokens, targets) = to_device(batch, &device);
             let key = DropoutKey {
                 seed: train.seed,
@@ -138,12 +127,7 @@ impl Trainer {
 
     fn learning_rate_of(&self, step: usize) -> f64 {
         let peak = self.config.optimizer.learning_rate;
-        learning_rate(
-            &self.config.schedule,
-            peak,
-            step,
-            self.config.train.max_steps,
-        )
+        learning_rate(&self.config.schedule, peak, step, self.config.train.max_steps)
     }
 
     /// The model as it is now, for evaluation: without gradients, without dropout, in the precision of training.
@@ -155,11 +139,7 @@ impl Trainer {
     /// Everything that a checkpoint holds, as it is now, where it is. To keep it beyond the next step costs a copy.
     #[must_use]
     pub fn saved(&self, state: TrainState) -> Saved {
-        Saved {
-            model: parameters::lazy(self.trained()),
-            optimizer: self.optimizer.state(),
-            state,
-        }
+        Saved { model: parameters::lazy(self.trained()), optimizer: self.optimizer.state(), state }
     }
 
     /// Goes to where a checkpoint was, read from `dir`.
@@ -172,19 +152,14 @@ impl Trainer {
         let moments = std::mem::take(&mut saved.optimizer);
         self.optimizer
             .restore(moments, &parameters::shapes(&model), &device)
-            .map_err(|source| TrainError::OptimizerState {
-                path: dir.to_owned(),
-                source,
-            })?;
+            .map_err(|source| TrainError::OptimizerState { path: dir.to_owned(), source })?;
         self.step = saved.state.step;
         self.model = Some(saved.into_model(dir, model)?);
         Ok(())
     }
 
     fn trained(&self) -> &Gpt {
-        self.model
-            .as_ref()
-            .expect("the model is here between steps")
+        self.model.as_ref().expect("the model is here between steps")
     }
 }
 

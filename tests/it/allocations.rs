@@ -50,9 +50,7 @@ fn hold(bytes: isize) {
         held.get()
     });
     if let Ok(held) = held {
-        MOST_HELD
-            .try_with(|most| most.set(most.get().max(held)))
-            .ok();
+        MOST_HELD.try_with(|most| most.set(most.get().max(held))).ok();
     }
 }
 
@@ -90,11 +88,7 @@ fn allocations_are_counted() {
 #[test]
 fn a_checkpoint_is_written_and_read_one_tensor_after_another() {
     let device = Device::flex().autodiff();
-    let config = ModelConfig {
-        context_length: 16,
-        n_layers: 8,
-        ..ModelConfig::default()
-    };
+    let config = ModelConfig { context_length: 16, n_layers: 8, ..ModelConfig::default() };
     let gpt = lively(&config, 1, &device);
     let tensors = parameters::lazy(&gpt);
     let n_bytes: usize = tensors.values().map(LazyTensor::n_bytes).sum();
@@ -105,11 +99,7 @@ fn a_checkpoint_is_written_and_read_one_tensor_after_another() {
 
     let dir = tempfile::tempdir().expect("a temporary directory");
     let dir = dir.path().join("step-000001");
-    let saved = Saved {
-        model: tensors.clone(),
-        optimizer: tensors,
-        state: TrainState::default(),
-    };
+    let saved = Saved { model: tensors.clone(), optimizer: tensors, state: TrainState::default() };
     let (most, ()) = most_held(|| saved.write(&dir).expect("written"));
     assert!(most < some, "{most} of {}", 2 * n_bytes);
 

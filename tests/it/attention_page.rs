@@ -20,15 +20,7 @@ fn page(folder: &Folder, prompt: &str, args: &[&str]) -> std::path::PathBuf {
 
 /// `[L][H][T][T]` as the program's JSON says.
 fn weights(folder: &Folder, prompt: &str) -> Value {
-    let args = [
-        "inspect",
-        "attention",
-        "runs/tiny",
-        "--prompt",
-        prompt,
-        "--format",
-        "json",
-    ];
+    let args = ["inspect", "attention", "runs/tiny", "--prompt", prompt, "--format", "json"];
     folder.json(&args)["weights"].take()
 }
 
@@ -87,10 +79,7 @@ fn pixels(browser: &mut Browser, selector: &str, [x, y]: [usize; 2]) -> Vec<[f64
 
 /// What is the same on every screen: nothing is wider than it, nothing went wrong. Takes a picture of it.
 fn check(browser: &mut Browser, (width, theme): (u32, Theme), view: &str) {
-    assert!(
-        browser.overflow() < 1.0,
-        "{view} is wider than {width} pixels"
-    );
+    assert!(browser.overflow() < 1.0, "{view} is wider than {width} pixels");
     let problems = browser.take_problems();
     assert!(problems.is_empty(), "{view} at {width}: {problems:?}");
     browser.picture(&format!("attention-{view}-{width}-{}", theme.name()));
@@ -104,24 +93,15 @@ fn heads(browser: &mut Browser, weights: &Value, n_heads: usize) {
     let place = "scrollY + it.getBoundingClientRect().top";
     let before = browser.all(token, place);
     browser.point(token);
-    assert_eq!(
-        browser.all(token, place),
-        before,
-        "nothing moves under the mouse"
-    );
+    assert_eq!(browser.all(token, place), before, "nothing moves under the mouse");
     for head in 0..n_heads {
         let row = row(weights, [1, head, 6]);
-        let expected: Vec<String> = strongest(&row, 3)
-            .iter()
-            .map(|(_, weight)| format!("{weight:.3}"))
-            .collect();
+        let expected: Vec<String> =
+            strongest(&row, 3).iter().map(|(_, weight)| format!("{weight:.3}")).collect();
         let shown = browser.texts(&format!(".readout tr[data-head='{head}'] .bar"));
         assert_eq!(shown, expected, "head {head}");
         let lines = browser.all(&format!(".lines line[data-pair^='{head} 6 ']"), "1");
-        assert_eq!(
-            lines.len(),
-            row.iter().filter(|weight| **weight > 0.001).count()
-        );
+        assert_eq!(lines.len(), row.iter().filter(|weight| **weight > 0.001).count());
     }
     let all = browser.all(".lines line", "it.dataset.pair.split(' ')[1]");
     assert!(all.iter().all(|query| query == "6"), "{all:?}");
@@ -155,23 +135,12 @@ fn model(browser: &mut Browser, weights: &Value, n_heads: usize) {
         assert!((opacity - expected).abs() <= 1.0, "{opacity} {expected}");
     }
     let later = pixels(browser, ".thumbnail canvas", [10, 3]);
-    assert!(
-        later.iter().all(|[.., opacity]| *opacity == 0.0),
-        "it cannot be seen"
-    );
+    assert!(later.iter().all(|[.., opacity]| *opacity == 0.0), "it cannot be seen");
     browser.click(&format!(".thumbnail:nth-of-type({})", n_heads + 2));
-    assert!(
-        browser
-            .all(".thumbnail", "it.checkVisibility()")
-            .iter()
-            .all(|it| *it == json!(false))
-    );
+    assert!(browser.all(".thumbnail", "it.checkVisibility()").iter().all(|it| *it == json!(false)));
     let expected = |query: usize, key: usize| format!("{:.4}", row(weights, [1, 1, query])[key]);
     let (strongest, _) = strongest(&row(weights, [1, 1, 10]), 1)[0];
-    assert_eq!(
-        browser.texts(".large .readout strong"),
-        [expected(10, strongest)]
-    );
+    assert_eq!(browser.texts(".large .readout strong"), [expected(10, strongest)]);
     for _ in 0..10 {
         browser.press("ArrowLeft"); // to the first, and no further
     }
@@ -191,20 +160,15 @@ fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
     let number = |list: &str, key: usize| explained[list][key].as_f64().expect("a number");
     let row = row(weights, [1, 1, 7]);
     let shown = browser.texts(&format!("{keys} .sum"));
-    let expected: Vec<String> = (0..8)
-        .map(|key| format!("{:.3}", number("scores", key)).replace('-', "−"))
-        .collect();
+    let expected: Vec<String> =
+        (0..8).map(|key| format!("{:.3}", number("scores", key)).replace('-', "−")).collect();
     assert_eq!(shown, expected);
     let shown = browser.texts(&format!("{keys} .scaled"));
-    let expected: Vec<String> = (0..8)
-        .map(|key| format!("{:.3}", number("scaled", key)).replace('-', "−"))
-        .collect();
+    let expected: Vec<String> =
+        (0..8).map(|key| format!("{:.3}", number("scaled", key)).replace('-', "−")).collect();
     assert_eq!(shown, expected);
     let shown = browser.texts(&format!("{keys} .bar"));
-    let expected: Vec<String> = row[..8]
-        .iter()
-        .map(|weight| format!("{weight:.4}"))
-        .collect();
+    let expected: Vec<String> = row[..8].iter().map(|weight| format!("{weight:.4}")).collect();
     assert_eq!(shown, expected);
 
     // The numbers of one dimension after the other add up to the sum.
@@ -217,15 +181,9 @@ fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
         sum += product.replace('−', "-").parse::<f64>().expect("a number");
         browser.press("ArrowRight");
     }
-    assert!(
-        (sum - number("scores", 4)).abs() < 0.001 * n as f64,
-        "{sum}"
-    );
+    assert!((sum - number("scores", 4)).abs() < 0.001 * n as f64, "{sum}");
     let lines = browser.texts(".neuron-view .readout p");
-    assert!(
-        lines[3].ends_with(&format!("the model's weight: {:.4}", row[4])),
-        "{lines:?}"
-    );
+    assert!(lines[3].ends_with(&format!("the model's weight: {:.4}", row[4])), "{lines:?}");
 
     browser.click(".neuron-view input[type=checkbox]");
     assert_eq!(browser.all(".row.masked", "1").len(), 3);
@@ -246,11 +204,7 @@ fn similarity(browser: &mut Browser, embeddings: &Value) {
         .as_array()
         .expect("stages")
         .iter()
-        .zip(
-            embeddings["context"][0]["similarity"]
-                .as_array()
-                .expect("cosines"),
-        )
+        .zip(embeddings["context"][0]["similarity"].as_array().expect("cosines"))
         .filter(|(stage, _)| **stage != json!("norm"))
         .map(|(_, cosine)| format!("{:.2}", cosine.as_f64().expect("a number")))
         .map(|cosine| cosine.replace("-0.00", "0.00").replace('-', "−"))
@@ -267,10 +221,8 @@ fn top(browser: &mut Browser, weights: &Value) {
         let cells = format!(".top tbody tr:nth-child({}) td", query + 1);
         let keys: Vec<String> = strongest.iter().map(|(key, _)| key.to_string()).collect();
         assert_eq!(browser.texts(&format!("{cells} .position")), keys);
-        let shares: Vec<String> = strongest
-            .iter()
-            .map(|(_, weight)| format!("{weight:.3}"))
-            .collect();
+        let shares: Vec<String> =
+            strongest.iter().map(|(_, weight)| format!("{weight:.3}")).collect();
         assert_eq!(browser.texts(&format!("{cells} .bar")), shares);
     }
 }
@@ -336,22 +288,12 @@ fn the_keyboard_reaches_everything() {
     let lines = browser.all(".lines line", "it.dataset.pair.split(' ')[1]");
     assert!(!lines.is_empty() && lines.iter().all(|query| query == "2"));
     browser.press("Enter");
-    assert_eq!(
-        browser.all(".token[aria-pressed=true]", "it.dataset.token"),
-        ["2"]
-    );
+    assert_eq!(browser.all(".token[aria-pressed=true]", "it.dataset.token"), ["2"]);
     browser.press("ArrowRight");
     let lines = browser.all(".lines line", "it.dataset.pair.split(' ')[2]");
-    assert!(
-        !lines.is_empty() && lines.iter().all(|key| key == "2"),
-        "the other column"
-    );
+    assert!(!lines.is_empty() && lines.iter().all(|key| key == "2"), "the other column");
     let ring = "getComputedStyle(document.activeElement).outlineStyle";
-    assert_eq!(
-        browser.evaluate(ring),
-        json!("solid"),
-        "the focus can be seen"
-    );
+    assert_eq!(browser.evaluate(ring), json!("solid"), "the focus can be seen");
     assert_eq!(browser.take_problems(), [""; 0]);
 }
 
@@ -397,11 +339,7 @@ fn a_prompt_is_text_and_nothing_else() {
     let folder = trained(&["tokenizer.kind=byte", "model.context_length=80"]);
     let evil = "</script><img src=x onerror=evil=1><script>evil=1</script>\n\"'&\u{202e}é";
     browser.look((400, Theme::Light));
-    browser.open(&page(
-        &folder,
-        evil,
-        &["--prompt", "b", "--layer", "1", "--head", "0"],
-    ));
+    browser.open(&page(&folder, evil, &["--prompt", "b", "--layer", "1", "--head", "0"]));
     assert_eq!(browser.evaluate("typeof evil"), json!("undefined"));
     assert_eq!(browser.texts("h2").len(), 2);
     assert!(browser.texts("h2")[0].starts_with("</script><img·\u{200b}src=x"));
@@ -432,42 +370,19 @@ fn mistakes_are_explained_as_for_other_formats() {
         folder.fail(&[&always[..], args].concat())
     };
     for (args, words) in [
-        (
-            &["--prompt", "cat", "--layer", "2"][..],
-            "no layer 2: the model has 2",
-        ),
-        (
-            &["--prompt", "cat", "--head", "7"],
-            "no head 7: each layer of the model has 2",
-        ),
+        (&["--prompt", "cat", "--layer", "2"][..], "no layer 2: the model has 2"),
+        (&["--prompt", "cat", "--head", "7"], "no head 7: each layer of the model has 2"),
         (&["--prompt", ""], "the prompt is empty"),
-        (
-            &["--prompt", "cat", "--output", "no/where.html"],
-            "there is no folder `no`",
-        ),
+        (&["--prompt", "cat", "--output", "no/where.html"], "there is no folder `no`"),
         (&["--prompt", "cat", "--output", "runs"], "it is a folder"),
     ] {
         let error = html(args);
         assert!(error.contains(words) && error.contains("hint: "), "{error}");
     }
-    let args = [
-        "inspect",
-        "attention",
-        "runs/tiny",
-        "--format",
-        "html",
-        "--prompt",
-    ];
+    let args = ["inspect", "attention", "runs/tiny", "--format", "html", "--prompt"];
     let long = folder.run(&[&args[..], &["The cat sat by the bank."]].concat());
     assert_eq!(long.code, Some(0));
-    assert!(
-        long.stderr.contains("only the last 16 are read"),
-        "{}",
-        long.stderr
-    );
+    assert!(long.stderr.contains("only the last 16 are read"), "{}", long.stderr);
     assert!(long.stdout.starts_with("<!doctype html>\n") && long.stdout.ends_with("</html>\n"));
-    assert!(
-        long.stdout
-            .contains("the last of the prompt: 8 before them did not fit the context")
-    );
+    assert!(long.stdout.contains("the last of the prompt: 8 before them did not fit the context"));
 }

@@ -87,11 +87,8 @@ fn a_table_has_a_line_for_each_length_and_says_what_it_shows() {
     );
     for pass in ["\nforward\n", "\nforward and backward\n"] {
         let (_, table) = page.split_once(pass).expect("the pass has a table");
-        let first_cells: Vec<_> = table
-            .lines()
-            .take(4)
-            .filter_map(|line| line.split_whitespace().next())
-            .collect();
+        let first_cells: Vec<_> =
+            table.lines().take(4).filter_map(|line| line.split_whitespace().next()).collect();
         assert_eq!(first_cells, ["TOKENS", "8", "16", "32"], "{page}");
     }
     assert!(page.contains("medians of at most 2 rounds"), "{page}");
@@ -102,53 +99,32 @@ fn steps_are_timed_on_made_up_tokens_or_on_the_own_text() {
     let folder = Folder::new();
     let plan = folder.json(&["plan", "tiny.toml", "--no-measure", "--json"]);
     let args = ["bench", "train", "tiny.toml", "--rounds=2", "--steps=3"];
-    for (own_text, text) in [
-        (&["--json"][..], "made_up"),
-        (&["--json", "--own-text"], "own"),
-    ] {
+    for (own_text, text) in [(&["--json"][..], "made_up"), (&["--json", "--own-text"], "own")] {
         let found = folder.json(&[&args[..], own_text].concat());
         assert_eq!(found["text"], text);
         assert_eq!(found["parameters"], plan["parameters"]["total"]);
         assert_eq!(found["vocab_size"], plan["vocabulary"]["size"]);
         assert_eq!(found["tokens_per_step"], 4 * 16);
-        assert_eq!(
-            (list(&found["rounds_ms"]).len(), &found["rounds"]),
-            (2, &2.into())
-        );
+        assert_eq!((list(&found["rounds_ms"]).len(), &found["rounds"]), (2, &2.into()));
         for key in ["median_ms", "tokens_per_s", "flops_per_s"] {
             assert!(is_positive(&found[key]), "{key} of {found}");
         }
         #[cfg(target_os = "linux")]
         assert!(is_positive(&found["peak_rss_mib"]));
         let is_left = folder.path("cache").exists();
-        assert_eq!(
-            is_left,
-            text == "own",
-            "made-up tokens leave nothing behind"
-        );
+        assert_eq!(is_left, text == "own", "made-up tokens leave nothing behind");
     }
     assert!(!folder.path("runs").exists());
     let page = folder.succeed(&args);
     expect_narrow(&page);
-    assert!(
-        page.contains("2 rounds of 3 steps each after 5 to warm up"),
-        "{page}"
-    );
+    assert!(page.contains("2 rounds of 3 steps each after 5 to warm up"), "{page}");
 }
 
 #[test]
 fn steps_that_do_not_fit_the_memory_are_not_tried() {
-    let said = Folder::new().fail(&[
-        "bench",
-        "train",
-        "tiny.toml",
-        "--set",
-        "train.batch_size=16777216",
-    ]);
-    assert!(
-        said.contains("training needs") && said.contains("hint: "),
-        "{said}"
-    );
+    let said =
+        Folder::new().fail(&["bench", "train", "tiny.toml", "--set", "train.batch_size=16777216"]);
+    assert!(said.contains("training needs") && said.contains("hint: "), "{said}");
 }
 
 #[test]
@@ -157,21 +133,12 @@ fn a_run_writes_and_a_config_does_with_random_weights() {
     for model in ["runs/tiny", "runs/tiny/last", "tiny.toml"] {
         let args = ["bench", "generate", model, "--rounds=2", "--batch-size=1,3"];
         let found = folder.json(&[&args[..], &["--json"]].concat());
-        assert_eq!(
-            (&found["device"], &found["context_length"]),
-            (&"flex".into(), &16.into())
-        );
+        assert_eq!((&found["device"], &found["context_length"]), (&"flex".into(), &16.into()));
         let cases = list(&found["cases"]);
-        let batch_sizes: Vec<_> = cases
-            .iter()
-            .map(|case| case["batch_size"].as_u64())
-            .collect();
+        let batch_sizes: Vec<_> = cases.iter().map(|case| case["batch_size"].as_u64()).collect();
         assert_eq!(batch_sizes, [Some(1), Some(3)]);
         for case in cases {
-            assert_eq!(
-                (&case["prompt_tokens"], &case["new_tokens"]),
-                (&8.into(), &4.into())
-            );
+            assert_eq!((&case["prompt_tokens"], &case["new_tokens"]), (&8.into(), &4.into()));
             for key in ["prompt_tokens_per_s", "tokens_per_s", "weight_bytes_per_s"] {
                 assert!(is_positive(&case[key]), "{key} of {case}");
             }
@@ -179,10 +146,7 @@ fn a_run_writes_and_a_config_does_with_random_weights() {
         }
         let page = folder.succeed(&args);
         expect_narrow(&page);
-        assert!(
-            page.contains("a prompt of 8 tokens, then 4 tokens one by one"),
-            "{page}"
-        );
+        assert!(page.contains("a prompt of 8 tokens, then 4 tokens one by one"), "{page}");
     }
 }
 
@@ -205,14 +169,7 @@ fn what_cannot_be_written_is_said_with_what_to_do() {
 #[test]
 fn the_machine_multiplies_what_a_model_does_and_moves_memory() {
     let folder = Folder::new();
-    let args = [
-        "bench",
-        "machine",
-        "tiny.toml",
-        "--array=1",
-        "--rounds=2",
-        "--device=cpu",
-    ];
+    let args = ["bench", "machine", "tiny.toml", "--array=1", "--rounds=2", "--device=cpu"];
     let found = folder.json(&[&args[..], &["--json"]].concat());
     let sizes: Vec<_> = list(&found["products"])
         .iter()
@@ -230,35 +187,23 @@ fn the_machine_multiplies_what_a_model_does_and_moves_memory() {
         size(16, vocab_size),
     ];
     assert_eq!(sizes, expected);
-    let accesses: Vec<_> = list(&found["bandwidth"])
-        .iter()
-        .map(|it| &it["access"])
-        .collect();
+    let accesses: Vec<_> = list(&found["bandwidth"]).iter().map(|it| &it["access"]).collect();
     assert_eq!(accesses, ["read", "copy", "triad"]);
-    for measured in list(&found["products"])
-        .iter()
-        .chain(list(&found["bandwidth"]))
-    {
+    for measured in list(&found["products"]).iter().chain(list(&found["bandwidth"])) {
         for key in ["one_thread", "all_threads"] {
             assert!(is_positive(&measured[key]), "{key} of {measured}");
         }
     }
     let page = folder.succeed(&args);
     expect_narrow(&page);
-    assert!(
-        page.contains("[64, 64] x [64, 16]") && page.contains("arrays of 1 MiB"),
-        "{page}"
-    );
+    assert!(page.contains("[64, 64] x [64, 16]") && page.contains("arrays of 1 MiB"), "{page}");
 }
 
 #[test]
 fn mistakes_are_named() {
     let folder = Folder::new();
     let said = folder.fail(&["bench", "attention", "--shortest=64", "--longest=32"]);
-    assert!(
-        said.contains("--shortest 64 is longer than --longest 32"),
-        "{said}"
-    );
+    assert!(said.contains("--shortest 64 is longer than --longest 32"), "{said}");
     let said = folder.fail(&["bench", "train", "none.toml"]);
     assert!(said.contains("none.toml"), "{said}");
     for wrong in [

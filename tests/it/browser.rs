@@ -40,12 +40,8 @@ impl Theme {
 }
 
 /// The screens that every page is looked at on: widths in pixels, and themes.
-pub const SCREENS: [(u32, Theme); 4] = [
-    (1280, Theme::Light),
-    (1280, Theme::Dark),
-    (400, Theme::Light),
-    (400, Theme::Dark),
-];
+pub const SCREENS: [(u32, Theme); 4] =
+    [(1280, Theme::Light), (1280, Theme::Dark), (400, Theme::Light), (400, Theme::Dark)];
 
 /// A browser with one page.
 pub struct Browser {
@@ -250,9 +246,7 @@ impl Browser {
     /// The texts of the elements that `selector` finds.
     pub fn texts(&mut self, selector: &str) -> Vec<String> {
         let texts = self.all(selector, "it.textContent").into_iter();
-        texts
-            .map(|text| text.as_str().expect("a text").to_owned())
-            .collect()
+        texts.map(|text| text.as_str().expect("a text").to_owned()).collect()
     }
 
     /// Points at the middle of the first element that `selector` finds, where a reader could.

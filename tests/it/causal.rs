@@ -1,26 +1,19 @@
 //! Causal attention on the backends that have no kernels of their own: what it computes, and what it keeps.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use tinderbox::attention::{causal_mask, scaled_dot_product_attention};
 use tinderbox::config::{MlpKind, ModelConfig, NormKind, PositionKind};
-use tinderbox::kernels::causal::in_blocks;
-use tinderbox::kernels::{self, Dropout, DropoutKey, SelfAttention};
 use tinderbox::model::Gpt;
+use tinderbox::model::attention::{causal_mask, scaled_dot_product_attention};
 use tinderbox::model::cost::{Operations, PassShape, pass_memory};
+use tinderbox_kernels::causal::in_blocks;
+use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, SelfAttention};
 
 use crate::allocations::live_bytes;
 use crate::devices::{ndarray, wgpu};
 use crate::fixtures::{expect_close, host};
 
-const DROPOUT: Dropout = Dropout {
-    probability: 0.3,
-    key: DropoutKey {
-        seed: 1,
-        step: 2,
-        micro_step: 3,
-    },
-    site: 4,
-};
+const DROPOUT: Dropout =
+    Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3 }, site: 4 };
 
 /// Numbers without a pattern, between -1 and 1.
 fn numbers<const D: usize>(shape: [usize; D], seed: u32, device: &Device) -> Tensor<D> {
@@ -46,10 +39,7 @@ fn run(
     let gradients = (out.clone() * asked).sum().backward();
     let of_inputs = inputs.map(|x| host(x.grad(&gradients).expect("it has a gradient")));
     let parts = std::iter::once(host(out)).chain(of_inputs);
-    ["output", "of queries", "of keys", "of values"]
-        .into_iter()
-        .zip(parts)
-        .collect()
+    ["output", "of queries", "of keys", "of values"].into_iter().zip(parts).collect()
 }
 
 /// Holds attention in blocks on `device` against weights in the open on a CPU, with what dropout takes away there.
@@ -70,9 +60,7 @@ fn check(device: &Device, shape: [usize; 6], n_queries: usize, dropout: Option<D
         }
     });
     let most_bytes = n_queries * b * h * s * size_of::<f32>();
-    let got = run(device, shape, |[q, k, v]| {
-        in_blocks(q, k, v, dropout, most_bytes)
-    });
+    let got = run(device, shape, |[q, k, v]| in_blocks(q, k, v, dropout, most_bytes));
     for ((part, got), (_, want)) in got.iter().zip(&want) {
         let what = format!("{part} of {shape:?}, {n_queries} queries, {dropout:?}");
         expect_close(&what, got, want, 1e-5);
@@ -81,12 +69,8 @@ fn check(device: &Device, shape: [usize; 6], n_queries: usize, dropout: Option<D
 
 #[test]
 fn ndarray_attends_in_blocks_as_flex_does_in_the_open() {
-    for shape in [
-        [2, 4, 2, 9, 9, 6],
-        [1, 3, 1, 4, 11, 5],
-        [2, 2, 2, 1, 1, 8],
-        [1, 2, 2, 40, 40, 8],
-    ] {
+    for shape in [[2, 4, 2, 9, 9, 6], [1, 3, 1, 4, 11, 5], [2, 2, 2, 1, 1, 8], [1, 2, 2, 40, 40, 8]]
+    {
         for dropout in [None, Some(DROPOUT)] {
             for n_queries in [1, 4, 40] {
                 check(&ndarray(), shape, n_queries, dropout);
@@ -166,16 +150,9 @@ fn what_a_model_keeps_is_what_is_planned() {
         bias: false,
         ..plain.clone()
     };
-    let dropping = ModelConfig {
-        dropout: 0.2,
-        ..plain.clone()
-    };
+    let dropping = ModelConfig { dropout: 0.2, ..plain.clone() };
     for config in [plain, modern, dropping] {
-        let shape = PassShape {
-            batch_size: 16,
-            seq_len: 64,
-            operations: Operations::Composed,
-        };
+        let shape = PassShape { batch_size: 16, seq_len: 64, operations: Operations::Composed };
         let planned = pass_memory(&config, 40, shape).kept.total();
         let device = ndarray().autodiff();
         let gpt = Gpt::new(&config, 40, 1, &device);

@@ -175,21 +175,13 @@ impl Started {
         let mut pipe = self.child.stdout.take().expect("piped");
         pipe.read_to_string(&mut stdout).expect("read");
         let code = self.child.wait().expect("ended").code();
-        Ran {
-            code,
-            stdout,
-            stderr,
-        }
+        Ran { code, stdout, stderr }
     }
 }
 
 fn keys(object: &Value) -> Vec<&str> {
-    let mut keys: Vec<&str> = object
-        .as_object()
-        .expect("an object")
-        .keys()
-        .map(String::as_str)
-        .collect();
+    let mut keys: Vec<&str> =
+        object.as_object().expect("an object").keys().map(String::as_str).collect();
     keys.sort_unstable();
     keys
 }
@@ -214,11 +206,7 @@ fn a_run_is_trained_and_writes() {
         assert!(!bytes.is_empty(), "{file}");
     }
     assert_eq!(folder.read("runs/tiny/last"), "step-000040\n");
-    assert_eq!(
-        ran.stderr,
-        folder.read("runs/tiny/train.log"),
-        "the log is what was shown"
-    );
+    assert_eq!(ran.stderr, folder.read("runs/tiny/train.log"), "the log is what was shown");
     let text = folder.succeed(&["generate", "runs/tiny", "--prompt", "The cat"]);
     assert!(text.starts_with("The cat") && text.ends_with('\n') && text.len() > 400);
 }
@@ -231,27 +219,13 @@ fn what_generate_is_told_it_does() {
         folder.succeed(&[&always, args].concat())
     };
     let three = write(&["--prompt", "The", "--num-samples", "3"]);
-    let samples: Vec<&str> = three
-        .strip_suffix('\n')
-        .expect("a last line")
-        .split("\n---\n")
-        .collect();
+    let samples: Vec<&str> =
+        three.strip_suffix('\n').expect("a last line").split("\n---\n").collect();
     assert_eq!(samples.len(), 3, "{three}");
-    assert!(
-        samples
-            .iter()
-            .all(|sample| sample.starts_with("The") && sample.len() == 63)
-    );
+    assert!(samples.iter().all(|sample| sample.starts_with("The") && sample.len() == 63));
     assert!(samples[0] != samples[1] && samples[1] != samples[2]);
-    assert_eq!(
-        write(&["--prompt", "The"]),
-        format!("{}\n", samples[0]),
-        "the same seed"
-    );
-    assert_ne!(
-        write(&["--prompt", "The", "--seed", "2"]),
-        format!("{}\n", samples[0])
-    );
+    assert_eq!(write(&["--prompt", "The"]), format!("{}\n", samples[0]), "the same seed");
+    assert_ne!(write(&["--prompt", "The", "--seed", "2"]), format!("{}\n", samples[0]));
 
     let greedy = |seed| write(&["--prompt", "The", "--temperature", "0", "--seed", seed]);
     assert_eq!(greedy("1"), greedy("2"));
@@ -259,20 +233,14 @@ fn what_generate_is_told_it_does() {
 
     let end = &samples[0][30..33];
     let (before, _) = samples[0][3..].split_once(end).expect("it is there");
-    assert_eq!(
-        write(&["--prompt", "The", "--stop", end]),
-        format!("The{before}\n")
-    );
+    assert_eq!(write(&["--prompt", "The", "--stop", end]), format!("The{before}\n"));
     write(&["--prompt", "The", "--stop", "---"]); // it looks like an option, and is none
 
     folder.write("prompt.txt", "The dog\n");
     assert!(write(&["--prompt-file", "prompt.txt"]).starts_with("The dog\n"));
     assert!(write(&[]).starts_with('\n'), "train.sample_prompt");
     let long = "The cat sat by the bank. ".repeat(9);
-    assert!(
-        write(&["--prompt", &long]).starts_with(&long),
-        "longer than the context"
-    );
+    assert!(write(&["--prompt", &long]).starts_with(&long), "longer than the context");
 }
 
 #[test]
@@ -292,23 +260,12 @@ fn a_run_has_several_names() {
 #[test]
 fn no_broken_character_is_ever_printed() {
     let folder = Folder::new();
-    folder.write(
-        "text.txt",
-        "Größe: 猫は川のそばに座った。 Ω≈ç√ 🦉 naïve\n".repeat(100),
-    );
+    folder.write("text.txt", "Größe: 猫は川のそばに座った。 Ω≈ç√ 🦉 naïve\n".repeat(100));
     folder.succeed(&["train", "tiny.toml", "--set", "tokenizer.kind=byte"]);
     for seed in ["1", "2", "3"] {
         // Wild enough that single bytes of characters come out of order.
-        let args = [
-            "generate",
-            "runs/tiny",
-            "--prompt",
-            "猫",
-            "--temperature",
-            "2",
-            "--seed",
-            seed,
-        ];
+        let args =
+            ["generate", "runs/tiny", "--prompt", "猫", "--temperature", "2", "--seed", seed];
         assert!(folder.succeed(&args).starts_with('猫')); // and `Ran` takes whole characters only
     }
 }
@@ -337,20 +294,10 @@ fn train_reports_one_object_and_eval_agrees_with_it() {
     expected.sort_unstable();
     assert_eq!(keys(&report), expected);
     assert_eq!(report["run_dir"], "runs/tiny");
-    assert_eq!(
-        (&report["steps"], &report["tokens"]),
-        (&40.into(), &(40 * 4 * 16).into())
-    );
+    assert_eq!((&report["steps"], &report["tokens"]), (&40.into(), &(40 * 4 * 16).into()));
 
     let eval = folder.json(&["eval", "runs/tiny", "--json"]);
-    let mut expected = [
-        "split",
-        "tokens",
-        "loss",
-        "perplexity",
-        "bits_per_token",
-        "bits_per_byte",
-    ];
+    let mut expected = ["split", "tokens", "loss", "perplexity", "bits_per_token", "bits_per_byte"];
     expected.sort_unstable();
     assert_eq!(keys(&eval), expected);
     assert_eq!(eval["split"], "val");
@@ -358,28 +305,17 @@ fn train_reports_one_object_and_eval_agrees_with_it() {
     let last = folder.json(&["eval", "runs/tiny/last", "--json"]);
     assert_eq!(last["loss"], report["val_loss"]);
     assert_eq!(last["bits_per_byte"], report["val_bits_per_byte"]);
-    assert_eq!(
-        folder.json(&["eval", "runs/tiny", "--split", "train", "--json"])["split"],
-        "train"
-    );
+    assert_eq!(folder.json(&["eval", "runs/tiny", "--split", "train", "--json"])["split"], "train");
 
     let text = folder.read("text.txt");
-    let predicted = eval["tokens"]
-        .as_u64()
-        .and_then(|n| usize::try_from(n).ok());
+    let predicted = eval["tokens"].as_u64().and_then(|n| usize::try_from(n).ok());
     let n_val = predicted.expect("a number") + 1; // the first token is not predicted
     folder.write("val.txt", &text[text.len() - n_val..]);
     let own = folder.json(&["eval", "runs/tiny", "--text", "val.txt", "--json"]);
-    assert_eq!(
-        (&own["loss"], &own["split"]),
-        (&eval["loss"], &"text".into())
-    );
+    assert_eq!((&own["loss"], &own["split"]), (&eval["loss"], &"text".into()));
     let shown = folder.succeed(&["eval", "runs/tiny"]);
     let loss = eval["loss"].as_f64().expect("a number");
-    assert!(
-        shown.contains(&format!("loss            {loss:.4} nats per token\n")),
-        "{shown}"
-    );
+    assert!(shown.contains(&format!("loss            {loss:.4} nats per token\n")), "{shown}");
 }
 
 #[test]
@@ -393,17 +329,8 @@ fn a_text_that_changed_is_not_measured_as_what_the_run_was_validated_on() {
       hint: put the text back as it was, or measure all of one with --text PATH
     ");
     folder.succeed(&["eval", "runs/tiny", "--text", "text.txt"]);
-    let resumed = folder.fail(&[
-        "train",
-        "tiny.toml",
-        "--resume",
-        "--set",
-        "train.max_steps=50",
-    ]);
-    assert!(
-        resumed.contains("the text `text.txt` is another than it was\n"),
-        "{resumed}"
-    );
+    let resumed = folder.fail(&["train", "tiny.toml", "--resume", "--set", "train.max_steps=50"]);
+    assert!(resumed.contains("the text `text.txt` is another than it was\n"), "{resumed}");
 }
 
 #[test]
@@ -415,10 +342,7 @@ fn devices_are_listed() {
     let table = folder.succeed(&["devices"]);
     for device in report["devices"].as_array().expect("a list") {
         let name = device["device"].as_str().expect("a name");
-        assert!(
-            table.lines().any(|line| line.starts_with(name)),
-            "{name} in {table}"
-        );
+        assert!(table.lines().any(|line| line.starts_with(name)), "{name} in {table}");
     }
 }
 
@@ -427,11 +351,7 @@ fn devices_are_listed() {
 fn ctrl_c_saves_and_the_command_that_is_shown_goes_on() {
     let folder = Folder::new();
     let odd = "my runs/it's one";
-    let args = [
-        &["train", "tiny.toml", "--json", "--run-dir", odd],
-        &LONG[..],
-    ]
-    .concat();
+    let args = [&["train", "tiny.toml", "--json", "--run-dir", odd], &LONG[..]].concat();
     let mut training = folder.start(&args);
     training.wait_for("step ");
     training.press_ctrl_c();
@@ -439,40 +359,18 @@ fn ctrl_c_saves_and_the_command_that_is_shown_goes_on() {
     assert_eq!(ran.code, Some(130), "{}", ran.stderr);
     let report: Value = serde_json::from_str(&ran.stdout).expect("one object");
     let steps = report["steps"].as_u64().expect("a number");
-    assert!(
-        (5..3000).contains(&steps) && report["val_loss"].is_null(),
-        "{report}"
-    );
+    assert!((5..3000).contains(&steps) && report["val_loss"].is_null(), "{report}");
     let log = folder.read(&format!("{odd}/train.log"));
-    assert!(
-        log.contains(&format!("interrupted after step {steps} of 3000")),
-        "{log}"
-    );
-    assert!(
-        folder
-            .path(&format!("{odd}/checkpoints/step-{steps:06}"))
-            .is_dir()
-    );
+    assert!(log.contains(&format!("interrupted after step {steps} of 3000")), "{log}");
+    assert!(folder.path(&format!("{odd}/checkpoints/step-{steps:06}")).is_dir());
 
     let shown = ran.stderr.lines().last().expect("the command").trim();
-    let resumed = folder
-        .program("sh")
-        .args(["-c", shown])
-        .output()
-        .expect("sh is there");
+    let resumed = folder.program("sh").args(["-c", shown]).output().expect("sh is there");
     let resumed = Ran::from(resumed);
     assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
     assert_eq!(resumed.stdout, "");
-    assert!(
-        resumed.stderr.contains(&format!("after step {steps}\n")),
-        "{}",
-        resumed.stderr
-    );
-    assert!(
-        resumed
-            .stderr
-            .contains(&format!("done: {} more steps", 3000 - steps))
-    );
+    assert!(resumed.stderr.contains(&format!("after step {steps}\n")), "{}", resumed.stderr);
+    assert!(resumed.stderr.contains(&format!("done: {} more steps", 3000 - steps)));
     assert_eq!(folder.read(&format!("{odd}/last")), "step-003000\n");
 }
 
@@ -494,18 +392,12 @@ fn ctrl_c_is_heard_while_the_text_is_read() {
     writing.join().expect("it ends with the program");
     assert_eq!(ran.code, Some(130), "{}", ran.stderr);
     let said: Vec<&str> = ran.stderr.lines().collect();
-    let [
-        ..,
-        "interrupted before the first step: no run was made or changed",
-    ] = said[..]
-    else {
+    let [.., "interrupted before the first step: no run was made or changed"] = said[..] else {
         panic!("{}", ran.stderr)
     };
     assert!(!ran.stderr.contains("after this step"), "{}", ran.stderr);
     assert!(!folder.path("runs").exists());
-    let left = fs::read_dir(folder.path("cache"))
-        .expect("a folder")
-        .count();
+    let left = fs::read_dir(folder.path("cache")).expect("a folder").count();
     assert_eq!(left, 0);
 }
 
@@ -527,11 +419,7 @@ fn ctrl_c_is_heard_in_evaluations() {
     training.press_ctrl_c();
     let ran = training.finish();
     assert_eq!(ran.code, Some(130), "{}", ran.stderr);
-    assert!(
-        ran.stderr.contains("interrupted after step"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("interrupted after step"), "{}", ran.stderr);
 
     // The last evaluation is long here, and nothing is left to save.
     folder.write("text.txt", text().repeat(200));
@@ -550,8 +438,7 @@ fn ctrl_c_is_heard_in_evaluations() {
     let ran = training.finish();
     assert_eq!(ran.code, Some(130), "{}", ran.stderr);
     assert!(
-        ran.stderr
-            .contains("interrupted in the last evaluation, after step 1 of 1; all is saved"),
+        ran.stderr.contains("interrupted in the last evaluation, after step 1 of 1; all is saved"),
         "{}",
         ran.stderr
     );
@@ -569,39 +456,21 @@ fn a_run_goes_on_or_is_replaced_only_when_that_is_said() {
     error: `runs/tiny` is done: it made all of its 40 steps
       hint: for more of them, raise train.max_steps with --set
     "#);
-    let other = [
-        "train",
-        "tiny.toml",
-        "--resume",
-        "--set",
-        "model.n_heads=4",
-        "--set",
-        "train.seed=1",
-    ];
+    let other =
+        ["train", "tiny.toml", "--resume", "--set", "model.n_heads=4", "--set", "train.seed=1"];
     assert_snapshot!(folder.fail(&other), @r#"
     error: `runs/tiny` cannot go on with other settings than it began with:
       - model.n_heads was 2 and is now 4
       - train.seed was 1337 and is now 1
       hint: use those that it began with, or start a new run with --run-dir
     "#);
-    let longer = folder.json(&[
-        "train",
-        "tiny.toml",
-        "--resume",
-        "--json",
-        "--set",
-        "train.max_steps=50",
-    ]);
+    let longer =
+        folder.json(&["train", "tiny.toml", "--resume", "--json", "--set", "train.max_steps=50"]);
     assert_eq!(longer["steps"], 50);
     let again = folder.json(&["train", "tiny.toml", "--overwrite", "--json"]);
     assert_eq!(again["steps"], 40);
     assert!(!folder.path("runs/tiny/checkpoints/step-000050").exists());
-    assert_eq!(
-        folder
-            .run(&["train", "tiny.toml", "--resume", "--overwrite"])
-            .code,
-        Some(2)
-    );
+    assert_eq!(folder.run(&["train", "tiny.toml", "--resume", "--overwrite"]).code, Some(2));
 }
 
 #[test]
@@ -710,16 +579,8 @@ fn mistakes_in_the_device_are_explained() {
         // What is found, and so what is said, differs between machines.
         let ninety_ninth = on("wgpu:99");
         assert_eq!(ninety_ninth.code, Some(1));
-        assert!(
-            ninety_ninth.stderr.starts_with("error: "),
-            "{}",
-            ninety_ninth.stderr
-        );
-        assert!(
-            ninety_ninth.stderr.contains("\n  hint: "),
-            "{}",
-            ninety_ninth.stderr
-        );
+        assert!(ninety_ninth.stderr.starts_with("error: "), "{}", ninety_ninth.stderr);
+        assert!(ninety_ninth.stderr.contains("\n  hint: "), "{}", ninety_ninth.stderr);
     }
     assert!(!folder.path("runs").exists(), "nothing was begun");
 }
@@ -769,22 +630,14 @@ fn mistakes_in_the_run_are_explained() {
     error: `runs/tiny/checkpoints/step-000040/model.safetensors` is damaged or of another version: incomplete metadata, file not fully covered
       hint: use another of the run's `checkpoints/step-N`; to resume from it, write its name into the file `last`
     "#);
-    folder.succeed(&[
-        "generate",
-        "runs/tiny/checkpoints/step-000030",
-        "--max-new-tokens",
-        "1",
-    ]);
+    folder.succeed(&["generate", "runs/tiny/checkpoints/step-000030", "--max-new-tokens", "1"]);
     fs::remove_file(&weights).expect("removed");
     assert_snapshot!(folder.fail(&["generate", "runs/tiny/last"]), @r#"
     error: cannot read `runs/tiny/checkpoints/step-000040/model.safetensors`: No such file or directory (os error 2)
       hint: a part of the run is gone; use another of its `checkpoints/step-N`
     "#);
     let config = folder.read("runs/tiny/config.toml");
-    folder.write(
-        "runs/tiny/config.toml",
-        config.replace("d_model = 16", "d_model = 32"),
-    );
+    folder.write("runs/tiny/config.toml", config.replace("d_model = 16", "d_model = 32"));
     assert_snapshot!(folder.fail(&["generate", "runs/tiny/checkpoints/step-000030"]), @r#"
     error: the weights in `runs/tiny/checkpoints/step-000030/model.safetensors` do not fit the run's config.toml: `token_embedding.weight` has the shape [33, 16], and the model needs [33, 32]
       hint: put the config.toml back that the run began with
@@ -868,23 +721,12 @@ fn misuse_of_the_arguments_is_told_apart_from_failure() {
         &["train", "tiny.toml", "--fast"],
         &["generate", "runs/tiny", "--temperature", "hot"],
         &["generate", "runs/tiny", "--top-k", "-3"],
-        &[
-            "generate",
-            "runs/tiny",
-            "--prompt",
-            "a",
-            "--prompt-file",
-            "b",
-        ],
+        &["generate", "runs/tiny", "--prompt", "a", "--prompt-file", "b"],
         &["eval", "runs/tiny", "--split", "test"],
     ] {
         let ran = folder.run(args);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
-        assert!(
-            ran.stderr.contains("Usage: ") || ran.stderr.contains("--help"),
-            "{}",
-            ran.stderr
-        );
+        assert!(ran.stderr.contains("Usage: ") || ran.stderr.contains("--help"), "{}", ran.stderr);
     }
     for args in [["--help"], ["--version"]] {
         assert!(folder.succeed(&args).contains("tinderbox"));
@@ -901,10 +743,7 @@ fn nobody_has_to_read_to_the_end() {
     drop(stdout);
     let mut said = String::new();
     writing.stderr.read_to_string(&mut said).expect("read");
-    assert_eq!(
-        (writing.child.wait().expect("ended").code(), said.as_str()),
-        (Some(0), "")
-    );
+    assert_eq!((writing.child.wait().expect("ended").code(), said.as_str()), (Some(0), ""));
 
     // Training is worth more than its messages.
     let mut training = folder.start(&["train", "tiny.toml", "--json", "--run-dir", "unwatched"]);
@@ -912,11 +751,7 @@ fn nobody_has_to_read_to_the_end() {
     let Started { mut child, stderr } = training;
     drop((stderr, child.stdout.take()));
     assert_eq!(child.wait().expect("ended").code(), Some(0));
-    assert!(
-        folder
-            .read("unwatched/train.log")
-            .contains("done: 40 steps")
-    );
+    assert!(folder.read("unwatched/train.log").contains("done: 40 steps"));
 }
 
 /// In a file system of 300 kB of its own, which ends with the process.
@@ -975,31 +810,17 @@ fn a_disk_that_fills_up_costs_only_what_was_not_saved() {
 fn any_number_of_threads_trains_the_same_bytes() {
     let folder = Folder::new();
     // Wide enough for every kernel to share its work out.
-    let wide = [
-        "model.d_model=64",
-        "model.context_length=64",
-        "train.batch_size=16",
-    ];
-    let steps = [
-        "train.max_steps=4",
-        "train.eval_batches=1",
-        "train.log_interval=1",
-    ];
+    let wide = ["model.d_model=64", "model.context_length=64", "train.batch_size=16"];
+    let steps = ["train.max_steps=4", "train.eval_batches=1", "train.log_interval=1"];
     let train = |threads: &str| {
         let run = format!("threads-{threads}");
         let mut args = vec!["train", "tiny.toml", "--run-dir", &run];
         args.extend(wide.iter().chain(&steps).flat_map(|set| ["--set", set]));
-        let ran = folder
-            .command(&args)
-            .env("RAYON_NUM_THREADS", threads)
-            .output();
+        let ran = folder.command(&args).env("RAYON_NUM_THREADS", threads).output();
         assert!(ran.expect("the binary starts").status.success());
         let model =
             fs::read(folder.path(&format!("{run}/checkpoints/step-000004/model.safetensors")));
-        (
-            model.expect("saved"),
-            folder.read(&format!("{run}/metrics.jsonl")),
-        )
+        (model.expect("saved"), folder.read(&format!("{run}/metrics.jsonl")))
     };
     assert!(train("1") == train("3"), "weights or losses differ");
 }

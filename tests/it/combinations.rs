@@ -12,12 +12,12 @@ use tinderbox::config::{
 };
 use tinderbox::data::Corpus;
 use tinderbox::generate::Writer;
-use tinderbox::kernels::DropoutKey;
 use tinderbox::model::probe::{Point, Probe, Site};
 use tinderbox::model::{Gpt, parameters};
 use tinderbox::optimizer::Gradients;
 use tinderbox::tokenizer::Tokenizer;
 use tinderbox::train::{Start, Trainer};
+use tinderbox_kernels::DropoutKey;
 
 use crate::devices::wgpu;
 use crate::fixtures::{expect_close, host};
@@ -133,14 +133,7 @@ fn files(place: &Place, run: &str) -> Vec<(String, Vec<u8>)> {
     let checkpoint = format!("checkpoints/step-{MAX_STEPS:06}");
     let checkpoint = ["model.safetensors", "optimizer.safetensors", "state.json"]
         .map(|file| format!("{checkpoint}/{file}"));
-    let logs = [
-        "metrics.jsonl",
-        "samples.txt",
-        "config.toml",
-        "tokenizer.json",
-        "best",
-        "last",
-    ];
+    let logs = ["metrics.jsonl", "samples.txt", "config.toml", "tokenizer.json", "best", "last"];
     let names = checkpoint.into_iter().chain(logs.map(str::to_owned));
     let read = |name: String| {
         let contents = std::fs::read(place.path(&format!("{run}/{name}")));
@@ -240,11 +233,7 @@ fn alike(config: &ModelConfig, seed: u64, other: &Device, tolerance: f32) {
         let device = gpt.device();
         let [input, target] =
             [6, 7].map(|seed| tensor(&tokens(config.context_length, seed), &device));
-        let key = DropoutKey {
-            seed,
-            step: 3,
-            micro_step: 1,
-        };
+        let key = DropoutKey { seed, step: 3, micro_step: 1 };
         let logits = host(gpt.forward(input.clone()));
         let loss = gpt.loss(input, target, Some(key));
         let gradients = Gradients::take(&gpt, loss.backward());
@@ -359,24 +348,15 @@ fn a_run_with_muon_learns() {
     let config = place.config(&[&MODERN[..], &["train.max_steps=60"]].concat());
     let (mut trainer, _) = trainer(&config, &Device::flex());
     let losses: Vec<f32> = (0..60).map(|_| trainer.step().loss.into_scalar()).collect();
-    assert!(
-        losses[0] > 3.0 && losses[59] < 1.5,
-        "from {} to {}",
-        losses[0],
-        losses[59]
-    );
+    assert!(losses[0] > 3.0 && losses[59] < 1.5, "from {} to {}", losses[0], losses[59]);
 }
 
 #[test]
 fn muon_moves_weights_alike_with_any_number_of_threads() {
     let place = Place::new();
     // Wide enough for the products to be shared out.
-    let wide = [
-        "model.d_model=96",
-        "model.d_ff=384",
-        "model.context_length=64",
-        "model.n_layers=1",
-    ];
+    let wide =
+        ["model.d_model=96", "model.d_ff=384", "model.context_length=64", "model.n_layers=1"];
     let config = place.config(&[&["optimizer.kind=muon"], &wide[..]].concat());
     let weights = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
@@ -409,13 +389,8 @@ fn a_run_does_not_go_on_with_another_optimizer() {
     let path = place.path("run/config.toml");
     let written = std::fs::read_to_string(&path).expect("there");
     std::fs::write(&path, written.replace("\"muon\"", "\"adamw\"")).expect("written");
-    let error = run("adamw", Start::Resume, None)
-        .expect_err("another optimizer")
-        .to_string();
-    assert!(
-        error.contains("\"muon\" wrote it, and optimizer.kind is \"adamw\""),
-        "{error}"
-    );
+    let error = run("adamw", Start::Resume, None).expect_err("another optimizer").to_string();
+    assert!(error.contains("\"muon\" wrote it, and optimizer.kind is \"adamw\""), "{error}");
     assert!(error.contains("hint: put the config.toml back"), "{error}");
     std::fs::write(&path, written).expect("written");
     run("muon", Start::Resume, None).expect("nothing was lost");

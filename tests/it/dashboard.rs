@@ -115,9 +115,7 @@ struct Left {
 
 impl Terminal {
     fn start(command: CommandBuilder, (rows, cols): (u16, u16)) -> Self {
-        let pair = native_pty_system()
-            .openpty(pty_size(rows, cols))
-            .expect("a terminal");
+        let pair = native_pty_system().openpty(pty_size(rows, cols)).expect("a terminal");
         let child = pair.slave.spawn_command(command).expect("it starts");
         drop(pair.slave); // so that reading ends when the program does
         let mut output = pair.master.try_clone_reader().expect("a reader");
@@ -170,9 +168,7 @@ impl Terminal {
 
     /// Waits until an evaluation was made, and the dashboard shows what came of it.
     fn wait_for_an_evaluation(&self) -> String {
-        self.wait("evaluated", |screen| {
-            values(&screen.contents(), "loss (nats/token)").len() == 2
-        })
+        self.wait("evaluated", |screen| values(&screen.contents(), "loss (nats/token)").len() == 2)
     }
 
     fn press(&mut self, keys: &[u8]) {
@@ -252,11 +248,7 @@ const LEAVE: &str = "\u{1b}[?1049l";
 const SHOW_CURSOR: &str = "\u{1b}[?25h";
 
 fn pty_size(rows: u16, cols: u16) -> PtySize {
-    PtySize {
-        rows,
-        cols,
-        ..PtySize::default()
-    }
+    PtySize { rows, cols, ..PtySize::default() }
 }
 
 fn nonzero(n: u16) -> NonZeroU16 {
@@ -269,17 +261,13 @@ fn values(screen: &str, name: &str) -> Vec<String> {
         .lines()
         .filter_map(|line| line.strip_prefix('│'))
         .find_map(|line| line.trim_start_matches([' ', '▸']).strip_prefix(name));
-    let cells = row
-        .and_then(|row| row.split('│').next())
-        .unwrap_or_default();
+    let cells = row.and_then(|row| row.split('│').next()).unwrap_or_default();
     cells.split_whitespace().map(str::to_owned).collect()
 }
 
 /// The step in `interrupted after step 12 of 20`.
 fn interrupted_step(text: &str) -> usize {
-    let (_, rest) = text
-        .split_once("interrupted after step ")
-        .unwrap_or_else(|| panic!("{text}"));
+    let (_, rest) = text.split_once("interrupted after step ").unwrap_or_else(|| panic!("{text}"));
     let (step, _) = rest.split_once(" of ").expect("a step");
     step.parse().expect("a number")
 }
@@ -303,19 +291,11 @@ fn a_run_is_on_the_screen_and_a_resumed_one_where_it_went_on() {
     ] {
         assert!(screen.contains(words), "no `{words}` in\n{screen}");
     }
-    for name in [
-        "learning rate",
-        "speed (tokens/s)",
-        "gradient norm",
-        "peak memory (MiB)",
-    ] {
+    for name in ["learning rate", "speed (tokens/s)", "gradient norm", "peak memory (MiB)"] {
         let values = values(&screen, name);
         assert_eq!(values.len(), 1, "{name}: {screen}");
         let number: Result<f64, _> = values[0].replace(',', "").parse();
-        assert!(
-            number.is_ok_and(|number| number > 0.0),
-            "{name}: {values:?}"
-        );
+        assert!(number.is_ok_and(|number| number > 0.0), "{name}: {values:?}");
     }
     let state = terminal.screen();
     assert!(state.alternate_screen() && state.hide_cursor() && terminal.is_raw());
@@ -333,25 +313,15 @@ fn a_run_is_on_the_screen_and_a_resumed_one_where_it_went_on() {
         "report: `runs/tiny/report.html`\ninterrupted after step {step} of 1000000; all is saved in `runs/tiny`. Go on with\n    "
     );
     assert!(left.text.starts_with(&go_on), "{}", left.text);
-    assert!(
-        left.text.ends_with(" train tiny.toml --tui --resume\n"),
-        "{}",
-        left.text
-    );
+    assert!(left.text.ends_with(" train tiny.toml --tui --resume\n"), "{}", left.text);
     assert!(folder.log().ends_with(&left.text), "the log has it too");
-    assert!(
-        folder.log().contains("  grad norm "),
-        "and every logged step"
-    );
+    assert!(folder.log().contains("  grad norm "), "and every logged step");
 
     let mut terminal = folder.train(&["--resume"]);
     let screen = terminal.wait_for_an_evaluation();
     let (_, axis) = screen.split_once('└').expect("an axis");
     let first = grouped(step);
-    assert!(
-        axis.contains(&format!(" {first} ")),
-        "{first} is not in\n{axis}"
-    );
+    assert!(axis.contains(&format!(" {first} ")), "{first} is not in\n{axis}");
     terminal.press(b"q");
     let left = terminal.finish();
     assert!(interrupted_step(&left.text) > step, "{}", left.text);
@@ -410,36 +380,22 @@ fn a_run_that_is_done_leaves_the_lines_that_it_leaves_without_a_dashboard() {
     assert!(left.text.starts_with("done: 20 steps in "), "{}", left.text);
     let results = |text: &str| {
         let is_result = |line: &&str| line.starts_with("val loss") || line.starts_with("best ch");
-        text.lines()
-            .filter(is_result)
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
+        text.lines().filter(is_result).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(results(&left.text).len(), 2);
     assert_eq!(results(&left.text), results(&plain), "the same weights");
-    assert!(
-        left.text.contains("\nwrite with it:\n    "),
-        "{}",
-        left.text
-    );
+    assert!(left.text.contains("\nwrite with it:\n    "), "{}", left.text);
     assert!(folder.log().ends_with(&left.text), "the log has it too");
 }
 
 #[test]
 fn an_error_is_read_on_the_terminal_that_was_left() {
     let folder = Folder::new();
-    let left = folder
-        .train(&["--set", "optimizer.learning_rate=1e30"])
-        .finish();
+    let left = folder.train(&["--set", "optimizer.learning_rate=1e30"]).finish();
     assert_eq!(left.code, 1, "{}", left.text);
     assert!(left.text.starts_with("error: the "), "{}", left.text);
     assert!(left.text.contains("so the run stopped; "), "{}", left.text);
-    assert!(
-        left.text
-            .contains("\n  hint: lower optimizer.learning_rate"),
-        "{}",
-        left.text
-    );
+    assert!(left.text.contains("\n  hint: lower optimizer.learning_rate"), "{}", left.text);
     assert!(folder.log().ends_with(&left.text), "the log has it too");
 }
 
@@ -457,11 +413,7 @@ fn stopping_early_is_said_when_the_dashboard_is_gone() {
     let left = folder.train(&args).finish();
     assert_eq!(left.code, 0, "{}", left.text);
     let said = "stopping early: 2 evaluations without a better one\n";
-    assert!(
-        left.text.starts_with(&format!("{said}done: ")),
-        "{}",
-        left.text
-    );
+    assert!(left.text.starts_with(&format!("{said}done: ")), "{}", left.text);
     assert_eq!(folder.log().matches(said).count(), 1);
 
     let plain = [&["train", "tiny.toml"][..], &args].concat();
@@ -484,12 +436,7 @@ fn stopping_early_is_said_when_the_dashboard_is_gone() {
              hint: for more of them, raise train.early_stopping_patience with --set, or set it to 0\n"
         )
     );
-    let more = [
-        "--resume",
-        "--json",
-        "--set",
-        "train.early_stopping_patience=3",
-    ];
+    let more = ["--resume", "--json", "--set", "train.early_stopping_patience=3"];
     let ran = folder.run(&[&plain[..], &more].concat());
     let summary: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
     assert!(summary["steps"].as_u64() > Some(steps), "{summary}");
@@ -525,10 +472,7 @@ fn without_a_terminal_there_is_no_dashboard_and_nothing_is_begun() {
     let ran = folder.run(&["train", "tiny.toml", "--tui", "--json"]);
     assert_eq!(ran.status.code(), Some(2));
     let error = String::from_utf8(ran.stderr).expect("text");
-    assert!(
-        error.contains("'--tui' cannot be used with '--json'"),
-        "{error}"
-    );
+    assert!(error.contains("'--tui' cannot be used with '--json'"), "{error}");
 
     let mut command = folder.command(&["train", "tiny.toml", "--tui"]);
     command.env("TERM", "dumb");

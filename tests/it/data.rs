@@ -95,11 +95,8 @@ impl Folder {
             cache_dir: Some(self.path("cache")),
             ..DataConfig::default()
         };
-        let tokenizer = TokenizerConfig {
-            kind,
-            vocab_size: Some(300),
-            ..TokenizerConfig::default()
-        };
+        let tokenizer =
+            TokenizerConfig { kind, vocab_size: Some(300), ..TokenizerConfig::default() };
         Corpus::open(&data, &tokenizer, 16).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 }
@@ -153,11 +150,7 @@ fn a_text_is_the_same_however_it_is_kept() {
         }
         if kind != TokenizerKind::Bpe {
             let single = folder.corpus("text.txt", kind);
-            assert_eq!(
-                ids(&single.train),
-                ids(&plain.train),
-                "one file after the other"
-            );
+            assert_eq!(ids(&single.train), ids(&plain.train), "one file after the other");
         }
     }
 }
@@ -170,12 +163,7 @@ fn line_ends_stay_and_a_byte_order_mark_goes() {
     let corpus = folder.corpus("windows.txt", TokenizerKind::Char);
     let read = ids(&corpus.train).concat();
     let read: Vec<u32> = read.into_iter().map(i32::cast_unsigned).collect();
-    assert!(
-        corpus
-            .tokenizer
-            .decode(&read)
-            .starts_with("a\r\nb\r\nabc\r\n")
-    );
+    assert!(corpus.tokenizer.decode(&read).starts_with("a\r\nb\r\nabc\r\n"));
     let bytes = folder.corpus("windows.txt", TokenizerKind::Byte);
     assert_eq!(ids(&bytes.train)[0][..3], [0xef, 0xbb, 0xbf]);
 }
@@ -198,36 +186,17 @@ fn the_number_of_threads_changes_nothing() {
     for kind in ["char", "byte", "bpe"] {
         let of_threads = ["1", "2", "5"].map(|n_threads| {
             let cache = format!("cache-{kind}-{n_threads}");
-            let settings = [
-                format!("data.cache_dir={cache}"),
-                format!("tokenizer.kind={kind}"),
-            ];
+            let settings = [format!("data.cache_dir={cache}"), format!("tokenizer.kind={kind}")];
             let [cache_dir, kind] = settings.each_ref().map(String::as_str);
-            let args = [
-                "train",
-                "tiny.toml",
-                "--overwrite",
-                "--set",
-                cache_dir,
-                "--set",
-                kind,
-            ];
+            let args = ["train", "tiny.toml", "--overwrite", "--set", cache_dir, "--set", kind];
             let mut command = folder.command(&args);
-            command.args([
-                "--set",
-                "train.max_steps=1",
-                "--set",
-                "generate.max_new_tokens=1",
-            ]);
+            command.args(["--set", "train.max_steps=1", "--set", "generate.max_new_tokens=1"]);
             command.env("RAYON_NUM_THREADS", n_threads);
             succeeded(command.output().expect("starts"));
             token_files(&cache)
         });
         assert!(!of_threads[0].is_empty());
-        assert!(
-            of_threads[1] == of_threads[0] && of_threads[2] == of_threads[0],
-            "{kind}"
-        );
+        assert!(of_threads[1] == of_threads[0] && of_threads[2] == of_threads[0], "{kind}");
     }
 }
 
@@ -240,12 +209,7 @@ fn a_run_on_standard_input_is_one_on_a_file_and_goes_on_without_it() {
     let stopped = ["train", "tiny.toml", "--set", "train.max_steps=3"];
     let keep = ["--set", "schedule.kind=constant", "--run-dir"];
     folder.succeed(
-        &[
-            &["train", "tiny.toml", "--set", "data.path=text.txt"],
-            &keep[..],
-            &["whole"],
-        ]
-        .concat(),
+        &[&["train", "tiny.toml", "--set", "data.path=text.txt"], &keep[..], &["whole"]].concat(),
     );
     let args = [&stopped[..], &keep[..], &["piped"]].concat();
     let said = succeeded(folder.pipe(&args, &gzip(text().as_bytes())));
@@ -260,21 +224,13 @@ fn a_run_on_standard_input_is_one_on_a_file_and_goes_on_without_it() {
     folder.succeed(&["eval", "piped"]);
 
     let kept = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|it| it == "text");
-    let entries = fs::read_dir(folder.path("cache"))
-        .expect("listed")
-        .flatten();
+    let entries = fs::read_dir(folder.path("cache")).expect("listed").flatten();
     let kept: Vec<PathBuf> = entries.filter(kept).map(|entry| entry.path()).collect();
     assert_eq!(kept.len(), 1);
     fs::remove_file(&kept[0]).expect("removed");
     let said = folder.fail(&["eval", "piped"]);
-    assert!(
-        said.contains("came through standard input") && said.contains("is gone"),
-        "{said}"
-    );
-    let longer = [
-        &going_on[..],
-        &["--set", "train.max_steps=8", "--set", "data.path=text.txt"],
-    ];
+    assert!(said.contains("came through standard input") && said.contains("is gone"), "{said}");
+    let longer = [&going_on[..], &["--set", "train.max_steps=8", "--set", "data.path=text.txt"]];
     folder.succeed(&longer.concat());
 }
 
@@ -288,24 +244,12 @@ fn records_come_through_standard_input_where_the_config_says_so() {
     succeeded(folder.pipe(&["train", "tiny.toml"], lines.as_bytes()));
     let eval = ["eval", "runs/tiny", "--text", "-", "--json"];
     let found = folder.pipe(&eval, lines.as_bytes()).stdout;
-    let bytes = folder.pipe(
-        &["tokenizer", "encode", "runs/tiny", "--file", "-", "--ids"],
-        b"The",
-    );
+    let bytes = folder.pipe(&["tokenizer", "encode", "runs/tiny", "--file", "-", "--ids"], b"The");
     assert_eq!(bytes.stdout.split(|byte| *byte == b' ').count(), 3);
     folder.write("a.jsonl", &lines);
     let of_file = folder.pipe(&["eval", "runs/tiny", "--text", "a.jsonl", "--json"], b"");
-    assert!(
-        !found.is_empty() && found == of_file.stdout,
-        "records, as the run has them"
-    );
-    let auto = [
-        "train",
-        "tiny.toml",
-        "--overwrite",
-        "--set",
-        "data.format=auto",
-    ];
+    assert!(!found.is_empty() && found == of_file.stdout, "records, as the run has them");
+    let auto = ["train", "tiny.toml", "--overwrite", "--set", "data.format=auto"];
     let output = folder.pipe(&auto, lines.as_bytes());
     assert_snapshot!(String::from_utf8(output.stderr).expect("UTF-8"), @r#"
     error: the first line of standard input is a record of JSON Lines, with a field "body"
@@ -330,9 +274,7 @@ fn a_terminal_is_not_waited_for() {
     use std::io::Read;
 
     let folder = Folder::new("path = \"-\"\n");
-    let pty = native_pty_system()
-        .openpty(PtySize::default())
-        .expect("a terminal");
+    let pty = native_pty_system().openpty(PtySize::default()).expect("a terminal");
     let mut command = CommandBuilder::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
     command.args(["train", "tiny.toml"]);
     command.cwd(folder.0.path());
@@ -343,10 +285,7 @@ fn a_terminal_is_not_waited_for() {
     let _ = reader.read_to_end(&mut said); // a terminal that is closed is an error on some systems
     assert_eq!(child.wait().expect("ends").exit_code(), 1);
     let said = String::from_utf8_lossy(&said);
-    assert!(
-        said.contains("standard input, which is a terminal"),
-        "{said}"
-    );
+    assert!(said.contains("standard input, which is a terminal"), "{said}");
 }
 
 #[test]
@@ -356,10 +295,7 @@ fn several_sources_are_drawn_by_their_weights() {
     let folder = Folder::new(sources);
     let numbers: Vec<String> = (0..1000).map(|n: u32| n.to_string()).collect();
     let body = numbers.join(" ") + " ";
-    folder.write(
-        "other.jsonl",
-        serde_json::json!({ "body": body }).to_string(),
-    );
+    folder.write("other.jsonl", serde_json::json!({ "body": body }).to_string());
     let said = folder.succeed(&["train", "tiny.toml"]);
     let lines = said.lines().filter(|line| line.starts_with("source "));
     assert_snapshot!(lines.collect::<Vec<_>>().join("\n"), @r"
@@ -369,28 +305,16 @@ fn several_sources_are_drawn_by_their_weights() {
     // The weights are a part of the run; where the texts lie is not.
     let resume = |sources: &str| {
         folder.write("tiny.toml", CONFIG.to_owned() + sources);
-        folder.command(&[
-            "train",
-            "tiny.toml",
-            "--resume",
-            "--set",
-            "train.max_steps=8",
-        ])
+        folder.command(&["train", "tiny.toml", "--resume", "--set", "train.max_steps=8"])
     };
-    let output = resume(&sources.replace("= 3", "= 2"))
-        .output()
-        .expect("starts");
+    let output = resume(&sources.replace("= 3", "= 2")).output().expect("starts");
     let said = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(
         said.contains("the weights of data.sources were [3.0, 1.0] and are now [2.0, 1.0]"),
         "{said}"
     );
     fs::rename(folder.path("text.txt"), folder.path("moved.txt")).expect("moved");
-    succeeded(
-        resume(&sources.replace("text.txt", "moved.txt"))
-            .output()
-            .expect("starts"),
-    );
+    succeeded(resume(&sources.replace("text.txt", "moved.txt")).output().expect("starts"));
     folder.succeed(&["eval", "runs/tiny", "--split", "train"]);
 }
 
@@ -422,10 +346,7 @@ fn any_text_can_be_evaluated() {
         stdout
     };
     let plain = losses("text.txt");
-    assert!(
-        plain.contains(&format!("\"tokens\":{}", whole.len() - 1)),
-        "{plain}"
-    );
+    assert!(plain.contains(&format!("\"tokens\":{}", whole.len() - 1)), "{plain}");
     for path in ["a.txt.gz", "a.jsonl", "folder", "-"] {
         assert_eq!(losses(path), plain, "{path}");
     }
@@ -437,10 +358,7 @@ fn mistakes_are_answered_with_a_way_out() {
     folder.write("stories/tales.txt", text());
     folder.write("report.docx", b"PK\x03\x04 and so on");
     folder.write("cut.txt.gz", &gzip(text().as_bytes())[..100]);
-    folder.write(
-        "a.jsonl",
-        "{\"text\": \"x\"}\n{\"body\": \"x\", \"title\": \"y\"}\n",
-    );
+    folder.write("a.jsonl", "{\"text\": \"x\"}\n{\"body\": \"x\", \"title\": \"y\"}\n");
     folder.write("b.jsonl", "{\"text\": \"x\"}\n[\"x\"]\n");
     folder.write("c.jsonl", "{\"text\": null}\n");
     folder.write("d.jsonl", "{\n  \"text\": \"x\"\n}\n");
@@ -488,14 +406,7 @@ fn mistakes_are_answered_with_a_way_out() {
       - data.sources[2].path = "a" is data.sources[0] already: raise its weight instead
     "#);
     let sources = "data.sources=[{path=\"stories\"}, {path=\"stories/tales.txt\"}]";
-    let args = [
-        "train",
-        "tiny.toml",
-        "--set",
-        "data.path=",
-        "--set",
-        sources,
-    ];
+    let args = ["train", "tiny.toml", "--set", "data.path=", "--set", sources];
     assert_snapshot!(folder.fail(&args), @r#"
     error: `stories/tales.txt` is in two sources, `stories` and `stories/tales.txt`: what one keeps for validation, the other would train on
       hint: name each file in one of them; a weight says how often it is drawn
@@ -536,17 +447,11 @@ fn a_disk_that_is_full_leaves_no_token_file() {
     let mut shell = Command::new("sh");
     let script = "trap '' XFSZ; ulimit -f 100; exec \"$0\" train tiny.toml"; // 50 or 100 KiB
     let binary: &Path = assert_cmd::cargo::cargo_bin!("tinderbox");
-    shell
-        .args(["-c", script])
-        .arg(binary)
-        .current_dir(folder.0.path());
+    shell.args(["-c", script]).arg(binary).current_dir(folder.0.path());
     let output = shell.output().expect("starts");
     let said = String::from_utf8(output.stderr).expect("UTF-8");
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("cannot keep the encoded text in `cache/"),
-        "{said}"
-    );
+    assert!(said.contains("cannot keep the encoded text in `cache/"), "{said}");
     assert!(said.contains("make room there"), "{said}");
     let left = fs::read_dir(folder.path("cache")).expect("listed").count();
     assert_eq!(left, 0, "nothing half-written is left");
@@ -557,12 +462,8 @@ fn a_disk_that_is_full_leaves_no_token_file() {
 fn the_cache_stays_below_its_limit() {
     let folder = Folder::new("path = \"text.txt\"\ncache_limit_gib = 2e-5\n"); // 21 KiB: one of 18 KiB
     let n_files = || {
-        let entries = fs::read_dir(folder.path("cache"))
-            .expect("listed")
-            .flatten();
-        entries
-            .filter(|entry| entry.path().extension().is_some_and(|it| it == "tokens"))
-            .count()
+        let entries = fs::read_dir(folder.path("cache")).expect("listed").flatten();
+        entries.filter(|entry| entry.path().extension().is_some_and(|it| it == "tokens")).count()
     };
     folder.succeed(&["train", "tiny.toml"]);
     assert_eq!(n_files(), 1);

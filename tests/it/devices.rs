@@ -52,45 +52,29 @@ fn twenty_steps_like_flex(name: &str) {
             "train.eval_interval=0",
             "train.sample_tokens=0",
         ];
-        place
-            .train(name, place.config(&overrides), Start::New, None)
-            .expect("trains")
+        place.train(name, place.config(&overrides), Start::New, None).expect("trains")
     };
     let ((flex, flex_losses), (other, losses)) = (run("flex"), run(name));
     assert_eq!(losses.len(), 20);
     let apart = losses.iter().zip(&flex_losses).map(|(a, b)| (a - b).abs());
     let apart = apart.fold(0.0, f32::max);
-    assert!(
-        apart < 1e-3,
-        "losses are {apart} apart: {losses:?} and {flex_losses:?}"
-    );
+    assert!(apart < 1e-3, "losses are {apart} apart: {losses:?} and {flex_losses:?}");
     let val_loss = |summary: &Summary| summary.val_loss.expect("evaluated");
     assert!((val_loss(&other) - val_loss(&flex)).abs() < 1e-3);
 
     let write = |on: &str| {
         let located = locate(&place.path(name)).expect("a run");
-        let (config, tokenizer) = (
-            located.run.config().expect("config"),
-            located.run.tokenizer().expect("tokenizer"),
-        );
-        let device = device::open(&on.parse().expect("a device"))
-            .expect("opens")
-            .device;
+        let (config, tokenizer) =
+            (located.run.config().expect("config"), located.run.tokenizer().expect("tokenizer"));
+        let device = device::open(&on.parse().expect("a device")).expect("opens").device;
         let gpt = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
         let gpt = Saved::load_model(&located.checkpoint, gpt).expect("loads");
-        let greedy = GenerateConfig {
-            temperature: 0.0,
-            max_new_tokens: 24,
-            ..GenerateConfig::default()
-        };
+        let greedy =
+            GenerateConfig { temperature: 0.0, max_new_tokens: 24, ..GenerateConfig::default() };
         let writer = Writer::new(&gpt, &tokenizer, &greedy, "The cat", 0).expect("a prompt");
         writer.collect::<Result<String, _>>().expect("writes")
     };
-    assert_eq!(
-        write("flex"),
-        write(name),
-        "the same checkpoint on either device"
-    );
+    assert_eq!(write("flex"), write(name), "the same checkpoint on either device");
 }
 
 #[test]

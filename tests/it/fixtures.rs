@@ -47,26 +47,16 @@ impl Fixture {
     }
 
     pub fn values(&self, name: &str) -> &[f32] {
-        &self
-            .tensors
-            .get(name)
-            .unwrap_or_else(|| panic!("no `{name}`"))
-            .1
+        &self.tensors.get(name).unwrap_or_else(|| panic!("no `{name}`")).1
     }
 
     pub fn shape(&self, name: &str) -> &[usize] {
-        &self
-            .tensors
-            .get(name)
-            .unwrap_or_else(|| panic!("no `{name}`"))
-            .0
+        &self.tensors.get(name).unwrap_or_else(|| panic!("no `{name}`")).0
     }
 
     /// The names that begin with `prefix`, without it.
     pub fn names<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
-        self.tensors
-            .keys()
-            .filter_map(move |name| name.strip_prefix(prefix))
+        self.tensors.keys().filter_map(move |name| name.strip_prefix(prefix))
     }
 
     pub fn float<const D: usize>(&self, name: &str, device: &Device) -> Tensor<D> {
@@ -96,10 +86,7 @@ impl Fixture {
 
 /// A tensor's numbers.
 pub fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
-    x.into_data()
-        .convert::<f32>()
-        .try_to_vec()
-        .expect("converted to f32")
+    x.into_data().convert::<f32>().try_to_vec().expect("converted to f32")
 }
 
 /// Fails unless each number is within `tolerance` of what it should be.

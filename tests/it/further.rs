@@ -42,24 +42,14 @@ fn config(place: &Place, base: &str, overrides: &[&str]) -> Config {
         place.path("cache"),
     );
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-    let base = RunDir::open(&place.path(base))
-        .expect("a run")
-        .config()
-        .expect("its config");
-    Config::from_toml_onto(
-        &toml,
-        Path::new("fine.toml"),
-        &overrides,
-        Base::Weights(&base),
-    )
-    .expect("a config that fits")
+    let base = RunDir::open(&place.path(base)).expect("a run").config().expect("its config");
+    Config::from_toml_onto(&toml, Path::new("fine.toml"), &overrides, Base::Weights(&base))
+        .expect("a config that fits")
 }
 
 fn metrics(place: &Place, run: &str) -> Vec<serde_json::Value> {
     let text = String::from_utf8(place.read(&format!("{run}/metrics.jsonl"))).expect("text");
-    text.lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect()
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 #[test]
@@ -92,22 +82,15 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
         );
         let first = &metrics(&place, &run)[0];
         assert_eq!(first["step"], 0);
-        assert_eq!(
-            first["is_best"], false,
-            "what another run learned is no success of this one"
-        );
+        assert_eq!(first["is_best"], false, "what another run learned is no success of this one");
         if context_length == 16 {
             let estimate = evaluate::estimate(&model, &corpus.val, 4, 2).expect("computed");
             assert_eq!(first["val_loss_estimate"], estimate.nats_per_token);
         }
     }
     let positions = |run: &str, step: usize| {
-        let dir = RunDir::open(&place.path(run))
-            .expect("a run")
-            .checkpoint(step);
-        Saved::read(&dir).expect("whole").model["position_embedding.weight"]
-            .shape()
-            .to_vec()
+        let dir = RunDir::open(&place.path(run)).expect("a run").checkpoint(step);
+        Saved::read(&dir).expect("whole").model["position_embedding.weight"].shape().to_vec()
     };
     assert_eq!(positions("fine-16", 10), [16, 16]);
     assert_eq!(positions("fine-8", 10), [8, 16]);
@@ -118,9 +101,7 @@ fn a_resumed_run_needs_the_one_it_started_from_no_more() {
     let place = place();
     let train = |run: &str, config: Config, start, stop_after| {
         let from = (start == Start::New).then_some("base");
-        place
-            .train_from(from, run, config, start, stop_after)
-            .expect("trains")
+        place.train_from(from, run, config, start, stop_after).expect("trains")
     };
     let new = config(&place, "base", &[]);
     assert!(new.model.dropout > 0.0, "the run's own");
@@ -144,54 +125,28 @@ fn a_resumed_run_needs_the_one_it_started_from_no_more() {
             "best",
         ],
     );
-    let last = RunDir::open(&place.path("parts"))
-        .expect("a run")
-        .last()
-        .expect("a last");
-    let origin = Saved::read_state(&last)
-        .expect("whole")
-        .started_from
-        .expect("written down");
-    assert!(
-        origin.contains("base") && origin.contains("step-0000"),
-        "{origin}"
-    );
+    let last = RunDir::open(&place.path("parts")).expect("a run").last().expect("a last");
+    let origin = Saved::read_state(&last).expect("whole").started_from.expect("written down");
+    assert!(origin.contains("base") && origin.contains("step-0000"), "{origin}");
 }
 
 #[test]
 fn it_starts_afresh_with_the_model_and_the_tokenizer_of_the_other() {
     let place = place();
     let tokenizer = place.read("base/tokenizer.json");
-    let config = config(
-        &place,
-        "base",
-        &["train.max_steps=1", "train.eval_interval=0"],
-    );
+    let config = config(&place, "base", &["train.max_steps=1", "train.eval_interval=0"]);
     assert_eq!(config.model.d_model, 16);
     place
-        .train_from(
-            Some("base/checkpoints/step-30"),
-            "fine",
-            config.clone(),
-            Start::New,
-            None,
-        )
+        .train_from(Some("base/checkpoints/step-30"), "fine", config.clone(), Start::New, None)
         .expect("trains");
     let run = RunDir::open(&place.path("fine")).expect("a run");
-    assert_eq!(
-        run.config().expect("its config"),
-        config,
-        "resolved, the model included"
-    );
+    assert_eq!(run.config().expect("its config"), config, "resolved, the model included");
     assert!(place.read("fine/tokenizer.json") == tokenizer);
     let saved = Saved::read(&run.checkpoint(1)).expect("the first step is step 1");
     let base = Saved::read(&place.path("base/checkpoints/step-000030")).expect("whole");
     let host = |tensor: &LazyTensor| tensor.read().expect("whole").values;
     let moved_on = |key: &String| host(&saved.optimizer[key]) != host(&base.optimizer[key]);
-    assert!(
-        saved.optimizer.keys().any(moved_on),
-        "its own running means"
-    );
+    assert!(saved.optimizer.keys().any(moved_on), "its own running means");
     assert_ne!(saved.state.text_sha256, base.state.text_sha256);
     let moved = |name: &str| {
         let (new, old) = (host(&saved.model[name]), host(&base.model[name]));
@@ -210,26 +165,13 @@ fn settings_that_do_not_fit_the_weights_are_refused_by_the_library_too() {
         .train_from(Some("base"), "fine", other, Start::New, None)
         .expect_err("another model")
         .to_string();
-    for words in [
-        "model.d_model = 32",
-        "has 16",
-        "model.mlp = \"relu_squared\"",
-    ] {
+    for words in ["model.d_model = 32", "has 16", "model.mlp = \"relu_squared\""] {
         assert!(error.contains(words), "{error}");
     }
-    let rewritten = place.train_from(
-        Some("base/last"),
-        "base",
-        place.config(&[]),
-        Start::Overwrite,
-        None,
-    );
+    let rewritten =
+        place.train_from(Some("base/last"), "base", place.config(&[]), Start::Overwrite, None);
     assert!(matches!(rewritten, Err(TrainError::OntoItself(_))));
-    assert!(
-        place
-            .path("base/checkpoints/step-000030/model.safetensors")
-            .is_file()
-    );
+    assert!(place.path("base/checkpoints/step-000030/model.safetensors").is_file());
 }
 
 /// All that a config of further training needs.
@@ -253,25 +195,13 @@ fn a_short_config_is_enough_and_resumes_without_naming_the_other_run() {
     let ran = folder.run(&["train", "fine.toml", "--from", "runs/tiny"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(
-        ran.stderr
-            .contains("the first weights are those of `runs/tiny/checkpoints/step-0000"),
+        ran.stderr.contains("the first weights are those of `runs/tiny/checkpoints/step-0000"),
         "{}",
         ran.stderr
     );
-    assert!(
-        ran.stderr.contains("step  0/12  estimates: "),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("step  0/12  estimates: "), "{}", ran.stderr);
     fs::remove_dir_all(folder.path("runs/tiny")).expect("removed");
-    let longer = [
-        "train",
-        "fine.toml",
-        "--resume",
-        "--json",
-        "--set",
-        "train.max_steps=14",
-    ];
+    let longer = ["train", "fine.toml", "--resume", "--json", "--set", "train.max_steps=14"];
     assert_eq!(folder.json(&longer)["steps"], 14);
     folder.succeed(&["generate", "runs/fine", "--max-new-tokens", "5"]);
 }
@@ -288,14 +218,8 @@ fn mistakes_in_what_to_start_from_are_explained() {
     error: `empty` is not a run
       hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`
     ");
-    let other = [
-        "--set",
-        "model.d_model=30",
-        "--set",
-        "model.mlp=swiglu",
-        "--set",
-        "tokenizer.kind=byte",
-    ];
+    let other =
+        ["--set", "model.d_model=30", "--set", "model.mlp=swiglu", "--set", "tokenizer.kind=byte"];
     let longer = ["--set", "model.context_length=64"];
     let from = ["train", "fine.toml", "--from", "runs/tiny"];
     assert_snapshot!(folder.fail(&[&from[..], &other, &longer].concat()), @r#"
@@ -311,39 +235,21 @@ fn mistakes_in_what_to_start_from_are_explained() {
       hint: leave out or replace these, or start from a run with kind = "byte" under [tokenizer], which knows every character
     "#);
     folder.write("other.txt", other_text());
-    let itself = [
-        "train",
-        "fine.toml",
-        "--from",
-        "runs/tiny/last",
-        "--run-dir",
-        "./runs/tiny",
-    ];
+    let itself = ["train", "fine.toml", "--from", "runs/tiny/last", "--run-dir", "./runs/tiny"];
     let message = folder.fail(&itself);
     assert_snapshot!(message, @r"
     error: the new run would take the place of the one that it starts from, `./runs/tiny`
       hint: choose another place with --run-dir; to go on with the run itself, use --resume
     ");
-    assert_eq!(
-        folder.fail(&[&itself[..], &["--overwrite"]].concat()),
-        message
-    );
+    assert_eq!(folder.fail(&[&itself[..], &["--overwrite"]].concat()), message);
     assert!(folder.path("runs/tiny/checkpoints/step-000040").is_dir());
-    assert_eq!(
-        folder.run(&[&from[..], &["--resume"]].concat()).code,
-        Some(2)
-    );
+    assert_eq!(folder.run(&[&from[..], &["--resume"]].concat()).code, Some(2));
     fs::remove_dir_all(folder.path("runs/tiny/checkpoints/step-000040")).expect("removed");
     assert_snapshot!(folder.fail(&["train", "fine.toml", "--from", "runs/tiny/last"]), @r"
     error: `runs/tiny/last` is damaged or of another version: it names `step-000040`, which is not there
       hint: use another of the run's `checkpoints/step-N`; to resume from it, write its name into the file `last`
     ");
-    let gone = [
-        "train",
-        "fine.toml",
-        "--from",
-        "runs/tiny/checkpoints/step-40",
-    ];
+    let gone = ["train", "fine.toml", "--from", "runs/tiny/checkpoints/step-40"];
     assert_snapshot!(folder.fail(&gone), @r"
     error: there is no run at `runs/tiny/checkpoints/step-40`
       hint: found there: `runs/tiny/checkpoints/step-000030`

@@ -47,22 +47,14 @@ fn alone<'a>(author: impl Into<Author<'a>>, settings: &GenerateConfig, sample: u
 fn samples_written_at_once_are_those_written_alone() {
     let gpt = model(PositionKind::Learned);
     // Far past the context, and with ends at different places.
-    for settings in [
-        settings(40, &[]),
-        settings(60, &["a", "dd"]),
-        settings(1, &[]),
-    ] {
+    for settings in [settings(40, &[]), settings(60, &["a", "dd"]), settings(1, &[])] {
         for author in [Author::from(&gpt), Author::Tensors(&gpt)] {
             let writers = Writers::new(author.clone(), &tokenizer(), &settings, "abc", 2..8);
             let mut texts = vec![String::new(); 6];
             let mut ended = [false; 6];
             for round in writers.expect("a prompt") {
                 for piece in round.expect("writes") {
-                    let Piece {
-                        sample_idx,
-                        text,
-                        is_last,
-                    } = piece;
+                    let Piece { sample_idx, text, is_last } = piece;
                     let at = sample_idx as usize - 2;
                     assert!(!ended[at], "nothing comes after the end");
                     texts[at].push_str(&text);
@@ -93,12 +85,8 @@ fn the_engine_writes_what_the_model_of_tensors_writes() {
 
 #[test]
 fn elsewhere_the_model_of_tensors_writes() {
-    let config = ModelConfig {
-        n_layers: 1,
-        d_model: 16,
-        context_length: 12,
-        ..ModelConfig::default()
-    };
+    let config =
+        ModelConfig { n_layers: 1, d_model: 16, context_length: 12, ..ModelConfig::default() };
     #[allow(deprecated)]
     let gpt = lively(&config, 7, &Device::ndarray());
     assert!(matches!(Author::from(&gpt), Author::Tensors(_)));
@@ -131,48 +119,26 @@ fn nothing_is_written_where_nothing_was_asked_for() {
 fn weights_of_fewer_bits_write_and_are_measured() {
     let folder = Folder::trained();
     let write = |args: &[&str]| {
-        let always = [
-            "generate",
-            "runs/tiny",
-            "--prompt",
-            "The",
-            "--max-new-tokens",
-        ];
+        let always = ["generate", "runs/tiny", "--prompt", "The", "--max-new-tokens"];
         folder.succeed(&[&always, args].concat())
     };
     let loss = |weights: &str| {
         let args = ["eval", "runs/tiny", "--json", "--weights", weights];
         let measured = folder.json(&args);
-        (
-            measured["loss"].as_f64().expect("a number"),
-            measured["tokens"].clone(),
-        )
+        (measured["loss"].as_f64().expect("a number"), measured["tokens"].clone())
     };
     let (exact, n_tokens) = loss("f32");
     for (weights, tolerance) in [("f32", 1e-5), ("bf16", 0.01), ("int8", 0.02)] {
         let text = write(&["50", "--weights", weights]);
         assert_eq!(text.chars().count(), 54, "{text}");
         let (loss, n) = loss(weights);
-        assert!(
-            (loss - exact).abs() < tolerance,
-            "{weights}: {loss}, not {exact}"
-        );
+        assert!((loss - exact).abs() < tolerance, "{weights}: {loss}, not {exact}");
         assert_eq!(n, n_tokens);
-        assert!(
-            weights == "f32" || (loss - exact).abs() > 0.0,
-            "nothing was rounded"
-        );
+        assert!(weights == "f32" || (loss - exact).abs() > 0.0, "nothing was rounded");
     }
     assert_eq!(write(&["50", "--weights", "f32"]), write(&["50"]));
     let elsewhere = |command: &str| {
-        folder.fail(&[
-            command,
-            "runs/tiny",
-            "--device",
-            "ndarray",
-            "--weights",
-            "int8",
-        ])
+        folder.fail(&[command, "runs/tiny", "--device", "ndarray", "--weights", "int8"])
     };
     insta::assert_snapshot!(elsewhere("generate"), @r"
     error: `ndarray` computes with weights of f32 alone
@@ -185,14 +151,7 @@ fn weights_of_fewer_bits_write_and_are_measured() {
 fn more_samples_than_are_written_at_once_stand_in_order() {
     let folder = Folder::trained();
     let write = |n: &str| {
-        let args = [
-            "generate",
-            "runs/tiny",
-            "--max-new-tokens",
-            "9",
-            "--num-samples",
-            n,
-        ];
+        let args = ["generate", "runs/tiny", "--max-new-tokens", "9", "--num-samples", n];
         folder.succeed(&[&args[..], &["--prompt", "The"]].concat())
     };
     let many = write("20");

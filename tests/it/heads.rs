@@ -21,14 +21,8 @@ fn every_head_has_its_scores() {
     let args = [&HEADS[..], &["--format", "json"]].concat();
     let heads = folder.json(&args);
     assert_eq!(folder.json(&args), heads, "the same every time");
-    assert_eq!(
-        [&heads["windows"], &heads["window_tokens"]],
-        [&json!(32), &json!(16)]
-    );
-    assert_eq!(
-        [&heads["repeated"], &heads["period"]],
-        [&json!(16), &json!(8)]
-    );
+    assert_eq!([&heads["windows"], &heads["window_tokens"]], [&json!(32), &json!(16)]);
+    assert_eq!([&heads["repeated"], &heads["period"]], [&json!(16), &json!(8)]);
     assert_eq!(list(&heads["heads"]).len(), 2);
     let mut n_scores = 0;
     for head in list(&heads["heads"]).iter().flat_map(list) {
@@ -37,11 +31,7 @@ fn every_head_has_its_scores() {
                 assert!(score.is_string());
                 continue;
             }
-            let most = if name == "entropy_bits" {
-                4.0
-            } else {
-                1.0 + 1e-6
-            };
+            let most = if name == "entropy_bits" { 4.0 } else { 1.0 + 1e-6 };
             let score = score.as_f64().expect(name);
             assert!((0.0..=most).contains(&score), "{name}: {score}");
             n_scores += 1;
@@ -53,26 +43,17 @@ fn every_head_has_its_scores() {
     assert_ne!(fewer["heads"], heads["heads"]);
 
     let text = folder.succeed(&HEADS);
-    assert!(
-        text.lines().all(|line| line.chars().count() <= 100),
-        "{text}"
-    );
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     let first = text.lines().nth(1).expect("a head");
     let bits = heads["heads"][0][0]["entropy_bits"].as_f64().expect("bits");
-    assert!(
-        first.starts_with("0.0") && first.contains(&format!(" {bits:.2} ")),
-        "{text}"
-    );
+    assert!(first.starts_with("0.0") && first.contains(&format!(" {bits:.2} ")), "{text}");
     assert_snapshot!(text.lines().skip(6).collect::<Vec<_>>().join("\n"), @r"
 
     32 windows of 16 tokens of the validation split
     induction: 16 sequences of 8 random tokens, each twice
     even: what a head would score that looks at everything alike
     ");
-    assert_eq!(
-        folder.succeed(&[&HEADS[..], &["--output", "heads.txt"]].concat()),
-        ""
-    );
+    assert_eq!(folder.succeed(&[&HEADS[..], &["--output", "heads.txt"]].concat()), "");
     assert_eq!(folder.read("heads.txt"), text);
 }
 
@@ -82,10 +63,8 @@ fn a_run_logs_at_each_evaluation_what_is_measured_of_its_checkpoints() {
     let on = ["--set", "train.head_metrics=true"];
     folder.succeed(&[&["train", "tiny.toml"], &on[..]].concat());
     let log = folder.read("runs/tiny/head_metrics.jsonl");
-    let lines: Vec<Value> = log
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
+    let lines: Vec<Value> =
+        log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let steps: Vec<&Value> = lines.iter().map(|line| &line["step"]).collect();
     assert_eq!(steps, [0, 10, 20, 30, 40]);
     assert_ne!(lines[0]["heads"], lines[4]["heads"]);
@@ -103,22 +82,12 @@ fn a_run_logs_at_each_evaluation_what_is_measured_of_its_checkpoints() {
 #[test]
 fn the_log_of_heads_is_cut_back_like_the_others() {
     let place = Place::new();
-    let keys = [
-        "train.head_metrics=true",
-        "train.keep_checkpoints=9",
-        "train.tensorboard=true",
-    ];
+    let keys = ["train.head_metrics=true", "train.keep_checkpoints=9", "train.tensorboard=true"];
     let config = || place.config(&keys);
-    place
-        .train("whole", config(), Start::New, None)
-        .expect("trains");
-    place
-        .train("died", config(), Start::New, Some(9))
-        .expect("trains");
+    place.train("whole", config(), Start::New, None).expect("trains");
+    place.train("died", config(), Start::New, Some(9)).expect("trains");
     fs::write(place.path("died/last"), "step-000006\n").expect("written");
-    place
-        .train("died", config(), Start::Resume, None)
-        .expect("goes on");
+    place.train("died", config(), Start::Resume, None).expect("goes on");
     let whole = place.read("whole/head_metrics.jsonl");
     assert_eq!(whole.split(|byte| *byte == b'\n').count(), 5);
     assert_eq!(place.read("died/head_metrics.jsonl"), whole);
@@ -126,13 +95,8 @@ fn the_log_of_heads_is_cut_back_like_the_others() {
     let tag = b"heads/induction/1.0";
     assert!(events.windows(tag.len()).any(|window| window == tag));
 
-    place
-        .train("whole", place.config(&[]), Start::Overwrite, None)
-        .expect("trains");
-    assert!(
-        !place.path("whole/head_metrics.jsonl").exists(),
-        "only where it is asked for"
-    );
+    place.train("whole", place.config(&[]), Start::Overwrite, None).expect("trains");
+    assert!(!place.path("whole/head_metrics.jsonl").exists(), "only where it is asked for");
 }
 
 /// A text of two stories, the second of which is the validation split, and where whom is meant.
@@ -153,19 +117,12 @@ fn annotate(folder: &Folder) {
     };
     let header = json!({"validation_start": story.len()});
     folder.write("known.txt", story.repeat(2));
-    folder.write(
-        "known.jsonl",
-        format!("{header}\n{}\n{}\n", line(0), line(story.len())),
-    );
+    folder.write("known.jsonl", format!("{header}\n{}\n{}\n", line(0), line(story.len())));
 }
 
 fn trained_to_read_bytes(context_length: &str) -> Folder {
     let folder = Folder::new();
-    let keys = [
-        "tokenizer.kind=byte",
-        "data.val_fraction=0.5",
-        context_length,
-    ];
+    let keys = ["tokenizer.kind=byte", "data.val_fraction=0.5", context_length];
     let mut args = vec!["train", "tiny.toml"];
     for key in keys {
         args.extend(["--set", key]);
@@ -180,26 +137,14 @@ fn heads_are_asked_where_the_answer_is_known() {
     let folder = trained_to_read_bytes("model.context_length=64");
     let ask = [&HEADS[..], &["--annotations", "known.jsonl"]].concat();
     let known = folder.json(&[&ask[..], &["--format", "json"]].concat());
-    assert_eq!(
-        (&known["stories"], &known["context_length"]),
-        (&json!(1), &json!(64))
-    );
+    assert_eq!((&known["stories"], &known["context_length"]), (&json!(1), &json!(64)));
     let [pronoun, name] = list(&known["questions"]) else {
         panic!("no `it` in the text: {known}");
     };
-    assert_eq!(
-        (&pronoun["question"], &name["question"]),
-        (&json!("pronoun"), &json!("name"))
-    );
+    assert_eq!((&pronoun["question"], &name["question"]), (&json!("pronoun"), &json!("name")));
     // `She` has no one of the other gender before, but Bob; `him` has Ann.
-    assert_eq!(
-        [&pronoun["found"], &pronoun["cases"], &name["cases"]],
-        [2, 2, 2]
-    );
-    assert_eq!(
-        (&pronoun["nearer"], &pronoun["longer"]),
-        (&json!(0.5), &json!(0.5))
-    );
+    assert_eq!([&pronoun["found"], &pronoun["cases"], &name["cases"]], [2, 2, 2]);
+    assert_eq!((&pronoun["nearer"], &pronoun["longer"]), (&json!(0.5), &json!(0.5)));
     for model in ["untrained", "trained"] {
         assert_eq!(list(&pronoun[model]["heads"]).len(), 2);
         for answer in list(&pronoun[model]["heads"]).iter().flat_map(list) {
@@ -210,10 +155,7 @@ fn heads_are_asked_where_the_answer_is_known() {
     }
     assert_ne!(pronoun["trained"], pronoun["untrained"]);
     let text = folder.succeed(&ask);
-    assert!(
-        text.lines().all(|line| line.chars().count() <= 100),
-        "{text}"
-    );
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert!(text.starts_with("1 story of"), "{text}");
     assert!(
         text.contains("2 of 2 cases; without looking: either 50.0 %, the nearer 50.0 %"),
@@ -239,10 +181,7 @@ fn mistakes_with_annotations_are_explained() {
       hint: annotations are a file like data/stories.jsonl, with their text beside them under the same name, as data/stories.txt
     ");
     folder.write("alone.txt", "");
-    folder.write(
-        "alone.jsonl",
-        "{\"validation_start\":0}\n{\"start\":0,\"end\":7}\n",
-    );
+    folder.write("alone.jsonl", "{\"validation_start\":0}\n{\"start\":0,\"end\":7}\n");
     assert_snapshot!(ask("alone.jsonl"), @r"
     error: line 2 of the annotations `alone.jsonl` cannot be used: the story ends at 7, and the text at 0
       hint: data/README.md describes the format

@@ -21,10 +21,7 @@ fn ids(tokens: &[i32]) -> Vec<u32> {
 /// The logits after each of the tokens, by the composed path.
 fn reference(gpt: &Gpt, tokens: &[i32]) -> Vec<Vec<f32>> {
     let logits = host(gpt.forward(tensor(tokens, &gpt.device())));
-    logits
-        .chunks(gpt.vocab_size())
-        .map(<[f32]>::to_vec)
-        .collect()
+    logits.chunks(gpt.vocab_size()).map(<[f32]>::to_vec).collect()
 }
 
 /// The logits after each of the tokens, one by one.
@@ -47,10 +44,7 @@ fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], tolerance: f32) {
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
         for (got, want) in got.iter().zip(want) {
             let close = (got - want).abs() <= tolerance * largest; // false for NaN
-            assert!(
-                close,
-                "after token {i}: {got}, not {want}, of at most {largest}"
-            );
+            assert!(close, "after token {i}: {got}, not {want}, of at most {largest}");
         }
     }
 }
@@ -83,12 +77,7 @@ pub fn wide(kind: usize) -> ModelConfig {
             tie_embeddings: false,
             ..plain
         },
-        _ => ModelConfig {
-            d_model: 80,
-            mlp: MlpKind::ReluSquared,
-            bias: true,
-            ..plain
-        },
+        _ => ModelConfig { d_model: 80, mlp: MlpKind::ReluSquared, bias: true, ..plain },
     }
 }
 
@@ -201,9 +190,7 @@ fn surprises_are_the_losses_of_the_composed_path() {
     let mut session = Session::new(engine, 1, 150);
     let surprises = session.surprises(&ids(inputs), &ids(targets));
     let mean = surprises.iter().map(|x| f64::from(*x)).sum::<f64>() / 150.0;
-    let loss: f32 = gpt
-        .loss(tensor(inputs, &device), tensor(targets, &device), None)
-        .into_scalar();
+    let loss: f32 = gpt.loss(tensor(inputs, &device), tensor(targets, &device), None).into_scalar();
     assert!((mean - f64::from(loss)).abs() < 1e-4, "{mean}, not {loss}");
     assert_eq!(session.surprises(&ids(inputs), &ids(targets)), surprises);
 }
@@ -212,17 +199,12 @@ fn surprises_are_the_losses_of_the_composed_path() {
 fn a_damaged_model_has_no_logits() {
     let gpt = Gpt::new(&wide(0), VOCAB_SIZE, 1, &Device::flex());
     let mut values = parameters::read(&gpt);
-    let matrix = values
-        .get_mut("blocks.1.mlp.expand.weight")
-        .expect("it is there");
+    let matrix = values.get_mut("blocks.1.mlp.expand.weight").expect("it is there");
     matrix.values[7] = f32::NAN;
     let gpt = parameters::assign(gpt, |path, _| values.remove(path)).expect("the same");
     for precision in Precision::ALL {
         let mut session = Session::new(engine(&gpt, precision), 1, 10);
         session.read(0, &[1, 2, 3]);
-        assert!(
-            session.logits(0).iter().any(|x| !x.is_finite()),
-            "{precision}"
-        );
+        assert!(session.logits(0).iter().any(|x| !x.is_finite()), "{precision}");
     }
 }

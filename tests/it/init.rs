@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use tinderbox::autoconfig::PRESETS;
 use tinderbox::config::{Config, TokenizerKind};
 use tinderbox::data::Corpus;
-use tinderbox::recipe::PRESETS;
 
 /// A folder in which the program is started.
 struct Folder(tempfile::TempDir);
@@ -42,11 +42,7 @@ impl Folder {
             .output()
             .expect("the binary starts");
         let text = |bytes| String::from_utf8(bytes).expect("whole characters");
-        Ran {
-            code: output.status.code(),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
+        Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
     fn succeed(&self, args: &[&str]) -> Ran {
@@ -86,11 +82,7 @@ fn chinese() -> String {
         let character = draw * (1 + u32::try_from(i % 3).expect("small")) / 3;
         text.push(char::from_u32(0x4e00 + character).expect("a character"));
         if i % 6 == 5 {
-            text.push_str(if draw % 7 == 0 {
-                "\u{1f525}\u{3002}\n"
-            } else {
-                "\u{3002}"
-            });
+            text.push_str(if draw % 7 == 0 { "\u{1f525}\u{3002}\n" } else { "\u{3002}" });
         }
     }
     text
@@ -102,12 +94,8 @@ fn code() -> String {
 }
 
 fn emoji() -> String {
-    let faces = [
-        "\u{1f600}",
-        "\u{1f468}\u{200d}\u{1f680}",
-        "\u{2764}\u{fe0f}",
-        "\u{1f44d}\u{1f3fd}",
-    ];
+    let faces =
+        ["\u{1f600}", "\u{1f468}\u{200d}\u{1f680}", "\u{2764}\u{fe0f}", "\u{1f44d}\u{1f3fd}"];
     draws(600, 4).map(|draw| faces[draw as usize]).collect()
 }
 
@@ -156,10 +144,7 @@ fn a_preset_says_where_its_text_is() {
             "shakespeare-gpu",
             "Its text is `data/tinyshakespeare.txt`: `scripts/fetch_data.sh shakespeare` in the repository",
         ),
-        (
-            "quickstart",
-            "Its text is `data/stories.txt`: it comes with the repository",
-        ),
+        ("quickstart", "Its text is `data/stories.txt`: it comes with the repository"),
     ] {
         let output = format!("{preset}.toml");
         let said = folder.succeed(&["init", "--preset", preset, "--output", &output]);
@@ -173,12 +158,7 @@ fn a_file_is_replaced_only_when_that_is_wished_for() {
     let ran = folder.succeed(&["init", "--preset", "quickstart", "--output", "a b.toml"]);
     assert_eq!(ran.stdout, "");
     assert!(ran.stderr.contains("train 'a b.toml'\n"), "{}", ran.stderr);
-    assert!(
-        ran.stderr
-            .contains("generate 'runs/a b' --prompt \"...\"\n"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("generate 'runs/a b' --prompt \"...\"\n"), "{}", ran.stderr);
     folder.write("mine.toml", "years of work");
     let ran = folder.run(&["init", "--output", "mine.toml"]);
     assert_eq!(ran.code, Some(1));
@@ -186,10 +166,7 @@ fn a_file_is_replaced_only_when_that_is_wished_for() {
     error: `mine.toml` is already there, and nothing was written
       hint: choose another name, or replace it with --overwrite
     ");
-    assert_eq!(
-        fs::read(folder.path("mine.toml")).expect("read"),
-        b"years of work"
-    );
+    assert_eq!(fs::read(folder.path("mine.toml")).expect("read"), b"years of work");
     folder.succeed(&["init", "--output", "mine.toml", "--overwrite"]);
     assert!(fs::read(folder.path("mine.toml")).expect("read") == PRESETS[0].toml.as_bytes());
 }
@@ -199,15 +176,7 @@ fn a_place_to_write_to_is_looked_at_before_anything_is_measured() {
     let folder = Folder::new();
     folder.write("my.txt", english());
     let refuse = |output: &str, more: &[&str]| {
-        let args = [
-            "init",
-            "--device",
-            "cpu",
-            "--from-text",
-            "my.txt",
-            "--output",
-            output,
-        ];
+        let args = ["init", "--device", "cpu", "--from-text", "my.txt", "--output", output];
         let ran = folder.run(&[&args, more].concat());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{output}");
         ran.stderr
@@ -251,31 +220,14 @@ fn a_text_of_few_tokens_is_refused_or_learned() {
     ");
     let shortest: String = english().chars().take(64).collect();
     folder.write("short.txt", shortest);
-    for (text, kind) in [
-        ("ab.txt", "char"),
-        ("ab.txt", "byte"),
-        ("short.txt", "byte"),
-        ("short.txt", "char"),
-    ] {
+    for (text, kind) in
+        [("ab.txt", "char"), ("ab.txt", "byte"), ("short.txt", "byte"), ("short.txt", "char")]
+    {
         let config = format!("{kind}.toml");
-        let args = [
-            "init",
-            "--from-text",
-            text,
-            "--tokenizer",
-            kind,
-            "--device",
-            "cpu",
-        ];
+        let args = ["init", "--from-text", text, "--tokenizer", kind, "--device", "cpu"];
         let output = ["--minutes", "0.01", "--overwrite", "--output", &config];
         folder.succeed(&[&args[..], &output].concat());
-        let train = [
-            "train",
-            &config,
-            "--overwrite",
-            "--set",
-            "train.max_steps=2",
-        ];
+        let train = ["train", &config, "--overwrite", "--set", "train.max_steps=2"];
         folder.succeed(&train);
     }
 }
@@ -294,15 +246,8 @@ fn standard_input_is_to_be_saved_first() {
 fn from_text_to_model(name: &str, text: &str, kind: TokenizerKind) -> Config {
     let folder = Folder::new();
     folder.write(name, text);
-    let said = folder.succeed(&[
-        "init",
-        "--from-text",
-        name,
-        "--minutes",
-        "0.02",
-        "--device",
-        "cpu",
-    ]);
+    let said =
+        folder.succeed(&["init", "--from-text", name, "--minutes", "0.02", "--device", "cpu"]);
     let config = Config::from_toml(&said.stdout, Path::new("my.toml"), &[]).expect("it loads");
     assert_eq!(config.tokenizer.kind, kind);
     assert_eq!(config.data.path, Path::new(name));
@@ -311,14 +256,7 @@ fn from_text_to_model(name: &str, text: &str, kind: TokenizerKind) -> Config {
     assert!(text.contains(prompt), "{prompt:?}");
     folder.write("my.toml", &said.stdout);
     folder.succeed(&["train", "my.toml"]);
-    let writing = [
-        "generate",
-        "runs/my",
-        "--max-new-tokens",
-        "5",
-        "--prompt",
-        prompt,
-    ];
+    let writing = ["generate", "runs/my", "--max-new-tokens", "5", "--prompt", prompt];
     assert!(folder.succeed(&writing).stdout.starts_with(prompt));
     config
 }
@@ -334,20 +272,9 @@ fn a_folder_of_code_becomes_a_model() {
     let folder = Folder::new();
     folder.write("src/a.rs", code());
     folder.write("src/deep/b.rs", code());
-    let said = folder.succeed(&[
-        "init",
-        "--from-text",
-        "src",
-        "--minutes",
-        "0.02",
-        "--device",
-        "cpu",
-    ]);
-    assert!(
-        said.stdout.contains("tinderbox train src.toml"),
-        "{}",
-        said.stdout
-    );
+    let said =
+        folder.succeed(&["init", "--from-text", "src", "--minutes", "0.02", "--device", "cpu"]);
+    assert!(said.stdout.contains("tinderbox train src.toml"), "{}", said.stdout);
     let config = Config::from_toml(&said.stdout, Path::new("src.toml"), &[]).expect("it loads");
     assert_eq!(config.tokenizer.kind, TokenizerKind::Char);
     assert_eq!(config.data.path, Path::new("src"));
@@ -357,10 +284,7 @@ fn a_folder_of_code_becomes_a_model() {
 fn records_of_json_become_a_model() {
     let folder = Folder::new();
     let record = |line: &str| serde_json::json!({ "text": line, "id": 7 }).to_string() + "\n";
-    folder.write(
-        "my.jsonl",
-        english().lines().map(record).collect::<String>(),
-    );
+    folder.write("my.jsonl", english().lines().map(record).collect::<String>());
     let said = folder.succeed(&[
         "init",
         "--from-text",
@@ -395,26 +319,15 @@ fn five_hundred_characters_become_a_model_and_a_caution() {
     let folder = Folder::new();
     folder.write("short.txt", text);
     let said = folder.succeed(&["init", "--from-text", "short.txt", "--device", "cpu"]);
-    assert!(
-        said.stderr
-            .contains("Caution: 500 characters are a short text"),
-        "{}",
-        said.stderr
-    );
-    assert!(
-        said.stdout
-            .contains("# Caution: 500 characters are a short text"),
-        "{}",
-        said.stdout
-    );
+    assert!(said.stderr.contains("Caution: 500 characters are a short text"), "{}", said.stderr);
+    assert!(said.stdout.contains("# Caution: 500 characters are a short text"), "{}", said.stdout);
 }
 
 #[test]
 fn any_bytes_become_a_model_where_that_is_wished_for() {
     let folder = Folder::new();
-    let bytes: Vec<u8> = draws(4000, 256)
-        .map(|byte| u8::try_from(byte).expect("below 256"))
-        .collect();
+    let bytes: Vec<u8> =
+        draws(4000, 256).map(|byte| u8::try_from(byte).expect("below 256")).collect();
     folder.write("noise.bin", &bytes);
     let said = folder.succeed(&[
         "init",
@@ -440,52 +353,29 @@ fn the_reasons_are_in_the_numbers_of_the_text() {
     let folder = Folder::new();
     let text = english();
     folder.write("my.txt", &text);
-    let said = folder.succeed(&[
-        "init",
-        "--from-text",
-        "my.txt",
-        "--minutes",
-        "0.02",
-        "--device",
-        "cpu",
-    ]);
+    let said =
+        folder.succeed(&["init", "--from-text", "my.txt", "--minutes", "0.02", "--device", "cpu"]);
     let alphabet: std::collections::BTreeSet<char> = text.chars().collect();
     let n = text.chars().count();
     let facts = format!("{},{:03} characters", n / 1000, n % 1000);
     assert!(said.stdout.contains(&facts), "{facts} in\n{}", said.stdout);
-    assert!(
-        said.stdout
-            .contains(&format!("{} different ones", alphabet.len())),
-        "{}",
-        said.stdout
-    );
+    assert!(said.stdout.contains(&format!("{} different ones", alphabet.len())), "{}", said.stdout);
     // What the comments say of tokens and parameters is what training finds.
     folder.write("my.toml", &said.stdout);
     let trained = folder.succeed(&["train", "my.toml", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&trained.stdout).expect("an object");
     let parameters = report["parameters"].as_u64().expect("a number");
     let grouped = format!("{},{:03} parameters", parameters / 1000, parameters % 1000);
-    assert!(
-        said.stdout.contains(&grouped),
-        "{grouped} in\n{}",
-        said.stdout
-    );
+    assert!(said.stdout.contains(&grouped), "{grouped} in\n{}", said.stdout);
     let config = Config::load(&folder.path("my.toml"), &[]).expect("it loads");
     let mut data = config.data.clone();
     data.path = folder.path("my.txt");
     data.cache_dir = Some(folder.path("cache"));
     let corpus =
         Corpus::open(&data, &config.tokenizer, config.model.context_length).expect("opens");
-    let held_back = format!(
-        "about {},{:03} tokens",
-        corpus.val.len() / 1000,
-        corpus.val.len() % 1000
-    );
-    assert!(
-        said.stdout.contains(&held_back),
-        "{held_back} in\n{}",
-        said.stdout
-    );
+    let held_back =
+        format!("about {},{:03} tokens", corpus.val.len() / 1000, corpus.val.len() % 1000);
+    assert!(said.stdout.contains(&held_back), "{held_back} in\n{}", said.stdout);
 }
 
 #[test]
@@ -529,11 +419,7 @@ fn texts_that_cannot_be_learned_from_are_explained() {
     error: `utf16.txt` is not text, but UTF-16
       hint: save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`
     "#);
-    assert!(
-        folder
-            .refuse("latin1.txt", &["--tokenizer", "char"])
-            .contains("not UTF-8")
-    );
+    assert!(folder.refuse("latin1.txt", &["--tokenizer", "char"]).contains("not UTF-8"));
 }
 
 #[test]
@@ -541,16 +427,10 @@ fn a_shell_completes_commands_and_options() {
     let folder = Folder::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = folder.succeed(&["completions", shell]).stdout;
-        assert!(
-            script.contains("from-text") && script.contains("completions"),
-            "{shell}"
-        );
+        assert!(script.contains("from-text") && script.contains("completions"), "{shell}");
     }
     assert_eq!(folder.run(&["completions", "tcsh"]).code, Some(2));
-    folder.write(
-        "tinderbox.bash",
-        folder.succeed(&["completions", "bash"]).stdout,
-    );
+    folder.write("tinderbox.bash", folder.succeed(&["completions", "bash"]).stdout);
     let complete = |line: &str| {
         // What bash does at the tab key, as far as the script sees it.
         let script = "source tinderbox.bash
@@ -562,15 +442,8 @@ fn a_shell_completes_commands_and_options() {
             .current_dir(folder.0.path())
             .output();
         bash.ok().map(|output| {
-            assert!(
-                output.status.success(),
-                "{}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-            String::from_utf8(output.stdout)
-                .expect("text")
-                .trim()
-                .to_owned()
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).expect("text").trim().to_owned()
         })
     };
     let Some(commands) = complete("tinderbox tr") else {
@@ -578,10 +451,7 @@ fn a_shell_completes_commands_and_options() {
         return;
     };
     assert_eq!(commands, "train");
-    assert_eq!(
-        complete("tinderbox init --from").as_deref(),
-        Some("--from-text")
-    );
+    assert_eq!(complete("tinderbox init --from").as_deref(), Some("--from-text"));
     assert_eq!(
         complete("tinderbox init --preset sh").as_deref(),
         Some("shakespeare shakespeare-gpu")
@@ -592,10 +462,7 @@ fn a_shell_completes_commands_and_options() {
 fn the_manual_has_a_page_for_each_command() {
     let folder = Folder::new();
     let page = folder.succeed(&["man"]).stdout;
-    assert!(
-        page.contains(".TH tinderbox 1") && page.contains("tinderbox\\-train(1)"),
-        "{page}"
-    );
+    assert!(page.contains(".TH tinderbox 1") && page.contains("tinderbox\\-train(1)"), "{page}");
     folder.succeed(&["man", "--output", "share/man1"]);
     folder.succeed(&["man", "--output", "share/man1"]); // a newer version replaces the pages
     let help = folder.succeed(&["help"]).stdout;
@@ -605,17 +472,11 @@ fn the_manual_has_a_page_for_each_command() {
         .filter(|line| line.starts_with("  ") && !line.starts_with("   ")) // not a wrapped line
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    assert!(
-        commands.contains(&"train") && commands.contains(&"help"),
-        "{help}"
-    );
+    assert!(commands.contains(&"train") && commands.contains(&"help"), "{help}");
     for command in commands.into_iter().filter(|command| *command != "help") {
         let path = folder.path(&format!("share/man1/tinderbox-{command}.1"));
         let page = fs::read_to_string(path).expect(command);
-        assert!(
-            page.contains(&format!(".TH tinderbox-{command} 1")),
-            "{page}"
-        );
+        assert!(page.contains(&format!(".TH tinderbox-{command} 1")), "{page}");
         let groff = Command::new("groff")
             .args(["-man", "-ww", "-z"])
             .arg(folder.path(&format!("share/man1/tinderbox-{command}.1")))

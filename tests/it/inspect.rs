@@ -18,18 +18,8 @@ const PROMPT: &str = "The cat sat";
 pub const MODELS: [&[&str]; 4] = [
     &["model.position=learned", "model.bias=true"],
     &["model.position=rope"],
-    &[
-        "model.position=rope",
-        "model.qk_norm=true",
-        "model.n_heads=4",
-        "model.n_kv_heads=2",
-    ],
-    &[
-        "model.position=learned",
-        "model.qk_norm=true",
-        "model.n_kv_heads=1",
-        "tokenizer.kind=byte",
-    ],
+    &["model.position=rope", "model.qk_norm=true", "model.n_heads=4", "model.n_kv_heads=2"],
+    &["model.position=learned", "model.qk_norm=true", "model.n_kv_heads=1", "tokenizer.kind=byte"],
 ];
 
 /// A folder with a short run of a model of 2 layers.
@@ -61,10 +51,7 @@ fn weights_are_the_models_own_to_the_bit() {
     for keys in MODELS {
         let folder = trained(keys);
         let shown = inspect(&folder, "attention", &["--prompt", PROMPT]);
-        let tokens: Vec<&str> = list(&shown["tokens"])
-            .iter()
-            .filter_map(Value::as_str)
-            .collect();
+        let tokens: Vec<&str> = list(&shown["tokens"]).iter().filter_map(Value::as_str).collect();
         assert_eq!(tokens.concat(), PROMPT);
         assert_eq!(shown.as_object().expect("an object").len(), 2);
         let t = tokens.len();
@@ -75,9 +62,7 @@ fn weights_are_the_models_own_to_the_bit() {
         let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &Device::flex());
         let model = Saved::load_model(&located.checkpoint, model).expect("weights");
         let prompt = Prompt::read(PROMPT, &tokenizer, config.model.context_length).expect("tokens");
-        let maps = capture(&model, &prompt, &[Point::Weights])
-            .expect("captured")
-            .attention();
+        let maps = capture(&model, &prompt, &[Point::Weights]).expect("captured").attention();
 
         assert_eq!(list(&shown["weights"]).len(), config.model.n_layers);
         for (layer, heads) in list(&shown["weights"]).iter().enumerate() {
@@ -104,18 +89,11 @@ fn weights_follow_from_the_queries_and_keys_that_are_shown() {
         let n_heads = list(&attention["weights"][1]).len();
         for (layer, head, token) in [(0, 0, 0), (1, n_heads - 1, 10), (1, 0, 6)] {
             let [layer_arg, head_arg, token_arg] = [layer, head, token].map(|n| n.to_string());
-            let place = [
-                "--layer", &layer_arg, "--head", &head_arg, "--token", &token_arg,
-            ];
-            let it = inspect(
-                &folder,
-                "explain",
-                &[&["--prompt", PROMPT], &place[..]].concat(),
-            );
+            let place = ["--layer", &layer_arg, "--head", &head_arg, "--token", &token_arg];
+            let it = inspect(&folder, "explain", &[&["--prompt", PROMPT], &place[..]].concat());
             let query = &it["query"];
-            let last = ["rotated", "normed", "projected"]
-                .into_iter()
-                .find(|step| !query[step].is_null());
+            let last =
+                ["rotated", "normed", "projected"].into_iter().find(|step| !query[step].is_null());
             let q = numbers(&query[last.expect("a query")]);
             let exponentials: Vec<f64> = list(&it["keys"])[..=token]
                 .iter()
@@ -135,11 +113,8 @@ fn weights_follow_from_the_queries_and_keys_that_are_shown() {
             }
             let values: Vec<Vec<f64>> = list(&it["values"]).iter().map(numbers).collect();
             for (dimension, gathered) in numbers(&it["context"]).into_iter().enumerate() {
-                let sum: f64 = shown
-                    .iter()
-                    .zip(&values)
-                    .map(|(weight, v)| weight * v[dimension])
-                    .sum();
+                let sum: f64 =
+                    shown.iter().zip(&values).map(|(weight, v)| weight * v[dimension]).sum();
                 assert!((gathered - sum).abs() < 1e-6);
                 let own = it["model_context"][dimension].as_f64().expect("a number");
                 assert!((gathered - own).abs() < 1e-5);
@@ -155,29 +130,15 @@ fn what_is_asked_for_is_shown() {
     let layer = inspect(&folder, "attention", &["--prompt", PROMPT, "--layer", "1"]);
     assert_eq!(list(&layer["weights"]).len(), 1);
     assert_eq!(layer["weights"][0], all["weights"][1]);
-    let one = inspect(
-        &folder,
-        "attention",
-        &["--prompt", PROMPT, "--layer", "1", "--head", "0"],
-    );
+    let one = inspect(&folder, "attention", &["--prompt", PROMPT, "--layer", "1", "--head", "0"]);
     assert_eq!(list(&one["weights"][0]).len(), 1);
     assert_eq!(one["weights"][0][0], all["weights"][1][0]);
 
-    let both = inspect(
-        &folder,
-        "attention",
-        &["--prompt", PROMPT, "--prompt", "The dog sat"],
-    );
+    let both = inspect(&folder, "attention", &["--prompt", PROMPT, "--prompt", "The dog sat"]);
     assert_eq!(both[0], all);
-    assert_ne!(
-        both[1]["weights"], all["weights"],
-        "another text is looked at otherwise"
-    );
+    assert_ne!(both[1]["weights"], all["weights"], "another text is looked at otherwise");
     folder.write("prompt.txt", PROMPT);
-    assert_eq!(
-        inspect(&folder, "attention", &["--prompt-file", "prompt.txt"]),
-        all
-    );
+    assert_eq!(inspect(&folder, "attention", &["--prompt-file", "prompt.txt"]), all);
 
     let token = |args: &[&str]| {
         let it = inspect(&folder, "explain", &[&["--prompt", PROMPT], args].concat());
@@ -195,15 +156,8 @@ fn text_fits_its_columns_and_has_colours_only_where_they_are_wanted() {
     let prompt = "The cat sat by the bank. ".repeat(3);
     for place in [&[][..], &["--layer", "0", "--head", "1"], &["--head", "1"]] {
         for columns in ["50", "100", "200"] {
-            let always = [
-                "inspect",
-                "attention",
-                "runs/tiny",
-                "--prompt",
-                &prompt,
-                "--width",
-                columns,
-            ];
+            let always =
+                ["inspect", "attention", "runs/tiny", "--prompt", &prompt, "--width", columns];
             let show = |more: &[&str]| folder.run(&[&always, place, more].concat()).stdout;
             let plain = show(&[]);
             assert!(!plain.contains('\u{1b}'), "{plain}");
@@ -214,9 +168,8 @@ fn text_fits_its_columns_and_has_colours_only_where_they_are_wanted() {
                 let last = line.rsplit_once('\u{1b}').map_or("[0m", |(_, last)| last);
                 assert!(last.starts_with("[0m"), "{line}");
             }
-            let map = plain
-                .lines()
-                .filter(|line| !line.contains("looks") && !line.starts_with("weight"));
+            let map =
+                plain.lines().filter(|line| !line.contains("looks") && !line.starts_with("weight"));
             for line in map {
                 let columns: usize = columns.parse().expect("a number");
                 assert!(line.chars().count() <= columns, "{columns}: {line}");
@@ -241,10 +194,7 @@ fn an_explanation_is_a_page() {
         "--head",
         "3",
     ]);
-    assert!(
-        page.lines().all(|line| line.chars().count() <= 100),
-        "{page}"
-    );
+    assert!(page.lines().all(|line| line.chars().count() <= 100), "{page}");
     let is_heading = |line: &&str| line.starts_with(|c: char| !c.is_whitespace());
     let headings: Vec<&str> = page.lines().filter(is_heading).collect();
     assert_snapshot!(headings.join("\n"), @r"
@@ -271,15 +221,7 @@ fn an_explanation_is_a_page() {
 fn a_picture_stands_alone() {
     let folder = trained(&[]);
     for place in [&[][..], &["--layer", "0", "--head", "1"]] {
-        let always = [
-            "inspect",
-            "attention",
-            "runs/tiny",
-            "--prompt",
-            PROMPT,
-            "--format",
-            "svg",
-        ];
+        let always = ["inspect", "attention", "runs/tiny", "--prompt", PROMPT, "--format", "svg"];
         let svg = folder.succeed(&[&always[..], place].concat());
         assert!(
             svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"")
@@ -314,15 +256,8 @@ fn a_file_is_written_whole_and_replaced() {
         assert_eq!(list(&written["tokens"]).len(), 11);
     }
     let names = fs::read_dir(folder.path("")).expect("a folder");
-    let names: Vec<_> = names
-        .map(|entry| entry.expect("an entry").file_name())
-        .collect();
-    assert!(
-        names
-            .iter()
-            .all(|name| !name.to_string_lossy().contains("partial")),
-        "{names:?}"
-    );
+    let names: Vec<_> = names.map(|entry| entry.expect("an entry").file_name()).collect();
+    assert!(names.iter().all(|name| !name.to_string_lossy().contains("partial")), "{names:?}");
 }
 
 #[test]
@@ -374,26 +309,15 @@ fn mistakes_in_what_to_look_at_are_explained() {
       hint: found there: `runs/tiny`
     "#);
 
-    let long = folder.run(&[
-        "inspect",
-        "attention",
-        "runs/tiny",
-        "--prompt",
-        "The cat sat by the bank.",
-    ]);
+    let long =
+        folder.run(&["inspect", "attention", "runs/tiny", "--prompt", "The cat sat by the bank."]);
     assert_eq!(long.code, Some(0));
     assert_snapshot!(long.stderr, @"note: the prompt has 24 tokens and the context of the model holds 16: only the last 16 are read");
 
     let config = folder.read("runs/tiny/config.toml");
-    folder.write(
-        "runs/tiny/config.toml",
-        config.replace("[model]", "[model]\nn_experts = 8"),
-    );
+    folder.write("runs/tiny/config.toml", config.replace("[model]", "[model]\nn_experts = 8"));
     let newer = attention(&["--prompt", "cat"]);
-    assert!(
-        newer.contains("model.n_experts = 8: there is no such key"),
-        "{newer}"
-    );
+    assert!(newer.contains("model.n_experts = 8: there is no such key"), "{newer}");
 }
 
 #[test]
@@ -408,12 +332,7 @@ fn misuse_is_told_apart() {
         &["--prompt", "cat", "--width", "3"],
     ] {
         let ran = folder.run(&[&always[..], args].concat());
-        assert_eq!(
-            (ran.code, ran.stdout.as_str()),
-            (Some(2), ""),
-            "{args:?}: {}",
-            ran.stderr
-        );
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}: {}", ran.stderr);
         assert!(ran.stderr.starts_with("error: "), "{}", ran.stderr);
     }
     assert_eq!(folder.run(&["inspect"]).code, Some(2));

@@ -3,12 +3,12 @@
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use proptest::prelude::*;
-use tinderbox::kernels::{
+use tinderbox::model::Gpt;
+use tinderbox::train::Trainer;
+use tinderbox_kernels::{
     self, Dropout, DropoutKey, MatmulPrecision, Output, Positions, QkNorm, SelfAttention,
     mlp::{Activation, Layer, Mlp},
 };
-use tinderbox::model::Gpt;
-use tinderbox::train::Trainer;
 
 use crate::fixtures::host;
 use crate::plan::Folder;
@@ -51,10 +51,7 @@ fn check(what: &str, n: usize, seed: u64, f: impl Fn(&mut Inputs) -> (f32, Vec<f
     let (values, direction) = (noise(n, seed), noise(n, seed + 1));
     let at = |step: f32| {
         let moved = values.iter().zip(&direction).map(|(x, d)| x + step * d);
-        f(&mut Inputs {
-            values: moved.collect(),
-            taken: 0,
-        })
+        f(&mut Inputs { values: moved.collect(), taken: 0 })
     };
     let (_, gradient) = at(0.0);
     assert_eq!(gradient.len(), n, "{what}: a gradient for each input");
@@ -197,9 +194,7 @@ fn losses(place: &Place, device: &Device, options: &[&str]) -> Vec<f32> {
     let vocab_size = corpus.tokenizer.vocab_size();
     let gpt = Gpt::new(&config.model, vocab_size, config.train.seed, &device);
     let mut trainer = Trainer::new(gpt, &config, corpus.train);
-    (0..config.train.max_steps)
-        .map(|_| host(trainer.step().loss)[0])
-        .collect()
+    (0..config.train.max_steps).map(|_| host(trainer.step().loss)[0]).collect()
 }
 
 #[cfg(feature = "ndarray")]
@@ -215,11 +210,7 @@ fn the_first_fifty_losses_are_those_of_the_explicit_path() {
     ];
     let families: [&[&str]; 3] = [
         &["model.dropout=0.0"],
-        &[
-            "model.dropout=0.1",
-            "model.bias=true",
-            "model.tie_embeddings=false",
-        ],
+        &["model.dropout=0.1", "model.bias=true", "model.tie_embeddings=false"],
         &[
             "model.n_kv_heads=2",
             "model.position=rope",

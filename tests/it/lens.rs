@@ -25,10 +25,7 @@ fn inspect(folder: &Folder, way: &str, args: &[&str]) -> Value {
 
 fn page(folder: &Folder, way: &str, args: &[&str]) -> String {
     let page = folder.succeed(&[&["inspect", way, "runs/tiny"], args].concat());
-    assert!(
-        page.lines().all(|line| line.chars().count() <= 100),
-        "{page}"
-    );
+    assert!(page.lines().all(|line| line.chars().count() <= 100), "{page}");
     page
 }
 
@@ -42,53 +39,29 @@ fn number(value: &Value) -> f64 {
 
 #[test]
 fn a_word_is_the_same_in_both_texts_until_the_model_has_read_them() {
-    for keys in [
-        &["model.position=rope"][..],
-        &["model.position=learned", "tokenizer.kind=byte"],
-    ] {
+    for keys in [&["model.position=rope"][..], &["model.position=learned", "tokenizer.kind=byte"]] {
         let folder = trained(keys);
-        let texts = [
-            "--prompt",
-            "hen by the bank",
-            "--prompt",
-            "The dog sat by the bank",
-        ];
+        let texts = ["--prompt", "hen by the bank", "--prompt", "The dog sat by the bank"];
         let args = ["--word", "bank", "--context", "hen", "--context", "by"];
         let args = [&texts[..], &args].concat();
         let it = inspect(&folder, "embeddings", &args);
         assert_eq!(it["places"][0]["position"], 14);
         assert_eq!(it["places"][1]["position"], 22);
         let stages = list(&it["stages"]);
-        assert_eq!(
-            (&stages[0], stages.last()),
-            (&"token".into(), Some(&"norm".into()))
-        );
-        let between: Vec<f64> = list(&it["similarity"])
-            .iter()
-            .map(|of_stage| number(&of_stage[0][1]))
-            .collect();
+        assert_eq!((&stages[0], stages.last()), (&"token".into(), Some(&"norm".into())));
+        let between: Vec<f64> =
+            list(&it["similarity"]).iter().map(|of_stage| number(&of_stage[0][1])).collect();
         assert!((between[0] - 1.0).abs() < 1e-9);
         assert!(between[1..].iter().all(|cosine| *cosine < 1.0 - 1e-6));
         let found: Vec<_> = list(&it["context"])
             .iter()
             .map(|word| (word["word"].as_str(), word["prompt"].as_u64()))
             .collect();
-        assert_eq!(
-            found,
-            [
-                (Some("hen"), Some(0)),
-                (Some("by"), Some(0)),
-                (Some("by"), Some(1))
-            ]
-        );
+        assert_eq!(found, [(Some("hen"), Some(0)), (Some("by"), Some(0)), (Some("by"), Some(1))]);
         assert_eq!(list(&it["attention"][1][0]).len(), 23);
 
         let short = page(&folder, "embeddings", &args);
-        let long = page(
-            &folder,
-            "embeddings",
-            &[&args[..], &["--positions"]].concat(),
-        );
+        let long = page(&folder, "embeddings", &[&args[..], &["--positions"]].concat());
         assert!(short.contains("token embedding") && short.contains("`by` in 1"));
         let n_lines = |page: &str| page.lines().count();
         assert_eq!(n_lines(&long) - n_lines(&short), 14 + 22);
@@ -98,14 +71,7 @@ fn a_word_is_the_same_in_both_texts_until_the_model_has_read_them() {
 #[test]
 fn two_texts_with_the_same_past_are_called_that() {
     let folder = trained(&[]);
-    let args = [
-        "--prompt",
-        "The bank was old",
-        "--prompt",
-        "The bank sat by",
-        "--word",
-        "bank",
-    ];
+    let args = ["--prompt", "The bank was old", "--prompt", "The bank sat by", "--word", "bank"];
     let page = page(&folder, "embeddings", &args);
     assert!(page.contains("nothing tells them apart"), "{page}");
 }
@@ -117,34 +83,17 @@ fn the_loss_without_nothing_is_that_of_eval_and_parts_are_ranked() {
     let whole = inspect(&folder, "ablate", &[]);
     assert_eq!(whole["tokens"], eval["tokens"]);
     assert!((number(&whole["loss"]) - number(&eval["loss"])).abs() < 1e-5);
-    assert_eq!(
-        (&whole["split"], &whole["whole"]),
-        (&"val".into(), &true.into())
-    );
+    assert_eq!((&whole["split"], &whole["whole"]), (&"val".into(), &true.into()));
     let parts = list(&whole["parts"]);
     assert_eq!(parts.len(), 2 * (2 + 2));
     let means: Vec<f64> = parts.iter().map(|part| number(&part["mean"])).collect();
     assert!(means.is_sorted_by(|a, b| a >= b), "{means:?}");
-    assert_eq!(
-        inspect(&folder, "ablate", &[]),
-        whole,
-        "the same every time"
-    );
+    assert_eq!(inspect(&folder, "ablate", &[]), whole, "the same every time");
 
-    let some = inspect(
-        &folder,
-        "ablate",
-        &["--max-batches", "2", "--method", "zero"],
-    );
-    assert_eq!(
-        (&some["whole"], &some["batches"]),
-        (&false.into(), &2.into())
-    );
+    let some = inspect(&folder, "ablate", &["--max-batches", "2", "--method", "zero"]);
+    assert_eq!((&some["whole"], &some["batches"]), (&false.into(), &2.into()));
     assert_eq!(some["tokens"], 2 * 4 * 32);
-    let zeros: Vec<f64> = list(&some["parts"])
-        .iter()
-        .map(|part| number(&part["zero"]))
-        .collect();
+    let zeros: Vec<f64> = list(&some["parts"]).iter().map(|part| number(&part["zero"])).collect();
     assert!(zeros.is_sorted_by(|a, b| a >= b), "{zeros:?}");
     assert!(some["parts"][0]["mean"].is_null());
     let page = page(&folder, "ablate", &["--max-batches", "2"]);
@@ -196,13 +145,8 @@ fn the_lens_ends_with_the_models_own_prediction() {
         assert!((sum - number(&it["difference"])).abs() < 1e-3, "{it}");
     }
     let page = page(&folder, "lens", &["--prompt", RIVER]);
-    for words in [
-        "24 tokens",
-        "came",
-        "After `r`, token 23",
-        "layer 1 attention bias",
-        "together",
-    ] {
+    for words in ["24 tokens", "came", "After `r`, token 23", "layer 1 attention bias", "together"]
+    {
         assert!(page.contains(words), "{words}: {page}");
     }
 }
@@ -211,22 +155,12 @@ fn the_lens_ends_with_the_models_own_prediction() {
 fn patching_goes_from_one_text_to_the_other() {
     let folder = trained(&[]);
     let always = ["--prompt", RIVER, "--patch-from", HOUSE];
-    let args = [
-        &always[..],
-        &["--token", "by", "--answer", " ", "--against", "e"],
-    ]
-    .concat();
+    let args = [&always[..], &["--token", "by", "--answer", " ", "--against", "e"]].concat();
     let it = inspect(&folder, "lens", &args);
-    assert_eq!(
-        (&it["position"], &it["answer"]["token"]),
-        (&13.into(), &" ".into())
-    );
+    assert_eq!((&it["position"], &it["answer"]["token"]), (&13.into(), &" ".into()));
     let parts = list(&it["parts"]);
     assert_eq!(parts.len(), 2 * (2 + 2));
-    let shares: Vec<f64> = parts
-        .iter()
-        .map(|part| number(&part["share"]).abs())
-        .collect();
+    let shares: Vec<f64> = parts.iter().map(|part| number(&part["share"]).abs()).collect();
     assert!(shares.is_sorted_by(|a, b| a >= b), "{shares:?}");
     let last = list(&it["residual"]).last().expect("three stages");
     assert!((number(&last[13]) - 1.0).abs() < 1e-6);
@@ -248,25 +182,12 @@ fn patching_goes_from_one_text_to_the_other() {
     assert!((number(&back["difference"]) - number(&it["from_difference"])).abs() < 1e-5);
     assert!((number(&back["from_difference"]) - number(&it["difference"])).abs() < 1e-5);
 
-    let args = [
-        &always[..],
-        &["--token", "by", "--answer", " ", "--against", "e"],
-    ]
-    .concat();
+    let args = [&always[..], &["--token", "by", "--answer", " ", "--against", "e"]].concat();
     let page = page(&folder, "lens", &args);
-    for words in [
-        "patched from",
-        "After token 13",
-        "moved",
-        "embedding",
-        "13 y",
-    ] {
+    for words in ["patched from", "After token 13", "moved", "embedding", "13 y"] {
         assert!(page.contains(words), "{words}: {page}");
     }
-    assert!(
-        !page.contains(" 3 ·"),
-        "what both texts have in common: {page}"
-    );
+    assert!(!page.contains(" 3 ·"), "what both texts have in common: {page}");
 }
 
 #[test]
@@ -338,11 +259,6 @@ fn misuse_is_told_apart() {
         &["lens", "runs/tiny", "--prompt", "a hen", "--format", "svg"],
     ] {
         let ran = folder.run(&[&["inspect"], args].concat());
-        assert_eq!(
-            (ran.code, ran.stdout.as_str()),
-            (Some(2), ""),
-            "{args:?}: {}",
-            ran.stderr
-        );
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}: {}", ran.stderr);
     }
 }

@@ -63,35 +63,20 @@ fn adamw_makes_pytorchs_updates_from_the_same_gradients() {
         let prefix = format!("steps.{step}.grads.");
         let gradients = named(&fixture, &prefix, &Device::flex());
         let norm = gradients.global_norm();
-        expect_close(
-            "norm",
-            &host(norm.clone()),
-            &fixture.values("norms")[step..=step],
-            TOLERANCE,
-        );
+        expect_close("norm", &host(norm.clone()), &fixture.values("norms")[step..=step], TOLERANCE);
         let clipped = gradients.clip(norm, config.grad_clip_norm);
         let learning_rate = f64::from(fixture.values("learning_rates")[step]);
         toy = optimizer.step(toy, clipped, learning_rate, step);
         for (name, weights) in parameters::read(&toy) {
             let expected = fixture.values(&format!("steps.{step}.weights.{name}"));
-            expect_close(
-                &format!("{name} after step {step}"),
-                &weights.values,
-                expected,
-                2e-6,
-            );
+            expect_close(&format!("{name} after step {step}"), &weights.values, expected, 2e-6);
         }
     }
     let state = optimizer.state();
     for moment in ["first_moment", "second_moment"] {
         for name in fixture.names(&format!("final.{moment}.")) {
             let expected = fixture.values(&format!("final.{moment}.{name}"));
-            expect_close(
-                name,
-                &values(&state[&format!("{moment}.{name}")]),
-                expected,
-                2e-6,
-            );
+            expect_close(name, &values(&state[&format!("{moment}.{name}")]), expected, 2e-6);
         }
     }
 }
@@ -163,9 +148,7 @@ pub fn check_muon(device: &Device) {
     let hidden = parameters::hidden_matrices(&gpt);
     assert_eq!(hidden, setup.hidden);
     let mut optimizer = Optimizer::new(&setup.optimizer, hidden);
-    let rates: Vec<f32> = (0..setup.n_steps)
-        .map(|step| setup.learning_rate(step) as f32)
-        .collect();
+    let rates: Vec<f32> = (0..setup.n_steps).map(|step| setup.learning_rate(step) as f32).collect();
     expect_close("rates", &rates, fixture.values("learning_rates"), 1e-7);
     for step in 0..setup.n_steps {
         let (gradients, norm) = setup.clipped(&fixture, step, device);
@@ -189,10 +172,7 @@ pub fn check_muon(device: &Device) {
 /// An optimiser of `kind` after one step of the Muon fixture, and the shapes that it moved.
 fn after_one_step(kind: OptimizerKind) -> (Optimizer, BTreeMap<String, Vec<usize>>) {
     let (setup, fixture) = MuonFixture::read();
-    let config = OptimizerConfig {
-        kind,
-        ..setup.optimizer.clone()
-    };
+    let config = OptimizerConfig { kind, ..setup.optimizer.clone() };
     let gpt = setup.gpt(&fixture, &Device::flex());
     let mut optimizer = Optimizer::new(&config, parameters::hidden_matrices(&gpt));
     let (gradients, _) = setup.clipped(&fixture, 0, &Device::flex());
@@ -213,18 +193,11 @@ fn what_an_optimizer_remembers_comes_back() {
         let n_means: usize = shapes.keys().map(|name| means_of(name, kind)).sum();
         assert_eq!(state.len(), n_means);
         let device = Device::flex();
-        optimizer
-            .restore(BTreeMap::new(), &shapes, &device)
-            .expect("as before the first step");
+        optimizer.restore(BTreeMap::new(), &shapes, &device).expect("as before the first step");
         assert!(optimizer.state().is_empty());
-        optimizer
-            .restore(state.clone(), &shapes, &device)
-            .expect("its own");
+        optimizer.restore(state.clone(), &shapes, &device).expect("its own");
         let values = |state: BTreeMap<String, LazyTensor>| -> BTreeMap<String, Vec<f32>> {
-            state
-                .into_iter()
-                .map(|(key, x)| (key, values(&x)))
-                .collect()
+            state.into_iter().map(|(key, x)| (key, values(&x))).collect()
         };
         assert_eq!(values(optimizer.state()), values(state));
     }

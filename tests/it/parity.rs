@@ -5,27 +5,19 @@ use std::collections::BTreeMap;
 use burn::module::Param;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
-use tinderbox::attention::{
-    Attended, MultiHeadAttention, MultiHeadAttentionConfig, scaled_dot_product_attention,
-};
 use tinderbox::config::ModelConfig;
 use tinderbox::model::Gpt;
+use tinderbox::model::attention::{
+    Attended, MultiHeadAttention, MultiHeadAttentionConfig, scaled_dot_product_attention,
+};
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::probe::{Point, Probe, Site};
 use tinderbox::optimizer::Gradients;
 
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
 
-const GPTS: [&str; 8] = [
-    "gpt2",
-    "nanogpt",
-    "llama",
-    "qwen",
-    "relu_squared",
-    "mixed",
-    "quickstart",
-    "odd",
-];
+const GPTS: [&str; 8] =
+    ["gpt2", "nanogpt", "llama", "qwen", "relu_squared", "mixed", "quickstart", "odd"];
 
 #[derive(serde::Deserialize)]
 struct GptFixture {
@@ -83,11 +75,7 @@ pub fn check_gpt(name: &str, device: &Device) {
         );
         compared += 1;
     }
-    assert_eq!(
-        compared,
-        fixture.names("grads.").count(),
-        "{name}: gradients of all parameters"
-    );
+    assert_eq!(compared, fixture.names("grads.").count(), "{name}: gradients of all parameters");
 }
 
 /// Keeps the attention weights of each block.
@@ -109,10 +97,7 @@ fn a_probe_sees_pytorchs_attention_weights_and_changes_nothing() {
         let device = Device::flex();
         let (gpt, fixture) = gpt(name, &device);
         let mut seen = Weights::default();
-        fixture.expect(
-            "logits",
-            gpt.forward_with(fixture.int("tokens", &device), &mut seen),
-        );
+        fixture.expect("logits", gpt.forward_with(fixture.int("tokens", &device), &mut seen));
         for (block_idx, weights) in seen.0 {
             let expected = fixture.values(&format!("attention_weights.{block_idx}"));
             expect_close(
@@ -127,13 +112,7 @@ fn a_probe_sees_pytorchs_attention_weights_and_changes_nothing() {
 
 #[test]
 fn scaled_dot_product_attention_is_pytorchs() {
-    for name in [
-        "unmasked",
-        "masked",
-        "masked_per_head",
-        "causal",
-        "causal_cached",
-    ] {
+    for name in ["unmasked", "masked", "masked_per_head", "causal", "causal_cached"] {
         let device = Device::flex().autodiff();
         let fixture = Fixture::read(&format!("attention/{name}"));
         let input = |name| fixture.float::<4>(name, &device).require_grad();
@@ -142,9 +121,7 @@ fn scaled_dot_product_attention_is_pytorchs() {
         let (output, weights) = scaled_dot_product_attention(q.clone(), k.clone(), v.clone(), mask);
         fixture.expect("output", output.clone());
         fixture.expect("attention_weights", weights);
-        let backward = (output * fixture.float("cotangent", &device))
-            .sum()
-            .backward();
+        let backward = (output * fixture.float("cotangent", &device)).sum().backward();
         for (name, input) in [("grads.q", q), ("grads.k", k), ("grads.v", v)] {
             fixture.expect(name, input.grad(&backward).expect("it has a gradient"));
         }
@@ -159,23 +136,18 @@ fn the_causal_kernel_is_pytorchs() {
         let input = |name| fixture.float::<4>(name, &device).require_grad();
         let (q, k, v) = (input("q"), input("k"), input("v").narrow(3, 0, 5));
         // The kernel takes values as wide as keys; the fixture's are one wider.
-        let output = tinderbox::kernels::causal_attention(q, k, v, None);
+        let output = tinderbox_kernels::causal_attention(q, k, v, None);
         let expected = fixture.float::<4>("output", &device).narrow(3, 0, 5);
         expect_close(name, &host(output), &host(expected), TOLERANCE);
     }
 }
 
 fn multi_head(fixture: &Fixture, causal: bool, device: &Device) -> MultiHeadAttention {
-    let config = MultiHeadAttentionConfig {
-        causal,
-        ..MultiHeadAttentionConfig::new(12, 3)
-    };
+    let config = MultiHeadAttentionConfig { causal, ..MultiHeadAttentionConfig::new(12, 3) };
     let mut attention = config.init(device);
     let linear = |name: &str| Linear {
         weight: Param::from_tensor(fixture.float(&format!("weights.{name}.weight"), device)),
-        bias: Some(Param::from_tensor(
-            fixture.float(&format!("weights.{name}.bias"), device),
-        )),
+        bias: Some(Param::from_tensor(fixture.float(&format!("weights.{name}.bias"), device))),
     };
     attention.qkv = linear("qkv");
     attention.output = linear("output");
@@ -189,24 +161,18 @@ fn multi_head_attention_is_pytorchs_causal_bidirectional_and_cross() {
         let fixture = Fixture::read(&format!("attention/multi_head_{name}"));
         let attention = multi_head(&fixture, name == "causal", &device);
         let x = fixture.float::<3>("x", &device).require_grad();
-        let context = fixture
-            .has("context")
-            .then(|| fixture.float::<3>("context", &device).require_grad());
+        let context =
+            fixture.has("context").then(|| fixture.float::<3>("context", &device).require_grad());
         let Attended { output, weights } = match &context {
             Some(context) => attention.attend_to(x.clone(), context.clone()),
             None => attention.attend(x.clone()),
         };
         fixture.expect("output", output.clone());
         fixture.expect("attention_weights", weights);
-        let backward = (output * fixture.float("cotangent", &device))
-            .sum()
-            .backward();
+        let backward = (output * fixture.float("cotangent", &device)).sum().backward();
         fixture.expect("grads.x", x.grad(&backward).expect("it has a gradient"));
         if let Some(context) = context {
-            fixture.expect(
-                "grads.context",
-                context.grad(&backward).expect("it has a gradient"),
-            );
+            fixture.expect("grads.context", context.grad(&backward).expect("it has a gradient"));
         }
         let gradients = Gradients::take(&attention, backward);
         assert_eq!(gradients.iter().count(), 4);

@@ -177,17 +177,8 @@ fn a_plan_says_what_the_run_then_does_and_leaves_nothing_behind() {
     assert_eq!(plan["run"]["checkpoints"], 5); // after 4, 5, 8, 10 and 12 steps
     assert_eq!(plan["warnings"].as_array().map(Vec::len), Some(0), "{plan}");
     let time = &plan["time"];
-    for part in [
-        "steps_s",
-        "evaluations_s",
-        "last_evaluation_s",
-        "samples_s",
-        "checkpoints_s",
-    ] {
-        assert!(
-            time[part].as_f64().is_some_and(|s| s > 0.0),
-            "{part} of {time}"
-        );
+    for part in ["steps_s", "evaluations_s", "last_evaluation_s", "samples_s", "checkpoints_s"] {
+        assert!(time[part].as_f64().is_some_and(|s| s > 0.0), "{part} of {time}");
     }
     assert!(time["measured"]["step_ms"].as_f64() > Some(0.0));
 
@@ -228,10 +219,7 @@ fn updates_of_muon_are_in_the_arithmetic_of_a_run() {
     let square = 6.0 * 32.0_f64.powi(3);
     let wide = 4.0 * 32.0 * 32.0 * 128.0 + 2.0 * 32.0_f64.powi(3);
     let by_hand = 12.0 * 2.0 * 5.0 * (4.0 * square + 2.0 * wide);
-    assert!(
-        (of_updates - by_hand).abs() < 0.5,
-        "{of_updates} is not {by_hand}"
-    );
+    assert!((of_updates - by_hand).abs() < 0.5, "{of_updates} is not {by_hand}");
     assert!((all - plain - of_updates).abs() < 0.5, "{all} {plain}");
 }
 
@@ -254,20 +242,11 @@ fn a_run_from_the_weights_of_another_is_planned_with_its_model() {
     let source = &plan["vocabulary"]["source"];
     assert_eq!(source, "the tokenizer of `base`");
 
-    let other = [
-        "--from",
-        "base",
-        "--set",
-        "model.d_model=64",
-        "--no-measure",
-    ];
+    let other = ["--from", "base", "--set", "model.d_model=64", "--no-measure"];
     let output = folder.run(&[&["plan", "fine.toml"], &other[..]].concat());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("the run that it starts from has 32"),
-        "{said}"
-    );
+    assert!(said.contains("the run that it starts from has 32"), "{said}");
 }
 
 /// The process's peak, as the system counts it: of kept activations, gradients, temporaries and the allocator.
@@ -313,18 +292,10 @@ fn every_shipped_config_can_be_planned() {
         let path = entry.expect("an entry").path();
         let path = path.to_str().expect("a name in UTF-8");
         let output = program(root, &["plan", path, "--no-measure", "--device", "cpu"]);
-        let (stdout, stderr) = (
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-        );
+        let (stdout, stderr) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{path}: {stderr}");
-        for word in [
-            "model: ",
-            "FLOPs per token: ",
-            "run: ",
-            "memory: ",
-            "disk: ",
-        ] {
+        for word in ["model: ", "FLOPs per token: ", "run: ", "memory: ", "disk: "] {
             assert!(stdout.contains(word), "{path} has no `{word}`: {stdout}");
         }
         n_configs += 1;
@@ -335,13 +306,7 @@ fn every_shipped_config_can_be_planned() {
 #[test]
 fn without_the_text_what_is_assumed_is_said() {
     let folder = Folder::new();
-    let args = [
-        "plan",
-        "small.toml",
-        "--no-measure",
-        "--set",
-        "data.path=gone.txt",
-    ];
+    let args = ["plan", "small.toml", "--no-measure", "--set", "data.path=gone.txt"];
     let plan = folder.json(&args);
     assert_eq!(plan["text"], Value::Null);
     assert_eq!(plan["run"]["epochs"], Value::Null);
@@ -361,10 +326,7 @@ fn without_the_text_what_is_assumed_is_said() {
 fn what_will_not_do_is_said_with_what_to_change() {
     let folder = Folder::new();
     let plan = |settings: &[&str]| {
-        let set: Vec<&str> = settings
-            .iter()
-            .flat_map(|option| ["--set", option])
-            .collect();
+        let set: Vec<&str> = settings.iter().flat_map(|option| ["--set", option]).collect();
         folder.json(&[&["plan", "small.toml"], &set[..]].concat())
     };
     let large = plan(&[
@@ -376,17 +338,11 @@ fn what_will_not_do_is_said_with_what_to_change() {
     assert!(said.contains("and this machine has"), "{said}");
     assert!(said.contains("train.grad_accumulation_steps = "), "{said}");
     assert_eq!(large["time"], Value::Null, "what does not fit is not tried");
-    let short = plan(&[
-        "model.context_length=16777216",
-        "model.d_model=4096",
-        "train.batch_size=1",
-    ]);
+    let short =
+        plan(&["model.context_length=16777216", "model.d_model=4096", "train.batch_size=1"]);
     let said = short["warnings"].to_string();
     assert!(said.contains("too short"), "{said}");
-    assert!(
-        said.contains("even one row at a time is too much"),
-        "{said}"
-    );
+    assert!(said.contains("even one row at a time is too much"), "{said}");
 }
 
 #[test]
@@ -395,26 +351,11 @@ fn mistakes_are_errors_with_a_hint() {
     fs::write(folder.0.path().join("latin.txt"), b"caf\xe9 \xe9t\xe9").expect("written");
     for (args, code, said) in [
         (&["plan"][..], 2, "<CONFIG>"),
-        (
-            &["plan", "gone.toml"],
-            1,
-            "hint: give the path of a config file",
-        ),
-        (
-            &["plan", "small.toml", "--set", "model.n_layer=3"],
-            1,
-            "did you mean `model.n_layers`?",
-        ),
+        (&["plan", "gone.toml"], 1, "hint: give the path of a config file"),
+        (&["plan", "small.toml", "--set", "model.n_layer=3"], 1, "did you mean `model.n_layers`?"),
         (&["plan", "small.toml", "--device", "gpu"], 2, "gpu"),
         (
-            &[
-                "plan",
-                "small.toml",
-                "--set",
-                "data.path=latin.txt",
-                "--set",
-                "tokenizer.kind=char",
-            ],
+            &["plan", "small.toml", "--set", "data.path=latin.txt", "--set", "tokenizer.kind=char"],
             1,
             "is not UTF-8 at byte 3",
         ),

@@ -7,9 +7,9 @@ use serde_json::Value;
 use tinderbox::checkpoint::{RunDir, Saved, TrainState};
 use tinderbox::config::{self, Config};
 use tinderbox::data::Corpus;
-use tinderbox::kernels::MatmulPrecision;
 use tinderbox::model::Gpt;
 use tinderbox::train::{Start, TrainError, Trainer, evaluate};
+use tinderbox_kernels::MatmulPrecision;
 
 use crate::cli::Folder;
 use crate::fixtures::host;
@@ -34,22 +34,13 @@ fn a_run_in_bf16_learns_and_its_last_losses_are_in_f32() {
     ]);
     let trained = place.train("run", config.clone(), Start::New, None);
     let (summary, losses) = trained.expect("trains");
-    assert!(
-        losses[0] > 3.0 && losses[149] < 1.5,
-        "from {} to {}",
-        losses[0],
-        losses[149]
-    );
+    assert!(losses[0] > 3.0 && losses[149] < 1.5, "from {} to {}", losses[0], losses[149]);
     let run = RunDir::open(&place.path("run")).expect("a run");
     assert_eq!(run.config().expect("its config"), config);
 
     // What `eval` computes, which knows nothing of how the weights were made.
     let corpus = corpus(&config);
-    let zeros = Gpt::zeros(
-        &config.model,
-        corpus.tokenizer.vocab_size(),
-        &Device::flex(),
-    );
+    let zeros = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &Device::flex());
     let model = Saved::load_model(&run.last().expect("a checkpoint"), zeros).expect("weights");
     let loss = evaluate::full(&model, &corpus.val, config.train.batch_size).expect("computed");
     assert_eq!(summary.val_loss, Some(loss.nats_per_token));
@@ -72,9 +63,7 @@ fn a_run_in_bf16_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
 fn a_run_goes_on_in_another_precision_and_a_new_one_starts_from_it() {
     let place = Place::new();
     let f32 = place.config(&[]);
-    place
-        .train("run", place.config(&[BF16]), Start::New, Some(5))
-        .expect("trains");
+    place.train("run", place.config(&[BF16]), Start::New, Some(5)).expect("trains");
     let precision = |run: &str| {
         let run = RunDir::open(&place.path(run)).expect("a run");
         run.config().expect("its config").train.matmul_precision
@@ -86,9 +75,7 @@ fn a_run_goes_on_in_another_precision_and_a_new_one_starts_from_it() {
     assert_eq!(summary.steps, 10);
     assert_eq!(precision("run"), config::MatmulPrecision::F32);
     for (run, config) in [("f32", f32), ("bf16", place.config(&[BF16]))] {
-        place
-            .train_from(Some("run"), run, config, Start::New, None)
-            .expect("trains further");
+        place.train_from(Some("run"), run, config, Start::New, None).expect("trains further");
     }
     assert_eq!(precision("bf16"), config::MatmulPrecision::Bf16);
 }
@@ -112,10 +99,7 @@ fn a_trainer_keeps_the_precision_of_its_config_and_every_other_model_is_in_f32()
     assert_eq!(kept(&trainer), MatmulPrecision::Bf16);
     trainer.step();
     assert_eq!(kept(&trainer), MatmulPrecision::Bf16, "after a step");
-    let saved = trainer.saved(TrainState {
-        step: 1,
-        ..TrainState::default()
-    });
+    let saved = trainer.saved(TrainState { step: 1, ..TrainState::default() });
     let mut restored = Trainer::new(gpt(), &config, corpus.train);
     let here = place.path("nowhere");
     restored.restore(saved, &here).expect("it fits");
@@ -135,10 +119,7 @@ fn only_the_loss_of_a_model_is_in_its_precision() {
     assert_eq!(cached(&f32), cached(&bf16));
     let loss = |model: &Gpt| host(model.loss(tokens(), tokens(), None))[0];
     let (exact, rounded) = (loss(&f32), loss(&bf16));
-    assert!(
-        (1e-12..0.01).contains(&((exact - rounded).abs() / exact)),
-        "{exact} and {rounded}"
-    );
+    assert!((1e-12..0.01).contains(&((exact - rounded).abs() / exact)), "{exact} and {rounded}");
 }
 
 #[test]
@@ -184,10 +165,7 @@ fn what_cannot_be_is_said_by_every_command_that_would_compute_it() {
     "#);
     let key = ["train", "tiny.toml", "--set", "train.mat_precision=bf16"];
     let said = folder.fail(&key);
-    assert!(
-        said.contains("did you mean `train.matmul_precision`?"),
-        "{said}"
-    );
+    assert!(said.contains("did you mean `train.matmul_precision`?"), "{said}");
 }
 
 #[test]
@@ -210,12 +188,7 @@ fn a_run_a_measurement_and_a_plan_say_that_they_are_in_bf16() {
     assert!(ran.stderr.starts_with(first), "{}", ran.stderr);
     assert!(folder.read("runs/tiny/train.log").starts_with(first));
     let is_warned = ran.stderr.contains("warning: train.matmul_precision");
-    assert_eq!(
-        is_warned,
-        !MatmulPrecision::Bf16.is_native(),
-        "{}",
-        ran.stderr
-    );
+    assert_eq!(is_warned, !MatmulPrecision::Bf16.is_native(), "{}", ran.stderr);
     assert_eq!(session(), "bf16");
 
     let measure = ["bench", "train", "--rounds=1", "--steps=1"];

@@ -3,14 +3,14 @@
 use burn::module::Param;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use proptest::prelude::*;
-use tinderbox::attention::MultiHeadAttentionConfig;
 use tinderbox::config::{GenerateConfig, MlpKind, ModelConfig, NormKind, PositionKind};
 use tinderbox::generate::Writer;
-use tinderbox::kernels::DropoutKey;
 use tinderbox::model::Pass;
+use tinderbox::model::attention::MultiHeadAttentionConfig;
 use tinderbox::model::probe::NoProbe;
 use tinderbox::model::{Gpt, parameters};
 use tinderbox::tokenizer::Tokenizer;
+use tinderbox_kernels::DropoutKey;
 
 use crate::fixtures::{expect_close, host};
 
@@ -21,11 +21,7 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
     let kinds = (
         prop_oneof![Just(PositionKind::Learned), Just(PositionKind::Rope)],
         prop_oneof![Just(NormKind::LayerNorm), Just(NormKind::RmsNorm)],
-        prop_oneof![
-            Just(MlpKind::Gelu),
-            Just(MlpKind::Swiglu),
-            Just(MlpKind::ReluSquared)
-        ],
+        prop_oneof![Just(MlpKind::Gelu), Just(MlpKind::Swiglu), Just(MlpKind::ReluSquared)],
     );
     // Query heads for each head of keys and values, heads of keys and values, and their width.
     let heads = (1..4_usize, 1..3_usize, 2..6_usize);
@@ -45,11 +41,7 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
                 PositionKind::Rope => width / 2 * 2, // it turns pairs
             };
             // A norm over two numbers leaves next to nothing of them.
-            let head_dim = if n_heads == 1 {
-                head_dim.max(4)
-            } else {
-                head_dim
-            };
+            let head_dim = if n_heads == 1 { head_dim.max(4) } else { head_dim };
             ModelConfig {
                 context_length,
                 d_model: n_heads * head_dim,
@@ -86,9 +78,7 @@ pub fn tensor(tokens: &[i32], device: &Device) -> Tensor<2, Int> {
 
 /// Tokens that repeat some of themselves.
 pub fn tokens(n: usize, seed: i32) -> Vec<i32> {
-    (0..n as i32)
-        .map(|i| (i * 7 + seed * 3 + i * i).rem_euclid(VOCAB_SIZE as i32))
-        .collect()
+    (0..n as i32).map(|i| (i * 7 + seed * 3 + i * i).rem_euclid(VOCAB_SIZE as i32)).collect()
 }
 
 proptest! {
@@ -165,18 +155,10 @@ fn rows_of_weights_sum_to_one_and_the_future_weighs_nothing() {
     let weights = host(weights);
     for (i, weight) in weights.iter().enumerate() {
         let (query, key) = (i / 5 % 5, i % 5);
-        assert!(
-            (key <= query) == (*weight > 0.0),
-            "{query} looks at {key} with {weight}"
-        );
+        assert!((key <= query) == (*weight > 0.0), "{query} looks at {key} with {weight}");
     }
     let second_rows = weights.chunks(25).map(|head| head[5]);
-    assert!(
-        second_rows
-            .into_iter()
-            .any(|weight| (weight - 0.5).abs() > 0.01),
-        "they depend on x"
-    );
+    assert!(second_rows.into_iter().any(|weight| (weight - 0.5).abs() > 0.01), "they depend on x");
 }
 
 #[test]
@@ -184,13 +166,7 @@ fn attention_in_every_form_drops_weights_by_its_key_alone() {
     let device = Device::flex();
     let random = |t: usize| Tensor::<3>::random([2, t, 8], Distribution::Normal(0.0, 1.0), &device);
     let (x, context) = (random(5), random(7));
-    let key = |step| {
-        Some(DropoutKey {
-            seed: 1,
-            step,
-            micro_step: 0,
-        })
-    };
+    let key = |step| Some(DropoutKey { seed: 1, step, micro_step: 0 });
     for causal in [true, false] {
         let config = MultiHeadAttentionConfig {
             causal,
@@ -199,11 +175,7 @@ fn attention_in_every_form_drops_weights_by_its_key_alone() {
         };
         let mut attention = config.init(&device);
         let matrix = |shape| {
-            Param::from_tensor(Tensor::random(
-                shape,
-                Distribution::Normal(0.0, 0.5),
-                &device,
-            ))
+            Param::from_tensor(Tensor::random(shape, Distribution::Normal(0.0, 0.5), &device))
         };
         attention.qkv.weight = matrix([8, 24]);
         attention.output.weight = matrix([8, 8]);
@@ -219,12 +191,7 @@ fn attention_in_every_form_drops_weights_by_its_key_alone() {
         assert_ne!(itself(key(1)), itself(key(2)));
         assert_eq!(cross(key(1)), cross(key(1)));
         assert_ne!(cross(key(1)), cross(key(2)));
-        expect_close(
-            "self",
-            &itself(None),
-            &host(attention.attend(x.clone()).output),
-            1e-5,
-        );
+        expect_close("self", &itself(None), &host(attention.attend(x.clone()).output), 1e-5);
         let attended = attention.attend_to(x.clone(), context.clone());
         expect_close("cross", &cross(None), &host(attended.output), 1e-5);
     }
@@ -240,13 +207,9 @@ fn greedy_reference(gpt: &Gpt, prompt: &[u32], n: usize) -> Vec<u32> {
             forgotten = tokens.len() - (context_length / 2).max(1);
         }
         let seen: Vec<i32> = tokens[forgotten..].iter().map(|id| *id as i32).collect();
-        let logits = gpt
-            .forward(tensor(&seen, &gpt.device()))
-            .narrow(1, seen.len() - 1, 1);
+        let logits = gpt.forward(tensor(&seen, &gpt.device())).narrow(1, seen.len() - 1, 1);
         let logits = host(logits);
-        let likeliest = (0..logits.len())
-            .rev()
-            .max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
+        let likeliest = (0..logits.len()).rev().max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
         tokens.push(likeliest.expect("a vocabulary") as u32);
     }
     tokens.split_off(prompt.len())
@@ -277,10 +240,7 @@ fn writing_goes_on_past_the_context_as_documented() {
                 let text = writer.collect::<Result<String, _>>().expect("writes");
                 let ids = tokenizer.encode(prompt).expect("known");
                 let expected = tokenizer.decode(&greedy_reference(&gpt, &ids, 30));
-                assert_eq!(
-                    text, expected,
-                    "context {context_length}, prompt of {n_prompt}"
-                );
+                assert_eq!(text, expected, "context {context_length}, prompt of {n_prompt}");
             }
         }
     }
@@ -296,9 +256,8 @@ fn parameters_have_the_paths_that_checkpoints_use() {
         tie_embeddings: false,
         ..ModelConfig::default()
     };
-    let names: Vec<String> = parameters::shapes(&Gpt::zeros(&config, 7, &Device::flex()))
-        .into_keys()
-        .collect();
+    let names: Vec<String> =
+        parameters::shapes(&Gpt::zeros(&config, 7, &Device::flex())).into_keys().collect();
     let expected = [
         "blocks.0.attention.k_norm.weight",
         "blocks.0.attention.output.bias",
@@ -327,10 +286,7 @@ fn parameters_have_the_paths_that_checkpoints_use() {
 
 #[test]
 fn the_same_seed_draws_the_same_weights_on_every_cpu_backend() {
-    let config = ModelConfig {
-        n_layers: 1,
-        ..ModelConfig::default()
-    };
+    let config = ModelConfig { n_layers: 1, ..ModelConfig::default() };
     let read = |device: &Device| parameters::read(&Gpt::new(&config, 7, 3, device));
     #[allow(deprecated)]
     let ndarray = Device::ndarray();

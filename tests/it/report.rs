@@ -13,20 +13,14 @@ const HEADS: [&str; 4] = ["train", "tiny.toml", "--set", "train.head_metrics=tru
 
 /// What stands between the first `start` and the `end` after it.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
-    let (_, rest) = text
-        .split_once(start)
-        .unwrap_or_else(|| panic!("no {start} in {text}"));
-    rest.split_once(end)
-        .unwrap_or_else(|| panic!("no {end} after {start}"))
-        .0
+    let (_, rest) = text.split_once(start).unwrap_or_else(|| panic!("no {start} in {text}"));
+    rest.split_once(end).unwrap_or_else(|| panic!("no {end} after {start}")).0
 }
 
 /// The headings of the page's sections.
 fn headings(html: &str) -> Vec<&str> {
     let sections = html.split("<section ").skip(1);
-    sections
-        .map(|section| between(section, "<h2>", "</h2>"))
-        .collect()
+    sections.map(|section| between(section, "<h2>", "</h2>")).collect()
 }
 
 fn lead(html: &str) -> &str {
@@ -38,11 +32,7 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
     let folder = Folder::new();
     let ran = folder.run(&HEADS);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(
-        ran.stderr.contains("\nreport: `runs/tiny/report.html`\n"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("\nreport: `runs/tiny/report.html`\n"), "{}", ran.stderr);
     let html = folder.read("runs/tiny/report.html");
     assert_eq!(
         headings(&html),
@@ -56,11 +46,7 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
             "Config"
         ]
     );
-    assert!(
-        lead(&html).starts_with("Done: 40 steps on flex in "),
-        "{}",
-        lead(&html)
-    );
+    assert!(lead(&html).starts_with("Done: 40 steps on flex in "), "{}", lead(&html));
     let facts = folder.json(&["runs", "runs/tiny", "--json"]);
     let loss = facts[0]["val_loss"].as_f64().expect("a loss");
     let bits = facts[0]["val_bits_per_byte"].as_f64().expect("bits");
@@ -69,10 +55,7 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
         format!("<dt>Perplexity</dt><dd class=\"value\">{:.2}<", loss.exp()),
         format!("<dt>Bits per byte</dt><dd class=\"value\">{bits:.4}<"),
         "<dt>Tokens seen</dt><dd class=\"value\">2,560<".to_owned(),
-        format!(
-            "<dt>Version</dt><dd>Tinderbox {}<",
-            env!("CARGO_PKG_VERSION")
-        ),
+        format!("<dt>Version</dt><dd>Tinderbox {}<", env!("CARGO_PKG_VERSION")),
         "<dt>Device</dt><dd>flex<".to_owned(),
         "<tr class=\"chosen\"><th scope=\"row\">max_steps</th><td>40<small>default 2000".to_owned(),
         "<tr class=\"default\"><th scope=\"row\">grad_clip_norm</th><td>1.0<".to_owned(),
@@ -87,29 +70,14 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
     let data = between(&html, "class=\"heads\"", "</section>");
     let data = between(data, "<script type=\"application/json\">", "</script>");
     let data: serde_json::Value = serde_json::from_str(data).expect("JSON");
-    let place = |name| {
-        data["names"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .position(|known| known == name)
-    };
+    let place = |name| data["names"].as_array().unwrap().iter().position(|known| known == name);
     let local = place("local").expect("a score");
-    assert_eq!(
-        data["heads"][3]["scores"][local],
-        heads["heads"][1][1]["local"]
-    );
+    assert_eq!(data["heads"][3]["scores"][local], heads["heads"][1][1]["local"]);
     assert_eq!(data["even"][local], heads["even"]["local"]);
     for file in ["loss.svg", "learning-rate.svg", "heads.svg"] {
         let svg = folder.read(&format!("runs/tiny/{file}"));
-        assert!(
-            svg.starts_with("<svg xmlns") && svg.trim_end().ends_with("</svg>"),
-            "{file}"
-        );
-        assert!(
-            svg.contains("@media (prefers-color-scheme: dark)"),
-            "{file}"
-        );
+        assert!(svg.starts_with("<svg xmlns") && svg.trim_end().ends_with("</svg>"), "{file}");
+        assert!(svg.contains("@media (prefers-color-scheme: dark)"), "{file}");
     }
 }
 
@@ -117,11 +85,7 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
 fn a_resumed_run_has_one_curve_and_pictures_are_the_same_bytes() {
     let folder = Folder::new();
     folder.succeed(&HEADS);
-    let half = [
-        &HEADS[..],
-        &["--run-dir", "half", "--set", "train.max_steps=20"],
-    ]
-    .concat();
+    let half = [&HEADS[..], &["--run-dir", "half", "--set", "train.max_steps=20"]].concat();
     folder.succeed(&half);
     assert!(folder.read("half/report.html").contains("20 steps on flex"));
     // The same schedule as in the whole run: constant.
@@ -129,14 +93,7 @@ fn a_resumed_run_has_one_curve_and_pictures_are_the_same_bytes() {
         let steps = format!("train.max_steps={max_steps}");
         let args = [
             &HEADS[..],
-            &[
-                "--run-dir",
-                run,
-                "--set",
-                &steps,
-                "--set",
-                "schedule.kind=constant",
-            ],
+            &["--run-dir", run, "--set", &steps, "--set", "schedule.kind=constant"],
             more,
         ];
         folder.succeed(&args.concat());
@@ -148,10 +105,8 @@ fn a_resumed_run_has_one_curve_and_pictures_are_the_same_bytes() {
     assert!(lead(&html).starts_with("Done: 40 steps"), "{}", lead(&html));
     assert!(html.contains("<dt>Went on</dt><dd>once</dd>"));
     for file in ["loss.svg", "learning-rate.svg", "heads.svg"] {
-        let (whole, parts) = (
-            folder.read(&format!("whole/{file}")),
-            folder.read(&format!("parts/{file}")),
-        );
+        let (whole, parts) =
+            (folder.read(&format!("whole/{file}")), folder.read(&format!("parts/{file}")));
         assert_eq!(whole, parts, "{file}");
     }
     // What replaces a run leaves nothing of it.
@@ -170,25 +125,13 @@ fn a_run_that_is_interrupted_or_in_progress_has_a_report() {
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let live = folder.read("live.html");
     assert!(lead(&live).starts_with("In progress: "), "{}", lead(&live));
-    assert!(
-        lead(&live).contains(" of 1,000,000 steps on flex"),
-        "{}",
-        lead(&live)
-    );
+    assert!(lead(&live).contains(" of 1,000,000 steps on flex"), "{}", lead(&live));
     assert!(live.contains("<dt>Best validation loss</dt><dd class=\"value\">~"));
     training.press_ctrl_c();
     let ran = training.finish();
     assert_eq!(ran.code, Some(130), "{}", ran.stderr);
-    assert!(
-        ran.stderr.contains("\nreport: `runs/tiny/report.html`\n"),
-        "{}",
-        ran.stderr
-    );
-    assert!(
-        ran.stderr.trim_end().ends_with("--resume"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("\nreport: `runs/tiny/report.html`\n"), "{}", ran.stderr);
+    assert!(ran.stderr.trim_end().ends_with("--resume"), "{}", ran.stderr);
     let html = folder.read("runs/tiny/report.html");
     assert!(lead(&html).starts_with("Stopped after "), "{}", lead(&html));
     assert!(headings(&html).contains(&"Who looks at whom"));
@@ -210,20 +153,13 @@ fn a_run_that_explodes_says_so_in_its_report() {
         "train.log_interval=1",
     ];
     let stderr = folder.fail(&args);
-    assert!(
-        stderr.contains("report: `runs/tiny/report.html`"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("report: `runs/tiny/report.html`"), "{stderr}");
     let html = folder.read("runs/tiny/report.html");
     assert!(lead(&html).starts_with("Stopped after "), "{}", lead(&html));
     let notes = between(&html, "<ul class=\"notes\">", "</ul>");
     // Made again, it says the same.
     folder.succeed(&["report", "runs/tiny", "--output", "again.html"]);
-    assert!(
-        folder
-            .read("again.html")
-            .contains("<li>The run broke off: the ")
-    );
+    assert!(folder.read("again.html").contains("<li>The run broke off: the "));
     assert!(notes.contains("<li>The run broke off: the "), "{notes}");
     assert!(notes.contains("has no checkpoint yet"), "{notes}");
     assert!(headings(&html).contains(&"Config"));
@@ -236,18 +172,11 @@ fn a_report_that_cannot_be_written_is_no_reason_to_fail() {
     // Nothing replaces a folder in which something is.
     fs::remove_file(folder.path("runs/tiny/report.html")).expect("removed");
     fs::create_dir_all(folder.path("runs/tiny/report.html/x")).expect("made");
-    let longer = [
-        "train",
-        "tiny.toml",
-        "--resume",
-        "--set",
-        "train.max_steps=50",
-    ];
+    let longer = ["train", "tiny.toml", "--resume", "--set", "train.max_steps=50"];
     let ran = folder.run(&longer);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(
-        ran.stderr
-            .contains("warning: no report: cannot write the report `runs/tiny/"),
+        ran.stderr.contains("warning: no report: cannot write the report `runs/tiny/"),
         "{}",
         ran.stderr
     );
@@ -258,13 +187,7 @@ fn a_report_that_cannot_be_written_is_no_reason_to_fail() {
 #[test]
 fn a_report_reaches_as_far_as_the_files_of_its_run() {
     let folder = Folder::trained();
-    for file in [
-        "metrics.jsonl",
-        "timings.jsonl",
-        "samples.txt",
-        "train.log",
-        "report.html",
-    ] {
+    for file in ["metrics.jsonl", "timings.jsonl", "samples.txt", "train.log", "report.html"] {
         fs::remove_file(folder.path(&format!("runs/tiny/{file}"))).expect("removed");
     }
     let report = || {
@@ -274,15 +197,7 @@ fn a_report_reaches_as_far_as_the_files_of_its_run() {
     };
     let (stderr, html) = report();
     assert_snapshot!(stderr, @"wrote `runs/tiny/report.html`");
-    assert_eq!(
-        headings(&html),
-        [
-            "Numbers",
-            "What each head does",
-            "Who looks at whom",
-            "Config"
-        ]
-    );
+    assert_eq!(headings(&html), ["Numbers", "What each head does", "Who looks at whom", "Config"]);
     // A text that is gone is said, and the rest is there.
     fs::remove_file(folder.path("text.txt")).expect("removed");
     let (stderr, html) = report();
@@ -296,10 +211,7 @@ fn a_report_reaches_as_far_as_the_files_of_its_run() {
     fs::remove_dir_all(folder.path("runs/tiny/checkpoints")).expect("removed");
     fs::write(folder.path("runs/tiny/config.toml"), "[model]\nnovel = 1\n").expect("written");
     let (_, html) = report();
-    assert!(
-        html.contains("<tr class=\"unknown\"><th scope=\"row\">novel</th><td>1<"),
-        "{html}"
-    );
+    assert!(html.contains("<tr class=\"unknown\"><th scope=\"row\">novel</th><td>1<"), "{html}");
 }
 
 #[test]
@@ -342,10 +254,7 @@ fn text_from_elsewhere_stays_text() {
     assert!(!html.contains("<b>") && !html.contains("<!--") && !html.contains("alert(1)</"));
     assert!(html.contains("<title>&lt;b&gt;&amp;x</title>"));
     assert!(html.contains("&lt;b&gt;text.txt") && html.contains("&lt;/script&gt;&lt;b&gt;"));
-    assert_eq!(
-        html.matches("<script").count(),
-        html.matches("</script").count()
-    );
+    assert_eq!(html.matches("<script").count(), html.matches("</script").count());
 }
 
 #[test]
@@ -361,10 +270,7 @@ fn a_reader_clicks_through_the_report() {
         click_through(&mut browser, &file, screen.0 < 600);
         browser.picture(&format!("report-{}-{}", screen.0, screen.1.name()));
         assert_eq!(browser.take_problems(), [""; 0], "{screen:?}");
-        assert!(
-            browser.overflow() < 1.0,
-            "{screen:?}: wider than the screen"
-        );
+        assert!(browser.overflow() < 1.0, "{screen:?}: wider than the screen");
         for (name, _) in [("loss", 0), ("learning-rate", 0), ("heads", 0)] {
             browser.open(&folder.path(&format!("runs/tiny/{name}.svg")));
             browser.picture(&format!("report-{name}-{}-{}", screen.0, screen.1.name()));
@@ -376,20 +282,9 @@ fn a_reader_clicks_through_the_report() {
 fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     browser.open(file);
     let size = if is_narrow { "narrow" } else { "wide" };
-    let shown = browser.all(
-        "figure > svg",
-        "it.checkVisibility() ? it.getAttribute('class') : ''",
-    );
-    assert_eq!(
-        shown.iter().filter(|class| **class == json!(size)).count(),
-        3,
-        "{shown:?}"
-    );
-    assert_eq!(
-        shown.iter().filter(|class| **class != json!("")).count(),
-        3,
-        "{shown:?}"
-    );
+    let shown = browser.all("figure > svg", "it.checkVisibility() ? it.getAttribute('class') : ''");
+    assert_eq!(shown.iter().filter(|class| **class == json!(size)).count(), 3, "{shown:?}");
+    assert_eq!(shown.iter().filter(|class| **class != json!("")).count(), 3, "{shown:?}");
 
     // A chart says what is where one points, and the arrow keys go on from there.
     let readout = "figure[data-chart=loss] output";
@@ -398,31 +293,17 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     browser.point(&format!("figure[data-chart=loss] > svg.{size}"));
     let pointed = browser.texts(readout);
     assert!(pointed[0].starts_with("step 20"), "{pointed:?}");
-    assert!(
-        pointed[0].contains("training") && pointed[0].contains("validation"),
-        "{pointed:?}"
-    );
+    assert!(pointed[0].contains("training") && pointed[0].contains("validation"), "{pointed:?}");
     assert_eq!(
-        browser.all(
-            &format!("figure[data-chart=loss] > svg.{size} .rule"),
-            "it.checkVisibility()"
-        ),
+        browser.all(&format!("figure[data-chart=loss] > svg.{size} .rule"), "it.checkVisibility()"),
         [true]
     );
     browser.evaluate("document.querySelector('figure[data-chart=loss]').focus()");
     browser.press("ArrowRight");
-    assert!(
-        browser.texts(readout)[0].starts_with("step 25"),
-        "{:?}",
-        browser.texts(readout)
-    );
+    assert!(browser.texts(readout)[0].starts_with("step 25"), "{:?}", browser.texts(readout));
     browser.press("ArrowLeft");
     browser.press("ArrowLeft");
-    assert!(
-        browser.texts(readout)[0].starts_with("step 15"),
-        "{:?}",
-        browser.texts(readout)
-    );
+    assert!(browser.texts(readout)[0].starts_with("step 15"), "{:?}", browser.texts(readout));
     browser.evaluate("document.activeElement.blur()");
     browser.point_away();
 
@@ -430,10 +311,7 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     let samples = ".samples ol > li";
     let visible = |browser: &mut Browser| {
         let visible = browser.all(samples, "it.checkVisibility()");
-        visible
-            .iter()
-            .position(|is_visible| *is_visible == json!(true))
-            .expect("a sample")
+        visible.iter().position(|is_visible| *is_visible == json!(true)).expect("a sample")
     };
     assert_eq!(browser.all(samples, "it.checkVisibility()").len(), 4);
     assert_eq!(visible(browser), 3);
@@ -452,19 +330,11 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     assert_eq!(browser.texts(".heads .bars .number").len(), 9);
 
     // The same head in all charts.
-    browser.point(&format!(
-        ".forming svg.{size} .panel[data-score=local] .area"
-    ));
+    browser.point(&format!(".forming svg.{size} .panel[data-score=local] .area"));
     let picked = browser.all(".forming .picked", "it.dataset.head");
-    assert!(
-        picked.len() >= 9 && picked.iter().all(|head| *head == picked[0]),
-        "{picked:?}"
-    );
+    assert!(picked.len() >= 9 && picked.iter().all(|head| *head == picked[0]), "{picked:?}");
     let output = browser.texts(".forming output")[0].clone();
-    assert!(
-        output.starts_with("head ") && output.contains("local 0."),
-        "{output}"
-    );
+    assert!(output.starts_with("head ") && output.contains("local 0."), "{output}");
     browser.point_away();
     assert_eq!(browser.all(".forming .picked", "1"), [0; 0]);
 

@@ -38,11 +38,8 @@ impl Observer for Silent {
 
 fn go(place: &Place, run: &str, start: Start, stops: bool) -> Summary {
     let interrupter = Interrupter::new();
-    let observer: Box<dyn Observer> = if stops {
-        Box::new(StopsLastEvaluation(interrupter.clone()))
-    } else {
-        Box::new(Silent)
-    };
+    let observer: Box<dyn Observer> =
+        if stops { Box::new(StopsLastEvaluation(interrupter.clone())) } else { Box::new(Silent) };
     let job = Job {
         config: place.config(&[]),
         run_dir: place.path(run),
@@ -67,11 +64,7 @@ fn a_last_evaluation_that_was_stopped_is_made_up_for() {
         (whole.val_loss, whole.best_val_loss, whole.best_step)
     );
     assert!(whole.val_loss.is_some());
-    place.assert_same(
-        "whole",
-        "parts",
-        &["metrics.jsonl", "samples.txt", "best", "last"],
-    );
+    place.assert_same("whole", "parts", &["metrics.jsonl", "samples.txt", "best", "last"]);
 }
 
 #[test]
@@ -84,32 +77,17 @@ fn a_run_does_not_end_before_where_it_is() {
         place.train("run", config, Start::Resume, None)
     };
     let error = resumed("train.max_steps=4").unwrap_err();
-    assert!(
-        matches!(error, TrainError::PastEnd { step: 6, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, TrainError::PastEnd { step: 6, .. }), "{error}");
     let (summary, _) = resumed("train.max_steps=6").expect("ends it where it is");
-    assert!(
-        summary.steps == 6 && summary.val_loss.is_some(),
-        "{summary:?}"
-    );
+    assert!(summary.steps == 6 && summary.val_loss.is_some(), "{summary:?}");
 }
 
 #[test]
 fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
     let place = Place::new();
-    let purposes = [
-        Purpose::Survey,
-        Purpose::CountWords,
-        Purpose::FindMerges,
-        Purpose::Encode,
-    ];
+    let purposes = [Purpose::Survey, Purpose::CountWords, Purpose::FindMerges, Purpose::Encode];
     let job = |max_steps: &str, start| Job {
-        config: place.config(&[
-            "tokenizer.kind=\"bpe\"",
-            "tokenizer.vocab_size=300",
-            max_steps,
-        ]),
+        config: place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300", max_steps]),
         run_dir: place.path("run"),
         start,
         device: device::open(&"flex".parse().expect("a device")).expect("opens"),
@@ -123,11 +101,7 @@ fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
         let error = train(job, Box::new(observer), &interrupter).expect_err("stopped");
         assert!(matches!(error, TrainError::InterruptedEarly), "{error}");
         assert!(!place.path("run").exists(), "{purpose:?}");
-        assert_eq!(
-            n_files(),
-            n_kept,
-            "only a whole tokenizer is kept: {purpose:?}"
-        );
+        assert_eq!(n_files(), n_kept, "only a whole tokenizer is kept: {purpose:?}");
     }
     let whole = |job| train(job, Box::new(Silent), &Interrupter::new()).expect("trains");
     whole(job("train.max_steps=2", Start::New));

@@ -13,14 +13,7 @@ use tinderbox::config::{DataConfig, TokenizerConfig};
 use tinderbox::data::Corpus;
 use tinderbox::tokenizer::{DecodeStream, Tokenizer, TokenizerKind};
 
-const FILES: [&str; 6] = [
-    "trained",
-    "gpt2",
-    "llama3",
-    "llama2",
-    "unigram",
-    "wordpiece",
-];
+const FILES: [&str; 6] = ["trained", "gpt2", "llama3", "llama2", "unigram", "wordpiece"];
 
 fn path_of(name: &str) -> PathBuf {
     Path::new("tests/fixtures/tokenizers").join(format!("{name}.json"))
@@ -71,10 +64,7 @@ fn files_give_the_ids_and_texts_that_they_give_in_python() {
     for name in FILES {
         let tokenizer = file(name);
         let expected = &expected["files"][name];
-        assert_eq!(
-            tokenizer.vocab_size() as u64,
-            expected["largest_id"].as_u64().unwrap() + 1
-        );
+        assert_eq!(tokenizer.vocab_size() as u64, expected["largest_id"].as_u64().unwrap() + 1);
         let cases = expected["cases"].as_array().unwrap();
         assert!(cases.len() > 10);
         for case in cases {
@@ -114,10 +104,7 @@ fn how_a_text_is_cut_changes_nothing_in_training() {
         let chunks = chunks.map(|chunk| Ok::<_, ()>(chunk.iter().collect::<String>()));
         assert!(Tokenizer::train_bpe(400, chunks).unwrap() == whole, "{n}");
     }
-    assert!(
-        !whole.piece(399).contains("endof"),
-        "special tokens are not counted as text"
-    );
+    assert!(!whole.piece(399).contains("endof"), "special tokens are not counted as text");
 }
 
 #[test]
@@ -155,10 +142,7 @@ fn pieces_can_be_read() {
     assert_eq!(piece("\u{1f525}"), "\\xf0");
     assert_eq!(piece("<|endoftext|>"), "<|endoftext|>");
     let tokenizer = file("unigram");
-    assert_eq!(
-        tokenizer.piece(tokenizer.encode("the").unwrap()[0]),
-        "\u{2581}the"
-    );
+    assert_eq!(tokenizer.piece(tokenizer.encode("the").unwrap()[0]), "\u{2581}the");
     assert_eq!(tokenizer.token_bytes(5), None);
 }
 
@@ -313,9 +297,7 @@ impl Folder {
     /// Exit code, standard output and standard error.
     fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
         let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
-        command
-            .current_dir(self.0.path())
-            .env("HOME", self.0.path());
+        command.current_dir(self.0.path()).env("HOME", self.0.path());
         let ran = command.args(args).stdin(Stdio::null()).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
         (ran.status.code(), text(ran.stdout), text(ran.stderr))
@@ -369,66 +351,39 @@ fn a_run_with_bpe_is_like_any_other() {
     let eval: Value = serde_json::from_str(&eval).unwrap();
     assert_eq!(eval["bits_per_byte"], report["val_bits_per_byte"]);
     let tokenizer = Tokenizer::from_file(&folder.path("run/tokenizer.json")).unwrap();
-    assert_eq!(
-        (tokenizer.kind(), tokenizer.vocab_size()),
-        (TokenizerKind::Bpe, 300)
-    );
+    assert_eq!((tokenizer.kind(), tokenizer.vocab_size()), (TokenizerKind::Bpe, 300));
 
     // Every evaluation has the bits per byte of its loss, by the length of the validation split.
     let text = std::fs::read_to_string(folder.path("text.txt")).unwrap();
     let val = &text[text.floor_char_boundary(text.len() * 9 / 10)..];
     let tokens_per_byte = tokenizer.encode(val).unwrap().len() as f64 / val.len() as f64;
     let metrics = std::fs::read_to_string(folder.path("run/metrics.jsonl")).unwrap();
-    let lines = metrics
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let estimates: Vec<Value> = lines.filter(|line| line["is_best"].is_boolean()).collect();
     assert_eq!(estimates.len(), 2);
     for line in estimates {
         let expected = line["val_loss_estimate"].as_f64().unwrap() / 2_f64.ln() * tokens_per_byte;
         let found = line["val_bits_per_byte_estimate"].as_f64().unwrap();
-        assert!(
-            (found / expected - 1.0).abs() < 0.01,
-            "{found} and {expected}"
-        );
+        assert!((found / expected - 1.0).abs() < 0.01, "{found} and {expected}");
     }
 
     let prompt = "One\u{1f525}<|endoftext|> two";
-    let written = folder.succeed(&[
-        "generate",
-        "run",
-        "--prompt",
-        prompt,
-        "--max-new-tokens",
-        "5",
-    ]);
+    let written = folder.succeed(&["generate", "run", "--prompt", prompt, "--max-new-tokens", "5"]);
     assert!(written.starts_with(prompt));
     let ids = folder.succeed(&["tokenizer", "encode", "run", prompt, "--ids"]);
     let mut decode = vec!["tokenizer", "decode", "run/last"];
     decode.extend(ids.split_whitespace());
     assert_eq!(folder.succeed(&decode), prompt);
     let shown = folder.succeed(&["tokenizer", "encode", "run", "a \n<|endoftext|>"]);
-    assert!(
-        shown.contains("  ·\n") && shown.contains("  0  <|endoftext|>"),
-        "{shown}"
-    );
+    assert!(shown.contains("  ·\n") && shown.contains("  0  <|endoftext|>"), "{shown}");
     let json = folder.succeed(&["tokenizer", "encode", "run", "The girl", "--json"]);
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["bytes"], 8);
-    assert_eq!(
-        json["ids"].as_array().unwrap().len() as u64,
-        json["tokens"].as_u64().unwrap()
-    );
+    assert_eq!(json["ids"].as_array().unwrap().len() as u64, json["tokens"].as_u64().unwrap());
     let info = folder.succeed(&["tokenizer", "info", "run"]);
-    assert!(
-        info.starts_with("kind             bpe\ntokens           300\n"),
-        "{info}"
-    );
+    assert!(info.starts_with("kind             bpe\ntokens           300\n"), "{info}");
     assert!(info.contains("on the last 20"), "{info}");
-    assert!(
-        info.contains("\nadded tokens     0 <|endoftext|>\n"),
-        "{info}"
-    );
+    assert!(info.contains("\nadded tokens     0 <|endoftext|>\n"), "{info}");
 
     // The kind is what was changed, and nothing is said of keys that nobody wrote.
     let other = folder.fail(&[
@@ -450,11 +405,7 @@ fn a_run_with_bpe_is_like_any_other() {
     let config = folder.path("run/config.toml");
     let of_records = std::fs::read_to_string(&config).unwrap() + "\n";
     assert!(of_records.contains("format = \"auto\""), "{of_records}");
-    std::fs::write(
-        &config,
-        of_records.replace("format = \"auto\"", "format = \"jsonl\""),
-    )
-    .unwrap();
+    std::fs::write(&config, of_records.replace("format = \"auto\"", "format = \"jsonl\"")).unwrap();
     let info = folder.succeed(&["tokenizer", "info", "run"]);
     assert!(!info.contains("bytes per token"), "{info}");
 }
@@ -468,14 +419,8 @@ fn a_run_with_a_file_keeps_a_copy_and_goes_on_without_the_file() {
         assert_eq!(trained.0, Some(0), "{name}: {}", trained.2);
         let own = std::fs::read_to_string(folder.path("run/tokenizer.json")).unwrap();
         assert_eq!(own, std::fs::read_to_string(path_of(name)).unwrap());
-        let written = folder.succeed(&[
-            "generate",
-            "run",
-            "--prompt",
-            "The girl",
-            "--max-new-tokens",
-            "8",
-        ]);
+        let written =
+            folder.succeed(&["generate", "run", "--prompt", "The girl", "--max-new-tokens", "8"]);
         assert!(written.starts_with("The girl"), "{written}");
         folder.succeed(&["eval", "run"]);
 
@@ -484,11 +429,7 @@ fn a_run_with_a_file_keeps_a_copy_and_goes_on_without_the_file() {
         let resumed = folder.train_with("elsewhere.json", &more);
         assert_eq!(resumed.0, Some(0), "{name}: {}", resumed.2);
         let other = folder.train_with("trained.json", &["--resume", "--set", "train.max_steps=8"]);
-        assert!(
-            other.2.contains("the tokenizer `trained.json` is another"),
-            "{}",
-            other.2
-        );
+        assert!(other.2.contains("the tokenizer `trained.json` is another"), "{}", other.2);
     }
 }
 
@@ -525,10 +466,7 @@ fn a_vocabulary_beyond_two_bytes_trains() {
     train.read(0, &mut ids);
     let ids: Vec<u32> = ids.into_iter().map(i32::cast_unsigned).collect();
     assert!(ids.contains(&70_000) && !ids.contains(&(70_000 % 65_536)));
-    assert!(
-        text.replace(". ", "<|last|>")
-            .starts_with(&corpus.tokenizer.decode(&ids))
-    );
+    assert!(text.replace(". ", "<|last|>").starts_with(&corpus.tokenizer.decode(&ids)));
 
     let trained = folder.train_with("big.json", &["--set", "train.max_steps=2"]);
     assert_eq!(trained.0, Some(0), "{}", trained.2);
@@ -549,43 +487,26 @@ fn mistakes_with_tokenizers_are_told() {
         ("other.json", "without a `model`"),
     ] {
         let error = said(file);
-        assert!(
-            error.contains(expected) && error.contains("hint:"),
-            "{error}"
-        );
+        assert!(error.contains(expected) && error.contains("hint:"), "{error}");
         assert!(error.contains(&format!("`{file}`")), "{error}");
     }
     let bpe = std::fs::read_to_string(path_of("trained")).unwrap();
     folder.write("no_tilde.json", &bpe.replace("\"~\": ", "\"filler\": "));
     folder.write("text.txt", &"some text with a ~\n".repeat(100));
     let error = said("no_tilde.json");
-    assert!(
-        error.contains("the character '~' (U+007E)") && error.contains("hint:"),
-        "{error}"
-    );
+    assert!(error.contains("the character '~' (U+007E)") && error.contains("hint:"), "{error}");
 
     let train = |sets: &[&str]| {
         let sets = sets.iter().flat_map(|set| ["--set", set]);
-        folder.fail(
-            &["train", "tiny.toml"]
-                .into_iter()
-                .chain(sets)
-                .collect::<Vec<_>>(),
-        )
+        folder.fail(&["train", "tiny.toml"].into_iter().chain(sets).collect::<Vec<_>>())
     };
     for (sets, expected) in [
         (
             &["tokenizer.kind=bpe", "tokenizer.vocab_size=100"][..],
             "vocab_size = 100 must be at least 257",
         ),
-        (
-            &["tokenizer.vocab_size=512"],
-            "only for tokenizer.kind = \"bpe\"",
-        ),
-        (
-            &["tokenizer.path=a.json"],
-            "only for tokenizer.kind = \"file\"",
-        ),
+        (&["tokenizer.vocab_size=512"], "only for tokenizer.kind = \"bpe\""),
+        (&["tokenizer.path=a.json"], "only for tokenizer.kind = \"file\""),
         (&["tokenizer.kind=file"], "tokenizer.path is missing"),
         (&["tokenizer.kind=bpee"], "unknown variant `bpee`"),
     ] {
@@ -609,15 +530,9 @@ fn mistakes_with_tokenizers_are_told() {
         (&["info", "missing"], "there is no run at"),
     ] {
         let error = tokenizer(args);
-        assert!(
-            error.contains(expected) && error.contains("hint:"),
-            "{error}"
-        );
+        assert!(error.contains(expected) && error.contains("hint:"), "{error}");
     }
     let info = folder.succeed(&["tokenizer", "info", "llama3.json", "--json"]);
     let info: Value = serde_json::from_str(&info).unwrap();
-    assert_eq!(
-        (&info["kind"], &info["end_of_text"]),
-        (&"file".into(), &501.into())
-    );
+    assert_eq!((&info["kind"], &info["end_of_text"]), (&"file".into(), &501.into()));
 }

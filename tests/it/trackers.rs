@@ -150,9 +150,7 @@ fn expected_numbers(metrics: &str) -> Vec<Logged> {
         let step = line["step"].as_u64().expect("a step");
         for (key, tag) in tags {
             numbers.extend(
-                line[key]
-                    .as_f64()
-                    .map(|value| Logged::Number(step, tag.to_owned(), value as f32)),
+                line[key].as_f64().map(|value| Logged::Number(step, tag.to_owned(), value as f32)),
             );
         }
     }
@@ -164,23 +162,17 @@ fn without_speed(events: Vec<Logged>) -> Vec<Logged> {
     let is_speed =
         |event: &Logged| matches!(event, Logged::Number(_, tag, _) if tag == "tokens_per_s");
     assert!(events.iter().any(is_speed));
-    events
-        .into_iter()
-        .filter(|event| !is_speed(event))
-        .collect()
+    events.into_iter().filter(|event| !is_speed(event)).collect()
 }
 
 #[test]
 fn tensorboard_is_told_what_the_metrics_say() {
     let place = Place::new();
     let config = place.config(&["train.tensorboard=true"]);
-    place
-        .train("run", config, Start::New, None)
-        .expect("trains");
+    place.train("run", config, Start::New, None).expect("trains");
     let events = without_speed(read_events(&place.path("run").join(EVENTS)));
-    let (numbers, texts): (Vec<Logged>, Vec<Logged>) = events
-        .into_iter()
-        .partition(|event| matches!(event, Logged::Number(..)));
+    let (numbers, texts): (Vec<Logged>, Vec<Logged>) =
+        events.into_iter().partition(|event| matches!(event, Logged::Number(..)));
     let metrics = String::from_utf8(place.read("run/metrics.jsonl")).expect("text");
     assert_eq!(numbers, expected_numbers(&metrics));
     let steps: Vec<u64> = texts
@@ -194,43 +186,27 @@ fn tensorboard_is_told_what_the_metrics_say() {
         })
         .collect();
     assert_eq!(steps, [4, 8, 10]);
-    place
-        .train("plain", place.config(&[]), Start::New, None)
-        .expect("trains");
-    assert!(
-        !place.path("plain/tensorboard").exists(),
-        "only where it is asked for"
-    );
+    place.train("plain", place.config(&[]), Start::New, None).expect("trains");
+    assert!(!place.path("plain/tensorboard").exists(), "only where it is asked for");
 }
 
 #[test]
 fn events_are_cut_back_like_the_other_logs_even_in_the_middle_of_one() {
     let place = Place::new();
     let config = || place.config(&["train.tensorboard=true", "train.keep_checkpoints=9"]);
-    place
-        .train("whole", config(), Start::New, None)
-        .expect("trains");
-    place
-        .train("died", config(), Start::New, Some(9))
-        .expect("trains");
+    place.train("whole", config(), Start::New, None).expect("trains");
+    place.train("died", config(), Start::New, Some(9)).expect("trains");
     let path = place.path("died").join(EVENTS);
     let file = fs::read(&path).expect("read");
     fs::write(&path, &file[..file.len() - 5]).expect("written");
     fs::write(place.path("died/last"), "step-000006\n").expect("written");
-    place
-        .train("died", config(), Start::Resume, None)
-        .expect("goes on");
+    place.train("died", config(), Start::Resume, None).expect("goes on");
     let read = |run: &str| without_speed(read_events(&place.path(run).join(EVENTS)));
     assert_eq!(read("died"), read("whole"));
     let finished = fs::metadata(&path).expect("there").len();
     let fewer = place.config(&["train.tensorboard=true", "train.max_steps=4"]);
-    place
-        .train("died", fewer, Start::Overwrite, None)
-        .expect("trains");
-    assert!(
-        fs::metadata(&path).expect("there").len() < finished,
-        "a new file"
-    );
+    place.train("died", fewer, Start::Overwrite, None).expect("trains");
+    assert!(fs::metadata(&path).expect("there").len() < finished, "a new file");
 }
 
 #[test]
@@ -238,28 +214,15 @@ fn curves_come_as_a_table_as_csv_and_as_json() {
     let folder = Folder::trained();
     let table = folder.succeed(&["metrics", "runs/tiny"]);
     let mut lines = table.lines();
-    assert!(
-        lines
-            .next()
-            .expect("a heading")
-            .trim_start()
-            .starts_with("STEP  TRAIN LOSS")
-    );
+    assert!(lines.next().expect("a heading").trim_start().starts_with("STEP  TRAIN LOSS"));
     assert_eq!(lines.count(), 8, "each fifth step of forty");
 
     let csv = folder.succeed(&["metrics", "runs/tiny", "--csv"]);
     let mut reader = csv::Reader::from_reader(csv.as_bytes());
     let headings = reader.headers().expect("headings").clone();
-    let records: Vec<csv::StringRecord> = reader
-        .records()
-        .map(|record| record.expect("whole"))
-        .collect();
-    let at = |name: &str| {
-        headings
-            .iter()
-            .position(|heading| heading == name)
-            .expect(name)
-    };
+    let records: Vec<csv::StringRecord> =
+        reader.records().map(|record| record.expect("whole")).collect();
+    let at = |name: &str| headings.iter().position(|heading| heading == name).expect(name);
     let cells: Vec<[&str; 3]> = records
         .iter()
         .map(|record| ["step", "val_loss_estimate", "tokens_per_s"].map(|name| &record[at(name)]))
@@ -268,18 +231,10 @@ fn curves_come_as_a_table_as_csv_and_as_json() {
     assert_eq!(steps, ["5", "10", "15", "20", "25", "30", "35", "40"]);
     assert!(cells[0][1].is_empty() && !cells[1][1].is_empty() && !cells[0][2].is_empty());
     let first: Value = serde_json::from_str(
-        folder
-            .read("runs/tiny/metrics.jsonl")
-            .lines()
-            .next()
-            .expect("a line"),
+        folder.read("runs/tiny/metrics.jsonl").lines().next().expect("a line"),
     )
     .expect("JSON");
-    assert_eq!(
-        records[0][at("train_loss")],
-        first["train_loss"].to_string(),
-        "the very number"
-    );
+    assert_eq!(records[0][at("train_loss")], first["train_loss"].to_string(), "the very number");
     assert!(!records[7][at("best_val_loss")].is_empty() && !records[7][at("wall_s")].is_empty());
 
     let json: Value = serde_json::from_str(&folder.succeed(&[
@@ -290,12 +245,8 @@ fn curves_come_as_a_table_as_csv_and_as_json() {
         "20",
     ]))
     .expect("JSON");
-    let steps: Vec<&Value> = json
-        .as_array()
-        .expect("an array")
-        .iter()
-        .map(|row| &row["step"])
-        .collect();
+    let steps: Vec<&Value> =
+        json.as_array().expect("an array").iter().map(|row| &row["step"]).collect();
     assert_eq!(steps, [20, 40]);
 }
 
@@ -321,10 +272,7 @@ fn curves_of_a_run_that_died_or_just_began_are_shown() {
     error: there is no run at `runs/nope`
       hint: found there: `runs/tiny`
     ");
-    assert_eq!(
-        folder.run(&["metrics", "runs/tiny", "--every", "0"]).code,
-        Some(2)
-    );
+    assert_eq!(folder.run(&["metrics", "runs/tiny", "--every", "0"]).code, Some(2));
 }
 
 /// The array that `runs` prints with `--json`.
@@ -349,10 +297,7 @@ fn folder_of_runs() -> Folder {
     folder.write("runs/stopped/last", "step-000010\n");
     // What versions before this one wrote.
     let metrics = folder.read("runs/old/metrics.jsonl");
-    folder.write(
-        "runs/old/metrics.jsonl",
-        metrics.replace("\"best_", "\"no_"),
-    );
+    folder.write("runs/old/metrics.jsonl", metrics.replace("\"best_", "\"no_"));
     fs::remove_file(folder.path("runs/old/timings.jsonl")).expect("removed");
     // And what later ones might.
     let newer = folder.read("runs/newer/config.toml") + "novelty = 1\n";
@@ -372,9 +317,7 @@ fn runs_are_listed_with_what_is_known_of_them() {
     let runs = facts(&ran);
     let of = |name: &str| {
         let path = format!("runs/{name}");
-        runs.iter()
-            .find(|facts| facts["run"] == path.as_str())
-            .unwrap_or_else(|| panic!("{name}"))
+        runs.iter().find(|facts| facts["run"] == path.as_str()).unwrap_or_else(|| panic!("{name}"))
     };
     assert_eq!(runs.len(), 5);
     let done = of("tiny");
@@ -388,22 +331,13 @@ fn runs_are_listed_with_what_is_known_of_them() {
     assert!(done["wall_s"].as_f64() > done["train_s"].as_f64());
     let eval: Value = folder.json(&["eval", "runs/tiny", "--json"]);
     for (ours, theirs) in [("val_loss", "loss"), ("val_bits_per_byte", "bits_per_byte")] {
-        let (ours, theirs) = (
-            done[ours].as_f64().expect(ours),
-            eval[theirs].as_f64().expect(theirs),
-        );
-        assert!(
-            (ours - theirs).abs() < 1e-9,
-            "{ours} and {theirs} are of the best checkpoint"
-        );
+        let (ours, theirs) =
+            (done[ours].as_f64().expect(ours), eval[theirs].as_f64().expect(theirs));
+        assert!((ours - theirs).abs() < 1e-9, "{ours} and {theirs} are of the best checkpoint");
     }
     let stopped = of("stopped");
     assert_eq!(
-        (
-            &stopped["status"],
-            &stopped["step"],
-            &stopped["is_estimate"]
-        ),
+        (&stopped["status"], &stopped["step"], &stopped["is_estimate"]),
         (&"stopped".into(), &10.into(), &true.into())
     );
     assert!(stopped["val_bits_per_byte"].is_number());
@@ -425,29 +359,15 @@ fn runs_are_listed_with_what_is_known_of_them() {
 fn runs_are_ordered_by_loss_or_by_time_and_one_that_is_made_is_marked() {
     let folder = folder_of_runs();
     let by_loss = facts(&folder.run(&["runs", "--json"]));
-    let bits: Vec<f64> = by_loss
-        .iter()
-        .map(|facts| facts["val_bits_per_byte"].as_f64().expect("known"))
-        .collect();
+    let bits: Vec<f64> =
+        by_loss.iter().map(|facts| facts["val_bits_per_byte"].as_f64().expect("known")).collect();
     assert!(bits.is_sorted(), "{bits:?}");
     let by_time = facts(&folder.run(&["runs", "runs", "--json", "--sort", "time"]));
     let names: Vec<&Value> = by_time.iter().map(|facts| &facts["run"]).collect();
-    assert_eq!(
-        names,
-        [
-            "runs/newer",
-            "runs/stopped",
-            "runs/short",
-            "runs/tiny",
-            "runs/old"
-        ]
-    );
+    assert_eq!(names, ["runs/newer", "runs/stopped", "runs/short", "runs/tiny", "runs/old"]);
     let table = folder.succeed(&["runs"]);
     assert_eq!(table.lines().count(), 6);
-    assert!(
-        table.lines().all(|line| line.chars().count() <= 100),
-        "{table}"
-    );
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
 
     let held = RunDir::lock(&folder.path("runs/stopped")).expect("free");
     let status = || facts(&folder.run(&["runs", "runs/stopped", "--json"]))[0]["status"].clone();
@@ -460,10 +380,7 @@ fn runs_are_ordered_by_loss_or_by_time_and_one_that_is_made_is_marked() {
 fn a_resumed_run_adds_up_its_time() {
     let place = Place::new();
     let train = |start, stop_after| {
-        place
-            .train("run", place.config(&[]), start, stop_after)
-            .expect("trains")
-            .0
+        place.train("run", place.config(&[]), start, stop_after).expect("trains").0
     };
     let (first, second) = (train(Start::New, Some(5)), train(Start::Resume, None));
     let run = RunDir::open(&place.path("run")).expect("a run");
@@ -476,37 +393,20 @@ fn a_resumed_run_adds_up_its_time() {
 #[test]
 fn runs_are_compared_by_what_sets_them_apart() {
     let folder = Folder::trained();
-    let other = [
-        "train",
-        "tiny.toml",
-        "--run-dir",
-        "runs/other",
-        "--set",
-        "train.seed=7",
-    ];
+    let other = ["train", "tiny.toml", "--run-dir", "runs/other", "--set", "train.seed=7"];
     folder.succeed(&[&other[..], &["--set", "train.max_steps=20"]].concat());
     let table = folder.succeed(&["runs", "runs/tiny", "runs/other"]);
     let below: Vec<&str> = table.lines().skip_while(|line| !line.is_empty()).collect();
     assert_eq!(below.len(), 3, "{table}");
-    let words = |line: &str| {
-        line.split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        words(table.lines().next().expect("a heading")),
-        ["tiny", "other"]
-    );
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(words(table.lines().next().expect("a heading")), ["tiny", "other"]);
     assert_eq!(words(below[1]), ["train.max_steps", "40", "20"]);
     assert_eq!(words(below[2]), ["train.seed", "1337", "7"]);
     let json = facts(&folder.run(&["runs", "runs/tiny", "runs/other", "--json"]));
     assert_eq!(json[1]["differing_settings"]["train.seed"], 7);
     assert_eq!(json[0]["step"], 40);
     let one = folder.succeed(&["runs", "runs/other"]);
-    assert!(
-        one.starts_with("               other\nstatus         done\n"),
-        "{one}"
-    );
+    assert!(one.starts_with("               other\nstatus         done\n"), "{one}");
 }
 
 #[test]

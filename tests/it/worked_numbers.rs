@@ -6,12 +6,14 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Bool, Device, Int, Tensor};
-use tinderbox::attention::steps::{masked, parameter_free_self_attention, scaled, scores, weights};
-use tinderbox::attention::{
+use tinderbox::inspect::strongest;
+use tinderbox::model::attention::steps::{
+    masked, parameter_free_self_attention, scaled, scores, weights,
+};
+use tinderbox::model::attention::{
     Attended, MultiHeadAttention, MultiHeadAttentionConfig, causal_mask,
     scaled_dot_product_attention,
 };
-use tinderbox::inspect::strongest;
 
 use crate::examples::numbers::{matrix, normal, values};
 
@@ -79,16 +81,8 @@ mod soft_lookup {
     /// Printed without slips.
     #[test]
     fn three_tokens_of_four_dimensions_attend_to_each_other() {
-        let q = matrix([
-            [3.0, 1.0, 0.0, 0.0],
-            [1.0, 4.0, 0.0, 0.0],
-            [2.0, 2.0, 0.0, 0.0],
-        ]);
-        let v = matrix([
-            [1.0, 0.0, 0.0, 0.0],
-            [0.0, 1.0, 0.0, 0.0],
-            [0.5, 0.5, 0.0, 0.0],
-        ]);
+        let q = matrix([[3.0, 1.0, 0.0, 0.0], [1.0, 4.0, 0.0, 0.0], [2.0, 2.0, 0.0, 0.0]]);
+        let v = matrix([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]);
         let scaled = scaled(scores(q.clone(), q.clone()), 4);
         let expected = [[5.0, 3.5, 4.0], [3.5, 8.5, 5.0], [4.0, 5.0, 4.0]];
         expect("scaled", &scaled, expected);
@@ -111,10 +105,7 @@ mod soft_lookup {
     /// alignment, does not follow.
     #[test]
     fn a_long_misaligned_key_beats_a_short_aligned_one_scaled_or_not() {
-        let raw = scores(
-            matrix([[3.0, 1.0]]),
-            matrix([[1.5, 0.5], [4.5, 1.5], [1.0, 4.0]]),
-        );
+        let raw = scores(matrix([[3.0, 1.0]]), matrix([[1.5, 0.5], [4.5, 1.5], [1.0, 4.0]]));
         expect("scores", &raw, [[5.0, 15.0, 7.0]]);
         let after = values(scaled(raw, 2));
         assert!(after[2] > after[0] && (after[2] / after[0] - 1.4).abs() < 1e-6);
@@ -123,11 +114,7 @@ mod soft_lookup {
     /// The matrix is PyTorch's draw of seed 42, with four decimals; the queries are printed with four.
     #[test]
     fn a_matrix_makes_queries_of_bank_river_and_loan() {
-        let embeddings = matrix([
-            [0.5, 0.3, 0.8, 0.2],
-            [0.2, 0.9, 0.1, 0.3],
-            [0.8, 0.1, 0.4, 0.7],
-        ]);
+        let embeddings = matrix([[0.5, 0.3, 0.8, 0.2], [0.2, 0.9, 0.1, 0.3], [0.8, 0.1, 0.4, 0.7]]);
         let w_q = matrix([
             [1.9269, 1.4873, 0.9007, -2.1055],
             [0.6784, -1.2345, -0.0431, -1.6047],
@@ -182,11 +169,7 @@ mod the_cat_sat {
     fn outputs_and_scaled_weights() {
         let v = matrix([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]);
         let output = weights(scores(q(), k())).matmul(v.clone());
-        let expected = [
-            [0.668985, 0.655476],
-            [0.541304, 0.748263],
-            [0.623210, 0.691511],
-        ];
+        let expected = [[0.668985, 0.655476], [0.541304, 0.748263], [0.623210, 0.691511]];
         expect("output", &output, expected);
         let expected = [
             [0.341230, 0.331714, 0.327056],
@@ -201,10 +184,7 @@ mod the_cat_sat {
     fn shapes_of_a_hundred_tokens() {
         let [q, k, v] = [1, 2, 3].map(|seed| normal([100, 64], seed));
         let (output, weights) = attend(&q, &k, &v);
-        assert_eq!(
-            (output.dims(), weights.dims()),
-            ([1, 1, 100, 64], [1, 1, 100, 100])
-        );
+        assert_eq!((output.dims(), weights.dims()), ([1, 1, 100, 64], [1, 1, 100, 100]));
     }
 
     #[test]
@@ -218,10 +198,7 @@ mod the_cat_sat {
         let (one, other) = (both_ways.attend(x.clone()), both_ways.attend(reordered));
         let expected = one.output.select(1, order.clone());
         expect_same("output", other.output, expected);
-        let expected = one
-            .weights
-            .select(2, order.clone())
-            .select(3, order.clone());
+        let expected = one.weights.select(2, order.clone()).select(3, order.clone());
         expect_same("weights", other.weights, expected);
 
         let causal = attention(12, 3, true);
@@ -251,10 +228,8 @@ mod the_cat_sat {
 
 /// Random weights, large enough for heads to differ.
 fn attention(d_model: usize, n_heads: usize, causal: bool) -> MultiHeadAttention {
-    let config = MultiHeadAttentionConfig {
-        causal,
-        ..MultiHeadAttentionConfig::new(d_model, n_heads)
-    };
+    let config =
+        MultiHeadAttentionConfig { causal, ..MultiHeadAttentionConfig::new(d_model, n_heads) };
     let mut attention = config.init(&Device::flex());
     let draw = |n: usize, seed| {
         let weight = normal([d_model, n * d_model], seed);
@@ -317,10 +292,7 @@ mod many_heads {
         let q = normal([2, 1, 4, 32], 1);
         let (k, v) = (normal([2, 1, 6, 32], 2), normal([2, 1, 6, 64], 3));
         let (output, weights) = scaled_dot_product_attention(q, k, v, None);
-        assert_eq!(
-            (output.dims(), weights.dims()),
-            ([2, 1, 4, 64], [2, 1, 4, 6])
-        );
+        assert_eq!((output.dims(), weights.dims()), ([2, 1, 4, 64], [2, 1, 4, 6]));
         expect_rows_to_sum_to_one(weights);
     }
 
@@ -337,10 +309,7 @@ mod many_heads {
         let x = normal([2, 10, 128], 1);
         for causal in [false, true] {
             let Attended { output, weights } = attention(128, 4, causal).attend(x.clone());
-            assert_eq!(
-                (output.dims(), weights.dims()),
-                ([2, 10, 128], [2, 4, 10, 10])
-            );
+            assert_eq!((output.dims(), weights.dims()), ([2, 10, 128], [2, 4, 10, 10]));
             expect_rows_to_sum_to_one(weights.clone());
             let weights = values(weights);
             let is_future = |at: usize| at % 10 > at / 10 % 10;
@@ -389,10 +358,7 @@ mod many_heads {
         expect_rows_to_sum_to_one(crossed.weights);
         let reversed = attention.attend_to(x.clone(), context.flip([1])).output;
         expect_same("the order of what answers", reversed, crossed.output);
-        let (itself, own) = (
-            attention.attend_to(x.clone(), x.clone()),
-            attention.attend(x),
-        );
+        let (itself, own) = (attention.attend_to(x.clone(), x.clone()), attention.attend(x));
         expect_same("of itself", itself.output, own.output);
     }
 
@@ -432,21 +398,9 @@ mod your_journey {
     /// they cut 0.2264 to 0.22.
     #[test]
     fn journey_attends_by_learned_queries_keys_and_values() {
-        let w_q = matrix([
-            [0.296112, 0.516562],
-            [0.251671, 0.688557],
-            [0.073972, 0.866522],
-        ]);
-        let w_k = matrix([
-            [0.136580, 0.102479],
-            [0.184056, 0.726447],
-            [0.315254, 0.687107],
-        ]);
-        let w_v = matrix([
-            [0.075635, 0.196638],
-            [0.316412, 0.401740],
-            [0.118568, 0.827395],
-        ]);
+        let w_q = matrix([[0.296112, 0.516562], [0.251671, 0.688557], [0.073972, 0.866522]]);
+        let w_k = matrix([[0.136580, 0.102479], [0.184056, 0.726447], [0.315254, 0.687107]]);
+        let w_v = matrix([[0.075635, 0.196638], [0.316412, 0.401740], [0.118568, 0.827395]]);
         let [q, k, v] = [w_q, w_k, w_v].map(|w| inputs().matmul(w));
         let raw = scores(q.clone(), k.clone());
         let expected = [[1.270483, 1.852384, 1.811107, 1.079517, 0.557731, 1.543971]];

@@ -71,20 +71,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
 impl Args {
     fn shape(&self) -> Shape {
-        Shape {
-            batch_size: self.batch_size,
-            n_heads: self.heads,
-            head_dim: self.head_dim,
-        }
+        Shape { batch_size: self.batch_size, n_heads: self.heads, head_dim: self.head_dim }
     }
 
     fn run_case(&self, case: Case) -> anyhow::Result<()> {
         let device = device::open(&self.device)?;
-        let trial = Trial {
-            warm_up: 0,
-            rounds: self.rounds.min(3)..=self.rounds,
-            enough: ENOUGH,
-        };
+        let trial = Trial { warm_up: 0, rounds: self.rounds.min(3)..=self.rounds, enough: ENOUGH };
         let cost = attention::measure(case, self.shape(), &device, &trial)?;
         print_json(&cost)
     }
@@ -92,11 +84,7 @@ impl Args {
     fn run_all(&self) -> anyhow::Result<()> {
         let lengths = attention::lengths(self.shortest, self.longest);
         if lengths.is_empty() {
-            bail!(
-                "--shortest {} is longer than --longest {}",
-                self.shortest,
-                self.longest
-            );
+            bail!("--shortest {} is longer than --longest {}", self.shortest, self.longest);
         }
         let device = device::open(&self.device)?;
         let mut rows = Vec::new();
@@ -232,10 +220,7 @@ fn cells(row: &Row) -> [String; 5] {
         or_dash(cost.map(|cost| figures(cost.times.median_ms))),
         or_dash(cost.map(|cost| spread(&cost.times))),
         ratio(row.time_ratio),
-        or_dash(
-            cost.and_then(|cost| cost.extra_mib)
-                .map(|mib| format!("{mib:.1}")),
-        ),
+        or_dash(cost.and_then(|cost| cost.extra_mib).map(|mib| format!("{mib:.1}"))),
         ratio(row.memory_ratio),
     ]
 }
@@ -260,10 +245,7 @@ mod tests {
             .flat_map(|way| attention::series(way, Pass::Forward, &[4096, 8192], || None, measure))
             .collect();
         let table = table_of(&rows, Pass::Forward);
-        assert!(
-            table.lines().all(|line| width(line) <= MOST_COLUMNS),
-            "{table}"
-        );
+        assert!(table.lines().all(|line| width(line) <= MOST_COLUMNS), "{table}");
         let last = table.lines().last().expect("a row");
         let cells: Vec<_> = last.split_whitespace().collect();
         let of_one_way = ["81,920", "20", "%", "2.0x", "16384.0", "2.0x"];

@@ -90,11 +90,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }));
     }
     let place = on(&device.name, device.backend.is_cpu());
-    Ok(write!(
-        io::stdout(),
-        "{}",
-        page(n_parameters, &speeds, &place)
-    )?)
+    Ok(write!(io::stdout(), "{}", page(n_parameters, &speeds, &place))?)
 }
 
 impl Args {

@@ -7,13 +7,13 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
+use crate::autoconfig::Preset;
 use crate::bench::machine::{self, Access, Ceiling, Product};
 use crate::cli::table::{Column, table};
 use crate::config::Config;
 use crate::device::{self, DeviceSpec};
 use crate::measure::Trial;
 use crate::plan;
-use crate::recipe::Preset;
 
 /// A product that takes long is not multiplied more often than this allows.
 const ENOUGH: Duration = Duration::from_secs(2);
@@ -59,11 +59,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
         None => usual_products(),
     };
-    let trial = Trial {
-        warm_up: 1,
-        rounds: args.rounds.min(3)..=args.rounds,
-        enough: ENOUGH,
-    };
+    let trial = Trial { warm_up: 1, rounds: args.rounds.min(3)..=args.rounds, enough: ENOUGH };
     under_way("products of matrices");
     let products = machine::products(sizes, &device, &trial)?;
     under_way("memory");
@@ -97,10 +93,7 @@ fn usual_products() -> Vec<Product> {
         change(&mut config);
         let products = Product::of(&config, 0).into_iter();
         let largest = products.max_by(|a, b| a.flops().total_cmp(&b.flops()));
-        Product {
-            name: name.to_owned(),
-            ..largest.expect("there are five")
-        }
+        Product { name: name.to_owned(), ..largest.expect("there are five") }
     };
     vec![
         of("shakespeare", |_| {}),
@@ -109,12 +102,7 @@ fn usual_products() -> Vec<Product> {
             config.train.batch_size = 1;
             config.model.context_length = 256;
         }),
-        Product {
-            name: "square".to_owned(),
-            m: 1024,
-            k: 1024,
-            n: 1024,
-        },
+        Product { name: "square".to_owned(), m: 1024, k: 1024, n: 1024 },
     ]
 }
 
@@ -124,13 +112,7 @@ fn products_table(products: &[Ceiling<Product>]) -> String {
         .map(|ceiling| {
             let Product { name, m, k, n } = &ceiling.what;
             let [one, all, apart] = speeds(ceiling);
-            [
-                name.clone(),
-                format!("[{m}, {k}] x [{k}, {n}]"),
-                one,
-                all,
-                apart,
-            ]
+            [name.clone(), format!("[{m}, {k}] x [{k}, {n}]"), one, all, apart]
         })
         .collect();
     let columns = [
@@ -167,9 +149,5 @@ fn bandwidth_table(bandwidth: &[Ceiling<Access>]) -> String {
 
 /// With one thread, with all, and how far rounds are apart.
 fn speeds<T>(ceiling: &Ceiling<T>) -> [String; 3] {
-    [
-        or_dash(ceiling.one_thread.map(figures)),
-        figures(ceiling.all_threads),
-        spread(&ceiling.times),
-    ]
+    [or_dash(ceiling.one_thread.map(figures)), figures(ceiling.all_threads), spread(&ceiling.times)]
 }

@@ -15,10 +15,10 @@ use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use serde_json::{Map, Value};
 
 use super::{load_config, note};
+use crate::autoconfig::Preset;
 use crate::config::Config;
 use crate::device::DeviceSpec;
 use crate::measure::Times;
-use crate::recipe::Preset;
 use crate::words::grouped;
 
 /// The shipped config whose model is measured where no other is named.
@@ -122,9 +122,7 @@ fn config(path: Option<&Path>, overrides: &[String]) -> anyhow::Result<Config> {
 
 /// A number of things of which there must be some.
 fn at_least_one() -> impl TypedValueParser<Value = usize> {
-    RangedU64ValueParser::<u64>::new()
-        .range(1..)
-        .try_map(usize::try_from)
+    RangedU64ValueParser::<u64>::new().range(1..).try_map(usize::try_from)
 }
 
 /// Prints the one JSON object that there is.
@@ -184,9 +182,7 @@ mod tests {
     #[test]
     fn a_short_run_asks_for_what_there_is() {
         for (name, settings) in SHORT {
-            let words = ["tinderbox", "bench", name]
-                .into_iter()
-                .chain(settings.iter().copied());
+            let words = ["tinderbox", "bench", name].into_iter().chain(settings.iter().copied());
             let parsed = Cli::try_parse_from(words);
             assert!(parsed.is_ok(), "{name}: {}", parsed.unwrap_err());
         }
@@ -195,11 +191,6 @@ mod tests {
     #[test]
     fn numbers_have_about_three_figures() {
         let shown = [0.0123, 0.999, 1.234, 9.96, 56.78, 99.6, 567.8, 12_345.6].map(figures);
-        assert_eq!(
-            shown,
-            [
-                "0.012", "1.00", "1.23", "10.0", "56.8", "100", "568", "12,346"
-            ]
-        );
+        assert_eq!(shown, ["0.012", "1.00", "1.23", "10.0", "56.8", "100", "568", "12,346"]);
     }
 }

@@ -55,18 +55,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         true => Text::Own,
         false => Text::MadeUp,
     };
-    let rounds = Rounds {
-        warm_up_steps: args.warm_up,
-        rounds: args.rounds,
-        steps: args.steps,
-    };
+    let rounds = Rounds { warm_up_steps: args.warm_up, rounds: args.rounds, steps: args.steps };
     if let Some(warning) = precision::advice(config.train.matmul_precision, &device)? {
         note(format!("warning: {warning}"));
     }
-    under_way(format!(
-        "{} training steps",
-        rounds.warm_up_steps + rounds.rounds * rounds.steps
-    ));
+    under_way(format!("{} training steps", rounds.warm_up_steps + rounds.rounds * rounds.steps));
     let speed = train::measure(&config, text, &device, rounds)?;
     if args.json {
         return print_json(&speed);
@@ -76,11 +69,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn page(speed: &Speed, place: &str) -> String {
-    let Rounds {
-        warm_up_steps,
-        rounds,
-        steps,
-    } = speed.measured;
+    let Rounds { warm_up_steps, rounds, steps } = speed.measured;
     let rounds_ms: Vec<_> = speed.rounds_ms.iter().map(|ms| figures(*ms)).collect();
     let lines = [
         ("ms per step", figures(speed.step.median_ms)),

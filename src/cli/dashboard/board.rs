@@ -100,11 +100,7 @@ impl Board {
             MetricAttributes::Numeric(numeric) => numeric.unit.unwrap_or_default(),
             MetricAttributes::None => return, // a text, of which there is no history
         };
-        if self
-            .metrics
-            .iter()
-            .all(|known| known.id != definition.metric_id)
-        {
+        if self.metrics.iter().all(|known| known.id != definition.metric_id) {
             self.metrics.push(History {
                 id: definition.metric_id,
                 name: definition.name.to_string(),
@@ -166,9 +162,7 @@ impl Curve {
 #[allow(clippy::cast_precision_loss, reason = "a handful of points")]
 fn mean(points: &[(f64, f64)]) -> (f64, f64) {
     let n = points.len() as f64;
-    let (x, y) = points
-        .iter()
-        .fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
+    let (x, y) = points.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
     (x / n, y / n)
 }
 
@@ -216,10 +210,7 @@ pub(super) mod tests {
         let metric = &board.metrics[0];
         assert_eq!(metric.train.points, [(10.0, 4.0), (20.0, 3.0)]);
         assert_eq!(metric.val.points, [(20.0, 3.5)]);
-        assert_eq!(
-            (metric.train.latest, metric.val.latest),
-            (Some(3.0), Some(3.5))
-        );
+        assert_eq!((metric.train.latest, metric.val.latest), (Some(3.0), Some(3.5)));
     }
 
     #[test]

@@ -93,12 +93,7 @@ pub(super) fn restore_terminal() {
 impl Dashboard {
     /// A dashboard that is not on the screen yet, whose keys stop a run with `interrupter`.
     pub(super) fn new(interrupter: Interrupter) -> Self {
-        Self {
-            shared: Shared::default(),
-            interrupter,
-            closing: Arc::default(),
-            drawing: None,
-        }
+        Self { shared: Shared::default(), interrupter, closing: Arc::default(), drawing: None }
     }
 
     /// What burn-train tells its metrics.
@@ -119,9 +114,7 @@ impl Dashboard {
             began: Instant::now(),
             _drawing: sender,
         };
-        thread::Builder::new()
-            .name("dashboard".to_owned())
-            .spawn(|| screen.run())?;
+        thread::Builder::new().name("dashboard".to_owned()).spawn(|| screen.run())?;
         Ok(())
     }
 
@@ -132,8 +125,7 @@ impl Dashboard {
 
     /// The evaluation after the last step begins.
     pub(super) fn evaluating_fully(&self) {
-        self.shared
-            .with(|board| board.activity = Activity::EvaluatingFully);
+        self.shared.with(|board| board.activity = Activity::EvaluatingFully);
     }
 
     /// Shows what the log says.
@@ -314,9 +306,6 @@ mod tests {
         let after = after.replace("\u{1b}[?25h", "");
         assert!(!after.contains('\u{1b}'), "drawn after it: {output:?}");
         let modes = format!("{:?}", pty.master.get_termios().expect("a terminal"));
-        assert!(
-            modes.contains("ICANON") && modes.contains("ISIG"),
-            "{modes}"
-        );
+        assert!(modes.contains("ICANON") && modes.contains("ISIG"), "{modes}");
     }
 }

@@ -22,8 +22,7 @@ impl Renderer {
         if let MetricState::Numeric(entry, Some(value)) = state
             && !matches!(value, NumericEntry::Final(_))
         {
-            self.0
-                .with(|board| board.measured(&entry.metric_id, on, value.current()));
+            self.0.with(|board| board.measured(&entry.metric_id, on, value.current()));
         }
     }
 }

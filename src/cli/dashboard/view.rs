@@ -30,11 +30,7 @@ const CHART_WIDTH: u16 = 30;
 /// Draws the board; `elapsed` is how long it has been open.
 pub(super) fn draw(frame: &mut Frame, board: &Board, elapsed: Duration, is_stopping: bool) {
     let area = frame.area();
-    let log_height = if area.height < 20 {
-        0
-    } else {
-        area.height * 3 / 10
-    };
+    let log_height = if area.height < 20 { 0 } else { area.height * 3 / 10 };
     let [progress, metrics, log, keys] = Layout::vertical([
         Constraint::Length(if area.height < 12 { 2 } else { 4 }),
         Constraint::Fill(1),
@@ -144,9 +140,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
     let block = Block::bordered().title(format!(" {} ", title(metric)));
     let points = || metric.train.points.iter().chain(&metric.val.points);
     let Some((y_min, y_max)) = bounds(points().map(|point| point.1)) else {
-        let nothing = Paragraph::new("nothing measured yet")
-            .alignment(Alignment::Center)
-            .dim();
+        let nothing = Paragraph::new("nothing measured yet").alignment(Alignment::Center).dim();
         frame.render_widget(nothing.block(block), area);
         return;
     };
@@ -166,10 +160,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
         .style(TRAIN)
         .data(&metric.train.points);
     // Few and far between, and told from the line without colours.
-    let dots = Dataset::default()
-        .marker(Marker::Dot)
-        .style(VAL)
-        .data(&metric.val.points);
+    let dots = Dataset::default().marker(Marker::Dot).style(VAL).data(&metric.val.points);
     let datasets = match metric.val.points.is_empty() {
         true => vec![line],
         false => vec![line.name("train"), dots.name("validation")],
@@ -273,11 +264,7 @@ fn number(x: f64) -> String {
     }
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a step"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a step")]
 fn step(x: f64) -> String {
     grouped(x.round() as u64)
 }
@@ -294,10 +281,7 @@ fn wrapped(line: &str, width: usize) -> Vec<String> {
             used = 0;
         }
         used += columns;
-        pieces
-            .last_mut()
-            .expect("there is always a last one")
-            .push(c);
+        pieces.last_mut().expect("there is always a last one").push(c);
     }
     pieces
 }
@@ -316,9 +300,7 @@ mod tests {
     fn picture(board: &Board, width: u16, height: u16, is_stopping: bool) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("in memory");
         let elapsed = Duration::from_secs(75);
-        terminal
-            .draw(|frame| draw(frame, board, elapsed, is_stopping))
-            .expect("in memory");
+        terminal.draw(|frame| draw(frame, board, elapsed, is_stopping)).expect("in memory");
         let symbols: Vec<&str> = terminal
             .backend()
             .buffer()
@@ -327,8 +309,7 @@ mod tests {
             .map(ratatui::buffer::Cell::symbol)
             .collect();
         let rows = symbols.chunks(usize::from(width.max(1)));
-        rows.map(|row| row.concat().trim_end().to_owned() + "\n")
-            .collect()
+        rows.map(|row| row.concat().trim_end().to_owned() + "\n").collect()
     }
 
     /// A run that registered its metrics and measured nothing.
@@ -339,11 +320,9 @@ mod tests {
             all_evaluations: 8,
             ..Board::default()
         };
-        for (name, unit) in [
-            ("loss", Some("nats/token")),
-            ("learning rate", None),
-            ("speed", Some("tokens/s")),
-        ] {
+        for (name, unit) in
+            [("loss", Some("nats/token")), ("learning rate", None), ("speed", Some("tokens/s"))]
+        {
             board.register(definition(name, unit));
         }
         board
@@ -418,20 +397,14 @@ mod tests {
     fn a_tiny_window_has_the_step_and_the_loss() {
         let picture = picture(&running(), 20, 5, false);
         assert!(picture.contains("step 300/2,000"), "{picture}");
-        assert!(
-            picture.contains("loss") && picture.contains("1.1000"),
-            "{picture}"
-        );
+        assert!(picture.contains("loss") && picture.contains("1.1000"), "{picture}");
     }
 
     #[test]
     fn before_the_first_value_there_is_none() {
         for board in [begun(), Board::default()] {
             let picture = picture(&board, 100, 30, false);
-            assert!(
-                !picture.contains("NaN") && !picture.contains("inf"),
-                "{picture}"
-            );
+            assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
         }
         assert!(picture(&begun(), 100, 30, false).contains("nothing measured yet"));
     }
@@ -439,21 +412,11 @@ mod tests {
     #[test]
     fn no_window_is_too_small() {
         for board in [Board::default(), begun(), running()] {
-            for (width, height) in [
-                (0, 0),
-                (1, 1),
-                (20, 5),
-                (1, 100),
-                (300, 1),
-                (75, 21),
-                (500, 200),
-            ] {
+            for (width, height) in
+                [(0, 0), (1, 1), (20, 5), (1, 100), (300, 1), (75, 21), (500, 200)]
+            {
                 let picture = picture(&board, width, height, true);
-                assert_eq!(
-                    picture.lines().count(),
-                    usize::from(height),
-                    "{width}x{height}"
-                );
+                assert_eq!(picture.lines().count(), usize::from(height), "{width}x{height}");
             }
         }
     }
@@ -466,10 +429,7 @@ mod tests {
             board.measured(&loss, MeasuredOn::Train, value);
             board.place(1);
             let picture = picture(&board, 100, 30, false);
-            assert!(
-                !picture.contains("NaN") && !picture.contains("inf"),
-                "{picture}"
-            );
+            assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
         }
     }
 

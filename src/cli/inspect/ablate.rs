@@ -63,9 +63,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let n_batches = sample.n_batches(opened.config.model.context_length);
     let n_parts = Part::writers(&opened.config.model).len();
     let n_losses = 1 + n_parts * methods.len();
-    note(format!(
-        "measuring {n_losses} losses, each over {n_batches} batches ..."
-    ));
+    note(format!("measuring {n_losses} losses, each over {n_batches} batches ..."));
     let ablation = Ablation::new(&opened.model, sample, methods)?;
     let whole = args.max_batches.is_none();
     args.output.write(&match args.format {

@@ -59,16 +59,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let model = &opened.config.model;
     let selection = Selection::new(args.layer, args.head, model.n_layers, model.n_heads)?;
     let prompts = args.prompts.read(&opened)?;
-    args.output
-        .write(&args.render(&opened, &prompts, &selection)?)
+    args.output.write(&args.render(&opened, &prompts, &selection)?)
 }
 
 /// The page of all prompts. Says on standard error where it is large.
 fn page(opened: &OpenModel, prompts: &[Prompt], selection: &Selection) -> anyhow::Result<String> {
     let config = &opened.config.model;
-    let sizes = prompts
-        .iter()
-        .map(|prompt| render::attention_mib(config, selection, prompt.len()));
+    let sizes = prompts.iter().map(|prompt| render::attention_mib(config, selection, prompt.len()));
     let mib = sizes.sum();
     render::check_size(mib)?;
     if mib >= LARGE_MIB {
@@ -76,9 +73,7 @@ fn page(opened: &OpenModel, prompts: &[Prompt], selection: &Selection) -> anyhow
             "note: the page holds {mib} MiB of numbers, and a browser opens it slowly: --layer and --head choose less"
         ));
     }
-    let details = prompts
-        .iter()
-        .map(|prompt| Details::new(&opened.model, prompt, selection));
+    let details = prompts.iter().map(|prompt| Details::new(&opened.model, prompt, selection));
     let details = details.collect::<Result<Vec<_>, _>>()?;
     Ok(render::attention_html(&details))
 }
@@ -94,11 +89,7 @@ fn drawn(
         .iter()
         .map(|prompt| Ok(capture(&opened.model, prompt, &[Point::Weights])?.attention()));
     let maps = maps.collect::<anyhow::Result<Vec<_>>>()?;
-    let view = |(prompt, maps)| AttentionView {
-        prompt,
-        maps,
-        selection,
-    };
+    let view = |(prompt, maps)| AttentionView { prompt, maps, selection };
     let views: Vec<AttentionView<'_>> = prompts.iter().zip(&maps).map(view).collect();
     Ok(draw(&views))
 }
@@ -123,9 +114,7 @@ impl Args {
     fn text(&self, views: &[AttentionView<'_>]) -> String {
         let palette = self.style.palette(self.output.is_file());
         let n_columns = self.style.n_columns();
-        let texts = views
-            .iter()
-            .map(|view| render::attention_text(view, palette, n_columns));
+        let texts = views.iter().map(|view| render::attention_text(view, palette, n_columns));
         texts.collect::<Vec<_>>().join("\n")
     }
 }

@@ -78,29 +78,11 @@ mod tests {
         assert_eq!(with(&[], Color::Auto, true), Palette::Ansi256);
         assert_eq!(with(&[], Color::Auto, false), Palette::Characters);
         assert_eq!(with(&[], Color::Always, false), Palette::Ansi256);
-        assert_eq!(
-            with(&[("COLORTERM", "truecolor")], Color::Auto, true),
-            Palette::TrueColor
-        );
-        assert_eq!(
-            with(&[("COLORTERM", "truecolor")], Color::Never, true),
-            Palette::Characters
-        );
-        assert_eq!(
-            with(&[("NO_COLOR", "1")], Color::Auto, true),
-            Palette::Characters
-        );
-        assert_eq!(
-            with(&[("NO_COLOR", "")], Color::Auto, true),
-            Palette::Ansi256
-        );
-        assert_eq!(
-            with(&[("NO_COLOR", "1")], Color::Always, true),
-            Palette::Ansi256
-        );
-        assert_eq!(
-            with(&[("TERM", "dumb")], Color::Auto, true),
-            Palette::Characters
-        );
+        assert_eq!(with(&[("COLORTERM", "truecolor")], Color::Auto, true), Palette::TrueColor);
+        assert_eq!(with(&[("COLORTERM", "truecolor")], Color::Never, true), Palette::Characters);
+        assert_eq!(with(&[("NO_COLOR", "1")], Color::Auto, true), Palette::Characters);
+        assert_eq!(with(&[("NO_COLOR", "")], Color::Auto, true), Palette::Ansi256);
+        assert_eq!(with(&[("NO_COLOR", "1")], Color::Always, true), Palette::Ansi256);
+        assert_eq!(with(&[("TERM", "dumb")], Color::Auto, true), Palette::Characters);
     }
 }

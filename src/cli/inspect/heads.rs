@@ -62,12 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
 impl Args {
     fn write_references(&self, path: &Path, opened: &OpenModel) -> anyhow::Result<()> {
-        let OpenModel {
-            config,
-            tokenizer,
-            model,
-            ..
-        } = opened;
+        let OpenModel { config, tokenizer, model, .. } = opened;
         let annotations = Annotations::read(path)?;
         let references = References::measure(model, config, tokenizer, &annotations)?;
         self.output.write(&match self.format {
@@ -102,20 +97,13 @@ fn text(heads: &Heads) -> String {
     let mut rows = Vec::new();
     for (layer, scores) in heads.scores.iter().enumerate() {
         for (head, scores) in scores.iter().enumerate() {
-            rows.push(row(
-                format!("{layer}.{head}"),
-                scores.kind().to_string(),
-                scores,
-            ));
+            rows.push(row(format!("{layer}.{head}"), scores.kind().to_string(), scores));
         }
     }
     rows.push(row("even".to_owned(), String::new(), &heads.even));
     let repeated = match heads.n_repeated {
         0 => "no room for a sequence that repeats, so nothing of induction".to_owned(),
-        n => format!(
-            "induction: {n} sequences of {} random tokens, each twice",
-            heads.period
-        ),
+        n => format!("induction: {n} sequences of {} random tokens, each twice", heads.period),
     };
     format!(
         "{}\n{} of {} tokens of the validation split\n{repeated}\n\
@@ -170,10 +158,7 @@ fn references_text(references: &References) -> String {
             let [a, b, c] = cells(asked.trained.heads[layer][head]);
             let [d, e, f] = cells(asked.untrained.heads[layer][head]);
             let is_chosen = |chosen: [usize; 2]| chosen == [layer, head];
-            let mark = match (
-                is_chosen(asked.trained.best),
-                is_chosen(asked.untrained.best),
-            ) {
+            let mark = match (is_chosen(asked.trained.best), is_chosen(asked.untrained.best)) {
                 (true, _) => " best",
                 (false, true) => " best untrained",
                 (false, false) => "",
@@ -210,9 +195,8 @@ fn references_text(references: &References) -> String {
 /// The heads as layer and head, the one that is right most often first.
 fn ranked(heads: &[Vec<Answer>]) -> Vec<[usize; 2]> {
     let places = heads.iter().enumerate();
-    let mut places: Vec<[usize; 2]> = places
-        .flat_map(|(layer, heads)| (0..heads.len()).map(move |head| [layer, head]))
-        .collect();
+    let mut places: Vec<[usize; 2]> =
+        places.flat_map(|(layer, heads)| (0..heads.len()).map(move |head| [layer, head])).collect();
     places.sort_by(|&[a, b], &[c, d]| heads[c][d].accuracy.total_cmp(&heads[a][b].accuracy));
     places
 }

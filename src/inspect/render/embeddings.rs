@@ -45,9 +45,7 @@ fn similarities(text: &mut String, it: &Embeddings) {
         "How alike the word's vectors are: 1 the same direction, 0 unrelated, -1 opposite\n",
     );
     let n = it.places.len();
-    let pairs: Vec<(usize, usize)> = (0..n)
-        .flat_map(|a| (a + 1..n).map(move |b| (a, b)))
-        .collect();
+    let pairs: Vec<(usize, usize)> = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).collect();
     let mut columns: Vec<String> = pairs.iter().map(|(a, b)| format!("{a} and {b}")).collect();
     columns.push("other tokens".to_owned());
     let cells = |stage: usize| {
@@ -71,9 +69,7 @@ fn similarities(text: &mut String, it: &Embeddings) {
 
 fn by_stage(it: &Embeddings, cells: impl Fn(usize) -> Vec<String>) -> Vec<Row> {
     let named = it.stages.iter().enumerate();
-    named
-        .map(|(index, stage)| (stage_name(*stage), cells(index)))
-        .collect()
+    named.map(|(index, stage)| (stage_name(*stage), cells(index))).collect()
 }
 
 fn stage_name(stage: Stage) -> String {
@@ -87,9 +83,7 @@ fn stage_name(stage: Stage) -> String {
 
 fn attention(text: &mut String, it: &Embeddings, prompts: &[Prompt], all_positions: bool) {
     let n_layers = it.attention.first().map_or(0, Vec::len);
-    let columns: Vec<String> = (0..n_layers)
-        .map(|layer| format!("layer {layer}"))
-        .collect();
+    let columns: Vec<String> = (0..n_layers).map(|layer| format!("layer {layer}")).collect();
     let mut rows = Vec::new();
     for (index, (prompt, place)) in prompts.iter().zip(&it.places).enumerate() {
         for at in 0..prompt.len() {

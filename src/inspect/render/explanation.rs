@@ -23,13 +23,7 @@ pub fn explanation(it: &Explanation, prompt: &Prompt) -> String {
         text: String::new(),
         it,
         prompt,
-        piece_width: prompt
-            .pieces
-            .iter()
-            .map(|piece| width(piece))
-            .max()
-            .unwrap_or(0)
-            .min(12),
+        piece_width: prompt.pieces.iter().map(|piece| width(piece)).max().unwrap_or(0).min(12),
     };
     page.opening();
     page.vectors();
@@ -55,10 +49,7 @@ impl Page<'_> {
     /// A token with its position, aligned.
     fn token(&self, at: usize) -> String {
         let digits = (self.prompt.len() - 1).to_string().len();
-        format!(
-            "{at:>digits$} {}",
-            fit(&self.prompt.pieces[at], self.piece_width)
-        )
+        format!("{at:>digits$} {}", fit(&self.prompt.pieces[at], self.piece_width))
     }
 
     /// A name, the first numbers of a vector, and its length.
@@ -79,17 +70,11 @@ impl Page<'_> {
 
     fn columns(&mut self, n: usize) {
         let numbers = format!("{n} numbers, the first {}", SHOWN.min(n));
-        self.line(format!(
-            "   {} {:<54}     length",
-            " ".repeat(NAME),
-            numbers
-        ));
+        self.line(format!("   {} {:<54}     length", " ".repeat(NAME), numbers));
     }
 
     fn opening(&mut self) {
-        let Explanation {
-            layer, head, token, ..
-        } = *self.it;
+        let Explanation { layer, head, token, .. } = *self.it;
         self.line(format!(
             "layer {layer} head {head}: what `{}`, the token at position {token}, gathers from those it may see",
             self.prompt.pieces[token]
@@ -111,11 +96,7 @@ impl Page<'_> {
         if it.layer > 0 {
             let below = it.layer - 1;
             let name = format!("x after layer {below}");
-            let name = if below == 0 {
-                name
-            } else {
-                format!("x after layers 0 to {below}")
-            };
+            let name = if below == 0 { name } else { format!("x after layers 0 to {below}") };
             self.vector(&name, &wide(&it.residual));
         }
         self.vector("normed: what the layer reads", &wide(&it.normed));
@@ -190,18 +171,12 @@ impl Page<'_> {
         let it = self.it;
         self.heading("6. The sum of the values, each times its weight");
         self.columns(it.head_dim);
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "only their order is asked for"
-        )]
+        #[allow(clippy::cast_possible_truncation, reason = "only their order is asked for")]
         let weights: Vec<f32> = it.weights.iter().map(|weight| *weight as f32).collect();
         let all = strongest(&weights, weights.len());
         for &(at, _) in all.iter().take(NAMED) {
             let weight = it.weights[at];
-            let value: Vec<f64> = it.values[at]
-                .iter()
-                .map(|v| weight * f64::from(*v))
-                .collect();
+            let value: Vec<f64> = it.values[at].iter().map(|v| weight * f64::from(*v)).collect();
             self.vector(&format!("{weight:.4} x v of {}", self.token(at)), &value);
         }
         if all.len() > NAMED {
@@ -213,10 +188,7 @@ impl Page<'_> {
                     *sum += it.weights[at] * f64::from(*v);
                 }
             }
-            self.vector(
-                &format!("{share:.4}   in {} others", all.len() - NAMED),
-                &rest,
-            );
+            self.vector(&format!("{share:.4}   in {} others", all.len() - NAMED), &rest);
         }
         self.vector("= what the head gathers", &it.context);
         self.line(
@@ -229,10 +201,7 @@ fn wide(vector: &[f32]) -> Vec<f64> {
     vector.iter().copied().map(f64::from).collect()
 }
 
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "a head has far fewer than 2^52 dimensions"
-)]
+#[allow(clippy::cast_precision_loss, reason = "a head has far fewer than 2^52 dimensions")]
 fn root(head_dim: usize) -> f64 {
     (head_dim as f64).sqrt()
 }

@@ -79,11 +79,7 @@ mod tests {
         };
         let columns = ["a", "bb"].map(str::to_owned);
         let mut text = String::new();
-        grid(
-            &mut text,
-            &columns,
-            &[row("x", &["1", "2"]), row("long", &["10", "猫"])],
-        );
+        grid(&mut text, &columns, &[row("x", &["1", "2"]), row("long", &["10", "猫"])]);
         assert_eq!(text, "       a  bb\nx      1   2\nlong  10  猫\n");
 
         let columns: Vec<String> = (0..30).map(|i| format!("column {i}")).collect();

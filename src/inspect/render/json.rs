@@ -15,22 +15,10 @@ struct Attention<'a> {
 /// when read back as 32-bit floats.
 #[must_use]
 pub fn attention(view: &AttentionView<'_>) -> String {
-    let AttentionView {
-        prompt,
-        maps,
-        selection,
-    } = view;
+    let AttentionView { prompt, maps, selection } = view;
     let head = |layer, head| maps.map(layer, head).chunks(maps.n_tokens).collect();
-    let layer = |layer| {
-        selection
-            .heads
-            .clone()
-            .map(|index| head(layer, index))
-            .collect()
-    };
-    let document = Attention {
-        tokens: &prompt.texts,
-        weights: selection.layers.clone().map(layer).collect(),
-    };
+    let layer = |layer| selection.heads.clone().map(|index| head(layer, index)).collect();
+    let document =
+        Attention { tokens: &prompt.texts, weights: selection.layers.clone().map(layer).collect() };
     serde_json::to_string(&document).expect("plain data")
 }

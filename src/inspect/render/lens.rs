@@ -118,10 +118,8 @@ fn parts(text: &mut String, it: &Attribution) {
     .expect("a string");
     let ranked = it.ranked();
     let (named, rest) = ranked.split_at(n_named(ranked.len()));
-    let mut rows: Vec<Row> = named
-        .iter()
-        .map(|term| (term.source.to_string(), vec![signed(term.logit)]))
-        .collect();
+    let mut rows: Vec<Row> =
+        named.iter().map(|term| (term.source.to_string(), vec![signed(term.logit)])).collect();
     if !rest.is_empty() {
         let sum = rest.iter().map(|term| term.logit).sum();
         rows.push((format!("{} others", rest.len()), vec![signed(sum)]));

@@ -38,21 +38,14 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
     };
     let (named, rest) = it.parts.split_at(n_named(it.parts.len()));
     let rows: Vec<Row> = named.iter().map(row).collect();
-    grid(
-        &mut text,
-        &["difference", "moved"].map(str::to_owned),
-        &rows,
-    );
+    grid(&mut text, &["difference", "moved"].map(str::to_owned), &rows);
     if !rest.is_empty() {
         writeln!(text, "... and {} more that move it less", rest.len()).expect("a string");
     }
     let way = (it.from_difference - it.difference).abs();
     if way < LITTLE {
-        writeln!(
-            text,
-            "The whole way is only {way:.4}: shares of so little say little."
-        )
-        .expect("a string");
+        writeln!(text, "The whole way is only {way:.4}: shares of so little say little.")
+            .expect("a string");
     }
     text.push_str("\nAnd with the residual stream of the other prompt at one token:\n");
     positions(&mut text, it, prompt);
@@ -61,9 +54,7 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
 
 fn positions(text: &mut String, it: &Patching, prompt: &Prompt) {
     let layers = (0..it.residual.len() - 1).map(|layer| format!("layer {layer}"));
-    let columns: Vec<String> = std::iter::once("embedding".to_owned())
-        .chain(layers)
-        .collect();
+    let columns: Vec<String> = std::iter::once("embedding".to_owned()).chain(layers).collect();
     let digits = it.position.to_string().len();
     let row = |at: usize| -> Row {
         let cells = it.residual.iter().map(|of_stage| percent(of_stage[at]));

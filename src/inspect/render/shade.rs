@@ -67,11 +67,7 @@ pub(super) struct Painter {
 
 impl Painter {
     pub(super) fn new(palette: Palette) -> Self {
-        Self {
-            palette,
-            line: String::new(),
-            colors: (None, None),
-        }
+        Self { palette, line: String::new(), colors: (None, None) }
     }
 
     /// Adds text in the terminal's own colours.
@@ -160,11 +156,7 @@ fn blend(strength: f32) -> [u8; 3] {
     let share = at - below as f32;
     let mix = |a: u8, b: u8| (f32::from(a) * (1.0 - share) + f32::from(b) * share).round() as u8;
     let (low, high) = (COLORS[below], COLORS[below + 1]);
-    [
-        mix(low[0], high[0]),
-        mix(low[1], high[1]),
-        mix(low[2], high[2]),
-    ]
+    [mix(low[0], high[0]), mix(low[1], high[1]), mix(low[2], high[2])]
 }
 
 /// A line that says which weight looks how: the least weight of each step of the scale.
@@ -203,10 +195,7 @@ mod tests {
         let least: f32 = at[..5].parse().expect("a number");
         assert_eq!(CHARACTERS[step(least + 1e-3)], '*');
         assert_eq!(CHARACTERS[step(least - 1e-3)], '+');
-        assert!(
-            legend.len() <= 100 && !legend.contains('\u{1b}'),
-            "{legend}"
-        );
+        assert!(legend.len() <= 100 && !legend.contains('\u{1b}'), "{legend}");
     }
 
     #[test]
@@ -219,10 +208,7 @@ mod tests {
         painter.pair(Some(0.0), None);
         painter.pair(None, None);
         let line = painter.finish();
-        assert_eq!(
-            line,
-            "\u{1b}[0;38;5;16;48;5;229m▀\u{1b}[0;38;5;16m▀\u{1b}[0m"
-        );
+        assert_eq!(line, "\u{1b}[0;38;5;16;48;5;229m▀\u{1b}[0;38;5;16m▀\u{1b}[0m");
         let mut painter = Painter::new(Palette::Characters);
         painter.pair(Some(0.0), Some(1.0));
         painter.cell(None, 3);

@@ -38,10 +38,7 @@ const N_SHADES: u8 = 16;
 #[must_use]
 pub fn attention(views: &[AttentionView<'_>]) -> String {
     let sheets: Vec<Sheet> = views.iter().map(|view| Sheet::new(view)).collect();
-    let content_width = sheets
-        .iter()
-        .map(|sheet| sheet.width)
-        .fold(LEAST_WIDTH, f32::max);
+    let content_width = sheets.iter().map(|sheet| sheet.width).fold(LEAST_WIDTH, f32::max);
     // A picture wider than a screen is shown smaller: its words have to be larger.
     let text = TEXT_SIZE * (content_width / SCREEN).max(1.0);
     let mut body = String::new();
@@ -77,33 +74,16 @@ impl Sheet {
     fn new(view: &AttentionView<'_>) -> Self {
         let single = view.selection.single().is_some();
         let cell = if single { LARGE_CELL } else { SMALL_CELL };
-        let longest = view
-            .prompt
-            .pieces
-            .iter()
-            .map(|piece| width(piece))
-            .max()
-            .unwrap_or(1);
+        let longest = view.prompt.pieces.iter().map(|piece| width(piece)).max().unwrap_or(1);
         let is_upright = longest <= 1;
         let digits = (view.prompt.len() - 1).to_string().len();
         let advance = font(cell) * ADVANCE;
         // A single head's rows are numbered too.
         let left = advance * (real(longest) + if single { real(digits) + 2.0 } else { 1.0 });
-        let above = if is_upright {
-            cell * 1.2
-        } else {
-            advance * (real(longest) + 1.0)
-        };
+        let above = if is_upright { cell * 1.2 } else { advance * (real(longest) + 1.0) };
         let side = cell * real(view.prompt.len());
         let n = real(view.selection.heads.len());
-        Self {
-            cell,
-            left,
-            above,
-            is_upright,
-            side,
-            width: left + n * side + (n - 1.0) * GAP,
-        }
+        Self { cell, left, above, is_upright, side, width: left + n * side + (n - 1.0) * GAP }
     }
 
     /// Draws the prompt and its heads below `y`, and returns where they end.
@@ -154,14 +134,7 @@ impl Sheet {
         for (at, piece) in view.prompt.pieces.iter().enumerate() {
             let middle = x + (real(at) + 0.5) * self.cell;
             if self.is_upright {
-                label(
-                    svg,
-                    "i",
-                    [middle, top - self.cell * 0.3],
-                    size,
-                    "middle",
-                    piece,
-                )?;
+                label(svg, "i", [middle, top - self.cell * 0.3], size, "middle", piece)?;
             } else {
                 let (x, y) = (middle + size * 0.35, top - 4.0);
                 let piece = escaped(piece);
@@ -252,20 +225,13 @@ fn shades(svg: &mut String, map: &[f32], t: usize) -> fmt::Result {
         }
         if !path.is_empty() {
             let opacity = f32::from(shade) / f32::from(N_SHADES);
-            writeln!(
-                svg,
-                "<path class=\"c\" fill-opacity=\"{opacity:.3}\" d=\"{path}\"/>"
-            )?;
+            writeln!(svg, "<path class=\"c\" fill-opacity=\"{opacity:.3}\" d=\"{path}\"/>")?;
         }
     }
     Ok(())
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "it is in 0..=N_SHADES"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in 0..=N_SHADES")]
 fn shade_of(weight: f32) -> u8 {
     (strength(weight) * f32::from(N_SHADES)).round() as u8
 }
@@ -273,11 +239,7 @@ fn shade_of(weight: f32) -> u8 {
 /// The stretches of `row` in which every weight is `wanted`.
 fn runs(row: &[f32], wanted: impl Fn(f32) -> bool) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
-    for (at, _) in row
-        .iter()
-        .enumerate()
-        .filter(|(_, weight)| wanted(**weight))
-    {
+    for (at, _) in row.iter().enumerate().filter(|(_, weight)| wanted(**weight)) {
         match runs.last_mut() {
             Some(run) if run.end == at => run.end += 1,
             _ => runs.push(at..at + 1),
@@ -294,23 +256,15 @@ fn legend(svg: &mut String, y: f32, text: f32) -> Result<f32, fmt::Error> {
     let side = 1.2 * text;
     for weight in [0.0, 0.01, 0.05, 0.2, 0.5, 1.0_f32] {
         let opacity = strength(weight);
-        for style in [
-            "class=\"p\"".to_owned(),
-            format!("class=\"c\" fill-opacity=\"{opacity:.3}\""),
-        ] {
+        for style in
+            ["class=\"p\"".to_owned(), format!("class=\"c\" fill-opacity=\"{opacity:.3}\"")]
+        {
             writeln!(
                 svg,
                 "<rect {style} x=\"{x:.1}\" y=\"{y:.1}\" width=\"{side:.1}\" height=\"{side:.1}\"/>"
             )?;
         }
-        label(
-            svg,
-            "m",
-            [x + 1.6 * text, baseline],
-            text,
-            "start",
-            &weight.to_string(),
-        )?;
+        label(svg, "m", [x + 1.6 * text, baseline], text, "start", &weight.to_string())?;
         x += 4.7 * text;
     }
     let axes = "down: the token that looks; across: the one it looks at";
@@ -345,16 +299,10 @@ fn font(cell: f32) -> f32 {
 
 /// Text within XML. [`crate::inspect::Prompt`]'s pieces have no control characters, which no XML may hold.
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "numbers of tokens and heads are small"
-)]
+#[allow(clippy::cast_precision_loss, reason = "numbers of tokens and heads are small")]
 fn real(n: usize) -> f32 {
     n as f32
 }

@@ -26,10 +26,7 @@ pub fn attention(view: &AttentionView<'_>, palette: Palette, n_columns: usize) -
     let n = view.prompt.len();
     let noun = if n == 1 { "token" } else { "tokens" };
     let caption = format!("{n} {noun}  ");
-    let lines = flow(
-        &view.prompt.whole_pieces(),
-        n_columns.saturating_sub(caption.len()).max(1),
-    );
+    let lines = flow(&view.prompt.whole_pieces(), n_columns.saturating_sub(caption.len()).max(1));
     text.push_str(&caption);
     text.push_str(&lines.join(&format!("\n{}", " ".repeat(caption.len()))));
     text.push('\n');
@@ -52,9 +49,8 @@ fn thumbnails(text: &mut String, view: &AttentionView<'_>, palette: Palette, n_c
     for layer in view.selection.layers.clone() {
         for heads in heads.chunks(per_row) {
             let column = side.max(SMALLEST_THUMBNAIL) + GAP;
-            let captions = heads
-                .iter()
-                .map(|head| fit(&format!("layer {layer} head {head}"), column));
+            let captions =
+                heads.iter().map(|head| fit(&format!("layer {layer} head {head}"), column));
             writeln!(text, "{}", captions.collect::<String>().trim_end()).expect("a string");
             for line in 0..side.div_ceil(2) {
                 let mut painter = Painter::new(palette);
@@ -100,9 +96,7 @@ fn pixel(map: &[f32], n_tokens: usize, side: usize, [y, x]: [usize; 2]) -> Optio
         start..((at + 1) * n_tokens / side).max(start + 1)
     };
     let visible = range(y).flat_map(|query| {
-        range(x)
-            .filter(move |&key| key <= query)
-            .map(move |key| map[query * n_tokens + key])
+        range(x).filter(move |&key| key <= query).map(move |key| map[query * n_tokens + key])
     });
     visible.max_by(f32::total_cmp)
 }
@@ -119,10 +113,7 @@ fn large(
     let t = prompt.len();
     let names = Names::new(prompt);
     let wide_enough = |cell: usize| names.width + 1 + cell * t <= n_columns;
-    let has_wide = prompt
-        .pieces
-        .iter()
-        .any(|piece| widest_character(piece) > 1);
+    let has_wide = prompt.pieces.iter().any(|piece| widest_character(piece) > 1);
     let cell = if has_wide || wide_enough(2) { 2 } else { 1 };
     let per_block = (n_columns.saturating_sub(names.width + 1) / cell).clamp(1, t);
     let top = |query| names.top(maps.row(layer, head, query));
@@ -182,11 +173,7 @@ impl Names {
         let digits = (prompt.len() - 1).to_string().len();
         let beside = prompt.pieces.iter().enumerate();
         let beside = beside.map(|(at, piece)| format!("{at:>digits$} {}", fit(piece, name_width)));
-        Self {
-            beside: beside.collect(),
-            width: digits + 1 + name_width,
-            name_width,
-        }
+        Self { beside: beside.collect(), width: digits + 1 + name_width, name_width }
     }
 
     fn beside(&self, at: usize) -> String {
@@ -196,9 +183,7 @@ impl Names {
     /// The three tokens with the largest weights.
     fn top(&self, row: &[f32]) -> String {
         let top = strongest(row, 3);
-        let top = top
-            .iter()
-            .map(|&(at, weight)| format!("{} {weight:.3}", self.beside[at]));
+        let top = top.iter().map(|&(at, weight)| format!("{} {weight:.3}", self.beside[at]));
         top.collect::<Vec<_>>().join("   ")
     }
 
@@ -208,20 +193,13 @@ impl Names {
         let mut positions = indent.clone();
         for key in keys.clone().filter(|key| key % 5 == 0) {
             let column = self.width + 1 + (key - keys.start) * cell;
-            positions.extend(std::iter::repeat_n(
-                ' ',
-                column.saturating_sub(width(&positions)),
-            ));
+            positions.extend(std::iter::repeat_n(' ', column.saturating_sub(width(&positions))));
             positions.push_str(&key.to_string());
         }
         let names: Vec<Vec<char>> = prompt.pieces[keys]
             .iter()
             .map(|piece| {
-                piece
-                    .chars()
-                    .filter(|c| width(&c.to_string()) > 0)
-                    .take(self.name_width)
-                    .collect()
+                piece.chars().filter(|c| width(&c.to_string()) > 0).take(self.name_width).collect()
             })
             .collect();
         let height = names.iter().map(Vec::len).max().unwrap_or(0);
@@ -232,21 +210,14 @@ impl Names {
                 let at = (y + name.len()).checked_sub(height);
                 fit(&at.map_or(String::new(), |at| name[at].to_string()), cell)
             });
-            lines.push(
-                format!("{indent}{}", characters.collect::<String>())
-                    .trim_end()
-                    .to_owned(),
-            );
+            lines.push(format!("{indent}{}", characters.collect::<String>()).trim_end().to_owned());
         }
         lines
     }
 }
 
 fn widest_character(text: &str) -> usize {
-    text.chars()
-        .map(|c| width(&c.to_string()))
-        .max()
-        .unwrap_or(0)
+    text.chars().map(|c| width(&c.to_string())).max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -271,11 +242,7 @@ mod tests {
         let cells = (0..4 * t * t).map(|at| weight(at / (t * t), at / t % t, at % t));
         let maps = AttentionMaps::new(2, 2, t, cells.collect());
         let selection = Selection::new(place[0], place[1], 2, 2).expect("is there");
-        let view = AttentionView {
-            prompt: &prompt,
-            maps: &maps,
-            selection: &selection,
-        };
+        let view = AttentionView { prompt: &prompt, maps: &maps, selection: &selection };
         attention(&view, palette, n_columns)
     }
 

@@ -110,10 +110,7 @@ mod tests {
         };
         let counted = compute(&config, 5, Operations::Composed);
         let exactly = |flops: f64, by_hand: u32| {
-            assert!(
-                (flops - f64::from(by_hand)).abs() < 0.5,
-                "{flops} is not {by_hand}"
-            );
+            assert!((flops - f64::from(by_hand)).abs() < 0.5, "{flops} is not {by_hand}");
         };
         exactly(counted.attention_qkv, 2 * (2 * 4 * 8)); // two layers; [4] x [4, 2 * 2 + 2 + 2]
         exactly(counted.attention_output, 2 * (2 * 4 * 4));
@@ -135,10 +132,7 @@ mod tests {
         exactly(fused.forward, 488 + causal);
         exactly(fused.training, 3 * 488 + causal + causal / 2 * 5);
         exactly(fused.training_mfu, 3 * (488 + full));
-        let gated = ModelConfig {
-            mlp: MlpKind::Swiglu,
-            ..config
-        };
+        let gated = ModelConfig { mlp: MlpKind::Swiglu, ..config };
         exactly(compute(&gated, 5, Operations::Fused).mlp, 256 / 2 * 3);
     }
 
@@ -154,9 +148,6 @@ mod tests {
             ..ModelConfig::default()
         };
         let counted = compute(&gpt_2, 50_257, Operations::Composed);
-        assert!(
-            (counted.training / counted.six_n - 1.0).abs() < 0.02,
-            "{counted:?}"
-        );
+        assert!((counted.training / counted.six_n - 1.0).abs() < 0.02, "{counted:?}");
     }
 }

@@ -98,10 +98,8 @@ fn counted_blocks(config: &ModelConfig, block: u64) -> u64 {
 /// Every tensor of parameters, in the order in which the model holds them.
 #[must_use]
 pub fn tensors(config: &ModelConfig, vocab_size: usize) -> Vec<ParameterTensor> {
-    let named = |(name, shape): (&str, Vec<usize>)| ParameterTensor {
-        name: name.to_owned(),
-        shape,
-    };
+    let named =
+        |(name, shape): (&str, Vec<usize>)| ParameterTensor { name: name.to_owned(), shape };
     let is_embedding = |name: &str| name.contains("embedding");
     let (before, after): (Vec<_>, Vec<_>) =
         outer_tensors(config, vocab_size).partition(|(name, _)| is_embedding(name));
@@ -112,10 +110,7 @@ pub fn tensors(config: &ModelConfig, vocab_size: usize) -> Vec<ParameterTensor> 
         })
     });
     let before = before.into_iter().map(named);
-    before
-        .chain(blocks)
-        .chain(after.into_iter().map(named))
-        .collect()
+    before.chain(blocks).chain(after.into_iter().map(named)).collect()
 }
 
 /// What stands before and after the blocks.

@@ -38,9 +38,7 @@ pub fn update_temporaries(
     // and a square one.
     let of_shape = 2.0 * real(weight.shape.iter().product::<usize>());
     let squares = widths.unwrap_or_default();
-    let squares = squares
-        .into_iter()
-        .map(|width| real(width.min(weight.shape[0])).powi(2));
+    let squares = squares.into_iter().map(|width| real(width.min(weight.shape[0])).powi(2));
     of_shape + squares.fold(0.0, f64::max)
 }
 
@@ -79,10 +77,7 @@ mod tests {
     }
 
     fn exactly(found: f64, by_hand: u32) {
-        assert!(
-            (found - f64::from(by_hand)).abs() < 0.5,
-            "{found} is not {by_hand}"
-        );
+        assert!((found - f64::from(by_hand)).abs() < 0.5, "{found} is not {by_hand}");
     }
 
     #[test]
@@ -91,10 +86,7 @@ mod tests {
         let narrow = 2 * (2 * 2 * 4) * 2 + 2 * (2 * 2 * 2); // [4, 2], and its square [2, 2]
         let wide = 2 * (4 * 4 * 8) * 2 + 2 * (4 * 4 * 4); // [4, 8], either way round
         let block = (square + 2 * narrow) + square + 2 * wide;
-        exactly(
-            update_flops(&small(), 5, OptimizerKind::Muon),
-            2 * 5 * block,
-        );
+        exactly(update_flops(&small(), 5, OptimizerKind::Muon), 2 * 5 * block);
         exactly(update_flops(&small(), 5, OptimizerKind::Adamw), 0);
     }
 

@@ -18,12 +18,8 @@ pub(in crate::report) const N_SHADES: usize = 8;
 pub(in crate::report) fn standalone_style() -> String {
     let styles = [STANDALONE, STYLE].concat();
     let mut css = resolved(&styles, 0);
-    writeln!(
-        css,
-        "@media (prefers-color-scheme: dark) {{\n{}}}",
-        resolved(&styles, 1)
-    )
-    .expect("a string");
+    writeln!(css, "@media (prefers-color-scheme: dark) {{\n{}}}", resolved(&styles, 1))
+        .expect("a string");
     css
 }
 

@@ -134,11 +134,7 @@ impl Chart {
             standalone_style()
         );
         let mut x = 0.0;
-        for series in self
-            .series
-            .iter()
-            .filter(|series| !series.points.is_empty())
-        {
+        for series in self.series.iter().filter(|series| !series.points.is_empty()) {
             let (to, at) = (x + 18.0, x + 24.0);
             let (class, name) = (series.class, series.name);
             writeln!(
@@ -218,12 +214,8 @@ impl Chart {
         let width = plot.x.range[1] - plot.x.range[0];
         for series in self.thinned_series(width) {
             let class = series.class;
-            writeln!(
-                svg,
-                "<path class=\"line {class}\" d=\"{}\"/>",
-                plot.path(&series.points)
-            )
-            .expect("a string");
+            writeln!(svg, "<path class=\"line {class}\" d=\"{}\"/>", plot.path(&series.points))
+                .expect("a string");
             let n = series.points.len();
             if n == 1 || series.has_dots && n <= MOST_DOTS {
                 for &point in &series.points {
@@ -250,11 +242,7 @@ impl Mark {
         let half = text_width(&self.label) / 2.0;
         let [left, right] = plot.x.range;
         let middle = x.clamp(left + half, (right - half).max(left + half));
-        let above = if y - 16.0 > plot.y.range[1] + 10.0 {
-            y - 16.0
-        } else {
-            y + 26.0
-        };
+        let above = if y - 16.0 > plot.y.range[1] + 10.0 { y - 16.0 } else { y + 26.0 };
         format!(
             "<circle class=\"mark\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>\n{}",
             text("mark-label", [middle, above], Anchor::Middle, &self.label)
@@ -269,12 +257,7 @@ mod tests {
     fn chart(points: Vec<Point>) -> Chart {
         Chart {
             title: ["Loss", "nats per token"],
-            series: vec![Series {
-                name: "training",
-                class: "train",
-                points,
-                has_dots: true,
-            }],
+            series: vec![Series { name: "training", class: "train", points, has_dots: true }],
             mark: None,
             from_zero: false,
             ceiling: f64::INFINITY,
@@ -283,15 +266,10 @@ mod tests {
 
     #[test]
     fn a_long_curve_is_a_small_picture() {
-        let points = (0..1_000_000)
-            .map(|step| (step, (step % 1000) as f64))
-            .collect();
+        let points = (0..1_000_000).map(|step| (step, (step % 1000) as f64)).collect();
         let svg = chart(points).svg(Size::Wide);
         assert!(svg.len() < 40_000, "{} bytes", svg.len());
-        assert!(
-            svg.contains(">1,000,000<") || svg.contains(">800,000<"),
-            "{svg}"
-        );
+        assert!(svg.contains(">1,000,000<") || svg.contains(">800,000<"), "{svg}");
     }
 
     #[test]
@@ -308,14 +286,9 @@ mod tests {
         chart.ceiling = 16.0;
         assert!(chart.is_cut());
         let svg = chart.svg(Size::Wide);
-        let path = svg
-            .split("<path class=\"line train\" d=\"")
-            .nth(1)
-            .expect("a curve");
+        let path = svg.split("<path class=\"line train\" d=\"").nth(1).expect("a curve");
         let path = path.split('"').next().expect("its end");
-        let numbers = path
-            .split(['M', 'L', ' '])
-            .filter(|number| !number.is_empty());
+        let numbers = path.split(['M', 'L', ' ']).filter(|number| !number.is_empty());
         for number in numbers {
             let number: f64 = number.parse().expect(path);
             assert!((0.0..=880.0).contains(&number), "{path}");

@@ -22,14 +22,8 @@ impl Plot {
     /// In a picture of this size, with so much room at the left for the numbers there.
     pub fn new([width, height]: [f64; 2], left: f64, steps: [f64; 2], numbers: [f64; 2]) -> Self {
         Self {
-            x: Scale {
-                domain: steps,
-                range: [left, width - RIGHT],
-            },
-            y: Scale {
-                domain: numbers,
-                range: [height - BELOW, ABOVE],
-            },
+            x: Scale { domain: steps, range: [left, width - RIGHT] },
+            y: Scale { domain: numbers, range: [height - BELOW, ABOVE] },
         }
     }
 
@@ -56,11 +50,8 @@ impl Plot {
         let mut svg = String::new();
         for tick in self.y.ticks(count((bottom - top) / 42.0), 0.0) {
             let y = self.y.at(tick.number);
-            writeln!(
-                svg,
-                "<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>"
-            )
-            .expect("a string");
+            writeln!(svg, "<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>")
+                .expect("a string");
             let place = [left - 8.0, y + 4.0];
             svg.push_str(&text("tick", place, Anchor::End, &tick.label));
         }
@@ -74,11 +65,7 @@ impl Plot {
     }
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a handful of ticks"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a handful of ticks")]
 fn count(n: f64) -> usize {
     n.max(2.0) as usize
 }

@@ -36,9 +36,7 @@ impl Scale {
         let largest = low.abs().max(high.abs());
         #[allow(clippy::cast_precision_loss, reason = "a handful of ticks")]
         let numbers = multiples.map(|i| i as f64 * step);
-        numbers
-            .map(|number| Tick::new(number, step, largest))
-            .collect()
+        numbers.map(|number| Tick::new(number, step, largest)).collect()
     }
 }
 
@@ -87,11 +85,7 @@ fn label(number: f64, step: f64, largest: f64) -> String {
 }
 
 /// From 0 to 9 digits.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "it is from 0 to 9"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is from 0 to 9")]
 fn digits_of(number: f64) -> usize {
     number.clamp(0.0, 9.0) as usize
 }
@@ -124,32 +118,20 @@ mod tests {
     #[test]
     fn small_numbers_are_powers_of_ten() {
         assert_eq!(labels(0.0, 6e-4, 3, 0.0), ["0", "2e-4", "4e-4", "6e-4"]);
-        assert_eq!(
-            labels(1e-5, 3.2e-5, 5, 0.0),
-            ["1e-5", "1.5e-5", "2e-5", "2.5e-5", "3e-5"]
-        );
-        assert_eq!(
-            labels(0.0, 4e-3, 4, 0.0),
-            ["0", "0.001", "0.002", "0.003", "0.004"]
-        );
+        assert_eq!(labels(1e-5, 3.2e-5, 5, 0.0), ["1e-5", "1.5e-5", "2e-5", "2.5e-5", "3e-5"]);
+        assert_eq!(labels(0.0, 4e-3, 4, 0.0), ["0", "0.001", "0.002", "0.003", "0.004"]);
     }
 
     #[test]
     fn what_has_no_extent_has_a_tick_and_a_place() {
         assert_eq!(labels(2.5, 2.5, 5, 0.0), ["2.5"]);
-        let scale = Scale {
-            domain: [2.5, 2.5],
-            range: [0.0, 10.0],
-        };
+        let scale = Scale { domain: [2.5, 2.5], range: [0.0, 10.0] };
         assert!((scale.at(2.5) - 5.0).abs() < 1e-12);
     }
 
     #[test]
     fn a_scale_may_run_down() {
-        let scale = Scale {
-            domain: [1.0, 3.0],
-            range: [100.0, 0.0],
-        };
+        let scale = Scale { domain: [1.0, 3.0], range: [100.0, 0.0] };
         assert!((scale.at(1.0) - 100.0).abs() < 1e-12 && scale.at(3.0).abs() < 1e-12);
         assert!((scale.at(2.0) - 50.0).abs() < 1e-12);
     }

@@ -17,14 +17,8 @@ pub(in crate::report) fn thinned(points: &[Point], n_stretches: usize) -> Vec<Po
     let mut kept = vec![first];
     for stretch in points.chunk_by(|a, b| stretch_of(a) == stretch_of(b)) {
         let by_value = |a: &&Point, b: &&Point| a.1.total_cmp(&b.1);
-        let lowest = stretch
-            .iter()
-            .min_by(by_value)
-            .expect("a chunk is not empty");
-        let highest = stretch
-            .iter()
-            .max_by(by_value)
-            .expect("a chunk is not empty");
+        let lowest = stretch.iter().min_by(by_value).expect("a chunk is not empty");
+        let highest = stretch.iter().max_by(by_value).expect("a chunk is not empty");
         let mut extremes = [*lowest, *highest];
         extremes.sort_unstable_by_key(|point| point.0);
         kept.extend(extremes);
@@ -59,10 +53,7 @@ mod tests {
         assert!((300..=402).contains(&thin.len()), "{}", thin.len());
         assert_eq!((thin[0], thin[thin.len() - 1]), (points[0], points[99_999]));
         assert!(thin.contains(&(50_021, 9.0)) && thin.contains(&(77_777, -9.0)));
-        assert!(
-            thin.windows(2).all(|pair| pair[0].0 < pair[1].0),
-            "in order"
-        );
+        assert!(thin.windows(2).all(|pair| pair[0].0 < pair[1].0), "in order");
         assert!(thin.iter().all(|point| points.contains(point)));
     }
 
@@ -75,10 +66,8 @@ mod tests {
 
     #[test]
     fn gaps_are_no_points() {
-        let points: Vec<Point> = (0..100)
-            .chain(1_000_000..1_000_100)
-            .map(|step| (step, 1.0))
-            .collect();
+        let points: Vec<Point> =
+            (0..100).chain(1_000_000..1_000_100).map(|step| (step, 1.0)).collect();
         let thin = thinned(&points, 10);
         assert_eq!(thin.len(), 4, "{thin:?}");
     }

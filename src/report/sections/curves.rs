@@ -18,17 +18,11 @@ pub(in crate::report) fn curves(charts: &[(&str, Option<u8>, Chart)]) -> Option<
     for (name, digits, chart) in charts.iter().filter(|(.., chart)| !chart.is_empty()) {
         let [title, unit] = chart.title;
         let series = chart.drawn_series(Size::Wide);
-        let series: Vec<_> = series
-            .iter()
-            .filter(|series| !series.points.is_empty())
-            .collect();
+        let series: Vec<_> = series.iter().filter(|series| !series.points.is_empty()).collect();
         let entry = |class: &str, name| legend_entry(&format!("line {class}"), name);
         let legend: String = match series[..] {
             [_] => String::new(), // the title says it
-            _ => series
-                .iter()
-                .map(|series| entry(series.class, series.name))
-                .collect(),
+            _ => series.iter().map(|series| entry(series.class, series.name)).collect(),
         };
         let cut = match chart.is_cut() {
             true => "<span>higher values are drawn at the upper edge</span>",
@@ -47,10 +41,7 @@ pub(in crate::report) fn curves(charts: &[(&str, Option<u8>, Chart)]) -> Option<
             .iter()
             .map(|series| json!({"name": series.name, "className": series.class, "points": series.points}))
             .collect();
-        data.insert(
-            (*name).to_owned(),
-            json!({"digits": digits, "series": series}),
-        );
+        data.insert((*name).to_owned(), json!({"digits": digits, "series": series}));
     }
     (!data.is_empty()).then(|| Fragment {
         kind: "curves",

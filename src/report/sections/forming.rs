@@ -12,9 +12,8 @@ const SCRIPT: &str = include_str!("../assets/forming.js");
 /// A chart for each score, with a line for each head.
 pub(in crate::report) fn forming(forming: &Forming) -> Fragment {
     let layers = forming.legend();
-    let layers = layers
-        .iter()
-        .map(|(shade, name)| legend_entry(&format!("line shade-{shade}"), name));
+    let layers =
+        layers.iter().map(|(shade, name)| legend_entry(&format!("line shade-{shade}"), name));
     let legend: String = layers.chain([legend_entry("even", EVEN)]).collect();
     let [drawn, all] = forming.n_evaluations().map(|n| grouped(n as u64));
     let left_out = match drawn == all {

@@ -63,12 +63,7 @@ pub(in crate::report) fn heads(step: u64, heads: &Heads) -> Fragment {
     }
     body.push_str("</tbody>\n</table>\n</div>\n<ul class=\"kinds\">\n");
     for kind in KINDS {
-        let n = heads
-            .scores
-            .iter()
-            .flatten()
-            .filter(|scores| scores.kind() == kind)
-            .count();
+        let n = heads.scores.iter().flatten().filter(|scores| scores.kind() == kind).count();
         if n > 0 {
             let class = class(kind);
             writeln!(body, "<li><i class=\"{class}\"></i>{kind}: {n}</li>").expect("a string");

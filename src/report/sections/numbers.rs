@@ -52,20 +52,11 @@ pub(in crate::report) fn numbers(report: &Report) -> Fragment {
     }
     body.push_str("</dl>\n");
     if !report.notes.is_empty() {
-        let notes = report
-            .notes
-            .iter()
-            .map(|note| format!("<li>{}</li>\n", escape(note)));
+        let notes = report.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note)));
         let notes: String = notes.collect();
         write!(body, "<ul class=\"notes\">\n{notes}</ul>\n").expect("a string");
     }
-    Fragment {
-        kind: "numbers",
-        styles: &[STYLE],
-        scripts: &[],
-        body,
-        data: None,
-    }
+    Fragment { kind: "numbers", styles: &[STYLE], scripts: &[], body, data: None }
 }
 
 /// Name, value and what is to be said of it; only what is known.
@@ -81,37 +72,18 @@ fn tiles(report: &Report) -> Vec<[String; 3]> {
             true => "nats per token, an estimate",
             false => "nats per token",
         };
-        add(
-            "Best validation loss",
-            format!("{mark}{loss:.4}"),
-            unit.to_owned(),
-        );
+        add("Best validation loss", format!("{mark}{loss:.4}"), unit.to_owned());
         let perplexity = format!("{mark}{}", digits(loss.exp()));
-        add(
-            "Perplexity",
-            perplexity,
-            "tokens it is unsure between".to_owned(),
-        );
+        add("Perplexity", perplexity, "tokens it is unsure between".to_owned());
     }
     if let Some(bits) = facts.val_bits_per_byte {
-        add(
-            "Bits per byte",
-            format!("{mark}{bits:.4}"),
-            "of the validation text".to_owned(),
-        );
+        add("Bits per byte", format!("{mark}{bits:.4}"), "of the validation text".to_owned());
     }
     if let Some(parameters) = facts.parameters {
-        add(
-            "Parameters",
-            grouped(parameters),
-            "numbers that were learned".to_owned(),
-        );
+        add("Parameters", grouped(parameters), "numbers that were learned".to_owned());
     }
     if let Some(tokens) = facts.tokens {
-        let trained = report
-            .processes
-            .last()
-            .and_then(|process| process.train_tokens);
+        let trained = report.processes.last().and_then(|process| process.train_tokens);
         let epochs = trained.map(|n| digits(real(tokens) / real(n.max(1))));
         let detail = epochs.map(|epochs| format!("{epochs} times the training text"));
         add("Tokens seen", grouped(tokens), detail.unwrap_or_default());
@@ -119,11 +91,7 @@ fn tiles(report: &Report) -> Vec<[String; 3]> {
     if let Some(speed) = median(&report.curves, "tokens_per_s") {
         let step_ms = median(&report.curves, "median_step_ms");
         let detail = step_ms.map(|ms| format!("{} ms per step", digits(ms)));
-        add(
-            "Tokens per second",
-            whole(speed),
-            detail.unwrap_or_default(),
-        );
+        add("Tokens per second", whole(speed), detail.unwrap_or_default());
     }
     tiles
 }
@@ -133,40 +101,21 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let facts = &report.facts;
     let last = report.processes.last();
     let mut rows = Vec::new();
-    rows.extend(
-        facts
-            .best_step
-            .map(|step| ("Best checkpoint", format!("step {}", grouped(step)))),
-    );
+    rows.extend(facts.best_step.map(|step| ("Best checkpoint", format!("step {}", grouped(step)))));
     rows.extend(last_weights(&report.curves).map(|value| ("Last weights", value)));
     rows.extend(facts.wall_s.map(|s| ("Time of all", duration(s))));
     rows.extend(facts.train_s.map(|s| ("Time of steps", duration(s))));
-    let peaks = report
-        .processes
-        .iter()
-        .filter_map(|process| process.peak_rss_mib);
+    let peaks = report.processes.iter().filter_map(|process| process.peak_rss_mib);
     let peak = peaks.reduce(f64::max);
     rows.extend(peak.map(|mib| ("Peak memory", format!("{} MiB", whole(mib)))));
     rows.extend(facts.device.clone().map(|device| ("Device", device)));
     let text = last.and_then(|process| Some((process.train_tokens?, process.val_tokens?)));
     rows.extend(text.map(|(train, val)| {
-        (
-            "Text",
-            format!(
-                "{} training and {} validation tokens",
-                grouped(train),
-                grouped(val)
-            ),
-        )
+        ("Text", format!("{} training and {} validation tokens", grouped(train), grouped(val)))
     }));
     let vocab = last.and_then(|process| process.vocab_size);
     rows.extend(vocab.map(|n| ("Vocabulary", format!("{} tokens", grouped(n)))));
-    rows.extend(
-        facts
-            .started_from
-            .clone()
-            .map(|from| ("Started from", from)),
-    );
+    rows.extend(facts.started_from.clone().map(|from| ("Started from", from)));
     let resumed = report.processes.len().saturating_sub(1);
     rows.extend((resumed > 0).then(|| ("Went on", times(resumed))));
     let version = last.and_then(|process| process.version.clone());
@@ -183,11 +132,9 @@ fn last_weights(curves: &Curves) -> Option<String> {
     };
     let (estimate, whole) = (last("val_loss_estimate"), last("val_loss"));
     match whole {
-        Some((step, loss)) if estimate.is_none_or(|estimate| estimate.0 <= step) => Some(shown(
-            "",
-            loss,
-            last("val_bits_per_byte").map(|bits| bits.1),
-        )),
+        Some((step, loss)) if estimate.is_none_or(|estimate| estimate.0 <= step) => {
+            Some(shown("", loss, last("val_bits_per_byte").map(|bits| bits.1)))
+        }
         _ => {
             let bits = last("val_bits_per_byte_estimate").map(|bits| bits.1);
             Some(shown("~", estimate?.1, bits))
@@ -243,26 +190,17 @@ mod tests {
     #[test]
     fn the_last_weights_are_those_of_the_last_evaluation() {
         let curves = |rows: &[serde_json::Value]| Curves {
-            rows: rows
-                .iter()
-                .map(|row| row.as_object().unwrap().clone())
-                .collect(),
+            rows: rows.iter().map(|row| row.as_object().unwrap().clone()).collect(),
             ..Curves::default()
         };
         let done = json!({"step": 20, "val_loss": 1.5, "val_bits_per_byte": 2.0, "val_loss_estimate": 1.4});
         let estimate =
             json!({"step": 30, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.75});
         let shown = last_weights(&curves(std::slice::from_ref(&done)));
-        assert_eq!(
-            shown.as_deref(),
-            Some("1.5000 nats per token, 2.0000 bits per byte")
-        );
+        assert_eq!(shown.as_deref(), Some("1.5000 nats per token, 2.0000 bits per byte"));
         // A run that was done and goes on with more steps.
         let shown = last_weights(&curves(&[done, estimate]));
-        assert_eq!(
-            shown.as_deref(),
-            Some("~1.2500 nats per token, ~1.7500 bits per byte")
-        );
+        assert_eq!(shown.as_deref(), Some("~1.2500 nats per token, ~1.7500 bits per byte"));
         assert_eq!(last_weights(&Curves::default()), None);
     }
 }

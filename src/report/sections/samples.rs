@@ -47,13 +47,7 @@ pub(in crate::report) fn samples(samples: &[Sample], curves: &Curves) -> Option<
         .expect("a string");
     }
     body.push_str("</ol>");
-    Some(Fragment {
-        kind: "samples",
-        styles: &[STYLE],
-        scripts: &[SCRIPT],
-        body,
-        data: None,
-    })
+    Some(Fragment { kind: "samples", styles: &[STYLE], scripts: &[SCRIPT], body, data: None })
 }
 
 /// The text with what has no shape made visible: a model that was not trained may write anything.
@@ -76,9 +70,7 @@ mod tests {
             step: 1000,
             text: "\n</pre></script><script>x()</script> <b>&amp;\u{1b}[31m\0".to_owned(),
         };
-        let html = samples(&[sample], &Curves::default())
-            .expect("a section")
-            .body;
+        let html = samples(&[sample], &Curves::default()).expect("a section").body;
         assert!(!html.contains("<script") && !html.contains("<b>"), "{html}");
         assert!(html.contains("<pre>\n\n&lt;/pre&gt;"), "{html}");
         assert!(!html.contains('\u{1b}') && !html.contains('\0'));
@@ -87,10 +79,7 @@ mod tests {
 
     #[test]
     fn of_many_samples_some_are_shown() {
-        let sample = |step| Sample {
-            step,
-            text: format!("text {step}."),
-        };
+        let sample = |step| Sample { step, text: format!("text {step}.") };
         let many: Vec<Sample> = (1..=300).map(sample).collect();
         let html = samples(&many, &Curves::default()).expect("a section").body;
         assert_eq!(html.matches("<li>").count(), MOST_SAMPLES);

@@ -18,12 +18,7 @@ pub(in crate::report) fn settings(sections: &[Section]) -> Fragment {
     .to_owned();
     body.push_str("<div class=\"sections\">\n");
     for section in sections {
-        write!(
-            body,
-            "<div>\n<h3>[{}]</h3>\n<table>\n",
-            escape(&section.name)
-        )
-        .expect("a string");
+        write!(body, "<div>\n<h3>[{}]</h3>\n<table>\n", escape(&section.name)).expect("a string");
         for setting in &section.settings {
             let (class, default) = match &setting.origin {
                 Origin::Default => ("default", None),
@@ -44,11 +39,5 @@ pub(in crate::report) fn settings(sections: &[Section]) -> Fragment {
         body.push_str("</table>\n</div>\n");
     }
     body.push_str("</div>");
-    Fragment {
-        kind: "settings",
-        styles: &[STYLE],
-        scripts: &[],
-        body,
-        data: None,
-    }
+    Fragment { kind: "settings", styles: &[STYLE], scripts: &[], body, data: None }
 }

@@ -81,10 +81,7 @@ pub fn attention_mib(config: &ModelConfig, selection: &Selection, n_tokens: usiz
 pub fn check_size(mib: usize) -> Result<(), InspectError> {
     match mib <= LIMIT_MIB {
         true => Ok(()),
-        false => Err(InspectError::PageTooLarge {
-            mib,
-            limit_mib: LIMIT_MIB,
-        }),
+        false => Err(InspectError::PageTooLarge { mib, limit_mib: LIMIT_MIB }),
     }
 }
 
@@ -117,15 +114,7 @@ struct Data<'a> {
 
 impl<'a> Data<'a> {
     fn new(details: &'a Details) -> Self {
-        let Details {
-            prompt,
-            selection,
-            maps,
-            queries,
-            keys,
-            similarity,
-            config,
-        } = details;
+        let Details { prompt, selection, maps, queries, keys, similarity, config } = details;
         let n_tokens = prompt.len();
         let heads: Vec<usize> = selection.heads.clone().collect();
         let kv_heads: Vec<usize> = heads.iter().map(|head| details.kv_head(*head)).collect();
@@ -191,11 +180,8 @@ fn facts(details: &Details) -> String {
     let mut facts = counted(prompt.len(), "token");
     if prompt.n_dropped > 0 {
         let n_dropped = prompt.n_dropped;
-        write!(
-            facts,
-            ", the last of the prompt: {n_dropped} before them did not fit the context"
-        )
-        .expect("a string");
+        write!(facts, ", the last of the prompt: {n_dropped} before them did not fit the context")
+            .expect("a string");
     }
     write!(
         facts,
@@ -265,9 +251,7 @@ mod tests {
             bytes.extend_from_slice(&bits.to_be_bytes()[1..chunk.len()]);
         }
         let numbers = bytes.chunks_exact(4);
-        numbers
-            .map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four")))
-            .collect()
+        numbers.map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four"))).collect()
     }
 
     #[test]
@@ -343,9 +327,6 @@ mod tests {
         assert!(data >= bytes && data < bytes + 2000, "{data} {bytes}");
         assert!(check_size(LIMIT_MIB).is_ok());
         let error = check_size(LIMIT_MIB + 1).unwrap_err().to_string();
-        assert!(
-            error.contains("257 MiB") && error.contains("--layer"),
-            "{error}"
-        );
+        assert!(error.contains("257 MiB") && error.contains("--layer"), "{error}");
     }
 }

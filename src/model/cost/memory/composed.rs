@@ -2,26 +2,20 @@
 //!
 //! Burn's autodiff keeps the inputs of matrix products, of products of two tensors and of activations, each
 //! buffer once, and nothing of sums, views and reshapes. Attention is one operation of ours, which keeps no weights:
-//! see [`crate::kernels::causal`].
+//! see [`tinderbox_kernels::causal`].
 
 use super::{F32, Held, Ledger, PassMemory, PassShape};
 use crate::config::{MlpKind, ModelConfig};
 use crate::counts::real;
-use crate::kernels::causal::MOST_BYTES;
 use crate::model::cost::parameters;
+use tinderbox_kernels::causal::MOST_BYTES;
 
 /// Walks through a training pass of a batch.
 pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassShape) -> PassMemory {
     let sizes = Sizes::new(config, vocab_size, shape);
     let block = KeptByBlock::new(config, &sizes);
     let n_layers = real(config.n_layers);
-    let Sizes {
-        stream,
-        hidden,
-        qkv,
-        logits,
-        ..
-    } = sizes;
+    let Sizes { stream, hidden, qkv, logits, .. } = sizes;
     let kept = Held {
         activations: sizes.dropped + n_layers * block.total() + sizes.last_norm,
         logits,
@@ -33,10 +27,7 @@ pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassSh
     ledger.look("the loss", 2.0 * logits);
     ledger.now.logits = 0.0;
     let of_output = sizes.gradient_of_output(config, vocab_size);
-    ledger.look(
-        "the output layer's backward pass",
-        logits + stream + of_output,
-    );
+    ledger.look("the output layer's backward pass", logits + stream + of_output);
     ledger.now.gradients += sizes.matrix(config.d_model, vocab_size);
     ledger.now.activations -= sizes.last_norm;
 
@@ -47,10 +38,7 @@ pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassSh
     for _ in 0..config.n_layers {
         let of_hidden = upstream + hidden;
         let of_contract = upstream + hidden + sizes.gradient_of_matrix(f, c);
-        ledger.look(
-            "the backward pass of an MLP",
-            f64::max(of_hidden, of_contract),
-        );
+        ledger.look("the backward pass of an MLP", f64::max(of_hidden, of_contract));
         ledger.now.activations -= block.mlp;
         ledger.now.gradients += F32 * real(parameters.mlp);
 
@@ -65,10 +53,7 @@ pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassSh
         // Each of the three gradients is spread out to the width of all before they are added up.
         let of_parts = upstream + 3.0 * qkv;
         let of_qkv = upstream + stream + qkv + sizes.gradient_of_matrix(c, n_qkv);
-        ledger.look(
-            "the backward pass of a projection",
-            f64::max(of_parts, of_qkv),
-        );
+        ledger.look("the backward pass of a projection", f64::max(of_parts, of_qkv));
         ledger.now.activations -= block.projection;
         ledger.now.gradients += F32 * real(parameters.total - parameters.mlp);
     }
@@ -177,11 +162,8 @@ impl KeptByBlock {
     fn new(config: &ModelConfig, sizes: &Sizes) -> Self {
         let normed = (NORM_STEPS + 1.0) * sizes.stream;
         // What a head's norm gives is a factor in any case, what it starts from is kept beside it.
-        let head_norms = if config.qk_norm {
-            NORM_STEPS * (sizes.stream + sizes.shared_heads)
-        } else {
-            0.0
-        };
+        let head_norms =
+            if config.qk_norm { NORM_STEPS * (sizes.stream + sizes.shared_heads) } else { 0.0 };
         let heads = 3.0 * sizes.stream + 2.0 * sizes.shared_heads + sizes.of_rows;
         let n_hidden = match config.mlp {
             MlpKind::Gelu => 4.0,
@@ -214,11 +196,7 @@ mod tests {
             ..ModelConfig::default() // 4 layers, 4 heads, 128 wide
         };
         let memory = |seq_len| {
-            let shape = PassShape {
-                batch_size: 1,
-                seq_len,
-                operations: Operations::Composed,
-            };
+            let shape = PassShape { batch_size: 1, seq_len, operations: Operations::Composed };
             pass_memory(&config(seq_len), 64, shape)
         };
         let (short, long) = (memory(512), memory(8192));

@@ -1,4 +1,4 @@
-//! A pass that the operations of [`crate::kernels`] for burn's CPU backend compute.
+//! A pass that the operations of [`tinderbox_kernels`] for burn's CPU backend compute.
 //!
 //! Each keeps its inputs, which its neighbours share, and what would take long to compute again: a feed-forward
 //! layer its activation and the derivative of that. The weights of attention and the logits are never whole.
@@ -16,13 +16,7 @@ pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassSh
     let n_rows = real(shape.batch_size) * real(shape.seq_len);
     let rows = |width: usize| F32 * n_rows * real(width);
     let matrix = |n_in: usize, n_out: usize| F32 * real(n_in) * real(n_out);
-    let ModelConfig {
-        d_model: c,
-        d_ff: f,
-        n_heads,
-        n_kv_heads,
-        ..
-    } = *config;
+    let ModelConfig { d_model: c, d_ff: f, n_heads, n_kv_heads, .. } = *config;
     let n_qkv = (n_heads + 2 * n_kv_heads) * config.head_dim();
     let (stream, hidden, qkv) = (rows(c), rows(f), rows(n_qkv));
     let mask = if config.dropout > 0.0 { stream } else { 0.0 };
@@ -61,10 +55,7 @@ pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassSh
         let of_output = stream + 2.0 * matrix(c, c);
         let of_heads = stream + qkv;
         let of_qkv = stream + qkv + 2.0 * matrix(c, n_qkv);
-        ledger.look(
-            "the backward pass of attention",
-            upstream + of_output.max(of_heads),
-        );
+        ledger.look("the backward pass of attention", upstream + of_output.max(of_heads));
         ledger.now.activations -= gathered + mask;
         ledger.look("the backward pass of a projection", upstream + of_qkv);
         ledger.now.activations -= normed + qkv;
@@ -91,11 +82,7 @@ mod tests {
             ..ModelConfig::default() // 4 layers, 4 heads, 128 wide, 512 in the MLP
         };
         change(&mut config);
-        let shape = PassShape {
-            batch_size: 8,
-            seq_len: 256,
-            operations: Operations::Fused,
-        };
+        let shape = PassShape { batch_size: 8, seq_len: 256, operations: Operations::Fused };
         pass_memory(&config, 64, shape).kept
     }
 
@@ -131,9 +118,6 @@ mod tests {
         // each head and row, and the hidden layer, four times as wide, twice; behind them the last norm's input, and a
         // gradient.
         let of_heads = 4.0 / 128.0;
-        assert_bytes(
-            held.activations,
-            (4.0 * (4.0 + 3.0 + 1.0 + of_heads + 8.0) + 2.0) * STREAM,
-        );
+        assert_bytes(held.activations, (4.0 * (4.0 + 3.0 + 1.0 + of_heads + 8.0) + 2.0) * STREAM);
     }
 }

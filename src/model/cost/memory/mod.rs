@@ -99,30 +99,18 @@ struct Ledger {
 
 impl Ledger {
     fn new(kept: Held) -> Self {
-        Self {
-            kept,
-            now: kept,
-            peak: kept,
-            peak_during: "the loss",
-        }
+        Self { kept, now: kept, peak: kept, peak_during: "the loss" }
     }
 
     /// A moment at which `temporaries` are held too.
     fn look(&mut self, during: &'static str, temporaries: f64) {
-        let held = Held {
-            temporaries,
-            ..self.now
-        };
+        let held = Held { temporaries, ..self.now };
         if held.total() > self.peak.total() {
             (self.peak, self.peak_during) = (held, during);
         }
     }
 
     fn into_memory(self) -> PassMemory {
-        PassMemory {
-            kept: self.kept,
-            peak: self.peak,
-            peak_during: self.peak_during,
-        }
+        PassMemory { kept: self.kept, peak: self.peak, peak_during: self.peak_during }
     }
 }

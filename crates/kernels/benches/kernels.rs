@@ -1,0 +1,251 @@
+//! Each kernel by itself on the CPU, in the shapes of three models' activations: forward alone, and with the backward
+//! pass that follows. Beside the times, divan counts what is allocated.
+//!
+//!     cargo bench --bench kernels
+//!     cargo bench --bench kernels -- causal_attention --sample-count 500
+//!
+//! The shapes are those of nanoGPT's CPU run (12 windows of 64 tokens, 128 wide), of its GPU run with 4 windows, and
+//! of GPT-2 small with one window of 256.
+
+use std::fmt;
+
+use burn::tensor::{Device, Distribution, Int, Tensor};
+use divan::Bencher;
+use tinderbox::device;
+use tinderbox_kernels::mlp::{Activation, Layer, Mlp};
+use tinderbox_kernels::{
+    self as kernels, Dropout, DropoutKey, MatmulPrecision, Output, SelfAttention,
+};
+
+/// As in the program itself, and counted.
+#[global_allocator]
+static ALLOCATOR: divan::AllocProfiler<mimalloc::MiMalloc> =
+    divan::AllocProfiler::new(mimalloc::MiMalloc);
+
+const DROPOUT: Dropout =
+    Dropout { probability: 0.1, key: DropoutKey { seed: 1, step: 2, micro_step: 0 }, site: 1 };
+const EPSILON: f64 = 1e-5;
+/// Characters.
+const VOCAB_SIZE: usize = 65;
+
+/// `b` windows of `t` tokens through a model `c` wide with heads of `c / h`.
+#[derive(Clone, Copy)]
+struct Shape {
+    b: usize,
+    t: usize,
+    c: usize,
+    h: usize,
+}
+
+const SHAPES: [Shape; 3] = [shape(12, 64, 128, 4), shape(4, 256, 384, 6), shape(1, 256, 768, 12)];
+
+const fn shape(b: usize, t: usize, c: usize, h: usize) -> Shape {
+    Shape { b, t, c, h }
+}
+
+#[derive(Clone, Copy)]
+enum Pass {
+    Forward,
+    Both,
+}
+
+/// What one line of the output is about.
+struct Case(Pass, Shape);
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(pass, Shape { b, t, c, .. }) = self;
+        let pass = match pass {
+            Pass::Forward => "forward",
+            Pass::Both => "forward, backward",
+        };
+        write!(f, "[{b}, {t}, {c}] {pass}")
+    }
+}
+
+fn cases() -> impl Iterator<Item = Case> {
+    let of = |pass| SHAPES.into_iter().map(move |shape| Case(pass, shape));
+    of(Pass::Forward).chain(of(Pass::Both))
+}
+
+impl Case {
+    fn device(&self) -> Device {
+        let cpu = device::open(&device::DeviceSpec::Cpu).expect("a CPU is always there");
+        match self.0 {
+            Pass::Forward => cpu.device,
+            Pass::Both => cpu.device.autodiff(),
+        }
+    }
+
+    fn random<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
+        let x = Tensor::random(shape, Distribution::Normal(0.0, 1.0), &self.device());
+        match self.0 {
+            Pass::Forward => x,
+            Pass::Both => x.require_grad(),
+        }
+    }
+
+    /// Times `f` of `inputs`; the backward pass is that of its sum.
+    fn bench<const D: usize, const E: usize, const N: usize>(
+        &self,
+        bencher: Bencher<'_, '_>,
+        inputs: [Tensor<D>; N],
+        f: impl Fn([Tensor<D>; N]) -> Tensor<E>,
+    ) {
+        bencher.bench_local(|| {
+            let y = f(inputs.clone());
+            match self.0 {
+                Pass::Forward => (Some(y), None),
+                Pass::Both => (None, Some(y.sum().backward())),
+            }
+        });
+    }
+
+    /// As [`Case::bench`], of activations `[B, T, n C]`.
+    fn of_activations(
+        &self,
+        bencher: Bencher<'_, '_>,
+        n: usize,
+        f: impl Fn(Tensor<3>) -> Tensor<3>,
+    ) {
+        let Shape { b, t, c, .. } = self.1;
+        self.bench(bencher, [self.random([b, t, n * c])], |[x]| f(x));
+    }
+}
+
+fn main() {
+    divan::main();
+}
+
+#[divan::bench(args = cases())]
+fn layer_norm(bencher: Bencher<'_, '_>, case: &Case) {
+    let weight: Tensor<1> = case.random([case.1.c]);
+    case.of_activations(bencher, 1, |x| kernels::layer_norm(x, weight.clone(), None, EPSILON));
+}
+
+#[divan::bench(args = cases())]
+fn rms_norm(bencher: Bencher<'_, '_>, case: &Case) {
+    let weight: Tensor<1> = case.random([case.1.c]);
+    case.of_activations(bencher, 1, |x| kernels::rms_norm(x, weight.clone(), EPSILON));
+}
+
+#[divan::bench(args = cases())]
+fn gelu(bencher: Bencher<'_, '_>, case: &Case) {
+    case.of_activations(bencher, 4, kernels::gelu);
+}
+
+#[divan::bench(args = cases())]
+fn linear(bencher: Bencher<'_, '_>, case: &Case) {
+    projection(bencher, case, MatmulPrecision::F32);
+}
+
+#[divan::bench(args = cases())]
+fn linear_in_bf16(bencher: Bencher<'_, '_>, case: &Case) {
+    projection(bencher, case, MatmulPrecision::Bf16);
+}
+
+fn projection(bencher: Bencher<'_, '_>, case: &Case, precision: MatmulPrecision) {
+    let weight: Tensor<2> = case.random([case.1.c, 3 * case.1.c]);
+    case.of_activations(bencher, 1, |x| kernels::linear(x, weight.clone(), None, precision));
+}
+
+/// Of a square matrix, five steps.
+#[divan::bench(args = [MatmulPrecision::F32, MatmulPrecision::Bf16])]
+fn newton_schulz(bencher: Bencher<'_, '_>, precision: MatmulPrecision) {
+    let x = Tensor::<2>::random([384, 384], Distribution::Uniform(-0.1, 0.1), &Device::flex());
+    let coefficients = [3.4445, -4.7750, 2.0315];
+    bencher.bench_local(|| kernels::newton_schulz(x.clone(), coefficients, 5, precision));
+}
+
+#[divan::bench(args = cases())]
+fn mlp_gelu(bencher: Bencher<'_, '_>, case: &Case) {
+    mlp(bencher, case, |_| Activation::Gelu, MatmulPrecision::F32);
+}
+
+#[divan::bench(args = cases())]
+fn mlp_gelu_in_bf16(bencher: Bencher<'_, '_>, case: &Case) {
+    mlp(bencher, case, |_| Activation::Gelu, MatmulPrecision::Bf16);
+}
+
+#[divan::bench(args = cases())]
+fn mlp_relu_squared(bencher: Bencher<'_, '_>, case: &Case) {
+    mlp(bencher, case, |_| Activation::ReluSquared, MatmulPrecision::F32);
+}
+
+#[divan::bench(args = cases())]
+fn mlp_swiglu(bencher: Bencher<'_, '_>, case: &Case) {
+    mlp(bencher, case, Activation::Swiglu, MatmulPrecision::F32);
+}
+
+/// The layer with an activation, which may want a projection of its own.
+fn mlp(
+    bencher: Bencher<'_, '_>,
+    case: &Case,
+    activation: impl Fn(Layer) -> Activation,
+    precision: MatmulPrecision,
+) {
+    let c = case.1.c;
+    let layer = |shape| Layer { weight: case.random(shape), bias: None };
+    let mlp = Mlp {
+        expand: layer([c, 4 * c]),
+        activation: activation(layer([c, 4 * c])),
+        contract: layer([4 * c, c]),
+        precision,
+    };
+    case.of_activations(bencher, 1, |x| kernels::mlp::mlp(x, mlp.clone()));
+}
+
+#[divan::bench(args = cases())]
+fn dropout(bencher: Bencher<'_, '_>, case: &Case) {
+    case.of_activations(bencher, 1, |x| kernels::dropout(x, DROPOUT));
+}
+
+#[divan::bench(args = cases())]
+fn self_attention(bencher: Bencher<'_, '_>, case: &Case) {
+    attention(bencher, case, None);
+}
+
+#[divan::bench(args = cases())]
+fn self_attention_with_dropout(bencher: Bencher<'_, '_>, case: &Case) {
+    attention(bencher, case, Some(DROPOUT));
+}
+
+fn attention(bencher: Bencher<'_, '_>, case: &Case, dropout: Option<Dropout>) {
+    let attention = SelfAttention {
+        n_heads: case.1.h,
+        n_kv_heads: case.1.h,
+        norm: None,
+        rotation: None,
+        dropout,
+    };
+    case.of_activations(bencher, 3, |qkv| kernels::self_attention(qkv, attention.clone()));
+}
+
+#[divan::bench(args = cases())]
+fn embed(bencher: Bencher<'_, '_>, case: &Case) {
+    let Shape { b, t, c, .. } = case.1;
+    let tokens: Tensor<2, Int> = targets(case).reshape([b, t]);
+    case.bench(bencher, [case.random([VOCAB_SIZE, c])], |[weight]| {
+        kernels::embed(tokens.clone(), weight, None)
+    });
+}
+
+/// From hidden states, with the token embedding's weights.
+#[divan::bench(args = cases())]
+fn cross_entropy(bencher: Bencher<'_, '_>, case: &Case) {
+    let Shape { b, t, c, .. } = case.1;
+    let output = Output::Tied(case.random([VOCAB_SIZE, c]));
+    let targets = targets(case);
+    case.bench(bencher, [case.random([b * t, c])], |[hidden]| {
+        let (output, targets) = (output.clone(), targets.clone());
+        kernels::cross_entropy(hidden, output, targets, MatmulPrecision::F32)
+    });
+}
+
+/// A token for each position.
+fn targets(case: &Case) -> Tensor<1, Int> {
+    let Shape { b, t, .. } = case.1;
+    let last = i64::try_from(b * t).expect("a few hundred");
+    let size = i64::try_from(VOCAB_SIZE).expect("a few");
+    Tensor::<1, Int>::arange(0..last, &case.device()).remainder_scalar(size)
+}

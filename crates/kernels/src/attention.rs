@@ -1,0 +1,243 @@
+//! The arithmetic of attention on queries, keys and values that are already projected.
+
+use std::ops::Range;
+
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation};
+
+use super::causal::causal_attention;
+use super::dropout::Dropout;
+#[cfg(test)]
+use super::dropout::dropout;
+#[cfg(feature = "flex")]
+use super::fused;
+use super::{rms_norm, rotate};
+
+/// Norms of each head's queries and keys.
+///
+/// Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2.
+#[derive(Clone, Debug)]
+pub struct QkNorm {
+    /// Scale of the queries, `[D]`.
+    pub q: Tensor<1>,
+    /// Scale of the keys, `[D]`.
+    pub k: Tensor<1>,
+    /// What is added to the mean square.
+    pub epsilon: f64,
+}
+
+/// What a causal self-attention does with a projection.
+#[derive(Clone, Debug)]
+pub struct SelfAttention {
+    /// H, number of query heads.
+    pub n_heads: usize,
+    /// Hkv, number of key and value heads; divides H.
+    pub n_kv_heads: usize,
+    /// RMS norm of queries and keys.
+    pub norm: Option<QkNorm>,
+    /// Cosines and sines by which queries and keys are turned, each `[1, 1, T, D / 2]`.
+    pub rotation: Option<[Tensor<4>; 2]>,
+    /// Of the weights.
+    pub dropout: Option<Dropout>,
+}
+
+/// Causal self-attention from the projection of queries, keys and values to what each head gathered.
+///
+/// Source: Vaswani et al. 2017, eq. 1 and section 3.2.3; grouped heads: Ainslie et al. 2023, "GQA".
+///
+/// # Shapes
+/// `qkv: [B, T, (H + 2 Hkv) D]`, queries, then keys, then values -> `[B, T, H D]`
+///
+/// # Panics
+/// On any other shape: a bug in the caller, never bad user input.
+#[must_use]
+pub fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
+    #[cfg(feature = "flex")]
+    if fused::is_for(&qkv) {
+        return fused::attention::self_attention(qkv, attention);
+    }
+    self_attention_by(causal_attention, qkv, attention)
+}
+
+/// [`self_attention`] with its weights in the open, which burn differentiates: the reference.
+#[cfg(test)]
+pub(super) fn composed_self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
+    self_attention_by(explicit_causal_attention, qkv, attention)
+}
+
+/// [`causal_attention`] with its weights in the open.
+#[cfg(test)]
+pub(super) fn explicit_causal_attention(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    weights_dropout: Option<Dropout>,
+) -> Tensor<4> {
+    let ([_, h, t, _], [_, _, s, _]) = (q.dims(), k.dims());
+    let (k, v) = (repeat_kv(k, h), repeat_kv(v, h)); // each [B, H, S, D]
+    let blocked = future(s - t..s, s, &q.device());
+    let mut weights = attention_weights(q, k, Some(blocked)); // [B, H, T, S]
+    if let Some(weights_dropout) = weights_dropout {
+        weights = dropout(weights, weights_dropout);
+    }
+    weights.matmul(v) // [B, H, T, D]
+}
+
+/// [`self_attention`] around a causal attention.
+fn self_attention_by(
+    causal_attention: fn(Tensor<4>, Tensor<4>, Tensor<4>, Option<Dropout>) -> Tensor<4>,
+    qkv: Tensor<3>,
+    attention: SelfAttention,
+) -> Tensor<3> {
+    let SelfAttention { n_heads, n_kv_heads, norm, rotation, dropout } = attention;
+    let [mut q, mut k, v] = split_heads(qkv, n_heads, n_kv_heads);
+    if let Some(norm) = norm {
+        q = rms_norm(q, norm.q, norm.epsilon);
+        k = rms_norm(k, norm.k, norm.epsilon);
+    }
+    if let Some([cos, sin]) = rotation {
+        q = rotate(q, cos.clone(), sin.clone());
+        k = rotate(k, cos, sin);
+    }
+    merge_heads(causal_attention(q, k, v, dropout))
+}
+
+/// Queries, keys and values of each head, out of their projection.
+///
+/// # Shapes
+/// `qkv: [B, T, (H + 2 Hkv) D]` -> `[B, H, T, D]` and twice `[B, Hkv, T, D]`
+#[must_use]
+pub fn split_heads(qkv: Tensor<3>, n_heads: usize, n_kv_heads: usize) -> [Tensor<4>; 3] {
+    let [b, t, width] = qkv.dims();
+    let d = width / (n_heads + 2 * n_kv_heads);
+    let part = |first: usize, n: usize| {
+        let heads = qkv.clone().narrow(2, first * d, n * d);
+        heads.reshape([b, t, n, d]).swap_dims(1, 2) // [B, n, T, D]
+    };
+    [part(0, n_heads), part(n_heads, n_kv_heads), part(n_heads + n_kv_heads, n_kv_heads)]
+}
+
+/// The heads' vectors side by side.
+///
+/// # Shapes
+/// `[B, H, T, D]` -> `[B, T, H D]`
+#[must_use]
+pub fn merge_heads(heads: Tensor<4>) -> Tensor<3> {
+    let [b, h, t, d] = heads.dims();
+    heads.swap_dims(1, 2).reshape([b, t, h * d])
+}
+
+/// The score of a pair that may not see each other. It is finite, as the softmax of nothing but minus infinities is
+/// 0/0.
+pub(super) const BLOCKED: f32 = f32::MIN / 2.0;
+
+/// How strongly every query attends to every key: `softmax(q k^T / sqrt(D))`.
+///
+/// `blocked` marks pairs that may not see each other. They are taken out before the softmax, so
+/// that every row still sums to 1; a row in which everything is blocked is all zeros.
+///
+/// Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1.
+///
+/// # Shapes
+/// `q: [B, H, T, D]`, `k: [B, H, S, D]`, `blocked: [B or 1, H or 1, T, S]` -> `[B, H, T, S]`
+#[must_use]
+pub fn attention_weights(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    blocked: Option<Tensor<4, Bool>>,
+) -> Tensor<4> {
+    let scores = scaled_scores(q, k); // [B, H, T, S]
+    let Some(blocked) = blocked else {
+        return activation::softmax(scores, 3);
+    };
+    let blocked = blocked.expand(scores.dims());
+    let scores = scores.mask_fill(blocked.clone(), BLOCKED);
+    activation::softmax(scores, 3).mask_fill(blocked, 0.0)
+}
+
+/// True where a key stands behind a query, in its future, given the positions of the queries; keys stand from 0.
+///
+/// It is made on the device, of two short vectors: as a whole it would be much to send to a GPU.
+///
+/// # Shapes
+/// -> `[1, 1, T, S]`
+#[must_use]
+pub fn future(queries: Range<usize>, n_keys: usize, device: &Device) -> Tensor<4, Bool> {
+    let positions = |range: Range<usize>, shape: [usize; 4]| {
+        #[allow(
+            clippy::cast_possible_wrap,
+            clippy::cast_possible_truncation,
+            reason = "there are far fewer than 2^31 positions"
+        )]
+        let positions = range.map(|position| position as i32).collect::<Vec<_>>();
+        Tensor::<4, Int>::from_data(TensorData::new(positions, shape), (device, DType::I32))
+    };
+    let t = queries.len();
+    positions(0..n_keys, [1, 1, 1, n_keys]).greater(positions(queries, [1, 1, t, 1]))
+}
+
+/// Repeats each of the Hkv heads for the queries that share it: head `i` serves query heads
+/// `i * H / Hkv .. (i + 1) * H / Hkv`.
+///
+/// # Shapes
+/// `[B, Hkv, S, D]` -> `[B, H, S, D]`
+#[must_use]
+pub fn repeat_kv(x: Tensor<4>, n_heads: usize) -> Tensor<4> {
+    let [b, h_kv, s, d] = x.dims();
+    if h_kv == n_heads {
+        return x;
+    }
+    let group = n_heads / h_kv;
+    x.reshape([b, h_kv, 1, s, d]) // [B, Hkv, 1, S, D]
+        .expand([b, h_kv, group, s, d]) // [B, Hkv, G, S, D]
+        .reshape([b, n_heads, s, d])
+}
+
+/// `q k^T / sqrt(D)`. The factor goes into the queries, which are fewer numbers than the scores.
+fn scaled_scores(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
+    let [.., d] = q.dims();
+    (q * scale(d)).matmul(k.swap_dims(2, 3)) // [B, H, T, S]
+}
+
+/// `1 / sqrt(D)`.
+#[allow(clippy::cast_precision_loss, reason = "a head has far fewer than 2^52 dimensions")]
+pub(super) fn scale(head_dim: usize) -> f64 {
+    1.0 / (head_dim as f64).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Distribution;
+
+    fn random(shape: [usize; 4]) -> Tensor<4> {
+        Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex())
+    }
+
+    #[test]
+    fn the_last_queries_see_their_past_and_themselves() {
+        let future = future(2..4, 4, &Device::flex());
+        let future: Vec<bool> = future.into_data().iter().collect();
+        assert_eq!(future, [false, false, false, true, false, false, false, false]);
+    }
+
+    #[test]
+    fn a_row_with_nothing_to_see_is_zero_and_others_sum_to_one() {
+        let device = Device::flex();
+        let blocked =
+            Tensor::<4, Bool>::from_data([[[[true, true, true], [true, false, false]]]], &device);
+        let weights = attention_weights(random([1, 1, 2, 4]), random([1, 1, 3, 4]), Some(blocked));
+        let rows: Vec<f32> = weights.sum_dim(3).into_data().try_to_vec().expect("f32");
+        assert!(rows[0].abs() < 1e-7 && (rows[1] - 1.0).abs() < 1e-6, "{rows:?}");
+    }
+
+    #[test]
+    fn heads_share_keys_in_consecutive_groups() {
+        let k = random([1, 2, 3, 4]);
+        let repeated = repeat_kv(k.clone(), 4);
+        for head in 0..4 {
+            let (shared, own) =
+                (k.clone().narrow(1, head / 2, 1), repeated.clone().narrow(1, head, 1));
+            assert_eq!(shared.into_data(), own.into_data());
+        }
+    }
+}

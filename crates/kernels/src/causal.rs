@@ -1,0 +1,415 @@
+//! Causal attention in memory that grows with T, by burn's own operations on any backend.
+//!
+//! Queries are taken in blocks, and only the scores of one block are there at a time, with the keys up to its
+//! last query. The forward pass keeps of each row the largest score and the sum behind the softmax, from which
+//! the backward pass computes the weights again. At usual sizes one block or a few take all queries, so that a
+//! GPU is given no more to do than by an attention that keeps its weights.
+//!
+//! Source: Dao et al. 2022, "`FlashAttention`", algorithms 1 and 4, with whole rows instead of blocks of keys.
+
+use std::ops::Range;
+
+use burn::backend::DispatchTensor;
+use burn::tensor::{Tensor, assert_shape};
+
+use super::attention::{BLOCKED, future, scale};
+use super::dropout::{Choice, Dropout};
+use super::operation::{Operation, apply};
+
+/// Bytes of the scores of one block, at most: the largest buffer that every WebGPU device can bind.
+pub const MOST_BYTES: usize = 128 * 1024 * 1024;
+
+/// Queries of a block are a multiple of this, where there are as many: products of whole tiles are the fastest.
+const TILE: usize = 32;
+
+/// Lets every query gather values from the keys up to its own position.
+///
+/// Queries are the last T of the S positions, as in decoding with a cache: query `t` sees keys
+/// `0..=S - T + t`. Heads of `q` share heads of `k` and `v` in groups of `H / Hkv`. `weights`
+/// dropout takes away whole links between positions while training.
+///
+/// Neither pass holds a tensor `[B, H, T, S]` of more than 128 MiB, and none is kept between them.
+///
+/// Source: Vaswani et al. 2017, eq. 1 and section 3.2.3; grouped heads: Ainslie et al. 2023, "GQA".
+///
+/// # Shapes
+/// `q: [B, H, T, D]`, `k, v: [B, Hkv, S, D]` with S >= T -> `[B, H, T, D]`
+///
+/// # Panics
+/// On any other shape: a bug in the caller, never bad user input.
+#[must_use]
+pub fn causal_attention(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    weights_dropout: Option<Dropout>,
+) -> Tensor<4> {
+    in_blocks(q, k, v, weights_dropout, MOST_BYTES)
+}
+
+/// [`causal_attention`] with at most so many bytes of scores at a time, and at least one query's.
+///
+/// # Panics
+/// As [`causal_attention`].
+#[must_use]
+pub fn in_blocks(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    dropout: Option<Dropout>,
+    most_bytes: usize,
+) -> Tensor<4> {
+    let [b, h, t, d] = q.dims();
+    let [_, h_kv, s, _] = k.dims();
+    assert!(s >= t && h % h_kv == 0, "{t} queries of {h} heads, {s} keys of {h_kv} heads");
+    assert_shape!(k, [b, h_kv, s, d]);
+    assert_shape!(v, [b, h_kv, s, d]);
+    let operation = CausalAttention { dropout, most_bytes };
+    apply([q, k, v].map(Tensor::into_dispatch), operation)
+}
+
+/// Inputs: queries `[B, H, T, D]`, keys and values `[B, Hkv, S, D]`.
+#[derive(Debug)]
+struct CausalAttention {
+    dropout: Option<Dropout>,
+    most_bytes: usize,
+}
+
+impl Operation for CausalAttention {
+    fn forward(
+        &self,
+        inputs: Vec<DispatchTensor>,
+        keep: bool,
+    ) -> (DispatchTensor, Vec<DispatchTensor>) {
+        let [q, k, v] = tensors(inputs);
+        let shape = MapShape::new(&q, &k);
+        let (mut out, mut maxima, mut sums) = (Vec::new(), Vec::new(), Vec::new());
+        for block in shape.blocks(self.most_bytes) {
+            let scores = block.scores(&q, &k); // [B, H, R, S]
+            let max = scores.clone().max_dim(3); // [B, H, R, 1]
+            let mut weights = (scores - max.clone()).exp();
+            let sum = weights.clone().sum_dim(3); // [B, H, R, 1]
+            if let Some(choice) = self.choose(shape, &block, &q) {
+                weights = choice.apply(weights);
+            }
+            out.push(product(weights, block.seen(&v)) / sum.clone()); // [B, H, R, D]
+            if keep {
+                maxima.push(max);
+                sums.push(sum);
+            }
+        }
+        let out = joined(out); // [B, H, T, D]
+        let kept = match keep {
+            true => vec![q, k, v, out.clone(), joined(maxima), joined(sums)],
+            false => Vec::new(),
+        };
+        let kept = kept.into_iter().map(Tensor::into_dispatch).collect();
+        (out.into_dispatch(), kept)
+    }
+
+    fn backward(
+        &self,
+        kept: Vec<DispatchTensor>,
+        gradient: DispatchTensor,
+    ) -> Vec<Option<DispatchTensor>> {
+        let [q, k, v, out, maxima, sums] = tensors(kept);
+        let of_out = Tensor::<4>::from_dispatch(gradient); // [B, H, T, D]
+        let along = (out * of_out.clone()).sum_dim(3); // [B, H, T, 1]
+        let shape = MapShape::new(&q, &k);
+        let factor = scale(shape.d);
+        let mut of_q = Vec::new();
+        let [mut of_k, mut of_v] = [None, None];
+        // From the last block, which sees all keys: what the others see is a part of it.
+        for block in shape.blocks(self.most_bytes).into_iter().rev() {
+            let [max, sum, along, of_out] =
+                [&maxima, &sums, &along, &of_out].map(|x| block.rows(x));
+            let mut weights = (block.scores(&q, &k) - max).exp() / sum; // [B, H, R, S]
+            let mut of_weights = product(of_out.clone(), block.seen(&v).swap_dims(2, 3));
+            let choice = self.choose(shape, &block, &q);
+            if let Some(choice) = &choice {
+                of_weights = choice.apply(of_weights);
+            }
+            let of_scores = weights.clone() * (of_weights - along); // [B, H, R, S]
+            if let Some(choice) = &choice {
+                weights = choice.apply(weights);
+            }
+            of_v = Some(sum_of(of_v, turned_product(weights, of_out, shape.h_kv)));
+            of_q.push(product(of_scores.clone(), block.seen(&k)) * factor);
+            let q = block.rows(&q) * factor;
+            of_k = Some(sum_of(of_k, turned_product(of_scores, q, shape.h_kv)));
+        }
+        of_q.reverse();
+        [Some(joined(of_q)), of_k, of_v].map(|part| part.map(Tensor::into_dispatch)).into()
+    }
+}
+
+impl CausalAttention {
+    /// Which weights of a block are dropped, if any are. It is the same in both passes.
+    fn choose(&self, shape: MapShape, block: &Block, q: &Tensor<4>) -> Option<Choice<4>> {
+        let MapShape { b, h, t, s, .. } = shape;
+        let part = [0..b, 0..h, block.queries.clone(), 0..block.n_keys];
+        let dropout = self.dropout.as_ref()?;
+        Some(dropout.choose([b, h, t, s], part, &q.device()))
+    }
+}
+
+/// The sizes of an attention.
+#[derive(Clone, Copy, Debug)]
+struct MapShape {
+    b: usize,
+    h: usize,
+    h_kv: usize,
+    t: usize,
+    s: usize,
+    d: usize,
+}
+
+impl MapShape {
+    fn new(q: &Tensor<4>, k: &Tensor<4>) -> Self {
+        let ([b, h, t, d], [_, h_kv, s, _]) = (q.dims(), k.dims());
+        Self { b, h, h_kv, t, s, d }
+    }
+
+    /// All queries, in blocks of about the same size, each with at most so many bytes of scores.
+    fn blocks(self, most_bytes: usize) -> Vec<Block> {
+        let Self { b, h, t, s, .. } = self;
+        let fitting = (most_bytes / (b * h * s * size_of::<f32>())).clamp(1, t);
+        let n_blocks = t.div_ceil(fitting);
+        let n_queries = t.div_ceil(n_blocks).next_multiple_of(TILE).min(fitting);
+        let firsts = (0..t).step_by(n_queries);
+        let blocks = firsts.map(|first| {
+            let queries = first..(first + n_queries).min(t);
+            Block { n_keys: s - t + queries.end, past: s - t, queries }
+        });
+        blocks.collect()
+    }
+}
+
+/// A few queries in a row, and the keys that the last of them sees.
+#[derive(Debug)]
+struct Block {
+    queries: Range<usize>,
+    n_keys: usize,
+    /// Keys before that of the first of all queries.
+    past: usize,
+}
+
+impl Block {
+    /// Its rows of `x: [B, H, T, X]` -> `[B, H, R, X]`
+    fn rows(&self, x: &Tensor<4>) -> Tensor<4> {
+        narrow(x, self.queries.clone())
+    }
+
+    /// What it sees of `x: [B, Hkv, S, X]`.
+    fn seen(&self, x: &Tensor<4>) -> Tensor<4> {
+        narrow(x, 0..self.n_keys)
+    }
+
+    /// How well its queries match each key, with a floor where they may not look: `[B, H, R, S]`.
+    fn scores(&self, q: &Tensor<4>, k: &Tensor<4>) -> Tensor<4> {
+        let [.., d] = q.dims();
+        let scores = product(
+            self.rows(q) * scale(d), // fewer numbers than the scores
+            self.seen(k).swap_dims(2, 3),
+        );
+        if self.queries.len() == 1 {
+            return scores; // a single query sees all of its keys
+        }
+        let device = q.device();
+        let positions = self.past + self.queries.start..self.past + self.queries.end;
+        let future = future(positions, self.n_keys, &device); // [1, 1, R, S]
+        scores + Tensor::zeros(future.dims(), &device).mask_fill(future, BLOCKED)
+    }
+}
+
+/// The product of each head of `x: [B, H, R, X]` with the matrix that its group shares, `[B, Hkv, X, Y]`
+/// -> `[B, H, R, Y]`
+fn product(x: Tensor<4>, shared: Tensor<4>) -> Tensor<4> {
+    let ([b, h, r, _], [_, h_kv, _, y]) = (x.dims(), shared.dims());
+    let product = grouped(x, h_kv).matmul(shared); // [B, Hkv, G R, Y]
+    match h == h_kv {
+        true => product,
+        false => product.reshape([b, h, r, y]),
+    }
+}
+
+/// The products of each head of `x: [B, H, R, X]`, turned, with that of `y: [B, H, R, Y]`, summed over the heads of
+/// a group -> `[B, Hkv, X, Y]`
+///
+/// It turns `y` and what comes out: here `x` is by far the largest, and a turned tensor is slow to write.
+fn turned_product(x: Tensor<4>, y: Tensor<4>, h_kv: usize) -> Tensor<4> {
+    let product = grouped(y, h_kv).swap_dims(2, 3).matmul(grouped(x, h_kv)); // [B, Hkv, Y, X]
+    product.swap_dims(2, 3)
+}
+
+/// The rows of the heads that share keys below each other: `[B, H, R, X]` -> `[B, Hkv, G R, X]`
+fn grouped(x: Tensor<4>, h_kv: usize) -> Tensor<4> {
+    let [b, h, r, width] = x.dims();
+    match h == h_kv {
+        true => x,
+        false => x.reshape([b, h_kv, h / h_kv * r, width]),
+    }
+}
+
+/// What is there so far, `[B, Hkv, S, D]`, and a part that belongs to the first of its keys.
+fn sum_of(so_far: Option<Tensor<4>>, part: Tensor<4>) -> Tensor<4> {
+    let Some(so_far) = so_far else {
+        return part;
+    };
+    let [b, h, n, d] = part.dims();
+    let sum = narrow(&so_far, 0..n) + part;
+    so_far.slice_assign([0..b, 0..h, 0..n, 0..d], sum)
+}
+
+/// Some rows of `x: [B, H, T, X]`. All of them are the tensor itself.
+fn narrow(x: &Tensor<4>, rows: Range<usize>) -> Tensor<4> {
+    let [_, _, t, _] = x.dims();
+    match rows.len() == t {
+        true => x.clone(),
+        false => x.clone().narrow(2, rows.start, rows.len()),
+    }
+}
+
+/// The rows of all blocks. Those of a single one are copied nowhere.
+fn joined(mut blocks: Vec<Tensor<4>>) -> Tensor<4> {
+    match blocks.len() {
+        1 => blocks.remove(0),
+        _ => Tensor::cat(blocks, 2),
+    }
+}
+
+fn tensors<const N: usize>(tensors: Vec<DispatchTensor>) -> [Tensor<4>; N] {
+    let tensors: Vec<_> = tensors.into_iter().map(Tensor::from_dispatch).collect();
+    tensors.try_into().expect("as many as there are")
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use crate::attention::explicit_causal_attention;
+    use crate::fused::testing::{DROPOUT, assert_within, constant, leaf, numbers};
+
+    /// Rows of the batch, heads, key heads, queries, keys, width of a head.
+    const SHAPES: [[usize; 6]; 11] = [
+        [1, 1, 1, 1, 1, 2],
+        [2, 3, 3, 1, 9, 4],
+        [1, 1, 1, 2, 2, 1],
+        [2, 3, 3, 5, 5, 6],
+        [2, 4, 2, 33, 33, 16],
+        [1, 6, 1, 65, 65, 10],
+        [3, 2, 2, 64, 64, 32],
+        [2, 4, 4, 17, 40, 8],
+        [1, 8, 4, 70, 101, 4],
+        [1, 16, 4, 7, 7, 3],
+        [1, 1, 1, 200, 200, 16],
+    ];
+
+    /// Bytes of the scores of so many queries.
+    fn bytes_of(n_queries: usize, [b, h, _, _, s, _]: [usize; 6]) -> usize {
+        n_queries * b * h * s * size_of::<f32>()
+    }
+
+    /// Output, and gradients of queries, keys and values that are `size` times as large as usual.
+    fn run(
+        f: impl Fn(Tensor<4>, Tensor<4>, Tensor<4>) -> Tensor<4>,
+        [b, h, h_kv, t, s, d]: [usize; 6],
+        size: f32,
+    ) -> Vec<Vec<f32>> {
+        let inputs = [leaf([b, h, t, d], 1), leaf([b, h_kv, s, d], 2), leaf([b, h_kv, s, d], 3)];
+        let [q, k, v] = inputs.clone();
+        let out = f(q * size, k, v);
+        let asked = constant([b, h, t, d], 4);
+        let gradients = (out.clone() * asked).sum().backward();
+        let of_inputs = inputs.map(|x| numbers(x.grad(&gradients).expect("it has a gradient")));
+        std::iter::once(numbers(out)).chain(of_inputs).collect()
+    }
+
+    #[test]
+    fn equals_the_explicit_attention_and_its_gradients_in_blocks_of_any_size() {
+        for shape in SHAPES {
+            let [_, _, _, t, ..] = shape;
+            for dropout in [None, Some(DROPOUT)] {
+                let want = run(|q, k, v| explicit_causal_attention(q, k, v, dropout), shape, 1.0);
+                for n_queries in [1, t.div_ceil(3), t.div_ceil(2), t] {
+                    let bytes = bytes_of(n_queries, shape);
+                    let got = run(|q, k, v| in_blocks(q, k, v, dropout, bytes), shape, 1.0);
+                    let what = format!("{shape:?}, {n_queries} queries, {dropout:?}");
+                    assert_within(&got, &want, 4e-6, &what);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn huge_scores_stay_finite_and_nan_stays_nan() {
+        let shape = [1, 2, 1, 70, 70, 16];
+        for n_queries in [20, 70] {
+            let ours = |q, k, v| in_blocks(q, k, v, None, bytes_of(n_queries, shape));
+            for size in [1e3, 1e6, 1e30] {
+                let got = run(ours, shape, size);
+                assert!(got.iter().flatten().all(|x| x.is_finite()), "{size}");
+                let explicit = |q, k, v| explicit_causal_attention(q, k, v, None);
+                // Gradients of weights that are 0 or 1 are differences of nearly equal numbers.
+                let want = run(explicit, shape, size);
+                assert_within(&got[..1], &want[..1], 4e-6, "huge scores");
+            }
+            let nan = run(ours, shape, f32::NAN);
+            assert!(nan[0].iter().all(|x| x.is_nan()));
+        }
+    }
+
+    #[test]
+    fn what_is_kept_grows_with_the_queries_and_not_with_their_square() {
+        for shape in SHAPES {
+            let [b, h, h_kv, t, s, d] = shape;
+            let inputs = [
+                constant([b, h, t, d], 1),
+                constant([b, h_kv, s, d], 2),
+                constant([b, h_kv, s, d], 3),
+            ];
+            let inputs = inputs.map(|x: Tensor<4>| x.inner().into_dispatch());
+            let operation = CausalAttention { dropout: Some(DROPOUT), most_bytes: usize::MAX };
+            let (_, kept) = operation.forward(inputs.into(), true);
+            let sizes = kept.into_iter().map(|kept| {
+                let kept = Tensor::<4>::from_dispatch(kept);
+                kept.dims().iter().product::<usize>()
+            });
+            // Queries and outputs, keys and values, and of each row the largest score and a sum.
+            let linear = 2 * b * h * t * d + 2 * b * h_kv * s * d + 2 * b * h * t;
+            assert_eq!(sizes.sum::<usize>(), linear, "{shape:?}");
+        }
+    }
+
+    fn map_shape([b, h, h_kv, t, s, d]: [usize; 6]) -> MapShape {
+        MapShape { b, h, h_kv, t, s, d }
+    }
+
+    #[test]
+    fn blocks_hold_every_query_once_and_no_more_bytes_than_they_may() {
+        let long = [[1, 12, 12, 8192, 8192, 64], [12, 12, 12, 1000, 1024, 64]];
+        for shape in SHAPES.into_iter().chain(long) {
+            let [b, h, _, t, s, _] = shape;
+            for n_queries in [1, 2, 31, 32, 33, 100, t] {
+                let bytes = bytes_of(n_queries, shape);
+                let blocks = map_shape(shape).blocks(bytes);
+                let queries: Vec<usize> =
+                    blocks.iter().flat_map(|block| block.queries.clone()).collect();
+                assert!(queries.into_iter().eq(0..t), "{shape:?}");
+                for block in &blocks {
+                    assert_eq!(block.n_keys, s - t + block.queries.end);
+                    let scores = b * h * block.queries.len() * block.n_keys;
+                    assert!(scores * size_of::<f32>() <= bytes, "{shape:?}, {n_queries}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn usual_sizes_need_few_blocks() {
+        let n_blocks = |shape| map_shape(shape).blocks(MOST_BYTES).len();
+        assert_eq!(n_blocks([64, 6, 6, 256, 256, 64]), 1); // configs/shakespeare-gpu.toml
+        assert_eq!(n_blocks([4, 12, 12, 512, 512, 64]), 1);
+        assert_eq!(n_blocks([12, 12, 12, 1024, 1024, 64]), 5); // GPT-2 small
+        assert_eq!(n_blocks([1, 1, 1, 8192, 8192, 128]), 2);
+    }
+}

@@ -1,0 +1,334 @@
+//! Dropout whose choices depend on the run's seed, the step and the place alone.
+
+use std::ops::Range;
+
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::backend;
+
+/// What the choices of one forward pass hang on, beside the place where they are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DropoutKey {
+    /// The run's seed.
+    pub seed: u64,
+    /// The optimiser step, counted from 0.
+    pub step: u64,
+    /// Which of the step's micro-batches this pass is for, counted from 0.
+    pub micro_step: u64,
+}
+
+/// The dropout of one place in one forward pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dropout {
+    /// Of a number to be dropped, in (0, 1).
+    pub probability: f64,
+    /// What the choices hang on.
+    pub key: DropoutKey,
+    /// The place.
+    pub site: u64,
+}
+
+/// Sets each number to zero with `probability` and scales the others up by `1 / (1 - probability)`.
+///
+/// The choice is a pure function of key, site, shape and place, so that a resumed run repeats it, and a backward pass
+/// that computes weights again. On a CPU it is drawn here, and so the same on every CPU backend. On a GPU, where masks
+/// are too large to send to, it is a hash of each number's place, made there.
+///
+/// Source: Srivastava et al. 2014, "Dropout", section 4, in the inverted form.
+#[must_use]
+pub fn dropout<const D: usize>(x: Tensor<D>, dropout: Dropout) -> Tensor<D> {
+    let (whole, device) = (x.dims(), x.device());
+    let all = whole.map(|n| 0..n);
+    dropout.choose(whole, all, &device).apply(x)
+}
+
+/// Which numbers of a tensor, or of a part of one, are dropped.
+#[derive(Clone, Debug)]
+pub(super) enum Choice<const D: usize> {
+    /// `1 / (1 - probability)` where a number is kept, 0 where it is dropped.
+    Factors(Tensor<D>),
+    /// Where a number is dropped, and the probability of it.
+    Dropped(Tensor<D, Bool>, f64),
+}
+
+impl<const D: usize> Choice<D> {
+    /// Drops or scales up numbers of the shape that was chosen for.
+    pub(super) fn apply(&self, x: Tensor<D>) -> Tensor<D> {
+        match self.clone() {
+            Self::Factors(factors) => x * factors,
+            Self::Dropped(dropped, probability) => {
+                (x / (1.0 - probability)).mask_fill(dropped, 0.0)
+            }
+        }
+    }
+}
+
+impl Dropout {
+    /// Chooses among the numbers of a `part` of a tensor, given the ranges along its dimensions, as they are chosen
+    /// among those of the `whole`.
+    pub(super) fn choose<const D: usize>(
+        &self,
+        whole: [usize; D],
+        part: [Range<usize>; D],
+        device: &Device,
+    ) -> Choice<D> {
+        if backend::is_cpu(device) {
+            let shape = part.each_ref().map(ExactSizeIterator::len);
+            let factors = TensorData::new(self.factors(whole, part), shape);
+            Choice::Factors(Tensor::from_data(factors, device))
+        } else {
+            Choice::Dropped(self.dropped(whole, part, device), self.probability)
+        }
+    }
+
+    /// What to multiply each number of a part with.
+    fn factors<const D: usize>(&self, whole: [usize; D], part: [Range<usize>; D]) -> Vec<f32> {
+        let sizes = part.each_ref().map(ExactSizeIterator::len);
+        let mut factors = vec![1.0; sizes.iter().product()];
+        if sizes == whole {
+            self.apply(&mut factors, 0);
+            return factors;
+        }
+        for (i, row) in factors.chunks_mut(sizes[D - 1].max(1)).enumerate() {
+            let (mut rest, mut stride, mut start) = (i, whole[D - 1], part[D - 1].start);
+            for dim in (0..D - 1).rev() {
+                start += (part[dim].start + rest % sizes[dim]) * stride;
+                rest /= sizes[dim];
+                stride *= whole[dim];
+            }
+            self.apply(row, start);
+        }
+        factors
+    }
+
+    /// Where a number of a part is dropped, computed on the device.
+    fn dropped<const D: usize>(
+        &self,
+        whole: [usize; D],
+        part: [Range<usize>; D],
+        device: &Device,
+    ) -> Tensor<D, Bool> {
+        // A number's place in the whole is a sum over the dimensions, of which each has few different terms.
+        let mut stride = 1_u32;
+        let mut place: Option<Tensor<D, Int>> = None;
+        for dim in (0..D).rev() {
+            let terms = part[dim].clone().map(|i| low_bits(i).wrapping_mul(stride));
+            let terms: Vec<u32> = terms.collect();
+            stride = stride.wrapping_mul(low_bits(whole[dim]));
+            if terms == [0] && (dim > 0 || place.is_some()) {
+                continue;
+            }
+            let mut shape = [1; D];
+            shape[dim] = terms.len();
+            let terms = Tensor::from_data(TensorData::new(terms, shape), (device, DType::U32));
+            place = Some(match place {
+                Some(place) => terms + place,
+                None => terms,
+            });
+        }
+        let place = place.expect("a tensor has a dimension");
+        hash(place, self.hash_words()).lower_elem(self.hashes_below())
+    }
+
+    /// What makes the hashes of this place and pass differ from others'.
+    fn hash_words(&self) -> [u32; 2] {
+        let mut generator = generator(self.key, self.site);
+        [generator.next_u32(), generator.next_u32()]
+    }
+
+    /// Hashes below are dropped.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in 0..2^32")]
+    fn hashes_below(&self) -> u32 {
+        (self.probability * 4_294_967_296.0) as u32
+    }
+
+    /// Drops or scales up numbers of which the first stands at `start` of all those at this place.
+    ///
+    /// Sixteen random bits decide a number: the probability is met to within 2^-17.
+    pub(super) fn apply(&self, numbers: &mut [f32], start: usize) {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in 0..65536")]
+        let dropped_below = (self.probability * 65_536.0).round().min(65_535.0) as u16;
+        #[allow(clippy::cast_possible_truncation, reason = "f32 is what the tensor holds")]
+        let scale = (1.0 / (1.0 - self.probability)) as f32;
+        let mut generator = generator(self.key, self.site);
+        generator.set_word_pos(start as u128 / 2); // two numbers share a word of the generator
+        let skipped = start % 2;
+        let mut bits = vec![0_u8; 2 * (skipped + numbers.len())];
+        generator.fill_bytes(&mut bits);
+        let bits = bits.as_chunks::<2>().0[skipped..].iter();
+        for (number, bits) in numbers.iter_mut().zip(bits) {
+            *number *= match u16::from_le_bytes(*bits) < dropped_below {
+                true => 0.0,
+                false => scale,
+            };
+        }
+    }
+}
+
+/// Multipliers of the hash.
+const MULTIPLIERS: [u32; 2] = [0x7FEB_352D, 0x846C_A68B];
+
+/// A hash of 32 bits, in which each bit of `x` changes each bit of the result about half of the time.
+///
+/// Source: Wellons 2018, "Prospecting for Hash Functions", `lowbias32`, with a word added before each multiplication.
+fn hash<const D: usize>(x: Tensor<D, Int>, words: [u32; 2]) -> Tensor<D, Int> {
+    let folded = |x: Tensor<D, Int>, n: u32| x.clone().bitwise_xor(x.bitwise_right_shift_scalar(n));
+    let x = folded(x + words[0], 16) * MULTIPLIERS[0];
+    let x = folded(x + words[1], 15) * MULTIPLIERS[1];
+    folded(x, 16)
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "a place beyond 2^32 has the hash of another, which nobody can tell"
+)]
+fn low_bits(n: usize) -> u32 {
+    n as u32
+}
+
+fn generator(key: DropoutKey, site: u64) -> ChaCha8Rng {
+    let DropoutKey { seed, step, micro_step } = key;
+    let mut bytes = [0; 32];
+    for (chunk, word) in bytes.chunks_exact_mut(8).zip([seed, step, micro_step, site]) {
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    ChaCha8Rng::from_seed(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: DropoutKey = DropoutKey { seed: 1, step: 2, micro_step: 0 };
+
+    fn kept(key: DropoutKey, site: u64) -> Vec<f32> {
+        let ones = Tensor::<2>::ones([100, 200], &Device::flex());
+        let dropped = Dropout { probability: 0.2, key, site };
+        dropout(ones, dropped).into_data().try_to_vec().expect("f32")
+    }
+
+    #[test]
+    fn keeps_the_share_it_is_asked_to_and_the_mean() {
+        let kept = kept(KEY, 7);
+        let share = kept.iter().filter(|x| **x > 0.0).count() as f64 / kept.len() as f64;
+        assert!((share - 0.8).abs() < 0.01, "{share}");
+        assert!(kept.iter().all(|x| *x == 0.0 || (*x - 1.25).abs() < 1e-6));
+    }
+
+    #[test]
+    fn a_part_is_dropped_as_in_the_whole() {
+        let dropout = Dropout { probability: 0.5, key: KEY, site: 3 };
+        let mut whole = vec![1.0; 300];
+        dropout.apply(&mut whole, 0);
+        for (start, n) in [(0, 1), (1, 2), (63, 70), (128, 172)] {
+            let mut part = vec![1.0; n];
+            dropout.apply(&mut part, start);
+            assert_eq!(part, whole[start..start + n]);
+        }
+    }
+
+    #[test]
+    fn is_a_function_of_seed_step_micro_step_and_site() {
+        assert_eq!(kept(KEY, 7), kept(KEY, 7));
+        for other in [
+            kept(KEY, 8),
+            kept(DropoutKey { seed: 2, ..KEY }, 7),
+            kept(DropoutKey { step: 3, ..KEY }, 7),
+            kept(DropoutKey { micro_step: 1, ..KEY }, 7),
+        ] {
+            assert_ne!(kept(KEY, 7), other);
+        }
+    }
+
+    const PART: Dropout = Dropout { probability: 0.3, key: KEY, site: 9 };
+
+    #[test]
+    fn a_part_is_chosen_as_in_the_whole_here_and_on_a_device() {
+        let device = Device::flex();
+        let whole = [2, 3, 7, 11];
+        let dropped = |part| PART.dropped(whole, part, &device);
+        let factors = |part: [Range<usize>; 4]| {
+            let shape = part.each_ref().map(ExactSizeIterator::len);
+            let factors = TensorData::new(PART.factors(whole, part), shape);
+            Tensor::<4>::from_data(factors, &device)
+        };
+        let all = whole.map(|n| 0..n);
+        let parts = [
+            all.clone(),
+            [0..2, 0..3, 2..5, 0..9],
+            [1..2, 0..3, 6..7, 10..11],
+            [0..1, 2..3, 0..7, 4..11],
+        ];
+        for part in parts {
+            let whole = factors(all.clone()).slice(part.clone());
+            assert_eq!(factors(part.clone()).into_data(), whole.into_data());
+            let whole = dropped(all.clone()).slice(part.clone());
+            assert_eq!(dropped(part).into_data(), whole.into_data());
+        }
+    }
+
+    #[test]
+    fn a_hash_is_that_of_the_source_and_drops_its_share() {
+        let device = Device::flex();
+        let places: Vec<u32> = (0..30_000).collect();
+        let words = PART.hash_words();
+        let expected = places.iter().map(|place| {
+            let mut x = place.wrapping_add(words[0]);
+            x ^= x >> 16;
+            x = x.wrapping_mul(0x7FEB_352D).wrapping_add(words[1]);
+            x ^= x >> 15;
+            x = x.wrapping_mul(0x846C_A68B);
+            x ^ (x >> 16)
+        });
+        let expected: Vec<u32> = expected.collect();
+        let places = TensorData::new(places, [30_000]);
+        let places = Tensor::<1, Int>::from_data(places, (&device, DType::U32));
+        let hashes: Vec<u32> = hash(places, words).into_data().iter().collect();
+        assert_eq!(hashes, expected);
+
+        let dropped = PART.dropped([100, 300], [0..100, 0..300], &device);
+        let dropped: Vec<bool> = dropped.into_data().iter().collect();
+        let below = expected.iter().map(|hash| *hash < PART.hashes_below());
+        assert!(below.eq(dropped.iter().copied()));
+        let share = dropped.iter().filter(|dropped| **dropped).count() as f64 / 30_000.0;
+        assert!((share - 0.3).abs() < 0.01, "{share}");
+    }
+
+    #[test]
+    fn hashes_of_rows_sites_and_steps_have_nothing_to_do_with_each_other() {
+        let device = Device::flex();
+        let dropped = |dropout: Dropout| -> Vec<bool> {
+            let all = dropout.dropped([200, 200], [0..200, 0..200], &device);
+            all.into_data().iter().collect()
+        };
+        let this = dropped(PART);
+        let next_step = DropoutKey { step: 3, ..KEY };
+        let others = [
+            dropped(Dropout { site: 10, ..PART }),
+            dropped(Dropout { key: next_step, ..PART }),
+            [&this[1..], &this[..1]].concat(),
+            [&this[200..], &this[..200]].concat(),
+        ];
+        for other in others {
+            let both = this.iter().zip(&other).filter(|(a, b)| **a && **b).count();
+            let share = both as f64 / this.len() as f64;
+            assert!((share - 0.09).abs() < 0.008, "{share}"); // 0.3 times 0.3
+        }
+        // Between four at the corners of a rectangle there is nothing, either.
+        let corners = (0..199).flat_map(|row| (0..199).map(move |column| (row, column)));
+        let mut n_even = 0;
+        for (row, column) in corners {
+            let at = |row: usize, column: usize| this[row * 200 + column];
+            let odd = at(row, column)
+                ^ at(row + 1, column)
+                ^ at(row, column + 1)
+                ^ at(row + 1, column + 1);
+            n_even += usize::from(!odd);
+        }
+        let share = n_even as f64 / (199.0 * 199.0);
+        let expected = f64::midpoint(1.0, 0.4_f64.powi(4)); // each is 1 or -1, 0.4 on average
+        assert!((share - expected).abs() < 0.01, "{share}");
+    }
+}

@@ -1,0 +1,200 @@
+//! Functions of single numbers and sums of many, in a form that compilers turn into SIMD instructions.
+//!
+//! Sums run over a fixed number of lanes in a fixed order, and Rust never reorders floating-point arithmetic.
+
+use pulp::Simd;
+
+/// Running sums that a sum is kept in: one register of AVX-512, two of AVX2, four of NEON.
+pub(super) const LANES: usize = 16;
+
+/// The sum of `f(a, b)` over pairs of numbers from slices of equal length.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
+pub(super) fn sum(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let (a, a_rest) = a.as_chunks::<LANES>();
+    let (b, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a.iter().zip(b) {
+        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
+            *lane += f(*a, *b);
+        }
+    }
+    for ((lane, a), b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
+        *lane += f(*a, *b);
+    }
+    total(lanes)
+}
+
+/// The sum of the lanes, by halves.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
+pub(super) fn total(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// `a b + c`: rounded once where the CPU can, which is twice as fast; else as two operations.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
+pub(super) fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
+    if S::IS_SCALAR { a * b + c } else { a.mul_add(b, c) }
+}
+
+/// `c[0] + c[1] x + c[2] x^2 + ..`
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
+pub(super) fn polynomial<S: Simd, const N: usize>(x: f32, c: [f32; N]) -> f32 {
+    let mut sum = c[N - 1];
+    for c in c.iter().rev().skip(1) {
+        sum = fma::<S>(sum, x, *c);
+    }
+    sum
+}
+
+/// `e^x` for x <= 0, within 2e-7 of its value; from -87 on it stays at the smallest numbers that f32 holds.
+///
+/// `e^x = 2^n e^r` with n whole and `|r| <= ln(2) / 2`; `e^r` by its Taylor series.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
+pub(super) fn exp<S: Simd>(x: f32) -> f32 {
+    // Adding and taking away 1.5 * 2^23 rounds to a whole number: f32 has no bits left for a fraction.
+    const ROUND: f32 = 12_582_912.0;
+    // ln(2) in two parts: the first has few bits, so that n times it is exact.
+    const LN_2_HIGH: f32 = 0.693_359_4;
+    const LN_2_LOW: f32 = -2.121_944_4e-4;
+    const SERIES: [f32; 7] = [1.0, 1.0, 0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0];
+    // Not `max`, which would turn NaN into a number and hide that a run has diverged.
+    let x = if x < -87.0 { -87.0 } else { x };
+    let shifted = fma::<S>(x, std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = fma::<S>(n, -LN_2_LOW, fma::<S>(n, -LN_2_HIGH, x));
+    // The low bits of `shifted` are n: put them where f32 has its exponent.
+    polynomial::<S, _>(r, SERIES) * f32::from_bits(shifted.to_bits().wrapping_add(127) << 23)
+}
+
+/// `1 / (1 + e^-x)`, within 3e-7.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
+pub(super) fn sigmoid<S: Simd>(x: f32) -> f32 {
+    let small = exp::<S>(-x.abs());
+    let share = 1.0 / (1.0 + small);
+    if x < 0.0 { small * share } else { share }
+}
+
+/// The normal distribution function and its density at `x`, both within 2e-7.
+///
+/// Source: Abramowitz and Stegun 1964, "Handbook of Mathematical Functions", 7.1.26: for z >= 0,
+/// `erf(z) = 1 - (a1 t + .. + a5 t^5) exp(-z^2)` with `t = 1 / (1 + p z)`, within 1.5e-7. Their `exp(-z^2)`
+/// is the density's too.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
+pub(super) fn phi<S: Simd>(x: f32) -> (f32, f32) {
+    const P: f32 = 0.327_591_1;
+    const A: [f32; 5] = [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152, 1.061_405_4];
+    const INV_SQRT_TAU: f32 = 0.398_942_3;
+    let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
+    let t = 1.0 / fma::<S>(P, z, 1.0);
+    let series = t * polynomial::<S, _>(t, A);
+    let exp = exp::<S>(-z * z);
+    let tail = 0.5 * series * exp; // of the distribution, beyond |x|
+    (if x > 0.0 { 1.0 - tail } else { tail }, INV_SQRT_TAU * exp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pulp::{Arch, Scalar, WithSimd};
+
+    /// The distribution and the density in double precision, by numerical integration.
+    fn reference(x: f64) -> (f64, f64) {
+        let density = |x: f64| (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt();
+        let n = 2000;
+        let h = x / f64::from(n);
+        let simpson: f64 = (0..n)
+            .map(|i| {
+                let a = f64::from(i) * h;
+                h / 6.0 * (density(a) + 4.0 * density(a + h / 2.0) + density(a + h))
+            })
+            .sum();
+        (0.5 + simpson, density(x))
+    }
+
+    #[test]
+    fn distribution_and_density_are_within_a_few_roundings() {
+        for i in -1000..=1000 {
+            let x = i as f32 / 100.0;
+            let ((distribution, density), (want, want_density)) =
+                (phi::<Scalar>(x), reference(f64::from(x)));
+            assert!(
+                (f64::from(distribution) - want).abs() < 3e-7,
+                "Phi({x}) = {distribution}, not {want}"
+            );
+            assert!((f64::from(density) - want_density).abs() < 1e-7, "at {x}");
+        }
+        for x in [50.0, 1e4, f32::MAX] {
+            let (below, above) = (phi::<Scalar>(-x).0, phi::<Scalar>(x).0);
+            assert!((above - 1.0).abs() < 1e-7 && (below * x).abs() < 1e-30, "far out at {x}");
+        }
+        assert!(phi::<Scalar>(f32::NAN).0.is_nan());
+    }
+
+    #[test]
+    fn the_sigmoid_is_within_a_few_roundings() {
+        for i in -1000..=1000 {
+            let x = i as f32 / 100.0;
+            let want = 1.0 / (1.0 + (-f64::from(x)).exp());
+            let got = f64::from(sigmoid::<Scalar>(x));
+            assert!((got - want).abs() < 3e-7, "sigmoid({x}) = {got}, not {want}");
+        }
+        assert!(sigmoid::<Scalar>(f32::NAN).is_nan());
+        assert!(sigmoid::<Scalar>(-1e4) < 2e-38 && sigmoid::<Scalar>(1e4) > 1.0 - 1e-6);
+    }
+
+    #[test]
+    fn exp_is_within_two_roundings_and_keeps_nan() {
+        struct Exp<'a>(&'a mut [f32]);
+        impl WithSimd for Exp<'_> {
+            type Output = ();
+
+            #[inline(always)]
+            #[allow(
+                clippy::inline_always,
+                reason = "the instructions are those of the caller's SIMD level"
+            )]
+            fn with_simd<S: Simd>(self, _: S) {
+                self.0.iter_mut().for_each(|x| *x = exp::<S>(*x));
+            }
+        }
+        let inputs: Vec<f32> = (0..=87_000).map(|i| i as f32 / -1000.0).collect();
+        let small = [-88.0, -1e4, f32::MIN, f32::NEG_INFINITY];
+        for arch in [Arch::new(), Arch::Scalar] {
+            let mut outputs = inputs.clone();
+            arch.dispatch(Exp(&mut outputs));
+            for (x, got) in inputs.iter().zip(outputs) {
+                let want = f64::from(*x).exp();
+                assert!((f64::from(got) / want - 1.0).abs() < 2.5e-7, "e^{x} = {got}, not {want}");
+            }
+            let mut outputs = small;
+            arch.dispatch(Exp(&mut outputs));
+            assert!(outputs.iter().all(|y| (0.0..2e-38).contains(y)), "{outputs:?}");
+            let mut nan = [f32::NAN];
+            arch.dispatch(Exp(&mut nan));
+            assert!(nan[0].is_nan());
+        }
+    }
+
+    #[test]
+    fn sums_take_every_pair_once() {
+        for n in [1, 15, 16, 17, 64, 100] {
+            let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
+            let want: f32 = a.iter().map(|a| a * a).sum();
+            assert_eq!(sum(&a, &a, |a, b| a * b).to_bits(), want.to_bits());
+        }
+    }
+}

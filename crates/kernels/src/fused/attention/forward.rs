@@ -1,0 +1,71 @@
+//! Causal attention of one row of the batch, query after query.
+
+use pulp::{Simd, WithSimd};
+
+use super::super::heads::{Heads, Prepared};
+use super::super::product::{Exact, MatrixMut, Packed, Panels, Plain, Put, multiply, n_panels};
+use super::super::rows::{Tile, attend};
+use super::super::scratch::Scratch;
+use super::QUERIES;
+use crate::dropout::Dropout;
+
+/// The heads that share one key head, of one row of the batch.
+pub(super) struct Forward<'a> {
+    pub(super) prepared: Prepared<'a>,
+    pub(super) dropout: Option<Dropout>,
+    /// Which of all B H maps of weights is the first one of these heads'.
+    pub(super) first_map: usize,
+    pub(super) kv_head: usize,
+    /// `[T, (H + 2 Hkv) D]`
+    pub(super) qkv: &'a [f32],
+    /// `[T, G D]`, between the other heads' columns.
+    pub(super) out: MatrixMut<'a>,
+    /// `[G, T]`
+    pub(super) log_sums: &'a mut [f32],
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let heads = self.prepared.heads;
+        let Heads { head_dim, t, .. } = heads;
+        let scale = heads.scale();
+        let mut buffer = Vec::new();
+        let k = self.prepared.keys(self.qkv, self.kv_head, &mut buffer);
+        let turned_k = Packed::here(simd, k.transposed());
+        let v = self.prepared.values(self.qkv, self.kv_head);
+        let v = Packed::here(simd, v);
+        let mut scores = Scratch::new(QUERIES.min(t) * n_panels(t));
+        let mut kept = vec![0.0; if self.dropout.is_some() { t } else { 0 }];
+        let group = heads.group();
+        let outs = self.out.split_columns(std::iter::repeat_n(head_dim, group));
+        for (i, (mut out, log_sums)) in outs.zip(self.log_sums.chunks_exact_mut(t)).enumerate() {
+            let head = self.kv_head * group + i;
+            let q = self.prepared.queries(self.qkv, head, &mut buffer);
+            let q = Packed::here(simd, q);
+            for first in (0..t).step_by(QUERIES) {
+                let rows = QUERIES.min(t - first);
+                let keys = first + rows; // those that the last of these queries sees
+                let mut tile = Tile { rows: &mut scores, step: rows };
+                let q = Plain(q.panels().rows(first..keys));
+                multiply(Exact(simd), q, turned_k.panels().columns(0..keys), &mut tile);
+                for row in 0..rows {
+                    let query = first + row;
+                    log_sums[query] = attend::<S>(&mut tile, row, query + 1, scale);
+                    if let Some(dropout) = self.dropout {
+                        let kept = &mut kept[..=query];
+                        kept.fill(1.0);
+                        dropout.apply(kept, ((self.first_map + i) * t + query) * t);
+                        tile.multiply(row, kept);
+                    }
+                }
+                let weights = Plain(Panels::within(&scores, [rows, keys], rows));
+                let v = v.panels().rows(0..keys);
+                let out = out.rows(first, rows);
+                multiply(Exact(simd), weights, v, &mut Put { out, bias: &[] });
+            }
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! The feed-forward layer as one operation.
+//!
+//! The activation and its derivative are computed together, once, from sums that are still in registers: both are
+//! made of the same exponential. What lies between the two projections stays in panels.
+
+mod finish;
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{Shape, Tensor};
+
+use self::finish::{Activate, Biased, Slopes};
+use super::activation::Activation;
+use super::linear::{column_sums, matrix};
+use super::operation::{Operation, apply};
+use super::product::{
+    Element, Matrix, MatrixMut, Packed, Pair, Panels, PanelsMut, Plain, Role, Turned, WIDTH, add,
+    as_elements, multiply_all, n_panels, part_of, product,
+};
+use super::scratch::Scratch;
+use super::{assume_written, room, shaped, tensor, values};
+use crate::mlp::{Layer, Mlp};
+use crate::{self, MatmulPrecision};
+
+/// As [`crate::mlp`], of f32 on flex.
+pub(crate) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
+    let Mlp { expand, activation, contract, precision } = mlp;
+    let has_bias = expand.bias.is_some();
+    let (activation, gate) = match activation {
+        kernels::mlp::Activation::Gelu => (Activation::Gelu, None),
+        kernels::mlp::Activation::ReluSquared => (Activation::ReluSquared, None),
+        kernels::mlp::Activation::Swiglu(gate) => (Activation::Swiglu, Some(gate)),
+    };
+    let layers = [expand, contract].into_iter().chain(gate);
+    let parts = layers.map(|Layer { weight, bias }| {
+        assert_eq!(bias.is_some(), has_bias, "all projections have a bias, or none has");
+        (weight.into_dispatch(), bias.map(Tensor::into_dispatch))
+    });
+    let (weights, biases): (Vec<_>, Vec<_>) = parts.unzip();
+    let mut inputs = vec![x.into_dispatch()];
+    inputs.extend(weights.into_iter().chain(biases.into_iter().flatten()));
+    match precision {
+        MatmulPrecision::F32 => apply(inputs, FeedForward::<f32>::new(activation, has_bias)),
+        MatmulPrecision::Bf16 => apply(inputs, FeedForward::<Pair>::new(activation, has_bias)),
+    }
+}
+
+/// Inputs: x; the weights of expand, contract, and gate where there is one; then their biases if they have them.
+///
+/// Multiplies elements of `E`.
+#[derive(Debug)]
+struct FeedForward<E> {
+    activation: Activation,
+    has_bias: bool,
+    elements: PhantomData<E>,
+}
+
+impl<E: Element> FeedForward<E> {
+    fn new(activation: Activation, has_bias: bool) -> Self {
+        Self { activation, has_bias, elements: PhantomData }
+    }
+
+    fn is_gated(&self) -> bool {
+        self.activation == Activation::Swiglu
+    }
+
+    /// How many weights there are.
+    fn n_weights(&self) -> usize {
+        if self.is_gated() { 3 } else { 2 }
+    }
+
+    /// The bias of a weight; an empty one is none.
+    fn bias<'a>(&self, inputs: &'a [FlexTensor], weight: usize) -> &'a [f32] {
+        match self.has_bias {
+            true => values(&inputs[1 + self.n_weights() + weight]),
+            false => &[],
+        }
+    }
+}
+
+/// Which of the weights is which.
+const EXPAND: usize = 0;
+const CONTRACT: usize = 1;
+const GATE: usize = 2;
+
+impl<E: Element> Operation for FeedForward<E> {
+    /// Keeps the inputs, and in panels what the activation gave, and its derivatives by what went into it.
+    fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
+        let mut inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
+        let [c, f] = matrix(&inputs[1]);
+        let n = values(&inputs[0]).len() / c;
+        let mut matrices = vec![(Matrix::new(values(&inputs[0]), [n, c]), Role::Left)];
+        let weights = inputs[1..=self.n_weights()].iter();
+        matrices.extend(
+            weights.map(|weight| (Matrix::new(values(weight), matrix(weight)), Role::Right)),
+        );
+        let packed = Packed::<E>::all_of(&matrices);
+        let x = Plain(packed[0].left());
+        let weight = |i: usize| packed[1 + i].right();
+        let shape = [n, f];
+        let gated = self.is_gated();
+        let mut active = room(PanelsMut::<E>::room(shape));
+        let [mut slope, mut gate] = [keep, gated].map(|is_kept| {
+            let size = PanelsMut::<f32>::room(shape);
+            room(if is_kept { size } else { 0 })
+        });
+        if gated {
+            #[allow(unsafe_code)]
+            // SAFETY: it is written before it is read.
+            let out = unsafe { PanelsMut::of_room(&mut gate, shape) };
+            let bias = self.bias(&inputs, GATE);
+            multiply_all(x, weight(GATE), |[rows, columns]| {
+                #[allow(unsafe_code)]
+                // SAFETY: cells do not overlap.
+                let out = unsafe { out.cell(rows, columns.clone()) };
+                let bias = part_of(bias, columns);
+                Biased { out, bias }
+            });
+        }
+        {
+            #[allow(unsafe_code)]
+            // SAFETY: all but the gate, which was written above, are only written.
+            let (active, derivatives) = unsafe {
+                let derivatives = [&mut slope, &mut gate];
+                (
+                    PanelsMut::<E>::of_room(&mut active, shape),
+                    derivatives.map(|out| PanelsMut::of_room(out, shape)),
+                )
+            };
+            let bias = self.bias(&inputs, EXPAND);
+            #[allow(unsafe_code)]
+            // SAFETY: cells do not overlap.
+            multiply_all(x, weight(EXPAND), |[rows, columns]| Activate {
+                activation: self.activation,
+                bias: part_of(bias, columns.clone()),
+                active: unsafe { active.cell(rows.clone(), columns.clone()) },
+                derivatives: derivatives
+                    .each_ref()
+                    .map(|out| unsafe { out.cell(rows.clone(), columns.clone()) }),
+            });
+        }
+        let active = whole(active, [n, E::count(f)]);
+        let [slope, gate] = [slope, gate].map(|kept| whole(kept, shape));
+        let out = {
+            let active = Panels::new(as_elements::<E>(&active), [n, E::count(f)]);
+            product(Plain(active), weight(CONTRACT), self.bias(&inputs, CONTRACT))
+        };
+        drop(packed);
+        let out = tensor(out, &inputs[0]);
+        if !keep {
+            return (out, Vec::new());
+        }
+        let kept = [Some(active), Some(slope), gated.then_some(gate)];
+        inputs.extend(kept.into_iter().flatten().map(|kept| {
+            let size = kept.len();
+            shaped(kept, Shape::new([size]))
+        }));
+        (out, inputs)
+    }
+
+    fn backward(&self, kept: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+        let [c, f] = matrix(&kept[1]);
+        let gated = self.is_gated();
+        let (inputs, kept) = kept.split_at(kept.len() - if gated { 3 } else { 2 });
+        let gradient = gradient.to_contiguous();
+        let n = values(&gradient).len() / c;
+        let mut matrices = vec![
+            (Matrix::new(values(&inputs[0]), [n, c]), Role::Right),
+            (Matrix::new(values(&gradient), [n, c]), Role::Both),
+        ];
+        let weights = inputs[1..=self.n_weights()].iter();
+        matrices.extend(weights.map(|weight| {
+            let weight = Matrix::new(values(weight), matrix(weight));
+            (weight.transposed(), Role::Right)
+        }));
+        let packed = Packed::<E>::all_of(&matrices);
+        let [x, of_out] = [&packed[0], &packed[1]];
+        let weight = |i: usize| packed[2 + i].right();
+        let shape = [n, f];
+        let rows = PanelsMut::<E>::room(shape) / WIDTH;
+        let [mut of_hidden, mut of_gate] =
+            [true, gated].map(|is| Scratch::<E>::new(if is { rows } else { 0 }));
+        {
+            let outs = [&mut of_hidden, &mut of_gate].map(|out| PanelsMut::of_rows(out, shape));
+            let slopes = [Some(1), gated.then_some(2)].map(|slope| {
+                slope.map(|slope| Panels::new(as_elements(values(&kept[slope])), shape))
+            });
+            multiply_all(Plain(of_out.left()), weight(CONTRACT), |[rows, columns]| {
+                Slopes {
+                    slopes: slopes
+                        .map(|slope| slope.map(|x| x.rows(rows.clone()).columns(columns.clone()))),
+                    #[allow(unsafe_code)]
+                    // SAFETY: cells do not overlap.
+                    outs: outs
+                        .each_ref()
+                        .map(|out| unsafe { out.cell(rows.clone(), columns.clone()) }),
+                }
+            });
+        }
+        let left = |rows| Panels::new(rows, [n, E::count(f)]);
+        let of_hidden = Operand::new(left(&of_hidden), f);
+        let of_gate = gated.then(|| Operand::new(left(&of_gate), f));
+        let active = Operand::new(left(as_elements(values(&kept[0]))), f);
+        let of_x = || {
+            let mut of_x = product(Plain(of_hidden.left), weight(EXPAND), &[]);
+            if let Some(of_gate) = &of_gate {
+                let of_x = MatrixMut::new(&mut of_x, [n, c]);
+                add(of_x, Plain(of_gate.left), weight(GATE));
+            }
+            of_x
+        };
+        let of_bias = |of_out: Panels<'_, E>| self.has_bias.then(|| column_sums(of_out));
+        // Of a weight and its bias.
+        let of_layer = |x: Panels<'_, E>, of_out: Panels<'_, E>| {
+            rayon::join(|| product(Turned(x), of_out, &[]), || of_bias(of_out))
+        };
+        let (of_x, ((expand, contract), gate)) = rayon::join(of_x, || {
+            rayon::join(
+                || {
+                    rayon::join(
+                        || of_layer(x.right(), of_hidden.right()),
+                        || of_layer(active.right(), of_out.right()),
+                    )
+                },
+                || {
+                    let of_gate = of_gate.as_ref();
+                    of_gate.map(|of_gate| of_layer(x.right(), of_gate.right()))
+                },
+            )
+        });
+        let layers = [Some(expand), Some(contract), gate].into_iter().flatten();
+        let (weights, biases): (Vec<_>, Vec<_>) = layers.unzip();
+        let parts = [of_x].into_iter().chain(weights);
+        let parts = parts.chain(biases.into_iter().flatten());
+        let parts = parts.zip(inputs);
+        parts.map(|(part, like)| Some(tensor(part, like))).collect()
+    }
+}
+
+/// What was written to panels, with zeros behind the last column.
+fn whole(mut panels: Vec<MaybeUninit<f32>>, [n_rows, n_columns]: [usize; 2]) -> Vec<f32> {
+    let beyond = (n_panels(n_columns) - 1) * n_rows * WIDTH;
+    let last = panels.get_mut(beyond..).unwrap_or_default(); // of no room, nothing
+    for row in last.as_chunks_mut::<WIDTH>().0 {
+        for x in row.iter_mut().skip((n_columns - 1) % WIDTH + 1) {
+            x.write(0.0);
+        }
+    }
+    #[allow(unsafe_code)]
+    // SAFETY: the products wrote all columns of every row, and the loop what is beyond the last one.
+    unsafe {
+        assume_written(panels)
+    }
+}
+
+/// A matrix as the left and as the right one of products.
+struct Operand<'a, E> {
+    left: Panels<'a, E>,
+    right: Option<Scratch<E>>,
+    n_columns: usize,
+}
+
+impl<'a, E: Element> Operand<'a, E> {
+    fn new(left: Panels<'a, E>, n_columns: usize) -> Self {
+        let right = E::left_as_right(left, n_columns);
+        Self { left, right, n_columns }
+    }
+
+    fn right(&self) -> Panels<'_, E> {
+        match &self.right {
+            None => self.left,
+            Some(rows) => Panels::new(rows, [E::count(self.left.n_rows()), self.n_columns]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{
+        assert_close, assert_within, constant, leaf, numbers, with_threads,
+    };
+    use super::*;
+    use crate::MatmulPrecision::{Bf16, F32};
+    use crate::mlp::composed_mlp;
+
+    type Operation = fn(Tensor<3>, Mlp) -> Tensor<3>;
+
+    /// Output and gradients.
+    fn run_with(
+        f: Operation,
+        [b, t, c, d_ff]: [usize; 4],
+        activation: Activation,
+        biased: bool,
+        precision: MatmulPrecision,
+    ) -> Vec<Vec<f32>> {
+        let x = leaf([b, t, c], 1);
+        let layer = |shape: [usize; 2], seed| Layer {
+            weight: leaf(shape, seed),
+            bias: biased.then(|| leaf([shape[1]], seed + 10)),
+        };
+        let (expand, contract) = (layer([c, d_ff], 2), layer([d_ff, c], 3));
+        let gate = layer([c, d_ff], 4);
+        let mut layers = vec![expand.clone(), contract.clone()];
+        let activation = match activation {
+            Activation::Gelu => kernels::mlp::Activation::Gelu,
+            Activation::ReluSquared => kernels::mlp::Activation::ReluSquared,
+            Activation::Swiglu => {
+                layers.push(gate.clone());
+                kernels::mlp::Activation::Swiglu(gate)
+            }
+        };
+        let mlp = Mlp { expand, activation, contract, precision };
+        let out = f(x.clone() * 0.3, mlp);
+        let asked = constant(out.dims(), 5);
+        let gradients = (out.clone() * asked).sum().backward();
+        let mut got = vec![numbers(out)];
+        got.push(numbers(x.grad(&gradients).expect("x has one")));
+        for Layer { weight, bias } in layers {
+            got.push(numbers(weight.grad(&gradients).expect("weights too")));
+            got.extend(bias.map(|bias| numbers(bias.grad(&gradients).expect("biases too"))));
+        }
+        got
+    }
+
+    const ACTIVATIONS: [Activation; 3] =
+        [Activation::Gelu, Activation::ReluSquared, Activation::Swiglu];
+
+    /// Rows of the batch, positions, width, inner width.
+    const SHAPES: [[usize; 4]; 4] =
+        [[1, 1, 1, 1], [2, 3, 5, 7], [12, 64, 64, 256], [1, 200, 33, 65]];
+
+    #[test]
+    fn equals_the_composed_operation_and_its_gradients() {
+        for shape in SHAPES {
+            for activation in ACTIVATIONS {
+                for biased in [false, true] {
+                    let [got, want] =
+                        [mlp, composed_mlp].map(|f| run_with(f, shape, activation, biased, F32));
+                    let what = format!("{shape:?}, {activation:?}, bias {biased}");
+                    assert_close(&got, &want, &what);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn in_bfloat16_it_is_nearly_the_same() {
+        for shape in SHAPES {
+            for activation in ACTIVATIONS {
+                let [got, want] =
+                    [Bf16, F32].map(|precision| run_with(mlp, shape, activation, true, precision));
+                let what = format!("{shape:?}, {activation:?}");
+                // A factor is off by 2^-9 of itself at most; a product of products has some, and a sum with a bias
+                // may be smaller than its parts.
+                assert_within(&got, &want, 1.0 / 32.0, &what);
+                assert_ne!(got[0], want[0], "{what}");
+            }
+        }
+    }
+
+    #[test]
+    fn nan_stays_nan() {
+        for activation in ACTIVATIONS {
+            let (mut x, mut gate) = ([f32::NAN, 1.0], [1.0, f32::NAN]);
+            let mut out = [std::mem::MaybeUninit::uninit(); 2];
+            let out = activation.forward::<pulp::Scalar>(&mut x, &mut gate, &mut out);
+            assert!(out[0].is_nan() && out[1].is_nan() == (activation == Activation::Swiglu));
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_byte() {
+        for activation in ACTIVATIONS {
+            let bytes = |threads| {
+                let got = with_threads(threads, || {
+                    let run =
+                        |precision| run_with(mlp, [7, 91, 33, 121], activation, true, precision);
+                    [F32, Bf16].map(run)
+                });
+                let got = got.concat().concat();
+                got.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            };
+            assert_eq!(bytes(1), bytes(2));
+        }
+    }
+}

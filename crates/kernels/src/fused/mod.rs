@@ -1,0 +1,213 @@
+//! Operations written for burn's CPU backend, and what they share: slices of tensors, tasks and sums.
+//!
+//! Every task computes its own part of the output and no task waits for another. Sums run over a fixed
+//! number of lanes in a fixed order, and Rust never reorders floating-point arithmetic: results are the same,
+//! byte for byte, for any number of threads.
+
+#![allow(
+    clippy::inline_always,
+    reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
+)]
+
+pub(super) mod activation;
+pub(super) mod attention;
+pub(super) mod embedding;
+mod heads;
+pub(super) mod linear;
+pub(super) mod loss;
+pub(super) mod mlp;
+pub(super) mod newton_schulz;
+pub(super) mod norm;
+mod operation;
+mod product;
+mod rows;
+mod scratch;
+pub(super) mod update;
+
+use std::mem::MaybeUninit;
+
+use burn::backend::Flex;
+use burn::backend::flex::{FlexTensor, Layout};
+use burn::tensor::{Bytes, DType, Shape, Tensor};
+use pulp::{Arch, WithSimd};
+use rayon::prelude::*;
+
+use super::elementary::{LANES, exp, fma, sum, total};
+use crate::backend;
+
+/// Numbers that one task takes: enough to be worth waking a core for.
+pub(super) const CHUNK: usize = 8 * 1024;
+
+/// Whether these operations can take the tensor: f32 on flex.
+pub(super) fn is_for<const D: usize>(x: &Tensor<D>) -> bool {
+    x.dtype() == DType::F32 && backend::is_flex(&x.device())
+}
+
+/// The numbers of a contiguous tensor of f32.
+pub(super) fn values(x: &FlexTensor) -> &[f32] {
+    let start = x.layout().start_offset();
+    &x.storage::<f32>()[start..start + x.layout().num_elements()]
+}
+
+/// As [`crate::with_values`], of f32 on flex.
+pub(super) fn with_values<R>(x: &Tensor<1>, f: impl FnOnce(&[f32]) -> R) -> R {
+    f(values(&primitive(x.clone()).to_contiguous()))
+}
+
+/// A tensor without gradients, as flex has it.
+fn primitive<const D: usize>(x: Tensor<D>) -> FlexTensor {
+    x.try_into_primitive::<Flex>().expect("a tensor of flex, without gradients")
+}
+
+/// A tensor of these numbers, in the shape of another.
+pub(super) fn tensor(values: Vec<f32>, like: &FlexTensor) -> FlexTensor {
+    shaped(values, like.layout().shape().clone())
+}
+
+/// A tensor of these numbers.
+pub(super) fn shaped(values: Vec<f32>, shape: Shape) -> FlexTensor {
+    FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape), DType::F32)
+}
+
+/// `n` numbers that `fill` writes. To write zeros first would take as long as a tenth of a product.
+///
+/// # Safety
+/// `fill` writes every one of them.
+#[allow(unsafe_code)]
+pub(super) unsafe fn written(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
+    let mut room = room(n);
+    fill(&mut room);
+    // SAFETY: the caller's.
+    unsafe { assume_written(room) }
+}
+
+/// Room for `n` numbers that tasks will write.
+pub(super) fn room(n: usize) -> Vec<MaybeUninit<f32>> {
+    let mut room = Vec::with_capacity(n);
+    #[allow(unsafe_code)]
+    // SAFETY: there is room for them, and nothing is said of what they are.
+    unsafe {
+        room.set_len(n);
+    }
+    room
+}
+
+/// The numbers of a room that is full.
+///
+/// # Safety
+/// Every one of them was written.
+#[allow(unsafe_code)]
+pub(super) unsafe fn assume_written(room: Vec<MaybeUninit<f32>>) -> Vec<f32> {
+    let mut room = std::mem::ManuallyDrop::new(room);
+    let (start, n, capacity) = (room.as_mut_ptr(), room.len(), room.capacity());
+    // SAFETY: the same allocation, which nobody else frees; `MaybeUninit` has the layout of what it may hold.
+    unsafe { Vec::from_raw_parts(start.cast(), n, capacity) }
+}
+
+/// Lets `f` overwrite the numbers of `x`: in place where nobody else holds them, else in a copy.
+pub(super) fn rewrite(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
+    // `to_contiguous` shares what is contiguous already, and what is shared would be copied.
+    let mut x = if x.is_contiguous() { x } else { x.to_contiguous() };
+    let start = x.layout().start_offset();
+    let end = start + x.layout().num_elements();
+    f(&mut x.storage_mut::<f32>()[start..end]);
+    x
+}
+
+/// Runs every task with the widest SIMD instructions that this CPU has: on all cores if the tasks cover many
+/// `numbers`, here and now if waking them would take longer than the work.
+///
+/// A task is a struct with `#[inline(always)]` on its `with_simd`, not a closure: a closure that the compiler
+/// does not inline is compiled for the oldest CPU, and several times slower.
+pub(super) fn run<T: WithSimd<Output = ()> + Send>(numbers: usize, tasks: impl Iterator<Item = T>) {
+    let run = |task| Arch::new().dispatch(task);
+    if numbers <= CHUNK {
+        tasks.for_each(run);
+    } else {
+        tasks.collect::<Vec<_>>().into_par_iter().for_each(run);
+    }
+}
+
+/// How many rows of `row` numbers one task takes: a function of the shape alone.
+pub(super) fn rows_per_task(row: usize) -> usize {
+    (CHUNK / row.max(1)).max(1)
+}
+
+/// What the tests of these operations share.
+#[cfg(test)]
+pub(super) mod testing {
+    use burn::tensor::{Device, Tensor, TensorData};
+
+    use crate::dropout::{Dropout, DropoutKey};
+
+    /// Of three of ten numbers.
+    pub(crate) const DROPOUT: Dropout =
+        Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3 }, site: 4 };
+
+    /// Numbers without a pattern, between -2 and 2: the same in every run.
+    pub(crate) fn noise(n: usize, seed: u32) -> Vec<f32> {
+        (0..n)
+            .map(|i| {
+                let bits = (i as u32 ^ seed.wrapping_mul(0x9E37_79B9)).wrapping_mul(0x85EB_CA6B);
+                let bits = (bits ^ (bits >> 15)).wrapping_mul(0xC2B2_AE35);
+                (bits >> 8) as f32 / (1 << 22) as f32 - 2.0
+            })
+            .collect()
+    }
+
+    /// A tensor of [`noise`] that gradients are asked of.
+    pub(crate) fn leaf<const D: usize>(shape: [usize; D], seed: u32) -> Tensor<D> {
+        constant(shape, seed).require_grad()
+    }
+
+    /// A tensor of [`noise`].
+    pub(crate) fn constant<const D: usize>(shape: [usize; D], seed: u32) -> Tensor<D> {
+        let values = noise(shape.iter().product(), seed);
+        Tensor::from_data(TensorData::new(values, shape), &Device::flex().autodiff())
+    }
+
+    /// The numbers of a tensor.
+    pub(crate) fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+        x.into_data().try_to_vec().expect("f32")
+    }
+
+    /// Numbers that agree within 2e-6 of the largest of them.
+    pub(crate) fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], what: &str) {
+        assert_within(got, want, 2e-6, what);
+    }
+
+    /// Numbers that agree within so much of the largest of them.
+    pub(crate) fn assert_within(got: &[Vec<f32>], want: &[Vec<f32>], share: f32, what: &str) {
+        assert_eq!(got.len(), want.len());
+        for (part, (got, want)) in got.iter().zip(want).enumerate() {
+            assert_eq!(got.len(), want.len(), "{what}, part {part}");
+            let largest = want.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+            for (i, (got, want)) in got.iter().zip(want).enumerate() {
+                assert!(
+                    (got - want).abs() <= share * largest,
+                    "{what}, part {part}, number {i}: {got} is not {want}"
+                );
+            }
+        }
+    }
+
+    /// What `f` returns when rayon has so many threads.
+    pub(crate) fn with_threads<T: Send>(threads: usize, f: impl FnOnce() -> T + Send) -> T {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.expect("threads can be started").install(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rewriting_leaves_others_what_they_hold() {
+        let x = FlexTensor::from_data(burn::tensor::TensorData::from([1.0_f32, 2.0, 3.0]));
+        let view = x.narrow(0, 1, 2);
+        let doubled = rewrite(view, |values| values.iter_mut().for_each(|x| *x *= 2.0));
+        assert_eq!(values(&doubled), [4.0, 6.0]);
+        assert_eq!(values(&x), [1.0, 2.0, 3.0]);
+    }
+}

@@ -1,0 +1,194 @@
+//! What the instructions of a SIMD level make of elements.
+
+use pulp::Simd;
+
+use super::element::{Element, Pair};
+use super::matrix::Matrix;
+use super::pack::{self, Side};
+use super::pairs;
+use super::panels::{Row, WIDTH};
+
+/// Products of elements, summed in registers of f32, and elements made of numbers.
+pub(in crate::fused) trait Arithmetic: Copy {
+    type Element: Element;
+    /// The level.
+    type Simd: Simd;
+    /// A register of sums.
+    type Sums: Copy;
+    /// A register of as many elements.
+    type Factors: Copy;
+
+    fn zero(self) -> Self::Sums;
+
+    /// The same element everywhere.
+    fn spread(self, element: Self::Element) -> Self::Factors;
+
+    /// V registers of a row, from element `column` on.
+    fn load<const V: usize>(self, row: &Row<Self::Element>, column: usize) -> [Self::Factors; V];
+
+    /// `left right + sum`
+    fn multiply_add(self, left: Self::Factors, right: Self::Factors, sum: Self::Sums)
+    -> Self::Sums;
+
+    /// Writes sums to the beginning of a slice.
+    fn store(self, sums: Self::Sums, out: &mut [f32]);
+
+    /// Elements of numbers that follow each other in a row, no more than a panel has: as many as [`Element::count`]
+    /// says; where the last one is not full, with zeros.
+    fn round(self, numbers: &[f32], out: &mut Row<Self::Element>);
+
+    /// Copies a matrix into panels that follow one another.
+    fn pack(self, matrix: Matrix<'_>, side: Side, out: &mut [Row<Self::Element>]);
+}
+
+/// What some arithmetic is to do.
+pub(in crate::fused) trait WithArithmetic {
+    type Element: Element;
+
+    /// With `#[inline(always)]`, as [`pulp::WithSimd::with_simd`].
+    fn with(self, arithmetic: impl Arithmetic<Element = Self::Element>);
+}
+
+/// Numbers of f32.
+#[derive(Clone, Copy)]
+pub(in crate::fused) struct Exact<S>(pub(in crate::fused) S);
+
+impl<S: Simd> Arithmetic for Exact<S> {
+    type Element = f32;
+    type Simd = S;
+    type Sums = S::f32s;
+    type Factors = S::f32s;
+
+    #[inline(always)]
+    fn zero(self) -> S::f32s {
+        self.0.splat_f32s(0.0)
+    }
+
+    #[inline(always)]
+    fn spread(self, element: f32) -> S::f32s {
+        self.0.splat_f32s(element)
+    }
+
+    #[inline(always)]
+    fn load<const V: usize>(self, row: &Row, column: usize) -> [S::f32s; V] {
+        let (registers, _) = S::as_simd_f32s(&row[column..column + V * S::F32_LANES]);
+        registers.try_into().expect("V registers")
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, left: S::f32s, right: S::f32s, sum: S::f32s) -> S::f32s {
+        let Self(simd) = self;
+        // A CPU without fused multiply-adds would call a function for each.
+        if S::IS_SCALAR {
+            simd.add_f32s(simd.mul_f32s(left, right), sum)
+        } else {
+            simd.mul_add_f32s(left, right, sum)
+        }
+    }
+
+    #[inline(always)]
+    fn store(self, sums: S::f32s, out: &mut [f32]) {
+        S::as_mut_simd_f32s(out).0[0] = sums;
+    }
+
+    #[inline(always)]
+    fn round(self, numbers: &[f32], out: &mut Row) {
+        out[..numbers.len()].copy_from_slice(numbers);
+    }
+
+    #[inline(always)]
+    fn pack(self, matrix: Matrix<'_>, _: Side, out: &mut [Row]) {
+        pack::pack(self.0, matrix, out);
+    }
+}
+
+// No closures below: one has no instructions but those of every CPU, and would call a function for each of these.
+
+/// Pairs, on a CPU that has no instructions for them: they are widened to f32 before they are multiplied.
+#[derive(Clone, Copy)]
+pub(super) struct Widened<S>(pub(super) S);
+
+impl<S: Simd> Widened<S> {
+    /// The first and the second numbers of pairs.
+    #[inline(always)]
+    fn widen(self, pairs: S::u32s) -> [S::f32s; 2] {
+        let Self(simd) = self;
+        let first = simd.wrapping_dyn_shl_u32s(pairs, simd.splat_u32s(16));
+        let second = simd.and_u32s(pairs, simd.splat_u32s(0xFFFF_0000));
+        [simd.transmute_f32s_u32s(first), simd.transmute_f32s_u32s(second)]
+    }
+}
+
+impl<S: Simd> pairs::Rounding for Widened<S> {
+    #[inline(always)]
+    fn columns(self, numbers: &[f32; WIDTH]) -> [Pair; WIDTH / 2] {
+        let mut pairs = [Pair::default(); WIDTH / 2];
+        for (pair, [first, second]) in pairs.iter_mut().zip(numbers.as_chunks::<2>().0) {
+            *pair = Pair::new(*first, *second);
+        }
+        pairs
+    }
+
+    #[inline(always)]
+    fn rows(self, above: &[f32; WIDTH], below: &[f32; WIDTH]) -> Row<Pair> {
+        let mut pairs = [Pair::default(); WIDTH];
+        for ((pair, above), below) in pairs.iter_mut().zip(above).zip(below) {
+            *pair = Pair::new(*above, *below);
+        }
+        pairs
+    }
+}
+
+impl<S: Simd> Arithmetic for Widened<S> {
+    type Element = Pair;
+    type Simd = S;
+    type Sums = S::f32s;
+    type Factors = [S::f32s; 2];
+
+    #[inline(always)]
+    fn zero(self) -> S::f32s {
+        self.0.splat_f32s(0.0)
+    }
+
+    #[inline(always)]
+    fn spread(self, element: Pair) -> [S::f32s; 2] {
+        let [first, second] = element.widened();
+        [self.0.splat_f32s(first), self.0.splat_f32s(second)]
+    }
+
+    #[inline(always)]
+    fn load<const V: usize>(self, row: &Row<Pair>, column: usize) -> [[S::f32s; 2]; V] {
+        let (registers, _) =
+            S::as_simd_u32s(Pair::bits_of(&row[column..column + V * S::F32_LANES]));
+        let mut factors = [[self.zero(); 2]; V];
+        for (factors, register) in factors.iter_mut().zip(registers) {
+            *factors = self.widen(*register);
+        }
+        factors
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, left: [S::f32s; 2], right: [S::f32s; 2], sum: S::f32s) -> S::f32s {
+        let exact = Exact(self.0);
+        let sum = exact.multiply_add(left[0], right[0], sum);
+        exact.multiply_add(left[1], right[1], sum)
+    }
+
+    #[inline(always)]
+    fn store(self, sums: S::f32s, out: &mut [f32]) {
+        Exact(self.0).store(sums, out);
+    }
+
+    #[inline(always)]
+    fn round(self, numbers: &[f32], out: &mut Row<Pair>) {
+        pairs::fill(self, numbers, out);
+    }
+
+    #[inline(always)]
+    fn pack(self, matrix: Matrix<'_>, side: Side, out: &mut [Row<Pair>]) {
+        match side {
+            Side::Left => pairs::of_columns(self, matrix, out),
+            Side::Right => pairs::of_rows(self, self.0, matrix, out),
+        }
+    }
+}

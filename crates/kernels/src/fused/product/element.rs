@@ -1,0 +1,181 @@
+//! What panels hold: numbers of f32, or pairs of bfloat16.
+
+use std::fmt::Debug;
+
+use pulp::Simd;
+
+use super::super::scratch::Scratch;
+use super::arithmetic::{Exact, Widened, WithArithmetic};
+use super::pairs;
+use super::panels::{Panels, Row, WIDTH};
+
+/// Some numbers that follow each other in the depth of a product.
+///
+/// # Safety
+/// A type of four bytes without padding, aligned as an f32 is, to which all bits are a value. [`Element::count`]
+/// stays as it is.
+#[allow(unsafe_code)]
+pub(in crate::fused) unsafe trait Element:
+    Copy + Debug + Default + Send + Sync + 'static
+{
+    /// How many numbers.
+    const NUMBERS: usize;
+
+    /// Whether a left matrix is a right one too, since its elements are single numbers.
+    const LEFT_IS_RIGHT: bool = Self::NUMBERS == 1;
+
+    /// Does something by the fastest instructions for these elements that the CPU has at a SIMD level, or above.
+    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>);
+
+    /// A copy of a left matrix, `n_columns` numbers wide, as a right one; none if it is one already.
+    fn left_as_right(left: Panels<'_, Self>, n_columns: usize) -> Option<Scratch<Self>>;
+
+    /// Adds the numbers of a right matrix's row to the sums of their columns.
+    fn add_to(row: &Row<Self>, sums: &mut Row);
+
+    /// How many elements `numbers` are, the last of which may not be full.
+    fn count(numbers: usize) -> usize {
+        numbers.div_ceil(Self::NUMBERS)
+    }
+}
+
+#[allow(unsafe_code)]
+// SAFETY: an f32 is as large as itself, and all bits are one.
+unsafe impl Element for f32 {
+    const NUMBERS: usize = 1;
+
+    #[inline(always)]
+    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
+        operation.with(Exact(simd));
+    }
+
+    fn left_as_right(_: Panels<'_, Self>, _: usize) -> Option<Scratch<Self>> {
+        None
+    }
+
+    #[inline(always)]
+    fn add_to(row: &Row, sums: &mut Row) {
+        for (sum, x) in sums.iter_mut().zip(row) {
+            *sum += x;
+        }
+    }
+}
+
+/// Two numbers of bfloat16, the upper halves of f32: the first one in the lower half of the bits.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(transparent)]
+pub(in crate::fused) struct Pair(u32);
+
+#[allow(unsafe_code)]
+// SAFETY: a u32 is as large and aligned as an f32, and all bits are one.
+unsafe impl Element for Pair {
+    const NUMBERS: usize = 2;
+
+    #[inline(always)]
+    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
+        #[cfg(target_arch = "x86_64")]
+        let Some(operation) = super::native::run(simd, operation) else {
+            return;
+        };
+        operation.with(Widened(simd));
+    }
+
+    fn left_as_right(left: Panels<'_, Self>, n_columns: usize) -> Option<Scratch<Self>> {
+        Some(pairs::regrouped(left, n_columns))
+    }
+
+    #[inline(always)]
+    fn add_to(row: &Row<Self>, sums: &mut Row) {
+        for (sum, pair) in sums.iter_mut().zip(row) {
+            let [first, second] = pair.widened();
+            *sum += first;
+            *sum += second;
+        }
+    }
+}
+
+impl Pair {
+    /// The nearest numbers to these.
+    #[inline(always)]
+    pub(super) fn new(first: f32, second: f32) -> Self {
+        Self(upper(first) >> 16 | upper(second) & 0xFFFF_0000)
+    }
+
+    /// The first numbers of this pair and of the one below, and their second numbers.
+    #[inline(always)]
+    pub(super) fn crossed(self, below: Self) -> [Self; 2] {
+        [Self(self.0 & 0xFFFF | below.0 << 16), Self(self.0 >> 16 | below.0 & 0xFFFF_0000)]
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The bits of each.
+    #[inline(always)]
+    pub(super) fn bits_of(pairs: &[Self]) -> &[u32] {
+        #[allow(unsafe_code)]
+        // SAFETY: a pair is nothing but its bits.
+        unsafe {
+            std::slice::from_raw_parts(pairs.as_ptr().cast(), pairs.len())
+        }
+    }
+
+    /// Both as f32.
+    #[inline(always)]
+    pub(super) fn widened(self) -> [f32; 2] {
+        [f32::from_bits(self.0 << 16), f32::from_bits(self.0 & 0xFFFF_0000)]
+    }
+}
+
+/// The bits whose upper half is the nearest bfloat16, of two equally near ones the even one. What is not a number
+/// stays so.
+#[inline(always)]
+fn upper(x: f32) -> u32 {
+    let bits = x.to_bits();
+    if x.is_nan() {
+        bits | 0x0040_0000
+    } else {
+        // Carries into the upper half from just above the middle on, or from the middle on if that is odd.
+        bits.wrapping_add(0x7FFF + (bits >> 16 & 1))
+    }
+}
+
+/// The same bytes as elements.
+pub(in crate::fused) fn as_elements<E: Element>(bits: &[f32]) -> &[Row<E>] {
+    let rows = bits.as_chunks::<WIDTH>().0;
+    #[allow(unsafe_code)]
+    // SAFETY: elements have the size and the alignment of an f32, and any bits.
+    unsafe {
+        std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_rounded_to_the_nearest_and_halves_to_even() {
+        for (x, want) in [
+            (1.0, 1.0),
+            (-2.5, -2.5),
+            (1.003, 1.0),
+            (1.005, 1.007_812_5),
+            (1.0 + 1.0 / 256.0, 1.0),
+            (1.0 + 3.0 / 256.0, 1.015_625),
+            (f32::MAX, f32::INFINITY),
+            (f32::NEG_INFINITY, f32::NEG_INFINITY),
+            (0.0, 0.0),
+        ] {
+            let got = Pair::new(x, -x).widened();
+            assert_eq!(got.map(f32::to_bits), [want, -want].map(f32::to_bits), "{x}");
+        }
+        for nan in [f32::NAN, f32::from_bits(0x7F80_0001), f32::from_bits(u32::MAX)] {
+            let both = Pair::new(nan, nan).widened();
+            assert!(both.iter().all(|x| x.is_nan()), "{nan}");
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Products of matrices.
+//!
+//! Both matrices are copied into panels first, for all tasks and for every product of a pass that they are part of.
+//! Each number of a product is then one sum in the order of the left matrix's columns, whatever is computed beside
+//! it: it is the same, byte for byte, however the work is shared out among threads, and in f32 on every CPU with
+//! fused multiply-adds.
+
+mod arithmetic;
+mod element;
+mod finish;
+mod grid;
+mod matrix;
+#[cfg(target_arch = "x86_64")]
+mod native;
+mod pack;
+mod pairs;
+mod panels;
+mod square;
+mod sweep;
+mod tile;
+
+use std::ops::Range;
+
+use pulp::{Simd, WithSimd};
+
+pub(super) use arithmetic::{Arithmetic, Exact};
+pub(super) use element::{Element, Pair, as_elements};
+pub(super) use finish::{Add, Blend, Finish, Put, biased, part_of};
+pub(super) use matrix::{Matrix, MatrixMut};
+pub(super) use pack::{Packed, Role};
+pub(super) use panels::{Panels, PanelsMut, Row, WIDTH, n_panels};
+pub(super) use sweep::multiply;
+pub(super) use tile::{Left, Plain, Turned};
+
+use self::arithmetic::WithArithmetic;
+use self::grid::Grid;
+use super::{run, written};
+
+/// A cell of a product.
+struct Cell<'a, L: Left, F> {
+    left: L,
+    right: Panels<'a, L::Element>,
+    finish: F,
+}
+
+impl<L: Left, F: Finish<L::Element>> WithSimd for Cell<'_, L, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        L::Element::run(simd, self);
+    }
+}
+
+impl<L: Left, F: Finish<L::Element>> WithArithmetic for Cell<'_, L, F> {
+    type Element = L::Element;
+
+    #[inline(always)]
+    fn with(mut self, arithmetic: impl Arithmetic<Element = L::Element>) {
+        multiply(arithmetic, self.left, self.right, &mut self.finish);
+    }
+}
+
+/// Multiplies on all cores. `finish` says what becomes of the sums of each cell, whose rows and columns are
+/// counted from the cell's first.
+pub(super) fn multiply_all<L: Left + Send, F: Finish<L::Element> + Send>(
+    left: L,
+    right: Panels<'_, L::Element>,
+    finish: impl Fn([Range<usize>; 2]) -> F,
+) {
+    let cells = Grid::new(left, right).cells().map(|[rows, columns]| Cell {
+        left: left.part(rows.clone()),
+        right: right.columns(columns.clone()),
+        finish: finish([rows, columns]),
+    });
+    run(left.n_rows() * left.depth() * right.n_columns(), cells);
+}
+
+/// `left right + bias` on all cores; an empty bias is none.
+pub(super) fn product<L: Left + Send>(
+    left: L,
+    right: Panels<'_, L::Element>,
+    bias: &[f32],
+) -> Vec<f32> {
+    let shape = [left.n_rows(), right.n_columns()];
+    #[allow(unsafe_code)]
+    // SAFETY: nothing reads the output before it is written, and all of it is.
+    unsafe {
+        written(shape[0] * shape[1], |out| {
+            put(MatrixMut::of_room(out, shape), left, right, bias);
+        })
+    }
+}
+
+/// `out = left right + bias` on all cores; an empty bias is none.
+pub(super) fn put<L: Left + Send>(
+    out: MatrixMut<'_>,
+    left: L,
+    right: Panels<'_, L::Element>,
+    bias: &[f32],
+) {
+    assert!(bias.is_empty() || bias.len() == right.n_columns(), "a number for each column");
+    multiply_all(left, right, |[rows, columns]| {
+        let bias = part_of(bias, columns.clone());
+        #[allow(unsafe_code)]
+        // SAFETY: cells do not overlap, and nobody else writes before all are done.
+        let out = unsafe { out.cell(rows, columns) };
+        Put { out, bias }
+    });
+}
+
+/// `out += left right` on all cores.
+pub(super) fn add<L: Left + Send>(out: MatrixMut<'_>, left: L, right: Panels<'_, L::Element>) {
+    multiply_all(left, right, |[rows, columns]| {
+        #[allow(unsafe_code)]
+        // SAFETY: as above.
+        let out = unsafe { out.cell(rows, columns) };
+        Add { out }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::marker::PhantomData;
+
+    use super::super::testing::{noise, with_threads};
+    use super::*;
+
+    /// Rows, depth and columns of products that end within tiles, registers and panels, and that do not.
+    const SHAPES: [[usize; 3]; 10] = [
+        [1, 1, 1],
+        [3, 5, 2],
+        [17, 33, 9],
+        [64, 32, 64],
+        [1, 40, 70],
+        [70, 3, 1],
+        [25, 64, 48],
+        [13, 100, 41],
+        [40, 31, 96],
+        [200, 130, 170],
+    ];
+
+    /// The product in double precision, plus one.
+    fn reference(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f64> {
+        let mut out = vec![1.0; m * n];
+        for (row, out) in out.chunks_mut(n).enumerate() {
+            for i in 0..k {
+                for (out, b) in out.iter_mut().zip(&b[i * n..]) {
+                    *out += f64::from(a[row * k + i]) * f64::from(*b);
+                }
+            }
+        }
+        out
+    }
+
+    fn transposed(x: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
+        let column = |i: usize| (0..rows).map(move |row| x[row * columns + i]);
+        (0..columns).flat_map(column).collect()
+    }
+
+    fn assert_close(got: &[f32], want: &[f64], what: &str) {
+        for (got, want) in got.iter().zip(want) {
+            let distance = (f64::from(*got) - want).abs();
+            assert!(distance < 1e-4, "{what}: {got}, not {want}");
+        }
+    }
+
+    /// What elements make of numbers.
+    fn rounded<E: Element>(x: &[f32]) -> Vec<f32> {
+        let rounded = |x: &f32| match E::NUMBERS {
+            1 => *x,
+            _ => Pair::new(*x, 0.0).widened()[0],
+        };
+        x.iter().map(rounded).collect()
+    }
+
+    #[test]
+    fn matrices_in_any_order_multiply() {
+        for shape in SHAPES {
+            multiplies_in_any_order::<f32>(shape);
+            multiplies_in_any_order::<Pair>(shape);
+        }
+    }
+
+    fn multiplies_in_any_order<E: Element>(shape: [usize; 3]) {
+        let [m, k, n] = shape;
+        let (a, b, bias) = (noise(m * k, 1), noise(k * n, 2), vec![1.0; n]);
+        let want = reference(&rounded::<E>(&a), &rounded::<E>(&b), shape);
+        let (turned_a, turned_b) = (transposed(&a, [m, k]), transposed(&b, [k, n]));
+        for b_is_turned in [false, true] {
+            let b = match b_is_turned {
+                false => Matrix::new(&b, [k, n]),
+                true => Matrix::new(&turned_b, [n, k]).transposed(),
+            };
+            let [plain, turned, right] = Packed::<E>::all([
+                (Matrix::new(&a, [m, k]), Role::Left),
+                (Matrix::new(&turned_a, [k, m]), Role::Both),
+                (b, Role::Right),
+            ]);
+            let (left, right) = (Plain(plain.left()), right.right());
+            let what =
+                format!("{shape:?} of {} in one, right matrix turned: {b_is_turned}", E::NUMBERS);
+            let whole = product(left, right, &bias);
+            assert_close(&whole, &want, &what);
+            let copy = E::left_as_right(turned.left(), m);
+            let copy = match &copy {
+                None => turned.right(),
+                Some(rows) => Panels::new(rows, [E::count(k), m]),
+            };
+            for left in [turned.right(), copy] {
+                let mut sums = vec![1.0; m * n];
+                add(MatrixMut::new(&mut sums, [m, n]), Turned(left), right);
+                assert_close(&sums, &want, &format!("{what}, left too"));
+            }
+        }
+    }
+
+    /// A product by the instructions of one SIMD level.
+    struct Check<E> {
+        shape: [usize; 3],
+        turned: bool,
+        elements: PhantomData<E>,
+    }
+
+    impl<E: Element> WithSimd for Check<E> {
+        type Output = Vec<f32>;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) -> Vec<f32> {
+            let [m, k, n] = self.shape;
+            let (a, b) = (noise(m * k, 1), noise(k * n, 2));
+            let (turned_a, turned_b) = (transposed(&a, [m, k]), transposed(&b, [k, n]));
+            let [plain, turned, right] = [
+                (Matrix::new(&a, [m, k]), Role::Left),
+                (Matrix::new(&turned_a, [k, m]), Role::Right),
+                (Matrix::new(&turned_b, [n, k]).transposed(), Role::Right),
+            ]
+            .map(|(matrix, role)| Packed::<E>::by(simd, matrix, role));
+            let right = right.right();
+            let mut values = vec![f32::NAN; m * n];
+            let out = MatrixMut::new(&mut values, [m, n]);
+            let finish = Put { out, bias: &[] };
+            if self.turned {
+                let left = Turned(turned.right());
+                E::run(simd, Cell { left, right, finish });
+            } else {
+                let left = Plain(plain.left());
+                E::run(simd, Cell { left, right, finish });
+            }
+            values
+        }
+    }
+
+    #[test]
+    fn every_simd_level_multiplies() {
+        for shape in SHAPES {
+            for turned in [false, true] {
+                every_level_multiplies::<f32>(shape, turned);
+                every_level_multiplies::<Pair>(shape, turned);
+            }
+        }
+    }
+
+    fn every_level_multiplies<E: Element>(shape: [usize; 3], turned: bool) {
+        let check = || Check::<E> { shape, turned, elements: PhantomData };
+        let native = pulp::Arch::new().dispatch(check());
+        let [m, k, n] = shape;
+        let [a, b] = [(m * k, 1), (k * n, 2)].map(|(n, seed)| rounded::<E>(&noise(n, seed)));
+        let want: Vec<_> = reference(&a, &b, shape).iter().map(|x| x - 1.0).collect();
+        assert_close(&native, &want, "native");
+        assert_close(&Simd::vectorize(pulp::Scalar, check()), &want, "scalar");
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(simd) = pulp::x86::V2::try_new() {
+                assert_close(&Simd::vectorize(simd, check()), &want, "SSE");
+            }
+            if let Some(simd) = pulp::x86::V3::try_new() {
+                let avx2 = Simd::vectorize(simd, check());
+                assert_close(&avx2, &want, "AVX2");
+                if E::NUMBERS == 1 {
+                    // Each number is one sum of fused multiply-adds in the same order.
+                    assert_eq!(avx2, native, "AVX2, {shape:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_stays_so() {
+        let (mut a, b) = (noise(5 * 3, 1), noise(3 * 4, 2));
+        a[4] = f32::NAN;
+        let [left, right] = Packed::<Pair>::all([
+            (Matrix::new(&a, [5, 3]), Role::Left),
+            (Matrix::new(&b, [3, 4]), Role::Right),
+        ]);
+        let out = product(Plain(left.left()), right.right(), &[]);
+        for (row, out) in out.chunks(4).enumerate() {
+            assert!(out.iter().all(|x| x.is_nan() == (row == 1)), "row {row}");
+        }
+    }
+
+    #[test]
+    fn cells_cover_every_number_once() {
+        for [m, k, n] in [[1, 1, 1], [768, 128, 384], [100, 5000, 70], [3000, 7, 33]] {
+            let rows = vec![[0.0; WIDTH]; (m * n_panels(k)).max(k * n_panels(n))];
+            let left = Panels::new(&rows, [m, k]);
+            let right = Panels::new(&rows, [k, n]);
+            let mut times = vec![0; m * n];
+            for [rows, columns] in Grid::new(Plain(left), right).cells() {
+                for row in rows {
+                    columns.clone().for_each(|column| times[row * n + column] += 1);
+                }
+            }
+            assert!(times.iter().all(|times| *times == 1), "[{m}, {k}, {n}]");
+        }
+    }
+
+    #[test]
+    fn a_cell_is_written_and_nothing_beside_it() {
+        let (a, b) = (noise(6 * 7, 1), noise(7 * 10, 2));
+        let matrices = [Matrix::new(&a, [6, 7]), Matrix::new(&b, [7, 10])];
+        let [left, right] = Packed::all(matrices.map(|matrix| (matrix, Role::Both)));
+        let mut values = vec![f32::NAN; 6 * 12];
+        let mut out = MatrixMut::within(&mut values, [6, 10], 12);
+        let part = Plain(left.panels().rows(2..6));
+        put(out.rows(2, 4), part, right.panels(), &[]);
+        let want = reference(&a, &b, [6, 7, 10]);
+        for (row, values) in values.chunks(12).enumerate() {
+            let (written, beside) = values.split_at(if row < 2 { 0 } else { 10 });
+            let want: Vec<_> = want[row * 10..].iter().map(|x| x - 1.0).collect();
+            assert_close(written, &want, "a row");
+            assert!(beside.iter().all(|x| x.is_nan()), "row {row} has more numbers");
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_byte() {
+        let bits = |threads| {
+            let got = with_threads(threads, || {
+                let (a, b) = (noise(300 * 200, 1), noise(200 * 150, 2));
+                let matrices = [Matrix::new(&a, [300, 200]), Matrix::new(&b, [200, 150])];
+                let [left, right] = Packed::all(matrices.map(|matrix| (matrix, Role::Both)));
+                product(Plain(left.panels()), right.panels(), &[])
+            });
+            got.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(bits(1), bits(2));
+    }
+}

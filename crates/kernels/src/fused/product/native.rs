@@ -1,0 +1,223 @@
+//! Pairs, by AVX-512's instructions for bfloat16, which take numbers below 2^-126 for zero.
+
+use std::arch::x86_64::{
+    __m512, __m512bh, __m512i, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_setzero_ps,
+    _mm512_storeu_ps, _mm512_storeu_si512,
+};
+use std::mem::transmute;
+
+use pulp::Simd;
+use pulp::x86::V4;
+
+use super::arithmetic::{Arithmetic, WithArithmetic};
+use super::element::Pair;
+use super::matrix::Matrix;
+use super::pack::Side;
+use super::pairs::{self, Rounding};
+use super::panels::{Row, WIDTH};
+use crate::MatmulPrecision;
+
+/// Pairs, on a CPU that has the instructions. There is none outside of what [`run`] runs.
+#[derive(Clone, Copy)]
+struct Native(V4);
+
+/// Runs what is to be done if this CPU has the instructions and the level is AVX-512; else hands it back.
+#[inline(always)]
+pub(super) fn run<S: Simd, O: WithArithmetic<Element = Pair>>(_: S, operation: O) -> Option<O> {
+    let simd = match S::F32_LANES {
+        16 if MatmulPrecision::Bf16.is_native() => V4::try_new(),
+        _ => None,
+    };
+    let Some(simd) = simd else {
+        return Some(operation);
+    };
+    #[allow(unsafe_code)]
+    // SAFETY: the CPU has the instructions of the level, as `simd` shows, and those for bfloat16.
+    unsafe {
+        compiled(Native(simd), operation);
+    }
+    None
+}
+
+/// What calls the instructions must be compiled for CPUs that have them: those of the level, and bfloat16's.
+#[target_feature(enable = "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma")]
+#[target_feature(enable = "lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512bf16")]
+fn compiled<O: WithArithmetic<Element = Pair>>(native: Native, operation: O) {
+    operation.with(native);
+}
+
+// No closures below: one has no instructions but those of every CPU, and would call a function for each of these.
+
+/// Numbers of a register.
+const LANES: usize = 16;
+
+/// Where the numbers of pairs stand among sixteen first and then sixteen second ones.
+const IN_PAIRS: [u16; 2 * LANES] = [
+    0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, //
+    8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31,
+];
+
+#[allow(unsafe_code)]
+impl Rounding for Native {
+    #[inline(always)]
+    fn columns(self, numbers: &[f32; WIDTH]) -> [Pair; WIDTH / 2] {
+        let (registers, _) = numbers.as_chunks::<LANES>();
+        let mut pairs = [Pair::default(); LANES];
+        // SAFETY: where there is a `Native`, there are the instructions; registers are as long as what they are read
+        // from and written to.
+        unsafe {
+            let first = _mm512_loadu_ps(registers[0].as_ptr());
+            let second = _mm512_loadu_ps(registers[1].as_ptr());
+            let both = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(second, first));
+            _mm512_storeu_si512(pairs.as_mut_ptr().cast(), both);
+        }
+        pairs
+    }
+
+    #[inline(always)]
+    fn rows(self, above: &[f32; WIDTH], below: &[f32; WIDTH]) -> Row<Pair> {
+        let mut pairs = [Pair::default(); WIDTH];
+        let (above, _) = above.as_chunks::<LANES>();
+        let (below, _) = below.as_chunks::<LANES>();
+        let (out, _) = pairs.as_chunks_mut::<LANES>();
+        for ((out, above), below) in out.iter_mut().zip(above).zip(below) {
+            // SAFETY: as above.
+            unsafe {
+                let above = _mm512_loadu_ps(above.as_ptr());
+                let below = _mm512_loadu_ps(below.as_ptr());
+                let both = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(below, above));
+                let in_pairs = _mm512_loadu_si512(IN_PAIRS.as_ptr().cast());
+                let both = _mm512_permutexvar_epi16(in_pairs, both);
+                _mm512_storeu_si512(out.as_mut_ptr().cast(), both);
+            }
+        }
+        pairs
+    }
+}
+
+#[allow(unsafe_code)]
+impl Arithmetic for Native {
+    type Element = Pair;
+    type Simd = V4;
+    type Sums = __m512;
+    type Factors = __m512bh;
+
+    #[inline(always)]
+    fn zero(self) -> __m512 {
+        // SAFETY: there are the instructions.
+        unsafe { _mm512_setzero_ps() }
+    }
+
+    #[inline(always)]
+    fn spread(self, element: Pair) -> __m512bh {
+        // SAFETY: there are the instructions; both are the same 64 bytes.
+        unsafe { transmute::<__m512i, __m512bh>(_mm512_set1_epi32(element.bits().cast_signed())) }
+    }
+
+    #[inline(always)]
+    fn load<const V: usize>(self, row: &Row<Pair>, column: usize) -> [__m512bh; V] {
+        let (registers, _) = row[column..column + V * LANES].as_chunks::<LANES>();
+        // SAFETY: there are the instructions, registers of elements are as long, and both kinds are the same 64 bytes.
+        unsafe {
+            let mut factors = [transmute::<__m512, __m512bh>(_mm512_setzero_ps()); V];
+            for (factors, register) in factors.iter_mut().zip(registers) {
+                let register = _mm512_loadu_si512(register.as_ptr().cast());
+                *factors = transmute::<__m512i, __m512bh>(register);
+            }
+            factors
+        }
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, left: __m512bh, right: __m512bh, sum: __m512) -> __m512 {
+        // SAFETY: there are the instructions.
+        unsafe { _mm512_dpbf16_ps(sum, left, right) }
+    }
+
+    #[inline(always)]
+    fn store(self, sums: __m512, out: &mut [f32]) {
+        let out = &mut out[..LANES];
+        // SAFETY: there are the instructions, and room for a register.
+        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), sums) }
+    }
+
+    #[inline(always)]
+    fn round(self, numbers: &[f32], out: &mut Row<Pair>) {
+        pairs::fill(self, numbers, out);
+    }
+
+    #[inline(always)]
+    fn pack(self, matrix: Matrix<'_>, side: Side, out: &mut [Row<Pair>]) {
+        match side {
+            Side::Left => pairs::of_columns(self, matrix, out),
+            Side::Right => pairs::of_rows(self, self.0, matrix, out),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arithmetic::Widened;
+    use super::*;
+
+    /// Pairs that some arithmetic makes of numbers that follow each other.
+    struct Round<'a> {
+        numbers: &'a [f32],
+        out: &'a mut Row<Pair>,
+    }
+
+    impl WithArithmetic for Round<'_> {
+        type Element = Pair;
+
+        #[inline(always)]
+        fn with(self, arithmetic: impl Arithmetic<Element = Pair>) {
+            arithmetic.round(self.numbers, self.out);
+        }
+    }
+
+    /// Panels of a matrix that some arithmetic copies.
+    struct Pack<'a> {
+        matrix: Matrix<'a>,
+        out: &'a mut [Row<Pair>],
+    }
+
+    impl WithArithmetic for Pack<'_> {
+        type Element = Pair;
+
+        #[inline(always)]
+        fn with(self, arithmetic: impl Arithmetic<Element = Pair>) {
+            arithmetic.pack(self.matrix, Side::Right, self.out);
+        }
+    }
+
+    #[test]
+    fn it_rounds_as_what_stands_in_for_it_does() {
+        let Some(simd) = V4::try_new().filter(|_| MatmulPrecision::Bf16.is_native()) else {
+            return; // there is nothing to compare on this CPU
+        };
+        let mut numbers: Vec<f32> =
+            (0..50_u32).map(|i| f32::from_bits(0x3F80_7FF0 + 7 * i)).collect();
+        numbers.extend([0.0, -0.0, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY]);
+        numbers.extend([f32::NAN, -f32::NAN, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, 1e-30]);
+        let mut rounded = [[Pair::default(); WIDTH]; 2];
+        let [native, widened] = &mut rounded;
+        let numbers = &numbers;
+        assert!(run(simd, Round { numbers, out: native }).is_none());
+        Round { numbers, out: widened }.with(Widened(simd));
+        let mut packed = [[[Pair::default(); WIDTH]; 2]; 2];
+        let [native_rows, widened_rows] = &mut packed;
+        let matrix = Matrix::new(&numbers[..3 * 20], [3, 20]);
+        assert!(run(simd, Pack { matrix, out: native_rows }).is_none());
+        Pack { matrix, out: widened_rows }.with(Widened(simd));
+        let pairs = |rows: &[Row<Pair>]| rows.as_flattened().to_vec();
+        let of_rounded = pairs(&rounded[..1]).into_iter().zip(pairs(&rounded[1..]));
+        let of_packed = pairs(&packed[0]).into_iter().zip(pairs(&packed[1]));
+        for (native, widened) in of_rounded.chain(of_packed) {
+            for (native, widened) in native.widened().into_iter().zip(widened.widened()) {
+                let both_nan = native.is_nan() && widened.is_nan();
+                assert!(both_nan || native.to_bits() == widened.to_bits(), "{native}, {widened}");
+            }
+        }
+    }
+}

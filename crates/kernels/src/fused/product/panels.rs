@@ -1,0 +1,259 @@
+//! Matrices cut into panels of 32 columns, the form in which they are multiplied.
+//!
+//! A panel holds its columns row after row in one stretch of memory. As the right matrix of a product it is read
+//! from one end to the other, as the left one a few of its rows at a time; turned round, some columns of each row.
+//! So one copy of a matrix of f32 serves every product that it is part of; in pairs there are two kinds of copy.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::arithmetic::Arithmetic;
+use super::element::Element;
+use super::matrix::fetch;
+
+pub(in crate::fused) use crate::panels::{WIDTH, n_panels};
+
+/// A row of a panel, which need not begin where a line of the cache does.
+pub(in crate::fused) type Row<E = f32> = [E; WIDTH];
+
+/// A matrix in panels, its rows and columns counted in elements; what is beyond its last column is any number.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fused) struct Panels<'a, E = f32> {
+    /// Row `row` of panel `panel` is number `panel * step + row`.
+    rows: &'a [Row<E>],
+    step: usize,
+    n_rows: usize,
+    n_columns: usize,
+}
+
+impl<'a, E: Element> Panels<'a, E> {
+    /// Panels that follow one another.
+    pub(in crate::fused) fn new(rows: &'a [Row<E>], [n_rows, n_columns]: [usize; 2]) -> Self {
+        Self::within(rows, [n_rows, n_columns], n_rows)
+    }
+
+    /// Panels that begin `step` rows after one another.
+    pub(in crate::fused) fn within(
+        rows: &'a [Row<E>],
+        [n_rows, n_columns]: [usize; 2],
+        step: usize,
+    ) -> Self {
+        let n_panels = n_panels(n_columns);
+        assert!(n_rows <= step, "panels overlap");
+        assert!(
+            n_panels == 0 || (n_panels - 1) * step + n_rows <= rows.len(),
+            "[{n_rows}, {n_columns}] of {} rows",
+            rows.len()
+        );
+        Self { rows, step, n_rows, n_columns }
+    }
+
+    pub(in crate::fused) fn n_rows(self) -> usize {
+        self.n_rows
+    }
+
+    pub(in crate::fused) fn n_columns(self) -> usize {
+        self.n_columns
+    }
+
+    /// The rows of a panel.
+    #[inline(always)]
+    pub(in crate::fused) fn panel(self, panel: usize) -> &'a [Row<E>] {
+        &self.rows[panel * self.step..][..self.n_rows]
+    }
+
+    /// Lets the row of a panel come into the cache.
+    #[inline(always)]
+    pub(in crate::fused) fn fetch(self, row: usize, column: usize) {
+        fetch(self.panel(column / WIDTH)[row].as_ptr().cast());
+    }
+
+    /// Some of the rows.
+    pub(in crate::fused) fn rows(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.n_rows, "{range:?}");
+        Self { rows: &self.rows[range.start.min(self.rows.len())..], n_rows: range.len(), ..self }
+    }
+
+    /// Some of the columns, from the first one of a panel on.
+    pub(in crate::fused) fn columns(self, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end
+                && range.end <= self.n_columns
+                && range.start.is_multiple_of(WIDTH),
+            "{range:?}"
+        );
+        Self {
+            rows: &self.rows[(range.start / WIDTH * self.step).min(self.rows.len())..],
+            n_columns: range.len(),
+            ..self
+        }
+    }
+}
+
+/// A matrix in panels that can be written, its rows and columns counted in numbers: as the left one of a product, its
+/// elements are of columns.
+#[derive(Debug)]
+pub(in crate::fused) struct PanelsMut<'a, E = f32> {
+    /// The first row of the first panel; a pointer, since tasks write between each other's rows.
+    elements: *mut E,
+    /// Elements from one panel to the next.
+    step: usize,
+    n_rows: usize,
+    n_columns: usize,
+    /// Where in the first panel the first column stands, in elements.
+    first: usize,
+    borrowed: PhantomData<&'a mut [E]>,
+}
+
+// SAFETY: as the mutable slice that it stands for; cells that are handed out do not overlap.
+#[allow(unsafe_code)]
+unsafe impl<E: Element> Send for PanelsMut<'_, E> {}
+
+impl<'a, E: Element> PanelsMut<'a, E> {
+    /// Elements that such a matrix has room for.
+    pub(in crate::fused) fn room([n_rows, n_columns]: [usize; 2]) -> usize {
+        n_rows * n_panels(E::count(n_columns)) * WIDTH
+    }
+
+    /// Panels that nobody has written yet; in no room, panels of no numbers.
+    ///
+    /// # Safety
+    /// No number is read before it was written.
+    #[allow(unsafe_code)]
+    pub(in crate::fused) unsafe fn of_room(
+        room: &'a mut [MaybeUninit<f32>],
+        [n_rows, n_columns]: [usize; 2],
+    ) -> Self {
+        let is_empty = room.is_empty();
+        assert!(
+            is_empty || room.len() == Self::room([n_rows, n_columns]),
+            "[{n_rows}, {n_columns}] in {} elements",
+            room.len()
+        );
+        Self {
+            elements: room.as_mut_ptr().cast(),
+            step: n_rows * WIDTH,
+            n_rows: if is_empty { 0 } else { n_rows },
+            n_columns,
+            first: 0,
+            borrowed: PhantomData,
+        }
+    }
+
+    /// As [`PanelsMut::of_room`], in rows of panels.
+    pub(in crate::fused) fn of_rows(rows: &'a mut [Row<E>], shape: [usize; 2]) -> Self {
+        let elements = rows.as_flattened_mut();
+        #[allow(unsafe_code)]
+        // SAFETY: they have all been written, and nothing but elements, which are as large as numbers, is ever
+        // written to them.
+        unsafe {
+            let room = std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), elements.len());
+            Self::of_room(room, shape)
+        }
+    }
+
+    /// Whether there are no numbers.
+    pub(in crate::fused) fn is_empty(&self) -> bool {
+        self.n_rows == 0
+    }
+
+    /// Some rows and columns, these of whole elements.
+    ///
+    /// # Safety
+    /// Nobody else uses the elements of the cell as long as it lives.
+    #[allow(unsafe_code)]
+    pub(in crate::fused) unsafe fn cell(
+        &self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> PanelsMut<'_, E> {
+        if self.is_empty() || rows.is_empty() || columns.is_empty() {
+            return PanelsMut { n_rows: 0, ..*self };
+        }
+        assert!(rows.end <= self.n_rows && columns.end <= self.n_columns, "{rows:?}, {columns:?}");
+        let is_whole =
+            |column: usize| column.is_multiple_of(E::NUMBERS) || column == self.n_columns;
+        assert!(
+            is_whole(columns.start) && is_whole(columns.end),
+            "{columns:?}: elements are never parted"
+        );
+        let column = self.first + columns.start / E::NUMBERS;
+        // SAFETY: within the elements, as rows and columns are.
+        let elements = unsafe {
+            let first = column / WIDTH * self.step + rows.start * WIDTH;
+            self.elements.add(first)
+        };
+        PanelsMut {
+            elements,
+            n_rows: rows.len(),
+            n_columns: columns.len(),
+            first: column % WIDTH,
+            ..*self
+        }
+    }
+
+    /// Lets the row of a panel come into the cache.
+    #[inline(always)]
+    pub(in crate::fused) fn fetch(&self, row: usize, column: usize) {
+        let column = self.first + column / E::NUMBERS;
+        let at = column / WIDTH * self.step + row * WIDTH;
+        fetch(self.elements.wrapping_add(at).cast());
+    }
+
+    /// Writes elements of some numbers of a row from `column` on, all in one panel.
+    #[inline(always)]
+    pub(in crate::fused) fn put_elements<A: Arithmetic<Element = E>>(
+        &mut self,
+        arithmetic: A,
+        row: usize,
+        column: usize,
+        values: &[f32],
+    ) {
+        let mut room = [E::default(); WIDTH];
+        arithmetic.round(values, &mut room);
+        self.write(row, column, values.len(), &room);
+    }
+
+    /// Writes the first of these elements, as many as `n` numbers are.
+    #[inline(always)]
+    fn write(&mut self, row: usize, column: usize, n: usize, elements: &[E]) {
+        let start = self.start(row, column, n);
+        let elements = &elements[..E::count(n)];
+        #[allow(unsafe_code)]
+        // SAFETY: within the elements, which are borrowed mutably.
+        unsafe {
+            let out = self.elements.add(start);
+            std::ptr::copy_nonoverlapping(elements.as_ptr(), out, elements.len());
+        }
+    }
+
+    /// Where numbers of a row stand.
+    #[inline(always)]
+    fn start(&self, row: usize, column: usize, n: usize) -> usize {
+        assert!(row < self.n_rows && column + n <= self.n_columns);
+        debug_assert_eq!(column % E::NUMBERS, 0, "an element is written whole");
+        let column = self.first + column / E::NUMBERS;
+        assert!(column % WIDTH + E::count(n) <= WIDTH, "one panel");
+        column / WIDTH * self.step + row * WIDTH + column % WIDTH
+    }
+}
+
+impl PanelsMut<'_> {
+    /// Writes some numbers of a row from `column` on, all in one panel.
+    #[inline(always)]
+    pub(in crate::fused) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
+        self.write(row, column, values.len(), values);
+    }
+
+    /// `n` numbers of a row from `column` on, all in one panel, that have been written.
+    #[inline(always)]
+    pub(in crate::fused) fn get(&mut self, row: usize, column: usize, n: usize) -> &mut [f32] {
+        let start = self.start(row, column, n);
+        #[allow(unsafe_code)]
+        // SAFETY: within the numbers, which are borrowed mutably.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.elements.add(start), n)
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Softmax over rows of numbers and over those of causal attention's scores, and its gradient.
+
+use pulp::Simd;
+
+use super::product::{Arithmetic, Finish, Row, WIDTH};
+use super::{LANES, exp, total};
+
+/// Turns a row's numbers into weights: softmax of the numbers times `scale`. Returns the logarithm of the sum that
+/// they were divided by.
+#[inline(always)]
+pub(super) fn softmax<S: Simd>(row: &mut [f32], scale: f32) -> f32 {
+    let mut largest = [f32::NEG_INFINITY; LANES];
+    let (blocks, rest) = row.as_chunks_mut::<LANES>();
+    let mut last = [f32::NEG_INFINITY; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    for block in blocks.iter() {
+        larger(&mut largest, block);
+    }
+    larger(&mut largest, &last);
+    let max = max(largest);
+    let mut sums = [0.0; LANES];
+    for block in blocks {
+        exps::<S>(block, max, scale, &mut sums);
+    }
+    if !rest.is_empty() {
+        // A whole block again, for a whole register; what fills it up adds nothing that 1 would notice.
+        exps::<S>(&mut last, max, scale, &mut sums);
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+    let sum = total(sums);
+    let share = 1.0 / sum;
+    for x in row {
+        *x *= share;
+    }
+    max * scale + sum.ln()
+}
+
+/// As [`softmax`], of a row in panels, of which so many numbers are `visible`; behind them it writes zeros, to the
+/// end of the last panel that has any.
+#[inline(always)]
+pub(super) fn attend<S: Simd>(
+    scores: &mut Tile<'_>,
+    row: usize,
+    visible: usize,
+    scale: f32,
+) -> f32 {
+    let (n, end) = (visible.div_ceil(WIDTH), visible % WIDTH);
+    if end > 0 {
+        scores.row(n - 1, row)[end..].fill(f32::NEG_INFINITY);
+    }
+    let mut largest = [f32::NEG_INFINITY; LANES];
+    for panel in 0..n {
+        for block in scores.row(panel, row).as_chunks::<LANES>().0 {
+            larger(&mut largest, block);
+        }
+    }
+    let max = max(largest);
+    let mut sums = [0.0; LANES];
+    for panel in 0..n {
+        for block in scores.row(panel, row).as_chunks_mut::<LANES>().0 {
+            exps::<S>(block, max, scale, &mut sums);
+        }
+    }
+    let sum = total(sums);
+    let share = 1.0 / sum;
+    for panel in 0..n {
+        for x in scores.row(panel, row) {
+            *x *= share;
+        }
+    }
+    if end > 0 {
+        scores.row(n - 1, row)[end..].fill(0.0);
+    }
+    max * scale + sum.ln()
+}
+
+/// Some queries' scores, or their gradients: panels of as many rows.
+pub(super) struct Tile<'a> {
+    pub(super) rows: &'a mut [Row],
+    /// Rows from one panel to the next.
+    pub(super) step: usize,
+}
+
+impl Tile<'_> {
+    #[inline(always)]
+    fn row(&mut self, panel: usize, row: usize) -> &mut Row {
+        &mut self.rows[panel * self.step + row]
+    }
+
+    /// Multiplies the first numbers of a row.
+    #[inline(always)]
+    pub(super) fn multiply(&mut self, row: usize, factors: &[f32]) {
+        for (panel, factors) in factors.chunks(WIDTH).enumerate() {
+            for (x, factor) in self.row(panel, row).iter_mut().zip(factors) {
+                *x *= factor;
+            }
+        }
+    }
+}
+
+impl Finish<f32> for Tile<'_> {
+    #[inline(always)]
+    fn expect(&self, _: usize, _: usize) {} // a buffer that was used a moment ago
+
+    #[inline(always)]
+    fn finish<A: Arithmetic<Element = f32>>(
+        &mut self,
+        _: A,
+        row: usize,
+        column: usize,
+        sums: &[f32],
+    ) {
+        self.row(column / WIDTH, row)[column % WIDTH..][..sums.len()].copy_from_slice(sums);
+    }
+}
+
+/// What a query's gradient is made of.
+#[derive(Clone, Copy)]
+pub(super) struct Query<'a> {
+    /// How many keys it sees.
+    pub(super) visible: usize,
+    /// What its scores were multiplied with.
+    pub(super) scale: f32,
+    /// The logarithm of its sum.
+    pub(super) log_sum: f32,
+    /// The sum of its output times the output's gradient.
+    pub(super) along: f32,
+    /// What dropout multiplied its weights with.
+    pub(super) kept: Option<&'a [f32]>,
+}
+
+/// Turns a query's scores into its weights (those of the dropout, where there is one), and the gradient of these
+/// into that of the scores; writes zeros behind what it sees, to the end of the last panel that it sees any of.
+///
+/// With weights `p = exp(scale * score - log_sum)` and `along`, the gradient of a score is
+/// `scale * p * (kept * gradient - along)`.
+#[inline(always)]
+pub(super) fn attend_backward<S: Simd>(
+    scores: &mut Tile<'_>,
+    gradient: &mut Tile<'_>,
+    row: usize,
+    query: Query<'_>,
+) {
+    let Query { visible, scale, log_sum, along, kept } = query;
+    let (n, end) = (visible.div_ceil(WIDTH), visible % WIDTH);
+    for panel in 0..n {
+        let (scores, gradient) = (scores.row(panel, row), gradient.row(panel, row));
+        match kept {
+            None => {
+                for (score, gradient) in scores.iter_mut().zip(gradient) {
+                    let weight = exp::<S>(*score * scale - log_sum);
+                    *gradient = scale * weight * (*gradient - along);
+                    *score = weight;
+                }
+            }
+            Some(kept) => {
+                let kept = &kept[panel * WIDTH..];
+                for ((score, gradient), kept) in scores.iter_mut().zip(gradient).zip(kept) {
+                    let weight = exp::<S>(*score * scale - log_sum);
+                    *gradient = scale * weight * (kept * *gradient - along);
+                    *score = weight * kept;
+                }
+            }
+        }
+    }
+    if end > 0 {
+        scores.row(n - 1, row)[end..].fill(0.0);
+        gradient.row(n - 1, row)[end..].fill(0.0);
+    }
+}
+
+/// Turns scores into unnormalised weights and adds them to the sums.
+#[inline(always)]
+fn exps<S: Simd>(block: &mut [f32; LANES], max: f32, scale: f32, sums: &mut [f32; LANES]) {
+    for (x, sum) in block.iter_mut().zip(sums) {
+        *x = exp::<S>((*x - max) * scale);
+        *sum += *x;
+    }
+}
+
+/// Keeps the larger of each two lanes.
+#[inline(always)]
+fn larger(lanes: &mut [f32; LANES], block: &[f32; LANES]) {
+    for (lane, x) in lanes.iter_mut().zip(block) {
+        *lane = if *x > *lane { *x } else { *lane };
+    }
+}
+
+/// The largest of the lanes.
+#[inline(always)]
+fn max(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = lanes[i].max(lanes[i + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}

@@ -1,0 +1,98 @@
+//! Memory for panels that is used again and again: what is fresh from the system costs as much as a product of it.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::product::{Element, Row, WIDTH};
+use crate::panels::Row as Aligned;
+
+/// Buffers that are kept at most, of a thread or of all.
+const KEPT: usize = 16;
+
+/// Rows from which on a buffer is everybody's: 1 MiB. Otherwise each thread would have its own in the end.
+const LARGE: usize = 1 << 13;
+
+thread_local! {
+    static SMALL: RefCell<Vec<Vec<Aligned>>> = const { RefCell::new(Vec::new()) };
+}
+
+static SHARED: Mutex<Vec<Vec<Aligned>>> = Mutex::new(Vec::new());
+
+/// Rows of panels that hold whatever they held before.
+#[derive(Debug)]
+pub(super) struct Scratch<E = f32> {
+    buffer: Vec<Aligned>,
+    n_rows: usize,
+    elements: PhantomData<E>,
+}
+
+impl<E> Scratch<E> {
+    /// Room for `n_rows` rows: the smallest that was given back and holds them, or new.
+    pub(super) fn new(n_rows: usize) -> Self {
+        let fitting = match n_rows {
+            0 => None,
+            LARGE.. => take(&mut shared(), n_rows),
+            _ => SMALL.with_borrow_mut(|free| take(free, n_rows)),
+        };
+        let buffer = fitting.unwrap_or_else(|| vec![Aligned([FRESH; WIDTH]); n_rows]);
+        Self { buffer, n_rows, elements: PhantomData }
+    }
+}
+
+/// What new rows hold: where code is tested, what shows in every result that it gets into.
+const FRESH: f32 = if cfg!(test) { f32::NAN } else { 0.0 };
+
+/// A thread that panicked left buffers as good as any.
+fn shared() -> MutexGuard<'static, Vec<Vec<Aligned>>> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take(free: &mut Vec<Vec<Aligned>>, n_rows: usize) -> Option<Vec<Aligned>> {
+    let sizes = free.iter().map(Vec::len).enumerate();
+    let fitting = sizes.filter(|(_, size)| *size >= n_rows);
+    let (smallest, _) = fitting.min_by_key(|(_, size)| *size)?;
+    Some(free.swap_remove(smallest))
+}
+
+fn give_back(free: &mut Vec<Vec<Aligned>>, buffer: Vec<Aligned>) {
+    free.push(buffer);
+    if free.len() > KEPT {
+        let smallest = (0..free.len()).min_by_key(|i| free[*i].len());
+        free.swap_remove(smallest.expect("there are some"));
+    }
+}
+
+impl<E> Drop for Scratch<E> {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        match buffer.len() {
+            0 => {}
+            LARGE.. => give_back(&mut shared(), buffer),
+            // A thread that ends has no list any more, and lets the buffer go.
+            _ => {
+                let _ = SMALL.try_with(|free| give_back(&mut free.borrow_mut(), buffer));
+            }
+        }
+    }
+}
+
+impl<E: Element> Deref for Scratch<E> {
+    type Target = [Row<E>];
+
+    #[allow(unsafe_code)]
+    fn deref(&self) -> &[Row<E>] {
+        // SAFETY: the buffer has at least so many rows, one that is aligned is as large as the row alone, and an
+        // element as an f32 whose bits it may have.
+        unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast(), self.n_rows) }
+    }
+}
+
+impl<E: Element> DerefMut for Scratch<E> {
+    #[allow(unsafe_code)]
+    fn deref_mut(&mut self) -> &mut [Row<E>] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.buffer.as_mut_ptr().cast(), self.n_rows) }
+    }
+}

@@ -1,0 +1,47 @@
+//! The operations that a transformer spends its time in, one function each.
+//!
+//! Every function here runs on any device, made of ordinary tensor operations; attention has a backward pass of
+//! its own, which keeps no weights. On burn's CPU backend some have a faster way behind the same name, which is
+//! tested against the ordinary one. They know tensors and numbers, nothing of modules, parameters or
+//! configuration. [`panels`] are for writing on a CPU, without tensors.
+
+pub mod activation;
+pub mod adamw;
+pub mod attention;
+mod backend;
+pub mod causal;
+pub mod dropout;
+mod elementary;
+pub mod embedding;
+#[cfg(feature = "flex")]
+mod fused;
+mod host;
+pub mod linear;
+pub mod loss;
+pub mod mlp;
+mod newton_schulz;
+pub mod norm;
+mod operation;
+pub mod panels;
+mod precision;
+pub mod rope;
+pub mod squares;
+
+pub use activation::{gelu, relu_squared, silu};
+pub use adamw::{AdamW, adamw};
+pub use attention::{
+    QkNorm, SelfAttention, attention_weights, future, merge_heads, repeat_kv, self_attention,
+    split_heads,
+};
+pub use causal::causal_attention;
+pub use dropout::{Dropout, DropoutKey, dropout};
+pub use embedding::{Positions, embed};
+pub use host::with_values;
+pub use linear::linear;
+pub use loss::{Output, cross_entropy, cross_entropy_of_logits};
+pub use mlp::mlp;
+pub use newton_schulz::newton_schulz;
+pub use norm::{layer_norm, rms_norm};
+pub use precision::MatmulPrecision;
+pub use rope::rotate;
+pub use squares::sum_of_squares;

@@ -1,0 +1,430 @@
+//! The size of the model and the length of the run: from the text, the time there is, and how fast a step is
+//! here.
+
+use super::speed::Speed;
+use super::token_choice::TokenChoice;
+use super::{RecipeError, TextProfile, prompt};
+use crate::config::{Config, MlpKind, PositionKind, ScheduleKind, TokenizerKind};
+use crate::counts::real;
+
+/// A size of model: its blocks, its width and its heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Size {
+    n_layers: usize,
+    d_model: usize,
+    n_heads: usize,
+}
+
+/// The sizes that there are, each about twice to four times the one before.
+const SIZES: [Size; 9] = [
+    size(2, 32, 1),
+    size(2, 64, 2),
+    size(3, 96, 3),
+    size(4, 128, 4), // the quick start's
+    size(5, 192, 6),
+    size(6, 256, 8),
+    size(6, 384, 6), // nanoGPT's on a GPU
+    size(8, 512, 8),
+    size(12, 768, 12), // GPT-2 small
+];
+
+/// The place of the quick start's model among the sizes: where a CPU's speed is measured first.
+const FIRST_ON_CPU: usize = 3;
+
+/// A GPU is measured with a model that keeps it busy.
+const FIRST_ON_GPU: usize = 6;
+
+/// More weights than this for each token of the training split learn a text by heart, and nothing else.
+const WEIGHTS_PER_TOKEN: f64 = 12.0;
+
+/// With fewer tokens read than this for each weight, a smaller model would have learned more in the time.
+const TOKENS_READ_PER_WEIGHT: f64 = 12.0;
+
+/// More often than this a text is not gone through: the loss on what was held back rises again before.
+const MAX_EPOCHS: f64 = 40.0;
+
+/// But no run is shorter than this for want of text: it would not leave the warm-up.
+const MIN_STEPS_OF_SHORT_TEXTS: f64 = 300.0;
+
+/// Nor for want of time: there would be nothing to see.
+const MIN_STEPS: usize = 10;
+
+/// Updates that a run should have at least, before its batches become larger.
+const STEPS_BEFORE_LARGER_BATCHES: f64 = 6000.0;
+
+/// The tokens of a batch, at least and at most. The least is the quick start's.
+const BATCH_TOKENS: (f64, f64) = (1536.0, 65_536.0);
+
+/// The share of the time that goes into steps; evaluations, samples and checkpoints take the rest.
+const SHARE_OF_STEPS: f64 = 0.9;
+
+/// How often a run is evaluated.
+const EVALUATIONS: usize = 8;
+
+/// The longest window that a model is given, tokens.
+pub(super) const LONGEST_CONTEXT: usize = 512;
+
+/// The most models that are measured.
+const MAX_MEASUREMENTS: usize = 3;
+
+const fn size(n_layers: usize, d_model: usize, n_heads: usize) -> Size {
+    Size { n_layers, d_model, n_heads }
+}
+
+/// A config, and the numbers that it follows from.
+#[derive(Debug, Clone)]
+pub(super) struct Choice {
+    pub config: Config,
+    pub speed: Speed,
+    /// Tokens of the training split and of the validation split, about.
+    pub train_tokens: f64,
+    pub val_tokens: f64,
+    /// How often the run goes through the training split.
+    pub epochs: f64,
+    /// Whether there is time left, and no text to spend it on.
+    pub text_ends_first: bool,
+    /// Whether a larger model was left out because the text is short, rather than the time.
+    pub text_limits_model: bool,
+}
+
+/// What is known before anything is measured.
+pub(super) struct Known<'a> {
+    pub profile: &'a TextProfile,
+    pub token_choice: &'a TokenChoice,
+    /// How many tokens the whole text has, about.
+    pub n_tokens: u64,
+    /// How long the run may take, minutes.
+    pub minutes: f64,
+    /// What the config says under `train.device`.
+    pub device: String,
+    pub is_gpu: bool,
+}
+
+impl Known<'_> {
+    /// Chooses; `measure` tells how fast a config is.
+    pub fn choose(
+        &self,
+        mut measure: impl FnMut(&Config) -> Result<Speed, RecipeError>,
+    ) -> Result<Choice, RecipeError> {
+        let most = self.largest_for_text();
+        let first = if self.is_gpu { FIRST_ON_GPU } else { FIRST_ON_CPU };
+        let mut size_idx = first.min(most);
+        let mut tokens_per_s = None;
+        let mut tried = Vec::new();
+        loop {
+            let config = self.config(size_idx, tokens_per_s);
+            let speed = measure(&config)?;
+            let measured = tokens_of_batch(&config) / speed.fastest_ms * 1e3;
+            tried.push(size_idx);
+            let best = self.largest_for_time(most, size_idx, measured);
+            if tried.contains(&best) || tried.len() == MAX_MEASUREMENTS {
+                let is_largest = size_idx == most;
+                let choice = self.complete(config, speed, is_largest);
+                if choice.config.model.dropout == 0.0 {
+                    return Ok(choice);
+                }
+                // It takes time too, so that the run has fewer steps than was thought.
+                let speed = measure(&choice.config)?;
+                return Ok(self.complete(choice.config, speed, is_largest));
+            }
+            tokens_per_s = Some(measured * weights(size_idx) / weights(best));
+            size_idx = best;
+        }
+    }
+
+    /// The largest model that the text is long enough for.
+    fn largest_for_text(&self) -> usize {
+        let enough = self.train_tokens() * WEIGHTS_PER_TOKEN;
+        let fits = |&size_idx: &usize| weights(size_idx) <= enough;
+        (0..SIZES.len()).rev().find(fits).unwrap_or(0)
+    }
+
+    /// The largest model, up to `most`, that reads enough in the time, if one reads `tokens_per_s`.
+    fn largest_for_time(&self, most: usize, measured_idx: usize, tokens_per_s: f64) -> usize {
+        let work_per_s = tokens_per_s * weights(measured_idx);
+        let fits = |&size_idx: &usize| {
+            let tokens = work_per_s / weights(size_idx) * self.seconds_of_steps();
+            tokens >= TOKENS_READ_PER_WEIGHT * weights(size_idx)
+        };
+        (0..=most).rev().find(fits).unwrap_or(0)
+    }
+
+    /// The config of a model of some size, but for the length of the run.
+    fn config(&self, size_idx: usize, tokens_per_s: Option<f64>) -> Config {
+        let Size { n_layers, d_model, n_heads } = SIZES[size_idx];
+        let mut config = Config::default();
+        config.data.path.clone_from(&self.profile.path);
+        config.data.val_fraction = self.val_fraction();
+        config.tokenizer.kind = self.token_choice.kind;
+        if self.token_choice.kind == TokenizerKind::Bpe {
+            config.tokenizer.vocab_size = Some(self.token_choice.size);
+        }
+        let model = &mut config.model;
+        model.context_length = self.context_length(d_model);
+        (model.n_layers, model.d_model) = (n_layers, d_model);
+        (model.n_heads, model.n_kv_heads) = (n_heads, n_heads);
+        model.d_ff = 4 * d_model;
+        model.position = PositionKind::Rope;
+        model.mlp = MlpKind::ReluSquared;
+        model.qk_norm = true;
+        let tokens_per_s = tokens_per_s.unwrap_or_else(|| self.guessed_speed(size_idx));
+        config.train.batch_size = self.batch_size(config.model.context_length, tokens_per_s);
+        config.train.device.clone_from(&self.device);
+        let max_prompt = config.model.context_length / 2;
+        config.train.sample_prompt = prompt::from_text(self.profile.sample_text(), max_prompt);
+        config.optimizer.learning_rate = learning_rate(d_model);
+        config.schedule.kind = ScheduleKind::Linear;
+        config.schedule.min_learning_rate = 0.0;
+        config
+    }
+
+    /// Tokens per second of a machine that nothing is known of: it only settles the batch of the first
+    /// measurement.
+    fn guessed_speed(&self, size_idx: usize) -> f64 {
+        let weights_per_s = if self.is_gpu { 1e12 } else { 1.5e10 };
+        weights_per_s / weights(size_idx)
+    }
+
+    /// The length of the run and its rhythm, now that the speed is known.
+    fn complete(&self, mut config: Config, speed: Speed, is_largest: bool) -> Choice {
+        let (train_tokens, batch) = (self.train_tokens(), tokens_of_batch(&config));
+        let by_time = self.seconds_of_steps() * 1e3 / speed.step_ms;
+        let by_text = (MAX_EPOCHS * train_tokens / batch).max(MIN_STEPS_OF_SHORT_TEXTS);
+        // The last evaluation is the end of the run.
+        let eval_interval = rounded(by_time.min(by_text) / real(EVALUATIONS));
+        let max_steps = (EVALUATIONS * eval_interval).max(MIN_STEPS);
+        let train = &mut config.train;
+        train.max_steps = max_steps;
+        train.log_interval = rounded(real(max_steps) / 200.0).clamp(1, 100);
+        train.eval_interval = eval_interval;
+        train.checkpoint_interval = train.eval_interval;
+        train.eval_batches = (max_steps / 160).clamp(2, 20);
+        train.sample_tokens = whole(self.minutes * 20.0).clamp(20, 200);
+        config.schedule.warmup_steps = (max_steps / 10).clamp(1, 100);
+        let epochs = real(max_steps) * batch / train_tokens;
+        // What was measured with dropout keeps it, even if a few steps less are below the bound.
+        if config.model.dropout == 0.0 {
+            config.model.dropout = dropout(epochs, real(speed.n_parameters) / train_tokens);
+        }
+        Choice {
+            config,
+            speed,
+            train_tokens,
+            val_tokens: real(self.n_tokens) - train_tokens,
+            epochs,
+            text_ends_first: by_text < by_time,
+            text_limits_model: is_largest,
+        }
+    }
+
+    fn seconds_of_steps(&self) -> f64 {
+        self.minutes * 60.0 * SHARE_OF_STEPS
+    }
+
+    fn train_tokens(&self) -> f64 {
+        (real(self.n_tokens) * (1.0 - self.val_fraction())).floor()
+    }
+
+    /// A tenth, but a fifth of a short text, where a tenth would say little, and no more of a long one than
+    /// 200,000 tokens, which say enough and are all read at the end.
+    fn val_fraction(&self) -> f64 {
+        let n = real(self.n_tokens);
+        match n {
+            ..20_000.0 => 0.2,
+            ..2_000_000.0 => 0.1,
+            _ => {
+                let shares = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05];
+                let is_enough = |share: &f64| n * share >= 200_000.0;
+                shares.into_iter().find(is_enough).unwrap_or(0.1)
+            }
+        }
+    }
+
+    /// As long as the model's size can make use of, with at least eight windows of text to learn from.
+    fn context_length(&self, d_model: usize) -> usize {
+        let characters_take_bytes = self.token_choice.kind == TokenizerKind::Byte
+            && (self.profile.characters.as_ref())
+                .is_some_and(|characters| self.profile.bytes >= 2 * characters.n);
+        let mut length = match d_model {
+            ..256 if characters_take_bytes => 256,
+            ..256 => 128,
+            256..768 => 256,
+            _ => LONGEST_CONTEXT,
+        };
+        while length > 8 && 8.0 * real(length) > self.train_tokens() {
+            length /= 2;
+        }
+        length
+    }
+
+    /// How many windows make a batch.
+    fn batch_size(&self, context_length: usize, tokens_per_s: f64) -> usize {
+        let tokens_read = tokens_per_s * self.seconds_of_steps();
+        let (least, most) = BATCH_TOKENS;
+        let of_time = (tokens_read / STEPS_BEFORE_LARGER_BATCHES).clamp(least, most);
+        let of_text = self.train_tokens() / 4.0;
+        let rows = whole(of_time.min(of_text) / real(context_length));
+        match rows {
+            0..4 => rows.max(1),
+            _ => rows / 4 * 4,
+        }
+    }
+}
+
+/// Weights of the blocks of a model, of which everything else depends: its time, and what it can hold.
+fn weights(size_idx: usize) -> f64 {
+    let Size { n_layers, d_model, .. } = SIZES[size_idx];
+    real(12 * n_layers * d_model * d_model)
+}
+
+fn tokens_of_batch(config: &Config) -> f64 {
+    real(config.train.batch_size * config.model.context_length)
+}
+
+/// The quick start's, which was found by trying, and less for wider models: in proportion to the width, as
+/// from nanoGPT's to GPT-2's.
+fn learning_rate(d_model: usize) -> f64 {
+    let exact = 4e-3 * (128.0 / real(d_model)).min(1.0);
+    (exact * 1e4).round() / 1e4
+}
+
+/// None where the text is hardly gone through, or the model too small to learn it by heart.
+fn dropout(epochs: f64, parameters_per_token: f64) -> f64 {
+    match (epochs, parameters_per_token) {
+        (..8.0, _) | (_, ..0.5) => 0.0,
+        (..30.0, _) => 0.1,
+        _ => 0.2,
+    }
+}
+
+/// Two digits are enough for a number of steps.
+fn rounded(exact: f64) -> usize {
+    let exact = exact.max(1.0);
+    let unit = 10_f64.powf((exact.log10().floor() - 1.0).max(0.0));
+    whole((exact / unit).floor() * unit)
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what is counted here is neither negative nor above 2^53"
+)]
+fn whole(number: f64) -> usize {
+    number as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::profile::tests::profile;
+    use super::*;
+
+    /// A machine whose time is all spent on `weights_per_s` weights for each token, three times over with
+    /// dropout.
+    fn choose(n_tokens: u64, minutes: f64, weights_per_s: f64, is_gpu: bool) -> (Choice, usize) {
+        let profile = profile(&"A line of text, and another.\n".repeat(20));
+        let token_choice = TokenChoice::choose(&profile, None);
+        let known = Known {
+            profile: &profile,
+            token_choice: &token_choice,
+            n_tokens,
+            minutes,
+            device: "auto".to_owned(),
+            is_gpu,
+        };
+        let mut n_measured = 0;
+        let choice = known.choose(|config| {
+            n_measured += 1;
+            let model = &config.model;
+            let n_parameters = 12 * model.n_layers * model.d_model * model.d_model;
+            let slower = if model.dropout > 0.0 { 3.0 } else { 1.0 };
+            let tokens_per_s = weights_per_s / real(n_parameters) / slower;
+            let step_ms = tokens_of_batch(config) / tokens_per_s * 1e3;
+            Ok(Speed { step_ms, fastest_ms: step_ms, n_steps: 5, n_parameters })
+        });
+        (choice.unwrap(), n_measured)
+    }
+
+    const TWO_CORES: f64 = 1.5e10;
+    const LARGE_GPU: f64 = 5e12;
+
+    #[test]
+    fn the_time_limits_the_model_where_there_is_text() {
+        let widths = |minutes| choose(5_000_000, minutes, TWO_CORES, false).0.config.model.d_model;
+        assert_eq!([1.0, 10.0, 100.0, 1000.0].map(widths), [64, 128, 192, 256]);
+        let (choice, _) = choose(5_000_000, 10.0, TWO_CORES, false);
+        assert!(!choice.text_limits_model && !choice.text_ends_first);
+        let time = choice.speed.step_ms * real(choice.config.train.max_steps) / 1e3;
+        assert!((500.0..=540.0).contains(&time), "{time} s of 600");
+    }
+
+    #[test]
+    fn the_text_limits_the_model_where_there_is_time() {
+        let (choice, n_measured) = choose(1_115_394, 600.0, LARGE_GPU, true);
+        assert_eq!(choice.config.model.d_model, 384, "nanoGPT's for this text on a GPU");
+        assert!(choice.text_limits_model && choice.text_ends_first);
+        assert!((30.0..=40.0).contains(&choice.epochs));
+        assert!((choice.config.model.dropout - 0.2).abs() < 1e-9);
+        assert_eq!(n_measured, 2, "and once more with dropout");
+        let (choice, _) = choose(500, 10.0, TWO_CORES, false);
+        let config = choice.config;
+        assert_eq!((config.model.d_model, config.train.max_steps), (32, 296));
+        assert!(8 * config.model.context_length <= 400);
+        assert!((config.data.val_fraction - 0.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_time_is_that_of_the_model_with_its_dropout() {
+        let (choice, _) = choose(70_000, 10.0, 2.9e8, false);
+        let (model, train) = (&choice.config.model, &choice.config.train);
+        assert!(model.dropout > 0.0 && !choice.text_ends_first);
+        let time = choice.speed.step_ms * real(train.max_steps) / 1e3;
+        assert!((480.0..=540.0).contains(&time), "{time} s of 600");
+        let weights = 12 * model.n_layers * model.d_model * model.d_model;
+        let step_ms = tokens_of_batch(&choice.config) * real(weights) / 2.9e8 * 1e3;
+        assert!((choice.speed.step_ms / step_ms - 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn few_models_are_measured_and_the_last_one_is_chosen() {
+        for weights_per_s in [1e6, 1e8, 1e10, 1e12, 1e14] {
+            for is_gpu in [false, true] {
+                let (choice, n_measured) = choose(1 << 30, 10.0, weights_per_s, is_gpu);
+                assert!(n_measured <= MAX_MEASUREMENTS);
+                let model = &choice.config.model;
+                let weights = 12 * model.n_layers * model.d_model * model.d_model;
+                assert_eq!(choice.speed.n_parameters, weights, "the speed is that of the model");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_held_back_is_long_enough_and_not_longer() {
+        for (n_tokens, expected) in [
+            (500, 0.2),
+            (100_000, 0.1),
+            (1_115_394, 0.1),
+            (5_000_000, 0.05),
+            (1_000_000_000, 0.0002),
+        ] {
+            let (choice, _) = choose(n_tokens, 10.0, TWO_CORES, false);
+            assert!((choice.config.data.val_fraction - expected).abs() < 1e-12, "{n_tokens}");
+            assert!(choice.val_tokens >= 2.0);
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_read_often_is_harder_to_learn_by_heart() {
+        let dropouts = [(1.0, 9.0), (20.0, 0.1), (20.0, 1.0), (40.0, 1.0)]
+            .map(|(epochs, per_token)| dropout(epochs, per_token));
+        for (dropout, expected) in dropouts.into_iter().zip([0.0, 0.0, 0.1, 0.2]) {
+            assert!((dropout - expected).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn steps_are_round_numbers() {
+        for (exact, expected) in [(0.3, 1), (7.9, 7), (99.0, 99), (123.4, 120), (7999.0, 7900)] {
+            assert_eq!(rounded(exact), expected);
+        }
+    }
+}

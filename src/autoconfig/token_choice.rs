@@ -1,0 +1,136 @@
+//! What a token should stand for: the first decision, from the text alone.
+
+use super::TextProfile;
+use crate::config::TokenizerKind;
+use crate::words::grouped;
+
+/// The largest alphabet whose characters become tokens.
+const MAX_ALPHABET: usize = 256;
+
+/// From so many characters on, a text is read faster in pieces of several characters: at a few thousand
+/// steps a run would not even see all of it otherwise.
+const LONG_TEXT: u64 = 4_000_000;
+
+/// A token that occurs less often than this is hardly learned.
+const MIN_OCCURRENCES: u64 = 4;
+
+/// The shortest text, in bytes, in which pieces repeat often enough to become tokens.
+const MIN_BPE_BYTES: u64 = 64 << 10;
+
+/// A token for each so many bytes of text, when pieces of it become tokens.
+const BYTES_PER_TOKEN: u64 = 500;
+
+/// The sizes that a vocabulary of pieces may have: below, it is hardly better than bytes; above, the scores
+/// for so many tokens take most of a small model's time.
+const BPE_SIZES: std::ops::RangeInclusive<u64> = 512..=4096;
+
+/// What a token stands for, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TokenChoice {
+    pub kind: TokenizerKind,
+    /// How many tokens there are.
+    pub size: usize,
+    pub why: String,
+}
+
+impl TokenChoice {
+    /// The one that suits a text, unless another `kind` is wished for.
+    pub fn choose(profile: &TextProfile, wish: Option<TokenizerKind>) -> Self {
+        let Some(characters) = &profile.characters else {
+            return Self {
+                kind: TokenizerKind::Byte,
+                size: 256,
+                why: "You asked for bytes: any file, 256 tokens.".to_owned(),
+            };
+        };
+        let (n, n_distinct) = (characters.n, characters.n_distinct());
+        let seen = format!("{} different characters", grouped(n_distinct as u64));
+        let is_small = n_distinct <= MAX_ALPHABET;
+        let is_sparse = n < MIN_OCCURRENCES * n_distinct as u64;
+        let suits = match () {
+            () if is_small && n >= LONG_TEXT => TokenizerKind::Bpe,
+            () if is_small && !is_sparse => TokenizerKind::Char,
+            () if profile.bytes >= MIN_BPE_BYTES => TokenizerKind::Bpe,
+            () => TokenizerKind::Byte,
+        };
+        let kind = wish.unwrap_or(suits);
+        let asked = if wish.is_some() { "You asked for it. " } else { "" };
+        let size = match kind {
+            TokenizerKind::Char => n_distinct,
+            TokenizerKind::Byte => 256,
+            _ => bpe_size(profile.bytes),
+        };
+        let why = match kind {
+            TokenizerKind::Char => format!(
+                "{asked}One token for each of the {seen}: few enough that each is seen often, {} of them \
+                 make up 99 % of the text.",
+                grouped(characters.n_common() as u64)
+            ),
+            TokenizerKind::Byte if is_small => format!(
+                "{asked}Bytes: {} characters are too few to see each of {seen} often.",
+                grouped(n)
+            ),
+            TokenizerKind::Byte => format!(
+                "{asked}Bytes: {seen} are too many for a token each, and {} bytes of text too few to find \
+                 frequent pieces in (from {} on).",
+                grouped(profile.bytes),
+                grouped(MIN_BPE_BYTES)
+            ),
+            _ if is_small => format!(
+                "{asked}Pieces of several characters: so long a text is gone through sooner in larger steps, \
+                 and the same window holds more of it."
+            ),
+            _ => format!(
+                "{asked}Frequent pieces, from single bytes up to words: {seen} are too many for a token each, \
+                 since {} make up 99 % of the text and the others are rare.",
+                grouped(characters.n_common() as u64)
+            ),
+        };
+        Self { kind, size, why }
+    }
+}
+
+fn bpe_size(bytes: u64) -> usize {
+    let wanted = (bytes / BYTES_PER_TOKEN).clamp(*BPE_SIZES.start(), *BPE_SIZES.end());
+    1 << wanted.ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::profile::tests::profile;
+    use super::*;
+
+    /// A text of `n` characters out of the `n_distinct` after U+4E00, or after U+0020 where these are few.
+    fn text(n: u32, n_distinct: u32) -> String {
+        let first = if n_distinct < 90 { 0x20 } else { 0x4e00 };
+        let characters = (0..n).map(|i| char::from_u32(first + i * 31 % n_distinct));
+        characters.map(Option::unwrap).collect()
+    }
+
+    fn chosen(n: u32, n_distinct: u32) -> (TokenizerKind, usize) {
+        let token_choice = TokenChoice::choose(&profile(&text(n, n_distinct)), None);
+        (token_choice.kind, token_choice.size)
+    }
+
+    #[test]
+    fn the_text_decides_what_a_token_is() {
+        assert_eq!(chosen(500, 40), (TokenizerKind::Char, 40));
+        assert_eq!(chosen(1_000_000, 65), (TokenizerKind::Char, 65));
+        assert_eq!(chosen(4_000_000, 65), (TokenizerKind::Bpe, 4096));
+        assert_eq!(chosen(200_000, 3000), (TokenizerKind::Bpe, 1024)); // 600,000 bytes
+        assert_eq!(chosen(5_000, 1000), (TokenizerKind::Byte, 256));
+        assert_eq!(chosen(300, 89), (TokenizerKind::Byte, 256)); // each is seen three times
+    }
+
+    #[test]
+    fn a_wish_is_granted() {
+        let profile = profile(&text(1_000_000, 65));
+        for (kind, size) in
+            [(TokenizerKind::Byte, 256), (TokenizerKind::Char, 65), (TokenizerKind::Bpe, 1024)]
+        {
+            let token_choice = TokenChoice::choose(&profile, Some(kind));
+            assert_eq!((token_choice.kind, token_choice.size), (kind, size));
+            assert!(token_choice.why.starts_with("You asked for it. "));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Attention taken apart: a function for each step from queries and keys to weights.
+//!
+//! [`scaled_dot_product_attention`](super::scaled_dot_product_attention) takes the same steps at once. These
+//! show what stands between, and make attention of other kinds: unscaled, masked otherwise, without learned
+//! projections. They take tensors of any rank, plain matrices too. What comes before and after is a matrix
+//! product: vectors times learned matrices, weights times values.
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use tinderbox::model::attention::steps;
+//!
+//! let device = Device::flex();
+//! let q = Tensor::<2>::from_floats([[3.0, 1.0]], &device);
+//! let k = Tensor::<2>::from_floats([[3.0, 1.0], [1.0, 4.0], [1.5, 0.5]], &device);
+//! let scores = steps::scores(q, k); // 10, 7, 5
+//! let scaled = steps::scaled(scores, 2); // 7.071068, 4.949748, 3.535534
+//! let weights = steps::weights(scaled); // 0.870310, 0.104327, 0.025364
+//! assert_eq!(weights.dims(), [1, 3]);
+//! ```
+
+use burn::tensor::{Bool, Tensor, activation};
+
+/// How well each query matches each key: their dot products, `q k^T`.
+///
+/// A product grows with the length of both vectors, not only with how well their directions agree. That of
+/// random ones, whose D numbers have a standard deviation of 1, has one of `sqrt(D)`.
+///
+/// # Shapes
+/// `q: [.., T, D]`, `k: [.., S, D]` -> `[.., T, S]`
+#[must_use]
+pub fn scores<const N: usize>(q: Tensor<N>, k: Tensor<N>) -> Tensor<N> {
+    q.matmul(k.transpose())
+}
+
+/// The scores divided by `sqrt(head_dim)`, so that they spread alike whatever the dimension.
+///
+/// `head_dim` is D, the length of a query and of a key. The order of the scores stays, and so do their ratios;
+/// what shrinks are the distances, which are what the softmax sees.
+///
+/// Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1.
+#[must_use]
+pub fn scaled<const N: usize>(scores: Tensor<N>, head_dim: usize) -> Tensor<N> {
+    #[allow(clippy::cast_precision_loss, reason = "a head has far fewer than 2^52 dimensions")]
+    let root = (head_dim as f64).sqrt();
+    scores / root
+}
+
+/// The scores with minus infinity wherever `blocked` is true: pairs that may not see each other.
+///
+/// It belongs before [`weights`]. Weights that are set to zero afterwards no longer sum to 1, and those that
+/// are left still depend on what was hidden.
+///
+/// # Shapes
+/// `scores: [.., T, S]`, `blocked`: the same, or 1 where it is the same for all -> `[.., T, S]`
+#[must_use]
+pub fn masked<const N: usize>(scores: Tensor<N>, blocked: Tensor<N, Bool>) -> Tensor<N> {
+    let blocked = blocked.expand(scores.dims());
+    scores.mask_fill(blocked, f32::NEG_INFINITY)
+}
+
+/// How strongly each query attends to each key: the softmax of each row of scores, which sums to 1.
+///
+/// Minus infinity becomes exactly 0, and a row of nothing else is all zeros.
+///
+/// # Shapes
+/// `[.., T, S]` -> `[.., T, S]`
+#[must_use]
+pub fn weights<const N: usize>(scores: Tensor<N>) -> Tensor<N> {
+    let blocked = scores.clone().equal_elem(f32::NEG_INFINITY);
+    // A finite floor, as the softmax of nothing but minus infinities is 0/0.
+    let scores = scores.clamp_min(f32::MIN / 2.0);
+    activation::softmax(scores, N - 1).mask_fill(blocked, 0.0)
+}
+
+/// Self-attention without parameters: the vectors are queries, keys and values themselves, unscaled.
+///
+/// Each becomes a mixture of all, mostly of those that resemble it: `softmax(x x^T) x`. Nothing here can be
+/// learned, which is what the projections of [`MultiHeadAttention`](super::MultiHeadAttention) are for.
+///
+/// # Shapes
+/// `x: [.., T, C]` -> context `[.., T, C]`, weights `[.., T, T]`
+#[must_use]
+pub fn parameter_free_self_attention<const N: usize>(x: Tensor<N>) -> (Tensor<N>, Tensor<N>) {
+    let weights = weights(scores(x.clone(), x.clone())); // [.., T, T]
+    (weights.clone().matmul(x), weights) // [.., T, C]
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Distribution, Tolerance};
+
+    use super::*;
+    use crate::model::attention::scaled_dot_product_attention;
+
+    #[test]
+    fn one_by_one_they_are_the_whole() {
+        let device = Device::flex();
+        let random = |n: usize, d: usize| {
+            Tensor::<4>::random([2, 3, n, d], Distribution::Normal(0.0, 2.0), &device)
+        };
+        let (q, k, v) = (random(3, 5), random(4, 5), random(4, 6));
+        let (o, x) = (false, true);
+        // The same for every head; the last query sees nothing.
+        let blocked: Tensor<4, Bool> =
+            Tensor::from_data([[[[o, o, x, o], [x, o, x, x], [x, x, x, x]]]], &device);
+        for blocked in [None, Some(blocked)] {
+            let whole =
+                scaled_dot_product_attention(q.clone(), k.clone(), v.clone(), blocked.clone());
+            let mut scores = scaled(scores(q.clone(), k.clone()), 5);
+            if let Some(blocked) = blocked {
+                scores = masked(scores, blocked);
+            }
+            let weights = weights(scores);
+            let same = |ours: Tensor<4>, theirs: Tensor<4>| {
+                let tolerance = Tolerance::<f32>::absolute(1e-5);
+                ours.into_data().assert_approx_eq(&theirs.into_data(), tolerance);
+            };
+            same(weights.clone().matmul(v.clone()), whole.0);
+            same(weights, whole.1);
+        }
+    }
+}
