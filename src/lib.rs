@@ -32,6 +32,7 @@
 pub mod autoconfig;
 pub mod bench;
 pub mod checkpoint;
+#[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
 pub mod counts;

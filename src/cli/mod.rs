@@ -98,10 +98,16 @@ enum Command {
     Man(man::Args),
 }
 
-/// Runs the program with the process's arguments, prints what went wrong, and returns its exit code.
+/// Runs the program with the process's arguments, prints any error, and returns the exit code.
+///
+/// `keep_freed_memory` is called first if the command trains: the allocator belongs to the binary.
 #[must_use]
-pub fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+pub fn main(keep_freed_memory: fn()) -> ExitCode {
+    let command = Cli::parse().command;
+    if matches!(command, Command::Train(_) | Command::Bench(_) | Command::Plan(_)) {
+        keep_freed_memory();
+    }
+    let result = match command {
         Command::Init(args) => init::run(&args).map(|()| DONE),
         Command::Plan(args) => plan::run(&args).map(|()| DONE),
         Command::Train(args) => train::run(&args),

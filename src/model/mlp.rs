@@ -53,12 +53,12 @@ impl Mlp {
             (MlpKind::Swiglu, Some(gate)) => Activation::Swiglu(layer(gate)),
             (MlpKind::Swiglu, None) => unreachable!("a SwiGLU is made with its gate"),
         };
-        let mlp = kernels::mlp::Mlp {
+        let mlp = tinderbox_kernels::mlp::Mlp {
             expand: layer(&self.expand),
             activation,
             contract: layer(&self.contract),
             precision,
         };
-        kernels::mlp(x, mlp)
+        tinderbox_kernels::mlp(x, mlp)
     }
 }

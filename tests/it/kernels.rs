@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tinderbox::model::Gpt;
 use tinderbox::train::Trainer;
 use tinderbox_kernels::{
-    self, Dropout, DropoutKey, MatmulPrecision, Output, Positions, QkNorm, SelfAttention,
+    Dropout, DropoutKey, MatmulPrecision, Output, Positions, QkNorm, SelfAttention,
     mlp::{Activation, Layer, Mlp},
 };
 
@@ -109,7 +109,7 @@ proptest! {
                     site: 1,
                 }),
             };
-            summed(kernels::self_attention(qkv.clone(), attention), |gradients| {
+            summed(tinderbox_kernels::self_attention(qkv.clone(), attention), |gradients| {
                 let mut got = vec![host(qkv.grad(gradients).expect("it has one"))];
                 got.extend(norms.iter().flatten().map(|w| host(w.grad(gradients).expect("it has one"))));
                 got
@@ -143,8 +143,8 @@ proptest! {
                 contract: layer(1),
                 precision: MatmulPrecision::F32,
             };
-            let normed = kernels::layer_norm(x.clone(), scale.clone(), None, 0.1);
-            summed(kernels::mlp(normed, mlp), |gradients| {
+            let normed = tinderbox_kernels::layer_norm(x.clone(), scale.clone(), None, 0.1);
+            summed(tinderbox_kernels::mlp(normed, mlp), |gradients| {
                 let mut got = vec![host(x.grad(gradients).expect("it has one"))];
                 got.push(host(scale.grad(gradients).expect("it has one")));
                 got.extend(weights.iter().map(|w| host(w.grad(gradients).expect("it has one"))));
@@ -172,11 +172,11 @@ proptest! {
             let output = inputs.next(shape);
             let tokens = Tensor::<2, Int>::from_data(ids(seed), &device);
             let learned = Positions { weight: positions.clone(), first: 1 };
-            let x = kernels::embed(tokens, weight.clone(), Some(learned));
+            let x = tinderbox_kernels::embed(tokens, weight.clone(), Some(learned));
             let targets = Tensor::<2, Int>::from_data(ids(seed + 7), &device).reshape([b * t]);
             let of = if tied { Output::Tied } else { Output::Own };
             let hidden = x.reshape([b * t, c]);
-            let loss = kernels::cross_entropy(hidden, of(output.clone()), targets, MatmulPrecision::F32);
+            let loss = tinderbox_kernels::cross_entropy(hidden, of(output.clone()), targets, MatmulPrecision::F32);
             let backward = loss.clone().backward();
             let gradients = [weight, positions, output].map(|w| host(w.grad(&backward).expect("it has one")));
             (host(loss)[0], gradients.concat())

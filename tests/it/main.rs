@@ -45,3 +45,9 @@ mod stopping;
 mod tokenizers;
 mod trackers;
 mod worked_numbers;
+
+/// Says that a test is skipped and why; fails it instead if the environment `variable` requires what it lacks.
+fn skip(reason: &str, variable: &str) {
+    assert!(std::env::var_os(variable).is_none(), "{reason}, and {variable} is set");
+    eprintln!("skipped: {reason}");
+}

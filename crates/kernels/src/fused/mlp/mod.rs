@@ -21,17 +21,17 @@ use super::product::{
 };
 use super::scratch::Scratch;
 use super::{assume_written, room, shaped, tensor, values};
+use crate::MatmulPrecision;
 use crate::mlp::{Layer, Mlp};
-use crate::{self, MatmulPrecision};
 
 /// As [`crate::mlp`], of f32 on flex.
 pub(crate) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let Mlp { expand, activation, contract, precision } = mlp;
     let has_bias = expand.bias.is_some();
     let (activation, gate) = match activation {
-        kernels::mlp::Activation::Gelu => (Activation::Gelu, None),
-        kernels::mlp::Activation::ReluSquared => (Activation::ReluSquared, None),
-        kernels::mlp::Activation::Swiglu(gate) => (Activation::Swiglu, Some(gate)),
+        crate::mlp::Activation::Gelu => (Activation::Gelu, None),
+        crate::mlp::Activation::ReluSquared => (Activation::ReluSquared, None),
+        crate::mlp::Activation::Swiglu(gate) => (Activation::Swiglu, Some(gate)),
     };
     let layers = [expand, contract].into_iter().chain(gate);
     let parts = layers.map(|Layer { weight, bias }| {
@@ -304,11 +304,11 @@ mod tests {
         let gate = layer([c, d_ff], 4);
         let mut layers = vec![expand.clone(), contract.clone()];
         let activation = match activation {
-            Activation::Gelu => kernels::mlp::Activation::Gelu,
-            Activation::ReluSquared => kernels::mlp::Activation::ReluSquared,
+            Activation::Gelu => crate::mlp::Activation::Gelu,
+            Activation::ReluSquared => crate::mlp::Activation::ReluSquared,
             Activation::Swiglu => {
                 layers.push(gate.clone());
-                kernels::mlp::Activation::Swiglu(gate)
+                crate::mlp::Activation::Swiglu(gate)
             }
         };
         let mlp = Mlp { expand, activation, contract, precision };
