@@ -8,8 +8,6 @@
 //! looks at everything and changes nothing, for which attention computes its weights in the open. Rounds of all of
 //! them are made in turn.
 
-#![allow(clippy::cast_precision_loss, reason = "a benchmark counts little")]
-
 use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;

@@ -5,8 +5,6 @@
 //! In turn, in one process: a bare loop of `Trainer::step` that reads each loss, and `train` with the same
 //! config, timed from its start to its last step. Evaluations and checkpoints come after that.
 
-#![allow(clippy::cast_precision_loss, reason = "a benchmark makes few steps")]
-
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;

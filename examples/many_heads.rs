@@ -10,7 +10,6 @@ use std::io::{self, Write};
 use burn::module::{Module, Param};
 use burn::tensor::Device;
 use numbers::{normal, table, values};
-use tinderbox::counts::real;
 use tinderbox::model::attention::{
     MultiHeadAttention, MultiHeadAttentionConfig, causal_mask, scaled_dot_product_attention, steps,
 };
@@ -109,7 +108,7 @@ fn four_heads(out: &mut impl Write) -> io::Result<()> {
 /// them again in its backward pass, and keeps none.
 pub(crate) fn megabytes(n_heads: usize, n_tokens: usize) -> f64 {
     let bytes_of_f32 = 4.0;
-    bytes_of_f32 * real(n_heads) * real(n_tokens).powi(2) / 1e6
+    bytes_of_f32 * n_heads as f64 * (n_tokens as f64).powi(2) / 1e6
 }
 
 /// Every token looks at every token.

@@ -13,8 +13,8 @@
 //!    of it;
 //! 7. [`autoconfig`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;
-//! 9. [`counts`], [`measure`], [`words`], [`page`]: numbers in formulas, from the clock and the system, as they
-//!    are said to people, and pages of HTML for them.
+//! 9. [`measure`], [`words`], [`page`]: numbers from the clock and the system, as they are said to people, and
+//!    pages of HTML for them.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
@@ -23,7 +23,6 @@
     test,
     allow(
         clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
         clippy::cast_sign_loss,
         reason = "numbers in tests are small"
     )
@@ -35,7 +34,6 @@ pub mod checkpoint;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
-pub mod counts;
 pub mod data;
 pub mod device;
 pub mod generate;

@@ -149,7 +149,6 @@ pub fn peak_rss_mib() -> Option<f64> {
         use nix::sys::resource::{UsageWho, getrusage};
         let unit = if cfg!(target_os = "macos") { 1.0 } else { 1024.0 }; // bytes there, KiB elsewhere
         let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
-        #[allow(clippy::cast_precision_loss, reason = "memory is below 2^52 bytes")]
         Some(usage.max_rss() as f64 * unit / 1_048_576.0)
     }
     #[cfg(not(unix))]
@@ -158,7 +157,6 @@ pub fn peak_rss_mib() -> Option<f64> {
 
 /// A size that the system says of this process, MiB.
 #[cfg(target_os = "linux")]
-#[allow(clippy::cast_precision_loss, reason = "memory is below 2^52 bytes")]
 fn status_mib(key: &str) -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let size = status.lines().find_map(|line| line.strip_prefix(key))?;

@@ -5,7 +5,6 @@ use super::speed::Speed;
 use super::token_choice::TokenChoice;
 use super::{RecipeError, TextProfile, prompt};
 use crate::config::{Config, MlpKind, PositionKind, ScheduleKind, TokenizerKind};
-use crate::counts::real;
 
 /// A size of model: its blocks, its width and its heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,26 +190,26 @@ impl Known<'_> {
         let by_time = self.seconds_of_steps() * 1e3 / speed.step_ms;
         let by_text = (MAX_EPOCHS * train_tokens / batch).max(MIN_STEPS_OF_SHORT_TEXTS);
         // The last evaluation is the end of the run.
-        let eval_interval = rounded(by_time.min(by_text) / real(EVALUATIONS));
+        let eval_interval = rounded(by_time.min(by_text) / EVALUATIONS as f64);
         let max_steps = (EVALUATIONS * eval_interval).max(MIN_STEPS);
         let train = &mut config.train;
         train.max_steps = max_steps;
-        train.log_interval = rounded(real(max_steps) / 200.0).clamp(1, 100);
+        train.log_interval = rounded(max_steps as f64 / 200.0).clamp(1, 100);
         train.eval_interval = eval_interval;
         train.checkpoint_interval = train.eval_interval;
         train.eval_batches = (max_steps / 160).clamp(2, 20);
         train.sample_tokens = whole(self.minutes * 20.0).clamp(20, 200);
         config.schedule.warmup_steps = (max_steps / 10).clamp(1, 100);
-        let epochs = real(max_steps) * batch / train_tokens;
+        let epochs = max_steps as f64 * batch / train_tokens;
         // What was measured with dropout keeps it, even if a few steps less are below the bound.
         if config.model.dropout == 0.0 {
-            config.model.dropout = dropout(epochs, real(speed.n_parameters) / train_tokens);
+            config.model.dropout = dropout(epochs, speed.n_parameters as f64 / train_tokens);
         }
         Choice {
             config,
             speed,
             train_tokens,
-            val_tokens: real(self.n_tokens) - train_tokens,
+            val_tokens: self.n_tokens as f64 - train_tokens,
             epochs,
             text_ends_first: by_text < by_time,
             text_limits_model: is_largest,
@@ -222,13 +221,13 @@ impl Known<'_> {
     }
 
     fn train_tokens(&self) -> f64 {
-        (real(self.n_tokens) * (1.0 - self.val_fraction())).floor()
+        (self.n_tokens as f64 * (1.0 - self.val_fraction())).floor()
     }
 
     /// A tenth, but a fifth of a short text, where a tenth would say little, and no more of a long one than
     /// 200,000 tokens, which say enough and are all read at the end.
     fn val_fraction(&self) -> f64 {
-        let n = real(self.n_tokens);
+        let n = self.n_tokens as f64;
         match n {
             ..20_000.0 => 0.2,
             ..2_000_000.0 => 0.1,
@@ -251,7 +250,7 @@ impl Known<'_> {
             256..768 => 256,
             _ => LONGEST_CONTEXT,
         };
-        while length > 8 && 8.0 * real(length) > self.train_tokens() {
+        while length > 8 && 8.0 * length as f64 > self.train_tokens() {
             length /= 2;
         }
         length
@@ -263,7 +262,7 @@ impl Known<'_> {
         let (least, most) = BATCH_TOKENS;
         let of_time = (tokens_read / STEPS_BEFORE_LARGER_BATCHES).clamp(least, most);
         let of_text = self.train_tokens() / 4.0;
-        let rows = whole(of_time.min(of_text) / real(context_length));
+        let rows = whole(of_time.min(of_text) / context_length as f64);
         match rows {
             0..4 => rows.max(1),
             _ => rows / 4 * 4,
@@ -274,17 +273,17 @@ impl Known<'_> {
 /// Weights of the blocks of a model, of which everything else depends: its time, and what it can hold.
 fn weights(size_idx: usize) -> f64 {
     let Size { n_layers, d_model, .. } = SIZES[size_idx];
-    real(12 * n_layers * d_model * d_model)
+    (12 * n_layers * d_model * d_model) as f64
 }
 
 fn tokens_of_batch(config: &Config) -> f64 {
-    real(config.train.batch_size * config.model.context_length)
+    (config.train.batch_size * config.model.context_length) as f64
 }
 
 /// The quick start's, which was found by trying, and less for wider models: in proportion to the width, as
 /// from nanoGPT's to GPT-2's.
 fn learning_rate(d_model: usize) -> f64 {
-    let exact = 4e-3 * (128.0 / real(d_model)).min(1.0);
+    let exact = 4e-3 * (128.0 / d_model as f64).min(1.0);
     (exact * 1e4).round() / 1e4
 }
 
@@ -337,7 +336,7 @@ mod tests {
             let model = &config.model;
             let n_parameters = 12 * model.n_layers * model.d_model * model.d_model;
             let slower = if model.dropout > 0.0 { 3.0 } else { 1.0 };
-            let tokens_per_s = weights_per_s / real(n_parameters) / slower;
+            let tokens_per_s = weights_per_s / n_parameters as f64 / slower;
             let step_ms = tokens_of_batch(config) / tokens_per_s * 1e3;
             Ok(Speed { step_ms, fastest_ms: step_ms, n_steps: 5, n_parameters })
         });
@@ -353,7 +352,7 @@ mod tests {
         assert_eq!([1.0, 10.0, 100.0, 1000.0].map(widths), [64, 128, 192, 256]);
         let (choice, _) = choose(5_000_000, 10.0, TWO_CORES, false);
         assert!(!choice.text_limits_model && !choice.text_ends_first);
-        let time = choice.speed.step_ms * real(choice.config.train.max_steps) / 1e3;
+        let time = choice.speed.step_ms * choice.config.train.max_steps as f64 / 1e3;
         assert!((500.0..=540.0).contains(&time), "{time} s of 600");
     }
 
@@ -377,10 +376,10 @@ mod tests {
         let (choice, _) = choose(70_000, 10.0, 2.9e8, false);
         let (model, train) = (&choice.config.model, &choice.config.train);
         assert!(model.dropout > 0.0 && !choice.text_ends_first);
-        let time = choice.speed.step_ms * real(train.max_steps) / 1e3;
+        let time = choice.speed.step_ms * train.max_steps as f64 / 1e3;
         assert!((480.0..=540.0).contains(&time), "{time} s of 600");
         let weights = 12 * model.n_layers * model.d_model * model.d_model;
-        let step_ms = tokens_of_batch(&choice.config) * real(weights) / 2.9e8 * 1e3;
+        let step_ms = tokens_of_batch(&choice.config) * weights as f64 / 2.9e8 * 1e3;
         assert!((choice.speed.step_ms / step_ms - 3.0).abs() < 1e-9);
     }
 

@@ -133,7 +133,6 @@ struct Encoded {
 }
 
 /// Makes the tokenizer, of the beginning of the text where it is a costly one, and encodes that beginning.
-#[allow(clippy::cast_precision_loss, reason = "there are a million at most")]
 fn encode(profile: &TextProfile, token_choice: &TokenChoice) -> Encoded {
     let bytes = &profile.sample[..profile.sample.len().min(ENCODED_BYTES)];
     let text = profile.sample_text();

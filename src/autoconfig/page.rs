@@ -9,7 +9,6 @@ use super::choice::Choice;
 use super::token_choice::TokenChoice;
 use super::{Request, TextProfile};
 use crate::config::TokenizerKind;
-use crate::counts::real;
 use crate::words::{counted, grouped, shell_word};
 
 /// Where comments are wrapped, in characters.
@@ -161,11 +160,11 @@ impl Page<'_> {
             page,
             &format!(
                 "How many tokens it sees at once: the text has {} such windows to learn from.",
-                rounded_count(choice.train_tokens / real(model.context_length))
+                rounded_count(choice.train_tokens / model.context_length as f64)
             ),
         );
         key(page, "context_length", &size(model.context_length));
-        let parameters = real(choice.speed.n_parameters);
+        let parameters = choice.speed.n_parameters as f64;
         let reason = if choice.text_limits_model {
             format!(
                 "{} for each token of the training split; a larger model would rather learn so short a text \
@@ -278,7 +277,7 @@ impl Page<'_> {
 
     /// How long all steps take, seconds.
     fn step_seconds(&self) -> f64 {
-        real(self.choice.config.train.max_steps) * self.choice.speed.step_ms / 1e3
+        self.choice.config.train.max_steps as f64 * self.choice.speed.step_ms / 1e3
     }
 }
 

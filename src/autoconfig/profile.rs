@@ -206,7 +206,6 @@ fn scaled(n: u64, whole: u64, part: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a share to look at")]
 fn repeated(sample: &[u8]) -> f64 {
     let mut seen = HashSet::new();
     let lines = sample.split(|&byte| byte == b'\n');
@@ -214,7 +213,6 @@ fn repeated(sample: &[u8]) -> f64 {
     n_repeated as f64 / sample.len().max(1) as f64
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a ratio to look at")]
 fn gzip_bits_per_byte(sample: &[u8]) -> f64 {
     let mut packed = GzEncoder::new(Vec::new(), Compression::default());
     packed.write_all(sample).expect("memory takes all that is written");

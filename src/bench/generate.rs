@@ -49,7 +49,6 @@ pub struct Speed {
 ///
 /// # Errors
 /// If the tokens do not fit the context, or the device fails.
-#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 pub fn measure(author: &Author<'_>, case: Case, rounds: usize) -> Result<Speed, BenchError> {
     let Case { batch_size, prompt_tokens, new_tokens } = case;
     let context_length = author.config().context_length;

@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use super::{BenchError, noise_tensor, wait};
 use crate::config::{Config, ModelConfig};
-use crate::counts::real;
 use crate::device::OpenDevice;
 use crate::measure::{Times, Trial};
 
@@ -87,7 +86,7 @@ impl Product {
     /// Floating-point operations: a multiplication and an addition are two.
     #[must_use]
     pub fn flops(&self) -> f64 {
-        2.0 * real(self.m) * real(self.k) * real(self.n)
+        2.0 * self.m as f64 * self.k as f64 * self.n as f64
     }
 }
 
@@ -125,7 +124,7 @@ pub fn bandwidth(
     };
     let mut ceilings = Vec::new();
     for access in Access::ALL {
-        let bytes = real(4 * numbers * access.numbers());
+        let bytes = (4 * numbers * access.numbers()) as f64;
         let time = || trial.time(|| arrays.go(access));
         ceilings.push(ceiling(bytes, access, device, time)?);
     }

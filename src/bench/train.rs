@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use super::BenchError;
 use crate::config::{Config, MatmulPrecision};
-use crate::counts::real;
 use crate::data::{Corpus, Split, Tokens};
 use crate::device::OpenDevice;
 use crate::measure::{Times, Trial, peak_rss_mib};
@@ -99,7 +98,7 @@ pub fn measure(
     let train = &config.train;
     let tokens_per_step =
         train.batch_size * train.grad_accumulation_steps * config.model.context_length;
-    let tokens_per_s = step.per_s(real(tokens_per_step));
+    let tokens_per_s = step.per_s(tokens_per_step as f64);
     let operations = Operations::of(device.backend);
     Ok(Speed {
         device: device.name.clone(),

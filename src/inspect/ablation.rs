@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use super::replace::{Replace, Replacement, Substitute};
 use super::{InspectError, Part};
-use crate::counts::real;
 use crate::data::{Batch, Split, batch};
 use crate::model::Gpt;
 use crate::model::probe::{Point, Probe, Site};
@@ -130,10 +129,10 @@ impl Sample<'_> {
             let logits = logits.reshape([n, model.vocab_size()]);
             let loss = kernels::cross_entropy_of_logits(logits, targets.reshape([n]));
             let loss = loss.try_into_vec_as::<f32>().map_err(InspectError::Device)?;
-            total += f64::from(loss[0]) * real(n);
+            total += f64::from(loss[0]) * n as f64;
             n_tokens += n;
         }
-        let loss = total / real(n_tokens);
+        let loss = total / n_tokens as f64;
         match loss.is_finite() {
             true => Ok((n_tokens, loss)),
             false => Err(InspectError::NotFinite(Site { block_idx: None, point: Point::Logits })),
@@ -159,7 +158,7 @@ impl Sample<'_> {
         }
         let mean = |(site, sum): (Site, Vec<f64>)| {
             #[allow(clippy::cast_possible_truncation, reason = "f32 is what a model computes in")]
-            let mean: Vec<f32> = sum.iter().map(|x| (x / real(n_tokens)) as f32).collect();
+            let mean: Vec<f32> = sum.iter().map(|x| (x / n_tokens as f64) as f32).collect();
             (site, Tensor::from_floats(&*mean, &model.device()))
         };
         Ok(sums.into_iter().map(mean).collect())

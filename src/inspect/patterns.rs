@@ -4,8 +4,6 @@
 //! where the question is open, where it may look at such a token and at another: the first token of a causal
 //! map has no choice, and would be at once a perfect example of everything.
 
-use crate::counts::real;
-
 /// What a token may look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
@@ -112,7 +110,7 @@ impl<'a> Map<'a> {
     /// The same as a share of the most that is possible, `log2` of how many keys the row sees: 0 to 1.
     #[must_use]
     pub fn entropy(&self) -> Mean {
-        let share = |row: &[f32]| entropy_bits(row) / real(row.len()).log2();
+        let share = |row: &[f32]| entropy_bits(row) / (row.len() as f64).log2();
         self.open_rows().map(share).collect()
     }
 
@@ -121,7 +119,7 @@ impl<'a> Map<'a> {
     #[must_use]
     pub fn uniform(&self) -> Mean {
         let overlap = |row: &[f32]| {
-            let even = 1.0 / real(row.len());
+            let even = 1.0 / row.len() as f64;
             row.iter().map(|weight| f64::from(*weight).min(even)).sum()
         };
         self.open_rows().map(overlap).collect()

@@ -9,7 +9,6 @@ use super::InspectError;
 use super::annotations::{Annotations, Case, Part, Question};
 use super::weights::each_map;
 use crate::config::Config;
-use crate::counts::real;
 use crate::model::Gpt;
 use crate::tokenizer::Tokenizer;
 
@@ -151,8 +150,8 @@ fn answers(model: &Gpt, cases: &[&Case]) -> Result<Vec<Vec<Answer>>, InspectErro
                 let mass = |at: &std::ops::Range<usize>| -> f64 {
                     row[at.clone()].iter().copied().map(f64::from).sum()
                 };
-                right += mass(&look.right) / real(case.looks.len());
-                other += mass(&look.other) / real(case.looks.len());
+                right += mass(&look.right) / case.looks.len() as f64;
+                other += mass(&look.other) / case.looks.len() as f64;
             }
             let sum = &mut sums[layer][head];
             sum.right += right;
@@ -160,7 +159,7 @@ fn answers(model: &Gpt, cases: &[&Case]) -> Result<Vec<Vec<Answer>>, InspectErro
             sum.accuracy += more(right, other);
         })?;
     }
-    let n = real(cases.len());
+    let n = cases.len() as f64;
     let mean = |sum: Answer| Answer {
         right: sum.right / n,
         other: sum.other / n,
@@ -194,15 +193,15 @@ fn more(right: f64, other: f64) -> f64 {
 }
 
 fn share(cases: &[&Case], holds: impl Fn(&Case) -> bool) -> f64 {
-    real(cases.iter().filter(|case| holds(case)).count()) / real(cases.len())
+    cases.iter().filter(|case| holds(case)).count() as f64 / cases.len() as f64
 }
 
 fn longer(cases: &[&Case]) -> f64 {
     let length = |case: &&Case| {
         let look = &case.looks[0];
-        more(real(look.right.len()), real(look.other.len()))
+        more(look.right.len() as f64, look.other.len() as f64)
     };
-    cases.iter().map(length).sum::<f64>() / real(cases.len())
+    cases.iter().map(length).sum::<f64>() / cases.len() as f64
 }
 
 #[cfg(test)]

@@ -172,7 +172,6 @@ fn update(config: &Config, weights: &[ParameterTensor], operations: Operations) 
     Moment { during: "the update of the weights", held }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "sizes are shown in few digits")]
 fn bytes(tensors: &[ParameterTensor]) -> f64 {
     4.0 * tensors.iter().map(|tensor| tensor.numbers() as f64).sum::<f64>()
 }

@@ -34,7 +34,6 @@ pub struct Rhythm {
 }
 
 impl Rhythm {
-    #[allow(clippy::cast_precision_loss, reason = "counts are shown in few digits")]
     /// How often a run does what it does, if a token takes what `compute` says, and an update `update_flops`.
     pub(super) fn new(
         config: &Config,

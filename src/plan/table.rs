@@ -69,7 +69,6 @@ fn model(text: &mut String, plan: &Plan, config: &Config) {
     row(text, "parameters", &grouped(p.total), "");
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a ratio is shown in few digits")]
 fn compute(text: &mut String, plan: &Plan, config: &Config) {
     let c = &plan.flops_per_token;
     heading(

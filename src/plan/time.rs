@@ -14,7 +14,6 @@ use serde::Serialize;
 use super::{Memory, PlanError, Rhythm};
 use crate::checkpoint::TrainState;
 use crate::config::{Config, GenerateConfig, ModelConfig};
-use crate::counts::real;
 use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::generate::Writer;
@@ -82,7 +81,6 @@ pub struct Time {
 }
 
 impl Time {
-    #[allow(clippy::cast_precision_loss, reason = "counts are shown in few digits")]
     pub(super) fn new(measured: Measured, run: &Rhythm) -> Self {
         let seconds = |ms: f64, times: u64| ms / 1e3 * times as f64;
         let steps_s = seconds(measured.step_ms, run.steps);
@@ -122,7 +120,7 @@ pub(super) fn measure(
     // A GPU tunes its kernels anew for every shape: there, a smaller trial takes longer than the real thing.
     let one_row_s = if device.backend.is_cpu() { bench.step_of_one_row(config)? } else { 0.0 };
     let n_steps = TRIAL.warm_up + 1;
-    let affordable = |rows: usize| real(n_steps * rows) * one_row_s <= BUDGET.as_secs_f64();
+    let affordable = |rows: usize| (n_steps * rows) as f64 * one_row_s <= BUDGET.as_secs_f64();
     let fits = !memory.is_too_much_now();
     if fits && affordable(n_rows) {
         return bench.run(config, 1, "steps of this run");
@@ -136,8 +134,8 @@ pub(super) fn measure(
     }
     part.train.batch_size = 1;
     // One row and two of them, through one layer and through two, are nine rows of a layer.
-    let row_of_a_layer_s = one_row_s / real(config.model.n_layers);
-    let is_long = real(9 * n_steps) * row_of_a_layer_s > PATIENCE.as_secs_f64();
+    let row_of_a_layer_s = one_row_s / config.model.n_layers as f64;
+    let is_long = (9 * n_steps) as f64 * row_of_a_layer_s > PATIENCE.as_secs_f64();
     let how = if is_long {
         part.model.context_length = part.model.context_length.min(SHORT_CONTEXT);
         "steps of one row and of two, through one layer and through two, of a shorter context"
@@ -154,7 +152,7 @@ pub(super) fn measure(
     let whole = one.of_layers(&two, config.model.n_layers);
     Ok(Measured {
         step_ms: whole.step_ms * longer,
-        evaluation_batch_ms: whole.evaluation_batch_ms * longer * real(train.batch_size),
+        evaluation_batch_ms: whole.evaluation_batch_ms * longer * train.batch_size as f64,
         ..whole
     })
 }
@@ -178,7 +176,7 @@ impl Measured {
 
 /// What `n` of something take where one takes `one` and two `two`: what they share is in it once.
 fn extended(one: f64, two: f64, n: usize) -> f64 {
-    one + (real(n) - 1.0) * (two - one).max(0.0)
+    one + (n as f64 - 1.0) * (two - one).max(0.0)
 }
 
 /// What measurements share.
@@ -208,7 +206,7 @@ impl Bench {
     /// Floating-point operations of a training step with one row.
     fn row_flops(&self, config: &ModelConfig) -> f64 {
         let of_a_token = cost::compute(config, self.vocab_size, self.operations);
-        of_a_token.training * real(config.context_length)
+        of_a_token.training * config.context_length as f64
     }
 
     /// Trains, evaluates, writes and saves a little, as `config` says, but that a step has its passes
@@ -268,7 +266,7 @@ impl Bench {
         if first_ms > BUDGET.as_secs_f64() * 1e3 / 10.0 {
             return Ok(first_ms);
         }
-        Ok(timed_ms(|| evaluate(BATCHES))? / real(BATCHES))
+        Ok(timed_ms(|| evaluate(BATCHES))? / BATCHES as f64)
     }
 
     fn sample_token_ms(&self, model: &Gpt, config: &Config) -> Result<f64, PlanError> {
@@ -288,7 +286,7 @@ impl Bench {
         let ms = timed_ms(|| {
             writer.try_for_each(|piece| piece.map(|_| ()).map_err(|error| failed(&error)))
         })?;
-        Ok(ms / real(n))
+        Ok(ms / n as f64)
     }
 }
 
@@ -299,7 +297,7 @@ fn checkpoint_ms(trainer: &Trainer) -> f64 {
     let tensors = saved.model.values().chain(saved.optimizer.values());
     let n_bytes: usize = tensors.clone().map(LazyTensor::n_bytes).sum();
     let writing_ms = timed_ms(|| write_and_forget(tensors)).unwrap_or(0.0);
-    writing_ms * real(n_bytes) / real(n_bytes.clamp(1, MOST_WRITTEN))
+    writing_ms * n_bytes as f64 / n_bytes.clamp(1, MOST_WRITTEN) as f64
 }
 
 /// Writes a file that is gone as soon as it is closed, or the process ends.

@@ -8,7 +8,6 @@ use serde_json::json;
 use super::chart::{
     Anchor, N_SHADES, Plot, Size, shade_of, spread, standalone_style, text, text_width,
 };
-use crate::counts::real;
 use crate::inspect::{Heads, Scores};
 
 /// At most about so many points are drawn of all heads and scores together; of more, evaluations are left out
@@ -237,19 +236,19 @@ impl Layout {
 
     fn height(&self) -> f64 {
         let n_rows = SCORES.len().div_ceil(self.n_columns);
-        real(n_rows) * (self.panel[1] + NAME + 14.0)
+        n_rows as f64 * (self.panel[1] + NAME + 14.0)
     }
 
     fn place(&self, at: usize) -> [f64; 2] {
         let (column, row) = (at % self.n_columns, at / self.n_columns);
         [
-            real(column) * (self.panel[0] + self.gap),
-            NAME + real(row) * (self.panel[1] + NAME + 14.0),
+            column as f64 * (self.panel[0] + self.gap),
+            NAME + row as f64 * (self.panel[1] + NAME + 14.0),
         ]
     }
 
     fn plot(&self, last_step: u64) -> Plot {
-        let steps = [0.0, real(last_step.max(1))];
+        let steps = [0.0, last_step.max(1) as f64];
         Plot::new(self.panel, 30.0, steps, [0.0, 1.0])
     }
 }

@@ -10,7 +10,6 @@ use serde_json::json;
 use super::{at_least_one, figures, on, or_dash, print_json, spread, this_program, under_way};
 use crate::bench::attention::{self, Case, Cost, Pass, Row, Shape, Way};
 use crate::cli::table::{Column, table};
-use crate::counts::real;
 use crate::device::{self, DeviceSpec};
 use crate::measure::{Machine, Trial};
 use crate::words::counted;
@@ -153,7 +152,7 @@ impl Args {
             Some(format!("left out: {way}, {pass}, {tokens} tokens: {why}\n"))
         });
         let longest = rows.iter().map(|row| row.case.tokens).max().unwrap_or(0);
-        let weights_mib = real(4 * self.heads * self.batch_size * longest * longest) / MIB;
+        let weights_mib = (4 * self.heads * self.batch_size * longest * longest) as f64 / MIB;
         let notes = format!(
             "medians of at most {}; SPREAD: the width of their middle half; RATIO: to the row above\n\
              MiB: the most memory of the first pass, without queries, keys and values; of {longest} tokens the\n\
@@ -166,7 +165,7 @@ impl Args {
 }
 
 fn free_mib() -> f64 {
-    real(Machine::here().available) / MIB
+    Machine::here().available as f64 / MIB
 }
 
 /// Why there is not a single cost, if there is none.

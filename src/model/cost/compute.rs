@@ -49,7 +49,6 @@ const FUSED_BACKWARD: f64 = 5.0 / 2.0;
 
 /// Counts the operations for one token, where `operations` compute.
 #[must_use]
-#[allow(clippy::cast_precision_loss, reason = "counts are shown in few digits")]
 pub fn compute(config: &ModelConfig, vocab_size: usize, operations: Operations) -> Compute {
     let [l, t, c, f, v, h, h_kv] = [
         config.n_layers,

@@ -2,7 +2,6 @@
 
 use super::{Operations, ParameterTensor, tensors};
 use crate::config::{ModelConfig, OptimizerKind};
-use crate::counts::real;
 use crate::model::parameters::hidden_widths;
 
 /// How often Muon applies its polynomial to a matrix.
@@ -36,9 +35,9 @@ pub fn update_temporaries(
     }
     // AdamW: the new means before the old ones are free. Muon: two more matrices of this shape in an iteration,
     // and a square one.
-    let of_shape = 2.0 * real(weight.shape.iter().product::<usize>());
+    let of_shape = 2.0 * weight.shape.iter().product::<usize>() as f64;
     let squares = widths.unwrap_or_default();
-    let squares = squares.into_iter().map(|width| real(width.min(weight.shape[0])).powi(2));
+    let squares = squares.into_iter().map(|width| (width.min(weight.shape[0]) as f64).powi(2));
     of_shape + squares.fold(0.0, f64::max)
 }
 
@@ -55,7 +54,7 @@ fn muon_widths(
 
 /// The products of a matrix with its transpose, of that with itself, and of both together with the matrix.
 fn orthogonalizing([rows, columns]: [usize; 2]) -> f64 {
-    let (m, n) = (real(rows.min(columns)), real(rows.max(columns)));
+    let (m, n) = (rows.min(columns) as f64, rows.max(columns) as f64);
     NEWTON_SCHULZ_ITERATIONS * (2.0 * m * m * n + 2.0 * m * m * m + 2.0 * m * m * n)
 }
 

@@ -15,7 +15,6 @@ pub(super) use colors::{N_SHADES, STYLE, shade_of, standalone_style};
 pub(super) use plot::{Anchor, Plot, text, text_width};
 use scale::Scale;
 
-use crate::counts::real;
 pub(super) use thin::{Point, spread, thinned};
 
 /// A curve is drawn with at most so many points for each pixel of the chart's width.
@@ -204,7 +203,7 @@ impl Chart {
         let bottom = if self.from_zero { low } else { low - margin };
         let last = self.series.iter().filter_map(|series| series.points.last());
         let last_step = last.map(|point| point.0).max().unwrap_or(0).max(1);
-        let steps = [0.0, real(last_step)];
+        let steps = [0.0, last_step as f64];
         Plot::new([width, height], LEFT, steps, [bottom, high + margin])
     }
 

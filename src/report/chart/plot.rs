@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use super::{Point, Scale};
-use crate::counts::real;
 use crate::page::escape;
 
 /// Room for the numbers below, for half of the last one there, and of the highest.
@@ -30,7 +29,7 @@ impl Plot {
     /// Where a point lies; one that is too high, at the upper edge.
     pub fn place(&self, (step, number): Point) -> [f64; 2] {
         let number = number.clamp(self.y.domain[0], self.y.domain[1]);
-        [self.x.at(real(step)), self.y.at(number)]
+        [self.x.at(step as f64), self.y.at(number)]
     }
 
     /// The points joined by lines.
@@ -91,5 +90,5 @@ pub(in crate::report) fn text(class: &str, [x, y]: [f64; 2], anchor: Anchor, lin
 
 /// How wide a line of about 12 pixels' height is in most fonts, generously.
 pub(in crate::report) fn text_width(line: &str) -> f64 {
-    6.6 * real(line.chars().count())
+    6.6 * line.chars().count() as f64
 }

@@ -1,6 +1,5 @@
 //! Axes: from numbers to places in a picture, and the round numbers that are written beside them.
 
-use crate::counts::real;
 use crate::words::grouped;
 
 /// The numbers of an axis and where they lie in the picture.
@@ -25,7 +24,7 @@ impl Scale {
     /// Round numbers within the domain, at most about `most`; `least` is the least distance between two.
     pub fn ticks(&self, most: usize, least: f64) -> Vec<Tick> {
         let [low, high] = self.domain;
-        let step = round_step((high - low) / real(most.max(1))).max(least);
+        let step = round_step((high - low) / most.max(1) as f64).max(least);
         if !(step > 0.0 && step.is_finite()) {
             return vec![Tick::new(low, low.abs() / 10.0, low.abs())];
         }

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use crate::counts::real;
 use crate::measure;
 use crate::page::{Fragment, escape};
 use crate::report::Report;
@@ -84,7 +83,7 @@ fn tiles(report: &Report) -> Vec<[String; 3]> {
     }
     if let Some(tokens) = facts.tokens {
         let trained = report.processes.last().and_then(|process| process.train_tokens);
-        let epochs = trained.map(|n| digits(real(tokens) / real(n.max(1))));
+        let epochs = trained.map(|n| digits(tokens as f64 / n.max(1) as f64));
         let detail = epochs.map(|epochs| format!("{epochs} times the training text"));
         add("Tokens seen", grouped(tokens), detail.unwrap_or_default());
     }

@@ -6,7 +6,6 @@
 
 use super::{F32, Held, Ledger, PassMemory, PassShape};
 use crate::config::{MlpKind, ModelConfig};
-use crate::counts::real;
 use crate::model::cost::parameters;
 use tinderbox_kernels::causal::MOST_BYTES;
 
@@ -14,7 +13,7 @@ use tinderbox_kernels::causal::MOST_BYTES;
 pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassShape) -> PassMemory {
     let sizes = Sizes::new(config, vocab_size, shape);
     let block = KeptByBlock::new(config, &sizes);
-    let n_layers = real(config.n_layers);
+    let n_layers = config.n_layers as f64;
     let Sizes { stream, hidden, qkv, logits, .. } = sizes;
     let kept = Held {
         activations: sizes.dropped + n_layers * block.total() + sizes.last_norm,
@@ -40,7 +39,7 @@ pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassSh
         let of_contract = upstream + hidden + sizes.gradient_of_matrix(f, c);
         ledger.look("the backward pass of an MLP", f64::max(of_hidden, of_contract));
         ledger.now.activations -= block.mlp;
-        ledger.now.gradients += F32 * real(parameters.mlp);
+        ledger.now.gradients += F32 * parameters.mlp as f64;
 
         let of_output = upstream + stream + sizes.gradient_of_matrix(c, c);
         ledger.look("the backward pass of attention", of_output);
@@ -55,7 +54,7 @@ pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassSh
         let of_qkv = upstream + stream + qkv + sizes.gradient_of_matrix(c, n_qkv);
         ledger.look("the backward pass of a projection", f64::max(of_parts, of_qkv));
         ledger.now.activations -= block.projection;
-        ledger.now.gradients += F32 * real(parameters.total - parameters.mlp);
+        ledger.now.gradients += F32 * (parameters.total - parameters.mlp) as f64;
     }
     let of_embedding = sizes.matrix(vocab_size, config.d_model);
     ledger.look("the embedding's backward pass", stream + of_embedding);
@@ -88,11 +87,11 @@ struct Sizes {
 
 impl Sizes {
     fn new(config: &ModelConfig, vocab_size: usize, shape: PassShape) -> Self {
-        let n_rows = real(shape.batch_size) * real(shape.seq_len);
-        let rows = |width: usize| F32 * n_rows * real(width);
+        let n_rows = shape.batch_size as f64 * shape.seq_len as f64;
+        let rows = |width: usize| F32 * n_rows * width as f64;
         let head_dim = config.head_dim();
         let stream = rows(config.d_model);
-        let weights = rows(config.n_heads) * real(shape.seq_len);
+        let weights = rows(config.n_heads) * shape.seq_len as f64;
         let n_weights = if config.dropout > 0.0 { 4.0 } else { 3.0 };
         Self {
             shape,
@@ -101,7 +100,7 @@ impl Sizes {
             shared_heads: rows(config.n_kv_heads * head_dim),
             qkv: rows((config.n_heads + 2 * config.n_kv_heads) * head_dim),
             hidden: rows(config.d_ff),
-            weights: n_weights * weights.min(real(MOST_BYTES)),
+            weights: n_weights * weights.min(MOST_BYTES as f64),
             of_rows: 2.0 * rows(config.n_heads),
             logits: rows(vocab_size),
             last_norm: (NORM_STEPS + 1.0) * stream,
@@ -110,7 +109,7 @@ impl Sizes {
 
     #[allow(clippy::unused_self, reason = "sizes of tensors are asked of it")]
     fn matrix(&self, n_in: usize, n_out: usize) -> f64 {
-        F32 * real(n_in) * real(n_out)
+        F32 * n_in as f64 * n_out as f64
     }
 
     /// What it takes to make the gradient of a linear layer's matrix, `[n_in, n_out]`.
@@ -120,7 +119,7 @@ impl Sizes {
     fn gradient_of_matrix(&self, n_in: usize, n_out: usize) -> f64 {
         let matrix = self.matrix(n_in, n_out);
         match is_row_by_row(self.shape, n_out) {
-            true => real(self.shape.batch_size) * matrix,
+            true => self.shape.batch_size as f64 * matrix,
             false => matrix,
         }
     }
@@ -129,7 +128,7 @@ impl Sizes {
     fn gradient_of_output(&self, config: &ModelConfig, vocab_size: usize) -> f64 {
         if config.tie_embeddings {
             let matrix = self.matrix(config.d_model, vocab_size);
-            return real(self.shape.batch_size) * matrix;
+            return self.shape.batch_size as f64 * matrix;
         }
         self.gradient_of_matrix(config.d_model, vocab_size)
     }
@@ -141,7 +140,7 @@ impl Sizes {
 fn is_row_by_row(shape: PassShape, n_out: usize) -> bool {
     const TILE: usize = 32;
     let (n, t) = (shape.batch_size * shape.seq_len, shape.seq_len);
-    let squareness = |rows: usize| real(rows.min(n_out) as u64) / real(rows.max(n_out) as u64);
+    let squareness = |rows: usize| rows.min(n_out) as f64 / rows.max(n_out) as f64;
     shape.batch_size > 1 && (t.is_multiple_of(TILE) || squareness(n) <= squareness(t))
 }
 

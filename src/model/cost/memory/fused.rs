@@ -5,7 +5,6 @@
 
 use super::{F32, Held, Ledger, PassMemory, PassShape};
 use crate::config::{MlpKind, ModelConfig};
-use crate::counts::real;
 use crate::model::cost::parameters;
 
 /// Logits that the loss holds at once.
@@ -13,9 +12,9 @@ const MOST_LOGITS: f64 = 4_194_304.0;
 
 /// Walks through a training pass of a batch.
 pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassShape) -> PassMemory {
-    let n_rows = real(shape.batch_size) * real(shape.seq_len);
-    let rows = |width: usize| F32 * n_rows * real(width);
-    let matrix = |n_in: usize, n_out: usize| F32 * real(n_in) * real(n_out);
+    let n_rows = shape.batch_size as f64 * shape.seq_len as f64;
+    let rows = |width: usize| F32 * n_rows * width as f64;
+    let matrix = |n_in: usize, n_out: usize| F32 * n_in as f64 * n_out as f64;
     let ModelConfig { d_model: c, d_ff: f, n_heads, n_kv_heads, .. } = *config;
     let n_qkv = (n_heads + 2 * n_kv_heads) * config.head_dim();
     let (stream, hidden, qkv) = (rows(c), rows(f), rows(n_qkv));
@@ -30,7 +29,7 @@ pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassSh
     let gathered = stream + rows(n_heads); // with the logarithm of each row's sum
     let attention = normed + qkv + gathered + mask;
     let output = matrix(c, vocab_size);
-    let n_layers = real(config.n_layers);
+    let n_layers = config.n_layers as f64;
     let mut ledger = Ledger::new(Held {
         // Behind the blocks what goes into the last norm. The loss computed the gradients of its two inputs
         // along with itself.
@@ -50,7 +49,7 @@ pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassSh
         let of_mlp = stream + n_inputs * hidden + 2.0 * n_weights * matrix(c, f);
         ledger.look("the backward pass of an MLP", upstream + of_mlp);
         ledger.now.activations -= mlp;
-        ledger.now.gradients += F32 * real(parameters.mlp);
+        ledger.now.gradients += F32 * parameters.mlp as f64;
 
         let of_output = stream + 2.0 * matrix(c, c);
         let of_heads = stream + qkv;
@@ -59,7 +58,7 @@ pub(super) fn pass_memory(config: &ModelConfig, vocab_size: usize, shape: PassSh
         ledger.now.activations -= gathered + mask;
         ledger.look("the backward pass of a projection", upstream + of_qkv);
         ledger.now.activations -= normed + qkv;
-        ledger.now.gradients += F32 * real(parameters.total - parameters.mlp);
+        ledger.now.gradients += F32 * (parameters.total - parameters.mlp) as f64;
     }
     ledger.look("the embedding's backward pass", stream + output);
     ledger.into_memory()
