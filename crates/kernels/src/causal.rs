@@ -113,33 +113,33 @@ impl Operation for CausalAttention {
         gradient: DispatchTensor,
     ) -> Vec<Option<DispatchTensor>> {
         let [q, k, v, out, maxima, sums] = tensors(kept);
-        let of_out = Tensor::<4>::from_dispatch(gradient); // [B, H, T, D]
-        let along = (out * of_out.clone()).sum_dim(3); // [B, H, T, 1]
+        let grad_out = Tensor::<4>::from_dispatch(gradient); // [B, H, T, D]
+        let along = (out * grad_out.clone()).sum_dim(3); // [B, H, T, 1]
         let shape = MapShape::new(&q, &k);
         let factor = scale(shape.d);
-        let mut of_q = Vec::new();
-        let [mut of_k, mut of_v] = [None, None];
+        let mut grad_q = Vec::new();
+        let [mut grad_k, mut grad_v] = [None, None];
         // From the last block, which sees all keys: what the others see is a part of it.
         for block in shape.blocks(self.most_bytes).into_iter().rev() {
-            let [max, sum, along, of_out] =
-                [&maxima, &sums, &along, &of_out].map(|x| block.rows(x));
+            let [max, sum, along, grad_out] =
+                [&maxima, &sums, &along, &grad_out].map(|x| block.rows(x));
             let mut weights = (block.scores(&q, &k) - max).exp() / sum; // [B, H, R, S]
-            let mut of_weights = product(of_out.clone(), block.seen(&v).swap_dims(2, 3));
+            let mut grad_weights = product(grad_out.clone(), block.seen(&v).swap_dims(2, 3));
             let choice = self.choose(shape, &block, &q);
             if let Some(choice) = &choice {
-                of_weights = choice.apply(of_weights);
+                grad_weights = choice.apply(grad_weights);
             }
-            let of_scores = weights.clone() * (of_weights - along); // [B, H, R, S]
+            let grad_scores = weights.clone() * (grad_weights - along); // [B, H, R, S]
             if let Some(choice) = &choice {
                 weights = choice.apply(weights);
             }
-            of_v = Some(sum_of(of_v, turned_product(weights, of_out, shape.h_kv)));
-            of_q.push(product(of_scores.clone(), block.seen(&k)) * factor);
+            grad_v = Some(sum_of(grad_v, turned_product(weights, grad_out, shape.h_kv)));
+            grad_q.push(product(grad_scores.clone(), block.seen(&k)) * factor);
             let q = block.rows(&q) * factor;
-            of_k = Some(sum_of(of_k, turned_product(of_scores, q, shape.h_kv)));
+            grad_k = Some(sum_of(grad_k, turned_product(grad_scores, q, shape.h_kv)));
         }
-        of_q.reverse();
-        [Some(joined(of_q)), of_k, of_v].map(|part| part.map(Tensor::into_dispatch)).into()
+        grad_q.reverse();
+        [Some(joined(grad_q)), grad_k, grad_v].map(|part| part.map(Tensor::into_dispatch)).into()
     }
 }
 
@@ -320,8 +320,8 @@ mod tests {
         let out = f(q * size, k, v);
         let asked = constant([b, h, t, d], 4);
         let gradients = (out.clone() * asked).sum().backward();
-        let of_inputs = inputs.map(|x| numbers(x.grad(&gradients).expect("it has a gradient")));
-        std::iter::once(numbers(out)).chain(of_inputs).collect()
+        let grad_inputs = inputs.map(|x| numbers(x.grad(&gradients).expect("it has a gradient")));
+        std::iter::once(numbers(out)).chain(grad_inputs).collect()
     }
 
     #[test]

@@ -81,10 +81,10 @@ impl<'a> Prepared<'a> {
         qkv: &[f32],
         head: usize,
         gradient: &mut MatrixMut<'_>,
-        of_weight: &mut [f32],
+        grad_weight: &mut [f32],
     ) {
         let weight = self.norms.map(|[q, _]| q);
-        self.backward(self.head(qkv, head), weight, gradient, of_weight);
+        self.backward(self.head(qkv, head), weight, gradient, grad_weight);
     }
 
     /// As [`Prepared::queries_backward`], of a key head's keys.
@@ -94,11 +94,11 @@ impl<'a> Prepared<'a> {
         qkv: &[f32],
         kv_head: usize,
         gradient: &mut MatrixMut<'_>,
-        of_weight: &mut [f32],
+        grad_weight: &mut [f32],
     ) {
         let weight = self.norms.map(|[_, k]| k);
         let keys = self.head(qkv, self.heads.n_heads + kv_head);
-        self.backward(keys, weight, gradient, of_weight);
+        self.backward(keys, weight, gradient, grad_weight);
     }
 
     /// One of the projection's H + 2 Hkv heads, `[T, D]`.
@@ -138,7 +138,7 @@ impl<'a> Prepared<'a> {
         head: Matrix<'_>,
         weight: Option<&[f32]>,
         gradient: &mut MatrixMut<'_>,
-        of_weight: &mut [f32],
+        grad_weight: &mut [f32],
     ) {
         if self.rotation.is_none() && weight.is_none() {
             return;
@@ -149,7 +149,7 @@ impl<'a> Prepared<'a> {
                 rotate(gradient, cos, sin, |sin| -sin);
             }
             if let Some(weight) = weight {
-                self.norm.backward(head.row(position), weight, gradient, of_weight, &mut []);
+                self.norm.backward(head.row(position), weight, gradient, grad_weight, &mut []);
             }
         }
     }

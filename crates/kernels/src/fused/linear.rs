@@ -73,22 +73,22 @@ impl<E: Element> Operation for Linear<E> {
         let (x, weight) = (values(&kept[0]), values(&kept[1]));
         let n = x.len() / k;
         let gradient = gradient.to_contiguous();
-        let [of_out, x, weight] = Packed::<E>::all([
+        let [grad_out, x, weight] = Packed::<E>::all([
             (Matrix::new(values(&gradient), [n, m]), Role::Both),
             (Matrix::new(x, [n, k]), Role::Right),
             (Matrix::new(weight, [k, m]).transposed(), Role::Right),
         ]);
-        let (of_x, (of_weight, of_bias)) = rayon::join(
-            || product(Plain(of_out.left()), weight.right(), &[]),
+        let (grad_x, (grad_weight, grad_bias)) = rayon::join(
+            || product(Plain(grad_out.left()), weight.right(), &[]),
             || {
                 rayon::join(
-                    || product(Turned(x.right()), of_out.right(), &[]),
-                    || kept.get(2).map(|_| column_sums(of_out.right())),
+                    || product(Turned(x.right()), grad_out.right(), &[]),
+                    || kept.get(2).map(|_| column_sums(grad_out.right())),
                 )
             },
         );
-        let mut parts = vec![tensor(of_x, &kept[0]), tensor(of_weight, &kept[1])];
-        parts.extend(of_bias.map(|of_bias| tensor(of_bias, &kept[2])));
+        let mut parts = vec![tensor(grad_x, &kept[0]), tensor(grad_weight, &kept[1])];
+        parts.extend(grad_bias.map(|grad_bias| tensor(grad_bias, &kept[2])));
         parts.into_iter().map(Some).collect()
     }
 }

@@ -100,8 +100,8 @@ impl<E: Element> Operation for CrossEntropy<E> {
         );
         let (hidden, weight) = (values(&inputs[0]), values(&inputs[1]));
         let projection = Projection { weight: Matrix::new(weight, shape), by_token: self.by_token };
-        let mut of_hidden = vec![0.0; if keep { hidden.len() } else { 0 }];
-        let mut of_weight = vec![0.0; if keep { weight.len() } else { 0 }];
+        let mut grad_hidden = vec![0.0; if keep { hidden.len() } else { 0 }];
+        let mut grad_weight = vec![0.0; if keep { weight.len() } else { 0 }];
         let mut losses = vec![0.0; n];
         let rows = (self.most.logits / vocab_size).max(1);
         let mut logits = vec![0.0; rows.min(n) * vocab_size];
@@ -138,30 +138,30 @@ impl<E: Element> Operation for CrossEntropy<E> {
             }
             // Again: for what follows it may be in pairs.
             let [hidden] = Packed::<E>::all([(hidden, Role::Right)]);
-            let of_logits = Matrix::new(logits, [rows, vocab_size]);
-            let of_hidden = &mut of_hidden[first * c..][..rows * c];
+            let grad_logits = Matrix::new(logits, [rows, vocab_size]);
+            let grad_hidden = &mut grad_hidden[first * c..][..rows * c];
             // Each chunk of rows and each block of tokens adds its part, in their order.
             for tokens in blocks() {
                 let weights = projection.of(tokens.clone()).transposed();
-                let [of_logits, weights] = Packed::all([
-                    (of_logits.columns(tokens.clone()), Role::Both),
+                let [grad_logits, weights] = Packed::all([
+                    (grad_logits.columns(tokens.clone()), Role::Both),
                     (weights, Role::Right),
                 ]);
-                let of_hidden = MatrixMut::new(of_hidden, [rows, c]);
-                add(of_hidden, Plain(of_logits.left()), weights.right());
-                let mut of_weight = MatrixMut::new(&mut of_weight, shape);
+                let grad_hidden = MatrixMut::new(grad_hidden, [rows, c]);
+                add(grad_hidden, Plain(grad_logits.left()), weights.right());
+                let mut grad_weight = MatrixMut::new(&mut grad_weight, shape);
                 if self.by_token {
-                    let of_weight = of_weight.rows(tokens.start, tokens.len());
-                    add(of_weight, Turned(of_logits.right()), hidden.right());
+                    let grad_weight = grad_weight.rows(tokens.start, tokens.len());
+                    add(grad_weight, Turned(grad_logits.right()), hidden.right());
                 } else {
-                    let of_weight = of_weight.columns(tokens);
-                    add(of_weight, Turned(hidden.right()), of_logits.right());
+                    let grad_weight = grad_weight.columns(tokens);
+                    add(grad_weight, Turned(hidden.right()), grad_logits.right());
                 }
             }
         }
         let loss = shaped(vec![mean(&losses)], Shape::new([1]));
         let kept = match keep {
-            true => vec![tensor(of_hidden, &inputs[0]), tensor(of_weight, &inputs[1])],
+            true => vec![tensor(grad_hidden, &inputs[0]), tensor(grad_weight, &inputs[1])],
             false => Vec::new(),
         };
         (loss, kept)

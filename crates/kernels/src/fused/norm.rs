@@ -70,7 +70,7 @@ impl Operation for Norm {
         let c = weight.len();
         let width = (kept.len() - 1) * c; // of the sums: for the weight, and for the bias
         let mut sums = vec![0.0; width];
-        let of_x = rewrite(gradient, |gradient| {
+        let grad_x = rewrite(gradient, |gradient| {
             let n = gradient.len();
             let chunk = rows_per_task(c) * c;
             // Every task sums over its own rows, and the tasks' sums are added in their order.
@@ -94,7 +94,7 @@ impl Operation for Norm {
             }
         });
         let sums = sums.chunks_exact(c).map(|sum| tensor(sum.to_vec(), &kept[1]));
-        std::iter::once(of_x).chain(sums).map(Some).collect()
+        std::iter::once(grad_x).chain(sums).map(Some).collect()
     }
 }
 
@@ -137,10 +137,10 @@ impl WithSimd for BackwardPass<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let c = self.weight.len();
-        let (of_weight, of_bias) = self.sums.split_at_mut(c);
+        let (grad_weight, grad_bias) = self.sums.split_at_mut(c);
         let rows = self.gradient.chunks_exact_mut(c);
         for (gradient, x) in rows.zip(self.x.chunks_exact(c)) {
-            self.norm.backward(x, self.weight, gradient, of_weight, of_bias);
+            self.norm.backward(x, self.weight, gradient, grad_weight, grad_bias);
         }
     }
 }
@@ -177,14 +177,14 @@ impl Norm {
         x: &[f32],
         weight: &[f32],
         gradient: &mut [f32],
-        of_weight: &mut [f32],
-        of_bias: &mut [f32],
+        grad_weight: &mut [f32],
+        grad_bias: &mut [f32],
     ) {
         let (mean, scale) = self.mean_and_scale(x);
-        for (sum, gradient) in of_bias.iter_mut().zip(&*gradient) {
+        for (sum, gradient) in grad_bias.iter_mut().zip(&*gradient) {
             *sum += gradient;
         }
-        let weights = weight.iter().zip(of_weight);
+        let weights = weight.iter().zip(grad_weight);
         for ((gradient, x), (weight, sum)) in gradient.iter_mut().zip(x).zip(weights) {
             *sum += *gradient * ((x - mean) * scale);
             *gradient *= weight; // h
@@ -238,8 +238,8 @@ mod tests {
         parts.push(numbers(leaf_x.grad(&gradients).expect("x has one")));
         parts.push(numbers(weight.grad(&gradients).expect("the weight too")));
         // RMS norm ignores its bias.
-        let of_bias = bias.and_then(|bias| bias.grad(&gradients));
-        parts.extend(of_bias.map(numbers));
+        let grad_bias = bias.and_then(|bias| bias.grad(&gradients));
+        parts.extend(grad_bias.map(numbers));
         parts
     }
 

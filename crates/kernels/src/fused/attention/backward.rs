@@ -37,9 +37,9 @@ pub(super) struct BackwardPass<'a> {
     /// `[G, T]`
     pub(super) log_sums: &'a [f32],
     /// Of queries `[T, G D]`, keys and values `[T, D]`: not written yet.
-    pub(super) of_qkv: [MatrixMut<'a>; 3],
+    pub(super) grad_qkv: [MatrixMut<'a>; 3],
     /// Of the weights of the queries' and the keys' norm, `[2, D]`.
-    pub(super) of_norms: &'a mut [f32],
+    pub(super) grad_norms: &'a mut [f32],
 }
 
 impl WithSimd for BackwardPass<'_> {
@@ -50,8 +50,8 @@ impl WithSimd for BackwardPass<'_> {
         let heads = self.prepared.heads;
         let Heads { head_dim, t, .. } = heads;
         let (scale, group, width) = (heads.scale(), heads.group(), heads.n_heads * head_dim);
-        let [of_q, mut of_k, mut of_v] = self.of_qkv;
-        let (of_query_norm, of_key_norm) = self.of_norms.split_at_mut(head_dim);
+        let [grad_q, mut grad_k, mut grad_v] = self.grad_qkv;
+        let (grad_query_norm, grad_key_norm) = self.grad_norms.split_at_mut(head_dim);
         let mut buffer = Vec::new();
         let k = self.prepared.keys(self.qkv, self.kv_head, &mut buffer);
         let turned_k = Packed::here(simd, k.transposed());
@@ -59,33 +59,33 @@ impl WithSimd for BackwardPass<'_> {
         let v = self.prepared.values(self.qkv, self.kv_head);
         let turned_v = Packed::here(simd, v.transposed());
         let block = BLOCK.min(t);
-        let [mut weights, mut of_scores] = [(); 2].map(|()| Scratch::new(block * n_panels(t)));
+        let [mut weights, mut grad_scores] = [(); 2].map(|()| Scratch::new(block * n_panels(t)));
         let mut kept = vec![0.0; if self.dropout.is_some() { n_panels(t) * WIDTH } else { 0 }];
-        let of_qs = of_q.split_columns(std::iter::repeat_n(head_dim, group));
-        for (i, (mut of_q, log_sums)) in of_qs.zip(self.log_sums.chunks_exact(t)).enumerate() {
+        let grad_qs = grad_q.split_columns(std::iter::repeat_n(head_dim, group));
+        for (i, (mut grad_q, log_sums)) in grad_qs.zip(self.log_sums.chunks_exact(t)).enumerate() {
             let head = self.kv_head * group + i;
             let q = self.prepared.queries(self.qkv, head, &mut buffer);
             let q = Packed::here(simd, q);
             let column = head * head_dim;
             let out = Matrix::within(&self.out[column..], [t, head_dim], width);
-            let of_out = Matrix::within(&self.gradient[column..], [t, head_dim], width);
-            let of_out_panels = Packed::here(simd, of_out);
+            let grad_out = Matrix::within(&self.gradient[column..], [t, head_dim], width);
+            let grad_out_packed = Packed::here(simd, grad_out);
             for start in (0..t).step_by(BLOCK) {
                 let block = BLOCK.min(t - start);
                 for first in (0..block).step_by(QUERIES) {
                     let rows = QUERIES.min(block - first);
                     let queries = start + first..start + first + rows;
                     let keys = queries.end;
-                    let left = [&q, &of_out_panels];
+                    let left = [&q, &grad_out_packed];
                     let left = left.map(|left| Plain(left.panels().rows(queries.clone())));
                     let right = [&turned_k, &turned_v];
                     let right = right.map(|right| right.panels().columns(0..keys));
-                    let mut tiles = [&mut weights, &mut of_scores]
+                    let mut tiles = [&mut weights, &mut grad_scores]
                         .map(|rows| Tile { rows: &mut rows[first..], step: block });
                     for (tile, (left, right)) in tiles.iter_mut().zip(left.into_iter().zip(right)) {
                         multiply(Exact(simd), left, right, tile);
                     }
-                    let [tile, of_tile] = &mut tiles;
+                    let [tile, grad_tile] = &mut tiles;
                     for (row, query) in queries.clone().enumerate() {
                         let kept = self.dropout.map(|dropout| {
                             kept[..=query].fill(1.0);
@@ -93,38 +93,39 @@ impl WithSimd for BackwardPass<'_> {
                             dropout.apply(&mut kept[..=query], at);
                             &*kept
                         });
-                        let (out, of_out) = (out.row(query), of_out.row(query));
+                        let (out, grad_out) = (out.row(query), grad_out.row(query));
                         let query = Query {
                             visible: query + 1,
                             scale,
                             log_sum: log_sums[query],
-                            along: sum(out, of_out, |out, of_out| out * of_out),
+                            along: sum(out, grad_out, |out, grad_out| out * grad_out),
                             kept,
                         };
-                        attend_backward::<S>(tile, of_tile, row, query);
+                        attend_backward::<S>(tile, grad_tile, row, query);
                     }
-                    let of_scores = Plain(Panels::within(&of_scores[first..], [rows, keys], block));
-                    let out = of_q.rows(queries.start, rows);
+                    let grad_scores =
+                        Plain(Panels::within(&grad_scores[first..], [rows, keys], block));
+                    let out = grad_q.rows(queries.start, rows);
                     let k = k.panels().rows(0..keys);
-                    multiply(Exact(simd), of_scores, k, &mut Put { out, bias: &[] });
+                    multiply(Exact(simd), grad_scores, k, &mut Put { out, bias: &[] });
                 }
                 let queries = start..start + block;
                 for (gradient, right, out) in
-                    [(&of_scores, &q, &mut of_k), (&weights, &of_out_panels, &mut of_v)]
+                    [(&grad_scores, &q, &mut grad_k), (&weights, &grad_out_packed, &mut grad_v)]
                 {
-                    of_keys(simd, gradient, queries.clone(), right, out, i == 0);
+                    add_key_gradients(simd, gradient, queries.clone(), right, out, i == 0);
                 }
             }
-            self.prepared.queries_backward(self.qkv, head, &mut of_q, of_query_norm);
+            self.prepared.queries_backward(self.qkv, head, &mut grad_q, grad_query_norm);
         }
-        self.prepared.keys_backward(self.qkv, self.kv_head, &mut of_k, of_key_norm);
+        self.prepared.keys_backward(self.qkv, self.kv_head, &mut grad_k, grad_key_norm);
     }
 }
 
 /// Adds to the gradient of each key, or value, what some queries that see it contribute: their column of `tile`
 /// times their rows of `right`. The first head's first queries write it.
 #[inline(always)]
-fn of_keys<S: Simd>(
+fn add_key_gradients<S: Simd>(
     simd: S,
     tile: &[Row],
     queries: Range<usize>,

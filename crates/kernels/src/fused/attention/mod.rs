@@ -123,35 +123,35 @@ impl Operation for Attention {
         let (width, row) = (n_heads * head_dim, self.heads.row());
         let group = self.heads.group();
         let batch_size = inputs[0].layout().shape()[0];
-        let mut of_qkv = room(batch_size * t * row);
+        let mut grad_qkv = room(batch_size * t * row);
         // Of the norms' weights, from each task; added up in the tasks' order.
-        let mut of_norms = vec![0.0; batch_size * n_kv_heads * 2 * head_dim];
-        let rows = of_qkv
+        let mut grad_norms = vec![0.0; batch_size * n_kv_heads * 2 * head_dim];
+        let rows = grad_qkv
             .chunks_mut((t * row).max(1))
             .zip(values(&inputs[0]).chunks((t * row).max(1)))
             .zip(values(&outputs[0]).chunks((t * width).max(1)))
             .zip(values(&gradient).chunks((t * width).max(1)));
         let tasks = rows
-            .flat_map(|(((of_qkv, qkv), out), gradient)| {
+            .flat_map(|(((grad_qkv, qkv), out), gradient)| {
                 let repeat = |width| std::iter::repeat_n(width, n_kv_heads);
                 let widths =
                     repeat(group * head_dim).chain(repeat(head_dim)).chain(repeat(head_dim));
                 #[allow(unsafe_code)]
                 // SAFETY: tasks write before they read, and nobody reads before all are done.
-                let of_qkv = unsafe { MatrixMut::of_room(of_qkv, [t, row]) };
-                let mut parts: Vec<_> = of_qkv.split_columns(widths).collect();
-                let of_v = parts.split_off(2 * n_kv_heads);
-                let of_k = parts.split_off(n_kv_heads);
-                let parts = parts.into_iter().zip(of_k).zip(of_v).enumerate();
-                parts.map(move |(kv_head, ((of_q, of_k), of_v))| {
-                    (kv_head, [of_q, of_k, of_v], qkv, out, gradient)
+                let grad_qkv = unsafe { MatrixMut::of_room(grad_qkv, [t, row]) };
+                let mut parts: Vec<_> = grad_qkv.split_columns(widths).collect();
+                let grad_v = parts.split_off(2 * n_kv_heads);
+                let grad_k = parts.split_off(n_kv_heads);
+                let parts = parts.into_iter().zip(grad_k).zip(grad_v).enumerate();
+                parts.map(move |(kv_head, ((grad_q, grad_k), grad_v))| {
+                    (kv_head, [grad_q, grad_k, grad_v], qkv, out, gradient)
                 })
             })
             .zip(values(&outputs[1]).chunks((group * t).max(1)))
-            .zip(of_norms.chunks_mut((2 * head_dim).max(1)))
+            .zip(grad_norms.chunks_mut((2 * head_dim).max(1)))
             .enumerate()
-            .map(|(task, ((parts, log_sums), of_norms))| {
-                let (kv_head, of_qkv, qkv, out, gradient) = parts;
+            .map(|(task, ((parts, log_sums), grad_norms))| {
+                let (kv_head, grad_qkv, qkv, out, gradient) = parts;
                 BackwardPass {
                     prepared,
                     dropout: self.dropout,
@@ -161,27 +161,27 @@ impl Operation for Attention {
                     out,
                     gradient,
                     log_sums,
-                    of_qkv,
-                    of_norms,
+                    grad_qkv,
+                    grad_norms,
                 }
             });
         run(batch_size * t * t * width, tasks);
         #[allow(unsafe_code)]
         // SAFETY: each task wrote the gradients of its heads, at every position.
-        let of_qkv = unsafe { assume_written(of_qkv) };
-        let mut parts = vec![Some(shaped(of_qkv, inputs[0].layout().shape().clone()))];
+        let grad_qkv = unsafe { assume_written(grad_qkv) };
+        let mut parts = vec![Some(shaped(grad_qkv, inputs[0].layout().shape().clone()))];
         if self.rotated {
             parts.extend([None, None]);
         }
         if self.epsilon.is_some() {
             let mut sums = vec![0.0; 2 * head_dim];
-            for of_norms in of_norms.chunks_exact(2 * head_dim) {
-                for (sum, part) in sums.iter_mut().zip(of_norms) {
+            for grad_norms in grad_norms.chunks_exact(2 * head_dim) {
+                for (sum, part) in sums.iter_mut().zip(grad_norms) {
                     *sum += part;
                 }
             }
-            let of_k = sums.split_off(head_dim);
-            parts.extend([sums, of_k].map(|part| Some(shaped(part, Shape::new([head_dim])))));
+            let grad_k = sums.split_off(head_dim);
+            parts.extend([sums, grad_k].map(|part| Some(shaped(part, Shape::new([head_dim])))));
         }
         parts
     }

@@ -176,18 +176,18 @@ impl<E: Element> Operation for FeedForward<E> {
             (weight.transposed(), Role::Right)
         }));
         let packed = Packed::<E>::all_of(&matrices);
-        let [x, of_out] = [&packed[0], &packed[1]];
+        let [x, grad_out] = [&packed[0], &packed[1]];
         let weight = |i: usize| packed[2 + i].right();
         let shape = [n, f];
         let rows = PanelsMut::<E>::room(shape) / WIDTH;
-        let [mut of_hidden, mut of_gate] =
+        let [mut grad_hidden, mut grad_gate] =
             [true, gated].map(|is| Scratch::<E>::new(if is { rows } else { 0 }));
         {
-            let outs = [&mut of_hidden, &mut of_gate].map(|out| PanelsMut::of_rows(out, shape));
+            let outs = [&mut grad_hidden, &mut grad_gate].map(|out| PanelsMut::of_rows(out, shape));
             let slopes = [Some(1), gated.then_some(2)].map(|slope| {
                 slope.map(|slope| Panels::new(as_elements(values(&kept[slope])), shape))
             });
-            multiply_all(Plain(of_out.left()), weight(CONTRACT), |[rows, columns]| {
+            multiply_all(Plain(grad_out.left()), weight(CONTRACT), |[rows, columns]| {
                 Slopes {
                     slopes: slopes
                         .map(|slope| slope.map(|x| x.rows(rows.clone()).columns(columns.clone()))),
@@ -200,39 +200,39 @@ impl<E: Element> Operation for FeedForward<E> {
             });
         }
         let left = |rows| Panels::new(rows, [n, E::count(f)]);
-        let of_hidden = Operand::new(left(&of_hidden), f);
-        let of_gate = gated.then(|| Operand::new(left(&of_gate), f));
+        let grad_hidden = Operand::new(left(&grad_hidden), f);
+        let grad_gate = gated.then(|| Operand::new(left(&grad_gate), f));
         let active = Operand::new(left(as_elements(values(&kept[0]))), f);
-        let of_x = || {
-            let mut of_x = product(Plain(of_hidden.left), weight(EXPAND), &[]);
-            if let Some(of_gate) = &of_gate {
-                let of_x = MatrixMut::new(&mut of_x, [n, c]);
-                add(of_x, Plain(of_gate.left), weight(GATE));
+        let grad_x = || {
+            let mut grad_x = product(Plain(grad_hidden.left), weight(EXPAND), &[]);
+            if let Some(grad_gate) = &grad_gate {
+                let grad_x = MatrixMut::new(&mut grad_x, [n, c]);
+                add(grad_x, Plain(grad_gate.left), weight(GATE));
             }
-            of_x
+            grad_x
         };
-        let of_bias = |of_out: Panels<'_, E>| self.has_bias.then(|| column_sums(of_out));
+        let grad_bias = |grad_out: Panels<'_, E>| self.has_bias.then(|| column_sums(grad_out));
         // Of a weight and its bias.
-        let of_layer = |x: Panels<'_, E>, of_out: Panels<'_, E>| {
-            rayon::join(|| product(Turned(x), of_out, &[]), || of_bias(of_out))
+        let grad_layer = |x: Panels<'_, E>, grad_out: Panels<'_, E>| {
+            rayon::join(|| product(Turned(x), grad_out, &[]), || grad_bias(grad_out))
         };
-        let (of_x, ((expand, contract), gate)) = rayon::join(of_x, || {
+        let (grad_x, ((expand, contract), gate)) = rayon::join(grad_x, || {
             rayon::join(
                 || {
                     rayon::join(
-                        || of_layer(x.right(), of_hidden.right()),
-                        || of_layer(active.right(), of_out.right()),
+                        || grad_layer(x.right(), grad_hidden.right()),
+                        || grad_layer(active.right(), grad_out.right()),
                     )
                 },
                 || {
-                    let of_gate = of_gate.as_ref();
-                    of_gate.map(|of_gate| of_layer(x.right(), of_gate.right()))
+                    let grad_gate = grad_gate.as_ref();
+                    grad_gate.map(|grad_gate| grad_layer(x.right(), grad_gate.right()))
                 },
             )
         });
         let layers = [Some(expand), Some(contract), gate].into_iter().flatten();
         let (weights, biases): (Vec<_>, Vec<_>) = layers.unzip();
-        let parts = [of_x].into_iter().chain(weights);
+        let parts = [grad_x].into_iter().chain(weights);
         let parts = parts.chain(biases.into_iter().flatten());
         let parts = parts.zip(inputs);
         parts.map(|(part, like)| Some(tensor(part, like))).collect()
