@@ -99,37 +99,37 @@ impl Operation for CausalAttention {
             }
         }
         let out = joined(out); // [B, H, T, D]
-        let kept = match keep {
+        let saved = match keep {
             true => vec![q, k, v, out.clone(), joined(maxima), joined(sums)],
             false => Vec::new(),
         };
-        let kept = kept.into_iter().map(Tensor::into_dispatch).collect();
-        (out.into_dispatch(), kept)
+        let saved = saved.into_iter().map(Tensor::into_dispatch).collect();
+        (out.into_dispatch(), saved)
     }
 
     fn backward(
         &self,
-        kept: Vec<DispatchTensor>,
+        saved: Vec<DispatchTensor>,
         gradient: DispatchTensor,
     ) -> Vec<Option<DispatchTensor>> {
-        let [q, k, v, out, maxima, sums] = tensors(kept);
+        let [q, k, v, out, maxima, sums] = tensors(saved);
         let grad_out = Tensor::<4>::from_dispatch(gradient); // [B, H, T, D]
-        let along = (out * grad_out.clone()).sum_dim(3); // [B, H, T, 1]
+        let delta = (out * grad_out.clone()).sum_dim(3); // [B, H, T, 1]
         let shape = MapShape::new(&q, &k);
         let factor = scale(shape.d);
         let mut grad_q = Vec::new();
         let [mut grad_k, mut grad_v] = [None, None];
         // From the last block, which sees all keys: what the others see is a part of it.
         for block in shape.blocks(self.most_bytes).into_iter().rev() {
-            let [max, sum, along, grad_out] =
-                [&maxima, &sums, &along, &grad_out].map(|x| block.rows(x));
+            let [max, sum, delta, grad_out] =
+                [&maxima, &sums, &delta, &grad_out].map(|x| block.rows(x));
             let mut weights = (block.scores(&q, &k) - max).exp() / sum; // [B, H, R, S]
             let mut grad_weights = product(grad_out.clone(), block.seen(&v).swap_dims(2, 3));
             let choice = self.choose(shape, &block, &q);
             if let Some(choice) = &choice {
                 grad_weights = choice.apply(grad_weights);
             }
-            let grad_scores = weights.clone() * (grad_weights - along); // [B, H, R, S]
+            let grad_scores = weights.clone() * (grad_weights - delta); // [B, H, R, S]
             if let Some(choice) = &choice {
                 weights = choice.apply(weights);
             }
@@ -369,10 +369,10 @@ mod tests {
             ];
             let inputs = inputs.map(|x: Tensor<4>| x.inner().into_dispatch());
             let operation = CausalAttention { dropout: Some(DROPOUT), most_bytes: usize::MAX };
-            let (_, kept) = operation.forward(inputs.into(), true);
-            let sizes = kept.into_iter().map(|kept| {
-                let kept = Tensor::<4>::from_dispatch(kept);
-                kept.dims().iter().product::<usize>()
+            let (_, saved) = operation.forward(inputs.into(), true);
+            let sizes = saved.into_iter().map(|saved| {
+                let saved = Tensor::<4>::from_dispatch(saved);
+                saved.dims().iter().product::<usize>()
             });
             // Queries and outputs, keys and values, and of each row the largest score and a sum.
             let linear = 2 * b * h * t * d + 2 * b * h_kv * s * d + 2 * b * h * t;

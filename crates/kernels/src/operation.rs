@@ -1,7 +1,7 @@
 //! One node of the autodiff graph for every operation written by hand.
 //!
 //! An [`Operation`] is two functions on tensors without gradients: forward, and backward from what forward
-//! kept. What burn asks around them, a route for each backend and a node for each number of inputs, stands
+//! saved. What burn asks around them, a route for each backend and a node for each number of inputs, stands
 //! here once. Of the kernels, only this file names all backends.
 
 #![allow(deprecated, reason = "ndarray is kept as a numerical second opinion until burn drops it")]
@@ -33,7 +33,7 @@ pub(super) trait Operation: Debug + Send + Sync + 'static {
     /// The gradient of each input, from that of the output; none for an input that is always a constant.
     fn backward(
         &self,
-        kept: Vec<DispatchTensor>,
+        saved: Vec<DispatchTensor>,
         gradient: DispatchTensor,
     ) -> Vec<Option<DispatchTensor>>;
 }
@@ -212,9 +212,9 @@ fn tracked<B: Concrete, C: CheckpointStrategy, const N: usize>(
             gradients: &mut Gradients,
             _: &mut Checkpointer,
         ) {
-            let (operation, kept) = ops.state;
+            let (operation, saved) = ops.state;
             let gradient = B::wrap(gradients.consume::<B>(&ops.node));
-            let parts = operation.backward(kept, gradient);
+            let parts = operation.backward(saved, gradient);
             assert_eq!(parts.len(), N, "{operation:?}: a gradient for each input");
             for (parent, part) in ops.parents.into_iter().zip(parts) {
                 if let Some((parent, part)) = parent.zip(part) {
@@ -229,8 +229,8 @@ fn tracked<B: Concrete, C: CheckpointStrategy, const N: usize>(
     let node = Backward::<B, N>::prepare::<C>(Node, nodes).compute_bound().stateful();
     match node {
         OpsKind::Tracked(prep) => {
-            let (output, kept) = operation.forward(inputs, true);
-            prep.finish((operation, kept), B::unwrap(output))
+            let (output, saved) = operation.forward(inputs, true);
+            prep.finish((operation, saved), B::unwrap(output))
         }
         OpsKind::UnTracked(prep) => {
             let (output, _) = operation.forward(inputs, false);

@@ -69,10 +69,10 @@ impl Operation for Embedding {
     }
 
     /// Rows of the gradient are added one after another, where they belong.
-    fn backward(&self, kept: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let gradient = gradient.to_contiguous();
-        let [_, c] = matrix(&kept[0]);
-        let sums = kept.iter().enumerate().map(|(input, weight)| {
+        let [_, c] = matrix(&saved[0]);
+        let sums = saved.iter().enumerate().map(|(input, weight)| {
             let mut sums = vec![0.0; values(weight).len()];
             for (place, gradient) in self.places().zip(values(&gradient).chunks_exact(c)) {
                 let row = &mut sums[place[input] * c..][..c];

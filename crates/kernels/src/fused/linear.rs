@@ -68,9 +68,9 @@ impl<E: Element> Operation for Linear<E> {
         (out, inputs)
     }
 
-    fn backward(&self, kept: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
-        let [k, m] = matrix(&kept[1]);
-        let (x, weight) = (values(&kept[0]), values(&kept[1]));
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+        let [k, m] = matrix(&saved[1]);
+        let (x, weight) = (values(&saved[0]), values(&saved[1]));
         let n = x.len() / k;
         let gradient = gradient.to_contiguous();
         let [grad_out, x, weight] = Packed::<E>::all([
@@ -83,12 +83,12 @@ impl<E: Element> Operation for Linear<E> {
             || {
                 rayon::join(
                     || product(Turned(x.right()), grad_out.right(), &[]),
-                    || kept.get(2).map(|_| column_sums(grad_out.right())),
+                    || saved.get(2).map(|_| column_sums(grad_out.right())),
                 )
             },
         );
-        let mut parts = vec![tensor(grad_x, &kept[0]), tensor(grad_weight, &kept[1])];
-        parts.extend(grad_bias.map(|grad_bias| tensor(grad_bias, &kept[2])));
+        let mut parts = vec![tensor(grad_x, &saved[0]), tensor(grad_weight, &saved[1])];
+        parts.extend(grad_bias.map(|grad_bias| tensor(grad_bias, &saved[2])));
         parts.into_iter().map(Some).collect()
     }
 }

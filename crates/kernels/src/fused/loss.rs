@@ -160,16 +160,16 @@ impl<E: Element> Operation for CrossEntropy<E> {
             }
         }
         let loss = shaped(vec![mean(&losses)], Shape::new([1]));
-        let kept = match keep {
+        let saved = match keep {
             true => vec![tensor(grad_hidden, &inputs[0]), tensor(grad_weight, &inputs[1])],
             false => Vec::new(),
         };
-        (loss, kept)
+        (loss, saved)
     }
 
-    fn backward(&self, kept: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let factor = values(&gradient.to_contiguous())[0];
-        let scaled = kept.into_iter().map(|part| {
+        let scaled = saved.into_iter().map(|part| {
             let scale = |part: &mut [f32]| {
                 let n = part.len();
                 run(n, part.chunks_mut(CHUNK).map(|part| Scale { part, factor }));

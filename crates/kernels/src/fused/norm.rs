@@ -65,10 +65,10 @@ impl Operation for Norm {
         (out, inputs)
     }
 
-    fn backward(&self, kept: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
-        let (x, weight) = (values(&kept[0]), values(&kept[1]));
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+        let (x, weight) = (values(&saved[0]), values(&saved[1]));
         let c = weight.len();
-        let width = (kept.len() - 1) * c; // of the sums: for the weight, and for the bias
+        let width = (saved.len() - 1) * c; // of the sums: for the weight, and for the bias
         let mut sums = vec![0.0; width];
         let grad_x = rewrite(gradient, |gradient| {
             let n = gradient.len();
@@ -93,7 +93,7 @@ impl Operation for Norm {
                 }
             }
         });
-        let sums = sums.chunks_exact(c).map(|sum| tensor(sum.to_vec(), &kept[1]));
+        let sums = sums.chunks_exact(c).map(|sum| tensor(sum.to_vec(), &saved[1]));
         std::iter::once(grad_x).chain(sums).map(Some).collect()
     }
 }
@@ -190,10 +190,10 @@ impl Norm {
             *gradient *= weight; // h
         }
         let share = 1.0 / x.len() as f32;
-        let along = sum(gradient, x, |h, x| h * ((x - mean) * scale)) * share;
+        let delta = sum(gradient, x, |h, x| h * ((x - mean) * scale)) * share;
         let level = if self.centred { sum(gradient, x, |h, _| h) * share } else { 0.0 };
         for (gradient, x) in gradient.iter_mut().zip(x) {
-            *gradient = scale * (*gradient - level - (x - mean) * scale * along);
+            *gradient = scale * (*gradient - level - (x - mean) * scale * delta);
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) trait Operation: Debug + Send + Sync + 'static {
     fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>);
 
     /// The gradient of each input, from that of the output; none for an input that is always a constant.
-    fn backward(&self, kept: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>>;
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>>;
 }
 
 /// Applies an operation to its inputs, one to five of them, or seven.
@@ -37,17 +37,17 @@ impl<O: Operation> operation::Operation for OnFlex<O> {
         keep: bool,
     ) -> (DispatchTensor, Vec<DispatchTensor>) {
         let inputs = inputs.into_iter().map(Flex::unwrap).collect();
-        let (output, kept) = self.0.forward(inputs, keep);
-        (Flex::wrap(output), kept.into_iter().map(Flex::wrap).collect())
+        let (output, saved) = self.0.forward(inputs, keep);
+        (Flex::wrap(output), saved.into_iter().map(Flex::wrap).collect())
     }
 
     fn backward(
         &self,
-        kept: Vec<DispatchTensor>,
+        saved: Vec<DispatchTensor>,
         gradient: DispatchTensor,
     ) -> Vec<Option<DispatchTensor>> {
-        let kept = kept.into_iter().map(Flex::unwrap).collect();
-        let parts = self.0.backward(kept, Flex::unwrap(gradient));
+        let saved = saved.into_iter().map(Flex::unwrap).collect();
+        let parts = self.0.backward(saved, Flex::unwrap(gradient));
         parts.into_iter().map(|part| part.map(Flex::wrap)).collect()
     }
 }

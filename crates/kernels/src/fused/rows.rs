@@ -122,18 +122,18 @@ pub(super) struct Query<'a> {
     /// What its scores were multiplied with.
     pub(super) scale: f32,
     /// The logarithm of its sum.
-    pub(super) log_sum: f32,
+    pub(super) lse: f32,
     /// The sum of its output times the output's gradient.
-    pub(super) along: f32,
+    pub(super) delta: f32,
     /// What dropout multiplied its weights with.
-    pub(super) kept: Option<&'a [f32]>,
+    pub(super) mask: Option<&'a [f32]>,
 }
 
 /// Turns a query's scores into its weights (those of the dropout, where there is one), and the gradient of these
 /// into that of the scores; writes zeros behind what it sees, to the end of the last panel that it sees any of.
 ///
-/// With weights `p = exp(scale * score - log_sum)` and `along`, the gradient of a score is
-/// `scale * p * (kept * gradient - along)`.
+/// With weights `p = exp(scale * score - lse)` and `delta`, the gradient of a score is
+/// `scale * p * (mask * gradient - delta)`.
 #[inline(always)]
 pub(super) fn attend_backward<S: Simd>(
     scores: &mut Tile<'_>,
@@ -141,24 +141,24 @@ pub(super) fn attend_backward<S: Simd>(
     row: usize,
     query: Query<'_>,
 ) {
-    let Query { visible, scale, log_sum, along, kept } = query;
+    let Query { visible, scale, lse, delta, mask } = query;
     let (n, end) = (visible.div_ceil(WIDTH), visible % WIDTH);
     for panel in 0..n {
         let (scores, gradient) = (scores.row(panel, row), gradient.row(panel, row));
-        match kept {
+        match mask {
             None => {
                 for (score, gradient) in scores.iter_mut().zip(gradient) {
-                    let weight = exp::<S>(*score * scale - log_sum);
-                    *gradient = scale * weight * (*gradient - along);
+                    let weight = exp::<S>(*score * scale - lse);
+                    *gradient = scale * weight * (*gradient - delta);
                     *score = weight;
                 }
             }
-            Some(kept) => {
-                let kept = &kept[panel * WIDTH..];
-                for ((score, gradient), kept) in scores.iter_mut().zip(gradient).zip(kept) {
-                    let weight = exp::<S>(*score * scale - log_sum);
-                    *gradient = scale * weight * (kept * *gradient - along);
-                    *score = weight * kept;
+            Some(mask) => {
+                let mask = &mask[panel * WIDTH..];
+                for ((score, gradient), mask) in scores.iter_mut().zip(gradient).zip(mask) {
+                    let weight = exp::<S>(*score * scale - lse);
+                    *gradient = scale * weight * (mask * *gradient - delta);
+                    *score = weight * mask;
                 }
             }
         }

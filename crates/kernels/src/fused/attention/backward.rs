@@ -35,7 +35,7 @@ pub(super) struct BackwardPass<'a> {
     /// `[T, H D]`
     pub(super) gradient: &'a [f32],
     /// `[G, T]`
-    pub(super) log_sums: &'a [f32],
+    pub(super) lse: &'a [f32],
     /// Of queries `[T, G D]`, keys and values `[T, D]`: not written yet.
     pub(super) grad_qkv: [MatrixMut<'a>; 3],
     /// Of the weights of the queries' and the keys' norm, `[2, D]`.
@@ -60,9 +60,9 @@ impl WithSimd for BackwardPass<'_> {
         let turned_v = Packed::here(simd, v.transposed());
         let block = BLOCK.min(t);
         let [mut weights, mut grad_scores] = [(); 2].map(|()| Scratch::new(block * n_panels(t)));
-        let mut kept = vec![0.0; if self.dropout.is_some() { n_panels(t) * WIDTH } else { 0 }];
+        let mut mask = vec![0.0; if self.dropout.is_some() { n_panels(t) * WIDTH } else { 0 }];
         let grad_qs = grad_q.split_columns(std::iter::repeat_n(head_dim, group));
-        for (i, (mut grad_q, log_sums)) in grad_qs.zip(self.log_sums.chunks_exact(t)).enumerate() {
+        for (i, (mut grad_q, lse)) in grad_qs.zip(self.lse.chunks_exact(t)).enumerate() {
             let head = self.kv_head * group + i;
             let q = self.prepared.queries(self.qkv, head, &mut buffer);
             let q = Packed::here(simd, q);
@@ -87,19 +87,19 @@ impl WithSimd for BackwardPass<'_> {
                     }
                     let [tile, grad_tile] = &mut tiles;
                     for (row, query) in queries.clone().enumerate() {
-                        let kept = self.dropout.map(|dropout| {
-                            kept[..=query].fill(1.0);
+                        let mask = self.dropout.map(|dropout| {
+                            mask[..=query].fill(1.0);
                             let at = ((self.first_map + i) * t + query) * t;
-                            dropout.apply(&mut kept[..=query], at);
-                            &*kept
+                            dropout.apply(&mut mask[..=query], at);
+                            &*mask
                         });
                         let (out, grad_out) = (out.row(query), grad_out.row(query));
                         let query = Query {
                             visible: query + 1,
                             scale,
-                            log_sum: log_sums[query],
-                            along: sum(out, grad_out, |out, grad_out| out * grad_out),
-                            kept,
+                            lse: lse[query],
+                            delta: sum(out, grad_out, |out, grad_out| out * grad_out),
+                            mask,
                         };
                         attend_backward::<S>(tile, grad_tile, row, query);
                     }

@@ -21,7 +21,7 @@ pub(super) struct Forward<'a> {
     /// `[T, G D]`, between the other heads' columns.
     pub(super) out: MatrixMut<'a>,
     /// `[G, T]`
-    pub(super) log_sums: &'a mut [f32],
+    pub(super) lse: &'a mut [f32],
 }
 
 impl WithSimd for Forward<'_> {
@@ -38,10 +38,10 @@ impl WithSimd for Forward<'_> {
         let v = self.prepared.values(self.qkv, self.kv_head);
         let v = Packed::here(simd, v);
         let mut scores = Scratch::new(QUERIES.min(t) * n_panels(t));
-        let mut kept = vec![0.0; if self.dropout.is_some() { t } else { 0 }];
+        let mut mask = vec![0.0; if self.dropout.is_some() { t } else { 0 }];
         let group = heads.group();
         let outs = self.out.split_columns(std::iter::repeat_n(head_dim, group));
-        for (i, (mut out, log_sums)) in outs.zip(self.log_sums.chunks_exact_mut(t)).enumerate() {
+        for (i, (mut out, lse)) in outs.zip(self.lse.chunks_exact_mut(t)).enumerate() {
             let head = self.kv_head * group + i;
             let q = self.prepared.queries(self.qkv, head, &mut buffer);
             let q = Packed::here(simd, q);
@@ -53,12 +53,12 @@ impl WithSimd for Forward<'_> {
                 multiply(Exact(simd), q, turned_k.panels().columns(0..keys), &mut tile);
                 for row in 0..rows {
                     let query = first + row;
-                    log_sums[query] = attend::<S>(&mut tile, row, query + 1, scale);
+                    lse[query] = attend::<S>(&mut tile, row, query + 1, scale);
                     if let Some(dropout) = self.dropout {
-                        let kept = &mut kept[..=query];
-                        kept.fill(1.0);
-                        dropout.apply(kept, ((self.first_map + i) * t + query) * t);
-                        tile.multiply(row, kept);
+                        let mask = &mut mask[..=query];
+                        mask.fill(1.0);
+                        dropout.apply(mask, ((self.first_map + i) * t + query) * t);
+                        tile.multiply(row, mask);
                     }
                 }
                 let weights = Plain(Panels::within(&scores, [rows, keys], rows));

@@ -77,7 +77,7 @@ impl Operation for Attention {
         let batch_size = inputs[0].layout().shape()[0];
         let (width, row) = (n_heads * head_dim, self.heads.row());
         let mut out = room(batch_size * t * width);
-        let mut log_sums = vec![0.0; batch_size * n_heads * t];
+        let mut lse = vec![0.0; batch_size * n_heads * t];
         let group = self.heads.group();
         let tasks = out
             .chunks_mut((t * width).max(1))
@@ -90,16 +90,16 @@ impl Operation for Attention {
                     .enumerate()
                     .map(move |(kv_head, out)| (kv_head, out, qkv))
             })
-            .zip(log_sums.chunks_mut((group * t).max(1)))
+            .zip(lse.chunks_mut((group * t).max(1)))
             .enumerate()
-            .map(|(task, ((kv_head, out, qkv), log_sums))| Forward {
+            .map(|(task, ((kv_head, out, qkv), lse))| Forward {
                 prepared,
                 dropout: self.dropout,
                 first_map: task * group,
                 kv_head,
                 qkv,
                 out,
-                log_sums,
+                lse,
             });
         run(batch_size * t * t * width, tasks);
         #[allow(unsafe_code)]
@@ -109,14 +109,14 @@ impl Operation for Attention {
         if !keep {
             return (out, Vec::new());
         }
-        let log_sums = shaped(log_sums, Shape::new([batch_size, n_heads, t]));
-        let mut kept = vec![out.clone(), log_sums];
-        kept.extend(inputs);
-        (out, kept)
+        let lse = shaped(lse, Shape::new([batch_size, n_heads, t]));
+        let mut saved = vec![out.clone(), lse];
+        saved.extend(inputs);
+        (out, saved)
     }
 
-    fn backward(&self, kept: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
-        let (outputs, inputs) = kept.split_at(2);
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+        let (outputs, inputs) = saved.split_at(2);
         let prepared = self.prepared(inputs);
         let Heads { n_heads, n_kv_heads, head_dim, t } = self.heads;
         let gradient = gradient.to_contiguous();
@@ -150,7 +150,7 @@ impl Operation for Attention {
             .zip(values(&outputs[1]).chunks((group * t).max(1)))
             .zip(grad_norms.chunks_mut((2 * head_dim).max(1)))
             .enumerate()
-            .map(|(task, ((parts, log_sums), grad_norms))| {
+            .map(|(task, ((parts, lse), grad_norms))| {
                 let (kv_head, grad_qkv, qkv, out, gradient) = parts;
                 BackwardPass {
                     prepared,
@@ -160,7 +160,7 @@ impl Operation for Attention {
                     qkv,
                     out,
                     gradient,
-                    log_sums,
+                    lse,
                     grad_qkv,
                     grad_norms,
                 }

@@ -142,7 +142,7 @@ impl<E: Element> Operation for FeedForward<E> {
             });
         }
         let active = whole(active, [n, E::count(f)]);
-        let [slope, gate] = [slope, gate].map(|kept| whole(kept, shape));
+        let [slope, gate] = [slope, gate].map(|saved| whole(saved, shape));
         let out = {
             let active = Panels::new(as_elements::<E>(&active), [n, E::count(f)]);
             product(Plain(active), weight(CONTRACT), self.bias(&inputs, CONTRACT))
@@ -152,18 +152,18 @@ impl<E: Element> Operation for FeedForward<E> {
         if !keep {
             return (out, Vec::new());
         }
-        let kept = [Some(active), Some(slope), gated.then_some(gate)];
-        inputs.extend(kept.into_iter().flatten().map(|kept| {
-            let size = kept.len();
-            shaped(kept, Shape::new([size]))
+        let saved = [Some(active), Some(slope), gated.then_some(gate)];
+        inputs.extend(saved.into_iter().flatten().map(|saved| {
+            let size = saved.len();
+            shaped(saved, Shape::new([size]))
         }));
         (out, inputs)
     }
 
-    fn backward(&self, kept: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
-        let [c, f] = matrix(&kept[1]);
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+        let [c, f] = matrix(&saved[1]);
         let gated = self.is_gated();
-        let (inputs, kept) = kept.split_at(kept.len() - if gated { 3 } else { 2 });
+        let (inputs, saved) = saved.split_at(saved.len() - if gated { 3 } else { 2 });
         let gradient = gradient.to_contiguous();
         let n = values(&gradient).len() / c;
         let mut matrices = vec![
@@ -185,7 +185,7 @@ impl<E: Element> Operation for FeedForward<E> {
         {
             let outs = [&mut grad_hidden, &mut grad_gate].map(|out| PanelsMut::of_rows(out, shape));
             let slopes = [Some(1), gated.then_some(2)].map(|slope| {
-                slope.map(|slope| Panels::new(as_elements(values(&kept[slope])), shape))
+                slope.map(|slope| Panels::new(as_elements(values(&saved[slope])), shape))
             });
             multiply_all(Plain(grad_out.left()), weight(CONTRACT), |[rows, columns]| {
                 Slopes {
@@ -202,7 +202,7 @@ impl<E: Element> Operation for FeedForward<E> {
         let left = |rows| Panels::new(rows, [n, E::count(f)]);
         let grad_hidden = Operand::new(left(&grad_hidden), f);
         let grad_gate = gated.then(|| Operand::new(left(&grad_gate), f));
-        let active = Operand::new(left(as_elements(values(&kept[0]))), f);
+        let active = Operand::new(left(as_elements(values(&saved[0]))), f);
         let grad_x = || {
             let mut grad_x = product(Plain(grad_hidden.left), weight(EXPAND), &[]);
             if let Some(grad_gate) = &grad_gate {
