@@ -5,7 +5,7 @@ use burn::tensor::{Int, Shape, Tensor};
 
 use super::linear::matrix;
 use super::operation::{Operation, apply};
-use super::{shaped, tensor, values};
+use super::{from_vec, tensor, values};
 use crate::embedding::Positions;
 
 /// As [`crate::embed`], of f32 on flex.
@@ -63,7 +63,7 @@ impl Operation for Embedding {
             }
         }
         let shape = [self.tokens.len() / self.seq_len.max(1), self.seq_len, c];
-        let out = shaped(out, Shape::new(shape));
+        let out = from_vec(out, Shape::new(shape));
         // Only their shapes are asked for; nothing is held longer than elsewhere, since these are parameters.
         (out, if keep { inputs } else { Vec::new() })
     }

@@ -10,7 +10,7 @@ use super::operation::{Operation, apply};
 use super::product::{
     Element, Matrix, Packed, Pair, Panels, Plain, Role, Turned, WIDTH, n_panels, product,
 };
-use super::{run, shaped, tensor, values};
+use super::{from_vec, run, tensor, values};
 use crate::MatmulPrecision;
 
 /// `x weight + bias` of f32 on flex.
@@ -61,7 +61,7 @@ impl<E: Element> Operation for Linear<E> {
         let mut shape = inputs[0].layout().shape().clone();
         let last = shape.num_dims() - 1;
         shape[last] = m;
-        let out = shaped(out, shape);
+        let out = from_vec(out, shape);
         if !keep {
             inputs.clear();
         }

@@ -16,7 +16,7 @@ use super::product::{
     Element, Matrix, MatrixMut, Packed, Pair, Plain, Role, Turned, WIDTH, add, put,
 };
 use super::rows::softmax;
-use super::{CHUNK, run, shaped, tensor, values};
+use super::{CHUNK, from_vec, run, tensor, values};
 use crate::MatmulPrecision;
 use crate::loss::Output;
 
@@ -159,7 +159,7 @@ impl<E: Element> Operation for CrossEntropy<E> {
                 }
             }
         }
-        let loss = shaped(vec![mean(&losses)], Shape::new([1]));
+        let loss = from_vec(vec![mean(&losses)], Shape::new([1]));
         let saved = match keep {
             true => vec![tensor(grad_hidden, &inputs[0]), tensor(grad_weight, &inputs[1])],
             false => Vec::new(),
@@ -178,7 +178,7 @@ impl<E: Element> Operation for CrossEntropy<E> {
             Some(if factor.to_bits() == 1.0_f32.to_bits() {
                 part
             } else {
-                super::rewrite(part, scale)
+                super::map_in_place(part, scale)
             })
         });
         scaled.collect()

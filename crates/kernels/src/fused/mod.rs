@@ -61,51 +61,51 @@ fn primitive<const D: usize>(x: Tensor<D>) -> FlexTensor {
 
 /// A tensor of these numbers, in the shape of another.
 pub(super) fn tensor(values: Vec<f32>, like: &FlexTensor) -> FlexTensor {
-    shaped(values, like.layout().shape().clone())
+    from_vec(values, like.layout().shape().clone())
 }
 
 /// A tensor of these numbers.
-pub(super) fn shaped(values: Vec<f32>, shape: Shape) -> FlexTensor {
+pub(super) fn from_vec(values: Vec<f32>, shape: Shape) -> FlexTensor {
     FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape), DType::F32)
 }
 
-/// `n` numbers that `fill` writes. To write zeros first would take as long as a tenth of a product.
+/// `n` numbers that `write` initialises. Zeroing them first would take as long as a tenth of a product.
 ///
 /// # Safety
-/// `fill` writes every one of them.
+/// `write` writes every one of them.
 #[allow(unsafe_code)]
-pub(super) unsafe fn written(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
-    let mut room = room(n);
-    fill(&mut room);
+pub(super) unsafe fn fill(n: usize, write: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
+    let mut out = uninit(n);
+    write(&mut out);
     // SAFETY: the caller's.
-    unsafe { assume_written(room) }
+    unsafe { assume_init(out) }
 }
 
-/// Room for `n` numbers that tasks will write.
-pub(super) fn room(n: usize) -> Vec<MaybeUninit<f32>> {
-    let mut room = Vec::with_capacity(n);
+/// `n` uninitialised numbers.
+pub(super) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
+    let mut out = Vec::with_capacity(n);
     #[allow(unsafe_code)]
-    // SAFETY: there is room for them, and nothing is said of what they are.
+    // SAFETY: the capacity suffices, and `MaybeUninit` needs no initial value.
     unsafe {
-        room.set_len(n);
+        out.set_len(n);
     }
-    room
+    out
 }
 
-/// The numbers of a room that is full.
+/// The numbers, once all are initialised.
 ///
 /// # Safety
 /// Every one of them was written.
 #[allow(unsafe_code)]
-pub(super) unsafe fn assume_written(room: Vec<MaybeUninit<f32>>) -> Vec<f32> {
-    let mut room = std::mem::ManuallyDrop::new(room);
-    let (start, n, capacity) = (room.as_mut_ptr(), room.len(), room.capacity());
+pub(super) unsafe fn assume_init(numbers: Vec<MaybeUninit<f32>>) -> Vec<f32> {
+    let mut numbers = std::mem::ManuallyDrop::new(numbers);
+    let (start, n, capacity) = (numbers.as_mut_ptr(), numbers.len(), numbers.capacity());
     // SAFETY: the same allocation, which nobody else frees; `MaybeUninit` has the layout of what it may hold.
     unsafe { Vec::from_raw_parts(start.cast(), n, capacity) }
 }
 
 /// Lets `f` overwrite the numbers of `x`: in place where nobody else holds them, else in a copy.
-pub(super) fn rewrite(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
+pub(super) fn map_in_place(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
     // `to_contiguous` shares what is contiguous already, and what is shared would be copied.
     let mut x = if x.is_contiguous() { x } else { x.to_contiguous() };
     let start = x.layout().start_offset();
@@ -203,10 +203,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rewriting_leaves_others_what_they_hold() {
+    fn mapping_in_place_leaves_shared_storage_alone() {
         let x = FlexTensor::from_data(burn::tensor::TensorData::from([1.0_f32, 2.0, 3.0]));
         let view = x.narrow(0, 1, 2);
-        let doubled = rewrite(view, |values| values.iter_mut().for_each(|x| *x *= 2.0));
+        let doubled = map_in_place(view, |values| values.iter_mut().for_each(|x| *x *= 2.0));
         assert_eq!(values(&doubled), [4.0, 6.0]);
         assert_eq!(values(&x), [1.0, 2.0, 3.0]);
     }

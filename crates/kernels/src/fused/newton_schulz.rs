@@ -8,7 +8,7 @@ use super::norm::in_f32;
 use super::product::{
     Blend, Element, Left, Matrix, MatrixMut, Packed, Pair, Panels, Plain, Role, multiply_all, put,
 };
-use super::{primitive, rewrite};
+use super::{map_in_place, primitive};
 use crate::MatmulPrecision;
 
 /// As [`crate::newton_schulz`], of f32 on flex.
@@ -24,7 +24,7 @@ pub(crate) fn newton_schulz(
         MatmulPrecision::Bf16 => step::<Pair>,
     };
     let shape = matrix(&x);
-    let x = rewrite(x, |numbers| {
+    let x = map_in_place(x, |numbers| {
         for _ in 0..steps {
             step(numbers, shape, coefficients.map(in_f32));
         }

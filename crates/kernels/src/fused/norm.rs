@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 use pulp::{Simd, WithSimd};
 
 use super::operation::{Operation, apply};
-use super::{rewrite, rows_per_task, run, sum, tensor, values};
+use super::{map_in_place, rows_per_task, run, sum, tensor, values};
 
 /// How rows are normalised: `(x - mean) / sqrt(variance + epsilon)`, or the same about 0 instead of the mean.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ impl Operation for Norm {
         let c = weight.len();
         let width = (saved.len() - 1) * c; // of the sums: for the weight, and for the bias
         let mut sums = vec![0.0; width];
-        let grad_x = rewrite(gradient, |gradient| {
+        let grad_x = map_in_place(gradient, |gradient| {
             let n = gradient.len();
             let chunk = rows_per_task(c) * c;
             // Every task sums over its own rows, and the tasks' sums are added in their order.

@@ -4,7 +4,7 @@ use burn::backend::Flex;
 use burn::tensor::{Shape, Tensor};
 use pulp::{Simd, WithSimd};
 
-use super::{primitive, rewrite, run, shaped, sum, values};
+use super::{from_vec, map_in_place, primitive, run, sum, values};
 use crate::adamw::AdamW;
 
 /// Numbers that one task takes.
@@ -22,7 +22,7 @@ pub(crate) fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
     run(x.len(), tasks.map(|(sum, x)| Squares { x, sum }));
     let total: f64 = sums.into_iter().map(f64::from).sum();
     let total = vec![super::norm::in_f32(total)];
-    Tensor::from_primitive::<Flex>(shaped(total, Shape::new([1])))
+    Tensor::from_primitive::<Flex>(from_vec(total, Shape::new([1])))
 }
 
 struct Squares<'a> {
@@ -52,13 +52,13 @@ pub(crate) fn adamw(
     let factor = factor.map_or(1.0, |factor| values(&primitive(factor).to_contiguous())[0]);
     let [first, second] = match means {
         Some(means) => means.map(primitive),
-        None => [(); 2].map(|()| shaped(vec![0.0; gradient.len()], Shape::new([gradient.len()]))),
+        None => [(); 2].map(|()| from_vec(vec![0.0; gradient.len()], Shape::new([gradient.len()]))),
     };
     let rates = Rates::new(update, factor);
     let (mut new_first, mut new_second) = (None, None);
-    let weights = rewrite(primitive(weights), |weights| {
-        new_first = Some(rewrite(first, |first| {
-            new_second = Some(rewrite(second, |second| {
+    let weights = map_in_place(primitive(weights), |weights| {
+        new_first = Some(map_in_place(first, |first| {
+            new_second = Some(map_in_place(second, |second| {
                 assert!(
                     [weights.len(), first.len(), second.len()] == [gradient.len(); 3],
                     "as many numbers of each"

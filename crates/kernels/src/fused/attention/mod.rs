@@ -19,7 +19,7 @@ use super::heads::{Heads, Prepared};
 use super::norm::{self, Norm};
 use super::operation::{Operation, apply};
 use super::product::MatrixMut;
-use super::{assume_written, room, run, shaped, values};
+use super::{assume_init, from_vec, run, uninit, values};
 use crate::attention::{QkNorm, SelfAttention};
 use crate::dropout::Dropout;
 
@@ -76,7 +76,7 @@ impl Operation for Attention {
         let qkv = values(&inputs[0]);
         let batch_size = inputs[0].layout().shape()[0];
         let (width, row) = (n_heads * head_dim, self.heads.row());
-        let mut out = room(batch_size * t * width);
+        let mut out = uninit(batch_size * t * width);
         let mut lse = vec![0.0; batch_size * n_heads * t];
         let group = self.heads.group();
         let tasks = out
@@ -85,7 +85,7 @@ impl Operation for Attention {
             .flat_map(|(out, qkv)| {
                 #[allow(unsafe_code)]
                 // SAFETY: tasks write before they read, and nobody reads before all are done.
-                let out = unsafe { MatrixMut::of_room(out, [t, width]) };
+                let out = unsafe { MatrixMut::from_uninit(out, [t, width]) };
                 out.split_columns(std::iter::repeat_n(group * head_dim, n_kv_heads))
                     .enumerate()
                     .map(move |(kv_head, out)| (kv_head, out, qkv))
@@ -104,12 +104,12 @@ impl Operation for Attention {
         run(batch_size * t * t * width, tasks);
         #[allow(unsafe_code)]
         // SAFETY: each task wrote the outputs of its heads, at every position.
-        let out = unsafe { assume_written(out) };
-        let out = shaped(out, Shape::new([batch_size, t, width]));
+        let out = unsafe { assume_init(out) };
+        let out = from_vec(out, Shape::new([batch_size, t, width]));
         if !keep {
             return (out, Vec::new());
         }
-        let lse = shaped(lse, Shape::new([batch_size, n_heads, t]));
+        let lse = from_vec(lse, Shape::new([batch_size, n_heads, t]));
         let mut saved = vec![out.clone(), lse];
         saved.extend(inputs);
         (out, saved)
@@ -123,7 +123,7 @@ impl Operation for Attention {
         let (width, row) = (n_heads * head_dim, self.heads.row());
         let group = self.heads.group();
         let batch_size = inputs[0].layout().shape()[0];
-        let mut grad_qkv = room(batch_size * t * row);
+        let mut grad_qkv = uninit(batch_size * t * row);
         // Of the norms' weights, from each task; added up in the tasks' order.
         let mut grad_norms = vec![0.0; batch_size * n_kv_heads * 2 * head_dim];
         let rows = grad_qkv
@@ -138,7 +138,7 @@ impl Operation for Attention {
                     repeat(group * head_dim).chain(repeat(head_dim)).chain(repeat(head_dim));
                 #[allow(unsafe_code)]
                 // SAFETY: tasks write before they read, and nobody reads before all are done.
-                let grad_qkv = unsafe { MatrixMut::of_room(grad_qkv, [t, row]) };
+                let grad_qkv = unsafe { MatrixMut::from_uninit(grad_qkv, [t, row]) };
                 let mut parts: Vec<_> = grad_qkv.split_columns(widths).collect();
                 let grad_v = parts.split_off(2 * n_kv_heads);
                 let grad_k = parts.split_off(n_kv_heads);
@@ -168,8 +168,8 @@ impl Operation for Attention {
         run(batch_size * t * t * width, tasks);
         #[allow(unsafe_code)]
         // SAFETY: each task wrote the gradients of its heads, at every position.
-        let grad_qkv = unsafe { assume_written(grad_qkv) };
-        let mut parts = vec![Some(shaped(grad_qkv, inputs[0].layout().shape().clone()))];
+        let grad_qkv = unsafe { assume_init(grad_qkv) };
+        let mut parts = vec![Some(from_vec(grad_qkv, inputs[0].layout().shape().clone()))];
         if self.rotated {
             parts.extend([None, None]);
         }
@@ -181,7 +181,7 @@ impl Operation for Attention {
                 }
             }
             let grad_k = sums.split_off(head_dim);
-            parts.extend([sums, grad_k].map(|part| Some(shaped(part, Shape::new([head_dim])))));
+            parts.extend([sums, grad_k].map(|part| Some(from_vec(part, Shape::new([head_dim])))));
         }
         parts
     }

@@ -20,7 +20,7 @@ use super::product::{
     as_elements, multiply_all, n_panels, part_of, product,
 };
 use super::scratch::Scratch;
-use super::{assume_written, room, shaped, tensor, values};
+use super::{assume_init, from_vec, tensor, uninit, values};
 use crate::MatmulPrecision;
 use crate::mlp::{Layer, Mlp};
 
@@ -101,15 +101,15 @@ impl<E: Element> Operation for FeedForward<E> {
         let weight = |i: usize| packed[1 + i].right();
         let shape = [n, f];
         let gated = self.is_gated();
-        let mut active = room(PanelsMut::<E>::room(shape));
+        let mut active = uninit(PanelsMut::<E>::n_elements(shape));
         let [mut slope, mut gate] = [keep, gated].map(|is_kept| {
-            let size = PanelsMut::<f32>::room(shape);
-            room(if is_kept { size } else { 0 })
+            let size = PanelsMut::<f32>::n_elements(shape);
+            uninit(if is_kept { size } else { 0 })
         });
         if gated {
             #[allow(unsafe_code)]
             // SAFETY: it is written before it is read.
-            let out = unsafe { PanelsMut::of_room(&mut gate, shape) };
+            let out = unsafe { PanelsMut::from_uninit(&mut gate, shape) };
             let bias = self.bias(&inputs, GATE);
             multiply_all(x, weight(GATE), |[rows, columns]| {
                 #[allow(unsafe_code)]
@@ -125,8 +125,8 @@ impl<E: Element> Operation for FeedForward<E> {
             let (active, derivatives) = unsafe {
                 let derivatives = [&mut slope, &mut gate];
                 (
-                    PanelsMut::<E>::of_room(&mut active, shape),
-                    derivatives.map(|out| PanelsMut::of_room(out, shape)),
+                    PanelsMut::<E>::from_uninit(&mut active, shape),
+                    derivatives.map(|out| PanelsMut::from_uninit(out, shape)),
                 )
             };
             let bias = self.bias(&inputs, EXPAND);
@@ -155,7 +155,7 @@ impl<E: Element> Operation for FeedForward<E> {
         let saved = [Some(active), Some(slope), gated.then_some(gate)];
         inputs.extend(saved.into_iter().flatten().map(|saved| {
             let size = saved.len();
-            shaped(saved, Shape::new([size]))
+            from_vec(saved, Shape::new([size]))
         }));
         (out, inputs)
     }
@@ -179,7 +179,7 @@ impl<E: Element> Operation for FeedForward<E> {
         let [x, grad_out] = [&packed[0], &packed[1]];
         let weight = |i: usize| packed[2 + i].right();
         let shape = [n, f];
-        let rows = PanelsMut::<E>::room(shape) / WIDTH;
+        let rows = PanelsMut::<E>::n_elements(shape) / WIDTH;
         let [mut grad_hidden, mut grad_gate] =
             [true, gated].map(|is| Scratch::<E>::new(if is { rows } else { 0 }));
         {
@@ -251,7 +251,7 @@ fn whole(mut panels: Vec<MaybeUninit<f32>>, [n_rows, n_columns]: [usize; 2]) -> 
     #[allow(unsafe_code)]
     // SAFETY: the products wrote all columns of every row, and the loop what is beyond the last one.
     unsafe {
-        assume_written(panels)
+        assume_init(panels)
     }
 }
 

@@ -60,12 +60,12 @@ pub(in crate::fused) fn part_of(bias: &[f32], columns: Range<usize>) -> &[f32] {
 /// Sums and bias; an empty bias is none.
 #[inline(always)]
 pub(in crate::fused) fn biased<'a>(
-    room: &'a mut [f32; WIDTH],
+    out: &'a mut [f32; WIDTH],
     sums: &[f32],
     bias: &[f32],
     column: usize,
 ) -> &'a mut [f32] {
-    let values = &mut room[..sums.len()];
+    let values = &mut out[..sums.len()];
     values.copy_from_slice(sums);
     if !bias.is_empty() {
         for (value, bias) in values.iter_mut().zip(&bias[column..]) {

@@ -115,13 +115,13 @@ impl<'a> MatrixMut<'a> {
     /// # Safety
     /// No number is read, alone or in a row, before it was written.
     #[allow(unsafe_code)]
-    pub(in crate::fused) unsafe fn of_room(
-        room: &'a mut [MaybeUninit<f32>],
+    pub(in crate::fused) unsafe fn from_uninit(
+        out: &'a mut [MaybeUninit<f32>],
         [rows, columns]: [usize; 2],
     ) -> Self {
-        assert_eq!(room.len(), rows * columns, "[{rows}, {columns}]");
+        assert_eq!(out.len(), rows * columns, "[{rows}, {columns}]");
         Self {
-            values: room.as_mut_ptr().cast(),
+            values: out.as_mut_ptr().cast(),
             rows,
             columns,
             row_step: columns,

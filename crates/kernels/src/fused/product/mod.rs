@@ -34,7 +34,7 @@ pub(super) use tile::{Left, Plain, Turned};
 
 use self::arithmetic::WithArithmetic;
 use self::grid::Grid;
-use super::{run, written};
+use super::{fill, run};
 
 /// A cell of a product.
 struct Cell<'a, L: Left, F> {
@@ -86,8 +86,8 @@ pub(super) fn product<L: Left + Send>(
     #[allow(unsafe_code)]
     // SAFETY: nothing reads the output before it is written, and all of it is.
     unsafe {
-        written(shape[0] * shape[1], |out| {
-            put(MatrixMut::of_room(out, shape), left, right, bias);
+        fill(shape[0] * shape[1], |out| {
+            put(MatrixMut::from_uninit(out, shape), left, right, bias);
         })
     }
 }

@@ -63,9 +63,9 @@ pub(super) fn fill(rounding: impl Rounding, numbers: &[f32], out: &mut Row<Pair>
 /// With zeros behind them.
 #[inline(always)]
 fn padded(numbers: &[f32]) -> [f32; WIDTH] {
-    let mut room = [0.0; WIDTH];
-    room[..numbers.len()].copy_from_slice(numbers);
-    room
+    let mut out = [0.0; WIDTH];
+    out[..numbers.len()].copy_from_slice(numbers);
+    out
 }
 
 /// Pairs of rows that follow each other; the last of an odd number with zeros.

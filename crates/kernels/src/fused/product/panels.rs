@@ -112,7 +112,7 @@ unsafe impl<E: Element> Send for PanelsMut<'_, E> {}
 
 impl<'a, E: Element> PanelsMut<'a, E> {
     /// Elements that such a matrix has room for.
-    pub(in crate::fused) fn room([n_rows, n_columns]: [usize; 2]) -> usize {
+    pub(in crate::fused) fn n_elements([n_rows, n_columns]: [usize; 2]) -> usize {
         n_rows * n_panels(E::count(n_columns)) * WIDTH
     }
 
@@ -121,18 +121,18 @@ impl<'a, E: Element> PanelsMut<'a, E> {
     /// # Safety
     /// No number is read before it was written.
     #[allow(unsafe_code)]
-    pub(in crate::fused) unsafe fn of_room(
-        room: &'a mut [MaybeUninit<f32>],
+    pub(in crate::fused) unsafe fn from_uninit(
+        out: &'a mut [MaybeUninit<f32>],
         [n_rows, n_columns]: [usize; 2],
     ) -> Self {
-        let is_empty = room.is_empty();
+        let is_empty = out.is_empty();
         assert!(
-            is_empty || room.len() == Self::room([n_rows, n_columns]),
+            is_empty || out.len() == Self::n_elements([n_rows, n_columns]),
             "[{n_rows}, {n_columns}] in {} elements",
-            room.len()
+            out.len()
         );
         Self {
-            elements: room.as_mut_ptr().cast(),
+            elements: out.as_mut_ptr().cast(),
             step: n_rows * WIDTH,
             n_rows: if is_empty { 0 } else { n_rows },
             n_columns,
@@ -141,15 +141,15 @@ impl<'a, E: Element> PanelsMut<'a, E> {
         }
     }
 
-    /// As [`PanelsMut::of_room`], in rows of panels.
+    /// As [`PanelsMut::from_uninit`], in rows of panels.
     pub(in crate::fused) fn of_rows(rows: &'a mut [Row<E>], shape: [usize; 2]) -> Self {
         let elements = rows.as_flattened_mut();
         #[allow(unsafe_code)]
         // SAFETY: they have all been written, and nothing but elements, which are as large as numbers, is ever
         // written to them.
         unsafe {
-            let room = std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), elements.len());
-            Self::of_room(room, shape)
+            let out = std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), elements.len());
+            Self::from_uninit(out, shape)
         }
     }
 
@@ -210,9 +210,9 @@ impl<'a, E: Element> PanelsMut<'a, E> {
         column: usize,
         values: &[f32],
     ) {
-        let mut room = [E::default(); WIDTH];
-        arithmetic.round(values, &mut room);
-        self.write(row, column, values.len(), &room);
+        let mut out = [E::default(); WIDTH];
+        arithmetic.round(values, &mut out);
+        self.write(row, column, values.len(), &out);
     }
 
     /// Writes the first of these elements, as many as `n` numbers are.
