@@ -10,7 +10,7 @@ use crate::device;
 use crate::model::attention::Rotation;
 use crate::model::{self, Gpt};
 use tinderbox_kernels as kernels;
-use tinderbox_kernels::panels::{self, Norm, Precision, Row, WIDTH, Weights, rows_of};
+use tinderbox_kernels::decode::{self, Norm, Precision, Row, WIDTH, Weights, rows_of};
 
 /// A model without gradients on the CPU, its matrices in some [`Precision`], everything else in f32.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct Engine {
     token_embedding: TokenEmbedding,
     /// `[context_length, C]`
     position_embedding: Option<Vec<f32>>,
-    pub(super) rotation: Option<panels::Rotation>,
+    pub(super) rotation: Option<decode::Rotation>,
     pub(super) layers: Vec<Layer>,
     pub(super) norm: Norm,
     /// `[C, V]`
@@ -88,7 +88,7 @@ impl Engine {
             position_embedding: position_embedding.map(|embedding| host(&embedding.weight)),
             rotation: (position == PositionKind::Rope)
                 .then(|| Rotation::tables(0..context_length, d_model / n_heads))
-                .map(|[cos, sin]| panels::Rotation { cos, sin }),
+                .map(|[cos, sin]| decode::Rotation { cos, sin }),
             layers: blocks
                 .into_iter()
                 .map(|block| Layer::new(&block, &config, precision))

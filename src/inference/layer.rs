@@ -3,7 +3,7 @@
 use super::engine::{host, linear, norm};
 use crate::config::{MlpKind, ModelConfig};
 use crate::model::Block;
-use tinderbox_kernels::panels::{
+use tinderbox_kernels::decode::{
     Cache, Heads, Norm, Precision, Room, Rotation, Row, Stream, Then, Weights, attend, n_panels,
     product,
 };

@@ -14,4 +14,4 @@ mod session;
 
 pub use engine::Engine;
 pub use session::Session;
-pub use tinderbox_kernels::panels::Precision;
+pub use tinderbox_kernels::decode::Precision;

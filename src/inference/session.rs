@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::Engine;
 use super::layer::Work;
-use tinderbox_kernels::panels::{
+use tinderbox_kernels::decode::{
     Cache, Row, Stream, Then, log_sum_exp, n_panels, product, read_columns,
 };
 

@@ -133,10 +133,10 @@ impl Operation for CausalAttention {
             if let Some(choice) = &choice {
                 weights = choice.apply(weights);
             }
-            grad_v = Some(sum_of(grad_v, turned_product(weights, grad_out, shape.h_kv)));
+            grad_v = Some(sum_of(grad_v, transposed_product(weights, grad_out, shape.h_kv)));
             grad_q.push(product(grad_scores.clone(), block.seen(&k)) * factor);
             let q = block.rows(&q) * factor;
-            grad_k = Some(sum_of(grad_k, turned_product(grad_scores, q, shape.h_kv)));
+            grad_k = Some(sum_of(grad_k, transposed_product(grad_scores, q, shape.h_kv)));
         }
         grad_q.reverse();
         [Some(joined(grad_q)), grad_k, grad_v].map(|part| part.map(Tensor::into_dispatch)).into()
@@ -233,11 +233,11 @@ fn product(x: Tensor<4>, shared: Tensor<4>) -> Tensor<4> {
     }
 }
 
-/// The products of each head of `x: [B, H, R, X]`, turned, with that of `y: [B, H, R, Y]`, summed over the heads of
+/// The products of each head of `x: [B, H, R, X]`, transposed, with that of `y: [B, H, R, Y]`, summed over the heads of
 /// a group -> `[B, Hkv, X, Y]`
 ///
-/// It turns `y` and what comes out: here `x` is by far the largest, and a turned tensor is slow to write.
-fn turned_product(x: Tensor<4>, y: Tensor<4>, h_kv: usize) -> Tensor<4> {
+/// It turns `y` and what comes out: here `x` is by far the largest, and a transposed tensor is slow to write.
+fn transposed_product(x: Tensor<4>, y: Tensor<4>, h_kv: usize) -> Tensor<4> {
     let product = grouped(y, h_kv).swap_dims(2, 3).matmul(grouped(x, h_kv)); // [B, Hkv, Y, X]
     product.swap_dims(2, 3)
 }

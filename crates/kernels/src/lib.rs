@@ -3,18 +3,21 @@
 //! Every function here runs on any device, made of ordinary tensor operations; attention has a backward pass of
 //! its own, which keeps no weights. On burn's CPU backend some have a faster way behind the same name, which is
 //! tested against the ordinary one. They know tensors and numbers, nothing of modules, parameters or
-//! configuration. [`panels`] are for writing on a CPU, without tensors.
+//! configuration. [`decode`] is for writing on a CPU, without tensors.
 
 pub mod activation;
 pub mod adamw;
 pub mod attention;
 mod backend;
 pub mod causal;
+pub mod decode;
 pub mod dropout;
 mod elementary;
 pub mod embedding;
 #[cfg(feature = "flex")]
 mod fused;
+#[cfg(feature = "flex")]
+mod gemm;
 mod host;
 pub mod linear;
 pub mod loss;
@@ -22,7 +25,6 @@ pub mod mlp;
 mod newton_schulz;
 pub mod norm;
 mod operation;
-pub mod panels;
 mod precision;
 pub mod rope;
 pub mod squares;

@@ -1,7 +1,7 @@
 //! Heads in the fused projection, normed and rotated as they are read, and their gradients as they are written.
 
 use super::norm::Norm;
-use super::product::{Matrix, MatrixMut};
+use crate::gemm::{Matrix, MatrixMut};
 
 /// How the heads lie in a projection's rows: H of queries, Hkv of keys, Hkv of values, D numbers each.
 #[allow(clippy::struct_field_names, reason = "the names of the configuration")]

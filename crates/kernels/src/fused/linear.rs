@@ -7,11 +7,11 @@ use burn::tensor::Tensor;
 use pulp::{Simd, WithSimd};
 
 use super::operation::{Operation, apply};
-use super::product::{
-    Element, Matrix, Packed, Pair, Panels, Plain, Role, Turned, WIDTH, n_panels, product,
-};
 use super::{from_vec, run, tensor, values};
 use crate::MatmulPrecision;
+use crate::gemm::{
+    Bf16x2, Element, Matrix, Packed, PackedRef, Plain, Role, Transposed, WIDTH, n_panels, product,
+};
 
 /// `x weight + bias` of f32 on flex.
 ///
@@ -25,7 +25,7 @@ pub(crate) fn linear<const D: usize>(
 ) -> Tensor<D> {
     match precision {
         MatmulPrecision::F32 => with::<f32, D>(x, weight, bias),
-        MatmulPrecision::Bf16 => with::<Pair, D>(x, weight, bias),
+        MatmulPrecision::Bf16 => with::<Bf16x2, D>(x, weight, bias),
     }
 }
 
@@ -82,7 +82,7 @@ impl<E: Element> Operation for Linear<E> {
             || product(Plain(grad_out.left()), weight.right(), &[]),
             || {
                 rayon::join(
-                    || product(Turned(x.right()), grad_out.right(), &[]),
+                    || product(Transposed(x.right()), grad_out.right(), &[]),
                     || saved.get(2).map(|_| column_sums(grad_out.right())),
                 )
             },
@@ -101,7 +101,7 @@ pub(super) fn matrix(x: &FlexTensor) -> [usize; 2] {
 }
 
 /// The sum of each column of a right matrix.
-pub(super) fn column_sums<E: Element>(x: Panels<'_, E>) -> Vec<f32> {
+pub(super) fn column_sums<E: Element>(x: PackedRef<'_, E>) -> Vec<f32> {
     let mut sums = vec![0.0; n_panels(x.n_columns()) * WIDTH];
     let panels = sums.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate();
     let tasks = panels.map(|(panel, sums)| ColumnSums { x, panel, sums });
@@ -111,7 +111,7 @@ pub(super) fn column_sums<E: Element>(x: Panels<'_, E>) -> Vec<f32> {
 }
 
 struct ColumnSums<'a, E> {
-    x: Panels<'a, E>,
+    x: PackedRef<'a, E>,
     panel: usize,
     sums: &'a mut [f32; WIDTH],
 }

@@ -19,9 +19,7 @@ pub(super) mod mlp;
 pub(super) mod newton_schulz;
 pub(super) mod norm;
 mod operation;
-mod product;
 mod rows;
-mod scratch;
 pub(super) mod update;
 
 use std::mem::MaybeUninit;

@@ -5,11 +5,12 @@ use burn::tensor::Tensor;
 
 use super::linear::matrix;
 use super::norm::in_f32;
-use super::product::{
-    Blend, Element, Left, Matrix, MatrixMut, Packed, Pair, Panels, Plain, Role, multiply_all, put,
-};
 use super::{map_in_place, primitive};
 use crate::MatmulPrecision;
+use crate::gemm::{
+    Bf16x2, Blend, Element, Left, Matrix, MatrixMut, Packed, PackedRef, Plain, Role, multiply_all,
+    put,
+};
 
 /// As [`crate::newton_schulz`], of f32 on flex.
 pub(crate) fn newton_schulz(
@@ -21,7 +22,7 @@ pub(crate) fn newton_schulz(
     let x = primitive(x);
     let step = match precision {
         MatmulPrecision::F32 => step::<f32>,
-        MatmulPrecision::Bf16 => step::<Pair>,
+        MatmulPrecision::Bf16 => step::<Bf16x2>,
     };
     let shape = matrix(&x);
     let x = map_in_place(x, |numbers| {
@@ -53,12 +54,12 @@ fn blend<L: Left + Send>(
     out: MatrixMut<'_>,
     shares: [f32; 2],
     left: L,
-    right: Panels<'_, L::Element>,
+    right: PackedRef<'_, L::Element>,
 ) {
     multiply_all(left, right, |[rows, columns]| {
         #[allow(unsafe_code)]
-        // SAFETY: cells do not overlap, and nobody else writes before all are done.
-        let out = unsafe { out.cell(rows, columns) };
+        // SAFETY: blocks do not overlap, and nobody else writes before all are done.
+        let out = unsafe { out.block(rows, columns) };
         Blend { out, shares }
     });
 }
@@ -103,9 +104,9 @@ mod tests {
     #[test]
     fn a_matrix_that_does_not_lie_in_rows_is_read_as_it_is() {
         let x = small([33, 70]);
-        let turned = numbers(newton_schulz(x.clone().transpose(), COEFFICIENTS, 2, F32));
+        let transposed = numbers(newton_schulz(x.clone().transpose(), COEFFICIENTS, 2, F32));
         let want = composed_newton_schulz(x.transpose(), COEFFICIENTS, 2);
-        assert_close(&[turned], &[numbers(want)], "turned");
+        assert_close(&[transposed], &[numbers(want)], "transposed");
     }
 
     #[test]

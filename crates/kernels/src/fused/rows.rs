@@ -2,8 +2,8 @@
 
 use pulp::Simd;
 
-use super::product::{Arithmetic, Finish, Row, WIDTH};
 use super::{LANES, exp, total};
+use crate::gemm::{Arithmetic, Epilogue, Row, WIDTH};
 
 /// Turns a row's numbers into weights: softmax of the numbers times `scale`. Returns the logarithm of the sum that
 /// they were divided by.
@@ -39,7 +39,7 @@ pub(super) fn softmax<S: Simd>(row: &mut [f32], scale: f32) -> f32 {
 /// end of the last panel that has any.
 #[inline(always)]
 pub(super) fn attend<S: Simd>(
-    scores: &mut Tile<'_>,
+    scores: &mut Scores<'_>,
     row: usize,
     visible: usize,
     scale: f32,
@@ -75,13 +75,13 @@ pub(super) fn attend<S: Simd>(
 }
 
 /// Some queries' scores, or their gradients: panels of as many rows.
-pub(super) struct Tile<'a> {
+pub(super) struct Scores<'a> {
     pub(super) rows: &'a mut [Row],
     /// Rows from one panel to the next.
     pub(super) step: usize,
 }
 
-impl Tile<'_> {
+impl Scores<'_> {
     #[inline(always)]
     fn row(&mut self, panel: usize, row: usize) -> &mut Row {
         &mut self.rows[panel * self.step + row]
@@ -98,12 +98,12 @@ impl Tile<'_> {
     }
 }
 
-impl Finish<f32> for Tile<'_> {
+impl Epilogue<f32> for Scores<'_> {
     #[inline(always)]
-    fn expect(&self, _: usize, _: usize) {} // a buffer that was used a moment ago
+    fn prefetch(&self, _: usize, _: usize) {} // a buffer that was used a moment ago
 
     #[inline(always)]
-    fn finish<A: Arithmetic<Element = f32>>(
+    fn apply<A: Arithmetic<Element = f32>>(
         &mut self,
         _: A,
         row: usize,
@@ -136,8 +136,8 @@ pub(super) struct Query<'a> {
 /// `scale * p * (mask * gradient - delta)`.
 #[inline(always)]
 pub(super) fn attend_backward<S: Simd>(
-    scores: &mut Tile<'_>,
-    gradient: &mut Tile<'_>,
+    scores: &mut Scores<'_>,
+    gradient: &mut Scores<'_>,
     row: usize,
     query: Query<'_>,
 ) {

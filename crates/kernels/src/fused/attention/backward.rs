@@ -5,15 +5,15 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 
 use super::super::heads::{Heads, Prepared};
-use super::super::product::{
-    Add, Exact, Matrix, MatrixMut, Packed, Panels, Plain, Put, Row, Turned, WIDTH, multiply,
-    n_panels,
-};
-use super::super::rows::{Query, Tile, attend_backward};
-use super::super::scratch::Scratch;
+use super::super::rows::{Query, Scores, attend_backward};
 use super::super::sum;
 use super::QUERIES;
 use crate::dropout::Dropout;
+use crate::gemm::Scratch;
+use crate::gemm::{
+    Add, Exact, Matrix, MatrixMut, Packed, PackedRef, Plain, Put, Row, Transposed, WIDTH, multiply,
+    n_panels,
+};
 
 /// Queries whose weights the backward pass holds at once: what it adds to the gradients of keys and values is
 /// summed over them in the registers. A multiple of a panel's width.
@@ -54,10 +54,10 @@ impl WithSimd for BackwardPass<'_> {
         let (grad_query_norm, grad_key_norm) = self.grad_norms.split_at_mut(head_dim);
         let mut buffer = Vec::new();
         let k = self.prepared.keys(self.qkv, self.kv_head, &mut buffer);
-        let turned_k = Packed::here(simd, k.transposed());
+        let k_transposed = Packed::here(simd, k.transposed());
         let k = Packed::here(simd, k);
         let v = self.prepared.values(self.qkv, self.kv_head);
-        let turned_v = Packed::here(simd, v.transposed());
+        let v_transposed = Packed::here(simd, v.transposed());
         let block = BLOCK.min(t);
         let [mut weights, mut grad_scores] = [(); 2].map(|()| Scratch::new(block * n_panels(t)));
         let mut mask = vec![0.0; if self.dropout.is_some() { n_panels(t) * WIDTH } else { 0 }];
@@ -77,11 +77,11 @@ impl WithSimd for BackwardPass<'_> {
                     let queries = start + first..start + first + rows;
                     let keys = queries.end;
                     let left = [&q, &grad_out_packed];
-                    let left = left.map(|left| Plain(left.panels().rows(queries.clone())));
-                    let right = [&turned_k, &turned_v];
-                    let right = right.map(|right| right.panels().columns(0..keys));
+                    let left = left.map(|left| Plain(left.view().rows(queries.clone())));
+                    let right = [&k_transposed, &v_transposed];
+                    let right = right.map(|right| right.view().columns(0..keys));
                     let mut tiles = [&mut weights, &mut grad_scores]
-                        .map(|rows| Tile { rows: &mut rows[first..], step: block });
+                        .map(|rows| Scores { rows: &mut rows[first..], step: block });
                     for (tile, (left, right)) in tiles.iter_mut().zip(left.into_iter().zip(right)) {
                         multiply(Exact(simd), left, right, tile);
                     }
@@ -104,9 +104,9 @@ impl WithSimd for BackwardPass<'_> {
                         attend_backward::<S>(tile, grad_tile, row, query);
                     }
                     let grad_scores =
-                        Plain(Panels::within(&grad_scores[first..], [rows, keys], block));
+                        Plain(PackedRef::within(&grad_scores[first..], [rows, keys], block));
                     let out = grad_q.rows(queries.start, rows);
-                    let k = k.panels().rows(0..keys);
+                    let k = k.view().rows(0..keys);
                     multiply(Exact(simd), grad_scores, k, &mut Put { out, bias: &[] });
                 }
                 let queries = start..start + block;
@@ -138,10 +138,10 @@ fn add_key_gradients<S: Simd>(
         let keys = first..queries.end.min(first + WIDTH);
         // Queries before these see none of them.
         let seeing = queries.start.max(first)..queries.end;
-        let left = Panels::within(tile, [n, queries.end], n);
+        let left = PackedRef::within(tile, [n, queries.end], n);
         let left = left.rows(seeing.start - queries.start..n);
-        let left = Turned(left.columns(keys.clone()));
-        let right = right.panels().rows(seeing);
+        let left = Transposed(left.columns(keys.clone()));
+        let right = right.view().rows(seeing);
         let out = out.rows(keys.start, keys.len());
         if is_first_head && queries.start <= first {
             multiply(Exact(simd), left, right, &mut Put { out, bias: &[] });

@@ -3,11 +3,11 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::heads::{Heads, Prepared};
-use super::super::product::{Exact, MatrixMut, Packed, Panels, Plain, Put, multiply, n_panels};
-use super::super::rows::{Tile, attend};
-use super::super::scratch::Scratch;
+use super::super::rows::{Scores, attend};
 use super::QUERIES;
 use crate::dropout::Dropout;
+use crate::gemm::Scratch;
+use crate::gemm::{Exact, MatrixMut, Packed, PackedRef, Plain, Put, multiply, n_panels};
 
 /// The heads that share one key head, of one row of the batch.
 pub(super) struct Forward<'a> {
@@ -34,7 +34,7 @@ impl WithSimd for Forward<'_> {
         let scale = heads.scale();
         let mut buffer = Vec::new();
         let k = self.prepared.keys(self.qkv, self.kv_head, &mut buffer);
-        let turned_k = Packed::here(simd, k.transposed());
+        let k_transposed = Packed::here(simd, k.transposed());
         let v = self.prepared.values(self.qkv, self.kv_head);
         let v = Packed::here(simd, v);
         let mut scores = Scratch::new(QUERIES.min(t) * n_panels(t));
@@ -48,9 +48,9 @@ impl WithSimd for Forward<'_> {
             for first in (0..t).step_by(QUERIES) {
                 let rows = QUERIES.min(t - first);
                 let keys = first + rows; // those that the last of these queries sees
-                let mut tile = Tile { rows: &mut scores, step: rows };
-                let q = Plain(q.panels().rows(first..keys));
-                multiply(Exact(simd), q, turned_k.panels().columns(0..keys), &mut tile);
+                let mut tile = Scores { rows: &mut scores, step: rows };
+                let q = Plain(q.view().rows(first..keys));
+                multiply(Exact(simd), q, k_transposed.view().columns(0..keys), &mut tile);
                 for row in 0..rows {
                     let query = first + row;
                     lse[query] = attend::<S>(&mut tile, row, query + 1, scale);
@@ -61,8 +61,8 @@ impl WithSimd for Forward<'_> {
                         tile.multiply(row, mask);
                     }
                 }
-                let weights = Plain(Panels::within(&scores, [rows, keys], rows));
-                let v = v.panels().rows(0..keys);
+                let weights = Plain(PackedRef::within(&scores, [rows, keys], rows));
+                let v = v.view().rows(0..keys);
                 let out = out.rows(first, rows);
                 multiply(Exact(simd), weights, v, &mut Put { out, bias: &[] });
             }

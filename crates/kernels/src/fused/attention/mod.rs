@@ -18,10 +18,10 @@ use self::forward::Forward;
 use super::heads::{Heads, Prepared};
 use super::norm::{self, Norm};
 use super::operation::{Operation, apply};
-use super::product::MatrixMut;
 use super::{assume_init, from_vec, run, uninit, values};
 use crate::attention::{QkNorm, SelfAttention};
 use crate::dropout::Dropout;
+use crate::gemm::MatrixMut;
 
 /// Queries whose scores a task holds at once: fewer see less of a future that is computed in vain, more make
 /// larger products.

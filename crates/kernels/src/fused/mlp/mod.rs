@@ -3,7 +3,7 @@
 //! The activation and its derivative are computed together, once, from sums that are still in registers: both are
 //! made of the same exponential. What lies between the two projections stays in panels.
 
-mod finish;
+mod epilogue;
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -11,17 +11,17 @@ use std::mem::MaybeUninit;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
-use self::finish::{Activate, Biased, Slopes};
+use self::epilogue::{Activate, Biased, Slopes};
 use super::activation::Activation;
 use super::linear::{column_sums, matrix};
 use super::operation::{Operation, apply};
-use super::product::{
-    Element, Matrix, MatrixMut, Packed, Pair, Panels, PanelsMut, Plain, Role, Turned, WIDTH, add,
-    as_elements, multiply_all, n_panels, part_of, product,
-};
-use super::scratch::Scratch;
 use super::{assume_init, from_vec, tensor, uninit, values};
 use crate::MatmulPrecision;
+use crate::gemm::Scratch;
+use crate::gemm::{
+    Bf16x2, Element, Matrix, MatrixMut, Packed, PackedMut, PackedRef, Plain, Role, Transposed,
+    WIDTH, add, as_elements, multiply_all, n_panels, part_of, product,
+};
 use crate::mlp::{Layer, Mlp};
 
 /// As [`crate::mlp`], of f32 on flex.
@@ -43,7 +43,7 @@ pub(crate) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     inputs.extend(weights.into_iter().chain(biases.into_iter().flatten()));
     match precision {
         MatmulPrecision::F32 => apply(inputs, FeedForward::<f32>::new(activation, has_bias)),
-        MatmulPrecision::Bf16 => apply(inputs, FeedForward::<Pair>::new(activation, has_bias)),
+        MatmulPrecision::Bf16 => apply(inputs, FeedForward::<Bf16x2>::new(activation, has_bias)),
     }
 }
 
@@ -101,20 +101,20 @@ impl<E: Element> Operation for FeedForward<E> {
         let weight = |i: usize| packed[1 + i].right();
         let shape = [n, f];
         let gated = self.is_gated();
-        let mut active = uninit(PanelsMut::<E>::n_elements(shape));
+        let mut active = uninit(PackedMut::<E>::n_elements(shape));
         let [mut slope, mut gate] = [keep, gated].map(|is_kept| {
-            let size = PanelsMut::<f32>::n_elements(shape);
+            let size = PackedMut::<f32>::n_elements(shape);
             uninit(if is_kept { size } else { 0 })
         });
         if gated {
             #[allow(unsafe_code)]
             // SAFETY: it is written before it is read.
-            let out = unsafe { PanelsMut::from_uninit(&mut gate, shape) };
+            let out = unsafe { PackedMut::from_uninit(&mut gate, shape) };
             let bias = self.bias(&inputs, GATE);
             multiply_all(x, weight(GATE), |[rows, columns]| {
                 #[allow(unsafe_code)]
-                // SAFETY: cells do not overlap.
-                let out = unsafe { out.cell(rows, columns.clone()) };
+                // SAFETY: blocks do not overlap.
+                let out = unsafe { out.block(rows, columns.clone()) };
                 let bias = part_of(bias, columns);
                 Biased { out, bias }
             });
@@ -125,26 +125,26 @@ impl<E: Element> Operation for FeedForward<E> {
             let (active, derivatives) = unsafe {
                 let derivatives = [&mut slope, &mut gate];
                 (
-                    PanelsMut::<E>::from_uninit(&mut active, shape),
-                    derivatives.map(|out| PanelsMut::from_uninit(out, shape)),
+                    PackedMut::<E>::from_uninit(&mut active, shape),
+                    derivatives.map(|out| PackedMut::from_uninit(out, shape)),
                 )
             };
             let bias = self.bias(&inputs, EXPAND);
             #[allow(unsafe_code)]
-            // SAFETY: cells do not overlap.
+            // SAFETY: blocks do not overlap.
             multiply_all(x, weight(EXPAND), |[rows, columns]| Activate {
                 activation: self.activation,
                 bias: part_of(bias, columns.clone()),
-                active: unsafe { active.cell(rows.clone(), columns.clone()) },
+                active: unsafe { active.block(rows.clone(), columns.clone()) },
                 derivatives: derivatives
                     .each_ref()
-                    .map(|out| unsafe { out.cell(rows.clone(), columns.clone()) }),
+                    .map(|out| unsafe { out.block(rows.clone(), columns.clone()) }),
             });
         }
         let active = whole(active, [n, E::count(f)]);
         let [slope, gate] = [slope, gate].map(|saved| whole(saved, shape));
         let out = {
-            let active = Panels::new(as_elements::<E>(&active), [n, E::count(f)]);
+            let active = PackedRef::new(as_elements::<E>(&active), [n, E::count(f)]);
             product(Plain(active), weight(CONTRACT), self.bias(&inputs, CONTRACT))
         };
         drop(packed);
@@ -179,27 +179,28 @@ impl<E: Element> Operation for FeedForward<E> {
         let [x, grad_out] = [&packed[0], &packed[1]];
         let weight = |i: usize| packed[2 + i].right();
         let shape = [n, f];
-        let rows = PanelsMut::<E>::n_elements(shape) / WIDTH;
+        let rows = PackedMut::<E>::n_elements(shape) / WIDTH;
         let [mut grad_hidden, mut grad_gate] =
             [true, gated].map(|is| Scratch::<E>::new(if is { rows } else { 0 }));
         {
-            let outs = [&mut grad_hidden, &mut grad_gate].map(|out| PanelsMut::of_rows(out, shape));
+            let outs =
+                [&mut grad_hidden, &mut grad_gate].map(|out| PackedMut::from_rows(out, shape));
             let slopes = [Some(1), gated.then_some(2)].map(|slope| {
-                slope.map(|slope| Panels::new(as_elements(values(&saved[slope])), shape))
+                slope.map(|slope| PackedRef::new(as_elements(values(&saved[slope])), shape))
             });
             multiply_all(Plain(grad_out.left()), weight(CONTRACT), |[rows, columns]| {
                 Slopes {
                     slopes: slopes
                         .map(|slope| slope.map(|x| x.rows(rows.clone()).columns(columns.clone()))),
                     #[allow(unsafe_code)]
-                    // SAFETY: cells do not overlap.
+                    // SAFETY: blocks do not overlap.
                     outs: outs
                         .each_ref()
-                        .map(|out| unsafe { out.cell(rows.clone(), columns.clone()) }),
+                        .map(|out| unsafe { out.block(rows.clone(), columns.clone()) }),
                 }
             });
         }
-        let left = |rows| Panels::new(rows, [n, E::count(f)]);
+        let left = |rows| PackedRef::new(rows, [n, E::count(f)]);
         let grad_hidden = Operand::new(left(&grad_hidden), f);
         let grad_gate = gated.then(|| Operand::new(left(&grad_gate), f));
         let active = Operand::new(left(as_elements(values(&saved[0]))), f);
@@ -211,10 +212,10 @@ impl<E: Element> Operation for FeedForward<E> {
             }
             grad_x
         };
-        let grad_bias = |grad_out: Panels<'_, E>| self.has_bias.then(|| column_sums(grad_out));
+        let grad_bias = |grad_out: PackedRef<'_, E>| self.has_bias.then(|| column_sums(grad_out));
         // Of a weight and its bias.
-        let grad_layer = |x: Panels<'_, E>, grad_out: Panels<'_, E>| {
-            rayon::join(|| product(Turned(x), grad_out, &[]), || grad_bias(grad_out))
+        let grad_layer = |x: PackedRef<'_, E>, grad_out: PackedRef<'_, E>| {
+            rayon::join(|| product(Transposed(x), grad_out, &[]), || grad_bias(grad_out))
         };
         let (grad_x, ((expand, contract), gate)) = rayon::join(grad_x, || {
             rayon::join(
@@ -257,21 +258,21 @@ fn whole(mut panels: Vec<MaybeUninit<f32>>, [n_rows, n_columns]: [usize; 2]) -> 
 
 /// A matrix as the left and as the right one of products.
 struct Operand<'a, E> {
-    left: Panels<'a, E>,
+    left: PackedRef<'a, E>,
     right: Option<Scratch<E>>,
     n_columns: usize,
 }
 
 impl<'a, E: Element> Operand<'a, E> {
-    fn new(left: Panels<'a, E>, n_columns: usize) -> Self {
+    fn new(left: PackedRef<'a, E>, n_columns: usize) -> Self {
         let right = E::left_as_right(left, n_columns);
         Self { left, right, n_columns }
     }
 
-    fn right(&self) -> Panels<'_, E> {
+    fn right(&self) -> PackedRef<'_, E> {
         match &self.right {
             None => self.left,
-            Some(rows) => Panels::new(rows, [E::count(self.left.n_rows()), self.n_columns]),
+            Some(rows) => PackedRef::new(rows, [E::count(self.left.n_rows()), self.n_columns]),
         }
     }
 }

@@ -8,15 +8,15 @@ use std::ops::Range;
 
 use super::arithmetic::Arithmetic;
 use super::element::Element;
-use super::panels::{Panels, Row, WIDTH};
+use super::packed::{PackedRef, Row, WIDTH};
 
 /// The left matrix of a product: its rows are those of the output.
-pub(in crate::fused) trait Left: Copy {
+pub(crate) trait Left: Copy {
     /// What its panels hold.
     type Element: Element;
 
     /// Whether its rows are columns of panels.
-    const TURNED: bool;
+    const TRANSPOSED: bool;
 
     /// Rows that are never parted.
     const UNIT: usize;
@@ -31,7 +31,7 @@ pub(in crate::fused) trait Left: Copy {
     fn part(self, rows: Range<usize>) -> Self;
 
     /// The sums of R rows from `row` on, and V registers of columns from column `column` of a panel on.
-    fn tile<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
+    fn micro_kernel<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
         row: usize,
@@ -42,16 +42,16 @@ pub(in crate::fused) trait Left: Copy {
 
 /// A matrix as it is.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::fused) struct Plain<'a, E = f32>(pub(in crate::fused) Panels<'a, E>);
+pub(crate) struct Plain<'a, E = f32>(pub(crate) PackedRef<'a, E>);
 
 /// A matrix whose columns are the rows.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::fused) struct Turned<'a, E = f32>(pub(in crate::fused) Panels<'a, E>);
+pub(crate) struct Transposed<'a, E = f32>(pub(crate) PackedRef<'a, E>);
 
 impl<E: Element> Left for Plain<'_, E> {
     type Element = E;
 
-    const TURNED: bool = false;
+    const TRANSPOSED: bool = false;
     const UNIT: usize = 12;
 
     fn n_rows(self) -> usize {
@@ -67,7 +67,7 @@ impl<E: Element> Left for Plain<'_, E> {
     }
 
     #[inline(always)]
-    fn tile<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
+    fn micro_kernel<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
         row: usize,
@@ -87,10 +87,10 @@ impl<E: Element> Left for Plain<'_, E> {
     }
 }
 
-impl<E: Element> Left for Turned<'_, E> {
+impl<E: Element> Left for Transposed<'_, E> {
     type Element = E;
 
-    const TURNED: bool = true;
+    const TRANSPOSED: bool = true;
     const UNIT: usize = WIDTH;
 
     fn n_rows(self) -> usize {
@@ -106,7 +106,7 @@ impl<E: Element> Left for Turned<'_, E> {
     }
 
     #[inline(always)]
-    fn tile<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
+    fn micro_kernel<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
         row: usize,

@@ -3,28 +3,22 @@
 use std::mem::MaybeUninit;
 
 use super::super::activation::Activation;
-use super::super::product::{Arithmetic, Element, Finish, Panels, PanelsMut, WIDTH, biased};
+use crate::gemm::{Arithmetic, Element, Epilogue, PackedMut, PackedRef, WIDTH, biased};
 
 /// Writes sums and bias to panels.
 pub(super) struct Biased<'a> {
-    pub(super) out: PanelsMut<'a>,
+    pub(super) out: PackedMut<'a>,
     pub(super) bias: &'a [f32],
 }
 
-impl<E> Finish<E> for Biased<'_> {
+impl<E> Epilogue<E> for Biased<'_> {
     #[inline(always)]
-    fn expect(&self, row: usize, column: usize) {
-        self.out.fetch(row, column);
+    fn prefetch(&self, row: usize, column: usize) {
+        self.out.prefetch(row, column);
     }
 
     #[inline(always)]
-    fn finish<A: Arithmetic<Element = E>>(
-        &mut self,
-        _: A,
-        row: usize,
-        column: usize,
-        sums: &[f32],
-    ) {
+    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, row: usize, column: usize, sums: &[f32]) {
         let mut values = [0.0; WIDTH];
         let values = biased(&mut values, sums, self.bias, column);
         self.out.put(row, column, values);
@@ -36,23 +30,23 @@ pub(super) struct Activate<'a, E> {
     pub(super) activation: Activation,
     pub(super) bias: &'a [f32],
     /// What comes of it.
-    pub(super) active: PanelsMut<'a, E>,
+    pub(super) active: PackedMut<'a, E>,
     /// The derivative, and the gate, which is replaced by its derivative; where they are not to be kept, or not
     /// there, of no numbers.
-    pub(super) derivatives: [PanelsMut<'a>; 2],
+    pub(super) derivatives: [PackedMut<'a>; 2],
 }
 
-impl<E: Element> Finish<E> for Activate<'_, E> {
+impl<E: Element> Epilogue<E> for Activate<'_, E> {
     #[inline(always)]
-    fn expect(&self, row: usize, column: usize) {
-        self.active.fetch(row, column);
+    fn prefetch(&self, row: usize, column: usize) {
+        self.active.prefetch(row, column);
         for out in self.derivatives.iter().filter(|out| !out.is_empty()) {
-            out.fetch(row, column);
+            out.prefetch(row, column);
         }
     }
 
     #[inline(always)]
-    fn finish<A: Arithmetic<Element = E>>(
+    fn apply<A: Arithmetic<Element = E>>(
         &mut self,
         arithmetic: A,
         row: usize,
@@ -79,23 +73,23 @@ impl<E: Element> Finish<E> for Activate<'_, E> {
 /// Writes to panels the sums times the derivatives of the activation.
 pub(super) struct Slopes<'a, E> {
     /// By what went into it, and by the gate.
-    pub(super) slopes: [Option<Panels<'a>>; 2],
-    pub(super) outs: [PanelsMut<'a, E>; 2],
+    pub(super) slopes: [Option<PackedRef<'a>>; 2],
+    pub(super) outs: [PackedMut<'a, E>; 2],
 }
 
-impl<E: Element> Finish<E> for Slopes<'_, E> {
+impl<E: Element> Epilogue<E> for Slopes<'_, E> {
     #[inline(always)]
-    fn expect(&self, row: usize, column: usize) {
+    fn prefetch(&self, row: usize, column: usize) {
         for (slope, out) in self.slopes.iter().zip(&self.outs) {
             if let Some(slope) = slope {
-                slope.fetch(row, column);
-                out.fetch(row, column);
+                slope.prefetch(row, column);
+                out.prefetch(row, column);
             }
         }
     }
 
     #[inline(always)]
-    fn finish<A: Arithmetic<Element = E>>(
+    fn apply<A: Arithmetic<Element = E>>(
         &mut self,
         arithmetic: A,
         row: usize,

@@ -2,20 +2,21 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::super::{run, scratch::Scratch};
-use super::element::Pair;
+use super::element::Bf16x2;
 use super::matrix::Matrix;
 use super::pack::ROWS;
-use super::panels::{Panels, Row, WIDTH, n_panels};
-use super::square::{self, SIDE};
+use super::packed::{PackedRef, Row, WIDTH, n_panels};
+use super::scratch::Scratch;
+use super::transpose::{self, SIDE};
+use crate::fused::run;
 
 /// Pairs of the nearest numbers.
 pub(super) trait Rounding: Copy {
     /// Of numbers that follow each other.
-    fn columns(self, numbers: &[f32; WIDTH]) -> [Pair; WIDTH / 2];
+    fn columns(self, numbers: &[f32; WIDTH]) -> [Bf16x2; WIDTH / 2];
 
     /// Of numbers that stand one above the other.
-    fn rows(self, above: &[f32; WIDTH], below: &[f32; WIDTH]) -> Row<Pair>;
+    fn rows(self, above: &[f32; WIDTH], below: &[f32; WIDTH]) -> Row<Bf16x2>;
 }
 
 /// As many numbers of a row as make a panel of pairs.
@@ -26,7 +27,7 @@ const PANEL: usize = 2 * WIDTH;
 /// # Panics
 /// If the matrix does not lie in rows.
 #[inline(always)]
-pub(super) fn of_columns(rounding: impl Rounding, matrix: Matrix<'_>, out: &mut [Row<Pair>]) {
+pub(super) fn round_columns(rounding: impl Rounding, matrix: Matrix<'_>, out: &mut [Row<Bf16x2>]) {
     let n_rows = matrix.n_rows();
     for first in (0..n_rows).step_by(ROWS) {
         let n = ROWS.min(n_rows - first);
@@ -49,7 +50,7 @@ pub(super) fn of_columns(rounding: impl Rounding, matrix: Matrix<'_>, out: &mut 
 
 /// Pairs of numbers that follow each other; the last of an odd number with zero.
 #[inline(always)]
-pub(super) fn fill(rounding: impl Rounding, numbers: &[f32], out: &mut Row<Pair>) {
+pub(super) fn fill(rounding: impl Rounding, numbers: &[f32], out: &mut Row<Bf16x2>) {
     let (halves, _) = out.as_chunks_mut::<{ WIDTH / 2 }>();
     let (whole, rest) = numbers.as_chunks::<WIDTH>();
     for (half, numbers) in halves.iter_mut().zip(whole) {
@@ -70,16 +71,16 @@ fn padded(numbers: &[f32]) -> [f32; WIDTH] {
 
 /// Pairs of rows that follow each other; the last of an odd number with zeros.
 #[inline(always)]
-pub(super) fn of_rows<S: Simd>(
+pub(super) fn round_rows<S: Simd>(
     rounding: impl Rounding,
     simd: S,
     matrix: Matrix<'_>,
-    out: &mut [Row<Pair>],
+    out: &mut [Row<Bf16x2>],
 ) {
     let n_pairs = matrix.n_rows().div_ceil(2);
     if !matrix.has_rows() {
         for (panel, out) in out.chunks_exact_mut(n_pairs).enumerate() {
-            turn(rounding, simd, matrix.transposed(), panel * WIDTH, out);
+            pack_transposed(rounding, simd, matrix.transposed(), panel * WIDTH, out);
         }
         return;
     }
@@ -117,12 +118,12 @@ const PAIRS: usize = ROWS / 2;
 
 /// Pairs of columns of `matrix`, one below another, of a panel's rows from `first` on.
 #[inline(always)]
-fn turn<S: Simd>(
+fn pack_transposed<S: Simd>(
     rounding: impl Rounding,
     simd: S,
     matrix: Matrix<'_>,
     first: usize,
-    out: &mut [Row<Pair>],
+    out: &mut [Row<Bf16x2>],
 ) {
     let n_columns = WIDTH.min(matrix.n_rows() - first);
     // Twice as many numbers as a square is wide make a row of it.
@@ -133,7 +134,7 @@ fn turn<S: Simd>(
     let (strips, rest) = out.split_at_mut(n_strips * WIDTH / 2);
     for (strip, out) in strips.as_chunks_mut::<{ WIDTH / 2 }>().0.iter_mut().enumerate() {
         for column in (0..WIDTH).step_by(SIDE) {
-            let mut rows = [[Pair::default(); WIDTH / 2]; SIDE];
+            let mut rows = [[Bf16x2::default(); WIDTH / 2]; SIDE];
             for (i, pairs) in rows.iter_mut().enumerate() {
                 let row = &matrix.row(first + column + i)[strip * WIDTH..];
                 *pairs = rounding.columns(row.first_chunk().expect("the row goes on"));
@@ -141,7 +142,7 @@ fn turn<S: Simd>(
             let (squares, _) = out.as_chunks_mut::<SIDE>();
             for (square, out) in squares.iter_mut().enumerate() {
                 let x = rows.map(|row| *row[square * SIDE..].first_chunk().expect("two squares"));
-                for (out, x) in out.iter_mut().zip(square::transposed(simd, x)) {
+                for (out, x) in out.iter_mut().zip(transpose::transposed(simd, x)) {
                     out[column..column + SIDE].copy_from_slice(&x);
                 }
             }
@@ -150,14 +151,14 @@ fn turn<S: Simd>(
     for (pair, out) in (n_strips * WIDTH / 2..).zip(rest) {
         for (column, out) in out[..n_columns].iter_mut().enumerate() {
             let row = &matrix.row(first + column)[2 * pair..];
-            *out = Pair::new(row[0], row.get(1).copied().unwrap_or_default());
+            *out = Bf16x2::new(row[0], row.get(1).copied().unwrap_or_default());
         }
     }
 }
 
 /// A matrix of `n_columns` numbers a row, from pairs of columns to pairs of rows; the last of an odd number of rows
 /// with zeros.
-pub(super) fn regrouped(columns: Panels<'_, Pair>, n_columns: usize) -> Scratch<Pair> {
+pub(super) fn regrouped(columns: PackedRef<'_, Bf16x2>, n_columns: usize) -> Scratch<Bf16x2> {
     let n_pairs = columns.n_rows().div_ceil(2);
     let mut out = Scratch::new(n_pairs * n_panels(n_columns));
     let tasks = out.chunks_exact_mut(n_pairs.max(1)).enumerate();
@@ -168,9 +169,9 @@ pub(super) fn regrouped(columns: Panels<'_, Pair>, n_columns: usize) -> Scratch<
 
 /// Regroups the numbers of a panel.
 struct Regroup<'a> {
-    columns: Panels<'a, Pair>,
+    columns: PackedRef<'a, Bf16x2>,
     panel: usize,
-    out: &'a mut [Row<Pair>],
+    out: &'a mut [Row<Bf16x2>],
 }
 
 impl WithSimd for Regroup<'_> {
@@ -181,10 +182,10 @@ impl WithSimd for Regroup<'_> {
         const HALF: usize = WIDTH / 2;
         let first = self.panel % 2 * HALF;
         let (pairs, rest) = self.columns.panel(self.panel / 2).as_chunks::<2>();
-        let last = rest.first().map(|last| [*last, [Pair::default(); WIDTH]]);
+        let last = rest.first().map(|last| [*last, [Bf16x2::default(); WIDTH]]);
         for ([above, below], out) in pairs.iter().chain(&last).zip(self.out) {
-            let above: &[Pair; HALF] = above[first..].first_chunk().expect("half a row");
-            let below: &[Pair; HALF] = below[first..].first_chunk().expect("half a row");
+            let above: &[Bf16x2; HALF] = above[first..].first_chunk().expect("half a row");
+            let below: &[Bf16x2; HALF] = below[first..].first_chunk().expect("half a row");
             let (out, _) = out.as_chunks_mut::<2>();
             for ((out, above), below) in out.iter_mut().zip(above).zip(below) {
                 *out = above.crossed(*below);

@@ -1,7 +1,7 @@
 //! Matrices cut into panels of 32 columns, the form in which they are multiplied.
 //!
 //! A panel holds its columns row after row in one stretch of memory. As the right matrix of a product it is read
-//! from one end to the other, as the left one a few of its rows at a time; turned round, some columns of each row.
+//! from one end to the other, as the left one a few of its rows at a time; transposed, some columns of each row.
 //! So one copy of a matrix of f32 serves every product that it is part of; in pairs there are two kinds of copy.
 
 use std::marker::PhantomData;
@@ -10,16 +10,16 @@ use std::ops::Range;
 
 use super::arithmetic::Arithmetic;
 use super::element::Element;
-use super::matrix::fetch;
+use super::matrix::prefetch;
 
-pub(in crate::fused) use crate::panels::{WIDTH, n_panels};
+pub(crate) use crate::decode::{WIDTH, n_panels};
 
 /// A row of a panel, which need not begin where a line of the cache does.
-pub(in crate::fused) type Row<E = f32> = [E; WIDTH];
+pub(crate) type Row<E = f32> = [E; WIDTH];
 
 /// A matrix in panels, its rows and columns counted in elements; what is beyond its last column is any number.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::fused) struct Panels<'a, E = f32> {
+pub(crate) struct PackedRef<'a, E = f32> {
     /// Row `row` of panel `panel` is number `panel * step + row`.
     rows: &'a [Row<E>],
     step: usize,
@@ -27,18 +27,14 @@ pub(in crate::fused) struct Panels<'a, E = f32> {
     n_columns: usize,
 }
 
-impl<'a, E: Element> Panels<'a, E> {
+impl<'a, E: Element> PackedRef<'a, E> {
     /// Panels that follow one another.
-    pub(in crate::fused) fn new(rows: &'a [Row<E>], [n_rows, n_columns]: [usize; 2]) -> Self {
+    pub(crate) fn new(rows: &'a [Row<E>], [n_rows, n_columns]: [usize; 2]) -> Self {
         Self::within(rows, [n_rows, n_columns], n_rows)
     }
 
     /// Panels that begin `step` rows after one another.
-    pub(in crate::fused) fn within(
-        rows: &'a [Row<E>],
-        [n_rows, n_columns]: [usize; 2],
-        step: usize,
-    ) -> Self {
+    pub(crate) fn within(rows: &'a [Row<E>], [n_rows, n_columns]: [usize; 2], step: usize) -> Self {
         let n_panels = n_panels(n_columns);
         assert!(n_rows <= step, "panels overlap");
         assert!(
@@ -49,34 +45,34 @@ impl<'a, E: Element> Panels<'a, E> {
         Self { rows, step, n_rows, n_columns }
     }
 
-    pub(in crate::fused) fn n_rows(self) -> usize {
+    pub(crate) fn n_rows(self) -> usize {
         self.n_rows
     }
 
-    pub(in crate::fused) fn n_columns(self) -> usize {
+    pub(crate) fn n_columns(self) -> usize {
         self.n_columns
     }
 
     /// The rows of a panel.
     #[inline(always)]
-    pub(in crate::fused) fn panel(self, panel: usize) -> &'a [Row<E>] {
+    pub(crate) fn panel(self, panel: usize) -> &'a [Row<E>] {
         &self.rows[panel * self.step..][..self.n_rows]
     }
 
     /// Lets the row of a panel come into the cache.
     #[inline(always)]
-    pub(in crate::fused) fn fetch(self, row: usize, column: usize) {
-        fetch(self.panel(column / WIDTH)[row].as_ptr().cast());
+    pub(crate) fn prefetch(self, row: usize, column: usize) {
+        prefetch(self.panel(column / WIDTH)[row].as_ptr().cast());
     }
 
     /// Some of the rows.
-    pub(in crate::fused) fn rows(self, range: Range<usize>) -> Self {
+    pub(crate) fn rows(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.n_rows, "{range:?}");
         Self { rows: &self.rows[range.start.min(self.rows.len())..], n_rows: range.len(), ..self }
     }
 
     /// Some of the columns, from the first one of a panel on.
-    pub(in crate::fused) fn columns(self, range: Range<usize>) -> Self {
+    pub(crate) fn columns(self, range: Range<usize>) -> Self {
         assert!(
             range.start <= range.end
                 && range.end <= self.n_columns
@@ -94,7 +90,7 @@ impl<'a, E: Element> Panels<'a, E> {
 /// A matrix in panels that can be written, its rows and columns counted in numbers: as the left one of a product, its
 /// elements are of columns.
 #[derive(Debug)]
-pub(in crate::fused) struct PanelsMut<'a, E = f32> {
+pub(crate) struct PackedMut<'a, E = f32> {
     /// The first row of the first panel; a pointer, since tasks write between each other's rows.
     elements: *mut E,
     /// Elements from one panel to the next.
@@ -106,22 +102,22 @@ pub(in crate::fused) struct PanelsMut<'a, E = f32> {
     borrowed: PhantomData<&'a mut [E]>,
 }
 
-// SAFETY: as the mutable slice that it stands for; cells that are handed out do not overlap.
+// SAFETY: as the mutable slice that it stands for; blocks that are handed out do not overlap.
 #[allow(unsafe_code)]
-unsafe impl<E: Element> Send for PanelsMut<'_, E> {}
+unsafe impl<E: Element> Send for PackedMut<'_, E> {}
 
-impl<'a, E: Element> PanelsMut<'a, E> {
+impl<'a, E: Element> PackedMut<'a, E> {
     /// Elements that such a matrix has room for.
-    pub(in crate::fused) fn n_elements([n_rows, n_columns]: [usize; 2]) -> usize {
+    pub(crate) fn n_elements([n_rows, n_columns]: [usize; 2]) -> usize {
         n_rows * n_panels(E::count(n_columns)) * WIDTH
     }
 
-    /// Panels that nobody has written yet; in no room, panels of no numbers.
+    /// Panels that nobody has written yet; no buffer, no panels.
     ///
     /// # Safety
     /// No number is read before it was written.
     #[allow(unsafe_code)]
-    pub(in crate::fused) unsafe fn from_uninit(
+    pub(crate) unsafe fn from_uninit(
         out: &'a mut [MaybeUninit<f32>],
         [n_rows, n_columns]: [usize; 2],
     ) -> Self {
@@ -141,8 +137,8 @@ impl<'a, E: Element> PanelsMut<'a, E> {
         }
     }
 
-    /// As [`PanelsMut::from_uninit`], in rows of panels.
-    pub(in crate::fused) fn of_rows(rows: &'a mut [Row<E>], shape: [usize; 2]) -> Self {
+    /// As [`PackedMut::from_uninit`], in rows of panels.
+    pub(crate) fn from_rows(rows: &'a mut [Row<E>], shape: [usize; 2]) -> Self {
         let elements = rows.as_flattened_mut();
         #[allow(unsafe_code)]
         // SAFETY: they have all been written, and nothing but elements, which are as large as numbers, is ever
@@ -154,22 +150,22 @@ impl<'a, E: Element> PanelsMut<'a, E> {
     }
 
     /// Whether there are no numbers.
-    pub(in crate::fused) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.n_rows == 0
     }
 
     /// Some rows and columns, these of whole elements.
     ///
     /// # Safety
-    /// Nobody else uses the elements of the cell as long as it lives.
+    /// Nobody else uses the elements of the block as long as it lives.
     #[allow(unsafe_code)]
-    pub(in crate::fused) unsafe fn cell(
+    pub(crate) unsafe fn block(
         &self,
         rows: Range<usize>,
         columns: Range<usize>,
-    ) -> PanelsMut<'_, E> {
+    ) -> PackedMut<'_, E> {
         if self.is_empty() || rows.is_empty() || columns.is_empty() {
-            return PanelsMut { n_rows: 0, ..*self };
+            return PackedMut { n_rows: 0, ..*self };
         }
         assert!(rows.end <= self.n_rows && columns.end <= self.n_columns, "{rows:?}, {columns:?}");
         let is_whole =
@@ -184,7 +180,7 @@ impl<'a, E: Element> PanelsMut<'a, E> {
             let first = column / WIDTH * self.step + rows.start * WIDTH;
             self.elements.add(first)
         };
-        PanelsMut {
+        PackedMut {
             elements,
             n_rows: rows.len(),
             n_columns: columns.len(),
@@ -195,15 +191,15 @@ impl<'a, E: Element> PanelsMut<'a, E> {
 
     /// Lets the row of a panel come into the cache.
     #[inline(always)]
-    pub(in crate::fused) fn fetch(&self, row: usize, column: usize) {
+    pub(crate) fn prefetch(&self, row: usize, column: usize) {
         let column = self.first + column / E::NUMBERS;
         let at = column / WIDTH * self.step + row * WIDTH;
-        fetch(self.elements.wrapping_add(at).cast());
+        prefetch(self.elements.wrapping_add(at).cast());
     }
 
     /// Writes elements of some numbers of a row from `column` on, all in one panel.
     #[inline(always)]
-    pub(in crate::fused) fn put_elements<A: Arithmetic<Element = E>>(
+    pub(crate) fn put_elements<A: Arithmetic<Element = E>>(
         &mut self,
         arithmetic: A,
         row: usize,
@@ -239,16 +235,16 @@ impl<'a, E: Element> PanelsMut<'a, E> {
     }
 }
 
-impl PanelsMut<'_> {
+impl PackedMut<'_> {
     /// Writes some numbers of a row from `column` on, all in one panel.
     #[inline(always)]
-    pub(in crate::fused) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
+    pub(crate) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
         self.write(row, column, values.len(), values);
     }
 
     /// `n` numbers of a row from `column` on, all in one panel, that have been written.
     #[inline(always)]
-    pub(in crate::fused) fn get(&mut self, row: usize, column: usize, n: usize) -> &mut [f32] {
+    pub(crate) fn get(&mut self, row: usize, column: usize, n: usize) -> &mut [f32] {
         let start = self.start(row, column, n);
         #[allow(unsafe_code)]
         // SAFETY: within the numbers, which are borrowed mutably.

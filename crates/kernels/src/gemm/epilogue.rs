@@ -4,15 +4,15 @@ use std::ops::Range;
 
 use super::arithmetic::Arithmetic;
 use super::matrix::MatrixMut;
-use super::panels::WIDTH;
+use super::packed::WIDTH;
 
 /// What is done with the sums of a product of elements as they come out of the registers.
-pub(in crate::fused) trait Finish<E> {
+pub(crate) trait Epilogue<E> {
     /// Is told of a row's sums before they are computed, so that what they will meet can come into the cache meanwhile.
-    fn expect(&self, row: usize, column: usize);
+    fn prefetch(&self, row: usize, column: usize);
 
     /// Takes the sums of row `row` from column `column` on: no more columns than a panel has, all of one panel.
-    fn finish<A: Arithmetic<Element = E>>(
+    fn apply<A: Arithmetic<Element = E>>(
         &mut self,
         arithmetic: A,
         row: usize,
@@ -22,26 +22,20 @@ pub(in crate::fused) trait Finish<E> {
 }
 
 /// Writes the sums.
-pub(in crate::fused) struct Put<'a> {
-    pub(in crate::fused) out: MatrixMut<'a>,
+pub(crate) struct Put<'a> {
+    pub(crate) out: MatrixMut<'a>,
     /// Added to every row; empty for none.
-    pub(in crate::fused) bias: &'a [f32],
+    pub(crate) bias: &'a [f32],
 }
 
-impl<E> Finish<E> for Put<'_> {
+impl<E> Epilogue<E> for Put<'_> {
     #[inline(always)]
-    fn expect(&self, row: usize, column: usize) {
-        self.out.fetch(row, column);
+    fn prefetch(&self, row: usize, column: usize) {
+        self.out.prefetch(row, column);
     }
 
     #[inline(always)]
-    fn finish<A: Arithmetic<Element = E>>(
-        &mut self,
-        _: A,
-        row: usize,
-        column: usize,
-        sums: &[f32],
-    ) {
+    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, row: usize, column: usize, sums: &[f32]) {
         if self.bias.is_empty() {
             self.out.put(row, column, sums);
         } else {
@@ -53,13 +47,13 @@ impl<E> Finish<E> for Put<'_> {
 }
 
 /// Some columns of a bias; of an empty one nothing.
-pub(in crate::fused) fn part_of(bias: &[f32], columns: Range<usize>) -> &[f32] {
+pub(crate) fn part_of(bias: &[f32], columns: Range<usize>) -> &[f32] {
     if bias.is_empty() { bias } else { &bias[columns] }
 }
 
 /// Sums and bias; an empty bias is none.
 #[inline(always)]
-pub(in crate::fused) fn biased<'a>(
+pub(crate) fn biased<'a>(
     out: &'a mut [f32; WIDTH],
     sums: &[f32],
     bias: &[f32],
@@ -76,49 +70,37 @@ pub(in crate::fused) fn biased<'a>(
 }
 
 /// Adds the sums to what is there.
-pub(in crate::fused) struct Add<'a> {
-    pub(in crate::fused) out: MatrixMut<'a>,
+pub(crate) struct Add<'a> {
+    pub(crate) out: MatrixMut<'a>,
 }
 
-impl<E> Finish<E> for Add<'_> {
+impl<E> Epilogue<E> for Add<'_> {
     #[inline(always)]
-    fn expect(&self, row: usize, column: usize) {
-        self.out.fetch(row, column);
+    fn prefetch(&self, row: usize, column: usize) {
+        self.out.prefetch(row, column);
     }
 
     #[inline(always)]
-    fn finish<A: Arithmetic<Element = E>>(
-        &mut self,
-        _: A,
-        row: usize,
-        column: usize,
-        sums: &[f32],
-    ) {
+    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, row: usize, column: usize, sums: &[f32]) {
         self.out.add(row, column, sums);
     }
 }
 
 /// Blends the sums with what is there.
-pub(in crate::fused) struct Blend<'a> {
-    pub(in crate::fused) out: MatrixMut<'a>,
+pub(crate) struct Blend<'a> {
+    pub(crate) out: MatrixMut<'a>,
     /// What both are multiplied with: what is there, and the sums.
-    pub(in crate::fused) shares: [f32; 2],
+    pub(crate) shares: [f32; 2],
 }
 
-impl<E> Finish<E> for Blend<'_> {
+impl<E> Epilogue<E> for Blend<'_> {
     #[inline(always)]
-    fn expect(&self, row: usize, column: usize) {
-        self.out.fetch(row, column);
+    fn prefetch(&self, row: usize, column: usize) {
+        self.out.prefetch(row, column);
     }
 
     #[inline(always)]
-    fn finish<A: Arithmetic<Element = E>>(
-        &mut self,
-        _: A,
-        row: usize,
-        column: usize,
-        sums: &[f32],
-    ) {
+    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, row: usize, column: usize, sums: &[f32]) {
         let [kept, added] = self.shares;
         let out = &mut self.out.row(row)[column..][..sums.len()];
         for (out, sum) in out.iter_mut().zip(sums) {

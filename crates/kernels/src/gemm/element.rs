@@ -4,10 +4,10 @@ use std::fmt::Debug;
 
 use pulp::Simd;
 
-use super::super::scratch::Scratch;
 use super::arithmetic::{Exact, Widened, WithArithmetic};
-use super::pairs;
-use super::panels::{Panels, Row, WIDTH};
+use super::bf16;
+use super::packed::{PackedRef, Row, WIDTH};
+use super::scratch::Scratch;
 
 /// Some numbers that follow each other in the depth of a product.
 ///
@@ -15,7 +15,7 @@ use super::panels::{Panels, Row, WIDTH};
 /// A type of four bytes without padding, aligned as an f32 is, to which all bits are a value. [`Element::count`]
 /// stays as it is.
 #[allow(unsafe_code)]
-pub(in crate::fused) unsafe trait Element:
+pub(crate) unsafe trait Element:
     Copy + Debug + Default + Send + Sync + 'static
 {
     /// How many numbers.
@@ -28,7 +28,7 @@ pub(in crate::fused) unsafe trait Element:
     fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>);
 
     /// A copy of a left matrix, `n_columns` numbers wide, as a right one; none if it is one already.
-    fn left_as_right(left: Panels<'_, Self>, n_columns: usize) -> Option<Scratch<Self>>;
+    fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>>;
 
     /// Adds the numbers of a right matrix's row to the sums of their columns.
     fn add_to(row: &Row<Self>, sums: &mut Row);
@@ -49,7 +49,7 @@ unsafe impl Element for f32 {
         operation.with(Exact(simd));
     }
 
-    fn left_as_right(_: Panels<'_, Self>, _: usize) -> Option<Scratch<Self>> {
+    fn left_as_right(_: PackedRef<'_, Self>, _: usize) -> Option<Scratch<Self>> {
         None
     }
 
@@ -64,24 +64,24 @@ unsafe impl Element for f32 {
 /// Two numbers of bfloat16, the upper halves of f32: the first one in the lower half of the bits.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(transparent)]
-pub(in crate::fused) struct Pair(u32);
+pub(crate) struct Bf16x2(u32);
 
 #[allow(unsafe_code)]
 // SAFETY: a u32 is as large and aligned as an f32, and all bits are one.
-unsafe impl Element for Pair {
+unsafe impl Element for Bf16x2 {
     const NUMBERS: usize = 2;
 
     #[inline(always)]
     fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
         #[cfg(target_arch = "x86_64")]
-        let Some(operation) = super::native::run(simd, operation) else {
+        let Some(operation) = super::avx512_bf16::run(simd, operation) else {
             return;
         };
         operation.with(Widened(simd));
     }
 
-    fn left_as_right(left: Panels<'_, Self>, n_columns: usize) -> Option<Scratch<Self>> {
-        Some(pairs::regrouped(left, n_columns))
+    fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>> {
+        Some(bf16::regrouped(left, n_columns))
     }
 
     #[inline(always)]
@@ -94,7 +94,7 @@ unsafe impl Element for Pair {
     }
 }
 
-impl Pair {
+impl Bf16x2 {
     /// The nearest numbers to these.
     #[inline(always)]
     pub(super) fn new(first: f32, second: f32) -> Self {
@@ -144,7 +144,7 @@ fn upper(x: f32) -> u32 {
 }
 
 /// The same bytes as elements.
-pub(in crate::fused) fn as_elements<E: Element>(bits: &[f32]) -> &[Row<E>] {
+pub(crate) fn as_elements<E: Element>(bits: &[f32]) -> &[Row<E>] {
     let rows = bits.as_chunks::<WIDTH>().0;
     #[allow(unsafe_code)]
     // SAFETY: elements have the size and the alignment of an f32, and any bits.
@@ -170,11 +170,11 @@ mod tests {
             (f32::NEG_INFINITY, f32::NEG_INFINITY),
             (0.0, 0.0),
         ] {
-            let got = Pair::new(x, -x).widened();
+            let got = Bf16x2::new(x, -x).widened();
             assert_eq!(got.map(f32::to_bits), [want, -want].map(f32::to_bits), "{x}");
         }
         for nan in [f32::NAN, f32::from_bits(0x7F80_0001), f32::from_bits(u32::MAX)] {
-            let both = Pair::new(nan, nan).widened();
+            let both = Bf16x2::new(nan, nan).widened();
             assert!(both.iter().all(|x| x.is_nan()), "{nan}");
         }
     }

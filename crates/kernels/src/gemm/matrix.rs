@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// A matrix in a slice: number `(row, column)` stands at `row * row_step + column * column_step`.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::fused) struct Matrix<'a> {
+pub(crate) struct Matrix<'a> {
     values: &'a [f32],
     rows: usize,
     columns: usize,
@@ -16,7 +16,7 @@ pub(in crate::fused) struct Matrix<'a> {
 
 /// A matrix that can be written, row by row: number `(row, column)` stands at `row * row_step + column`.
 #[derive(Debug)]
-pub(in crate::fused) struct MatrixMut<'a> {
+pub(crate) struct MatrixMut<'a> {
     /// The slice's beginning; a pointer, since tasks write between each other's rows.
     values: *mut f32,
     rows: usize,
@@ -31,57 +31,53 @@ unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> Matrix<'a> {
     /// Rows that follow one another.
-    pub(in crate::fused) fn new(values: &'a [f32], [rows, columns]: [usize; 2]) -> Self {
+    pub(crate) fn new(values: &'a [f32], [rows, columns]: [usize; 2]) -> Self {
         Self::within(values, [rows, columns], columns)
     }
 
     /// Rows that begin `row_step` numbers after one another.
-    pub(in crate::fused) fn within(
-        values: &'a [f32],
-        [rows, columns]: [usize; 2],
-        row_step: usize,
-    ) -> Self {
+    pub(crate) fn within(values: &'a [f32], [rows, columns]: [usize; 2], row_step: usize) -> Self {
         let end = last(rows, columns, row_step);
         assert!(end <= values.len(), "{end} numbers of {}", values.len());
         Self { values, rows, columns, row_step, column_step: 1 }
     }
 
     /// How many rows there are.
-    pub(in crate::fused) fn n_rows(self) -> usize {
+    pub(crate) fn n_rows(self) -> usize {
         self.rows
     }
 
     /// How many columns there are.
-    pub(in crate::fused) fn n_columns(self) -> usize {
+    pub(crate) fn n_columns(self) -> usize {
         self.columns
     }
 
     /// Some columns.
-    pub(in crate::fused) fn columns(self, range: Range<usize>) -> Self {
-        let turned = self.transposed().rows(range.start, range.len());
-        turned.transposed()
+    pub(crate) fn columns(self, range: Range<usize>) -> Self {
+        let transposed = self.transposed().rows(range.start, range.len());
+        transposed.transposed()
     }
 
     /// Whether each row lies in one stretch.
-    pub(in crate::fused) fn has_rows(self) -> bool {
+    pub(crate) fn has_rows(self) -> bool {
         self.column_step == 1
     }
 
     /// `rows` rows from `first` on.
-    pub(in crate::fused) fn rows(self, first: usize, rows: usize) -> Self {
+    pub(crate) fn rows(self, first: usize, rows: usize) -> Self {
         assert!(first + rows <= self.rows, "rows {first}..{}", first + rows);
         let start = (first * self.row_step).min(self.values.len());
         Self { values: &self.values[start..], rows, ..self }
     }
 
     /// One row.
-    pub(in crate::fused) fn row(self, row: usize) -> &'a [f32] {
+    pub(crate) fn row(self, row: usize) -> &'a [f32] {
         assert!(row < self.rows && self.column_step == 1, "row {row}");
         &self.values[row * self.row_step..][..self.columns]
     }
 
     /// Rows as columns.
-    pub(in crate::fused) fn transposed(self) -> Self {
+    pub(crate) fn transposed(self) -> Self {
         Self {
             rows: self.columns,
             columns: self.rows,
@@ -94,12 +90,12 @@ impl<'a> Matrix<'a> {
 
 impl<'a> MatrixMut<'a> {
     /// Rows that follow one another.
-    pub(in crate::fused) fn new(values: &'a mut [f32], [rows, columns]: [usize; 2]) -> Self {
+    pub(crate) fn new(values: &'a mut [f32], [rows, columns]: [usize; 2]) -> Self {
         Self::within(values, [rows, columns], columns)
     }
 
     /// Rows that begin `row_step` numbers after one another.
-    pub(in crate::fused) fn within(
+    pub(crate) fn within(
         values: &'a mut [f32],
         [rows, columns]: [usize; 2],
         row_step: usize,
@@ -115,7 +111,7 @@ impl<'a> MatrixMut<'a> {
     /// # Safety
     /// No number is read, alone or in a row, before it was written.
     #[allow(unsafe_code)]
-    pub(in crate::fused) unsafe fn from_uninit(
+    pub(crate) unsafe fn from_uninit(
         out: &'a mut [MaybeUninit<f32>],
         [rows, columns]: [usize; 2],
     ) -> Self {
@@ -132,13 +128,9 @@ impl<'a> MatrixMut<'a> {
     /// Some rows and columns.
     ///
     /// # Safety
-    /// Nobody else uses the numbers of the cell as long as it lives.
+    /// Nobody else uses the numbers of the block as long as it lives.
     #[allow(unsafe_code)]
-    pub(in crate::fused) unsafe fn cell(
-        &self,
-        rows: Range<usize>,
-        columns: Range<usize>,
-    ) -> MatrixMut<'_> {
+    pub(crate) unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> MatrixMut<'_> {
         assert!(rows.end <= self.rows && columns.end <= self.columns, "{rows:?}, {columns:?}");
         let empty = rows.is_empty() || columns.is_empty();
         // SAFETY: within the slice, as rows and columns are; where there are none nothing is written.
@@ -150,7 +142,7 @@ impl<'a> MatrixMut<'a> {
     }
 
     /// Some columns.
-    pub(in crate::fused) fn columns(mut self, range: Range<usize>) -> Self {
+    pub(crate) fn columns(mut self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.columns, "{range:?}");
         let start = if self.rows == 0 { 0 } else { range.start };
         #[allow(unsafe_code)]
@@ -164,13 +156,13 @@ impl<'a> MatrixMut<'a> {
 
     /// Lets the numbers of a row from `column` on, as many as a panel has, come into the cache.
     #[inline(always)]
-    pub(in crate::fused) fn fetch(&self, row: usize, column: usize) {
-        fetch(self.values.wrapping_add(row * self.row_step + column));
+    pub(crate) fn prefetch(&self, row: usize, column: usize) {
+        prefetch(self.values.wrapping_add(row * self.row_step + column));
     }
 
     /// Writes some numbers of a row, from `column` on.
     #[inline(always)]
-    pub(in crate::fused) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
+    pub(crate) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
         assert!(row < self.rows && column + values.len() <= self.columns);
         #[allow(unsafe_code)]
         // SAFETY: within the matrix, which is borrowed mutably; the numbers come from elsewhere.
@@ -182,7 +174,7 @@ impl<'a> MatrixMut<'a> {
 
     /// Adds to some numbers of a row, from `column` on.
     #[inline(always)]
-    pub(in crate::fused) fn add(&mut self, row: usize, column: usize, values: &[f32]) {
+    pub(crate) fn add(&mut self, row: usize, column: usize, values: &[f32]) {
         let out = &mut self.row(row)[column..][..values.len()];
         for (out, x) in out.iter_mut().zip(values) {
             *out += x;
@@ -190,7 +182,7 @@ impl<'a> MatrixMut<'a> {
     }
 
     /// The matrix cut between columns, into parts of these widths from the left.
-    pub(in crate::fused) fn split_columns(
+    pub(crate) fn split_columns(
         self,
         widths: impl IntoIterator<Item = usize>,
     ) -> impl Iterator<Item = Self> {
@@ -211,7 +203,7 @@ impl<'a> MatrixMut<'a> {
     }
 
     /// `rows` rows from `first` on, for as long as the whole is not used.
-    pub(in crate::fused) fn rows(&mut self, first: usize, rows: usize) -> MatrixMut<'_> {
+    pub(crate) fn rows(&mut self, first: usize, rows: usize) -> MatrixMut<'_> {
         assert!(first + rows <= self.rows, "rows {first}..{}", first + rows);
         #[allow(unsafe_code)]
         // SAFETY: within the slice, or one past its end where there are no more rows to write.
@@ -223,7 +215,7 @@ impl<'a> MatrixMut<'a> {
     }
 
     /// One row.
-    pub(in crate::fused) fn row(&mut self, row: usize) -> &mut [f32] {
+    pub(crate) fn row(&mut self, row: usize) -> &mut [f32] {
         let row = self.rows(row, 1);
         #[allow(unsafe_code)]
         // SAFETY: the row's columns lie within the slice, and `self` is borrowed mutably as long as they are.
@@ -235,7 +227,7 @@ impl<'a> MatrixMut<'a> {
 
 /// Lets the numbers of a row of a panel, which stand there or will, come into the cache. Any address will do.
 #[inline(always)]
-pub(super) fn fetch(row: *const f32) {
+pub(super) fn prefetch(row: *const f32) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..2 {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

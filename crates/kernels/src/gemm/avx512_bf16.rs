@@ -11,20 +11,20 @@ use pulp::Simd;
 use pulp::x86::V4;
 
 use super::arithmetic::{Arithmetic, WithArithmetic};
-use super::element::Pair;
+use super::bf16::{self, Rounding};
+use super::element::Bf16x2;
 use super::matrix::Matrix;
 use super::pack::Side;
-use super::pairs::{self, Rounding};
-use super::panels::{Row, WIDTH};
+use super::packed::{Row, WIDTH};
 use crate::MatmulPrecision;
 
 /// Pairs, on a CPU that has the instructions. There is none outside of what [`run`] runs.
 #[derive(Clone, Copy)]
-struct Native(V4);
+struct Avx512Bf16(V4);
 
 /// Runs what is to be done if this CPU has the instructions and the level is AVX-512; else hands it back.
 #[inline(always)]
-pub(super) fn run<S: Simd, O: WithArithmetic<Element = Pair>>(_: S, operation: O) -> Option<O> {
+pub(super) fn run<S: Simd, O: WithArithmetic<Element = Bf16x2>>(_: S, operation: O) -> Option<O> {
     let simd = match S::F32_LANES {
         16 if MatmulPrecision::Bf16.is_native() => V4::try_new(),
         _ => None,
@@ -35,7 +35,7 @@ pub(super) fn run<S: Simd, O: WithArithmetic<Element = Pair>>(_: S, operation: O
     #[allow(unsafe_code)]
     // SAFETY: the CPU has the instructions of the level, as `simd` shows, and those for bfloat16.
     unsafe {
-        compiled(Native(simd), operation);
+        compiled(Avx512Bf16(simd), operation);
     }
     None
 }
@@ -43,7 +43,7 @@ pub(super) fn run<S: Simd, O: WithArithmetic<Element = Pair>>(_: S, operation: O
 /// What calls the instructions must be compiled for CPUs that have them: those of the level, and bfloat16's.
 #[target_feature(enable = "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma")]
 #[target_feature(enable = "lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512bf16")]
-fn compiled<O: WithArithmetic<Element = Pair>>(native: Native, operation: O) {
+fn compiled<O: WithArithmetic<Element = Bf16x2>>(native: Avx512Bf16, operation: O) {
     operation.with(native);
 }
 
@@ -59,12 +59,12 @@ const IN_PAIRS: [u16; 2 * LANES] = [
 ];
 
 #[allow(unsafe_code)]
-impl Rounding for Native {
+impl Rounding for Avx512Bf16 {
     #[inline(always)]
-    fn columns(self, numbers: &[f32; WIDTH]) -> [Pair; WIDTH / 2] {
+    fn columns(self, numbers: &[f32; WIDTH]) -> [Bf16x2; WIDTH / 2] {
         let (registers, _) = numbers.as_chunks::<LANES>();
-        let mut pairs = [Pair::default(); LANES];
-        // SAFETY: where there is a `Native`, there are the instructions; registers are as long as what they are read
+        let mut pairs = [Bf16x2::default(); LANES];
+        // SAFETY: where there is a `Avx512Bf16`, there are the instructions; registers are as long as what they are read
         // from and written to.
         unsafe {
             let first = _mm512_loadu_ps(registers[0].as_ptr());
@@ -76,8 +76,8 @@ impl Rounding for Native {
     }
 
     #[inline(always)]
-    fn rows(self, above: &[f32; WIDTH], below: &[f32; WIDTH]) -> Row<Pair> {
-        let mut pairs = [Pair::default(); WIDTH];
+    fn rows(self, above: &[f32; WIDTH], below: &[f32; WIDTH]) -> Row<Bf16x2> {
+        let mut pairs = [Bf16x2::default(); WIDTH];
         let (above, _) = above.as_chunks::<LANES>();
         let (below, _) = below.as_chunks::<LANES>();
         let (out, _) = pairs.as_chunks_mut::<LANES>();
@@ -97,8 +97,8 @@ impl Rounding for Native {
 }
 
 #[allow(unsafe_code)]
-impl Arithmetic for Native {
-    type Element = Pair;
+impl Arithmetic for Avx512Bf16 {
+    type Element = Bf16x2;
     type Simd = V4;
     type Sums = __m512;
     type Factors = __m512bh;
@@ -110,13 +110,13 @@ impl Arithmetic for Native {
     }
 
     #[inline(always)]
-    fn spread(self, element: Pair) -> __m512bh {
+    fn spread(self, element: Bf16x2) -> __m512bh {
         // SAFETY: there are the instructions; both are the same 64 bytes.
         unsafe { transmute::<__m512i, __m512bh>(_mm512_set1_epi32(element.bits().cast_signed())) }
     }
 
     #[inline(always)]
-    fn load<const V: usize>(self, row: &Row<Pair>, column: usize) -> [__m512bh; V] {
+    fn load<const V: usize>(self, row: &Row<Bf16x2>, column: usize) -> [__m512bh; V] {
         let (registers, _) = row[column..column + V * LANES].as_chunks::<LANES>();
         // SAFETY: there are the instructions, registers of elements are as long, and both kinds are the same 64 bytes.
         unsafe {
@@ -143,15 +143,15 @@ impl Arithmetic for Native {
     }
 
     #[inline(always)]
-    fn round(self, numbers: &[f32], out: &mut Row<Pair>) {
-        pairs::fill(self, numbers, out);
+    fn round(self, numbers: &[f32], out: &mut Row<Bf16x2>) {
+        bf16::fill(self, numbers, out);
     }
 
     #[inline(always)]
-    fn pack(self, matrix: Matrix<'_>, side: Side, out: &mut [Row<Pair>]) {
+    fn pack(self, matrix: Matrix<'_>, side: Side, out: &mut [Row<Bf16x2>]) {
         match side {
-            Side::Left => pairs::of_columns(self, matrix, out),
-            Side::Right => pairs::of_rows(self, self.0, matrix, out),
+            Side::Left => bf16::round_columns(self, matrix, out),
+            Side::Right => bf16::round_rows(self, self.0, matrix, out),
         }
     }
 }
@@ -164,14 +164,14 @@ mod tests {
     /// Pairs that some arithmetic makes of numbers that follow each other.
     struct Round<'a> {
         numbers: &'a [f32],
-        out: &'a mut Row<Pair>,
+        out: &'a mut Row<Bf16x2>,
     }
 
     impl WithArithmetic for Round<'_> {
-        type Element = Pair;
+        type Element = Bf16x2;
 
         #[inline(always)]
-        fn with(self, arithmetic: impl Arithmetic<Element = Pair>) {
+        fn with(self, arithmetic: impl Arithmetic<Element = Bf16x2>) {
             arithmetic.round(self.numbers, self.out);
         }
     }
@@ -179,14 +179,14 @@ mod tests {
     /// Panels of a matrix that some arithmetic copies.
     struct Pack<'a> {
         matrix: Matrix<'a>,
-        out: &'a mut [Row<Pair>],
+        out: &'a mut [Row<Bf16x2>],
     }
 
     impl WithArithmetic for Pack<'_> {
-        type Element = Pair;
+        type Element = Bf16x2;
 
         #[inline(always)]
-        fn with(self, arithmetic: impl Arithmetic<Element = Pair>) {
+        fn with(self, arithmetic: impl Arithmetic<Element = Bf16x2>) {
             arithmetic.pack(self.matrix, Side::Right, self.out);
         }
     }
@@ -200,17 +200,17 @@ mod tests {
             (0..50_u32).map(|i| f32::from_bits(0x3F80_7FF0 + 7 * i)).collect();
         numbers.extend([0.0, -0.0, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY]);
         numbers.extend([f32::NAN, -f32::NAN, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, 1e-30]);
-        let mut rounded = [[Pair::default(); WIDTH]; 2];
+        let mut rounded = [[Bf16x2::default(); WIDTH]; 2];
         let [native, widened] = &mut rounded;
         let numbers = &numbers;
         assert!(run(simd, Round { numbers, out: native }).is_none());
         Round { numbers, out: widened }.with(Widened(simd));
-        let mut packed = [[[Pair::default(); WIDTH]; 2]; 2];
+        let mut packed = [[[Bf16x2::default(); WIDTH]; 2]; 2];
         let [native_rows, widened_rows] = &mut packed;
         let matrix = Matrix::new(&numbers[..3 * 20], [3, 20]);
         assert!(run(simd, Pack { matrix, out: native_rows }).is_none());
         Pack { matrix, out: widened_rows }.with(Widened(simd));
-        let pairs = |rows: &[Row<Pair>]| rows.as_flattened().to_vec();
+        let pairs = |rows: &[Row<Bf16x2>]| rows.as_flattened().to_vec();
         let of_rounded = pairs(&rounded[..1]).into_iter().zip(pairs(&rounded[1..]));
         let of_packed = pairs(&packed[0]).into_iter().zip(pairs(&packed[1]));
         for (native, widened) in of_rounded.chain(of_packed) {

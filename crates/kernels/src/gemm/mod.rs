@@ -5,45 +5,52 @@
 //! it: it is the same, byte for byte, however the work is shared out among threads, and in f32 on every CPU with
 //! fused multiply-adds.
 
+#![allow(
+    clippy::inline_always,
+    reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
+)]
+
 mod arithmetic;
-mod element;
-mod finish;
-mod grid;
-mod matrix;
 #[cfg(target_arch = "x86_64")]
-mod native;
+mod avx512_bf16;
+mod bf16;
+mod blocking;
+mod element;
+mod epilogue;
+mod macro_kernel;
+mod matrix;
+mod micro_kernel;
 mod pack;
-mod pairs;
-mod panels;
-mod square;
-mod sweep;
-mod tile;
+mod packed;
+mod scratch;
+mod transpose;
 
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-pub(super) use arithmetic::{Arithmetic, Exact};
-pub(super) use element::{Element, Pair, as_elements};
-pub(super) use finish::{Add, Blend, Finish, Put, biased, part_of};
-pub(super) use matrix::{Matrix, MatrixMut};
-pub(super) use pack::{Packed, Role};
-pub(super) use panels::{Panels, PanelsMut, Row, WIDTH, n_panels};
-pub(super) use sweep::multiply;
-pub(super) use tile::{Left, Plain, Turned};
+pub(crate) use arithmetic::{Arithmetic, Exact};
+pub(crate) use element::{Bf16x2, Element, as_elements};
+pub(crate) use epilogue::{Add, Blend, Epilogue, Put, biased, part_of};
+pub(crate) use macro_kernel::multiply;
+pub(crate) use matrix::{Matrix, MatrixMut};
+pub(crate) use micro_kernel::{Left, Plain, Transposed};
+pub(crate) use pack::{Packed, Role};
+pub(crate) use packed::{PackedMut, PackedRef, Row, WIDTH, n_panels};
+pub(crate) use scratch::Scratch;
 
 use self::arithmetic::WithArithmetic;
-use self::grid::Grid;
-use super::{fill, run};
+use self::blocking::Blocking;
+use crate::fused::{fill, run};
 
-/// A cell of a product.
-struct Cell<'a, L: Left, F> {
+/// A block of a product.
+struct Block<'a, L: Left, F> {
     left: L,
-    right: Panels<'a, L::Element>,
-    finish: F,
+    right: PackedRef<'a, L::Element>,
+    epilogue: F,
 }
 
-impl<L: Left, F: Finish<L::Element>> WithSimd for Cell<'_, L, F> {
+impl<L: Left, F: Epilogue<L::Element>> WithSimd for Block<'_, L, F> {
     type Output = ();
 
     #[inline(always)]
@@ -52,34 +59,34 @@ impl<L: Left, F: Finish<L::Element>> WithSimd for Cell<'_, L, F> {
     }
 }
 
-impl<L: Left, F: Finish<L::Element>> WithArithmetic for Cell<'_, L, F> {
+impl<L: Left, F: Epilogue<L::Element>> WithArithmetic for Block<'_, L, F> {
     type Element = L::Element;
 
     #[inline(always)]
     fn with(mut self, arithmetic: impl Arithmetic<Element = L::Element>) {
-        multiply(arithmetic, self.left, self.right, &mut self.finish);
+        multiply(arithmetic, self.left, self.right, &mut self.epilogue);
     }
 }
 
-/// Multiplies on all cores. `finish` says what becomes of the sums of each cell, whose rows and columns are
-/// counted from the cell's first.
-pub(super) fn multiply_all<L: Left + Send, F: Finish<L::Element> + Send>(
+/// Multiplies on all cores. `epilogue` says what becomes of the sums of each block, whose rows and columns are
+/// counted from the block's first.
+pub(crate) fn multiply_all<L: Left + Send, F: Epilogue<L::Element> + Send>(
     left: L,
-    right: Panels<'_, L::Element>,
-    finish: impl Fn([Range<usize>; 2]) -> F,
+    right: PackedRef<'_, L::Element>,
+    epilogue: impl Fn([Range<usize>; 2]) -> F,
 ) {
-    let cells = Grid::new(left, right).cells().map(|[rows, columns]| Cell {
+    let blocks = Blocking::new(left, right).blocks().map(|[rows, columns]| Block {
         left: left.part(rows.clone()),
         right: right.columns(columns.clone()),
-        finish: finish([rows, columns]),
+        epilogue: epilogue([rows, columns]),
     });
-    run(left.n_rows() * left.depth() * right.n_columns(), cells);
+    run(left.n_rows() * left.depth() * right.n_columns(), blocks);
 }
 
 /// `left right + bias` on all cores; an empty bias is none.
-pub(super) fn product<L: Left + Send>(
+pub(crate) fn product<L: Left + Send>(
     left: L,
-    right: Panels<'_, L::Element>,
+    right: PackedRef<'_, L::Element>,
     bias: &[f32],
 ) -> Vec<f32> {
     let shape = [left.n_rows(), right.n_columns()];
@@ -93,28 +100,28 @@ pub(super) fn product<L: Left + Send>(
 }
 
 /// `out = left right + bias` on all cores; an empty bias is none.
-pub(super) fn put<L: Left + Send>(
+pub(crate) fn put<L: Left + Send>(
     out: MatrixMut<'_>,
     left: L,
-    right: Panels<'_, L::Element>,
+    right: PackedRef<'_, L::Element>,
     bias: &[f32],
 ) {
     assert!(bias.is_empty() || bias.len() == right.n_columns(), "a number for each column");
     multiply_all(left, right, |[rows, columns]| {
         let bias = part_of(bias, columns.clone());
         #[allow(unsafe_code)]
-        // SAFETY: cells do not overlap, and nobody else writes before all are done.
-        let out = unsafe { out.cell(rows, columns) };
+        // SAFETY: blocks do not overlap, and nobody else writes before all are done.
+        let out = unsafe { out.block(rows, columns) };
         Put { out, bias }
     });
 }
 
 /// `out += left right` on all cores.
-pub(super) fn add<L: Left + Send>(out: MatrixMut<'_>, left: L, right: Panels<'_, L::Element>) {
+pub(crate) fn add<L: Left + Send>(out: MatrixMut<'_>, left: L, right: PackedRef<'_, L::Element>) {
     multiply_all(left, right, |[rows, columns]| {
         #[allow(unsafe_code)]
         // SAFETY: as above.
-        let out = unsafe { out.cell(rows, columns) };
+        let out = unsafe { out.block(rows, columns) };
         Add { out }
     });
 }
@@ -123,8 +130,8 @@ pub(super) fn add<L: Left + Send>(out: MatrixMut<'_>, left: L, right: Panels<'_,
 mod tests {
     use std::marker::PhantomData;
 
-    use super::super::testing::{noise, with_threads};
     use super::*;
+    use crate::fused::testing::{noise, with_threads};
 
     /// Rows, depth and columns of products that end within tiles, registers and panels, and that do not.
     const SHAPES: [[usize; 3]; 10] = [
@@ -169,7 +176,7 @@ mod tests {
     fn rounded<E: Element>(x: &[f32]) -> Vec<f32> {
         let rounded = |x: &f32| match E::NUMBERS {
             1 => *x,
-            _ => Pair::new(*x, 0.0).widened()[0],
+            _ => Bf16x2::new(*x, 0.0).widened()[0],
         };
         x.iter().map(rounded).collect()
     }
@@ -178,7 +185,7 @@ mod tests {
     fn matrices_in_any_order_multiply() {
         for shape in SHAPES {
             multiplies_in_any_order::<f32>(shape);
-            multiplies_in_any_order::<Pair>(shape);
+            multiplies_in_any_order::<Bf16x2>(shape);
         }
     }
 
@@ -186,30 +193,32 @@ mod tests {
         let [m, k, n] = shape;
         let (a, b, bias) = (noise(m * k, 1), noise(k * n, 2), vec![1.0; n]);
         let want = reference(&rounded::<E>(&a), &rounded::<E>(&b), shape);
-        let (turned_a, turned_b) = (transposed(&a, [m, k]), transposed(&b, [k, n]));
-        for b_is_turned in [false, true] {
-            let b = match b_is_turned {
+        let (a_transposed, b_transposed) = (transposed(&a, [m, k]), transposed(&b, [k, n]));
+        for b_is_transposed in [false, true] {
+            let b = match b_is_transposed {
                 false => Matrix::new(&b, [k, n]),
-                true => Matrix::new(&turned_b, [n, k]).transposed(),
+                true => Matrix::new(&b_transposed, [n, k]).transposed(),
             };
-            let [plain, turned, right] = Packed::<E>::all([
+            let [plain, transposed, right] = Packed::<E>::all([
                 (Matrix::new(&a, [m, k]), Role::Left),
-                (Matrix::new(&turned_a, [k, m]), Role::Both),
+                (Matrix::new(&a_transposed, [k, m]), Role::Both),
                 (b, Role::Right),
             ]);
             let (left, right) = (Plain(plain.left()), right.right());
-            let what =
-                format!("{shape:?} of {} in one, right matrix turned: {b_is_turned}", E::NUMBERS);
+            let what = format!(
+                "{shape:?} of {} in one, right matrix transposed: {b_is_transposed}",
+                E::NUMBERS
+            );
             let whole = product(left, right, &bias);
             assert_close(&whole, &want, &what);
-            let copy = E::left_as_right(turned.left(), m);
+            let copy = E::left_as_right(transposed.left(), m);
             let copy = match &copy {
-                None => turned.right(),
-                Some(rows) => Panels::new(rows, [E::count(k), m]),
+                None => transposed.right(),
+                Some(rows) => PackedRef::new(rows, [E::count(k), m]),
             };
-            for left in [turned.right(), copy] {
+            for left in [transposed.right(), copy] {
                 let mut sums = vec![1.0; m * n];
-                add(MatrixMut::new(&mut sums, [m, n]), Turned(left), right);
+                add(MatrixMut::new(&mut sums, [m, n]), Transposed(left), right);
                 assert_close(&sums, &want, &format!("{what}, left too"));
             }
         }
@@ -218,7 +227,7 @@ mod tests {
     /// A product by the instructions of one SIMD level.
     struct Check<E> {
         shape: [usize; 3],
-        turned: bool,
+        transposed: bool,
         elements: PhantomData<E>,
     }
 
@@ -229,23 +238,23 @@ mod tests {
         fn with_simd<S: Simd>(self, simd: S) -> Vec<f32> {
             let [m, k, n] = self.shape;
             let (a, b) = (noise(m * k, 1), noise(k * n, 2));
-            let (turned_a, turned_b) = (transposed(&a, [m, k]), transposed(&b, [k, n]));
-            let [plain, turned, right] = [
+            let (a_transposed, b_transposed) = (transposed(&a, [m, k]), transposed(&b, [k, n]));
+            let [plain, transposed, right] = [
                 (Matrix::new(&a, [m, k]), Role::Left),
-                (Matrix::new(&turned_a, [k, m]), Role::Right),
-                (Matrix::new(&turned_b, [n, k]).transposed(), Role::Right),
+                (Matrix::new(&a_transposed, [k, m]), Role::Right),
+                (Matrix::new(&b_transposed, [n, k]).transposed(), Role::Right),
             ]
             .map(|(matrix, role)| Packed::<E>::by(simd, matrix, role));
             let right = right.right();
             let mut values = vec![f32::NAN; m * n];
             let out = MatrixMut::new(&mut values, [m, n]);
-            let finish = Put { out, bias: &[] };
-            if self.turned {
-                let left = Turned(turned.right());
-                E::run(simd, Cell { left, right, finish });
+            let epilogue = Put { out, bias: &[] };
+            if self.transposed {
+                let left = Transposed(transposed.right());
+                E::run(simd, Block { left, right, epilogue });
             } else {
                 let left = Plain(plain.left());
-                E::run(simd, Cell { left, right, finish });
+                E::run(simd, Block { left, right, epilogue });
             }
             values
         }
@@ -254,15 +263,15 @@ mod tests {
     #[test]
     fn every_simd_level_multiplies() {
         for shape in SHAPES {
-            for turned in [false, true] {
-                every_level_multiplies::<f32>(shape, turned);
-                every_level_multiplies::<Pair>(shape, turned);
+            for transposed in [false, true] {
+                every_level_multiplies::<f32>(shape, transposed);
+                every_level_multiplies::<Bf16x2>(shape, transposed);
             }
         }
     }
 
-    fn every_level_multiplies<E: Element>(shape: [usize; 3], turned: bool) {
-        let check = || Check::<E> { shape, turned, elements: PhantomData };
+    fn every_level_multiplies<E: Element>(shape: [usize; 3], transposed: bool) {
+        let check = || Check::<E> { shape, transposed, elements: PhantomData };
         let native = pulp::Arch::new().dispatch(check());
         let [m, k, n] = shape;
         let [a, b] = [(m * k, 1), (k * n, 2)].map(|(n, seed)| rounded::<E>(&noise(n, seed)));
@@ -289,7 +298,7 @@ mod tests {
     fn what_is_no_number_stays_so() {
         let (mut a, b) = (noise(5 * 3, 1), noise(3 * 4, 2));
         a[4] = f32::NAN;
-        let [left, right] = Packed::<Pair>::all([
+        let [left, right] = Packed::<Bf16x2>::all([
             (Matrix::new(&a, [5, 3]), Role::Left),
             (Matrix::new(&b, [3, 4]), Role::Right),
         ]);
@@ -300,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn cells_cover_every_number_once() {
+    fn blocks_cover_every_number_once() {
         for [m, k, n] in [[1, 1, 1], [768, 128, 384], [100, 5000, 70], [3000, 7, 33]] {
             let rows = vec![[0.0; WIDTH]; (m * n_panels(k)).max(k * n_panels(n))];
-            let left = Panels::new(&rows, [m, k]);
-            let right = Panels::new(&rows, [k, n]);
+            let left = PackedRef::new(&rows, [m, k]);
+            let right = PackedRef::new(&rows, [k, n]);
             let mut times = vec![0; m * n];
-            for [rows, columns] in Grid::new(Plain(left), right).cells() {
+            for [rows, columns] in Blocking::new(Plain(left), right).blocks() {
                 for row in rows {
                     columns.clone().for_each(|column| times[row * n + column] += 1);
                 }
@@ -316,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_is_written_and_nothing_beside_it() {
+    fn a_block_is_written_and_nothing_beside_it() {
         let (a, b) = (noise(6 * 7, 1), noise(7 * 10, 2));
         let matrices = [Matrix::new(&a, [6, 7]), Matrix::new(&b, [7, 10])];
         let [left, right] = Packed::all(matrices.map(|matrix| (matrix, Role::Both)));
         let mut values = vec![f32::NAN; 6 * 12];
         let mut out = MatrixMut::within(&mut values, [6, 10], 12);
-        let part = Plain(left.panels().rows(2..6));
-        put(out.rows(2, 4), part, right.panels(), &[]);
+        let part = Plain(left.view().rows(2..6));
+        put(out.rows(2, 4), part, right.view(), &[]);
         let want = reference(&a, &b, [6, 7, 10]);
         for (row, values) in values.chunks(12).enumerate() {
             let (written, beside) = values.split_at(if row < 2 { 0 } else { 10 });
@@ -340,7 +349,7 @@ mod tests {
                 let (a, b) = (noise(300 * 200, 1), noise(200 * 150, 2));
                 let matrices = [Matrix::new(&a, [300, 200]), Matrix::new(&b, [200, 150])];
                 let [left, right] = Packed::all(matrices.map(|matrix| (matrix, Role::Both)));
-                product(Plain(left.panels()), right.panels(), &[])
+                product(Plain(left.view()), right.view(), &[])
             });
             got.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
         };

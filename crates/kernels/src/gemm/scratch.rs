@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::product::{Element, Row, WIDTH};
-use crate::panels::Row as Aligned;
+use super::{Element, Row, WIDTH};
+use crate::decode::Row as Aligned;
 
 /// Buffers that are kept at most, of a thread or of all.
 const KEPT: usize = 16;
@@ -22,7 +22,7 @@ static SHARED: Mutex<Vec<Vec<Aligned>>> = Mutex::new(Vec::new());
 
 /// Rows of panels that hold whatever they held before.
 #[derive(Debug)]
-pub(super) struct Scratch<E = f32> {
+pub(crate) struct Scratch<E = f32> {
     buffer: Vec<Aligned>,
     n_rows: usize,
     elements: PhantomData<E>,
@@ -30,7 +30,7 @@ pub(super) struct Scratch<E = f32> {
 
 impl<E> Scratch<E> {
     /// Room for `n_rows` rows: the smallest that was given back and holds them, or new.
-    pub(super) fn new(n_rows: usize) -> Self {
+    pub(crate) fn new(n_rows: usize) -> Self {
         let fitting = match n_rows {
             0 => None,
             LARGE.. => take(&mut shared(), n_rows),

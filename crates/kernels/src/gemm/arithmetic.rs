@@ -2,14 +2,14 @@
 
 use pulp::Simd;
 
-use super::element::{Element, Pair};
+use super::bf16;
+use super::element::{Bf16x2, Element};
 use super::matrix::Matrix;
 use super::pack::{self, Side};
-use super::pairs;
-use super::panels::{Row, WIDTH};
+use super::packed::{Row, WIDTH};
 
 /// Products of elements, summed in registers of f32, and elements made of numbers.
-pub(in crate::fused) trait Arithmetic: Copy {
+pub(crate) trait Arithmetic: Copy {
     type Element: Element;
     /// The level.
     type Simd: Simd;
@@ -42,7 +42,7 @@ pub(in crate::fused) trait Arithmetic: Copy {
 }
 
 /// What some arithmetic is to do.
-pub(in crate::fused) trait WithArithmetic {
+pub(crate) trait WithArithmetic {
     type Element: Element;
 
     /// With `#[inline(always)]`, as [`pulp::WithSimd::with_simd`].
@@ -51,7 +51,7 @@ pub(in crate::fused) trait WithArithmetic {
 
 /// Numbers of f32.
 #[derive(Clone, Copy)]
-pub(in crate::fused) struct Exact<S>(pub(in crate::fused) S);
+pub(crate) struct Exact<S>(pub(crate) S);
 
 impl<S: Simd> Arithmetic for Exact<S> {
     type Element = f32;
@@ -119,28 +119,28 @@ impl<S: Simd> Widened<S> {
     }
 }
 
-impl<S: Simd> pairs::Rounding for Widened<S> {
+impl<S: Simd> bf16::Rounding for Widened<S> {
     #[inline(always)]
-    fn columns(self, numbers: &[f32; WIDTH]) -> [Pair; WIDTH / 2] {
-        let mut pairs = [Pair::default(); WIDTH / 2];
+    fn columns(self, numbers: &[f32; WIDTH]) -> [Bf16x2; WIDTH / 2] {
+        let mut pairs = [Bf16x2::default(); WIDTH / 2];
         for (pair, [first, second]) in pairs.iter_mut().zip(numbers.as_chunks::<2>().0) {
-            *pair = Pair::new(*first, *second);
+            *pair = Bf16x2::new(*first, *second);
         }
         pairs
     }
 
     #[inline(always)]
-    fn rows(self, above: &[f32; WIDTH], below: &[f32; WIDTH]) -> Row<Pair> {
-        let mut pairs = [Pair::default(); WIDTH];
+    fn rows(self, above: &[f32; WIDTH], below: &[f32; WIDTH]) -> Row<Bf16x2> {
+        let mut pairs = [Bf16x2::default(); WIDTH];
         for ((pair, above), below) in pairs.iter_mut().zip(above).zip(below) {
-            *pair = Pair::new(*above, *below);
+            *pair = Bf16x2::new(*above, *below);
         }
         pairs
     }
 }
 
 impl<S: Simd> Arithmetic for Widened<S> {
-    type Element = Pair;
+    type Element = Bf16x2;
     type Simd = S;
     type Sums = S::f32s;
     type Factors = [S::f32s; 2];
@@ -151,15 +151,15 @@ impl<S: Simd> Arithmetic for Widened<S> {
     }
 
     #[inline(always)]
-    fn spread(self, element: Pair) -> [S::f32s; 2] {
+    fn spread(self, element: Bf16x2) -> [S::f32s; 2] {
         let [first, second] = element.widened();
         [self.0.splat_f32s(first), self.0.splat_f32s(second)]
     }
 
     #[inline(always)]
-    fn load<const V: usize>(self, row: &Row<Pair>, column: usize) -> [[S::f32s; 2]; V] {
+    fn load<const V: usize>(self, row: &Row<Bf16x2>, column: usize) -> [[S::f32s; 2]; V] {
         let (registers, _) =
-            S::as_simd_u32s(Pair::bits_of(&row[column..column + V * S::F32_LANES]));
+            S::as_simd_u32s(Bf16x2::bits_of(&row[column..column + V * S::F32_LANES]));
         let mut factors = [[self.zero(); 2]; V];
         for (factors, register) in factors.iter_mut().zip(registers) {
             *factors = self.widen(*register);
@@ -180,15 +180,15 @@ impl<S: Simd> Arithmetic for Widened<S> {
     }
 
     #[inline(always)]
-    fn round(self, numbers: &[f32], out: &mut Row<Pair>) {
-        pairs::fill(self, numbers, out);
+    fn round(self, numbers: &[f32], out: &mut Row<Bf16x2>) {
+        bf16::fill(self, numbers, out);
     }
 
     #[inline(always)]
-    fn pack(self, matrix: Matrix<'_>, side: Side, out: &mut [Row<Pair>]) {
+    fn pack(self, matrix: Matrix<'_>, side: Side, out: &mut [Row<Bf16x2>]) {
         match side {
-            Side::Left => pairs::of_columns(self, matrix, out),
-            Side::Right => pairs::of_rows(self, self.0, matrix, out),
+            Side::Left => bf16::round_columns(self, matrix, out),
+            Side::Right => bf16::round_rows(self, self.0, matrix, out),
         }
     }
 }

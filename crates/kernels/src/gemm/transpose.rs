@@ -1,4 +1,4 @@
-//! Small squares of numbers, turned in the registers.
+//! Small squares of numbers, transposed in the registers.
 
 use pulp::Simd;
 
@@ -84,8 +84,8 @@ mod tests {
     fn every_number_changes_its_row_and_column() {
         let square = std::array::from_fn(|row| std::array::from_fn(|i| (10 * row + i) as f32));
         for arch in [Arch::new(), Arch::Scalar] {
-            let turned = arch.dispatch(Turn(square));
-            for (column, row) in turned.iter().enumerate() {
+            let transposed = arch.dispatch(Turn(square));
+            for (column, row) in transposed.iter().enumerate() {
                 for (i, x) in row.iter().enumerate() {
                     assert_eq!(x.to_bits(), square[i][column].to_bits());
                 }

@@ -3,34 +3,34 @@
 use pulp::Simd;
 
 use super::arithmetic::Arithmetic;
-use super::finish::Finish;
-use super::panels::{Panels, Row, WIDTH, n_panels};
-use super::tile::Left;
+use super::epilogue::Epilogue;
+use super::micro_kernel::Left;
+use super::packed::{PackedRef, Row, WIDTH, n_panels};
 
 /// Multiplies in this thread, and hands every sum on once.
 #[inline(always)]
-pub(in crate::fused) fn multiply<A: Arithmetic>(
+pub(crate) fn multiply<A: Arithmetic>(
     arithmetic: A,
     left: impl Left<Element = A::Element>,
-    right: Panels<'_, A::Element>,
-    finish: &mut impl Finish<A::Element>,
+    right: PackedRef<'_, A::Element>,
+    epilogue: &mut impl Epilogue<A::Element>,
 ) {
     assert_eq!(left.depth(), right.n_rows(), "columns and rows");
     // As many rows at once as leave registers for a row of the right matrix.
     if A::Simd::F32_LANES == 8 {
-        tiles::<A, _, 6, 4>(arithmetic, left, right, finish);
+        blocks::<A, _, 6, 4>(arithmetic, left, right, epilogue);
     } else {
-        tiles::<A, _, 12, 8>(arithmetic, left, right, finish);
+        blocks::<A, _, 12, 8>(arithmetic, left, right, epilogue);
     }
 }
 
-/// With tiles of R rows, or of T if the left matrix is turned.
+/// With tiles of R rows, or of T if the left matrix is transposed.
 #[inline(always)]
-fn tiles<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const T: usize>(
+fn blocks<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const T: usize>(
     arithmetic: A,
     left: L,
-    right: Panels<'_, A::Element>,
-    finish: &mut impl Finish<A::Element>,
+    right: PackedRef<'_, A::Element>,
+    epilogue: &mut impl Epilogue<A::Element>,
 ) {
     for panel in 0..n_panels(right.n_columns()) {
         let rows = right.panel(panel);
@@ -38,10 +38,10 @@ fn tiles<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const T: 
         for column in (0..columns).step_by(2 * A::Simd::F32_LANES) {
             let at = Place { rows, first_column: panel * WIDTH, column };
             let columns = columns - column;
-            if L::TURNED {
-                column_of_tiles::<A, L, T>(arithmetic, left, at, columns, finish);
+            if L::TRANSPOSED {
+                strip::<A, L, T>(arithmetic, left, at, columns, epilogue);
             } else {
-                column_of_tiles::<A, L, R>(arithmetic, left, at, columns, finish);
+                strip::<A, L, R>(arithmetic, left, at, columns, epilogue);
             }
         }
     }
@@ -60,54 +60,54 @@ struct Place<'a, E> {
 
 /// All rows with two registers of columns, or with one where `columns` are no more.
 #[inline(always)]
-fn column_of_tiles<A: Arithmetic, L: Left<Element = A::Element>, const R: usize>(
+fn strip<A: Arithmetic, L: Left<Element = A::Element>, const R: usize>(
     arithmetic: A,
     left: L,
     at: Place<'_, A::Element>,
     columns: usize,
-    finish: &mut impl Finish<A::Element>,
+    epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let n = left.n_rows();
     let mut row = 0;
     if columns <= A::Simd::F32_LANES {
         while n - row >= R {
-            tile::<A, L, R, 1>(arithmetic, left, row, at, columns, finish);
+            micro_kernel::<A, L, R, 1>(arithmetic, left, row, at, columns, epilogue);
             row += R;
         }
         while row < n {
-            tile::<A, L, 1, 1>(arithmetic, left, row, at, columns, finish);
+            micro_kernel::<A, L, 1, 1>(arithmetic, left, row, at, columns, epilogue);
             row += 1;
         }
         return;
     }
     while n - row >= R {
-        tile::<A, L, R, 2>(arithmetic, left, row, at, columns, finish);
+        micro_kernel::<A, L, R, 2>(arithmetic, left, row, at, columns, epilogue);
         row += R;
     }
     while n - row >= 4 {
-        tile::<A, L, 4, 2>(arithmetic, left, row, at, columns, finish);
+        micro_kernel::<A, L, 4, 2>(arithmetic, left, row, at, columns, epilogue);
         row += 4;
     }
     while row < n {
-        tile::<A, L, 1, 2>(arithmetic, left, row, at, columns, finish);
+        micro_kernel::<A, L, 1, 2>(arithmetic, left, row, at, columns, epilogue);
         row += 1;
     }
 }
 
 #[inline(always)]
-fn tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: usize>(
+fn micro_kernel<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: usize>(
     arithmetic: A,
     left: L,
     row: usize,
     at: Place<'_, A::Element>,
     columns: usize,
-    finish: &mut impl Finish<A::Element>,
+    epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let column = at.first_column + at.column;
     for i in 0..R {
-        finish.expect(row + i, column);
+        epilogue.prefetch(row + i, column);
     }
-    let sums = left.tile::<A, R, V>(arithmetic, row, at.rows, at.column);
+    let sums = left.micro_kernel::<A, R, V>(arithmetic, row, at.rows, at.column);
     for (i, sums) in sums.iter().enumerate() {
         let mut values = [0.0; WIDTH];
         let lanes = A::Simd::F32_LANES;
@@ -116,9 +116,9 @@ fn tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: u
         }
         let n = V * lanes;
         if columns >= n {
-            finish.finish(arithmetic, row + i, column, &values[..n]); // of known length
+            epilogue.apply(arithmetic, row + i, column, &values[..n]); // of known length
         } else {
-            finish.finish(arithmetic, row + i, column, &values[..columns]);
+            epilogue.apply(arithmetic, row + i, column, &values[..columns]);
         }
     }
 }

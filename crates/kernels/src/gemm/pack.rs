@@ -2,19 +2,20 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::super::{run, scratch::Scratch};
 use super::arithmetic::{Arithmetic, WithArithmetic};
 use super::element::Element;
 use super::matrix::Matrix;
-use super::panels::{Panels, Row, WIDTH, n_panels};
-use super::square::{self, SIDE};
+use super::packed::{PackedRef, Row, WIDTH, n_panels};
+use super::scratch::Scratch;
+use super::transpose::{self, SIDE};
+use crate::fused::run;
 
 /// What a copy of a matrix is for: in panels of f32 one copy serves for all.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::fused) enum Role {
+pub(crate) enum Role {
     /// The left matrix of products.
     Left,
-    /// The right matrix of products, or the left one turned.
+    /// The right matrix of products, or the left one transposed.
     Right,
     /// Both.
     Both,
@@ -22,7 +23,7 @@ pub(in crate::fused) enum Role {
 
 /// A copy of a matrix in panels.
 #[derive(Debug)]
-pub(in crate::fused) struct Packed<E = f32> {
+pub(crate) struct Packed<E = f32> {
     left: Option<Scratch<E>>,
     right: Option<Scratch<E>>,
     shape: [usize; 2],
@@ -31,12 +32,12 @@ pub(in crate::fused) struct Packed<E = f32> {
 impl Packed {
     /// Copies a matrix of f32, in this thread.
     #[inline(always)]
-    pub(in crate::fused) fn here<S: Simd>(simd: S, matrix: Matrix<'_>) -> Self {
+    pub(crate) fn here<S: Simd>(simd: S, matrix: Matrix<'_>) -> Self {
         Self::by(simd, matrix, Role::Both)
     }
 
     /// As the left or the right matrix of products.
-    pub(in crate::fused) fn panels(&self) -> Panels<'_> {
+    pub(crate) fn view(&self) -> PackedRef<'_> {
         self.left()
     }
 }
@@ -73,13 +74,13 @@ impl<E: Element> Packed<E> {
     }
 
     /// Copies some matrices, on all cores.
-    pub(in crate::fused) fn all<const N: usize>(matrices: [(Matrix<'_>, Role); N]) -> [Self; N] {
+    pub(crate) fn all<const N: usize>(matrices: [(Matrix<'_>, Role); N]) -> [Self; N] {
         let packed = Self::all_of(&matrices);
         packed.try_into().expect("as many as there are matrices")
     }
 
     /// As [`Packed::all`].
-    pub(in crate::fused) fn all_of(matrices: &[(Matrix<'_>, Role)]) -> Vec<Self> {
+    pub(crate) fn all_of(matrices: &[(Matrix<'_>, Role)]) -> Vec<Self> {
         let matrices = matrices.iter();
         let mut packed: Vec<_> =
             matrices.clone().map(|(matrix, role)| Self::new(*matrix, *role)).collect();
@@ -95,32 +96,32 @@ impl<E: Element> Packed<E> {
     ///
     /// # Panics
     /// If it was not copied for that.
-    pub(in crate::fused) fn left(&self) -> Panels<'_, E> {
+    pub(crate) fn left(&self) -> PackedRef<'_, E> {
         let [n_rows, n_columns] = self.shape;
         let rows = self.left.as_ref().expect("a left matrix");
-        Panels::new(rows, [n_rows, E::count(n_columns)])
+        PackedRef::new(rows, [n_rows, E::count(n_columns)])
     }
 
-    /// As the right matrix of products, or as the left one turned.
+    /// As the right matrix of products, or as the left one transposed.
     ///
     /// # Panics
     /// If it was not copied for that.
-    pub(in crate::fused) fn right(&self) -> Panels<'_, E> {
+    pub(crate) fn right(&self) -> PackedRef<'_, E> {
         if E::LEFT_IS_RIGHT {
             return self.left();
         }
         let [n_rows, n_columns] = self.shape;
         let rows = self.right.as_ref().expect("a right matrix");
-        Panels::new(rows, [E::count(n_rows), n_columns])
+        PackedRef::new(rows, [E::count(n_rows), n_columns])
     }
 }
 
 /// On which side of a product a copy stands.
 #[derive(Clone, Copy)]
-pub(in crate::fused) enum Side {
+pub(crate) enum Side {
     /// As the left matrix: an element is of columns that follow each other.
     Left,
-    /// As the right matrix, or as the left one turned: an element is of rows that follow each other.
+    /// As the right matrix, or as the left one transposed: an element is of rows that follow each other.
     Right,
 }
 
@@ -192,7 +193,7 @@ pub(super) fn pack<S: Simd>(simd: S, matrix: Matrix<'_>, out: &mut [Row]) {
     assert_eq!(out.len(), n_rows * n_panels(n_columns), "[{n_rows}, {n_columns}]");
     if !matrix.has_rows() {
         for (panel, out) in out.chunks_exact_mut(n_rows).enumerate() {
-            turn(simd, matrix.transposed(), panel * WIDTH, out);
+            pack_transposed(simd, matrix.transposed(), panel * WIDTH, out);
         }
         return;
     }
@@ -213,7 +214,7 @@ pub(super) fn pack<S: Simd>(simd: S, matrix: Matrix<'_>, out: &mut [Row]) {
 
 /// Copies rows of `matrix`, from `first` on, into the columns of a panel.
 #[inline(always)]
-fn turn<S: Simd>(simd: S, matrix: Matrix<'_>, first: usize, out: &mut [Row]) {
+fn pack_transposed<S: Simd>(simd: S, matrix: Matrix<'_>, first: usize, out: &mut [Row]) {
     let n_columns = WIDTH.min(matrix.n_rows() - first);
     let (blocks, rest) = out.as_chunks_mut::<SIDE>();
     let whole = if n_columns == WIDTH { blocks.len() } else { 0 };
@@ -224,7 +225,7 @@ fn turn<S: Simd>(simd: S, matrix: Matrix<'_>, first: usize, out: &mut [Row]) {
                 let row = &matrix.row(first + column + i)[block * SIDE..];
                 *x = *row.first_chunk().expect("the row goes on");
             }
-            for (out, x) in out.iter_mut().zip(square::transposed(simd, x)) {
+            for (out, x) in out.iter_mut().zip(transpose::transposed(simd, x)) {
                 out[column..column + SIDE].copy_from_slice(&x);
             }
         }
