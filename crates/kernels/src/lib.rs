@@ -5,6 +5,8 @@
 //! tested against the ordinary one. They know tensors and numbers, nothing of modules, parameters or
 //! configuration. [`decode`] is for writing on a CPU, without tensors.
 
+#![cfg_attr(not(feature = "flex"), allow(dead_code, reason = "the fused operations use the rest"))]
+
 pub mod activation;
 pub mod adamw;
 pub mod attention;
@@ -16,8 +18,8 @@ mod elementary;
 pub mod embedding;
 #[cfg(feature = "flex")]
 mod fused;
-#[cfg(feature = "flex")]
 mod gemm;
+mod heads;
 mod host;
 pub mod linear;
 pub mod loss;
@@ -27,7 +29,9 @@ pub mod norm;
 mod operation;
 mod precision;
 pub mod rope;
+mod rows;
 pub mod squares;
+mod tasks;
 
 pub use activation::{gelu, relu_squared, silu};
 pub use adamw::{AdamW, adamw};

@@ -3,7 +3,7 @@
 use burn::tensor::{Tensor, module};
 
 #[cfg(feature = "flex")]
-use super::fused::{self, norm::Norm};
+use super::{fused, rows::Norm};
 
 /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, over the last dimension.
 ///

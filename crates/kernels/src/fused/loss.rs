@@ -12,13 +12,13 @@ use pulp::{Simd, WithSimd};
 
 use super::linear::matrix;
 use super::operation::{Operation, apply};
-use super::product::{
-    Element, Matrix, MatrixMut, Packed, Pair, Plain, Role, Turned, WIDTH, add, put,
-};
-use super::rows::softmax;
 use super::{CHUNK, from_vec, run, tensor, values};
 use crate::MatmulPrecision;
+use crate::gemm::{
+    Bf16x2, Element, Matrix, MatrixMut, Packed, Plain, Role, Transposed, WIDTH, add, put,
+};
 use crate::loss::Output;
+use crate::rows::softmax;
 
 /// How much is worked on at once.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ fn in_parts(
 ) -> Tensor<1> {
     match precision {
         MatmulPrecision::F32 => with::<f32>(hidden, output, targets, most),
-        MatmulPrecision::Bf16 => with::<Pair>(hidden, output, targets, most),
+        MatmulPrecision::Bf16 => with::<Bf16x2>(hidden, output, targets, most),
     }
 }
 
@@ -152,10 +152,10 @@ impl<E: Element> Operation for CrossEntropy<E> {
                 let mut grad_weight = MatrixMut::new(&mut grad_weight, shape);
                 if self.by_token {
                     let grad_weight = grad_weight.rows(tokens.start, tokens.len());
-                    add(grad_weight, Turned(grad_logits.right()), hidden.right());
+                    add(grad_weight, Transposed(grad_logits.right()), hidden.right());
                 } else {
                     let grad_weight = grad_weight.columns(tokens);
-                    add(grad_weight, Turned(hidden.right()), grad_logits.right());
+                    add(grad_weight, Transposed(hidden.right()), grad_logits.right());
                 }
             }
         }

@@ -9,32 +9,23 @@
     reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
 )]
 
-pub(super) mod activation;
 pub(super) mod attention;
 pub(super) mod embedding;
-mod heads;
 pub(super) mod linear;
 pub(super) mod loss;
 pub(super) mod mlp;
 pub(super) mod newton_schulz;
 pub(super) mod norm;
 mod operation;
-mod rows;
 pub(super) mod update;
-
-use std::mem::MaybeUninit;
 
 use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType, Shape, Tensor};
-use pulp::{Arch, WithSimd};
-use rayon::prelude::*;
 
-use super::elementary::{LANES, exp, fma, sum, total};
+use super::elementary::sum;
+pub(super) use super::tasks::{CHUNK, assume_init, run, uninit};
 use crate::backend;
-
-/// Numbers that one task takes: enough to be worth waking a core for.
-pub(super) const CHUNK: usize = 8 * 1024;
 
 /// Whether these operations can take the tensor: f32 on flex.
 pub(super) fn is_for<const D: usize>(x: &Tensor<D>) -> bool {
@@ -67,41 +58,6 @@ pub(super) fn from_vec(values: Vec<f32>, shape: Shape) -> FlexTensor {
     FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape), DType::F32)
 }
 
-/// `n` numbers that `write` initialises. Zeroing them first would take as long as a tenth of a product.
-///
-/// # Safety
-/// `write` writes every one of them.
-#[allow(unsafe_code)]
-pub(super) unsafe fn fill(n: usize, write: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
-    let mut out = uninit(n);
-    write(&mut out);
-    // SAFETY: the caller's.
-    unsafe { assume_init(out) }
-}
-
-/// `n` uninitialised numbers.
-pub(super) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
-    let mut out = Vec::with_capacity(n);
-    #[allow(unsafe_code)]
-    // SAFETY: the capacity suffices, and `MaybeUninit` needs no initial value.
-    unsafe {
-        out.set_len(n);
-    }
-    out
-}
-
-/// The numbers, once all are initialised.
-///
-/// # Safety
-/// Every one of them was written.
-#[allow(unsafe_code)]
-pub(super) unsafe fn assume_init(numbers: Vec<MaybeUninit<f32>>) -> Vec<f32> {
-    let mut numbers = std::mem::ManuallyDrop::new(numbers);
-    let (start, n, capacity) = (numbers.as_mut_ptr(), numbers.len(), numbers.capacity());
-    // SAFETY: the same allocation, which nobody else frees; `MaybeUninit` has the layout of what it may hold.
-    unsafe { Vec::from_raw_parts(start.cast(), n, capacity) }
-}
-
 /// Lets `f` overwrite the numbers of `x`: in place where nobody else holds them, else in a copy.
 pub(super) fn map_in_place(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTensor {
     // `to_contiguous` shares what is contiguous already, and what is shared would be copied.
@@ -110,20 +66,6 @@ pub(super) fn map_in_place(x: FlexTensor, f: impl FnOnce(&mut [f32])) -> FlexTen
     let end = start + x.layout().num_elements();
     f(&mut x.storage_mut::<f32>()[start..end]);
     x
-}
-
-/// Runs every task with the widest SIMD instructions that this CPU has: on all cores if the tasks cover many
-/// `numbers`, here and now if waking them would take longer than the work.
-///
-/// A task is a struct with `#[inline(always)]` on its `with_simd`, not a closure: a closure that the compiler
-/// does not inline is compiled for the oldest CPU, and several times slower.
-pub(super) fn run<T: WithSimd<Output = ()> + Send>(numbers: usize, tasks: impl Iterator<Item = T>) {
-    let run = |task| Arch::new().dispatch(task);
-    if numbers <= CHUNK {
-        tasks.for_each(run);
-    } else {
-        tasks.collect::<Vec<_>>().into_par_iter().for_each(run);
-    }
 }
 
 /// How many rows of `row` numbers one task takes: a function of the shape alone.

@@ -9,16 +9,8 @@ use burn::tensor::Tensor;
 use pulp::{Simd, WithSimd};
 
 use super::operation::{Operation, apply};
-use super::{map_in_place, rows_per_task, run, sum, tensor, values};
-
-/// How rows are normalised: `(x - mean) / sqrt(variance + epsilon)`, or the same about 0 instead of the mean.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Norm {
-    /// Whether the mean is taken away first: layer norm does, RMS norm does not.
-    pub(crate) centred: bool,
-    /// What is added to the variance, or to the mean square.
-    pub(crate) epsilon: f32,
-}
+use super::{map_in_place, rows_per_task, run, tensor, values};
+use crate::rows::Norm;
 
 /// A norm over the last dimension, times `weight`, plus `bias`; of f32 on flex. The sources stand with
 /// [`crate::layer_norm`] and [`crate::rms_norm`].
@@ -141,59 +133,6 @@ impl WithSimd for BackwardPass<'_> {
         let rows = self.gradient.chunks_exact_mut(c);
         for (gradient, x) in rows.zip(self.x.chunks_exact(c)) {
             self.norm.backward(x, self.weight, gradient, grad_weight, grad_bias);
-        }
-    }
-}
-
-impl Norm {
-    /// Norms a row and scales it.
-    #[inline(always)]
-    pub(super) fn forward(self, x: &[f32], weight: &[f32], out: &mut [f32]) {
-        let (mean, scale) = self.mean_and_scale(x);
-        for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-            *out = (x - mean) * scale * weight;
-        }
-    }
-
-    /// A row's mean (0 if it is not taken away) and what the differences from it are multiplied with.
-    #[inline(always)]
-    #[allow(clippy::cast_precision_loss, reason = "a row has far fewer than 2^24 numbers")]
-    fn mean_and_scale(self, x: &[f32]) -> (f32, f32) {
-        let share = 1.0 / x.len() as f32;
-        let mean = if self.centred { sum(x, x, |x, _| x) * share } else { 0.0 };
-        let variance = sum(x, x, |x, _| (x - mean) * (x - mean)) * share;
-        (mean, 1.0 / (variance + self.epsilon).sqrt())
-    }
-
-    /// Turns a row's gradient into that of `x`, and adds to the gradients of weight and bias (an empty slice
-    /// where there is none).
-    ///
-    /// With `y = (x - mean) * scale` and `h = gradient * weight`, the gradient of `x` is
-    /// `scale * (h - mean(h) - y * mean(h * y))`; about 0, `mean(h)` falls away.
-    #[inline(always)]
-    #[allow(clippy::cast_precision_loss, reason = "a row has far fewer than 2^24 numbers")]
-    pub(super) fn backward(
-        self,
-        x: &[f32],
-        weight: &[f32],
-        gradient: &mut [f32],
-        grad_weight: &mut [f32],
-        grad_bias: &mut [f32],
-    ) {
-        let (mean, scale) = self.mean_and_scale(x);
-        for (sum, gradient) in grad_bias.iter_mut().zip(&*gradient) {
-            *sum += gradient;
-        }
-        let weights = weight.iter().zip(grad_weight);
-        for ((gradient, x), (weight, sum)) in gradient.iter_mut().zip(x).zip(weights) {
-            *sum += *gradient * ((x - mean) * scale);
-            *gradient *= weight; // h
-        }
-        let share = 1.0 / x.len() as f32;
-        let delta = sum(gradient, x, |h, x| h * ((x - mean) * scale)) * share;
-        let level = if self.centred { sum(gradient, x, |h, _| h) * share } else { 0.0 };
-        for (gradient, x) in gradient.iter_mut().zip(x) {
-            *gradient = scale * (*gradient - level - (x - mean) * scale * delta);
         }
     }
 }

@@ -8,7 +8,7 @@ use super::pack::ROWS;
 use super::packed::{PackedRef, Row, WIDTH, n_panels};
 use super::scratch::Scratch;
 use super::transpose::{self, SIDE};
-use crate::fused::run;
+use crate::tasks::run;
 
 /// Pairs of the nearest numbers.
 pub(super) trait Rounding: Copy {

@@ -10,6 +10,7 @@
     reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
 )]
 
+mod activation;
 mod arithmetic;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
@@ -29,6 +30,7 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
+pub(crate) use activation::Activation;
 pub(crate) use arithmetic::{Arithmetic, Exact};
 pub(crate) use element::{Bf16x2, Element, as_elements};
 pub(crate) use epilogue::{Add, Blend, Epilogue, Put, biased, part_of};
@@ -41,7 +43,7 @@ pub(crate) use scratch::Scratch;
 
 use self::arithmetic::WithArithmetic;
 use self::blocking::Blocking;
-use crate::fused::{fill, run};
+use crate::tasks::{fill, run};
 
 /// A block of a product.
 struct Block<'a, L: Left, F> {

@@ -8,7 +8,7 @@ use super::matrix::Matrix;
 use super::packed::{PackedRef, Row, WIDTH, n_panels};
 use super::scratch::Scratch;
 use super::transpose::{self, SIDE};
-use crate::fused::run;
+use crate::tasks::run;
 
 /// What a copy of a matrix is for: in panels of f32 one copy serves for all.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

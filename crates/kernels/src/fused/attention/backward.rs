@@ -4,8 +4,6 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-use super::super::heads::{Heads, Prepared};
-use super::super::rows::{Query, Scores, attend_backward};
 use super::super::sum;
 use super::QUERIES;
 use crate::dropout::Dropout;
@@ -14,6 +12,8 @@ use crate::gemm::{
     Add, Exact, Matrix, MatrixMut, Packed, PackedRef, Plain, Put, Row, Transposed, WIDTH, multiply,
     n_panels,
 };
+use crate::heads::{Heads, Prepared};
+use crate::rows::{Query, Scores, attend_backward};
 
 /// Queries whose weights the backward pass holds at once: what it adds to the gradients of keys and values is
 /// summed over them in the registers. A multiple of a panel's width.

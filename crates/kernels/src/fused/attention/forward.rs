@@ -2,12 +2,12 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::super::heads::{Heads, Prepared};
-use super::super::rows::{Scores, attend};
 use super::QUERIES;
 use crate::dropout::Dropout;
 use crate::gemm::Scratch;
 use crate::gemm::{Exact, MatrixMut, Packed, PackedRef, Plain, Put, multiply, n_panels};
+use crate::heads::{Heads, Prepared};
+use crate::rows::{Scores, attend};
 
 /// The heads that share one key head, of one row of the batch.
 pub(super) struct Forward<'a> {

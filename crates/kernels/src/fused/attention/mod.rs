@@ -15,13 +15,14 @@ use burn::tensor::{Shape, Tensor};
 
 use self::backward::BackwardPass;
 use self::forward::Forward;
-use super::heads::{Heads, Prepared};
-use super::norm::{self, Norm};
+use super::norm;
 use super::operation::{Operation, apply};
 use super::{assume_init, from_vec, run, uninit, values};
 use crate::attention::{QkNorm, SelfAttention};
 use crate::dropout::Dropout;
 use crate::gemm::MatrixMut;
+use crate::heads::{Heads, Prepared};
+use crate::rows::Norm;
 
 /// Queries whose scores a task holds at once: fewer see less of a future that is computed in vain, more make
 /// larger products.

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::super::activation::Activation;
+use crate::gemm::Activation;
 use crate::gemm::{Arithmetic, Element, Epilogue, PackedMut, PackedRef, WIDTH, biased};
 
 /// Writes sums and bias to panels.

@@ -12,11 +12,11 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
 use self::epilogue::{Activate, Biased, Slopes};
-use super::activation::Activation;
 use super::linear::{column_sums, matrix};
 use super::operation::{Operation, apply};
 use super::{assume_init, from_vec, tensor, uninit, values};
 use crate::MatmulPrecision;
+use crate::gemm::Activation;
 use crate::gemm::Scratch;
 use crate::gemm::{
     Bf16x2, Element, Matrix, MatrixMut, Packed, PackedMut, PackedRef, Plain, Role, Transposed,

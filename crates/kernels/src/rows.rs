@@ -1,14 +1,19 @@
-//! Softmax over rows of numbers and over those of causal attention's scores, and its gradient.
+//! Softmax and norms of rows, and their gradients.
+
+#![allow(
+    clippy::inline_always,
+    reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
+)]
 
 use pulp::Simd;
 
-use super::{LANES, exp, total};
+use crate::elementary::{LANES, exp, sum, total};
 use crate::gemm::{Arithmetic, Epilogue, Row, WIDTH};
 
 /// Turns a row's numbers into weights: softmax of the numbers times `scale`. Returns the logarithm of the sum that
 /// they were divided by.
 #[inline(always)]
-pub(super) fn softmax<S: Simd>(row: &mut [f32], scale: f32) -> f32 {
+pub(crate) fn softmax<S: Simd>(row: &mut [f32], scale: f32) -> f32 {
     let mut largest = [f32::NEG_INFINITY; LANES];
     let (blocks, rest) = row.as_chunks_mut::<LANES>();
     let mut last = [f32::NEG_INFINITY; LANES];
@@ -38,7 +43,7 @@ pub(super) fn softmax<S: Simd>(row: &mut [f32], scale: f32) -> f32 {
 /// As [`softmax`], of a row in panels, of which so many numbers are `visible`; behind them it writes zeros, to the
 /// end of the last panel that has any.
 #[inline(always)]
-pub(super) fn attend<S: Simd>(
+pub(crate) fn attend<S: Simd>(
     scores: &mut Scores<'_>,
     row: usize,
     visible: usize,
@@ -75,10 +80,10 @@ pub(super) fn attend<S: Simd>(
 }
 
 /// Some queries' scores, or their gradients: panels of as many rows.
-pub(super) struct Scores<'a> {
-    pub(super) rows: &'a mut [Row],
+pub(crate) struct Scores<'a> {
+    pub(crate) rows: &'a mut [Row],
     /// Rows from one panel to the next.
-    pub(super) step: usize,
+    pub(crate) step: usize,
 }
 
 impl Scores<'_> {
@@ -89,7 +94,7 @@ impl Scores<'_> {
 
     /// Multiplies the first numbers of a row.
     #[inline(always)]
-    pub(super) fn multiply(&mut self, row: usize, factors: &[f32]) {
+    pub(crate) fn multiply(&mut self, row: usize, factors: &[f32]) {
         for (panel, factors) in factors.chunks(WIDTH).enumerate() {
             for (x, factor) in self.row(panel, row).iter_mut().zip(factors) {
                 *x *= factor;
@@ -116,17 +121,17 @@ impl Epilogue<f32> for Scores<'_> {
 
 /// What a query's gradient is made of.
 #[derive(Clone, Copy)]
-pub(super) struct Query<'a> {
+pub(crate) struct Query<'a> {
     /// How many keys it sees.
-    pub(super) visible: usize,
+    pub(crate) visible: usize,
     /// What its scores were multiplied with.
-    pub(super) scale: f32,
+    pub(crate) scale: f32,
     /// The logarithm of its sum.
-    pub(super) lse: f32,
+    pub(crate) lse: f32,
     /// The sum of its output times the output's gradient.
-    pub(super) delta: f32,
+    pub(crate) delta: f32,
     /// What dropout multiplied its weights with.
-    pub(super) mask: Option<&'a [f32]>,
+    pub(crate) mask: Option<&'a [f32]>,
 }
 
 /// Turns a query's scores into its weights (those of the dropout, where there is one), and the gradient of these
@@ -135,7 +140,7 @@ pub(super) struct Query<'a> {
 /// With weights `p = exp(scale * score - lse)` and `delta`, the gradient of a score is
 /// `scale * p * (mask * gradient - delta)`.
 #[inline(always)]
-pub(super) fn attend_backward<S: Simd>(
+pub(crate) fn attend_backward<S: Simd>(
     scores: &mut Scores<'_>,
     gradient: &mut Scores<'_>,
     row: usize,
@@ -197,4 +202,66 @@ fn max(mut lanes: [f32; LANES]) -> f32 {
         half /= 2;
     }
     lanes[0]
+}
+
+/// How rows are normalised: `(x - mean) / sqrt(variance + epsilon)`, or the same about 0 instead of the mean.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Norm {
+    /// Whether the mean is taken away first: layer norm does, RMS norm does not.
+    pub(crate) centred: bool,
+    /// What is added to the variance, or to the mean square.
+    pub(crate) epsilon: f32,
+}
+
+impl Norm {
+    /// Norms a row and scales it.
+    #[inline(always)]
+    pub(crate) fn forward(self, x: &[f32], weight: &[f32], out: &mut [f32]) {
+        let (mean, scale) = self.mean_and_scale(x);
+        for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+            *out = (x - mean) * scale * weight;
+        }
+    }
+
+    /// A row's mean (0 if it is not taken away) and what the differences from it are multiplied with.
+    #[inline(always)]
+    #[allow(clippy::cast_precision_loss, reason = "a row has far fewer than 2^24 numbers")]
+    fn mean_and_scale(self, x: &[f32]) -> (f32, f32) {
+        let share = 1.0 / x.len() as f32;
+        let mean = if self.centred { sum(x, x, |x, _| x) * share } else { 0.0 };
+        let variance = sum(x, x, |x, _| (x - mean) * (x - mean)) * share;
+        (mean, 1.0 / (variance + self.epsilon).sqrt())
+    }
+
+    /// Turns a row's gradient into that of `x`, and adds to the gradients of weight and bias (an empty slice
+    /// where there is none).
+    ///
+    /// With `y = (x - mean) * scale` and `h = gradient * weight`, the gradient of `x` is
+    /// `scale * (h - mean(h) - y * mean(h * y))`; about 0, `mean(h)` falls away.
+    #[inline(always)]
+    #[allow(clippy::cast_precision_loss, reason = "a row has far fewer than 2^24 numbers")]
+    pub(crate) fn backward(
+        self,
+        x: &[f32],
+        weight: &[f32],
+        gradient: &mut [f32],
+        grad_weight: &mut [f32],
+        grad_bias: &mut [f32],
+    ) {
+        let (mean, scale) = self.mean_and_scale(x);
+        for (sum, gradient) in grad_bias.iter_mut().zip(&*gradient) {
+            *sum += gradient;
+        }
+        let weights = weight.iter().zip(grad_weight);
+        for ((gradient, x), (weight, sum)) in gradient.iter_mut().zip(x).zip(weights) {
+            *sum += *gradient * ((x - mean) * scale);
+            *gradient *= weight; // h
+        }
+        let share = 1.0 / x.len() as f32;
+        let delta = sum(gradient, x, |h, x| h * ((x - mean) * scale)) * share;
+        let level = if self.centred { sum(gradient, x, |h, _| h) * share } else { 0.0 };
+        for (gradient, x) in gradient.iter_mut().zip(x) {
+            *gradient = scale * (*gradient - level - (x - mean) * scale * delta);
+        }
+    }
 }

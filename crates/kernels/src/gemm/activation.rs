@@ -4,8 +4,7 @@ use std::mem::MaybeUninit;
 
 use pulp::Simd;
 
-use super::fma;
-use crate::elementary::{phi, sigmoid};
+use crate::elementary::{fma, phi, sigmoid};
 
 /// What a feed-forward layer does between its projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +21,7 @@ impl Activation {
     /// What comes of `x`, and of the gates where the activation has them. Turns both into the derivatives by
     /// them: all that the backward pass will need.
     #[inline(always)]
-    pub(super) fn forward<'a, S: Simd>(
+    pub(crate) fn forward<'a, S: Simd>(
         self,
         x: &mut [f32],
         gate: &mut [f32],

@@ -1,52 +1,57 @@
 //! Heads in the fused projection, normed and rotated as they are read, and their gradients as they are written.
 
-use super::norm::Norm;
+#![allow(
+    clippy::inline_always,
+    reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
+)]
+
 use crate::gemm::{Matrix, MatrixMut};
+use crate::rows::Norm;
 
 /// How the heads lie in a projection's rows: H of queries, Hkv of keys, Hkv of values, D numbers each.
 #[allow(clippy::struct_field_names, reason = "the names of the configuration")]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heads {
-    pub(super) n_heads: usize,
-    pub(super) n_kv_heads: usize,
-    pub(super) head_dim: usize,
+pub(crate) struct Heads {
+    pub(crate) n_heads: usize,
+    pub(crate) n_kv_heads: usize,
+    pub(crate) head_dim: usize,
     /// Rows: positions.
-    pub(super) t: usize,
+    pub(crate) t: usize,
 }
 
 impl Heads {
     /// Numbers in a row of the projection.
-    pub(super) fn row(self) -> usize {
+    pub(crate) fn row(self) -> usize {
         (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
     }
 
     /// Query heads that share a key head.
-    pub(super) fn group(self) -> usize {
+    pub(crate) fn group(self) -> usize {
         self.n_heads / self.n_kv_heads
     }
 
     /// What scores are multiplied with: `1 / sqrt(D)`.
     #[allow(clippy::cast_precision_loss, reason = "a head has far fewer than 2^24 dimensions")]
-    pub(super) fn scale(self) -> f32 {
+    pub(crate) fn scale(self) -> f32 {
         1.0 / (self.head_dim as f32).sqrt()
     }
 }
 
 /// What is done to queries and keys before they meet.
 #[derive(Clone, Copy)]
-pub(super) struct Prepared<'a> {
-    pub(super) heads: Heads,
+pub(crate) struct Prepared<'a> {
+    pub(crate) heads: Heads,
     /// Cosines and sines, `[T, D / 2]`.
-    pub(super) rotation: Option<[&'a [f32]; 2]>,
+    pub(crate) rotation: Option<[&'a [f32]; 2]>,
     /// Weights of the queries' and the keys' norm, `[D]`.
-    pub(super) norms: Option<[&'a [f32]; 2]>,
-    pub(super) norm: Norm,
+    pub(crate) norms: Option<[&'a [f32]; 2]>,
+    pub(crate) norm: Norm,
 }
 
 impl<'a> Prepared<'a> {
     /// The queries of a head, `[T, D]`: as they lie if there is nothing to do, else in `buffer`.
     #[inline(always)]
-    pub(super) fn queries<'b>(
+    pub(crate) fn queries<'b>(
         &self,
         qkv: &'b [f32],
         head: usize,
@@ -58,7 +63,7 @@ impl<'a> Prepared<'a> {
 
     /// The keys of a key head, `[T, D]`.
     #[inline(always)]
-    pub(super) fn keys<'b>(
+    pub(crate) fn keys<'b>(
         &self,
         qkv: &'b [f32],
         kv_head: usize,
@@ -69,14 +74,14 @@ impl<'a> Prepared<'a> {
     }
 
     /// The values of a key head, `[T, D]`.
-    pub(super) fn values<'b>(&self, qkv: &'b [f32], kv_head: usize) -> Matrix<'b> {
+    pub(crate) fn values<'b>(&self, qkv: &'b [f32], kv_head: usize) -> Matrix<'b> {
         self.head(qkv, self.heads.n_heads + self.heads.n_kv_heads + kv_head)
     }
 
     /// Turns the gradient of a head's prepared queries into that of the projection's, and adds to that of the
     /// norm's weight.
     #[inline(always)]
-    pub(super) fn queries_backward(
+    pub(crate) fn queries_backward(
         &self,
         qkv: &[f32],
         head: usize,
@@ -89,7 +94,7 @@ impl<'a> Prepared<'a> {
 
     /// As [`Prepared::queries_backward`], of a key head's keys.
     #[inline(always)]
-    pub(super) fn keys_backward(
+    pub(crate) fn keys_backward(
         &self,
         qkv: &[f32],
         kv_head: usize,

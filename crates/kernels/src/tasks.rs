@@ -1,0 +1,58 @@
+//! Tasks on all cores, and memory that they fill.
+
+use std::mem::MaybeUninit;
+
+use pulp::{Arch, WithSimd};
+use rayon::prelude::*;
+
+/// Numbers that one task takes: enough to be worth waking a core for.
+pub(crate) const CHUNK: usize = 8 * 1024;
+
+/// Runs every task with the widest SIMD instructions that this CPU has: on all cores if the tasks cover many
+/// `numbers`, here and now if waking them would take longer than the work.
+///
+/// A task is a struct with `#[inline(always)]` on its `with_simd`, not a closure: a closure that the compiler
+/// does not inline is compiled for the oldest CPU, and several times slower.
+pub(crate) fn run<T: WithSimd<Output = ()> + Send>(numbers: usize, tasks: impl Iterator<Item = T>) {
+    let run = |task| Arch::new().dispatch(task);
+    if numbers <= CHUNK {
+        tasks.for_each(run);
+    } else {
+        tasks.collect::<Vec<_>>().into_par_iter().for_each(run);
+    }
+}
+
+/// `n` numbers that `write` initialises. Zeroing them first would take as long as a tenth of a product.
+///
+/// # Safety
+/// `write` writes every one of them.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn fill(n: usize, write: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
+    let mut out = uninit(n);
+    write(&mut out);
+    // SAFETY: the caller's.
+    unsafe { assume_init(out) }
+}
+
+/// `n` uninitialised numbers.
+pub(crate) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
+    let mut out = Vec::with_capacity(n);
+    #[allow(unsafe_code)]
+    // SAFETY: the capacity suffices, and `MaybeUninit` needs no initial value.
+    unsafe {
+        out.set_len(n);
+    }
+    out
+}
+
+/// The numbers, once all are initialised.
+///
+/// # Safety
+/// Every one of them was written.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn assume_init(numbers: Vec<MaybeUninit<f32>>) -> Vec<f32> {
+    let mut numbers = std::mem::ManuallyDrop::new(numbers);
+    let (start, n, capacity) = (numbers.as_mut_ptr(), numbers.len(), numbers.capacity());
+    // SAFETY: the same allocation, which nobody else frees; `MaybeUninit` has the layout of what it may hold.
+    unsafe { Vec::from_raw_parts(start.cast(), n, capacity) }
+}
