@@ -10,7 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 use tinderbox::config::Config;
-use tinderbox::data::Corpus;
+use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::device;
 use tinderbox::measure::median;
 use tinderbox::model::Gpt;
@@ -64,7 +64,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn bare_ms(config: &Config) -> Result<f64, Box<dyn std::error::Error>> {
-    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length)?;
+    let corpus = Corpus::open(
+        &config.data,
+        &config.tokenizer,
+        config.model.context_length,
+        OpenOptions::default(),
+    )?;
     let device = device::open(&config.train.device.parse()?)?.device.autodiff();
     let vocab_size = corpus.tokenizer.vocab_size();
     let gpt = Gpt::new(&config.model, vocab_size, config.train.seed, &device);

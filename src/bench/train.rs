@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::BenchError;
 use crate::config::{Config, MatmulPrecision};
-use crate::data::{Corpus, Split, Tokens};
+use crate::data::{Corpus, OpenOptions, Split, Tokens};
 use crate::device::OpenDevice;
 use crate::measure::{Times, Trial, peak_rss_mib};
 use crate::model::Gpt;
@@ -124,7 +124,8 @@ fn open(config: &Config, text: Text, device: &OpenDevice) -> Result<(usize, Spli
     }
     let context_length = config.model.context_length;
     if text == Text::Own {
-        let corpus = Corpus::open(&config.data, &config.tokenizer, context_length)?;
+        let corpus =
+            Corpus::open(&config.data, &config.tokenizer, context_length, OpenOptions::default())?;
         return Ok((corpus.tokenizer.vocab_size(), corpus.train));
     }
     let vocab_size = plan.vocabulary.size;

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::open_model;
 use super::weights::{Packed, Weights};
 use crate::checkpoint::{self, Saved};
-use crate::data::{self, Corpus, DataError};
+use crate::data::{self, Corpus, DataError, OpenOptions};
 use crate::device::DeviceSpec;
 use crate::train::evaluate;
 
@@ -66,11 +66,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         let tokenizer = opened.tokenizer.clone();
         let state = Saved::read_state(&checkpoint::locate(&args.run)?.checkpoint)?;
-        let corpus = Corpus::open_with(
+        let corpus = Corpus::open(
             &config.data,
             tokenizer,
             config.model.context_length,
-            Some(&state.text_sha256),
+            OpenOptions::earlier(&state.text_sha256),
         );
         let corpus = corpus.map_err(|error| match error {
             DataError::OtherText { paths } => anyhow!(

@@ -186,8 +186,8 @@ fn is_read_now(args: &Args) -> bool {
 /// A preset names a text that not everybody has.
 fn say_where_its_text_is(preset: &Preset) {
     let path = preset.config().data.path;
-    if let Some(origin) = data::origin(&path) {
-        note(format!("\nIts text is `{}`: {origin}.", path.display()));
+    if let Some(hint) = data::fetch_hint(&path) {
+        note(format!("\nIts text is `{}`: {hint}.", path.display()));
     }
 }
 

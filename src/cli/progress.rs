@@ -195,7 +195,7 @@ impl Screen {
             return;
         };
         let what = match reading.purpose {
-            Purpose::Survey => "reading",
+            Purpose::Scan => "reading",
             Purpose::CountWords => "counting the words of",
             Purpose::FindMerges => "finding the merges of",
             Purpose::Encode => "encoding",

@@ -10,13 +10,13 @@ use sha2::{Digest, Sha256};
 
 use super::cache::{Cache, Temporary, cache_error};
 use super::divide::Place;
+use super::progress::{self, OnProgress, Purpose};
 use super::reader::{Needs, Reader, Unit};
 use super::standard_input;
 use super::store::{self, Key, Writer};
 use super::summary::SourceSummary;
 use super::text::{self, StandardInput, Text, text_sha256};
 use super::tokens::{Tokens, Width};
-use super::watch::{self, Purpose, Watch};
 use super::{DataError, Split, encode, learn};
 use crate::config::{DataConfig, TextFormat, TokenizerConfig};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
@@ -41,93 +41,101 @@ pub struct Corpus {
     pub sources: Vec<SourceSummary>,
 }
 
+/// The tokenizer of a corpus: a new one as a config says, or one that exists.
+#[derive(Debug, Clone)]
+pub enum TokenizerSource<'a> {
+    /// Made for the texts, or read from the file that the config names.
+    Config(&'a TokenizerConfig),
+    /// That of a model that exists.
+    Given(Tokenizer),
+}
+
+impl<'a> From<&'a TokenizerConfig> for TokenizerSource<'a> {
+    fn from(config: &'a TokenizerConfig) -> Self {
+        Self::Config(config)
+    }
+}
+
+impl From<Tokenizer> for TokenizerSource<'_> {
+    fn from(tokenizer: Tokenizer) -> Self {
+        Self::Given(tokenizer)
+    }
+}
+
+/// How [`Corpus::open`] opens the texts.
+#[derive(Clone, Copy)]
+pub struct OpenOptions<'a> {
+    /// The [`Corpus::text_sha256`] that the texts had in an earlier run: they must not have changed since, and
+    /// a text of standard input is found by it. `None` reads standard input, and keeps it.
+    pub earlier: Option<&'a str>,
+    /// Called while texts are read.
+    pub on_progress: OnProgress<'a>,
+}
+
+impl Default for OpenOptions<'_> {
+    fn default() -> Self {
+        Self { earlier: None, on_progress: &progress::ignore }
+    }
+}
+
+impl<'a> OpenOptions<'a> {
+    /// The texts of an earlier run, by their hash.
+    #[must_use]
+    pub fn earlier(text_sha256: &'a str) -> Self {
+        Self { earlier: Some(text_sha256), ..Self::default() }
+    }
+}
+
 impl Corpus {
-    /// Opens the texts with a tokenizer made for them. A character tokenizer's alphabet is that of
-    /// all texts, validation included; merges are learned from the training splits alone.
+    /// Opens the texts. `tokenizer` is a `&TokenizerConfig` or a [`Tokenizer`]. A character tokenizer's alphabet
+    /// is that of all texts, validation included; merges are learned from the training splits alone.
     ///
     /// # Errors
-    /// If a text cannot be read, is empty, not UTF-8 (but for bytes) or too short for the context
-    /// length, the tokenizer cannot be made, or the token file cannot be written.
-    pub fn open(
+    /// If a text cannot be read, is empty, not UTF-8 (except for bytes), too short for the context length, has
+    /// characters that a given tokenizer lacks, or differs from the earlier one; if the tokenizer cannot be made
+    /// or the token file cannot be written; and if `on_progress` stops it.
+    pub fn open<'t>(
         data: &DataConfig,
-        tokenizer: &TokenizerConfig,
+        tokenizer: impl Into<TokenizerSource<'t>>,
         context_length: usize,
+        options: OpenOptions<'_>,
     ) -> Result<Self, DataError> {
-        Self::open_watched(data, tokenizer, context_length, &watch::nobody)
-    }
-
-    /// [`Corpus::open`], with someone who waits for it.
-    ///
-    /// # Errors
-    /// As for [`Corpus::open`], and if `watch` puts an end to it.
-    pub fn open_watched(
-        data: &DataConfig,
-        tokenizer: &TokenizerConfig,
-        context_length: usize,
-        watch: Watch<'_>,
-    ) -> Result<Self, DataError> {
+        let OpenOptions { earlier, on_progress } = options;
         let cache = Cache::open(data)?;
-        let all = |needs| text::all(data, needs, &cache, StandardInput::Keep, watch);
-        let (texts, tokenizer) = match tokenizer.kind {
-            TokenizerKind::Byte => {
-                let tokenizer = Tokenizer::byte();
-                (all(Needs::of(&tokenizer))?, tokenizer)
-            }
-            TokenizerKind::File => {
-                let path = tokenizer.path.as_deref().unwrap_or(Path::new(""));
-                let tokenizer = Tokenizer::from_file(path).map_err(DataError::Tokenizer)?;
-                (all(Needs::of(&tokenizer))?, tokenizer)
-            }
-            TokenizerKind::Char => {
-                let texts = all(Needs::of_new_char())?;
-                let tokenizer = learn::characters(&texts)?;
-                (texts, tokenizer)
-            }
-            TokenizerKind::Bpe => {
-                let texts = all(Needs::of_new_bpe())?;
-                let vocab_size = tokenizer.bpe_vocab_size();
-                let tokenizer = learn::bpe(vocab_size, &texts, data.val_fraction, &cache, watch)?;
-                (texts, tokenizer)
-            }
+        let tokenizer = tokenizer.into();
+        let existing = match &tokenizer {
+            TokenizerSource::Given(tokenizer) => Some(tokenizer.clone()),
+            TokenizerSource::Config(config) => match config.kind {
+                TokenizerKind::Byte => Some(Tokenizer::byte()),
+                TokenizerKind::File => {
+                    let path = config.path.as_deref().unwrap_or(Path::new(""));
+                    Some(Tokenizer::from_file(path).map_err(DataError::Tokenizer)?)
+                }
+                TokenizerKind::Char | TokenizerKind::Bpe => None,
+            },
         };
-        Self::build(data, &cache, &texts, tokenizer, context_length, watch)
-    }
-
-    /// Opens the texts with the tokenizer of a model that exists already. If they are what a run was trained
-    /// on, `earlier` is the hash that they had then: they must be the same, and a text of standard input is
-    /// found again by it. Without one, standard input is read, and kept.
-    ///
-    /// # Errors
-    /// As for [`Corpus::open`], and if the hash is another or a text has characters that the tokenizer does
-    /// not know.
-    pub fn open_with(
-        data: &DataConfig,
-        tokenizer: Tokenizer,
-        context_length: usize,
-        earlier: Option<&str>,
-    ) -> Result<Self, DataError> {
-        Self::open_with_watched(data, tokenizer, context_length, earlier, &watch::nobody)
-    }
-
-    /// [`Corpus::open_with`], with someone who waits for it.
-    ///
-    /// # Errors
-    /// As for [`Corpus::open_with`], and if `watch` puts an end to it.
-    pub fn open_with_watched(
-        data: &DataConfig,
-        tokenizer: Tokenizer,
-        context_length: usize,
-        earlier: Option<&str>,
-        watch: Watch<'_>,
-    ) -> Result<Self, DataError> {
-        let cache = Cache::open(data)?;
+        let needs = match (&existing, &tokenizer) {
+            (Some(tokenizer), _) => Needs::of(tokenizer),
+            (None, TokenizerSource::Config(config)) if config.kind == TokenizerKind::Bpe => {
+                Needs::of_new_bpe()
+            }
+            (None, _) => Needs::of_new_char(),
+        };
         let standard_input = earlier.map_or(StandardInput::Keep, StandardInput::Kept);
-        let texts = text::all(data, Needs::of(&tokenizer), &cache, standard_input, watch)?;
+        let texts = text::all(data, needs, &cache, standard_input, on_progress)?;
         if earlier.is_some_and(|earlier| earlier != text_sha256(&texts)) {
             let paths = texts.into_iter().map(|text| text.source.path).collect();
             return Err(DataError::OtherText { paths });
         }
-        Self::build(data, &cache, &texts, tokenizer, context_length, watch)
+        let tokenizer = match (existing, tokenizer) {
+            (Some(tokenizer), _) => tokenizer,
+            (None, TokenizerSource::Config(config)) if config.kind == TokenizerKind::Bpe => {
+                let vocab_size = config.bpe_vocab_size();
+                learn::bpe(vocab_size, &texts, data.val_fraction, &cache, on_progress)?
+            }
+            (None, _) => learn::characters(&texts)?,
+        };
+        Self::build(data, &cache, &texts, tokenizer, context_length, on_progress)
     }
 
     fn build(
@@ -136,13 +144,13 @@ impl Corpus {
         texts: &[Text],
         tokenizer: Tokenizer,
         context_length: usize,
-        watch: Watch<'_>,
+        on_progress: OnProgress<'_>,
     ) -> Result<Self, DataError> {
         let (mut train, mut val) = (Vec::new(), Vec::new());
         for text in texts {
             check_characters(text, &tokenizer)?;
             check_length_early(text, &tokenizer, data, context_length)?;
-            let halves = tokens_of(text, &tokenizer, data.val_fraction, cache, watch)?;
+            let halves = tokens_of(text, &tokenizer, data.val_fraction, cache, on_progress)?;
             check_length(text, &halves, data, context_length)?;
             train.push((halves.0, text.weight));
             val.push((halves.1, text.weight));
@@ -172,7 +180,7 @@ impl Corpus {
 /// says where token files are kept, which field of a record is text, and whether standard input is records.
 ///
 /// # Errors
-/// As for [`Corpus::open_with`], and if there is nothing to predict.
+/// As for [`Corpus::open`], and if there is nothing to predict.
 pub fn open_text(
     path: &Path,
     data: &DataConfig,
@@ -189,11 +197,11 @@ pub fn open_text(
     };
     let cache = Cache::open(&data)?;
     let mut texts =
-        text::all(&data, Needs::of(tokenizer), &cache, StandardInput::Once, &watch::nobody)?;
+        text::all(&data, Needs::of(tokenizer), &cache, StandardInput::Once, &progress::ignore)?;
     let text = &mut texts[0];
     check_characters(text, tokenizer)?;
     text.place = Place::beginning();
-    let (_, tokens) = tokens_of(text, tokenizer, 1.0, &cache, &watch::nobody)?;
+    let (_, tokens) = tokens_of(text, tokenizer, 1.0, &cache, &progress::ignore)?;
     cache.tidy_up();
     if tokens.len() < 2 {
         return Err(DataError::TooShort { path: path.to_owned(), n_tokens: tokens.len() as u64 });
@@ -207,7 +215,7 @@ fn tokens_of(
     tokenizer: &Tokenizer,
     val_fraction: f64,
     cache: &Cache,
-    watch: Watch<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<(Tokens, Tokens), DataError> {
     let key = key_of(text, tokenizer, val_fraction);
     let width = Width::of_vocabulary(tokenizer.vocab_size());
@@ -219,7 +227,7 @@ fn tokens_of(
     let temporary = Temporary::create(cache.folder()).map_err(failed)?;
     let mut writer = Writer::create(temporary, &path, width).map_err(failed)?;
     let reader = Reader::new(&text.source, Needs::of(tokenizer));
-    let reader = reader.watched(watch, Purpose::Encode, Some(text.survey.bytes));
+    let reader = reader.with_progress(on_progress, Purpose::Encode, Some(text.survey.bytes));
     let (extent, hash) = encode::encode(reader, tokenizer, text.place, &mut writer)?;
     if hash != text.survey.hash || extent.bytes != text.survey.bytes {
         return Err(DataError::Changed { path: text.source.path.clone() });
@@ -324,7 +332,7 @@ mod tests {
         }
 
         fn open(&self, kind: TokenizerKind, context_length: usize) -> Result<Corpus, DataError> {
-            Corpus::open(&self.data, &of_kind(kind), context_length)
+            Corpus::open(&self.data, &of_kind(kind), context_length, OpenOptions::default())
         }
 
         fn token_files(&self) -> Vec<PathBuf> {
@@ -395,7 +403,7 @@ mod tests {
         fs::write(inner.join("b.txt"), "two").unwrap();
         let data = DataConfig { path: inner, val_fraction: 0.3, ..fixture.data.clone() };
         let kind = TokenizerKind::Char;
-        let corpus = Corpus::open(&data, &of_kind(kind), 2).unwrap();
+        let corpus = Corpus::open(&data, &of_kind(kind), 2, OpenOptions::default()).unwrap();
         assert_eq!(text(&corpus), ("one\n".to_owned(), "two".to_owned()));
     }
 
@@ -455,10 +463,12 @@ mod tests {
     fn a_given_tokenizer_is_used_as_it_is() {
         let fixture = Fixture::new("abcabcabcabcabc");
         let tokenizer = Tokenizer::char_from_alphabet("abcxyz".chars()).unwrap();
-        let corpus = Corpus::open_with(&fixture.data, tokenizer, 4, None).unwrap();
+        let corpus = Corpus::open(&fixture.data, tokenizer, 4, OpenOptions::default()).unwrap();
         assert_eq!(corpus.tokenizer.vocab_size(), 6);
         let tokenizer = Tokenizer::char_from_alphabet("ax".chars()).unwrap();
-        let error = Corpus::open_with(&fixture.data, tokenizer, 4, None).unwrap_err().to_string();
+        let error = Corpus::open(&fixture.data, tokenizer, 4, OpenOptions::default())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("'b' (U+0062), 'c' (U+0063)"), "{error}");
         assert!(error.contains("text.txt"), "{error}");
     }
@@ -469,7 +479,7 @@ mod tests {
         let corpus = fixture.open(TokenizerKind::Char, 4).unwrap();
         let again = || {
             let (tokenizer, earlier) = (corpus.tokenizer.clone(), &corpus.text_sha256);
-            Corpus::open_with(&fixture.data, tokenizer, 4, Some(earlier))
+            Corpus::open(&fixture.data, tokenizer, 4, OpenOptions::earlier(earlier))
         };
         assert_eq!(ids(&again().unwrap().val), ids(&corpus.val));
         fs::write(&fixture.data.path, "abcabcabcabcab?").unwrap();
@@ -557,14 +567,16 @@ mod tests {
             fs::write(folder.join(format!("{i}.txt")), &document).unwrap();
         }
         let data = DataConfig { path: folder, ..fixture.data.clone() };
-        let corpus = Corpus::open(&data, &of_kind(TokenizerKind::Bpe), 4).unwrap();
+        let corpus =
+            Corpus::open(&data, &of_kind(TokenizerKind::Bpe), 4, OpenOptions::default()).unwrap();
         let end = corpus.tokenizer.end_of_text().unwrap();
         let [train, val] = [&corpus.train, &corpus.val].map(ids);
         let count = |ids: &[u32]| ids.iter().filter(|id| **id == end).count();
         assert_eq!((count(&train), count(&val)), (9, 1));
         assert_eq!((train.last(), val.last()), (Some(&end), Some(&end)));
         assert_eq!(corpus.val.bytes(), document.len() as u64);
-        let corpus = Corpus::open(&data, &of_kind(TokenizerKind::Char), 4).unwrap();
+        let corpus =
+            Corpus::open(&data, &of_kind(TokenizerKind::Char), 4, OpenOptions::default()).unwrap();
         let (train, val) = text(&corpus);
         assert_eq!(train + &val, document.repeat(10));
     }
@@ -580,7 +592,8 @@ mod tests {
         });
         let data =
             DataConfig { path: PathBuf::new(), sources: sources.to_vec(), ..fixture.data.clone() };
-        let corpus = Corpus::open(&data, &of_kind(TokenizerKind::Char), 4).unwrap();
+        let corpus =
+            Corpus::open(&data, &of_kind(TokenizerKind::Char), 4, OpenOptions::default()).unwrap();
         assert_eq!(corpus.tokenizer.vocab_size(), 5, "the characters of both");
         let lengths = |split: &Split| split.texts().map(Tokens::len).collect::<Vec<_>>();
         assert_eq!(lengths(&corpus.train), [90, 270]);
@@ -593,11 +606,14 @@ mod tests {
         assert_eq!(fixture.token_files().len(), 2);
         let turned =
             DataConfig { sources: sources.iter().rev().cloned().collect(), ..data.clone() };
-        let turned = Corpus::open(&turned, &of_kind(TokenizerKind::Char), 4).unwrap();
+        let turned =
+            Corpus::open(&turned, &of_kind(TokenizerKind::Char), 4, OpenOptions::default())
+                .unwrap();
         assert_ne!(turned.text_sha256, corpus.text_sha256);
         assert_eq!(fixture.token_files().len(), 2);
 
-        let error = Corpus::open(&data, &of_kind(TokenizerKind::Char), 95).unwrap_err();
+        let error = Corpus::open(&data, &of_kind(TokenizerKind::Char), 95, OpenOptions::default())
+            .unwrap_err();
         assert!(error.to_string().contains("a.txt` is too short"), "{error}");
     }
 
@@ -619,11 +635,11 @@ mod tests {
         let fixture = Fixture::new("hello, hello, hello");
         let cache = Cache::open(&fixture.data).unwrap();
         let needs = Needs::of(&Tokenizer::byte());
-        let texts =
-            text::all(&fixture.data, needs, &cache, StandardInput::Keep, &watch::nobody).unwrap();
+        let texts = text::all(&fixture.data, needs, &cache, StandardInput::Keep, &progress::ignore)
+            .unwrap();
         fs::write(&fixture.data.path, "hello, hello, hellO").unwrap();
         let built =
-            Corpus::build(&fixture.data, &cache, &texts, Tokenizer::byte(), 4, &watch::nobody);
+            Corpus::build(&fixture.data, &cache, &texts, Tokenizer::byte(), 4, &progress::ignore);
         assert!(matches!(built, Err(DataError::Changed { .. })));
         assert!(fixture.token_files().is_empty());
     }

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
-use super::origin::missing_hint;
+use super::fetch_hint::missing_hint;
 use super::record::RecordError;
 use crate::tokenizer::TokenizerError;
 

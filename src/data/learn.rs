@@ -9,9 +9,9 @@ use sha2::{Digest, Sha256};
 use super::DataError;
 use super::cache::{Cache, Temporary, cache_error};
 use super::divide::{Divided, Half};
+use super::progress::{self, OnProgress, Purpose, Reading};
 use super::reader::{Chunk, Needs, Reader, as_utf8};
 use super::text::Text;
-use super::watch::{self, Purpose, Reading, Watch};
 use crate::tokenizer::{END_OF_TEXT, Tokenizer};
 
 /// Says by which rules merges were learned: what is kept of others is not used.
@@ -41,7 +41,7 @@ pub(super) fn bpe(
     texts: &[Text],
     val_fraction: f64,
     cache: &Cache,
-    watch: Watch<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<Tokenizer, DataError> {
     let mut key = Sha256::new();
     key.update(RULES);
@@ -57,7 +57,7 @@ pub(super) fn bpe(
     }
     let n_bytes: u64 = texts.iter().map(|text| text.survey.bytes).sum();
     let stride = n_bytes.div_ceil(MOST_BYTES);
-    let pieces = texts.iter().flat_map(|text| TrainingText::of(text, stride, watch));
+    let pieces = texts.iter().flat_map(|text| TrainingText::of(text, stride, on_progress));
     let before_merges = || {
         let reading = Reading {
             path: &texts.last()?.source.path,
@@ -65,7 +65,7 @@ pub(super) fn bpe(
             bytes: n_bytes,
             of: Some(n_bytes),
         };
-        watch::tell(watch, &reading).err().map(Err)
+        progress::tell(on_progress, &reading).err().map(Err)
     };
     let pieces = pieces.chain(std::iter::once_with(before_merges).flatten());
     let tokenizer = Tokenizer::train_bpe(vocab_size, pieces)?;
@@ -92,9 +92,10 @@ struct TrainingText<'a> {
 }
 
 impl<'a> TrainingText<'a> {
-    fn of(text: &'a Text, stride: u64, watch: Watch<'a>) -> Self {
+    fn of(text: &'a Text, stride: u64, on_progress: OnProgress<'a>) -> Self {
         let reader = Reader::new(&text.source, Needs::of_new_bpe());
-        let reader = reader.watched(watch, Purpose::CountWords, Some(text.survey.bytes));
+        let reader =
+            reader.with_progress(on_progress, Purpose::CountWords, Some(text.survey.bytes));
         Self { divided: Divided::new(reader, text.place), stride, n_read: 0 }
     }
 }

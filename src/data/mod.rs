@@ -8,7 +8,7 @@
 //! `reader` makes chunks of them all; `divide` says where validation begins, and `pieces` where a
 //! text may be cut; `encode` writes token files, with the cores at work through `pipeline`; `store`
 //! is such a file, and `cache` their folder. `preview` is the beginning of a text, `survey` is the first look at a text, `learn` makes a
-//! tokenizer of it. `watch` is for whoever waits meanwhile.
+//! tokenizer of it. `progress` reports it.
 //!
 //! This module knows nothing of models or devices: a batch is two vectors of integers.
 
@@ -18,13 +18,14 @@ mod corpus;
 mod divide;
 mod encode;
 mod error;
-mod extent;
+mod estimate;
+mod fetch_hint;
 mod file;
 mod learn;
-mod origin;
 mod pieces;
 mod pipeline;
 mod preview;
+mod progress;
 mod reader;
 mod record;
 mod source;
@@ -35,18 +36,17 @@ mod summary;
 mod survey;
 mod text;
 mod tokens;
-mod watch;
 
 pub use batch::Batch;
-pub use corpus::{Corpus, open_text};
+pub use corpus::{Corpus, OpenOptions, TokenizerSource, open_text};
 pub use error::DataError;
 pub(crate) use error::in_quotes;
-pub use extent::{ASSUMED_BYTES_PER_TOKEN, Extent};
-pub use origin::{missing_hint, origin};
+pub use estimate::{ASSUMED_BYTES_PER_TOKEN, Estimate};
+pub use fetch_hint::{fetch_hint, missing_hint};
 pub use preview::Preview;
+pub use progress::{OnProgress, Purpose, Reading};
 pub use record::RecordError;
 pub(crate) use source::is_jsonl;
 pub use split::Split;
 pub use summary::SourceSummary;
 pub use tokens::Tokens;
-pub use watch::{Purpose, Reading, Watch};

@@ -6,9 +6,9 @@ use sha2::{Digest, Sha256};
 
 use super::DataError;
 use super::file::TextBytes;
+use super::progress::{self, OnProgress, Purpose, Reading};
 use super::record;
 use super::source::{Source, TextFile};
-use super::watch::{self, Purpose, Reading, Watch};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// About how many bytes are in a chunk. Several for each core are in memory at once.
@@ -118,7 +118,7 @@ pub(super) struct Reader<'a> {
     line_is_open: bool,
     /// Whether anything of the document at hand was read yet.
     document_began: bool,
-    watch: Watch<'a>,
+    on_progress: OnProgress<'a>,
     /// What whoever watches is told.
     reading: Reading<'a>,
 }
@@ -145,14 +145,19 @@ impl<'a> Reader<'a> {
             open: None,
             line_is_open: false,
             document_began: false,
-            watch: &watch::nobody,
-            reading: Reading { path: &source.path, purpose: Purpose::Survey, bytes: 0, of: None },
+            on_progress: &progress::ignore,
+            reading: Reading { path: &source.path, purpose: Purpose::Scan, bytes: 0, of: None },
         }
     }
 
     /// Tells `watch` before each chunk how far it is.
-    pub(super) fn watched(self, watch: Watch<'a>, purpose: Purpose, of: Option<u64>) -> Self {
-        Self { watch, reading: Reading { purpose, of, ..self.reading }, ..self }
+    pub(super) fn with_progress(
+        self,
+        on_progress: OnProgress<'a>,
+        purpose: Purpose,
+        of: Option<u64>,
+    ) -> Self {
+        Self { on_progress, reading: Reading { purpose, of, ..self.reading }, ..self }
     }
 
     /// How errors call the text.
@@ -171,7 +176,7 @@ impl<'a> Reader<'a> {
     /// If a file cannot be read, is not UTF-8 where it should be, or has a record without text, and if who
     /// watches puts an end to it.
     pub(super) fn next(&mut self) -> Result<Option<Chunk>, DataError> {
-        watch::tell(self.watch, &self.reading)?;
+        progress::tell(self.on_progress, &self.reading)?;
         let mut chunk = Chunk::default();
         while chunk.text.len() < self.chunk_bytes {
             if self.open.is_none() {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::cache::{Cache, Temporary, cache_error};
 use super::file::{BYTE_ORDER_MARK, TextBytes};
-use super::watch::{self, Purpose, Reading, Watch};
+use super::progress::{self, OnProgress, Purpose, Reading};
 use super::{DataError, record};
 use crate::config::{SourceConfig, TextFormat};
 
@@ -31,22 +31,26 @@ impl Received {
     /// # Errors
     /// If it is a terminal, where nobody knows that something is waited for, or if it cannot be
     /// read or written down, and if `watch` puts an end to it.
-    pub(super) fn all(cache: &Cache, watch: Watch<'_>) -> Result<Self, DataError> {
+    pub(super) fn all(cache: &Cache, on_progress: OnProgress<'_>) -> Result<Self, DataError> {
         let stdin = io::stdin().lock();
         if stdin.is_terminal() {
             return Err(DataError::Terminal);
         }
-        Self::from(stdin, cache, watch)
+        Self::from(stdin, cache, on_progress)
     }
 
-    fn from(mut input: impl Read, cache: &Cache, watch: Watch<'_>) -> Result<Self, DataError> {
+    fn from(
+        mut input: impl Read,
+        cache: &Cache,
+        on_progress: OnProgress<'_>,
+    ) -> Result<Self, DataError> {
         let fail = |source| cache_error(cache.folder(), source);
         let mut temporary = Temporary::create(cache.folder()).map_err(fail)?;
         let mut buffer = vec![0; 1 << 16];
         let mut reading =
-            Reading { path: Path::new(NAME), purpose: Purpose::Survey, bytes: 0, of: None };
+            Reading { path: Path::new(NAME), purpose: Purpose::Scan, bytes: 0, of: None };
         loop {
-            watch::tell(watch, &reading)?;
+            progress::tell(on_progress, &reading)?;
             // Not `io::copy`, which does not tell which of both sides failed.
             match input.read(&mut buffer) {
                 Ok(0) => break,
@@ -58,7 +62,7 @@ impl Received {
                 Err(source) => return Err(super::source::read_error(Path::new(NAME), source)),
             }
         }
-        watch::tell(watch, &reading)?; // what sent it may have heard the same Ctrl-C, and broken off
+        progress::tell(on_progress, &reading)?; // what sent it may have heard the same Ctrl-C, and broken off
         temporary.file.sync_all().map_err(fail)?;
         // Some systems let nobody read what is locked for writing; a shared lock says that it is in use, too.
         let _ = temporary.file.unlock();
@@ -148,10 +152,10 @@ mod tests {
         });
         let cache = cache.unwrap();
         let n_files = || fs::read_dir(folder.path()).unwrap().count();
-        let received = Received::from(&b"abc"[..], &cache, &watch::nobody).unwrap();
+        let received = Received::from(&b"abc"[..], &cache, &progress::ignore).unwrap();
         assert_eq!(fs::read(received.path()).unwrap(), b"abc");
         drop(received);
-        let error = Received::from(Broken(3), &cache, &watch::nobody).unwrap_err();
+        let error = Received::from(Broken(3), &cache, &progress::ignore).unwrap_err();
         assert!(error.to_string().contains("unplugged"), "{error}");
         let stop_at_end = |reading: &Reading<'_>| match reading.bytes {
             0 => ControlFlow::Continue(()),
@@ -161,7 +165,7 @@ mod tests {
         assert!(matches!(error, DataError::Stopped), "{error}");
         assert_eq!(n_files(), 0);
 
-        let received = Received::from(&b"abc"[..], &cache, &watch::nobody).unwrap();
+        let received = Received::from(&b"abc"[..], &cache, &progress::ignore).unwrap();
         assert!(find_kept(&cache, "1234").is_err());
         let path = received.keep(&cache, "1234").unwrap();
         assert_eq!(find_kept(&cache, "1234").unwrap(), path);

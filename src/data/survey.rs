@@ -2,9 +2,9 @@
 
 use sha2::{Digest, Sha256};
 
+use super::progress::{OnProgress, Purpose};
 use super::reader::{Chunk, Needs, Reader, Unit, as_utf8};
 use super::source::Source;
-use super::watch::{Purpose, Watch};
 use super::{DataError, pipeline};
 
 /// What the first reading of a text tells.
@@ -25,8 +25,12 @@ impl Survey {
     ///
     /// # Errors
     /// If the text cannot be read, is empty or not what the tokenizer needs, and if `watch` puts an end to it.
-    pub(super) fn read(source: &Source, needs: Needs, watch: Watch<'_>) -> Result<Self, DataError> {
-        let mut reader = Reader::new(source, needs).watched(watch, Purpose::Survey, None);
+    pub(super) fn read(
+        source: &Source,
+        needs: Needs,
+        on_progress: OnProgress<'_>,
+    ) -> Result<Self, DataError> {
+        let mut reader = Reader::new(source, needs).with_progress(on_progress, Purpose::Scan, None);
         let mut hash = Sha256::new();
         let (mut bytes, mut n_units) = (0, 0);
         let mut seen = CharacterSet::default();
@@ -101,7 +105,7 @@ impl CharacterSet {
 mod tests {
     use super::*;
     use crate::config::SourceConfig;
-    use crate::data::watch;
+    use crate::data::progress;
     use crate::tokenizer::Tokenizer;
 
     fn survey(text: &str, needs: Needs) -> Survey {
@@ -110,7 +114,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let config = SourceConfig { path, ..SourceConfig::default() };
         let source = Source::find(&config).unwrap();
-        Survey::read(&source, needs, &watch::nobody).unwrap()
+        Survey::read(&source, needs, &progress::ignore).unwrap()
     }
 
     #[test]

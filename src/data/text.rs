@@ -8,11 +8,11 @@ use sha2::{Digest, Sha256};
 use super::DataError;
 use super::cache::Cache;
 use super::divide::Place;
+use super::progress::OnProgress;
 use super::reader::Needs;
 use super::source::{self, Source};
 use super::standard_input::{self, Received};
 use super::survey::Survey;
-use super::watch::Watch;
 use crate::config::{DataConfig, SourceConfig};
 
 /// A text of which it is known what it is.
@@ -51,19 +51,21 @@ pub(super) fn all(
     needs: Needs,
     cache: &Cache,
     standard_input: StandardInput<'_>,
-    watch: Watch<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<Vec<Text>, DataError> {
     let configs = data.all_sources();
     if let [config] = &configs[..]
         && standard_input::is_meant(&config.path)
     {
-        let text = of_standard_input(config, data, needs, cache, standard_input, watch)?;
+        let text = of_standard_input(config, data, needs, cache, standard_input, on_progress)?;
         return Ok(vec![text]);
     }
     let sources = find(&configs)?;
     sources.iter().try_for_each(|source| cache.check_apart(source))?;
     let texts = sources.into_iter().zip(&configs);
-    texts.map(|(source, config)| Text::new(source, config.weight, data, needs, watch)).collect()
+    texts
+        .map(|(source, config)| Text::new(source, config.weight, data, needs, on_progress))
+        .collect()
 }
 
 /// Finds texts that do not come through standard input.
@@ -83,11 +85,11 @@ fn of_standard_input(
     needs: Needs,
     cache: &Cache,
     standard_input: StandardInput<'_>,
-    watch: Watch<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<Text, DataError> {
     let of_file = |file| {
         let source = Source::of_standard_input(config, file);
-        Text::new(source, config.weight, data, needs, watch)
+        Text::new(source, config.weight, data, needs, on_progress)
     };
     match standard_input {
         StandardInput::Kept(text_sha256) => {
@@ -95,7 +97,7 @@ fn of_standard_input(
             Ok(Text { kept: Some(kept.clone()), ..of_file(&kept)? })
         }
         StandardInput::Keep => {
-            let received = Received::all(cache, watch)?;
+            let received = Received::all(cache, on_progress)?;
             received.check_format(config)?;
             let mut text = of_file(received.path())?;
             let kept = received.keep(cache, &text_sha256(std::slice::from_ref(&text)))?;
@@ -104,7 +106,7 @@ fn of_standard_input(
             Ok(text)
         }
         StandardInput::Once => {
-            let received = Received::all(cache, watch)?;
+            let received = Received::all(cache, on_progress)?;
             received.check_format(config)?;
             let text = of_file(received.path())?;
             Ok(Text { _received: Some(received), ..text })
@@ -118,9 +120,9 @@ impl Text {
         weight: f64,
         data: &DataConfig,
         needs: Needs,
-        watch: Watch<'_>,
+        on_progress: OnProgress<'_>,
     ) -> Result<Self, DataError> {
-        let survey = Survey::read(&source, needs, watch)?;
+        let survey = Survey::read(&source, needs, on_progress)?;
         Ok(Self {
             place: Place::of(data.val_fraction, needs.unit, survey.n_units),
             source,

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::PlanError;
 use crate::config::Config;
-use crate::data::{self, ASSUMED_BYTES_PER_TOKEN, DataError, Extent};
+use crate::data::{self, ASSUMED_BYTES_PER_TOKEN, DataError, Estimate};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// How many different characters a text is taken to have that cannot be read: ASCII's.
@@ -53,7 +53,7 @@ pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, 
     let extent = if config.data.path == Path::new("-") {
         left_out("standard input is not read".to_owned())
     } else {
-        match Extent::read(&config.data, kind, context_length, &mut too_short) {
+        match Estimate::read(&config.data, kind, context_length, &mut too_short) {
             Ok(extent) => Some(extent),
             Err(DataError::Missing { path, nearest }) => left_out(format!(
                 "the text `{}` is not there ({})",

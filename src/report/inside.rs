@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use burn::tensor::Device;
 
 use crate::checkpoint::{CheckpointError, RunDir, Saved};
-use crate::data::{Corpus, DataError, Split, Tokens};
+use crate::data::{Corpus, DataError, OpenOptions, Split, Tokens};
 use crate::inspect::{Details, Heads, InspectError, N_WINDOWS, Prompt, Selection, render};
 use crate::model::Gpt;
 use crate::runs::{self, RunsError};
@@ -48,11 +48,11 @@ pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, LookError> {
     let (config, tokenizer) = (run.config()?, run.tokenizer()?);
     let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), device);
     let model = Saved::load_model(&checkpoint, model)?;
-    let corpus = Corpus::open_with(
+    let corpus = Corpus::open(
         &config.data,
         tokenizer.clone(),
         config.model.context_length,
-        Some(&state.text_sha256),
+        OpenOptions::earlier(&state.text_sha256),
     )?;
     let step = state.step as u64;
     let heads = match runs::head_log(run)?.remove(&step) {

@@ -12,7 +12,7 @@ use super::logs::Logs;
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
 use crate::checkpoint::{self, Located, RunDir, Saved, TrainState};
 use crate::config::{Config, ConfigError, DataConfig};
-use crate::data::{self, Corpus, DataError, Reading, Watch};
+use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
 use crate::model::Gpt;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -50,7 +50,7 @@ pub(super) fn prepare(
     })
 }
 
-fn prepare_watched(job: Job, watch: Watch<'_>) -> Result<Prepared, TrainError> {
+fn prepare_watched(job: Job, watch: OnProgress<'_>) -> Result<Prepared, TrainError> {
     let Job { config, run_dir, start, from, device } = job;
     precision::check(config.train.matmul_precision, &device)?;
     let device = &device.device;
@@ -74,13 +74,14 @@ fn create(
     overwrite: bool,
     weights: Option<&Weights>,
     device: &Device,
-    watch: Watch<'_>,
+    watch: OnProgress<'_>,
 ) -> Result<Prepared, TrainError> {
     RunDir::check_new(root, overwrite)?; // before minutes go into reading a large text
     let corpus = match weights {
         None => {
             let context_length = config.model.context_length;
-            Corpus::open_watched(&config.data, &config.tokenizer, context_length, watch)?
+            let options = OpenOptions { on_progress: watch, ..OpenOptions::default() };
+            Corpus::open(&config.data, &config.tokenizer, context_length, options)?
         }
         Some(weights) => weights.corpus(&config, watch)?,
     };
@@ -127,11 +128,11 @@ impl Weights {
     }
 
     /// The text of `config` in the tokens that the weights know.
-    fn corpus(&self, config: &Config, watch: Watch<'_>) -> Result<Corpus, TrainError> {
+    fn corpus(&self, config: &Config, watch: OnProgress<'_>) -> Result<Corpus, TrainError> {
         let context_length = config.model.context_length;
         let tokenizer = self.tokenizer.clone();
-        let corpus =
-            Corpus::open_with_watched(&config.data, tokenizer, context_length, None, watch);
+        let options = OpenOptions { on_progress: watch, ..OpenOptions::default() };
+        let corpus = Corpus::open(&config.data, tokenizer, context_length, options);
         corpus.map_err(|error| match error {
             DataError::Encode {
                 path,
@@ -158,7 +159,7 @@ fn resume(
     config: Config,
     run: RunDir,
     device: &Device,
-    watch: Watch<'_>,
+    watch: OnProgress<'_>,
 ) -> Result<Prepared, TrainError> {
     let lock = RunDir::lock(run.root())?;
     let refuse = |differences: Vec<String>| match differences.is_empty() {
@@ -181,12 +182,11 @@ fn resume(
     }
     let tokenizer = run.tokenizer()?;
     refuse(other_tokenizer(&config, &tokenizer))?;
-    let corpus = Corpus::open_with_watched(
+    let corpus = Corpus::open(
         &config.data,
         tokenizer,
         config.model.context_length,
-        Some(&state.text_sha256),
-        watch,
+        OpenOptions { earlier: Some(&state.text_sha256), on_progress: watch },
     )
     .map_err(|error| match error {
         DataError::OtherText { paths } => {

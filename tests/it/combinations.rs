@@ -10,7 +10,7 @@ use tinderbox::config::{
     Config, GenerateConfig, ModelConfig, OptimizerConfig, OptimizerKind, ScheduleConfig,
     ScheduleKind, TokenizerKind,
 };
-use tinderbox::data::Corpus;
+use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::generate::Writer;
 use tinderbox::model::probe::{Point, Probe, Site};
 use tinderbox::model::{Gpt, parameters};
@@ -120,7 +120,12 @@ impl AnyRun {
 
 /// A model before its first step on the text of `place`, and the text's tokenizer.
 fn trainer(config: &Config, device: &Device) -> (Trainer, Tokenizer) {
-    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length);
+    let corpus = Corpus::open(
+        &config.data,
+        &config.tokenizer,
+        config.model.context_length,
+        OpenOptions::default(),
+    );
     let corpus = corpus.expect("a corpus");
     let vocab_size = corpus.tokenizer.vocab_size();
     let device = device.clone().autodiff();

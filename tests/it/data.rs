@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use insta::assert_snapshot;
 use tinderbox::config::{DataConfig, TokenizerConfig, TokenizerKind};
-use tinderbox::data::{Corpus, Split};
+use tinderbox::data::{Corpus, OpenOptions, Split};
 
 use crate::runs::text;
 
@@ -97,7 +97,8 @@ impl Folder {
         };
         let tokenizer =
             TokenizerConfig { kind, vocab_size: Some(300), ..TokenizerConfig::default() };
-        Corpus::open(&data, &tokenizer, 16).unwrap_or_else(|error| panic!("{path}: {error}"))
+        Corpus::open(&data, &tokenizer, 16, OpenOptions::default())
+            .unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 }
 

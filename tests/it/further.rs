@@ -7,7 +7,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use insta::assert_snapshot;
 use tinderbox::checkpoint::{RunDir, Saved};
 use tinderbox::config::{Base, Config};
-use tinderbox::data::{Corpus, batch};
+use tinderbox::data::{Corpus, OpenOptions, batch};
 use tinderbox::model::{Gpt, LazyTensor};
 use tinderbox::train::{Start, TrainError, evaluate};
 
@@ -67,7 +67,8 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
         let trained = place.train_from(Some("base"), &run, config.clone(), Start::New, None);
         let (_, losses) = trained.expect("trains");
 
-        let corpus = Corpus::open_with(&config.data, tokenizer.clone(), context_length, None);
+        let corpus =
+            Corpus::open(&config.data, tokenizer.clone(), context_length, OpenOptions::default());
         let corpus = corpus.expect("a corpus");
         let batch = batch::sample(&corpus.train, 0..4, context_length, config.train.seed, 0);
         let tensor = |ids: Vec<i32>| -> Tensor<2, Int> {

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use tinderbox::autoconfig::PRESETS;
 use tinderbox::config::{Config, TokenizerKind};
-use tinderbox::data::Corpus;
+use tinderbox::data::{Corpus, OpenOptions};
 
 /// A folder in which the program is started.
 struct Folder(tempfile::TempDir);
@@ -372,7 +372,8 @@ fn the_reasons_are_in_the_numbers_of_the_text() {
     data.path = folder.path("my.txt");
     data.cache_dir = Some(folder.path("cache"));
     let corpus =
-        Corpus::open(&data, &config.tokenizer, config.model.context_length).expect("opens");
+        Corpus::open(&data, &config.tokenizer, config.model.context_length, OpenOptions::default())
+            .expect("opens");
     let held_back =
         format!("about {},{:03} tokens", corpus.val.len() / 1000, corpus.val.len() % 1000);
     assert!(said.stdout.contains(&held_back), "{held_back} in\n{}", said.stdout);

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use serde_json::Value;
 use tinderbox::checkpoint::{RunDir, Saved, TrainState};
 use tinderbox::config::{self, Config};
-use tinderbox::data::Corpus;
+use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::model::Gpt;
 use tinderbox::train::{Start, TrainError, Trainer, evaluate};
 use tinderbox_kernels::MatmulPrecision;
@@ -19,7 +19,8 @@ const BF16: &str = "train.matmul_precision=bf16";
 
 fn corpus(config: &Config) -> Corpus {
     let context_length = config.model.context_length;
-    Corpus::open(&config.data, &config.tokenizer, context_length).expect("a corpus")
+    Corpus::open(&config.data, &config.tokenizer, context_length, OpenOptions::default())
+        .expect("a corpus")
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use burn::tensor::Device;
 use tinderbox::checkpoint::{Best, RunDir, Saved, TrainState};
 use tinderbox::config::Config;
-use tinderbox::data::{Corpus, Tokens};
+use tinderbox::data::{Corpus, OpenOptions, Tokens};
 use tinderbox::device;
 use tinderbox::model::Gpt;
 use tinderbox::model::parameters::{self, HostTensor};
@@ -405,7 +405,12 @@ fn weights_of(trainer: &Trainer) -> BTreeMap<String, HostTensor> {
 }
 
 fn trainer(config: &Config) -> Trainer {
-    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length);
+    let corpus = Corpus::open(
+        &config.data,
+        &config.tokenizer,
+        config.model.context_length,
+        OpenOptions::default(),
+    );
     let corpus = corpus.expect("a corpus");
     let device = Device::flex().autodiff();
     let gpt = Gpt::new(&config.model, corpus.tokenizer.vocab_size(), config.train.seed, &device);
@@ -463,7 +468,12 @@ fn the_golden_losses_of_a_fixed_run() {
 fn a_text_in_memory_trains_like_one_on_the_disk() {
     let place = Place::new();
     let config = place.config(&[]);
-    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length);
+    let corpus = Corpus::open(
+        &config.data,
+        &config.tokenizer,
+        config.model.context_length,
+        OpenOptions::default(),
+    );
     let corpus = corpus.expect("a corpus");
     let text = corpus.train.texts().next().expect("one text").clone();
     let mut ids = vec![0; text.len()];

@@ -85,7 +85,7 @@ fn a_run_does_not_end_before_where_it_is() {
 #[test]
 fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
     let place = Place::new();
-    let purposes = [Purpose::Survey, Purpose::CountWords, Purpose::FindMerges, Purpose::Encode];
+    let purposes = [Purpose::Scan, Purpose::CountWords, Purpose::FindMerges, Purpose::Encode];
     let job = |max_steps: &str, start| Job {
         config: place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300", max_steps]),
         run_dir: place.path("run"),
@@ -108,7 +108,7 @@ fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
 
     // A run that is there already stays as it was.
     let interrupter = Interrupter::new();
-    let observer = StopsReading(interrupter.clone(), Purpose::Survey);
+    let observer = StopsReading(interrupter.clone(), Purpose::Scan);
     let more = job("train.max_steps=4", Start::Resume);
     train(more.clone(), Box::new(observer), &interrupter).expect_err("stopped");
     assert_eq!(whole(more).steps, 4);

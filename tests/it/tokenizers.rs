@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use serde_json::Value;
 use tinderbox::config::{DataConfig, TokenizerConfig};
-use tinderbox::data::Corpus;
+use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::tokenizer::{DecodeStream, Tokenizer, TokenizerKind};
 
 const FILES: [&str; 6] = ["trained", "gpt2", "llama3", "llama2", "unigram", "wordpiece"];
@@ -460,7 +460,7 @@ fn a_vocabulary_beyond_two_bytes_trains() {
         path: Some(folder.path("big.json")),
         ..TokenizerConfig::default()
     };
-    let corpus = Corpus::open(&data, &config, 16).unwrap();
+    let corpus = Corpus::open(&data, &config, 16, OpenOptions::default()).unwrap();
     let mut ids = vec![0; corpus.train.len()];
     let train = corpus.train.texts().next().expect("one text");
     train.read(0, &mut ids);

@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use crate::checkpoint::{self, Saved};
 use crate::cli::{OpenModel, note, open_model};
-use crate::data::{Corpus, Split};
+use crate::data::{Corpus, OpenOptions, Split};
 use crate::device::DeviceSpec;
 use crate::inspect::{InspectError, Prompt};
 
@@ -29,11 +29,11 @@ impl Subject {
     /// The part of the run's text that it was not trained on.
     pub(super) fn validation_split(&self, opened: &OpenModel) -> anyhow::Result<Split> {
         let state = Saved::read_state(&checkpoint::locate(&self.run)?.checkpoint)?;
-        let corpus = Corpus::open_with(
+        let corpus = Corpus::open(
             &opened.config.data,
             opened.tokenizer.clone(),
             opened.config.model.context_length,
-            Some(&state.text_sha256),
+            OpenOptions::earlier(&state.text_sha256),
         )?;
         Ok(corpus.val)
     }

@@ -22,7 +22,7 @@ pub struct Reading<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// To know what it is.
-    Survey,
+    Scan,
     /// To count the words that merges are learned from.
     CountWords,
     /// To find the merges, after which nothing is asked until they are found.
@@ -33,19 +33,19 @@ pub enum Purpose {
 
 /// Is told again and again how far a text has been read; on a break, nothing more is read, and nothing
 /// is left of what was begun.
-pub type Watch<'a> = &'a (dyn Fn(&Reading<'_>) -> ControlFlow<()> + Sync);
+pub type OnProgress<'a> = &'a (dyn Fn(&Reading<'_>) -> ControlFlow<()> + Sync);
 
 /// Lets everything go on.
-pub(super) fn nobody(_: &Reading<'_>) -> ControlFlow<()> {
+pub(super) fn ignore(_: &Reading<'_>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Tells `watch`.
+/// Reports progress.
 ///
 /// # Errors
 /// If it puts an end to it.
-pub(super) fn tell(watch: Watch<'_>, reading: &Reading<'_>) -> Result<(), DataError> {
-    match watch(reading) {
+pub(super) fn tell(on_progress: OnProgress<'_>, reading: &Reading<'_>) -> Result<(), DataError> {
+    match on_progress(reading) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(DataError::Stopped),
     }

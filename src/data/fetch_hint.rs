@@ -4,7 +4,7 @@ use std::path::Path;
 
 /// Where to get the text that a shipped config calls `path`; none for any other text.
 #[must_use]
-pub fn origin(path: &Path) -> Option<&'static str> {
+pub fn fetch_hint(path: &Path) -> Option<&'static str> {
     Some(match path.file_name()?.to_str()? {
         "stories.txt" | "stories.jsonl" => "it comes with the repository, in data/",
         "tinyshakespeare.txt" => {
@@ -19,7 +19,7 @@ pub fn origin(path: &Path) -> Option<&'static str> {
 /// What helps someone whose text `path` is not there: where it comes from, else what is called like it.
 #[must_use]
 pub fn missing_hint(path: &Path, nearest: Option<&Path>) -> String {
-    match (origin(path), nearest) {
+    match (fetch_hint(path), nearest) {
         (Some(origin), _) => format!("{origin}; relative paths start at the working directory"),
         (None, Some(nearest)) => format!("did you mean `{}`?", nearest.display()),
         (None, None) => "relative paths start at the working directory".to_owned(),
@@ -48,7 +48,7 @@ mod tests {
         for file in std::fs::read_dir(configs).unwrap() {
             let config = Config::load(&file.unwrap().path(), &[]).unwrap();
             let path = &config.data.path;
-            let known = origin(path).unwrap_or_else(|| panic!("{}", path.display()));
+            let known = fetch_hint(path).unwrap_or_else(|| panic!("{}", path.display()));
             let script = include_str!("../../scripts/fetch_data.sh");
             let is_fetched = script.contains(&format!("target={}\n", path.display()));
             assert_eq!(known.contains("fetch_data.sh"), is_fetched, "{known}");

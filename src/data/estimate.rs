@@ -6,16 +6,16 @@ use super::corpus::check_numbers;
 use super::divide::Place;
 use super::reader::{Needs, Unit};
 use super::survey::Survey;
-use super::{DataError, text, watch};
+use super::{DataError, progress, text};
 use crate::config::DataConfig;
 use crate::tokenizer::TokenizerKind;
 
 /// How many bytes of text a token that stands for several is taken to stand for.
 pub const ASSUMED_BYTES_PER_TOKEN: u64 = 4;
 
-/// The extent of all texts of a config.
+/// The estimate of all texts of a config.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct Estimate {
     /// Bytes of text; at least 1.
     pub bytes: u64,
     /// Tokens to learn from: exact for characters and bytes, else [`ASSUMED_BYTES_PER_TOKEN`] each.
@@ -26,7 +26,7 @@ pub struct Extent {
     pub n_characters: usize,
 }
 
-impl Extent {
+impl Estimate {
     /// Reads the texts once, and writes nothing. Texts that are too short for the context length count, and
     /// are told to `too_short`.
     ///
@@ -48,10 +48,10 @@ impl Extent {
             },
         };
         let sources = text::find(&data.all_sources())?;
-        let mut extent = Self { bytes: 0, train_tokens: 0, val_tokens: 0, n_characters: 0 };
+        let mut estimate = Self { bytes: 0, train_tokens: 0, val_tokens: 0, n_characters: 0 };
         let mut characters = BTreeSet::new();
         for source in &sources {
-            let survey = Survey::read(source, needs, &watch::nobody)?;
+            let survey = Survey::read(source, needs, &progress::ignore)?;
             let n_tokens = match needs.unit {
                 Unit::Piece => survey.bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN),
                 Unit::Byte | Unit::Character => survey.n_units,
@@ -61,12 +61,12 @@ impl Extent {
             if let Err(error) = check_numbers(&source.path, train, val, data, context_length) {
                 too_short(error);
             }
-            extent.bytes += survey.bytes;
-            extent.train_tokens += train;
-            extent.val_tokens += val;
+            estimate.bytes += survey.bytes;
+            estimate.train_tokens += train;
+            estimate.val_tokens += val;
             characters.extend(survey.alphabet.chars());
         }
-        extent.n_characters = characters.len();
-        Ok(extent)
+        estimate.n_characters = characters.len();
+        Ok(estimate)
     }
 }
