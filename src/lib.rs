@@ -13,7 +13,7 @@
 //!    of it;
 //! 7. [`autoconfig`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;
-//! 9. [`measure`], [`words`], [`page`]: numbers from the clock and the system, as they are said to people, and
+//! 9. [`measure`], [`format`], [`page`]: numbers from the clock and the system, as they are said to people, and
 //!    pages of HTML for them.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
@@ -36,6 +36,7 @@ pub mod cli;
 pub mod config;
 pub mod data;
 pub mod device;
+pub mod format;
 pub mod generate;
 pub mod inference;
 pub mod inspect;
@@ -48,4 +49,3 @@ pub mod report;
 pub mod runs;
 pub mod tokenizer;
 pub mod train;
-pub mod words;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::profile::MIN_TOKENS;
 use crate::config::ConfigError;
 use crate::data::DataError;
-use crate::words::{counted, grouped};
+use crate::format::{counted, grouped};
 
 /// Why there is no recipe for a text.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use super::choice::Choice;
 use super::token_choice::TokenChoice;
 use super::{Request, TextProfile};
 use crate::config::TokenizerKind;
-use crate::words::{counted, grouped, shell_word};
+use crate::format::{counted, grouped, shell_word};
 
 /// Where comments are wrapped, in characters.
 const WIDTH: usize = 100;

@@ -2,7 +2,7 @@
 
 use super::TextProfile;
 use crate::config::TokenizerKind;
-use crate::words::grouped;
+use crate::format::grouped;
 
 /// The largest alphabet whose characters become tokens.
 const MAX_ALPHABET: usize = 256;

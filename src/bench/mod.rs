@@ -16,9 +16,9 @@ pub mod train;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::data::DataError;
+use crate::format::size;
 use crate::plan::PlanError;
 use crate::train::PrecisionError;
-use crate::words::size;
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use crate::autoconfig::{self, PRESETS, Preset, Request};
 use crate::config::TokenizerKind;
 use crate::data;
 use crate::device::{self, DeviceSpec};
-use crate::words::shell_word;
+use crate::format::shell_word;
 
 /// The preset of someone who names none.
 const DEFAULT_PRESET: &str = "quickstart";

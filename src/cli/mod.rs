@@ -39,9 +39,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::checkpoint::{self, Saved};
 use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
+use crate::format::shell_word;
 use crate::model::Gpt;
 use crate::tokenizer::Tokenizer;
-use crate::words::shell_word;
 
 /// Everything was done.
 const DONE: u8 = 0;

@@ -12,10 +12,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::dashboard::Dashboard;
 use super::note;
 use crate::data::{Purpose, Reading};
+use crate::format::{duration, grouped};
 use crate::train::{
     Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary, precision,
 };
-use crate::words::{duration, grouped};
 
 /// The bar with the loss and the speed in its message.
 const BAR: &str = "{bar:30} step {pos}/{len}  {msg}  {eta} left";

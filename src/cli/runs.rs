@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 use super::note;
 use super::table::{self, Column, MOST_COLUMNS, cut_in_the_middle, width};
 use crate::checkpoint::RunDir;
+use crate::format::{duration, grouped};
 use crate::runs::{self, Difference, Facts, Order, Status};
 use crate::train::unix_s;
-use crate::words::{duration, grouped};
 
 /// How many runs stand side by side.
 const MOST_ABREAST: usize = 4;

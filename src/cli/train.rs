@@ -12,8 +12,8 @@ use super::{DONE, FAILED, INTERRUPTED, describe, load_config, note, program, rep
 use crate::checkpoint::RunDir;
 use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
+use crate::format::shell_word;
 use crate::train::{self, Interrupter, Job, Start, Summary, TrainError};
-use crate::words::shell_word;
 
 /// Train a model as a config file says
 #[derive(Debug, clap::Args)]

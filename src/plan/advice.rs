@@ -3,7 +3,7 @@
 use super::Memory;
 use crate::config::Config;
 use crate::device::OpenDevice;
-use crate::words::size;
+use crate::format::size;
 
 /// What a run that needs too much memory should have otherwise.
 pub(super) fn memory(

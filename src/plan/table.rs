@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Memory, Plan, Time};
 use crate::config::Config;
-use crate::words::{duration, grouped, size};
+use crate::format::{duration, grouped, size};
 
 /// The plan of `config` as text for a terminal; ends with a line break.
 #[must_use]

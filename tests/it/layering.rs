@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// The modules of each layer, from the bottom up.
 const LAYERS: &[&[&str]] = &[
-    &["config", "device", "measure", "page", "tokenizer", "words"],
+    &["config", "device", "measure", "page", "tokenizer", "format"],
     &["data", "model", "inference"],
     &["optimizer", "checkpoint"],
     &["train", "generate", "runs", "plan", "autoconfig", "inspect", "report", "bench"],

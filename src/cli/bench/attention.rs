@@ -11,8 +11,8 @@ use super::{at_least_one, figures, on, or_dash, print_json, spread, this_program
 use crate::bench::attention::{self, Case, Cost, Pass, Row, Shape, Way};
 use crate::cli::table::{Column, table};
 use crate::device::{self, DeviceSpec};
+use crate::format::counted;
 use crate::measure::{Machine, Trial};
-use crate::words::counted;
 
 /// A row that takes long is not measured more often than this allows.
 const ENOUGH: Duration = Duration::from_secs(1);

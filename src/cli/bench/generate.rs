@@ -14,10 +14,10 @@ use crate::cli::open_model;
 use crate::cli::table::{Column, table};
 use crate::cli::weights::Weights;
 use crate::device::{self, DeviceSpec, OpenDevice};
+use crate::format::grouped;
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
 use crate::plan;
-use crate::words::grouped;
 
 /// The most tokens that are written where nobody says how many.
 const MOST_NEW_TOKENS: usize = 64;

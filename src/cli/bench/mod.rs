@@ -18,8 +18,8 @@ use super::{load_config, note};
 use crate::autoconfig::Preset;
 use crate::config::Config;
 use crate::device::DeviceSpec;
+use crate::format::grouped;
 use crate::measure::Times;
-use crate::words::grouped;
 
 /// The shipped config whose model is measured where no other is named.
 const USUAL: &str = "quickstart";

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use super::{at_least_one, config, figures, note, on, or_dash, print_json, spread, under_way};
 use crate::bench::train::{self, Rounds, Speed, Text};
 use crate::device::{self, DeviceSpec};
+use crate::format::grouped;
 use crate::train::precision;
-use crate::words::grouped;
 
 /// Measure how long the training steps of a config take
 ///

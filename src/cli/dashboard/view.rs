@@ -12,7 +12,7 @@ use ratatui::widgets::{
 };
 
 use super::board::{Activity, Board, Curve, History};
-use crate::words::{duration, grouped};
+use crate::format::{duration, grouped};
 
 /// The colours of the training and of the validation split, wherever they are.
 const TRAIN: Color = Color::Cyan;

@@ -1,6 +1,6 @@
 //! Axes: from numbers to places in a picture, and the round numbers that are written beside them.
 
-use crate::words::grouped;
+use crate::format::grouped;
 
 /// The numbers of an axis and where they lie in the picture.
 #[derive(Clone, Copy, Debug, PartialEq)]

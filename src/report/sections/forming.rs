@@ -1,10 +1,10 @@
 //! How heads form.
 
 use super::{FIGURE_SCRIPT, FIGURE_STYLE, legend_entry};
+use crate::format::grouped;
 use crate::page::Fragment;
 use crate::report::chart::{self, Size};
 use crate::report::forming::{EVEN, Forming};
-use crate::words::grouped;
 
 const STYLE: &str = include_str!("../assets/forming.css");
 const SCRIPT: &str = include_str!("../assets/forming.js");

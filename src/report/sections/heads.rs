@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
+use crate::format::grouped;
 use crate::inspect::{Heads, Kind, Scores};
 use crate::page::Fragment;
 use crate::report::forming::{SCORES, score};
-use crate::words::grouped;
 
 const STYLE: &str = include_str!("../assets/heads.css");
 const SCRIPT: &str = include_str!("../assets/heads.js");

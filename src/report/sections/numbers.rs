@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
+use crate::format::{duration, grouped};
 use crate::measure;
 use crate::page::{Fragment, escape};
 use crate::report::Report;
 use crate::runs::{Curves, Status};
-use crate::words::{duration, grouped};
 
 const STYLE: &str = include_str!("../assets/numbers.css");
 

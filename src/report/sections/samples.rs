@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
+use crate::format::grouped;
 use crate::page::{Fragment, escape};
 use crate::report::chart::spread;
 use crate::runs::{Curves, Sample};
-use crate::words::grouped;
 
 const STYLE: &str = include_str!("../assets/samples.css");
 const SCRIPT: &str = include_str!("../assets/samples.js");
