@@ -8,8 +8,8 @@
 //! 3. [`kernels`]: the operations both are made of, one function each; [`inference`]: the model made of them
 //!    alone, for writing;
 //! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
-//! 5. [`optimizer`], [`checkpoint`]: how weights move, and how a run is kept;
-//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`runs`], [`report`], [`mod@bench`]: what a person does with all
+//! 5. [`optimizer`], [`run`]: how weights move, and how a run is kept;
+//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`report`], [`mod@bench`]: what a person does with all
 //!    of it;
 //! 7. [`autoconfig`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;
@@ -30,7 +30,6 @@
 
 pub mod autoconfig;
 pub mod bench;
-pub mod checkpoint;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
@@ -46,6 +45,6 @@ pub mod optimizer;
 pub mod page;
 pub mod plan;
 pub mod report;
-pub mod runs;
+pub mod run;
 pub mod tokenizer;
 pub mod train;

@@ -9,9 +9,9 @@ use serde_json::json;
 
 use super::open_model;
 use super::weights::{Packed, Weights};
-use crate::checkpoint::{self, Saved};
 use crate::data::{self, Corpus, DataError, OpenOptions};
 use crate::device::DeviceSpec;
+use crate::run::{self, Saved};
 use crate::train::evaluate;
 
 /// Measure a trained model's loss on a text
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         ("text", data::open_text(path, &config.data, &opened.tokenizer)?)
     } else {
         let tokenizer = opened.tokenizer.clone();
-        let state = Saved::read_state(&checkpoint::locate(&args.run)?.checkpoint)?;
+        let state = Saved::read_state(&run::locate(&args.run)?.checkpoint)?;
         let corpus = Corpus::open(
             &config.data,
             tokenizer,

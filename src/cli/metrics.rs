@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use super::note;
 use super::table::{Column, table};
-use crate::checkpoint::{self, CheckpointError, RunDir};
-use crate::runs::{Curves, Row};
+use crate::run::{self, CheckpointError, Curves, Row, RunDir};
 
 /// How many rows a table has where nobody says otherwise: about a screen.
 const MOST_ROWS: usize = 24;
@@ -72,7 +71,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The run that a user named, or to which the checkpoint belongs that they named.
 pub(super) fn open(path: &Path) -> Result<RunDir, CheckpointError> {
-    RunDir::open(path).or_else(|error| match checkpoint::locate(path) {
+    RunDir::open(path).or_else(|error| match run::locate(path) {
         Ok(located) => Ok(located.run),
         Err(_) => Err(error),
     })

@@ -36,11 +36,11 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::checkpoint::{self, Saved};
 use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
 use crate::format::shell_word;
 use crate::model::Gpt;
+use crate::run::{self, Saved};
 use crate::tokenizer::Tokenizer;
 
 /// Everything was done.
@@ -170,7 +170,7 @@ fn program() -> String {
 fn load_config(path: &Path, overrides: &[String], from: Option<&Path>) -> anyhow::Result<Config> {
     let config = match from {
         Some(from) => {
-            let base = checkpoint::locate(from)?.run.config()?;
+            let base = run::locate(from)?.run.config()?;
             Config::load_onto(path, overrides, Base::Weights(&base))
         }
         None => Config::load(path, overrides),
@@ -189,7 +189,7 @@ struct OpenModel {
 
 /// Opens the checkpoint that a user named on the device they asked for, else on the one of its config.
 fn open_model(run: &Path, spec: Option<&DeviceSpec>) -> anyhow::Result<OpenModel> {
-    let located = checkpoint::locate(run)?;
+    let located = run::locate(run)?;
     let config = located.run.config()?;
     let tokenizer = located.run.tokenizer()?;
     let opened = match spec {

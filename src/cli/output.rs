@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::checkpoint::{CheckpointError, write_atomically};
+use crate::run::{CheckpointError, write_atomically};
 
 /// Whether a file can be written at `path`, one that is there replaced.
 ///

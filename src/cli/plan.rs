@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::{load_config, note};
-use crate::checkpoint;
 use crate::device::{self, DeviceSpec};
 use crate::plan::{self, Vocabulary};
+use crate::run;
 
 /// Say what a run will cost: parameters, FLOPs, memory, disk and time
 #[derive(Debug, clap::Args)]
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// What a token is in a run whose weights are to be used.
 fn vocabulary_of(run: &Path) -> anyhow::Result<Vocabulary> {
-    let run = checkpoint::locate(run)?.run;
+    let run = run::locate(run)?.run;
     Ok(Vocabulary {
         size: run.tokenizer()?.vocab_size(),
         source: format!("the tokenizer of `{}`", run.root().display()),

@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::{note, output};
-use crate::checkpoint::RunDir;
 use crate::device::{self, DeviceSpec};
 use crate::format::shell_word;
 use crate::report::{PAGE, Report, ReportError};
-use crate::runs::RunsError;
+use crate::run::{RunDir, RunsError};
 
 /// Write a page with a run's curves, texts, heads and config
 #[derive(Debug, clap::Args)]

@@ -9,10 +9,8 @@ use serde_json::{Map, Value};
 
 use super::note;
 use super::table::{self, Column, MOST_COLUMNS, cut_in_the_middle, width};
-use crate::checkpoint::RunDir;
 use crate::format::{duration, grouped};
-use crate::runs::{self, Difference, Facts, Order, Status};
-use crate::train::unix_s;
+use crate::run::{self, Difference, Facts, Order, RunDir, Status, unix_s};
 
 /// How many runs stand side by side.
 const MOST_ABREAST: usize = 4;
@@ -54,12 +52,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn list(folder: &Path, args: &Args) -> anyhow::Result<()> {
-    let mut listing = runs::list(folder)?;
+    let mut listing = run::list(folder)?;
     let order = match args.sort {
         Sort::Loss => Order::Loss,
         Sort::Time => Order::Time,
     };
-    runs::sort(&mut listing.runs, order);
+    run::sort(&mut listing.runs, order);
     let mut stdout = io::stdout().lock();
     if args.json {
         writeln!(stdout, "{}", serde_json::to_string(&listing.runs)?)?;
@@ -77,7 +75,7 @@ fn compare(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
     let open = |path: &PathBuf| RunDir::open(path);
     let runs = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let facts = runs.iter().map(Facts::read).collect::<Result<Vec<_>, _>>()?;
-    let differences = runs::differences(&runs)?;
+    let differences = run::differences(&runs)?;
     let mut stdout = io::stdout().lock();
     if json {
         let objects = objects(&facts, &differences)?;

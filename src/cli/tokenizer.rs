@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use crate::checkpoint::{self, RunDir};
 use crate::data;
+use crate::run::{self, RunDir};
 use crate::tokenizer::{Tokenizer, visible};
 
 /// How many tokens `info` shows of each sort.
@@ -230,7 +230,7 @@ fn open(path: &Path) -> anyhow::Result<Tokenizer> {
     } else if within.is_file() {
         Ok(Tokenizer::from_file(&within)?) // of a run, even before its first checkpoint
     } else {
-        Ok(checkpoint::locate(path)?.run.tokenizer()?)
+        Ok(run::locate(path)?.run.tokenizer()?)
     }
 }
 
@@ -260,7 +260,7 @@ struct Measured {
 /// Measures the end of a run's text, which is what it is validated on, where the text is one file of plain text
 /// that is still there.
 fn measure(run: &Path, tokenizer: &Tokenizer) -> Option<Measured> {
-    let located = checkpoint::locate(run).map(|located| located.run);
+    let located = run::locate(run).map(|located| located.run);
     let config = located.or_else(|_| RunDir::open(run)).ok()?.config().ok()?;
     let path = config.data.path;
     if data::is_jsonl(config.data.format, &path) {

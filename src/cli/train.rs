@@ -9,10 +9,10 @@ use anyhow::Context;
 use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
 use super::{DONE, FAILED, INTERRUPTED, describe, load_config, note, program, report};
-use crate::checkpoint::RunDir;
 use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
 use crate::format::shell_word;
+use crate::run::RunDir;
 use crate::train::{self, Interrupter, Job, Start, Summary, TrainError};
 
 /// Train a model as a config file says

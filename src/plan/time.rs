@@ -12,7 +12,6 @@ use burn::tensor::Device;
 use serde::Serialize;
 
 use super::{Memory, PlanError, Rhythm};
-use crate::checkpoint::TrainState;
 use crate::config::{Config, GenerateConfig, ModelConfig};
 use crate::data::Tokens;
 use crate::device::OpenDevice;
@@ -20,6 +19,7 @@ use crate::generate::Writer;
 use crate::measure::{Trial, ms_since};
 use crate::model::cost::{self, Operations};
 use crate::model::{Gpt, LazyTensor};
+use crate::run::TrainState;
 use crate::tokenizer::Tokenizer;
 use crate::train::{Trainer, evaluate};
 

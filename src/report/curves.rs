@@ -1,7 +1,7 @@
 //! The curves that every run has: its losses and its learning rate.
 
 use super::chart::{Chart, Mark, Point, Series};
-use crate::runs::Curves;
+use crate::run::Curves;
 
 /// How many times the first loss a loss may be and still decide how high its chart is: a run that explodes
 /// would hide everything else.

@@ -4,11 +4,10 @@ use std::ops::RangeInclusive;
 
 use burn::tensor::Device;
 
-use crate::checkpoint::{CheckpointError, RunDir, Saved};
 use crate::data::{Corpus, DataError, OpenOptions, Split, Tokens};
 use crate::inspect::{Details, Heads, InspectError, N_WINDOWS, Prompt, Selection, render};
 use crate::model::Gpt;
-use crate::runs::{self, RunsError};
+use crate::run::{self, CheckpointError, RunDir, RunsError, Saved};
 use crate::tokenizer::Tokenizer;
 
 /// How many tokens the shown words have, at most and at least: a picture that fits a page.
@@ -55,7 +54,7 @@ pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, LookError> {
         OpenOptions::earlier(&state.text_sha256),
     )?;
     let step = state.step as u64;
-    let heads = match runs::head_log(run)?.remove(&step) {
+    let heads = match run::head_log(run)?.remove(&step) {
         Some(logged) => logged, // the same numbers
         None => Heads::measure(&model, &corpus.val, N_WINDOWS)?,
     };

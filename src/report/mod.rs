@@ -20,8 +20,10 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 
-use crate::checkpoint::{CheckpointError, RunDir, write_atomically};
-use crate::runs::{self, Curves, Facts, Process, RunsError, Sample, Status};
+use crate::run::{
+    self, CheckpointError, Curves, Facts, Process, RunDir, RunsError, Sample, Status,
+    write_atomically,
+};
 use forming::Forming;
 use inside::Inside;
 use settings::Section;
@@ -75,11 +77,11 @@ impl Report {
         }
         Ok(Self {
             facts,
-            processes: runs::processes(run)?,
+            processes: run::processes(run)?,
             curves: Curves::read(run)?,
-            forming: Forming::new(&runs::head_log(run)?),
-            samples: runs::samples(run)?,
-            settings: settings::sections(&runs::settings(run)?),
+            forming: Forming::new(&run::head_log(run)?),
+            samples: run::samples(run)?,
+            settings: settings::sections(&run::settings(run)?),
             inside: None,
             notes,
         })

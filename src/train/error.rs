@@ -4,11 +4,11 @@ use std::io;
 use std::path::PathBuf;
 
 use super::PrecisionError;
-use crate::checkpoint::{CheckpointError, write_hint};
 use crate::data::DataError;
 use crate::generate::GenerateError;
 use crate::inspect::InspectError;
 use crate::optimizer::StateError;
+use crate::run::{CheckpointError, write_hint};
 use crate::tokenizer::{TokenizerError, described_characters};
 
 /// Why a run could not start, or did not end.

@@ -7,21 +7,18 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use super::TrainError;
 use super::observer::{Evaluation, Logged, Started, Summary};
-use super::{TrainError, tensorboard};
-use crate::checkpoint::{RunDir, write_atomically};
 use crate::config::TrainConfig;
 use crate::inspect::Heads;
+use crate::run::samples::{HEADING, heading_step};
+use crate::run::{RunDir, tensorboard, unix_s, write_atomically};
 
 /// The log of what heads do.
 const HEADS: &str = "head_metrics.jsonl";
-
-/// What stands before and after the step in the heading of a sample.
-const HEADING: [&str; 2] = ["===== step ", " ====="];
 
 #[derive(Debug)]
 pub(super) struct Logs {
@@ -297,13 +294,6 @@ fn elapsed_before(timings: &Path) -> Result<Elapsed, TrainError> {
     Ok(last.unwrap_or_default())
 }
 
-/// Now, in seconds since 1970, as the logs have it.
-#[must_use]
-pub fn unix_s() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64())
-}
-
 /// What is in a log; none where there is no such file.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, TrainError> {
     match fs::read(path) {
@@ -346,12 +336,6 @@ fn line_step(line: &str) -> Option<usize> {
         return Some(usize::MAX);
     };
     value["step"].as_u64().and_then(|step| usize::try_from(step).ok())
-}
-
-/// The step of a sample's heading; none of any other line.
-pub(crate) fn heading_step(line: &str) -> Option<usize> {
-    let [before, after] = HEADING;
-    line.trim_end().strip_prefix(before)?.strip_suffix(after)?.parse().ok()
 }
 
 /// The step of a line of the terminal's log, which begins `step 500/2000`.

@@ -16,7 +16,6 @@ mod prepare;
 mod session;
 mod step_clock;
 mod strategy;
-mod tensorboard;
 mod trainer;
 
 use std::path::PathBuf;
@@ -26,15 +25,13 @@ pub use burn::train::Interrupter;
 pub use burn::train::renderer::MetricsRenderer;
 
 pub use error::TrainError;
-pub(crate) use logs::heading_step;
-pub use logs::unix_s;
 pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
 pub use precision::PrecisionError;
 pub use trainer::{StepResult, Trainer};
 
-use crate::checkpoint::CheckpointError;
 use crate::config::{Config, ConfigError};
 use crate::device::OpenDevice;
+use crate::run::CheckpointError;
 use session::Session;
 
 /// What to do with what is already in the run directory.

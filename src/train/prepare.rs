@@ -10,10 +10,10 @@ use burn::tensor::Device;
 
 use super::logs::Logs;
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
-use crate::checkpoint::{self, Located, RunDir, Saved, TrainState};
 use crate::config::{Config, ConfigError, DataConfig};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
 use crate::model::Gpt;
+use crate::run::{self, Located, RunDir, Saved, TrainState};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// A run that is ready for its next step.
@@ -115,7 +115,7 @@ struct Weights {
 impl Weights {
     /// Finds the checkpoint that a user named, for a new run of `config` at `root`.
     fn find(from: &Path, config: &Config, root: &Path) -> Result<Self, TrainError> {
-        let located = checkpoint::locate(from)?;
+        let located = run::locate(from)?;
         if is_same_place(located.run.root(), root) {
             return Err(TrainError::OntoItself(root.to_owned()));
         }

@@ -13,7 +13,6 @@ use super::prepare::{Prepared, has_stopped_early};
 use super::step_clock::StepClock;
 use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
-use crate::checkpoint::{Best, RunDir, Saved, TrainState};
 use crate::config::{Config, GenerateConfig, OptimizerKind};
 use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
@@ -21,6 +20,7 @@ use crate::generate::Writer;
 use crate::inspect::{self, Heads};
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
+use crate::run::{Best, RunDir, Saved, TrainState};
 use tinderbox_kernels::MatmulPrecision;
 
 /// A device that works on its own is waited for after so many steps at the latest: to know in time that a

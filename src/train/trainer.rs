@@ -6,12 +6,12 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::TrainError;
-use crate::checkpoint::{Saved, TrainState};
 use crate::config::Config;
 use crate::data::{self, Batch, Split};
 use crate::device;
 use crate::model::{Gpt, parameters};
 use crate::optimizer::{Gradients, Optimizer, learning_rate};
+use crate::run::{Saved, TrainState};
 use tinderbox_kernels::DropoutKey;
 
 /// A model in training: its weights, its optimiser, and the step that they are at.

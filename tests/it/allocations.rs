@@ -5,10 +5,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use tinderbox::checkpoint::{Saved, TrainState};
 use tinderbox::config::ModelConfig;
 use tinderbox::inference::{Engine, Precision, Session};
 use tinderbox::model::{Gpt, LazyTensor, parameters};
+use tinderbox::run::{Saved, TrainState};
 
 use crate::inference::wide;
 use crate::properties::lively;

@@ -5,7 +5,6 @@ use std::path::Path;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use proptest::prelude::*;
-use tinderbox::checkpoint::{RunDir, Saved, TrainState};
 use tinderbox::config::{
     Config, GenerateConfig, ModelConfig, OptimizerConfig, OptimizerKind, ScheduleConfig,
     ScheduleKind, TokenizerKind,
@@ -15,6 +14,7 @@ use tinderbox::generate::Writer;
 use tinderbox::model::probe::{Point, Probe, Site};
 use tinderbox::model::{Gpt, parameters};
 use tinderbox::optimizer::Gradients;
+use tinderbox::run::{RunDir, Saved, TrainState};
 use tinderbox::tokenizer::Tokenizer;
 use tinderbox::train::{Start, Trainer};
 use tinderbox_kernels::DropoutKey;

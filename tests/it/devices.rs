@@ -2,11 +2,11 @@
 //! because a GPU in software compiles every kernel for half a second.
 
 use burn::tensor::Device;
-use tinderbox::checkpoint::{Saved, locate};
 use tinderbox::config::GenerateConfig;
 use tinderbox::device::{self, DeviceSpec};
 use tinderbox::generate::Writer;
 use tinderbox::model::Gpt;
+use tinderbox::run::{Saved, locate};
 use tinderbox::train::{Start, Summary};
 
 use crate::parity::check_gpt;

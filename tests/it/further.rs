@@ -5,10 +5,10 @@ use std::path::Path;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use insta::assert_snapshot;
-use tinderbox::checkpoint::{RunDir, Saved};
 use tinderbox::config::{Base, Config};
 use tinderbox::data::{Corpus, OpenOptions, batch};
 use tinderbox::model::{Gpt, LazyTensor};
+use tinderbox::run::{RunDir, Saved};
 use tinderbox::train::{Start, TrainError, evaluate};
 
 use crate::cli::Folder;

@@ -5,10 +5,10 @@ use std::fs;
 use burn::tensor::Device;
 use insta::assert_snapshot;
 use serde_json::Value;
-use tinderbox::checkpoint::{Saved, locate};
 use tinderbox::inspect::{Prompt, capture};
 use tinderbox::model::Gpt;
 use tinderbox::model::probe::Point;
+use tinderbox::run::{Saved, locate};
 
 use crate::cli::Folder;
 

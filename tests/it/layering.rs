@@ -8,8 +8,8 @@ use std::path::Path;
 const LAYERS: &[&[&str]] = &[
     &["config", "device", "measure", "page", "tokenizer", "format"],
     &["data", "model", "inference"],
-    &["optimizer", "checkpoint"],
-    &["train", "generate", "runs", "plan", "autoconfig", "inspect", "report", "bench"],
+    &["optimizer"],
+    &["train", "generate", "run", "plan", "autoconfig", "inspect", "report", "bench"],
     &["cli", "main"],
 ];
 

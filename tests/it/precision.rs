@@ -4,10 +4,10 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use insta::assert_snapshot;
 use serde_json::Value;
-use tinderbox::checkpoint::{RunDir, Saved, TrainState};
 use tinderbox::config::{self, Config};
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::model::Gpt;
+use tinderbox::run::{RunDir, Saved, TrainState};
 use tinderbox::train::{Start, TrainError, Trainer, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 

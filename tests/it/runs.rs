@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use burn::tensor::Device;
-use tinderbox::checkpoint::{Best, RunDir, Saved, TrainState};
 use tinderbox::config::Config;
 use tinderbox::data::{Corpus, OpenOptions, Tokens};
 use tinderbox::device;
 use tinderbox::model::Gpt;
 use tinderbox::model::parameters::{self, HostTensor};
+use tinderbox::run::{Best, RunDir, Saved, TrainState};
 use tinderbox::train::{
     Event, Interrupter, Job, Observer, Start, Summary, TrainError, Trainer, train,
 };

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 use serde_json::Value;
-use tinderbox::checkpoint::RunDir;
+use tinderbox::run::RunDir;
 use tinderbox::train::Start;
 
 use crate::cli::{Folder, Ran};
@@ -384,7 +384,7 @@ fn a_resumed_run_adds_up_its_time() {
     };
     let (first, second) = (train(Start::New, Some(5)), train(Start::Resume, None));
     let run = RunDir::open(&place.path("run")).expect("a run");
-    let facts = tinderbox::runs::Facts::read(&run).expect("read");
+    let facts = tinderbox::run::Facts::read(&run).expect("read");
     let sum = first.train_s + second.train_s;
     assert!((facts.train_s.expect("known") - sum).abs() < 1e-9);
     assert!(facts.wall_s >= Some(first.wall_s + second.wall_s - 1e-9));

@@ -9,7 +9,6 @@ use serde_json::json;
 
 use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
 use crate::bench::generate::{self, Case, Speed};
-use crate::checkpoint;
 use crate::cli::open_model;
 use crate::cli::table::{Column, table};
 use crate::cli::weights::Weights;
@@ -18,6 +17,7 @@ use crate::format::grouped;
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
 use crate::plan;
+use crate::run;
 
 /// The most tokens that are written where nobody says how many.
 const MOST_NEW_TOKENS: usize = 64;
@@ -102,7 +102,7 @@ impl Args {
                 "--set changes a config, and `{}` is none\n  hint: name a .toml file",
                 run.display()
             ),
-            Some(run) => checkpoint::locate(run)?.run.config()?,
+            Some(run) => run::locate(run)?.run.config()?,
             None => config(self.model.as_deref(), &self.overrides)?,
         };
         let spec = match self.device {

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::checkpoint::{self, Saved};
 use crate::cli::{OpenModel, note, open_model};
 use crate::data::{Corpus, OpenOptions, Split};
 use crate::device::DeviceSpec;
 use crate::inspect::{InspectError, Prompt};
+use crate::run::{self, Saved};
 
 /// The model.
 #[derive(Debug, clap::Args)]
@@ -28,7 +28,7 @@ impl Subject {
 
     /// The part of the run's text that it was not trained on.
     pub(super) fn validation_split(&self, opened: &OpenModel) -> anyhow::Result<Split> {
-        let state = Saved::read_state(&checkpoint::locate(&self.run)?.checkpoint)?;
+        let state = Saved::read_state(&run::locate(&self.run)?.checkpoint)?;
         let corpus = Corpus::open(
             &opened.config.data,
             opened.tokenizer.clone(),

@@ -6,7 +6,7 @@ use crate::format::{duration, grouped};
 use crate::measure;
 use crate::page::{Fragment, escape};
 use crate::report::Report;
-use crate::runs::{Curves, Status};
+use crate::run::{Curves, Status};
 
 const STYLE: &str = include_str!("../assets/numbers.css");
 

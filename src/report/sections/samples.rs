@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::format::grouped;
 use crate::page::{Fragment, escape};
 use crate::report::chart::spread;
-use crate::runs::{Curves, Sample};
+use crate::run::{Curves, Sample};
 
 const STYLE: &str = include_str!("../assets/samples.css");
 const SCRIPT: &str = include_str!("../assets/samples.js");

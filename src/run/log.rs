@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
@@ -40,6 +41,13 @@ pub(super) fn read(path: &Path) -> Result<Lines, RunsError> {
         lines.objects.extend(object);
     }
     Ok(lines)
+}
+
+/// Now, in seconds since 1970, as the logs have it.
+#[must_use]
+pub fn unix_s() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
 }
 
 #[cfg(test)]

@@ -3,9 +3,11 @@
 use std::fs;
 use std::io::ErrorKind;
 
+use super::RunDir;
 use super::RunsError;
-use crate::checkpoint::RunDir;
-use crate::train::heading_step;
+
+/// What stands before and after the step in the heading of a sample.
+pub(crate) const HEADING: [&str; 2] = ["===== step ", " ====="];
 
 /// A text that a run wrote after a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +52,12 @@ fn of_text(text: &str) -> Vec<Sample> {
         }
     }
     samples
+}
+
+/// The step of a sample's heading; none of any other line.
+pub(crate) fn heading_step(line: &str) -> Option<usize> {
+    let [before, after] = HEADING;
+    line.trim_end().strip_prefix(before)?.strip_suffix(after)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::{RunsError, jsonl};
-use crate::checkpoint::RunDir;
+use super::RunDir;
+use super::{RunsError, log};
 
 /// A process that trained in a run; none where an older version did not write it down.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,7 +31,7 @@ pub struct Process {
 /// # Errors
 /// If the run's timings are there and cannot be read.
 pub fn processes(run: &RunDir) -> Result<Vec<Process>, RunsError> {
-    let lines = jsonl::read(&run.join("timings.jsonl"))?;
+    let lines = log::read(&run.join("timings.jsonl"))?;
     Ok(of_lines(&lines.objects))
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use toml::{Table, Value};
 
+use super::RunDir;
 use super::{RunsError, facts};
-use crate::checkpoint::RunDir;
 
 /// A key of the config that is not the same in all of some runs.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{RunsError, jsonl};
-use crate::checkpoint::RunDir;
+use super::RunDir;
+use super::{RunsError, log};
 use crate::inspect::Heads;
 
 /// What each head did, by step; of a run that does not log it, nothing.
@@ -13,7 +13,7 @@ use crate::inspect::Heads;
 /// # Errors
 /// If the log is there and cannot be read.
 pub fn head_log(run: &RunDir) -> Result<BTreeMap<u64, Heads>, RunsError> {
-    let lines = jsonl::read(&run.join("head_metrics.jsonl"))?;
+    let lines = log::read(&run.join("head_metrics.jsonl"))?;
     let of_line = |line| {
         let line = Value::Object(line);
         Some((line["step"].as_u64()?, Heads::from_json(&line)?))

@@ -1,20 +1,37 @@
-//! A run on disk: its directory, its checkpoints, and the state from which it goes on.
+//! A run on disk: its directory, its checkpoints, its logs, and what they say afterwards.
 //!
-//! A checkpoint is written beside its final name, flushed, and renamed: a reader sees a whole one or
-//! none, and a run that dies while it saves loses nothing that it had. This part knows how a run is
-//! kept, and nothing of how it is trained.
+//! A checkpoint is written beside its final name, flushed, and renamed: a reader sees a whole one or none, and a run
+//! that dies while it saves loses nothing that it had. Reading never changes a run: what a crash cut short, or an
+//! older version did not write yet, is left out.
 
+mod checkpoint;
+mod compare;
+mod curves;
+mod facts;
 mod files;
-mod run_dir;
-mod saved;
+mod head_log;
+mod layout;
+mod listing;
+mod log;
+mod processes;
+pub(crate) mod samples;
+pub(crate) mod tensorboard;
 mod tensors;
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
+pub use checkpoint::{Best, Saved, TrainState};
+pub use compare::{Difference, differences};
+pub use curves::{Curves, Row};
+pub use facts::{Facts, Status, settings};
 pub use files::write_atomically;
-pub use run_dir::{Located, RunDir, locate};
-pub use saved::{Best, Saved, TrainState};
+pub use head_log::head_log;
+pub use layout::{Located, RunDir, locate};
+pub use listing::{Listing, Order, list, sort};
+pub use log::unix_s;
+pub use processes::{Process, processes};
+pub use samples::{Sample, samples};
 
 use crate::config::ConfigError;
 use crate::model::parameters::AssignError;
@@ -126,4 +143,50 @@ pub(crate) fn write_hint(source: &io::Error) -> &'static str {
         | ErrorKind::ReadOnlyFilesystem => "choose a place that you may write to with --run-dir",
         _ => "checkpoints from before are whole, and --resume goes on from the last",
     }
+}
+
+/// Why runs cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum RunsError {
+    /// The folder of runs is not there.
+    #[error(
+        "there is no folder `{0}`\n  hint: train a run with `tinderbox train CONFIG`, or name the folder that \
+         holds yours"
+    )]
+    NoFolder(PathBuf),
+    /// There is not one run in the folder.
+    #[error(
+        "there are no runs in `{folder}`{}\n  hint: train one with `tinderbox train CONFIG`, or name the folder that \
+         holds yours",
+        skipped.iter().fold(String::new(), |list, line| list + "\n  - " + line)
+    )]
+    NoRuns {
+        /// The folder.
+        folder: PathBuf,
+        /// What is in it instead, one line each.
+        skipped: Vec<String>,
+    },
+    /// A folder or a file of a run cannot be read.
+    #[error(
+        "cannot read `{path}`: {source}\n  hint: check that it is a folder of runs, and that you may read it"
+    )]
+    Read {
+        /// The folder or file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The `config.toml` of a run is not TOML.
+    #[error(
+        "`{path}` is damaged: {reason}\n  hint: put the config.toml back that the run began with"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is no run where one was named.
+    #[error(transparent)]
+    Run(#[from] CheckpointError),
 }

@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use toml::Table;
 
-use super::{RunsError, jsonl};
-use crate::checkpoint::{RunDir, Saved};
+use super::{RunDir, Saved};
+use super::{RunsError, log};
 
 /// Whether a run is still made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -67,8 +67,8 @@ impl Facts {
     /// If its config or its logs cannot be read.
     pub fn read(run: &RunDir) -> Result<Self, RunsError> {
         let settings = settings(run)?;
-        let metrics = jsonl::read(&run.join("metrics.jsonl"))?;
-        let timings = jsonl::read(&run.join("timings.jsonl"))?;
+        let metrics = log::read(&run.join("metrics.jsonl"))?;
+        let timings = log::read(&run.join("timings.jsonl"))?;
         let mut notes = Vec::new();
         let broken = metrics.broken + timings.broken;
         if broken > 0 {

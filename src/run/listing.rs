@@ -4,8 +4,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use super::RunDir;
 use super::{Facts, RunsError};
-use crate::checkpoint::RunDir;
 
 /// What is in a folder of runs.
 #[derive(Clone, Debug)]

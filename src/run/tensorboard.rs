@@ -11,7 +11,7 @@
 use prost::Message;
 
 /// Where the file is, in a run. `TensorBoard` takes every file with `tfevents` in its name.
-pub(super) const FILE: &str = "tensorboard/events.out.tfevents.tinderbox";
+pub(crate) const FILE: &str = "tensorboard/events.out.tfevents.tinderbox";
 
 /// What the first record of every file says.
 const FILE_VERSION: &str = "brain.Event:2";
@@ -91,12 +91,12 @@ struct PluginData {
 }
 
 /// The record that a file begins with.
-pub(super) fn opening(wall_time: f64) -> Vec<u8> {
+pub(crate) fn opening(wall_time: f64) -> Vec<u8> {
     record(&Event { wall_time, file_version: Some(FILE_VERSION.to_owned()), ..Event::default() })
 }
 
 /// A record with a number for each tag.
-pub(super) fn scalars(wall_time: f64, step: usize, numbers: &[(&str, f64)]) -> Vec<u8> {
+pub(crate) fn scalars(wall_time: f64, step: usize, numbers: &[(&str, f64)]) -> Vec<u8> {
     let values = numbers.iter().map(|(tag, number)| Entry {
         tag: (*tag).to_owned(),
         #[allow(clippy::cast_possible_truncation, reason = "the format has room for no more")]
@@ -107,7 +107,7 @@ pub(super) fn scalars(wall_time: f64, step: usize, numbers: &[(&str, f64)]) -> V
 }
 
 /// A record with a text, which `TensorBoard` reads as Markdown: indented, it is shown as it is.
-pub(super) fn text(wall_time: f64, step: usize, tag: &str, text: &str) -> Vec<u8> {
+pub(crate) fn text(wall_time: f64, step: usize, tag: &str, text: &str) -> Vec<u8> {
     let lines = text.lines().map(|line| format!("    {line}\n"));
     let plugin_data = Some(PluginData { plugin_name: "text".to_owned() });
     let value = Entry {
@@ -145,7 +145,7 @@ fn record(event: &Event) -> Vec<u8> {
 
 /// How many of a file's bytes are whole records of steps up to `step`: all before the first that is of a
 /// later one, or that a crash cut short.
-pub(super) fn kept_bytes(file: &[u8], step: usize) -> usize {
+pub(crate) fn kept_bytes(file: &[u8], step: usize) -> usize {
     let mut at = 0;
     while let Some(data) = first_record(&file[at..])
         && let Ok(event) = Event::decode(data)

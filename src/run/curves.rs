@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::{RunsError, jsonl};
-use crate::checkpoint::RunDir;
+use super::RunDir;
+use super::{RunsError, log};
 
 /// The columns in the order in which they are read; those of other versions follow.
 const ORDER: [&str; 17] = [
@@ -51,7 +51,7 @@ impl Curves {
         let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
         let mut broken_lines = 0;
         for name in ["metrics.jsonl", "timings.jsonl"] {
-            let lines = jsonl::read(&run.join(name))?;
+            let lines = log::read(&run.join(name))?;
             broken_lines += lines.broken;
             for line in lines.objects {
                 let Some(step) = line.get("step").and_then(Value::as_u64) else {
