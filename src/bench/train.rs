@@ -11,67 +11,65 @@ use crate::data::{Corpus, OpenOptions, Split, Tokens};
 use crate::device::OpenDevice;
 use crate::measure::{Times, Trial, peak_rss_mib};
 use crate::model::Gpt;
-use crate::model::cost::{self, Operations};
-use crate::plan;
+use crate::plan::{self, Operations};
 use crate::train::{Trainer, precision};
 
-/// What is trained on.
+/// The training text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Text {
-    /// Tokens that were made up, of the vocabulary that the config's text has.
+    /// Made-up tokens of the vocabulary of the config's text.
     MadeUp,
-    /// The config's own text.
+    /// The config's text.
     Own,
 }
 
-/// How often steps are made.
+/// How many steps are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Rounds {
     /// Steps before the clock starts.
     pub warm_up_steps: usize,
-    /// How often a median is taken.
+    /// Rounds.
     pub rounds: usize,
-    /// The steps of which each is the median.
+    /// Steps of a round, whose median counts.
     pub steps: usize,
 }
 
-/// How fast a model learns.
+/// How fast a model trains.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Speed {
-    /// What computed.
+    /// The device's name.
     pub device: String,
-    /// The precision of the products, as the config has it.
+    /// The precision of matrix products.
     pub matmul_precision: MatmulPrecision,
-    /// What was trained on.
+    /// The training text.
     pub text: Text,
-    /// Different tokens.
+    /// The size of the vocabulary.
     pub vocab_size: usize,
-    /// Numbers that the model learns.
+    /// The parameters of the model.
     pub parameters: usize,
-    /// Tokens that a step learns from.
+    /// Tokens of a step.
     pub tokens_per_step: usize,
-    /// How often steps were made.
+    /// How many steps were timed.
     pub measured: Rounds,
     /// The median time of a step in each round, milliseconds.
     pub rounds_ms: Vec<f64>,
-    /// The same together.
+    /// The times of all rounds.
     #[serde(flatten)]
     pub step: Times,
-    /// Tokens that are learned from in a second.
+    /// Tokens per second.
     pub tokens_per_s: f64,
-    /// Floating-point operations of matrix products in a second.
+    /// FLOPs of matrix products per second.
     pub flops_per_s: f64,
-    /// The most memory that the process held, MiB; none where the system does not tell.
+    /// The peak memory of the process, MiB; `None` if the system does not tell.
     pub peak_rss_mib: Option<f64>,
 }
 
-/// Trains a model as `config` says for a while, and forgets it again.
-///
-/// The memory is that of this process: to mean something, nothing else may have happened in it.
+/// Times training steps of `config`. The memory is that of this process, in which nothing else may have happened.
 ///
 /// # Errors
-/// If the device has not the config's precision, the text cannot be used, the memory will not do, or the device fails.
+/// If the device does not have the config's precision, the text cannot be used, the memory is too small, or the device
+/// fails.
 pub fn measure(
     config: &Config,
     text: Text,
@@ -111,12 +109,12 @@ pub fn measure(
         rounds_ms,
         step,
         tokens_per_s,
-        flops_per_s: tokens_per_s * cost::compute(&config.model, vocab_size, operations).training,
+        flops_per_s: tokens_per_s * plan::compute(&config.model, vocab_size, operations).training,
         peak_rss_mib: peak_rss_mib(),
     })
 }
 
-/// The size of the vocabulary, and the text.
+/// The size of the vocabulary, and the text; refuses a config that does not fit the memory.
 fn open(config: &Config, text: Text, device: &OpenDevice) -> Result<(usize, Split), BenchError> {
     let plan = plan::plan(config, None, device, false)?;
     if let Some(machine) = plan.memory.machine.filter(|_| plan.memory.is_too_much_now()) {

@@ -1,4 +1,4 @@
-//! `tinderbox plan`: what a run will cost, before it is made.
+//! `tinderbox plan`: plans a run and prints its cost.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,6 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Plans, and prints what came out.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let mut overrides = args.overrides.clone();
     overrides.extend(args.device.as_ref().map(|device| format!("train.device=\"{device}\"")));
@@ -50,8 +49,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         write!(stdout, "{}", plan::table(&plan, &config))?;
         stdout.flush()?;
-        for said in &plan.notes {
-            note(format!("note: {said}"));
+        for text in &plan.notes {
+            note(format!("note: {text}"));
         }
     }
     for warning in &plan.warnings {
@@ -60,7 +59,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a token is in a run whose weights are to be used.
+/// The vocabulary of a run whose weights are used.
 fn vocabulary_of(run: &Path) -> anyhow::Result<Vocabulary> {
     let run = run::locate(run)?.run;
     Ok(Vocabulary {

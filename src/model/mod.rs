@@ -8,7 +8,6 @@
 
 pub mod attention;
 mod block;
-pub mod cost;
 mod gpt;
 pub mod init;
 mod lazy_tensor;

@@ -17,6 +17,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 
 pub use gradients::{Clipped, Gradients};
+pub(crate) use newton_schulz::N_ITERATIONS as NEWTON_SCHULZ_ITERATIONS;
 pub use schedule::learning_rate;
 pub use state::StateError;
 

@@ -13,7 +13,7 @@ use tinderbox_kernels::{self as kernels, MatmulPrecision};
 const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
 /// How often the polynomial is applied.
-const N_ITERATIONS: usize = 5;
+pub(crate) const N_ITERATIONS: usize = 5;
 
 /// Keeps a matrix of zeros from dividing by zero.
 const EPSILON: f64 = 1e-7;

@@ -1,4 +1,4 @@
-//! How large checkpoints are, to the byte.
+//! The size of checkpoints, to the byte.
 
 use std::collections::HashMap;
 
@@ -6,11 +6,11 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Serialize;
 
+use super::{ParameterTensor, tensors};
 use crate::config::{Config, OptimizerKind};
-use crate::model::cost::{self, ParameterTensor};
 use crate::model::parameters::is_hidden_matrix;
 
-/// What a run writes to the disk.
+/// What a run writes to the disk, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Disk {
     /// `model.safetensors` of one checkpoint.
@@ -19,17 +19,17 @@ pub struct Disk {
     pub optimizer: u64,
     /// How many checkpoints stay.
     pub checkpoints_kept: u64,
-    /// All of them.
+    /// All checkpoints that stay.
     pub total: u64,
 }
 
 impl Disk {
     /// `checkpoints` are saved in the whole run.
     pub(super) fn new(config: &Config, vocab_size: usize, checkpoints: u64) -> Self {
-        let weights = cost::tensors(&config.model, vocab_size);
+        let weights = tensors(&config.model, vocab_size);
         let model = file_bytes(&weights);
-        let optimizer = file_bytes(&running_means(config.optimizer.kind, &weights));
-        // The latest ones, and the best one where it is none of them.
+        let optimizer = file_bytes(&optimizer_state(config.optimizer.kind, &weights));
+        // The latest ones, and the best one if it is older.
         let kept = (config.train.keep_checkpoints as u64).saturating_add(1);
         let checkpoints_kept = kept.min(checkpoints);
         Self {
@@ -41,25 +41,24 @@ impl Disk {
     }
 }
 
-/// What the optimiser keeps for the parameters, as it saves it.
-pub(super) fn running_means(
+/// The tensors of the optimizer's state, as it saves them.
+pub(super) fn optimizer_state(
     kind: OptimizerKind,
     weights: &[ParameterTensor],
 ) -> Vec<ParameterTensor> {
-    let named = |mean: &str, weight: &ParameterTensor| ParameterTensor {
-        name: format!("{mean}.{}", weight.name),
-        shape: vec![weight.shape.iter().product()],
-    };
     let means = |weight: &ParameterTensor| -> &[&str] {
         match kind {
             OptimizerKind::Muon if is_hidden_matrix(&weight.name, &weight.shape) => &["momentum"],
             OptimizerKind::Adamw | OptimizerKind::Muon => &["first_moment", "second_moment"],
         }
     };
-    weights
-        .iter()
-        .flat_map(|weight| means(weight).iter().map(move |mean| named(mean, weight)))
-        .collect()
+    let named = |mean: &str, weight: &ParameterTensor| ParameterTensor {
+        name: format!("{mean}.{}", weight.name),
+        shape: vec![weight.shape.iter().product()],
+    };
+    let all =
+        weights.iter().flat_map(|weight| means(weight).iter().map(|mean| named(mean, weight)));
+    all.collect()
 }
 
 /// The length of a safetensors file with these tensors of f32.
@@ -67,20 +66,16 @@ fn file_bytes(tensors: &[ParameterTensor]) -> u64 {
     let mut sorted: Vec<&ParameterTensor> = tensors.iter().collect();
     sorted.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     let mut end = 0;
-    let described = sorted.into_iter().map(|tensor| {
+    let infos = sorted.into_iter().map(|tensor| {
         let start = end;
         end += 4 * tensor.shape.iter().product::<usize>();
-        let info = TensorInfo {
-            dtype: Dtype::F32,
-            shape: tensor.shape.clone(),
-            data_offsets: (start, end),
-        };
-        (tensor.name.clone(), info)
+        let (dtype, shape, data_offsets) = (Dtype::F32, tensor.shape.clone(), (start, end));
+        (tensor.name.clone(), TensorInfo { dtype, shape, data_offsets })
     });
-    let described = described.collect();
+    let infos = infos.collect();
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let header = Metadata::new(Some(format), described).expect("one tensor follows the other");
-    let header = serde_json::to_string(&header).expect("plain data");
-    // The header's length, and the header, filled up to whole words.
+    let header = Metadata::new(Some(format), infos).expect("the tensors are contiguous");
+    let header = serde_json::to_string(&header).expect("metadata becomes JSON");
+    // The header's length in 8 bytes, and the header padded to a multiple of 8.
     (8 + header.len().next_multiple_of(8) + end) as u64
 }

@@ -1,107 +1,86 @@
-//! The memory of a run at its fullest moment.
+//! The memory of a run at its fullest moment: in the forward and backward pass, or in the update after it.
 //!
-//! That is a moment of a training step: of its forward and backward pass, or of the update after it. A checkpoint is
-//! saved one tensor after another, and an evaluation keeps nothing for a backward pass. Token files are mapped, and not
-//! counted: the system takes their pages back when it needs them. Every number counts as one of f32; training in bf16
-//! holds a little less.
+//! Checkpoints are saved one tensor at a time and evaluations save nothing for a backward pass, so neither needs more.
+//! Token files are mapped and not counted. Every number counts as an f32; training in bf16 holds a little less.
 
 use serde::Serialize;
 
-use super::disk::running_means;
-use crate::config::Config;
-use crate::device::{Backend, OpenDevice};
+use super::disk::optimizer_state;
+use super::{Held, Operations, ParameterTensor, PassMemory, pass_memory, tensors};
+use crate::config::{Config, ModelConfig, OptimizerKind};
+use crate::device::OpenDevice;
+use crate::format::size;
 use crate::measure::Machine;
-use crate::model::cost::{self, Held, Operations, ParameterTensor, PassMemory, PassShape};
+use crate::model::parameters::hidden_widths;
 
 const MIB: f64 = 1_048_576.0;
 
-/// What the process holds beside the run: code, threads, buffers of matrix products. Measured on Linux with the
-/// smallest of models.
+/// The process without a run: code, threads, buffers of matrix products. Measured on Linux with a tiny model.
 const PROCESS: f64 = 38.0 * MIB;
 
-/// What the allocator holds beside what it was asked for: blocks that wait to be used again, up to a limit; a share of
-/// what a pass holds, for copies in panels and blocks that fit nothing else; and a share that is lost between blocks.
-/// Measured on Linux, see `docs/plan.md`.
-const WAITING: f64 = 2.1;
-const MOST_WAITING: f64 = 64.0 * MIB;
-const LEFT_OVER: f64 = 0.27;
-const LOST: f64 = 0.05;
+/// What the allocator holds beside what it was asked for, measured on Linux (see `docs/plan.md`): free blocks in
+/// proportion to the tensors, up to a limit; a share of what a pass holds, for packed copies and blocks that fit
+/// nothing else; and a share of everything, lost between blocks.
+const FREE_BLOCKS: f64 = 2.1;
+const MOST_FREE_BLOCKS: f64 = 64.0 * MIB;
+const PASS_OVERHEAD: f64 = 0.27;
+const FRAGMENTATION: f64 = 0.05;
 
 /// The memory of a run. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Memory {
-    /// All of it at the fullest moment.
+    /// The memory at the fullest moment.
     pub peak: u64,
-    /// When that is.
+    /// The fullest moment.
     pub peak_during: &'static str,
-    /// What it is made of.
+    /// The parts that add up to the peak.
     pub parts: Parts,
-    /// What the forward pass keeps for the backward pass, weights of attention and logits included.
+    /// What the forward pass saves for the backward pass.
     pub kept_for_backward: u64,
-    /// Of that, what grows with the square of the context.
+    /// Always 0, since attention saves no weights; there for scripts that read it.
     pub kept_attention_weights: u64,
-    /// The memory that there is; none where it cannot be known, as on a GPU.
+    /// The machine's memory; `None` where it is not known, as on a GPU.
     pub machine: Option<Machine>,
 }
 
-/// What the fullest moment is made of, in bytes.
+/// The parts of the peak, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Parts {
     /// The weights.
     pub weights: u64,
-    /// What the optimiser keeps for each of them.
+    /// The optimizer's state.
     pub optimizer: u64,
     /// The gradients, and their sum over micro-batches.
     pub gradients: u64,
-    /// What is kept for the backward pass, without the two below.
+    /// Saved for the backward pass, without the two below.
     pub activations: u64,
-    /// The weights of attention.
+    /// Attention weights of one block of queries; 0 with fused attention.
     pub attention_weights: u64,
-    /// The scores for the next token.
+    /// The logits; 0 with a fused loss.
     pub logits: u64,
-    /// What is needed for a moment.
+    /// What an operation needs while it computes.
     pub temporaries: u64,
     /// The process and its allocator; 0 on a GPU, whose driver has its own.
     pub process: u64,
 }
 
-/// A moment of a run: what is held beside weights and running means.
-struct Moment {
-    during: &'static str,
-    held: Held,
-}
-
 impl Memory {
     pub(super) fn new(config: &Config, vocab_size: usize, device: &OpenDevice) -> Self {
+        let operations = Operations::of(device.backend);
         let on_cpu = device.backend.is_cpu();
-        let weights = cost::tensors(&config.model, vocab_size);
-        let means = running_means(config.optimizer.kind, &weights);
-        let (of_weights, of_means) = (bytes(&weights), bytes(&means));
-        let pass = pass(config, vocab_size, device.backend);
-        let step = step(config, of_weights, &pass);
-        let update = update(config, &weights, Operations::of(device.backend));
-        let fullest = match update.held.total() > step.held.total() {
-            true => update,
-            false => step,
-        };
-        let held = fullest.held;
-        let tensors = of_weights + of_means + held.total();
-        // What the backward pass freed is not given back at once, and gradients are of other sizes and do not fit in
-        // there: a large model with few tokens holds both.
-        let freed = pass.kept.total() - pass.kept.gradients;
-        let not_yet_given_back = (freed + of_weights - held.total()).max(0.0);
-        let process = if on_cpu {
-            let waiting = (WAITING * tensors).min(MOST_WAITING) + LEFT_OVER * held.total();
-            PROCESS + waiting + LOST * tensors + not_yet_given_back
-        } else {
-            0.0
-        };
+        let tensors = tensors(&config.model, vocab_size);
+        let weights = bytes(&tensors);
+        let optimizer = bytes(&optimizer_state(config.optimizer.kind, &tensors));
+        let pass = pass_memory(&config.model, vocab_size, config.train.batch_size, operations);
+        let (peak_during, held) = fullest(config, &tensors, &pass, operations);
+        let asked_for = weights + optimizer + held.total();
+        let process = if on_cpu { allocator(asked_for, held, weights, &pass) } else { 0.0 };
         Self {
-            peak: whole(tensors + process),
-            peak_during: fullest.during,
+            peak: whole(asked_for + process),
+            peak_during,
             parts: Parts {
-                weights: whole(of_weights),
-                optimizer: whole(of_means),
+                weights: whole(weights),
+                optimizer: whole(optimizer),
                 gradients: whole(held.gradients),
                 activations: whole(held.activations),
                 attention_weights: whole(held.attention_weights),
@@ -109,67 +88,137 @@ impl Memory {
                 temporaries: whole(held.temporaries),
                 process: whole(process),
             },
-            kept_for_backward: whole(pass.kept.total()),
-            kept_attention_weights: whole(pass.kept.attention_weights),
+            kept_for_backward: whole(pass.saved.total()),
+            kept_attention_weights: 0,
             machine: on_cpu.then(Machine::here),
         }
     }
 
-    /// Whether it is more than the machine has in all.
+    /// Whether the peak is more than the machine has.
     #[must_use]
     pub fn is_too_much(&self) -> bool {
         self.machine.is_some_and(|machine| self.peak > machine.total)
     }
 
-    /// Whether it is more than the machine has free now.
+    /// Whether the peak is more than the machine has free now.
     #[must_use]
     pub fn is_too_much_now(&self) -> bool {
         self.machine.is_some_and(|machine| self.peak > machine.available)
     }
-}
 
-/// The forward and backward pass of one micro-batch.
-fn pass(config: &Config, vocab_size: usize, backend: Backend) -> PassMemory {
-    let shape = PassShape {
-        batch_size: config.train.batch_size,
-        seq_len: config.model.context_length,
-        operations: Operations::of(backend),
-    };
-    cost::pass_memory(&config.model, vocab_size, shape)
-}
-
-/// Forward and backward, beside the gradients of the micro-batches before.
-fn step(config: &Config, of_weights: f64, pass: &PassMemory) -> Moment {
-    let mut held = pass.peak;
-    if config.train.grad_accumulation_steps > 1 {
-        held.gradients += of_weights;
-    }
-    Moment { during: pass.peak_during, held }
-}
-
-/// The update, tensor by tensor.
-fn update(config: &Config, weights: &[ParameterTensor], operations: Operations) -> Moment {
-    let mut gradients = bytes(weights);
-    let mut held = Held::default();
-    for weight in weights {
-        let own = bytes(std::slice::from_ref(weight));
-        let now = Held {
-            gradients,
-            temporaries: 4.0
-                * cost::update_temporaries(
-                    &config.model,
-                    weight,
-                    config.optimizer.kind,
-                    operations,
-                ),
-            ..Held::default()
+    /// A warning with a hint; `None` if the run fits.
+    pub(super) fn advice(
+        &self,
+        config: &Config,
+        vocab_size: usize,
+        device: &OpenDevice,
+    ) -> Option<String> {
+        let machine = self.machine?;
+        let [peak, total, free] = [self.peak, machine.total, machine.available].map(size);
+        let (problem, limit) = if self.is_too_much() {
+            (format!("the run needs {peak}, and this machine has {total}"), machine.total)
+        } else if self.is_too_much_now() {
+            let problem = format!(
+                "the run needs {peak}, and of this machine's {total} only {free} are free now"
+            );
+            (problem, machine.available)
+        } else {
+            return None;
         };
-        if now.total() > held.total() {
-            held = now;
-        }
-        gradients -= own;
+        let hint = smaller_batch(config, vocab_size, device, limit).unwrap_or_else(|| {
+            "even one row at a time is too much: lower model.context_length, model.n_layers or model.d_model"
+                .to_owned()
+        });
+        Some(format!("{problem}\n  hint: {hint}"))
     }
-    Moment { during: "the update of the weights", held }
+}
+
+/// The largest batch that fits, with more micro-batches instead: the same updates in less memory.
+fn smaller_batch(
+    config: &Config,
+    vocab_size: usize,
+    device: &OpenDevice,
+    limit: u64,
+) -> Option<String> {
+    let batch_size = config.train.batch_size;
+    let divisors = (2..=batch_size).filter(|n| batch_size.is_multiple_of(*n));
+    divisors.into_iter().find_map(|n| {
+        let mut smaller = config.clone();
+        smaller.train.batch_size /= n;
+        smaller.train.grad_accumulation_steps *= n;
+        let peak = Memory::new(&smaller, vocab_size, device).peak;
+        (peak <= limit).then(|| {
+            format!(
+                "train.batch_size = {} and train.grad_accumulation_steps = {} learn the same from the same \
+                 tokens, in {}",
+                smaller.train.batch_size,
+                smaller.train.grad_accumulation_steps,
+                size(peak)
+            )
+        })
+    })
+}
+
+/// The fullest moment of a step, and what it holds beside weights and optimizer state.
+fn fullest(
+    config: &Config,
+    weights: &[ParameterTensor],
+    pass: &PassMemory,
+    operations: Operations,
+) -> (&'static str, Held) {
+    let (mut during, mut held) = (pass.peak_during, pass.peak);
+    if config.train.grad_accumulation_steps > 1 {
+        held.gradients += bytes(weights); // the sum of the micro-batches before
+    }
+    // The update goes tensor by tensor, and each frees its gradient.
+    let mut gradients = bytes(weights);
+    for weight in weights {
+        let kind = config.optimizer.kind;
+        let temporaries = update_temporaries(&config.model, weight, kind, operations);
+        let now = Held { gradients, temporaries, ..Held::default() };
+        if now.total() > held.total() {
+            (during, held) = ("the update of the weights", now);
+        }
+        gradients -= bytes(std::slice::from_ref(weight));
+    }
+    (during, held)
+}
+
+/// Bytes that the update of one tensor needs for a moment.
+fn update_temporaries(
+    config: &ModelConfig,
+    weight: &ParameterTensor,
+    kind: OptimizerKind,
+    operations: Operations,
+) -> f64 {
+    let widths = match kind {
+        OptimizerKind::Adamw => None,
+        OptimizerKind::Muon => hidden_widths(config, &weight.name, &weight.shape),
+    };
+    let same_shape = 2.0 * bytes(std::slice::from_ref(weight));
+    match widths {
+        None if operations == Operations::Fused => 0.0, // AdamW in place
+        None => same_shape,                             // the new means beside the old ones
+        Some(widths) => {
+            // Two more matrices of the same shape in an iteration, and a square one of the smaller side.
+            let sides = widths.into_iter().map(|width| width.min(weight.shape[0]));
+            same_shape + 4.0 * (sides.max().unwrap_or(0) as f64).powi(2)
+        }
+    }
+}
+
+/// What the process and its allocator hold beside the tensors.
+fn allocator(asked_for: f64, held: Held, weights: f64, pass: &PassMemory) -> f64 {
+    // Gradients do not fit where the backward pass freed activations, which are not given back to the system at once:
+    // a large model with few tokens holds both.
+    let freed = pass.saved.total() - pass.saved.gradients;
+    let not_given_back = (freed + weights - held.total()).max(0.0);
+    let free_blocks = (FREE_BLOCKS * asked_for).min(MOST_FREE_BLOCKS);
+    PROCESS
+        + free_blocks
+        + PASS_OVERHEAD * held.total()
+        + FRAGMENTATION * asked_for
+        + not_given_back
 }
 
 fn bytes(tensors: &[ParameterTensor]) -> f64 {
@@ -179,8 +228,29 @@ fn bytes(tensors: &[ParameterTensor]) -> f64 {
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a size is not below 0, and what is beyond 2^64 is as good as 2^64"
+    reason = "a size is not negative, and the cast saturates at 2^64"
 )]
 fn whole(bytes: f64) -> u64 {
     bytes.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn muon_needs_a_square_more_for_a_matrix_that_it_moves() {
+        let config = ModelConfig { d_model: 4, n_heads: 2, d_ff: 8, ..ModelConfig::default() };
+        let weights = tensors(&config, 5);
+        let check = |name: &str, kind, by_hand: [u32; 2]| {
+            let weight = weights.iter().find(|weight| weight.name == name).unwrap();
+            let found = [Operations::Fused, Operations::Composed]
+                .map(|operations| update_temporaries(&config, weight, kind, operations));
+            assert_eq!(found.map(whole), by_hand.map(|numbers| 4 * u64::from(numbers)), "{name}");
+        };
+        let (expand, embedding) = ("blocks.1.mlp.expand.weight", "token_embedding.weight");
+        check(expand, OptimizerKind::Adamw, [0, 2 * 32]);
+        check(expand, OptimizerKind::Muon, [2 * 32 + 16; 2]);
+        check(embedding, OptimizerKind::Muon, [0, 2 * 20]);
+    }
 }

@@ -1,23 +1,25 @@
 //! What a run will cost, before it is made: parameters, arithmetic, memory, disk and time.
 //!
-//! All but the time follows from the config by arithmetic. `text` finds out the vocabulary and the length of
-//! the text, `memory` follows a run to its fullest moment, `disk` sizes checkpoints, `rhythm` counts
-//! evaluations and the like, `time` makes a few real steps, `advice` says what will not do, and `table` puts
-//! it all into words.
+//! Everything but the time follows from the config; [`Time`] is extrapolated from a few real steps on made-up text.
 
-mod advice;
+mod compute;
 mod disk;
 mod memory;
-mod rhythm;
+mod parameters;
+mod pass;
+mod run_counts;
 mod table;
 mod text;
 mod time;
 
 use serde::Serialize;
 
+pub use compute::{Compute, compute, update_flops};
 pub use disk::Disk;
 pub use memory::{Memory, Parts};
-pub use rhythm::Rhythm;
+pub use parameters::{BlockParameters, ParameterTensor, Parameters, parameters, tensors};
+pub use pass::{Held, Operations, PassMemory, pass_memory};
+pub use run_counts::RunCounts;
 pub use table::table;
 pub use text::{Text, Vocabulary};
 pub use time::{Measured, Time};
@@ -25,23 +27,22 @@ pub use time::{Measured, Time};
 use crate::config::Config;
 use crate::data::DataError;
 use crate::device::OpenDevice;
-use crate::model::cost::{self, Compute, Operations, Parameters};
 use crate::tokenizer::TokenizerError;
 use crate::train::precision;
 
-/// The most numbers that a plan is made for; far above what fits any machine, and low enough to count.
-const MOST_PARAMETERS: u64 = 1 << 44;
+/// The largest model that is planned: far above what fits any machine, and low enough to count.
+const MAX_PARAMETERS: u64 = 1 << 44;
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// The text is there and cannot be used.
+    /// The text cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
     /// The tokenizer's file cannot be used.
     #[error("cannot use tokenizer.path: {0}")]
     Tokenizer(#[source] TokenizerError),
-    /// The model is larger than anything that could be planned.
+    /// The model is too large to be planned.
     #[error(
         "a model of {0} parameters fits no machine\n  hint: lower model.d_model, model.d_ff, \
          model.n_layers or the vocabulary"
@@ -55,36 +56,38 @@ pub enum PlanError {
 /// What a run will cost. Sizes are in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
-    /// What would compute.
+    /// The device's name.
     pub device: String,
-    /// What a token may be.
+    /// The vocabulary.
     pub vocabulary: Vocabulary,
-    /// The text; none where it is not there.
+    /// The text; `None` if it was not found.
     pub text: Option<Text>,
-    /// What the model learns.
+    /// The parameters.
     pub parameters: Parameters,
     /// The arithmetic of one token.
     pub flops_per_token: Compute,
-    /// What happens in the run, and how often.
-    pub run: Rhythm,
+    /// How often the run trains, evaluates, samples and saves.
+    pub run: RunCounts,
     /// The memory at the fullest moment.
     pub memory: Memory,
     /// The checkpoints.
     pub disk: Disk,
-    /// How long it takes; none where nothing was measured.
+    /// How long the run takes; `None` if nothing was measured.
     pub time: Option<Time>,
-    /// What was assumed.
+    /// Assumptions.
     pub notes: Vec<String>,
-    /// What will not do, and what to change.
+    /// Problems, each with a hint.
     pub warnings: Vec<String>,
 }
 
-/// Plans the run of `config` on `device`; with `measure`, makes a few real steps there on made-up text, unless the
-/// run could not be made there. Nothing is left behind. `known` is the vocabulary of a run that starts from the weights
-/// of another; any other's follows from the config and its text.
+/// Plans the run of `config` on `device`.
+///
+/// With `measure`, makes a few real steps on made-up text, unless the run cannot be made there. Nothing is left
+/// behind. `known` is the vocabulary of a run that starts from the weights of another; any other vocabulary follows
+/// from the config and its text.
 ///
 /// # Errors
-/// If the text is there and cannot be used, the model is beyond counting, or the device fails.
+/// If the text cannot be used, the model is too large to count, or the device fails.
 pub fn plan(
     config: &Config,
     known: Option<Vocabulary>,
@@ -93,18 +96,17 @@ pub fn plan(
 ) -> Result<Plan, PlanError> {
     let found = text::find(config, known)?;
     let vocab_size = found.vocabulary.size;
-    let parameters = cost::parameters(&config.model, vocab_size);
-    if parameters.total > MOST_PARAMETERS {
+    let parameters = parameters(&config.model, vocab_size);
+    if parameters.total > MAX_PARAMETERS {
         return Err(PlanError::TooLarge(parameters.total));
     }
-    let operations = Operations::of(device.backend);
-    let flops_per_token = cost::compute(&config.model, vocab_size, operations);
-    let update_flops = cost::update_flops(&config.model, vocab_size, config.optimizer.kind);
-    let run = Rhythm::new(config, found.text.as_ref(), &flops_per_token, update_flops);
+    let flops_per_token = compute(&config.model, vocab_size, Operations::of(device.backend));
+    let update_flops = update_flops(&config.model, vocab_size, config.optimizer.kind);
+    let run = RunCounts::new(config, found.text.as_ref(), &flops_per_token, update_flops);
     let memory = Memory::new(config, vocab_size, device);
     let disk = Disk::new(config, vocab_size, run.checkpoints);
     let (mut notes, mut warnings) = (found.notes, found.warnings);
-    warnings.extend(advice::memory(config, vocab_size, device, &memory));
+    warnings.extend(memory.advice(config, vocab_size, device));
     let precision = precision::advice(config.train.matmul_precision, device);
     let obstacle = if memory.is_too_much() {
         Some("the run does not fit the memory")
@@ -120,10 +122,7 @@ pub fn plan(
             notes.push(format!("nothing was measured: {obstacle}"));
             None
         }
-        None => {
-            let measured = time::measure(config, vocab_size, device, &memory)?;
-            Some(Time::new(measured, &run))
-        }
+        None => Some(Time::new(time::measure(config, vocab_size, device, &memory)?, &run)),
     };
     Ok(Plan {
         device: device.name.clone(),

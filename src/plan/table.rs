@@ -1,9 +1,7 @@
-//! A plan in words.
-
-use std::fmt::Write as _;
+//! A plan as text for a terminal.
 
 use super::{Memory, Plan, Time};
-use crate::config::Config;
+use crate::config::{Config, precision_remark};
 use crate::format::{duration, grouped, size};
 
 /// The plan of `config` as text for a terminal; ends with a line break.
@@ -13,7 +11,7 @@ pub fn table(plan: &Plan, config: &Config) -> String {
     model(&mut text, plan, config);
     compute(&mut text, plan, config);
     run(&mut text, plan, config);
-    memory(&mut text, plan, config);
+    memory(&mut text, plan);
     disk(&mut text, plan);
     if let Some(time) = &plan.time {
         self::time(&mut text, time, plan, config);
@@ -21,7 +19,7 @@ pub fn table(plan: &Plan, config: &Config) -> String {
     text
 }
 
-/// A heading, and what it says.
+/// Begins a section.
 fn heading(text: &mut String, name: &str, rest: &str) {
     if !text.is_empty() {
         text.push('\n');
@@ -30,10 +28,11 @@ fn heading(text: &mut String, name: &str, rest: &str) {
 }
 
 fn line(text: &mut String, line: &str) {
-    writeln!(text, "{}", line.trim_end()).expect("a string takes all that is written");
+    text.push_str(line.trim_end());
+    text.push('\n');
 }
 
-/// A name, a number that stands below the others, and a remark.
+/// A name, a right-aligned number and a remark.
 fn row(text: &mut String, name: &str, value: &str, remark: &str) {
     line(text, &format!("  {name:<24} {value:>15}  {remark}"));
 }
@@ -126,9 +125,8 @@ fn run(text: &mut String, plan: &Plan, config: &Config) {
     row(text, "FLOPs of the run", &si(r.flops), &of_updates);
 }
 
-fn memory(text: &mut String, plan: &Plan, config: &Config) {
-    let Memory { peak, peak_during, parts: p, kept_for_backward, kept_attention_weights, machine } =
-        plan.memory;
+fn memory(text: &mut String, plan: &Plan) {
+    let Memory { peak, peak_during, parts: p, kept_for_backward, machine, .. } = plan.memory;
     heading(text, "memory", &format!("{} at most, during {peak_during}", size(peak)));
     let parts = [
         ("weights", p.weights),
@@ -140,15 +138,11 @@ fn memory(text: &mut String, plan: &Plan, config: &Config) {
         ("temporaries", p.temporaries),
         ("process, allocator", p.process),
     ];
-    for (name, bytes) in parts {
+    // Which parts there are at the peak depends on the device and on the moment.
+    for (name, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
         row(text, name, &size(bytes), "");
     }
-    let growing = format!(
-        "{} of it grow with the square of the context ({})",
-        size(kept_attention_weights),
-        config.model.context_length
-    );
-    row(text, "kept for backward", &size(kept_for_backward), &growing);
+    row(text, "kept for backward", &size(kept_for_backward), "");
     match machine {
         Some(machine) => {
             let free = format!("{} free now", size(machine.available));
@@ -174,7 +168,7 @@ fn time(text: &mut String, time: &Time, plan: &Plan, config: &Config) {
             "{} on {}{}",
             duration(time.total_s),
             plan.device,
-            config.train.matmul_precision.remark()
+            precision_remark(config.train.matmul_precision)
         ),
     );
     let of_steps = format!(
@@ -201,7 +195,7 @@ fn exact(bytes: u64) -> String {
     format!("{} bytes", grouped(bytes))
 }
 
-/// A large number in three or four digits.
+/// A number with an SI prefix, in three or four digits.
 fn si(n: f64) -> String {
     let units = ["", " k", " M", " G", " T", " P", " E", " Z", " Y"];
     let (mut n, mut unit) = (n, 0);
@@ -217,7 +211,6 @@ fn si(n: f64) -> String {
     format!("{n:.decimals$}{}", units[unit])
 }
 
-/// How often, in the digits that matter.
 fn times(n: f64) -> String {
     let decimals = match n {
         _ if n >= 99.5 => 0,
@@ -240,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_at_a_glance() {
+    fn numbers_have_the_digits_that_matter() {
         assert_eq!(
             [0.0, 12.0, 999.4, 1536.0, 2.46e9, 99_960.0, 999_900.0, 3.1e27].map(si),
             ["0", "12", "999", "1.54 k", "2.46 G", "100 k", "1.00 M", "3100 Y"]

@@ -1,4 +1,4 @@
-//! The text and the vocabulary of a run, as far as they can be known.
+//! The text and the vocabulary of a run, as far as they are known before it.
 
 use std::path::Path;
 
@@ -9,26 +9,26 @@ use crate::config::Config;
 use crate::data::{self, ASSUMED_BYTES_PER_TOKEN, DataError, Estimate};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
-/// How many different characters a text is taken to have that cannot be read: ASCII's.
+/// The characters that a text is assumed to have if it is not found: those of ASCII.
 const ASSUMED_CHARACTERS: usize = 128;
 
-/// What a token may be.
+/// The vocabulary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vocabulary {
-    /// How many different tokens there are.
+    /// The number of different tokens.
     pub size: usize,
-    /// Where that is known from.
+    /// Where the size is known from.
     pub source: String,
 }
 
 /// The text of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Text {
-    /// Its length in bytes.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Tokens that are learned from.
+    /// Tokens of the training split.
     pub train_tokens: u64,
-    /// Tokens that are kept for validation.
+    /// Tokens of the validation split.
     pub val_tokens: u64,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Found {
     pub(super) warnings: Vec<String>,
 }
 
-/// Reads the text, if it is there, and finds out the vocabulary, unless it is `known`.
+/// Scans the text, if there is one, and determines the vocabulary, unless it is `known`.
 pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, PlanError> {
     let (mut notes, mut warnings) = (Vec::new(), Vec::new());
     let path = config.data.path.display();

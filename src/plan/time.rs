@@ -1,8 +1,7 @@
-//! How long a run takes, from a few real steps on made-up text.
+//! How long a run takes, extrapolated from a few real steps on made-up text.
 //!
-//! What is run is what training runs: the same model, trainer, evaluation and writer. A run whose steps take long
-//! is measured in parts, from which the rest follows: an update after one pass of some rows and after two of them,
-//! through one layer and through two.
+//! Model, trainer, evaluation and writer are those of training. A run whose steps take long is measured in parts: the
+//! difference between one micro-batch and two, or between one layer and two, says what each more of them takes.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,13 +10,12 @@ use std::time::{Duration, Instant};
 use burn::tensor::Device;
 use serde::Serialize;
 
-use super::{Memory, PlanError, Rhythm};
+use super::{Memory, Operations, PlanError, RunCounts, compute};
 use crate::config::{Config, GenerateConfig, ModelConfig};
 use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::generate::Writer;
 use crate::measure::{Trial, ms_since};
-use crate::model::cost::{self, Operations};
 use crate::model::{Gpt, LazyTensor};
 use crate::run::TrainState;
 use crate::tokenizer::Tokenizer;
@@ -26,14 +24,14 @@ use crate::train::{Trainer, evaluate};
 /// About how long measuring steps may take.
 const BUDGET: Duration = Duration::from_secs(6);
 
-/// The steps that are measured. The first one of an optimiser does less than the others.
+/// The steps that are measured. The first step of an optimizer does less than the others.
 const TRIAL: Trial =
     Trial { warm_up: 3, rounds: 1..=50, enough: BUDGET.checked_div(2).expect("2 is not 0") };
 
-/// The longest context that the first, rough measurement takes: long ones take longer than anyone waits.
+/// The longest context of the first, rough measurement.
 const SHORT_CONTEXT: usize = 1024;
 
-/// How long the measurement of one row may take at most; what takes longer is measured with a shorter context.
+/// A run whose measurement by rows and layers would take longer is measured with a shorter context.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The most tokens of a sample that are measured.
@@ -42,7 +40,7 @@ const MOST_TOKENS: usize = 50;
 /// The most bytes that are written to measure the disk.
 const MOST_WRITTEN: usize = 64 << 20;
 
-/// What was measured on the device.
+/// What was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
     /// One update of the weights, milliseconds.
@@ -53,35 +51,35 @@ pub struct Measured {
     pub sample_token_ms: f64,
     /// One checkpoint, milliseconds.
     pub checkpoint_ms: f64,
-    /// What was run to find this out.
+    /// What was run to measure it.
     pub how: String,
 }
 
 /// How long a run takes, in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Time {
-    /// What follows from this.
+    /// The measurement behind the rest.
     pub measured: Measured,
-    /// Tokens that are learned from in a second of training.
+    /// Tokens per second of training.
     pub tokens_per_s: f64,
-    /// Floating-point operations in a second of training.
+    /// FLOPs per second of training.
     pub flops_per_s: f64,
     /// Training.
     pub steps_s: f64,
     /// Evaluations during the run.
     pub evaluations_s: f64,
-    /// The evaluation of the whole validation split; 0 where the text is not there.
+    /// The evaluation of the whole validation split; 0 without the text.
     pub last_evaluation_s: f64,
     /// Samples.
     pub samples_s: f64,
     /// Checkpoints.
     pub checkpoints_s: f64,
-    /// Everything.
+    /// The sum.
     pub total_s: f64,
 }
 
 impl Time {
-    pub(super) fn new(measured: Measured, run: &Rhythm) -> Self {
+    pub(super) fn new(measured: Measured, run: &RunCounts) -> Self {
         let seconds = |ms: f64, times: u64| ms / 1e3 * times as f64;
         let steps_s = seconds(measured.step_ms, run.steps);
         let evaluations_s = seconds(measured.evaluation_batch_ms, run.evaluation_batches);
@@ -117,7 +115,7 @@ pub(super) fn measure(
     };
     let train = &config.train;
     let n_rows = train.batch_size * train.grad_accumulation_steps;
-    // A GPU tunes its kernels anew for every shape: there, a smaller trial takes longer than the real thing.
+    // A GPU tunes its kernels for every shape: there, a smaller trial takes longer than the whole.
     let one_row_s = if device.backend.is_cpu() { bench.step_of_one_row(config)? } else { 0.0 };
     let n_steps = TRIAL.warm_up + 1;
     let affordable = |rows: usize| (n_steps * rows) as f64 * one_row_s <= BUDGET.as_secs_f64();
@@ -127,13 +125,13 @@ pub(super) fn measure(
     }
     let mut part = config.clone();
     part.train.grad_accumulation_steps = 1;
-    // Two micro-batches are measured too.
+    // Three micro-batches: one step with one of them, and one with two.
     if fits && affordable(3 * train.batch_size) {
         let how = "steps of one micro-batch and of two";
         return bench.run(&part, train.grad_accumulation_steps, how);
     }
     part.train.batch_size = 1;
-    // One row and two of them, through one layer and through two, are nine rows of a layer.
+    // One row and two, through one layer and through two: (1 + 2) (1 + 2) rows of a layer.
     let row_of_a_layer_s = one_row_s / config.model.n_layers as f64;
     let is_long = (9 * n_steps) as f64 * row_of_a_layer_s > PATIENCE.as_secs_f64();
     let how = if is_long {
@@ -158,28 +156,25 @@ pub(super) fn measure(
 }
 
 impl Measured {
-    /// With so many layers, if this is with one.
+    /// The measurement with `n` layers, if `self` is with one.
     fn of_layers(self, two_layers: &Self, n: usize) -> Self {
+        let ms = |part: fn(&Self) -> f64| extended(part(&self), part(two_layers), n);
         Self {
-            step_ms: extended(self.step_ms, two_layers.step_ms, n),
-            evaluation_batch_ms: extended(
-                self.evaluation_batch_ms,
-                two_layers.evaluation_batch_ms,
-                n,
-            ),
-            sample_token_ms: extended(self.sample_token_ms, two_layers.sample_token_ms, n),
-            checkpoint_ms: extended(self.checkpoint_ms, two_layers.checkpoint_ms, n),
+            step_ms: ms(|measured| measured.step_ms),
+            evaluation_batch_ms: ms(|measured| measured.evaluation_batch_ms),
+            sample_token_ms: ms(|measured| measured.sample_token_ms),
+            checkpoint_ms: ms(|measured| measured.checkpoint_ms),
             how: self.how,
         }
     }
 }
 
-/// What `n` of something take where one takes `one` and two `two`: what they share is in it once.
+/// The time of `n` of something if one takes `one` and two take `two`: whatever they share counts once.
 fn extended(one: f64, two: f64, n: usize) -> f64 {
     one + (n as f64 - 1.0) * (two - one).max(0.0)
 }
 
-/// What measurements share.
+/// What all measurements share.
 struct Bench {
     vocab_size: usize,
     device: Device,
@@ -187,8 +182,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Seconds of a training step for each row of a batch, roughly: of one row, through one layer of which as
-    /// many more are made as there are.
+    /// Seconds of a training step for each row of a batch, roughly: one row through one layer, scaled by the FLOPs.
     fn step_of_one_row(&self, config: &Config) -> Result<f64, PlanError> {
         let mut small = config.clone();
         small.train.batch_size = 1;
@@ -203,14 +197,14 @@ impl Bench {
         Ok(self.row_flops(&config.model) / speed)
     }
 
-    /// Floating-point operations of a training step with one row.
+    /// FLOPs of a training step with one row.
     fn row_flops(&self, config: &ModelConfig) -> f64 {
-        let of_a_token = cost::compute(config, self.vocab_size, self.operations);
+        let of_a_token = compute(config, self.vocab_size, self.operations);
         of_a_token.training * config.context_length as f64
     }
 
-    /// Trains, evaluates, writes and saves a little, as `config` says, but that a step has its passes
-    /// `times` as often.
+    /// Trains, evaluates, writes and saves a little, as `config` says; the time of a step is that of one with `times`
+    /// as many micro-batches.
     fn run(&self, config: &Config, times: usize, how: &str) -> Result<Measured, PlanError> {
         let measure = |trainer: &mut Trainer| {
             let times = TRIAL.time(|| trainer.step().wait());
@@ -219,7 +213,7 @@ impl Bench {
         let of_two = if times == 1 {
             None
         } else {
-            // The update comes once, after all passes, and with Muon may take longer than one of them.
+            // The update comes once a step, and with Muon may take longer than a pass.
             let mut twice = config.clone();
             twice.train.grad_accumulation_steps *= 2;
             Some(measure(&mut self.trainer(&twice))?)
@@ -247,7 +241,7 @@ impl Bench {
         Trainer::new(model, config, self.text(config, 1))
     }
 
-    /// Made-up text, of so many batches' length.
+    /// Made-up text as long as `n_batches`.
     fn text(&self, config: &Config, n_batches: usize) -> Tokens {
         let n = n_batches * config.train.batch_size * config.model.context_length + 1;
         Tokens::made_up(n, self.vocab_size)
@@ -274,7 +268,7 @@ impl Bench {
         if n == 0 {
             return Ok(0.0);
         }
-        // Any text will do: one character for each token.
+        // Any text will do, so each token is a character.
         let alphabet = ('\u{20}'..=char::MAX).take(self.vocab_size);
         let failed = |error: &dyn std::fmt::Display| PlanError::Device(error.to_string());
         let tokenizer = Tokenizer::char_from_alphabet(alphabet).map_err(|error| failed(&error))?;
@@ -290,8 +284,8 @@ impl Bench {
     }
 }
 
-/// Writing the state, or as much of it as is allowed, to the disk of the working directory; 0 where nothing can be
-/// written.
+/// Milliseconds to write a checkpoint to the disk of the working directory, from [`MOST_WRITTEN`] bytes of it; 0 if
+/// nothing can be written.
 fn checkpoint_ms(trainer: &Trainer) -> f64 {
     let saved = trainer.saved(TrainState::default());
     let tensors = saved.model.values().chain(saved.optimizer.values());
@@ -300,7 +294,7 @@ fn checkpoint_ms(trainer: &Trainer) -> f64 {
     writing_ms * n_bytes as f64 / n_bytes.clamp(1, MOST_WRITTEN) as f64
 }
 
-/// Writes a file that is gone as soon as it is closed, or the process ends.
+/// Writes a file that is gone as soon as it is closed or the process ends.
 fn write_and_forget<'a>(mut tensors: impl Iterator<Item = &'a LazyTensor>) -> io::Result<()> {
     let path = format!(".tinderbox-plan-{}", std::process::id());
     let mut file = File::create_new(&path)?;
@@ -313,12 +307,12 @@ fn write_and_forget<'a>(mut tensors: impl Iterator<Item = &'a LazyTensor>) -> io
     let written = written.and_then(|()| file.sync_all());
     drop(file);
     if !nameless {
-        fs::remove_file(&path).ok(); // it is gone, or another error was met before
+        fs::remove_file(&path).ok();
     }
     written
 }
 
-/// Writes no more than so many bytes to a file, and takes the others for written.
+/// Writes the first `left` bytes to a file, and drops the others.
 struct Start<'a> {
     file: &'a mut File,
     left: usize,

@@ -4,7 +4,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 use tinderbox::model::Gpt;
 use tinderbox::model::attention::{causal_mask, scaled_dot_product_attention};
-use tinderbox::model::cost::{Operations, PassShape, pass_memory};
+use tinderbox::plan::{Operations, pass_memory};
 use tinderbox_kernels::causal::in_blocks;
 use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, SelfAttention};
 
@@ -152,8 +152,7 @@ fn what_a_model_keeps_is_what_is_planned() {
     };
     let dropping = ModelConfig { dropout: 0.2, ..plain.clone() };
     for config in [plain, modern, dropping] {
-        let shape = PassShape { batch_size: 16, seq_len: 64, operations: Operations::Composed };
-        let planned = pass_memory(&config, 40, shape).kept.total();
+        let planned = pass_memory(&config, 40, 16, Operations::Composed).saved.total();
         let device = ndarray().autodiff();
         let gpt = Gpt::new(&config, 40, 1, &device);
         let tokens = Tensor::<2, Int>::zeros([16, 64], &device);

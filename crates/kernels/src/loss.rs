@@ -6,6 +6,9 @@ use super::MatmulPrecision;
 #[cfg(feature = "flex")]
 use super::fused;
 
+/// The most logits that the fused [`cross_entropy`] holds at once.
+pub const MAX_LOSS_LOGITS: usize = 1 << 22;
+
 /// The weights that turn hidden states into logits.
 #[derive(Clone, Debug)]
 pub enum Output {

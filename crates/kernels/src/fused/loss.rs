@@ -17,7 +17,7 @@ use crate::MatmulPrecision;
 use crate::gemm::{
     Bf16x2, Element, Matrix, MatrixMut, Packed, Plain, Role, Transposed, WIDTH, add, put,
 };
-use crate::loss::Output;
+use crate::loss::{MAX_LOSS_LOGITS, Output};
 use crate::rows::softmax;
 
 /// How much is worked on at once.
@@ -31,7 +31,7 @@ struct Most {
 
 impl Default for Most {
     fn default() -> Self {
-        Self { logits: 1 << 22, weights: 1 << 22 }
+        Self { logits: MAX_LOSS_LOGITS, weights: 1 << 22 }
     }
 }
 

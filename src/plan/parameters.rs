@@ -1,15 +1,15 @@
-//! The numbers that a model learns, counted and named.
+//! The parameters of a model, counted and named from its config alone.
 
 use serde::Serialize;
 
 use crate::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 
-/// How many numbers a model learns, by part.
+/// The parameters of a model, by part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Parameters {
-    /// One vector for each token.
+    /// A vector for each token.
     pub token_embedding: u64,
-    /// One vector for each position; 0 with rotary positions.
+    /// A vector for each position; 0 with rotary positions.
     pub position_embedding: u64,
     /// One block.
     pub block: BlockParameters,
@@ -17,45 +17,45 @@ pub struct Parameters {
     pub n_layers: u64,
     /// The norm before the logits.
     pub final_norm: u64,
-    /// Scores for each token; 0 where the token embedding is used for it.
+    /// The output layer; 0 if it is tied to the token embedding.
     pub output: u64,
-    /// Everything.
+    /// All parameters.
     pub total: u64,
 }
 
-/// How many numbers one block learns, by part.
+/// The parameters of one block, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BlockParameters {
     /// Query, key and value projections.
     pub attention_qkv: u64,
-    /// What mixes the heads again.
+    /// The attention's output projection.
     pub attention_output: u64,
     /// The feed-forward layer.
     pub mlp: u64,
-    /// The norms, those of queries and keys included.
+    /// The norms, including those of queries and keys.
     pub norms: u64,
-    /// The whole block.
+    /// All parameters of the block.
     pub total: u64,
 }
 
-/// A tensor of parameters, as checkpoints name it.
+/// A tensor of parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterTensor {
-    /// Its path, such as `blocks.0.attention.qkv.weight`.
+    /// Its name in checkpoints, such as `blocks.0.attention.qkv.weight`.
     pub name: String,
     /// Sizes of its dimensions.
     pub shape: Vec<usize>,
 }
 
 impl ParameterTensor {
-    /// How many numbers it holds.
+    /// The product of its sizes.
     #[must_use]
     pub fn numbers(&self) -> u64 {
         numbers(&self.shape)
     }
 }
 
-/// The parameters of a model with this many different tokens, counted by part.
+/// Counts the parameters of a model.
 #[must_use]
 pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
     let mut block = BlockParameters::default();
@@ -76,7 +76,7 @@ pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
         n_layers: config.n_layers as u64,
         final_norm: 0,
         output: 0,
-        total: counted_blocks(config, block.total),
+        total: block.total.saturating_mul(config.n_layers as u64),
     };
     for (name, shape) in outer_tensors(config, vocab_size) {
         let part = match name {
@@ -89,10 +89,6 @@ pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
         counted.total = counted.total.saturating_add(numbers(&shape));
     }
     counted
-}
-
-fn counted_blocks(config: &ModelConfig, block: u64) -> u64 {
-    block.saturating_mul(config.n_layers as u64)
 }
 
 /// Every tensor of parameters, in the order in which the model holds them.
@@ -113,7 +109,7 @@ pub fn tensors(config: &ModelConfig, vocab_size: usize) -> Vec<ParameterTensor> 
     before.chain(blocks).chain(after.into_iter().map(named)).collect()
 }
 
-/// What stands before and after the blocks.
+/// The tensors before and after the blocks.
 fn outer_tensors(
     config: &ModelConfig,
     vocab_size: usize,
@@ -132,7 +128,7 @@ fn outer_tensors(
     .flatten()
 }
 
-/// What one block has, without `blocks.N.`
+/// The tensors of one block, without `blocks.N.`
 fn block_tensors(config: &ModelConfig) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
     let (c, f, d) = (config.d_model, config.d_ff, config.head_dim());
     let qkv = (config.n_heads + 2 * config.n_kv_heads) * d;
@@ -163,7 +159,6 @@ fn block_tensors(config: &ModelConfig) -> impl Iterator<Item = (&'static str, Ve
     .flatten()
 }
 
-/// How many numbers a tensor of this shape holds.
 fn numbers(shape: &[usize]) -> u64 {
     let sizes = shape.iter().map(|size| *size as u64);
     sizes.fold(1, u64::saturating_mul)

@@ -1,31 +1,30 @@
-//! What happens in a run, and how often.
+//! How often a run trains, evaluates, samples and saves.
 
 use serde::Serialize;
 
-use super::Text;
+use super::{Compute, Text};
 use crate::config::Config;
-use crate::model::cost::Compute;
 
-/// How often a run does what it does.
+/// The counts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Rhythm {
+pub struct RunCounts {
     /// Updates of the weights.
     pub steps: u64,
     /// Tokens that one update learns from.
     pub tokens_per_step: u64,
     /// Tokens of the whole run, with repetition.
     pub tokens: u64,
-    /// How often each token of the training text is seen; none where the text is not there.
+    /// How often each token of the training text is seen; `None` without the text.
     pub epochs: Option<f64>,
-    /// Floating-point operations of all training steps, updates included.
+    /// FLOPs of all training steps, updates included.
     pub flops: f64,
-    /// Of these, what Muon's updates take; 0 with `AdamW`.
+    /// FLOPs of Muon's updates; 0 with `AdamW`.
     pub update_flops: f64,
-    /// Estimates of both losses.
+    /// Evaluations of both splits.
     pub evaluations: u64,
-    /// Batches that all of these look at.
+    /// Batches of all evaluations.
     pub evaluation_batches: u64,
-    /// Batches of the whole validation split, which is evaluated at the end; none where the text is not there.
+    /// Batches of the whole validation split, evaluated at the end; `None` without the text.
     pub validation_batches: Option<u64>,
     /// Tokens of all samples.
     pub sample_tokens: u64,
@@ -33,8 +32,8 @@ pub struct Rhythm {
     pub checkpoints: u64,
 }
 
-impl Rhythm {
-    /// How often a run does what it does, if a token takes what `compute` says, and an update `update_flops`.
+impl RunCounts {
+    /// `compute` is the arithmetic of a token, `update_flops` that of an update.
     pub(super) fn new(
         config: &Config,
         text: Option<&Text>,
@@ -48,7 +47,7 @@ impl Rhythm {
         let tokens_per_step = batch.saturating_mul(train.grad_accumulation_steps as u64);
         let tokens = tokens_per_step.saturating_mul(steps);
         let update_flops = update_flops * steps as f64;
-        let evaluations = closings(steps, train.eval_interval as u64);
+        let evaluations = ends(steps, train.eval_interval as u64);
         let batches_of = |n_tokens: u64| n_tokens.saturating_sub(1).div_ceil(batch).max(1);
         let of_each = |n_tokens: Option<u64>| {
             let wanted = train.eval_batches as u64;
@@ -72,8 +71,8 @@ impl Rhythm {
     }
 }
 
-/// How often an interval ends in a run, the end of the run included; an interval of 0 has only that.
-fn closings(steps: u64, interval: u64) -> u64 {
+/// How often an interval ends in a run, the end of the run included; an interval of 0 ends only there.
+fn ends(steps: u64, interval: u64) -> u64 {
     match interval {
         0 => 1,
         interval => steps.div_ceil(interval),
@@ -82,7 +81,7 @@ fn closings(steps: u64, interval: u64) -> u64 {
 
 /// How many different steps end an interval of one kind or the other.
 fn saves(steps: u64, evaluations: u64, checkpoints: u64) -> u64 {
-    let before_the_end = |interval: u64| closings(steps, interval) - 1;
+    let before_the_end = |interval: u64| ends(steps, interval) - 1;
     let both = match (evaluations, checkpoints) {
         (0, _) | (_, 0) => 0,
         (a, b) => before_the_end((a / greatest_common_divisor(a, b)).saturating_mul(b)),
@@ -107,9 +106,9 @@ mod tests {
             for (evaluations, checkpoints) in
                 [(0, 0), (0, 7), (5, 0), (4, 6), (6, 4), (5, 5), (70, 3)]
             {
-                let ends = |step: u64, interval| interval > 0 && step.is_multiple_of(interval);
+                let closes = |step: u64, interval| interval > 0 && step.is_multiple_of(interval);
                 let is_saved = |step: &u64| {
-                    *step == steps || ends(*step, evaluations) || ends(*step, checkpoints)
+                    *step == steps || closes(*step, evaluations) || closes(*step, checkpoints)
                 };
                 let counted = (1..=steps).filter(is_saved).count() as u64;
                 assert_eq!(

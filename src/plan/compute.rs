@@ -1,17 +1,16 @@
-//! The arithmetic of one token.
-//!
-//! Counted are the matrix products, in which nearly all of the time goes; norms, activations and the softmax
-//! are not. A multiplication and the addition that follows it are two operations. The backward pass makes
-//! two products for each one of the forward pass, for the gradients of its two factors. The fused attention of
-//! the CPU leaves out the positions that a token may not see, and in the backward pass computes its weights again.
+//! Floating-point operations (FLOPs) of one token and of one update: those of the matrix products, a multiplication
+//! and the following addition being two. The backward pass makes two products for each one of the forward pass; fused
+//! attention skips the positions that a token may not see, and computes its weights again in the backward pass.
 //!
 //! Source: Kaplan et al. 2020, "Scaling Laws for Neural Language Models", table 1; Chowdhery et al. 2022,
 //! "`PaLM`", appendix B.
 
 use serde::Serialize;
 
-use super::{Operations, parameters};
-use crate::config::{MlpKind, ModelConfig};
+use super::{Operations, parameters, tensors};
+use crate::config::{MlpKind, ModelConfig, OptimizerKind};
+use crate::model::parameters::hidden_widths;
+use crate::optimizer::NEWTON_SCHULZ_ITERATIONS;
 
 /// Floating-point operations (FLOPs) of the forward pass for one token of a full context.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -22,32 +21,30 @@ pub struct Compute {
     pub attention_output: f64,
     /// Feed-forward layers of all blocks.
     pub mlp: f64,
-    /// The scores for the next token.
+    /// The logits.
     pub output: f64,
-    /// Queries with keys, and weights with values, as far as they are computed: the part that grows with the
-    /// length of the context. Either of the next two.
+    /// Queries with keys, and weights with values, as they are computed: either of the next two.
     pub attention: f64,
-    /// The same over the positions that a token may see, half of them on average: what the fused operation of the
-    /// CPU computes, but for a few positions more where these end.
+    /// The same over the positions that a token may see, half of them on average: fused attention.
     pub attention_causal: f64,
-    /// The same over the whole context: what operations that are composed compute.
+    /// The same over the whole context: composed attention.
     pub attention_full: f64,
-    /// Everything that is computed.
+    /// The whole forward pass.
     pub forward: f64,
-    /// The same with the backward pass.
+    /// Forward and backward pass.
     pub training: f64,
-    /// Forward and backward as model FLOPs utilization (MFU) counts them, whatever is computed: three times the
-    /// forward pass, with attention over the whole context.
+    /// Forward and backward pass as model FLOPs utilization (MFU) counts them: three times the forward pass, with
+    /// attention over the whole context.
     pub training_mfu: f64,
     /// The rule of thumb: six for each parameter.
     pub six_n: f64,
 }
 
-/// Products of the fused attention's backward pass for each of its forward pass: those of queries with keys come
-/// again, before two and two for the gradients.
+/// Products in fused attention's backward pass for each one in its forward pass: the weights are computed again, and
+/// each of the two products has two gradients.
 const FUSED_BACKWARD: f64 = 5.0 / 2.0;
 
-/// Counts the operations for one token, where `operations` compute.
+/// Counts the FLOPs of one token.
 #[must_use]
 pub fn compute(config: &ModelConfig, vocab_size: usize, operations: Operations) -> Compute {
     let [l, t, c, f, v, h, h_kv] = [
@@ -92,13 +89,32 @@ pub fn compute(config: &ModelConfig, vocab_size: usize, operations: Operations) 
     }
 }
 
+/// Counts the FLOPs of one update: 0 with `AdamW`; with Muon those of the Newton-Schulz iterations of each matrix
+/// inside the blocks, whatever the batch.
+#[must_use]
+pub fn update_flops(config: &ModelConfig, vocab_size: usize, kind: OptimizerKind) -> f64 {
+    if kind == OptimizerKind::Adamw {
+        return 0.0;
+    }
+    let mut flops = 0.0;
+    for weight in tensors(config, vocab_size) {
+        let widths = hidden_widths(config, &weight.name, &weight.shape).unwrap_or_default();
+        for columns in widths {
+            let rows = weight.shape[0];
+            let (m, n) = (rows.min(columns) as f64, rows.max(columns) as f64);
+            // A matrix with its transpose, the square of that, and both with the matrix.
+            flops += NEWTON_SCHULZ_ITERATIONS as f64 * (4.0 * m * m * n + 2.0 * m * m * m);
+        }
+    }
+    flops
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_small_model_counted_by_hand() {
-        let config = ModelConfig {
+    fn small() -> ModelConfig {
+        ModelConfig {
             context_length: 3,
             d_model: 4,
             n_layers: 2,
@@ -106,11 +122,17 @@ mod tests {
             n_kv_heads: 1,
             d_ff: 8,
             ..ModelConfig::default()
-        };
+        }
+    }
+
+    fn exactly(flops: f64, by_hand: u32) {
+        assert!((flops - f64::from(by_hand)).abs() < 0.5, "{flops} is not {by_hand}");
+    }
+
+    #[test]
+    fn a_small_model_counted_by_hand() {
+        let config = small();
         let counted = compute(&config, 5, Operations::Composed);
-        let exactly = |flops: f64, by_hand: u32| {
-            assert!((flops - f64::from(by_hand)).abs() < 0.5, "{flops} is not {by_hand}");
-        };
         exactly(counted.attention_qkv, 2 * (2 * 4 * 8)); // two layers; [4] x [4, 2 * 2 + 2 + 2]
         exactly(counted.attention_output, 2 * (2 * 4 * 4));
         exactly(counted.mlp, 2 * (2 * 4 * 8 + 2 * 8 * 4));
@@ -148,5 +170,17 @@ mod tests {
         };
         let counted = compute(&gpt_2, 50_257, Operations::Composed);
         assert!((counted.training / counted.six_n - 1.0).abs() < 0.02, "{counted:?}");
+    }
+
+    #[test]
+    fn updates_counted_by_hand() {
+        // Queries [4, 4], keys and values [4, 2] side by side.
+        let square = 2 * (4 * 4 * 4) * 3; // [4, 4] with [4, 4], three times
+        let narrow = 2 * (2 * 2 * 4) * 2 + 2 * (2 * 2 * 2); // [4, 2], and its square [2, 2]
+        let wide = 2 * (4 * 4 * 8) * 2 + 2 * (4 * 4 * 4); // [4, 8], either way round
+        let block = (square + 2 * narrow) + square + 2 * wide;
+        exactly(update_flops(&small(), 5, OptimizerKind::Muon), 2 * 5 * block);
+        let none = update_flops(&small(), 5, OptimizerKind::Adamw);
+        assert!(none.abs() < 0.5 && none.is_sign_positive(), "-0.0 would stand in the JSON");
     }
 }

@@ -1,0 +1,320 @@
+//! The memory of a training pass beside the weights and the optimizer's state, estimated from tensor shapes.
+//!
+//! The forward pass saves tensors, and the backward pass frees them block by block, from the last to the first, while
+//! the gradients of the weights grow. [`pass_memory`] adds up what the [operations](Operations) save and need for a
+//! moment, and finds the fullest moment.
+
+use serde::Serialize;
+use tinderbox_kernels::MAX_LOSS_LOGITS;
+use tinderbox_kernels::causal::MOST_BYTES;
+
+use super::parameters;
+use crate::config::{MlpKind, ModelConfig};
+use crate::device::Backend;
+
+/// Bytes of an f32.
+const F32: f64 = 4.0;
+
+/// Which operations compute the model: they differ in what they save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operations {
+    /// The fused ones of `tinderbox-kernels`, on burn's CPU backend.
+    Fused,
+    /// Compositions of burn's own, on every other backend.
+    Composed,
+}
+
+impl Operations {
+    /// The operations of a backend.
+    #[must_use]
+    pub fn of(backend: Backend) -> Self {
+        match backend {
+            Backend::Flex => Self::Fused,
+            _ => Self::Composed,
+        }
+    }
+}
+
+/// Bytes that a training pass holds at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Held {
+    /// Saved for the backward pass, without the logits.
+    pub activations: f64,
+    /// Attention weights of one block of queries, in the backward pass of composed attention.
+    pub attention_weights: f64,
+    /// Logits saved for the backward pass; 0 with a fused loss.
+    pub logits: f64,
+    /// The gradients of the weights that are computed so far.
+    pub gradients: f64,
+    /// What an operation needs while it computes.
+    pub temporaries: f64,
+}
+
+impl Held {
+    /// The sum of all parts.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.activations + self.attention_weights + self.logits + self.gradients + self.temporaries
+    }
+}
+
+/// The memory of a training pass.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PassMemory {
+    /// Between the forward and the backward pass.
+    pub saved: Held,
+    /// At the fullest moment.
+    pub peak: Held,
+    /// The operation at that moment.
+    pub peak_during: &'static str,
+}
+
+/// Estimates the memory of a training pass of `batch_size` rows of a whole context.
+#[must_use]
+pub fn pass_memory(
+    config: &ModelConfig,
+    vocab_size: usize,
+    batch_size: usize,
+    operations: Operations,
+) -> PassMemory {
+    let sizes = Sizes::new(config, vocab_size, batch_size);
+    let costs = match operations {
+        Operations::Fused => fused(config, &sizes),
+        Operations::Composed => composed(config, &sizes),
+    };
+    let parameters = parameters(config, vocab_size).block;
+    let block = costs.projection.saved + costs.attention.saved + costs.mlp.saved;
+    let mut now = Held {
+        activations: sizes.mask + config.n_layers as f64 * block + costs.last_norm,
+        logits: costs.logits,
+        ..Held::default()
+    };
+    if operations == Operations::Fused {
+        now.gradients = sizes.output_matrix; // the fused loss computes it in the forward pass
+    }
+    let mut memory = PassMemory { saved: now, peak: now, peak_during: "the loss" };
+    memory.visit("the loss", now, costs.loss);
+    if operations == Operations::Composed {
+        now.logits = 0.0;
+        memory.visit("the output layer's backward pass", now, costs.output);
+        now.gradients = sizes.output_matrix;
+    }
+    now.activations -= costs.last_norm;
+    for _ in 0..config.n_layers {
+        memory.visit("the backward pass of an MLP", now, costs.mlp.temporary);
+        now.activations -= costs.mlp.saved;
+        now.gradients += F32 * parameters.mlp as f64;
+        let attention = Held { attention_weights: costs.attention_weights, ..now };
+        memory.visit("the backward pass of attention", attention, costs.attention.temporary);
+        now.activations -= costs.attention.saved;
+        memory.visit("the backward pass of a projection", now, costs.projection.temporary);
+        now.activations -= costs.projection.saved;
+        now.gradients += F32 * (parameters.total - parameters.mlp) as f64;
+    }
+    memory.visit("the embedding's backward pass", now, sizes.stream + sizes.output_matrix);
+    memory
+}
+
+impl PassMemory {
+    /// Remembers a moment at which `temporaries` are held too, if it is the fullest so far.
+    fn visit(&mut self, during: &'static str, now: Held, temporaries: f64) {
+        let held = Held { temporaries, ..now };
+        if held.total() > self.peak.total() {
+            (self.peak, self.peak_during) = (held, during);
+        }
+    }
+}
+
+/// Bytes of the tensors of a pass; shapes as in [`crate::model`].
+struct Sizes {
+    batch_size: f64,
+    /// `[B, T, C]`
+    stream: f64,
+    /// A dropout mask of that size; 0 without dropout.
+    mask: f64,
+    /// `[B, T, Hkv D]`
+    shared_heads: f64,
+    /// `[B, T, (H + 2 Hkv) D]`
+    qkv: f64,
+    /// `[B, T, F]`
+    hidden: f64,
+    /// `[B, T, V]`
+    logits: f64,
+    /// A number for each row of the attention weights: `[B, H, T]`.
+    row_sums: f64,
+    /// `[B, H, T, T]`, of as many queries as one block takes.
+    attention_weights: f64,
+    /// `[C, (H + 2 Hkv) D]`
+    qkv_matrix: f64,
+    /// `[C, F]`
+    mlp_matrix: f64,
+    /// `[C, V]`
+    output_matrix: f64,
+}
+
+impl Sizes {
+    fn new(config: &ModelConfig, vocab_size: usize, batch_size: usize) -> Self {
+        let ModelConfig { context_length, d_model, d_ff, n_heads, n_kv_heads, .. } = *config;
+        let rows = |width: usize| F32 * batch_size as f64 * context_length as f64 * width as f64;
+        let matrix = |width: usize| F32 * d_model as f64 * width as f64;
+        let shared_heads = n_kv_heads * config.head_dim();
+        let qkv = d_model + 2 * shared_heads;
+        Self {
+            batch_size: batch_size as f64,
+            stream: rows(d_model),
+            mask: if config.dropout > 0.0 { rows(d_model) } else { 0.0 },
+            shared_heads: rows(shared_heads),
+            qkv: rows(qkv),
+            hidden: rows(d_ff),
+            logits: rows(vocab_size),
+            row_sums: rows(n_heads),
+            attention_weights: (rows(n_heads) * context_length as f64).min(MOST_BYTES as f64),
+            qkv_matrix: matrix(qkv),
+            mlp_matrix: matrix(d_ff),
+            output_matrix: matrix(vocab_size),
+        }
+    }
+
+    /// The gradient of what a block adds to, and of what it adds where dropout makes them differ.
+    fn upstream(&self) -> f64 {
+        self.stream + self.mask
+    }
+}
+
+/// Bytes that a part of a block saves, and that its backward pass needs for a moment.
+struct Cost {
+    saved: f64,
+    temporary: f64,
+}
+
+struct Costs {
+    /// The norm before attention, and the projection to queries, keys and values.
+    projection: Cost,
+    /// From queries, keys and values to the attention's output.
+    attention: Cost,
+    /// Attention weights in its backward pass.
+    attention_weights: f64,
+    /// The second norm and the feed-forward layer.
+    mlp: Cost,
+    /// Saved by the norm after the blocks.
+    last_norm: f64,
+    /// Saved logits.
+    logits: f64,
+    /// Temporaries of the loss and of the output layer's backward pass.
+    loss: f64,
+    output: f64,
+}
+
+/// Each operation saves its inputs, which it shares with its neighbours, and what takes long to compute again: the
+/// MLP its activation and the activation's derivatives, attention a number for each head and position. The backward
+/// pass of a layer holds its matrices transposed, and their gradients.
+fn fused(config: &ModelConfig, sizes: &Sizes) -> Costs {
+    let Sizes { stream, mask, qkv, hidden, .. } = *sizes;
+    let (n_derivatives, n_matrices) = match config.mlp {
+        MlpKind::Gelu | MlpKind::ReluSquared => (1.0, 2.0),
+        MlpKind::Swiglu => (2.0, 3.0),
+    };
+    let norm = 2.0 * stream; // input and output
+    let upstream = sizes.upstream();
+    Costs {
+        projection: Cost {
+            saved: norm + qkv,
+            temporary: upstream + stream + qkv + 2.0 * sizes.qkv_matrix,
+        },
+        attention: Cost {
+            saved: stream + sizes.row_sums + mask,
+            temporary: upstream + stream + qkv,
+        },
+        attention_weights: 0.0,
+        mlp: Cost {
+            saved: norm + (1.0 + n_derivatives) * hidden + mask,
+            temporary: upstream
+                + stream
+                + n_derivatives * hidden
+                + 2.0 * n_matrices * sizes.mlp_matrix,
+        },
+        // The input of the norm, and its gradient, which the loss computes.
+        last_norm: norm,
+        logits: 0.0,
+        loss: stream + sizes.logits.min(F32 * MAX_LOSS_LOGITS as f64),
+        output: 0.0,
+    }
+}
+
+/// Burn's autodiff saves the factors of every product and the inputs of activations. The gradient of a matrix is
+/// made for each row of the batch, and these are added up. Attention is one operation, which saves no weights.
+fn composed(config: &ModelConfig, sizes: &Sizes) -> Costs {
+    let Sizes { batch_size, stream, mask, shared_heads, qkv, hidden, logits, .. } = *sizes;
+    let n_hidden = match config.mlp {
+        MlpKind::Gelu => 4.0,
+        MlpKind::ReluSquared => 3.0,
+        MlpKind::Swiglu => 5.0, // of the gate: input, sigmoid, output; the other factor; the product
+    };
+    let norm = 3.0 * stream; // two factors and the output
+    let head_norms = if config.qk_norm { 2.0 * (stream + shared_heads) } else { 0.0 };
+    // The weights, their gradient and that of the scores, and the weights that dropout left.
+    let n_weights = if config.dropout > 0.0 { 4.0 } else { 3.0 };
+    let upstream = sizes.upstream();
+    Costs {
+        projection: Cost {
+            saved: norm,
+            temporary: upstream + stream + qkv + batch_size * sizes.qkv_matrix,
+        },
+        attention: Cost {
+            // Queries, keys and values, the output by head and side by side, and two numbers for each row of weights.
+            saved: 3.0 * stream + 2.0 * shared_heads + 2.0 * sizes.row_sums + head_norms + mask,
+            temporary: upstream + 2.0 * stream + 2.0 * shared_heads,
+        },
+        attention_weights: n_weights * sizes.attention_weights,
+        mlp: Cost {
+            saved: norm + n_hidden * hidden + mask,
+            temporary: upstream + hidden + batch_size * sizes.mlp_matrix,
+        },
+        last_norm: norm,
+        logits,
+        loss: 2.0 * logits,
+        output: logits + stream + batch_size * sizes.output_matrix,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PositionKind;
+
+    const MIB: f64 = 1_048_576.0;
+
+    /// 4 layers, 4 heads, 128 wide, 512 in the MLP.
+    fn model(context_length: usize) -> ModelConfig {
+        ModelConfig { context_length, ..ModelConfig::default() }
+    }
+
+    #[test]
+    fn composed_attention_saves_no_weights_and_holds_a_block_of_them() {
+        let memory = |length| pass_memory(&model(length), 64, 1, Operations::Composed);
+        let (short, long) = (memory(512), memory(8192));
+        let ratio = long.saved.total() / short.saved.total();
+        assert!((ratio - 16.0).abs() < 0.01, "{ratio}");
+        // The weights of all queries at once would be 1 GiB.
+        assert_eq!(long.peak_during, "the backward pass of attention");
+        let mib = long.peak.attention_weights / MIB;
+        assert!((mib - 3.0 * 128.0).abs() < 0.1, "{mib}");
+    }
+
+    /// MiB that a counting allocator found between the passes of 8 rows of 256 tokens.
+    #[test]
+    fn what_fused_operations_save_is_what_an_allocator_counts() {
+        let rotated = ModelConfig { position: PositionKind::Rope, qk_norm: true, ..model(256) };
+        let grouped = ModelConfig { n_kv_heads: 1, mlp: MlpKind::Swiglu, d_ff: 352, ..model(256) };
+        for (config, mib) in [
+            (model(256), 66.2),
+            (ModelConfig { dropout: 0.1, ..model(256) }, 75.2),
+            (rotated, 66.2),
+            (grouped, 61.2),
+        ] {
+            let saved = pass_memory(&config, 64, 8, Operations::Fused).saved;
+            assert!((saved.total() / MIB - mib).abs() < 0.3, "{saved:?} is not {mib} MiB");
+            assert!(saved.attention_weights + saved.logits < 1.0, "{saved:?}");
+        }
+    }
+}
