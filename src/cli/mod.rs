@@ -168,14 +168,8 @@ fn program() -> String {
 /// The config of a new run, which may leave out what is known of the model where it starts `from` the weights of
 /// another.
 fn load_config(path: &Path, overrides: &[String], from: Option<&Path>) -> anyhow::Result<Config> {
-    let config = match from {
-        Some(from) => {
-            let base = run::locate(from)?.run.config()?;
-            Config::load_onto(path, overrides, Base::Weights(&base))
-        }
-        None => Config::load(path, overrides),
-    };
-    Ok(config?)
+    let base = from.map(|from| run::locate(from)?.run.config()).transpose()?;
+    Ok(Config::load_inheriting(path, overrides, base.as_ref().map(Base::Weights))?)
 }
 
 /// A trained model with what belongs to it.

@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::dashboard::Dashboard;
 use super::note;
+use crate::config::precision_remark;
 use crate::data::{Purpose, Reading};
 use crate::format::{duration, grouped};
 use crate::train::{
@@ -240,7 +241,7 @@ impl Screen {
             "{verb} `{}` on {}{}{after}",
             started.run_dir.display(),
             started.device,
-            started.matmul_precision.remark(),
+            precision_remark(started.matmul_precision),
         ));
         if let Some(warning) = precision::warning(started.matmul_precision) {
             self.lasting_line(format!("warning: {warning}"));

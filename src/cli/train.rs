@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     let run_dir = args.run_dir.clone().unwrap_or_else(|| default_run_dir(&args.config));
     let config = if args.resume {
         let base = RunDir::open(&run_dir)?.config()?;
-        Config::load_onto(&args.config, &overrides, Base::Resumed(&base))?
+        Config::load_inheriting(&args.config, &overrides, Some(Base::Resumed(&base)))?
     } else {
         load_config(&args.config, &overrides, args.from.as_deref())?
     };

@@ -1,5 +1,4 @@
-//! What a key is where the config does not say: the values, beside the meanings in the module
-//! above.
+//! The default value of each key.
 
 use std::path::PathBuf;
 
@@ -71,7 +70,7 @@ impl Default for TrainConfig {
         Self {
             seed: 1337,
             device: "auto".to_owned(),
-            matmul_precision: MatmulPrecision::default(),
+            matmul_precision: MatmulPrecision::F32,
             max_steps: 2000,
             batch_size: 12,
             grad_accumulation_steps: 1,

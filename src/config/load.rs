@@ -1,8 +1,4 @@
-//! From a TOML file and `--set` overrides to a [`Config`], with everything that is wrong reported
-//! at once.
-//!
-//! Each key is read on its own first, so that one value of the wrong type does not hide the next;
-//! the sections are then plain serde.
+//! From a TOML file and `--set` overrides to a [`Config`], with everything that is wrong reported at once.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::onto::{self, Base};
+use super::inherit::{self, Base};
 use super::{
     Config, ModelConfig, SourceConfig, TokenizerConfig, TokenizerKind, overrides, unknown_keys,
 };
@@ -27,10 +23,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The file is not TOML. The source says where, with line and column.
+    /// The file is not TOML.
     #[error("cannot read the config file `{}`: {source}", path.display())]
     Syntax {
         /// The file.
@@ -46,7 +42,7 @@ pub enum ConfigError {
         /// Everything that is wrong, each with its key and value.
         problems: Vec<String>,
     },
-    /// Settings that were put together from a config and from arguments break rules.
+    /// Settings from a config and from arguments break rules.
     #[error("the settings have {}:{}", count(problems), listed(problems))]
     Settings {
         /// Everything that is wrong, each with its key and value.
@@ -55,51 +51,42 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Reads a config file, applies `section.key=value` overrides, fills in defaults and checks
-    /// every rule.
+    /// Loads a config file with `section.key=value` overrides.
     ///
     /// # Errors
-    /// If the file cannot be read, is not TOML, or breaks any rule; all broken rules are in one
-    /// error.
+    /// If the file cannot be read, is not TOML, or breaks any rule; all broken rules are in one error.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
-        Self::from_toml(&read(path)?, path, overrides)
+        Self::load_inheriting(path, overrides, None)
     }
 
-    /// Does what [`Config::load`] does, for the model of a run that is there already: keys of `[model]`
-    /// and `[tokenizer]` that the file and the overrides leave out are those of `base`.
+    /// As [`Config::load`], for the model of an existing run: keys of `[model]` and `[tokenizer]` that neither the
+    /// file nor the overrides give are those of `base`.
     ///
     /// # Errors
     /// As [`Config::load`], and if a new run would not fit the weights that it starts from.
-    pub fn load_onto(
+    pub fn load_inheriting(
         path: &Path,
         overrides: &[String],
-        base: Base<'_>,
+        base: Option<Base<'_>>,
     ) -> Result<Self, ConfigError> {
-        Self::from_toml_onto(&read(path)?, path, overrides, base)
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::from_toml_inheriting(&text, path, overrides, base)
     }
 
-    /// Does what [`Config::load`] does with a text at hand; `origin` is how errors call it.
+    /// As [`Config::load`], of a text; `origin` is its name in errors.
     ///
     /// # Errors
     /// If the text is not TOML, or breaks any rule; all broken rules are in one error.
     pub fn from_toml(text: &str, origin: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
-        Self::resolve(text, origin, overrides, None)
+        Self::from_toml_inheriting(text, origin, overrides, None)
     }
 
-    /// Does what [`Config::load_onto`] does with a text at hand; `origin` is how errors call it.
+    /// As [`Config::load_inheriting`], of a text; `origin` is its name in errors.
     ///
     /// # Errors
-    /// As [`Config::load_onto`].
-    pub fn from_toml_onto(
-        text: &str,
-        origin: &Path,
-        overrides: &[String],
-        base: Base<'_>,
-    ) -> Result<Self, ConfigError> {
-        Self::resolve(text, origin, overrides, Some(base))
-    }
-
-    fn resolve(
+    /// As [`Config::load_inheriting`], short of reading a file.
+    pub fn from_toml_inheriting(
         text: &str,
         origin: &Path,
         overrides: &[String],
@@ -109,11 +96,12 @@ impl Config {
             path: origin.to_owned(),
             source: Box::new(source),
         })?;
+        // The file's values, then the overrides, then the base's values for what is still missing.
         let known = known_keys();
         let mut problems = overrides::apply(&mut table, overrides, &known);
         unknown_keys::take(&mut table, &known, &mut problems);
         if let Some(base) = base {
-            onto::fill_in(&mut table, base.config());
+            inherit::fill_in(&mut table, base.config());
         }
         let given = table.clone();
         let mut mistyped = Vec::new();
@@ -127,16 +115,17 @@ impl Config {
             generate: section(&mut table, "generate", &mut mistyped),
         };
         let derived = config.derive_defaults(&given);
-        // A rule about a key that could not be read would speak of a default that the user never
-        // wrote; one about a derived key repeats what is wrong with the key it was derived from.
-        let unsaid: Vec<&str> =
-            mistyped.iter().map(|(key, _)| key.as_str()).chain(derived).collect();
-        let said = |problem: &String| !unsaid.iter().any(|key| problem.contains(key));
+        // A key that could not be read has its default, which the user never wrote: no rule is checked for it.
+        let is_readable =
+            |problem: &String| !mistyped.iter().any(|(key, _)| problem.contains(key.as_str()));
         if let Some(Base::Weights(base)) = base {
-            problems.extend(config.disagreements(base).into_iter().filter(said));
-            config.adopt(base); // a rule would only repeat what was said of one key with another
+            let derived = |problem: &String| derived.iter().any(|(key, _)| problem.contains(key));
+            let disagreements = config.disagreements(base).into_iter();
+            problems.extend(disagreements.filter(|it| is_readable(it) && !derived(it)));
+            config.adopt(base); // a rule would only repeat a disagreement
         }
-        problems.extend(config.problems().into_iter().filter(said));
+        let broken = config.problems().into_iter().filter(is_readable).collect();
+        problems.extend(explain_derived(broken, &derived));
         problems.extend(mistyped.into_iter().map(|(_, problem)| problem));
         if problems.is_empty() {
             Ok(config)
@@ -148,31 +137,30 @@ impl Config {
     /// The whole config as TOML, defaults included. Loads back to an equal config.
     ///
     /// # Panics
-    /// If the config was not loaded but made by hand, with a path that is not UTF-8 or a seed of
-    /// 2^63 or more.
+    /// If the config was not loaded but made by hand, with a path that is not UTF-8 or a seed of 2^63 or more.
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a config that passed its rules can be written as TOML")
     }
 
-    /// Fills in the keys whose defaults follow from other keys, where `given` does not have them,
-    /// and says which these were.
-    fn derive_defaults(&mut self, given: &Table) -> Vec<&'static str> {
+    /// Fills in the missing keys whose defaults follow from other keys. Returns these, each with the key that it was
+    /// derived from.
+    fn derive_defaults(&mut self, given: &Table) -> Vec<(&'static str, &'static str)> {
         let missing = |section: &str, key: &str| {
             given.get(section).and_then(|table| table.get(key)).is_none()
         };
         let mut derived = Vec::new();
         if missing("model", "n_kv_heads") {
             self.model.n_kv_heads = self.model.n_heads;
-            derived.push("model.n_kv_heads");
+            derived.push(("model.n_kv_heads", "model.n_heads"));
         }
         if missing("model", "d_ff") {
             self.model.d_ff = ModelConfig::default_d_ff(self.model.mlp, self.model.d_model);
-            derived.push("model.d_ff");
+            derived.push(("model.d_ff", "model.d_model"));
         }
         if missing("schedule", "min_learning_rate") {
             self.schedule.min_learning_rate = self.optimizer.learning_rate / 10.0;
-            derived.push("schedule.min_learning_rate");
+            derived.push(("schedule.min_learning_rate", "optimizer.learning_rate"));
         }
         if self.tokenizer.kind == TokenizerKind::Bpe {
             self.tokenizer.vocab_size = Some(self.tokenizer.bpe_vocab_size());
@@ -181,15 +169,25 @@ impl Config {
     }
 }
 
-fn read(path: &Path) -> Result<String, ConfigError> {
-    std::fs::read_to_string(path)
-        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })
+/// Says of a derived key where its value comes from, and drops its problem if that key has one itself.
+fn explain_derived(problems: Vec<String>, derived: &[(&str, &str)]) -> Vec<String> {
+    let starts = |problem: &String, key: &str| {
+        problem.strip_prefix(key).is_some_and(|rest| rest.starts_with(' '))
+    };
+    let explained = problems.iter().filter_map(|problem| {
+        let Some((_, from)) = derived.iter().find(|(key, _)| starts(problem, key)) else {
+            return Some(problem.clone());
+        };
+        let is_repeated = problems.iter().any(|other| starts(other, from));
+        (!is_repeated).then(|| format!("{problem}; left out, it follows from {from}"))
+    });
+    explained.collect()
 }
 
 /// Every section with every key, and a value of each key's type.
 fn known_keys() -> Table {
     let mut config = Config::default();
-    // What has no default would be left out.
+    // Keys without a default would be left out.
     config.data.path = PathBuf::from(".");
     config.data.cache_dir = Some(PathBuf::new());
     config.data.sources = vec![SourceConfig::default()];
@@ -198,8 +196,8 @@ fn known_keys() -> Table {
     Table::try_from(config).expect("the defaults can be written as TOML")
 }
 
-/// Takes one section out of the table. Keys that cannot be read keep their default and go to
-/// `mistyped`, as the key and what is wrong with it.
+/// Takes one section out of the table. Each key is read on its own, so that one mistake does not hide the next; keys
+/// that cannot be read keep their default and go to `mistyped`, with what is wrong.
 fn section<S>(table: &mut Table, name: &str, mistyped: &mut Vec<(String, String)>) -> S
 where
     S: Default + Serialize + DeserializeOwned,
@@ -220,7 +218,6 @@ where
     readable.try_into().expect("each key was read on its own before")
 }
 
-/// The value as a table, if it is one.
 fn into_table(value: Value) -> Option<Table> {
     match value {
         Value::Table(table) => Some(table),
@@ -228,7 +225,7 @@ fn into_table(value: Value) -> Option<Table> {
     }
 }
 
-/// serde's message, with words of the config file for the types of Rust.
+/// serde's message, with the types named as a config file's author knows them.
 fn plain(message: &str) -> String {
     let (found, expected) = message.split_once(", expected ").unwrap_or((message, ""));
     let expected = match expected {
@@ -404,9 +401,20 @@ mod tests {
     }
 
     #[test]
-    fn a_derived_default_is_not_blamed() {
+    fn a_derived_default_is_not_blamed_beside_its_source() {
         let problems = problems(SMALLEST, &["model.d_model=0", "optimizer.learning_rate=-1"]);
         assert_eq!(problems.len(), 2, "{problems:?}");
+    }
+
+    /// Else the run would be made, and its saved config refused.
+    #[test]
+    fn a_derived_default_must_keep_the_rules() {
+        let wide = ["model.d_model=16777216", "model.n_heads=1"];
+        let expected = "model.d_ff = 67108864 must be at least 1 and at most 16777216; left out, it follows \
+                        from model.d_model";
+        assert_eq!(problems(SMALLEST, &wide), [expected]);
+        let config = read(SMALLEST, &[&wide[..], &["model.d_ff=16777216"]].concat()).unwrap();
+        assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
     }
 
     #[test]

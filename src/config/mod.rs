@@ -1,15 +1,11 @@
-//! What a run is, as data: the sections of a config file, their defaults and their meaning.
+//! The config of a run: the sections of its TOML file, their meaning, their defaults and their rules.
 //!
-//! A config is TOML. Every key but `data.path` has a default, so a short file is enough;
-//! [`Config::load`] fills in the rest, and [`Config::to_toml`] writes the whole of it down again.
-//! Once loaded, a [`Config`] has passed every rule, so the code that reads it does not check again.
-//!
-//! This module knows nothing of files other than the config itself: whether the corpus exists, or
-//! the device can be opened, shows when they are opened.
+//! Every key but `data.path` has a default. A loaded [`Config`] has passed every rule, so the code that reads it does
+//! not check again; whether the text exists, or the device can be opened, shows later.
 
 mod defaults;
+mod inherit;
 mod load;
-mod onto;
 mod overrides;
 mod rules;
 mod unknown_keys;
@@ -18,10 +14,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use inherit::Base;
 pub use load::ConfigError;
-pub use onto::Base;
+pub use tinderbox_kernels::MatmulPrecision;
 
-/// A whole run: which text, which model, how it is trained, and how it writes.
+/// The config of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -31,7 +28,7 @@ pub struct Config {
     pub tokenizer: TokenizerConfig,
     /// The shape of the network.
     pub model: ModelConfig,
-    /// The length and the rhythm of the run.
+    /// The length of the run, and its intervals.
     pub train: TrainConfig,
     /// How gradients change the weights.
     pub optimizer: OptimizerConfig,
@@ -134,7 +131,7 @@ pub struct ModelConfig {
     pub dropout: f64,
 }
 
-/// `[train]`: the length and the rhythm of the run.
+/// `[train]`: the length of the run, and its intervals.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainConfig {
@@ -312,22 +309,6 @@ pub enum MlpKind {
     ReluSquared,
 }
 
-/// What matrices are rounded to before they are multiplied in training: forward and backward in the
-/// projections of attention and of the feed-forward layers, for the gradients of the output layer,
-/// and in Muon's steps.
-///
-/// Products are summed in f32 either way, and everything else is computed in f32: logits, attention's
-/// own products, norms, `AdamW`'s update. Gradients of biases are sums of the rounded numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MatmulPrecision {
-    /// 24 significant bits: nothing is rounded.
-    #[default]
-    F32,
-    /// 8 significant bits, with the range of f32: `bfloat16`.
-    Bf16,
-}
-
 /// Which optimiser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -381,18 +362,15 @@ impl TokenizerConfig {
     }
 }
 
-impl MatmulPrecision {
-    /// What to add where it is said what computes: nothing where nothing is rounded.
-    #[must_use]
-    pub fn remark(self) -> &'static str {
-        match self {
-            Self::F32 => "",
-            Self::Bf16 => ", matrices in bf16",
-        }
+/// What a message adds to a device's name; nothing for f32.
+#[must_use]
+pub fn precision_remark(precision: MatmulPrecision) -> &'static str {
+    match precision {
+        MatmulPrecision::F32 => "",
+        MatmulPrecision::Bf16 => ", matrices in bf16",
     }
 }
 
-/// Whether a path was not given.
 fn is_empty(path: &Path) -> bool {
     path.as_os_str().is_empty()
 }

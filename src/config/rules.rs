@@ -1,9 +1,9 @@
-//! Every rule that a config must keep, section by section, and the few that tie sections together.
+//! The rules of a config, section by section, and the few that tie sections together.
 //!
-//! Each section is taken apart without `..`, so that a new key does not compile until its rule is
-//! decided. A problem names its keys with their sections and values, and no rule stops at the
-//! first.
+//! Each section is destructured without `..`, so that a new key does not compile until its rule is decided. A problem
+//! names its key with section and value, and all problems are reported at once.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use super::{
@@ -11,8 +11,8 @@ use super::{
     ScheduleConfig, SourceConfig, TokenizerConfig, TokenizerKind, TrainConfig,
 };
 
-/// The largest length, width or count of a model and of a batch. Far above what fits any machine,
-/// and low enough that a product of two of them does not overflow.
+/// The largest length, width or count of a model and of a batch: far above what fits any machine, and low enough that
+/// a product of two of them does not overflow.
 const MAX_SIZE: usize = 1 << 24;
 
 /// The smallest vocabulary of byte-level BPE: every byte, and the end of a text.
@@ -21,25 +21,67 @@ const MIN_BPE_SIZE: usize = 257;
 /// The most tokens in a batch: backends index with 32 bits.
 const MAX_BATCH_TOKENS: usize = i32::MAX as usize;
 
-/// The largest weight of a text: room for its length in bytes, and far from where a sum is infinite.
+/// The largest weight of a text: room for its length in bytes, and sums of weights stay finite.
 const MAX_WEIGHT: f64 = 1e15;
 
 /// The largest integer of TOML.
 const MAX_SEED: u64 = i64::MAX as u64;
 
+/// Adds the problem `KEY = VALUE must RULE`, unless the rule `holds`.
+fn must(problems: &mut Vec<String>, key: &str, value: impl Display, holds: bool, rule: &str) {
+    if !holds {
+        problems.push(format!("{key} = {value} must {rule}"));
+    }
+}
+
+fn size(problems: &mut Vec<String>, key: &str, value: usize) {
+    let rule = format!("be at least 1 and at most {MAX_SIZE}");
+    must(problems, key, value, (1..=MAX_SIZE).contains(&value), &rule);
+}
+
+fn at_least_one(problems: &mut Vec<String>, key: &str, value: usize) {
+    must(problems, key, value, value >= 1, "be at least 1");
+}
+
+fn above_zero(problems: &mut Vec<String>, key: &str, value: f64) {
+    let holds = value.is_finite() && value > 0.0;
+    must(problems, key, value, holds, "be a finite number above 0");
+}
+
+fn not_negative(problems: &mut Vec<String>, key: &str, value: f64) {
+    let holds = value.is_finite() && value >= 0.0;
+    must(problems, key, value, holds, "be a finite number, 0 or more");
+}
+
+/// A share below 1; NaN is refused too.
+fn below_one(problems: &mut Vec<String>, key: &str, value: f64) {
+    must(problems, key, value, (0.0..1.0).contains(&value), "be at least 0 and below 1");
+}
+
+fn text_field_name(problems: &mut Vec<String>, key: &str, value: &str) {
+    let rule = "name the field of a JSON Lines record that holds its text";
+    must(problems, key, "\"\"", !value.is_empty(), rule);
+}
+
+fn seed(problems: &mut Vec<String>, key: &str, value: u64) {
+    let rule = format!("be at most {MAX_SEED}, the largest integer of TOML");
+    must(problems, key, value, value <= MAX_SEED, &rule);
+}
+
 impl Config {
-    /// Everything that is wrong with this config; nothing if it can be used.
+    /// Everything that is wrong with this config; empty if it can be used.
     pub(super) fn problems(&self) -> Vec<String> {
         let Self { data, tokenizer, model, train, optimizer, schedule, generate } = self;
-        let mut problems = Vec::new();
-        problems.extend(data.problems());
-        problems.extend(tokenizer.problems());
-        problems.extend(model.problems());
-        problems.extend(train.problems());
-        problems.extend(optimizer.problems());
-        problems.extend(schedule.problems());
-        problems.extend(generate.problems());
-
+        let sections = [
+            data.problems(),
+            tokenizer.problems(),
+            model.problems(),
+            train.problems(),
+            optimizer.problems(),
+            schedule.problems(),
+            generate.problems(),
+        ];
+        let mut problems = sections.concat();
         let (highest, lowest) = (optimizer.learning_rate, schedule.min_learning_rate);
         if highest > 0.0 && lowest > highest {
             problems.push(format!(
@@ -62,7 +104,7 @@ impl DataConfig {
     fn problems(&self) -> Vec<String> {
         let Self {
             path,
-            format: _, // an enum: it cannot hold a wrong value
+            format: _, // an enum
             text_field,
             val_fraction,
             cache_dir,
@@ -83,18 +125,21 @@ impl DataConfig {
             )),
             _ => {}
         }
-        text_field_is_named(&mut problems, "data.text_field", text_field);
-        if !(*val_fraction > 0.0 && *val_fraction < 1.0) {
-            problems
-                .push(format!("data.val_fraction = {val_fraction} must be above 0 and below 1"));
-        }
+        text_field_name(&mut problems, "data.text_field", text_field);
+        must(
+            &mut problems,
+            "data.val_fraction",
+            val_fraction,
+            *val_fraction > 0.0 && *val_fraction < 1.0,
+            "be above 0 and below 1",
+        );
         if cache_dir.as_ref().is_some_and(|dir| dir.as_os_str().is_empty()) {
             problems.push(
                 "data.cache_dir = \"\" must name a folder; leave it out for the default one"
                     .to_owned(),
             );
         }
-        finite_above_zero(&mut problems, "data.cache_limit_gib", *cache_limit_gib);
+        above_zero(&mut problems, "data.cache_limit_gib", *cache_limit_gib);
         for (idx, source) in sources.iter().enumerate() {
             problems.extend(source.problems(&format!("data.sources[{idx}]")));
             if let Some(first) = sources[..idx].iter().position(|it| it.path == source.path)
@@ -112,12 +157,12 @@ impl DataConfig {
 }
 
 impl SourceConfig {
-    /// `key` is how problems call it.
+    /// `key` is the name of this source in messages.
     fn problems(&self, key: &str) -> Vec<String> {
         let Self {
             path,
             weight,
-            format: _, // an enum: it cannot hold a wrong value
+            format: _, // an enum
             text_field,
         } = self;
         let mut problems = Vec::new();
@@ -132,14 +177,15 @@ impl SourceConfig {
                  to a file first"
             ));
         }
-        if !(*weight > 0.0 && *weight <= MAX_WEIGHT) {
-            problems.push(format!(
-                "{key}.weight = {weight} must be above 0 and at most {MAX_WEIGHT:e}: only how weights \
-                 compare matters"
-            ));
-        }
+        must(
+            &mut problems,
+            &format!("{key}.weight"),
+            weight,
+            *weight > 0.0 && *weight <= MAX_WEIGHT,
+            &format!("be above 0 and at most {MAX_WEIGHT:e}: only how weights compare matters"),
+        );
         if let Some(text_field) = text_field {
-            text_field_is_named(&mut problems, &format!("{key}.text_field"), text_field);
+            text_field_name(&mut problems, &format!("{key}.text_field"), text_field);
         }
         problems
     }
@@ -156,17 +202,20 @@ impl TokenizerConfig {
             TokenizerKind::File => "file",
         };
         match (kind, vocab_size) {
-            (TokenizerKind::Bpe, Some(size)) if !(MIN_BPE_SIZE..=MAX_SIZE).contains(size) => {
-                problems.push(format!(
-                    "tokenizer.vocab_size = {size} must be at least {MIN_BPE_SIZE}, the 256 bytes and the \
-                     end of a text, and at most {MAX_SIZE}"
-                ));
-            }
-            (TokenizerKind::Bpe, _) | (_, None) => {}
+            (TokenizerKind::Bpe, Some(size)) => must(
+                &mut problems,
+                "tokenizer.vocab_size",
+                size,
+                (MIN_BPE_SIZE..=MAX_SIZE).contains(size),
+                &format!(
+                    "be at least {MIN_BPE_SIZE}, the 256 bytes and the end of a text, and at most {MAX_SIZE}"
+                ),
+            ),
             (_, Some(size)) => problems.push(format!(
                 "tokenizer.vocab_size = {size} is only for tokenizer.kind = \"bpe\": with \"{name}\" the \
                  size is given; leave it out, or use kind = \"bpe\""
             )),
+            (_, None) => {}
         }
         match (kind, path) {
             (TokenizerKind::File, Some(path)) if !path.as_os_str().is_empty() => {}
@@ -228,9 +277,7 @@ impl ModelConfig {
                 "model.n_heads = {n_heads} must be divisible by model.n_kv_heads = {n_kv_heads}"
             ));
         }
-        if !(0.0..1.0).contains(dropout) {
-            problems.push(format!("model.dropout = {dropout} must be at least 0 and below 1"));
-        }
+        below_one(&mut problems, "model.dropout", *dropout);
         problems
     }
 }
@@ -240,7 +287,7 @@ impl TrainConfig {
         let Self {
             seed: seed_value,
             device,
-            matmul_precision: _, // an enum; which devices have it is known when they are opened
+            matmul_precision: _, // checked against the device when that is opened
             max_steps,
             batch_size,
             grad_accumulation_steps,
@@ -252,8 +299,8 @@ impl TrainConfig {
             sample_prompt,
             sample_tokens,
             early_stopping_patience: _, // 0 is off
-            tensorboard: _,             // on or off
-            head_metrics: _,            // on or off
+            tensorboard: _,
+            head_metrics: _,
         } = self;
         let mut problems = Vec::new();
         seed(&mut problems, "train.seed", *seed_value);
@@ -292,26 +339,15 @@ impl OptimizerConfig {
             muon_momentum,
         } = self;
         let mut problems = Vec::new();
-        let rates = [
-            ("optimizer.learning_rate", learning_rate),
-            ("optimizer.muon_learning_rate", muon_learning_rate),
-        ];
-        for (key, rate) in rates {
-            if !(rate.is_finite() && *rate > 0.0) {
-                problems.push(format!("{key} = {rate} must be a finite number above 0"));
-            }
-        }
+        above_zero(&mut problems, "optimizer.learning_rate", *learning_rate);
+        above_zero(&mut problems, "optimizer.muon_learning_rate", *muon_learning_rate);
         if !betas.iter().all(|beta| (0.0..1.0).contains(beta)) {
             problems
                 .push(format!("optimizer.betas = {betas:?} must each be at least 0 and below 1"));
         }
-        finite_not_negative(&mut problems, "optimizer.weight_decay", *weight_decay);
-        finite_not_negative(&mut problems, "optimizer.grad_clip_norm", *grad_clip_norm);
-        if !(0.0..1.0).contains(muon_momentum) {
-            problems.push(format!(
-                "optimizer.muon_momentum = {muon_momentum} must be at least 0 and below 1"
-            ));
-        }
+        not_negative(&mut problems, "optimizer.weight_decay", *weight_decay);
+        not_negative(&mut problems, "optimizer.grad_clip_norm", *grad_clip_norm);
+        below_one(&mut problems, "optimizer.muon_momentum", *muon_momentum);
         problems
     }
 }
@@ -325,21 +361,23 @@ impl ScheduleConfig {
             decay_fraction,
         } = self;
         let mut problems = Vec::new();
-        finite_not_negative(&mut problems, "schedule.min_learning_rate", *min_learning_rate);
-        if !(*decay_fraction > 0.0 && *decay_fraction <= 1.0) {
-            problems.push(format!(
-                "schedule.decay_fraction = {decay_fraction} must be above 0 and at most 1"
-            ));
-        }
+        not_negative(&mut problems, "schedule.min_learning_rate", *min_learning_rate);
+        must(
+            &mut problems,
+            "schedule.decay_fraction",
+            decay_fraction,
+            *decay_fraction > 0.0 && *decay_fraction <= 1.0,
+            "be above 0 and at most 1",
+        );
         problems
     }
 }
 
 impl GenerateConfig {
-    /// Checks the rules again, after arguments have taken the place of keys.
+    /// Checks the rules again, after arguments have replaced keys.
     ///
     /// # Errors
-    /// If any is broken; all broken ones are in one error.
+    /// If any rule is broken; all broken rules are in one error.
     pub fn check(&self) -> Result<(), ConfigError> {
         match self.problems() {
             problems if problems.is_empty() => Ok(()),
@@ -362,23 +400,28 @@ impl GenerateConfig {
         let mut problems = Vec::new();
         at_least_one(&mut problems, "generate.max_new_tokens", *max_new_tokens);
         at_least_one(&mut problems, "generate.num_samples", *num_samples);
-        finite_not_negative(&mut problems, "generate.temperature", *temperature);
-        if !(*top_p > 0.0 && *top_p <= 1.0) {
-            problems.push(format!(
-                "generate.top_p = {top_p} must be above 0 and at most 1 (1 turns it off)"
-            ));
-        }
-        if !(0.0..=1.0).contains(min_p) {
-            problems.push(format!(
-                "generate.min_p = {min_p} must be at least 0 and at most 1 (0 turns it off)"
-            ));
-        }
-        if !(repetition_penalty.is_finite() && *repetition_penalty > 0.0) {
-            problems.push(format!(
-                "generate.repetition_penalty = {repetition_penalty} must be a finite number above 0 \
-                 (1 turns it off)"
-            ));
-        }
+        not_negative(&mut problems, "generate.temperature", *temperature);
+        must(
+            &mut problems,
+            "generate.top_p",
+            top_p,
+            *top_p > 0.0 && *top_p <= 1.0,
+            "be above 0 and at most 1 (1 turns it off)",
+        );
+        must(
+            &mut problems,
+            "generate.min_p",
+            min_p,
+            (0.0..=1.0).contains(min_p),
+            "be at least 0 and at most 1 (0 turns it off)",
+        );
+        must(
+            &mut problems,
+            "generate.repetition_penalty",
+            repetition_penalty,
+            repetition_penalty.is_finite() && *repetition_penalty > 0.0,
+            "be a finite number above 0 (1 turns it off)",
+        );
         if stop.iter().any(String::is_empty) {
             problems.push(format!(
                 "generate.stop = {stop:?} must not hold an empty text, at which nothing would \
@@ -387,46 +430,6 @@ impl GenerateConfig {
         }
         seed(&mut problems, "generate.seed", *seed_value);
         problems
-    }
-}
-
-fn size(problems: &mut Vec<String>, key: &str, value: usize) {
-    if !(1..=MAX_SIZE).contains(&value) {
-        problems.push(format!("{key} = {value} must be at least 1 and at most {MAX_SIZE}"));
-    }
-}
-
-fn at_least_one(problems: &mut Vec<String>, key: &str, value: usize) {
-    if value == 0 {
-        problems.push(format!("{key} = {value} must be at least 1"));
-    }
-}
-
-fn text_field_is_named(problems: &mut Vec<String>, key: &str, value: &str) {
-    if value.is_empty() {
-        problems.push(format!(
-            "{key} = \"\" must name the field of a JSON Lines record that holds its text"
-        ));
-    }
-}
-
-fn finite_above_zero(problems: &mut Vec<String>, key: &str, value: f64) {
-    if !(value.is_finite() && value > 0.0) {
-        problems.push(format!("{key} = {value} must be a finite number above 0"));
-    }
-}
-
-fn finite_not_negative(problems: &mut Vec<String>, key: &str, value: f64) {
-    if !(value.is_finite() && value >= 0.0) {
-        problems.push(format!("{key} = {value} must be a finite number, 0 or more"));
-    }
-}
-
-fn seed(problems: &mut Vec<String>, key: &str, value: u64) {
-    if value > MAX_SEED {
-        problems.push(format!(
-            "{key} = {value} must be at most {MAX_SEED}, the largest integer of TOML"
-        ));
     }
 }
 

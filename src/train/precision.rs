@@ -2,7 +2,6 @@
 
 use crate::config::MatmulPrecision;
 use crate::device::{Backend, OpenDevice};
-use tinderbox_kernels as kernels;
 
 /// Matrices were to be rounded to bf16 where they are multiplied as they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,15 +12,6 @@ use tinderbox_kernels as kernels;
 pub struct PrecisionError {
     /// What was to compute.
     device: String,
-}
-
-impl From<MatmulPrecision> for kernels::MatmulPrecision {
-    fn from(precision: MatmulPrecision) -> Self {
-        match precision {
-            MatmulPrecision::F32 => Self::F32,
-            MatmulPrecision::Bf16 => Self::Bf16,
-        }
-    }
 }
 
 /// Checks that `device` has the precision.
@@ -52,7 +42,7 @@ pub fn advice(
 /// As [`advice`], on this CPU, whose precision was checked before.
 #[must_use]
 pub fn warning(precision: MatmulPrecision) -> Option<String> {
-    warning_where(kernels::MatmulPrecision::from(precision).is_native())
+    warning_where(precision.is_native())
 }
 
 fn warning_where(is_native: bool) -> Option<String> {

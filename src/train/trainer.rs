@@ -52,7 +52,7 @@ impl Trainer {
     #[must_use]
     pub fn new(model: Gpt, config: &Config, text: impl Into<Split>) -> Self {
         let hidden = parameters::hidden_matrices(&model);
-        let precision = config.train.matmul_precision.into();
+        let precision = config.train.matmul_precision;
         let optimizer = Optimizer::new(&config.optimizer, hidden).with_matmul_precision(precision);
         Self {
             model: Some(model.with_matmul_precision(precision)),

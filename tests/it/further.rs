@@ -43,7 +43,8 @@ fn config(place: &Place, base: &str, overrides: &[&str]) -> Config {
     );
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
     let base = RunDir::open(&place.path(base)).expect("a run").config().expect("its config");
-    Config::from_toml_onto(&toml, Path::new("fine.toml"), &overrides, Base::Weights(&base))
+    let base = Some(Base::Weights(&base));
+    Config::from_toml_inheriting(&toml, Path::new("fine.toml"), &overrides, base)
         .expect("a config that fits")
 }
 

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use insta::assert_snapshot;
 use serde_json::Value;
-use tinderbox::config::{self, Config};
+use tinderbox::config::Config;
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::model::Gpt;
 use tinderbox::run::{RunDir, Saved, TrainState};
@@ -69,16 +69,16 @@ fn a_run_goes_on_in_another_precision_and_a_new_one_starts_from_it() {
         let run = RunDir::open(&place.path(run)).expect("a run");
         run.config().expect("its config").train.matmul_precision
     };
-    assert_eq!(precision("run"), config::MatmulPrecision::Bf16);
+    assert_eq!(precision("run"), MatmulPrecision::Bf16);
     let (summary, _) = place
         .train("run", f32.clone(), Start::Resume, None)
         .expect("goes on, as on another device");
     assert_eq!(summary.steps, 10);
-    assert_eq!(precision("run"), config::MatmulPrecision::F32);
+    assert_eq!(precision("run"), MatmulPrecision::F32);
     for (run, config) in [("f32", f32), ("bf16", place.config(&[BF16]))] {
         place.train_from(Some("run"), run, config, Start::New, None).expect("trains further");
     }
-    assert_eq!(precision("bf16"), config::MatmulPrecision::Bf16);
+    assert_eq!(precision("bf16"), MatmulPrecision::Bf16);
 }
 
 #[test]

@@ -3,9 +3,15 @@
 /// What the numbers of matrices are rounded to before they are multiplied: with weights, forward and backward, and in
 /// Muon's steps. Sums are in f32 either way, and so is everything else but the gradients of biases, which are sums of
 /// rounded numbers.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum MatmulPrecision {
     /// 24 significant bits: nothing is rounded.
+    #[default]
     F32,
     /// 8 significant bits, with the range of f32: `bfloat16`. On burn's CPU backend, flex; others compute in f32. On a CPU
     /// that has instructions for it products take half the time, see [`MatmulPrecision::is_native`].

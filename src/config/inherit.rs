@@ -1,19 +1,18 @@
-//! A config for a model that is there already: what it leaves out is the model's own, and what it says
-//! of the model must agree.
+//! A config for the model of an existing run: missing keys are inherited, and given ones must agree.
 
 use toml::{Table, Value};
 
 use super::{Config, ModelConfig, PositionKind};
 
-/// Keys of `[model]` that may change when the weights stay: nothing that is learned depends on them.
+/// Keys of `[model]` that may change while the weights stay: no parameter depends on them.
 const FREE: [&str; 2] = ["context_length", "dropout"];
 
-/// A run that is there already, and how a config comes to it.
+/// The run that a config inherits its model from.
 #[derive(Clone, Copy, Debug)]
 pub enum Base<'a> {
-    /// The run goes on. What may have changed since is for those to say who know how runs go on.
+    /// The run is resumed. Changes of the model are refused later, with every other change that resuming forbids.
     Resumed(&'a Config),
-    /// A new run starts from its weights: what is said of the model must agree with its config.
+    /// A new run starts from its weights: given keys of the model must agree with its config.
     Weights(&'a Config),
 }
 
@@ -25,15 +24,15 @@ impl<'a> Base<'a> {
     }
 }
 
-/// Puts the values of `base` where `table` says nothing of the model.
+/// Adds the values of `base` for keys of the model that `table` does not have.
 pub(super) fn fill_in(table: &mut Table, base: &Config) {
     for (name, of_base) in base.model_sections() {
         let section = table
             .entry(name)
             .or_insert_with(|| Table::new().into())
             .as_table_mut()
-            .expect("what is no section was taken out before");
-        // What belongs to the base's kind of tokenizer would contradict another kind that was asked for.
+            .expect("anything but sections was taken out before");
+        // Keys of the base's kind of tokenizer would contradict another kind.
         let is_other_kind = name == "tokenizer"
             && section.get("kind").is_some_and(|kind| Some(kind) != of_base.get("kind"));
         if is_other_kind {
@@ -46,11 +45,10 @@ pub(super) fn fill_in(table: &mut Table, base: &Config) {
 }
 
 impl Config {
-    /// What this config says of its model that keeps it from starting with the weights of a run with the
-    /// config `base`, each with its key and value; nothing where it can.
+    /// The keys, with their values, that keep this config from starting with the weights of a run with the config
+    /// `base`; empty if it can.
     ///
-    /// Dropout may be another. The context may be shorter; longer only where positions are rotations,
-    /// since learned positions end where they were learned.
+    /// Dropout may differ. The context may be shorter, and longer only with rotary positions.
     #[must_use]
     pub fn disagreements(&self, base: &Self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -76,7 +74,7 @@ impl Config {
         problems
     }
 
-    /// Takes over the model of `base`, but for what may be another.
+    /// Takes over the model of `base`, except for the keys that may differ.
     pub(super) fn adopt(&mut self, base: &Self) {
         self.tokenizer = base.tokenizer.clone();
         self.model = ModelConfig {
@@ -86,7 +84,7 @@ impl Config {
         };
     }
 
-    /// The sections that say what a model is.
+    /// The sections that define a model.
     fn model_sections(&self) -> [(&'static str, Table); 2] {
         let can_be = "sizes, names and switches can be written as TOML";
         [
@@ -105,10 +103,7 @@ mod tests {
 
     fn read(text: &str, base: Option<Base<'_>>) -> Result<Config, Vec<String>> {
         let text = format!("data = {{ path = \"a.txt\" }}\n{text}");
-        let config = match base {
-            Some(base) => Config::from_toml_onto(&text, Path::new("a.toml"), &[], base),
-            None => Config::from_toml(&text, Path::new("a.toml"), &[]),
-        };
+        let config = Config::from_toml_inheriting(&text, Path::new("a.toml"), &[], base);
         config.map_err(|error| match error {
             ConfigError::Invalid { problems, .. } => problems,
             other => panic!("{other}"),
@@ -123,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_of_the_model_is_the_base_s_and_nothing_else_is() {
+    fn missing_keys_of_the_model_are_inherited_and_no_others() {
         let base =
             base("d_model = 96, n_heads = 6, n_kv_heads = 2, mlp = \"swiglu\", dropout = 0.2");
         for how in [Base::Weights(&base), Base::Resumed(&base)] {
@@ -136,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn every_disagreement_is_named_at_once_and_none_that_follows_from_one() {
+    fn every_disagreement_is_reported_at_once_and_none_that_follows_from_another() {
         let base = base("d_model = 96, n_heads = 6");
         let other = "model = { d_model = 100, mlp = \"swiglu\", n_layers = 4 }
                      tokenizer = { kind = \"char\" }
@@ -158,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kind_of_tokenizer_is_not_given_the_keys_of_the_base_s() {
+    fn another_kind_of_tokenizer_inherits_nothing() {
         let with = |tokenizer: &str| format!("tokenizer = {{ {tokenizer} }}");
         let bpe = read(&with("kind = \"bpe\", vocab_size = 270"), None).unwrap();
         let file = read(&with("kind = \"file\", path = \"a.json\""), None).unwrap();
@@ -168,7 +163,7 @@ mod tests {
             assert_eq!(
                 (kind, vocab_size, path),
                 (TokenizerKind::Char, None, None),
-                "and those who know how runs go on say what changed"
+                "resuming refuses it later"
             );
             let problems = read(&with("kind = \"char\""), Some(Base::Weights(base))).unwrap_err();
             assert_eq!(problems.len(), 1, "{problems:#?}");
@@ -179,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_the_wrong_type_is_no_disagreement_as_well() {
+    fn a_key_of_the_wrong_type_is_reported_once() {
         let base = base("d_model = 96, n_heads = 6");
         let problems =
             read("model = { d_model = \"96\" }", Some(Base::Weights(&base))).unwrap_err();
