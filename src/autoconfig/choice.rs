@@ -1,12 +1,10 @@
-//! The size of the model and the length of the run: from the text, the time there is, and how fast a step is
-//! here.
+//! The size of the model and the length of the run, from the text, the time there is, and the speed of a step.
 
-use super::speed::Speed;
 use super::token_choice::TokenChoice;
-use super::{RecipeError, TextProfile, prompt};
+use super::{AutoconfigError, TextProfile, prompt};
 use crate::config::{Config, MlpKind, PositionKind, ScheduleKind, TokenizerKind};
 
-/// A size of model: its blocks, its width and its heads.
+/// The size of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Size {
     n_layers: usize,
@@ -14,7 +12,7 @@ struct Size {
     n_heads: usize,
 }
 
-/// The sizes that there are, each about twice to four times the one before.
+/// The sizes to choose from, each about two to four times the one before.
 const SIZES: [Size; 9] = [
     size(2, 32, 1),
     size(2, 64, 2),
@@ -27,40 +25,40 @@ const SIZES: [Size; 9] = [
     size(12, 768, 12), // GPT-2 small
 ];
 
-/// The place of the quick start's model among the sizes: where a CPU's speed is measured first.
+/// The first size that is measured on a CPU: the quick start's.
 const FIRST_ON_CPU: usize = 3;
 
-/// A GPU is measured with a model that keeps it busy.
+/// The first size that is measured on a GPU: large enough to keep it busy.
 const FIRST_ON_GPU: usize = 6;
 
-/// More weights than this for each token of the training split learn a text by heart, and nothing else.
+/// The most weights for each token of the training split; a larger model learns the text by heart.
 const WEIGHTS_PER_TOKEN: f64 = 12.0;
 
-/// With fewer tokens read than this for each weight, a smaller model would have learned more in the time.
+/// The fewest tokens read for each weight; a smaller model would learn more in the time.
 const TOKENS_READ_PER_WEIGHT: f64 = 12.0;
 
-/// More often than this a text is not gone through: the loss on what was held back rises again before.
+/// The most passes through the text; the validation loss rises again before.
 const MAX_EPOCHS: f64 = 40.0;
 
-/// But no run is shorter than this for want of text: it would not leave the warm-up.
+/// The fewest steps of a run on a short text: fewer would not leave the warm-up.
 const MIN_STEPS_OF_SHORT_TEXTS: f64 = 300.0;
 
-/// Nor for want of time: there would be nothing to see.
+/// The fewest steps of any run.
 const MIN_STEPS: usize = 10;
 
-/// Updates that a run should have at least, before its batches become larger.
+/// The steps that a run should have before its batches become larger.
 const STEPS_BEFORE_LARGER_BATCHES: f64 = 6000.0;
 
-/// The tokens of a batch, at least and at most. The least is the quick start's.
+/// The fewest and the most tokens of a batch. The fewest are the quick start's.
 const BATCH_TOKENS: (f64, f64) = (1536.0, 65_536.0);
 
-/// The share of the time that goes into steps; evaluations, samples and checkpoints take the rest.
+/// The share of the time that steps take; evaluations, samples and checkpoints take the rest.
 const SHARE_OF_STEPS: f64 = 0.9;
 
-/// How often a run is evaluated.
+/// Evaluations of a run.
 const EVALUATIONS: usize = 8;
 
-/// The longest window that a model is given, tokens.
+/// The longest context, in tokens.
 pub(super) const LONGEST_CONTEXT: usize = 512;
 
 /// The most models that are measured.
@@ -70,41 +68,51 @@ const fn size(n_layers: usize, d_model: usize, n_heads: usize) -> Size {
     Size { n_layers, d_model, n_heads }
 }
 
+/// How fast a config trains.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Speed {
+    /// Median time of a step, milliseconds.
+    pub step_ms: f64,
+    /// Time of the fastest step, milliseconds: without background load.
+    pub fastest_ms: f64,
+    pub n_steps: usize,
+    pub n_parameters: usize,
+}
+
 /// A config, and the numbers that it follows from.
 #[derive(Debug, Clone)]
 pub(super) struct Choice {
     pub config: Config,
     pub speed: Speed,
-    /// Tokens of the training split and of the validation split, about.
+    /// Estimated tokens of the two splits.
     pub train_tokens: f64,
     pub val_tokens: f64,
-    /// How often the run goes through the training split.
+    /// Passes through the training split.
     pub epochs: f64,
-    /// Whether there is time left, and no text to spend it on.
+    /// Whether the text limits the steps, rather than the time.
     pub text_ends_first: bool,
-    /// Whether a larger model was left out because the text is short, rather than the time.
+    /// Whether the text limits the size of the model, rather than the time.
     pub text_limits_model: bool,
 }
 
-/// What is known before anything is measured.
+/// Everything known before the first measurement.
 pub(super) struct Known<'a> {
     pub profile: &'a TextProfile,
     pub token_choice: &'a TokenChoice,
-    /// How many tokens the whole text has, about.
+    /// Estimated tokens of the whole text.
     pub n_tokens: u64,
-    /// How long the run may take, minutes.
     pub minutes: f64,
-    /// What the config says under `train.device`.
+    /// The config's `train.device`.
     pub device: String,
     pub is_gpu: bool,
 }
 
 impl Known<'_> {
-    /// Chooses; `measure` tells how fast a config is.
+    /// Chooses by the speed that `measure` finds for a config.
     pub fn choose(
         &self,
-        mut measure: impl FnMut(&Config) -> Result<Speed, RecipeError>,
-    ) -> Result<Choice, RecipeError> {
+        mut measure: impl FnMut(&Config) -> Result<Speed, AutoconfigError>,
+    ) -> Result<Choice, AutoconfigError> {
         let most = self.largest_for_text();
         let first = if self.is_gpu { FIRST_ON_GPU } else { FIRST_ON_CPU };
         let mut size_idx = first.min(most);
@@ -122,7 +130,7 @@ impl Known<'_> {
                 if choice.config.model.dropout == 0.0 {
                     return Ok(choice);
                 }
-                // It takes time too, so that the run has fewer steps than was thought.
+                // Dropout takes time too, so the run has fewer steps.
                 let speed = measure(&choice.config)?;
                 return Ok(self.complete(choice.config, speed, is_largest));
             }
@@ -138,7 +146,7 @@ impl Known<'_> {
         (0..SIZES.len()).rev().find(fits).unwrap_or(0)
     }
 
-    /// The largest model, up to `most`, that reads enough in the time, if one reads `tokens_per_s`.
+    /// The largest model, up to `most`, that reads enough in the time if the measured one reads `tokens_per_s`.
     fn largest_for_time(&self, most: usize, measured_idx: usize, tokens_per_s: f64) -> usize {
         let work_per_s = tokens_per_s * weights(measured_idx);
         let fits = |&size_idx: &usize| {
@@ -148,7 +156,7 @@ impl Known<'_> {
         (0..=most).rev().find(fits).unwrap_or(0)
     }
 
-    /// The config of a model of some size, but for the length of the run.
+    /// The config of a model of this size, without the length of the run.
     fn config(&self, size_idx: usize, tokens_per_s: Option<f64>) -> Config {
         let Size { n_layers, d_model, n_heads } = SIZES[size_idx];
         let mut config = Config::default();
@@ -177,14 +185,13 @@ impl Known<'_> {
         config
     }
 
-    /// Tokens per second of a machine that nothing is known of: it only settles the batch of the first
-    /// measurement.
+    /// Tokens per second of an unknown machine, which only decide the batch size of the first measurement.
     fn guessed_speed(&self, size_idx: usize) -> f64 {
         let weights_per_s = if self.is_gpu { 1e12 } else { 1.5e10 };
         weights_per_s / weights(size_idx)
     }
 
-    /// The length of the run and its rhythm, now that the speed is known.
+    /// Sets the length of the run and its intervals, now that the speed is known.
     fn complete(&self, mut config: Config, speed: Speed, is_largest: bool) -> Choice {
         let (train_tokens, batch) = (self.train_tokens(), tokens_of_batch(&config));
         let by_time = self.seconds_of_steps() * 1e3 / speed.step_ms;
@@ -201,7 +208,7 @@ impl Known<'_> {
         train.sample_tokens = whole(self.minutes * 20.0).clamp(20, 200);
         config.schedule.warmup_steps = (max_steps / 10).clamp(1, 100);
         let epochs = max_steps as f64 * batch / train_tokens;
-        // What was measured with dropout keeps it, even if a few steps less are below the bound.
+        // A model measured with dropout keeps it, even if the fewer steps fall below the bound.
         if config.model.dropout == 0.0 {
             config.model.dropout = dropout(epochs, speed.n_parameters as f64 / train_tokens);
         }
@@ -224,8 +231,7 @@ impl Known<'_> {
         (self.n_tokens as f64 * (1.0 - self.val_fraction())).floor()
     }
 
-    /// A tenth, but a fifth of a short text, where a tenth would say little, and no more of a long one than
-    /// 200,000 tokens, which say enough and are all read at the end.
+    /// A tenth; a fifth of a short text; and of a long one about 200,000 tokens, which are all read at the end.
     fn val_fraction(&self) -> f64 {
         let n = self.n_tokens as f64;
         match n {
@@ -239,7 +245,7 @@ impl Known<'_> {
         }
     }
 
-    /// As long as the model's size can make use of, with at least eight windows of text to learn from.
+    /// As long as a model of this width can use, with at least eight windows of text to learn from.
     fn context_length(&self, d_model: usize) -> usize {
         let characters_take_bytes = self.token_choice.kind == TokenizerKind::Byte
             && (self.profile.characters.as_ref())
@@ -256,7 +262,6 @@ impl Known<'_> {
         length
     }
 
-    /// How many windows make a batch.
     fn batch_size(&self, context_length: usize, tokens_per_s: f64) -> usize {
         let tokens_read = tokens_per_s * self.seconds_of_steps();
         let (least, most) = BATCH_TOKENS;
@@ -270,7 +275,7 @@ impl Known<'_> {
     }
 }
 
-/// Weights of the blocks of a model, of which everything else depends: its time, and what it can hold.
+/// Weights of the blocks of a model, on which its time and its capacity depend.
 fn weights(size_idx: usize) -> f64 {
     let Size { n_layers, d_model, .. } = SIZES[size_idx];
     (12 * n_layers * d_model * d_model) as f64
@@ -280,14 +285,13 @@ fn tokens_of_batch(config: &Config) -> f64 {
     (config.train.batch_size * config.model.context_length) as f64
 }
 
-/// The quick start's, which was found by trying, and less for wider models: in proportion to the width, as
-/// from nanoGPT's to GPT-2's.
+/// The quick start's, which was found by trying, up to its width, and then in proportion to 1 / width.
 fn learning_rate(d_model: usize) -> f64 {
     let exact = 4e-3 * (128.0 / d_model as f64).min(1.0);
     (exact * 1e4).round() / 1e4
 }
 
-/// None where the text is hardly gone through, or the model too small to learn it by heart.
+/// 0 if the text is read few times, or the model is too small to learn it by heart.
 fn dropout(epochs: f64, parameters_per_token: f64) -> f64 {
     match (epochs, parameters_per_token) {
         (..8.0, _) | (_, ..0.5) => 0.0,
@@ -296,7 +300,7 @@ fn dropout(epochs: f64, parameters_per_token: f64) -> f64 {
     }
 }
 
-/// Two digits are enough for a number of steps.
+/// Rounded down to two digits.
 fn rounded(exact: f64) -> usize {
     let exact = exact.max(1.0);
     let unit = 10_f64.powf((exact.log10().floor() - 1.0).max(0.0));
@@ -306,7 +310,7 @@ fn rounded(exact: f64) -> usize {
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "what is counted here is neither negative nor above 2^53"
+    reason = "counts are neither negative nor above 2^53"
 )]
 fn whole(number: f64) -> usize {
     number as usize
@@ -317,8 +321,7 @@ mod tests {
     use super::super::profile::tests::profile;
     use super::*;
 
-    /// A machine whose time is all spent on `weights_per_s` weights for each token, three times over with
-    /// dropout.
+    /// On a machine whose time for a token is proportional to the weights, and three times that with dropout.
     fn choose(n_tokens: u64, minutes: f64, weights_per_s: f64, is_gpu: bool) -> (Choice, usize) {
         let profile = profile(&"A line of text, and another.\n".repeat(20));
         let token_choice = TokenChoice::choose(&profile, None);

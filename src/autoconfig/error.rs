@@ -1,4 +1,4 @@
-//! Why there is no recipe for a text.
+//! Why there is no config for a text.
 
 use std::path::PathBuf;
 
@@ -7,37 +7,25 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::format::{counted, grouped};
 
-/// Why there is no recipe for a text.
+/// Why there is no config for a text.
 #[derive(Debug, thiserror::Error)]
-pub enum RecipeError {
-    /// The text cannot be read, or is empty.
+pub enum AutoconfigError {
+    /// The text cannot be read, is empty, or is not UTF-8.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The file is no text.
+    /// The file is not text.
     #[error(
-        "`{}` looks like a binary file: {found}\n  hint: {}",
-        path.display(),
-        hint_for_bytes("")
+        "`{}` looks like a binary file: byte {offset} is 0, which no text has\n  hint: --tokenizer byte learns any \
+         file as it is, byte by byte; in a folder every file counts, except those whose name begins with a dot",
+        path.display()
     )]
     Binary {
         /// The file or folder.
         path: PathBuf,
-        /// What no text has.
-        found: String,
-    },
-    /// The text is in another encoding.
-    #[error(
-        "`{}` is not UTF-8 at byte {offset}\n  hint: {}",
-        path.display(),
-        hint_for_bytes("convert it, such as with `iconv -f ISO-8859-1 -t UTF-8`; ")
-    )]
-    NotUtf8 {
-        /// The file or folder.
-        path: PathBuf,
-        /// The first byte, counted from 0, that is not part of a character.
+        /// The first byte that is 0, counted from 0.
         offset: usize,
     },
-    /// There is next to nothing to learn from.
+    /// The text is too short.
     #[error(
         "the text `{}` has only {n_tokens} {unit}\n  hint: the shortest text to train on has \
          {MIN_TOKENS}; it becomes interesting at about 100,000",
@@ -51,7 +39,7 @@ pub enum RecipeError {
         /// Which of the two.
         unit: &'static str,
     },
-    /// In so few pieces it cannot be cut into what is learned from and what is held back.
+    /// The text has too few tokens to be split for training and validation.
     #[error(
         "the text `{}` becomes only {} with this tokenizer\n  hint: the shortest text to train on has \
          {MIN_TOKENS}; --tokenizer byte makes the most of them",
@@ -64,15 +52,15 @@ pub enum RecipeError {
         /// How many there are.
         n_tokens: u64,
     },
-    /// Standard input is gone when training begins.
+    /// Standard input cannot be read again when training begins.
     #[error(
         "a config names its text, and standard input is gone when training begins\n  hint: save it as a \
          file first, as in `... > my.txt`, then --from-text my.txt"
     )]
     StandardInput,
-    /// The same thing over and over can be learned by nothing and by everything.
+    /// The text repeats a single character or byte.
     #[error(
-        "there is nothing to learn in `{}`: it is {} times {what}\n  hint: is it the right file?",
+        "there is nothing to learn in `{}`: it is {} times {repeated}\n  hint: is it the right file?",
         path.display(),
         grouped(*n_tokens)
     )]
@@ -82,9 +70,9 @@ pub enum RecipeError {
         /// How long it is.
         n_tokens: u64,
         /// The character or byte that it consists of.
-        what: String,
+        repeated: String,
     },
-    /// TOML is UTF-8, and so must be what stands in it.
+    /// The path cannot be written as TOML, which is UTF-8.
     #[error(
         "the path `{}` is not UTF-8, and cannot stand in a config\n  hint: rename the file",
         path.display()
@@ -93,31 +81,24 @@ pub enum RecipeError {
         /// The path.
         path: PathBuf,
     },
-    /// The time that was wished for is none.
-    #[error("a training takes more than 0 and at most {most} minutes, which are a year")]
+    /// The training time is out of range.
+    #[error("a training takes more than 0 and at most {max} minutes, which are a year")]
     Minutes {
         /// The longest time, minutes.
-        most: f64,
+        max: f64,
     },
-    /// The tokenizer that was wished for does not suit the text.
-    #[error("{0}")]
+    /// The requested tokenizer does not suit the text.
+    #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A device failed while it was measured.
+    /// The device failed while it was measured.
     #[error(
         "{device} failed while a training step was measured: {message}\n  hint: choose another with \
          --device, such as --device cpu"
     )]
     Device {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// What it said.
+        /// Its error.
         message: String,
     },
-}
-
-fn hint_for_bytes(first: &str) -> String {
-    format!(
-        "{first}--tokenizer byte learns any file as it is, byte by byte; in a folder every file counts, \
-         save those whose name begins with a dot"
-    )
 }

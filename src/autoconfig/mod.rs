@@ -1,11 +1,7 @@
-//! Which config suits a text and a machine.
+//! Configs to begin with: the shipped [`PRESETS`], and [`for_text`], which makes one for a text and this machine.
 //!
-//! [`PRESETS`] are the shipped configs. [`for_text`] makes one for a text of the user's own: [`profile`](TextProfile)
-//! looks at the text, `token_choice` decides what a token stands for, `choice` how large the model is and how long
-//! it trains, by what `speed` measures here, and `page` writes it down with its reasons.
-//!
-//! The rules are few and say their numbers; what they rest on is in `docs/experiments.md` and
-//! `docs/own-text.md`. Nothing here trains a model to its end, or writes a file.
+//! `token_choice` decides what a token stands for, `choice` the size of the model and the length of the run, and `page`
+//! writes the config with its reasons. The numbers behind the rules are explained in `docs/own-text.md`.
 
 mod choice;
 mod error;
@@ -13,13 +9,15 @@ mod page;
 mod preset;
 mod profile;
 mod prompt;
-mod speed;
 mod token_choice;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-pub use error::RecipeError;
+use burn::module::Module;
+
+pub use error::AutoconfigError;
 pub use preset::{PRESETS, Preset};
 pub use profile::{Characters, SAMPLE_BYTES, TextProfile};
 
@@ -27,8 +25,11 @@ use crate::config::{Config, TokenizerKind};
 use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::format::grouped;
+use crate::measure::{Times, Trial};
+use crate::model::Gpt;
 use crate::tokenizer::Tokenizer;
-use choice::{Known, LONGEST_CONTEXT};
+use crate::train::Trainer;
+use choice::{Known, LONGEST_CONTEXT, Speed};
 use page::Page;
 use profile::MIN_TOKENS;
 use token_choice::TokenChoice;
@@ -36,64 +37,64 @@ use token_choice::TokenChoice;
 /// The longest run that can be asked for, in minutes: a year.
 const MAX_MINUTES: f64 = 366.0 * 24.0 * 60.0;
 
-/// A text of fewer tokens teaches little more than its own words.
+/// From fewer tokens a model learns little more than the text itself.
 const SHORT_TEXT: u64 = 100_000;
 
-/// With so large a share of lines that stood there before, what is held back is hardly new.
+/// From this share of repeated lines on, the validation split is hardly new.
 const MUCH_REPEATED: f64 = 0.5;
 
-/// What a config is asked for.
+/// What a config is made for.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The text, as `[data] path` will name it.
+    /// The text, as `data.path` names it.
     pub text: PathBuf,
     /// How long training may take, minutes.
     pub minutes: f64,
-    /// What a token shall stand for; none: what suits the text.
+    /// What a token stands for; `None`: what suits the text.
     pub tokenizer: Option<TokenizerKind>,
-    /// What the config says under `train.device`.
+    /// The config's `train.device`.
     pub device: String,
-    /// The name that the config will have, for the commands in its comments.
+    /// The config's file name, for the commands in its comments.
     pub config_name: String,
 }
 
 /// A config for a text.
 #[derive(Debug, Clone)]
-pub struct Recipe {
-    /// The config with its reasons.
+pub struct TextConfig {
+    /// The config with its reasons, as TOML.
     pub toml: String,
     /// The same, loaded.
     pub config: Config,
-    /// What a user should know before they wait for it; also in the config's comments.
+    /// Warnings about the text; also in the config's comments.
     pub cautions: Vec<String>,
 }
 
-/// Whether a training may take so many minutes.
+/// Checks the time that a training may take.
 ///
 /// # Errors
-/// If that is not above 0 and at most a year.
-pub fn check_minutes(minutes: f64) -> Result<(), RecipeError> {
+/// If it is not above 0 and at most a year.
+pub fn check_minutes(minutes: f64) -> Result<(), AutoconfigError> {
     if minutes > 0.0 && minutes <= MAX_MINUTES {
         return Ok(());
     }
-    Err(RecipeError::Minutes { most: MAX_MINUTES }) // NaN too
+    Err(AutoconfigError::Minutes { max: MAX_MINUTES }) // NaN too
 }
 
-/// Looks at a text, measures some training steps on `device`, which takes seconds, and chooses.
+/// Makes a config for a text and a device, on which it measures training steps for some seconds.
 ///
 /// # Errors
 /// If the text cannot be learned from, or the device fails.
 ///
 /// # Panics
 /// Never, but for a bug: what is written is loaded again.
-pub fn for_text(request: &Request, device: &OpenDevice) -> Result<Recipe, RecipeError> {
+pub fn for_text(request: &Request, device: &OpenDevice) -> Result<TextConfig, AutoconfigError> {
     check_minutes(request.minutes)?;
     let profile = TextProfile::read(&request.text, request.tokenizer)?;
     let token_choice = TokenChoice::choose(&profile, request.tokenizer);
     let encoded = encode(&profile, &token_choice);
     let n_tokens = scaled(profile.bytes, encoded.tokens_per_byte);
     if n_tokens < MIN_TOKENS {
-        return Err(RecipeError::TooFewTokens { path: request.text.clone(), n_tokens });
+        return Err(AutoconfigError::TooFewTokens { path: request.text.clone(), n_tokens });
     }
     let known = Known {
         profile: &profile,
@@ -103,8 +104,7 @@ pub fn for_text(request: &Request, device: &OpenDevice) -> Result<Recipe, Recipe
         device: request.device.clone(),
         is_gpu: device.kind.is_gpu(),
     };
-    let choice = known
-        .choose(|config| speed::measure(config, encoded.vocab_size, &encoded.tokens, device))?;
+    let choice = known.choose(|config| measure(config, &encoded, device))?;
     let cautions = cautions(&profile, known.n_tokens);
     let page = Page {
         request,
@@ -116,23 +116,22 @@ pub fn for_text(request: &Request, device: &OpenDevice) -> Result<Recipe, Recipe
     };
     let toml = page.write();
     let config = Config::from_toml(&toml, Path::new(&request.config_name), &[])?;
-    assert_eq!(config, choice.config, "the page says what was chosen");
-    Ok(Recipe { toml, config, cautions })
+    assert_eq!(config, choice.config, "the page holds every choice");
+    Ok(TextConfig { toml, config, cautions })
 }
 
-/// How much of the text is encoded, in bytes: enough to train on for a second, and to find frequent pieces in.
+/// How much of the text is encoded, in bytes: enough to measure steps with, and to train BPE on.
 const ENCODED_BYTES: usize = 1 << 20;
 
 /// The beginning of a text as tokens.
 struct Encoded {
-    /// At least a window of them, if need be over and over: they are only there to be measured with.
+    /// At least one window, repeated if need be: they are only measured with.
     tokens: Tokens,
     vocab_size: usize,
-    /// How many tokens there are for each byte of text.
     tokens_per_byte: f64,
 }
 
-/// Makes the tokenizer, of the beginning of the text where it is a costly one, and encodes that beginning.
+/// Makes the tokenizer, BPE from the beginning of the text, and encodes that beginning.
 fn encode(profile: &TextProfile, token_choice: &TokenChoice) -> Encoded {
     let bytes = &profile.sample[..profile.sample.len().min(ENCODED_BYTES)];
     let text = profile.sample_text();
@@ -159,9 +158,24 @@ fn encode(profile: &TextProfile, token_choice: &TokenChoice) -> Encoded {
     }
 }
 
-/// How many tokens so many bytes are.
+/// Trains a model as `config` says for about a second, on tokens of the text.
+fn measure(
+    config: &Config,
+    encoded: &Encoded,
+    device: &OpenDevice,
+) -> Result<Speed, AutoconfigError> {
+    let trial = Trial { warm_up: 1, rounds: 3..=usize::MAX, enough: Duration::from_millis(700) };
+    let with_gradients = device.device.clone().autodiff();
+    let model = Gpt::new(&config.model, encoded.vocab_size, config.train.seed, &with_gradients);
+    let n_parameters = model.num_params();
+    let mut trainer = Trainer::new(model, config, encoded.tokens.clone());
+    let times = trial.time(|| trainer.step().wait());
+    let Times { median_ms: step_ms, fastest_ms, rounds: n_steps, .. } = times
+        .map_err(|message| AutoconfigError::Device { device: device.name.clone(), message })?;
+    Ok(Speed { step_ms, fastest_ms, n_steps, n_parameters })
+}
+
 #[allow(
-    clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "an estimate, of numbers below 2^53"
@@ -170,7 +184,7 @@ fn scaled(bytes: u64, tokens_per_byte: f64) -> u64 {
     (bytes as f64 * tokens_per_byte).round() as u64
 }
 
-/// What a user should know before they wait for the result.
+/// Warnings about a text that is short or repeats itself.
 fn cautions(profile: &TextProfile, n_tokens: u64) -> Vec<String> {
     let mut cautions = Vec::new();
     if n_tokens < SHORT_TEXT {

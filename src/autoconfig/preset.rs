@@ -1,4 +1,4 @@
-//! The configs that are shipped with the program, in it.
+//! The shipped configs, embedded in the program.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use crate::config::Config;
 /// A shipped config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
-    /// How it is asked for.
+    /// Its name as an argument.
     pub name: &'static str,
-    /// How its file in `configs/` is called, without `.toml`; it can be asked for so, too.
+    /// The name of its file in `configs/`, without `.toml`; also accepted as an argument.
     pub stem: &'static str,
     /// What it trains, in a line.
     pub about: &'static str,
@@ -52,7 +52,7 @@ pub const PRESETS: [Preset; 5] = [
 ];
 
 impl Preset {
-    /// The preset of that name, or whose file is called so.
+    /// The preset with this name or file name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         PRESETS.iter().find(|preset| [preset.name, preset.stem].contains(&name))

@@ -1,5 +1,5 @@
-//! What a text is like, as far as a recipe needs it. Nothing here knows a language: characters are
-//! counted, lines are compared, and gzip says how much repeats.
+//! The properties of a text that decide its config. They know no language: characters are counted, lines are compared,
+//! and gzip says how much repeats.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -8,67 +8,67 @@ use std::path::{Path, PathBuf};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::RecipeError;
+use super::AutoconfigError;
 use crate::config::TokenizerKind;
 use crate::data::Preview;
 
-/// How much of a text is looked at, in bytes. What follows is taken to be like it.
+/// How much of a text is read, in bytes. The rest is taken to be like it.
 pub const SAMPLE_BYTES: usize = 32 << 20;
 
-/// How much of it gzip packs, in bytes: enough for its window of 32 KiB.
+/// How much of it gzip packs, in bytes: plenty for its window of 32 KiB.
 const PACKED_BYTES: usize = 1 << 20;
 
-/// The shortest text for which there is a recipe, in characters (or bytes).
+/// The shortest text for which there is a config, in characters or bytes.
 pub(super) const MIN_TOKENS: u64 = 64;
 
-/// What a text is like.
+/// The properties of a text.
 #[derive(Debug, Clone)]
 pub struct TextProfile {
-    /// The file or folder, as the config will name it.
+    /// The file or folder, as the config names it.
     pub path: PathBuf,
-    /// Whether the whole text was looked at; everything is an estimate otherwise.
+    /// Whether the whole text was read; otherwise everything is an estimate.
     pub is_whole: bool,
     /// Length of the text, bytes.
     pub bytes: u64,
-    /// Its characters; none where it is to be read as bytes.
+    /// Its characters; `None` if it is read as bytes.
     pub characters: Option<Characters>,
-    /// Line breaks in what was looked at.
+    /// Line breaks in the sample.
     pub n_lines: u64,
-    /// The share of what was looked at, in bytes, whose whole line stood there before.
+    /// The share of the sample, in bytes, in lines that occurred before.
     pub repeated: f64,
-    /// Into how many bits gzip packs a byte of it, on the average.
+    /// Bits into which gzip packs a byte of it on average.
     pub gzip_bits_per_byte: f64,
-    /// The text, or as much as was looked at, cut to whole characters where it has any.
+    /// The text, or the beginning that was read, cut to whole characters.
     pub(super) sample: Vec<u8>,
 }
 
 /// The characters of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Characters {
-    /// How many there are in the text.
+    /// How many characters the text has.
     pub n: u64,
-    /// How often each occurs in what was looked at, the most frequent first.
+    /// How often each occurs in the sample, the most frequent first.
     pub counts: Vec<(char, u64)>,
 }
 
 impl TextProfile {
-    /// Looks at the text that `path` names. With `kind = byte` it may be any file.
+    /// Reads the text at `path`; with `kind = byte` that may be any file.
     ///
     /// # Errors
-    /// If it cannot be read, is no text, or has nothing to learn from.
-    pub fn read(path: &Path, kind: Option<TokenizerKind>) -> Result<Self, RecipeError> {
+    /// If it cannot be read, is not text, or has nothing to learn from.
+    pub fn read(path: &Path, kind: Option<TokenizerKind>) -> Result<Self, AutoconfigError> {
         if path == Path::new("-") {
-            return Err(RecipeError::StandardInput);
+            return Err(AutoconfigError::StandardInput);
         }
         let as_bytes = kind == Some(TokenizerKind::Byte);
         let preview = Preview::read(path, SAMPLE_BYTES, !as_bytes)?;
         Self::of(preview, path, as_bytes)
     }
 
-    fn of(preview: Preview, path: &Path, as_bytes: bool) -> Result<Self, RecipeError> {
+    fn of(preview: Preview, path: &Path, as_bytes: bool) -> Result<Self, AutoconfigError> {
         let Preview { bytes: mut sample, is_whole, bytes_on_disk } = preview;
         if path.to_str().is_none() {
-            return Err(RecipeError::Path { path: path.to_owned() });
+            return Err(AutoconfigError::Path { path: path.to_owned() });
         }
         let whole = if is_whole {
             sample.len() as u64
@@ -79,7 +79,10 @@ impl TextProfile {
         let characters = if as_bytes {
             None
         } else {
-            let text = text_of(&sample, is_whole, path)?;
+            if let Some(offset) = sample.iter().position(|&byte| byte == 0) {
+                return Err(AutoconfigError::Binary { path: path.to_owned(), offset });
+            }
+            let text = whole_characters(&sample);
             let n_kept = text.len();
             let mut characters = Characters::of(text);
             characters.n = scaled(characters.n, whole, n_kept as u64);
@@ -100,11 +103,11 @@ impl TextProfile {
         Ok(profile)
     }
 
-    fn has_something_to_learn(&self) -> Result<(), RecipeError> {
+    fn has_something_to_learn(&self) -> Result<(), AutoconfigError> {
         let path = || self.path.clone();
         let (n_tokens, unit) = self.length();
         let first = self.sample[0];
-        let what = match &self.characters {
+        let repeated = match &self.characters {
             Some(characters) if characters.counts.len() == 1 => {
                 let only = characters.counts[0].0;
                 Some(format!("the character {only:?}"))
@@ -114,16 +117,16 @@ impl TextProfile {
             }
             _ => None,
         };
-        if let Some(what) = what.filter(|_| n_tokens > 1) {
-            return Err(RecipeError::Constant { path: path(), n_tokens, what });
+        if let Some(repeated) = repeated.filter(|_| n_tokens > 1) {
+            return Err(AutoconfigError::Constant { path: path(), n_tokens, repeated });
         }
         if n_tokens < MIN_TOKENS {
-            return Err(RecipeError::TooShort { path: path(), n_tokens, unit });
+            return Err(AutoconfigError::TooShort { path: path(), n_tokens, unit });
         }
         Ok(())
     }
 
-    /// How long the text is, and in what that is counted.
+    /// The length of the text, and its unit.
     pub(super) fn length(&self) -> (u64, &'static str) {
         match &self.characters {
             Some(Characters { n: 1, .. }) => (1, "character"),
@@ -132,7 +135,7 @@ impl TextProfile {
         }
     }
 
-    /// What was looked at, as text; nothing where it is to be read as bytes.
+    /// The sample as text; empty if it is read as bytes.
     pub(super) fn sample_text(&self) -> &str {
         std::str::from_utf8(&self.sample).unwrap_or_default()
     }
@@ -154,13 +157,13 @@ impl Characters {
         Self { n, counts }
     }
 
-    /// How many different characters there are.
+    /// The number of different characters.
     #[must_use]
     pub fn n_distinct(&self) -> usize {
         self.counts.len()
     }
 
-    /// How many of the most frequent characters make up 99 of 100 of the text.
+    /// How many of the most frequent characters make up 99 % of the sample.
     #[must_use]
     pub fn n_common(&self) -> usize {
         let total: u64 = self.counts.iter().map(|(_, count)| count).sum();
@@ -176,31 +179,12 @@ impl Characters {
     }
 }
 
-/// The bytes as text, without a character that the end of a preview has cut off.
-fn text_of<'a>(bytes: &'a [u8], is_whole: bool, path: &Path) -> Result<&'a str, RecipeError> {
-    let binary = |found: String| RecipeError::Binary { path: path.to_owned(), found };
-    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        return Err(binary(
-            "it begins as UTF-16 does, which `iconv -f UTF-16 -t UTF-8` turns into UTF-8"
-                .to_owned(),
-        ));
-    }
-    if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
-        return Err(binary(format!("byte {offset} is 0, which no text has")));
-    }
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Ok(text),
-        Err(error) if error.error_len().is_none() && !is_whole => {
-            let whole = &bytes[..error.valid_up_to()];
-            Ok(std::str::from_utf8(whole).expect("it is valid up to there"))
-        }
-        Err(error) => {
-            Err(RecipeError::NotUtf8 { path: path.to_owned(), offset: error.valid_up_to() })
-        }
-    }
+/// The bytes as text, without a character that the end of a preview cut off.
+fn whole_characters(bytes: &[u8]) -> &str {
+    bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
 }
 
-/// What `n` of `part` would be of the whole.
+/// `n` of `part`, extrapolated to the whole.
 fn scaled(n: u64, whole: u64, part: u64) -> u64 {
     let scaled = u128::from(n) * u128::from(whole) / u128::from(part.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)
@@ -229,7 +213,11 @@ pub(super) mod tests {
         profiled(text.as_bytes(), true, false).unwrap()
     }
 
-    fn profiled(bytes: &[u8], is_whole: bool, as_bytes: bool) -> Result<TextProfile, RecipeError> {
+    fn profiled(
+        bytes: &[u8],
+        is_whole: bool,
+        as_bytes: bool,
+    ) -> Result<TextProfile, AutoconfigError> {
         let preview =
             Preview { bytes: bytes.to_vec(), is_whole, bytes_on_disk: 10 * bytes.len() as u64 };
         TextProfile::of(preview, Path::new("my.txt"), as_bytes)
@@ -265,10 +253,6 @@ pub(super) mod tests {
         assert_eq!(profile.sample_text(), &text[..text.len() - 3]);
         assert_eq!(profile.bytes, 6990);
         assert_eq!(profile.characters.unwrap().n, 399 * 6990 / 697);
-        assert!(matches!(
-            profiled(cut, true, false),
-            Err(RecipeError::NotUtf8 { offset: 697, .. })
-        ));
     }
 
     #[test]
@@ -276,13 +260,9 @@ pub(super) mod tests {
         let fails = |bytes: &[u8], as_bytes| profiled(bytes, true, as_bytes).unwrap_err();
         let text = "a text with a zero ".repeat(20);
         let zero = [text.as_bytes(), b"\0"].concat();
-        assert!(matches!(fails(&zero, false), RecipeError::Binary { .. }));
+        assert!(matches!(fails(&zero, false), AutoconfigError::Binary { .. }));
         assert!(profiled(&zero, true, true).is_ok());
-        let utf16 = [b"\xff\xfe", text.as_bytes()].concat();
-        assert!(matches!(fails(&utf16, false), RecipeError::Binary { .. }));
-        let latin1 = [text.as_bytes(), b"caf\xe9."].concat();
-        assert!(matches!(fails(&latin1, false), RecipeError::NotUtf8 { offset: 383, .. }));
-        assert!(matches!(fails(b"short", false), RecipeError::TooShort { n_tokens: 5, .. }));
+        assert!(matches!(fails(b"short", false), AutoconfigError::TooShort { n_tokens: 5, .. }));
         let constant = "\u{4e00}".repeat(1000);
         let error = fails(constant.as_bytes(), false);
         assert!(error.to_string().contains("1,000 times the character '\u{4e00}'"), "{error}");

@@ -1,14 +1,12 @@
-//! What samples begin with: a few characters out of the text itself, so that whatever tokenizer is made
-//! for the text knows them.
+//! The beginning of samples: a few characters of the text itself, which its tokenizer knows.
 
 /// The most characters of a prompt.
 const MAX_CHARACTERS: usize = 24;
 
-/// A line as short as this says little about how lines begin.
+/// Longer lines are preferred.
 const SHORT_LINE: usize = 8;
 
-/// The beginning of a line near the middle of the text, up to a space where it has one; a line break for
-/// no text at all.
+/// The beginning of a line near the middle of the text, up to a space if it has one; a line break for an empty text.
 pub(super) fn from_text(text: &str, max_characters: usize) -> String {
     let max_characters = max_characters.clamp(1, MAX_CHARACTERS);
     let middle = text.ceil_char_boundary(text.len() / 2);
@@ -22,7 +20,7 @@ pub(super) fn from_text(text: &str, max_characters: usize) -> String {
     line.map_or_else(|| "\n".to_owned(), |line| beginning(line, max_characters))
 }
 
-/// Up to `max_characters` of a line, and not a part of a word or of an emoji if that can be avoided.
+/// Up to `max_characters` of a line, without a partial word or emoji if possible.
 fn beginning(line: &str, max_characters: usize) -> String {
     let Some((end, _)) = line.char_indices().nth(max_characters) else {
         return line.to_owned();
@@ -46,11 +44,10 @@ fn beginning(line: &str, max_characters: usize) -> String {
     head.to_owned()
 }
 
-/// Makes one emoji of those around it.
+/// Joins the emoji around it into one.
 const ZERO_WIDTH_JOINER: char = '\u{200d}';
 
-/// Whether a character belongs to the one before it: joiners, variation selectors, skin tones, and the
-/// accents that stand alone.
+/// Whether a character belongs to the one before it: joiners, variation selectors, skin tones and combining accents.
 fn continues(character: char) -> bool {
     matches!(character, ZERO_WIDTH_JOINER | '\u{300}'..='\u{36f}' | '\u{fe00}'..='\u{fe0f}' | '\u{1f3fb}'..='\u{1f3ff}')
 }

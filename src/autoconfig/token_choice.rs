@@ -1,4 +1,4 @@
-//! What a token should stand for: the first decision, from the text alone.
+//! What a token stands for, decided from the text alone.
 
 use super::TextProfile;
 use crate::config::TokenizerKind;
@@ -7,35 +7,34 @@ use crate::format::grouped;
 /// The largest alphabet whose characters become tokens.
 const MAX_ALPHABET: usize = 256;
 
-/// From so many characters on, a text is read faster in pieces of several characters: at a few thousand
-/// steps a run would not even see all of it otherwise.
+/// From this length on, in characters, BPE is better: a run of a few thousand steps would not even see all of the text
+/// otherwise.
 const LONG_TEXT: u64 = 4_000_000;
 
 /// A token that occurs less often than this is hardly learned.
 const MIN_OCCURRENCES: u64 = 4;
 
-/// The shortest text, in bytes, in which pieces repeat often enough to become tokens.
+/// The shortest text for BPE, in bytes: in shorter ones too few pieces repeat.
 const MIN_BPE_BYTES: u64 = 64 << 10;
 
-/// A token for each so many bytes of text, when pieces of it become tokens.
+/// BPE has a token for each so many bytes of text,
 const BYTES_PER_TOKEN: u64 = 500;
 
-/// The sizes that a vocabulary of pieces may have: below, it is hardly better than bytes; above, the scores
-/// for so many tokens take most of a small model's time.
+/// within these sizes: a smaller vocabulary is hardly better than bytes, and with a larger one the logits take most of
+/// a small model's time.
 const BPE_SIZES: std::ops::RangeInclusive<u64> = 512..=4096;
 
 /// What a token stands for, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TokenChoice {
     pub kind: TokenizerKind,
-    /// How many tokens there are.
     pub size: usize,
     pub why: String,
 }
 
 impl TokenChoice {
-    /// The one that suits a text, unless another `kind` is wished for.
-    pub fn choose(profile: &TextProfile, wish: Option<TokenizerKind>) -> Self {
+    /// The tokenizer that suits a text, unless one is `requested`.
+    pub fn choose(profile: &TextProfile, requested: Option<TokenizerKind>) -> Self {
         let Some(characters) = &profile.characters else {
             return Self {
                 kind: TokenizerKind::Byte,
@@ -53,8 +52,8 @@ impl TokenChoice {
             () if profile.bytes >= MIN_BPE_BYTES => TokenizerKind::Bpe,
             () => TokenizerKind::Byte,
         };
-        let kind = wish.unwrap_or(suits);
-        let asked = if wish.is_some() { "You asked for it. " } else { "" };
+        let kind = requested.unwrap_or(suits);
+        let asked = if requested.is_some() { "You asked for it. " } else { "" };
         let size = match kind {
             TokenizerKind::Char => n_distinct,
             TokenizerKind::Byte => 256,
@@ -100,7 +99,7 @@ mod tests {
     use super::super::profile::tests::profile;
     use super::*;
 
-    /// A text of `n` characters out of the `n_distinct` after U+4E00, or after U+0020 where these are few.
+    /// A text of `n` characters out of `n_distinct` after U+4E00, or after U+0020 if these are few.
     fn text(n: u32, n_distinct: u32) -> String {
         let first = if n_distinct < 90 { 0x20 } else { 0x4e00 };
         let characters = (0..n).map(|i| char::from_u32(first + i * 31 % n_distinct));
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_granted() {
+    fn a_requested_kind_is_chosen() {
         let profile = profile(&text(1_000_000, 65));
         for (kind, size) in
             [(TokenizerKind::Byte, 256), (TokenizerKind::Char, 65), (TokenizerKind::Bpe, 1024)]

@@ -1,4 +1,4 @@
-//! `tinderbox init`: a config to begin with, on standard output or in a file.
+//! `tinderbox init`: prints or writes a config to begin with.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -14,9 +14,6 @@ use crate::config::TokenizerKind;
 use crate::data;
 use crate::device::{self, DeviceSpec};
 use crate::format::shell_word;
-
-/// The preset of someone who names none.
-const DEFAULT_PRESET: &str = "quickstart";
 
 /// Print a commented config to begin with: a shipped one, or one made for your text and this machine
 #[derive(Debug, clap::Args)]
@@ -58,24 +55,12 @@ pub(super) struct Args {
     overwrite: bool,
 }
 
-/// A kind of token that can be wished for.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Kind {
     Auto,
     Char,
     Byte,
     Bpe,
-}
-
-impl Kind {
-    fn wish(self) -> Option<TokenizerKind> {
-        match self {
-            Self::Auto => None,
-            Self::Char => Some(TokenizerKind::Char),
-            Self::Byte => Some(TokenizerKind::Byte),
-            Self::Bpe => Some(TokenizerKind::Bpe),
-        }
-    }
 }
 
 fn preset_names() -> PossibleValuesParser {
@@ -89,7 +74,7 @@ fn minutes(typed: &str) -> anyhow::Result<f64> {
     Ok(minutes)
 }
 
-/// Prints or writes the config, and says what to type next where someone may read that.
+/// Prints or writes the config, and then the commands that come next.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.output {
         output::check_file(path)?; // before seconds go into measuring
@@ -97,21 +82,24 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             return Err(already_there(path));
         }
     }
+    // A script that takes the config has no use for advice.
+    let has_reader = args.output.is_some() || io::stdout().is_terminal();
     if let Some(text) = &args.from_text {
         emit(args, &from_text(args, text)?)?;
     } else {
-        let name = args.preset.as_deref().unwrap_or(DEFAULT_PRESET);
+        let name = args.preset.as_deref().unwrap_or("quickstart");
         let preset = Preset::named(name).expect("clap has checked the name");
         emit(args, preset.toml)?;
         if args.preset.is_none() {
             list_presets();
         }
-        if is_read_now(args) {
-            say_where_its_text_is(preset);
+        let path = preset.config().data.path;
+        if let Some(hint) = data::fetch_hint(&path).filter(|_| has_reader) {
+            note(format!("\nIts text is `{}`: {hint}.", path.display()));
         }
     }
-    if is_read_now(args) {
-        say_what_is_next(args);
+    if has_reader {
+        note_next_commands(args);
     }
     Ok(())
 }
@@ -121,7 +109,12 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
     let request = Request {
         text: text.to_owned(),
         minutes: args.minutes,
-        tokenizer: args.tokenizer.wish(),
+        tokenizer: match args.tokenizer {
+            Kind::Auto => None,
+            Kind::Char => Some(TokenizerKind::Char),
+            Kind::Byte => Some(TokenizerKind::Byte),
+            Kind::Bpe => Some(TokenizerKind::Bpe),
+        },
         device: spec.to_string(),
         config_name: config_name(args, text),
     };
@@ -131,14 +124,14 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
         text.display(),
         device.name
     ));
-    let recipe = autoconfig::for_text(&request, &device)?;
-    for caution in recipe.cautions {
+    let config = autoconfig::for_text(&request, &device)?;
+    for caution in config.cautions {
         note(caution);
     }
-    Ok(recipe.toml)
+    Ok(config.toml)
 }
 
-/// How the config is called in its own comments: as it will be, or as the text is.
+/// The config's name in its own comments: that of its file, or of the text.
 fn config_name(args: &Args, text: &Path) -> String {
     if let Some(path) = &args.output {
         return path.to_string_lossy().into_owned();
@@ -168,7 +161,6 @@ fn already_there(path: &Path) -> anyhow::Error {
     )
 }
 
-/// What else there is, for someone who asked for nothing in particular.
 fn list_presets() {
     note("\nThis is the preset quickstart. There are:");
     for preset in PRESETS {
@@ -178,21 +170,7 @@ fn list_presets() {
     note("    --from-text FILE          a config for your own text and this machine");
 }
 
-/// Whether someone is there to read what else there is to say: nobody is where a script takes the config.
-fn is_read_now(args: &Args) -> bool {
-    args.output.is_some() || io::stdout().is_terminal()
-}
-
-/// A preset names a text that not everybody has.
-fn say_where_its_text_is(preset: &Preset) {
-    let path = preset.config().data.path;
-    if let Some(hint) = data::fetch_hint(&path) {
-        note(format!("\nIts text is `{}`: {hint}.", path.display()));
-    }
-}
-
-/// The commands with which to go on.
-fn say_what_is_next(args: &Args) {
+fn note_next_commands(args: &Args) {
     let config = match (&args.output, &args.from_text) {
         (Some(path), _) => path.clone(),
         (None, Some(text)) => config_name(args, text).into(),

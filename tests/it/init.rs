@@ -51,7 +51,7 @@ impl Folder {
         ran
     }
 
-    /// What is said of a text for which there is no config.
+    /// The error for a text for which there is no config.
     fn refuse(&self, text: &str, more: &[&str]) -> String {
         let args = [&["init", "--device", "cpu", "--from-text", text], more].concat();
         let ran = self.run(&args);
@@ -118,7 +118,7 @@ fn every_preset_is_the_shipped_file_and_loads() {
     ] {
         let printed = folder.succeed(&["init", "--preset", name]);
         assert!(printed.stdout == shipped(file), "{name}");
-        assert_eq!(printed.stderr, "", "there is nothing to say to a file");
+        assert_eq!(printed.stderr, "", "no advice beside a file");
         Config::from_toml(&printed.stdout, Path::new(name), &[]).expect("it loads");
     }
     let plain = folder.succeed(&["init"]);
@@ -360,7 +360,7 @@ fn the_reasons_are_in_the_numbers_of_the_text() {
     let facts = format!("{},{:03} characters", n / 1000, n % 1000);
     assert!(said.stdout.contains(&facts), "{facts} in\n{}", said.stdout);
     assert!(said.stdout.contains(&format!("{} different ones", alphabet.len())), "{}", said.stdout);
-    // What the comments say of tokens and parameters is what training finds.
+    // Training finds the tokens and parameters of the comments.
     folder.write("my.toml", &said.stdout);
     let trained = folder.succeed(&["train", "my.toml", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&trained.stdout).expect("an object");
@@ -433,7 +433,7 @@ fn a_shell_completes_commands_and_options() {
     assert_eq!(folder.run(&["completions", "tcsh"]).code, Some(2));
     folder.write("tinderbox.bash", folder.succeed(&["completions", "bash"]).stdout);
     let complete = |line: &str| {
-        // What bash does at the tab key, as far as the script sees it.
+        // As bash calls the script at the tab key.
         let script = "source tinderbox.bash
             read -ra COMP_WORDS <<<\"$1\"; COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMP_LINE=$1
             _tinderbox tinderbox \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"
@@ -448,8 +448,7 @@ fn a_shell_completes_commands_and_options() {
         })
     };
     let Some(commands) = complete("tinderbox tr") else {
-        eprintln!("skipped: there is no bash");
-        return;
+        return crate::skip("there is no bash", "TINDERBOX_REQUIRE_BASH");
     };
     assert_eq!(commands, "train");
     assert_eq!(complete("tinderbox init --from").as_deref(), Some("--from-text"));
@@ -476,18 +475,14 @@ fn the_manual_has_a_page_for_each_command() {
     assert!(commands.contains(&"train") && commands.contains(&"help"), "{help}");
     for command in commands.into_iter().filter(|command| *command != "help") {
         let path = folder.path(&format!("share/man1/tinderbox-{command}.1"));
-        let page = fs::read_to_string(path).expect(command);
+        let page = fs::read_to_string(&path).expect(command);
         assert!(page.contains(&format!(".TH tinderbox-{command} 1")), "{page}");
-        let groff = Command::new("groff")
-            .args(["-man", "-ww", "-z"])
-            .arg(folder.path(&format!("share/man1/tinderbox-{command}.1")))
-            .output();
-        if let Ok(groff) = groff {
-            assert!(
-                groff.status.success() && groff.stderr.is_empty(),
-                "{command}: {}",
-                String::from_utf8_lossy(&groff.stderr)
-            );
-        }
+        let groff = Command::new("groff").args(["-man", "-ww", "-z"]).arg(path).output();
+        let Ok(groff) = groff else {
+            crate::skip("there is no groff", "TINDERBOX_REQUIRE_GROFF");
+            continue;
+        };
+        let problems = String::from_utf8_lossy(&groff.stderr);
+        assert!(groff.status.success() && problems.is_empty(), "{command}: {problems}");
     }
 }
