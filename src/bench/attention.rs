@@ -1,10 +1,9 @@
-//! What attention costs as a text grows.
+//! The cost of attention as a text grows.
 //!
-//! Every token looks at every earlier one, so that the scores of `T` tokens are `T x T` numbers: computed explicitly,
-//! as the formula stands, time and memory grow with the square. The fused operation computes the same.
+//! The scores of `T` tokens are `T x T` numbers: computed explicitly, their time and memory grow with the square. The
+//! fused operation computes the same.
 
 use std::fmt;
-use std::str::FromStr;
 
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
@@ -15,37 +14,36 @@ use crate::measure::{Times, Trial, peak_rss_mib, rss_mib};
 use crate::model::attention::{causal_mask, scaled_dot_product_attention};
 use tinderbox_kernels::{self as kernels, SelfAttention};
 
-/// A little memory that is not worth a ratio: below it, what a page or a thread takes counts as much.
+/// Memory below this has no ratio: a page or a thread counts as much.
 const LEAST_MIB: f64 = 1.0;
 
-/// How much more the explicit way needs for twice as many tokens, at most.
+/// How much more memory explicit attention needs for twice as many tokens, at most.
 const PER_DOUBLING: f64 = 4.0;
 
-/// What is left free, as a share of what is free.
-const IN_RESERVE: f64 = 0.1;
+/// The share of the free memory that is left free.
+const RESERVE: f64 = 0.1;
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
-    /// Scores, mask, softmax and the sum of the values, one after another, each of them whole in memory: what a
-    /// probe looks at.
+pub enum Method {
+    /// Scores, mask, softmax and the weighted sum, each whole in memory: what a probe looks at.
     Explicit,
-    /// The operation that training and generation use.
+    /// The operation of training and generation.
     Fused,
 }
 
-/// How far is computed.
+/// How far attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pass {
-    /// What the queries gather.
+    /// The forward pass.
     Forward,
-    /// That, and the gradients of queries, keys and values.
+    /// The forward pass, and the gradients of queries, keys and values.
     ForwardBackward,
 }
 
-impl Way {
+impl Method {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Explicit, Self::Fused];
 }
@@ -55,7 +53,7 @@ impl Pass {
     pub const ALL: [Self; 2] = [Self::Forward, Self::ForwardBackward];
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Explicit => "explicit",
@@ -73,84 +71,57 @@ impl fmt::Display for Pass {
     }
 }
 
-/// What attention is computed of.
+/// The sizes of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Shape {
     /// Texts at once.
     pub batch_size: usize,
     /// Heads, of queries and of keys.
     pub n_heads: usize,
-    /// Numbers in a query, a key or a value.
+    /// The width of a query, a key or a value.
     pub head_dim: usize,
 }
 
-/// One row of what is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// One row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Case {
-    /// How it is computed.
-    pub way: Way,
+    /// How attention is computed.
+    #[serde(rename = "way")]
+    pub method: Method,
     /// How far.
     pub pass: Pass,
     /// The length of the text.
     pub tokens: usize,
 }
 
-/// `WAY/PASS/TOKENS`, as [`FromStr`] reads it.
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.way, self.pass, self.tokens)
-    }
-}
-
-impl FromStr for Case {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mut parts = text.split('/');
-        let way = parts.next().and_then(|name| named(&Way::ALL, name));
-        let pass = parts.next().and_then(|name| named(&Pass::ALL, name));
-        let tokens = parts.next().and_then(|tokens| tokens.parse().ok());
-        match (way, pass, tokens, parts.next()) {
-            (Some(way), Some(pass), Some(tokens @ 1..), None) => Ok(Self { way, pass, tokens }),
-            _ => Err("is not WAY/PASS/TOKENS".to_owned()),
-        }
-    }
-}
-
-fn named<T: Copy + fmt::Display>(all: &[T], name: &str) -> Option<T> {
-    all.iter().copied().find(|one| one.to_string() == name)
-}
-
-/// What a case takes.
+/// The cost of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// How long.
+    /// The time.
     #[serde(flatten)]
     pub times: Times,
-    /// The most memory that the process held in its first pass beyond queries, keys and values, MiB; none where that
-    /// is not known, as on a GPU.
+    /// The most memory that the first pass held beyond queries, keys and values, MiB; `None` if it is not known, as on a
+    /// GPU.
     pub extra_mib: Option<f64>,
 }
 
-/// A case with what it takes, or with why that is not known.
+/// A case with its cost, or with why it was left out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What was asked for.
+    /// The case.
     #[serde(flatten)]
     pub case: Case,
-    /// What it takes; none where it was left out.
+    /// Its cost; `None` if it was left out.
     pub cost: Option<Cost>,
-    /// Its time to that of the row before.
+    /// Its time over that of the row before.
     pub time_ratio: Option<f64>,
-    /// Its memory to that of the row before.
+    /// Its memory over that of the row before.
     pub memory_ratio: Option<f64>,
     /// Why it was left out.
     pub left_out: Option<String>,
 }
 
-/// Computes `case` again and again.
-///
-/// The memory is that of this process: to mean something, nothing else may happen in it.
+/// Times `case`. The memory is that of this process, in which nothing else may happen.
 ///
 /// # Errors
 /// If the device fails.
@@ -174,7 +145,7 @@ pub fn measure(
     })
 }
 
-/// The projection that attention begins with: queries, then keys, then values of all heads, `[B, T, 3 H D]`.
+/// Queries, then keys, then values of all heads, `[B, T, 3 H D]`.
 struct Projected(Tensor<3>);
 
 impl Projected {
@@ -188,7 +159,7 @@ impl Projected {
     }
 
     fn compute(&self, case: Case, n_heads: usize) -> Result<(), BenchError> {
-        let gathered = gather(case.way, self.0.clone(), n_heads);
+        let gathered = gather(case.method, self.0.clone(), n_heads);
         match case.pass {
             Pass::Forward => wait(&gathered),
             Pass::ForwardBackward => {
@@ -199,19 +170,19 @@ impl Projected {
     }
 }
 
-/// What each head gathers, side by side.
+/// Attention by either method.
 ///
 /// # Shapes
 /// `qkv: [B, T, 3 H D]` -> `[B, T, H D]`
-fn gather(way: Way, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
-    match way {
-        Way::Explicit => {
+fn gather(method: Method, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
+    match method {
+        Method::Explicit => {
             let [_, t, _] = qkv.dims();
             let mask = causal_mask(t, t, &qkv.device());
             let [q, k, v] = kernels::split_heads(qkv, n_heads, n_heads); // each [B, H, T, D]
             kernels::merge_heads(scaled_dot_product_attention(q, k, v, Some(mask)).0)
         }
-        Way::Fused => {
+        Method::Fused => {
             let attention = SelfAttention {
                 n_heads,
                 n_kv_heads: n_heads,
@@ -232,10 +203,10 @@ pub fn lengths(shortest: usize, longest: usize) -> Vec<usize> {
         .collect()
 }
 
-/// A row for each of `lengths`, each twice the one before. A row is left out where it may need more memory than
-/// `available_mib` says, or if `measure` fails, as it does for lack of memory.
+/// A row for each of `lengths`, each twice the one before. A row is left out if it may need more memory than
+/// `available_mib`, or if `measure` fails.
 pub fn series(
-    way: Way,
+    method: Method,
     pass: Pass,
     lengths: &[usize],
     available_mib: impl Fn() -> Option<f64>,
@@ -243,7 +214,7 @@ pub fn series(
 ) -> Vec<Row> {
     let (mut rows, mut before, mut needed_mib) = (Vec::new(), None::<Cost>, None::<f64>);
     for &tokens in lengths {
-        let case = Case { way, pass, tokens };
+        let case = Case { method, pass, tokens };
         let measured = match lacking(needed_mib, available_mib()) {
             Some(why) => Err(why),
             None => measure(case),
@@ -271,10 +242,10 @@ pub fn series(
     rows
 }
 
-/// What is said where there is not enough memory.
+/// Why a row is left out; `None` if there is enough memory.
 fn lacking(needed_mib: Option<f64>, available_mib: Option<f64>) -> Option<String> {
     let (needed, available) = needed_mib.zip(available_mib)?;
-    (needed > available * (1.0 - IN_RESERVE))
+    (needed > available * (1.0 - RESERVE))
         .then(|| format!("it may need {needed:.0} MiB, and {available:.0} MiB are free"))
 }
 
@@ -294,7 +265,7 @@ mod tests {
         Cost { times: Times::of(&[median_ms]), extra_mib }
     }
 
-    /// Time by the token, memory by its square.
+    /// Time grows with the tokens, memory with their square.
     #[allow(clippy::unnecessary_wraps, reason = "as `series` takes it")]
     fn square(case: Case) -> Result<Cost, String> {
         let tokens = case.tokens as f64;
@@ -306,7 +277,7 @@ mod tests {
         available_mib: Option<f64>,
         measure: impl FnMut(Case) -> Result<Cost, String>,
     ) -> Vec<Row> {
-        series(Way::Explicit, Pass::Forward, lengths, || available_mib, measure)
+        series(Method::Explicit, Pass::Forward, lengths, || available_mib, measure)
     }
 
     #[test]
@@ -357,26 +328,13 @@ mod tests {
         assert_eq!((rows[2].time_ratio, rows[2].cost.is_some()), (None, true));
     }
 
-    #[test]
-    fn a_case_reads_back_as_it_is_written() {
-        for way in Way::ALL {
-            for pass in Pass::ALL {
-                let case = Case { way, pass, tokens: 64 };
-                assert_eq!(case.to_string().parse(), Ok(case));
-            }
-        }
-        for wrong in ["", "fused/forward", "fused/forward/0", "fused/back/1", "fused/forward/1/2"] {
-            assert!(wrong.parse::<Case>().is_err(), "{wrong}");
-        }
-    }
-
     #[cfg(feature = "flex")]
     #[test]
-    fn both_ways_compute_the_same() {
-        let case = Case { way: Way::Explicit, pass: Pass::Forward, tokens: 33 };
+    fn both_methods_compute_the_same() {
+        let case = Case { method: Method::Explicit, pass: Pass::Forward, tokens: 33 };
         let shape = Shape { batch_size: 2, n_heads: 3, head_dim: 8 };
         let inputs = || Projected::new(case, shape, &Device::flex()).0;
-        let [explicit, fused] = Way::ALL.map(|way| gather(way, inputs(), 3).into_data());
+        let [explicit, fused] = Method::ALL.map(|method| gather(method, inputs(), 3).into_data());
         explicit.assert_approx_eq::<f32>(&fused, burn::tensor::Tolerance::absolute(1e-5));
     }
 }

@@ -1,4 +1,4 @@
-//! How fast a model reads a prompt, and how fast it writes.
+//! How fast a model reads a prompt and writes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,39 +13,37 @@ use crate::generate::Author;
 use crate::inference::{Engine, Session};
 use crate::measure::{Times, ms_since};
 use crate::model::Gpt;
-use crate::model::attention::KvCache;
 
-/// What is read and written.
+/// The tokens that are read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Case {
     /// Texts at once.
     pub batch_size: usize,
-    /// Tokens that each begins with.
+    /// Tokens of each prompt.
     pub prompt_tokens: usize,
-    /// Tokens that are written after them, one by one.
+    /// Tokens that are written after it, one by one.
     pub new_tokens: usize,
 }
 
 /// How fast a model reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Speed {
-    /// What was read and written.
+    /// The tokens that were read and written.
     #[serde(flatten)]
     pub case: Case,
-    /// The reading of the prompt, up to the first token that follows.
+    /// The time to read the prompt, up to the first token after it.
     pub prompt: Times,
-    /// Tokens of prompts that are read in a second, of all texts together.
+    /// Tokens of prompts read per second, of all texts together.
     pub prompt_tokens_per_s: f64,
-    /// The writing of one more token to each text.
+    /// The time to write one more token to each text.
     pub token: Times,
-    /// Tokens that are written in a second, of all texts together.
+    /// Tokens written per second, of all texts together.
     pub tokens_per_s: f64,
-    /// How many bytes of weights are read in a second while writing, if each is read once for a token of every text:
-    /// what memory allows is the ceiling.
+    /// Bytes of weights read per second while writing, if each weight is read once for a token of every text.
     pub weight_bytes_per_s: f64,
 }
 
-/// Reads a made-up prompt and goes on with the likeliest token, so often, after one time to warm up.
+/// Reads a made-up prompt and continues with the likeliest tokens, `rounds` times after one to warm up.
 ///
 /// # Errors
 /// If the tokens do not fit the context, or the device fails.
@@ -81,61 +79,55 @@ pub fn measure(author: &Author<'_>, case: Case, rounds: usize) -> Result<Speed, 
     })
 }
 
-/// Milliseconds of the reading and of the writing, by an engine.
+/// Milliseconds of reading and of writing, with packed weights.
 fn once_packed(engine: &Arc<Engine>, case: Case) -> (f64, f64) {
     let Case { batch_size, prompt_tokens, new_tokens } = case;
-    let mut prompts = vec![0; batch_size * prompt_tokens];
-    Tokens::made_up(prompts.len(), engine.vocab_size()).read(0, &mut prompts);
+    let prompts = prompts(case, engine.vocab_size());
     let prompts: Vec<u32> = prompts.into_iter().map(i32::unsigned_abs).collect();
     let mut session = Session::new(engine.clone(), batch_size, prompt_tokens + new_tokens);
-    let likeliest = |session: &Session| -> Vec<Option<u32>> {
-        let best = |sample| u32::try_from(likeliest_of(session.logits(sample))).ok();
+    let next = |session: &Session| -> Vec<Option<u32>> {
+        let best = |sample| u32::try_from(argmax(session.logits(sample))).ok();
         (0..batch_size).map(best).collect()
     };
     let began = Instant::now();
     for (sample, prompt) in prompts.chunks(prompt_tokens).enumerate() {
         session.read(sample, prompt);
     }
-    let mut ids = likeliest(&session);
+    let mut ids = next(&session);
     let prompt_ms = ms_since(began);
     let began = Instant::now();
     for _ in 0..new_tokens {
         session.step(&ids);
-        ids = likeliest(&session);
+        ids = next(&session);
     }
     (prompt_ms, ms_since(began))
 }
 
-/// Milliseconds of the reading and of the writing, by the model of tensors.
+/// Milliseconds of reading and of writing, with burn's tensors.
 fn once(model: &Gpt, case: Case) -> Result<(f64, f64), BenchError> {
-    let mut prompts = vec![0; case.batch_size * case.prompt_tokens];
-    Tokens::made_up(prompts.len(), model.vocab_size()).read(0, &mut prompts);
-    let mut texts = Texts { model, cache: model.kv_cache(case.batch_size) };
+    let b = case.batch_size;
+    let mut cache = model.kv_cache(b);
+    let mut next = |ids: Vec<i32>| {
+        let t = ids.len() / b;
+        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [b, t]), &model.device());
+        likeliest(model.forward_cached(ids, &mut cache), t) // [B, T, V]
+    };
+    let prompts = prompts(case, model.vocab_size());
     let began = Instant::now();
-    let mut ids = texts.next(prompts, case.batch_size)?;
+    let mut ids = next(prompts)?;
     let prompt_ms = ms_since(began);
     let began = Instant::now();
     for _ in 0..case.new_tokens {
-        ids = texts.next(ids, case.batch_size)?;
+        ids = next(ids)?;
     }
     Ok((prompt_ms, ms_since(began)))
 }
 
-/// Texts in the making.
-struct Texts<'a> {
-    model: &'a Gpt,
-    cache: KvCache,
-}
-
-impl Texts<'_> {
-    /// Reads as many more tokens of each of `n` texts, one text after another, and returns the likeliest next token
-    /// of each.
-    fn next(&mut self, ids: Vec<i32>, n: usize) -> Result<Vec<i32>, BenchError> {
-        let t = ids.len() / n;
-        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, t]), &self.model.device());
-        let logits = self.model.forward_cached(ids, &mut self.cache); // [B, T, V]
-        likeliest(logits, t)
-    }
+/// Made-up prompts, one after another.
+fn prompts(case: Case, vocab_size: usize) -> Vec<i32> {
+    let mut prompts = vec![0; case.batch_size * case.prompt_tokens];
+    Tokens::made_up(prompts.len(), vocab_size).read(0, &mut prompts);
+    prompts
 }
 
 /// The likeliest token after the last of `t` positions, for each row: chosen on the host, as sampling is.
@@ -143,12 +135,11 @@ fn likeliest(logits: Tensor<3>, t: usize) -> Result<Vec<i32>, BenchError> {
     let [_, _, vocab_size] = logits.dims();
     let last = logits.narrow(1, t - 1, 1).try_into_vec_as::<f32>(); // [B, 1, V]
     let last = last.map_err(|error| BenchError::Device(error.to_string()))?;
-    let of_row = |row: &[f32]| i32::try_from(likeliest_of(row)).unwrap_or(0);
+    let of_row = |row: &[f32]| i32::try_from(argmax(row)).unwrap_or(0);
     Ok(last.chunks(vocab_size).map(of_row).collect())
 }
 
-/// The place of the highest of some logits.
-fn likeliest_of(logits: &[f32]) -> usize {
+fn argmax(logits: &[f32]) -> usize {
     let numbered = logits.iter().enumerate();
     let best = numbered.max_by(|(_, a), (_, b)| a.total_cmp(b));
     best.map_or(0, |(at, _)| at)

@@ -1,7 +1,5 @@
-//! What the machine could reach: products of matrices, and how fast memory is.
-//!
-//! A model spends its time in products of matrices while it trains and reads, and in reading its weights while it
-//! writes: nothing built of them is faster than these.
+//! The machine's ceilings: products of matrices, which limit training and reading, and memory bandwidth, which limits
+//! writing.
 
 use burn::tensor::Tensor;
 use rayon::prelude::*;
@@ -15,35 +13,35 @@ use crate::measure::{Times, Trial};
 /// A product `[m, k] x [k, n]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Product {
-    /// What it is in a model.
+    /// Its place in a model.
     pub name: String,
     /// Rows of the first matrix.
     pub m: usize,
-    /// What both share.
+    /// Columns of the first matrix, and rows of the second one.
     pub k: usize,
     /// Columns of the second one.
     pub n: usize,
 }
 
-/// How fast something is with one thread and with all of them, in units of 10^9 a second.
+/// The speed of something with one thread and with all threads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ceiling<T> {
-    /// What was done.
+    /// The something.
     #[serde(flatten)]
     pub what: T,
-    /// Billions a second with one thread; none on a GPU.
+    /// Billions per second with one thread; `None` on a GPU.
     pub one_thread: Option<f64>,
-    /// Billions a second with all threads, or on a GPU.
+    /// Billions per second with all threads, or on a GPU.
     pub all_threads: f64,
     /// The times with all threads.
     pub times: Times,
 }
 
-/// How memory is used.
+/// An access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "access")]
 pub enum Access {
-    /// `sum(a)`: one number is read. What writing text does with weights.
+    /// `sum(a)`: one number is read, as weights are while a model writes.
     Read,
     /// `b = a`: one number is read, one written.
     Copy,
@@ -55,7 +53,7 @@ impl Access {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Read, Self::Copy, Self::Triad];
 
-    /// Numbers that pass between memory and processor for each one of an array.
+    /// Numbers that are read or written for each element.
     fn numbers(self) -> usize {
         match self {
             Self::Read => 1,
@@ -66,7 +64,7 @@ impl Access {
 }
 
 impl Product {
-    /// The products that one position of a model goes through, for all positions of a micro-batch at once.
+    /// The products of a forward pass, for all positions of a micro-batch at once.
     #[must_use]
     pub fn of(config: &Config, vocab_size: usize) -> Vec<Self> {
         let m = config.train.batch_size * config.model.context_length;
@@ -83,17 +81,17 @@ impl Product {
         .into()
     }
 
-    /// Floating-point operations: a multiplication and an addition are two.
+    /// FLOPs: a multiplication and an addition are two.
     #[must_use]
     pub fn flops(&self) -> f64 {
         2.0 * self.m as f64 * self.k as f64 * self.n as f64
     }
 }
 
-/// Multiplies matrices of these sizes.
+/// Times products of these sizes.
 ///
 /// # Errors
-/// If the device fails, or there is no thread.
+/// If the device fails, or no thread can be started.
 pub fn products(
     sizes: Vec<Product>,
     device: &OpenDevice,
@@ -108,20 +106,16 @@ pub fn products(
     sizes.into_iter().map(ceiling).collect()
 }
 
-/// Reads, copies and adds arrays of so many numbers each, of 4 bytes.
+/// Times each access to arrays of `numbers` f32 each.
 ///
 /// # Errors
-/// If the device fails, or there is no thread.
+/// If the device fails, or no thread can be started.
 pub fn bandwidth(
     numbers: usize,
     device: &OpenDevice,
     trial: &Trial,
 ) -> Result<Vec<Ceiling<Access>>, BenchError> {
-    let mut arrays: Box<dyn Arrays> = if device.backend.is_cpu() {
-        Box::new(HostArrays::new(numbers))
-    } else {
-        Box::new(DeviceArrays::new(numbers, device))
-    };
+    let mut arrays = Arrays::new(numbers, device);
     let mut ceilings = Vec::new();
     for access in Access::ALL {
         let bytes = (4 * numbers * access.numbers()) as f64;
@@ -131,7 +125,7 @@ pub fn bandwidth(
     Ok(ceilings)
 }
 
-/// What `amount` in each round comes to, with one thread and with all.
+/// The speed of rounds of `amount` each, with one thread and with all threads.
 fn ceiling<T>(
     amount: f64,
     what: T,
@@ -147,7 +141,7 @@ fn ceiling<T>(
     Ok(Ceiling { what, one_thread, all_threads: times.per_s(amount) / 1e9, times })
 }
 
-/// What `f` returns, which has so many threads to share its work among.
+/// Runs `f` in a pool of `n_threads`.
 fn on_threads<T: Send>(n_threads: usize, f: impl FnOnce() -> T + Send) -> Result<T, BenchError> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads);
     let pool = pool
@@ -156,32 +150,39 @@ fn on_threads<T: Send>(n_threads: usize, f: impl FnOnce() -> T + Send) -> Result
     Ok(pool.install(f))
 }
 
-/// Three arrays, far larger than what caches hold.
-trait Arrays: Send {
-    fn go(&mut self, access: Access) -> Result<(), BenchError>;
+/// Arrays far larger than caches, on the host or on another device.
+enum Arrays {
+    Host { a: Vec<f32>, b: Vec<f32>, c: Vec<f32> },
+    Device { a: Tensor<1>, b: Tensor<1> },
 }
 
-struct HostArrays {
-    a: Vec<f32>,
-    b: Vec<f32>,
-    c: Vec<f32>,
-}
-
-/// Numbers that are added up side by side, so that a sum keeps no unit waiting.
+/// Numbers that are added up side by side, so that no sum waits for the one before.
 const LANES: usize = 64;
 
-impl HostArrays {
-    /// Filled by the threads that will use them, so that each finds its part near by.
-    fn new(numbers: usize) -> Self {
-        let filled = |value: f32| (0..numbers).into_par_iter().map(|_| value).collect();
-        Self { a: filled(1.0), b: filled(2.0), c: filled(3.0) }
+impl Arrays {
+    fn new(numbers: usize, device: &OpenDevice) -> Self {
+        if device.backend.is_cpu() {
+            // Filled by the threads that will use them, so that each finds its part near by.
+            let filled = |value: f32| (0..numbers).into_par_iter().map(|_| value).collect();
+            Self::Host { a: filled(1.0), b: filled(2.0), c: filled(3.0) }
+        } else {
+            let noise = || noise_tensor([numbers], &device.device);
+            Self::Device { a: noise(), b: noise() }
+        }
     }
-}
 
-impl Arrays for HostArrays {
     fn go(&mut self, access: Access) -> Result<(), BenchError> {
-        let share = self.a.len().div_ceil(rayon::current_num_threads()).max(1);
-        let Self { a, b, c } = self;
+        let (a, b, c) = match self {
+            Self::Host { a, b, c } => (a, b, c),
+            Self::Device { a, b } => {
+                return wait(&match access {
+                    Access::Read => a.clone().sum(),
+                    Access::Copy => a.clone() + 1.0,
+                    Access::Triad => a.clone() + b.clone() * 0.5,
+                });
+            }
+        };
+        let share = a.len().div_ceil(rayon::current_num_threads()).max(1);
         match access {
             Access::Read => {
                 let sum: f32 = a.par_chunks(share).map(sum).sum();
@@ -200,7 +201,7 @@ impl Arrays for HostArrays {
                     }
                 }),
         }
-        std::hint::black_box((&self.b, &self.c));
+        std::hint::black_box((b, c));
         Ok(())
     }
 }
@@ -216,44 +217,22 @@ fn sum(numbers: &[f32]) -> f32 {
     sums.iter().chain(rest).sum()
 }
 
-struct DeviceArrays {
-    a: Tensor<1>,
-    b: Tensor<1>,
-}
-
-impl DeviceArrays {
-    fn new(numbers: usize, device: &OpenDevice) -> Self {
-        Self {
-            a: noise_tensor([numbers], &device.device),
-            b: noise_tensor([numbers], &device.device),
-        }
-    }
-}
-
-impl Arrays for DeviceArrays {
-    fn go(&mut self, access: Access) -> Result<(), BenchError> {
-        let Self { a, b } = self;
-        wait(&match access {
-            Access::Read => a.clone().sum(),
-            Access::Copy => a.clone() + 1.0,
-            Access::Triad => a.clone() + b.clone() * 0.5,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[cfg(feature = "flex")]
     #[test]
     fn arrays_hold_what_the_access_says() {
-        let mut arrays = HostArrays::new(1000);
-        arrays.go(Access::Copy).expect("memory does not fail");
-        assert!(arrays.b.iter().all(|b| (b - 1.0).abs() < f32::EPSILON));
-        arrays.go(Access::Triad).expect("memory does not fail");
-        assert!(arrays.c.iter().all(|c| (c - 1.5).abs() < f32::EPSILON));
-        assert!((sum(&arrays.a) - 1000.0).abs() < f32::EPSILON);
-        assert!((sum(&arrays.a[..LANES - 1]) - 63.0).abs() < f32::EPSILON);
+        let device = crate::device::open(&"flex".parse().unwrap()).unwrap();
+        let mut arrays = Arrays::new(1000, &device);
+        arrays.go(Access::Copy).unwrap();
+        arrays.go(Access::Triad).unwrap();
+        let Arrays::Host { a, b, c } = arrays else { panic!("flex is on the host") };
+        assert!(b.iter().all(|b| (b - 1.0).abs() < f32::EPSILON));
+        assert!(c.iter().all(|c| (c - 1.5).abs() < f32::EPSILON));
+        assert!((sum(&a) - 1000.0).abs() < f32::EPSILON);
+        assert!((sum(&a[..LANES - 1]) - 63.0).abs() < f32::EPSILON);
     }
 
     #[test]

@@ -1,12 +1,7 @@
-//! How fast this machine is at what a model needs, and how much memory that takes.
+//! How fast this machine trains, writes and attends, and in how much memory.
 //!
-//! [`attention`] follows the cost of attention as a text grows, [`train`] times training steps, [`generate`] the
-//! reading of a prompt and the writing of tokens, and [`machine`] says what the machine could reach: products of
-//! matrices and memory. All times are medians of rounds after some to warm up, with their spread ([`crate::measure`]).
-//!
-//! What is measured is what training and generation call, never a copy of it. Nothing here starts processes or
-//! prints: that the memory of one row does not count for the next is up to the caller, who measures it in a process
-//! of its own.
+//! Times are medians of rounds after some to warm up, with their spread ([`crate::measure`]). The memory is that of the
+//! process, so the caller measures each case in a process of its own.
 
 pub mod attention;
 pub mod generate;
@@ -23,19 +18,19 @@ use crate::train::PrecisionError;
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The config's text or tokenizer cannot be used.
+    /// The config cannot be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The config's own text cannot be used.
+    /// The config's text cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The device multiplies in another precision than the config's.
+    /// The device does not have the config's precision.
     #[error(transparent)]
     Precision(#[from] PrecisionError),
     /// The device failed.
     #[error("the device failed: {0}\n  hint: measure something smaller, or use --device cpu")]
     Device(String),
-    /// It would not fit.
+    /// The training would not fit the memory.
     #[error(
         "training needs {}, and this machine has {} free now\n  hint: end other programs, or make it smaller, \
          such as by --set train.batch_size=1",
@@ -48,35 +43,31 @@ pub enum BenchError {
         /// Bytes that nothing else uses.
         available: u64,
     },
-    /// The tokens are more than the model sees.
+    /// The tokens do not fit the context.
     #[error(
         "a prompt of {prompt_tokens} tokens and {new_tokens} new ones do not fit a context of {context_length}\n  \
          hint: lower --prompt-tokens or --new-tokens"
     )]
     Context {
-        /// How many tokens the prompt was to have.
+        /// Tokens of the prompt.
         prompt_tokens: usize,
-        /// How many were to be written.
+        /// Tokens to be written.
         new_tokens: usize,
-        /// How many the model sees.
+        /// The model's context.
         context_length: usize,
     },
-    /// The system gave no thread.
+    /// No threads could be started.
     #[error("cannot start {n_threads} threads: {message}")]
     Threads {
-        /// How many were asked for.
+        /// How many were requested.
         n_threads: usize,
-        /// What the system said.
+        /// The system's error.
         message: String,
     },
 }
 
-/// Numbers that look random and are always the same ones, with mean 0 and variance 1.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    reason = "noise has no exact value"
-)]
+/// Fixed pseudo-random numbers of mean 0 and variance 1.
+#[allow(clippy::cast_possible_truncation, reason = "noise has no exact value")]
 fn noise(n: usize) -> Vec<f32> {
     let width = f64::sqrt(12.0); // of a uniform distribution of variance 1
     (0..n as u64)

@@ -1,40 +1,34 @@
-//! `tinderbox devices`: what this binary can compute on, here.
+//! `tinderbox devices`: lists the devices.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use serde::Serialize;
 
 use super::note;
+use super::table::{Column, table};
 use crate::device::{self, AdapterKind, Backend, DeviceListing, DeviceSpec};
 
-/// What `tinderbox devices` is asked for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   tinderbox train my.toml --device wgpu:0    with a name of the first column")]
-pub struct Args {
+pub(super) struct Args {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
 }
 
-/// The object that `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     devices: Vec<DeviceListing>,
-    /// What `auto` would take; none in a binary without a CPU backend and without a GPU.
+    /// `None` in a binary without a CPU backend, on a machine without a GPU.
     auto: Option<String>,
     cpu: Option<String>,
-    /// The backends that this binary was built with.
     features: Vec<Backend>,
 }
 
-/// Lists the devices.
-///
-/// # Errors
-/// If standard output cannot be written to.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let report = Report {
         devices: device::list(),
         auto: device::resolve(&DeviceSpec::Auto).ok(),
@@ -46,14 +40,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         writeln!(stdout, "{}", serde_json::to_string(&report)?)?;
         return Ok(());
     }
-    write!(stdout, "{}", table(&report.devices))?;
-    writeln!(stdout)?;
+    writeln!(stdout, "{}", listed(&report.devices))?;
     for (name, device) in [("auto", &report.auto), ("cpu", &report.cpu)] {
-        writeln!(
-            stdout,
-            "{name:<4}  takes {}",
-            device.as_deref().unwrap_or("nothing: there is none")
-        )?;
+        let device = device.as_deref().unwrap_or("nothing: there is none");
+        writeln!(stdout, "{name:<4}  takes {device}")?;
     }
     if !has_gpu(&report.devices) {
         note(
@@ -67,32 +57,21 @@ fn has_gpu(devices: &[DeviceListing]) -> bool {
     devices.iter().filter_map(|device| device.kind).any(AdapterKind::is_gpu)
 }
 
-/// One line per device, in columns as wide as what stands in them.
-fn table(devices: &[DeviceListing]) -> String {
-    let mut rows = vec![["DEVICE", "KIND", "API", "NAME"].map(str::to_owned)];
-    for device in devices {
-        let name = device.name.as_deref();
-        let last = match (&device.unavailable, name) {
-            (Some(reason), Some(name)) => format!("{name}; {reason}"),
-            (Some(reason), None) => reason.clone(),
-            (None, name) => name.unwrap_or("-").to_owned(),
-        };
-        rows.push([
-            device.device.clone(),
-            device.kind.map_or("-", AdapterKind::name).to_owned(),
-            device.api.map_or("-", device::Api::name).to_owned(),
-            last,
-        ]);
-    }
-    let width =
-        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let (first, second, third) = (width(0), width(1), width(2));
-    let mut table = String::new();
-    for [device, kind, api, last] in &rows {
-        writeln!(table, "{device:<first$}  {kind:<second$}  {api:<third$}  {last}")
-            .expect("a string takes any text");
-    }
-    table
+fn listed(devices: &[DeviceListing]) -> String {
+    let rows: Vec<_> = devices
+        .iter()
+        .map(|device| {
+            let details = [&device.name, &device.unavailable].into_iter().flatten();
+            let details: Vec<&str> = details.map(String::as_str).collect();
+            [
+                device.device.clone(),
+                device.kind.map_or("-", AdapterKind::name).to_owned(),
+                device.api.map_or("-", device::Api::name).to_owned(),
+                if details.is_empty() { "-".to_owned() } else { details.join("; ") },
+            ]
+        })
+        .collect();
+    table(["DEVICE", "KIND", "API", "NAME"].map(Column::Left), &rows)
 }
 
 #[cfg(test)]
@@ -117,7 +96,7 @@ mod tests {
             listing("cuda", Backend::Cuda, None),
         ];
         assert_eq!(
-            table(&devices),
+            listed(&devices),
             "DEVICE  KIND      API     NAME\n\
              wgpu:0  software  Vulkan  A Card\n\
              cuda    -         -       not in this binary\n"

@@ -1,4 +1,4 @@
-//! Which backends are compiled in, and how each is asked for adapters and opened.
+//! Dispatch to the backends that are compiled in.
 
 use burn::tensor::Device;
 
@@ -21,7 +21,7 @@ pub(super) fn is_compiled(backend: Backend) -> bool {
     }
 }
 
-/// The device of a CPU backend; none if it is not compiled in.
+/// The device of a CPU backend; `None` if it is not compiled in.
 pub(super) fn open_cpu(backend: Backend) -> Option<Device> {
     match backend {
         #[cfg(feature = "flex")]
@@ -33,7 +33,7 @@ pub(super) fn open_cpu(backend: Backend) -> Option<Device> {
     }
 }
 
-/// The adapters that `backend` has here, the best one first; none if it is not compiled in.
+/// The adapters of a backend, the best one first; empty if it is not compiled in.
 pub(super) fn find(backend: Backend) -> Vec<Adapter> {
     match backend {
         #[cfg(feature = "wgpu")]
@@ -48,7 +48,7 @@ pub(super) fn find(backend: Backend) -> Vec<Adapter> {
     }
 }
 
-/// Whether asking `backend` for a GPU is worth its time here. Where it is not, there is none.
+/// Whether this machine may have a GPU for `backend`, as far as that is known without starting it.
 pub(super) fn may_have_gpu(backend: Backend) -> bool {
     match backend {
         #[cfg(feature = "wgpu")]
@@ -67,13 +67,13 @@ pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
         Api::Cuda => cuda::open(adapter),
         #[cfg(feature = "wgpu")]
         Api::Vulkan | Api::Metal | Api::Dx12 | Api::OpenGl => graphics::open(adapter),
-        #[allow(unreachable_patterns, reason = "reached where a backend is left out")]
+        #[allow(unreachable_patterns, reason = "reached if a backend is left out")]
         _ => Err("its backend is not in this binary".to_owned()),
     }
 }
 
-/// Whether this adapter's driver would crash the program. With the `vulkan` feature burn compiles kernels to SPIR-V
-/// wherever the driver claims to take it, with no switch to turn that off, and Mesa's lavapipe then segfaults.
+/// Whether this adapter's driver would crash the program. With the `vulkan` feature burn compiles kernels to SPIR-V for
+/// every driver that claims to take it, with no switch to turn that off, and Mesa's lavapipe then segfaults.
 pub(super) fn crashes(adapter: &Adapter) -> bool {
     cfg!(feature = "vulkan") && adapter.kind == AdapterKind::Software && adapter.api == Api::Vulkan
 }

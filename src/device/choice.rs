@@ -1,15 +1,13 @@
-//! The rules that choose among adapters, as functions of what was found: testable without any hardware.
+//! The rules that choose among adapters, as functions of what was found, so that tests need no hardware.
 
 use std::fmt;
 
 use serde::Serialize;
 
+use super::DeviceError;
 use super::spec::Backend;
-use super::{DeviceError, Names};
 
-/// Which sort of hardware computes.
-///
-/// The order is that of preference: of the adapters of a graphics interface, the smallest kind comes first.
+/// A kind of hardware, in the order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AdapterKind {
@@ -41,7 +39,7 @@ impl AdapterKind {
         }
     }
 
-    /// Whether this is hardware made for such work.
+    /// Whether it is a GPU, and not a CPU that acts as one.
     #[must_use]
     pub fn is_gpu(self) -> bool {
         !matches!(self, Self::Software | Self::Cpu)
@@ -80,25 +78,25 @@ impl Api {
     }
 }
 
-/// One adapter that was found.
+/// A GPU, or a driver that acts as one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adapter {
     /// The backend that found it.
     pub backend: Backend,
     /// Its number among that backend's adapters, the best one first: the `n` of `wgpu:n`.
     pub index: usize,
-    /// Its number among the adapters of its kind, in the driver's order: how burn names it.
+    /// Its number among the adapters of its kind, in the driver's order, as burn names it.
     pub(super) index_of_kind: usize,
     /// Its own name, as its driver tells it.
     pub name: String,
     /// The interface it is reached through.
     pub api: Api,
-    /// Which sort of hardware it is.
+    /// The kind of hardware.
     pub kind: AdapterKind,
 }
 
 impl Adapter {
-    /// What to write after `--device` to get it.
+    /// Its name as an argument of `--device`.
     #[must_use]
     pub fn spec(&self) -> String {
         format!("{}:{}", self.backend, self.index)
@@ -114,10 +112,8 @@ impl fmt::Display for Adapter {
 /// The backends that `auto` asks, best first. `vulkan` and `metal` find nothing that `wgpu` does not.
 pub(super) const AUTO_ORDER: [Backend; 2] = [Backend::Cuda, Backend::Wgpu];
 
-/// What `auto` takes of one backend's adapters.
-///
-/// An integrated GPU is taken only on Metal, where it is the machine's real one; elsewhere it is often slower
-/// than the CPU beside it.
+/// The adapter that `auto` takes among those of one backend. An integrated GPU is taken only on Metal; elsewhere it is
+/// often slower than the CPU.
 pub(super) fn automatic(found: &[Adapter]) -> Option<&Adapter> {
     found.iter().find(|adapter| match adapter.backend {
         Backend::Cuda => true,
@@ -128,12 +124,12 @@ pub(super) fn automatic(found: &[Adapter]) -> Option<&Adapter> {
     })
 }
 
-/// What `cpu` means, given the backends that are compiled in.
+/// The backend that `cpu` means.
 pub(super) fn cpu(compiled: &[Backend]) -> Option<Backend> {
     [Backend::Flex, Backend::Ndarray].into_iter().find(|backend| compiled.contains(backend))
 }
 
-/// The adapter that was asked for by its number, or else the first, which is the best.
+/// The adapter of this number, or the first, which is the best.
 ///
 /// # Errors
 /// If there is none, or none of that number.
@@ -149,21 +145,25 @@ pub(super) fn pick(
             Backend::Metal => "no Metal device was found",
             _ => "no graphics driver was found",
         };
-        return Err(DeviceError::NoAdapter {
-            backend,
-            found: found.to_owned(),
-            hint: hint(backend),
-        });
+        return Err(DeviceError::NoAdapter { backend, found, hint: hint(backend) });
     }
     let index = index.unwrap_or(0);
     found.get(index).ok_or_else(|| DeviceError::NoSuchAdapter {
         backend,
         index,
-        found: Names(found.iter().map(ToString::to_string).collect()),
+        found: joined(found),
     })
 }
 
-/// What helps where a backend finds no adapter.
+/// Names for a message.
+pub(super) fn joined(names: &[impl fmt::Display]) -> String {
+    match names {
+        [] => "nothing".to_owned(),
+        names => names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// What helps if a backend finds no adapter.
 pub(super) fn hint(backend: Backend) -> &'static str {
     match backend {
         Backend::Cuda => "install NVIDIA's driver (`nvidia-smi` must list the GPU)",
@@ -175,8 +175,8 @@ pub(super) fn hint(backend: Backend) -> &'static str {
     }
 }
 
-/// Orders one interface's adapters, the best first, and numbers them. `found` is in the driver's order, on which
-/// burn's own numbers within a kind depend.
+/// Orders one interface's adapters, the best first, and numbers them. `found` is in the driver's order, by which burn
+/// numbers the adapters of a kind.
 #[cfg(any(feature = "wgpu", feature = "cuda", test))]
 pub(super) fn number(
     backend: Backend,

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs through CUDA. Its libraries are loaded while the program runs, and what is missing shows as a panic.
+//! NVIDIA GPUs through CUDA, whose libraries are loaded at run time; a missing one shows as a panic.
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
@@ -9,7 +9,7 @@ use super::choice::{self, Adapter, AdapterKind, Api};
 use super::kernel_cache;
 use super::spec::Backend;
 
-/// The GPUs that CUDA has here; none without NVIDIA's driver.
+/// CUDA's GPUs; empty without NVIDIA's driver.
 pub(super) fn find() -> Vec<Adapter> {
     let count = guarded(|| Device::enumerate(DeviceType::Cuda).len()).unwrap_or(0);
     let model = model();
@@ -18,8 +18,8 @@ pub(super) fn find() -> Vec<Adapter> {
     choice::number(Backend::Cuda, Api::Cuda, named)
 }
 
-/// The GPUs' name, where all are of one model, from the driver's files. CUDA itself tells names only of GPUs that
-/// it has started, and the files are in another order than CUDA's.
+/// The name of the GPUs from the driver's files, if all are of one model: CUDA itself names only GPUs that it has
+/// started, and the files are in another order than CUDA's.
 fn model() -> Option<String> {
     let mut models: Vec<String> = std::fs::read_dir("/proc/driver/nvidia/gpus")
         .ok()?
@@ -37,7 +37,7 @@ fn model() -> Option<String> {
 /// Opens a GPU and has it add two numbers, so that a missing compiler or library shows here.
 ///
 /// # Errors
-/// What CUDA's libraries said when they panicked.
+/// The message of a panic of CUDA's libraries.
 pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     kernel_cache::configure(adapter.kind);
     let device = Device::cuda(adapter.index_of_kind);
@@ -49,7 +49,7 @@ pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     }
 }
 
-/// Runs `f` and returns a panic of it as its message, without the panic's own report on standard error.
+/// Runs `f`, and returns the message of a panic without reporting it on standard error.
 fn guarded<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     let report = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));

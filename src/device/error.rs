@@ -1,6 +1,4 @@
-//! What keeps a device from being opened, each with what the user can do about it.
-
-use std::fmt;
+//! Why a device cannot be opened, and what the user can do about it.
 
 use thiserror::Error;
 
@@ -9,25 +7,25 @@ use super::spec::Backend;
 /// Why there is no device.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// The name is none that we know.
+    /// The name is unknown.
     #[error(
         "unknown device `{name}`\n  hint: {} are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], \
          metal[:n] and cuda[:n]",
         nearest.map_or("known".to_owned(), |name| format!("did you mean `{name}`? Known"))
     )]
     Unknown {
-        /// What was written.
+        /// The name.
         name: String,
-        /// The known name that looks most like it.
+        /// The most similar known name.
         nearest: Option<&'static str>,
     },
-    /// What follows the colon is not a number.
+    /// The part after the colon is not a number.
     #[error(
         "device `{spec}`: `{index}` is not an adapter's number\n  hint: they count from 0, and \
          `tinderbox devices` lists them"
     )]
     BadIndex {
-        /// What was written.
+        /// The device as given.
         spec: String,
         /// Its part after the colon.
         index: String,
@@ -35,44 +33,44 @@ pub enum DeviceError {
     /// A number after a device of which there is only one.
     #[error("device `{spec}`: there is only one `{name}`\n  hint: write it without a number")]
     NoIndex {
-        /// What was written.
+        /// The device as given.
         spec: String,
         /// Its part before the colon.
-        name: &'static str,
+        name: String,
     },
     /// The binary was built without this backend.
     #[error(
         "this binary was built without the `{0}` backend\n  hint: build it with `cargo build --release \
          --features {0}`, or choose one of {1}"
     )]
-    NotCompiled(Backend, Names),
-    /// Neither CPU backend was compiled in.
+    NotCompiled(Backend, String),
+    /// The binary was built without a CPU backend.
     #[error(
         "this binary was built without a CPU backend\n  hint: build it with `cargo build --release \
          --features flex`"
     )]
     NoCpu,
-    /// The backend is there, an adapter is not.
+    /// The backend has no adapter.
     #[error("no adapter for `{backend}`: {found}\n  hint: {hint}, or use `--device cpu`")]
     NoAdapter {
-        /// The backend that was asked for.
+        /// The backend.
         backend: Backend,
-        /// What was looked for and found.
-        found: String,
-        /// What would help.
+        /// What was not found.
+        found: &'static str,
+        /// What helps.
         hint: &'static str,
     },
-    /// There are adapters, but not that many.
+    /// The backend has fewer adapters.
     #[error("there is no `{backend}:{index}`\n  hint: choose one that is there: {found}")]
     NoSuchAdapter {
-        /// The backend that was asked for.
+        /// The backend.
         backend: Backend,
-        /// The number that was asked for.
+        /// The adapter's number.
         index: usize,
-        /// The adapters that are there.
-        found: Names,
+        /// The backend's adapters.
+        found: String,
     },
-    /// The adapter's driver is known to crash with the shaders that this binary would give it.
+    /// The adapter's driver is known to crash with this binary's shaders.
     #[error(
         "`{device}` renders in software, and this binary was built with the `vulkan` feature, whose \
          SPIR-V shaders crash such drivers\n  hint: build without that feature to use it, or use \
@@ -87,17 +85,7 @@ pub enum DeviceError {
     Open {
         /// The adapter.
         device: String,
-        /// What the driver said.
+        /// The driver's message.
         message: String,
     },
-}
-
-/// Names for a message, separated by commas.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names(pub(super) Vec<String>);
-
-impl fmt::Display for Names {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&if self.0.is_empty() { "nothing".to_owned() } else { self.0.join(", ") })
-    }
 }

@@ -1,4 +1,4 @@
-//! Adapters of the graphics interfaces, through wgpu. Burn's own enumeration gives no names, so wgpu is asked.
+//! Adapters of the graphics interfaces, as wgpu names them; burn's own enumeration gives no names.
 
 use std::fs::{self, DirEntry};
 use std::future::Future;
@@ -18,18 +18,18 @@ use super::choice::{self, Adapter, AdapterKind, Api};
 use super::kernel_cache;
 use super::spec::Backend;
 
-/// The interfaces that `wgpu` tries, the fastest first; those that a platform lacks find nothing.
+/// The interfaces that `wgpu` tries, the fastest first; one that the platform lacks finds nothing.
 pub(super) const BEST_FIRST: &[Api] =
     if cfg!(target_os = "macos") { &[Api::Metal] } else { &[Api::Vulkan, Api::Dx12, Api::OpenGl] };
 
-/// Whether this machine can have a GPU at all. Where it cannot, starting its interfaces only takes a tenth of a
-/// second, and some drivers complain.
+/// Whether this machine can have a GPU at all. Starting the interfaces takes a tenth of a second, and some drivers
+/// complain if there is none.
 pub(super) fn may_have_gpu() -> bool {
     !cfg!(target_os = "linux") || has_gpu_node(Path::new("/dev"))
 }
 
-/// Whether there is a file through which a driver of Linux reaches a GPU: those of the kernel's own drivers,
-/// NVIDIA's, and Windows' under its Linux.
+/// Whether there is a device file through which Linux reaches a GPU: of the kernel's own drivers, of NVIDIA's, or of
+/// Windows below its Linux.
 fn has_gpu_node(dev: &Path) -> bool {
     let is_renderer = |entry: io::Result<DirEntry>| {
         entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("renderD"))
@@ -38,9 +38,8 @@ fn has_gpu_node(dev: &Path) -> bool {
     has_renderer || ["nvidiactl", "dxg"].iter().any(|name| dev.join(name).exists())
 }
 
-/// The adapters of the first of `apis` that has a GPU, or else of the first that has any that works.
-///
-/// The others are left out: the same card through two interfaces would look like two cards.
+/// The adapters of the first of `apis` with a GPU, or else of the first with any that works. The same card through two
+/// interfaces would look like two cards.
 pub(super) fn find(backend: Backend, apis: &[Api]) -> Vec<Adapter> {
     let mut software = Vec::new();
     for &api in apis {
@@ -58,8 +57,8 @@ pub(super) fn find(backend: Backend, apis: &[Api]) -> Vec<Adapter> {
 /// An adapter as its driver describes it.
 type Named = (String, AdapterKind);
 
-/// What one interface has, in the driver's order. Asked only once: the answer does not change, and Vulkan's loader
-/// crashes when instances come and go on several threads.
+/// The adapters of one interface, in the driver's order. Each interface is asked only once: Vulkan's loader crashes
+/// when instances come and go on several threads.
 fn probe(api: Api) -> Vec<Named> {
     static PROBED: Mutex<Vec<(Api, Vec<Named>)>> = Mutex::new(Vec::new());
     let mut probed = PROBED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,7 +97,7 @@ fn probe(api: Api) -> Vec<Named> {
     found
 }
 
-/// Opens an adapter; a second time, gives the same device.
+/// Opens an adapter; the same adapter again gives the same device.
 ///
 /// # Errors
 /// The driver's message, if it refuses.
@@ -130,7 +129,7 @@ pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     Ok(Device::new(device))
 }
 
-/// Waits for a future of wgpu's, which outside a browser is ready at once.
+/// Waits for a future of wgpu, which outside a browser is ready at once.
 fn ready<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());

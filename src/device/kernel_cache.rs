@@ -1,4 +1,4 @@
-//! How GPU kernels are tuned, and where what was learned is kept between runs.
+//! How GPU kernels are tuned, and where the results are kept between runs.
 
 use burn::cubecl::config::autotune::AutotuneLevel;
 use burn::cubecl::config::cache::CacheConfig;
@@ -6,9 +6,8 @@ use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
 use super::choice::AdapterKind;
 
-/// Settles this for the whole process, once, before the first kernel; later calls change nothing.
-///
-/// What a user set in a `cubecl.toml` or `burn.toml`, or by `CUBECL_AUTOTUNE_LEVEL`, stays as it is.
+/// Configures the whole process, before its first kernel; later calls change nothing. Settings in a `cubecl.toml` or
+/// `burn.toml`, or by `CUBECL_AUTOTUNE_LEVEL`, take precedence.
 pub(super) fn configure(kind: AdapterKind) {
     let tuned_by_user = std::env::var_os("CUBECL_AUTOTUNE_LEVEL").is_some();
     let config = CubeClRuntimeConfig::from_current_dir().override_from_env();
@@ -20,13 +19,13 @@ fn adjust(
     kind: AdapterKind,
     tuned_by_user: bool,
 ) -> CubeClRuntimeConfig {
-    // The default is `target/environment` of the nearest Cargo project, wherever the program is called.
+    // The default is `target/environment` of the nearest Cargo project.
     if let (CacheConfig::Target, Some(cache)) = (&config.environment.path, dirs::cache_dir()) {
         config.environment.path = CacheConfig::Directory(cache.join("tinderbox").join("kernels"));
     }
-    // On a software adapter the first step is nearly all tuning: compiling candidates, and before that measuring the
-    // adapter's peak speed, which every level but `Full` does. So: no measurement, one sample of each candidate.
-    // Seen on lavapipe with a two-layer toy: 32 s instead of 41 s.
+    // On a software adapter the first step is nearly all tuning. `Full` is the only level that does not first measure
+    // the adapter's peak speed; and one sample of each candidate is enough. A two-layer toy starts on lavapipe in 32 s
+    // instead of 41 s.
     let untouched = !tuned_by_user && matches!(config.autotune.level, AutotuneLevel::Balanced);
     if kind == AdapterKind::Software && untouched {
         config.autotune.level = AutotuneLevel::Full;

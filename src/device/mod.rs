@@ -1,10 +1,7 @@
-//! Where numbers are computed: from what a user wrote (`auto`, `cpu`, `wgpu:1`) to an opened burn device.
+//! Devices to compute on, from the name that a user gives (`auto`, `cpu`, `wgpu:1`) to an opened burn device.
 //!
-//! [`open`] either returns a device that is ready, or an error that says what was found and what to do;
-//! nothing is left to the first tensor, where burn would panic. [`list`] names everything that this binary was
-//! built with and that this machine has. `spec` is the text, `choice` the rules over what was found, `backend`
-//! knows which backends are compiled in, `graphics` and `cuda` speak with theirs, `kernel_cache` sets how kernels
-//! are tuned. Nothing here knows about models or runs.
+//! [`open`] returns a device that is ready, or an error with a hint; nothing is left to the first tensor, where burn
+//! would panic. `choice` has the rules by which adapters are chosen, `backend` dispatches to the compiled backends.
 
 mod backend;
 mod choice;
@@ -20,7 +17,7 @@ mod spec;
 use serde::Serialize;
 
 pub use self::choice::{Adapter, AdapterKind, Api};
-pub use self::error::{DeviceError, Names};
+pub use self::error::DeviceError;
 pub use self::spec::{Backend, DeviceSpec};
 
 /// A device that is ready to compute on.
@@ -28,38 +25,35 @@ pub use self::spec::{Backend, DeviceSpec};
 pub struct OpenDevice {
     /// Burn's handle, without gradients; `Device::autodiff` turns them on.
     pub device: burn::tensor::Device,
-    /// What it is called in reports, such as `flex` or `wgpu:0 (llvmpipe (LLVM 15.0.6, 256 bits), Vulkan)`.
+    /// Its name in reports, such as `flex` or `wgpu:0 (llvmpipe (LLVM 15.0.6, 256 bits), Vulkan)`.
     pub name: String,
-    /// Which backend computes.
+    /// The backend.
     pub backend: Backend,
-    /// Which sort of hardware it is.
+    /// The kind of hardware.
     pub kind: AdapterKind,
 }
 
-/// One line of what this binary could compute on, here.
+/// A device that this binary can use here, or why it cannot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceListing {
-    /// What to write after `--device`: `flex`, `wgpu:1`; the backend's name alone where it cannot be used.
+    /// The argument of `--device`: `flex`, `wgpu:1`; the backend's name alone if it cannot be used.
     pub device: String,
     /// The backend.
     pub backend: Backend,
     /// The adapter's own name, as its driver tells it.
     pub name: Option<String>,
-    /// The interface it is reached through; none for a CPU.
+    /// The interface it is reached through; `None` for a CPU.
     pub api: Option<Api>,
-    /// Which sort of hardware it is; none where the backend cannot be used.
+    /// The kind of hardware; `None` if the backend cannot be used.
     pub kind: Option<AdapterKind>,
-    /// Why the backend cannot be used; none where it can.
+    /// Why the backend cannot be used; `None` if it can.
     pub unavailable: Option<String>,
 }
 
-/// Opens the device that `spec` asks for.
-///
-/// Opening the same adapter again gives the same device. The first GPU that is opened settles for the whole
-/// process where tuned kernels are cached, and how hard kernels are tuned.
+/// Opens a device; the same adapter again gives the same device.
 ///
 /// # Errors
-/// If the backend is not compiled in, no adapter answers to `spec`, or the driver refuses.
+/// If the backend is not compiled in, there is no such adapter, or the driver refuses.
 pub fn open(spec: &DeviceSpec) -> Result<OpenDevice, DeviceError> {
     match choose(spec)? {
         Choice::Cpu(backend) => open_cpu(backend),
@@ -67,10 +61,10 @@ pub fn open(spec: &DeviceSpec) -> Result<OpenDevice, DeviceError> {
     }
 }
 
-/// The device that `spec` would open, as one writes it: what `auto` means here.
+/// The argument of `--device` that names the device which `spec` would open: what `auto` means here.
 ///
 /// # Errors
-/// As [`open`], short of the driver's refusal.
+/// As [`open`], except that no driver is asked.
 pub fn resolve(spec: &DeviceSpec) -> Result<String, DeviceError> {
     Ok(match choose(spec)? {
         Choice::Cpu(backend) => backend.to_string(),
@@ -90,15 +84,15 @@ pub fn is_flex(device: &burn::tensor::Device) -> bool {
     backend::open_cpu(Backend::Flex).is_some_and(|flex| flex == *device)
 }
 
-/// Runs what computes on `device` where that goes fastest.
+/// Runs computations on `device` from the fastest thread.
 ///
-/// For a CPU that is one of rayon's own threads: from there work is shared out without waking anyone, while
-/// another thread would hand over each operation and sleep until it is done. A GPU is fed from this thread.
+/// For a CPU that is one of rayon's own threads: any other thread would hand over each operation and sleep until it is
+/// done. A GPU is fed from this thread.
 pub fn compute<T: Send>(device: &burn::tensor::Device, f: impl FnOnce() -> T + Send) -> T {
     if is_cpu(device) { rayon::scope(|_| f()) } else { f() }
 }
 
-/// Everything that could be computed on here, and for what could not, why.
+/// Every backend's devices, or why it has none.
 #[must_use]
 pub fn list() -> Vec<DeviceListing> {
     Backend::ALL.into_iter().flat_map(list_backend).collect()
@@ -111,16 +105,16 @@ pub fn compiled() -> Vec<Backend> {
 }
 
 fn list_backend(backend: Backend) -> Vec<DeviceListing> {
-    let unusable = |reason: String| {
-        vec![DeviceListing {
-            device: backend.to_string(),
-            backend,
-            name: None,
-            api: None,
-            kind: None,
-            unavailable: Some(reason),
-        }]
+    let listing = DeviceListing {
+        device: backend.to_string(),
+        backend,
+        name: None,
+        api: None,
+        kind: None,
+        unavailable: None,
     };
+    let unusable =
+        |reason: String| vec![DeviceListing { unavailable: Some(reason), ..listing.clone() }];
     if backend == Backend::Metal && !cfg!(target_os = "macos") {
         return unusable(choice::hint(backend).to_owned());
     }
@@ -131,17 +125,9 @@ fn list_backend(backend: Backend) -> Vec<DeviceListing> {
     }
     if backend.is_cpu() {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        return vec![DeviceListing {
-            device: backend.to_string(),
-            backend,
-            name: Some(format!(
-                "this CPU, {threads} {}",
-                if threads == 1 { "thread" } else { "threads" }
-            )),
-            api: None,
-            kind: Some(AdapterKind::Cpu),
-            unavailable: None,
-        }];
+        let s = if threads == 1 { "" } else { "s" };
+        let name = Some(format!("this CPU, {threads} thread{s}"));
+        return vec![DeviceListing { name, kind: Some(AdapterKind::Cpu), ..listing }];
     }
     let found = backend::find(backend);
     if found.is_empty() {
@@ -162,7 +148,6 @@ fn list_backend(backend: Backend) -> Vec<DeviceListing> {
         .collect()
 }
 
-/// What is to be opened.
 enum Choice {
     Cpu(Backend),
     Adapter(Adapter),
@@ -176,8 +161,7 @@ fn choose(spec: &DeviceSpec) -> Result<Choice, DeviceError> {
         },
         DeviceSpec::Cpu => choice::cpu(&compiled()).map(Choice::Cpu).ok_or(DeviceError::NoCpu),
         DeviceSpec::On(backend, _) if !backend::is_compiled(backend) => {
-            let compiled = compiled().iter().map(ToString::to_string).collect();
-            Err(DeviceError::NotCompiled(backend, Names(compiled)))
+            Err(DeviceError::NotCompiled(backend, choice::joined(&compiled())))
         }
         DeviceSpec::On(backend, _) if backend.is_cpu() => Ok(Choice::Cpu(backend)),
         DeviceSpec::On(backend, index) => {
@@ -186,18 +170,13 @@ fn choose(spec: &DeviceSpec) -> Result<Choice, DeviceError> {
     }
 }
 
-/// What `auto` takes, if that is a GPU. Backends are asked in order of preference and only as far as needed:
-/// starting a graphics interface takes a tenth of a second.
+/// The GPU that `auto` takes, if any. Backends are asked in order of preference and only as far as needed: starting a
+/// graphics interface takes a tenth of a second.
 fn automatic() -> Option<Adapter> {
-    for backend in choice::AUTO_ORDER
-        .into_iter()
+    let candidates = choice::AUTO_ORDER.into_iter();
+    candidates
         .filter(|&backend| backend::is_compiled(backend) && backend::may_have_gpu(backend))
-    {
-        if let Some(adapter) = choice::automatic(&backend::find(backend)) {
-            return Some(adapter.clone());
-        }
-    }
-    None
+        .find_map(|backend| choice::automatic(&backend::find(backend)).cloned())
 }
 
 fn open_cpu(backend: Backend) -> Result<OpenDevice, DeviceError> {

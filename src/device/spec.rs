@@ -1,4 +1,4 @@
-//! What a user asks for, as text. It does not know what is compiled in or found.
+//! Devices as a user names them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,25 +7,25 @@ use serde::{Serialize, Serializer};
 
 use super::DeviceError;
 
-/// A device as a user asks for it: `auto`, `cpu`, or a backend with or without an adapter's number.
+/// `auto`, `cpu`, or a backend with or without an adapter's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeviceSpec {
     /// CUDA, then a discrete GPU or Metal, then the CPU; never a software adapter.
     Auto,
     /// The best CPU backend.
     Cpu,
-    /// This backend, on the adapter of this number or on the best one.
+    /// A backend, on the adapter of this number or on the best one.
     On(Backend, Option<usize>),
 }
 
-/// A part of burn that computes.
+/// A backend of burn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// Burn's own CPU backend.
     Flex,
-    /// The `ndarray` crate: a second opinion on the CPU.
+    /// The `ndarray` crate on the CPU: a numerical second opinion.
     Ndarray,
-    /// Any GPU, through the fastest graphics interface that is there.
+    /// Any GPU, through the fastest available graphics interface.
     Wgpu,
     /// GPUs through Vulkan, with SPIR-V shaders.
     Vulkan,
@@ -36,7 +36,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// All of them, in the order in which they are listed.
+    /// All backends, in the order in which they are listed.
     pub const ALL: [Self; 6] =
         [Self::Flex, Self::Ndarray, Self::Wgpu, Self::Vulkan, Self::Metal, Self::Cuda];
 
@@ -53,7 +53,7 @@ impl Backend {
         }
     }
 
-    /// Whether it computes on the CPU, where there are no adapters to choose from.
+    /// Whether it computes on the CPU, and has no adapters.
     #[must_use]
     pub fn is_cpu(self) -> bool {
         matches!(self, Self::Flex | Self::Ndarray)
@@ -76,37 +76,32 @@ impl FromStr for DeviceSpec {
     type Err = DeviceError;
 
     /// # Errors
-    /// If the name is unknown, or its number is not one or does not belong there.
+    /// If the name is unknown, or its number is malformed or out of place.
     fn from_str(spec: &str) -> Result<Self, DeviceError> {
         let (name, index) = match spec.split_once(':') {
             Some((name, index)) => (name, Some(index)),
             None => (spec, None),
         };
-        let (parsed, single) = match name {
-            "auto" => (Self::Auto, Some("auto")),
-            "cpu" => (Self::Cpu, Some("cpu")),
-            _ => match Backend::ALL.into_iter().find(|backend| backend.name() == name) {
-                Some(backend) => {
-                    (Self::On(backend, None), backend.is_cpu().then(|| backend.name()))
-                }
-                None => {
-                    return Err(DeviceError::Unknown {
-                        name: name.to_owned(),
-                        nearest: nearest(name),
-                    });
-                }
-            },
+        let backend = Backend::ALL.into_iter().find(|backend| backend.name() == name);
+        let parsed = match (name, backend) {
+            ("auto", _) => Self::Auto,
+            ("cpu", _) => Self::Cpu,
+            (_, Some(backend)) => Self::On(backend, None),
+            (name, None) => {
+                let (name, nearest) = (name.to_owned(), nearest(name));
+                return Err(DeviceError::Unknown { name, nearest });
+            }
         };
-        match (parsed, single, index) {
-            (parsed, _, None) => Ok(parsed),
-            (_, Some(name), Some(_)) => Err(DeviceError::NoIndex { spec: spec.to_owned(), name }),
-            (Self::On(backend, _), None, Some(index)) => match index.parse() {
-                Ok(number) => Ok(Self::On(backend, Some(number))),
-                Err(_) => {
-                    Err(DeviceError::BadIndex { spec: spec.to_owned(), index: index.to_owned() })
-                }
-            },
-            (Self::Auto | Self::Cpu, None, _) => unreachable!("both take no number"),
+        match (parsed, index) {
+            (parsed, None) => Ok(parsed),
+            (Self::On(backend, _), Some(index)) if !backend.is_cpu() => {
+                let number = index.parse().map_err(|_| DeviceError::BadIndex {
+                    spec: spec.to_owned(),
+                    index: index.to_owned(),
+                })?;
+                Ok(Self::On(backend, Some(number)))
+            }
+            _ => Err(DeviceError::NoIndex { spec: spec.to_owned(), name: name.to_owned() }),
         }
     }
 }
@@ -122,7 +117,7 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-/// The known name that looks most like `name`, if any looks like it at all.
+/// The most similar known name, if one is similar at all.
 fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_lowercase();
     ["auto", "cpu"]

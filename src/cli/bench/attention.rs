@@ -7,17 +7,15 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::{at_least_one, figures, on, or_dash, print_json, spread, this_program, under_way};
-use crate::bench::attention::{self, Case, Cost, Pass, Row, Shape, Way};
+use super::{MIB, at_least_one, figures, on, or_dash, print_json, spread, this_program, under_way};
+use crate::bench::attention::{self, Case, Cost, Method, Pass, Row, Shape};
 use crate::cli::table::{Column, table};
 use crate::device::{self, DeviceSpec};
 use crate::format::counted;
 use crate::measure::{Machine, Trial};
 
-/// A row that takes long is not measured more often than this allows.
+/// No more rounds than fit this time, but at least 3.
 const ENOUGH: Duration = Duration::from_secs(1);
-
-const MIB: f64 = 1_048_576.0;
 
 /// Measure what attention costs as a text grows, explicit and fused
 ///
@@ -56,11 +54,11 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     /// Measure only this row, in this process: how the program calls itself [default: all rows]
-    #[arg(long, value_name = "CASE", hide = true)]
+    #[arg(long, value_name = "JSON", hide = true, value_parser = |json: &str| serde_json::from_str::<Case>(json))]
     case: Option<Case>,
 }
 
-/// Measures row by row, or the one row that it was called for.
+/// Measures all rows, each in a process of its own, or the one of this process.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match args.case {
         Some(case) => args.run_case(case),
@@ -88,18 +86,19 @@ impl Args {
         let device = device::open(&self.device)?;
         let mut rows = Vec::new();
         for pass in Pass::ALL {
-            for way in Way::ALL {
-                under_way(format!("{way} attention, {pass}"));
+            for method in Method::ALL {
+                under_way(format!("{method} attention, {pass}"));
                 rows.extend(attention::series(
-                    way,
+                    method,
                     pass,
                     &lengths,
-                    || device.backend.is_cpu().then(free_mib),
+                    || device.backend.is_cpu().then(|| Machine::here().available as f64 / MIB),
                     |case| self.measure(case).map_err(|error| format!("{error:#}")),
                 ));
             }
         }
-        if let Some(why) = nothing(&rows) {
+        if rows.iter().all(|row| row.cost.is_none()) {
+            let why = rows[0].left_out.as_deref().unwrap_or_default();
             bail!("nothing could be measured: {why}");
         }
         if self.json {
@@ -124,7 +123,7 @@ impl Args {
             ("--batch-size", self.batch_size.to_string()),
             ("--rounds", self.rounds.to_string()),
             ("--device", self.device.to_string()),
-            ("--case", case.to_string()),
+            ("--case", serde_json::to_string(&case)?),
         ] {
             child.args([name, &value]);
         }
@@ -147,9 +146,9 @@ impl Args {
         );
         let tables = Pass::ALL.map(|pass| format!("\n{pass}\n{}", table_of(rows, pass)));
         let left_out = rows.iter().filter_map(|row| {
-            let Case { way, pass, tokens } = row.case;
+            let Case { method, pass, tokens } = row.case;
             let why = row.left_out.as_ref()?;
-            Some(format!("left out: {way}, {pass}, {tokens} tokens: {why}\n"))
+            Some(format!("left out: {method}, {pass}, {tokens} tokens: {why}\n"))
         });
         let longest = rows.iter().map(|row| row.case.tokens).max().unwrap_or(0);
         let weights_mib = (4 * self.heads * self.batch_size * longest * longest) as f64 / MIB;
@@ -164,25 +163,13 @@ impl Args {
     }
 }
 
-fn free_mib() -> f64 {
-    Machine::here().available as f64 / MIB
-}
-
-/// Why there is not a single cost, if there is none.
-fn nothing(rows: &[Row]) -> Option<&str> {
-    let first = rows.first()?;
-    let none = rows.iter().all(|row| row.cost.is_none());
-    first.left_out.as_deref().filter(|_| none)
-}
-
-/// Both ways side by side, a line for each length.
+/// Both methods side by side, a line for each length.
 fn table_of(rows: &[Row], pass: Pass) -> String {
-    let of = |way: Way| {
-        let is_its = move |row: &&Row| row.case.way == way && row.case.pass == pass;
-        rows.iter().filter(is_its)
+    let of = |method: Method| {
+        rows.iter().filter(move |row| row.case.method == method && row.case.pass == pass)
     };
-    let lines: Vec<_> = of(Way::Explicit)
-        .zip(of(Way::Fused))
+    let lines: Vec<_> = of(Method::Explicit)
+        .zip(of(Method::Fused))
         .map(|(explicit, fused)| {
             let [a, b, c, d, e] = cells(explicit);
             let [f, g, h, i, j] = cells(fused);
@@ -239,31 +226,28 @@ mod tests {
                 extra_mib: Some(2.0 * tokens),
             })
         };
-        let rows: Vec<Row> = Way::ALL
-            .into_iter()
-            .flat_map(|way| attention::series(way, Pass::Forward, &[4096, 8192], || None, measure))
-            .collect();
+        let of = |method| attention::series(method, Pass::Forward, &[4096, 8192], || None, measure);
+        let rows: Vec<Row> = Method::ALL.into_iter().flat_map(of).collect();
         let table = table_of(&rows, Pass::Forward);
         assert!(table.lines().all(|line| width(line) <= MOST_COLUMNS), "{table}");
         let last = table.lines().last().expect("a row");
         let cells: Vec<_> = last.split_whitespace().collect();
-        let of_one_way = ["81,920", "20", "%", "2.0x", "16384.0", "2.0x"];
+        let one_method = ["81,920", "20", "%", "2.0x", "16384.0", "2.0x"];
         assert_eq!(cells[0], "8192");
-        assert_eq!(cells[1..7], of_one_way);
-        assert_eq!(cells[7..13], of_one_way);
+        assert_eq!(cells[1..7], one_method);
+        assert_eq!(cells[7..13], one_method);
         assert_eq!(cells[13], "1.0x");
     }
 
     #[test]
     fn a_row_that_was_left_out_is_dashes() {
         let rows = attention::series(
-            Way::Explicit,
+            Method::Explicit,
             Pass::Forward,
             &[8],
             || None,
             |_| Err("no luck".to_owned()),
         );
         assert_eq!(cells(&rows[0]), ["-", "-", "", "-", ""]);
-        assert_eq!(nothing(&rows), Some("no luck"));
     }
 }

@@ -19,7 +19,7 @@ use crate::model::Gpt;
 use crate::plan;
 use crate::run;
 
-/// The most tokens that are written where nobody says how many.
+/// The most tokens that are written by default.
 const MOST_NEW_TOKENS: usize = 64;
 
 /// Measure how fast a model reads a prompt and writes
@@ -63,7 +63,6 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Measures and prints.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (device, model) = args.open()?;
     let (n_parameters, context_length) = (model.num_params(), model.config().context_length);

@@ -1,4 +1,4 @@
-//! `tinderbox bench machine`: what the machine could reach.
+//! `tinderbox bench machine`: the machine's ceilings.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::device::{self, DeviceSpec};
 use crate::measure::Trial;
 use crate::plan;
 
-/// A product that takes long is not multiplied more often than this allows.
+/// No more rounds than fit this time, but at least 3.
 const ENOUGH: Duration = Duration::from_secs(2);
 
 /// Measure what the machine could reach: products of matrices, memory bandwidth
@@ -48,7 +48,6 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Measures and prints.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let device = device::open(&args.device)?;
     let sizes = match &args.config {
@@ -57,7 +56,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             let plan = plan::plan(&config, None, &device, false)?;
             Product::of(&config, plan.vocabulary.size)
         }
-        None => usual_products(),
+        None => default_products(),
     };
     let trial = Trial { warm_up: 1, rounds: args.rounds.min(3)..=args.rounds, enough: ENOUGH };
     under_way("products of matrices");
@@ -86,8 +85,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     )?)
 }
 
-/// The largest product of models of three sizes, for as many tokens as suit a CPU, and one that none is faster than.
-fn usual_products() -> Vec<Product> {
+/// The largest product of models of three sizes, for as many tokens as suit a CPU, and a square one.
+fn default_products() -> Vec<Product> {
     let of = |name: &str, change: fn(&mut Config)| {
         let mut config = Preset::named(name).expect("it is shipped").config();
         change(&mut config);
@@ -147,7 +146,7 @@ fn bandwidth_table(bandwidth: &[Ceiling<Access>]) -> String {
     table(columns, &lines)
 }
 
-/// With one thread, with all, and how far rounds are apart.
+/// With one thread, with all threads, and the spread.
 fn speeds<T>(ceiling: &Ceiling<T>) -> [String; 3] {
     [or_dash(ceiling.one_thread.map(figures)), figures(ceiling.all_threads), spread(&ceiling.times)]
 }

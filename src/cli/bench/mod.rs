@@ -1,4 +1,4 @@
-//! `tinderbox bench`: how fast this machine is, one file for each thing that is measured.
+//! `tinderbox bench`: how fast this machine is.
 
 mod attention;
 mod generate;
@@ -21,8 +21,10 @@ use crate::device::DeviceSpec;
 use crate::format::grouped;
 use crate::measure::Times;
 
-/// The shipped config whose model is measured where no other is named.
-const USUAL: &str = "quickstart";
+/// The preset that is measured by default.
+const DEFAULT_PRESET: &str = "quickstart";
+
+const MIB: f64 = 1_048_576.0;
 
 /// Measure how fast this machine trains, writes and attends, and in how much memory
 ///
@@ -57,7 +59,7 @@ enum What {
     Machine(machine::Args),
 }
 
-/// What a short run of everything is made of.
+/// The arguments of a short run of everything.
 const SHORT: [(&str, &[&str]); 4] = [
     ("machine", &["--rounds", "5"]),
     ("attention", &["--longest", "1024"]),
@@ -65,7 +67,6 @@ const SHORT: [(&str, &[&str]); 4] = [
     ("generate", &["--rounds", "3"]),
 ];
 
-/// Measures what was asked for.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {
         Some(What::Attention(args)) => attention::run(args),
@@ -76,7 +77,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Each in a process of its own, so that the memory of one does not count for the next.
+/// Runs each benchmark in a process of its own, so that the memory of one does not count for the next.
 fn run_all(args: &Args) -> anyhow::Result<()> {
     let mut found = Map::new();
     for (at, (name, settings)) in SHORT.into_iter().enumerate() {
@@ -103,7 +104,7 @@ fn run_all(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `tinderbox bench`, to be called in another process.
+/// `tinderbox bench`, to be run in another process.
 fn this_program() -> anyhow::Result<Command> {
     let path = std::env::current_exe().context("cannot find this program to start it again")?;
     let mut command = Command::new(path);
@@ -111,35 +112,35 @@ fn this_program() -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// The config that a user named, or the usual one.
+/// The config at `path`, or the default one.
 fn config(path: Option<&Path>, overrides: &[String]) -> anyhow::Result<Config> {
     let Some(path) = path else {
-        let usual = Preset::named(USUAL).expect("it is shipped");
-        return Ok(Config::from_toml(usual.toml, Path::new(USUAL), overrides)?);
+        let preset = Preset::named(DEFAULT_PRESET).expect("it is shipped");
+        return Ok(Config::from_toml(preset.toml, Path::new(DEFAULT_PRESET), overrides)?);
     };
     load_config(path, overrides, None)
 }
 
-/// A number of things of which there must be some.
+/// Parses a number above 0.
 fn at_least_one() -> impl TypedValueParser<Value = usize> {
     RangedU64ValueParser::<u64>::new().range(1..).try_map(usize::try_from)
 }
 
-/// Prints the one JSON object that there is.
+/// Prints one JSON object.
 fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(writeln!(io::stdout(), "{}", serde_json::to_string(value)?)?)
 }
 
-/// Says what is under way, as it takes a while.
+/// Notes on standard error what is being measured.
 fn under_way(what: impl std::fmt::Display) {
     note(format!("measuring {what} ..."));
 }
 
-/// A number in three figures or so.
+/// A number in about three digits.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "what is measured is not below 0, and far below 2^64"
+    reason = "measurements are not negative, and far below 2^64"
 )]
 fn figures(x: f64) -> String {
     match x {
@@ -151,12 +152,11 @@ fn figures(x: f64) -> String {
     }
 }
 
-/// How far apart the middle half of all rounds is, in percent of their median.
+/// The width of the middle half of all rounds, in percent of their median.
 fn spread(times: &Times) -> String {
     format!("{:.0} %", times.spread * 100.0)
 }
 
-/// What stands where there is no number.
 fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
@@ -180,7 +180,7 @@ mod tests {
     use crate::cli::Cli;
 
     #[test]
-    fn a_short_run_asks_for_what_there_is() {
+    fn the_arguments_of_a_short_run_parse() {
         for (name, settings) in SHORT {
             let words = ["tinderbox", "bench", name].into_iter().chain(settings.iter().copied());
             let parsed = Cli::try_parse_from(words);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::{at_least_one, config, figures, note, on, or_dash, print_json, spread, under_way};
 use crate::bench::train::{self, Rounds, Speed, Text};
+use crate::config::precision_remark;
 use crate::device::{self, DeviceSpec};
 use crate::format::grouped;
 use crate::train::precision;
@@ -44,7 +45,6 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Measures and prints.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let config = config(args.config.as_deref(), &args.overrides)?;
     let device = match &args.device {
@@ -83,7 +83,7 @@ fn page(speed: &Speed, place: &str) -> String {
         "training of {} parameters, {} tokens a step, on {place}{}\n",
         grouped(speed.parameters as u64),
         grouped(speed.tokens_per_step as u64),
-        speed.matmul_precision.remark(),
+        precision_remark(speed.matmul_precision),
     );
     let lines = lines.map(|(name, value)| format!("  {name:<22}{value}\n"));
     format!(
