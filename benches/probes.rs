@@ -19,6 +19,7 @@ use tinderbox::device;
 use tinderbox::measure::{Times, ms_since};
 use tinderbox::model::Gpt;
 use tinderbox::model::probe::{NoProbe, Pass, Point, Probe, Site};
+use tinderbox_kernels::MatmulPrecision;
 
 /// As in the program itself.
 #[global_allocator]
@@ -104,7 +105,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn visits(device: &burn::tensor::Device) -> Tensor<3> {
     let mut x = Tensor::<3>::zeros([1, 1, 1], device);
     let mut probe = NoProbe;
-    let mut pass = Pass::new(&mut probe, None);
+    let mut pass = Pass::new(&mut probe, MatmulPrecision::F32, None);
     for block_idx in 0..VISITS {
         pass.enter(Some(block_idx));
         x = pass.visit(Point::Residual, black_box(x));

@@ -195,6 +195,7 @@ mod tests {
     use crate::data::Tokens;
     use crate::model::parameters::{self, HostTensor};
     use crate::train::evaluate;
+    use tinderbox_kernels::MatmulPrecision;
 
     const BOTH: [Method; 2] = [Method::Zero, Method::Mean];
 
@@ -241,7 +242,8 @@ mod tests {
 
         sample.max_batches = Some(2);
         let some = Ablation::new(&model, sample, &[Method::Zero]).expect("measured");
-        let expected = evaluate::estimate(&model, &text, 4, 2).expect("a device");
+        let expected =
+            evaluate::estimate(&model, &text, 4, 2, MatmulPrecision::F32).expect("a device");
         assert_eq!((some.tokens, expected.tokens), (64, 64));
         assert!((some.loss - expected.nats_per_token).abs() < 1e-5);
         assert!(some.parts.iter().all(|part| part.mean.is_none()));

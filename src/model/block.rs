@@ -63,7 +63,7 @@ impl Block {
         let attended = self.attention.forward(normed, rotation, cache, pass);
         let x = x + pass.drop(Point::Attention, attended, self.dropout);
         let normed = self.mlp_norm.forward(x.clone());
-        let thought = self.mlp.forward(normed, pass.matmul_precision());
+        let thought = self.mlp.forward(normed, pass.precision());
         let thought = pass.visit(Point::Mlp, thought);
         let x = x + pass.drop(Point::Mlp, thought, self.dropout);
         pass.visit(Point::Residual, x)

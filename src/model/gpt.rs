@@ -8,6 +8,7 @@ use super::parameters::{zeros, zeros_linear};
 use super::probe::{NoProbe, Pass, Point, Probe};
 use super::{Block, Norm, init};
 use crate::config::{ModelConfig, PositionKind};
+use crate::device;
 use crate::model::attention::{KvCache, Rotation};
 use tinderbox_kernels::{self as kernels, DropoutKey, MatmulPrecision, Output, Positions};
 
@@ -29,8 +30,6 @@ pub struct Gpt {
     pub output: Option<Linear>,
     #[module(skip)]
     config: ModelConfig,
-    #[module(skip)]
-    matmul_precision: MatmulPrecision,
 }
 
 impl Gpt {
@@ -54,26 +53,7 @@ impl Gpt {
             norm: Norm::new(config.norm, config.d_model, config.bias, device),
             output: untied.then(|| zeros_linear(config.d_model, vocab_size, false, device)),
             config: config.clone(),
-            matmul_precision: MatmulPrecision::F32,
         }
-    }
-
-    /// The model with another precision of products in [`Gpt::loss`]: those with the projections of attention and of
-    /// the feed-forward layers, forward and backward, and those that give the gradients of the output layer. Logits are
-    /// products of f32 in either precision, and on devices other than flex everything is.
-    ///
-    /// A model that is made or loaded is in f32, and so is all that is written with it or looked at in it, whatever it
-    /// is given here.
-    #[must_use]
-    pub fn with_matmul_precision(mut self, precision: MatmulPrecision) -> Self {
-        self.matmul_precision = precision;
-        self
-    }
-
-    /// What it was given by [`Gpt::with_matmul_precision`].
-    #[must_use]
-    pub fn matmul_precision(&self) -> MatmulPrecision {
-        self.matmul_precision
     }
 
     /// What the model was made from.
@@ -123,7 +103,7 @@ impl Gpt {
     /// As [`Gpt::forward`], with a probe looking on. See [`super::probe`] for the sites.
     #[must_use]
     pub fn forward_with(&self, tokens: Tensor<2, Int>, probe: &mut impl Probe) -> Tensor<3> {
-        self.run(tokens, None, &mut Pass::new(probe, None))
+        self.run(tokens, None, &mut Pass::new(probe, MatmulPrecision::F32, None))
     }
 
     /// As [`Gpt::forward`] for tokens that follow those in `cache`, to which they are added.
@@ -132,27 +112,35 @@ impl Gpt {
     /// If the tokens do not fit the cache.
     #[must_use]
     pub fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Tensor<3> {
-        self.run(tokens, Some(cache), &mut Pass::new(&mut NoProbe, None))
+        self.run(tokens, Some(cache), &mut Pass::new(&mut NoProbe, MatmulPrecision::F32, None))
     }
 
-    /// Mean cross-entropy in nats per token, as training and evaluation minimise and report it; computed as
-    /// [`Gpt::with_matmul_precision`] says.
+    /// Mean cross-entropy in nats per token: what training minimises and evaluation reports.
     ///
-    /// Without a `dropout` key nothing is dropped: evaluation.
+    /// `precision` is that of the products with the blocks' projections, forward and backward, and of those that give
+    /// the gradients of the output layer; logits are f32 in either. Without a `dropout` key nothing is dropped.
     ///
     /// # Shapes
     /// `tokens, targets: [B, T]` -> `[1]`
+    ///
+    /// # Panics
+    /// On bf16 anywhere but on burn's flex backend, the only one that has it.
     #[must_use]
     pub fn loss(
         &self,
         tokens: Tensor<2, Int>,
         targets: Tensor<2, Int>,
+        precision: MatmulPrecision,
         dropout: Option<DropoutKey>,
     ) -> Tensor<1> {
         let [b, t] = tokens.dims();
         assert_shape!(targets, [b, t]);
+        assert!(
+            precision == MatmulPrecision::F32 || device::is_flex(&tokens.device()),
+            "only flex multiplies in bf16"
+        );
         let mut probe = NoProbe;
-        let mut pass = Pass::new(&mut probe, dropout).with_matmul_precision(self.matmul_precision);
+        let mut pass = Pass::new(&mut probe, precision, dropout);
         let hidden = self.hidden(tokens, None, &mut pass); // [B, T, C]
         let output = match &self.output {
             Some(output) => Output::Own(output.weight.val()),
@@ -162,7 +150,7 @@ impl Gpt {
             hidden.reshape([b * t, self.config.d_model]),
             output,
             targets.reshape([b * t]),
-            self.matmul_precision,
+            precision,
         )
     }
 

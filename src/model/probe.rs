@@ -103,27 +103,21 @@ impl Probe for NoProbe {
 pub struct Pass<'a, P: Probe> {
     probe: &'a mut P,
     dropout: Option<DropoutKey>,
-    matmul_precision: MatmulPrecision,
+    precision: MatmulPrecision,
     block_idx: Option<usize>,
 }
 
 impl<'a, P: Probe> Pass<'a, P> {
-    /// A pass before the first block, in f32. Without a `dropout` key nothing is dropped: evaluation.
-    pub fn new(probe: &'a mut P, dropout: Option<DropoutKey>) -> Self {
-        Self { probe, dropout, matmul_precision: MatmulPrecision::F32, block_idx: None }
-    }
-
-    /// The pass with another precision of the products with the blocks' projections.
-    #[must_use]
-    pub fn with_matmul_precision(mut self, precision: MatmulPrecision) -> Self {
-        self.matmul_precision = precision;
-        self
+    /// A pass before the first block. `precision` is that of the products with the blocks' projections. Without a
+    /// `dropout` key nothing is dropped.
+    pub fn new(probe: &'a mut P, precision: MatmulPrecision, dropout: Option<DropoutKey>) -> Self {
+        Self { probe, dropout, precision, block_idx: None }
     }
 
     /// The precision of the products with the blocks' projections.
     #[must_use]
-    pub fn matmul_precision(&self) -> MatmulPrecision {
-        self.matmul_precision
+    pub fn precision(&self) -> MatmulPrecision {
+        self.precision
     }
 
     /// Says which block the following points belong to.

@@ -8,6 +8,7 @@ use super::trainer::to_device;
 use crate::data::{Batch, Split, batch};
 use crate::inference::{Engine, Session};
 use crate::model::Gpt;
+use tinderbox_kernels::MatmulPrecision;
 
 /// A mean loss, and what it is a mean of.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,7 +49,8 @@ pub(super) fn bits_per_byte(nats_per_token: f64, text: &Split) -> f64 {
 /// How many batches go to the device before their losses are read back: each reading waits for it.
 const BATCHES_AHEAD: usize = 16;
 
-/// The loss over every token of `text` but the first, in non-overlapping windows of the context.
+/// The loss over every token of `text` but the first, in non-overlapping windows of the context, in f32 whatever the
+/// model was trained in.
 ///
 /// `model` is one without gradients. `batch_size` windows go through it at once.
 ///
@@ -86,12 +88,12 @@ pub(super) fn full_unless(
     is_stopped: impl Fn() -> bool,
 ) -> Result<Option<Loss>, TensorReadError> {
     let batches = batch::windows(text, model.config().context_length, batch_size);
-    let loss = mean(model, batches.take_while(|_| !is_stopped()))?;
+    let loss = mean(model, batches.take_while(|_| !is_stopped()), MatmulPrecision::F32)?;
     Ok((!is_stopped()).then_some(loss))
 }
 
 /// The loss over `n_batches` batches that are spread evenly over `text`, always the same ones: a cheap
-/// estimate of [`full`].
+/// estimate of [`full`]. `precision` is that of the products.
 ///
 /// # Errors
 /// If the device fails.
@@ -100,13 +102,18 @@ pub fn estimate(
     text: &Split,
     batch_size: usize,
     n_batches: usize,
+    precision: MatmulPrecision,
 ) -> Result<Loss, TensorReadError> {
     let context_length = model.config().context_length;
-    mean(model, batch::spread(text, context_length, batch_size, n_batches))
+    mean(model, batch::spread(text, context_length, batch_size, n_batches), precision)
 }
 
 #[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 tokens")]
-fn mean(model: &Gpt, batches: impl Iterator<Item = Batch>) -> Result<Loss, TensorReadError> {
+fn mean(
+    model: &Gpt,
+    batches: impl Iterator<Item = Batch>,
+    precision: MatmulPrecision,
+) -> Result<Loss, TensorReadError> {
     let device = model.device();
     let (mut total, mut n_tokens) = (0.0, 0);
     let mut unread: Vec<(usize, Tensor<1>)> = Vec::new();
@@ -114,7 +121,7 @@ fn mean(model: &Gpt, batches: impl Iterator<Item = Batch>) -> Result<Loss, Tenso
     while let Some(batch) = batches.next() {
         let n = batch.targets.len();
         let (tokens, targets) = to_device(batch, &device);
-        unread.push((n, model.loss(tokens, targets, None)));
+        unread.push((n, model.loss(tokens, targets, precision, None)));
         if unread.len() == BATCHES_AHEAD || batches.peek().is_none() {
             let (sizes, losses): (Vec<usize>, Vec<Tensor<1>>) = unread.drain(..).unzip();
             for (n, loss) in sizes.into_iter().zip(Tensor::cat(losses, 0).try_into_vec_as::<f32>()?)

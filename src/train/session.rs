@@ -21,7 +21,6 @@ use crate::inspect::{self, Heads};
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
 use crate::run::{Best, RunDir, Saved, TrainState};
-use tinderbox_kernels::MatmulPrecision;
 
 /// A device that works on its own is waited for after so many steps at the latest: to know in time that a
 /// loss is not a number, and seldom enough that it does not run dry.
@@ -316,7 +315,8 @@ impl Session {
     /// An estimated loss, which is a number or an error.
     fn estimate(&self, model: &Gpt, split: &Split, n_batches: usize) -> Result<f64, TrainError> {
         let batch_size = self.config.train.batch_size;
-        let loss = evaluate::estimate(model, split, batch_size, n_batches);
+        let precision = self.config.train.matmul_precision.into();
+        let loss = evaluate::estimate(model, split, batch_size, n_batches, precision);
         self.checked(loss)
     }
 
@@ -433,9 +433,7 @@ impl Session {
     /// Whether it came to its end: nothing is lost without it, and `--resume` makes up for it.
     fn evaluate_fully(&mut self, summary: &mut Summary) -> Result<bool, TrainError> {
         self.observer.observe(&Event::FinalEvaluation);
-        // What is said of the weights in the end is what they are worth in f32, in which everyone else uses them.
         let last = self.trainer.evaluated();
-        let last = last.with_matmul_precision(MatmulPrecision::F32);
         let Some(last_loss) = self.full_loss(&last)? else {
             return Ok(false);
         };

@@ -47,20 +47,13 @@ impl StepResult {
 impl Trainer {
     /// A trainer before its first step. The model's device has gradients turned on.
     ///
-    /// From now on its losses have the config's precision. That may be bf16 on flex only: on any other device nothing
-    /// is rounded, and nothing says so but [`precision::check`](super::precision::check).
+    /// A config in bf16 needs burn's flex backend: see [`precision::check`](super::precision::check).
     #[must_use]
     pub fn new(model: Gpt, config: &Config, text: impl Into<Split>) -> Self {
         let hidden = parameters::hidden_matrices(&model);
         let precision = config.train.matmul_precision;
         let optimizer = Optimizer::new(&config.optimizer, hidden).with_matmul_precision(precision);
-        Self {
-            model: Some(model.with_matmul_precision(precision)),
-            optimizer,
-            config: config.clone(),
-            text: text.into(),
-            step: 0,
-        }
+        Self { model: Some(model), optimizer, config: config.clone(), text: text.into(), step: 0 }
     }
 
     /// Draws a batch, and moves the weights against the gradient of its loss.
@@ -87,6 +80,7 @@ impl Trainer {
     /// of one large batch, whose rows they share out.
     fn backward(&self, model: &Gpt) -> (Gradients, Tensor<1>) {
         let train = &self.config.train;
+        let precision = train.matmul_precision.into();
         let n_micro_steps = train.grad_accumulation_steps;
         let device = model.device();
         let mut sum: Option<(Gradients, Tensor<1>)> = None;
@@ -102,7 +96,7 @@ impl Trainer {
                 micro_step: micro_step as u64,
             };
             #[allow(clippy::cast_precision_loss, reason = "a handful of micro-batches")]
-            let loss = model.loss(tokens, targets, Some(key)) / n_micro_steps as f32;
+            let loss = model.loss(tokens, targets, precision, Some(key)) / n_micro_steps as f32;
             let gradients = Gradients::take(model, loss.backward());
             let loss = loss.inner();
             sum = Some(match sum {
@@ -130,7 +124,7 @@ impl Trainer {
         learning_rate(&self.config.schedule, peak, step, self.config.train.max_steps)
     }
 
-    /// The model as it is now, for evaluation: without gradients, without dropout, in the precision of training.
+    /// The model as it is now, for evaluation: without gradients.
     #[must_use]
     pub fn evaluated(&self) -> Gpt {
         self.trained().valid()

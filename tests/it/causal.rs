@@ -6,7 +6,7 @@ use tinderbox::model::Gpt;
 use tinderbox::model::attention::{causal_mask, scaled_dot_product_attention};
 use tinderbox::plan::{Operations, pass_memory};
 use tinderbox_kernels::causal::in_blocks;
-use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, SelfAttention};
+use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, MatmulPrecision, SelfAttention};
 
 use crate::allocations::live_bytes;
 use crate::devices::{ndarray, wgpu};
@@ -156,7 +156,8 @@ fn what_a_model_keeps_is_what_is_planned() {
         let device = ndarray().autodiff();
         let gpt = Gpt::new(&config, 40, 1, &device);
         let tokens = Tensor::<2, Int>::zeros([16, 64], &device);
-        let kept = kept(|| gpt.loss(tokens.clone(), tokens, Some(DROPOUT.key)));
+        let kept =
+            kept(|| gpt.loss(tokens.clone(), tokens, MatmulPrecision::F32, Some(DROPOUT.key)));
         let ratio = planned / kept;
         eprintln!(
             "RATIO {ratio} planned {} kept {} in units of S",

@@ -17,7 +17,7 @@ use tinderbox::optimizer::Gradients;
 use tinderbox::run::{RunDir, Saved, TrainState};
 use tinderbox::tokenizer::Tokenizer;
 use tinderbox::train::{Start, Trainer};
-use tinderbox_kernels::DropoutKey;
+use tinderbox_kernels::{DropoutKey, MatmulPrecision};
 
 use crate::devices::wgpu;
 use crate::fixtures::{expect_close, host};
@@ -240,7 +240,7 @@ fn alike(config: &ModelConfig, seed: u64, other: &Device, tolerance: f32) {
             [6, 7].map(|seed| tensor(&tokens(config.context_length, seed), &device));
         let key = DropoutKey { seed, step: 3, micro_step: 1 };
         let logits = host(gpt.forward(input.clone()));
-        let loss = gpt.loss(input, target, Some(key));
+        let loss = gpt.loss(input, target, MatmulPrecision::F32, Some(key));
         let gradients = Gradients::take(&gpt, loss.backward());
         let gradients: Vec<(String, Vec<f32>)> = gradients
             .iter()

@@ -10,6 +10,7 @@ use tinderbox::data::{Corpus, OpenOptions, batch};
 use tinderbox::model::{Gpt, LazyTensor};
 use tinderbox::run::{RunDir, Saved};
 use tinderbox::train::{Start, TrainError, evaluate};
+use tinderbox_kernels::MatmulPrecision;
 
 use crate::cli::Folder;
 use crate::runs::Place;
@@ -75,7 +76,8 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
         let tensor = |ids: Vec<i32>| -> Tensor<2, Int> {
             Tensor::from_data(TensorData::new(ids, [4, context_length]), &Device::flex())
         };
-        let loss = model.loss(tensor(batch.inputs), tensor(batch.targets), None);
+        let loss =
+            model.loss(tensor(batch.inputs), tensor(batch.targets), MatmulPrecision::F32, None);
         let loss: f32 = loss.into_scalar();
         assert!(
             (losses[0] - loss).abs() < 1e-6,
@@ -86,7 +88,8 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
         assert_eq!(first["step"], 0);
         assert_eq!(first["is_best"], false, "what another run learned is no success of this one");
         if context_length == 16 {
-            let estimate = evaluate::estimate(&model, &corpus.val, 4, 2).expect("computed");
+            let estimate = evaluate::estimate(&model, &corpus.val, 4, 2, MatmulPrecision::F32)
+                .expect("computed");
             assert_eq!(first["val_loss_estimate"], estimate.nats_per_token);
         }
     }

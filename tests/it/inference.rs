@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use tinderbox::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 use tinderbox::inference::{Engine, Precision, Session};
 use tinderbox::model::{Gpt, parameters};
+use tinderbox_kernels::MatmulPrecision;
 
 use crate::fixtures::host;
 use crate::properties::{VOCAB_SIZE, any_model, lively, tensor, tokens};
@@ -190,7 +191,9 @@ fn surprises_are_the_losses_of_the_composed_path() {
     let mut session = Session::new(engine, 1, 150);
     let surprises = session.surprises(&ids(inputs), &ids(targets));
     let mean = surprises.iter().map(|x| f64::from(*x)).sum::<f64>() / 150.0;
-    let loss: f32 = gpt.loss(tensor(inputs, &device), tensor(targets, &device), None).into_scalar();
+    let loss: f32 = gpt
+        .loss(tensor(inputs, &device), tensor(targets, &device), MatmulPrecision::F32, None)
+        .into_scalar();
     assert!((mean - f64::from(loss)).abs() < 1e-4, "{mean}, not {loss}");
     assert_eq!(session.surprises(&ids(inputs), &ids(targets)), surprises);
 }

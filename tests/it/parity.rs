@@ -13,6 +13,7 @@ use tinderbox::model::attention::{
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::probe::{Point, Probe, Site};
 use tinderbox::optimizer::Gradients;
+use tinderbox_kernels::MatmulPrecision;
 
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
 
@@ -61,7 +62,7 @@ pub fn check_gpt(name: &str, device: &Device) {
     let (gpt, fixture) = gpt(name, &device);
     let tokens = || fixture.int::<2>("tokens", &device);
     fixture.expect("logits", gpt.forward(tokens()));
-    let loss = gpt.loss(tokens(), fixture.int("targets", &device), None);
+    let loss = gpt.loss(tokens(), fixture.int("targets", &device), MatmulPrecision::F32, None);
     fixture.expect("loss", loss.clone());
     let gradients = Gradients::take(&gpt, loss.backward());
     let mut compared = 0;

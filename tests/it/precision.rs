@@ -1,6 +1,5 @@
 //! `train.matmul_precision`: runs in bf16, and what keeps f32 beside them.
 
-use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use insta::assert_snapshot;
 use serde_json::Value;
@@ -12,6 +11,7 @@ use tinderbox::train::{Start, TrainError, Trainer, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 
 use crate::cli::Folder;
+use crate::devices::ndarray;
 use crate::fixtures::host;
 use crate::runs::{Place, TEN_STEPS};
 
@@ -82,45 +82,38 @@ fn a_run_goes_on_in_another_precision_and_a_new_one_starts_from_it() {
 }
 
 #[test]
-fn a_trainer_keeps_the_precision_of_its_config_and_every_other_model_is_in_f32() {
+fn a_loss_is_in_the_precision_that_it_is_given() {
     let place = Place::new();
-    let config = place.config(&[BF16]);
-    let corpus = corpus(&config);
-    let vocab_size = corpus.tokenizer.vocab_size();
-    let device = Device::flex().autodiff();
-    let gpt = || Gpt::new(&config.model, vocab_size, 1, &device);
-    assert_eq!(gpt().matmul_precision(), MatmulPrecision::F32);
-    let bf16 = gpt().with_matmul_precision(MatmulPrecision::Bf16);
-    for kept in [bf16.clone(), bf16.clone().valid(), bf16.no_grad()] {
-        assert_eq!(kept.matmul_precision(), MatmulPrecision::Bf16);
-    }
-
-    let mut trainer = Trainer::new(gpt(), &config, corpus.train.clone());
-    let kept = |trainer: &Trainer| trainer.evaluated().matmul_precision();
-    assert_eq!(kept(&trainer), MatmulPrecision::Bf16);
-    trainer.step();
-    assert_eq!(kept(&trainer), MatmulPrecision::Bf16, "after a step");
-    let saved = trainer.saved(TrainState { step: 1, ..TrainState::default() });
-    let mut restored = Trainer::new(gpt(), &config, corpus.train);
-    let here = place.path("nowhere");
-    restored.restore(saved, &here).expect("it fits");
-    assert_eq!(kept(&restored), MatmulPrecision::Bf16, "after a checkpoint");
+    let config = place.config(&["model.d_model=64", "model.n_heads=2"]);
+    let gpt = Gpt::new(&config.model, 40, 1, &Device::flex());
+    let tokens = || Tensor::<1, Int>::arange(0..32, &Device::flex()).reshape([2, 16]);
+    let loss = |precision| host(gpt.loss(tokens(), tokens(), precision, None))[0];
+    let (exact, rounded) = (loss(MatmulPrecision::F32), loss(MatmulPrecision::Bf16));
+    assert!((1e-12..0.01).contains(&((exact - rounded).abs() / exact)), "{exact} and {rounded}");
 }
 
 #[test]
-fn only_the_loss_of_a_model_is_in_its_precision() {
+fn a_trainer_steps_in_the_precision_of_its_config() {
     let place = Place::new();
-    let config = place.config(&["model.d_model=64", "model.n_heads=2"]);
-    let f32 = Gpt::new(&config.model, 40, 1, &Device::flex());
-    let bf16 = f32.clone().with_matmul_precision(MatmulPrecision::Bf16);
-    let tokens = || Tensor::<1, Int>::arange(0..32, &Device::flex()).reshape([2, 16]);
-    let logits = |model: &Gpt| host(model.forward(tokens()));
-    assert_eq!(logits(&f32), logits(&bf16));
-    let cached = |model: &Gpt| host(model.forward_cached(tokens(), &mut model.kv_cache(2)));
-    assert_eq!(cached(&f32), cached(&bf16));
-    let loss = |model: &Gpt| host(model.loss(tokens(), tokens(), None))[0];
-    let (exact, rounded) = (loss(&f32), loss(&bf16));
+    let first_loss = |settings: &[&str]| {
+        let config = place.config(&[&["model.d_model=64", "model.n_heads=2"], settings].concat());
+        let corpus = corpus(&config);
+        let device = Device::flex().autodiff();
+        let gpt = Gpt::new(&config.model, corpus.tokenizer.vocab_size(), 1, &device);
+        host(Trainer::new(gpt, &config, corpus.train).step().loss)[0]
+    };
+    let (exact, rounded) = (first_loss(&[]), first_loss(&[BF16]));
     assert!((1e-12..0.01).contains(&((exact - rounded).abs() / exact)), "{exact} and {rounded}");
+}
+
+#[test]
+#[should_panic(expected = "only flex multiplies in bf16")]
+fn a_loss_in_bf16_is_refused_off_flex() {
+    let place = Place::new();
+    let config = place.config(&[]);
+    let gpt = Gpt::new(&config.model, 40, 1, &ndarray());
+    let tokens = Tensor::<2, Int>::zeros([1, 4], &ndarray());
+    let _loss = gpt.loss(tokens.clone(), tokens, MatmulPrecision::Bf16, None);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tinderbox::model::attention::MultiHeadAttentionConfig;
 use tinderbox::model::probe::NoProbe;
 use tinderbox::model::{Gpt, parameters};
 use tinderbox::tokenizer::Tokenizer;
-use tinderbox_kernels::DropoutKey;
+use tinderbox_kernels::{DropoutKey, MatmulPrecision};
 
 use crate::fixtures::{expect_close, host};
 
@@ -181,11 +181,20 @@ fn attention_in_every_form_drops_weights_by_its_key_alone() {
         attention.output.weight = matrix([8, 8]);
         let itself = |key| {
             let mut probe = NoProbe;
-            host(attention.forward(x.clone(), None, None, &mut Pass::new(&mut probe, key)))
+            host(attention.forward(
+                x.clone(),
+                None,
+                None,
+                &mut Pass::new(&mut probe, MatmulPrecision::F32, key),
+            ))
         };
         let cross = |key| {
             let mut probe = NoProbe;
-            host(attention.forward_to(x.clone(), context.clone(), &mut Pass::new(&mut probe, key)))
+            host(attention.forward_to(
+                x.clone(),
+                context.clone(),
+                &mut Pass::new(&mut probe, MatmulPrecision::F32, key),
+            ))
         };
         assert_eq!(itself(key(1)), itself(key(1)));
         assert_ne!(itself(key(1)), itself(key(2)));

@@ -143,7 +143,7 @@ impl MultiHeadAttention {
         cache: Option<&mut LayerCache>,
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
-        let precision = pass.matmul_precision();
+        let precision = pass.precision();
         if self.causal && cache.is_none() && !P::ACTIVE {
             let attention = self.self_attention(rotation, pass);
             let qkv = linear(&self.qkv, x, precision); // [B, T, (H + 2 Hkv) D]
@@ -230,7 +230,7 @@ impl MultiHeadAttention {
 
     fn finish<P: Probe>(&self, heads: Tensor<4>, pass: &mut Pass<'_, P>) -> Tensor<3> {
         let heads = pass.visit(Point::Heads, heads);
-        let output = self.merge(heads, pass.matmul_precision()); // [B, T, C]
+        let output = self.merge(heads, pass.precision()); // [B, T, C]
         pass.visit(Point::Attention, output)
     }
 
