@@ -89,10 +89,9 @@ fn four_heads(out: &mut impl Write) -> io::Result<()> {
     let x = normal([2, 10, 128], 9);
     writeln!(out, "\nFour heads, d_model 128, two texts of ten tokens")?;
     for (name, causal) in [("bidirectional", false), ("causal", true)] {
-        let attended = attention(128, 4, causal).attend(x.clone());
-        let (output, weights) = (attended.output.dims(), attended.weights.dims());
-        writeln!(out, "  {name:13}: output {output:?}, weights {weights:?}")?;
-        let first = attended.weights.slice([0..1, 0..1, 0..1, 0..10]);
+        let (output, weights) = attention(128, 4, causal).attend(x.clone(), None);
+        writeln!(out, "  {name:13}: output {:?}, weights {:?}", output.dims(), weights.dims())?;
+        let first = weights.slice([0..1, 0..1, 0..1, 0..10]);
         table(out, &["position 0 of head 0"], &[], first.reshape([1, 10]), 2)?;
     }
     let module = attention(128, 4, true);
@@ -127,8 +126,8 @@ fn cost(out: &mut impl Write) -> io::Result<()> {
 fn what_mat_attends_to(out: &mut impl Write) -> io::Result<()> {
     let words = ["the", "cat", "sat", "on", "mat"];
     let embeddings = normal([1, 5, 64], 10);
-    let attended = attention(64, 4, true).attend(embeddings);
-    let mat = attended.weights.slice([0..1, 0..4, 4..5, 0..5]); // [1, 4, 1, 5]
+    let (_, weights) = attention(64, 4, true).attend(embeddings, None);
+    let mat = weights.slice([0..1, 0..4, 4..5, 0..5]); // [1, 4, 1, 5]
     writeln!(out, "\nWhat \"mat\" attends to")?;
     let heads = ["head 0", "head 1", "head 2", "head 3"];
     table(out, &heads, &words, mat.reshape([4, 5]), 2)?;

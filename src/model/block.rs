@@ -3,12 +3,12 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
+use super::attention::{LayerCache, MultiHeadAttention, MultiHeadAttentionConfig, Rotation};
 use super::probe::{Pass, Point, Probe};
 use super::{Mlp, Norm};
 use crate::config::ModelConfig;
-use crate::model::attention::{LayerCache, MultiHeadAttention, MultiHeadAttentionConfig, Rotation};
 
-/// A pre-norm transformer block: both parts read the normed residual stream and add to it.
+/// A pre-norm transformer block: both layers read the normed residual stream and add to it.
 ///
 /// Source: Radford et al. 2019 (GPT-2), section 2.3; Xiong et al. 2020, "On Layer Normalization in the
 /// Transformer Architecture", figure 1 b.
@@ -27,7 +27,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// The block with its norms at identity and all other weights at zero.
+    /// A block with its norms at identity and all other weights at zero.
     #[must_use]
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
         let norm = || Norm::new(config.norm, config.d_model, config.bias, device);
@@ -63,9 +63,8 @@ impl Block {
         let attended = self.attention.forward(normed, rotation, cache, pass);
         let x = x + pass.drop(Point::Attention, attended, self.dropout);
         let normed = self.mlp_norm.forward(x.clone());
-        let thought = self.mlp.forward(normed, pass.precision());
-        let thought = pass.visit(Point::Mlp, thought);
-        let x = x + pass.drop(Point::Mlp, thought, self.dropout);
+        let processed = self.mlp.forward(normed, pass);
+        let x = x + pass.drop(Point::Mlp, processed, self.dropout);
         pass.visit(Point::Residual, x)
     }
 }

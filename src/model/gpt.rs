@@ -4,12 +4,12 @@ use burn::module::{Module, Param};
 use burn::nn::{Embedding, Linear};
 use burn::tensor::{Device, Int, Tensor, assert_shape};
 
+use super::attention::{KvCache, Rotation};
 use super::parameters::{zeros, zeros_linear};
 use super::probe::{NoProbe, Pass, Point, Probe};
 use super::{Block, Norm, init};
 use crate::config::{ModelConfig, PositionKind};
 use crate::device;
-use crate::model::attention::{KvCache, Rotation};
 use tinderbox_kernels::{self as kernels, DropoutKey, MatmulPrecision, Output, Positions};
 
 /// A decoder-only transformer.
@@ -18,15 +18,15 @@ use tinderbox_kernels::{self as kernels, DropoutKey, MatmulPrecision, Output, Po
 /// reach the Llama and Qwen3 families.
 #[derive(Module, Debug)]
 pub struct Gpt {
-    /// One vector for each token of the vocabulary, `[V, C]`.
+    /// One vector per token of the vocabulary, `[V, C]`.
     pub token_embedding: Embedding,
-    /// One vector for each position of the context, `[context_length, C]`; none with rotary positions.
+    /// One vector per position, `[context_length, C]`; `None` with rotary positions.
     pub position_embedding: Option<Embedding>,
     /// The blocks, first to last.
     pub blocks: Vec<Block>,
     /// Norm before the logits.
     pub norm: Norm,
-    /// Scores for each token, `[C, V]`; none where the token embedding is used for it.
+    /// The output layer, `[C, V]`; `None` if the token embedding is used for it.
     pub output: Option<Linear>,
     #[module(skip)]
     config: ModelConfig,
@@ -39,7 +39,7 @@ impl Gpt {
         init::initialize(Self::zeros(config, vocab_size, device), seed)
     }
 
-    /// The model with its norms at identity and all other weights at zero, to be loaded into.
+    /// A model with its norms at identity and all other weights at zero, to be loaded into.
     #[must_use]
     pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
         let embedding =
@@ -56,7 +56,7 @@ impl Gpt {
         }
     }
 
-    /// What the model was made from.
+    /// The config that the model was made from.
     #[must_use]
     pub fn config(&self) -> &ModelConfig {
         &self.config
@@ -69,26 +69,21 @@ impl Gpt {
         vocab_size
     }
 
-    /// The device that the weights are on.
+    /// The device of the weights.
     #[must_use]
     pub fn device(&self) -> Device {
         self.token_embedding.weight.device()
     }
 
-    /// An empty cache for `batch_size` streams of up to `context_length` tokens.
+    /// An empty cache for `batch_size` texts of up to `context_length` tokens.
     #[must_use]
     pub fn kv_cache(&self, batch_size: usize) -> KvCache {
-        let ModelConfig { n_layers, context_length, n_kv_heads, d_model, n_heads, .. } =
-            self.config;
-        KvCache::new(
-            n_layers,
-            context_length,
-            [batch_size, n_kv_heads, d_model / n_heads],
-            &self.device(),
-        )
+        let ModelConfig { n_layers, context_length, n_kv_heads, .. } = self.config;
+        let shape = [batch_size, n_kv_heads, self.config.head_dim()];
+        KvCache::new(n_layers, context_length, shape, &self.device())
     }
 
-    /// Scores for the token after each position, given it and those before it.
+    /// Scores for the token after each position, given the tokens up to it.
     ///
     /// # Shapes
     /// `tokens: [B, T]`, T at most `context_length` -> logits `[B, T, V]`
@@ -100,10 +95,12 @@ impl Gpt {
         self.forward_with(tokens, &mut NoProbe)
     }
 
-    /// As [`Gpt::forward`], with a probe looking on. See [`super::probe`] for the sites.
+    /// As [`Gpt::forward`], with a probe that sees what passes. See [`super::probe`] for the sites.
     #[must_use]
     pub fn forward_with(&self, tokens: Tensor<2, Int>, probe: &mut impl Probe) -> Tensor<3> {
-        self.run(tokens, None, &mut Pass::new(probe, MatmulPrecision::F32, None))
+        let mut pass = Pass::new(probe, MatmulPrecision::F32, None);
+        let hidden = self.hidden(tokens, None, &mut pass); // [B, T, C]
+        pass.visit(Point::Logits, self.logits(hidden)) // [B, T, V]
     }
 
     /// As [`Gpt::forward`] for tokens that follow those in `cache`, to which they are added.
@@ -112,7 +109,9 @@ impl Gpt {
     /// If the tokens do not fit the cache.
     #[must_use]
     pub fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Tensor<3> {
-        self.run(tokens, Some(cache), &mut Pass::new(&mut NoProbe, MatmulPrecision::F32, None))
+        let mut probe = NoProbe;
+        let mut pass = Pass::new(&mut probe, MatmulPrecision::F32, None);
+        self.logits(self.hidden(tokens, Some(cache), &mut pass)) // [B, T, V]
     }
 
     /// Mean cross-entropy in nats per token: what training minimises and evaluation reports.
@@ -146,26 +145,11 @@ impl Gpt {
             Some(output) => Output::Own(output.weight.val()),
             None => Output::Tied(self.token_embedding.weight.val()),
         };
-        kernels::cross_entropy(
-            hidden.reshape([b * t, self.config.d_model]),
-            output,
-            targets.reshape([b * t]),
-            precision,
-        )
+        let hidden = hidden.reshape([b * t, self.config.d_model]); // [B T, C]
+        kernels::cross_entropy(hidden, output, targets.reshape([b * t]), precision) // [1]
     }
 
-    fn run<P: Probe>(
-        &self,
-        tokens: Tensor<2, Int>,
-        cache: Option<&mut KvCache>,
-        pass: &mut Pass<'_, P>,
-    ) -> Tensor<3> {
-        let hidden = self.hidden(tokens, cache, pass); // [B, T, C]
-        let logits = self.logits(hidden); // [B, T, V]
-        pass.visit(Point::Logits, logits)
-    }
-
-    /// What the logits are made of.
+    /// The normed residual stream after the last block, from which the output layer makes the logits.
     ///
     /// # Shapes
     /// `tokens: [B, T]` -> `[B, T, C]`
@@ -177,21 +161,17 @@ impl Gpt {
     ) -> Tensor<3> {
         let [_, t] = tokens.dims();
         let start = cache.as_ref().map_or(0, |cache| cache.len());
-        let positions = start..start + t;
-        assert!(
-            positions.end <= self.config.context_length,
-            "position {} is past the context of {}",
-            positions.end,
-            self.config.context_length
-        );
-        let device = tokens.device();
-        let learned = self
+        let context_length = self.config.context_length;
+        let end = start + t;
+        assert!(end <= context_length, "position {end} is past the context of {context_length}");
+        let positions = self
             .position_embedding
             .as_ref()
             .map(|embedding| Positions { weight: embedding.weight.val(), first: start });
-        let mut x = kernels::embed(tokens, self.token_embedding.weight.val(), learned); // [B, T, C]
         let rotation = (self.config.position == PositionKind::Rope)
-            .then(|| Rotation::new(positions, self.config.d_model / self.config.n_heads, &device));
+            .then(|| Rotation::new(start..end, self.config.head_dim(), &tokens.device()));
+
+        let mut x = kernels::embed(tokens, self.token_embedding.weight.val(), positions); // [B, T, C]
         x = pass.visit(Point::Embedding, x);
         x = pass.drop(Point::Embedding, x, self.config.dropout);
         for (block_idx, block) in self.blocks.iter().enumerate() {
@@ -203,8 +183,8 @@ impl Gpt {
         pass.visit(Point::Norm, self.norm.forward(x))
     }
 
-    /// The logits that a residual stream stands for, through the final norm and the output layer: those of the
-    /// model where it is the stream after the last block.
+    /// The logits of a residual stream, through the final norm and the output layer; after the last block, those of
+    /// the model.
     ///
     /// # Shapes
     /// `residual: [B, T, C]` -> `[B, T, V]`
@@ -213,7 +193,7 @@ impl Gpt {
         self.logits(self.norm.forward(residual))
     }
 
-    /// The matrix whose product with the normed residual stream the logits are, `[C, V]`.
+    /// The matrix of the output layer, `[C, V]`.
     #[must_use]
     pub fn unembedding(&self) -> Tensor<2> {
         match &self.output {

@@ -5,11 +5,9 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
 use super::parameters::zeros_linear;
+use super::probe::{Pass, Point, Probe};
 use crate::config::{MlpKind, ModelConfig};
-use tinderbox_kernels::{
-    self, MatmulPrecision,
-    mlp::{Activation, Layer},
-};
+use tinderbox_kernels::{self as kernels, mlp::Activation, mlp::Layer};
 
 /// `contract(activation(expand(x)))`; with SwiGLU, `contract(silu(gate(x)) * expand(x))`.
 ///
@@ -27,7 +25,7 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// The layer with all weights at zero: values are drawn by name, or loaded.
+    /// A layer with all weights at zero: they are drawn or loaded by name.
     #[must_use]
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
         let ModelConfig { d_model, d_ff, bias, mlp: kind, .. } = *config;
@@ -42,7 +40,7 @@ impl Mlp {
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, C]`
     #[must_use]
-    pub fn forward(&self, x: Tensor<3>, precision: MatmulPrecision) -> Tensor<3> {
+    pub fn forward<P: Probe>(&self, x: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
         let layer = |linear: &Linear| Layer {
             weight: linear.weight.val(),
             bias: linear.bias.as_ref().map(Param::val),
@@ -57,8 +55,8 @@ impl Mlp {
             expand: layer(&self.expand),
             activation,
             contract: layer(&self.contract),
-            precision,
+            precision: pass.precision(),
         };
-        tinderbox_kernels::mlp(x, mlp)
+        pass.visit(Point::Mlp, kernels::mlp(x, mlp))
     }
 }

@@ -1,10 +1,9 @@
 //! The model: a stack of blocks, each an attention and a feed-forward layer around a residual stream.
 //!
-//! Shapes, here and everywhere: **B** batch, **T** queries (the positions at hand), **S** keys (the
-//! positions seen), **C** `d_model`, **H** heads, **Hkv** key/value heads, **D** `head_dim`, **F** `d_ff`,
-//! **V** vocabulary.
+//! Shapes, here and everywhere: **B** batch, **T** queries (the positions computed), **S** keys (the positions
+//! visible), **C** `d_model`, **H** heads, **Hkv** key/value heads, **D** `head_dim`, **F** `d_ff`, **V** vocabulary.
 //!
-//! This part knows nothing of text, files, optimisers or runs.
+//! It knows nothing of text, files, optimisers or runs.
 
 pub mod attention;
 mod block;

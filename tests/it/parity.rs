@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 use tinderbox::config::ModelConfig;
 use tinderbox::model::Gpt;
 use tinderbox::model::attention::{
-    Attended, MultiHeadAttention, MultiHeadAttentionConfig, scaled_dot_product_attention,
+    MultiHeadAttention, MultiHeadAttentionConfig, scaled_dot_product_attention,
 };
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::probe::{Point, Probe, Site};
@@ -164,10 +164,7 @@ fn multi_head_attention_is_pytorchs_causal_bidirectional_and_cross() {
         let x = fixture.float::<3>("x", &device).require_grad();
         let context =
             fixture.has("context").then(|| fixture.float::<3>("context", &device).require_grad());
-        let Attended { output, weights } = match &context {
-            Some(context) => attention.attend_to(x.clone(), context.clone()),
-            None => attention.attend(x.clone()),
-        };
+        let (output, weights) = attention.attend(x.clone(), context.clone());
         fixture.expect("output", output.clone());
         fixture.expect("attention_weights", weights);
         let backward = (output * fixture.float("cotangent", &device)).sum().backward();

@@ -11,8 +11,7 @@ use tinderbox::model::attention::steps::{
     masked, parameter_free_self_attention, scaled, scores, weights,
 };
 use tinderbox::model::attention::{
-    Attended, MultiHeadAttention, MultiHeadAttentionConfig, causal_mask,
-    scaled_dot_product_attention,
+    MultiHeadAttention, MultiHeadAttentionConfig, causal_mask, scaled_dot_product_attention,
 };
 
 use crate::examples::numbers::{matrix, normal, values};
@@ -195,15 +194,15 @@ mod the_cat_sat {
         let reordered = x.clone().select(1, order.clone());
 
         let both_ways = attention(12, 3, false);
-        let (one, other) = (both_ways.attend(x.clone()), both_ways.attend(reordered));
-        let expected = one.output.select(1, order.clone());
-        expect_same("output", other.output, expected);
-        let expected = one.weights.select(2, order.clone()).select(3, order.clone());
-        expect_same("weights", other.weights, expected);
+        let (one, other) = (both_ways.attend(x.clone(), None), both_ways.attend(reordered, None));
+        let expected = one.0.select(1, order.clone());
+        expect_same("output", other.0, expected);
+        let expected = one.1.select(2, order.clone()).select(3, order.clone());
+        expect_same("weights", other.1, expected);
 
         let causal = attention(12, 3, true);
-        let one = causal.attend(x.clone()).output.select(1, order.clone());
-        let other = causal.attend(x.select(1, order)).output;
+        let one = causal.attend(x.clone(), None).0.select(1, order.clone());
+        let other = causal.attend(x.select(1, order), None).0;
         let largest = values((one - other).abs().max());
         assert!(largest[0] > 0.1, "a causal one knows what came first");
     }
@@ -213,9 +212,9 @@ mod the_cat_sat {
         for causal in [false, true] {
             let attention = attention(12, 3, causal);
             let long = normal([1, 33, 12], 1);
-            let of_long = attention.attend(long.clone()).output;
+            let of_long = attention.attend(long.clone(), None).0;
             for n in [1, 2, 7, 32] {
-                let Attended { output, weights } = attention.attend(long.clone().narrow(1, 0, n));
+                let (output, weights) = attention.attend(long.clone().narrow(1, 0, n), None);
                 assert_eq!((output.dims(), weights.dims()), ([1, n, 12], [1, 3, n, n]));
                 expect_rows_to_sum_to_one(weights);
                 if causal {
@@ -308,7 +307,7 @@ mod many_heads {
     fn four_heads_look_both_ways_or_back_only() {
         let x = normal([2, 10, 128], 1);
         for causal in [false, true] {
-            let Attended { output, weights } = attention(128, 4, causal).attend(x.clone());
+            let (output, weights) = attention(128, 4, causal).attend(x.clone(), None);
             assert_eq!((output.dims(), weights.dims()), ([2, 10, 128], [2, 4, 10, 10]));
             expect_rows_to_sum_to_one(weights.clone());
             let weights = values(weights);
@@ -343,7 +342,7 @@ mod many_heads {
             };
             let heads = Tensor::cat((0..3).map(head).collect(), 1); // [5, 12]
             let one_by_one = attention.output.forward(heads);
-            let at_once = attention.attend(x.clone().unsqueeze()).output;
+            let at_once = attention.attend(x.clone().unsqueeze(), None).0;
             expect_same("output", at_once, one_by_one.unsqueeze());
         }
     }
@@ -352,14 +351,13 @@ mod many_heads {
     fn cross_attention_asks_one_sequence_of_another() {
         let attention = attention(12, 3, false);
         let (x, context) = (normal([2, 4, 12], 1), normal([2, 7, 12], 2));
-        let crossed = attention.attend_to(x.clone(), context.clone());
-        assert_eq!(crossed.output.dims(), [2, 4, 12]);
-        assert_eq!(crossed.weights.dims(), [2, 3, 4, 7]);
-        expect_rows_to_sum_to_one(crossed.weights);
-        let reversed = attention.attend_to(x.clone(), context.flip([1])).output;
-        expect_same("the order of what answers", reversed, crossed.output);
-        let (itself, own) = (attention.attend_to(x.clone(), x.clone()), attention.attend(x));
-        expect_same("of itself", itself.output, own.output);
+        let (output, weights) = attention.attend(x.clone(), Some(context.clone()));
+        assert_eq!((output.dims(), weights.dims()), ([2, 4, 12], [2, 3, 4, 7]));
+        expect_rows_to_sum_to_one(weights);
+        let (reversed, _) = attention.attend(x.clone(), Some(context.flip([1])));
+        expect_same("the order of what answers", reversed, output);
+        let (itself, _) = attention.attend(x.clone(), Some(x.clone()));
+        expect_same("of itself", itself, attention.attend(x, None).0);
     }
 
     /// Megabytes of one layer of four heads, as the section's last program computes them; it puts one head over

@@ -1,18 +1,196 @@
-//! Attention: every position asks (query), every position answers (key), and what answers best is
-//! read (value).
+//! Attention: each position's query is compared with the keys of the positions it may see, and reads most from the
+//! values whose keys match best.
 //!
-//! [`scaled_dot_product_attention`] is the formula by itself, [`steps`] takes it apart,
-//! [`MultiHeadAttention`] is the learned module around it, [`Rotation`] tells it positions, and
-//! [`KvCache`] lets it write one token at a time without starting over. Probes and norms it takes
-//! from [`crate::model`]; it knows nothing of vocabularies, losses or training.
+//! [`MultiHeadAttention`] is the layer of the model. [`scaled_dot_product_attention`] is its formula with the weights
+//! in the open, and [`steps`] takes that apart.
 
+mod explicit;
 mod kv_cache;
-mod multi_head;
 mod rope;
-mod scaled_dot_product;
 pub mod steps;
 
+use burn::module::{Module, Param};
+use burn::nn::Linear;
+use burn::tensor::{Device, Tensor};
+
+use super::norm::{Norm, RMS_NORM_EPSILON};
+use super::parameters::zeros_linear;
+use super::probe::{Pass, Point, Probe};
+use tinderbox_kernels::{self as kernels, MatmulPrecision, QkNorm, SelfAttention};
+
+pub use explicit::{causal_mask, scaled_dot_product_attention};
 pub use kv_cache::{KvCache, LayerCache};
-pub use multi_head::{Attended, MultiHeadAttention, MultiHeadAttentionConfig};
 pub use rope::Rotation;
-pub use scaled_dot_product::{causal_mask, scaled_dot_product_attention};
+
+/// The shape of a [`MultiHeadAttention`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct MultiHeadAttentionConfig {
+    /// Width of the vectors that come in and go out.
+    pub d_model: usize,
+    /// Number of query heads; divides `d_model`.
+    pub n_heads: usize,
+    /// Number of key and value heads; divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Whether the projections add a bias.
+    pub bias: bool,
+    /// Whether each head's queries and keys go through an RMS norm of their own.
+    ///
+    /// Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2.
+    pub qk_norm: bool,
+    /// Whether a position sees only itself and the positions before it.
+    pub causal: bool,
+    /// Probability with which a weight is dropped in training, in `[0, 1)`.
+    pub dropout: f64,
+}
+
+impl MultiHeadAttentionConfig {
+    /// A causal attention with as many key as query heads, biases, and neither dropout nor `qk_norm`.
+    #[must_use]
+    pub fn new(d_model: usize, n_heads: usize) -> Self {
+        Self {
+            d_model,
+            n_heads,
+            n_kv_heads: n_heads,
+            bias: true,
+            qk_norm: false,
+            causal: true,
+            dropout: 0.0,
+        }
+    }
+
+    /// The module with all projections at zero: they are drawn or loaded by name.
+    ///
+    /// # Panics
+    /// If the heads do not divide the width, or the key heads the query heads.
+    #[must_use]
+    pub fn init(&self, device: &Device) -> MultiHeadAttention {
+        let Self { d_model, n_heads, n_kv_heads, bias, qk_norm, causal, dropout } = *self;
+        assert!(
+            d_model.is_multiple_of(n_heads) && n_heads.is_multiple_of(n_kv_heads),
+            "{n_heads} heads over {n_kv_heads} key heads in {d_model} dimensions"
+        );
+        let head_dim = d_model / n_heads;
+        let norm = || qk_norm.then(|| Norm::rms_norm(head_dim, device));
+        MultiHeadAttention {
+            qkv: zeros_linear(d_model, (n_heads + 2 * n_kv_heads) * head_dim, bias, device),
+            output: zeros_linear(d_model, d_model, bias, device),
+            q_norm: norm(),
+            k_norm: norm(),
+            n_heads,
+            n_kv_heads,
+            causal,
+            dropout,
+        }
+    }
+}
+
+/// Attention with learned query, key, value and output projections, in `n_heads` heads.
+///
+/// Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2.
+#[derive(Module, Debug)]
+pub struct MultiHeadAttention {
+    /// The fused projection `[C, (H + 2 Hkv) D]`: queries, then keys, then values.
+    pub qkv: Linear,
+    /// Mixes the heads, `[C, C]`.
+    pub output: Linear,
+    /// Norm of each head's queries, if configured.
+    pub q_norm: Option<Norm>,
+    /// Norm of each head's keys, if configured.
+    pub k_norm: Option<Norm>,
+    #[module(skip)]
+    n_heads: usize,
+    #[module(skip)]
+    n_kv_heads: usize,
+    #[module(skip)]
+    causal: bool,
+    #[module(skip)]
+    dropout: f64,
+}
+
+impl MultiHeadAttention {
+    /// Lets every position gather values from the positions that it may see.
+    ///
+    /// # Shapes
+    /// `x: [B, T, C]` -> `[B, T, C]`
+    #[must_use]
+    pub fn forward<P: Probe>(
+        &self,
+        x: Tensor<3>,
+        rotation: Option<&Rotation>,
+        cache: Option<&mut LayerCache>,
+        pass: &mut Pass<'_, P>,
+    ) -> Tensor<3> {
+        let qkv = linear(&self.qkv, x, pass.precision()); // [B, T, (H + 2 Hkv) D]
+        let gathered = if self.causal && cache.is_none() && !P::ACTIVE {
+            kernels::self_attention(qkv, self.fused(rotation, pass)) // [B, T, H D]
+        } else {
+            kernels::merge_heads(self.gather(qkv, rotation, cache, pass)) // [B, T, H D]
+        };
+        let output = linear(&self.output, gathered, pass.precision()); // [B, T, C]
+        pass.visit(Point::Attention, output)
+    }
+
+    /// The parameters of the fused path.
+    fn fused<P: Probe>(&self, rotation: Option<&Rotation>, pass: &Pass<'_, P>) -> SelfAttention {
+        let norm = self.q_norm.as_ref().zip(self.k_norm.as_ref());
+        SelfAttention {
+            n_heads: self.n_heads,
+            n_kv_heads: self.n_kv_heads,
+            norm: norm.map(|(q, k)| QkNorm {
+                q: q.weight.val(),
+                k: k.weight.val(),
+                epsilon: RMS_NORM_EPSILON,
+            }),
+            rotation: rotation.map(Rotation::angles),
+            dropout: pass.dropout(Point::Weights, self.dropout),
+        }
+    }
+
+    /// The same step by step, with a cache and an active probe: the values that each head gathered, `[B, H, T, D]`.
+    fn gather<P: Probe>(
+        &self,
+        qkv: Tensor<3>,
+        rotation: Option<&Rotation>,
+        cache: Option<&mut LayerCache>,
+        pass: &mut Pass<'_, P>,
+    ) -> Tensor<4> {
+        let [mut q, mut k, v] = self.split(qkv); // [B, H, T, D], twice [B, Hkv, T, D]
+        if let Some(rotation) = rotation {
+            (q, k) = (rotation.apply(q), rotation.apply(k));
+        }
+        let q = pass.visit(Point::Queries, q);
+        let mut k = pass.visit(Point::Keys, k);
+        let mut v = pass.visit(Point::Values, v);
+        if let Some(cache) = cache {
+            (k, v) = cache.append(k, v); // each [B, Hkv, S, D]
+        }
+        if self.causal && !P::ACTIVE {
+            let dropout = pass.dropout(Point::Weights, self.dropout);
+            return kernels::causal_attention(q, k, v, dropout); // [B, H, T, D]
+        }
+        let ([_, _, t, _], [_, _, s, _]) = (q.dims(), k.dims());
+        let mask = self.causal.then(|| causal_mask(t, s, &q.device())); // [1, 1, T, S]
+        let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.n_heads)); // each [B, H, S, D]
+        let weights = kernels::attention_weights(q, k, mask); // [B, H, T, S]
+        let weights = pass.visit(Point::Weights, weights);
+        let heads = pass.drop(Point::Weights, weights, self.dropout).matmul(v); // [B, H, T, D]
+        pass.visit(Point::Heads, heads)
+    }
+
+    /// Queries, keys and values of each head, normed if configured: `[B, H, T, D]` and twice `[B, Hkv, T, D]`.
+    fn split(&self, qkv: Tensor<3>) -> [Tensor<4>; 3] {
+        let [mut q, mut k, v] = kernels::split_heads(qkv, self.n_heads, self.n_kv_heads);
+        if let Some(norm) = &self.q_norm {
+            q = norm.forward(q);
+        }
+        if let Some(norm) = &self.k_norm {
+            k = norm.forward(k);
+        }
+        [q, k, v]
+    }
+}
+
+fn linear(layer: &Linear, x: Tensor<3>, precision: MatmulPrecision) -> Tensor<3> {
+    let bias = layer.bias.as_ref().map(Param::val);
+    kernels::linear(x, layer.weight.val(), bias, precision)
+}

@@ -1,12 +1,13 @@
-//! Scaled dot-product attention by itself, with its weights in the open.
+//! Attention with its weights in the open, for lessons and for cross-attention.
 
 use burn::tensor::{Bool, Device, Tensor, assert_shape};
 
-use tinderbox_kernels as kernels;
+use super::{MultiHeadAttention, linear};
+use tinderbox_kernels::{self as kernels, MatmulPrecision};
 
 /// Attention of any number of queries over any number of keys: the gathered values and the weights.
 ///
-/// `mask` is true where a query may *not* see a key; it is applied before the softmax, so that each
+/// `mask` is true for a query that may *not* see a key; it is applied before the softmax, so that each
 /// row of weights still sums to 1. Queries and keys share their last dimension, values may have another.
 ///
 /// Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1.
@@ -44,7 +45,7 @@ pub fn scaled_dot_product_attention(
     (weights.clone().matmul(v), weights) // [B, H, T, Dv]
 }
 
-/// True where query `t`, one of the last T of S positions, would look into its future.
+/// True for every key in the future of query `t`, one of the last T of S positions.
 ///
 /// # Shapes
 /// -> `[1, 1, T, S]`
@@ -55,4 +56,27 @@ pub fn scaled_dot_product_attention(
 pub fn causal_mask(t: usize, s: usize, device: &Device) -> Tensor<4, Bool> {
     assert!(t <= s, "{t} queries cannot be the last of {s} positions");
     kernels::future(s - t..s, s, device)
+}
+
+impl MultiHeadAttention {
+    /// Attention with its weights, in f32 and without positions. With a `context`, cross-attention: the queries are
+    /// those of `x`, the keys and values those of `context`, all of which are visible.
+    ///
+    /// # Shapes
+    /// `x: [B, T, C]`, `context: [B, S, C]` -> output `[B, T, C]`, weights `[B, H, T, S]`, each row summing to 1
+    #[must_use]
+    pub fn attend(&self, x: Tensor<3>, context: Option<Tensor<3>>) -> (Tensor<3>, Tensor<4>) {
+        let [_, t, _] = x.dims();
+        let is_causal = self.causal && context.is_none();
+        let mask = is_causal.then(|| causal_mask(t, t, &x.device())); // [1, 1, T, T]
+        let project = |x| self.split(linear(&self.qkv, x, MatmulPrecision::F32));
+        let [q, mut k, mut v] = project(x); // [B, H, T, D], twice [B, Hkv, T, D]
+        if let Some(context) = context {
+            [_, k, v] = project(context); // twice [B, Hkv, S, D]
+        }
+        let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.n_heads)); // each [B, H, S, D]
+        let (heads, weights) = scaled_dot_product_attention(q, k, v, mask); // [B, H, T, D]
+        let gathered = kernels::merge_heads(heads); // [B, T, H D]
+        (linear(&self.output, gathered, MatmulPrecision::F32), weights) // [B, T, C]
+    }
 }
