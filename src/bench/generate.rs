@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::BenchError;
 use crate::data::Tokens;
-use crate::generate::Author;
+use crate::generate::LanguageModel;
 use crate::inference::{Engine, Session};
 use crate::measure::{Times, ms_since};
 use crate::model::Gpt;
@@ -47,21 +47,21 @@ pub struct Speed {
 ///
 /// # Errors
 /// If the tokens do not fit the context, or the device fails.
-pub fn measure(author: &Author<'_>, case: Case, rounds: usize) -> Result<Speed, BenchError> {
+pub fn measure(author: &LanguageModel, case: Case, rounds: usize) -> Result<Speed, BenchError> {
     let Case { batch_size, prompt_tokens, new_tokens } = case;
     let context_length = author.config().context_length;
     if prompt_tokens.saturating_add(new_tokens) > context_length {
         return Err(BenchError::Context { prompt_tokens, new_tokens, context_length });
     }
     let weight_bytes = match author {
-        Author::Engine(engine) => engine.bytes_per_token(),
-        Author::Tensors(model) => size_of::<f32>() * model.num_params(),
+        LanguageModel::Engine(engine) => engine.bytes_per_token(),
+        LanguageModel::Tensors(model) => size_of::<f32>() * model.num_params(),
     };
     let (mut prompts_ms, mut tokens_ms) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
         let (read_ms, written_ms) = match author {
-            Author::Engine(engine) => once_packed(engine, case),
-            Author::Tensors(model) => once(model, case)?,
+            LanguageModel::Engine(engine) => once_packed(engine, case),
+            LanguageModel::Tensors(model) => once(model, case)?,
         };
         if round > 0 {
             prompts_ms.push(read_ms);
@@ -168,7 +168,8 @@ mod tests {
     fn what_is_written_is_counted_over_all_texts() {
         let case = Case { batch_size: 3, prompt_tokens: 8, new_tokens: 4 };
         let model = tiny();
-        for author in [Author::from(&model), Author::Tensors(&model)] {
+        for author in [LanguageModel::from(&model), LanguageModel::Tensors(Box::new(model.clone()))]
+        {
             let speed = measure(&author, case, 2).expect("it fits exactly");
             assert_eq!((speed.prompt.rounds, speed.token.rounds), (2, 2));
             let written = speed.tokens_per_s * speed.token.median_ms / 1e3;
@@ -180,7 +181,8 @@ mod tests {
     #[test]
     fn more_than_the_context_is_refused_with_its_sizes() {
         let case = Case { batch_size: 1, prompt_tokens: 9, new_tokens: 4 };
-        let error = measure(&Author::Tensors(&tiny()), case, 1).expect_err("13 do not fit 12");
+        let error = measure(&LanguageModel::Tensors(Box::new(tiny())), case, 1)
+            .expect_err("13 do not fit 12");
         assert!(
             error.to_string().contains("9 tokens and 4 new ones do not fit a context of 12"),
             "{error}"

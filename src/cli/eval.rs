@@ -7,11 +7,11 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde_json::json;
 
-use super::open_model;
-use super::weights::{Packed, Weights};
+use super::weights::Weights;
 use crate::data::{self, Corpus, DataError, OpenOptions};
 use crate::device::DeviceSpec;
-use crate::run::{self, Saved};
+use crate::generate::LanguageModel;
+use crate::run::{self, Saved, Trained};
 use crate::train::evaluate;
 
 /// Measure a trained model's loss on a text
@@ -59,7 +59,7 @@ impl Split {
 
 /// Evaluates the whole text, and prints its loss.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let opened = open_model(&args.run, args.device.as_ref())?;
+    let opened = Trained::open(&args.run, args.device.as_ref())?;
     let config = &opened.config;
     let (name, tokens) = if let Some(path) = &args.text {
         ("text", data::open_text(path, &config.data, &opened.tokenizer)?)
@@ -92,9 +92,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         // As the losses of training are computed, on any device.
         Weights::F32 => evaluate::full(&opened.model, &tokens, config.train.batch_size)
             .context("the device failed")?,
-        weights => match weights.packed(opened.model, &opened.device)? {
-            Packed::Engine(engine) => evaluate::full_of_engine(engine, &tokens),
-            Packed::Model(_) => unreachable!("there is an engine, or an error"),
+        weights => match weights.of(opened.model, &opened.device)? {
+            LanguageModel::Engine(engine) => evaluate::full_of_engine(engine, &tokens),
+            LanguageModel::Tensors(_) => unreachable!("there is an engine, or an error"),
         },
     };
     let mut stdout = io::stdout().lock();

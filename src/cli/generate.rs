@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::open_model;
 use super::weights::Weights;
 use crate::config::GenerateConfig;
 use crate::device::DeviceSpec;
 use crate::generate::{Piece, Writers};
+use crate::run::Trained;
 
 /// How many texts are written at once: as many as a pass over the weights serves well.
 const AT_ONCE: u64 = 16;
@@ -75,7 +75,7 @@ pub(super) struct Args {
 
 /// Writes each piece of text as soon as it is there and it is its sample's turn.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let opened = open_model(&args.run, args.device.as_ref())?;
+    let opened = Trained::open(&args.run, args.device.as_ref())?;
     let settings = args.settings(&opened.config.generate);
     settings.check()?;
     let prompt = match (&args.prompt, &args.prompt_file) {
@@ -84,8 +84,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             .with_context(|| format!("cannot read the prompt `{}`", path.display()))?,
         (None, None) => opened.config.train.sample_prompt.clone(),
     };
-    let packed = args.weights.packed(opened.model, &opened.device)?;
-    let author = packed.author();
+    let model = args.weights.of(opened.model, &opened.device)?;
     let n_samples = settings.num_samples as u64;
     let mut page = Page::new(io::stdout().lock());
     let mut first = 0;
@@ -93,7 +92,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let samples = first..n_samples.min(first.saturating_add(AT_ONCE));
         first = samples.end;
         let writers =
-            Writers::new(author.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
+            Writers::new(model.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
         page.begin(samples.clone(), &prompt)?;
         for round in writers {
             page.add(round?)?;

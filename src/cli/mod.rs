@@ -37,11 +37,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{Base, Config};
-use crate::device::{self, DeviceSpec};
 use crate::format::shell_word;
-use crate::model::Gpt;
-use crate::run::{self, Saved};
-use crate::tokenizer::Tokenizer;
+use crate::run;
 
 /// Everything was done.
 const DONE: u8 = 0;
@@ -170,29 +167,6 @@ fn program() -> String {
 fn load_config(path: &Path, overrides: &[String], from: Option<&Path>) -> anyhow::Result<Config> {
     let base = from.map(|from| run::locate(from)?.run.config()).transpose()?;
     Ok(Config::load_inheriting(path, overrides, base.as_ref().map(Base::Weights))?)
-}
-
-/// A trained model with what belongs to it.
-struct OpenModel {
-    config: Config,
-    tokenizer: Tokenizer,
-    model: Gpt,
-    /// What the model's device is called.
-    device: String,
-}
-
-/// Opens the checkpoint that a user named on the device they asked for, else on the one of its config.
-fn open_model(run: &Path, spec: Option<&DeviceSpec>) -> anyhow::Result<OpenModel> {
-    let located = run::locate(run)?;
-    let config = located.run.config()?;
-    let tokenizer = located.run.tokenizer()?;
-    let opened = match spec {
-        Some(spec) => device::open(spec),
-        None => device::open(&config.train.device.parse()?),
-    }?;
-    let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);
-    let model = Saved::load_model(&located.checkpoint, model)?;
-    Ok(OpenModel { config, tokenizer, model, device: opened.name })
 }
 
 #[cfg(test)]

@@ -1,15 +1,11 @@
-//! Writing text: the model proposes, the sampler chooses, token by token.
+//! Writing text: the model computes logits, the sampler chooses a token, and so on.
 //!
-//! This part knows a model, a tokenizer and numbers that say how to choose; not where a run lies or who
-//! reads the text.
+//! It knows a model, a tokenizer and the settings of `[generate]`, and nothing of runs or of output.
 
-mod draft;
-mod ranking;
-mod reader;
+mod language_model;
 mod sampler;
-mod stop;
 mod writer;
 
-pub use reader::Author;
-pub use sampler::{Sampler, candidates};
+pub use language_model::LanguageModel;
+pub use sampler::{ChooseToken, Sampler};
 pub use writer::{GenerateError, Piece, Writer, Writers};

@@ -1,31 +1,31 @@
-//! The token iterators: text comes out piece by piece, as it is made.
+//! Writing: iterators over pieces of text, as they are made.
 
 use std::ops::Range;
 
 use burn::tensor::TensorReadError;
 use rayon::prelude::*;
 
-use super::draft::{Draft, NotFinite};
-use super::reader::{Author, Reader};
+use super::language_model::{LanguageModel, Reader};
+use super::sampler::{ChooseToken, Sampler};
 use crate::config::GenerateConfig;
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 
-/// Why there is no text.
+/// Why no text can be written.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
-    /// There is nothing to continue.
+    /// The prompt is empty.
     #[error(
         "the prompt is empty\n  hint: give at least one character to write on from, such as --prompt \
          \"The\""
     )]
     EmptyPrompt,
-    /// The prompt has what the tokenizer does not know.
+    /// The prompt has characters that the tokenizer does not know.
     #[error("cannot use the prompt: {0}")]
     Prompt(#[from] TokenizerError),
     /// The device failed.
     #[error("the device failed: {0}\n  hint: try --device cpu")]
     Device(#[from] TensorReadError),
-    /// The model's answer is not a number.
+    /// The model's logits are not finite.
     #[error(
         "the model's logits are not numbers after {0} tokens\n  hint: its weights are damaged; use an \
          earlier one of the run's `checkpoints/step-N`"
@@ -33,18 +33,12 @@ pub enum GenerateError {
     NotFinite(usize),
 }
 
-impl From<NotFinite> for GenerateError {
-    fn from(NotFinite(n_tokens): NotFinite) -> Self {
-        Self::NotFinite(n_tokens)
-    }
-}
-
 /// A piece of one sample's text, of whole characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Of which sample.
+    /// The sample that it belongs to.
     pub sample_idx: u64,
-    /// What can be shown now; often nothing.
+    /// The text that can be shown now; often empty.
     pub text: String,
     /// Whether it is the sample's last one.
     pub is_last: bool,
@@ -56,12 +50,12 @@ pub struct Piece {
 /// They share one reading of the prompt, and on the CPU every pass over the weights. Each is the text that a
 /// [`Writer`] writes alone.
 #[derive(Debug)]
-pub struct Writers<'a> {
-    reader: Reader<'a>,
+pub struct Writers {
+    reader: Reader,
     drafts: Vec<Draft>,
     first_idx: u64,
     context_length: usize,
-    /// How many of the tokens at the beginning of each text are out of sight.
+    /// How many tokens at the beginning of each text are outside the context.
     forgotten: usize,
     has_read: bool,
     failed: bool,
@@ -69,15 +63,13 @@ pub struct Writers<'a> {
 
 /// Writes on from a prompt; an iterator over pieces of text, each of whole characters.
 ///
-/// When the context is full, the older half of it is forgotten and the newer half read anew, so that
-/// writing goes on without end at a constant mean cost; what is forgotten no longer has an influence.
+/// When the context is full, the older half of it is forgotten and the newer half read anew: the mean cost per token
+/// stays constant.
 #[derive(Debug)]
-pub struct Writer<'a>(Writers<'a>);
+pub struct Writer(Writers);
 
-impl<'a> Writers<'a> {
-    /// Writers of these samples, which have read and written nothing yet.
-    ///
-    /// A model of tensors is one without gradients, see `Module::valid`.
+impl Writers {
+    /// Writers of these samples.
     ///
     /// # Errors
     /// If the prompt is empty, or has characters that the tokenizer does not know.
@@ -85,7 +77,7 @@ impl<'a> Writers<'a> {
     /// # Panics
     /// If there are no samples.
     pub fn new(
-        author: impl Into<Author<'a>>,
+        model: impl Into<LanguageModel>,
         tokenizer: &Tokenizer,
         config: &GenerateConfig,
         prompt: &str,
@@ -95,19 +87,19 @@ impl<'a> Writers<'a> {
         if tokens.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
-        let author = author.into();
-        let context_length = author.config().context_length;
+        let model = model.into();
+        let context_length = model.config().context_length;
         let drafts: Vec<Draft> = samples
             .clone()
             .map(|sample_idx| Draft::new(tokenizer, config, &tokens, sample_idx))
             .collect();
         let most = tokens.len().saturating_add(config.max_new_tokens);
         Ok(Self {
-            reader: Reader::new(author, drafts.len(), most.min(context_length)),
+            reader: Reader::new(model, drafts.len(), most.min(context_length)),
             drafts,
             first_idx: samples.start,
             context_length,
-            // Of a prompt that is longer than the context, the end counts.
+            // Of a prompt that is longer than the context, the model reads the end.
             forgotten: tokens.len().saturating_sub(context_length),
             has_read: false,
             failed: false,
@@ -117,12 +109,12 @@ impl<'a> Writers<'a> {
     /// Computes the logits of the next token of every sample that goes on.
     fn read(&mut self) -> Result<(), TensorReadError> {
         // Samples that go on have written as many tokens.
-        let going_on = |draft: &&Draft| !draft.is_done();
-        let Some(n_tokens) = self.drafts.iter().find(going_on).map(|d| d.tokens().len()) else {
+        let going_on = |draft: &&Draft| !draft.done;
+        let Some(n_tokens) = self.drafts.iter().find(going_on).map(|d| d.tokens.len()) else {
             return Ok(());
         };
         if !std::mem::replace(&mut self.has_read, true) {
-            let prompt = &self.drafts[0].tokens()[self.forgotten..];
+            let prompt = &self.drafts[0].tokens[self.forgotten..];
             self.reader.read(0, prompt)?;
             self.reader.share();
             return Ok(());
@@ -131,12 +123,12 @@ impl<'a> Writers<'a> {
             self.forgotten = n_tokens - (self.context_length / 2).max(1);
             let drafts = self.drafts.iter().enumerate();
             for (sample, draft) in drafts.filter(|(_, draft)| going_on(draft)) {
-                self.reader.read(sample, &draft.tokens()[self.forgotten..])?;
+                self.reader.read(sample, &draft.tokens[self.forgotten..])?;
             }
             return Ok(());
         }
-        let last = |draft: &Draft| draft.tokens().last().copied();
-        let tokens = self.drafts.iter().map(|d| last(d).filter(|_| !d.is_done()));
+        let last = |draft: &Draft| draft.tokens.last().copied();
+        let tokens = self.drafts.iter().map(|d| last(d).filter(|_| !d.done));
         let tokens: Vec<_> = tokens.collect();
         self.reader.step(&tokens)
     }
@@ -144,16 +136,13 @@ impl<'a> Writers<'a> {
     /// Reads, and lets every sample that goes on write a token.
     fn round(&mut self) -> Result<Vec<Piece>, GenerateError> {
         self.read()?;
-        let write = |(sample, draft, logits): (u64, &mut Draft, &[f32])| {
-            let text = draft.write(logits)?;
-            Ok(Piece { sample_idx: self.first_idx + sample, text, is_last: draft.is_done() })
+        let Self { reader, drafts, first_idx, .. } = self;
+        let write = |(i, draft): (usize, &mut Draft)| {
+            let text = draft.write(reader.logits(i))?;
+            Ok(Piece { sample_idx: *first_idx + i as u64, text, is_last: draft.done })
         };
-        let reader = &self.reader;
-        let numbered = (0..).zip(self.drafts.iter_mut().enumerate());
-        let mut tasks: Vec<_> = numbered
-            .filter(|(_, (_, draft))| !draft.is_done())
-            .map(|(sample, (i, draft))| (sample, draft, reader.logits(i)))
-            .collect();
+        let drafts = drafts.iter_mut().enumerate();
+        let mut tasks: Vec<_> = drafts.filter(|(_, draft)| !draft.done).collect();
         match tasks.len() {
             1 => tasks.pop().map(write).into_iter().collect(),
             _ => tasks.into_par_iter().map(write).collect(),
@@ -161,11 +150,11 @@ impl<'a> Writers<'a> {
     }
 }
 
-impl Iterator for Writers<'_> {
+impl Iterator for Writers {
     type Item = Result<Vec<Piece>, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.failed || self.drafts.iter().all(Draft::is_done) {
+        if self.failed || self.drafts.iter().all(|draft| draft.done) {
             return None;
         }
         let round = self.round();
@@ -174,30 +163,157 @@ impl Iterator for Writers<'_> {
     }
 }
 
-impl<'a> Writer<'a> {
-    /// A writer of sample `sample_idx`, which has read and written nothing yet.
-    ///
-    /// A model of tensors is one without gradients, see `Module::valid`.
+impl Writer {
+    /// A writer of sample `sample_idx`.
     ///
     /// # Errors
     /// If the prompt is empty, or has characters that the tokenizer does not know.
     pub fn new(
-        author: impl Into<Author<'a>>,
+        model: impl Into<LanguageModel>,
         tokenizer: &Tokenizer,
         config: &GenerateConfig,
         prompt: &str,
         sample_idx: u64,
     ) -> Result<Self, GenerateError> {
         let samples = sample_idx..sample_idx + 1;
-        Writers::new(author, tokenizer, config, prompt, samples).map(Self)
+        Writers::new(model, tokenizer, config, prompt, samples).map(Self)
+    }
+
+    /// The writer with a sampler of your own in place of the config's.
+    #[must_use]
+    pub fn with_sampler(mut self, sampler: impl ChooseToken + 'static) -> Self {
+        self.0.drafts[0].sampler = Box::new(sampler);
+        self
     }
 }
 
-impl Iterator for Writer<'_> {
+impl Iterator for Writer {
     type Item = Result<String, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let text = |pieces: Vec<Piece>| pieces.into_iter().map(|piece| piece.text).collect();
         self.0.next().map(|round| round.map(text))
+    }
+}
+
+/// The text of one sample, which grows by a token at a time.
+#[derive(Debug)]
+struct Draft {
+    sampler: Box<dyn ChooseToken>,
+    decoder: DecodeStream,
+    stops: StopTexts,
+    tokens: Vec<u32>,
+    left: usize,
+    done: bool,
+}
+
+impl Draft {
+    /// The text of sample `sample_idx`, so far only its prompt.
+    fn new(
+        tokenizer: &Tokenizer,
+        config: &GenerateConfig,
+        prompt: &[u32],
+        sample_idx: u64,
+    ) -> Self {
+        Self {
+            sampler: Box::new(Sampler::new(config, sample_idx)),
+            decoder: DecodeStream::after(tokenizer, prompt),
+            stops: StopTexts::new(&config.stop),
+            tokens: prompt.to_vec(),
+            left: config.max_new_tokens,
+            done: config.max_new_tokens == 0,
+        }
+    }
+
+    /// Chooses a token by these logits, and returns the text that can be shown now.
+    fn write(&mut self, logits: &[f32]) -> Result<String, GenerateError> {
+        let token = self.sampler.choose(logits, &self.tokens);
+        let token = token.ok_or(GenerateError::NotFinite(self.tokens.len()))?;
+        self.tokens.push(token);
+        self.left -= 1;
+        let mut piece = self.decoder.push(token);
+        let is_last = self.left == 0;
+        if is_last {
+            piece.push_str(&self.decoder.finish());
+        }
+        let (mut text, stopped) = self.stops.push(&piece);
+        self.done = stopped || is_last;
+        if self.done && !stopped {
+            text.push_str(&self.stops.finish());
+        }
+        Ok(text)
+    }
+}
+
+/// Ends a text before a stop text, and holds back whatever could still become one.
+#[derive(Clone, Debug)]
+struct StopTexts {
+    stops: Vec<String>,
+    held: String,
+}
+
+impl StopTexts {
+    fn new(stops: &[String]) -> Self {
+        let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
+        Self { stops, held: String::new() }
+    }
+
+    /// Takes a further piece; returns the text that can be shown, and whether it ends there.
+    fn push(&mut self, piece: &str) -> (String, bool) {
+        self.held.push_str(piece);
+        let first = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min();
+        if let Some(at) = first {
+            self.held.truncate(at);
+            return (std::mem::take(&mut self.held), true);
+        }
+        let keep = self.stops.iter().map(|stop| self.longest_start(stop)).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - keep);
+        (std::mem::replace(&mut self.held, rest), false)
+    }
+
+    /// The text that was held back and did not become a stop text.
+    fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+
+    /// Length of the longest suffix of the held text that `stop` begins with.
+    fn longest_start(&self, stop: &str) -> usize {
+        let starts = stop.char_indices().map(|(at, _)| at).skip(1);
+        starts.filter(|at| self.held.ends_with(&stop[..*at])).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(stops: &[&str], pieces: &[&str]) -> (String, bool) {
+        let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
+        let mut texts = StopTexts::new(&stops);
+        let mut out = String::new();
+        for piece in pieces {
+            let (text, stopped) = texts.push(piece);
+            out.push_str(&text);
+            if stopped {
+                return (out, true);
+            }
+        }
+        out.push_str(&texts.finish());
+        (out, false)
+    }
+
+    #[test]
+    fn ends_before_the_stop_text_even_across_pieces() {
+        assert_eq!(shown(&["END"], &["abE", "N", "Dcd"]), ("ab".to_owned(), true));
+        assert_eq!(shown(&["\n\n", "x"], &["a\n", "\nb"]), ("a".to_owned(), true));
+        assert_eq!(shown(&["aab"], &["a", "a", "a", "b"]), ("a".to_owned(), true));
+    }
+
+    #[test]
+    fn what_only_looked_like_a_stop_text_is_shown() {
+        assert_eq!(shown(&["END"], &["abE", "Nd"]), ("abENd".to_owned(), false));
+        assert_eq!(shown(&["END"], &["abEN"]), ("abEN".to_owned(), false));
+        assert_eq!(shown(&["éa"], &["é", "b"]), ("éb".to_owned(), false));
+        assert_eq!(shown(&[], &["any"]), ("any".to_owned(), false));
     }
 }

@@ -1,35 +1,36 @@
-//! What each part of a model is good for: how much the loss rises without it.
+//! How much the loss rises without each part of a model.
 
 use std::collections::HashMap;
 
 use burn::tensor::{Int, Tensor, TensorData};
 use serde::Serialize;
 
-use super::replace::{Replace, Replacement, Substitute};
-use super::{InspectError, Part};
+use super::InspectError;
+use super::capture::host;
+use super::part::{Part, Replace, Replacement, Substitute};
 use crate::data::{Batch, Split, batch};
 use crate::model::Gpt;
 use crate::model::probe::{Point, Probe, Site};
 use tinderbox_kernels as kernels;
 
-/// What stands in for a part that is removed.
+/// How a part is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Zeros.
+    /// Its values become zeros.
     Zero,
-    /// The mean of what the part writes, over all tokens that are measured.
+    /// Its values become their mean over all tokens that are measured.
     Mean,
 }
 
-/// Which part of a text the loss is measured on.
+/// The part of a text that the loss is measured on.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
     /// The text.
     pub text: &'a Split,
     /// How many windows go through the model at once.
     pub batch_size: usize,
-    /// How many batches, evenly spread over the text; none: all of it.
+    /// How many batches, evenly spread over the text; `None` for all of it.
     pub max_batches: Option<usize>,
 }
 
@@ -40,7 +41,7 @@ pub struct Ablation {
     pub tokens: usize,
     /// The mean loss of the whole model, nats per token.
     pub loss: f64,
-    /// Every part that was removed; the one without which the loss rises most comes first.
+    /// Every part that was removed, the one without which the loss rises most first.
     pub parts: Vec<Ablated>,
 }
 
@@ -50,17 +51,17 @@ pub struct Ablated {
     /// The part.
     #[serde(flatten)]
     pub part: Part,
-    /// The mean loss with zeros in its place, nats per token.
+    /// The mean loss with [`Method::Zero`], nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zero: Option<f64>,
-    /// The mean loss with its mean in its place, nats per token.
+    /// The mean loss with [`Method::Mean`], nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
 }
 
 impl Ablated {
-    /// The loss by which parts are ranked: with means where those were measured, as zeros are less like
-    /// anything that the rest of the model has seen.
+    /// The loss by which parts are ranked: with means if those were measured, since zeros are further from anything that
+    /// the rest of the model has seen.
     #[must_use]
     pub fn loss(&self) -> f64 {
         self.mean.or(self.zero).expect("measured by some method")
@@ -90,7 +91,7 @@ impl Ablation {
                 Method::Zero => Substitute::Zero,
                 Method::Mean => Substitute::Mean(means[&part.site()].clone()),
             };
-            let mut probe = Replace::new(vec![Replacement { part, position: None, substitute }]);
+            let mut probe = Replace(vec![Replacement { part, position: None, substitute }]);
             Ok(Some(sample.loss(model, &mut probe)?.1))
         };
         let ablated = |part| {
@@ -108,7 +109,7 @@ impl Ablation {
 }
 
 impl Sample<'_> {
-    /// How many batches are measured: one more for each text whose end is a shorter window.
+    /// How many batches are measured; each text whose end is a shorter window has one more.
     #[must_use]
     pub fn n_batches(&self, context_length: usize) -> usize {
         self.batches(context_length).count()
@@ -119,7 +120,7 @@ impl Sample<'_> {
         batch::spread(self.text, context_length, self.batch_size, n_batches)
     }
 
-    /// How many tokens were predicted, and their mean loss in nats.
+    /// The number of predicted tokens, and their mean loss in nats.
     fn loss(&self, model: &Gpt, probe: &mut impl Probe) -> Result<(usize, f64), InspectError> {
         let (mut n_tokens, mut total) = (0, 0.0);
         for batch in self.batches(model.config().context_length) {
@@ -128,8 +129,7 @@ impl Sample<'_> {
             let logits = model.forward_with(inputs, probe); // [B, T, V]
             let logits = logits.reshape([n, model.vocab_size()]);
             let loss = kernels::cross_entropy_of_logits(logits, targets.reshape([n]));
-            let loss = loss.try_into_vec_as::<f32>().map_err(InspectError::Device)?;
-            total += f64::from(loss[0]) * n as f64;
+            total += f64::from(host(loss)?[0]) * n as f64;
             n_tokens += n;
         }
         let loss = total / n_tokens as f64;
@@ -139,7 +139,7 @@ impl Sample<'_> {
         }
     }
 
-    /// The mean over rows and positions of what passes where parts write: `[C]`, or of heads `[H * D]`.
+    /// The mean over rows and positions of the parts' values, by site: `[C]`, or of heads `[H * D]`.
     fn means(&self, model: &Gpt) -> Result<HashMap<Site, Tensor<1>>, InspectError> {
         let mut sums: HashMap<Site, Vec<f64>> = HashMap::new();
         let mut n_tokens = 0;
@@ -149,7 +149,7 @@ impl Sample<'_> {
             let mut probe = Sums::default();
             let _logits = model.forward_with(inputs, &mut probe);
             for (site, sum) in probe.0 {
-                let sum = sum.try_into_vec_as::<f32>().map_err(InspectError::Device)?;
+                let sum = host(sum)?;
                 let total = sums.entry(site).or_insert_with(|| vec![0.0; sum.len()]);
                 for (total, x) in total.iter_mut().zip(sum) {
                     *total += f64::from(x);
@@ -165,7 +165,7 @@ impl Sample<'_> {
     }
 }
 
-/// A probe that keeps the sum over rows and positions of what parts write.
+/// A probe that keeps the sums over rows and positions of the parts' values.
 #[derive(Debug, Default)]
 struct Sums(Vec<(Site, Tensor<1>)>);
 
@@ -188,45 +188,23 @@ fn to_device(batch: Batch, model: &Gpt) -> [Tensor<2, Int>; 2] {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
     use crate::config::ModelConfig;
     use crate::data::Tokens;
-    use crate::model::parameters::{self, HostTensor};
+    use crate::inspect::tests::{louder, small_config};
+    use crate::model::parameters;
     use crate::train::evaluate;
     use tinderbox_kernels::MatmulPrecision;
 
     const BOTH: [Method; 2] = [Method::Zero, Method::Mean];
-
-    fn config() -> ModelConfig {
-        ModelConfig {
-            context_length: 8,
-            d_model: 8,
-            n_layers: 2,
-            n_heads: 2,
-            n_kv_heads: 1,
-            d_ff: 16,
-            bias: true,
-            ..ModelConfig::default()
-        }
-    }
 
     fn text() -> Split {
         let ids: Vec<u32> = (0..150_u32).map(|i| i * i % 11).collect();
         Tokens::from_ids(&ids, 150).into()
     }
 
-    /// A model whose numbers are large enough to matter.
     fn model() -> Gpt {
-        let model = Gpt::new(&config(), 11, 1, &Device::flex());
-        let drawn = parameters::read(&model);
-        let louder = parameters::assign(model, |path, _| {
-            let HostTensor { shape, values } = drawn[path].clone();
-            let values = values.iter().map(|x| x * 8.0).collect();
-            Some(HostTensor { shape, values })
-        });
-        louder.expect("the same shapes")
+        louder(&ModelConfig { context_length: 8, bias: true, ..small_config() }, 11)
     }
 
     #[test]
@@ -237,7 +215,7 @@ mod tests {
         let expected = evaluate::full(&model, &text, 4).expect("a device");
         assert_eq!(whole.tokens, expected.tokens);
         assert!((whole.loss - expected.nats_per_token).abs() < 1e-5);
-        assert_eq!(whole.parts.len(), 8);
+        assert_eq!(whole.parts.len(), 2 * (4 + 2));
         assert!(whole.parts.is_sorted_by(|a, b| a.loss() >= b.loss()));
 
         sample.max_batches = Some(2);
@@ -256,10 +234,10 @@ mod tests {
         let sample = Sample { text: &text, batch_size: 4, max_batches: None };
         let ablation = Ablation::new(&model, sample, &BOTH).expect("measured");
         let drawn = parameters::read(&model);
-        let without = |names: &[&str], rows: std::ops::Range<usize>| {
+        let without = |name: &str, rows: std::ops::Range<usize>| {
             let zeroed = parameters::assign(model.clone(), |path, shape| {
                 let mut tensor = drawn[path].clone();
-                if names.contains(&path) {
+                if path == name {
                     let n = shape.get(1).map_or(1, |columns| *columns);
                     tensor.values[rows.start * n..rows.end * n].fill(0.0);
                 }
@@ -273,11 +251,10 @@ mod tests {
             found.and_then(|ablated| ablated.zero).expect("measured")
         };
         let head = shown(Part::Head { layer: 1, head: 1 });
-        assert!((head - without(&["blocks.1.attention.output.weight"], 4..8)).abs() < 1e-5);
+        assert!((head - without("blocks.1.attention.output.weight", 4..8)).abs() < 1e-5);
         assert!((head - ablation.loss).abs() > 1e-4, "it did something");
         let mlp = shown(Part::Mlp { layer: 0 });
-        let of_mlp = ["blocks.0.mlp.contract.weight", "blocks.0.mlp.contract.bias"];
-        let expected = without(&of_mlp[..1], 0..16);
+        let expected = without("blocks.0.mlp.contract.weight", 0..32);
         assert!((mlp - expected).abs() < 1e-5, "biases start at zero");
     }
 
@@ -290,7 +267,7 @@ mod tests {
             if path == "blocks.0.mlp.contract.weight" {
                 tensor.values.fill(0.0);
             } else if path == "blocks.0.mlp.contract.bias" {
-                tensor.values = vec![0.5, -1.0, 2.0, 0.0, 1.0, -0.5, 0.25, 3.0];
+                tensor.values = [0.5, -1.0, 2.0, 0.0, 1.0, -0.5, 0.25, 3.0].repeat(2);
             }
             Some(tensor)
         });

@@ -1,4 +1,4 @@
-//! Who speaks for a token: a logit as a sum over the parts of the model that wrote to the residual stream.
+//! A logit as a sum over the parts of the model that wrote to the residual stream.
 //!
 //! Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Wang et al. 2022,
 //! "Interpretability in the Wild", section 3.1.
@@ -6,65 +6,55 @@
 use burn::tensor::Tensor;
 use serde::Serialize;
 
-use super::capture::Recording;
-use super::{Answer, InspectError, Prompt, capture};
+use super::capture::{Recording, capture, host};
+use super::{Answer, InspectError, Prompt};
 use crate::config::NormKind;
 use crate::model::Gpt;
 use crate::model::probe::Point;
 
 /// The difference of a token's logit to another's, or to the mean of all, as a sum over parts.
 ///
-/// The residual stream is a sum, and the output layer is linear; only the final norm between them is not. Its
-/// scale is therefore frozen: taken from the whole residual stream, and applied to each part of the sum alike.
+/// The residual stream is a sum, and the output layer is linear. Only the scale of the norm between them is not: it is
+/// taken from the whole residual stream and applied to each part.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Attribution {
     /// The token after which the prediction is made, counted from 0.
     pub position: usize,
     /// The predicted token whose logit is explained.
     pub answer: Answer,
-    /// The token whose logit is taken off; none: the mean of all.
+    /// The token whose logit is subtracted; `None` for the mean of all.
     pub against: Option<Answer>,
-    /// The answer's logit less the other, as the model computed them.
+    /// The answer's logit minus the other, as the model computed them.
     pub difference: f64,
-    /// What each part adds to that difference; together all of it. In the model's order.
+    /// The contribution of each part, in the model's order; their sum is the difference.
     pub terms: Vec<Term>,
 }
 
-/// What one part adds.
+/// The contribution of one part.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Term {
     /// The part.
     #[serde(flatten)]
     pub source: Source,
-    /// What it adds, in logits: nats.
+    /// Its contribution, in logits: nats.
     pub logit: f64,
 }
 
-/// What a residual stream is a sum of.
+/// A summand of the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "part", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "layers and heads count from 0")]
 pub enum Source {
     /// The token's own vector.
     Token,
-    /// The vector of its position, where positions are learned.
+    /// The vector of its position, if positions are learned.
     Position,
-    /// What one head gathered, through its rows of the output projection.
-    Head {
-        /// The layer, counted from 0.
-        layer: usize,
-        /// The head, counted from 0.
-        head: usize,
-    },
+    /// The values that one head gathered, through its rows of the output projection.
+    Head { layer: usize, head: usize },
     /// The bias of an attention layer's output projection.
-    AttentionBias {
-        /// The layer, counted from 0.
-        layer: usize,
-    },
+    AttentionBias { layer: usize },
     /// A feed-forward layer, its bias included.
-    Mlp {
-        /// The layer, counted from 0.
-        layer: usize,
-    },
+    Mlp { layer: usize },
     /// The bias of the final norm.
     NormBias,
 }
@@ -83,8 +73,7 @@ impl std::fmt::Display for Source {
 }
 
 impl Attribution {
-    /// Takes apart the logit of `answer` after the token at `position`, less that of `against`, or less the mean
-    /// of all.
+    /// Takes apart the logit of `answer` after the token at `position`, minus that of `against` or the mean of all.
     ///
     /// # Errors
     /// If there is no such token, both answers are the same, or as [`capture()`].
@@ -111,13 +100,13 @@ impl Attribution {
         Ok(Self { position, answer, against, difference, terms })
     }
 
-    /// What all parts add together: [`Attribution::difference`], but for rounding.
+    /// The sum of all terms: [`Attribution::difference`], but for rounding.
     #[must_use]
     pub fn sum(&self) -> f64 {
         self.terms.iter().map(|term| term.logit).sum()
     }
 
-    /// The parts, what adds or takes off most first.
+    /// The terms, the largest by absolute value first.
     #[must_use]
     pub fn ranked(&self) -> Vec<Term> {
         let mut terms = self.terms.clone();
@@ -143,7 +132,7 @@ fn terms(
     let embedding = wide(recording.get(None, Point::Embedding).vector(0, position));
     let id = prompt.ids[position] as usize;
     let row = model.token_embedding.weight.val().narrow(0, id, 1); // [1, C]
-    let token = host(row.reshape([-1]))?;
+    let token = read(row)?;
     add(Source::Token, dot(&token, &direction));
     if model.position_embedding.is_some() {
         let of_position: Vec<f64> = embedding.iter().zip(&token).map(|(x, t)| x - t).collect();
@@ -151,7 +140,7 @@ fn terms(
     }
     for (layer, block) in model.blocks.iter().enumerate() {
         let output = &block.attention.output;
-        let projection = host(output.weight.val().reshape([-1]))?; // [H D, C], row by row
+        let projection = read(output.weight.val())?; // [H D, C], row by row
         let into_logit: Vec<f64> =
             projection.chunks(config.d_model).map(|row| dot(row, &direction)).collect();
         for (head, of_head) in into_logit.chunks(config.head_dim()).enumerate() {
@@ -159,7 +148,7 @@ fn terms(
             add(Source::Head { layer, head }, dot(&gathered, of_head));
         }
         if let Some(bias) = &output.bias {
-            let bias = host(bias.val())?;
+            let bias = read(bias.val())?;
             add(Source::AttentionBias { layer }, dot(&bias, &direction));
         }
         let mlp = wide(recording.get(layer, Point::Mlp).vector(0, position));
@@ -171,8 +160,8 @@ fn terms(
     Ok(terms)
 }
 
-/// The vector whose product with a part of the residual stream is what that part adds to the logit difference,
-/// the final norm's scale being that of `residual`; and what the norm's bias adds.
+/// The vector whose product with a part of the residual stream is that part's contribution to the logit difference,
+/// with the final norm's scale for `residual`; and the contribution of the norm's bias.
 fn direction(
     model: &Gpt,
     [answer, against]: [Option<&Answer>; 2],
@@ -182,16 +171,15 @@ fn direction(
     let column = |answer: &Answer| unembedding.clone().narrow(1, answer.id as usize, 1);
     let of = |answer: Option<&Answer>| {
         let column = answer.map_or_else(|| unembedding.clone().mean_dim(1), column);
-        host(column.reshape([-1]))
+        read(column)
     };
     let (answer, against) = (of(answer)?, of(against)?);
     let apart: Vec<f64> = answer.iter().zip(&against).map(|(a, b)| a - b).collect();
 
-    let norm_bias = model.norm.bias.as_ref().map(|bias| host(bias.val()));
+    let norm_bias = model.norm.bias.as_ref().map(|bias| read(bias.val()));
     let norm_bias = norm_bias.transpose()?.map(|bias| dot(&bias, &apart));
-    let weight = host(model.norm.weight.val())?;
-    // A layer norm takes off the mean of what comes in; of a product it is the same to take it off the other
-    // factor.
+    let weight = read(model.norm.weight.val())?;
+    // A layer norm subtracts the mean of its input; in a product it can be subtracted from the other factor instead.
     let is_centred = model.config().norm == NormKind::LayerNorm;
     let centre = |x: &[f64]| if is_centred { mean(x) } else { 0.0 };
     let middle = centre(residual);
@@ -202,9 +190,8 @@ fn direction(
     Ok((direction.iter().map(|x| x - middle).collect(), norm_bias))
 }
 
-fn host(x: Tensor<1>) -> Result<Vec<f64>, InspectError> {
-    let values = x.try_into_vec_as::<f32>().map_err(InspectError::Device)?;
-    Ok(wide(&values))
+fn read<const D: usize>(x: Tensor<D>) -> Result<Vec<f64>, InspectError> {
+    Ok(wide(&host(x)?))
 }
 
 fn wide(values: &[f32]) -> Vec<f64> {
@@ -215,7 +202,6 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-#[allow(clippy::cast_precision_loss, reason = "vectors are short")]
 fn mean(x: &[f64]) -> f64 {
     x.iter().sum::<f64>() / x.len() as f64
 }
@@ -226,6 +212,7 @@ mod tests {
 
     use super::*;
     use crate::config::{MlpKind, ModelConfig, PositionKind};
+    use crate::inspect::tests::{prompt, small_config};
     use crate::model::parameters::{self, HostTensor};
     use crate::tokenizer::Tokenizer;
 
@@ -239,18 +226,13 @@ mod tests {
             (NormKind::RmsNorm, PositionKind::Learned, false, false),
         ] {
             let config = ModelConfig {
-                context_length: 16,
-                d_model: 16,
                 n_layers: 3,
-                n_heads: 4,
-                n_kv_heads: 2,
-                d_ff: 32,
                 norm,
                 position,
                 bias,
                 tie_embeddings,
                 mlp: MlpKind::Swiglu,
-                ..ModelConfig::default()
+                ..small_config()
             };
             let drawn = Gpt::new(&config, 256, 1, &Device::flex());
             let values = parameters::read(&drawn);
@@ -266,8 +248,7 @@ mod tests {
                 Some(HostTensor { shape, values })
             });
             let model = model.expect("the same shapes");
-            let tokenizer = Tokenizer::byte();
-            let prompt = Prompt::read("hello you", &tokenizer, 16).expect("bytes");
+            let (tokenizer, prompt) = (Tokenizer::byte(), prompt("hello you"));
             let answer = |text| Answer::read(text, &tokenizer).expect("a byte");
             for (position, against) in [(8, None), (0, Some(answer("b"))), (4, Some(answer("c")))] {
                 let it = Attribution::new(&model, &prompt, position, answer("a"), against);
@@ -284,7 +265,7 @@ mod tests {
             let same = Attribution::new(&model, &prompt, 1, answer("a"), Some(answer("a")));
             assert!(matches!(same, Err(InspectError::SameAnswers(_))));
             let far = Attribution::new(&model, &prompt, 9, answer("a"), None);
-            assert!(matches!(far, Err(InspectError::NoSuchToken { .. })));
+            assert!(matches!(far, Err(InspectError::OutOfRange { .. })));
         }
     }
 }

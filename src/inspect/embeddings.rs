@@ -1,38 +1,37 @@
-//! One word in several texts: what it is before anything is read, and what it becomes.
+//! One word in several texts: how its vector changes from the embedding to the end of the model.
 
-use burn::tensor::Tensor;
 use serde::Serialize;
 
-use super::{InspectError, Prompt, capture};
+use super::capture::{capture, host};
+use super::{InspectError, Prompt};
 use crate::model::Gpt;
 use crate::model::parameters::HostTensor;
 use crate::model::probe::Point;
 
-/// How alike the vectors of one word are in several texts, from the embedding to the end of the model.
+/// How similar the vectors of one word are in several texts, from the embedding to the end of the model.
 ///
-/// The word's vector is that of its last token in the residual stream, as no earlier one has seen the whole
-/// word; where the word stands several times in a text, the last time is meant. Alike is the cosine of the
-/// angle: 1 for the same direction, 0 for unrelated ones, -1 for opposite ones.
+/// The word's vector is that of its last token in the residual stream, since no earlier one has seen the whole
+/// word; of several occurrences in a text, the last. Similarity is the cosine of the angle.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Embeddings {
     /// The word.
     pub word: String,
-    /// Where it stands, in each of the P texts.
+    /// Its place in each of the P texts.
     pub places: Vec<Place>,
     /// The S places of the model at which vectors are compared, first to last.
     pub stages: Vec<Stage>,
-    /// How alike the word's vectors in two texts are: `[S][P][P]`.
+    /// The similarity of the word's vectors in two texts, `[S][P][P]`.
     pub similarity: Vec<Vec<Vec<f64>>>,
-    /// How alike the word's vector and those of all other tokens of its text are, the mean over all of them
-    /// and over all texts: what a similarity has to be compared with. `[S]`; none where there are no others.
+    /// The mean similarity of the word's vector and those of all other tokens of its text, over all texts: the baseline
+    /// of the others. `[S]`; `None` if there are no other tokens.
     pub others: Vec<Option<f64>>,
-    /// How alike the word and other words in the same text are.
+    /// The similarity of the word and other words of the same text.
     pub context: Vec<ContextWord>,
-    /// How alike what each attention layer reads and what it writes are: `[P][L][T]`.
+    /// The similarity of each attention layer's input and output, `[P][L][T]`.
     pub attention: Vec<Vec<Vec<f64>>>,
 }
 
-/// Where the word stands in a text.
+/// The place of the word in a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// The text of each token, `[T]`.
@@ -41,13 +40,13 @@ pub struct Place {
     pub position: usize,
 }
 
-/// Where in a model vectors are compared.
+/// A place of the model at which vectors are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// The token's row of the embedding: the same wherever it stands.
+    /// The token's row of the embedding: the same at every position.
     Token,
-    /// That and the vector of its position, where positions are learned.
+    /// That plus the vector of its position, if positions are learned.
     Embedding,
     /// The residual stream after a layer, counted from 0.
     Layer(usize),
@@ -55,7 +54,7 @@ pub enum Stage {
     Norm,
 }
 
-/// Another word of a text, and how alike the two are.
+/// Another word of a text, and its similarity to the word.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ContextWord {
     /// The other word.
@@ -64,12 +63,12 @@ pub struct ContextWord {
     pub prompt: usize,
     /// The other word's last token, counted from 0.
     pub position: usize,
-    /// How alike the vectors of the two are, `[S]`.
+    /// The similarity of the two, `[S]`.
     pub similarity: Vec<f64>,
 }
 
 impl Embeddings {
-    /// Follows `word` through a model in each of `prompts`, beside those of `context` that stand there too.
+    /// Follows `word` through a model in each of `prompts`, beside those of `context` that occur there too.
     ///
     /// # Errors
     /// If the word is not in a prompt, there are fewer than two prompts and nothing in `context`, a word of
@@ -83,68 +82,59 @@ impl Embeddings {
         if prompts.len() < 2 && context.is_empty() {
             return Err(InspectError::NothingToCompare(word.to_owned()));
         }
-        let mut places = Vec::new();
-        for prompt in prompts {
-            let position = prompt.position_of(word);
-            places.push(Place {
-                tokens: prompt.texts.clone(),
-                position: position.ok_or_else(|| InspectError::no_word(word, prompt))?,
-            });
-        }
-        let others = context_places(prompts, context)?;
+        let place = |prompt: &Prompt| {
+            let position = prompt.position_of(word).ok_or_else(|| InspectError::NoSuchWord {
+                word: word.to_owned(),
+                prompt: prompt.whole_pieces().concat(),
+            })?;
+            Ok(Place { tokens: prompt.texts.clone(), position })
+        };
+        let places = prompts.iter().map(place).collect::<Result<Vec<_>, InspectError>>()?;
+        let context = context_places(prompts, context)?;
         let stages = stages(model);
-        let mut vectors = Vec::new();
-        let mut attention = Vec::new();
+        let (mut vectors, mut attention) = (Vec::new(), Vec::new());
         for prompt in prompts {
             let (of_prompt, of_attention) = read(model, prompt, &stages)?;
             vectors.push(of_prompt);
             attention.push(of_attention);
         }
-        let of_word = |p: usize, stage: usize| vectors[p][stage].row(places[p].position);
-        let n_prompts = prompts.len();
-        let similarity = (0..stages.len()).map(|stage| {
-            let row = |a| {
-                let pairs = (0..n_prompts).map(|b| cosine(of_word(a, stage), of_word(b, stage)));
-                pairs.collect()
-            };
-            (0..n_prompts).map(row).collect()
-        });
-        let similarity = similarity.collect();
-        let of_others = |stage: usize| {
+        // Of text p at a stage, the vector of the word, and its similarity to another token.
+        let of_word = |p: usize, stage: usize| vectors[p][stage].vector(0, places[p].position);
+        let to_token = |p: usize, stage: usize, position: usize| {
+            cosine(of_word(p, stage), vectors[p][stage].vector(0, position))
+        };
+        let n_texts = places.len();
+        let between_texts = |stage: usize| {
+            let row =
+                |a| (0..n_texts).map(|b| cosine(of_word(a, stage), of_word(b, stage))).collect();
+            (0..n_texts).map(row).collect()
+        };
+        let to_others = |stage: usize| {
             let mut all = Vec::new();
             for (p, place) in places.iter().enumerate() {
                 let others = (0..place.tokens.len()).filter(|at| *at != place.position);
-                all.extend(others.map(|at| cosine(of_word(p, stage), vectors[p][stage].row(at))));
+                all.extend(others.map(|at| to_token(p, stage, at)));
             }
             mean(&all)
         };
-        let others_mean = (0..stages.len()).map(of_others).collect();
-        let context = others.into_iter().map(|(word, prompt, position)| {
-            let alike = |stage: usize| {
-                let other = vectors[prompt][stage].row(position);
-                cosine(of_word(prompt, stage), other)
-            };
-            ContextWord {
-                similarity: (0..stages.len()).map(alike).collect(),
-                word,
-                prompt,
-                position,
-            }
-        });
-        let context = context.collect();
+        let to_context = |(word, prompt, position)| ContextWord {
+            word,
+            prompt,
+            position,
+            similarity: (0..stages.len()).map(|s| to_token(prompt, s, position)).collect(),
+        };
         Ok(Self {
             word: word.to_owned(),
-            similarity,
-            others: others_mean,
-            context,
+            similarity: (0..stages.len()).map(between_texts).collect(),
+            others: (0..stages.len()).map(to_others).collect(),
+            context: context.into_iter().map(to_context).collect(),
             attention,
-            places,
             stages,
+            places,
         })
     }
 
-    /// Whether the model has read the same tokens in two of the texts when it comes to the word: then nothing can
-    /// tell the two apart, as no token sees what comes later.
+    /// Whether the model has read the same tokens in two of the texts up to the word: then its vectors are the same.
     ///
     /// # Panics
     /// If there is no such text.
@@ -155,7 +145,7 @@ impl Embeddings {
     }
 }
 
-/// Every word of `context` in every prompt in which it stands: the word, the prompt, the position.
+/// Every word of `context` in every prompt that has it: the word, the prompt, the position.
 fn context_places(
     prompts: &[Prompt],
     context: &[String],
@@ -164,9 +154,7 @@ fn context_places(
     for word in context {
         let before = found.len();
         for (index, prompt) in prompts.iter().enumerate() {
-            if let Some(position) = prompt.position_of(word) {
-                found.push((word.clone(), index, position));
-            }
+            found.extend(prompt.position_of(word).map(|at| (word.clone(), index, at)));
         }
         if found.len() == before {
             return Err(InspectError::NotInPrompt(word.clone()));
@@ -176,62 +164,46 @@ fn context_places(
 }
 
 fn stages(model: &Gpt) -> Vec<Stage> {
-    let embedding = model.position_embedding.as_ref().map(|_| Stage::Embedding);
-    let layers = (0..model.config().n_layers).map(Stage::Layer);
     let mut stages = vec![Stage::Token];
-    stages.extend(embedding);
-    stages.extend(layers);
+    stages.extend(model.position_embedding.as_ref().map(|_| Stage::Embedding));
+    stages.extend((0..model.config().n_layers).map(Stage::Layer));
     stages.push(Stage::Norm);
     stages
 }
 
-/// A vector for each token, `[T, C]`.
-struct Vectors(HostTensor);
-
-impl Vectors {
-    fn row(&self, position: usize) -> &[f32] {
-        let c = *self.0.shape.last().expect("three dimensions");
-        &self.0.values[position * c..(position + 1) * c]
-    }
-}
-
-/// A prompt's vectors at each stage, and what attention makes of them: `[L][T]`.
+/// A prompt's vectors at each stage, each `[1, T, C]`, and the similarity of what attention reads and writes, `[L][T]`.
 fn read(
     model: &Gpt,
     prompt: &Prompt,
     stages: &[Stage],
-) -> Result<(Vec<Vectors>, Vec<Vec<f64>>), InspectError> {
+) -> Result<(Vec<HostTensor>, Vec<Vec<f64>>), InspectError> {
     let points = [Point::Embedding, Point::Residual, Point::Attention, Point::Norm];
     let recording = capture(model, prompt, &points)?;
     let device = model.device();
-    let host = |x: Tensor<3>| {
-        let shape = x.dims().to_vec();
-        let values = x.flatten::<1>(0, 2).try_into_vec_as::<f32>();
-        let values = values.map_err(InspectError::Device)?;
-        Ok(Vectors(HostTensor { shape, values }))
-    };
+    let shape = recording.get(None, Point::Embedding).shape.clone(); // [1, T, C]
     let vectors = stages.iter().map(|stage| match *stage {
-        Stage::Token => host(model.token_embedding.forward(prompt.tokens(&device))),
-        Stage::Embedding => Ok(Vectors(recording.get(None, Point::Embedding).clone())),
-        Stage::Layer(layer) => Ok(Vectors(recording.get(layer, Point::Residual).clone())),
-        Stage::Norm => Ok(Vectors(recording.get(None, Point::Norm).clone())),
+        Stage::Token => {
+            let values = host(model.token_embedding.forward(prompt.tokens(&device)))?;
+            Ok(HostTensor { shape: shape.clone(), values })
+        }
+        Stage::Embedding => Ok(recording.residual(None).clone()),
+        Stage::Layer(layer) => Ok(recording.residual(Some(layer)).clone()),
+        Stage::Norm => Ok(recording.get(None, Point::Norm).clone()),
     });
     let vectors = vectors.collect::<Result<Vec<_>, InspectError>>()?;
     let mut attention = Vec::new();
     for (layer, block) in model.blocks.iter().enumerate() {
-        let before = match layer.checked_sub(1) {
-            Some(below) => recording.get(below, Point::Residual),
-            None => recording.get(None, Point::Embedding),
-        };
-        let input = host(block.attention_norm.forward(before.to_device(&device)))?;
-        let output = Vectors(recording.get(layer, Point::Attention).clone());
-        let alike = |at| cosine(input.row(at), output.row(at));
+        let before = recording.residual(layer.checked_sub(1)).to_device::<3>(&device);
+        let values = host(block.attention_norm.forward(before))?;
+        let input = HostTensor { shape: shape.clone(), values };
+        let output = recording.get(layer, Point::Attention);
+        let alike = |at| cosine(input.vector(0, at), output.vector(0, at));
         attention.push((0..prompt.len()).map(alike).collect());
     }
     Ok((vectors, attention))
 }
 
-/// The cosine of the angle between two vectors; 0 where one has no length.
+/// The cosine of the angle between two vectors; 0 if one has no length.
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| -> f64 {
         let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
@@ -244,7 +216,6 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "prompts are short")]
 fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
@@ -255,25 +226,15 @@ mod tests {
 
     use super::*;
     use crate::config::{ModelConfig, PositionKind};
-    use crate::tokenizer::Tokenizer;
+    use crate::inspect::tests::{prompt, small_config};
 
     fn model(position: PositionKind) -> Gpt {
-        let config = ModelConfig {
-            context_length: 32,
-            d_model: 8,
-            n_layers: 2,
-            n_heads: 2,
-            n_kv_heads: 1,
-            d_ff: 16,
-            position,
-            ..ModelConfig::default()
-        };
+        let config = ModelConfig { context_length: 32, position, ..small_config() };
         Gpt::new(&config, 256, 1, &Device::flex())
     }
 
     fn prompts(texts: &[&str]) -> Vec<Prompt> {
-        let read = |text: &&str| Prompt::read(text, &Tokenizer::byte(), 32).expect("bytes");
-        texts.iter().map(read).collect()
+        texts.iter().map(|text| prompt(text)).collect()
     }
 
     #[test]

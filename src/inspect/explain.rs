@@ -1,9 +1,10 @@
-//! One token in one head, number by number: from its vector to what it gathers from the others.
+//! One token in one head, number by number: from its vector to the values that it gathers.
 
 use burn::tensor::Tensor;
 use serde::Serialize;
 
-use super::{InspectError, Prompt, capture};
+use super::capture::{capture, host};
+use super::{InspectError, Prompt};
 use crate::config::PositionKind;
 use crate::model::parameters::HostTensor;
 use crate::model::probe::Point;
@@ -11,9 +12,8 @@ use crate::model::{Gpt, Norm};
 
 /// The six steps of attention for one token in one head of a trained model.
 ///
-/// Scores, weights and context are computed here by the plain formula, in double precision, from the very
-/// queries, keys and values that the model used; `model_weights` and `model_context` are what the model made
-/// of them itself.
+/// Scores, weights and context are computed here by the plain formula, in double precision, from the queries, keys and
+/// values that the model used; `model_weights` and `model_context` are the model's own results.
 ///
 /// Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,27 +24,27 @@ pub struct Explanation {
     pub layer: usize,
     /// The head, counted from 0.
     pub head: usize,
-    /// The head of keys and values that this head reads, counted from 0.
+    /// The key/value head that this head reads, counted from 0.
     pub kv_head: usize,
-    /// The heads that read the same keys and values; where none are shared, this head alone.
+    /// The heads that read the same keys and values, this one included.
     pub kv_shared_by: Vec<usize>,
-    /// The position of the token that looks, counted from 0.
+    /// The position of the token, counted from 0.
     pub token: usize,
     /// D, the length of a query, a key and a value.
     pub head_dim: usize,
-    /// 1. The token's vector at the bottom of the model, its position added where those are learned: `[C]`.
+    /// 1. The token's vector at the bottom of the model, with its position if those are learned: `[C]`.
     pub embedding: Vec<f32>,
-    /// The token's vector in the residual stream where the layer begins, `[C]`; in layer 0 the embedding.
+    /// The token's vector in the residual stream before the layer, `[C]`; in layer 0 the embedding.
     pub residual: Vec<f32>,
-    /// That vector after the layer's norm: what the three projections read, `[C]`.
+    /// That vector after the layer's norm, the input of the three projections, `[C]`.
     pub normed: Vec<f32>,
-    /// 2. How the token's query came to be.
+    /// 2. The token's query.
     pub query: Projection,
-    /// How the token's key came to be.
+    /// The token's key.
     pub key: Projection,
-    /// How the token's value came to be.
+    /// The token's value.
     pub value: Projection,
-    /// The keys of all tokens, as they are compared: `[T, D]`.
+    /// The keys of all tokens after norm and rotation: `[T, D]`.
     pub keys: Vec<Vec<f32>>,
     /// The values of all tokens: `[T, D]`.
     pub values: Vec<Vec<f32>>,
@@ -52,30 +52,30 @@ pub struct Explanation {
     pub scores: Vec<f64>,
     /// 4. Those divided by the square root of D, `[T]`.
     pub scaled: Vec<f64>,
-    /// 5. Those that may be seen; none for a token that comes later, which counts as minus infinity: `[T]`.
+    /// 5. The same with `None`, minus infinity, for every later token: `[T]`.
     pub masked: Vec<Option<f64>>,
     /// The softmax of those, `[T]`: they sum to 1.
     pub weights: Vec<f64>,
-    /// 6. The values, each times its weight, added up: `[D]`.
+    /// 6. The weighted sum of the values: `[D]`.
     pub context: Vec<f64>,
     /// The model's own weights, `[T]`.
     pub model_weights: Vec<f32>,
-    /// What the model's own head gathers, `[D]`.
+    /// The values that the model's own head gathers, `[D]`.
     pub model_context: Vec<f32>,
 }
 
-/// A vector of a head, after each step from the projection to where it is used.
+/// A vector of a head after each step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Projection {
-    /// The normed vector times the learned matrix, and a bias where the model has them: `[D]`.
+    /// The normed vector times the learned matrix, plus the bias if there is one: `[D]`.
     pub projected: Vec<f32>,
-    /// After the head's own norm, where the model has `qk_norm`: `[D]`.
+    /// After the head's own norm, if the model has `qk_norm`: `[D]`.
     pub normed: Option<Vec<f32>>,
-    /// Turned by the token's position, where positions are rotary: `[D]`.
+    /// Rotated by the token's position, if positions are rotary: `[D]`.
     pub rotated: Option<Vec<f32>>,
 }
 
-/// What was done last to a vector of a head.
+/// A step in the making of a head's vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The projection.
@@ -87,7 +87,7 @@ pub enum Step {
 }
 
 impl Projection {
-    /// The steps that were taken, each with the vector after it; the last is the one that is used.
+    /// The steps that were taken, each with the vector after it.
     #[must_use]
     pub fn steps(&self) -> Vec<(Step, &[f32])> {
         let steps = [
@@ -99,7 +99,7 @@ impl Projection {
         taken.collect()
     }
 
-    /// The vector as it is used.
+    /// The vector after the last step.
     #[must_use]
     pub fn used(&self) -> &[f32] {
         let normed = self.normed.as_ref().unwrap_or(&self.projected);
@@ -123,7 +123,6 @@ impl Explanation {
         InspectError::check_token(token, prompt.len())?;
         let group = config.n_heads / config.n_kv_heads;
         let kv_head = head / group;
-        let head_dim = config.d_model / config.n_heads;
 
         let points = [
             Point::Embedding,
@@ -136,10 +135,7 @@ impl Explanation {
         ];
         let recording = capture(model, prompt, &points)?;
         let embedding = row(recording.get(None, Point::Embedding), 0, token);
-        let residual = match layer.checked_sub(1) {
-            Some(below) => row(recording.get(below, Point::Residual), 0, token),
-            None => embedding.clone(),
-        };
+        let residual = row(recording.residual(layer.checked_sub(1)), 0, token);
         let rows = |point| {
             let all = recording.get(layer, point);
             (0..prompt.len()).map(|t| row(all, kv_head, t)).collect()
@@ -163,7 +159,7 @@ impl Explanation {
             kv_head,
             kv_shared_by: (kv_head * group..(kv_head + 1) * group).collect(),
             token,
-            head_dim,
+            head_dim: config.head_dim(),
             embedding,
             residual,
             normed,
@@ -190,8 +186,8 @@ impl Explanation {
     }
 }
 
-/// The normed vector, and its projections of one head with the steps between; `used` is what the model made of
-/// query, key and value in the end.
+/// The normed vector, and its projections of one head with the steps between; `used` are the query, key and value after
+/// the last step.
 fn project(
     model: &Gpt,
     residual: &[f32],
@@ -200,15 +196,11 @@ fn project(
 ) -> Result<(Vec<f32>, [Projection; 3]), InspectError> {
     let config = model.config();
     let block = &model.blocks[layer];
-    let d = config.d_model / config.n_heads;
+    let d = config.head_dim();
     let residual = Tensor::<1>::from_floats(residual, &model.device());
     let normed = block.attention_norm.forward(residual.reshape([1, 1, -1])); // [1, 1, C]
     let qkv = block.attention.qkv.forward(normed.clone()); // [1, 1, (H + 2 Hkv) D]
     let part = |index: usize| qkv.clone().narrow(2, index * d, d);
-    let host = |x: Tensor<3>| {
-        let values = x.reshape([-1]).try_into_vec_as::<f32>();
-        values.map_err(InspectError::Device)
-    };
     let [q, k, v] = used;
     let through = |index: usize, norm: &Option<Norm>, used: Vec<f32>| -> Result<_, InspectError> {
         let projected = part(index); // [1, 1, D]
@@ -237,7 +229,6 @@ type Weighed = (Vec<f64>, Vec<f64>, Vec<Option<f64>>, Vec<f64>);
 /// Scores, scaled, masked and as weights: `softmax(mask(q k^T / sqrt(D)))`, as the paper writes it.
 fn weigh(q: &[f32], keys: &[Vec<f32>], token: usize) -> Weighed {
     let dot = |k: &Vec<f32>| q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
-    #[allow(clippy::cast_precision_loss, reason = "a head has far fewer than 2^52 dimensions")]
     let root = (q.len() as f64).sqrt();
     let scores: Vec<f64> = keys.iter().map(dot).collect();
     let scaled: Vec<f64> = scores.iter().map(|score| score / root).collect();
@@ -272,8 +263,8 @@ mod tests {
 
     use super::*;
     use crate::config::ModelConfig;
+    use crate::inspect::tests::{prompt, small_config};
     use crate::model::attention::Rotation;
-    use crate::tokenizer::Tokenizer;
 
     /// The first of the five worked examples: `it` over animal, street and because, `d_k` = 2.
     #[test]
@@ -311,21 +302,9 @@ mod tests {
             (PositionKind::Rope, false, false),
             (PositionKind::Rope, true, true),
         ] {
-            let config = ModelConfig {
-                context_length: 8,
-                d_model: 16,
-                n_layers: 2,
-                n_heads: 4,
-                n_kv_heads: 2,
-                d_ff: 16,
-                position,
-                qk_norm,
-                bias,
-                ..ModelConfig::default()
-            };
+            let config = ModelConfig { position, qk_norm, bias, ..small_config() };
             let model = Gpt::new(&config, 256, 1, &device);
-            let prompt = Prompt::read("hello", &Tokenizer::byte(), 8).expect("bytes");
-            let it = Explanation::new(&model, &prompt, [1, 3, 3]).expect("explained");
+            let it = Explanation::new(&model, &prompt("hello"), [1, 3, 3]).expect("explained");
             assert_eq!((it.kv_head, &*it.kv_shared_by), (1, &[2, 3][..]));
             let n_steps = 1 + usize::from(qk_norm) + usize::from(position == PositionKind::Rope);
             assert_eq!(it.query.steps().len(), n_steps);

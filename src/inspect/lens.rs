@@ -1,27 +1,26 @@
-//! What each layer would have predicted: its residual stream read as if it were the last.
+//! Predictions of the next token: of each layer, whose residual stream is read as if it were the last, and of the model.
 //!
 //! Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 
 use serde::Serialize;
 
-use super::{InspectError, Prompt, capture};
+use super::capture::{capture, host};
+use super::{InspectError, Prompt};
 use crate::model::Gpt;
 use crate::model::probe::Point;
 use crate::tokenizer::Tokenizer;
 
-/// What the model would have predicted after each token, had it ended after each layer.
-///
-/// The residual stream goes through the final norm and the output layer, as only that after the last layer was
-/// trained to.
+/// What the model would predict after each token if it ended after each layer: its residual stream goes through the
+/// final norm and the output layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lens {
     /// The text of each token, `[T]`.
     pub tokens: Vec<String>,
-    /// What is predicted after each token, `[T]`.
+    /// The predictions after each token, `[T]`.
     pub positions: Vec<Predictions>,
 }
 
-/// What is predicted after one token.
+/// The predictions after one token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Predictions {
     /// The token, counted from 0.
@@ -33,11 +32,11 @@ pub struct Predictions {
 /// A prediction of the next token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
-    /// The layer after which it was read, counted from 0; none: the embedding.
+    /// The layer after which it was read, counted from 0; `None` for the embedding.
     pub layer: Option<usize>,
     /// The likeliest tokens, likeliest first.
     pub top: Vec<Guess>,
-    /// The token that came; none at the end of the text.
+    /// The token that came; `None` at the end of the text.
     pub came: Option<Came>,
 }
 
@@ -52,7 +51,7 @@ pub struct Guess {
     pub probability: f64,
 }
 
-/// The token that came, and how it was expected.
+/// The token that came, and its probability.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Came {
     /// The token and its probability.
@@ -79,13 +78,8 @@ impl Lens {
             .collect();
         let layers = (0..model.config().n_layers).map(Some);
         for layer in std::iter::once(None).chain(layers) {
-            let residual = match layer {
-                Some(layer) => recording.get(layer, Point::Residual),
-                None => recording.get(None, Point::Embedding),
-            };
-            let logits = model.unembed(residual.to_device(&model.device())); // [1, T, V]
-            let logits = logits.reshape([-1]).try_into_vec_as::<f32>();
-            let logits = logits.map_err(InspectError::Device)?;
+            let residual = recording.residual(layer).to_device(&model.device()); // [1, T, C]
+            let logits = host(model.unembed(residual))?; // [1, T, V]
             for (at, row) in positions.iter_mut().zip(logits.chunks(model.vocab_size())) {
                 let next = prompt.ids.get(at.position + 1).copied();
                 at.stages.push(Prediction::new(row, tokenizer, n_top, layer, next));
@@ -119,8 +113,8 @@ impl Prediction {
     }
 }
 
-/// The largest of `logits`, at most `n`, largest first; of equals the earlier.
-pub(super) fn likeliest(logits: &[f32], n: usize) -> Vec<usize> {
+/// The largest of `logits`, at most `n`, largest first; among equals, the earlier.
+fn likeliest(logits: &[f32], n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a])); // stable
     order.truncate(n);
@@ -135,33 +129,73 @@ fn softmax(logits: &[f32]) -> Vec<f64> {
     powers.iter().map(|power| power / sum).collect()
 }
 
+/// A token that a model may predict.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// The token's number.
+    pub id: u32,
+    /// Its text.
+    pub token: String,
+}
+
+impl Answer {
+    /// The token with this number.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn new(id: u32, tokenizer: &Tokenizer) -> Self {
+        let token = tokenizer.piece(id);
+        Self { id, token }
+    }
+
+    /// The token that a text is.
+    ///
+    /// # Errors
+    /// If the text has unknown characters, or is no token or several.
+    pub fn read(text: &str, tokenizer: &Tokenizer) -> Result<Self, InspectError> {
+        let ids = tokenizer.encode(text);
+        let ids =
+            ids.map_err(|source| InspectError::NotAToken { text: text.to_owned(), source })?;
+        match ids[..] {
+            [id] => Ok(Self::new(id, tokenizer)),
+            _ => Err(InspectError::NotOneToken { text: text.to_owned(), n_tokens: ids.len() }),
+        }
+    }
+
+    /// The token that a model finds likeliest after the one at `position`.
+    ///
+    /// # Errors
+    /// If there is no such position, or the device fails.
+    pub fn likeliest(
+        model: &Gpt,
+        tokenizer: &Tokenizer,
+        prompt: &Prompt,
+        position: usize,
+    ) -> Result<Self, InspectError> {
+        InspectError::check_token(position, prompt.len())?;
+        let logits = model.forward(prompt.tokens(&model.device())); // [1, T, V]
+        let logits = host(logits.narrow(1, position, 1))?; // [V]
+        let first = likeliest(&logits, 1)[0];
+        let id = u32::try_from(first).expect("ids are 32 bits");
+        Ok(Self::new(id, tokenizer))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use burn::tensor::{Device, activation};
 
     use super::*;
     use crate::config::ModelConfig;
-
-    fn model(tie_embeddings: bool) -> Gpt {
-        let config = ModelConfig {
-            context_length: 16,
-            d_model: 8,
-            n_layers: 2,
-            n_heads: 2,
-            n_kv_heads: 2,
-            d_ff: 16,
-            tie_embeddings,
-            ..ModelConfig::default()
-        };
-        Gpt::new(&config, 256, 1, &Device::flex())
-    }
+    use crate::inspect::tests::{prompt, small_config};
 
     #[test]
     fn the_last_layer_predicts_what_the_model_does() {
         for tied in [true, false] {
-            let model = model(tied);
-            let tokenizer = Tokenizer::byte();
-            let prompt = Prompt::read("hello", &tokenizer, 16).expect("bytes");
+            let config = ModelConfig { tie_embeddings: tied, ..small_config() };
+            let model = Gpt::new(&config, 256, 1, &Device::flex());
+            let (tokenizer, prompt) = (Tokenizer::byte(), prompt("hello"));
             let lens = Lens::new(&model, &tokenizer, &prompt, 256).expect("read");
             let logits = model.forward(prompt.tokens(&Device::flex()));
             let expected = activation::softmax(logits, 2);
@@ -193,5 +227,17 @@ mod tests {
         assert_eq!(likeliest(&[1.0, 3.0, 1.0, 3.0], 3), [1, 3, 0]);
         assert_eq!(likeliest(&[1.0], 3), [0]);
         assert_eq!(softmax(&[1e4, 1e4]), [0.5, 0.5]);
+    }
+
+    #[test]
+    fn an_answer_is_one_token() {
+        let tokenizer = Tokenizer::char_from_alphabet("abc".chars()).expect("three");
+        let read = |text| Answer::read(text, &tokenizer);
+        assert_eq!(read("b").expect("a token").id, 1);
+        for (text, n) in [("", 0), ("ab", 2)] {
+            let error = read(text).unwrap_err();
+            assert!(matches!(error, InspectError::NotOneToken { n_tokens, .. } if n_tokens == n));
+        }
+        assert!(matches!(read("x").unwrap_err(), InspectError::NotAToken { .. }));
     }
 }

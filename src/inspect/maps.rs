@@ -1,17 +1,21 @@
-//! Attention weights on the host, and which of them someone wants to see.
+//! Attention weights on the host, a selection of heads, and the queries and keys behind them.
 
 use std::ops::Range;
 
-use super::{InspectError, Prompt};
+use super::{InspectError, Prompt, capture};
+use crate::config::ModelConfig;
+use crate::model::Gpt;
+use crate::model::parameters::HostTensor;
+use crate::model::probe::Point;
 
-/// Who looks at whom: `[L, H, T, T]`, each row summing to 1.
+/// The attention weights of all heads: `[L, H, T, T]`, each row summing to 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionMaps {
-    /// L, how many layers there are.
+    /// L, the number of layers.
     pub n_layers: usize,
-    /// H, how many heads each layer has.
+    /// H, the number of heads of each layer.
     pub n_heads: usize,
-    /// T, how many tokens were read.
+    /// T, the number of tokens.
     pub n_tokens: usize,
     values: Vec<f32>,
 }
@@ -39,7 +43,7 @@ impl AttentionMaps {
         &self.values[start..start + size]
     }
 
-    /// How strongly the token at `query` looks at each token, in one head: `[T]`.
+    /// How strongly the token at `query` attends to each token, in one head: `[T]`.
     ///
     /// # Panics
     /// If there is no such layer, head or token.
@@ -50,8 +54,8 @@ impl AttentionMaps {
     }
 }
 
-/// The largest of `weights` with their positions, at most `n` of those above 0, largest first; of equals
-/// the earlier.
+/// The largest of `weights` with their positions, at most `n` of those above 0, largest first; among equals, the
+/// earlier.
 #[must_use]
 pub fn strongest(weights: &[f32], n: usize) -> Vec<(usize, f32)> {
     let mut order: Vec<(usize, f32)> = weights.iter().copied().enumerate().collect();
@@ -61,7 +65,7 @@ pub fn strongest(weights: &[f32], n: usize) -> Vec<(usize, f32)> {
     order
 }
 
-/// Which heads are to be shown: those of one layer or all, one of each or all.
+/// The heads to be shown: one or all of one layer or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     /// The layers, counted from 0.
@@ -91,7 +95,7 @@ impl Selection {
         Ok(Self { layers: one_or_all(layer, n_layers), heads: one_or_all(head, n_heads) })
     }
 
-    /// The layer and head, where it is a single one.
+    /// The layer and head if there is only one.
     #[must_use]
     pub fn single(&self) -> Option<(usize, usize)> {
         (self.layers.len() == 1 && self.heads.len() == 1)
@@ -99,20 +103,118 @@ impl Selection {
     }
 }
 
-/// What is shown of one prompt's attention, in whichever form.
+/// The attention of one prompt, to be drawn in some form.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionView<'a> {
     /// The tokens.
     pub prompt: &'a Prompt,
-    /// Who looks at whom.
+    /// The weights.
     pub maps: &'a AttentionMaps,
-    /// Which heads.
+    /// The heads to be shown.
     pub selection: &'a Selection,
+}
+
+/// Attention weights with the queries and keys that they come from, and how similar the tokens' vectors are.
+/// [`super::Explanation`] goes further, for a single token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Details {
+    /// The prompt, T tokens.
+    pub prompt: Prompt,
+    /// The config of the model.
+    pub config: ModelConfig,
+    /// The layers and heads to be shown.
+    pub selection: Selection,
+    /// The weights of all layers and heads.
+    pub maps: AttentionMaps,
+    /// The queries of each selected layer after norm and rotation, `[1, H, T, D]`.
+    pub queries: Vec<HostTensor>,
+    /// The keys of each selected layer, `[1, Hkv, T, D]`.
+    pub keys: Vec<HostTensor>,
+    /// The cosine similarity of tokens i and j, j at most i, in the residual stream: of the embeddings, then after each
+    /// layer of the model, selected or not. Row by row, `[L + 1][T (T + 1) / 2]`.
+    pub similarity: Vec<Vec<f32>>,
+}
+
+impl Details {
+    /// Reads a prompt.
+    ///
+    /// # Errors
+    /// As [`capture()`].
+    pub fn new(model: &Gpt, prompt: &Prompt, selection: &Selection) -> Result<Self, InspectError> {
+        let points =
+            [Point::Embedding, Point::Queries, Point::Keys, Point::Weights, Point::Residual];
+        let recording = capture(model, prompt, &points)?;
+        let config = model.config().clone();
+        let of_layers = |point| {
+            let layers = selection.layers.clone();
+            layers.map(|layer| recording.get(layer, point).clone()).collect()
+        };
+        let stages = std::iter::once(None).chain((0..config.n_layers).map(Some));
+        Ok(Self {
+            prompt: prompt.clone(),
+            selection: selection.clone(),
+            maps: recording.attention(),
+            queries: of_layers(Point::Queries),
+            keys: of_layers(Point::Keys),
+            similarity: stages.map(|stage| cosines(recording.residual(stage))).collect(),
+            config,
+        })
+    }
+
+    /// How many numbers the details of a prompt with `n_tokens` have.
+    #[must_use]
+    pub fn n_numbers(config: &ModelConfig, selection: &Selection, n_tokens: usize) -> usize {
+        let n_pairs = n_tokens * (n_tokens + 1) / 2;
+        let n_heads = selection.layers.len() * selection.heads.len();
+        let n_kv_heads = selection.layers.len() * selection.heads.len().min(config.n_kv_heads);
+        (n_heads + config.n_layers + 1) * n_pairs
+            + (n_heads + n_kv_heads) * n_tokens * config.head_dim()
+    }
+
+    /// D, the length of a query and of a key.
+    #[must_use]
+    pub fn head_dim(&self) -> usize {
+        self.config.head_dim()
+    }
+
+    /// The key/value head that `head` reads, counted from 0.
+    #[must_use]
+    pub fn kv_head(&self, head: usize) -> usize {
+        head / (self.config.n_heads / self.config.n_kv_heads)
+    }
+}
+
+/// The cosines of any two rows of `[1, T, C]`, the second not after the first; 0 where one has no length.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "seven digits of a cosine are more than anyone reads"
+)]
+fn cosines(vectors: &HostTensor) -> Vec<f32> {
+    let n_tokens = vectors.shape[1];
+    let unit = |row: &[f32]| -> Vec<f64> {
+        let squares = row.iter().map(|x| f64::from(*x) * f64::from(*x));
+        let length = squares.sum::<f64>().sqrt();
+        let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
+        row.iter().map(|x| f64::from(*x) * scale).collect()
+    };
+    let units: Vec<Vec<f64>> = (0..n_tokens).map(|t| unit(vectors.vector(0, t))).collect();
+    let mut cosines = Vec::with_capacity(n_tokens * (n_tokens + 1) / 2);
+    for (at, one) in units.iter().enumerate() {
+        for other in &units[..=at] {
+            let products = one.iter().zip(other).map(|(a, b)| a * b);
+            cosines.push(products.sum::<f64>() as f32);
+        }
+    }
+    cosines
 }
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::Device;
+
     use super::*;
+    use crate::config::PositionKind;
+    use crate::inspect::tests::{prompt, small_config};
 
     #[test]
     fn a_map_is_found_by_layer_and_head() {
@@ -134,13 +236,81 @@ mod tests {
         assert_eq!(select(None, None).expect("all").layers, 0..2);
         assert_eq!(select(Some(1), Some(3)).expect("last").single(), Some((1, 3)));
         assert_eq!(select(Some(1), None).expect("a layer").single(), None);
-        assert!(matches!(
-            select(Some(2), None),
-            Err(InspectError::NoSuchLayer { layer: 2, n_layers: 2 })
-        ));
-        assert!(matches!(
-            select(None, Some(4)),
-            Err(InspectError::NoSuchHead { head: 4, n_heads: 4 })
-        ));
+        let error = |layer, head| select(layer, head).unwrap_err().to_string();
+        assert!(error(Some(2), None).starts_with("there is no layer 2: the model has 2,"));
+        assert!(
+            error(None, Some(4)).starts_with("there is no head 4: each layer of the model has 4,")
+        );
+    }
+
+    fn details(place: [Option<usize>; 2]) -> Details {
+        let config = ModelConfig { position: PositionKind::Rope, qk_norm: true, ..small_config() };
+        let model = Gpt::new(&config, 256, 1, &Device::flex());
+        let selection = Selection::new(place[0], place[1], 2, 4).expect("is there");
+        Details::new(&model, &prompt("hello"), &selection).expect("captured")
+    }
+
+    #[test]
+    fn weights_follow_from_queries_and_keys() {
+        let it = details([Some(1), None]);
+        assert_eq!((it.queries.len(), it.keys.len(), it.head_dim()), (1, 1, 4));
+        for head in 0..4 {
+            for query in 0..5 {
+                let q = it.queries[0].vector(head, query);
+                let score = |key| {
+                    let k = it.keys[0].vector(it.kv_head(head), key);
+                    let product: f32 = q.iter().zip(k).map(|(q, k)| q * k).sum();
+                    (product / 2.0).exp()
+                };
+                let scores: Vec<f32> = (0..=query).map(score).collect();
+                let sum: f32 = scores.iter().sum();
+                let row = it.maps.row(1, head, query);
+                for (weight, score) in row.iter().zip(&scores) {
+                    assert!((weight - score / sum).abs() < 1e-5, "head {head}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_layer_has_its_similarities() {
+        let it = details([Some(0), Some(1)]);
+        assert_eq!(it.similarity.len(), 3);
+        let at = |i: usize, j: usize| i * (i + 1) / 2 + j;
+        for stage in &it.similarity {
+            assert_eq!(stage.len(), 15);
+            for i in 0..5 {
+                assert!((stage[at(i, i)] - 1.0).abs() < 1e-6);
+            }
+        }
+        // The two l's of hello: before anything is read they are one vector, afterwards no longer.
+        assert!((it.similarity[0][at(3, 2)] - 1.0).abs() < 1e-6);
+        assert!(it.similarity[1][at(3, 2)] < 1.0 - 1e-6);
+    }
+
+    #[test]
+    fn cosines_are_of_angles() {
+        let vectors = HostTensor {
+            shape: vec![1, 4, 2],
+            values: vec![3.0, 0.0, 2.0, 2.0, -1.0, 0.0, 0.0, 0.0],
+        };
+        let half = 0.5_f32.sqrt();
+        let expected = [1.0, half, 1.0, -1.0, -half, 1.0, 0.0, 0.0, 0.0, 0.0];
+        for (found, expected) in cosines(&vectors).iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_counted_before_they_are_there() {
+        let it = details([None, None]);
+        let triangles = (2 * 4 + 3) * 15;
+        let of = |tensors: &[HostTensor]| -> usize {
+            tensors.iter().map(|tensor| tensor.values.len()).sum()
+        };
+        assert_eq!(
+            Details::n_numbers(&it.config, &it.selection, 5),
+            triangles + of(&it.queries) + of(&it.keys)
+        );
     }
 }

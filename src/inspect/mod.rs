@@ -1,26 +1,17 @@
-//! Looking inside a trained model: what its attention does with a text, and what each part is good for.
+//! Looking inside a trained model: where its attention goes, what its layers predict, which parts matter.
 //!
-//! [`Prompt`] is a text as the model reads it, [`capture()`] a forward pass of which chosen values are kept.
-//! All else here is made of these two and of probes that replace what passes: see [`crate::model::probe`].
-//! A pass that nobody inspects is not slowed down: without a probe none of this runs.
+//! [`Prompt`] is a text as the model reads it, and [`capture()`] a forward pass of which chosen values are kept.
+//! Everything else is computed from these, and from probes that replace values: see [`crate::model::probe`].
 //!
-//! [`AttentionMaps`] says who looks at whom, [`Explanation`] why, number by number, for one token in one head;
-//! [`Details`] has what it takes to ask that of any token.
-//! [`Heads`] measures what each head does with a whole text: [`patterns`] are the questions that are asked of
-//! one map, [`Scores`] the answers, with a name by thresholds. [`References`] asks whether a head looks at the
-//! right answer, where [`Annotations`] say what that is.
-//! [`Embeddings`] follows one word through several texts, [`Ablation`] says what each part is good for, [`Lens`]
-//! what each layer would have predicted, [`Attribution`] which parts speak for a prediction, and [`Patching`] which
-//! of them carry the difference between two texts.
-//!
-//! This part computes and returns values; how they are shown is [`render`]'s.
+//! [`AttentionMaps`] are the attention weights; [`Explanation`] derives those of one token in one head number by number,
+//! and [`Details`] has their queries and keys. [`Heads`] scores every head over a whole text, and [`References`] tests
+//! whether a head attends to the right answer in an annotated one. [`Embeddings`] follows one word through several texts,
+//! [`Ablation`] removes each part, [`Lens`] shows the prediction of each layer, [`Attribution`] the parts behind a
+//! prediction, and [`Patching`] the parts that carry the difference between two texts.
 
 mod ablation;
-pub mod annotations;
-mod answer;
 mod attribution;
 mod capture;
-mod details;
 mod embeddings;
 mod error;
 mod explain;
@@ -29,30 +20,76 @@ mod lens;
 mod maps;
 mod part;
 mod patching;
-pub mod patterns;
+mod patterns;
 mod prompt;
-pub mod references;
+mod references;
 pub mod render;
-mod replace;
 
 pub use ablation::{Ablated, Ablation, Method, Sample};
-pub use answer::Answer;
 pub use attribution::{Attribution, Source, Term};
-pub mod scores;
-mod weights;
-
-pub use annotations::Annotations;
 pub use capture::{Capture, Recording, capture};
-pub use details::Details;
 pub use embeddings::{ContextWord, Embeddings, Place, Stage};
 pub use error::InspectError;
 pub use explain::{Explanation, Projection, Step};
 pub use heads::{Heads, N_REPEATED, N_WINDOWS};
-pub use lens::{Came, Guess, Lens, Prediction, Predictions};
-pub use maps::{AttentionMaps, AttentionView, Selection, strongest};
-pub use part::Part;
+pub use lens::{Answer, Came, Guess, Lens, Prediction, Predictions};
+pub use maps::{AttentionMaps, AttentionView, Details, Selection, strongest};
+pub use part::{Part, Replace, Replacement, Substitute};
 pub use patching::{Patched, Patching};
+pub use patterns::{Kind, Scores};
 pub use prompt::Prompt;
-pub use references::References;
-pub use replace::{Replace, Replacement, Substitute};
-pub use scores::{Kind, Scores};
+pub use references::{Annotations, Asked, HeadAnswer, ModelAnswers, Question, References};
+
+#[cfg(test)]
+mod tests {
+    //! A small model and its prompts, for the tests of the parts.
+
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::config::ModelConfig;
+    use crate::model::Gpt;
+    use crate::model::parameters::{self, HostTensor};
+    use crate::tokenizer::Tokenizer;
+
+    pub fn small_config() -> ModelConfig {
+        ModelConfig {
+            context_length: 16,
+            d_model: 16,
+            n_layers: 2,
+            n_heads: 4,
+            n_kv_heads: 2,
+            d_ff: 32,
+            ..ModelConfig::default()
+        }
+    }
+
+    pub fn small_model() -> Gpt {
+        Gpt::new(&small_config(), 256, 1, &Device::flex())
+    }
+
+    /// A model whose numbers are large enough for every part to matter.
+    pub fn louder(config: &ModelConfig, vocab_size: usize) -> Gpt {
+        let model = Gpt::new(config, vocab_size, 1, &Device::flex());
+        let drawn = parameters::read(&model);
+        let louder = parameters::assign(model, |path, _| {
+            let HostTensor { shape, values } = drawn[path].clone();
+            Some(HostTensor { shape, values: values.iter().map(|x| x * 8.0).collect() })
+        });
+        louder.expect("the same shapes")
+    }
+
+    /// The small model with one half everywhere, but `value` in the parameters whose names begin with `prefix`.
+    pub fn constant(prefix: &str, value: f32) -> Gpt {
+        let model = parameters::assign(small_model(), |path, shape| {
+            let value = if path.starts_with(prefix) { value } else { 0.5 };
+            let values = vec![value; shape.iter().product()];
+            Some(HostTensor { shape: shape.to_vec(), values })
+        });
+        model.expect("the same shapes")
+    }
+
+    pub fn prompt(text: &str) -> Prompt {
+        Prompt::read(text, &Tokenizer::byte(), 32).expect("bytes")
+    }
+}

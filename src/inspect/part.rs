@@ -1,45 +1,34 @@
-//! The parts of a model that write to its residual stream.
+//! The parts of a model that write to its residual stream, and passes in which their values are replaced.
 
 use std::fmt;
+use std::ops::Range;
 
+use burn::tensor::Tensor;
 use serde::Serialize;
 
 use crate::config::ModelConfig;
-use crate::model::probe::{Point, Site};
+use crate::model::probe::{Point, Probe, Site};
 
 /// A part of a model, or a place in its residual stream, whose values can be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(tag = "part", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "layers and heads count from 0")]
 pub enum Part {
-    /// The vectors of the tokens (and positions): where the residual stream begins.
+    /// The vectors of the tokens (and positions), where the residual stream begins.
     Embedding,
-    /// What one head gathers, before the output projection.
-    Head {
-        /// The layer, counted from 0.
-        layer: usize,
-        /// The head, counted from 0.
-        head: usize,
-    },
-    /// What a whole attention layer adds to the residual stream, its bias included.
-    Attention {
-        /// The layer, counted from 0.
-        layer: usize,
-    },
-    /// What a feed-forward layer adds to the residual stream, its bias included.
-    Mlp {
-        /// The layer, counted from 0.
-        layer: usize,
-    },
+    /// The values that one head gathers, before the output projection.
+    Head { layer: usize, head: usize },
+    /// The update of an attention layer to the residual stream, its bias included.
+    Attention { layer: usize },
+    /// The update of a feed-forward layer to the residual stream, its bias included.
+    Mlp { layer: usize },
     /// The residual stream after a block.
-    Residual {
-        /// The layer, counted from 0.
-        layer: usize,
-    },
+    Residual { layer: usize },
 }
 
 impl Part {
-    /// Every part that writes to the residual stream between the embedding and the end: the heads of each
-    /// layer, then its attention as a whole, then its feed-forward layer.
+    /// All parts of the layers that write to the residual stream: the heads of each layer, then its attention as a
+    /// whole, then its feed-forward layer.
     #[must_use]
     pub fn writers(config: &ModelConfig) -> Vec<Self> {
         let of_layer = |layer| {
@@ -49,7 +38,7 @@ impl Part {
         (0..config.n_layers).flat_map(of_layer).collect()
     }
 
-    /// Where a forward pass shows its values: those of a head beside the other heads' of its layer.
+    /// The site of its values in a forward pass; a head shares that of its layer.
     #[must_use]
     pub fn site(self) -> Site {
         let (block_idx, point) = match self {
@@ -75,8 +64,76 @@ impl fmt::Display for Part {
     }
 }
 
+/// The values that replace a part's.
+#[derive(Clone, Debug)]
+pub enum Substitute {
+    /// Zeros.
+    Zero,
+    /// The same vector at every position: `[C]`, or for heads `[H * D]`, of which a head takes its own.
+    Mean(Tensor<1>),
+    /// All values of another pass at the part's site, row-major.
+    Recorded(Tensor<1>),
+}
+
+/// One part whose values are replaced.
+#[derive(Clone, Debug)]
+pub struct Replacement {
+    /// The part.
+    pub part: Part,
+    /// The only position at which they are replaced, counted from 0; `None` for all.
+    pub position: Option<usize>,
+    /// The values that replace them.
+    pub substitute: Substitute,
+}
+
+/// A probe that replaces the values of some parts; the last of several replacements of one value holds.
+#[derive(Clone, Debug, Default)]
+pub struct Replace(pub Vec<Replacement>);
+
+impl Probe for Replace {
+    fn visit<const D: usize>(&mut self, site: Site, mut value: Tensor<D>) -> Tensor<D> {
+        for replacement in &self.0 {
+            if replacement.part.site() == site {
+                value = replacement.apply(value);
+            }
+        }
+        value
+    }
+}
+
+impl Replacement {
+    /// # Shapes
+    /// `value: [B, T, C]`, or of heads `[B, H, T, D]` -> the same
+    fn apply<const D: usize>(&self, value: Tensor<D>) -> Tensor<D> {
+        let dims = value.dims();
+        let (heads, positions) = (1, D - 2);
+        let ranges: [Range<usize>; D] =
+            std::array::from_fn(|dim| match (self.part, self.position) {
+                (Part::Head { head, .. }, _) if dim == heads => head..head + 1,
+                (_, Some(position)) if dim == positions => position..position + 1,
+                _ => 0..dims[dim],
+            });
+        let substitute: Tensor<D> = match &self.substitute {
+            Substitute::Zero => value.zeros_like(),
+            Substitute::Mean(mean) => {
+                let by_head = self.part.site().point == Point::Heads;
+                let of_mean: [usize; D] = std::array::from_fn(|dim| match dim {
+                    _ if dim == D - 1 || (by_head && dim == heads) => dims[dim],
+                    _ => 1,
+                });
+                mean.clone().reshape(of_mean).expand(dims)
+            }
+            Substitute::Recorded(values) => values.clone().reshape(dims),
+        };
+        let substitute = substitute.slice(ranges.clone());
+        value.slice_assign(ranges, substitute)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use burn::tensor::{Device, TensorData};
+
     use super::*;
 
     #[test]
@@ -102,5 +159,58 @@ mod tests {
             r#"{"part":"head","layer":1,"head":0}"#
         );
         assert_eq!(head.site().to_string(), "blocks.1.attention.heads");
+    }
+
+    fn counted<const D: usize>(shape: [usize; D]) -> Tensor<D> {
+        let n: usize = shape.iter().product();
+        let values: Vec<f32> = (1..=n).map(|i| i as f32).collect();
+        Tensor::from_data(TensorData::new(values, shape), &Device::flex())
+    }
+
+    fn replaced<const D: usize>(
+        part: Part,
+        position: Option<usize>,
+        substitute: Substitute,
+        value: Tensor<D>,
+    ) -> Vec<f32> {
+        let mut probe = Replace(vec![Replacement { part, position, substitute }]);
+        let value = probe.visit(part.site(), value);
+        value.into_data().try_to_vec().expect("f32")
+    }
+
+    #[test]
+    fn only_the_part_at_its_positions_is_replaced() {
+        let head = Part::Head { layer: 0, head: 1 };
+        let heads = counted([1, 2, 2, 2]); // [B, H, T, D]
+        let zero = replaced(head, None, Substitute::Zero, heads.clone());
+        assert_eq!(zero, [1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0]);
+        let one = replaced(head, Some(1), Substitute::Zero, heads.clone());
+        assert_eq!(one, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0, 0.0]);
+        let mean = Substitute::Mean(counted([4]).neg());
+        let mean = replaced(head, None, mean, heads.clone());
+        assert_eq!(mean, [1.0, 2.0, 3.0, 4.0, -3.0, -4.0, -3.0, -4.0]);
+        let recorded = Substitute::Recorded(counted([8]).neg());
+        let recorded = replaced(head, Some(0), recorded, heads);
+        assert_eq!(recorded, [1.0, 2.0, 3.0, 4.0, -5.0, -6.0, 7.0, 8.0]);
+
+        let mlp = Part::Mlp { layer: 0 };
+        let added = counted([1, 2, 2]); // [B, T, C]
+        let mean = replaced(mlp, None, Substitute::Mean(counted([2]).neg()), added.clone());
+        assert_eq!(mean, [-1.0, -2.0, -1.0, -2.0]);
+        let recorded = replaced(mlp, Some(1), Substitute::Recorded(counted([4]).neg()), added);
+        assert_eq!(recorded, [1.0, 2.0, -3.0, -4.0]);
+    }
+
+    #[test]
+    fn other_sites_pass_as_they_are() {
+        let mut probe = Replace(vec![Replacement {
+            part: Part::Mlp { layer: 1 },
+            position: None,
+            substitute: Substitute::Zero,
+        }]);
+        for other in [Part::Mlp { layer: 0 }, Part::Attention { layer: 1 }] {
+            let seen = probe.visit(other.site(), counted([1, 1, 2])).into_data();
+            assert_eq!(seen.try_to_vec::<f32>().expect("f32"), [1.0, 2.0]);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Which part carries the difference between two texts: values of one pass put into the other.
+//! Which parts carry the difference between two texts: values of one pass patched into the other.
 //!
 //! Source: Meng et al. 2022, "Locating and Editing Factual Associations in GPT", section 2 (causal tracing); Wang
 //! et al. 2022, "Interpretability in the Wild", section 3.
@@ -6,41 +6,42 @@
 use burn::tensor::{Int, Tensor};
 use serde::Serialize;
 
-use super::replace::{Replace, Replacement, Substitute};
-use super::{Answer, Capture, InspectError, Part, Prompt};
+use super::capture::{Recording, capture, host};
+use super::part::{Part, Replace, Replacement, Substitute};
+use super::{Answer, InspectError, Prompt};
 use crate::model::Gpt;
 use crate::model::parameters::HostTensor;
 use crate::model::probe::Point;
 
-/// How far each part's values, taken over from another text, move a prediction towards that text's.
+/// How far each part's values of another text move a prediction towards that text's.
 ///
-/// A prediction is seen as the logit of one token less that of another. The two texts have as many tokens, and
-/// values are taken over from the same positions.
+/// The prediction is the logit of one token minus that of another. Both texts have as many tokens, and values are
+/// patched into the same positions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Patching {
-    /// The text of each token that is read, `[T]`.
+    /// The text of each token of the prompt, `[T]`.
     pub tokens: Vec<String>,
     /// The text of each token of the other prompt, `[T]`.
     pub from_tokens: Vec<String>,
     /// The token after which the prediction is made, counted from 0.
     pub position: usize,
-    /// The token whose logit counts.
+    /// The token whose logit is measured.
     pub answer: Answer,
-    /// The token whose logit is taken off.
+    /// The token whose logit is subtracted.
     pub against: Answer,
-    /// The logit difference of the text.
+    /// The logit difference after the prompt.
     pub difference: f64,
-    /// That of the other text.
+    /// The logit difference after the other prompt.
     pub from_difference: f64,
-    /// Each head, attention layer and feed-forward layer with its values at all positions taken over; the one that
-    /// moves the difference most comes first.
+    /// Each head, attention layer and feed-forward layer patched at all positions, the one that moves the difference
+    /// most first.
     pub parts: Vec<Patched>,
-    /// The residual stream at one position taken over: where the embedding begins it, then after each layer; for
-    /// each token the share of the way. `[1 + L][T]`.
+    /// The share of the way with the residual stream patched at one token: at the embedding, then after each layer,
+    /// `[1 + L][T]`.
     pub residual: Vec<Vec<f64>>,
 }
 
-/// What comes of one part's values from the other text.
+/// The effect of patching one part.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Patched {
     /// The part.
@@ -48,14 +49,13 @@ pub struct Patched {
     pub part: Part,
     /// The logit difference.
     pub difference: f64,
-    /// Its share of the way from the text's difference to the other's: 0 where nothing changed, 1 where all did.
-    /// It may be beyond either.
+    /// Its share of the way from the prompt's difference, 0, to the other's, 1. It may be beyond either.
     pub share: f64,
 }
 
 impl Patching {
-    /// Reads `prompt` with each part's values taken from a pass over `from`, and looks at what is predicted after
-    /// the token at `position`: the logit of the first of `answers` less that of the second.
+    /// Reads `prompt` with each part's values taken from a pass over `from`, and measures the logit of the first of
+    /// `answers` minus that of the second after the token at `position`.
     ///
     /// # Errors
     /// If the prompts have not as many tokens or do not differ before the prediction, if there is no such
@@ -96,8 +96,7 @@ impl Patching {
         let layers = (0..model.config().n_layers).map(|layer| Part::Residual { layer });
         let mut residual = Vec::new();
         for stage in std::iter::once(Part::Embedding).chain(layers) {
-            // Before the first token that differs both passes hold the same, and what stands after the prediction
-            // cannot change it.
+            // Before the first token that differs both passes are the same, and no later token changes the prediction.
             let carries = first_difference(prompt, from)..=position;
             let at_one = |at: usize| match carries.contains(&at) {
                 true => Ok(share(difference(vec![patcher.from(stage, Some(at))])?)),
@@ -142,30 +141,28 @@ impl Patching {
     }
 }
 
-/// Where two prompts begin to differ; the length of both where they do not.
+/// The first token that differs; the length of both if none does.
 fn first_difference(prompt: &Prompt, from: &Prompt) -> usize {
     let mut pairs = prompt.ids.iter().zip(&from.ids);
     pairs.position(|(a, b)| a != b).unwrap_or(prompt.len())
 }
 
-/// A prompt that is read again and again, and what passed when the other one was.
+/// A prompt, and the values of a pass over the other one.
 struct Patcher<'a> {
     model: &'a Gpt,
     tokens: Tensor<2, Int>,
-    from: super::Recording,
+    from: Recording,
 }
 
 impl<'a> Patcher<'a> {
     fn new(model: &'a Gpt, [prompt, from]: [&Prompt; 2]) -> Result<Self, InspectError> {
         let points =
             [Point::Embedding, Point::Heads, Point::Attention, Point::Mlp, Point::Residual];
-        let device = model.device();
-        let mut probe = Capture::new(&points);
-        let _logits = model.forward_with(from.tokens(&device), &mut probe);
-        Ok(Self { model, tokens: prompt.tokens(&device), from: probe.read()? })
+        let tokens = prompt.tokens(&model.device());
+        Ok(Self { model, tokens, from: capture(model, from, &points)? })
     }
 
-    /// That a part's values are those of the other prompt's pass.
+    /// Replaces a part's values by those of the other pass.
     fn from(&self, part: Part, position: Option<usize>) -> Replacement {
         let site = part.site();
         let HostTensor { values, .. } = self.from.get(site.block_idx, site.point);
@@ -182,10 +179,9 @@ impl<'a> Patcher<'a> {
         replacements: Vec<Replacement>,
         position: usize,
     ) -> Result<Vec<f32>, InspectError> {
-        let mut probe = Replace::new(replacements);
+        let mut probe = Replace(replacements);
         let logits = self.model.forward_with(self.tokens.clone(), &mut probe); // [1, T, V]
-        let logits = logits.narrow(1, position, 1).reshape([-1]);
-        logits.try_into_vec_as::<f32>().map_err(InspectError::Device)
+        host(logits.narrow(1, position, 1))
     }
 }
 
@@ -195,34 +191,13 @@ mod tests {
 
     use super::*;
     use crate::config::{ModelConfig, PositionKind};
-    use crate::model::parameters;
+    use crate::inspect::tests::{louder, prompt, small_config};
     use crate::model::probe::{Probe, Site};
     use crate::tokenizer::Tokenizer;
 
     fn model() -> Gpt {
-        let config = ModelConfig {
-            context_length: 16,
-            d_model: 16,
-            n_layers: 3,
-            n_heads: 4,
-            n_kv_heads: 2,
-            d_ff: 32,
-            position: PositionKind::Rope,
-            qk_norm: true,
-            ..ModelConfig::default()
-        };
-        let model = Gpt::new(&config, 256, 1, &Device::flex());
-        let drawn = parameters::read(&model);
-        let louder = parameters::assign(model, |path, _| {
-            let HostTensor { shape, values } = drawn[path].clone();
-            let values = values.iter().map(|x| x * 8.0).collect();
-            Some(HostTensor { shape, values })
-        });
-        louder.expect("the same shapes")
-    }
-
-    fn prompt(text: &str) -> Prompt {
-        Prompt::read(text, &Tokenizer::byte(), 16).expect("bytes")
+        let position = PositionKind::Rope;
+        louder(&ModelConfig { n_layers: 3, position, qk_norm: true, ..small_config() }, 256)
     }
 
     fn answers() -> [Answer; 2] {
@@ -321,7 +296,7 @@ mod tests {
         assert!(matches!(new("a bank", "a bunk", 2, answers()), InspectError::SamePast(2)));
         assert!(matches!(
             new("a bank", "a bunk", 6, answers()),
-            InspectError::NoSuchToken { token: 6, .. }
+            InspectError::OutOfRange { index: 6, .. }
         ));
         let [one, _] = answers();
         assert!(matches!(

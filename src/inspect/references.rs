@@ -1,23 +1,43 @@
-//! Whether some head looks at the right answer, where the right answer is known.
-//!
-//! For each question of an annotated text and each head: how much attention goes to the right answer and how much
-//! to the other, in a trained model and in the same one before its training.
+//! Whether some head looks at the right answer, in a text whose right answers are annotated: which noun a pronoun
+//! means, and where a name was said before. `data/README.md` describes the format of the annotations.
 
-use serde::Serialize;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
 
 use super::InspectError;
-use super::annotations::{Annotations, Case, Part, Question};
-use super::weights::each_map;
+use super::capture::each_map;
 use crate::config::Config;
 use crate::model::Gpt;
 use crate::tokenizer::Tokenizer;
 
-/// The most cases of a question that are asked in each part of the text, spread evenly over all of them.
-pub const MOST_CASES: usize = 200;
+/// The most cases of a question that are asked in each split of the text, spread evenly over all of them.
+const MOST_CASES: usize = 200;
+
+/// A question with two answers, one of which is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Question {
+    /// From `she`, `her`, `he` or `him` to the last mention of the one it means, or to the last mention of somebody
+    /// of the other gender.
+    Pronoun,
+    /// From an `it` that two nouns fit, to the one that it means or to the other. What decides comes later:
+    /// a causal model cannot know.
+    It,
+    /// From the end of the sentence of such an `it`, where it is decided.
+    ItDecided,
+    /// From each token of a name that comes again, to what followed that token when the name came last; or to
+    /// the same place in the last mention of another name.
+    Name,
+}
 
 /// What one head does with the cases of a question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Answer {
+pub struct HeadAnswer {
     /// Mean attention on the right answer.
     pub right: f64,
     /// Mean attention on the other.
@@ -28,48 +48,39 @@ pub struct Answer {
 
 /// What the heads of one model do with a question.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answers {
-    /// The head, as layer and head, that answers best in stories of the training split: chosen there, so that
-    /// what it does in those of the validation split is no luck of the choice.
+pub struct ModelAnswers {
+    /// The head, as layer and head, that answers best in stories of the training split. Chosen there, its figures in
+    /// the validation split are not luck.
     pub best: [usize; 2],
     /// What each head does in stories of the validation split, `[L][H]`.
-    pub heads: Vec<Vec<Answer>>,
+    pub heads: Vec<Vec<HeadAnswer>>,
 }
 
-impl Answers {
-    /// What the best head does.
-    #[must_use]
-    pub fn of_best(&self) -> Answer {
-        let [layer, head] = self.best;
-        self.heads[layer][head]
-    }
-}
-
-/// A question, and what became of it.
+/// A question and its result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Asked {
-    /// Which one.
+    /// The question.
     pub question: Question,
-    /// How many cases of the validation split there are within the context.
+    /// How many cases of the validation split fit the context.
     pub found: usize,
     /// How many of them were asked.
     pub cases: usize,
-    /// How many of the training split the best head was chosen by.
+    /// How many cases of the training split the best head was chosen by.
     pub chosen_by: usize,
     /// How often the nearer of both answers is the right one.
     pub nearer: f64,
-    /// How often the one of more tokens is; of as many one half.
+    /// How often the one of more tokens is; a draw counts one half.
     pub longer: f64,
     /// The model as it was before training.
-    pub untrained: Answers,
+    pub untrained: ModelAnswers,
     /// The model.
-    pub trained: Answers,
+    pub trained: ModelAnswers,
 }
 
 /// All questions of an annotated text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct References {
-    /// How many stories there are in the validation split.
+    /// How many stories the validation split has.
     pub stories: usize,
     /// How many tokens the model sees.
     pub context_length: usize,
@@ -78,11 +89,11 @@ pub struct References {
 }
 
 impl References {
-    /// Asks everything that is annotated, of `model` and of what its `config` was before training.
+    /// Asks everything that is annotated, of `model` and of the model that its `config` was before training.
     ///
     /// # Errors
     /// If there is nothing to ask, the tokenizer cannot read the text, the device fails, or the model's numbers
-    /// are none.
+    /// are not finite.
     pub fn measure(
         model: &Gpt,
         config: &Config,
@@ -92,42 +103,39 @@ impl References {
         let untrained =
             Gpt::new(&config.model, tokenizer.vocab_size(), config.train.seed, &model.device());
         let context_length = config.model.context_length;
-        let val_fraction = config.data.val_fraction;
+        let [train, val] = annotations.split(config.data.val_fraction);
         let mut questions = Vec::new();
-        for question in Question::ALL {
-            let cases =
-                |part| annotations.cases(question, part, val_fraction, tokenizer, context_length);
-            let all = cases(Part::Validation)?;
-            let (asked, choosing) = (some(&all), cases(Part::Train)?);
-            let choosing = some(&choosing);
+        for question in [Question::Pronoun, Question::It, Question::ItDecided, Question::Name] {
+            let cases = |stories| annotations.cases(question, stories, tokenizer, context_length);
+            let (all, choosing) = (cases(&val)?, cases(&train)?);
+            let (asked, choosing) = (some(&all), some(&choosing));
             if asked.is_empty() || choosing.is_empty() {
                 continue;
             }
-            let answers = |model| {
-                Ok(Answers {
+            let ask = |model| -> Result<_, InspectError> {
+                Ok(ModelAnswers {
                     best: best(&answers(model, &choosing)?),
                     heads: answers(model, &asked)?,
                 })
+            };
+            let share = |wins: fn(&Look) -> f64| {
+                asked.iter().map(|case| wins(&case.looks[0])).sum::<f64>() / asked.len() as f64
             };
             questions.push(Asked {
                 question,
                 found: all.len(),
                 cases: asked.len(),
                 chosen_by: choosing.len(),
-                nearer: share(&asked, |case| case.looks[0].right.start > case.looks[0].other.start),
-                longer: longer(&asked),
-                untrained: answers(&untrained)?,
-                trained: answers(model)?,
+                nearer: share(|look| f64::from(look.right.start > look.other.start)),
+                longer: share(|look| more(look.right.len() as f64, look.other.len() as f64)),
+                untrained: ask(&untrained)?,
+                trained: ask(model)?,
             });
         }
         if questions.is_empty() {
             return Err(InspectError::NothingToAsk { context_length });
         }
-        Ok(Self {
-            stories: annotations.n_stories(Part::Validation, val_fraction),
-            context_length,
-            questions,
-        })
+        Ok(Self { stories: val.len(), context_length, questions })
     }
 }
 
@@ -138,70 +146,335 @@ fn some(cases: &[Case]) -> Vec<&Case> {
 }
 
 /// What each head does with the cases, `[L][H]`.
-fn answers(model: &Gpt, cases: &[&Case]) -> Result<Vec<Vec<Answer>>, InspectError> {
+fn answers(model: &Gpt, cases: &[&Case]) -> Result<Vec<Vec<HeadAnswer>>, InspectError> {
     let config = model.config();
-    let mut sums = vec![vec![Answer::default(); config.n_heads]; config.n_layers];
+    let mut heads = vec![vec![HeadAnswer::default(); config.n_heads]; config.n_layers];
     for case in cases {
         let n = case.ids.len();
         each_map(model, &case.ids, |layer, head, weights| {
             let (mut right, mut other) = (0.0, 0.0);
             for look in &case.looks {
                 let row = &weights[look.query * n..(look.query + 1) * n];
-                let mass = |at: &std::ops::Range<usize>| -> f64 {
+                let mass = |at: &Range<usize>| -> f64 {
                     row[at.clone()].iter().copied().map(f64::from).sum()
                 };
                 right += mass(&look.right) / case.looks.len() as f64;
                 other += mass(&look.other) / case.looks.len() as f64;
             }
-            let sum = &mut sums[layer][head];
+            let sum = &mut heads[layer][head];
             sum.right += right;
             sum.other += other;
             sum.accuracy += more(right, other);
         })?;
     }
-    let n = cases.len() as f64;
-    let mean = |sum: Answer| Answer {
-        right: sum.right / n,
-        other: sum.other / n,
-        accuracy: sum.accuracy / n,
-    };
-    let means = sums.into_iter().map(|layer| layer.into_iter().map(mean));
-    Ok(means.map(Iterator::collect).collect())
-}
-
-/// The head that is right most often; of equals the one that makes more of a difference, then the first.
-fn best(heads: &[Vec<Answer>]) -> [usize; 2] {
-    let mut best = ([0, 0], heads[0][0]);
-    let worth = |answer: Answer| (answer.accuracy, answer.right - answer.other);
-    for (layer, answers) in heads.iter().enumerate() {
-        for (head, answer) in answers.iter().enumerate() {
-            if worth(*answer) > worth(best.1) {
-                best = ([layer, head], *answer);
-            }
+    for sum in heads.iter_mut().flatten() {
+        for x in [&mut sum.right, &mut sum.other, &mut sum.accuracy] {
+            *x /= cases.len() as f64;
         }
     }
-    best.0
+    Ok(heads)
 }
 
-/// 1 for the larger, one half for a draw.
+/// The head that is right most often; among equals the one that makes more of a difference, then the first.
+fn best(heads: &[Vec<HeadAnswer>]) -> [usize; 2] {
+    let worth = |[layer, head]: [usize; 2]| {
+        let answer = heads[layer][head];
+        (answer.accuracy, answer.right - answer.other)
+    };
+    let places = (0..heads.len()).flat_map(|l| (0..heads[l].len()).map(move |h| [l, h]));
+    places
+        .reduce(|best, place| if worth(place) > worth(best) { place } else { best })
+        .unwrap_or([0, 0])
+}
+
+/// 1 for more, one half for a draw.
 fn more(right: f64, other: f64) -> f64 {
     match right.total_cmp(&other) {
-        std::cmp::Ordering::Greater => 1.0,
-        std::cmp::Ordering::Equal => 0.5,
-        std::cmp::Ordering::Less => 0.0,
+        Ordering::Greater => 1.0,
+        Ordering::Equal => 0.5,
+        Ordering::Less => 0.0,
     }
 }
 
-fn share(cases: &[&Case], holds: impl Fn(&Case) -> bool) -> f64 {
-    cases.iter().filter(|case| holds(case)).count() as f64 / cases.len() as f64
+/// A text with its annotations.
+#[derive(Clone, Debug)]
+pub struct Annotations {
+    text: String,
+    /// The byte at which each character starts, and the length of the text.
+    starts: Vec<usize>,
+    /// The first character of the text's validation split.
+    validation_start: usize,
+    stories: Vec<Story>,
 }
 
-fn longer(cases: &[&Case]) -> f64 {
-    let length = |case: &&Case| {
-        let look = &case.looks[0];
-        more(look.right.len() as f64, look.other.len() as f64)
-    };
-    cases.iter().map(length).sum::<f64>() / cases.len() as f64
+#[derive(Deserialize)]
+struct Header {
+    validation_start: usize,
+}
+
+/// A line of the annotations. Places are in characters from the start of the text.
+#[derive(Clone, Debug, Deserialize)]
+struct Story {
+    start: usize,
+    end: usize,
+    /// Offset and length of a pronoun, then of the last mention of what it means.
+    #[serde(default)]
+    pronouns: Vec<[usize; 4]>,
+    /// As `pronouns`, then offset and length of what `it` could have meant instead.
+    #[serde(default)]
+    ambiguous: Vec<[usize; 6]>,
+    /// Offset and length of a name that comes again, then of its first mention.
+    #[serde(default)]
+    names: Vec<[usize; 4]>,
+}
+
+/// A place in characters: offset and length.
+type Place = [usize; 2];
+
+/// The tokens that a model reads, and which of them ask a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Case {
+    /// The tokens up to the last that looks.
+    ids: Vec<u32>,
+    looks: Vec<Look>,
+}
+
+/// A token that looks, the tokens of the right answer, and those of the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Look {
+    query: usize,
+    right: Range<usize>,
+    other: Range<usize>,
+}
+
+impl Annotations {
+    /// Reads `path`, and the text beside it, which has the same name with the ending `.txt`.
+    ///
+    /// # Errors
+    /// If one of them cannot be read, a line cannot be parsed, or a place is outside its story.
+    pub fn read(path: &Path) -> Result<Self, InspectError> {
+        let read = |path: &Path| {
+            fs::read_to_string(path)
+                .map_err(|source| InspectError::ReadAnnotations { path: path.to_owned(), source })
+        };
+        let lines = read(path)?;
+        let text = read(&path.with_extension("txt"))?;
+        Self::parse(&lines, text).map_err(|(line, problem)| InspectError::Annotations {
+            path: path.to_owned(),
+            line,
+            problem,
+        })
+    }
+
+    fn parse(lines: &str, text: String) -> Result<Self, (usize, String)> {
+        let mut starts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+        starts.push(text.len());
+        let mut lines = (1..).zip(lines.lines());
+        let (_, header) = lines.next().ok_or_else(|| (1, "there is no line".to_owned()))?;
+        let Header { validation_start } =
+            serde_json::from_str(header).map_err(|error| (1, error.to_string()))?;
+        let story = |(number, line)| {
+            let story: Story =
+                serde_json::from_str(line).map_err(|error| (number, error.to_string()))?;
+            story.check(starts.len() - 1).map_err(|problem| (number, problem))?;
+            Ok(story)
+        };
+        let stories = lines.map(story).collect::<Result<_, _>>()?;
+        Ok(Self { text, starts, validation_start, stories })
+    }
+
+    /// The stories of the training split and of the validation split: those that neither the text's own split nor
+    /// that of a model with this `val_fraction` trains on. A story across a boundary is in neither.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "texts are below 2^52 characters, and a share is from 0 to 1"
+    )]
+    fn split(&self, val_fraction: f64) -> [Vec<&Story>; 2] {
+        let of_model = ((1.0 - val_fraction) * ((self.starts.len() - 1) as f64)).floor() as usize;
+        let boundary = self.validation_start.max(of_model);
+        let train = self.stories.iter().filter(|story| story.end <= boundary);
+        let val = self.stories.iter().filter(|story| story.start >= boundary);
+        [train.collect(), val.collect()]
+    }
+
+    /// The cases of a question whose answers are within the context of the token that looks. A model reads a story
+    /// from its beginning, or as much before that token as its context holds.
+    fn cases(
+        &self,
+        question: Question,
+        stories: &[&Story],
+        tokenizer: &Tokenizer,
+        context_length: usize,
+    ) -> Result<Vec<Case>, InspectError> {
+        let mut cases = Vec::new();
+        for story in stories {
+            let raised = self.raise(question, story);
+            if raised.is_empty() {
+                continue;
+            }
+            let text = self.slice([story.start, story.end - story.start]);
+            let ids = tokenizer.encode(text).map_err(InspectError::Prompt)?;
+            let mut ends = Vec::with_capacity(ids.len()); // of each token, in bytes of the story
+            let mut end = 0;
+            for &id in &ids {
+                end += tokenizer.token_bytes(id).map_or(0, <[u8]>::len);
+                ends.push(end);
+            }
+            if end != text.len() {
+                return Err(InspectError::TokensWithoutPlaces);
+            }
+            let tokens = |[at, n]: Place| {
+                let [start, end] =
+                    [at, at + n].map(|at| self.starts[at] - self.starts[story.start]);
+                let first = ends.partition_point(|token_end| *token_end <= start);
+                first..ends.partition_point(|token_end| *token_end < end) + 1
+            };
+            let case =
+                |places: [Place; 3]| Case::new(&ids, question, places.map(tokens), context_length);
+            cases.extend(raised.into_iter().filter_map(case));
+        }
+        Ok(cases)
+    }
+
+    /// The questions of a story: the place that asks, the right answer, the other one.
+    fn raise(&self, question: Question, story: &Story) -> Vec<[Place; 3]> {
+        let its = story.ambiguous.iter().map(|&[a, b, c, d, e, f]| [[a, b], [c, d], [e, f]]);
+        match question {
+            Question::Pronoun => self.pronouns(story),
+            Question::It => its.collect(),
+            Question::ItDecided => its
+                .filter_map(|[[at, n], right, other]| {
+                    let rest = self.slice([at + n, story.end - at - n]);
+                    let end = rest.chars().position(|c| matches!(c, '.' | '!' | '?'))?;
+                    Some([[at + n + end, 1], right, other])
+                })
+                .collect(),
+            Question::Name => self.names(story),
+        }
+    }
+
+    fn pronouns(&self, story: &Story) -> Vec<[Place; 3]> {
+        // Nouns that are surely of a gender: only its pronouns mean them.
+        let mut genders: BTreeMap<&str, BTreeSet<Gender>> = BTreeMap::new();
+        for &[at, n, noun, n_noun] in &story.pronouns {
+            if let Some(gender) = Gender::of(self.slice([at, n])) {
+                genders.entry(self.slice([noun, n_noun])).or_default().insert(gender);
+            }
+        }
+        let pairs = story.pronouns.iter().chain(&story.names);
+        let mut mentions: Vec<Place> = pairs.flat_map(|&[a, b, c, d]| [[a, b], [c, d]]).collect();
+        mentions.sort_unstable();
+        let raised = |&[at, n, noun, n_noun]: &[usize; 4]| {
+            let gender = Gender::of(self.slice([at, n]))?;
+            let is_other = |&&[start, length]: &&Place| {
+                let known = genders.get(self.slice([start, length]));
+                start + length <= at
+                    && known.is_some_and(|known| known.len() == 1 && !known.contains(&gender))
+            };
+            let other = mentions.iter().rev().find(is_other)?;
+            Some([[at, n], [noun, n_noun], *other])
+        };
+        story.pronouns.iter().filter_map(raised).collect()
+    }
+
+    fn names(&self, story: &Story) -> Vec<[Place; 3]> {
+        // Every mention, with the first mention of the same name.
+        let firsts = story.names.iter().map(|&[.., first, n]| ([first, n], first));
+        let again = story.names.iter().map(|&[at, n, first, _]| ([at, n], first));
+        let mut mentions: Vec<(Place, usize)> = firsts.chain(again).collect();
+        mentions.sort_unstable();
+        let raised = |&[at, n, first, _]: &[usize; 4]| {
+            let before =
+                || mentions.iter().rev().filter(|([start, length], _)| start + length <= at);
+            let (right, _) = before().find(|(_, name)| *name == first)?;
+            let (other, _) = before().find(|(place, name)| {
+                *name != first && self.slice(*place) != self.slice([at, n])
+            })?;
+            Some([[at, n], *right, *other])
+        };
+        story.names.iter().filter_map(raised).collect()
+    }
+
+    fn slice(&self, [at, n]: Place) -> &str {
+        &self.text[self.starts[at]..self.starts[at + n]]
+    }
+}
+
+impl Story {
+    /// That all its places are within it, and it within a text of `n_chars`.
+    fn check(&self, n_chars: usize) -> Result<(), String> {
+        let Self { start, end, .. } = *self;
+        if start > end {
+            return Err(format!("the story ends at {end}, before it begins"));
+        }
+        if end > n_chars {
+            return Err(format!("the story ends at {end}, and the text at {n_chars}"));
+        }
+        let pairs = self.pronouns.iter().chain(&self.names).flatten();
+        let numbers: Vec<usize> = pairs.chain(self.ambiguous.iter().flatten()).copied().collect();
+        let is_outside = |place: &&[usize]| {
+            let [at, n] = [place[0], place[1]];
+            at < start || n == 0 || at.checked_add(n).is_none_or(|place_end| place_end > end)
+        };
+        match numbers.chunks_exact(2).find(is_outside) {
+            Some(place) => Err(format!("[{}, {}] is no place in its story", place[0], place[1])),
+            None => Ok(()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Gender {
+    She,
+    He,
+}
+
+impl Gender {
+    fn of(pronoun: &str) -> Option<Self> {
+        match pronoun.to_ascii_lowercase().as_str() {
+            "she" | "her" | "hers" => Some(Self::She),
+            "he" | "him" | "his" => Some(Self::He),
+            _ => None,
+        }
+    }
+}
+
+impl Case {
+    /// A question with its places as tokens; `None` if an answer is out of sight, or there is nothing to ask.
+    fn new(
+        ids: &[u32],
+        question: Question,
+        [from, right, other]: [Range<usize>; 3],
+        context_length: usize,
+    ) -> Option<Self> {
+        let one = |at: usize| at..at + 1;
+        let mut looks: Vec<Look> = match question {
+            Question::Name => (1..from.len().min(right.len()).min(other.len()))
+                .map(|step| Look {
+                    query: from.start + step - 1,
+                    right: one(right.start + step),
+                    other: one(other.start + step),
+                })
+                .collect(),
+            _ => vec![Look { query: from.end - 1, right: right.clone(), other: other.clone() }],
+        };
+        let end = looks.last()?.query + 1;
+        let window = end.saturating_sub(context_length)..end;
+        let is_apart = right.end <= other.start || other.end <= right.start;
+        let is_seen = right.start.min(other.start) >= window.start;
+        let is_before = looks.iter().all(|look| look.right.end.max(look.other.end) <= look.query);
+        if !(is_apart && is_seen && is_before) {
+            return None;
+        }
+        for Look { query, right, other } in &mut looks {
+            *query -= window.start;
+            for answer in [right, other] {
+                *answer = answer.start - window.start..answer.end - window.start;
+            }
+        }
+        Some(Self { ids: ids[window].to_vec(), looks })
+    }
 }
 
 #[cfg(test)]
@@ -210,8 +483,124 @@ mod tests {
 
     use super::*;
     use crate::config::{ModelConfig, NormKind, PositionKind};
-    use crate::inspect::annotations::Look;
     use crate::model::parameters::{self, HostTensor};
+
+    const STORY: &str = "Ann met Bob. She hit him. Ann ran to Bob because it was.";
+
+    fn place(text: &str, nth: usize) -> Place {
+        let (at, found) = STORY.match_indices(text).nth(nth).expect(text);
+        [at, found.len()]
+    }
+
+    fn annotations() -> Annotations {
+        let pair = |a: Place, b: Place| [a[0], a[1], b[0], b[1]];
+        let [ann, bob] = [place("Ann", 0), place("Bob", 0)];
+        let it = [place("it", 1), place("Bob", 1), place("Ann", 1)].concat();
+        let story = serde_json::json!({
+            "start": 0, "end": STORY.len(), "plot": "a test",
+            "pronouns": [pair(place("She", 0), ann), pair(place("him", 0), bob)],
+            "names": [pair(place("Ann", 1), ann), pair(place("Bob", 1), bob)],
+            "ambiguous": [it],
+        });
+        let lines = format!("{{\"validation_start\":0,\"version\":1}}\n{story}\n");
+        Annotations::parse(&lines, STORY.to_owned()).expect("annotations")
+    }
+
+    fn cases(question: Question, context_length: usize) -> Vec<Case> {
+        let tokenizer = Tokenizer::byte();
+        let annotations = annotations();
+        let [_, val] = annotations.split(1.0);
+        annotations.cases(question, &val, &tokenizer, context_length).expect("cases")
+    }
+
+    /// What the tokens of a look say.
+    fn words(case: &Case, look: &Look) -> [String; 3] {
+        let text: String = case.ids.iter().map(|&id| char::from(id as u8)).collect();
+        [look.query..look.query + 1, look.right.clone(), look.other.clone()]
+            .map(|at| text[at].to_owned())
+    }
+
+    #[test]
+    fn pronouns_look_at_whom_they_mean_or_at_the_other_gender() {
+        let cases = cases(Question::Pronoun, 99);
+        let all: Vec<_> = cases.iter().map(|case| words(case, &case.looks[0])).collect();
+        assert_eq!(all, [["e", "Ann", "Bob"], ["m", "Bob", "Ann"]]);
+        assert_eq!(cases[0].ids.len(), "Ann met Bob. She".len());
+    }
+
+    #[test]
+    fn it_is_asked_at_once_and_where_it_is_decided() {
+        let [at_once] = &cases(Question::It, 99)[..] else {
+            panic!("one case");
+        };
+        assert_eq!(words(at_once, &at_once.looks[0]), ["t", "Bob", "Ann"]);
+        let [later] = &cases(Question::ItDecided, 99)[..] else {
+            panic!("one case");
+        };
+        assert_eq!(words(later, &later.looks[0]), [".", "Bob", "Ann"]);
+    }
+
+    #[test]
+    fn a_name_looks_at_what_came_next_the_last_time() {
+        let cases = cases(Question::Name, 99);
+        let all: Vec<Vec<_>> = cases
+            .iter()
+            .map(|case| case.looks.iter().map(|look| words(case, look)).collect())
+            .collect();
+        assert_eq!(all, [[["A", "n", "o"], ["n", "n", "b"]], [["B", "o", "n"], ["o", "b", "n"]]]);
+        assert_eq!(cases[1].looks[0].other.start, place("Ann", 1)[0] + 1);
+    }
+
+    #[test]
+    fn what_is_out_of_sight_is_not_asked() {
+        let n = "Ann met Bob. She".len();
+        let whole = cases(Question::Pronoun, n);
+        assert_eq!(whole.len(), 1, "`him` is further away");
+        assert_eq!(whole[0].ids.len(), n);
+        assert_eq!(cases(Question::Pronoun, n - 1).len(), 0);
+        let cut = &cases(Question::ItDecided, "Ann ran to Bob because it was.".len())[0];
+        assert_eq!(words(cut, &cut.looks[0]), [".", "Bob", "Ann"]);
+        assert_eq!(cut.looks[0].other, 0..3);
+    }
+
+    #[test]
+    fn parts_are_those_of_the_text_and_of_the_model() {
+        let annotations = annotations();
+        let n_stories = |val_fraction| annotations.split(val_fraction).map(|stories| stories.len());
+        assert_eq!(n_stories(1.0), [0, 1]);
+        assert_eq!(n_stories(0.5), [0, 0]);
+        assert_eq!(n_stories(1e-9), [0, 0], "it ends later");
+    }
+
+    #[test]
+    fn broken_annotations_name_their_line() {
+        let parse = |lines: &str| Annotations::parse(lines, "short".to_owned()).unwrap_err();
+        assert_eq!(parse(""), (1, "there is no line".to_owned()));
+        assert_eq!(parse("{}").0, 1);
+        assert_eq!(parse("{\"validation_start\":0}\n{").0, 2);
+        assert_eq!(
+            parse("{\"validation_start\":0}\n{\"start\":0,\"end\":9}"),
+            (2, "the story ends at 9, and the text at 5".to_owned())
+        );
+        assert_eq!(
+            parse("{\"validation_start\":0}\n{\"start\":1,\"end\":5,\"names\":[[2,1,0,1]]}"),
+            (2, "[0, 1] is no place in its story".to_owned())
+        );
+    }
+
+    #[test]
+    fn characters_of_several_bytes_are_counted_once() {
+        let lines =
+            "{\"validation_start\":0}\n{\"start\":2,\"end\":14,\"ambiguous\":[[12,2,3,1,8,1]]}";
+        let text = "éé éa é b é it".to_owned();
+        let annotations = Annotations::parse(lines, text).expect("annotations");
+        let tokenizer = Tokenizer::byte();
+        let [_, val] = annotations.split(1.0);
+        let cases = annotations.cases(Question::It, &val, &tokenizer, 99);
+        let case = &cases.expect("cases")[0];
+        assert_eq!(case.looks[0].right, 1..3, "é, two bytes, after a blank");
+        assert_eq!(case.looks[0].other, 8..9);
+    }
 
     fn case(ids: &[u32], query: usize, right: usize, other: usize) -> Case {
         Case {
@@ -271,7 +660,7 @@ mod tests {
 
     #[test]
     fn the_best_head_is_right_most_often_and_of_equals_the_clearest() {
-        let answer = |accuracy, right| Answer { right, other: 0.1, accuracy };
+        let answer = |accuracy, right| HeadAnswer { right, other: 0.1, accuracy };
         let heads =
             [vec![answer(0.5, 0.9), answer(0.8, 0.2)], vec![answer(0.8, 0.3), answer(0.8, 0.3)]];
         assert_eq!(best(&heads), [1, 0]);

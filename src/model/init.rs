@@ -34,7 +34,6 @@ fn draw(path: &str, shape: &[usize], n_residual_writes: usize, seed: u64) -> Vec
     }
     let writes_to_residual =
         path.ends_with("attention.output.weight") || path.ends_with("mlp.contract.weight");
-    #[allow(clippy::cast_precision_loss, reason = "a model has far fewer than 2^52 layers")]
     let std = match writes_to_residual {
         true => STANDARD_DEVIATION / (n_residual_writes as f64).sqrt(),
         false => STANDARD_DEVIATION,

@@ -51,7 +51,7 @@ impl Mlp {
             (MlpKind::Swiglu, Some(gate)) => Activation::Swiglu(layer(gate)),
             (MlpKind::Swiglu, None) => unreachable!("a SwiGLU is made with its gate"),
         };
-        let mlp = tinderbox_kernels::mlp::Mlp {
+        let mlp = kernels::mlp::Mlp {
             expand: layer(&self.expand),
             activation,
             contract: layer(&self.contract),

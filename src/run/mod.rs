@@ -17,6 +17,7 @@ mod processes;
 pub(crate) mod samples;
 pub(crate) mod tensorboard;
 mod tensors;
+mod trained;
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ pub use listing::{Listing, Order, list, sort};
 pub use log::unix_s;
 pub use processes::{Process, processes};
 pub use samples::{Sample, samples};
+pub use trained::{OpenError, Trained};
 
 use crate::config::ConfigError;
 use crate::model::parameters::AssignError;

@@ -14,12 +14,18 @@ pub mod many_heads;
 mod masks_and_patterns;
 #[path = "../../examples/numbers/mod.rs"]
 pub mod numbers;
+#[path = "../../examples/own_sampler.rs"]
+mod own_sampler;
 #[path = "../../examples/soft_lookup.rs"]
 mod soft_lookup;
 #[path = "../../examples/the_cat_sat.rs"]
 mod the_cat_sat;
+#[path = "../../examples/train_and_write.rs"]
+mod train_and_write;
 #[path = "../../examples/your_journey.rs"]
 mod your_journey;
+
+use crate::runs::Place;
 
 /// Fails unless the page shows the program's command, and below it what `tell` prints.
 fn expect_on_the_page(name: &str, tell: fn(&mut Vec<u8>) -> io::Result<()>) {
@@ -43,4 +49,23 @@ fn the_page_shows_what_the_programs_print() {
     expect_on_the_page("many_heads", many_heads::tell);
     expect_on_the_page("your_journey", your_journey::tell);
     expect_on_the_page("masks_and_patterns", masks_and_patterns::tell);
+}
+
+#[test]
+fn a_run_is_trained_and_written_from_by_a_few_lines() {
+    let place = Place::new();
+    let config = place.config(&["train.max_steps=3", "generate.max_new_tokens=20"]);
+    std::fs::write(place.path("tiny.toml"), config.to_toml()).expect("written");
+    let run = place.path("run");
+    let mut text = Vec::new();
+    train_and_write::train_and_write(&place.path("tiny.toml"), &run, &mut text).expect("trained");
+    assert!(String::from_utf8(text).expect("text").chars().count() > 20);
+
+    let mut text = Vec::new();
+    own_sampler::write(&run, "a", &mut text).expect("written");
+    let text: Vec<char> = String::from_utf8(text).expect("text").chars().collect();
+    assert_eq!(text.len(), 22, "a prompt of one character and a line break");
+    for (at, char) in text[..21].iter().enumerate() {
+        assert!(!text[at.saturating_sub(4)..at].contains(char), "{text:?}");
+    }
 }

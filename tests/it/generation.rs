@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
-use tinderbox::generate::{Author, Piece, Writer, Writers};
+use tinderbox::generate::{LanguageModel, Piece, Writer, Writers};
 use tinderbox::inference::{Engine, Precision};
 use tinderbox::model::Gpt;
 use tinderbox::tokenizer::Tokenizer;
@@ -38,7 +38,7 @@ fn settings(max_new_tokens: usize, stop: &[&str]) -> GenerateConfig {
     }
 }
 
-fn alone<'a>(author: impl Into<Author<'a>>, settings: &GenerateConfig, sample: u64) -> String {
+fn alone(author: impl Into<LanguageModel>, settings: &GenerateConfig, sample: u64) -> String {
     let writer = Writer::new(author, &tokenizer(), settings, "abc", sample).expect("a prompt");
     writer.collect::<Result<_, _>>().expect("writes")
 }
@@ -48,7 +48,7 @@ fn samples_written_at_once_are_those_written_alone() {
     let gpt = model(PositionKind::Learned);
     // Far past the context, and with ends at different places.
     for settings in [settings(40, &[]), settings(60, &["a", "dd"]), settings(1, &[])] {
-        for author in [Author::from(&gpt), Author::Tensors(&gpt)] {
+        for author in [LanguageModel::from(&gpt), LanguageModel::Tensors(Box::new(gpt.clone()))] {
             let writers = Writers::new(author.clone(), &tokenizer(), &settings, "abc", 2..8);
             let mut texts = vec![String::new(); 6];
             let mut ended = [false; 6];
@@ -74,10 +74,11 @@ fn samples_written_at_once_are_those_written_alone() {
 fn the_engine_writes_what_the_model_of_tensors_writes() {
     for position in [PositionKind::Learned, PositionKind::Rope] {
         let gpt = model(position);
-        assert!(matches!(Author::from(&gpt), Author::Engine(_)));
+        assert!(matches!(LanguageModel::from(&gpt), LanguageModel::Engine(_)));
         for sample in 0..4 {
             let settings = settings(50, &[]);
-            let by_tensors = alone(Author::Tensors(&gpt), &settings, sample);
+            let by_tensors =
+                alone(LanguageModel::Tensors(Box::new(gpt.clone())), &settings, sample);
             assert_eq!(alone(&gpt, &settings, sample), by_tensors);
         }
     }
@@ -89,7 +90,7 @@ fn elsewhere_the_model_of_tensors_writes() {
         ModelConfig { n_layers: 1, d_model: 16, context_length: 12, ..ModelConfig::default() };
     #[allow(deprecated)]
     let gpt = lively(&config, 7, &Device::ndarray());
-    assert!(matches!(Author::from(&gpt), Author::Tensors(_)));
+    assert!(matches!(LanguageModel::from(&gpt), LanguageModel::Tensors(_)));
     let settings = settings(20, &[]);
     let flex = lively(&config, 7, &Device::flex());
     assert_eq!(alone(&gpt, &settings, 0), alone(&flex, &settings, 0));
@@ -101,8 +102,8 @@ fn fewer_bits_write_text_of_their_own_that_a_seed_repeats() {
     let settings = settings(200, &[]);
     let texts = Precision::ALL.map(|precision| {
         let engine = Arc::new(Engine::new(&gpt, precision));
-        let text = alone(engine.clone(), &settings, 0);
-        assert_eq!(alone(engine, &settings, 0), text);
+        let text = alone(LanguageModel::Engine(engine.clone()), &settings, 0);
+        assert_eq!(alone(LanguageModel::Engine(engine), &settings, 0), text);
         text
     });
     assert_eq!(texts[0], alone(&gpt, &settings, 0));

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tinderbox::config::Config;
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::model::Gpt;
-use tinderbox::run::{RunDir, Saved, TrainState};
+use tinderbox::run::{RunDir, Saved};
 use tinderbox::train::{Start, TrainError, Trainer, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 

@@ -9,7 +9,6 @@ use serde_json::json;
 
 use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
 use crate::bench::generate::{self, Case, Speed};
-use crate::cli::open_model;
 use crate::cli::table::{Column, table};
 use crate::cli::weights::Weights;
 use crate::device::{self, DeviceSpec, OpenDevice};
@@ -17,7 +16,7 @@ use crate::format::grouped;
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
 use crate::plan;
-use crate::run;
+use crate::run::{self, Trained};
 
 /// The most tokens that are written by default.
 const MOST_NEW_TOKENS: usize = 64;
@@ -66,8 +65,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (device, model) = args.open()?;
     let (n_parameters, context_length) = (model.num_params(), model.config().context_length);
-    let packed = args.weights.packed(model, &device.name)?;
-    let author = packed.author();
+    let model = args.weights.of(model, &device.name)?;
     let new_tokens = (context_length / 4).clamp(1, MOST_NEW_TOKENS);
     let mut speeds = Vec::new();
     for &batch_size in &args.batch_size {
@@ -77,7 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             new_tokens: args.new_tokens.unwrap_or(new_tokens),
         };
         under_way(format!("{batch_size} at once"));
-        speeds.push(generate::measure(&author, case, args.rounds)?);
+        speeds.push(generate::measure(&model, case, args.rounds)?);
     }
     if args.json {
         return print_json(&json!({
@@ -110,7 +108,7 @@ impl Args {
         };
         let device = device::open(&spec)?;
         if let Some(run) = run {
-            return Ok((device, open_model(run, Some(&spec))?.model));
+            return Ok((device, Trained::open(run, Some(&spec))?.model));
         }
         let vocab_size = plan::plan(&config, None, &device, false)?.vocabulary.size;
         let seed = config.train.seed;

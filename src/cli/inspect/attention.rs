@@ -5,9 +5,10 @@ use clap::ValueEnum;
 use super::color::TextStyle;
 use super::output::{Output, json_of};
 use super::prompts::{Prompts, Subject};
-use crate::cli::{OpenModel, note};
+use crate::cli::note;
 use crate::inspect::{AttentionView, Details, Prompt, Selection, capture, render};
 use crate::model::probe::Point;
+use crate::run::Trained;
 
 /// Show which tokens look at which, in every layer and head or in one
 #[derive(Debug, clap::Args)]
@@ -63,7 +64,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The page of all prompts. Says on standard error where it is large.
-fn page(opened: &OpenModel, prompts: &[Prompt], selection: &Selection) -> anyhow::Result<String> {
+fn page(opened: &Trained, prompts: &[Prompt], selection: &Selection) -> anyhow::Result<String> {
     let config = &opened.config.model;
     let sizes = prompts.iter().map(|prompt| render::attention_mib(config, selection, prompt.len()));
     let mib = sizes.sum();
@@ -80,7 +81,7 @@ fn page(opened: &OpenModel, prompts: &[Prompt], selection: &Selection) -> anyhow
 
 /// What `draw` makes of each prompt's weights.
 fn drawn(
-    opened: &OpenModel,
+    opened: &Trained,
     prompts: &[Prompt],
     selection: &Selection,
     draw: impl FnOnce(&[AttentionView<'_>]) -> String,
@@ -97,7 +98,7 @@ fn drawn(
 impl Args {
     fn render(
         &self,
-        opened: &OpenModel,
+        opened: &Trained,
         prompts: &[Prompt],
         selection: &Selection,
     ) -> anyhow::Result<String> {

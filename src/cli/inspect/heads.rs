@@ -7,11 +7,9 @@ use clap::ValueEnum;
 
 use super::output::Output;
 use super::prompts::Subject;
-use crate::cli::OpenModel;
 use crate::cli::table::{Column, table};
-use crate::inspect::annotations::Question;
-use crate::inspect::references::Answer;
-use crate::inspect::{Annotations, Heads, N_WINDOWS, References, Scores};
+use crate::inspect::{Annotations, HeadAnswer, Heads, N_WINDOWS, Question, References, Scores};
+use crate::run::Trained;
 
 /// Measure what each head mostly does with the text of the validation split
 #[derive(Debug, clap::Args)]
@@ -61,8 +59,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    fn write_references(&self, path: &Path, opened: &OpenModel) -> anyhow::Result<()> {
-        let OpenModel { config, tokenizer, model, .. } = opened;
+    fn write_references(&self, path: &Path, opened: &Trained) -> anyhow::Result<()> {
+        let Trained { config, tokenizer, model, .. } = opened;
         let annotations = Annotations::read(path)?;
         let references = References::measure(model, config, tokenizer, &annotations)?;
         self.output.write(&match self.format {
@@ -148,7 +146,7 @@ fn references_text(references: &References) -> String {
             Column::Right("PICKS RIGHT"),
         ];
         let row = |[layer, head]: [usize; 2]| {
-            let cells = |answer: Answer| {
+            let cells = |answer: HeadAnswer| {
                 [
                     format!("{:.3}", answer.right),
                     format!("{:.3}", answer.other),
@@ -193,7 +191,7 @@ fn references_text(references: &References) -> String {
 }
 
 /// The heads as layer and head, the one that is right most often first.
-fn ranked(heads: &[Vec<Answer>]) -> Vec<[usize; 2]> {
+fn ranked(heads: &[Vec<HeadAnswer>]) -> Vec<[usize; 2]> {
     let places = heads.iter().enumerate();
     let mut places: Vec<[usize; 2]> =
         places.flat_map(|(layer, heads)| (0..heads.len()).map(move |head| [layer, head])).collect();

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::output::{Output, json_of};
 use super::prompts::{Prompts, Subject, Token};
-use crate::cli::OpenModel;
 use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt, render};
+use crate::run::Trained;
 
 /// Show what each layer would have predicted, and which part speaks for it
 ///
@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    fn look(&self, opened: &OpenModel, prompt: &Prompt) -> anyhow::Result<String> {
+    fn look(&self, opened: &Trained, prompt: &Prompt) -> anyhow::Result<String> {
         let (model, tokenizer) = (&opened.model, &opened.tokenizer);
         let position = self.token.position(prompt)?;
         let answer = match self.answer(opened)? {
@@ -98,7 +98,7 @@ impl Args {
         })
     }
 
-    fn patch(&self, opened: &OpenModel, prompt: &Prompt, from: &str) -> anyhow::Result<String> {
+    fn patch(&self, opened: &Trained, prompt: &Prompt, from: &str) -> anyhow::Result<String> {
         let (model, tokenizer) = (&opened.model, &opened.tokenizer);
         let from = Prompt::read(from, tokenizer, opened.config.model.context_length)?;
         let position = self.token.position(prompt)?;
@@ -118,12 +118,12 @@ impl Args {
         })
     }
 
-    fn answer(&self, opened: &OpenModel) -> Result<Option<Answer>, InspectError> {
+    fn answer(&self, opened: &Trained) -> Result<Option<Answer>, InspectError> {
         let read = |text: &String| Answer::read(text, &opened.tokenizer);
         self.answer.as_ref().map(read).transpose()
     }
 
-    fn against(&self, opened: &OpenModel) -> Result<Option<Answer>, InspectError> {
+    fn against(&self, opened: &Trained) -> Result<Option<Answer>, InspectError> {
         let read = |text: &String| Answer::read(text, &opened.tokenizer);
         self.against.as_ref().map(read).transpose()
     }

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::cli::{OpenModel, note, open_model};
+use crate::cli::note;
 use crate::data::{Corpus, OpenOptions, Split};
 use crate::device::DeviceSpec;
 use crate::inspect::{InspectError, Prompt};
-use crate::run::{self, Saved};
+use crate::run::{self, OpenError, Saved, Trained};
 
 /// The model.
 #[derive(Debug, clap::Args)]
@@ -22,12 +22,12 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    pub(super) fn open(&self) -> anyhow::Result<OpenModel> {
-        open_model(&self.run, self.device.as_ref())
+    pub(super) fn open(&self) -> Result<Trained, OpenError> {
+        Trained::open(&self.run, self.device.as_ref())
     }
 
     /// The part of the run's text that it was not trained on.
-    pub(super) fn validation_split(&self, opened: &OpenModel) -> anyhow::Result<Split> {
+    pub(super) fn validation_split(&self, opened: &Trained) -> anyhow::Result<Split> {
         let state = Saved::read_state(&run::locate(&self.run)?.checkpoint)?;
         let corpus = Corpus::open(
             &opened.config.data,
@@ -53,7 +53,7 @@ pub(super) struct Prompts {
 
 impl Prompts {
     /// The texts as the model reads them. Says on standard error where that is only the end of one.
-    pub(super) fn read(&self, opened: &OpenModel) -> anyhow::Result<Vec<Prompt>> {
+    pub(super) fn read(&self, opened: &Trained) -> anyhow::Result<Vec<Prompt>> {
         let mut texts = self.prompt.clone();
         if let Some(path) = &self.prompt_file {
             let text = fs::read_to_string(path)

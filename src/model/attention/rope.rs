@@ -44,10 +44,6 @@ impl Rotation {
     #[must_use]
     pub fn tables(positions: Range<usize>, head_dim: usize) -> [Vec<f32>; 2] {
         assert!(head_dim.is_multiple_of(2), "rotary halves need an even head_dim, not {head_dim}");
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "positions and dimensions are far below 2^52"
-        )]
         let angles: Vec<f64> = positions
             .flat_map(|position| {
                 (0..head_dim / 2)

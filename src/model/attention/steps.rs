@@ -40,7 +40,6 @@ pub fn scores<const N: usize>(q: Tensor<N>, k: Tensor<N>) -> Tensor<N> {
 /// Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1.
 #[must_use]
 pub fn scaled<const N: usize>(scores: Tensor<N>, head_dim: usize) -> Tensor<N> {
-    #[allow(clippy::cast_precision_loss, reason = "a head has far fewer than 2^52 dimensions")]
     let root = (head_dim as f64).sqrt();
     scores / root
 }

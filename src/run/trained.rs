@@ -1,0 +1,53 @@
+//! A trained model, opened for use.
+
+use std::path::Path;
+
+use super::{CheckpointError, Saved, locate};
+use crate::config::Config;
+use crate::device::{self, DeviceError, DeviceSpec};
+use crate::model::Gpt;
+use crate::tokenizer::Tokenizer;
+
+/// A trained model with everything that belongs to it.
+#[derive(Debug)]
+pub struct Trained {
+    /// The config of its run.
+    pub config: Config,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its weights, without gradients.
+    pub model: Gpt,
+    /// The name of the device that the weights are on.
+    pub device: String,
+}
+
+/// Why a trained model cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The run cannot be read.
+    #[error(transparent)]
+    Run(#[from] CheckpointError),
+    /// The device cannot be used.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+impl Trained {
+    /// Opens a run directory (its best checkpoint), its `best` or `last`, or one of its `checkpoints/step-N`, on
+    /// `device`, or on the one of its config.
+    ///
+    /// # Errors
+    /// If there is no such checkpoint, it cannot be read, or the device cannot be used.
+    pub fn open(run: &Path, device: Option<&DeviceSpec>) -> Result<Self, OpenError> {
+        let located = locate(run)?;
+        let config = located.run.config()?;
+        let tokenizer = located.run.tokenizer()?;
+        let opened = match device {
+            Some(spec) => device::open(spec)?,
+            None => device::open(&config.train.device.parse()?)?,
+        };
+        let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);
+        let model = Saved::load_model(&located.checkpoint, model)?;
+        Ok(Self { config, tokenizer, model, device: opened.name })
+    }
+}
