@@ -22,7 +22,7 @@ pub use tinderbox_kernels::MatmulPrecision;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The text to learn from.
+    /// The training text.
     pub data: DataConfig,
     /// How text becomes tokens.
     pub tokenizer: TokenizerConfig,
@@ -34,11 +34,11 @@ pub struct Config {
     pub optimizer: OptimizerConfig,
     /// How the learning rate moves during the run.
     pub schedule: ScheduleConfig,
-    /// How text is written once the model is trained.
+    /// How the trained model writes.
     pub generate: GenerateConfig,
 }
 
-/// `[data]`: the text to learn from.
+/// `[data]`: the training text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataConfig {
@@ -52,12 +52,11 @@ pub struct DataConfig {
     pub text_field: String,
     /// The share of each source, at its end, that is kept for validation. In (0, 1); default 0.1.
     pub val_fraction: f64,
-    /// Where encoded token files are kept. Default: `tinderbox/tokens` in the user's cache
-    /// directory.
+    /// The folder of encoded token files. Default: `tinderbox/tokens` in the user's cache directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_dir: Option<PathBuf>,
-    /// How much the token files may take, GiB; the ones that were not used for longest go first,
-    /// and none that is in use. Above 0; default 20.
+    /// The most that token files may take, GiB; the least recently used ones are deleted first, and none that is in use.
+    /// Above 0; default 20.
     pub cache_limit_gib: f64,
     /// Several texts instead of `path`, each under `[[data.sources]]`. Default none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -70,8 +69,8 @@ pub struct DataConfig {
 pub struct SourceConfig {
     /// A file of text, or a folder of them; relative to the working directory. Required.
     pub path: PathBuf,
-    /// How often training windows come from this text, relative to the other weights and whatever
-    /// its length. Above 0, at most 1e15; default 1.
+    /// How often training windows come from this text, relative to the other weights and independent of its length.
+    /// Above 0, at most 1e15; default 1.
     pub weight: f64,
     /// How its files are read. Default `data.format`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,7 +100,7 @@ pub struct TokenizerConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelConfig {
-    /// The longest stretch of tokens that the model sees at once. At least 1; default 128.
+    /// The most tokens that the model sees at once. At least 1; default 128.
     pub context_length: usize,
     /// The width of the residual stream. Divisible by `n_heads`; default 128.
     pub d_model: usize,
@@ -115,11 +114,11 @@ pub struct ModelConfig {
     /// The width inside the MLP. At least 1; default 4 `d_model`, and for `swiglu`, which has a
     /// third matrix, 8/3 `d_model` rounded up to a multiple of 32.
     pub d_ff: usize,
-    /// How the model knows where a token stands. Default `learned`.
+    /// How the model knows the positions of tokens. Default `learned`.
     pub position: PositionKind,
-    /// Which normalisation stands before each layer. Default `layer_norm`.
+    /// The normalisation before each layer. Default `layer_norm`.
     pub norm: NormKind,
-    /// Which activation the MLP has. Default `gelu`.
+    /// The activation of the MLP. Default `gelu`.
     pub mlp: MlpKind,
     /// Whether linear layers and layer norms have biases. Default false.
     pub bias: bool,
@@ -135,41 +134,35 @@ pub struct ModelConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainConfig {
-    /// Decides initial weights, batches and dropout. Below 2^63, the largest integer of TOML;
-    /// default 1337.
+    /// Seeds initial weights, batches and dropout. Below 2^63, the largest integer of TOML; default 1337.
     pub seed: u64,
-    /// What to compute on: `auto`, `cpu`, `wgpu:1` and so on, as `tinderbox devices` lists them.
-    /// Default `auto`.
+    /// The device: `auto`, `cpu`, `wgpu:1` and so on, as `tinderbox devices` lists them. Default `auto`.
     pub device: String,
-    /// What the matrices of projections, and of Muon's steps, are rounded to before they are multiplied;
-    /// `bf16` only on `flex`, burn's CPU backend. Default `f32`.
+    /// The precision of matrix products in projections and in Muon's steps; `bf16` only on `flex`, burn's CPU backend.
+    /// Default `f32`.
     pub matmul_precision: MatmulPrecision,
     /// How many times the weights are updated. At least 1; default 2000.
     pub max_steps: usize,
-    /// How many windows of text are pushed through the model at once. At least 1; default 12.
+    /// How many windows of text go through the model at once. At least 1; default 12.
     pub batch_size: usize,
-    /// How many batches are added up before one update, which then counts as one of `batch_size`
-    /// times as many rows. At least 1; default 1.
+    /// How many batches are accumulated for one update. At least 1; default 1.
     pub grad_accumulation_steps: usize,
     /// Steps between two lines of the log. At least 1; default 10.
     pub log_interval: usize,
     /// Steps between two evaluations; 0: only at the end. Default 250.
     pub eval_interval: usize,
-    /// How many batches of each split an evaluation during the run looks at. At least 1; default
-    /// 20.
+    /// How many batches of each split an evaluation during the run reads. At least 1; default 20.
     pub eval_batches: usize,
     /// Steps between two checkpoints; 0: only at the end. Default 250.
     pub checkpoint_interval: usize,
     /// How many of the latest checkpoints stay on disk; the best one always stays. At least 1;
     /// default 2.
     pub keep_checkpoints: usize,
-    /// What the sample texts of each evaluation begin with. Not empty while samples are on; default
-    /// a line break.
+    /// The prompt of the sample texts of each evaluation. Not empty unless samples are off; default a line break.
     pub sample_prompt: String,
     /// The length, in tokens, of the sample text at each evaluation; 0: off. Default 200.
     pub sample_tokens: usize,
-    /// After how many evaluations in a row without a better validation loss the run stops; 0:
-    /// never. Default 0.
+    /// The run stops after this many evaluations in a row without a better validation loss; 0: never. Default 0.
     pub early_stopping_patience: usize,
     /// Whether the curves and samples are also written to `tensorboard/` in the run, as `TensorBoard`
     /// reads them. Default false.
@@ -185,21 +178,18 @@ pub struct TrainConfig {
 pub struct OptimizerConfig {
     /// Which optimiser. Default `adamw`.
     pub kind: OptimizerKind,
-    /// The learning rate at its highest; under `muon` that of what is not a block's matrix. Above 0;
-    /// default 1e-3.
+    /// The highest learning rate; with `muon` that of everything but the blocks' matrices. Above 0; default 1e-3.
     pub learning_rate: f64,
-    /// How slowly the running means of the gradient and of its square move. Each in [0, 1); default
-    /// [0.9, 0.99].
+    /// Decay rates of the running means of the gradient and of its square. Each in [0, 1); default [0.9, 0.99].
     pub betas: [f64; 2],
     /// How strongly matrices shrink towards zero. At least 0; default 0.1.
     pub weight_decay: f64,
     /// The global norm to which longer gradients are scaled down; 0: off. At least 0; default 1.
     pub grad_clip_norm: f64,
-    /// The learning rate of the blocks' matrices at its highest; `adamw` ignores it. It rises and falls
-    /// with `learning_rate`. Above 0; default 0.02.
+    /// The highest learning rate of the blocks' matrices, which rises and falls with `learning_rate`; `adamw` ignores it.
+    /// Above 0; default 0.02.
     pub muon_learning_rate: f64,
-    /// How slowly the running mean of those matrices' gradients moves; `adamw` ignores it. In [0, 1);
-    /// default 0.95.
+    /// The decay rate of the running mean of those matrices' gradients; `adamw` ignores it. In [0, 1); default 0.95.
     pub muon_momentum: f64,
 }
 
@@ -209,8 +199,7 @@ pub struct OptimizerConfig {
 pub struct ScheduleConfig {
     /// The curve after the warm-up. Default `cosine`.
     pub kind: ScheduleKind,
-    /// Over how many steps the learning rate first rises from 0; may be longer than the run.
-    /// Default 100.
+    /// Steps over which the learning rate rises from 0; may be longer than the run. Default 100.
     pub warmup_steps: usize,
     /// Where the curve ends. From 0 to `optimizer.learning_rate`; default a tenth of it.
     pub min_learning_rate: f64,
@@ -219,7 +208,7 @@ pub struct ScheduleConfig {
     pub decay_fraction: f64,
 }
 
-/// `[generate]`: how `tinderbox generate` writes, where its arguments do not say otherwise.
+/// `[generate]`: the defaults of `tinderbox generate`, whose arguments take precedence.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GenerateConfig {
@@ -230,7 +219,7 @@ pub struct GenerateConfig {
     /// Divides the logits: below 1 is safer, above 1 wilder, 0 always takes the likeliest token.
     /// Default 0.8.
     pub temperature: f64,
-    /// Only so many of the likeliest tokens may be drawn; 0: off. Default 0.
+    /// Only this many of the likeliest tokens may be drawn; 0: off. Default 0.
     pub top_k: usize,
     /// Only the likeliest tokens that together have this probability may be drawn; 1: off. In (0,
     /// 1]; default 1.
@@ -240,9 +229,9 @@ pub struct GenerateConfig {
     pub min_p: f64,
     /// Makes tokens that were used already less likely; 1: off. Above 0; default 1.
     pub repetition_penalty: f64,
-    /// Texts at which writing ends. None of them empty; default none.
+    /// Texts at which writing ends, none of them empty. Default: no texts.
     pub stop: Vec<String>,
-    /// Decides the draws: the same seed writes the same text. Below 2^63; default 1337.
+    /// Seeds the draws: the same seed writes the same text. Below 2^63; default 1337.
     pub seed: u64,
 }
 
@@ -270,11 +259,11 @@ pub enum TokenizerKind {
     Byte,
     /// A frequent sequence of bytes, found in the training split: any text, `vocab_size` tokens.
     Bpe,
-    /// What the file at `path` says.
+    /// As the file at `path` defines.
     File,
 }
 
-/// How the model knows where a token stands.
+/// How the model knows the positions of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PositionKind {
@@ -285,7 +274,7 @@ pub enum PositionKind {
     Rope,
 }
 
-/// Which normalisation stands before each layer.
+/// The normalisation before each layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NormKind {
@@ -296,7 +285,7 @@ pub enum NormKind {
     RmsNorm,
 }
 
-/// Which activation the MLP has.
+/// The activation of the MLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MlpKind {
@@ -337,8 +326,7 @@ pub enum ScheduleKind {
 }
 
 impl DataConfig {
-    /// The texts to learn from, each with its own settings: the `sources`, or the one that `path`
-    /// names.
+    /// The training texts, each with its own settings: the `sources`, or the one at `path`.
     #[must_use]
     pub fn all_sources(&self) -> Vec<SourceConfig> {
         let filled = |source: SourceConfig| SourceConfig {
@@ -355,7 +343,7 @@ impl DataConfig {
 }
 
 impl TokenizerConfig {
-    /// How many tokens BPE is to have: what was asked for, or the default.
+    /// The vocabulary size of BPE: the given one, or the default.
     #[must_use]
     pub fn bpe_vocab_size(&self) -> usize {
         self.vocab_size.unwrap_or(Self::DEFAULT_VOCAB_SIZE)

@@ -1,14 +1,11 @@
-//! `--set section.key=value`: changes to a config from the command line.
+//! `--set section.key=value`: overrides from the command line.
 
 use toml::{Table, Value};
 
 use super::unknown_keys::sections_with;
 
-/// Writes the overrides into the table, later ones over earlier ones, and returns what is wrong
-/// with them.
-///
-/// Whether the keys exist and the values fit is not decided here: an override is checked like the
-/// file itself.
+/// Writes the overrides into the table of the file, later ones over earlier ones, and returns the malformed ones.
+/// Keys and values are checked afterwards, together with those of the file.
 pub(super) fn apply(table: &mut Table, overrides: &[String], known: &Table) -> Vec<String> {
     let mut problems = Vec::new();
     for text in overrides {
@@ -47,13 +44,12 @@ fn apply_one(table: &mut Table, text: &str, known: &Table) -> Result<(), String>
             section.insert(key.to_owned(), value);
             Ok(())
         }
-        _ => Ok(()), // the file has a value where the section belongs, which is reported as such
+        _ => Ok(()), // a value of the file in place of the section is reported later
     }
 }
 
-/// The value as TOML; as the text that it is where it is not TOML, or where the key wants a text.
-///
-/// So `--set model.position=rope` and `--set data.path=2024` need no quotes within quotes.
+/// The value as TOML, or as plain text if it is not TOML or the key takes a text: `--set model.position=rope` and
+/// `--set data.path=2024` need no quotes within quotes.
 fn parse_value(text: &str, known: Option<&Value>) -> Value {
     let wants_text = known.is_some_and(Value::is_str);
     match text.trim().parse::<Value>() {

@@ -1,9 +1,8 @@
-//! Keys and sections that do not exist, and which ones were probably meant.
+//! Keys and sections that do not exist, and the ones that were probably meant.
 
 use toml::{Table, Value};
 
-/// Removes everything from the table that is not a known key of a known section, and says what it
-/// was.
+/// Removes everything from the table that is not a known key of a known section, and adds it to `problems`.
 pub(super) fn take(table: &mut Table, known: &Table, problems: &mut Vec<String>) {
     let mut kept = Table::new();
     for (name, value) in std::mem::take(table) {
@@ -72,7 +71,7 @@ fn bracketed(sections: &[&str]) -> String {
     sections.iter().map(|section| format!("[{section}]")).collect::<Vec<_>>().join(" or ")
 }
 
-/// The candidate that looks most like the name.
+/// The most similar candidate.
 fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a String>) -> &'a str {
     candidates
         .into_iter()
