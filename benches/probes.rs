@@ -12,6 +12,7 @@ use divan::Bencher;
 use tinderbox::autoconfig::Preset;
 use tinderbox::model::Gpt;
 use tinderbox::model::probe::{NoProbe, Pass, Point, Probe, Site};
+use tinderbox_kernels::MatmulPrecision;
 
 /// As in the program.
 #[global_allocator]
@@ -45,7 +46,7 @@ fn million_sites(bencher: Bencher) {
     let mut x = Tensor::<3>::zeros([1, 1, 1], &Device::flex());
     bencher.bench_local(|| {
         let mut probe = NoProbe;
-        let mut pass = Pass::new(&mut probe, None);
+        let mut pass = Pass::new(&mut probe, MatmulPrecision::F32, None);
         for block_idx in 0..1_000_000 {
             pass.enter(Some(block_idx));
             x = pass.visit(Point::Residual, black_box(x.clone()));
