@@ -1,7 +1,4 @@
-//! What the clock and the system say: how long something takes, and how much memory there is.
-//!
-//! A [`Trial`] says how often something is done only to know its time, and [`Times`] what came of it. Nothing here
-//! knows what is measured.
+//! Measurements: the time of repeated trials, and the memory of the process and of the machine.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
@@ -9,35 +6,34 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
-/// How often something is done only to know how long it takes.
+/// How often something is repeated to measure its time.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// Rounds before the clock starts: the first one allocates memory and tunes kernels.
+    /// Rounds before the clock starts; the first one allocates memory and tunes kernels.
     pub warm_up: usize,
-    /// Between so many rounds and so many are timed,
+    /// The fewest and the most rounds that are timed.
     pub rounds: RangeInclusive<usize>,
-    /// and no more of them when so much time has gone by.
+    /// No more than the fewest rounds after this time.
     pub enough: Duration,
 }
 
-/// How long rounds took, milliseconds.
+/// The times of rounds, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Times {
     /// The median.
     pub median_ms: f64,
-    /// The fastest: what the machine can do when it does nothing else.
+    /// The fastest: without background load.
     pub fastest_ms: f64,
     /// The slowest.
     pub slowest_ms: f64,
-    /// How far apart the ends of the middle half of all rounds are, as a share of the median: what a difference has
-    /// to exceed before it says anything.
+    /// The width of the middle half of all rounds, as a share of the median: smaller differences mean nothing.
     pub spread: f64,
     /// Rounds that were timed.
     pub rounds: usize,
 }
 
 impl Trial {
-    /// Does `once` as often, and times each. It must wait for what it starts on a device.
+    /// Times rounds of `once`, which must wait for the device.
     ///
     /// # Errors
     /// The first error of `once`.
@@ -58,7 +54,7 @@ impl Trial {
 }
 
 impl Times {
-    /// What these times, in milliseconds, come to.
+    /// The statistics of these times, in milliseconds.
     #[must_use]
     pub fn of(times_ms: &[f64]) -> Self {
         let mut sorted = times_ms.to_vec();
@@ -76,20 +72,20 @@ impl Times {
         }
     }
 
-    /// How many of something are done in a second, if `n` of them are in a round of median length.
+    /// The rate per second of something of which a round has `n`.
     #[must_use]
     pub fn per_s(&self, n: f64) -> f64 {
         n * 1e3 / self.median_ms
     }
 }
 
-/// Milliseconds since then.
+/// Milliseconds since `began`.
 #[must_use]
 pub fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// The upper of the two in the middle; 0 of none.
+/// The median, of an even number the upper one of the two in the middle; 0 of an empty slice.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -97,23 +93,22 @@ pub fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The memory of the machine, in bytes, as far as this process may use it.
+/// The memory of the machine, in bytes, within the limits of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// All that there is.
+    /// All memory.
     pub total: u64,
-    /// What nothing else uses now.
+    /// Free memory.
     pub available: u64,
 }
 
 impl Machine {
-    /// This machine, now.
+    /// This machine now.
     #[must_use]
     pub fn here() -> Self {
         let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything());
         let system = System::new_with_specifics(kinds);
         let (mut total, mut available) = (system.total_memory(), system.available_memory());
-        // A container may have less than its machine.
         if let Some(limits) = system.cgroup_limits() {
             total = total.min(limits.total_memory);
             available = available.min(limits.free_memory);
@@ -122,8 +117,7 @@ impl Machine {
     }
 }
 
-/// The memory that this process holds now, MiB; where the system tells only of the most that it ever held, that;
-/// none where it tells neither.
+/// The memory of this process, MiB; its peak on a system that tells only that, and `None` on one that tells neither.
 #[must_use]
 pub fn rss_mib() -> Option<f64> {
     #[cfg(target_os = "linux")]
@@ -136,12 +130,12 @@ pub fn rss_mib() -> Option<f64> {
     }
 }
 
-/// The most memory that this process held so far, MiB; none where the system does not tell.
+/// The peak memory of this process, MiB; `None` if the system does not tell.
 #[must_use]
 pub fn peak_rss_mib() -> Option<f64> {
     #[cfg(target_os = "linux")]
     {
-        // Not `getrusage`: there, what the program that started this one held counts as well.
+        // Not `getrusage`, which counts the program that started this one as well.
         status_mib("VmHWM:")
     }
     #[cfg(all(unix, not(target_os = "linux")))]
@@ -155,7 +149,7 @@ pub fn peak_rss_mib() -> Option<f64> {
     None
 }
 
-/// A size that the system says of this process, MiB.
+/// A size in this process's status, MiB.
 #[cfg(target_os = "linux")]
 fn status_mib(key: &str) -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -173,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_ends_when_there_is_enough_but_not_before_its_fewest_rounds() {
+    fn a_trial_ends_after_enough_time_but_not_before_its_fewest_rounds() {
         let n_done = |rounds, enough| {
             let trial = Trial { warm_up: 2, rounds, enough };
             let mut n = 0;
@@ -194,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_summed_up_by_their_middle_and_their_ends() {
+    fn times_have_a_median_ends_and_a_spread() {
         let times = Times::of(&[3.0, 1.0, 10.0, 2.0, 4.0]);
         let expected = Times {
             median_ms: 3.0,
@@ -217,7 +211,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_process_holds_something_and_never_held_less() {
+    fn the_process_and_the_machine_have_memory() {
         let (now, peak) = (rss_mib().expect("Linux"), peak_rss_mib().expect("Linux"));
         assert!(now > 1.0 && peak > 1.0, "{now} {peak}");
         let machine = Machine::here();

@@ -34,7 +34,7 @@ use page::Page;
 use profile::MIN_TOKENS;
 use token_choice::TokenChoice;
 
-/// The longest run that can be asked for, in minutes: a year.
+/// The longest run, in minutes: a year.
 const MAX_MINUTES: f64 = 366.0 * 24.0 * 60.0;
 
 /// From fewer tokens a model learns little more than the text itself.
@@ -43,14 +43,14 @@ const SHORT_TEXT: u64 = 100_000;
 /// From this share of repeated lines on, the validation split is hardly new.
 const MUCH_REPEATED: f64 = 0.5;
 
-/// What a config is made for.
+/// The text and the wishes that a config is made for.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The text, as `data.path` names it.
     pub text: PathBuf,
     /// How long training may take, minutes.
     pub minutes: f64,
-    /// What a token stands for; `None`: what suits the text.
+    /// The kind of tokenizer; `None`: the one that suits the text.
     pub tokenizer: Option<TokenizerKind>,
     /// The config's `train.device`.
     pub device: String,

@@ -13,13 +13,13 @@ use crate::format::{counted, grouped, shell_word};
 /// Where comments are wrapped, in characters.
 const WIDTH: usize = 100;
 
-/// What a page is written from.
+/// The contents of a page.
 pub(super) struct Page<'a> {
     pub request: &'a Request,
     pub profile: &'a TextProfile,
     pub token_choice: &'a TokenChoice,
     pub choice: &'a Choice,
-    /// What the speed was measured on.
+    /// The device on which the speed was measured.
     pub device_name: &'a str,
     pub cautions: &'a [String],
 }

@@ -1,4 +1,4 @@
-//! What a token stands for, decided from the text alone.
+//! The choice of the tokenizer, from the text alone.
 
 use super::TextProfile;
 use crate::config::TokenizerKind;
@@ -24,7 +24,7 @@ const BYTES_PER_TOKEN: u64 = 500;
 /// a small model's time.
 const BPE_SIZES: std::ops::RangeInclusive<u64> = 512..=4096;
 
-/// What a token stands for, and why.
+/// A kind of tokenizer, and why it was chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TokenChoice {
     pub kind: TokenizerKind,

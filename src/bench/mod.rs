@@ -40,7 +40,7 @@ pub enum BenchError {
     Memory {
         /// Bytes at the fullest moment.
         needs: u64,
-        /// Bytes that nothing else uses.
+        /// Free bytes.
         available: u64,
     },
     /// The tokens do not fit the context.

@@ -40,17 +40,17 @@ pub(super) struct Args {
         allow_negative_numbers = true
     )]
     minutes: f64,
-    /// What a token shall stand for; auto: what suits the text
+    /// What a token stands for; auto: what suits the text
     #[arg(long, value_name = "KIND", value_enum, default_value_t = Kind::Auto, requires = "from_text")]
     tokenizer: Kind,
-    /// What will train, and is measured: auto, cpu, or a name that `tinderbox devices` lists
+    /// The device to measure and to train on: auto, cpu, or a name that `tinderbox devices` lists
     /// [default: auto]
     #[arg(long, value_name = "DEVICE", requires = "from_text")]
     device: Option<DeviceSpec>,
-    /// Write the config to this file, which must not be there yet [default: standard output]
+    /// Write the config to this file, which must not exist yet [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Replace the file of --output if it is there
+    /// Replace the file of --output if it exists
     #[arg(long, requires = "output")]
     overwrite: bool,
 }

@@ -84,7 +84,7 @@ pub struct SourceConfig {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenizerConfig {
-    /// What a token stands for. Default `char`.
+    /// The kind of tokens. Default `char`.
     pub kind: TokenizerKind,
     /// Only with `bpe`: how many tokens to make, if the text has enough for them. At least 257, the bytes
     /// and the end of a text; default 2048.
@@ -248,7 +248,7 @@ pub enum TextFormat {
     Jsonl,
 }
 
-/// What a token stands for.
+/// The kind of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenizerKind {
@@ -350,7 +350,7 @@ impl TokenizerConfig {
     }
 }
 
-/// What a message adds to a device's name; nothing for f32.
+/// The precision in messages, behind a device's name; empty for f32.
 #[must_use]
 pub fn precision_remark(precision: MatmulPrecision) -> &'static str {
     match precision {

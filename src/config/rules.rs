@@ -440,7 +440,7 @@ mod tests {
     use super::*;
     use crate::config::ConfigError;
 
-    /// What is wrong with an otherwise good config after these overrides.
+    /// The problems of an otherwise good config with these overrides.
     fn problems(overrides: &[&str]) -> Vec<String> {
         let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
         let text = "[data]\npath = \"a.txt\"\n";

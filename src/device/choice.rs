@@ -132,7 +132,7 @@ pub(super) fn cpu(compiled: &[Backend]) -> Option<Backend> {
 /// The adapter of this number, or the first, which is the best.
 ///
 /// # Errors
-/// If there is none, or none of that number.
+/// If there is no such adapter.
 pub(super) fn pick(
     backend: Backend,
     index: Option<usize>,
@@ -163,7 +163,7 @@ pub(super) fn joined(names: &[impl fmt::Display]) -> String {
     }
 }
 
-/// What helps if a backend finds no adapter.
+/// The hint for a backend without an adapter.
 pub(super) fn hint(backend: Backend) -> &'static str {
     match backend {
         Backend::Cuda => "install NVIDIA's driver (`nvidia-smi` must list the GPU)",

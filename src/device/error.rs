@@ -55,9 +55,9 @@ pub enum DeviceError {
     NoAdapter {
         /// The backend.
         backend: Backend,
-        /// What was not found.
+        /// The missing driver or device.
         found: &'static str,
-        /// What helps.
+        /// The hint.
         hint: &'static str,
     },
     /// The backend has fewer adapters.

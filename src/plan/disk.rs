@@ -10,7 +10,7 @@ use super::{ParameterTensor, tensors};
 use crate::config::{Config, OptimizerKind};
 use crate::model::parameters::is_hidden_matrix;
 
-/// What a run writes to the disk, in bytes.
+/// The checkpoints of a run, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Disk {
     /// `model.safetensors` of one checkpoint.

@@ -18,7 +18,7 @@ const MIB: f64 = 1_048_576.0;
 /// The process without a run: code, threads, buffers of matrix products. Measured on Linux with a tiny model.
 const PROCESS: f64 = 38.0 * MIB;
 
-/// What the allocator holds beside what it was asked for, measured on Linux (see `docs/plan.md`): free blocks in
+/// The allocator's overhead, measured on Linux (see `docs/plan.md`): free blocks in
 /// proportion to the tensors, up to a limit; a share of what a pass holds, for packed copies and blocks that fit
 /// nothing else; and a share of everything, lost between blocks.
 const FREE_BLOCKS: f64 = 2.1;
@@ -35,7 +35,7 @@ pub struct Memory {
     pub peak_during: &'static str,
     /// The parts that add up to the peak.
     pub parts: Parts,
-    /// What the forward pass saves for the backward pass.
+    /// Saved by the forward pass for the backward pass.
     pub kept_for_backward: u64,
     /// Always 0, since attention saves no weights; there for scripts that read it.
     pub kept_attention_weights: u64,
@@ -58,7 +58,7 @@ pub struct Parts {
     pub attention_weights: u64,
     /// The logits; 0 with a fused loss.
     pub logits: u64,
-    /// What an operation needs while it computes.
+    /// Needed by an operation while it computes.
     pub temporaries: u64,
     /// The process and its allocator; 0 on a GPU, whose driver has its own.
     pub process: u64,
@@ -207,7 +207,7 @@ fn update_temporaries(
     }
 }
 
-/// What the process and its allocator hold beside the tensors.
+/// The memory of the process and its allocator, without the tensors.
 fn allocator(asked_for: f64, held: Held, weights: f64, pass: &PassMemory) -> f64 {
     // Gradients do not fit where the backward pass freed activations, which are not given back to the system at once:
     // a large model with few tokens holds both.

@@ -1,4 +1,4 @@
-//! What a run will cost, before it is made: parameters, arithmetic, memory, disk and time.
+//! The cost of a run before it is made: parameters, arithmetic, memory, disk and time.
 //!
 //! Everything but the time follows from the config; [`Time`] is extrapolated from a few real steps on made-up text.
 
@@ -53,7 +53,7 @@ pub enum PlanError {
     Device(String),
 }
 
-/// What a run will cost. Sizes are in bytes.
+/// The cost of a run. Sizes are in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     /// The device's name.

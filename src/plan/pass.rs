@@ -46,7 +46,7 @@ pub struct Held {
     pub logits: f64,
     /// The gradients of the weights that are computed so far.
     pub gradients: f64,
-    /// What an operation needs while it computes.
+    /// Needed by an operation while it computes.
     pub temporaries: f64,
 }
 

@@ -1,7 +1,7 @@
 //! How long a run takes, extrapolated from a few real steps on made-up text.
 //!
 //! Model, trainer, evaluation and writer are those of training. A run whose steps take long is measured in parts: the
-//! difference between one micro-batch and two, or between one layer and two, says what each more of them takes.
+//! difference between one micro-batch and two, or between one layer and two, is the time of each further one.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -40,7 +40,7 @@ const MOST_TOKENS: usize = 50;
 /// The most bytes that are written to measure the disk.
 const MOST_WRITTEN: usize = 64 << 20;
 
-/// What was measured.
+/// The measured times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
     /// One update of the weights, milliseconds.
@@ -51,7 +51,7 @@ pub struct Measured {
     pub sample_token_ms: f64,
     /// One checkpoint, milliseconds.
     pub checkpoint_ms: f64,
-    /// What was run to measure it.
+    /// How they were measured.
     pub how: String,
 }
 
@@ -174,7 +174,7 @@ fn extended(one: f64, two: f64, n: usize) -> f64 {
     one + (n as f64 - 1.0) * (two - one).max(0.0)
 }
 
-/// What all measurements share.
+/// The model's surroundings in all measurements.
 struct Bench {
     vocab_size: usize,
     device: Device,

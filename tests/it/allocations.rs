@@ -1,4 +1,4 @@
-//! Counts what each thread allocates, to see that writing on allocates nothing, saving little, and what training keeps.
+//! Counts the allocations of each thread: writing allocates nothing, saving little; other tests count what training keeps.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

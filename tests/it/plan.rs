@@ -1,4 +1,4 @@
-//! `tinderbox plan`: what it says, held against what a run then does.
+//! `tinderbox plan`, compared with what a run then does.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -22,7 +22,7 @@ const ENOUGH: Duration = Duration::from_secs(1);
 /// Explicit attention computes its scores, its mask, its weights and their products one after another, each for all
 /// pairs of tokens: time and memory grow with the square of the text. The fused operation is the one that
 /// training and generation use. Every row is measured in a process of its own; rows that may not fit the memory
-/// are left out, and it is said why.
+/// are left out, with the reason.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
