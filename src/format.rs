@@ -1,4 +1,4 @@
-//! Numbers, sizes and times as people read them, and words as shells do.
+//! Numbers, sizes and times as people read them, and words as a shell reads them.
 
 /// A number with its thousands apart: `1,115,394`.
 #[must_use]
@@ -13,11 +13,56 @@ pub fn grouped(n: u64) -> String {
     groups.join(",")
 }
 
-/// So many of something: `1 line`, `1,200 lines`.
+/// A count with its noun: `1 line`, `1,200 lines`.
 #[must_use]
-pub fn counted(n: u64, what: &str) -> String {
+pub fn counted(n: u64, noun: &str) -> String {
     let s = if n == 1 { "" } else { "s" };
-    format!("{} {what}{s}", grouped(n))
+    format!("{} {noun}{s}", grouped(n))
+}
+
+/// A number with this many decimals; zero has no sign.
+#[must_use]
+pub fn fixed(x: f64, decimals: usize) -> String {
+    let text = format!("{x:.decimals$}");
+    match text.strip_prefix('-') {
+        Some(rest) if rest.chars().all(|c| c == '0' || c == '.') => rest.to_owned(),
+        _ => text,
+    }
+}
+
+/// The same with a sign: `+0.5000`, `-0.5000`, `+0.0000`.
+#[must_use]
+pub fn signed(x: f64, decimals: usize) -> String {
+    let text = fixed(x, decimals);
+    if text.starts_with('-') { text } else { format!("+{text}") }
+}
+
+/// A share in percent: `12.5 %`.
+#[must_use]
+pub fn percent(share: f64) -> String {
+    format!("{} %", fixed(100.0 * share, 1))
+}
+
+/// A number above 0 in about three digits, its thousands apart: `0.03`, `74.8`, `19,855`.
+#[must_use]
+pub fn short(x: f64) -> String {
+    match x {
+        _ if x >= 1000.0 => whole(x),
+        _ if x >= 100.0 => format!("{x:.0}"),
+        _ if x >= 10.0 => format!("{x:.1}"),
+        _ => format!("{x:.2}"),
+    }
+}
+
+/// A number rounded to a whole one, its thousands apart: `19,855`.
+#[must_use]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a negative number is shown as 0, a huge one as the largest"
+)]
+pub fn whole(x: f64) -> String {
+    grouped(x.round() as u64)
 }
 
 /// A time in seconds: `8.1 s`, `2 min 5 s`, `1 h 20 min`, `12 days 3 h`.
@@ -70,6 +115,19 @@ mod tests {
             [7, 999, 804_096, 124_439_808].map(grouped),
             ["7", "999", "804,096", "124,439,808"]
         );
+    }
+
+    #[test]
+    fn zero_has_no_sign() {
+        assert_eq!([-0.0001, -0.5, 2.0].map(|x| fixed(x, 3)), ["0.000", "-0.500", "2.000"]);
+        assert_eq!([-0.000_01, 0.5].map(|x| signed(x, 4)), ["+0.0000", "+0.5000"]);
+        assert_eq!([-0.0001, 0.125].map(percent), ["0.0 %", "12.5 %"]);
+    }
+
+    #[test]
+    fn numbers_have_as_many_digits_as_help() {
+        let shown = [0.034, 2.7949, 74.76, 512.4, 19_855.3].map(short);
+        assert_eq!(shown, ["0.03", "2.79", "74.8", "512", "19,855"]);
     }
 
     #[test]

@@ -13,8 +13,8 @@
 //!    of it;
 //! 7. [`autoconfig`]: which config suits a text and a machine;
 //! 8. [`device`]: where it is computed;
-//! 9. [`measure`], [`format`], [`page`]: numbers from the clock and the system, as they are said to people, and
-//!    pages of HTML for them.
+//! 9. [`measure`], [`format`], [`draw`]: numbers from the clock and the system, as people read them; maps, plots,
+//!    tables and pages.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through
 //! an observer. The binary's `cli` turns arguments into calls.
@@ -35,6 +35,7 @@ pub mod cli;
 pub mod config;
 pub mod data;
 pub mod device;
+pub mod draw;
 pub mod format;
 pub mod generate;
 pub mod inference;
@@ -42,7 +43,6 @@ pub mod inspect;
 pub mod measure;
 pub mod model;
 pub mod optimizer;
-pub mod page;
 pub mod plan;
 pub mod report;
 pub mod run;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::{note, output};
 use crate::device::{self, DeviceSpec};
 use crate::format::shell_word;
-use crate::report::{PAGE, Report, ReportError};
-use crate::run::{RunDir, RunsError};
+use crate::report::{PAGE, Report};
+use crate::run::RunDir;
 
 /// Write a page with a run's curves, texts, heads and config
 #[derive(Debug, clap::Args)]
@@ -26,20 +26,13 @@ pub(super) struct Args {
     device: Option<DeviceSpec>,
 }
 
-/// Reads the run, looks inside its best checkpoint, and writes the page.
+/// Reads the run, measures its best checkpoint, and writes the page.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.output {
         output::check_file(path)?;
     }
     let run = super::metrics::open(&args.run)?;
-    let mut report = Report::read(&run)?;
-    let device = match &args.device {
-        Some(spec) => Some(device::open(spec)?),
-        None => opened(&run).map_err(|reason| report.note(reason)).ok(),
-    };
-    if let Some(device) = device {
-        report.look_inside(&run, &device.device);
-    }
+    let report = gather(&run, args.device.as_ref())?;
     for line in report.notes() {
         note(format!("note: {line}"));
     }
@@ -54,25 +47,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The device of a run, or why there is none here.
-fn opened(run: &RunDir) -> Result<device::OpenDevice, String> {
-    let spec = run.config().map_err(|error| first_line(&error))?.train.device;
-    let spec = spec.parse().map_err(|error| first_line(&error))?;
-    device::open(&spec).map_err(|error| first_line(&error))
-}
-
-fn first_line(error: &impl std::fmt::Display) -> String {
-    let error = error.to_string();
-    error.lines().next().unwrap_or_default().to_owned()
-}
-
-/// Writes the report of a run that has just ended, in whichever way, and says where it is or why there is
-/// none. What matters was saved before.
+/// Writes the report of a run that has just ended, and returns a line that names it or says why there is none. A
+/// missing report is no reason to fail: everything else was saved before.
 pub(super) fn at_end(run_dir: &Path) -> String {
-    match write_at_end(run_dir) {
+    let write = || -> anyhow::Result<()> {
+        let run = RunDir::open(run_dir)?;
+        Ok(gather(&run, None)?.write(&run)?)
+    };
+    match write() {
         Ok(()) => format!("report: `{}`", run_dir.join(PAGE).display()),
         Err(error) => {
-            let (program, reason) = (super::program(), first_line(&error));
+            let (program, reason) = (super::program(), first_line(&*error));
             let run = shell_word(&run_dir.to_string_lossy());
             format!(
                 "warning: no report: {reason}\n  hint: make it again with `{program} report {run}`"
@@ -81,12 +66,24 @@ pub(super) fn at_end(run_dir: &Path) -> String {
     }
 }
 
-fn write_at_end(run_dir: &Path) -> Result<(), ReportError> {
-    let run = RunDir::open(run_dir).map_err(RunsError::from)?;
-    let mut report = Report::read(&run)?;
-    match opened(&run) {
-        Ok(device) => report.look_inside(&run, &device.device),
-        Err(reason) => report.note(reason),
+/// The report of a run, measured on `device`; without one on the run's device, if that can be opened.
+fn gather(run: &RunDir, device: Option<&DeviceSpec>) -> anyhow::Result<Report> {
+    let mut report = Report::read(run)?;
+    let opened = match device {
+        Some(device) => Ok(device::open(device)?),
+        None => open_device_of(run),
+    };
+    match opened {
+        Ok(device) => report.look_inside(run, &device.device),
+        Err(error) => report.note(first_line(&*error)),
     }
-    report.write(&run)
+    Ok(report)
+}
+
+fn open_device_of(run: &RunDir) -> anyhow::Result<device::OpenDevice> {
+    Ok(device::open(&run.config()?.train.device.parse()?)?)
+}
+
+fn first_line(error: &dyn std::error::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
 }

@@ -23,7 +23,6 @@ mod patching;
 mod patterns;
 mod prompt;
 mod references;
-pub mod render;
 
 pub use ablation::{Ablated, Ablation, Method, Sample};
 pub use attribution::{Attribution, Source, Term};

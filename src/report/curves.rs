@@ -1,22 +1,18 @@
-//! The curves that every run has: its losses and its learning rate.
+//! The charts that every run has: its losses and its learning rate.
 
-use super::chart::{Chart, Mark, Point, Series};
+use crate::draw::{Chart, Series};
 use crate::run::Curves;
 
-/// How many times the first loss a loss may be and still decide how high its chart is: a run that explodes
-/// would hide everything else.
+/// Losses above this many times the first one are drawn at the upper edge: a run that explodes would hide
+/// everything else.
 const MOST_GROWTH: f64 = 4.0;
 
-/// The losses: of training as means over the log intervals, of validation as the estimates, with the best one
-/// marked.
+/// The losses: means over the log intervals for training, and the estimates for validation, the best one marked.
 pub(super) fn losses(curves: &Curves, best_step: Option<u64>) -> Chart {
     let train = curves.column("train_loss");
     let validation = curves.column("val_loss_estimate");
-    let best = |&&(step, _): &&Point| Some(step) == best_step;
-    let mark = validation
-        .iter()
-        .find(best)
-        .map(|&point| Mark { point, label: format!("best {:.4}", point.1) });
+    let best = validation.iter().find(|(step, _)| Some(*step) == best_step);
+    let mark = best.map(|&point| (point, format!("best {:.4}", point.1)));
     let first = train.first().into_iter().chain(validation.first());
     let first = first.map(|point| point.1).fold(0.0, f64::max);
     Chart {
@@ -33,6 +29,7 @@ pub(super) fn losses(curves: &Curves, best_step: Option<u64>) -> Chart {
         mark,
         from_zero: false,
         ceiling: if first > 0.0 { MOST_GROWTH * first } else { f64::INFINITY },
+        decimals: Some(4),
     }
 }
 
@@ -49,6 +46,7 @@ pub(super) fn learning_rate(curves: &Curves) -> Chart {
         mark: None,
         from_zero: true,
         ceiling: f64::INFINITY,
+        decimals: None,
     }
 }
 
@@ -72,7 +70,7 @@ mod tests {
             json!({"step": 30, "val_loss_estimate": 2.5}),
         ]);
         let chart = losses(&curves, Some(20));
-        assert_eq!(chart.mark.expect("a mark").label, "best 2.2500");
+        assert_eq!(chart.mark.expect("a mark").1, "best 2.2500");
         assert_eq!(chart.series[0].points, [(10, 3.0), (20, 2.0)]);
         assert!(losses(&curves, Some(10)).mark.is_none(), "no evaluation");
         assert!(losses(&curves, None).mark.is_none());

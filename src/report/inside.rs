@@ -1,36 +1,34 @@
-//! What a run's best weights do: each head with the validation split, and all of them with a few words of it.
+//! Measures a run's best weights: each head on the validation split, and the attention of all of them on a few words.
 
 use std::ops::RangeInclusive;
 
 use burn::tensor::Device;
 
 use crate::data::{Corpus, DataError, OpenOptions, Split, Tokens};
-use crate::inspect::{Details, Heads, InspectError, N_WINDOWS, Prompt, Selection, render};
+use crate::inspect::{Details, Heads, InspectError, N_WINDOWS, Prompt, Selection};
 use crate::model::Gpt;
 use crate::run::{self, CheckpointError, RunDir, RunsError, Saved};
 use crate::tokenizer::Tokenizer;
 
-/// How many tokens the shown words have, at most and at least: a picture that fits a page.
+/// The least and the most tokens of the words, so that their maps fit a page.
 const PROMPT_TOKENS: RangeInclusive<usize> = 8..=40;
 
-/// How large their part of the page may be, MiB, if fewer tokens help: a large model has many numbers for each.
+/// The most MiB of their section, if fewer tokens help: a large model has many numbers for each.
 const MOST_MIB: usize = 2;
 
-/// How much of the validation split is searched for the beginning of a line.
+/// The tokens of the validation split that are searched for the beginning of a line.
 const SEARCHED_TOKENS: usize = 4096;
 
-/// What the weights of one checkpoint do.
+/// The measurements of one checkpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Inside {
-    /// The checkpoint's step.
     pub step: u64,
-    /// What each head does.
     pub heads: Heads,
-    /// Some words of the validation split, and who looks at whom in them.
+    /// The attention on some words of the validation split; `None` if it is empty.
     pub attention: Option<Details>,
 }
 
-/// Why nothing is known of the inside.
+/// The reason why the weights cannot be measured.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(super) enum LookError {
@@ -40,7 +38,7 @@ pub(super) enum LookError {
     Log(#[from] RunsError),
 }
 
-/// Looks inside the best checkpoint of a run.
+/// Measures the best checkpoint of a run.
 pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, LookError> {
     let checkpoint = run.best()?;
     let state = Saved::read_state(&checkpoint)?;
@@ -68,22 +66,22 @@ fn attention(
 ) -> Result<Option<Details>, InspectError> {
     let config = model.config();
     let selection = Selection::new(None, None, config.n_layers, config.n_heads)?;
-    let is_small = |n: &usize| render::attention_mib(config, &selection, *n) <= MOST_MIB;
+    let is_small = |n: &usize| crate::draw::attention_mib(config, &selection, *n) <= MOST_MIB;
     let most = PROMPT_TOKENS.rev().find(is_small);
     let n_tokens = most.unwrap_or(*PROMPT_TOKENS.start());
     let Some(tokens) = text.texts().find(|tokens| !tokens.is_empty()) else {
         return Ok(None);
     };
     let words = some_words(tokens, tokenizer, config.context_length.min(n_tokens));
-    // What a tokenizer wrote, it can read; if not, there are other things to see.
+    // Text that the tokenizer cannot read back is no reason to fail.
     let Ok(prompt) = Prompt::read(&words, tokenizer, config.context_length) else {
         return Ok(None);
     };
     Details::new(model, &prompt, &selection).map(Some)
 }
 
-/// At most `n` tokens from the beginning of the first line that begins in `tokens`, or of all, without the
-/// word that they may end within.
+/// At most `n` tokens from the first line that begins in `tokens`, or from their beginning; a word that is cut at the
+/// end is left out.
 fn some_words(tokens: &Tokens, tokenizer: &Tokenizer, n: usize) -> String {
     let mut ids = vec![0; tokens.len().min(SEARCHED_TOKENS)];
     tokens.read(0, &mut ids);

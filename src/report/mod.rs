@@ -1,30 +1,26 @@
-//! The report of a run: one page of HTML that needs nothing else, with the curves, texts, heads and config of a run.
+//! The report of a run: one page of HTML with the curves, texts, heads and config of a run.
 //!
-//! [`Report::read`] gathers what a run directory says, [`Report::look_inside`] measures its best weights, and
-//! [`Report::write`] writes the page and its curves as pictures. A run that is not over, broke off, or is of an
-//! older version has a report as far as its files reach; [`Report::notes`] says what is missing.
-//!
-//! Each section of the page is a file: `curves` and `forming` say what is drawn, `chart` draws lines over steps,
-//! `sections` are their frames, `page` puts all of it together on the shell that [`crate::page`] gives. Nothing
-//! here changes a run.
+//! [`Report::read`] gathers the files of a run directory, [`Report::look_inside`] measures the best weights, and
+//! [`Report::write`] writes the page and its plots. A run in progress, a failed run, or a run of an older version has a
+//! report as far as its files reach; [`Report::notes`] says what is missing. Nothing here changes a run.
 
-mod chart;
+#![allow(clippy::format_push_string, reason = "a line reads better than it saves an allocation")]
+
 mod curves;
-mod forming;
 mod inside;
-mod page;
-mod sections;
+mod numbers;
+mod samples;
 mod settings;
 
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 
+use crate::draw::{self, Chart, HeadHistory, Page};
 use crate::run::{
     self, CheckpointError, Curves, Facts, Process, RunDir, RunsError, Sample, Status,
     write_atomically,
 };
-use forming::Forming;
 use inside::Inside;
 use settings::Section;
 
@@ -50,25 +46,25 @@ pub enum ReportError {
     },
 }
 
-/// Everything that a report shows.
+/// The contents of a report.
 #[derive(Clone, Debug)]
 pub struct Report {
     facts: Facts,
     processes: Vec<Process>,
     curves: Curves,
-    forming: Option<Forming>,
+    heads: Option<HeadHistory>,
     samples: Vec<Sample>,
     settings: Vec<Section>,
     inside: Option<Inside>,
-    /// What is missing, and why; one line each.
+    /// One line for each thing that is missing.
     notes: Vec<String>,
 }
 
 impl Report {
-    /// Gathers what the files of a run say, as far as they are there.
+    /// Gathers the files of a run, as far as they exist.
     ///
     /// # Errors
-    /// If the run's config, or a log that is there, cannot be read.
+    /// If the run's config or one of its logs cannot be read.
     pub fn read(run: &RunDir) -> Result<Self, ReportError> {
         let facts = Facts::read(run)?;
         let mut notes = facts.notes.clone();
@@ -79,7 +75,7 @@ impl Report {
             facts,
             processes: run::processes(run)?,
             curves: Curves::read(run)?,
-            forming: Forming::new(&run::head_log(run)?),
+            heads: HeadHistory::new(&run::head_log(run)?),
             samples: run::samples(run)?,
             settings: settings::sections(&run::settings(run)?),
             inside: None,
@@ -88,33 +84,33 @@ impl Report {
     }
 
     /// Measures on `device` what the run's best weights do with its validation split, which takes about as long
-    /// as reading 48 windows of it. Where that cannot be done a note says why.
+    /// as reading 48 windows of it. If it fails, a note says why.
     pub fn look_inside(&mut self, run: &RunDir, device: &Device) {
         match inside::look(run, device) {
             Ok(inside) => self.inside = Some(inside),
             Err(error) => {
-                let error = error.to_string(); // its hint is for those who asked for nothing else
+                let error = error.to_string(); // without its hint
                 let reason = error.lines().next().unwrap_or_default();
                 self.note(format!("Nothing can be said of heads and attention: {reason}"));
             }
         }
     }
 
-    /// Notes something that its reader should know.
+    /// Adds a note for the reader.
     pub fn note(&mut self, note: String) {
         self.notes.push(note);
     }
 
-    /// What is missing, and why; one line each.
+    /// One line for each thing that is missing.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Writes the page and its pictures into the run directory.
+    /// Writes the page and the plots into the run directory.
     ///
     /// # Errors
-    /// If one of them cannot be written; each is there whole or as it was before.
+    /// If a file cannot be written; each is replaced whole or not at all.
     pub fn write(&self, run: &RunDir) -> Result<(), ReportError> {
         for (name, picture) in self.pictures() {
             replace(&run.join(name), &picture)?;
@@ -122,36 +118,57 @@ impl Report {
         replace(&run.join(PAGE), &self.html())
     }
 
-    /// The curves as pictures that stand alone, with their file names; those of which anything was logged.
+    /// The plots of everything that was logged, as SVG with their file names.
     #[must_use]
     pub fn pictures(&self) -> Vec<(&'static str, String)> {
-        let charts = [
-            ("loss.svg", curves::losses(&self.curves, self.facts.best_step)),
-            ("learning-rate.svg", curves::learning_rate(&self.curves)),
-        ];
-        let charts = charts.into_iter().filter(|(_, chart)| !chart.is_empty());
-        let mut pictures: Vec<_> = charts.map(|(name, chart)| (name, chart.standalone())).collect();
-        if let Some(forming) = &self.forming {
-            pictures.push(("heads.svg", forming.standalone()));
-        }
-        pictures
+        let [loss, rate] = self.charts();
+        let charts = [("loss.svg", loss), ("learning-rate.svg", rate)].into_iter();
+        let charts = charts.filter(|(_, chart)| !chart.is_empty());
+        let heads = self.heads.as_ref().map(|heads| ("heads.svg", heads.file()));
+        charts.map(|(name, chart)| (name, chart.file())).chain(heads).collect()
     }
 
     /// The page.
     #[must_use]
     pub fn html(&self) -> String {
-        page::of(self).render()
+        // `.` is a run, too, and has a name.
+        let run = &self.facts.run;
+        let root = std::path::absolute(run).unwrap_or_else(|_| run.clone());
+        let name = root.file_name().unwrap_or(root.as_os_str()).to_string_lossy();
+        let mut page = Page::new(&name, &numbers::lead(self));
+        page = page.section("Numbers", numbers::numbers(self));
+        let [loss, rate] = self.charts();
+        if let Some(curves) = draw::curves(&[("loss", loss), ("rate", rate)]) {
+            page = page.section("Curves", curves);
+        }
+        if let Some(samples) = samples::samples(&self.samples, &self.curves) {
+            page = page.section("What it wrote", samples);
+        }
+        if let Some(Inside { step, heads, .. }) = &self.inside {
+            page = page.section("What each head does", draw::head_map(*step, heads));
+        }
+        if let Some(heads) = &self.heads {
+            page = page.section("How its heads formed", heads.fragment());
+        }
+        if let Some(attention) = self.inside.as_ref().and_then(|inside| inside.attention.as_ref()) {
+            page = page.section("Who looks at whom", draw::attention_fragment(attention));
+        }
+        page.section("Config", settings::settings(&self.settings)).render()
+    }
+
+    fn charts(&self) -> [Chart; 2] {
+        [curves::losses(&self.curves, self.facts.best_step), curves::learning_rate(&self.curves)]
     }
 }
 
-/// The error that a run ended with, if its log ends with one.
+/// The error at the end of a run's log.
 fn broke_off(run: &RunDir) -> Option<String> {
     let log = std::fs::read(run.join("train.log")).ok()?;
     last_error(&String::from_utf8_lossy(&log))
 }
 
 fn last_error(log: &str) -> Option<String> {
-    // Hints and causes are indented, and what is said of the report comes after.
+    // Hints and causes are indented; messages about the report come after the error.
     let aside = [" ", "report: ", "warning: no report"];
     let is_end = |line: &&str| !aside.iter().any(|start| line.starts_with(start));
     let last = log.lines().rfind(is_end)?;

@@ -1,20 +1,23 @@
-//! The config of a run, key by key, and which of them someone chose.
+//! The config of a run, key by key, with the values that someone chose marked.
 
 use std::path::Path;
 
 use toml::{Table, Value};
 
 use crate::config::Config;
+use crate::draw::{Fragment, escape};
+
+const STYLE: &str = include_str!("../draw/assets/settings.css");
 
 /// A section of the config.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct Section {
     pub name: String,
     pub settings: Vec<Setting>,
 }
 
 /// A key with its value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub key: String,
     /// As in TOML.
@@ -22,20 +25,19 @@ pub(super) struct Setting {
     pub origin: Origin,
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// It would be the same without the key.
+    /// The value would be the same without the key.
     Default,
-    /// Somebody chose it; what it would be otherwise, as in TOML, if it could be left out.
+    /// Someone chose the value; with its default, as in TOML, if it has one.
     Chosen(Option<String>),
-    /// The config is of another version, whose defaults are not known.
+    /// The config belongs to another version, whose defaults are unknown.
     Unknown,
 }
 
-/// The sections of a run's config, and their keys, in the order in which a config is written. The keys of one
-/// that is whole and valid know their defaults, those that follow from other keys included: each is left out
-/// once.
+/// The sections of a run's config, and their keys, in the order in which a config is written. To find the default of
+/// a key, which may follow from other keys, the config is loaded without it.
 pub(super) fn sections(config: &Table) -> Vec<Section> {
     let known = load(config).map(|config| config.to_toml());
     let of_section = |(name, section): (&String, &Value)| {
@@ -62,6 +64,39 @@ pub(super) fn sections(config: &Table) -> Vec<Section> {
         settings.sort_by_key(|setting| order.of_key(name, &setting.key));
     }
     sections
+}
+
+/// The section of the page.
+pub(super) fn settings(sections: &[Section]) -> Fragment {
+    let mut settings = sections.iter().flat_map(|section| &section.settings);
+    let is_known = settings.all(|setting| setting.origin != Origin::Unknown);
+    let mut body = match is_known {
+        true => "<p>What this run chose has a dot; everything else is at its default.</p>\n",
+        false => "<p>This version does not know all of these keys, and so not their defaults either.</p>\n",
+    }
+    .to_owned();
+    body += "<div class=\"sections\">\n";
+    for section in sections {
+        body += &format!("<div>\n<h3>[{}]</h3>\n<table>\n", escape(&section.name));
+        for setting in &section.settings {
+            let (class, default) = match &setting.origin {
+                Origin::Default => ("default", None),
+                Origin::Chosen(default) => ("chosen", default.as_ref()),
+                Origin::Unknown => ("unknown", None),
+            };
+            let default =
+                default.map(|default| format!("<small>default {}</small>", escape(default)));
+            body += &format!(
+                "<tr class=\"{class}\"><th scope=\"row\">{}</th><td>{}{}</td></tr>\n",
+                escape(&setting.key),
+                escape(&setting.value),
+                default.unwrap_or_default()
+            );
+        }
+        body += "</table>\n</div>\n";
+    }
+    body += "</div>";
+    Fragment { kind: "settings", styles: &[STYLE], scripts: &[], body, data: None }
 }
 
 /// Where keys stand in a config as it is written.

@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::{Value, json};
 
 /// The programs that are looked for, in this order.
@@ -349,7 +350,8 @@ impl Browser {
             "Page.captureScreenshot",
             json!({"captureBeyondViewport": true, "clip": clip}),
         );
-        let bytes = from_base64(taken["data"].as_str().expect("a picture"));
+        let bytes =
+            BASE64_STANDARD.decode(taken["data"].as_str().expect("a picture")).expect("base 64");
         std::fs::create_dir_all(&folder).expect("a folder");
         std::fs::write(PathBuf::from(folder).join(format!("{name}.png")), bytes).expect("written");
     }
@@ -409,18 +411,6 @@ fn argument(name: &str, path: &Path) -> OsString {
     let mut argument = OsString::from(name);
     argument.push(path);
     argument
-}
-
-fn from_base64(text: &str) -> Vec<u8> {
-    let digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let value = |digit| digits.find(digit).expect("a digit") as u32;
-    let text: Vec<char> = text.trim_end_matches('=').chars().collect();
-    let mut bytes = Vec::new();
-    for chunk in text.chunks(4) {
-        let bits = chunk.iter().fold(0, |bits, c| bits << 6 | value(*c)) << (6 * (4 - chunk.len()));
-        bytes.extend_from_slice(&bits.to_be_bytes()[1..chunk.len()]);
-    }
-    bytes
 }
 
 /// What every page's test rests on: problems are seen, and good pages have none.

@@ -6,10 +6,10 @@ use std::path::Path;
 
 /// The modules of each layer, from the bottom up.
 const LAYERS: &[&[&str]] = &[
-    &["config", "device", "measure", "page", "tokenizer", "format"],
+    &["config", "device", "measure", "tokenizer", "format"],
     &["data", "model", "inference"],
     &["optimizer"],
-    &["train", "generate", "run", "plan", "autoconfig", "inspect", "report", "bench"],
+    &["train", "generate", "run", "plan", "autoconfig", "inspect", "draw", "report", "bench"],
     &["cli", "main"],
 ];
 

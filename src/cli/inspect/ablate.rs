@@ -8,7 +8,8 @@ use serde_json::json;
 use super::output::Output;
 use super::prompts::Subject;
 use crate::cli::note;
-use crate::inspect::{Ablation, Method, Part, Sample, render};
+use crate::draw;
+use crate::inspect::{Ablation, Method, Part, Sample};
 
 /// Measure how much the loss rises without each head, attention layer and feed-forward layer
 #[derive(Debug, clap::Args)]
@@ -72,7 +73,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 true => "the whole validation split".to_owned(),
                 false => format!("{n_batches} batches, spread over the validation split"),
             };
-            render::ablation(&ablation, &measured_on)
+            draw::ablation(&ablation, &measured_on)
         }
         Format::Json => {
             let mut document = json!({"split": "val", "whole": whole, "batches": n_batches});

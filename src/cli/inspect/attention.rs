@@ -2,11 +2,11 @@
 
 use clap::ValueEnum;
 
-use super::color::TextStyle;
-use super::output::{Output, json_of};
+use super::output::{Output, TextStyle, json_of};
 use super::prompts::{Prompts, Subject};
 use crate::cli::note;
-use crate::inspect::{AttentionView, Details, Prompt, Selection, capture, render};
+use crate::draw;
+use crate::inspect::{AttentionView, Details, Prompt, Selection, capture};
 use crate::model::probe::Point;
 use crate::run::Trained;
 
@@ -66,9 +66,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 /// The page of all prompts. Says on standard error where it is large.
 fn page(opened: &Trained, prompts: &[Prompt], selection: &Selection) -> anyhow::Result<String> {
     let config = &opened.config.model;
-    let sizes = prompts.iter().map(|prompt| render::attention_mib(config, selection, prompt.len()));
+    let sizes = prompts.iter().map(|prompt| draw::attention_mib(config, selection, prompt.len()));
     let mib = sizes.sum();
-    render::check_size(mib)?;
+    draw::check_size(mib)?;
     if mib >= LARGE_MIB {
         note(format!(
             "note: the page holds {mib} MiB of numbers, and a browser opens it slowly: --layer and --head choose less"
@@ -76,7 +76,7 @@ fn page(opened: &Trained, prompts: &[Prompt], selection: &Selection) -> anyhow::
     }
     let details = prompts.iter().map(|prompt| Details::new(&opened.model, prompt, selection));
     let details = details.collect::<Result<Vec<_>, _>>()?;
-    Ok(render::attention_html(&details))
+    Ok(draw::attention_html(&details))
 }
 
 /// What `draw` makes of each prompt's weights.
@@ -105,9 +105,9 @@ impl Args {
         match self.format {
             Format::Text => drawn(opened, prompts, selection, |views| self.text(views)),
             Format::Json => drawn(opened, prompts, selection, |views| {
-                json_of(views.iter().map(render::attention_json).collect())
+                json_of(views.iter().map(draw::attention_json).collect())
             }),
-            Format::Svg => drawn(opened, prompts, selection, render::attention_svg),
+            Format::Svg => drawn(opened, prompts, selection, draw::attention_svg),
             Format::Html => page(opened, prompts, selection),
         }
     }
@@ -115,7 +115,7 @@ impl Args {
     fn text(&self, views: &[AttentionView<'_>]) -> String {
         let palette = self.style.palette(self.output.is_file());
         let n_columns = self.style.n_columns();
-        let texts = views.iter().map(|view| render::attention_text(view, palette, n_columns));
+        let texts = views.iter().map(|view| draw::attention_text(view, palette, n_columns));
         texts.collect::<Vec<_>>().join("\n")
     }
 }

@@ -4,7 +4,8 @@ use clap::ValueEnum;
 
 use super::output::Output;
 use super::prompts::{Prompts, Subject};
-use crate::inspect::{Embeddings, render};
+use crate::draw;
+use crate::inspect::Embeddings;
 
 /// Follow one word through several texts: how alike its vectors are, layer by layer
 #[derive(Debug, clap::Args)]
@@ -47,7 +48,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let prompts = args.prompts.read(&opened)?;
     let embeddings = Embeddings::new(&opened.model, &prompts, &args.word, &args.context)?;
     args.output.write(&match args.format {
-        Format::Text => render::embeddings(&embeddings, &prompts, args.positions),
+        Format::Text => draw::embeddings(&embeddings, &prompts, args.positions),
         Format::Json => serde_json::to_string(&embeddings)? + "\n",
     })
 }

@@ -4,7 +4,8 @@ use clap::ValueEnum;
 
 use super::output::{Output, json_of};
 use super::prompts::{Prompts, Subject, Token};
-use crate::inspect::{Explanation, render};
+use crate::draw;
+use crate::inspect::Explanation;
 
 /// Follow one token through one head, number by number
 #[derive(Debug, clap::Args)]
@@ -49,7 +50,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let place = [args.layer, args.head, args.token.position(&prompt)?];
         let explanation = Explanation::new(&opened.model, &prompt, place)?;
         pages.push(match args.format {
-            Format::Text => render::explanation(&explanation, &prompt),
+            Format::Text => draw::explanation(&explanation, &prompt),
             Format::Json => serde_json::to_string(&explanation)?,
         });
     }

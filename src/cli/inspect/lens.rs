@@ -6,7 +6,8 @@ use serde_json::json;
 
 use super::output::{Output, json_of};
 use super::prompts::{Prompts, Subject, Token};
-use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt, render};
+use crate::draw;
+use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt};
 use crate::run::Trained;
 
 /// Show what each layer would have predicted, and which part speaks for it
@@ -88,7 +89,7 @@ impl Args {
         let against = self.against(opened)?;
         let attribution = Attribution::new(model, prompt, position, answer, against)?;
         Ok(match self.format {
-            Format::Text => render::lens(&lens, &attribution, prompt, !self.token.is_given()),
+            Format::Text => draw::lens(&lens, &attribution, prompt, !self.token.is_given()),
             Format::Json => json!({
                 "tokens": lens.tokens,
                 "positions": lens.positions,
@@ -113,7 +114,7 @@ impl Args {
         };
         let patching = Patching::new(model, [prompt, &from], position, [answer, against])?;
         Ok(match self.format {
-            Format::Text => render::patching(&patching, [prompt, &from]),
+            Format::Text => draw::patching(&patching, [prompt, &from]),
             Format::Json => serde_json::to_string(&patching)?,
         })
     }

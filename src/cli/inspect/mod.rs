@@ -2,7 +2,6 @@
 
 mod ablate;
 mod attention;
-mod color;
 mod embeddings;
 mod explain;
 mod heads;

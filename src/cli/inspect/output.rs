@@ -1,11 +1,18 @@
-//! Where what was seen goes.
+//! The output of `inspect`: its place, and the colours and the width of a map in text.
 
-use std::io::{self, Write};
+use std::env;
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
-use crate::cli::output;
+use clap::ValueEnum;
 
-/// Where what was seen goes.
+use crate::cli::output;
+use crate::draw::Palette;
+
+/// The columns of a map whose width nothing says.
+const DEFAULT_COLUMNS: usize = 100;
+
+/// The place of the output.
 #[derive(Debug, clap::Args)]
 pub(super) struct Output {
     /// A file to write; one that is there is replaced [default: standard output]
@@ -18,7 +25,7 @@ impl Output {
         self.output.is_some()
     }
 
-    /// Says what is wrong with the place, before anything is computed for it.
+    /// Checks that the file can be written, before anything is computed for it.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         self.output.as_deref().map_or(Ok(()), output::check_file)
     }
@@ -39,5 +46,82 @@ pub(super) fn json_of(mut documents: Vec<String>) -> String {
     match documents.len() {
         1 => documents.remove(0) + "\n",
         _ => format!("[{}]\n", documents.join(",")),
+    }
+}
+
+/// When colours are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Color {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    /// Always
+    Always,
+    /// Never: characters of growing density
+    Never,
+}
+
+/// The style of a map in text.
+#[derive(Debug, clap::Args)]
+pub(super) struct TextStyle {
+    /// Whether a map in text has colours
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
+    color: Color,
+    /// How wide a map in text may be, in columns [default: COLUMNS of the environment, else 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(20..))]
+    width: Option<u16>,
+}
+
+impl TextStyle {
+    /// The colours that the terminal can show; a file has none unless they are asked for.
+    pub(super) fn palette(&self, to_file: bool) -> Palette {
+        let is_terminal = !to_file && io::stdout().is_terminal();
+        palette(self.color, is_terminal, |name| env::var(name).ok())
+    }
+
+    pub(super) fn n_columns(&self) -> usize {
+        let columns = || env::var("COLUMNS").ok()?.parse().ok().filter(|n| *n >= 20);
+        self.width.map(usize::from).or_else(columns).unwrap_or(DEFAULT_COLUMNS)
+    }
+}
+
+/// The colours that the environment says a terminal can show.
+fn palette(color: Color, is_terminal: bool, variable: impl Fn(&str) -> Option<String>) -> Palette {
+    let is =
+        |name: &str, values: &[&str]| variable(name).is_some_and(|value| values.contains(&&*value));
+    // Source: https://no-color.org: "when present and not an empty string (regardless of its value)".
+    let is_unwanted = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let wanted = match color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => is_terminal && !is_unwanted && !is("TERM", &["dumb"]),
+    };
+    match wanted {
+        false => Palette::Characters,
+        true if is("COLORTERM", &["truecolor", "24bit"]) => Palette::TrueColor,
+        true => Palette::Ansi256,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_where_they_can_be_seen() {
+        let with = |set: &'static [(&str, &str)], color, is_terminal| {
+            palette(color, is_terminal, |name| {
+                let found = set.iter().find(|(key, _)| *key == name);
+                found.map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert_eq!(with(&[], Color::Auto, true), Palette::Ansi256);
+        assert_eq!(with(&[], Color::Auto, false), Palette::Characters);
+        assert_eq!(with(&[], Color::Always, false), Palette::Ansi256);
+        assert_eq!(with(&[("COLORTERM", "truecolor")], Color::Auto, true), Palette::TrueColor);
+        assert_eq!(with(&[("COLORTERM", "truecolor")], Color::Never, true), Palette::Characters);
+        assert_eq!(with(&[("NO_COLOR", "1")], Color::Auto, true), Palette::Characters);
+        assert_eq!(with(&[("NO_COLOR", "")], Color::Auto, true), Palette::Ansi256);
+        assert_eq!(with(&[("NO_COLOR", "1")], Color::Always, true), Palette::Ansi256);
+        assert_eq!(with(&[("TERM", "dumb")], Color::Auto, true), Palette::Characters);
     }
 }

@@ -1,20 +1,17 @@
-//! What the model wrote on its way.
+//! The texts that the model wrote at its evaluations.
 
-use std::fmt::Write as _;
-
+use crate::draw::{Fragment, escape, spread};
 use crate::format::grouped;
-use crate::page::{Fragment, escape};
-use crate::report::chart::spread;
 use crate::run::{Curves, Sample};
 
-const STYLE: &str = include_str!("../assets/samples.css");
-const SCRIPT: &str = include_str!("../assets/samples.js");
+const STYLE: &str = include_str!("../draw/assets/samples.css");
+const SCRIPT: &str = include_str!("../draw/assets/samples.js");
 
-/// A run may write a thousand samples; a reader looks at a few.
+/// The most samples that are shown.
 const MOST_SAMPLES: usize = 50;
 
-/// The samples with what was estimated of the same weights; nothing where there are none.
-pub(in crate::report) fn samples(samples: &[Sample], curves: &Curves) -> Option<Fragment> {
+/// The samples, with the estimated loss of the same weights; `None` if there are no samples.
+pub(super) fn samples(samples: &[Sample], curves: &Curves) -> Option<Fragment> {
     if samples.is_empty() {
         return None;
     }
@@ -24,33 +21,28 @@ pub(in crate::report) fn samples(samples: &[Sample], curves: &Curves) -> Option<
     let mut body = String::new();
     if kept.len() < samples.len() {
         let (kept, all) = (kept.len(), grouped(samples.len() as u64));
-        writeln!(body, "<p>{kept} of {all} samples, at even distances.</p>").expect("a string");
+        body += &format!("<p>{kept} of {all} samples, at even distances.</p>\n");
     }
-    writeln!(
-        body,
+    body += &format!(
         "<div class=\"scrubber\" hidden><span>earlier</span><input type=\"range\" min=\"0\" max=\"{last}\" \
-         value=\"{last}\" aria-label=\"Which sample\"><span>later</span></div>\n<ol>"
-    )
-    .expect("a string");
-    for at in kept {
-        let Sample { step, text } = &samples[at];
+         value=\"{last}\" aria-label=\"Which sample\"><span>later</span></div>\n<ol>\n"
+    );
+    for Sample { step, text } in kept.into_iter().map(|at| &samples[at]) {
         let loss = losses.iter().find(|(of, _)| of == step);
         let loss = loss.map(|(_, loss)| format!("<small>validation loss ~{loss:.4}</small>"));
-        // A line break at its very beginning HTML would leave out; there, it is often the prompt.
-        writeln!(
-            body,
-            "<li><h3>Step {}{}</h3>\n<pre>\n{}</pre></li>",
+        // HTML drops a line break at the beginning of `pre`: the text may begin with one.
+        body += &format!(
+            "<li><h3>Step {}{}</h3>\n<pre>\n{}</pre></li>\n",
             grouped(*step),
             loss.unwrap_or_default(),
             escape(&visible(text))
-        )
-        .expect("a string");
+        );
     }
-    body.push_str("</ol>");
+    body += "</ol>";
     Some(Fragment { kind: "samples", styles: &[STYLE], scripts: &[SCRIPT], body, data: None })
 }
 
-/// The text with what has no shape made visible: a model that was not trained may write anything.
+/// The text with its control characters replaced: an untrained model may write anything.
 fn visible(text: &str) -> String {
     let shown = |c: char| match c {
         '\n' | '\t' => c,

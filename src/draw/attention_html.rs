@@ -1,62 +1,61 @@
-//! Attention as a page to explore: who looks at whom, why, and what becomes of the tokens.
+//! Attention as a page to explore: which token looks at which, why, and how the tokens change.
 //!
-//! Rust writes the numbers and says what the model is like; the scripts beside this file draw and answer the
-//! reader. `data.js` says how the numbers are read, `choice.js` what a reader can choose, `attention.js` how the
-//! views, one file each, come together.
+//! Rust writes the numbers and describes the model; the scripts in `assets/attention` draw and answer the reader:
+//! `data.js` reads the numbers, `choice.js` holds the reader's choice, `attention.js` joins the views, one file each.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::Serialize;
 
 use super::columns::fit;
+use super::{Fragment, Page, escape};
 use crate::config::{ModelConfig, PositionKind};
+use crate::format::counted;
 use crate::inspect::{Details, InspectError, Selection};
-use crate::page::{Fragment, Page, base64, escape};
+use crate::model::parameters::HostTensor;
 
 const STYLES: &[&str] = &[
-    include_str!("attention.css"),
-    include_str!("head_view.css"),
-    include_str!("model_view.css"),
-    include_str!("neuron_view.css"),
-    include_str!("tables.css"),
+    include_str!("assets/attention/attention.css"),
+    include_str!("assets/attention/head_view.css"),
+    include_str!("assets/attention/model_view.css"),
+    include_str!("assets/attention/neuron_view.css"),
+    include_str!("assets/attention/tables.css"),
 ];
-/// In one scope, so that later ones use what earlier ones define.
+/// In one scope: later ones use the names of earlier ones.
 const SCRIPTS: &[&str] = &[
-    include_str!("data.js"),
-    include_str!("choice.js"),
-    include_str!("parts.js"),
-    include_str!("head_view.js"),
-    include_str!("model_view.js"),
-    include_str!("neuron_view.js"),
-    include_str!("similarity_view.js"),
-    include_str!("top_view.js"),
-    include_str!("attention.js"),
+    include_str!("assets/attention/data.js"),
+    include_str!("assets/attention/choice.js"),
+    include_str!("assets/attention/parts.js"),
+    include_str!("assets/attention/head_view.js"),
+    include_str!("assets/attention/model_view.js"),
+    include_str!("assets/attention/neuron_view.js"),
+    include_str!("assets/attention/similarity_view.js"),
+    include_str!("assets/attention/top_view.js"),
+    include_str!("assets/attention/attention.js"),
 ];
 
-/// The most that a page may hold, MiB: half of the 2^29 characters that a string of Chromium has room for.
+/// The most numbers of a page, in MiB: half of the 2^29 characters that a string of Chromium can hold.
 const LIMIT_MIB: usize = 256;
-/// How long a heading may be, in columns.
+/// The most columns of a heading.
 const HEADING: usize = 72;
 
 /// The page: a section for each prompt.
 #[must_use]
-pub fn attention(prompts: &[Details]) -> String {
+pub fn attention_html(prompts: &[Details]) -> String {
     let lead = "What attention in a trained model does with a text. The tabs share one choice of layer, head and token.";
-    let page = Page::new("Attention: who looks at whom", lead);
-    let page = prompts.iter().fold(page, |page, details| {
-        let heading = details.prompt.whole_pieces().concat();
-        let heading = fit(&heading, HEADING);
+    let mut page = Page::new("Attention: who looks at whom", lead);
+    for details in prompts {
+        let heading = fit(&details.prompt.whole_pieces().concat(), HEADING);
         // A line may end after each visible blank.
         let heading = heading.trim_end().replace('·', "·\u{200b}");
-        page.section(&heading, attention_fragment(details))
-    });
+        page = page.section(&heading, attention_fragment(details));
+    }
     page.render()
 }
 
 /// One prompt's views as a section of any page.
-#[must_use]
-pub fn attention_fragment(details: &Details) -> Fragment {
+pub(crate) fn attention_fragment(details: &Details) -> Fragment {
     let data = serde_json::to_string(&Data::new(details)).expect("plain data");
     Fragment {
         kind: "attention",
@@ -85,21 +84,19 @@ pub fn check_size(mib: usize) -> Result<(), InspectError> {
     }
 }
 
-/// What the scripts read. Lists of numbers are 32-bit floats, little endian, in base 64: exact, and smaller than in
+/// The input of the scripts. Lists of numbers are 32-bit floats, little endian, in base 64: exact, and smaller than in
 /// digits.
 #[derive(Serialize)]
 struct Data<'a> {
     /// The tokens as a person reads them, `[T]`.
     tokens: &'a [String],
-    /// The numbers of the layers that are shown.
+    /// The numbers of the layers and heads that are shown.
     layers: Vec<usize>,
-    /// The numbers of the heads that are shown of each.
     heads: Vec<usize>,
-    /// Which head of keys each of them reads.
+    /// The number of the head of keys that each head reads.
     kv_heads: Vec<usize>,
-    /// D.
     head_dim: usize,
-    /// What was done to queries and keys before they are compared, in words; empty for nothing.
+    /// The steps between a projection and the product of queries and keys, in words; may be empty.
     prepared: String,
     /// For each layer and head the weights of each token for itself and those before: `T (T + 1) / 2`, row by row.
     weights: Vec<Vec<String>>,
@@ -115,38 +112,31 @@ struct Data<'a> {
 impl<'a> Data<'a> {
     fn new(details: &'a Details) -> Self {
         let Details { prompt, selection, maps, queries, keys, similarity, config } = details;
-        let n_tokens = prompt.len();
+        let layers: Vec<usize> = selection.layers.clone().collect();
         let heads: Vec<usize> = selection.heads.clone().collect();
         let kv_heads: Vec<usize> = heads.iter().map(|head| details.kv_head(*head)).collect();
-        let of_head = |layer, head| {
-            let rows = (0..n_tokens).map(|query| &maps.row(layer, head, query)[..=query]);
-            packed(rows.flatten())
+        let triangle = |layer, head| {
+            let rows = (0..prompt.len()).flat_map(|query| &maps.row(layer, head, query)[..=query]);
+            packed(rows)
         };
-        let vectors = |tensor: &crate::model::parameters::HostTensor, head: usize| {
-            packed((0..n_tokens).flat_map(|t| tensor.vector(head, t)))
+        let vectors = |tensor: &HostTensor, head: usize| {
+            packed((0..prompt.len()).flat_map(|t| tensor.vector(head, t)))
+        };
+        let weights = |layer: &usize| heads.iter().map(|head| triangle(*layer, *head)).collect();
+        let of_heads =
+            |tensor: &HostTensor| heads.iter().map(|head| vectors(tensor, *head)).collect();
+        let of_kv_heads = |tensor: &HostTensor| {
+            kv_heads.iter().map(|head| (*head, vectors(tensor, *head))).collect()
         };
         Self {
             tokens: &prompt.pieces,
-            layers: selection.layers.clone().collect(),
             head_dim: details.head_dim(),
             prepared: prepared(config),
-            weights: selection
-                .layers
-                .clone()
-                .map(|layer| heads.iter().map(|head| of_head(layer, *head)).collect())
-                .collect(),
-            queries: queries
-                .iter()
-                .map(|tensor| heads.iter().map(|head| vectors(tensor, *head)).collect())
-                .collect(),
-            keys: keys
-                .iter()
-                .map(|tensor| {
-                    let of_head = |head: &usize| (*head, vectors(tensor, *head));
-                    kv_heads.iter().map(of_head).collect()
-                })
-                .collect(),
+            weights: layers.iter().map(weights).collect(),
+            queries: queries.iter().map(of_heads).collect(),
+            keys: keys.iter().map(of_kv_heads).collect(),
             similarity: similarity.iter().map(packed).collect(),
+            layers,
             heads,
             kv_heads,
         }
@@ -155,10 +145,10 @@ impl<'a> Data<'a> {
 
 fn packed<'a>(numbers: impl IntoIterator<Item = &'a f32>) -> String {
     let bytes: Vec<u8> = numbers.into_iter().flat_map(|x| x.to_le_bytes()).collect();
-    base64(&bytes)
+    BASE64_STANDARD.encode(bytes)
 }
 
-/// What is done to queries and keys between their projection and their product.
+/// The steps between the projection of queries and keys and their product, in words.
 fn prepared(config: &ModelConfig) -> String {
     let mut steps = Vec::new();
     if config.qk_norm {
@@ -170,35 +160,29 @@ fn prepared(config: &ModelConfig) -> String {
     steps.join(" and ")
 }
 
-/// What was read, and by what.
+/// The prompt and the model in a few sentences.
 fn facts(details: &Details) -> String {
     let Details { prompt, config, .. } = details;
-    let counted = |n: usize, noun: &str| match n {
-        1 => format!("1 {noun}"),
-        n => format!("{n} {noun}s"),
-    };
+    let counted = |n: usize, noun: &str| counted(n as u64, noun);
     let mut facts = counted(prompt.len(), "token");
     if prompt.n_dropped > 0 {
-        let n_dropped = prompt.n_dropped;
-        write!(facts, ", the last of the prompt: {n_dropped} before them did not fit the context")
-            .expect("a string");
+        let n = prompt.n_dropped;
+        facts += &format!(", the last of the prompt: {n} before them did not fit the context");
     }
-    write!(
-        facts,
+    facts += &format!(
         ". The model has {} of {}, with queries and keys of {}",
         counted(config.n_layers, "layer"),
         counted(config.n_heads, "head"),
         counted(details.head_dim(), "number"),
-    )
-    .expect("a string");
+    );
     let prepared = prepared(config);
     if !prepared.is_empty() {
-        write!(facts, ", {prepared}").expect("a string");
+        facts += &format!(", {prepared}");
     }
     facts.push('.');
     if config.n_kv_heads < config.n_heads {
         let group = config.n_heads / config.n_kv_heads;
-        write!(facts, " Every {group} heads share their keys.").expect("a string");
+        facts += &format!(" Every {group} heads share their keys.");
     }
     facts
 }
@@ -230,26 +214,8 @@ mod tests {
         Details::new(&model, &prompt, &selection).expect("captured")
     }
 
-    fn digit(character: u8) -> u32 {
-        let value = match character {
-            b'A'..=b'Z' => character - b'A',
-            b'a'..=b'z' => character - b'a' + 26,
-            b'0'..=b'9' => character - b'0' + 52,
-            b'+' => 62,
-            _ => 63,
-        };
-        value.into()
-    }
-
     fn unpacked(text: &Value) -> Vec<f32> {
-        let text = text.as_str().expect("packed");
-        let digits = text.trim_end_matches('=').as_bytes();
-        let mut bytes = Vec::new();
-        for chunk in digits.chunks(4) {
-            let bits =
-                chunk.iter().fold(0, |bits, c| bits << 6 | digit(*c)) << (6 * (4 - chunk.len()));
-            bytes.extend_from_slice(&bits.to_be_bytes()[1..chunk.len()]);
-        }
+        let bytes = BASE64_STANDARD.decode(text.as_str().expect("packed")).expect("base 64");
         let numbers = bytes.chunks_exact(4);
         numbers.map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four"))).collect()
     }
@@ -292,7 +258,7 @@ mod tests {
     #[test]
     fn a_prompt_stays_text() {
         let evil = "</script><script>alert(1)</script><!-- & \"'";
-        let html = attention(&[details(evil, [None, None]), details("b", [None, None])]);
+        let html = attention_html(&[details(evil, [None, None]), details("b", [None, None])]);
         assert_eq!(html.matches("<script").count(), 3, "one, and data twice");
         assert_eq!(html.matches("</script").count(), 3);
         assert!(!html.contains("<!-- ") && !html.contains("<script>alert"));

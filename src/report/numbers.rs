@@ -1,17 +1,15 @@
-//! What a reader wants to know first.
+//! The state of a run in a sentence, and its numbers.
 
-use std::fmt::Write as _;
-
-use crate::format::{duration, grouped};
+use super::Report;
+use crate::draw::{Fragment, escape};
+use crate::format::{duration, grouped, short, whole};
 use crate::measure;
-use crate::page::{Fragment, escape};
-use crate::report::Report;
 use crate::run::{Curves, Status};
 
-const STYLE: &str = include_str!("../assets/numbers.css");
+const STYLE: &str = include_str!("../draw/assets/numbers.css");
 
 /// The state of the run in a sentence.
-pub(in crate::report) fn lead(report: &Report) -> String {
+pub(super) fn lead(report: &Report) -> String {
     let facts = &report.facts;
     let step = grouped(facts.step);
     let steps = match facts.max_steps {
@@ -32,33 +30,29 @@ pub(in crate::report) fn lead(report: &Report) -> String {
     }
 }
 
-/// The numbers of the run: the most important ones large.
-pub(in crate::report) fn numbers(report: &Report) -> Fragment {
+/// The numbers of the run, the most important ones large.
+pub(super) fn numbers(report: &Report) -> Fragment {
     let mut body = "<dl class=\"tiles\">\n".to_owned();
     for [name, value, detail] in tiles(report) {
-        writeln!(
-            body,
-            "<div><dt>{name}</dt><dd class=\"value\">{}</dd><dd class=\"detail\">{}</dd></div>",
+        body += &format!(
+            "<div><dt>{name}</dt><dd class=\"value\">{}</dd><dd class=\"detail\">{}</dd></div>\n",
             escape(&value),
             escape(&detail)
-        )
-        .expect("a string");
+        );
     }
-    body.push_str("</dl>\n<dl class=\"facts\">\n");
+    body += "</dl>\n<dl class=\"facts\">\n";
     for (name, value) in facts(report) {
-        let value = escape(&value);
-        writeln!(body, "<div><dt>{name}</dt><dd>{value}</dd></div>").expect("a string");
+        body += &format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escape(&value));
     }
-    body.push_str("</dl>\n");
+    body += "</dl>\n";
     if !report.notes.is_empty() {
         let notes = report.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note)));
-        let notes: String = notes.collect();
-        write!(body, "<ul class=\"notes\">\n{notes}</ul>\n").expect("a string");
+        body += &format!("<ul class=\"notes\">\n{}</ul>\n", notes.collect::<String>());
     }
     Fragment { kind: "numbers", styles: &[STYLE], scripts: &[], body, data: None }
 }
 
-/// Name, value and what is to be said of it; only what is known.
+/// The name, the value and a remark of each important number that is known.
 fn tiles(report: &Report) -> Vec<[String; 3]> {
     let facts = &report.facts;
     let mark = if facts.is_estimate { "~" } else { "" };
@@ -72,7 +66,7 @@ fn tiles(report: &Report) -> Vec<[String; 3]> {
             false => "nats per token",
         };
         add("Best validation loss", format!("{mark}{loss:.4}"), unit.to_owned());
-        let perplexity = format!("{mark}{}", digits(loss.exp()));
+        let perplexity = format!("{mark}{}", short(loss.exp()));
         add("Perplexity", perplexity, "tokens it is unsure between".to_owned());
     }
     if let Some(bits) = facts.val_bits_per_byte {
@@ -83,19 +77,19 @@ fn tiles(report: &Report) -> Vec<[String; 3]> {
     }
     if let Some(tokens) = facts.tokens {
         let trained = report.processes.last().and_then(|process| process.train_tokens);
-        let epochs = trained.map(|n| digits(tokens as f64 / n.max(1) as f64));
+        let epochs = trained.map(|n| short(tokens as f64 / n.max(1) as f64));
         let detail = epochs.map(|epochs| format!("{epochs} times the training text"));
         add("Tokens seen", grouped(tokens), detail.unwrap_or_default());
     }
     if let Some(speed) = median(&report.curves, "tokens_per_s") {
         let step_ms = median(&report.curves, "median_step_ms");
-        let detail = step_ms.map(|ms| format!("{} ms per step", digits(ms)));
+        let detail = step_ms.map(|ms| format!("{} ms per step", short(ms)));
         add("Tokens per second", whole(speed), detail.unwrap_or_default());
     }
     tiles
 }
 
-/// Everything else, name and value.
+/// The name and the value of every other number that is known.
 fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let facts = &report.facts;
     let last = report.processes.last();
@@ -147,25 +141,6 @@ fn median(curves: &Curves, column: &str) -> Option<f64> {
     (!values.is_empty()).then(|| measure::median(&values))
 }
 
-/// A number above 0 with about four digits.
-fn digits(number: f64) -> String {
-    match number {
-        _ if number >= 1000.0 => whole(number),
-        _ if number >= 100.0 => format!("{number:.0}"),
-        _ if number >= 10.0 => format!("{number:.1}"),
-        _ => format!("{number:.2}"),
-    }
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "what is not a number of things is shown as 0, or as the largest"
-)]
-fn whole(number: f64) -> String {
-    grouped(number.round() as u64)
-}
-
 fn times(n: usize) -> String {
     match n {
         1 => "once".to_owned(),
@@ -179,12 +154,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn numbers_have_as_many_digits_as_help() {
-        let shown = [0.034, 2.7949, 74.76, 512.4, 19_855.3].map(digits);
-        assert_eq!(shown, ["0.03", "2.79", "74.8", "512", "19,855"]);
-    }
 
     #[test]
     fn the_last_weights_are_those_of_the_last_evaluation() {

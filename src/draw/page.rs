@@ -1,85 +1,60 @@
 //! Pages of HTML that stand alone: styles, scripts and data are in the file, and nothing is ever fetched.
 //!
-//! A [`Page`] is a title and sections. What a section shows is a [`Fragment`]: some HTML, and for one that moves
-//! its styles, its scripts and its data. Several fragments, also of one kind, share a page without knowing of each
-//! other: styles and scripts of a kind are written once, styles hold only inside its sections, and its script is
-//! called with one section's element and data at a time (see `page.js`). Ids belong to the page.
-//!
-//! A page is safe to open whatever text it shows: [`escape()`] is for text between tags and in attributes, data is
-//! written by [`Page::render`] so that it cannot end its element, and the browser is told to run the page's own
-//! script, known by its hash, and no other.
-//!
-//! This part knows nothing of what pages are about.
-
-mod base64;
-mod escape;
+//! A page is safe to open whatever text it shows: [`escape`] is for text between tags and in attributes, data
+//! cannot end its element, and the browser is told to run the page's own script, known by its hash, and no other.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};
 
-pub use base64::base64;
-pub use escape::escape;
+const STYLE: &str = include_str!("assets/page.css");
+const SCRIPT: &str = include_str!("assets/page.js");
 
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
-
-/// What a section shows.
+/// The content of a section.
+///
+/// Sections of one kind share their styles and scripts, which are written once. Styles hold only inside sections of
+/// their kind; the script is called with the element and the data of one section at a time (see `page.js`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fragment {
-    /// What kind of section it is, one word in lower case: its class, and the name that its script registers
-    /// a view by.
+pub(crate) struct Fragment {
+    /// One word in lower case: the section's class, and the name by which its script registers a view.
     pub kind: &'static str,
-    /// Style sheets. Their rules hold inside sections of this kind only.
     pub styles: &'static [&'static str],
-    /// Scripts, one scope for all of a kind. Together they call `page.view(kind, build)` once.
+    /// They share one scope, and call `page.view(kind, build)` once.
     pub scripts: &'static [&'static str],
-    /// HTML, in which all text that comes from elsewhere went through [`escape()`]. It has no ids.
+    /// HTML without ids, in which all text from elsewhere is escaped.
     pub body: String,
-    /// A JSON document for the view.
+    /// A JSON document for the script.
     pub data: Option<String>,
 }
 
-impl Fragment {
-    /// HTML that needs no script and no styles but the page's, in a section of class `kind`.
-    #[must_use]
-    pub fn still(kind: &'static str, body: String) -> Self {
-        Self { kind, styles: &[], scripts: &[], body, data: None }
-    }
-}
-
-/// A page in the making.
+/// A title, a lead and sections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
+pub(crate) struct Page {
     title: String,
     lead: String,
     sections: Vec<(String, Fragment)>,
 }
 
 impl Page {
-    /// An empty page. `title` is its heading, `lead` a sentence below it, both plain text; the sentence may be
-    /// empty.
-    #[must_use]
+    /// An empty page. `title` and `lead` are plain text; the lead may be empty.
     pub fn new(title: &str, lead: &str) -> Self {
         Self { title: title.to_owned(), lead: lead.to_owned(), sections: Vec::new() }
     }
 
-    /// Adds a section below those that are there. `heading` is plain text.
-    #[must_use]
+    /// Adds a section at the end. `heading` is plain text.
     pub fn section(mut self, heading: &str, fragment: Fragment) -> Self {
         self.sections.push((heading.to_owned(), fragment));
         self
     }
 
     /// The whole file.
-    #[must_use]
     pub fn render(&self) -> String {
         let script = self.script();
         let policy = format!(
             "default-src 'none'; script-src 'sha256-{}'; style-src 'unsafe-inline'; img-src data:; \
              base-uri 'none'; form-action 'none'",
-            base64(&Sha256::digest(&script))
+            BASE64_STANDARD.encode(Sha256::digest(&script))
         );
         let lead = match self.lead.as_str() {
             "" => String::new(),
@@ -117,7 +92,7 @@ impl Page {
         )
     }
 
-    /// The fragments of which each kind has its first.
+    /// The first fragment of each kind.
     fn kinds(&self) -> impl Iterator<Item = &Fragment> {
         let mut seen = BTreeSet::new();
         let fragments = self.sections.iter().map(|(_, fragment)| fragment);
@@ -127,61 +102,75 @@ impl Page {
     fn style(&self) -> String {
         let mut style = STYLE.to_owned();
         for fragment in self.kinds().filter(|fragment| !fragment.styles.is_empty()) {
-            let rules = fragment.styles.concat();
-            writeln!(style, "section.{} {{\n{rules}}}", fragment.kind).expect("a string");
+            style += &format!("section.{} {{\n{}}}\n", fragment.kind, fragment.styles.concat());
         }
         style
     }
 
-    /// One script, so that one hash allows it; a block for each kind, so that their names do not meet.
+    /// One script, so that one hash allows it; a block for each kind keeps their names apart.
     fn script(&self) -> String {
         let mut script = format!("\n{SCRIPT}");
         for fragment in self.kinds().filter(|fragment| !fragment.scripts.is_empty()) {
-            let parts = fragment.scripts.join("\n");
-            writeln!(script, "\n{{\n{parts}}}").expect("a string");
+            script += &format!("\n{{\n{}}}\n", fragment.scripts.join("\n"));
         }
-        script.push_str("\npage.start();\n");
-        script
+        script + "\npage.start();\n"
     }
 
-    /// Links to the sections, where there are several.
+    /// Links to the sections, if there are several.
     fn contents(&self) -> String {
         if self.sections.len() < 2 {
             return String::new();
         }
-        let mut list = "<nav class=\"page-contents\" aria-label=\"Contents\">\n<ol>\n".to_owned();
-        for (number, (heading, _)) in (1..).zip(&self.sections) {
-            let heading = escape(heading);
-            writeln!(list, "<li><a href=\"#section-{number}\">{heading}</a></li>")
-                .expect("a string");
-        }
-        list + "</ol>\n</nav>\n"
+        let links = (1..).zip(&self.sections).map(|(number, (heading, _))| {
+            format!("<li><a href=\"#section-{number}\">{}</a></li>\n", escape(heading))
+        });
+        let links: String = links.collect();
+        format!(
+            "<nav class=\"page-contents\" aria-label=\"Contents\">\n<ol>\n{links}</ol>\n</nav>\n"
+        )
     }
 
     fn body(&self) -> String {
-        let mut body = String::new();
+        let mut html = String::new();
         for (number, (heading, fragment)) in (1..).zip(&self.sections) {
-            let Fragment { kind, body: html, data, .. } = fragment;
-            let heading = escape(heading);
-            write!(
-                body,
-                "<section id=\"section-{number}\" class=\"{kind}\" data-view=\"{kind}\">\n<h2>{heading}</h2>\n{html}\n"
-            )
-            .expect("a string");
-            if !fragment.scripts.is_empty() {
-                body.push_str(
-                    "<noscript><p>This part of the page needs JavaScript.</p></noscript>\n",
-                );
+            let Fragment { kind, scripts, body, data, .. } = fragment;
+            html += &format!(
+                "<section id=\"section-{number}\" class=\"{kind}\" data-view=\"{kind}\">\n<h2>{}</h2>\n{body}\n",
+                escape(heading)
+            );
+            if !scripts.is_empty() {
+                html += "<noscript><p>This part of the page needs JavaScript.</p></noscript>\n";
             }
             if let Some(data) = data {
-                let data = escape::json(data);
-                writeln!(body, "<script type=\"application/json\">{data}</script>")
-                    .expect("a string");
+                let data = escape_json(data);
+                html += &format!("<script type=\"application/json\">{data}</script>\n");
             }
-            body.push_str("</section>\n");
+            html += "</section>\n";
         }
-        body
+        html
     }
+}
+
+/// Text as HTML or SVG, between tags or in a quoted attribute.
+pub(crate) fn escape(text: &str) -> String {
+    let mut html = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => html.push_str("&amp;"),
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            '\0' => html.push('\u{fffd}'), // HTML has no such character
+            other => html.push(other),
+        }
+    }
+    html
+}
+
+/// A JSON document as the content of a `<script>`: nothing in it can end the element or begin a comment.
+fn escape_json(document: &str) -> String {
+    document.replace('<', r"\u003c").replace('>', r"\u003e").replace('&', r"\u0026")
 }
 
 #[cfg(test)]
@@ -198,40 +187,46 @@ mod tests {
         }
     }
 
-    /// What stands between the first `start` and the `end` after it.
+    /// The text between the first `start` and the `end` after it.
     fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
         let (_, rest) = text.split_once(start).expect("a start");
         rest.split_once(end).expect("an end").0
     }
 
     #[test]
-    fn a_kinds_styles_and_scripts_are_written_once() {
-        let page = Page::new("A page", "")
-            .section("One", moving("[1]"))
-            .section("Still", Fragment::still("words", "<p>y</p>".to_owned()))
-            .section("Two", moving("[2]"));
-        let html = page.render();
+    fn text_is_no_markup() {
+        assert_eq!(
+            escape("<a href=\"x\" b='y'>&amp;\0é"),
+            "&lt;a href=&quot;x&quot; b=&#39;y&#39;&gt;&amp;amp;\u{fffd}é"
+        );
+    }
+
+    #[test]
+    fn styles_and_scripts_of_a_kind_are_written_once() {
+        let still =
+            Fragment { kind: "words", styles: &[], scripts: &[], body: String::new(), data: None };
+        let page = Page::new("A page", "").section("One", moving("[1]"));
+        assert!(!page.render().contains("<nav"), "a single section needs no contents");
+        let html = page.section("Still", still).section("Two", moving("[2]")).render();
         assert_eq!(html.matches("const one = 1;").count(), 1);
         assert_eq!(html.matches("section.example {").count(), 1);
         assert!(!html.contains("section.words"));
         assert_eq!(html.matches("<section ").count(), 3);
         assert_eq!(html.matches("type=\"application/json\"").count(), 2);
         assert!(html.contains("<li><a href=\"#section-3\">Two</a></li>"));
-        let single = Page::new("A page", "").section("One", moving("[1]"));
-        assert!(!single.render().contains("<nav"));
     }
 
     #[test]
     fn text_and_data_stay_what_they_are() {
-        let evil = "</title></script><script>alert(1)</script><!--\"'&";
+        let evil = "</title></script><script>alert(1)</script><!--<script>]]>\"'&amp;\u{2028}\\";
         let data = serde_json::to_string(&[evil]).expect("plain data");
-        let page = Page::new(evil, evil).section(evil, moving(&data));
-        let html = page.render();
+        let html = Page::new(evil, evil).section(evil, moving(&data)).render();
         assert_eq!(html.matches("<script").count(), 2, "its own and the data");
         assert_eq!(html.matches("</script").count(), 2);
         assert_eq!(html.matches("<title>").count(), 1);
         assert!(!html.contains("alert(1)</") && !html.contains("<!--"));
         let written = between(&html, "<script type=\"application/json\">", "</script>");
+        assert!(!written.contains(['<', '>', '&']), "{written}");
         let read: Vec<String> = serde_json::from_str(written).expect("still JSON");
         assert_eq!(read, [evil]);
     }
@@ -241,7 +236,7 @@ mod tests {
         let html = Page::new("A page", "").section("One", moving("1")).render();
         let script = between(&html, "<script>", "</script>");
         let policy = between(&html, "Content-Security-Policy\" content=\"", "\"");
-        let hash = base64(&Sha256::digest(script));
+        let hash = BASE64_STANDARD.encode(Sha256::digest(script));
         assert!(policy.contains(&format!("script-src 'sha256-{hash}'")), "{policy}");
         assert!(policy.starts_with("default-src 'none';"), "{policy}");
         assert!(!html.contains("https:"));
@@ -249,7 +244,7 @@ mod tests {
         assert!(!other.contains("http:"));
     }
 
-    /// A checkout with other line ends would have another hash than the browser, which reads them all as `\n`.
+    /// With other line ends the hash would not be the browser's, which reads them all as `\n`.
     #[test]
     fn assets_have_plain_line_ends() {
         assert!(!STYLE.contains('\r') && !SCRIPT.contains('\r'));

@@ -1,6 +1,4 @@
-//! One token in one head, step by step, as a page of text.
-
-use std::fmt::Write as _;
+//! The text of `inspect explain`: one token in one head, step by step.
 
 use super::columns::{fit, flow, width};
 use crate::inspect::{Explanation, Projection, Prompt, Step, strongest};
@@ -19,58 +17,51 @@ const LATER: usize = 4;
 /// The six steps, in at most 100 columns. Every line ends with a line break.
 #[must_use]
 pub fn explanation(it: &Explanation, prompt: &Prompt) -> String {
-    let mut page = Page {
-        text: String::new(),
-        it,
-        prompt,
-        piece_width: prompt.pieces.iter().map(|piece| width(piece)).max().unwrap_or(0).min(12),
-    };
-    page.opening();
-    page.vectors();
-    page.projections();
-    page.keys();
-    page.sum();
-    page.text
+    let piece_width = prompt.pieces.iter().map(|piece| width(piece)).max().unwrap_or(0).min(12);
+    let mut writer = Writer { text: String::new(), it, prompt, piece_width };
+    writer.opening();
+    writer.vectors();
+    writer.projections();
+    writer.keys();
+    writer.sum();
+    writer.text
 }
 
-struct Page<'a> {
+struct Writer<'a> {
     text: String,
     it: &'a Explanation,
     prompt: &'a Prompt,
     piece_width: usize,
 }
 
-impl Page<'_> {
+impl Writer<'_> {
     fn line(&mut self, line: impl AsRef<str>) {
-        self.text.push_str(line.as_ref().trim_end());
+        self.text += line.as_ref().trim_end();
         self.text.push('\n');
     }
 
-    /// A token with its position, aligned.
-    fn token(&self, at: usize) -> String {
-        let digits = (self.prompt.len() - 1).to_string().len();
-        format!("{at:>digits$} {}", fit(&self.prompt.pieces[at], self.piece_width))
+    /// A heading for vectors of `n` numbers.
+    fn columns(&mut self, heading: &str, n: usize) {
+        self.line(format!("\n{heading}"));
+        let numbers = format!("{n} numbers, the first {}", SHOWN.min(n));
+        self.line(format!("   {} {numbers:<54}     length", " ".repeat(NAME)));
     }
 
     /// A name, the first numbers of a vector, and its length.
     fn vector(&mut self, name: &str, vector: &[f64]) {
         let mut line = format!("   {}", fit(name, NAME));
         for x in vector.iter().take(SHOWN) {
-            write!(line, " {x:>8.3}").expect("a string");
+            line += &format!(" {x:>8.3}");
         }
         let dots = if vector.len() > SHOWN { "…" } else { " " };
         let length = vector.iter().map(|x| x * x).sum::<f64>().sqrt();
         self.line(format!("{line} {dots} {length:>9.3}"));
     }
 
-    fn heading(&mut self, heading: &str) {
-        self.line("");
-        self.line(heading);
-    }
-
-    fn columns(&mut self, n: usize) {
-        let numbers = format!("{n} numbers, the first {}", SHOWN.min(n));
-        self.line(format!("   {} {:<54}     length", " ".repeat(NAME), numbers));
+    /// A token with its position, aligned.
+    fn token(&self, at: usize) -> String {
+        let digits = (self.prompt.len() - 1).to_string().len();
+        format!("{at:>digits$} {}", fit(&self.prompt.pieces[at], self.piece_width))
     }
 
     fn opening(&mut self) {
@@ -86,8 +77,7 @@ impl Page<'_> {
 
     fn vectors(&mut self) {
         let it = self.it;
-        self.heading("1. The token's vector");
-        self.columns(it.embedding.len());
+        self.columns("1. The token's vector", it.embedding.len());
         let name = match it.query.rotated {
             Some(_) => "x, its embedding".to_owned(),
             None => format!("x, its embedding + position {}", it.token),
@@ -104,8 +94,10 @@ impl Page<'_> {
 
     fn projections(&mut self) {
         let it = self.it;
-        self.heading("2. Three learned matrices make a query, a key and a value of it");
-        self.columns(it.head_dim);
+        self.columns(
+            "2. Three learned matrices make a query, a key and a value of it",
+            it.head_dim,
+        );
         let parts: [(&str, &Projection); 3] = [("q", &it.query), ("k", &it.key), ("v", &it.value)];
         for (letter, projection) in parts {
             for (step, vector) in projection.steps() {
@@ -130,10 +122,10 @@ impl Page<'_> {
 
     fn keys(&mut self) {
         let it = self.it;
-        self.heading(&format!(
-            "3. The query times every key: how well they match.   4. Divided by sqrt({}) = {:.4}",
+        self.line(format!(
+            "\n3. The query times every key: how well they match.   4. Divided by sqrt({}) = {:.4}",
             it.head_dim,
-            root(it.head_dim)
+            (it.head_dim as f64).sqrt()
         ));
         self.line(
             "5. What comes later is masked; the softmax turns the rest into weights that sum to 1",
@@ -169,8 +161,7 @@ impl Page<'_> {
 
     fn sum(&mut self) {
         let it = self.it;
-        self.heading("6. The sum of the values, each times its weight");
-        self.columns(it.head_dim);
+        self.columns("6. The sum of the values, each times its weight", it.head_dim);
         #[allow(clippy::cast_possible_truncation, reason = "only their order is asked for")]
         let weights: Vec<f32> = it.weights.iter().map(|weight| *weight as f32).collect();
         let all = strongest(&weights, weights.len());
@@ -201,18 +192,8 @@ fn wide(vector: &[f32]) -> Vec<f64> {
     vector.iter().copied().map(f64::from).collect()
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a head has far fewer than 2^52 dimensions")]
-fn root(head_dim: usize) -> f64 {
-    (head_dim as f64).sqrt()
-}
-
 /// A bar as long as a weight is large, to an eighth of a column.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    reason = "a weight is in 0..=1"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a weight is in 0..=1")]
 fn bar(weight: f64) -> String {
     let eighths = (weight * 8.0 * BAR as f64).round() as usize;
     let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];

@@ -1,0 +1,306 @@
+//! Attention as a standalone picture: no scripts, no fonts of its own, light or dark as the reader's system is.
+//!
+//! The opacity of a cell shows its weight. A single head has a cell with a tooltip for every pair; of several heads,
+//! cells of about the same weight are one path, so that a long prompt is still a small file.
+
+use std::ops::Range;
+
+use super::columns::{flow, width};
+use super::svg::{self, Anchor};
+use super::{escape, terminal};
+use crate::inspect::AttentionView;
+
+const STYLE: &str = "\
+svg{background:#fff;max-width:100%;height:auto;font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}
+.i{fill:#1f2328}.m{fill:#59636e}.c{fill:#0b4f9e}.p{fill:#f3f5f8}
+@media (prefers-color-scheme:dark){svg{background:#0d1117}.i{fill:#e6edf3}.m{fill:#9198a1}.c{fill:#ffb757}.p{fill:#1a212b}}";
+
+/// All sizes are in pixels.
+const MARGIN: f64 = 24.0;
+/// Side of a cell of a single head, and of several.
+const LARGE_CELL: f64 = 20.0;
+const SMALL_CELL: f64 = 10.0;
+/// The width of a character of the monospaced fonts, as a generous share of the font's size.
+const ADVANCE: f64 = 0.62;
+const TEXT_SIZE: f64 = 13.0;
+const SCREEN: f64 = 1000.0;
+/// The distance of two lines, in sizes of the text.
+const LINE: f64 = 1.5;
+/// Between two heads.
+const GAP: f64 = 18.0;
+/// The width of the legend, and so the least width of a picture.
+const LEAST_WIDTH: f64 = 430.0;
+/// The number of shades of several heads.
+const N_SHADES: u8 = 16;
+
+/// The heads of each view, one prompt below the other.
+#[must_use]
+pub fn attention_svg(views: &[AttentionView<'_>]) -> String {
+    let sheets: Vec<Sheet<'_>> = views.iter().map(Sheet::new).collect();
+    let content_width = sheets.iter().map(|sheet| sheet.width).fold(LEAST_WIDTH, f64::max);
+    // A picture wider than a screen is shown smaller: its text has to be larger.
+    let size = TEXT_SIZE * (content_width / SCREEN).max(1.0);
+    let mut body = String::new();
+    let mut y = MARGIN;
+    for sheet in &sheets {
+        y = sheet.draw(&mut body, y, content_width, size) + MARGIN;
+    }
+    y = legend(&mut body, y, size);
+    svg::picture(
+        [content_width + 2.0 * MARGIN, y + MARGIN],
+        "Attention: who looks at whom",
+        STYLE,
+        &body,
+    )
+}
+
+/// The layout of one prompt's picture.
+struct Sheet<'a> {
+    view: &'a AttentionView<'a>,
+    is_single: bool,
+    cell: f64,
+    /// The size of the letters beside cells.
+    font: f64,
+    /// Room for the queries' names, left, and for the keys', above.
+    left: f64,
+    above: f64,
+    /// Whether the keys' names are single characters, which need not be turned.
+    is_upright: bool,
+    /// Side of one head's map.
+    side: f64,
+    width: f64,
+}
+
+impl<'a> Sheet<'a> {
+    fn new(view: &'a AttentionView<'a>) -> Self {
+        let is_single = view.selection.single().is_some();
+        let cell = if is_single { LARGE_CELL } else { SMALL_CELL };
+        let font = (cell * 0.85).min(TEXT_SIZE);
+        let longest = view.prompt.pieces.iter().map(|piece| width(piece)).max().unwrap_or(1);
+        let is_upright = longest <= 1;
+        let digits = (view.prompt.len() - 1).to_string().len();
+        let advance = font * ADVANCE;
+        // A single head's rows are numbered too.
+        let left = advance * (longest as f64 + if is_single { digits as f64 + 2.0 } else { 1.0 });
+        let above = if is_upright { cell * 1.2 } else { advance * (longest as f64 + 1.0) };
+        let side = cell * view.prompt.len() as f64;
+        let n = view.selection.heads.len() as f64;
+        let width = left + n * side + (n - 1.0) * GAP;
+        Self { view, is_single, cell, font, left, above, is_upright, side, width }
+    }
+
+    /// Draws the prompt and its heads below `y`, and returns where they end.
+    fn draw(&self, svg: &mut String, mut y: f64, content_width: f64, size: f64) -> f64 {
+        let AttentionView { prompt, maps, selection } = self.view;
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a number of columns"
+        )]
+        let columns = (content_width / (size * ADVANCE)) as usize;
+        for line in flow(&prompt.whole_pieces(), columns) {
+            y += LINE * size;
+            *svg += &svg::text("i", [MARGIN, y], Some(size), Anchor::Start, &line);
+        }
+        y += 6.0;
+        for layer in selection.layers.clone() {
+            let is_first = layer == selection.layers.start;
+            y += LINE * size + 8.0;
+            let top = y + 8.0 + if is_first { self.above } else { 0.0 };
+            for (index, head) in selection.heads.clone().enumerate() {
+                let x = MARGIN + self.left + index as f64 * (self.side + GAP);
+                let caption = format!("layer {layer} head {head}");
+                *svg += &svg::text("m", [x, y], Some(size), Anchor::Start, &caption);
+                if is_first {
+                    self.keys(svg, x, top);
+                }
+                if index == 0 {
+                    self.queries(svg, x, top);
+                }
+                self.map(svg, maps.map(layer, head), x, top);
+            }
+            y = top + self.side;
+        }
+        y
+    }
+
+    /// The names of the keys, above a map.
+    fn keys(&self, svg: &mut String, x: f64, top: f64) {
+        let size = self.font;
+        for (at, piece) in self.view.prompt.pieces.iter().enumerate() {
+            let middle = x + (at as f64 + 0.5) * self.cell;
+            *svg += &if self.is_upright {
+                let place = [middle, top - self.cell * 0.3];
+                svg::text("i", place, Some(size), Anchor::Middle, piece)
+            } else {
+                format!(
+                    "<text class=\"i\" transform=\"translate({:.1} {:.1}) rotate(-90)\" font-size=\"{size:.1}\">\
+                     {}</text>\n",
+                    middle + size * 0.35,
+                    top - 4.0,
+                    escape(piece)
+                )
+            };
+        }
+    }
+
+    /// The names of the queries, left of a map.
+    fn queries(&self, svg: &mut String, x: f64, top: f64) {
+        let size = self.font;
+        for (at, piece) in self.view.prompt.pieces.iter().enumerate() {
+            let y = top + (at as f64 + 0.5) * self.cell + size * 0.35;
+            *svg += &svg::text("i", [x - size * 0.4, y], Some(size), Anchor::End, piece);
+            if self.is_single {
+                *svg += &svg::text("m", [MARGIN, y], Some(size), Anchor::Start, &at.to_string());
+            }
+        }
+    }
+
+    fn map(&self, svg: &mut String, map: &[f32], x: f64, top: f64) {
+        let pieces = &self.view.prompt.pieces;
+        // The triangle of the keys that each query can see.
+        let triangle = "h1v1".repeat(pieces.len());
+        *svg += &format!(
+            "<g transform=\"translate({x:.1} {top:.1}) scale({:.0})\" shape-rendering=\"crispEdges\">\n\
+             <path class=\"p\" d=\"M0 0{triangle}H0z\"/>\n{}</g>\n",
+            self.cell,
+            if self.is_single { pairs(map, pieces) } else { shades(map, pieces.len()) }
+        );
+    }
+}
+
+/// A cell for every pair, with its weight as a tooltip.
+fn pairs(map: &[f32], pieces: &[String]) -> String {
+    let mut svg = String::new();
+    for query in 0..pieces.len() {
+        for key in 0..=query {
+            let weight = map[query * pieces.len() + key];
+            let (from, to) = (escape(&pieces[query]), escape(&pieces[key]));
+            svg += &format!(
+                "<rect class=\"c\" x=\"{key}\" y=\"{query}\" width=\"1\" height=\"1\" fill-opacity=\"{:.3}\"><title>{query} \
+                 {from} looks at {key} {to}: {weight:.4}</title></rect>\n",
+                terminal::strength(weight)
+            );
+        }
+    }
+    svg
+}
+
+/// All cells of about the same weight as one path.
+fn shades(map: &[f32], t: usize) -> String {
+    let mut svg = String::new();
+    for shade in 1..=N_SHADES {
+        let mut path = String::new();
+        for query in 0..t {
+            let row = &map[query * t..=query * t + query];
+            for Range { start, end } in runs(row, |weight| shade_of(weight) == shade) {
+                path += &format!("M{start} {query}h{}v1H{start}z", end - start);
+            }
+        }
+        if !path.is_empty() {
+            let opacity = f32::from(shade) / f32::from(N_SHADES);
+            svg += &format!("<path class=\"c\" fill-opacity=\"{opacity:.3}\" d=\"{path}\"/>\n");
+        }
+    }
+    svg
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in 0..=N_SHADES")]
+fn shade_of(weight: f32) -> u8 {
+    (terminal::strength(weight) * f32::from(N_SHADES)).round() as u8
+}
+
+/// The stretches of `row` in which every weight is `wanted`.
+fn runs(row: &[f32], wanted: impl Fn(f32) -> bool) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (at, _) in row.iter().enumerate().filter(|(_, weight)| wanted(**weight)) {
+        match runs.last_mut() {
+            Some(run) if run.end == at => run.end += 1,
+            _ => runs.push(at..at + 1),
+        }
+    }
+    runs
+}
+
+/// Draws the scale and the names of the axes below `y`, and returns where they end.
+fn legend(svg: &mut String, y: f64, size: f64) -> f64 {
+    let baseline = y + size;
+    *svg += &svg::text("m", [MARGIN, baseline], Some(size), Anchor::Start, "weight");
+    let square = 1.2 * size;
+    for (index, weight) in [0.0, 0.01, 0.05, 0.2, 0.5, 1.0_f32].into_iter().enumerate() {
+        let x = MARGIN + (5.0 + 4.7 * index as f64) * size;
+        let cell = |style: &str| {
+            format!(
+                "<rect {style} x=\"{x:.1}\" y=\"{y:.1}\" width=\"{square:.1}\" height=\"{square:.1}\"/>\n"
+            )
+        };
+        let opacity = terminal::strength(weight);
+        *svg += &cell("class=\"p\"");
+        *svg += &cell(&format!("class=\"c\" fill-opacity=\"{opacity:.3}\""));
+        let place = [x + 1.6 * size, baseline];
+        *svg += &svg::text("m", place, Some(size), Anchor::Start, &weight.to_string());
+    }
+    let axes = "down: the token that looks; across: the one it looks at";
+    let baseline = baseline + LINE * size + 4.0;
+    *svg += &svg::text("m", [MARGIN, baseline], Some(size), Anchor::Start, axes);
+    baseline + 4.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inspect::{AttentionMaps, Prompt, Selection};
+    use crate::tokenizer::Tokenizer;
+
+    #[test]
+    fn neighbours_of_one_shade_are_one_run() {
+        assert_eq!(runs(&[1.0, 1.0, 0.0, 1.0], |w| w > 0.5), [0..2, 3..4]);
+        assert!(runs(&[0.0], |w| w > 0.5).is_empty());
+    }
+
+    #[test]
+    fn shades_reach_from_nothing_to_everything() {
+        assert_eq!((shade_of(0.0), shade_of(1.0)), (0, N_SHADES));
+    }
+
+    /// Whether every element of `xml` ends, in the right order, and nothing stands outside.
+    fn is_well_formed(xml: &str) -> bool {
+        let mut open = Vec::new();
+        for tag in xml.split('<').skip(1) {
+            let Some((tag, _)) = tag.split_once('>') else {
+                return false;
+            };
+            let name = |tag: &str| tag.split_whitespace().next().unwrap_or("").to_owned();
+            match tag.strip_prefix('/') {
+                Some(end) if open.pop() != Some(name(end)) => return false,
+                None if !tag.ends_with('/') => open.push(name(tag)),
+                _ => {}
+            }
+        }
+        open.is_empty() && xml.matches('"').count().is_multiple_of(2)
+    }
+
+    #[test]
+    fn a_picture_is_well_formed_whatever_the_text_is() {
+        let prompts = ["</svg><script>x&y\"'\u{1b}\u{0}", "b"];
+        let prompts =
+            prompts.map(|text| Prompt::read(text, &Tokenizer::byte(), 40).expect("bytes"));
+        let maps = prompts.each_ref().map(|prompt| {
+            let t = prompt.len();
+            AttentionMaps::new(1, 2, t, vec![0.3; 2 * t * t])
+        });
+        for head in [None, Some(1)] {
+            let selection = Selection::new(None, head, 1, 2).expect("is there");
+            let views = [0, 1].map(|index| AttentionView {
+                prompt: &prompts[index],
+                maps: &maps[index],
+                selection: &selection,
+            });
+            let svg = attention_svg(&views);
+            assert!(is_well_formed(&svg), "{svg}");
+            assert!(!svg.contains("<script") && !svg.contains('\u{1b}') && !svg.contains('\u{0}'));
+            assert!(svg.contains("&lt;") && svg.contains("&amp;"));
+        }
+        assert!(!is_well_formed("<a><b></a></b>") && !is_well_formed("<a>"));
+    }
+}

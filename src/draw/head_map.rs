@@ -1,0 +1,127 @@
+//! A map of layers and heads, coloured by what each head mostly does.
+
+use serde_json::json;
+
+use super::Fragment;
+use super::head_history::{SCORES, score};
+use crate::format::grouped;
+use crate::inspect::{Heads, Kind, Scores};
+
+const STYLE: &str = include_str!("assets/heads.css");
+const SCRIPT: &str = include_str!("assets/heads.js");
+
+/// From this number of heads in a layer on, a cell has room for an abbreviation only.
+const MANY_HEADS: usize = 7;
+
+/// Every kind, in the order of the legend.
+const KINDS: [Kind; 9] = [
+    Kind::PreviousToken,
+    Kind::Local,
+    Kind::Diagonal,
+    Kind::FirstToken,
+    Kind::DuplicateToken,
+    Kind::Induction,
+    Kind::Focused,
+    Kind::Uniform,
+    Kind::Mixed,
+];
+
+/// The heads of the weights after `step`.
+pub(crate) fn head_map(step: u64, heads: &Heads) -> Fragment {
+    let n_heads = heads.scores.first().map_or(0, Vec::len);
+    let is_many = n_heads >= MANY_HEADS;
+    let (table_class, prefix) = if is_many { (" class=\"many\"", "") } else { ("", "head ") };
+    let headings = (0..n_heads)
+        .map(|head| format!("<th scope=\"col\">{prefix}{head}</th>"))
+        .collect::<String>();
+    let mut rows = String::new();
+    for (layer, of_layer) in heads.scores.iter().enumerate() {
+        rows += &format!("<tr><th scope=\"row\">layer {layer}</th>");
+        for (head, scores) in of_layer.iter().enumerate() {
+            let kind = scores.kind();
+            let (name, class) = (kind.to_string(), class(kind));
+            let label = if is_many { describe(kind)[0] } else { &name };
+            rows += &format!(
+                "<td><button type=\"button\" class=\"cell {class}\" data-head=\"{layer}.{head}\" title=\"{}\" \
+                 aria-label=\"head {layer}.{head}: {name}\">{label}</button></td>",
+                summary(scores)
+            );
+        }
+        rows += "</tr>\n";
+    }
+    let mut kinds = String::new();
+    for kind in KINDS {
+        let n = heads.scores.iter().flatten().filter(|scores| scores.kind() == kind).count();
+        if n > 0 {
+            kinds += &format!("<li><i class=\"{}\"></i>{kind}: {n}</li>\n", class(kind));
+        }
+    }
+    let body = format!(
+        "<p>What each head of the best checkpoint, step {}, mostly does with {} windows of {} tokens of the validation \
+         split.</p>\n<div class=\"both\">\n<div>\n<div class=\"scrolls\">\n<table{table_class}>\n\
+         <thead><tr><td></td>{headings}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n\
+         <ul class=\"kinds\">\n{kinds}</ul>\n</div>\n<div class=\"detail\" aria-live=\"polite\"></div>\n</div>",
+        grouped(step),
+        heads.n_windows,
+        heads.window_tokens,
+    );
+    let data = data(heads).to_string();
+    Fragment { kind: "heads", styles: &[STYLE], scripts: &[SCRIPT], body, data: Some(data) }
+}
+
+/// `{"names", "even": [..], "heads": [L * H]}`.
+fn data(heads: &Heads) -> serde_json::Value {
+    let values = |scores: &Scores| SCORES.map(|(key, _)| score(scores, key));
+    let of_head = |scores: &Scores| {
+        let kind = scores.kind();
+        json!({"kind": kind.to_string(), "meaning": describe(kind)[1], "scores": values(scores)})
+    };
+    let of_heads: Vec<_> = heads.scores.iter().flatten().map(of_head).collect();
+    json!({"names": SCORES.map(|(_, name)| name), "even": values(&heads.even), "heads": of_heads})
+}
+
+/// All scores in a line, for readers without scripts.
+fn summary(scores: &Scores) -> String {
+    let known = SCORES.into_iter().filter_map(|(key, name)| {
+        let score = score(scores, key)?;
+        Some(format!("{name} {score:.2}"))
+    });
+    known.collect::<Vec<_>>().join(", ")
+}
+
+fn class(kind: Kind) -> String {
+    kind.to_string().replace(' ', "-")
+}
+
+/// An abbreviation, and a sentence.
+fn describe(kind: Kind) -> [&'static str; 2] {
+    match kind {
+        Kind::Uniform => ["uni", "Looks at everything alike."],
+        Kind::Induction => ["ind", "Looks at what followed when the same token came before."],
+        Kind::DuplicateToken => ["same", "Looks at where the same token came before."],
+        Kind::PreviousToken => ["prev", "Looks at the token before."],
+        Kind::FirstToken => {
+            ["first", "Looks at the first token: often a head that has nothing to do here."]
+        }
+        Kind::Diagonal => ["self", "Looks at the token itself."],
+        Kind::Local => ["local", "Looks at what is near."],
+        Kind::Focused => ["foc", "Looks sharply, at no place that has a name."],
+        Kind::Mixed => ["mix", "Does none of these for the most part."],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_colour_and_a_place_in_the_legend() {
+        for kind in KINDS {
+            assert!(STYLE.contains(&format!(".{} {{", class(kind))), "{kind}");
+        }
+        let mut names: Vec<String> = KINDS.iter().map(ToString::to_string).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), KINDS.len());
+    }
+}

@@ -1,0 +1,55 @@
+//! Draws maps, plots, tables and pages: for a terminal, as SVG, and as HTML that stands alone.
+//!
+//! Every function turns values into text. Nothing here reads a model or a file.
+
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    reason = "a line reads better than it saves an allocation"
+)]
+
+mod attention_html;
+mod attention_svg;
+mod columns;
+mod curves;
+mod explanation;
+mod head_history;
+mod head_map;
+mod page;
+mod plot;
+mod svg;
+mod tables;
+mod terminal;
+
+use serde::Serialize;
+
+pub(crate) use attention_html::attention_fragment;
+pub use attention_html::{attention_html, attention_mib, check_size};
+pub use attention_svg::attention_svg;
+pub(crate) use curves::{Chart, Series, curves};
+pub use explanation::explanation;
+pub(crate) use head_history::HeadHistory;
+pub(crate) use head_map::head_map;
+pub(crate) use page::{Fragment, Page, escape};
+pub(crate) use plot::spread;
+pub use tables::{ablation, embeddings, lens, patching};
+pub use terminal::{Palette, attention_text};
+
+use crate::inspect::AttentionView;
+
+/// `{"tokens": [T], "weights": [L][H][T][T]}`: the text of each token, and for each layer and head that is
+/// shown a row of weights for each query. Numbers are as short as they can be and still the same when read back as
+/// 32-bit floats.
+#[must_use]
+pub fn attention_json(view: &AttentionView<'_>) -> String {
+    #[derive(Serialize)]
+    struct Attention<'a> {
+        tokens: &'a [String],
+        weights: Vec<Vec<Vec<&'a [f32]>>>,
+    }
+    let AttentionView { prompt, maps, selection } = view;
+    let head = |layer, head| maps.map(layer, head).chunks(maps.n_tokens).collect();
+    let layer = |layer| selection.heads.clone().map(|index| head(layer, index)).collect();
+    let weights = selection.layers.clone().map(layer).collect();
+    serde_json::to_string(&Attention { tokens: &prompt.texts, weights }).expect("plain data")
+}

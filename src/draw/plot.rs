@@ -1,0 +1,372 @@
+//! Plots over the steps of a run, as SVG: scales, axes and curves, thinned to what a picture can show.
+//!
+//! As a part of a page, a plot is drawn twice, wide and narrow, with letters of the same size, and the page chooses.
+//! As a file it has its title, its legend and its colours in it, light or dark as the reader's system is.
+
+use super::escape;
+use super::svg::{self, Anchor};
+use crate::format::whole;
+
+/// The styles of plots in a page, with both colours of each `light-dark(..)`.
+pub(super) const STYLE: &str = include_str!("assets/plot.css");
+/// The styles and the script of figures: plots in a page that answer a pointer.
+pub(super) const FIGURE_STYLE: &str = include_str!("assets/figure.css");
+pub(super) const FIGURE_SCRIPT: &str = include_str!("assets/figure.js");
+
+/// The further styles of a plot as a file.
+const FILE_STYLE: &str = "\
+svg { background: light-dark(#ffffff, #0d1117); max-width: 100%; height: auto; font-family: system-ui, -apple-system, \
+\"Segoe UI\", Roboto, \"Noto Sans\", sans-serif; }
+";
+
+/// The number of colours of layers, classes `shade-0` and on: more could not be told apart.
+pub(super) const N_SHADES: usize = 8;
+
+/// Room for the numbers below, for half of the last one there, and of the highest.
+const BELOW: f64 = 26.0;
+const RIGHT: f64 = 20.0;
+const ABOVE: f64 = 8.0;
+
+/// A step and the number measured there.
+pub(crate) type Point = (u64, f64);
+
+/// The size of a plot in a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    Wide,
+    Narrow,
+}
+
+impl Size {
+    pub fn class(self) -> &'static str {
+        match self {
+            Self::Wide => "wide",
+            Self::Narrow => "narrow",
+        }
+    }
+}
+
+/// The area of the curves: steps from left to right, numbers from below.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plot {
+    pub x: Scale,
+    pub y: Scale,
+}
+
+impl Plot {
+    /// A plot in a picture of this size, with `left` pixels for the numbers beside it.
+    pub fn new([width, height]: [f64; 2], left: f64, steps: [f64; 2], numbers: [f64; 2]) -> Self {
+        Self {
+            x: Scale { domain: steps, range: [left, width - RIGHT] },
+            y: Scale { domain: numbers, range: [height - BELOW, ABOVE] },
+        }
+    }
+
+    /// The place of a point; one that is too high lies at the upper edge.
+    pub fn place(&self, (step, number): Point) -> [f64; 2] {
+        let number = number.clamp(self.y.domain[0], self.y.domain[1]);
+        [self.x.at(step as f64), self.y.at(number)]
+    }
+
+    /// The points joined by lines.
+    pub fn path(&self, points: &[Point]) -> String {
+        let mut path = String::new();
+        for (index, point) in points.iter().enumerate() {
+            let [x, y] = self.place(*point);
+            let verb = if index == 0 { 'M' } else { 'L' };
+            path += &format!("{verb}{x:.1} {y:.1}");
+        }
+        path
+    }
+
+    /// Lines at round numbers, with these numbers, and round steps below.
+    pub fn axes(&self) -> String {
+        let ([left, right], [bottom, top]) = (self.x.range, self.y.range);
+        let mut svg = String::new();
+        for (number, label) in self.y.ticks(((bottom - top) / 42.0).max(2.0), 0.0) {
+            let y = self.y.at(number);
+            svg += &format!("<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>\n");
+            svg += &svg::text("tick", [left - 8.0, y + 4.0], None, Anchor::End, &label);
+        }
+        for (number, label) in self.x.ticks(((right - left) / 70.0).max(2.0), 1.0) {
+            let x = self.x.at(number);
+            svg += &format!("<path class=\"grid\" d=\"M{x:.1} {bottom:.1}v4\"/>\n");
+            svg += &svg::text("tick", [x, bottom + 18.0], None, Anchor::Middle, &label);
+        }
+        svg
+    }
+}
+
+/// The numbers of an axis, from its beginning to its end, and their places in pixels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Scale {
+    pub domain: [f64; 2],
+    pub range: [f64; 2],
+}
+
+impl Scale {
+    /// The place of a number; one outside of the domain lies outside of the range.
+    pub fn at(&self, number: f64) -> f64 {
+        let ([low, high], [from, to]) = (self.domain, self.range);
+        match high > low {
+            true => from + (number - low) / (high - low) * (to - from),
+            false => f64::midpoint(from, to),
+        }
+    }
+
+    /// Round numbers within the domain with their labels: at most about `most`, and at least `least` apart.
+    fn ticks(&self, most: f64, least: f64) -> Vec<(f64, String)> {
+        let [low, high] = self.domain;
+        let step = round_step((high - low) / most.floor()).max(least);
+        if !(step > 0.0 && step.is_finite()) {
+            return vec![(low, label(low, low.abs() / 10.0, low.abs()))];
+        }
+        // A hair of room, since 0.1 + 0.2 is not 0.3.
+        let (from, to) = ((low / step - 1e-9).ceil(), (high / step + 1e-9).floor());
+        let largest = low.abs().max(high.abs());
+        #[allow(clippy::cast_possible_truncation, reason = "a handful of ticks")]
+        let multiples = from as i64..=to as i64;
+        let numbers = multiples.map(|i| i as f64 * step);
+        numbers.map(|number| (number, label(number, step, largest))).collect()
+    }
+}
+
+/// The least number from `least` on that is 1, 2 or 5 times a power of ten.
+fn round_step(least: f64) -> f64 {
+    let power = 10_f64.powf(least.log10().floor());
+    let factors = [1.0, 2.0, 5.0, 10.0];
+    let is_enough = |factor: &f64| factor * power >= least * (1.0 - 1e-9);
+    factors.into_iter().find(is_enough).unwrap_or(10.0) * power
+}
+
+/// A number with as many digits as tell it from the next, `step` away; `largest` is the largest on the axis.
+fn label(number: f64, step: f64, largest: f64) -> String {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped")]
+    let digits = |n: f64| n.clamp(0.0, 9.0) as usize;
+    if number.abs() < step * 1e-6 || number == 0.0 {
+        "0".to_owned()
+    } else if !(1e-3..1e9).contains(&largest) {
+        let n_digits = number.abs().log10().floor() - step.log10().floor();
+        format!("{number:.*e}", digits(n_digits)).replace(".0e", "e")
+    } else if step >= 1.0 && number >= 1.0 {
+        whole(number)
+    } else {
+        format!("{number:.*}", digits(-step.log10().floor()))
+    }
+}
+
+/// At most `2 * n_stretches + 2` points of a curve: the first, the last, and the lowest and the highest of each of so
+/// many equal stretches of steps. A short curve stays as it is.
+pub(super) fn thinned(points: &[Point], n_stretches: usize) -> Vec<Point> {
+    if points.len() <= 2 * n_stretches + 2 {
+        return points.to_vec();
+    }
+    let (first, last) = (points[0], points[points.len() - 1]);
+    let span = u128::from(last.0 - first.0) + 1;
+    let stretch_of = |point: &Point| u128::from(point.0 - first.0) * n_stretches as u128 / span;
+    let mut kept = vec![first];
+    for stretch in points.chunk_by(|a, b| stretch_of(a) == stretch_of(b)) {
+        let by_value = |a: &&Point, b: &&Point| a.1.total_cmp(&b.1);
+        let lowest = stretch.iter().min_by(by_value).expect("a chunk is not empty");
+        let highest = stretch.iter().max_by(by_value).expect("a chunk is not empty");
+        let mut extremes = [*lowest, *highest];
+        extremes.sort_unstable_by_key(|point| point.0);
+        kept.extend(extremes);
+    }
+    kept.push(last);
+    kept.dedup_by_key(|point| point.0);
+    kept
+}
+
+/// At most `most` of the indices below `n`, at even distances, the first and the last among them.
+pub(crate) fn spread(n: usize, most: usize) -> Vec<usize> {
+    let most = most.max(2);
+    match n <= most {
+        true => (0..n).collect(),
+        false => (0..most).map(|i| i * (n - 1) / (most - 1)).collect(),
+    }
+}
+
+/// The colour of a layer: the layers of a model are spread over all colours, from the first to the last.
+pub(super) fn shade_of(layer: usize, n_layers: usize) -> usize {
+    match n_layers {
+        0 | 1 => 0,
+        n => (2 * layer * (N_SHADES - 1) + n - 1) / (2 * (n - 1)), // rounded
+    }
+}
+
+/// A generous width of a line about 12 pixels high, in most fonts.
+pub(super) fn text_width(line: &str) -> f64 {
+    6.6 * line.chars().count() as f64
+}
+
+/// A line of this class, and its name, as an entry of a legend in a page.
+pub(super) fn legend_entry(class: &str, name: &str) -> String {
+    format!(
+        "<span><svg viewBox=\"0 0 20 10\" aria-hidden=\"true\"><path class=\"{class}\" d=\"M1 5H19\"/></svg>{}</span>",
+        escape(name)
+    )
+}
+
+/// A plot as a file: a title with its unit, a legend of classes and names, and `body` below them.
+pub(super) fn file(
+    [title, unit]: [&str; 2],
+    legend: &[(String, String)],
+    note: Option<&str>,
+    [width, height]: [f64; 2],
+    body: &str,
+) -> String {
+    const PADDING: f64 = 16.0;
+    let [mut x, mut y] = [0.0, 34.0];
+    let mut entries = String::new();
+    for (class, name) in legend {
+        let name_width = text_width(name);
+        if x + 24.0 + name_width > width {
+            [x, y] = [0.0, y + 18.0];
+        }
+        entries += &format!(
+            "<path class=\"{class}\" d=\"M{x:.1} {y}H{:.1}\"/><text class=\"name\" x=\"{:.1}\" y=\"{}\">{}</text>\n",
+            x + 18.0,
+            x + 24.0,
+            y + 4.0,
+            escape(name)
+        );
+        x += 24.0 + name_width + 22.0;
+    }
+    if let Some(note) = note {
+        entries += &svg::text("name", [width, 38.0], None, Anchor::End, note);
+    }
+    let heading = y + 28.0;
+    // Not every viewer knows `light-dark(..)`: in a file it is a media query.
+    let styles = [FILE_STYLE, STYLE].concat();
+    let style = format!(
+        "\n{}@media (prefers-color-scheme: dark) {{\n{}}}\n",
+        one_theme(&styles, 0),
+        one_theme(&styles, 1)
+    );
+    svg::picture(
+        [width + 2.0 * PADDING, height + heading + 2.0 * PADDING],
+        &format!("{title}, {unit}"),
+        &style,
+        &format!(
+            "<g transform=\"translate({PADDING} {PADDING})\">\n\
+             <text class=\"title\" x=\"0\" y=\"14\">{title}<tspan class=\"unit\" dx=\"8\">{unit}</tspan></text>\n\
+             {entries}<g transform=\"translate(0 {heading})\">\n{body}</g>\n</g>\n"
+        ),
+    )
+}
+
+/// The styles with one of both colours of each `light-dark(..)`.
+fn one_theme(styles: &str, which: usize) -> String {
+    let mut parts = styles.split("light-dark(");
+    let mut css = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (colors, rest) = part.split_once(')').expect("a closing bracket");
+        css += colors.split(", ").nth(which).expect("two colours");
+        css += rest;
+    }
+    css
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_within() {
+        let few = |low: f64, high: f64, most: f64, least: f64| {
+            let ticks = Scale { domain: [low, high], range: [0.0, 1.0] }.ticks(most, least);
+            ticks.into_iter().map(|(_, label)| label).collect::<Vec<_>>()
+        };
+        assert_eq!(few(0.0, 1600.0, 5.0, 1.0), ["0", "500", "1,000", "1,500"]);
+        assert_eq!(few(0.97, 4.21, 5.0, 0.0), ["1", "2", "3", "4"]);
+        assert_eq!(few(0.97, 1.33, 4.0, 0.0), ["1.0", "1.1", "1.2", "1.3"]);
+        assert_eq!(few(0.0, 1.0, 2.0, 0.0), ["0", "0.5", "1.0"]);
+        // Steps are whole numbers.
+        assert_eq!(few(0.0, 3.0, 10.0, 1.0), ["0", "1", "2", "3"]);
+        assert_eq!(few(5.0, 5.0, 10.0, 1.0), ["5"]);
+        // Small numbers are powers of ten.
+        assert_eq!(few(0.0, 6e-4, 3.0, 0.0), ["0", "2e-4", "4e-4", "6e-4"]);
+        assert_eq!(few(1e-5, 3.2e-5, 5.0, 0.0), ["1e-5", "1.5e-5", "2e-5", "2.5e-5", "3e-5"]);
+        assert_eq!(few(0.0, 4e-3, 4.0, 0.0), ["0", "0.001", "0.002", "0.003", "0.004"]);
+        assert_eq!(few(2.5, 2.5, 5.0, 0.0), ["2.5"]);
+        for exponent in -12..12 {
+            for factor in [1.0, 1.7, 3.3, 9.99] {
+                let high = factor * 10_f64.powi(exponent);
+                let n = few(0.0, high, 5.0, 0.0).len();
+                assert!((2..=6).contains(&n), "{n} ticks up to {high}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_scale_may_run_down_or_have_no_extent() {
+        let scale = Scale { domain: [1.0, 3.0], range: [100.0, 0.0] };
+        assert!((scale.at(1.0) - 100.0).abs() < 1e-12 && scale.at(3.0).abs() < 1e-12);
+        assert!((scale.at(2.0) - 50.0).abs() < 1e-12);
+        let point = Scale { domain: [2.5, 2.5], range: [0.0, 10.0] };
+        assert!((point.at(2.5) - 5.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn peaks_and_ends_of_a_long_curve_stay() {
+        let value = |step: u64| match step {
+            50_021 => 9.0,
+            77_777 => -9.0,
+            _ => (step % 7) as f64 / 7.0,
+        };
+        let points: Vec<Point> = (0..100_000).map(|step| (step, value(step))).collect();
+        let thin = thinned(&points, 200);
+        assert!((300..=402).contains(&thin.len()), "{}", thin.len());
+        assert_eq!((thin[0], thin[thin.len() - 1]), (points[0], points[99_999]));
+        assert!(thin.contains(&(50_021, 9.0)) && thin.contains(&(77_777, -9.0)));
+        assert!(thin.windows(2).all(|pair| pair[0].0 < pair[1].0), "in order");
+        assert!(thin.iter().all(|point| points.contains(point)));
+        // A gap adds no points, and a short curve loses none.
+        let points: Vec<Point> =
+            (0..100).chain(1_000_000..1_000_100).map(|step| (step, 1.0)).collect();
+        assert_eq!(thinned(&points, 10).len(), 4);
+        let points = [(1, 2.0), (9, 1.0), (10, 3.0)];
+        assert_eq!(thinned(&points, 1), points);
+        assert_eq!(thinned(&[], 10), []);
+    }
+
+    #[test]
+    fn a_spread_has_both_ends() {
+        assert_eq!(spread(3, 5), [0, 1, 2]);
+        assert_eq!(spread(9, 3), [0, 4, 8]);
+        assert_eq!(spread(1, 3), [0]);
+        assert!(spread(0, 3).is_empty());
+    }
+
+    #[test]
+    fn each_theme_has_its_colours() {
+        let css = "a { fill: light-dark(#111111, #eeeeee); x: light-dark(#1, #2) }\n";
+        assert_eq!(one_theme(css, 0), "a { fill: #111111; x: #1 }\n");
+        assert_eq!(one_theme(css, 1), "a { fill: #eeeeee; x: #2 }\n");
+        let file = file(["a", "b"], &[], None, [1.0, 1.0], "");
+        assert_eq!(file.matches('{').count(), file.matches('}').count());
+    }
+
+    #[test]
+    fn layers_are_spread_over_all_shades() {
+        for shade in 0..N_SHADES {
+            assert!(STYLE.contains(&format!(".shade-{shade} ")), "{shade}");
+        }
+        let shades = |n| (0..n).map(|layer| shade_of(layer, n)).collect::<Vec<_>>();
+        assert_eq!(shades(1), [0]);
+        assert_eq!(shades(2), [0, 7]);
+        assert_eq!(shades(4), [0, 2, 5, 7]);
+        assert_eq!(shades(8), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let many = shades(24);
+        assert!(many.windows(2).all(|pair| pair[1] - pair[0] <= 1));
+        assert_eq!((many[0], many[23]), (0, 7));
+    }
+
+    #[test]
+    fn a_long_legend_has_several_lines() {
+        let legend = vec![("line".to_owned(), "layers 0–1".to_owned()); 9];
+        let svg = file(["a", "b"], &legend, None, [880.0, 100.0], "");
+        assert!(svg.contains("d=\"M0.0 34H") && svg.contains("d=\"M0.0 52H"), "{svg}");
+    }
+}

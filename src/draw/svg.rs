@@ -1,0 +1,37 @@
+//! What all SVG pictures are made of.
+
+use super::escape;
+
+/// A picture as a file, in which `style` and `body` are written as they are.
+pub(super) fn picture([width, height]: [f64; 2], title: &str, style: &str, body: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} \
+         {height:.0}\" role=\"img\">\n<title>{title}</title>\n<style>{style}</style>\n{body}</svg>\n"
+    )
+}
+
+/// The part of a text that lies at its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// A line of text; without a size, its class has one.
+pub(super) fn text(
+    class: &str,
+    [x, y]: [f64; 2],
+    size: Option<f64>,
+    anchor: Anchor,
+    line: &str,
+) -> String {
+    let size = size.map_or(String::new(), |size| format!(" font-size=\"{size:.1}\""));
+    let anchor = match anchor {
+        Anchor::Start => "",
+        Anchor::Middle => " text-anchor=\"middle\"",
+        Anchor::End => " text-anchor=\"end\"",
+    };
+    let line = escape(line);
+    format!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\"{size}{anchor}>{line}</text>\n")
+}

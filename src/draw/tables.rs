@@ -1,0 +1,250 @@
+//! The tables of `inspect ablate`, `inspect embeddings` and `inspect lens`. Every line ends with a line break.
+
+use super::columns::{MAX_WIDTH, Row, fit, named_flow, table};
+use crate::format::{fixed, percent, signed};
+use crate::inspect::{
+    Ablation, Attribution, Embeddings, Guess, Lens, Patched, Patching, Prediction, Predictions,
+    Prompt, Stage,
+};
+use crate::tokenizer::visible;
+
+/// The most columns of a token in a table.
+const LONGEST_TOKEN: usize = 12;
+/// The most parts that are named.
+const NAMED: usize = 20;
+/// A difference of two logit differences, in nats, so small that shares of it mean little.
+const SMALL_DIFFERENCE: f64 = 0.5;
+
+/// The loss of the whole model, and how much higher it is without each part; `measured_on` names the text.
+#[must_use]
+pub fn ablation(it: &Ablation, measured_on: &str) -> String {
+    let first = it.parts.first();
+    let has_mean = first.is_some_and(|part| part.mean.is_some());
+    let has_zero = first.is_some_and(|part| part.zero.is_some());
+    let mut columns = Vec::new();
+    columns.extend(has_mean.then(|| "mean instead".to_owned()));
+    columns.extend(has_zero.then(|| "zeros instead".to_owned()));
+    let rows = it.parts.iter().map(|part| -> Row {
+        let losses = [part.mean, part.zero].into_iter().flatten();
+        (part.part.to_string(), losses.map(|loss| signed(loss - it.loss, 4)).collect())
+    });
+    let mut text = format!(
+        "loss {:.4} nats per token over {} tokens: {measured_on}\n\nWithout a part the loss is higher by\n{}",
+        it.loss,
+        it.tokens,
+        table(&columns, &rows.collect::<Vec<_>>())
+    );
+    if has_mean {
+        text += "mean instead: what the part writes on average over these tokens, everywhere\n";
+    }
+    text
+}
+
+/// One word in several texts: how alike its vectors are in each two texts, how alike the word and others are, and how
+/// attention changes it, at every position if `all_positions`.
+#[must_use]
+pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> String {
+    let mut text = format!("`{}`, by the vector of its last token\n", it.word);
+    for (index, (prompt, place)) in prompts.iter().zip(&it.places).enumerate() {
+        let name = format!("  text {index}, token {}:", place.position);
+        text += &named_flow(&name, 19, &prompt.whole_pieces(), MAX_WIDTH - 20);
+    }
+    text += "\nHow alike the word's vectors are: 1 the same direction, 0 unrelated, -1 opposite\n";
+    text += &similarities(it);
+    if !it.context.is_empty() {
+        text += "\nHow alike the word and others of the same text are\n";
+        let names = it.context.iter().map(|other| format!("`{}` in {}", other.word, other.prompt));
+        let cells = |stage: usize| {
+            let cells = it.context.iter().map(|other| other.similarity[stage]);
+            cells.map(|cosine| fixed(cosine, 3)).collect()
+        };
+        text += &table(&names.collect::<Vec<_>>(), &by_stage(it, cells));
+    }
+    text += "\nHow alike what an attention layer reads and what it writes are\n";
+    let n_layers = it.attention.first().map_or(0, Vec::len);
+    let columns: Vec<String> = (0..n_layers).map(|layer| format!("layer {layer}")).collect();
+    let mut rows = Vec::new();
+    for (index, (prompt, place)) in prompts.iter().zip(&it.places).enumerate() {
+        for at in 0..prompt.len() {
+            if all_positions || at == place.position {
+                let cosines = it.attention[index].iter().map(|layer| fixed(layer[at], 3));
+                let name = format!("text {index}, token {at:>3} {}", prompt.pieces[at]);
+                rows.push((name, cosines.collect()));
+            }
+        }
+    }
+    text + &table(&columns, &rows)
+}
+
+fn similarities(it: &Embeddings) -> String {
+    let n = it.places.len();
+    let pairs: Vec<(usize, usize)> = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).collect();
+    let mut columns: Vec<String> = pairs.iter().map(|(a, b)| format!("{a} and {b}")).collect();
+    columns.push("other tokens".to_owned());
+    let cells = |stage: usize| {
+        let cosines = pairs.iter().map(|&(a, b)| fixed(it.similarity[stage][a][b], 3));
+        let others = it.others[stage].map_or("-".to_owned(), |cosine| fixed(cosine, 3));
+        cosines.chain([others]).collect()
+    };
+    let mut text = table(&columns, &by_stage(it, cells));
+    text += "other tokens: the word and every other token of its text, on average\n";
+    for (a, b) in pairs.into_iter().filter(|&(a, b)| it.have_same_past(a, b)) {
+        text += &format!(
+            "{a} and {b} are the same up to the word: no token sees what comes later, so nothing tells them apart\n"
+        );
+    }
+    text
+}
+
+fn by_stage(it: &Embeddings, cells: impl Fn(usize) -> Vec<String>) -> Vec<Row> {
+    let row = |(index, stage): (usize, &Stage)| {
+        let name = match stage {
+            Stage::Token => "token embedding".to_owned(),
+            Stage::Embedding => "embedding + position".to_owned(),
+            Stage::Layer(layer) => format!("after layer {layer}"),
+            Stage::Norm => "final norm".to_owned(),
+        };
+        (name, cells(index))
+    };
+    it.stages.iter().enumerate().map(row).collect()
+}
+
+/// The predictions of each layer: after every token the likeliest, if `all_positions`, and after the token of
+/// `attribution` several, with the parts that speak for its answer.
+#[must_use]
+pub fn lens(
+    lens: &Lens,
+    attribution: &Attribution,
+    prompt: &Prompt,
+    all_positions: bool,
+) -> String {
+    let name = format!("{} tokens", prompt.len());
+    let mut text = named_flow(&name, 12, &prompt.whole_pieces(), MAX_WIDTH - 13);
+    if all_positions {
+        text += "\nThe likeliest next token by each layer, and its probability; `came` with the model's own\n";
+        text += &every_position(lens, prompt);
+    }
+    let position = attribution.position;
+    text += &format!(
+        "\nAfter `{}`, token {position}: the likeliest next tokens by each layer\n{}\n{}",
+        prompt.pieces[position],
+        one_position(&lens.positions[position].stages),
+        parts(attribution)
+    );
+    text
+}
+
+fn every_position(lens: &Lens, prompt: &Prompt) -> String {
+    let stages = lens.positions.first().map_or(&[][..], |at| &at.stages);
+    let mut columns: Vec<String> = stages.iter().map(|stage| stage_name(stage.layer)).collect();
+    columns.push("came".to_owned());
+    let digits = (prompt.len() - 1).to_string().len();
+    let row = |(at, piece): (&Predictions, &String)| -> Row {
+        let came = at.stages.last().and_then(|stage| stage.came.as_ref());
+        let came = came.map_or(String::new(), |came| guess(&came.guess));
+        let cells = at.stages.iter().map(|stage| guess(&stage.top[0])).chain([came]);
+        (format!("{:>digits$} {}", at.position, short(piece)), cells.collect())
+    };
+    table(&columns, &lens.positions.iter().zip(&prompt.pieces).map(row).collect::<Vec<_>>())
+}
+
+fn one_position(stages: &[Prediction]) -> String {
+    let n_top = stages.first().map_or(0, |stage| stage.top.len());
+    let mut columns: Vec<String> = (1..=n_top).map(|rank| format!("{rank}.")).collect();
+    if let Some(came) = stages.first().and_then(|stage| stage.came.as_ref()) {
+        let token = short(&visible(&came.guess.token));
+        columns.extend([format!("came: {token}"), "rank".to_owned()]);
+    }
+    let row = |stage: &Prediction| -> Row {
+        let mut cells: Vec<String> = stage.top.iter().map(guess).collect();
+        if let Some(came) = &stage.came {
+            cells.extend([format!("{:.4}", came.guess.probability), came.rank.to_string()]);
+        }
+        (stage_name(stage.layer), cells)
+    };
+    table(&columns, &stages.iter().map(row).collect::<Vec<_>>())
+}
+
+fn parts(it: &Attribution) -> String {
+    let answer = visible(&it.answer.token);
+    let other = match &it.against {
+        Some(against) => format!("that of `{}`", visible(&against.token)),
+        None => "the mean of all tokens'".to_owned(),
+    };
+    let ranked = it.ranked();
+    let (named, rest) = ranked.split_at(n_named(ranked.len()));
+    let row = |name: String, logit: f64| -> Row { (name, vec![signed(logit, 4)]) };
+    let mut rows: Vec<Row> =
+        named.iter().map(|term| row(term.source.to_string(), term.logit)).collect();
+    if !rest.is_empty() {
+        let sum = rest.iter().map(|term| term.logit).sum();
+        rows.push(row(format!("{} others", rest.len()), sum));
+    }
+    rows.push(row("together".to_owned(), it.sum()));
+    format!(
+        "Which parts speak for `{answer}`: its logit less {other} is {}, the sum of\n{}",
+        signed(it.difference, 4),
+        table(&["logit".to_owned()], &rows)
+    )
+}
+
+/// Two texts, the parts that move the prediction of the one towards that of the other, and where in the residual
+/// stream the difference is.
+#[must_use]
+pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
+    let mut text = String::new();
+    for (name, prompt) in [("the prompt", prompt), ("patched from", from)] {
+        text += &named_flow(name, 12, &prompt.whole_pieces(), MAX_WIDTH - 13);
+    }
+    let [answer, against] = [&it.answer, &it.against].map(|answer| visible(&answer.token));
+    let (named, rest) = it.parts.split_at(n_named(it.parts.len()));
+    let row = |patched: &Patched| -> Row {
+        let cells = vec![signed(patched.difference, 4), percent(patched.share)];
+        (patched.part.to_string(), cells)
+    };
+    text += &format!(
+        "\nAfter token {}, the logit of `{answer}` less that of `{against}` is {} in the prompt, {} in the other.\n\
+         With a part's values of the other prompt it goes so far from the one to the other:\n{}",
+        it.position,
+        signed(it.difference, 4),
+        signed(it.from_difference, 4),
+        table(
+            &["difference", "moved"].map(str::to_owned),
+            &named.iter().map(row).collect::<Vec<_>>()
+        )
+    );
+    if !rest.is_empty() {
+        text += &format!("... and {} more that move it less\n", rest.len());
+    }
+    let whole = (it.from_difference - it.difference).abs();
+    if whole < SMALL_DIFFERENCE {
+        text += &format!("The whole way is only {whole:.4}: shares of so little say little.\n");
+    }
+    text += "\nAnd with the residual stream of the other prompt at one token:\n";
+    let layers = (0..it.residual.len() - 1).map(|layer| stage_name(Some(layer)));
+    let columns: Vec<String> = std::iter::once(stage_name(None)).chain(layers).collect();
+    let digits = it.position.to_string().len();
+    let row = |at: usize| -> Row {
+        let cells = it.residual.iter().map(|stage| percent(stage[at]));
+        (format!("{at:>digits$} {}", short(&prompt.pieces[at])), cells.collect())
+    };
+    text + &table(&columns, &(it.first_difference()..=it.position).map(row).collect::<Vec<_>>())
+}
+
+fn stage_name(layer: Option<usize>) -> String {
+    layer.map_or("embedding".to_owned(), |layer| format!("layer {layer}"))
+}
+
+fn guess(guess: &Guess) -> String {
+    format!("{} {:.2}", short(&visible(&guess.token)), guess.probability)
+}
+
+/// A token as it fits a table.
+fn short(token: &str) -> String {
+    fit(token, LONGEST_TOKEN).trim_end().to_owned()
+}
+
+/// How many of `n` parts are named: all of them if only one would be left.
+fn n_named(n: usize) -> usize {
+    if n <= NAMED + 1 { n } else { NAMED }
+}

@@ -1,0 +1,518 @@
+//! Attention for a terminal, as maps of characters or coloured cells.
+//!
+//! A single head has a line for each query and one or two columns for each key; keys that do not fit continue below,
+//! in blocks of columns. Several heads are thumbnails side by side, two rows of cells in a line.
+
+use super::columns::{fit, flow, width};
+use crate::format::counted;
+use crate::inspect::{AttentionView, Prompt, strongest};
+
+/// The colours that a terminal, or a file in its place, can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Palette {
+    /// No colours: characters of growing density.
+    Characters,
+    /// The 256 colours that nearly every terminal has.
+    Ansi256,
+    /// 24-bit colours.
+    TrueColor,
+}
+
+/// The scale from 0 to 1, in ASCII: every font has these.
+const CHARACTERS: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
+
+/// The inferno colour map of matplotlib (S. van der Walt, N. Smith; CC0) at even distances: its lightness
+/// grows steadily, so that it reads the same to people who see colours differently.
+const COLORS: [[u8; 3]; 10] = [
+    [0, 0, 4],
+    [27, 12, 65],
+    [74, 12, 107],
+    [120, 28, 109],
+    [165, 44, 96],
+    [207, 68, 70],
+    [237, 105, 37],
+    [251, 155, 6],
+    [247, 209, 61],
+    [252, 255, 164],
+];
+
+/// The nearest to [`COLORS`] among the 256.
+const COLORS_256: [u8; 10] = [16, 17, 53, 90, 125, 167, 202, 214, 221, 229];
+
+/// The most columns of a token's name beside a row, and lines above a column.
+const LONGEST_NAME: usize = 12;
+/// Thumbnails are at least this wide; fewer of them stand side by side where columns are short.
+const SMALLEST_THUMBNAIL: usize = 16;
+/// Small prompts are enlarged up to this many columns.
+const SMALL_THUMBNAIL: usize = 24;
+/// Columns between two thumbnails.
+const GAP: usize = 2;
+
+/// The heads of `view` in at most `n_columns` columns. Every line ends with a line break.
+#[must_use]
+pub fn attention_text(view: &AttentionView<'_>, palette: Palette, n_columns: usize) -> String {
+    let caption = counted(view.prompt.len() as u64, "token") + "  ";
+    let lines = flow(&view.prompt.whole_pieces(), n_columns.saturating_sub(caption.len()).max(1));
+    let lines = lines.join(&format!("\n{}", " ".repeat(caption.len())));
+    let maps = match view.selection.single() {
+        Some(place) => large(view, place, palette, n_columns),
+        None => thumbnails(view, palette, n_columns),
+    };
+    format!("{caption}{lines}\n\n{maps}\n{}", legend(palette))
+}
+
+/// Every head small: a row of them for each layer, or several where they do not fit.
+fn thumbnails(view: &AttentionView<'_>, palette: Palette, n_columns: usize) -> String {
+    let mut text = String::new();
+    let t = view.maps.n_tokens;
+    let heads: Vec<usize> = view.selection.heads.clone().collect();
+    let (side, per_row) = thumbnail_size(t, heads.len(), n_columns);
+    let column = side.max(SMALLEST_THUMBNAIL) + GAP;
+    for layer in view.selection.layers.clone() {
+        for heads in heads.chunks(per_row) {
+            let captions =
+                heads.iter().map(|head| fit(&format!("layer {layer} head {head}"), column));
+            text += captions.collect::<String>().trim_end();
+            text.push('\n');
+            for line in 0..side.div_ceil(2) {
+                let mut painter = Painter::new(palette);
+                for (index, &head) in heads.iter().enumerate() {
+                    if index > 0 {
+                        painter.text(&" ".repeat(column - side));
+                    }
+                    let map = view.maps.map(layer, head);
+                    for x in 0..side {
+                        let at = |y| (y < side).then(|| pixel(map, t, side, [y, x])).flatten();
+                        painter.pair(at(2 * line), at(2 * line + 1));
+                    }
+                }
+                text += &painter.finish();
+            }
+            text.push('\n');
+        }
+    }
+    text + "down: the token that looks; across: the one it looks at, from the first to itself\n"
+}
+
+/// The columns of a thumbnail, and how many stand side by side.
+fn thumbnail_size(n_tokens: usize, n_heads: usize, n_columns: usize) -> (usize, usize) {
+    let column_for = |n: usize| (n_columns + GAP) / n;
+    let share = column_for(n_heads).saturating_sub(GAP);
+    let per_row = match share >= SMALLEST_THUMBNAIL {
+        true => n_heads,
+        false => column_for(SMALLEST_THUMBNAIL + GAP).clamp(1, n_heads),
+    };
+    let share = column_for(per_row).saturating_sub(GAP).max(1);
+    // By an even number, so that a line never holds parts of two rows.
+    let enlarged = n_tokens * (SMALL_THUMBNAIL.min(share) / n_tokens / 2 * 2);
+    (enlarged.max(n_tokens.min(share)), per_row)
+}
+
+/// The largest weight of those that share a cell; `None` if all of them belong to later tokens.
+fn pixel(map: &[f32], n_tokens: usize, side: usize, [y, x]: [usize; 2]) -> Option<f32> {
+    let range = |at: usize| {
+        let start = at * n_tokens / side;
+        start..((at + 1) * n_tokens / side).max(start + 1)
+    };
+    let visible = range(y).flat_map(|query| {
+        range(x).filter(move |&key| key <= query).map(move |key| map[query * n_tokens + key])
+    });
+    visible.max_by(f32::total_cmp)
+}
+
+/// One head, with the names of its tokens and the strongest weights of each.
+fn large(
+    view: &AttentionView<'_>,
+    (layer, head): (usize, usize),
+    palette: Palette,
+    n_columns: usize,
+) -> String {
+    let AttentionView { prompt, maps, .. } = view;
+    let t = prompt.len();
+    let names = Names::new(prompt);
+    let left = names.width + 1;
+    let is_wide = |c: char| width(c.encode_utf8(&mut [0; 4])) > 1;
+    let has_wide = prompt.pieces.iter().any(|piece| piece.contains(is_wide));
+    let cell = if has_wide || left + 2 * t <= n_columns { 2 } else { 1 };
+    let per_block = (n_columns.saturating_sub(left) / cell).clamp(1, t);
+    let top: Vec<String> = (0..t).map(|query| names.top(maps.row(layer, head, query))).collect();
+    let longest = top.iter().map(|top| width(top)).max().unwrap_or(0);
+    let has_top_beside = left + cell * t + 3 + longest <= n_columns;
+
+    let right = if has_top_beside { "; right: the top three" } else { "" };
+    let mut text = format!(
+        "layer {layer} head {head}, down: the token that looks; across: the one it looks at{right}\n\n"
+    );
+    for start in (0..t).step_by(per_block) {
+        let keys = start..(start + per_block).min(t);
+        if start > 0 {
+            text.push('\n');
+        }
+        text += &names.above(prompt, keys.clone(), cell);
+        // Earlier queries see none of these keys.
+        for (query, top) in top.iter().enumerate().skip(start) {
+            let mut painter = Painter::new(palette);
+            painter.text(&format!("{} ", names.beside[query]));
+            let row = maps.row(layer, head, query);
+            for key in keys.clone() {
+                painter.cell((key <= query).then(|| row[key]), cell);
+            }
+            if has_top_beside {
+                painter.text(&format!("   {top}"));
+            }
+            text += &painter.finish();
+        }
+    }
+    if !has_top_beside {
+        text += "\nwhom each token looks at most\n\n";
+        for (name, top) in names.beside.iter().zip(&top) {
+            text += &format!("{name}   {}\n", top.trim_end());
+        }
+    }
+    text
+}
+
+/// The tokens' names and positions, as they stand beside and above a map.
+struct Names {
+    beside: Vec<String>,
+    width: usize,
+    name_width: usize,
+}
+
+impl Names {
+    fn new(prompt: &Prompt) -> Self {
+        let longest = prompt.pieces.iter().map(|piece| width(piece)).max();
+        let name_width = longest.unwrap_or(0).min(LONGEST_NAME);
+        let digits = (prompt.len() - 1).to_string().len();
+        let beside = prompt.pieces.iter().enumerate();
+        let beside = beside.map(|(at, piece)| format!("{at:>digits$} {}", fit(piece, name_width)));
+        Self { beside: beside.collect(), width: digits + 1 + name_width, name_width }
+    }
+
+    /// The three tokens with the largest weights.
+    fn top(&self, row: &[f32]) -> String {
+        let top = strongest(row, 3);
+        let top = top.iter().map(|&(at, weight)| format!("{} {weight:.3}", self.beside[at]));
+        top.collect::<Vec<_>>().join("   ")
+    }
+
+    /// The lines above the columns of `keys`: positions, and names from top to bottom.
+    fn above(&self, prompt: &Prompt, keys: std::ops::Range<usize>, cell: usize) -> String {
+        let indent = " ".repeat(self.width + 1);
+        let mut text = indent.clone();
+        for key in keys.clone().filter(|key| key % 5 == 0) {
+            let column = indent.len() + (key - keys.start) * cell;
+            text += &" ".repeat(column.saturating_sub(text.len()));
+            text += &key.to_string();
+        }
+        text.push('\n');
+        let has_width = |c: &char| width(c.encode_utf8(&mut [0; 4])) > 0;
+        let names = prompt.pieces[keys].iter();
+        let names: Vec<Vec<char>> = names
+            .map(|piece| piece.chars().filter(has_width).take(self.name_width).collect())
+            .collect();
+        let height = names.iter().map(Vec::len).max().unwrap_or(0);
+        for y in 0..height {
+            let characters = names.iter().map(|name| {
+                // Names end right above their column.
+                let at = (y + name.len()).checked_sub(height);
+                fit(&at.map_or(String::new(), |at| name[at].to_string()), cell)
+            });
+            text += format!("{indent}{}", characters.collect::<String>()).trim_end();
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// How strong a weight in 0..=1 looks, in 0..=1: its square root, so that among a hundred tokens a weight of
+/// a few percent, several times the average, can still be seen.
+pub(super) fn strength(weight: f32) -> f32 {
+    weight.clamp(0.0, 1.0).sqrt()
+}
+
+/// The step of the scale for a weight, 0..=9.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the strength is in 0..=1"
+)]
+fn step(weight: f32) -> usize {
+    (strength(weight) * 9.0).round() as usize
+}
+
+/// The colour at `strength` in 0..=1, between the two nearest of the table.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "indices and colours are small"
+)]
+fn blend(strength: f32) -> [u8; 3] {
+    let at = strength * (COLORS.len() - 1) as f32;
+    let below = (at as usize).min(COLORS.len() - 2);
+    let share = at - below as f32;
+    let mix = |a: u8, b: u8| (f32::from(a) * (1.0 - share) + f32::from(b) * share).round() as u8;
+    std::array::from_fn(|channel| mix(COLORS[below][channel], COLORS[below + 1][channel]))
+}
+
+/// A line of cells in the making.
+struct Painter {
+    palette: Palette,
+    line: String,
+    /// Parameters of the escape sequences for letters and for their background; `None` for the terminal's own colour.
+    colors: [Option<String>; 2],
+}
+
+impl Painter {
+    fn new(palette: Palette) -> Self {
+        Self { palette, line: String::new(), colors: [None, None] }
+    }
+
+    /// Adds text in the terminal's own colours.
+    fn text(&mut self, text: &str) {
+        self.put([None, None], text);
+    }
+
+    /// Adds a cell `n` columns wide; `None` is a weight that cannot be seen.
+    fn cell(&mut self, weight: Option<f32>, n: usize) {
+        let character = match (self.palette, weight) {
+            (Palette::Characters, Some(weight)) => CHARACTERS[step(weight)],
+            _ => ' ',
+        };
+        self.put([None, self.color(weight)], &character.to_string().repeat(n));
+    }
+
+    /// Adds a cell of one column with one weight above another; characters show the larger.
+    fn pair(&mut self, upper: Option<f32>, lower: Option<f32>) {
+        if self.palette == Palette::Characters {
+            return self.cell([upper, lower].into_iter().flatten().max_by(f32::total_cmp), 1);
+        }
+        match (self.color(upper), self.color(lower)) {
+            (None, None) => self.text(" "),
+            (None, lower) => self.put([lower, None], "▄"),
+            (upper, lower) => self.put([upper, lower], "▀"),
+        }
+    }
+
+    /// The line in the terminal's own colours at its end, with a line break.
+    fn finish(mut self) -> String {
+        self.text("");
+        self.line.trim_end().to_owned() + "\n"
+    }
+
+    fn color(&self, weight: Option<f32>) -> Option<String> {
+        match self.palette {
+            Palette::Characters => None,
+            Palette::Ansi256 => Some(format!("5;{}", COLORS_256[step(weight?)])),
+            Palette::TrueColor => {
+                let [r, g, b] = blend(strength(weight?));
+                Some(format!("2;{r};{g};{b}"))
+            }
+        }
+    }
+
+    fn put(&mut self, colors: [Option<String>; 2], text: &str) {
+        if self.colors != colors {
+            self.line += "\u{1b}[0";
+            for (layer, color) in [38, 48].into_iter().zip(&colors) {
+                let color = color.iter().map(|color| format!(";{layer};{color}"));
+                self.line.extend(color);
+            }
+            self.line.push('m');
+            self.colors = colors;
+        }
+        self.line += text;
+    }
+}
+
+/// The scale: the least weight of each character, or the weight of each colour.
+fn legend(palette: Palette) -> String {
+    let mut painter = Painter::new(palette);
+    painter.text("weight  ");
+    for (index, character) in (0_u8..).zip(CHARACTERS).skip(1) {
+        let middle = (f32::from(index) / 9.0).powi(2);
+        if palette == Palette::Characters {
+            let least = ((f32::from(index) - 0.5) / 9.0).powi(2);
+            painter.text(&format!("{character} {least:.3}   "));
+        } else {
+            painter.cell(Some(middle), 2);
+            painter.text(&format!(" {middle:.2}  "));
+        }
+    }
+    painter.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+    use crate::inspect::{AttentionMaps, Selection};
+    use crate::tokenizer::Tokenizer;
+
+    /// Two layers of two heads: each token looks at itself; at the one before; at all alike; at the first.
+    fn shown(text: &str, place: [Option<usize>; 2], palette: Palette, n_columns: usize) -> String {
+        let prompt = Prompt::read(text, &Tokenizer::byte(), 200).expect("bytes");
+        let t = prompt.len();
+        let weight = |head: usize, query: usize, key: usize| match head {
+            _ if key > query => 0.0,
+            0 => f32::from(u8::from(key == query)),
+            1 => f32::from(u8::from(key == query.saturating_sub(1))),
+            2 => 1.0 / (query + 1) as f32,
+            _ => f32::from(u8::from(key == 0)),
+        };
+        let cells = (0..4 * t * t).map(|at| weight(at / (t * t), at / t % t, at % t));
+        let maps = AttentionMaps::new(2, 2, t, cells.collect());
+        let selection = Selection::new(place[0], place[1], 2, 2).expect("is there");
+        let view = AttentionView { prompt: &prompt, maps: &maps, selection: &selection };
+        attention_text(&view, palette, n_columns)
+    }
+
+    #[test]
+    fn several_heads_are_small() {
+        assert_snapshot!(shown("abcdef", [None, None], Palette::Characters, 40), @r"
+        6 tokens  abcdef
+
+        layer 0 head 0    layer 0 head 1
+        @@                @@
+          @@              @@
+            @@              @@
+              @@              @@
+                @@              @@
+                  @@              @@
+
+        layer 1 head 0    layer 1 head 1
+        @@                @@
+        ****              @@
+        ++++++            @@
+        ++++++++          @@
+        ==========        @@
+        ============      @@
+
+        down: the token that looks; across: the one it looks at, from the first to itself
+
+        weight  . 0.003   : 0.028   - 0.077   = 0.151   + 0.250   * 0.373   # 0.522   % 0.694   @ 0.892
+        ");
+    }
+
+    #[test]
+    fn a_head_is_large_with_whom_each_token_looks_at() {
+        assert_snapshot!(shown("a cat\né", [Some(1), Some(0)], Palette::Characters, 80), @r"
+        8 tokens  a·cat↵é
+
+        layer 1 head 0, down: the token that looks; across: the one it looks at; right: the top three
+
+               0         5
+                           \ \
+                           x x
+                           c a
+               a · c a t ↵ 3 9
+        0 a    @@                 0 a    1.000
+        1 ·    ****               0 a    0.500   1 ·    0.500
+        2 c    ++++++             0 a    0.333   1 ·    0.333   2 c    0.333
+        3 a    ++++++++           0 a    0.250   1 ·    0.250   2 c    0.250
+        4 t    ==========         0 a    0.200   1 ·    0.200   2 c    0.200
+        5 ↵    ============       0 a    0.167   1 ·    0.167   2 c    0.167
+        6 \xc3 --------------     0 a    0.143   1 ·    0.143   2 c    0.143
+        7 \xa9 ----------------   0 a    0.125   1 ·    0.125   2 c    0.125
+
+        weight  . 0.003   : 0.028   - 0.077   = 0.151   + 0.250   * 0.373   # 0.522   % 0.694   @ 0.892
+        ");
+    }
+
+    #[test]
+    fn what_is_too_wide_goes_on_below() {
+        let text = shown("abcdefgh", [Some(0), Some(1)], Palette::Characters, 9);
+        let (_, maps) = text.split_once("\n\n").expect("a heading");
+        assert_snapshot!(maps, @r"
+        layer 0 head 1, down: the token that looks; across: the one it looks at
+
+            0
+            abcde
+        0 a @
+        1 b @
+        2 c  @
+        3 d   @
+        4 e    @
+        5 f     @
+        6 g
+        7 h
+
+            5
+            fgh
+        5 f
+        6 g @
+        7 h  @
+
+        whom each token looks at most
+
+        0 a   0 a 1.000
+        1 b   0 a 1.000
+        2 c   1 b 1.000
+        3 d   2 c 1.000
+        4 e   3 d 1.000
+        5 f   4 e 1.000
+        6 g   5 f 1.000
+        7 h   6 g 1.000
+
+        weight  . 0.003   : 0.028   - 0.077   = 0.151   + 0.250   * 0.373   # 0.522   % 0.694   @ 0.892
+        ");
+    }
+
+    #[test]
+    fn a_long_text_is_drawn_smaller_and_loses_no_strong_weight() {
+        let text = shown(&"ab".repeat(64), [Some(0), None], Palette::Characters, 60);
+        let is_map = |line: &&str| line.contains('@') && !line.starts_with("weight");
+        let diagonal: Vec<&str> = text.lines().filter(is_map).collect();
+        assert_eq!(diagonal.len(), 15, "{text}"); // of 29 cells, two in a line
+        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+    }
+
+    #[test]
+    fn colours_draw_the_same_cells() {
+        let plain = shown("abcdef", [Some(0), Some(0)], Palette::Characters, 40);
+        let colored = shown("abcdef", [Some(0), Some(0)], Palette::TrueColor, 40);
+        assert_eq!(plain.lines().count(), colored.lines().count());
+        assert_eq!(plain.matches("@@").count(), 6);
+        assert_eq!(
+            colored.matches("\u{1b}[0;48;2;252;255;164m  ").count(),
+            6 + 1,
+            "and the legend's"
+        );
+    }
+
+    #[test]
+    fn the_scale_reaches_from_0_to_1() {
+        assert_eq!((step(0.0), step(1.0), step(2.0)), (0, 9, 9));
+        assert_eq!((blend(0.0), blend(1.0)), (COLORS[0], COLORS[9]));
+        assert_eq!(blend(1.0 / 9.0), COLORS[1]);
+        assert!((0..100).all(|i| step(i as f32 / 100.0) <= step((i + 1) as f32 / 100.0)));
+    }
+
+    #[test]
+    fn the_legend_names_the_least_weight_of_each_character() {
+        let legend = legend(Palette::Characters);
+        let (_, at) = legend.split_once("* ").expect("a step");
+        let least: f32 = at[..5].parse().expect("a number");
+        assert_eq!(CHARACTERS[step(least + 1e-3)], '*');
+        assert_eq!(CHARACTERS[step(least - 1e-3)], '+');
+        assert!(legend.len() <= 100 && !legend.contains('\u{1b}'), "{legend}");
+    }
+
+    #[test]
+    fn a_line_ends_in_the_terminals_own_colours() {
+        let mut painter = Painter::new(Palette::TrueColor);
+        painter.cell(Some(1.0), 2);
+        assert_eq!(painter.finish(), "\u{1b}[0;48;2;252;255;164m  \u{1b}[0m\n");
+        let mut painter = Painter::new(Palette::Ansi256);
+        painter.pair(Some(0.0), Some(1.0));
+        painter.pair(Some(0.0), None);
+        painter.pair(None, None);
+        let line = painter.finish();
+        assert_eq!(line, "\u{1b}[0;38;5;16;48;5;229m▀\u{1b}[0;38;5;16m▀\u{1b}[0m\n");
+        let mut painter = Painter::new(Palette::Characters);
+        painter.pair(Some(0.0), Some(1.0));
+        painter.cell(None, 3);
+        assert_eq!(painter.finish(), "@\n");
+    }
+}
