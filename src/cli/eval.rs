@@ -8,10 +8,10 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use super::weights::Weights;
-use crate::data::{self, Corpus, DataError, OpenOptions};
+use crate::data::{self, DataError};
 use crate::device::DeviceSpec;
 use crate::generate::LanguageModel;
-use crate::run::{self, Saved, Trained};
+use crate::run::{OpenError, Trained};
 use crate::train::evaluate;
 
 /// Measure a trained model's loss on a text
@@ -64,16 +64,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let (name, tokens) = if let Some(path) = &args.text {
         ("text", data::open_text(path, &config.data, &opened.tokenizer)?)
     } else {
-        let tokenizer = opened.tokenizer.clone();
-        let state = Saved::read_state(&run::locate(&args.run)?.checkpoint)?;
-        let corpus = Corpus::open(
-            &config.data,
-            tokenizer,
-            config.model.context_length,
-            OpenOptions::earlier(&state.text_sha256),
-        );
-        let corpus = corpus.map_err(|error| match error {
-            DataError::OtherText { paths } => anyhow!(
+        let corpus = opened.corpus().map_err(|error| match error {
+            OpenError::Data(DataError::OtherText { paths }) => anyhow!(
                 "the text {} is another than it was when `{}` was trained on it: what is in its {} split now may \
                  not have been there\n  hint: put the text back as it was, or measure all of one with --text PATH",
                 data::in_quotes(&paths),

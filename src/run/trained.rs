@@ -1,9 +1,10 @@
 //! A trained model, opened for use.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{CheckpointError, Saved, locate};
 use crate::config::Config;
+use crate::data::{Corpus, DataError, OpenOptions};
 use crate::device::{self, DeviceError, DeviceSpec};
 use crate::model::Gpt;
 use crate::tokenizer::Tokenizer;
@@ -19,6 +20,8 @@ pub struct Trained {
     pub model: Gpt,
     /// The name of the device that the weights are on.
     pub device: String,
+    /// The checkpoint that they come from.
+    pub checkpoint: PathBuf,
 }
 
 /// Why a trained model cannot be opened.
@@ -30,6 +33,9 @@ pub enum OpenError {
     /// The device cannot be used.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The text of the run cannot be read, or is another than it was.
+    #[error(transparent)]
+    Data(#[from] DataError),
 }
 
 impl Trained {
@@ -48,6 +54,18 @@ impl Trained {
         };
         let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);
         let model = Saved::load_model(&located.checkpoint, model)?;
-        Ok(Self { config, tokenizer, model, device: opened.name })
+        let checkpoint = located.checkpoint;
+        Ok(Self { config, tokenizer, model, device: opened.name, checkpoint })
+    }
+
+    /// The text that the model was trained on, split as it was then.
+    ///
+    /// # Errors
+    /// If the text cannot be read, or has changed since.
+    pub fn corpus(&self) -> Result<Corpus, OpenError> {
+        let state = Saved::read_state(&self.checkpoint)?;
+        let options = OpenOptions::earlier(&state.text_sha256);
+        let context_length = self.config.model.context_length;
+        Ok(Corpus::open(&self.config.data, self.tokenizer.clone(), context_length, options)?)
     }
 }

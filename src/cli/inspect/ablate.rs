@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use super::output::Output;
-use super::prompts::Subject;
+use super::{Format, Subject};
 use crate::cli::note;
 use crate::draw;
 use crate::inspect::{Ablation, Method, Part, Sample};
@@ -42,19 +42,11 @@ enum Instead {
     Both,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    /// A table, from what the model needs most to what it needs least
-    Text,
-    /// The losses
-    Json,
-}
-
 /// Removes every part in turn.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;
-    let text = args.subject.validation_split(&opened)?;
+    let text = opened.corpus()?.val;
     let methods = args.method.methods();
     let sample = Sample {
         text: &text,

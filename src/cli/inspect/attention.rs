@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 
 use super::output::{Output, TextStyle, json_of};
-use super::prompts::{Prompts, Subject};
+use super::{Prompts, Subject};
 use crate::cli::note;
 use crate::draw;
 use crate::inspect::{AttentionView, Details, Prompt, Selection, capture};

@@ -1,9 +1,7 @@
 //! `tinderbox inspect embeddings`: one word in several texts.
 
-use clap::ValueEnum;
-
 use super::output::Output;
-use super::prompts::{Prompts, Subject};
+use super::{Format, Prompts, Subject};
 use crate::draw;
 use crate::inspect::Embeddings;
 
@@ -31,14 +29,6 @@ pub(super) struct Args {
     format: Format,
     #[command(flatten)]
     output: Output,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    /// Tables of cosines
-    Text,
-    /// All of them, at every token
-    Json,
 }
 
 /// Follows the word, and shows how alike its vectors are.

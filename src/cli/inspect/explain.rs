@@ -1,9 +1,7 @@
 //! `tinderbox inspect explain`: one token in one head, number by number.
 
-use clap::ValueEnum;
-
 use super::output::{Output, json_of};
-use super::prompts::{Prompts, Subject, Token};
+use super::{Format, Prompts, Subject, Token};
 use crate::draw;
 use crate::inspect::Explanation;
 
@@ -31,14 +29,6 @@ pub(super) struct Args {
     format: Format,
     #[command(flatten)]
     output: Output,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    /// The six steps, with the first numbers of each vector
-    Text,
-    /// All numbers of all steps
-    Json,
 }
 
 /// Follows the token through each prompt.

@@ -3,10 +3,8 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
-
 use super::output::Output;
-use super::prompts::Subject;
+use super::{Format, Subject};
 use crate::cli::table::{Column, table};
 use crate::inspect::{Annotations, HeadAnswer, Heads, N_WINDOWS, Question, References, Scores};
 use crate::run::Trained;
@@ -34,14 +32,6 @@ pub(super) struct Args {
     output: Output,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    /// A line for each head
-    Text,
-    /// One object with every score, exact
-    Json,
-}
-
 /// Measures every head.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
@@ -49,7 +39,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.annotations {
         return args.write_references(path, &opened);
     }
-    let val = args.subject.validation_split(&opened)?;
+    let val = opened.corpus()?.val;
     let n_windows = usize::try_from(args.windows).unwrap_or(usize::MAX);
     let heads = Heads::measure(&opened.model, &val, n_windows)?;
     args.output.write(&match args.format {

@@ -1,14 +1,14 @@
 //! `tinderbox inspect lens`: what each layer would have predicted, and which part is behind it.
 
 use anyhow::bail;
-use clap::ValueEnum;
 use serde_json::json;
 
 use super::output::{Output, json_of};
-use super::prompts::{Prompts, Subject, Token};
+use super::{Format, Prompts, Subject, Token};
 use crate::draw;
 use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt};
 use crate::run::Trained;
+use crate::tokenizer::Tokenizer;
 
 /// Show what each layer would have predicted, and which part speaks for it
 ///
@@ -44,14 +44,6 @@ pub(super) struct Args {
     output: Output,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    /// Tables
-    Text,
-    /// Every number, at every token; of several prompts an array
-    Json,
-}
-
 /// Looks at each prompt, or at one beside the text to patch from.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
@@ -80,13 +72,10 @@ impl Args {
     fn look(&self, opened: &Trained, prompt: &Prompt) -> anyhow::Result<String> {
         let (model, tokenizer) = (&opened.model, &opened.tokenizer);
         let position = self.token.position(prompt)?;
-        let answer = match self.answer(opened)? {
-            Some(answer) => answer,
-            None => Answer::likeliest(model, tokenizer, prompt, position)?,
-        };
-        let n_top = usize::try_from(self.top)?;
-        let lens = Lens::new(model, tokenizer, prompt, n_top)?;
-        let against = self.against(opened)?;
+        let [answer, against] = self.answers(tokenizer)?;
+        let answer =
+            answer.map_or_else(|| Answer::likeliest(model, tokenizer, prompt, position), Ok)?;
+        let lens = Lens::new(model, tokenizer, prompt, usize::try_from(self.top)?)?;
         let attribution = Attribution::new(model, prompt, position, answer, against)?;
         Ok(match self.format {
             Format::Text => draw::lens(&lens, &attribution, prompt, !self.token.is_given()),
@@ -104,28 +93,23 @@ impl Args {
         let from = Prompt::read(from, tokenizer, opened.config.model.context_length)?;
         let position = self.token.position(prompt)?;
         Patching::check([prompt, &from], position)?;
-        let answer = match self.answer(opened)? {
-            Some(answer) => answer,
-            None => Answer::likeliest(model, tokenizer, prompt, position)?,
+        let [answer, against] = self.answers(tokenizer)?;
+        let or_likeliest = |answer: Option<Answer>, prompt| {
+            answer.map_or_else(|| Answer::likeliest(model, tokenizer, prompt, position), Ok)
         };
-        let against = match self.against(opened)? {
-            Some(against) => against,
-            None => Answer::likeliest(model, tokenizer, &from, position)?,
-        };
-        let patching = Patching::new(model, [prompt, &from], position, [answer, against])?;
+        let answers = [or_likeliest(answer, prompt)?, or_likeliest(against, &from)?];
+        let patching = Patching::new(model, [prompt, &from], position, answers)?;
         Ok(match self.format {
             Format::Text => draw::patching(&patching, [prompt, &from]),
             Format::Json => serde_json::to_string(&patching)?,
         })
     }
 
-    fn answer(&self, opened: &Trained) -> Result<Option<Answer>, InspectError> {
-        let read = |text: &String| Answer::read(text, &opened.tokenizer);
-        self.answer.as_ref().map(read).transpose()
-    }
-
-    fn against(&self, opened: &Trained) -> Result<Option<Answer>, InspectError> {
-        let read = |text: &String| Answer::read(text, &opened.tokenizer);
-        self.against.as_ref().map(read).transpose()
+    /// The tokens of --answer and --against.
+    fn answers(&self, tokenizer: &Tokenizer) -> Result<[Option<Answer>; 2], InspectError> {
+        let read = |text: &Option<String>| {
+            text.as_ref().map(|text| Answer::read(text, tokenizer)).transpose()
+        };
+        Ok([read(&self.answer)?, read(&self.against)?])
     }
 }

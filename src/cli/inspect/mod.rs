@@ -1,4 +1,4 @@
-//! `tinderbox inspect`: looking inside a trained model, one file for each way to look.
+//! `tinderbox inspect`: looking inside a trained model, one file for each subcommand, and the arguments that they share.
 
 mod ablate;
 mod attention;
@@ -7,9 +7,17 @@ mod explain;
 mod heads;
 mod lens;
 mod output;
-mod prompts;
 
-use clap::Subcommand;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Subcommand, ValueEnum};
+
+use crate::cli::note;
+use crate::device::DeviceSpec;
+use crate::inspect::{InspectError, Prompt};
+use crate::run::{OpenError, Trained};
 
 /// Look inside a trained model
 #[derive(Debug, clap::Args)]
@@ -38,7 +46,7 @@ enum Look {
     Lens(lens::Args),
 }
 
-/// Looks in the way that was asked for.
+/// Runs the subcommand.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.look {
         Look::Attention(args) => attention::run(args),
@@ -47,5 +55,95 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Look::Embeddings(args) => embeddings::run(args),
         Look::Ablate(args) => ablate::run(args),
         Look::Lens(args) => lens::run(args),
+    }
+}
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// Tables
+    Text,
+    /// Every number, exact
+    Json,
+}
+
+/// The trained model.
+#[derive(Debug, clap::Args)]
+struct Subject {
+    /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
+    run: PathBuf,
+    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceSpec>,
+}
+
+impl Subject {
+    fn open(&self) -> Result<Trained, OpenError> {
+        Trained::open(&self.run, self.device.as_ref())
+    }
+}
+
+/// The texts.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Prompts {
+    /// A text for the model to read; may be repeated, and each is shown
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Vec<String>,
+    /// A file with the text [default: --prompt]
+    #[arg(long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
+}
+
+impl Prompts {
+    /// The texts as the model reads them, with a note on standard error if that is only the end of one.
+    fn read(&self, opened: &Trained) -> anyhow::Result<Vec<Prompt>> {
+        let mut texts = self.prompt.clone();
+        if let Some(path) = &self.prompt_file {
+            let text = fs::read_to_string(path)
+                .with_context(|| format!("cannot read the prompt `{}`", path.display()))?;
+            texts.push(text);
+        }
+        let context_length = opened.config.model.context_length;
+        let mut prompts = Vec::new();
+        for text in &texts {
+            let prompt = Prompt::read(text, &opened.tokenizer, context_length)?;
+            if prompt.n_dropped > 0 {
+                note(format!(
+                    "note: the prompt has {} tokens and the context of the model holds {context_length}: \
+                     only the last {} are read",
+                    prompt.n_dropped + prompt.len(),
+                    prompt.len(),
+                ));
+            }
+            prompts.push(prompt);
+        }
+        Ok(prompts)
+    }
+}
+
+/// The token of a prompt.
+#[derive(Debug, clap::Args)]
+struct Token {
+    /// Which token: a position, counted from 0, or a text, whose last token in the prompt is meant [default: the last]
+    #[arg(long, value_name = "N|TEXT", allow_hyphen_values = true)]
+    token: Option<String>,
+}
+
+impl Token {
+    fn is_given(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Its position in a prompt, which may be past its end.
+    fn position(&self, prompt: &Prompt) -> Result<usize, InspectError> {
+        let Some(token) = &self.token else {
+            return Ok(prompt.len() - 1);
+        };
+        if let Ok(position) = token.parse() {
+            return Ok(position);
+        }
+        let found = prompt.position_of(token);
+        found.ok_or_else(|| InspectError::NotInPrompt(token.clone()))
     }
 }
