@@ -38,8 +38,8 @@ fn settings(max_new_tokens: usize, stop: &[&str]) -> GenerateConfig {
     }
 }
 
-fn alone(author: impl Into<LanguageModel>, settings: &GenerateConfig, sample: u64) -> String {
-    let writer = Writer::new(author, &tokenizer(), settings, "abc", sample).expect("a prompt");
+fn alone(model: impl Into<LanguageModel>, settings: &GenerateConfig, sample: u64) -> String {
+    let writer = Writer::new(model, &tokenizer(), settings, "abc", sample).expect("a prompt");
     writer.collect::<Result<_, _>>().expect("writes")
 }
 
@@ -48,8 +48,8 @@ fn samples_written_at_once_are_those_written_alone() {
     let gpt = model(PositionKind::Learned);
     // Far past the context, and with ends at different places.
     for settings in [settings(40, &[]), settings(60, &["a", "dd"]), settings(1, &[])] {
-        for author in [LanguageModel::from(&gpt), LanguageModel::Tensors(Box::new(gpt.clone()))] {
-            let writers = Writers::new(author.clone(), &tokenizer(), &settings, "abc", 2..8);
+        for model in [LanguageModel::from(&gpt), LanguageModel::Tensors(Box::new(gpt.clone()))] {
+            let writers = Writers::new(model.clone(), &tokenizer(), &settings, "abc", 2..8);
             let mut texts = vec![String::new(); 6];
             let mut ended = [false; 6];
             for round in writers.expect("a prompt") {
@@ -63,7 +63,7 @@ fn samples_written_at_once_are_those_written_alone() {
             }
             assert_eq!(ended, [true; 6]);
             for (i, text) in texts.iter().enumerate() {
-                assert_eq!(*text, alone(author.clone(), &settings, i as u64 + 2));
+                assert_eq!(*text, alone(model.clone(), &settings, i as u64 + 2));
             }
             assert_ne!(texts[0], texts[1]);
         }

@@ -7,13 +7,10 @@ use serde_json::{Value, json};
 use tinderbox::train::Start;
 
 use crate::cli::Folder;
+use crate::inspect::list;
 use crate::runs::Place;
 
 const HEADS: [&str; 3] = ["inspect", "heads", "runs/tiny"];
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().expect("a list")
-}
 
 #[test]
 fn every_head_has_its_scores() {
@@ -186,6 +183,4 @@ fn mistakes_with_annotations_are_explained() {
     error: line 2 of the annotations `alone.jsonl` cannot be used: the story ends at 7, and the text at 0
       hint: data/README.md describes the format
     ");
-    let misuse = [&HEADS[..], &["--windows", "0"]].concat();
-    assert_eq!(folder.run(&misuse).code, Some(2));
 }

@@ -4,33 +4,20 @@ use insta::assert_snapshot;
 use serde_json::Value;
 
 use crate::cli::Folder;
+use crate::inspect::{self, inspect, list};
 
 const RIVER: &str = "The hen sat by the river";
 const HOUSE: &str = "The dog sat by the house";
 
 /// A folder with a short run of a model of 2 layers, whose context holds a line of the text.
 fn trained(keys: &[&str]) -> Folder {
-    let folder = Folder::new();
-    let mut args = vec!["train", "tiny.toml", "--set", "train.max_steps=20"];
-    for key in keys.iter().chain(&["model.context_length=32"]) {
-        args.extend(["--set", key]);
-    }
-    folder.succeed(&args);
-    folder
+    inspect::trained(&[keys, &["model.context_length=32", "train.max_steps=20"]].concat())
 }
 
-fn inspect(folder: &Folder, way: &str, args: &[&str]) -> Value {
-    folder.json(&[&["inspect", way, "runs/tiny", "--format", "json"], args].concat())
-}
-
-fn page(folder: &Folder, way: &str, args: &[&str]) -> String {
-    let page = folder.succeed(&[&["inspect", way, "runs/tiny"], args].concat());
+fn page(folder: &Folder, subcommand: &str, args: &[&str]) -> String {
+    let page = folder.succeed(&[&["inspect", subcommand, "runs/tiny"], args].concat());
     assert!(page.lines().all(|line| line.chars().count() <= 100), "{page}");
     page
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().expect("a list")
 }
 
 fn number(value: &Value) -> f64 {
@@ -193,8 +180,9 @@ fn patching_goes_from_one_text_to_the_other() {
 #[test]
 fn mistakes_are_explained() {
     let folder = trained(&[]);
-    let fail =
-        |way: &str, args: &[&str]| folder.fail(&[&["inspect", way, "runs/tiny"], args].concat());
+    let fail = |subcommand: &str, args: &[&str]| {
+        folder.fail(&[&["inspect", subcommand, "runs/tiny"], args].concat())
+    };
     let embeddings = |args: &[&str]| fail("embeddings", args);
     assert_snapshot!(embeddings(&["--word", "bank", "--prompt", "a bank"]), @r#"
     error: there is nothing to compare `bank` with
@@ -244,21 +232,4 @@ fn mistakes_are_explained() {
     folder.write("text.txt", "another text, which is not that of the run");
     let gone = fail("ablate", &[]);
     assert!(gone.contains("text.txt"), "{gone}");
-}
-
-#[test]
-fn misuse_is_told_apart() {
-    let folder = trained(&[]);
-    for args in [
-        &["embeddings", "runs/tiny", "--prompt", "a hen"][..],
-        &["embeddings", "runs/tiny", "--word", "hen"],
-        &["ablate", "runs/tiny", "--max-batches", "0"],
-        &["ablate", "runs/tiny", "--method", "noise"],
-        &["lens", "runs/tiny"],
-        &["lens", "runs/tiny", "--prompt", "a hen", "--top", "0"],
-        &["lens", "runs/tiny", "--prompt", "a hen", "--format", "svg"],
-    ] {
-        let ran = folder.run(&[&["inspect"], args].concat());
-        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}: {}", ran.stderr);
-    }
 }
