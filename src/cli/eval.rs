@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde_json::json;
 
-use super::weights::Weights;
+use super::weights::WeightFormat;
 use crate::data::{self, DataError};
 use crate::device::DeviceSpec;
 use crate::generate::LanguageModel;
@@ -32,7 +32,7 @@ pub(super) struct Args {
     text: Option<PathBuf>,
     /// How the weights are kept, on a CPU: what fewer bits cost
     #[arg(long, value_enum, default_value_t)]
-    weights: Weights,
+    weights: WeightFormat,
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let loss = match args.weights {
         // As the losses of training are computed, on any device.
-        Weights::F32 => evaluate::full(&opened.model, &tokens, config.train.batch_size)
+        WeightFormat::F32 => evaluate::full(&opened.model, &tokens, config.train.batch_size)
             .context("the device failed")?,
         weights => match weights.of(opened.model, &opened.device)? {
             LanguageModel::Engine(engine) => evaluate::full_of_engine(engine, &tokens),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::weights::Weights;
+use super::weights::WeightFormat;
 use crate::config::GenerateConfig;
 use crate::device::DeviceSpec;
 use crate::generate::{Piece, Writers};
@@ -67,7 +67,7 @@ pub(super) struct Args {
     seed: Option<u64>,
     /// How the weights are kept, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
-    weights: Weights,
+    weights: WeightFormat,
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,

@@ -9,7 +9,7 @@ use crate::model::Gpt;
 
 /// How weights are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Weights {
+pub(super) enum WeightFormat {
     /// As they were trained
     #[default]
     F32,
@@ -19,7 +19,7 @@ pub(super) enum Weights {
     Int8,
 }
 
-impl Weights {
+impl WeightFormat {
     /// The model with these weights on its device, of this name.
     ///
     /// # Errors

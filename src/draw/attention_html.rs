@@ -12,7 +12,7 @@ use super::columns::fit;
 use super::{Fragment, Page, escape};
 use crate::config::{ModelConfig, PositionKind};
 use crate::format::counted;
-use crate::inspect::{Details, InspectError, Selection};
+use crate::inspect::{AttentionDetails, HeadSelection, InspectError};
 use crate::model::parameters::HostTensor;
 
 const STYLES: &[&str] = &[
@@ -42,7 +42,7 @@ const HEADING: usize = 72;
 
 /// The page: a section for each prompt.
 #[must_use]
-pub fn attention_html(prompts: &[Details]) -> String {
+pub fn attention_html(prompts: &[AttentionDetails]) -> String {
     let lead = "What attention in a trained model does with a text. The tabs share one choice of layer, head and token.";
     let mut page = Page::new("Attention: who looks at whom", lead);
     for details in prompts {
@@ -55,7 +55,7 @@ pub fn attention_html(prompts: &[Details]) -> String {
 }
 
 /// One prompt's views as a section of any page.
-pub(crate) fn attention_fragment(details: &Details) -> Fragment {
+pub(crate) fn attention_fragment(details: &AttentionDetails) -> Fragment {
     let data = serde_json::to_string(&Data::new(details)).expect("plain data");
     Fragment {
         kind: "attention",
@@ -68,8 +68,8 @@ pub(crate) fn attention_fragment(details: &Details) -> Fragment {
 
 /// About how large the section of a prompt with `n_tokens` is, in MiB.
 #[must_use]
-pub fn attention_mib(config: &ModelConfig, selection: &Selection, n_tokens: usize) -> usize {
-    let n_bytes = Details::n_numbers(config, selection, n_tokens) * size_of::<f32>();
+pub fn attention_mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize) -> usize {
+    let n_bytes = AttentionDetails::n_numbers(config, selection, n_tokens) * size_of::<f32>();
     n_bytes.div_ceil(3) * 4 / (1024 * 1024)
 }
 
@@ -110,8 +110,9 @@ struct Data<'a> {
 }
 
 impl<'a> Data<'a> {
-    fn new(details: &'a Details) -> Self {
-        let Details { prompt, selection, maps, queries, keys, similarity, config } = details;
+    fn new(details: &'a AttentionDetails) -> Self {
+        let AttentionDetails { prompt, selection, maps, queries, keys, similarity, config } =
+            details;
         let layers: Vec<usize> = selection.layers.clone().collect();
         let heads: Vec<usize> = selection.heads.clone().collect();
         let kv_heads: Vec<usize> = heads.iter().map(|head| details.kv_head(*head)).collect();
@@ -161,8 +162,8 @@ fn prepared(config: &ModelConfig) -> String {
 }
 
 /// The prompt and the model in a few sentences.
-fn facts(details: &Details) -> String {
-    let Details { prompt, config, .. } = details;
+fn facts(details: &AttentionDetails) -> String {
+    let AttentionDetails { prompt, config, .. } = details;
     let counted = |n: usize, noun: &str| counted(n as u64, noun);
     let mut facts = counted(prompt.len(), "token");
     if prompt.n_dropped > 0 {
@@ -197,7 +198,7 @@ mod tests {
     use crate::model::Gpt;
     use crate::tokenizer::Tokenizer;
 
-    fn details(text: &str, place: [Option<usize>; 2]) -> Details {
+    fn details(text: &str, place: [Option<usize>; 2]) -> AttentionDetails {
         let config = ModelConfig {
             context_length: 64,
             d_model: 16,
@@ -210,8 +211,8 @@ mod tests {
         };
         let model = Gpt::new(&config, 256, 1, &Device::flex());
         let prompt = Prompt::read(text, &Tokenizer::byte(), 64).expect("bytes");
-        let selection = Selection::new(place[0], place[1], 2, 4).expect("is there");
-        Details::new(&model, &prompt, &selection).expect("captured")
+        let selection = HeadSelection::new(place[0], place[1], 2, 4).expect("is there");
+        AttentionDetails::new(&model, &prompt, &selection).expect("captured")
     }
 
     fn unpacked(text: &Value) -> Vec<f32> {
@@ -289,7 +290,8 @@ mod tests {
     fn a_page_has_a_size_before_it_is_made() {
         let it = details("hello, and good bye", [None, None]);
         let data = attention_fragment(&it).data.expect("data").len();
-        let bytes = Details::n_numbers(&it.config, &it.selection, it.prompt.len()) * 16 / 3;
+        let bytes =
+            AttentionDetails::n_numbers(&it.config, &it.selection, it.prompt.len()) * 16 / 3;
         assert!(data >= bytes && data < bytes + 2000, "{data} {bytes}");
         assert!(check_size(LIMIT_MIB).is_ok());
         let error = check_size(LIMIT_MIB + 1).unwrap_err().to_string();

@@ -249,7 +249,7 @@ fn legend(svg: &mut String, y: f64, size: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::{AttentionMaps, Prompt, Selection};
+    use crate::inspect::{AttentionMaps, HeadSelection, Prompt};
     use crate::tokenizer::Tokenizer;
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
             AttentionMaps::new(1, 2, t, vec![0.3; 2 * t * t])
         });
         for head in [None, Some(1)] {
-            let selection = Selection::new(None, head, 1, 2).expect("is there");
+            let selection = HeadSelection::new(None, head, 1, 2).expect("is there");
             let views = [0, 1].map(|index| AttentionView {
                 prompt: &prompts[index],
                 maps: &maps[index],

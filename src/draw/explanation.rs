@@ -1,7 +1,7 @@
 //! The text of `inspect explain`: one token in one head, step by step.
 
 use super::columns::{fit, flow, width};
-use crate::inspect::{Explanation, Projection, Prompt, Step, strongest};
+use crate::inspect::{Explanation, Projection, ProjectionStep, Prompt, strongest};
 
 /// How many numbers of a vector are shown.
 const SHOWN: usize = 6;
@@ -102,9 +102,9 @@ impl Writer<'_> {
         for (letter, projection) in parts {
             for (step, vector) in projection.steps() {
                 let name = match step {
-                    Step::Projected => format!("{letter} = x W_{letter}"),
-                    Step::Normed => format!("{letter} normed (qk_norm)"),
-                    Step::Rotated => format!("{letter} turned by position {}", it.token),
+                    ProjectionStep::Projected => format!("{letter} = x W_{letter}"),
+                    ProjectionStep::Normed => format!("{letter} normed (qk_norm)"),
+                    ProjectionStep::Rotated => format!("{letter} turned by position {}", it.token),
                 };
                 self.vector(&name, &wide(vector));
             }

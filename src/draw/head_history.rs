@@ -8,7 +8,7 @@ use super::Fragment;
 use super::plot::{self, N_SHADES, Plot, Size, legend_entry, shade_of, spread};
 use super::svg::{self, Anchor};
 use crate::format::grouped;
-use crate::inspect::{Heads, Scores};
+use crate::inspect::{HeadScores, ScoredHeads};
 
 const STYLE: &str = include_str!("assets/forming.css");
 const SCRIPT: &str = include_str!("assets/forming.js");
@@ -39,7 +39,7 @@ pub(super) const SCORES: [(&str, &str); 9] = [
 ];
 
 /// The value of a score by its key.
-pub(super) fn score(scores: &Scores, key: &str) -> Option<f64> {
+pub(super) fn score(scores: &HeadScores, key: &str) -> Option<f64> {
     let named = scores.named().into_iter();
     named.filter(|(name, _)| *name == key).find_map(|(_, score)| score)
 }
@@ -50,7 +50,7 @@ pub(crate) struct HeadHistory {
     n_layers: usize,
     n_heads: usize,
     /// The evaluations that are drawn.
-    evaluations: Vec<(u64, Heads)>,
+    evaluations: Vec<(u64, ScoredHeads)>,
     /// The number of all evaluations.
     n_evaluations: usize,
 }
@@ -58,14 +58,14 @@ pub(crate) struct HeadHistory {
 impl HeadHistory {
     /// The history that a run logged by its steps; `None` if it logged none. Evaluations of a model of another size
     /// than the last one's are left out.
-    pub fn new(log: &BTreeMap<u64, Heads>) -> Option<Self> {
+    pub fn new(log: &BTreeMap<u64, ScoredHeads>) -> Option<Self> {
         let last = log.values().next_back()?;
         let (n_layers, n_heads) = (last.scores.len(), last.scores.first()?.len());
-        let fits = |heads: &Heads| {
+        let fits = |heads: &ScoredHeads| {
             heads.scores.len() == n_layers
                 && heads.scores.iter().all(|layer| layer.len() == n_heads)
         };
-        let all: Vec<(&u64, &Heads)> = log.iter().filter(|(_, heads)| fits(heads)).collect();
+        let all: Vec<(&u64, &ScoredHeads)> = log.iter().filter(|(_, heads)| fits(heads)).collect();
         let most = MOST_POINTS / (SCORES.len() * n_layers * n_heads).max(1);
         let drawn = spread(all.len(), most.min(MOST_EVALUATIONS)).into_iter();
         Some(Self {
@@ -182,7 +182,7 @@ impl HeadHistory {
         }
         let faint = if self.n_layers * self.n_heads > MANY_HEADS { " faint" } else { "" };
         for (index, [layer, head]) in self.heads().enumerate() {
-            let point = |(step, heads): &(u64, Heads)| {
+            let point = |(step, heads): &(u64, ScoredHeads)| {
                 Some((*step, score(&heads.scores[layer][head], key)?))
             };
             let points: Vec<_> = self.evaluations.iter().filter_map(point).collect();
@@ -234,14 +234,14 @@ impl Layout {
 mod tests {
     use super::*;
 
-    fn heads(n_layers: usize, n_heads: usize, local: f64) -> Heads {
-        let scores = Scores { local: Some(local), entropy: Some(0.5), ..Scores::default() };
-        Heads {
+    fn heads(n_layers: usize, n_heads: usize, local: f64) -> ScoredHeads {
+        let scores = HeadScores { local: Some(local), entropy: Some(0.5), ..HeadScores::default() };
+        ScoredHeads {
             n_windows: 32,
             window_tokens: 16,
             n_repeated: 16,
             period: 8,
-            even: Scores { local: Some(0.25), ..Scores::default() },
+            even: HeadScores { local: Some(0.25), ..HeadScores::default() },
             scores: vec![vec![scores; n_heads]; n_layers],
         }
     }
@@ -265,7 +265,8 @@ mod tests {
 
     #[test]
     fn a_large_model_and_a_long_run_are_a_bounded_picture() {
-        let log: BTreeMap<u64, Heads> = (0..500).map(|i| (i * 100, heads(24, 16, 0.5))).collect();
+        let log: BTreeMap<u64, ScoredHeads> =
+            (0..500).map(|i| (i * 100, heads(24, 16, 0.5))).collect();
         let history = HeadHistory::new(&log).expect("evaluations");
         let drawn = history.evaluations.len();
         assert_eq!(history.n_evaluations, 500);
@@ -283,7 +284,7 @@ mod tests {
 
     #[test]
     fn every_score_is_one() {
-        let scores = Scores {
+        let scores = HeadScores {
             entropy: Some(0.1),
             uniform: Some(0.1),
             focused: Some(0.1),
@@ -293,7 +294,7 @@ mod tests {
             local: Some(0.1),
             duplicate_token: Some(0.1),
             induction: Some(0.1),
-            ..Scores::default()
+            ..HeadScores::default()
         };
         assert!(SCORES.iter().all(|(key, _)| score(&scores, key).is_some()));
     }

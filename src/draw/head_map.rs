@@ -5,7 +5,7 @@ use serde_json::json;
 use super::Fragment;
 use super::head_history::{SCORES, score};
 use crate::format::grouped;
-use crate::inspect::{Heads, Kind, Scores};
+use crate::inspect::{HeadKind, HeadScores, ScoredHeads};
 
 const STYLE: &str = include_str!("assets/heads.css");
 const SCRIPT: &str = include_str!("assets/heads.js");
@@ -14,20 +14,20 @@ const SCRIPT: &str = include_str!("assets/heads.js");
 const MANY_HEADS: usize = 7;
 
 /// Every kind, in the order of the legend.
-const KINDS: [Kind; 9] = [
-    Kind::PreviousToken,
-    Kind::Local,
-    Kind::Diagonal,
-    Kind::FirstToken,
-    Kind::DuplicateToken,
-    Kind::Induction,
-    Kind::Focused,
-    Kind::Uniform,
-    Kind::Mixed,
+const KINDS: [HeadKind; 9] = [
+    HeadKind::PreviousToken,
+    HeadKind::Local,
+    HeadKind::Diagonal,
+    HeadKind::FirstToken,
+    HeadKind::DuplicateToken,
+    HeadKind::Induction,
+    HeadKind::Focused,
+    HeadKind::Uniform,
+    HeadKind::Mixed,
 ];
 
 /// The heads of the weights after `step`.
-pub(crate) fn head_map(step: u64, heads: &Heads) -> Fragment {
+pub(crate) fn head_map(step: u64, heads: &ScoredHeads) -> Fragment {
     let n_heads = heads.scores.first().map_or(0, Vec::len);
     let is_many = n_heads >= MANY_HEADS;
     let (table_class, prefix) = if is_many { (" class=\"many\"", "") } else { ("", "head ") };
@@ -70,9 +70,9 @@ pub(crate) fn head_map(step: u64, heads: &Heads) -> Fragment {
 }
 
 /// `{"names", "even": [..], "heads": [L * H]}`.
-fn data(heads: &Heads) -> serde_json::Value {
-    let values = |scores: &Scores| SCORES.map(|(key, _)| score(scores, key));
-    let of_head = |scores: &Scores| {
+fn data(heads: &ScoredHeads) -> serde_json::Value {
+    let values = |scores: &HeadScores| SCORES.map(|(key, _)| score(scores, key));
+    let of_head = |scores: &HeadScores| {
         let kind = scores.kind();
         json!({"kind": kind.to_string(), "meaning": describe(kind)[1], "scores": values(scores)})
     };
@@ -81,7 +81,7 @@ fn data(heads: &Heads) -> serde_json::Value {
 }
 
 /// All scores in a line, for readers without scripts.
-fn summary(scores: &Scores) -> String {
+fn summary(scores: &HeadScores) -> String {
     let known = SCORES.into_iter().filter_map(|(key, name)| {
         let score = score(scores, key)?;
         Some(format!("{name} {score:.2}"))
@@ -89,24 +89,24 @@ fn summary(scores: &Scores) -> String {
     known.collect::<Vec<_>>().join(", ")
 }
 
-fn class(kind: Kind) -> String {
+fn class(kind: HeadKind) -> String {
     kind.to_string().replace(' ', "-")
 }
 
 /// An abbreviation, and a sentence.
-fn describe(kind: Kind) -> [&'static str; 2] {
+fn describe(kind: HeadKind) -> [&'static str; 2] {
     match kind {
-        Kind::Uniform => ["uni", "Looks at everything alike."],
-        Kind::Induction => ["ind", "Looks at what followed when the same token came before."],
-        Kind::DuplicateToken => ["same", "Looks at where the same token came before."],
-        Kind::PreviousToken => ["prev", "Looks at the token before."],
-        Kind::FirstToken => {
+        HeadKind::Uniform => ["uni", "Looks at everything alike."],
+        HeadKind::Induction => ["ind", "Looks at what followed when the same token came before."],
+        HeadKind::DuplicateToken => ["same", "Looks at where the same token came before."],
+        HeadKind::PreviousToken => ["prev", "Looks at the token before."],
+        HeadKind::FirstToken => {
             ["first", "Looks at the first token: often a head that has nothing to do here."]
         }
-        Kind::Diagonal => ["self", "Looks at the token itself."],
-        Kind::Local => ["local", "Looks at what is near."],
-        Kind::Focused => ["foc", "Looks sharply, at no place that has a name."],
-        Kind::Mixed => ["mix", "Does none of these for the most part."],
+        HeadKind::Diagonal => ["self", "Looks at the token itself."],
+        HeadKind::Local => ["local", "Looks at what is near."],
+        HeadKind::Focused => ["foc", "Looks sharply, at no place that has a name."],
+        HeadKind::Mixed => ["mix", "Does none of these for the most part."],
     }
 }
 

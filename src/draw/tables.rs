@@ -3,8 +3,8 @@
 use super::columns::{MAX_WIDTH, Row, fit, named_flow, table};
 use crate::format::{fixed, percent, signed};
 use crate::inspect::{
-    Ablation, Attribution, Embeddings, Guess, Lens, Patched, Patching, Prediction, Predictions,
-    Prompt, Stage,
+    Ablation, Attribution, Embeddings, Guess, LayerPrediction, Lens, Patched, Patching, Prompt,
+    Stage, TokenPredictions,
 };
 use crate::tokenizer::visible;
 
@@ -139,7 +139,7 @@ fn every_position(lens: &Lens, prompt: &Prompt) -> String {
     let mut columns: Vec<String> = stages.iter().map(|stage| stage_name(stage.layer)).collect();
     columns.push("came".to_owned());
     let digits = (prompt.len() - 1).to_string().len();
-    let row = |(at, piece): (&Predictions, &String)| -> Row {
+    let row = |(at, piece): (&TokenPredictions, &String)| -> Row {
         let came = at.stages.last().and_then(|stage| stage.came.as_ref());
         let came = came.map_or(String::new(), |came| guess(&came.guess));
         let cells = at.stages.iter().map(|stage| guess(&stage.top[0])).chain([came]);
@@ -148,14 +148,14 @@ fn every_position(lens: &Lens, prompt: &Prompt) -> String {
     table(&columns, &lens.positions.iter().zip(&prompt.pieces).map(row).collect::<Vec<_>>())
 }
 
-fn one_position(stages: &[Prediction]) -> String {
+fn one_position(stages: &[LayerPrediction]) -> String {
     let n_top = stages.first().map_or(0, |stage| stage.top.len());
     let mut columns: Vec<String> = (1..=n_top).map(|rank| format!("{rank}.")).collect();
     if let Some(came) = stages.first().and_then(|stage| stage.came.as_ref()) {
         let token = short(&visible(&came.guess.token));
         columns.extend([format!("came: {token}"), "rank".to_owned()]);
     }
-    let row = |stage: &Prediction| -> Row {
+    let row = |stage: &LayerPrediction| -> Row {
         let mut cells: Vec<String> = stage.top.iter().map(guess).collect();
         if let Some(came) = &stage.came {
             cells.extend([format!("{:.4}", came.guess.probability), came.rank.to_string()]);
@@ -175,7 +175,7 @@ fn parts(it: &Attribution) -> String {
     let (named, rest) = ranked.split_at(n_named(ranked.len()));
     let row = |name: String, logit: f64| -> Row { (name, vec![signed(logit, 4)]) };
     let mut rows: Vec<Row> =
-        named.iter().map(|term| row(term.source.to_string(), term.logit)).collect();
+        named.iter().map(|term| row(term.component.to_string(), term.logit)).collect();
     if !rest.is_empty() {
         let sum = rest.iter().map(|term| term.logit).sum();
         rows.push(row(format!("{} others", rest.len()), sum));

@@ -347,7 +347,7 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
-    use crate::inspect::{AttentionMaps, Selection};
+    use crate::inspect::{AttentionMaps, HeadSelection};
     use crate::tokenizer::Tokenizer;
 
     /// Two layers of two heads: each token looks at itself; at the one before; at all alike; at the first.
@@ -363,7 +363,7 @@ mod tests {
         };
         let cells = (0..4 * t * t).map(|at| weight(at / (t * t), at / t % t, at % t));
         let maps = AttentionMaps::new(2, 2, t, cells.collect());
-        let selection = Selection::new(place[0], place[1], 2, 2).expect("is there");
+        let selection = HeadSelection::new(place[0], place[1], 2, 2).expect("is there");
         let view = AttentionView { prompt: &prompt, maps: &maps, selection: &selection };
         attention_text(&view, palette, n_columns)
     }

@@ -169,20 +169,20 @@ impl Session {
         });
     }
 
-    /// Reads a text as sample 0 from its beginning, and returns how surprising each of the `targets` was, which
-    /// follow the tokens: their cross-entropy, nats per token.
+    /// Reads a text as sample 0 from its beginning, and returns the cross-entropy of each of the
+    /// `targets`, which follow the tokens, in nats.
     ///
     /// # Panics
     /// If there are not as many targets as tokens, no room for them, or one is not in the vocabulary.
     #[must_use]
-    pub fn surprises(&mut self, tokens: &[u32], targets: &[u32]) -> Vec<f32> {
+    pub fn token_losses(&mut self, tokens: &[u32], targets: &[u32]) -> Vec<f32> {
         assert_eq!(tokens.len(), targets.len(), "a target for each token");
         self.clear(0);
         let vocab_size = self.engine.vocab_size();
         let mut scores = vec![Row::ZERO; n_panels(vocab_size) * TOKENS_AT_ONCE.min(tokens.len())];
-        let mut surprises = vec![0.0; tokens.len()];
+        let mut token_losses = vec![0.0; tokens.len()];
         let chunks = tokens.chunks(TOKENS_AT_ONCE).zip(targets.chunks(TOKENS_AT_ONCE));
-        for ((tokens, targets), out) in chunks.zip(surprises.chunks_mut(TOKENS_AT_ONCE)) {
+        for ((tokens, targets), out) in chunks.zip(token_losses.chunks_mut(TOKENS_AT_ONCE)) {
             rayon::scope(|_| {
                 self.pass_one(0, tokens);
                 let Self { engine, work, .. } = self;
@@ -203,7 +203,7 @@ impl Session {
                 );
             });
         }
-        surprises
+        token_losses
     }
 
     /// Takes further tokens of one sample through all layers.

@@ -16,7 +16,7 @@ use tinderbox_kernels as kernels;
 /// How a part is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Method {
+pub enum Removal {
     /// Its values become zeros.
     Zero,
     /// Its values become their mean over all tokens that are measured.
@@ -25,7 +25,7 @@ pub enum Method {
 
 /// The part of a text that the loss is measured on.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample<'a> {
+pub struct AblationText<'a> {
     /// The text.
     pub text: &'a Split,
     /// How many windows go through the model at once.
@@ -51,10 +51,10 @@ pub struct Ablated {
     /// The part.
     #[serde(flatten)]
     pub part: Part,
-    /// The mean loss with [`Method::Zero`], nats per token.
+    /// The mean loss with [`Removal::Zero`], nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zero: Option<f64>,
-    /// The mean loss with [`Method::Mean`], nats per token.
+    /// The mean loss with [`Removal::Mean`], nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
 }
@@ -76,10 +76,14 @@ impl Ablation {
     ///
     /// # Panics
     /// If there are no methods, or no windows in the text.
-    pub fn new(model: &Gpt, sample: Sample<'_>, methods: &[Method]) -> Result<Self, InspectError> {
+    pub fn new(
+        model: &Gpt,
+        sample: AblationText<'_>,
+        methods: &[Removal],
+    ) -> Result<Self, InspectError> {
         assert!(!methods.is_empty(), "a part is removed somehow");
         let (tokens, loss) = sample.loss(model, &mut Replace::default())?;
-        let means = match methods.contains(&Method::Mean) {
+        let means = match methods.contains(&Removal::Mean) {
             true => sample.means(model)?,
             false => HashMap::new(),
         };
@@ -88,8 +92,8 @@ impl Ablation {
                 return Ok(None);
             }
             let substitute = match method {
-                Method::Zero => Substitute::Zero,
-                Method::Mean => Substitute::Mean(means[&part.site()].clone()),
+                Removal::Zero => Substitute::Zero,
+                Removal::Mean => Substitute::Mean(means[&part.site()].clone()),
             };
             let mut probe = Replace(vec![Replacement { part, position: None, substitute }]);
             Ok(Some(sample.loss(model, &mut probe)?.1))
@@ -97,8 +101,8 @@ impl Ablation {
         let ablated = |part| {
             Ok(Ablated {
                 part,
-                zero: without(part, Method::Zero)?,
-                mean: without(part, Method::Mean)?,
+                zero: without(part, Removal::Zero)?,
+                mean: without(part, Removal::Mean)?,
             })
         };
         let parts = Part::writers(model.config()).into_iter().map(ablated);
@@ -108,7 +112,7 @@ impl Ablation {
     }
 }
 
-impl Sample<'_> {
+impl AblationText<'_> {
     /// How many batches are measured; each text whose end is a shorter window has one more.
     #[must_use]
     pub fn n_batches(&self, context_length: usize) -> usize {
@@ -196,7 +200,7 @@ mod tests {
     use crate::train::evaluate;
     use tinderbox_kernels::MatmulPrecision;
 
-    const BOTH: [Method; 2] = [Method::Zero, Method::Mean];
+    const BOTH: [Removal; 2] = [Removal::Zero, Removal::Mean];
 
     fn text() -> Split {
         let ids: Vec<u32> = (0..150_u32).map(|i| i * i % 11).collect();
@@ -210,7 +214,7 @@ mod tests {
     #[test]
     fn the_loss_of_the_whole_model_is_the_evaluations() {
         let (model, text) = (model(), text());
-        let mut sample = Sample { text: &text, batch_size: 4, max_batches: None };
+        let mut sample = AblationText { text: &text, batch_size: 4, max_batches: None };
         let whole = Ablation::new(&model, sample, &BOTH).expect("measured");
         let expected = evaluate::full(&model, &text, 4).expect("a device");
         assert_eq!(whole.tokens, expected.tokens);
@@ -219,7 +223,7 @@ mod tests {
         assert!(whole.parts.is_sorted_by(|a, b| a.loss() >= b.loss()));
 
         sample.max_batches = Some(2);
-        let some = Ablation::new(&model, sample, &[Method::Zero]).expect("measured");
+        let some = Ablation::new(&model, sample, &[Removal::Zero]).expect("measured");
         let expected =
             evaluate::estimate(&model, &text, 4, 2, MatmulPrecision::F32).expect("a device");
         assert_eq!((some.tokens, expected.tokens), (64, 64));
@@ -231,7 +235,7 @@ mod tests {
     #[test]
     fn a_removed_part_is_one_whose_weights_are_zero() {
         let (model, text) = (model(), text());
-        let sample = Sample { text: &text, batch_size: 4, max_batches: None };
+        let sample = AblationText { text: &text, batch_size: 4, max_batches: None };
         let ablation = Ablation::new(&model, sample, &BOTH).expect("measured");
         let drawn = parameters::read(&model);
         let without = |name: &str, rows: std::ops::Range<usize>| {
@@ -272,7 +276,7 @@ mod tests {
             Some(tensor)
         });
         let text = text();
-        let sample = Sample { text: &text, batch_size: 4, max_batches: None };
+        let sample = AblationText { text: &text, batch_size: 4, max_batches: None };
         let constant = constant.expect("the same shapes");
         let ablation = Ablation::new(&constant, sample, &BOTH).expect("measured");
         let mlp = Part::Mlp { layer: 0 };

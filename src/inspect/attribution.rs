@@ -35,7 +35,7 @@ pub struct Attribution {
 pub struct Term {
     /// The part.
     #[serde(flatten)]
-    pub source: Source,
+    pub component: Component,
     /// Its contribution, in logits: nats.
     pub logit: f64,
 }
@@ -44,7 +44,7 @@ pub struct Term {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "part", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "layers and heads count from 0")]
-pub enum Source {
+pub enum Component {
     /// The token's own vector.
     Token,
     /// The vector of its position, if positions are learned.
@@ -59,7 +59,7 @@ pub enum Source {
     NormBias,
 }
 
-impl std::fmt::Display for Source {
+impl std::fmt::Display for Component {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Token => f.write_str("token embedding"),
@@ -127,16 +127,16 @@ fn terms(
     let residual = wide(last.vector(0, position));
     let (direction, norm_bias) = direction(model, answers, &residual)?;
     let mut terms = Vec::new();
-    let mut add = |source, logit| terms.push(Term { source, logit });
+    let mut add = |component, logit| terms.push(Term { component, logit });
 
     let embedding = wide(recording.get(None, Point::Embedding).vector(0, position));
     let id = prompt.ids[position] as usize;
     let row = model.token_embedding.weight.val().narrow(0, id, 1); // [1, C]
     let token = read(row)?;
-    add(Source::Token, dot(&token, &direction));
+    add(Component::Token, dot(&token, &direction));
     if model.position_embedding.is_some() {
         let of_position: Vec<f64> = embedding.iter().zip(&token).map(|(x, t)| x - t).collect();
-        add(Source::Position, dot(&of_position, &direction));
+        add(Component::Position, dot(&of_position, &direction));
     }
     for (layer, block) in model.blocks.iter().enumerate() {
         let output = &block.attention.output;
@@ -145,17 +145,17 @@ fn terms(
             projection.chunks(config.d_model).map(|row| dot(row, &direction)).collect();
         for (head, of_head) in into_logit.chunks(config.head_dim()).enumerate() {
             let gathered = wide(recording.get(layer, Point::Heads).vector(head, position));
-            add(Source::Head { layer, head }, dot(&gathered, of_head));
+            add(Component::Head { layer, head }, dot(&gathered, of_head));
         }
         if let Some(bias) = &output.bias {
             let bias = read(bias.val())?;
-            add(Source::AttentionBias { layer }, dot(&bias, &direction));
+            add(Component::AttentionBias { layer }, dot(&bias, &direction));
         }
         let mlp = wide(recording.get(layer, Point::Mlp).vector(0, position));
-        add(Source::Mlp { layer }, dot(&mlp, &direction));
+        add(Component::Mlp { layer }, dot(&mlp, &direction));
     }
     if let Some(logit) = norm_bias {
-        add(Source::NormBias, logit);
+        add(Component::NormBias, logit);
     }
     Ok(terms)
 }

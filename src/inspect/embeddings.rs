@@ -17,7 +17,7 @@ pub struct Embeddings {
     /// The word.
     pub word: String,
     /// Its place in each of the P texts.
-    pub places: Vec<Place>,
+    pub places: Vec<WordPlace>,
     /// The S places of the model at which vectors are compared, first to last.
     pub stages: Vec<Stage>,
     /// The similarity of the word's vectors in two texts, `[S][P][P]`.
@@ -33,7 +33,7 @@ pub struct Embeddings {
 
 /// The place of the word in a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct WordPlace {
     /// The text of each token, `[T]`.
     pub tokens: Vec<String>,
     /// The word's last token, counted from 0.
@@ -87,7 +87,7 @@ impl Embeddings {
                 word: word.to_owned(),
                 prompt: prompt.whole_pieces().concat(),
             })?;
-            Ok(Place { tokens: prompt.texts.clone(), position })
+            Ok(WordPlace { tokens: prompt.texts.clone(), position })
         };
         let places = prompts.iter().map(place).collect::<Result<Vec<_>, InspectError>>()?;
         let context = context_places(prompts, context)?;
@@ -140,7 +140,7 @@ impl Embeddings {
     /// If there is no such text.
     #[must_use]
     pub fn have_same_past(&self, one: usize, other: usize) -> bool {
-        let past = |place: &Place| place.tokens[..=place.position].to_vec();
+        let past = |place: &WordPlace| place.tokens[..=place.position].to_vec();
         past(&self.places[one]) == past(&self.places[other])
     }
 }

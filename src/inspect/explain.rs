@@ -77,7 +77,7 @@ pub struct Projection {
 
 /// A step in the making of a head's vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ProjectionStep {
     /// The projection.
     Projected,
     /// The head's own norm.
@@ -89,11 +89,11 @@ pub enum Step {
 impl Projection {
     /// The steps that were taken, each with the vector after it.
     #[must_use]
-    pub fn steps(&self) -> Vec<(Step, &[f32])> {
+    pub fn steps(&self) -> Vec<(ProjectionStep, &[f32])> {
         let steps = [
-            (Step::Projected, Some(&self.projected)),
-            (Step::Normed, self.normed.as_ref()),
-            (Step::Rotated, self.rotated.as_ref()),
+            (ProjectionStep::Projected, Some(&self.projected)),
+            (ProjectionStep::Normed, self.normed.as_ref()),
+            (ProjectionStep::Rotated, self.rotated.as_ref()),
         ];
         let taken = steps.into_iter().filter_map(|(step, vector)| Some((step, vector?.as_slice())));
         taken.collect()

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::InspectError;
 use super::capture::each_map;
-use super::patterns::{HeadMap, Kind, Scores, Tally};
+use super::patterns::{HeadKind, HeadMap, HeadScores, Tally};
 use crate::data::{Split, batch};
 use crate::model::Gpt;
 
@@ -18,7 +18,7 @@ pub const N_REPEATED: usize = 16;
 
 /// The scores of all heads of a model, and the text that they were measured on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Heads {
+pub struct ScoredHeads {
     /// How many windows of the text were read.
     pub n_windows: usize,
     /// The length of the longest, in tokens.
@@ -28,12 +28,12 @@ pub struct Heads {
     /// The number of tokens, all different, after which each of these repeats.
     pub period: usize,
     /// The scores of a head that attends to everything alike: the chance level of each mass.
-    pub even: Scores,
+    pub even: HeadScores,
     /// The scores of each head, `[L][H]`.
-    pub scores: Vec<Vec<Scores>>,
+    pub scores: Vec<Vec<HeadScores>>,
 }
 
-impl Heads {
+impl ScoredHeads {
     /// Reads `n_windows` windows that are spread evenly over `text`, always the same ones, and
     /// [`N_REPEATED`] sequences of random tokens of theirs, each followed by itself.
     ///
@@ -86,8 +86,8 @@ impl Heads {
     /// Never: all of it is plain data.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
-        let head = |scores: &Scores| Named { kind: scores.kind(), scores: *scores };
-        let layer = |scores: &Vec<Scores>| scores.iter().map(head).collect();
+        let head = |scores: &HeadScores| Named { kind: scores.kind(), scores: *scores };
+        let layer = |scores: &Vec<HeadScores>| scores.iter().map(head).collect();
         let document = Document {
             windows: self.n_windows,
             window_tokens: self.window_tokens,
@@ -99,11 +99,11 @@ impl Heads {
         serde_json::to_value(document).expect("plain data")
     }
 
-    /// Reads the fields that [`Heads::to_json`] writes, among others; `None` if one is missing.
+    /// Reads the fields that [`ScoredHeads::to_json`] writes, among others; `None` if one is missing.
     #[must_use]
     pub fn from_json(value: &serde_json::Value) -> Option<Self> {
         let count = |key: &str| usize::try_from(value.get(key)?.as_u64()?).ok();
-        let of_head = |head: &serde_json::Value| Scores::deserialize(head).ok();
+        let of_head = |head: &serde_json::Value| HeadScores::deserialize(head).ok();
         let of_layer = |layer: &serde_json::Value| layer.as_array()?.iter().map(of_head).collect();
         Some(Self {
             n_windows: count("windows")?,
@@ -122,15 +122,15 @@ struct Document {
     window_tokens: usize,
     repeated: usize,
     period: usize,
-    even: Scores,
+    even: HeadScores,
     heads: Vec<Vec<Named>>,
 }
 
 #[derive(Serialize)]
 struct Named {
-    kind: Kind,
+    kind: HeadKind,
     #[serde(flatten)]
-    scores: Scores,
+    scores: HeadScores,
 }
 
 /// A causal map of a head that attends to everything alike.
@@ -194,11 +194,11 @@ mod tests {
 
     #[test]
     fn a_model_that_was_not_trained_is_uniform() {
-        let heads = Heads::measure(&new_model(&config()), &text(100), 4).expect("measured");
+        let heads = ScoredHeads::measure(&new_model(&config()), &text(100), 4).expect("measured");
         assert_eq!((heads.n_windows, heads.window_tokens), (4, 12));
         assert_eq!((heads.n_repeated, heads.period), (N_REPEATED, 6));
         for scores in heads.scores.iter().flatten() {
-            assert_eq!(scores.kind(), Kind::Uniform);
+            assert_eq!(scores.kind(), HeadKind::Uniform);
             for ((name, score), (_, even)) in scores.named().into_iter().zip(heads.even.named()) {
                 let (score, even) = (score.expect(name), even.expect(name));
                 assert!((score - even).abs() < 0.02, "{name}: {score} and {even}");
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn chance_is_what_can_be_counted() {
-        let heads = Heads::measure(&new_model(&config()), &text(100), 4).expect("measured");
+        let heads = ScoredHeads::measure(&new_model(&config()), &text(100), 4).expect("measured");
         let mean = |terms: &[f64]| terms.iter().sum::<f64>() / terms.len() as f64;
         let inverses = |rows: std::ops::RangeInclusive<u32>| -> Vec<f64> {
             rows.map(|n| 1.0 / f64::from(n)).collect()
@@ -225,28 +225,29 @@ mod tests {
 
     #[test]
     fn measuring_again_gives_the_same_numbers() {
-        let measure = || Heads::measure(&new_model(&config()), &text(100), 5).expect("measured");
+        let measure =
+            || ScoredHeads::measure(&new_model(&config()), &text(100), 5).expect("measured");
         assert_eq!(measure(), measure());
     }
 
     #[test]
     fn what_was_written_down_is_read_back() {
-        let heads = Heads::measure(&new_model(&config()), &text(100), 2).expect("measured");
+        let heads = ScoredHeads::measure(&new_model(&config()), &text(100), 2).expect("measured");
         let mut json = heads.to_json();
         json["step"] = 7.into();
-        assert_eq!(Heads::from_json(&json), Some(heads));
+        assert_eq!(ScoredHeads::from_json(&json), Some(heads));
         json["heads"][1] = "none".into();
-        assert_eq!(Heads::from_json(&json), None);
+        assert_eq!(ScoredHeads::from_json(&json), None);
     }
 
     #[test]
     fn texts_and_contexts_can_be_short() {
-        let short = Heads::measure(&new_model(&config()), &text(6), 3).expect("measured");
+        let short = ScoredHeads::measure(&new_model(&config()), &text(6), 3).expect("measured");
         assert_eq!((short.n_windows, short.window_tokens), (1, 5));
         let one = ModelConfig { context_length: 1, ..config() };
-        let heads = Heads::measure(&new_model(&one), &text(50), 3).expect("measured");
+        let heads = ScoredHeads::measure(&new_model(&one), &text(50), 3).expect("measured");
         assert_eq!((heads.n_repeated, heads.period), (0, 0));
-        assert_eq!(heads.scores[0][0], Scores::default());
+        assert_eq!(heads.scores[0][0], HeadScores::default());
         assert_eq!(heads.to_json()["heads"][1][1]["kind"], "mixed");
         assert!(heads.to_json()["even"]["induction"].is_null());
     }
@@ -312,11 +313,11 @@ mod tests {
         .expect("fits");
         let ids: Vec<u32> = (0..200).map(|i| (i * 5 + i / 7) % N as u32).collect();
         let text: Split = Tokens::from_ids(&ids, 200).into();
-        let heads = Heads::measure(&model, &text, 4).expect("measured");
+        let heads = ScoredHeads::measure(&model, &text, 4).expect("measured");
         assert_eq!(heads.period, N);
         let [first, second] = [heads.scores[0][0], heads.scores[1][0]];
-        assert_eq!(first.kind(), Kind::PreviousToken, "{first:?}");
-        assert_eq!(second.kind(), Kind::Induction, "{second:?}");
+        assert_eq!(first.kind(), HeadKind::PreviousToken, "{first:?}");
+        assert_eq!(second.kind(), HeadKind::Induction, "{second:?}");
         assert!(first.previous_token > Some(0.99), "{first:?}");
         // The first token has none before it and takes itself for that: half of one row in eight goes there.
         let induction = second.induction.expect("a score");

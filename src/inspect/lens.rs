@@ -1,4 +1,4 @@
-//! Predictions of the next token: of each layer, whose residual stream is read as if it were the last, and of the model.
+//! TokenPredictions of the next token: of each layer, whose residual stream is read as if it were the last, and of the model.
 //!
 //! Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 
@@ -17,21 +17,21 @@ pub struct Lens {
     /// The text of each token, `[T]`.
     pub tokens: Vec<String>,
     /// The predictions after each token, `[T]`.
-    pub positions: Vec<Predictions>,
+    pub positions: Vec<TokenPredictions>,
 }
 
 /// The predictions after one token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Predictions {
+pub struct TokenPredictions {
     /// The token, counted from 0.
     pub position: usize,
     /// By the embedding, and by the residual stream after each layer: `[1 + L]`; the last is the model's own.
-    pub stages: Vec<Prediction>,
+    pub stages: Vec<LayerPrediction>,
 }
 
 /// A prediction of the next token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Prediction {
+pub struct LayerPrediction {
     /// The layer after which it was read, counted from 0; `None` for the embedding.
     pub layer: Option<usize>,
     /// The likeliest tokens, likeliest first.
@@ -73,8 +73,8 @@ impl Lens {
         n_top: usize,
     ) -> Result<Self, InspectError> {
         let recording = capture(model, prompt, &[Point::Embedding, Point::Residual])?;
-        let mut positions: Vec<Predictions> = (0..prompt.len())
-            .map(|position| Predictions { position, stages: Vec::new() })
+        let mut positions: Vec<TokenPredictions> = (0..prompt.len())
+            .map(|position| TokenPredictions { position, stages: Vec::new() })
             .collect();
         let layers = (0..model.config().n_layers).map(Some);
         for layer in std::iter::once(None).chain(layers) {
@@ -82,14 +82,14 @@ impl Lens {
             let logits = host(model.unembed(residual))?; // [1, T, V]
             for (at, row) in positions.iter_mut().zip(logits.chunks(model.vocab_size())) {
                 let next = prompt.ids.get(at.position + 1).copied();
-                at.stages.push(Prediction::new(row, tokenizer, n_top, layer, next));
+                at.stages.push(LayerPrediction::new(row, tokenizer, n_top, layer, next));
             }
         }
         Ok(Self { tokens: prompt.texts.clone(), positions })
     }
 }
 
-impl Prediction {
+impl LayerPrediction {
     fn new(
         logits: &[f32],
         tokenizer: &Tokenizer,

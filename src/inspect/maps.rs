@@ -67,14 +67,14 @@ pub fn strongest(weights: &[f32], n: usize) -> Vec<(usize, f32)> {
 
 /// The heads to be shown: one or all of one layer or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selection {
+pub struct HeadSelection {
     /// The layers, counted from 0.
     pub layers: Range<usize>,
     /// The heads of each, counted from 0.
     pub heads: Range<usize>,
 }
 
-impl Selection {
+impl HeadSelection {
     /// One layer or all, one head or all, of a model with as many as given.
     ///
     /// # Errors
@@ -111,19 +111,19 @@ pub struct AttentionView<'a> {
     /// The weights.
     pub maps: &'a AttentionMaps,
     /// The heads to be shown.
-    pub selection: &'a Selection,
+    pub selection: &'a HeadSelection,
 }
 
 /// Attention weights with the queries and keys that they come from, and how similar the tokens' vectors are.
 /// [`super::Explanation`] goes further, for a single token.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Details {
+pub struct AttentionDetails {
     /// The prompt, T tokens.
     pub prompt: Prompt,
     /// The config of the model.
     pub config: ModelConfig,
     /// The layers and heads to be shown.
-    pub selection: Selection,
+    pub selection: HeadSelection,
     /// The weights of all layers and heads.
     pub maps: AttentionMaps,
     /// The queries of each selected layer after norm and rotation, `[1, H, T, D]`.
@@ -135,12 +135,16 @@ pub struct Details {
     pub similarity: Vec<Vec<f32>>,
 }
 
-impl Details {
+impl AttentionDetails {
     /// Reads a prompt.
     ///
     /// # Errors
     /// As [`capture()`].
-    pub fn new(model: &Gpt, prompt: &Prompt, selection: &Selection) -> Result<Self, InspectError> {
+    pub fn new(
+        model: &Gpt,
+        prompt: &Prompt,
+        selection: &HeadSelection,
+    ) -> Result<Self, InspectError> {
         let points =
             [Point::Embedding, Point::Queries, Point::Keys, Point::Weights, Point::Residual];
         let recording = capture(model, prompt, &points)?;
@@ -163,7 +167,7 @@ impl Details {
 
     /// How many numbers the details of a prompt with `n_tokens` have.
     #[must_use]
-    pub fn n_numbers(config: &ModelConfig, selection: &Selection, n_tokens: usize) -> usize {
+    pub fn n_numbers(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize) -> usize {
         let n_pairs = n_tokens * (n_tokens + 1) / 2;
         let n_heads = selection.layers.len() * selection.heads.len();
         let n_kv_heads = selection.layers.len() * selection.heads.len().min(config.n_kv_heads);
@@ -232,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_selection_is_within_the_model() {
-        let select = |layer, head| Selection::new(layer, head, 2, 4);
+        let select = |layer, head| HeadSelection::new(layer, head, 2, 4);
         assert_eq!(select(None, None).expect("all").layers, 0..2);
         assert_eq!(select(Some(1), Some(3)).expect("last").single(), Some((1, 3)));
         assert_eq!(select(Some(1), None).expect("a layer").single(), None);
@@ -243,11 +247,11 @@ mod tests {
         );
     }
 
-    fn details(place: [Option<usize>; 2]) -> Details {
+    fn details(place: [Option<usize>; 2]) -> AttentionDetails {
         let config = ModelConfig { position: PositionKind::Rope, qk_norm: true, ..small_config() };
         let model = Gpt::new(&config, 256, 1, &Device::flex());
-        let selection = Selection::new(place[0], place[1], 2, 4).expect("is there");
-        Details::new(&model, &prompt("hello"), &selection).expect("captured")
+        let selection = HeadSelection::new(place[0], place[1], 2, 4).expect("is there");
+        AttentionDetails::new(&model, &prompt("hello"), &selection).expect("captured")
     }
 
     #[test]
@@ -309,7 +313,7 @@ mod tests {
             tensors.iter().map(|tensor| tensor.values.len()).sum()
         };
         assert_eq!(
-            Details::n_numbers(&it.config, &it.selection, 5),
+            AttentionDetails::n_numbers(&it.config, &it.selection, 5),
             triangles + of(&it.queries) + of(&it.keys)
         );
     }

@@ -4,7 +4,7 @@
 //! Everything else is computed from these, and from probes that replace values: see [`crate::model::probe`].
 //!
 //! [`AttentionMaps`] are the attention weights; [`Explanation`] derives those of one token in one head number by number,
-//! and [`Details`] has their queries and keys. [`Heads`] scores every head over a whole text, and [`References`] tests
+//! and [`AttentionDetails`] has their queries and keys. [`ScoredHeads`] scores every head over a whole text, and [`References`] tests
 //! whether a head attends to the right answer in an annotated one. [`Embeddings`] follows one word through several texts,
 //! [`Ablation`] removes each part, [`Lens`] shows the prediction of each layer, [`Attribution`] the parts behind a
 //! prediction, and [`Patching`] the parts that carry the difference between two texts.
@@ -24,18 +24,18 @@ mod patterns;
 mod prompt;
 mod references;
 
-pub use ablation::{Ablated, Ablation, Method, Sample};
-pub use attribution::{Attribution, Source, Term};
+pub use ablation::{Ablated, Ablation, AblationText, Removal};
+pub use attribution::{Attribution, Component, Term};
 pub use capture::{Capture, Recording, capture};
-pub use embeddings::{ContextWord, Embeddings, Place, Stage};
+pub use embeddings::{ContextWord, Embeddings, Stage, WordPlace};
 pub use error::InspectError;
-pub use explain::{Explanation, Projection, Step};
-pub use heads::{Heads, N_REPEATED, N_WINDOWS};
-pub use lens::{Answer, Came, Guess, Lens, Prediction, Predictions};
-pub use maps::{AttentionMaps, AttentionView, Details, Selection, strongest};
+pub use explain::{Explanation, Projection, ProjectionStep};
+pub use heads::{N_REPEATED, N_WINDOWS, ScoredHeads};
+pub use lens::{Answer, Came, Guess, LayerPrediction, Lens, TokenPredictions};
+pub use maps::{AttentionDetails, AttentionMaps, AttentionView, HeadSelection, strongest};
 pub use part::{Part, Replace, Replacement, Substitute};
 pub use patching::{Patched, Patching};
-pub use patterns::{Kind, Scores};
+pub use patterns::{HeadKind, HeadScores};
 pub use prompt::Prompt;
 pub use references::{Annotations, Asked, HeadAnswer, ModelAnswers, Question, References};
 

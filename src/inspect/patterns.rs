@@ -118,7 +118,7 @@ fn entropy_bits(row: &[f32]) -> f64 {
 /// The scores of a head, as means over rows; `None` if no row counts. All but the first are from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Scores {
+pub struct HeadScores {
     /// Entropy of a row, bits: from 0, one token, to `log2 n`, each of n alike.
     pub entropy_bits: Option<f64>,
     /// Entropy as a share of `log2` of the number of keys that the row sees.
@@ -144,7 +144,7 @@ pub struct Scores {
     pub induction: Option<f64>,
 }
 
-impl Scores {
+impl HeadScores {
     /// Name and value of each score, in the order of the fields.
     #[must_use]
     pub fn named(&self) -> [(&'static str, Option<f64>); 10] {
@@ -164,28 +164,28 @@ impl Scores {
 
     /// The thing that the head mostly does: the first whose threshold is reached, the special before the general.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> HeadKind {
         let rules = [
-            (Kind::Uniform, self.uniform, UNIFORM),
-            (Kind::Induction, self.induction, MOSTLY),
-            (Kind::DuplicateToken, self.duplicate_token, MOSTLY),
-            (Kind::PreviousToken, self.previous_token, MOSTLY),
-            (Kind::FirstToken, self.first_token, MOSTLY),
-            (Kind::Diagonal, self.diagonal, DIAGONAL),
-            (Kind::Local, self.local, LOCAL),
-            (Kind::Focused, self.focused, FOCUSED),
+            (HeadKind::Uniform, self.uniform, UNIFORM),
+            (HeadKind::Induction, self.induction, MOSTLY),
+            (HeadKind::DuplicateToken, self.duplicate_token, MOSTLY),
+            (HeadKind::PreviousToken, self.previous_token, MOSTLY),
+            (HeadKind::FirstToken, self.first_token, MOSTLY),
+            (HeadKind::Diagonal, self.diagonal, DIAGONAL),
+            (HeadKind::Local, self.local, LOCAL),
+            (HeadKind::Focused, self.focused, FOCUSED),
         ];
-        let holds = |&(_, score, threshold): &(Kind, Option<f64>, f64)| {
+        let holds = |&(_, score, threshold): &(HeadKind, Option<f64>, f64)| {
             score.is_some_and(|score| score >= threshold)
         };
-        rules.into_iter().find(holds).map_or(Kind::Mixed, |(kind, ..)| kind)
+        rules.into_iter().find(holds).map_or(HeadKind::Mixed, |(kind, ..)| kind)
     }
 }
 
 /// The name of the thing that a head mostly does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum HeadKind {
     /// Attends to everything alike.
     Uniform,
     /// Attends to the token that followed the same token before.
@@ -206,7 +206,7 @@ pub enum Kind {
     Mixed,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for HeadKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Uniform => "uniform",
@@ -222,7 +222,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// [`Scores`] in the making, in the order of its fields: means over the rows of several maps.
+/// [`HeadScores`] in the making, in the order of its fields: means over the rows of several maps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally([Mean; 10]);
 
@@ -255,7 +255,7 @@ impl Tally {
         self.0[9].merge(map.mass(followed));
     }
 
-    pub(super) fn scores(&self) -> Scores {
+    pub(super) fn scores(&self) -> HeadScores {
         let [
             entropy_bits,
             entropy,
@@ -268,7 +268,7 @@ impl Tally {
             duplicate_token,
             induction,
         ] = self.0.map(Mean::value);
-        Scores {
+        HeadScores {
             entropy_bits,
             entropy,
             uniform,
@@ -287,7 +287,7 @@ impl Tally {
 mod tests {
     use super::*;
 
-    fn scores_of(weights: &[f32], causal: bool, ids: Option<&[u32]>, period: usize) -> Scores {
+    fn scores_of(weights: &[f32], causal: bool, ids: Option<&[u32]>, period: usize) -> HeadScores {
         let n_tokens = weights.len().isqrt();
         let map = HeadMap::new(weights, n_tokens, causal);
         let mut tally = Tally::default();
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn rows_without_a_choice_do_not_count() {
-        assert_eq!(scores_of(&[1.0], true, Some(&[7]), 1), Scores::default());
+        assert_eq!(scores_of(&[1.0], true, Some(&[7]), 1), HeadScores::default());
         let it = scores_of(&pointing(&[0, 1]), true, Some(&[1, 2]), 2);
         assert_eq!(it.local, None, "all is near");
         assert_eq!(it.duplicate_token, None);
@@ -391,10 +391,10 @@ mod tests {
             &[0.1, 0.2, 0.5, 0.2],
             &[0.0, 0.1, 0.2, 0.7],
         ]);
-        assert_eq!(diagonal.kind(), Kind::Diagonal);
-        assert_eq!(uniform.kind(), Kind::Uniform);
-        assert_eq!(focused.kind(), Kind::Focused);
-        assert_eq!(local.kind(), Kind::Local);
+        assert_eq!(diagonal.kind(), HeadKind::Diagonal);
+        assert_eq!(uniform.kind(), HeadKind::Uniform);
+        assert_eq!(focused.kind(), HeadKind::Focused);
+        assert_eq!(local.kind(), HeadKind::Local);
 
         close(diagonal.diagonal, 0.9);
         close(diagonal.entropy_bits, 0.5690); // -0.9 log2 0.9 - 2 * 0.05 log2 0.05
@@ -419,30 +419,33 @@ mod tests {
             scores_of(&weights, true, None, n).kind()
         };
         let is = |condition: bool| if condition { 1.0 } else { 0.0 };
-        assert_eq!(kind_of(&|query, _| 1.0 / (query + 1) as f32), Kind::Uniform);
-        assert_eq!(kind_of(&|query, key| is(key == query.saturating_sub(1))), Kind::PreviousToken);
-        assert_eq!(kind_of(&|_, key| is(key == 0)), Kind::FirstToken);
-        assert_eq!(kind_of(&|query, key| is(key == query)), Kind::Diagonal);
-        assert_eq!(kind_of(&|query, key| is(key == query.saturating_sub(3))), Kind::Local);
-        assert_eq!(kind_of(&|query, key| is(key == query / 2)), Kind::Focused);
+        assert_eq!(kind_of(&|query, _| 1.0 / (query + 1) as f32), HeadKind::Uniform);
+        assert_eq!(
+            kind_of(&|query, key| is(key == query.saturating_sub(1))),
+            HeadKind::PreviousToken
+        );
+        assert_eq!(kind_of(&|_, key| is(key == 0)), HeadKind::FirstToken);
+        assert_eq!(kind_of(&|query, key| is(key == query)), HeadKind::Diagonal);
+        assert_eq!(kind_of(&|query, key| is(key == query.saturating_sub(3))), HeadKind::Local);
+        assert_eq!(kind_of(&|query, key| is(key == query / 2)), HeadKind::Focused);
         let mixed = |query: usize, key: usize| {
             (is(key == 0) + is(key == query) + is(key == query / 2)) / 3.0
         };
-        assert_eq!(kind_of(&mixed), Kind::Mixed);
+        assert_eq!(kind_of(&mixed), HeadKind::Mixed);
     }
 
     #[test]
     fn the_special_comes_before_the_general() {
-        let of = |induction, previous_token| Scores {
+        let of = |induction, previous_token| HeadScores {
             induction: Some(induction),
             previous_token: Some(previous_token),
             local: Some(0.95),
             focused: Some(0.95),
-            ..Scores::default()
+            ..HeadScores::default()
         };
-        assert_eq!(of(0.5, 0.9).kind(), Kind::Induction);
-        assert_eq!(of(0.4999, 0.9).kind(), Kind::PreviousToken);
-        assert_eq!(of(0.0, 0.0).kind(), Kind::Local);
-        assert_eq!(Scores::default().kind(), Kind::Mixed);
+        assert_eq!(of(0.5, 0.9).kind(), HeadKind::Induction);
+        assert_eq!(of(0.4999, 0.9).kind(), HeadKind::PreviousToken);
+        assert_eq!(of(0.0, 0.0).kind(), HeadKind::Local);
+        assert_eq!(HeadScores::default().kind(), HeadKind::Mixed);
     }
 }

@@ -5,7 +5,9 @@ use std::ops::RangeInclusive;
 use burn::tensor::Device;
 
 use crate::data::{Corpus, DataError, OpenOptions, Split, Tokens};
-use crate::inspect::{Details, Heads, InspectError, N_WINDOWS, Prompt, Selection};
+use crate::inspect::{
+    AttentionDetails, HeadSelection, InspectError, N_WINDOWS, Prompt, ScoredHeads,
+};
 use crate::model::Gpt;
 use crate::run::{self, CheckpointError, RunDir, RunsError, Saved};
 use crate::tokenizer::Tokenizer;
@@ -23,9 +25,9 @@ const SEARCHED_TOKENS: usize = 4096;
 #[derive(Clone, Debug)]
 pub(super) struct Inside {
     pub step: u64,
-    pub heads: Heads,
+    pub heads: ScoredHeads,
     /// The attention on some words of the validation split; `None` if it is empty.
-    pub attention: Option<Details>,
+    pub attention: Option<AttentionDetails>,
 }
 
 /// The reason why the weights cannot be measured.
@@ -54,7 +56,7 @@ pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, LookError> {
     let step = state.step as u64;
     let heads = match run::head_log(run)?.remove(&step) {
         Some(logged) => logged, // the same numbers
-        None => Heads::measure(&model, &corpus.val, N_WINDOWS)?,
+        None => ScoredHeads::measure(&model, &corpus.val, N_WINDOWS)?,
     };
     Ok(Inside { step, heads, attention: attention(&model, &tokenizer, &corpus.val)? })
 }
@@ -63,9 +65,9 @@ fn attention(
     model: &Gpt,
     tokenizer: &Tokenizer,
     text: &Split,
-) -> Result<Option<Details>, InspectError> {
+) -> Result<Option<AttentionDetails>, InspectError> {
     let config = model.config();
-    let selection = Selection::new(None, None, config.n_layers, config.n_heads)?;
+    let selection = HeadSelection::new(None, None, config.n_layers, config.n_heads)?;
     let is_small = |n: &usize| crate::draw::attention_mib(config, &selection, *n) <= MOST_MIB;
     let most = PROMPT_TOKENS.rev().find(is_small);
     let n_tokens = most.unwrap_or(*PROMPT_TOKENS.start());
@@ -77,7 +79,7 @@ fn attention(
     let Ok(prompt) = Prompt::read(&words, tokenizer, config.context_length) else {
         return Ok(None);
     };
-    Details::new(model, &prompt, &selection).map(Some)
+    AttentionDetails::new(model, &prompt, &selection).map(Some)
 }
 
 /// At most `n` tokens from the first line that begins in `tokens`, or from their beginning; a word that is cut at the

@@ -73,9 +73,9 @@ pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
     };
     let (mut total, mut n_tokens) = (0.0, 0);
     for batch in batch::windows(text, context_length, 1) {
-        let surprises = session.surprises(&ids(batch.inputs), &ids(batch.targets));
-        total += surprises.iter().map(|x| f64::from(*x)).sum::<f64>();
-        n_tokens += surprises.len();
+        let token_losses = session.token_losses(&ids(batch.inputs), &ids(batch.targets));
+        total += token_losses.iter().map(|x| f64::from(*x)).sum::<f64>();
+        n_tokens += token_losses.len();
     }
     Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::TrainError;
 use super::observer::{Evaluation, Logged, Started, Summary};
 use crate::config::TrainConfig;
-use crate::inspect::Heads;
+use crate::inspect::ScoredHeads;
 use crate::run::samples::{HEADING, heading_step};
 use crate::run::{RunDir, tensorboard, unix_s, write_atomically};
 
@@ -168,7 +168,7 @@ impl Logs {
     }
 
     /// What each head does now.
-    pub(super) fn heads(&mut self, step: usize, heads: &Heads) -> Result<(), TrainError> {
+    pub(super) fn heads(&mut self, step: usize, heads: &ScoredHeads) -> Result<(), TrainError> {
         let Some(log) = &mut self.heads else {
             return Ok(());
         };

@@ -17,7 +17,7 @@ use crate::config::{Config, GenerateConfig, OptimizerKind};
 use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
-use crate::inspect::{self, Heads};
+use crate::inspect::{self, ScoredHeads};
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
 use crate::run::{Best, RunDir, Saved, TrainState};
@@ -345,7 +345,7 @@ impl Session {
         if !self.config.train.head_metrics {
             return Ok(());
         }
-        let heads = Heads::measure(model, &self.corpus.val, inspect::N_WINDOWS);
+        let heads = ScoredHeads::measure(model, &self.corpus.val, inspect::N_WINDOWS);
         let heads = heads.map_err(|source| TrainError::Heads {
             step: self.state.step,
             source: Box::new(source),

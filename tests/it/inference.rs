@@ -182,20 +182,20 @@ fn fewer_bits_cost_little_of_a_models_numbers() {
 }
 
 #[test]
-fn surprises_are_the_losses_of_the_composed_path() {
+fn token_losses_are_those_of_the_composed_path() {
     let device = Device::flex();
     let gpt = lively(&wide(1), 5, &device);
     let all = tokens(151, 2);
     let (inputs, targets) = (&all[..150], &all[1..]);
     let engine = engine(&gpt, Precision::F32);
     let mut session = Session::new(engine, 1, 150);
-    let surprises = session.surprises(&ids(inputs), &ids(targets));
-    let mean = surprises.iter().map(|x| f64::from(*x)).sum::<f64>() / 150.0;
+    let token_losses = session.token_losses(&ids(inputs), &ids(targets));
+    let mean = token_losses.iter().map(|x| f64::from(*x)).sum::<f64>() / 150.0;
     let loss: f32 = gpt
         .loss(tensor(inputs, &device), tensor(targets, &device), MatmulPrecision::F32, None)
         .into_scalar();
     assert!((mean - f64::from(loss)).abs() < 1e-4, "{mean}, not {loss}");
-    assert_eq!(session.surprises(&ids(inputs), &ids(targets)), surprises);
+    assert_eq!(session.token_losses(&ids(inputs), &ids(targets)), token_losses);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
 use crate::bench::generate::{self, Case, Speed};
 use crate::cli::table::{Column, table};
-use crate::cli::weights::Weights;
+use crate::cli::weights::WeightFormat;
 use crate::device::{self, DeviceSpec, OpenDevice};
 use crate::format::grouped;
 use crate::measure::peak_rss_mib;
@@ -53,7 +53,7 @@ pub(super) struct Args {
     rounds: usize,
     /// How the weights are kept, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
-    weights: Weights,
+    weights: WeightFormat,
     /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,

@@ -9,7 +9,7 @@ use super::output::Output;
 use super::{Format, Subject};
 use crate::cli::note;
 use crate::draw;
-use crate::inspect::{Ablation, Method, Part, Sample};
+use crate::inspect::{Ablation, AblationText, Part, Removal};
 
 /// Measure how much the loss rises without each head, attention layer and feed-forward layer
 #[derive(Debug, clap::Args)]
@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let text = opened.corpus()?.val;
     let methods = args.method.methods();
-    let sample = Sample {
+    let sample = AblationText {
         text: &text,
         batch_size: opened.config.train.batch_size,
         max_batches: args.max_batches.map(NonZeroUsize::get),
@@ -80,11 +80,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Instead {
-    fn methods(self) -> &'static [Method] {
+    fn methods(self) -> &'static [Removal] {
         match self {
-            Self::Zero => &[Method::Zero],
-            Self::Mean => &[Method::Mean],
-            Self::Both => &[Method::Mean, Method::Zero],
+            Self::Zero => &[Removal::Zero],
+            Self::Mean => &[Removal::Mean],
+            Self::Both => &[Removal::Mean, Removal::Zero],
         }
     }
 }

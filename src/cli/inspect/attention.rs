@@ -6,7 +6,7 @@ use super::output::{Output, TextStyle, json_of};
 use super::{Prompts, Subject};
 use crate::cli::note;
 use crate::draw;
-use crate::inspect::{AttentionView, Details, Prompt, Selection, capture};
+use crate::inspect::{AttentionDetails, AttentionView, HeadSelection, Prompt, capture};
 use crate::model::probe::Point;
 use crate::run::Trained;
 
@@ -58,13 +58,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;
     let model = &opened.config.model;
-    let selection = Selection::new(args.layer, args.head, model.n_layers, model.n_heads)?;
+    let selection = HeadSelection::new(args.layer, args.head, model.n_layers, model.n_heads)?;
     let prompts = args.prompts.read(&opened)?;
     args.output.write(&args.render(&opened, &prompts, &selection)?)
 }
 
 /// The page of all prompts. Says on standard error where it is large.
-fn page(opened: &Trained, prompts: &[Prompt], selection: &Selection) -> anyhow::Result<String> {
+fn page(opened: &Trained, prompts: &[Prompt], selection: &HeadSelection) -> anyhow::Result<String> {
     let config = &opened.config.model;
     let sizes = prompts.iter().map(|prompt| draw::attention_mib(config, selection, prompt.len()));
     let mib = sizes.sum();
@@ -74,7 +74,8 @@ fn page(opened: &Trained, prompts: &[Prompt], selection: &Selection) -> anyhow::
             "note: the page holds {mib} MiB of numbers, and a browser opens it slowly: --layer and --head choose less"
         ));
     }
-    let details = prompts.iter().map(|prompt| Details::new(&opened.model, prompt, selection));
+    let details =
+        prompts.iter().map(|prompt| AttentionDetails::new(&opened.model, prompt, selection));
     let details = details.collect::<Result<Vec<_>, _>>()?;
     Ok(draw::attention_html(&details))
 }
@@ -83,7 +84,7 @@ fn page(opened: &Trained, prompts: &[Prompt], selection: &Selection) -> anyhow::
 fn drawn(
     opened: &Trained,
     prompts: &[Prompt],
-    selection: &Selection,
+    selection: &HeadSelection,
     draw: impl FnOnce(&[AttentionView<'_>]) -> String,
 ) -> anyhow::Result<String> {
     let maps = prompts
@@ -100,7 +101,7 @@ impl Args {
         &self,
         opened: &Trained,
         prompts: &[Prompt],
-        selection: &Selection,
+        selection: &HeadSelection,
     ) -> anyhow::Result<String> {
         match self.format {
             Format::Text => drawn(opened, prompts, selection, |views| self.text(views)),

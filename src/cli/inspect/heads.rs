@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use super::output::Output;
 use super::{Format, Subject};
 use crate::cli::table::{Column, table};
-use crate::inspect::{Annotations, HeadAnswer, Heads, N_WINDOWS, Question, References, Scores};
+use crate::inspect::{
+    Annotations, HeadAnswer, HeadScores, N_WINDOWS, Question, References, ScoredHeads,
+};
 use crate::run::Trained;
 
 /// Measure what each head mostly does with the text of the validation split
@@ -41,7 +43,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let val = opened.corpus()?.val;
     let n_windows = usize::try_from(args.windows).unwrap_or(usize::MAX);
-    let heads = Heads::measure(&opened.model, &val, n_windows)?;
+    let heads = ScoredHeads::measure(&opened.model, &val, n_windows)?;
     args.output.write(&match args.format {
         Format::Text => text(&heads),
         Format::Json => format!("{}\n", heads.to_json()),
@@ -60,7 +62,7 @@ impl Args {
     }
 }
 
-fn text(heads: &Heads) -> String {
+fn text(heads: &ScoredHeads) -> String {
     let columns = [
         Column::Left("HEAD"),
         Column::Left("MOSTLY"),
@@ -75,7 +77,7 @@ fn text(heads: &Heads) -> String {
         Column::Right("SAME"),
         Column::Right("INDUCTION"),
     ];
-    let row = |name: String, mostly: String, scores: &Scores| {
+    let row = |name: String, mostly: String, scores: &HeadScores| {
         let number = |(_, score): (&str, Option<f64>)| {
             score.map_or_else(|| "-".to_owned(), |score| format!("{score:.2}"))
         };
