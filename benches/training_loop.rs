@@ -1,9 +1,9 @@
-//! What the loop costs on top of bare steps: burn-train, logs, the observer.
+//! Overhead of the training loop (logs, observer) over bare steps.
 //!
 //!     cargo bench --bench training_loop -- CONFIG [STEPS] [ROUNDS]
 //!
-//! In turn, in one process: a bare loop of `Trainer::step` that reads each loss, and `train` with the same
-//! config, timed from its start to its last step. Evaluations and checkpoints come after that.
+//! Alternates, in one process, a bare loop of `Trainer::step` that reads each loss with `train` on the same
+//! config, timed from its start to its last step, before evaluation and checkpoint.
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};

@@ -1,5 +1,4 @@
-//! What a run shows: a bar on a terminal or the dashboard, plain lines elsewhere, and the same lines in its
-//! `train.log`.
+//! Shows a run: on a progress bar, on the dashboard or in plain lines; and writes the lines to its `train.log`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -18,37 +17,36 @@ use crate::train::{
     Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary, precision,
 };
 
-/// The bar with the loss and the speed in its message.
 const BAR: &str = "{bar:30} step {pos}/{len}  {msg}  {eta} left";
 
-/// What is over by then is not worth a line.
+/// Reading that takes less time than this is not reported.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Shows a run while it goes on.
+/// The observer of a run, shared with the handler of Ctrl-C.
 #[derive(Clone)]
 pub(super) struct Progress(Arc<Mutex<Screen>>);
 
 struct Screen {
     display: Display,
-    /// What should be read when the dashboard is gone.
+    /// Lines to repeat when the dashboard is gone.
     lines_to_come: Vec<String>,
     log: Option<File>,
-    /// None from the moment on when all is ready for the first step.
-    waiting: Option<Waiting>,
-    /// Whether it was said how the run ended.
+    /// `None` once the first step can begin.
+    reading: Option<TextProgress>,
+    /// Whether the end of the run was reported.
     is_over: bool,
     max_steps: usize,
     tokens_per_step: usize,
     began: Instant,
-    /// Steps made by this process.
+    /// Steps of this process.
     steps: usize,
-    /// Whether the last evaluation runs, when nothing is left to save.
+    /// Whether the last evaluation has begun, after everything was saved.
     is_last_evaluation: bool,
 }
 
 /// Where lines go.
 enum Display {
-    /// To standard error, one after the other.
+    /// To standard error.
     Lines,
     /// Above a bar.
     Bar(ProgressBar),
@@ -56,24 +54,15 @@ enum Display {
     Dashboard(Dashboard),
 }
 
-/// What is waited for before the first step, and since when anything is.
-struct Waiting {
+/// The text being read before the first step.
+struct TextProgress {
     line: String,
     began: Instant,
-    is_said: bool,
+    is_reported: bool,
 }
-
-impl Default for Waiting {
-    fn default() -> Self {
-        Self { line: String::new(), began: Instant::now(), is_said: false }
-    }
-}
-
-/// Hands what happens in a run to the screen.
-struct ScreenObserver(Progress);
 
 impl Progress {
-    /// On the dashboard if there is one, else as standard error has it.
+    /// On the dashboard if there is one, else as suits standard error.
     pub(super) fn new(dashboard: Option<Dashboard>) -> Self {
         let display = match dashboard {
             Some(dashboard) => Display::Dashboard(dashboard),
@@ -84,7 +73,11 @@ impl Progress {
             display,
             lines_to_come: Vec::new(),
             log: None,
-            waiting: Some(Waiting::default()),
+            reading: Some(TextProgress {
+                line: String::new(),
+                began: Instant::now(),
+                is_reported: false,
+            }),
             is_over: false,
             max_steps: 0,
             tokens_per_step: 0,
@@ -94,12 +87,7 @@ impl Progress {
         })))
     }
 
-    /// The observer that a run is given.
-    pub(super) fn observer(&self) -> impl Observer + 'static {
-        ScreenObserver(self.clone())
-    }
-
-    /// Says how the run ended; `report` says where its report is, `next` is the command to go on with.
+    /// Reports how the run ended; `report` names its report, `next` is a command to continue with.
     pub(super) fn finish(&self, summary: &Summary, report: &str, next: &str) {
         self.with(|screen| {
             screen.is_over = true;
@@ -107,7 +95,7 @@ impl Progress {
         });
     }
 
-    /// Clears the screen for an error, and keeps it in the log.
+    /// Clears the screen for an error, and writes it to the log.
     pub(super) fn failed(&self, error: &str) {
         self.with(|screen| {
             screen.is_over = true;
@@ -116,18 +104,18 @@ impl Progress {
         });
     }
 
-    /// Says something more, when it was said how the run ended.
+    /// Adds a line after the end of the run.
     pub(super) fn say(&self, line: &str) {
         self.with(|screen| screen.line(line));
     }
 
-    /// Says that a wish to stop was heard.
+    /// Confirms a request to stop.
     pub(super) fn stopping(&self) {
         self.with(|screen| {
             if screen.is_over {
-                return; // it was heard sooner than it is said
+                return;
             }
-            screen.show_line(if screen.waiting.is_some() {
+            screen.show_line(if screen.reading.is_some() {
                 "stopping before the first step; press Ctrl-C again to stop at once"
             } else if screen.is_last_evaluation {
                 "stopping; all is saved"
@@ -142,14 +130,14 @@ impl Progress {
     }
 }
 
-impl Observer for ScreenObserver {
+impl Observer for Progress {
     fn observe(&mut self, event: &Event<'_>) {
-        self.0.with(|screen| screen.show(event));
+        self.with(|screen| screen.show(event));
     }
 
     fn metrics_renderer(&mut self) -> Option<Box<dyn MetricsRenderer>> {
         let mut renderer = None;
-        self.0.with(|screen| {
+        self.with(|screen| {
             if let Display::Dashboard(dashboard) = &screen.display {
                 renderer = Some(dashboard.renderer());
             }
@@ -174,9 +162,7 @@ impl Screen {
                 self.line(&format!("saved `{}`{best}", path.display()));
             }
             Event::FinalEvaluation => {
-                if let Display::Dashboard(dashboard) = &self.display {
-                    dashboard.evaluating_fully();
-                } else {
+                if let Display::Bar(_) = &self.display {
                     self.clear();
                 }
                 self.is_last_evaluation = true;
@@ -190,9 +176,9 @@ impl Screen {
         }
     }
 
-    /// Says what is waited for, if it is not over in a moment.
+    /// Reports a text that takes long to read.
     fn reading(&mut self, reading: &Reading<'_>) {
-        let Some(waiting) = &mut self.waiting else {
+        let Some(waiting) = &mut self.reading else {
             return;
         };
         let what = match reading.purpose {
@@ -204,7 +190,7 @@ impl Screen {
         let line = format!("{what} `{}` ...", reading.path.display());
         if waiting.line != line {
             waiting.line = line;
-            waiting.is_said = false;
+            waiting.is_reported = false;
         }
         let is_long = waiting.began.elapsed() >= MOMENT;
         if let Display::Bar(bar) = &mut self.display {
@@ -214,13 +200,13 @@ impl Screen {
             }
             let done = amount(reading.bytes, reading.of);
             bar.set_message(format!("{} {done}", waiting.line));
-        } else if is_long && !std::mem::replace(&mut waiting.is_said, true) {
-            note(&waiting.line); // even if a dashboard is to come, which opens when all is ready
+        } else if is_long && !std::mem::replace(&mut waiting.is_reported, true) {
+            note(&waiting.line); // a dashboard opens later
         }
     }
 
     fn start(&mut self, started: &Started) {
-        self.waiting = None;
+        self.reading = None;
         if let Display::Bar(bar) = &self.display {
             bar.finish_and_clear();
         }
@@ -261,14 +247,13 @@ impl Screen {
             let bar = ProgressBar::new(started.max_steps as u64);
             let style = ProgressStyle::with_template(BAR).expect("a valid template");
             let bar = bar.with_style(style).with_position(started.step as u64);
-            bar.tick(); // tells the estimate of the time left where it begins,
-            bar.reset_eta(); // and to forget the speed at which it seemed to get there
+            bar.tick(); // the estimate of the time left begins at this position,
+            bar.reset_eta(); // as if no time was needed to get there
             self.display = Display::Bar(bar);
         }
     }
 
-    /// What several texts are and how often each will be seen, and where a text is kept that would be
-    /// lost otherwise.
+    /// Reports several sources and how often each will be seen, and where standard input is kept.
     fn sources(&mut self, started: &Started) {
         let drawn_tokens = (started.max_steps * started.tokens_per_step) as u64;
         let is_several = started.sources.len() > 1;
@@ -321,7 +306,7 @@ impl Screen {
         );
         self.keep(&line);
         if let Display::Lines = self.display {
-            note(line); // elsewhere the same numbers are shown all the time
+            note(line); // a bar and a dashboard show these numbers all the time
         }
     }
 
@@ -374,13 +359,13 @@ impl Screen {
         format!("step {step:>width$}/{}", self.max_steps)
     }
 
-    /// Shows a line above the bar, and keeps it in the log.
+    /// Shows a line and writes it to the log.
     fn line(&mut self, line: &str) {
         self.keep(line);
         self.show_line(line);
     }
 
-    /// Shows a line that is to be read also when the dashboard is gone.
+    /// As [`Screen::line`], and again when the dashboard is gone.
     fn lasting_line(&mut self, line: String) {
         self.line(&line);
         if let Display::Dashboard(_) = self.display {
@@ -391,13 +376,13 @@ impl Screen {
     fn show_line(&self, line: &str) {
         match &self.display {
             Display::Lines => note(line),
-            Display::Dashboard(_) if self.waiting.is_some() => note(line),
+            Display::Dashboard(_) if self.reading.is_some() => note(line),
             Display::Bar(bar) => bar.suspend(|| note(line)),
             Display::Dashboard(dashboard) => dashboard.note(line),
         }
     }
 
-    /// Takes the bar or the dashboard away: from here on, lines follow each other.
+    /// Removes the bar or the dashboard: from here on there are only lines.
     fn clear(&mut self) {
         if let Display::Bar(bar) = &self.display {
             bar.finish_and_clear();
@@ -411,7 +396,7 @@ impl Screen {
     fn keep(&mut self, line: &str) {
         let Some(log) = &mut self.log else { return };
         if let Err(error) = writeln!(log, "{line}") {
-            self.log = None; // say it once; what matters is in the checkpoints and the metrics
+            self.log = None; // one warning; what matters is in the checkpoints and the metrics
             self.lasting_line(format!("warning: cannot write train.log any more: {error}"));
         }
     }
@@ -427,7 +412,7 @@ impl Screen {
     }
 }
 
-/// So much of a text, as a share of it where its length is known: `35 %`, `120 MB`.
+/// How much of a text was read: `35 %`, or `120 MB` if its length is not known.
 fn amount(bytes: u64, of: Option<u64>) -> String {
     match of {
         Some(of) => format!("{} %", 100 * bytes / of.max(1)),
@@ -435,9 +420,8 @@ fn amount(bytes: u64, of: Option<u64>) -> String {
     }
 }
 
-/// What a model wrote, each line indented on a line of its own, without the blank ones around it.
-///
-/// An untrained model may write bytes that would switch a terminal to another character set.
+/// A sample, indented line by line, without blank lines around it, and without control characters: an untrained
+/// model may write some that switch the terminal to another character set.
 fn quotation(text: &str) -> String {
     let visible = |c: char| match c {
         '\t' => c,

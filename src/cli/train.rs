@@ -78,19 +78,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     let progress = Progress::new(dashboard);
     stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
     let job = Job { config, run_dir: run_dir.clone(), start, from: args.from.clone(), device };
-    let summary = match train::train(job, Box::new(progress.observer()), &interrupter) {
+    let summary = match train::train(job, Box::new(progress.clone()), &interrupter) {
         Ok(summary) => summary,
         Err(error) => {
-            let is_wanted = matches!(error, TrainError::InterruptedEarly);
-            let is_broken = matches!(error, TrainError::NotFinite { .. });
+            let is_interrupted = matches!(error, TrainError::InterruptedEarly);
+            let has_curves = matches!(error, TrainError::NotFinite { .. });
             let error = anyhow::Error::from(error);
             progress.failed(&describe(&error));
-            if is_broken {
+            if has_curves {
                 note(describe(&error));
                 progress.say(&report::at_end(&run_dir));
                 return Ok(FAILED);
             }
-            if is_wanted {
+            if is_interrupted {
                 note(error);
                 return Ok(INTERRUPTED);
             }
@@ -110,7 +110,7 @@ fn default_run_dir(config: &Path) -> PathBuf {
     Path::new("runs").join(config.file_stem().unwrap_or(config.as_os_str()))
 }
 
-/// What a user may want to type next: to go on, or to see what the model writes.
+/// A command to paste next: one that continues the run, or one that writes with it.
 fn next_command(args: &Args, summary: &Summary) -> String {
     let run_dir = shell_word(&summary.run_dir.to_string_lossy());
     if !summary.interrupted {
@@ -142,11 +142,10 @@ fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Resul
     .context("cannot listen for Ctrl-C")
 }
 
-/// How soon after a signal another one is taken for the same: of a terminal that closes, the shell and the
-/// system tell a program one after the other.
+/// Signals closer together than this count as one: both the shell and the system announce a closing terminal.
 const SAME_SIGNAL: Duration = Duration::from_millis(100);
 
-/// The first Ctrl-C lets the step end and the run be saved; a second one does not wait for that.
+/// The first Ctrl-C ends the step and saves the run; a second one exits at once.
 pub(super) fn stop_or_exit(interrupter: &Interrupter) {
     if interrupter.should_stop() {
         dashboard::restore_terminal();

@@ -1,18 +1,16 @@
-//! `AdamW`: a step for each weight in units of its own gradient's size, and decay apart from it.
+//! `AdamW`: a step per weight in units of its gradient's size, and decoupled decay.
 
 use std::collections::BTreeMap;
 
 use burn::tensor::{Device, Tensor};
 
-use super::state::{State, StateError, put, take};
+use super::{State, StateError, put, take};
 use crate::config::OptimizerConfig;
 use tinderbox_kernels as kernels;
 
 const EPSILON: f64 = 1e-8;
 
-/// The rule, and the two running means it keeps for each parameter that it moves.
-///
-/// Weight decay shrinks matrices only: norms' scales and biases have no direction to be overfitted.
+/// The rule with its two running means per parameter. Weight decay shrinks matrices only, not norms and biases.
 ///
 /// Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
 #[derive(Clone, Debug)]
@@ -29,23 +27,22 @@ struct Moments {
     second: Tensor<1>,
 }
 
-/// What one update needs beside the gradients.
+/// The numbers that all updates of a step share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rates {
     learning_rate: f64,
-    /// Makes up for the first mean's start at zero.
+    /// Corrects for a running mean that starts at zero.
     first_correction: f64,
     second_correction: f64,
 }
 
 impl AdamW {
-    /// The rule before its first gradient.
     pub(super) fn new(config: &OptimizerConfig) -> Self {
         let OptimizerConfig { betas, weight_decay, .. } = *config;
         Self { betas, weight_decay, moments: BTreeMap::new() }
     }
 
-    /// What all updates of step `step`, counted from 0, share.
+    /// The rates of step `step`, counted from 0.
     pub(super) fn rates(&self, learning_rate: f64, step: usize) -> Rates {
         let t = i32::try_from(step + 1).unwrap_or(i32::MAX); // by then the corrections are 1
         Rates {
@@ -55,7 +52,7 @@ impl AdamW {
         }
     }
 
-    /// The new weights of one parameter, from its gradient and what that is to be multiplied with.
+    /// The new weights of one parameter, from its gradient and a factor for it.
     ///
     /// # Shapes
     /// `weights, gradient: [n]`, factor `[1]` -> `[n]`
@@ -90,7 +87,7 @@ impl AdamW {
         }
     }
 
-    /// Takes the running means of a parameter of `n` numbers out of `state`.
+    /// Moves the running means of a parameter of `n` numbers out of `state`.
     pub(super) fn load(
         &mut self,
         name: &str,
@@ -106,7 +103,6 @@ impl AdamW {
         Ok(())
     }
 
-    /// Forgets all gradients.
     pub(super) fn clear(&mut self) {
         self.moments.clear();
     }

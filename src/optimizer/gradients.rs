@@ -10,7 +10,11 @@ use tinderbox_kernels as kernels;
 
 /// Gradients by parameter name, flattened, on the device without its autodiff.
 #[derive(Clone, Debug, Default)]
-pub struct Gradients(BTreeMap<String, Tensor<1>>);
+pub struct Gradients {
+    by_name: BTreeMap<String, Tensor<1>>,
+    /// From clipping, `[1]`: the update rules multiply each gradient with it. `None` is 1.
+    factor: Option<Tensor<1>>,
+}
 
 impl Gradients {
     /// Takes the gradients of `module`'s parameters out of a backward pass.
@@ -32,81 +36,61 @@ impl Gradients {
         }
         let mut taker = Taker(Path::default(), backward, BTreeMap::new());
         module.visit(&mut taker);
-        Self(taker.2)
+        Self::from_named(taker.2)
     }
 
-    /// Gradients that come from elsewhere, flattened.
+    /// Gradients from elsewhere, flattened.
     #[must_use]
-    pub fn from_named(named: BTreeMap<String, Tensor<1>>) -> Self {
-        Self(named)
+    pub fn from_named(by_name: BTreeMap<String, Tensor<1>>) -> Self {
+        Self { by_name, factor: None }
     }
 
-    /// The sum with the gradients of a further micro-batch.
+    /// The sum with the gradients of another micro-batch.
     #[must_use]
     pub fn plus(mut self, other: Self) -> Self {
-        for (name, gradient) in other.0 {
-            let sum = match self.0.remove(&name) {
+        for (name, gradient) in other.by_name {
+            let sum = match self.by_name.remove(&name) {
                 Some(so_far) => so_far + gradient,
                 None => gradient,
             };
-            self.0.insert(name, sum);
+            self.by_name.insert(name, sum);
         }
         self
     }
 
-    /// The Euclidean norm over all gradients together, `[1]`; not read back, so nothing waits for it.
+    /// The Euclidean norm over all gradients together, `[1]`; stays on the device.
     ///
     /// # Panics
-    /// If there are no gradients at all.
+    /// If there are no gradients.
     #[must_use]
     pub fn global_norm(&self) -> Tensor<1> {
-        let squares = self.0.values().cloned().map(kernels::sum_of_squares); // in the order of names
+        let squares = self.by_name.values().cloned().map(kernels::sum_of_squares); // in the order of names
         squares.reduce(|sum, square| sum + square).expect("a model has parameters").sqrt()
     }
 
-    /// Scales all gradients down together so that their global norm is at most `max_norm`.
+    /// Scales all gradients down together so that their global `norm` is at most `max_norm`.
     ///
     /// Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", section
-    /// 3.2; the small number keeps a norm of zero from dividing, as `PyTorch` does it.
+    /// 3.2; the small number prevents a division by zero, as in `PyTorch`.
     #[must_use]
-    pub fn clip(self, norm: Tensor<1>, max_norm: f64) -> Clipped {
-        let factor = ((norm + 1e-6).recip() * max_norm).clamp_max(1.0); // [1]
-        Clipped { gradients: self, factor: Some(factor) }
+    pub fn clip(mut self, norm: Tensor<1>, max_norm: f64) -> Self {
+        self.factor = Some(((norm + 1e-6).recip() * max_norm).clamp_max(1.0));
+        self
     }
 
-    /// The gradients by name.
+    /// The gradients by name, before clipping.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor<1>)> {
-        self.0.iter().map(|(name, gradient)| (name.as_str(), gradient))
-    }
-}
-
-/// Gradients and what each of them is still to be multiplied with: whoever uses them does it along the way.
-#[derive(Clone, Debug)]
-pub struct Clipped {
-    gradients: Gradients,
-    factor: Option<Tensor<1>>,
-}
-
-impl Clipped {
-    /// Takes out the gradient of one parameter.
-    pub(super) fn remove(&mut self, name: &str) -> Option<Tensor<1>> {
-        self.gradients.0.remove(name)
+        self.by_name.iter().map(|(name, gradient)| (name.as_str(), gradient))
     }
 
-    /// What all gradients are to be multiplied with, `[1]`; none is 1.
-    pub(super) fn factor(&self) -> Option<Tensor<1>> {
-        self.factor.clone()
-    }
-}
-
-impl From<Gradients> for Clipped {
-    fn from(gradients: Gradients) -> Self {
-        Self { gradients, factor: None }
+    /// Takes out the gradient of one parameter, and the factor to multiply it with.
+    pub(super) fn remove(&mut self, name: &str) -> Option<(Tensor<1>, Option<Tensor<1>>)> {
+        Some((self.by_name.remove(name)?, self.factor.clone()))
     }
 }
 
 /// `[..]` -> `[n]`
-pub(crate) fn flatten<const D: usize>(x: Tensor<D>) -> Tensor<1> {
+pub(super) fn flatten<const D: usize>(x: Tensor<D>) -> Tensor<1> {
     let n = x.shape().num_elements();
     x.reshape([n])
 }

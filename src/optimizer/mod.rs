@@ -1,25 +1,19 @@
-//! How gradients become new weights: clipped together, moved by AdamW or Muon, at a learning rate that is
-//! a pure function of the step.
-//!
-//! This part knows parameters by their names, and nothing of what they do in a model: which of them are a
-//! block's matrices it is told.
+//! Turns gradients into new weights: by AdamW or Muon, at a learning rate that is a pure function of the step.
+//! Parameters are known by name only.
 
 mod adamw;
 mod gradients;
 mod muon;
-mod newton_schulz;
 pub mod schedule;
-mod state;
 
 use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 
-pub use gradients::{Clipped, Gradients};
-pub(crate) use newton_schulz::N_ITERATIONS as NEWTON_SCHULZ_ITERATIONS;
+pub use gradients::Gradients;
+pub(crate) use muon::N_ITERATIONS as NEWTON_SCHULZ_ITERATIONS;
 pub use schedule::learning_rate;
-pub use state::StateError;
 
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::model::LazyTensor;
@@ -29,10 +23,10 @@ use gradients::flatten;
 use muon::Muon;
 use tinderbox_kernels::MatmulPrecision;
 
-/// The optimiser of a run, and what it remembers of the gradients so far.
+/// The optimizer of a run with its running means.
 ///
-/// With [`OptimizerKind::Muon`] it moves the blocks' matrices by Muon; everything else, embeddings, output
-/// layer, norms and biases, and with [`OptimizerKind::Adamw`] every parameter, by `AdamW`.
+/// [`OptimizerKind::Muon`] moves the matrices of the blocks by Muon and all other parameters by `AdamW`;
+/// [`OptimizerKind::Adamw`] moves every parameter by `AdamW`.
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     peak_learning_rate: f64,
@@ -41,8 +35,8 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// An optimiser that has not seen a gradient yet. `hidden` are the matrices that Muon moves where it is
-    /// configured, as [`hidden_matrices`](crate::model::parameters::hidden_matrices) gives them.
+    /// An optimizer before its first step. `hidden` are the matrices for Muon, from
+    /// [`hidden_matrices`](crate::model::parameters::hidden_matrices).
     #[must_use]
     pub fn new(config: &OptimizerConfig, hidden: BTreeMap<String, Vec<usize>>) -> Self {
         let muon = match config.kind {
@@ -52,7 +46,7 @@ impl Optimizer {
         Self { peak_learning_rate: config.learning_rate, adamw: AdamW::new(config), muon }
     }
 
-    /// The optimiser with another precision of the products that make Muon's steps orthogonal: f32 otherwise.
+    /// Sets the precision of the products that make Muon's steps orthogonal; f32 by default.
     #[must_use]
     pub fn with_matmul_precision(mut self, precision: MatmulPrecision) -> Self {
         if let Some(muon) = &mut self.muon {
@@ -62,19 +56,17 @@ impl Optimizer {
     }
 
     /// Moves every parameter of `module` that has a gradient, at the schedule's `learning_rate` of `step`,
-    /// which counts from 0. Muon's learning rate is at the same share of its highest.
+    /// which counts from 0. Muon's learning rate is the same share of its peak.
     #[must_use]
     pub fn step<M: Module>(
         &mut self,
         module: M,
-        gradients: impl Into<Clipped>,
+        gradients: Gradients,
         learning_rate: f64,
         step: usize,
     ) -> M {
-        let gradients = gradients.into();
         module.map(&mut Update {
             rates: self.adamw.rates(learning_rate, step),
-            factor: gradients.factor(),
             share: learning_rate / self.peak_learning_rate,
             optimizer: self,
             gradients,
@@ -82,8 +74,8 @@ impl Optimizer {
         })
     }
 
-    /// All running means, by what they are and the parameter they belong to, for a checkpoint: as they are now,
-    /// where they are. To keep them beyond the next step costs a copy.
+    /// All running means by kind and parameter, for a checkpoint, still on the device. Keeping them beyond the next
+    /// step costs a copy.
     #[must_use]
     pub fn state(&self) -> BTreeMap<String, LazyTensor> {
         let mut state = BTreeMap::new();
@@ -94,11 +86,11 @@ impl Optimizer {
         state
     }
 
-    /// Puts back what [`Optimizer::state`] gave, for parameters of these shapes.
+    /// Restores the result of [`Optimizer::state`], for parameters of these shapes. Before the first step it is empty.
     ///
     /// # Errors
-    /// If another kind of optimiser wrote it, or a running mean is missing, of another size, of no
-    /// parameter, or cannot be read. Before the first step there are none, which is no error.
+    /// If another kind of optimizer wrote it, or a running mean is missing, of another size, of no
+    /// parameter, or cannot be read.
     pub fn restore(
         &mut self,
         mut state: BTreeMap<String, LazyTensor>,
@@ -137,8 +129,8 @@ impl Optimizer {
     }
 }
 
-/// Which kind of optimiser wrote a state that is not empty.
-fn kind_of(state: &BTreeMap<String, LazyTensor>) -> OptimizerKind {
+/// The kind of optimizer that wrote a state that is not empty.
+fn kind_of(state: &State) -> OptimizerKind {
     match state.keys().any(|key| muon::is_key(key)) {
         true => OptimizerKind::Muon,
         false => OptimizerKind::Adamw,
@@ -148,11 +140,9 @@ fn kind_of(state: &BTreeMap<String, LazyTensor>) -> OptimizerKind {
 /// One step's walk over a module.
 struct Update<'a> {
     optimizer: &'a mut Optimizer,
-    gradients: Clipped,
-    /// What gradients are multiplied with.
-    factor: Option<Tensor<1>>,
+    gradients: Gradients,
     rates: adamw::Rates,
-    /// The learning rate as a share of its highest.
+    /// The learning rate as a share of its peak.
     share: f64,
     path: Path,
 }
@@ -167,7 +157,6 @@ impl ModuleMapper for Update<'_> {
         param.map(|old| {
             let shape = old.shape();
             let weights = flatten(old.inner());
-            let gradient = (gradient, self.factor.clone());
             let new = match muon.as_mut().filter(|muon| muon.moves(&name)) {
                 Some(muon) => muon.update(name, weights, gradient, self.share),
                 None => adamw.update(name, weights, gradient, D == 2, self.rates),
@@ -182,5 +171,48 @@ impl ModuleMapper for Update<'_> {
 
     fn exit_module(&mut self, _: &str, _: &str) {
         self.path.exit();
+    }
+}
+
+/// Why the state in a checkpoint cannot be restored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "each message says what the fields are")]
+pub enum StateError {
+    #[error("`{0}` is missing, of another size, or of no parameter")]
+    Misfit(String),
+    #[error("{} wrote it, and optimizer.kind is {}", key(*.written), key(*.configured))]
+    OtherKind { written: OptimizerKind, configured: OptimizerKind },
+    #[error("`{key}` cannot be read: {reason}")]
+    Unreadable { key: String, reason: String },
+}
+
+/// The kind as a config names it.
+fn key(kind: OptimizerKind) -> &'static str {
+    match kind {
+        OptimizerKind::Adamw => "\"adamw\"",
+        OptimizerKind::Muon => "\"muon\"",
+    }
+}
+
+/// Running means by kind and parameter, such as `first_moment.NAME`.
+type State = BTreeMap<String, LazyTensor>;
+
+fn put(state: &mut State, key: String, x: &Tensor<1>) {
+    state.insert(key, LazyTensor::on_device(x.clone()));
+}
+
+/// Moves a tensor of `n` numbers from `state` to the device.
+fn take(
+    state: &mut State,
+    key: String,
+    n: usize,
+    device: &Device,
+) -> Result<Tensor<1>, StateError> {
+    let Some(tensor) = state.remove(&key).filter(|tensor| tensor.n_numbers() == n) else {
+        return Err(StateError::Misfit(key));
+    };
+    match tensor.read() {
+        Ok(host) => Ok(Tensor::from_data(TensorData::new(host.values, [n]), device)),
+        Err(error) => Err(StateError::Unreadable { key, reason: error.to_string() }),
     }
 }

@@ -5,24 +5,36 @@ use std::collections::BTreeMap;
 use burn::tensor::{Device, Tensor};
 
 use super::gradients::flatten;
-use super::newton_schulz::orthogonalize;
-use super::state::{State, StateError, put, take};
+use super::{State, StateError, put, take};
 use crate::config::OptimizerConfig;
-use tinderbox_kernels::MatmulPrecision;
+use tinderbox_kernels::{self as kernels, MatmulPrecision};
 
-/// What the names of its running means begin with in a checkpoint.
+/// Prefix of its running means' names in a checkpoint.
 const KEY: &str = "momentum.";
+
+/// The odd polynomial `a x + b x^3 + c x^5`: steep at 0, so that small singular values grow fast, then between 0.7
+/// and 1.2 instead of converging to 1.
+///
+/// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
+/// <https://kellerjordan.github.io/posts/muon/>, section "Tuning the coefficients".
+const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
+
+/// Applications of the polynomial.
+pub(crate) const N_ITERATIONS: usize = 5;
+
+/// Prevents a division by zero.
+const EPSILON: f64 = 1e-7;
 
 /// Whether a tensor of a checkpoint is one of Muon's.
 pub(super) fn is_key(key: &str) -> bool {
     key.starts_with(KEY)
 }
 
-/// The rule, and the running mean it keeps of each matrix's gradients.
+/// The rule with its running mean per matrix.
 ///
-/// The gradient of a matrix is close to low rank: a few directions are far larger than all others. Muon
-/// looks one step ahead on the running mean (Nesterov's momentum), makes that orthogonal, and so moves the
-/// rare directions as far as the frequent ones. Decay is decoupled, as in `AdamW`.
+/// The gradient of a matrix is close to low rank: a few directions are far larger than all others. Muon makes the
+/// step (the running mean with Nesterov's look ahead) orthogonal, and so moves the rare directions as far as the
+/// frequent ones. Decay is decoupled, as in `AdamW`.
 ///
 /// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
 /// <https://kellerjordan.github.io/posts/muon/>, and <https://github.com/KellerJordan/Muon>, `muon_update`.
@@ -31,17 +43,14 @@ pub(super) struct Muon {
     learning_rate: f64,
     momentum: f64,
     weight_decay: f64,
-    /// Of the products that make a step orthogonal.
     pub(super) precision: MatmulPrecision,
-    /// The matrices that it moves, each with the widths of the matrices side by side in it.
+    /// The matrices to move, each with the widths of the matrices side by side in it.
     matrices: BTreeMap<String, Vec<usize>>,
     /// Running means of their gradients, flattened.
     means: BTreeMap<String, Tensor<1>>,
 }
 
 impl Muon {
-    /// The rule before its first gradient, for `matrices` as
-    /// [`hidden_matrices`](crate::model::parameters::hidden_matrices) names them.
     pub(super) fn new(config: &OptimizerConfig, matrices: BTreeMap<String, Vec<usize>>) -> Self {
         let OptimizerConfig {
             muon_learning_rate: learning_rate,
@@ -64,8 +73,7 @@ impl Muon {
         self.matrices.contains_key(name)
     }
 
-    /// The new weights of one of its matrices, from its gradient and what that is to be multiplied with, at
-    /// `share` of the highest learning rate.
+    /// The new weights of a matrix, from its gradient and a factor for it, at `share` of the peak learning rate.
     ///
     /// # Shapes
     /// `weights, gradient: [m n]`, row by row, factor `[1]` -> `[m n]`
@@ -82,7 +90,6 @@ impl Muon {
         };
         let keep = self.momentum;
         let new = gradient * (1.0 - keep);
-        // A mean that started at zero and nothing to add to: the first step makes it.
         let mean = match self.means.remove(&name) {
             Some(old) => old * keep + new.clone(),
             None => new.clone(),
@@ -101,7 +108,7 @@ impl Muon {
         }
     }
 
-    /// Takes the running mean of a matrix of `n` numbers out of `state`.
+    /// Moves the running mean of a matrix of `n` numbers out of `state`.
     pub(super) fn load(
         &mut self,
         name: &str,
@@ -114,16 +121,15 @@ impl Muon {
         Ok(())
     }
 
-    /// Forgets all gradients.
     pub(super) fn clear(&mut self) {
         self.means.clear();
     }
 }
 
-/// The orthogonal step of each of the matrices that stand side by side in `x`, each with `widths` columns.
+/// The orthogonal step of the matrices side by side in `x`, which have `widths` columns each.
 ///
-/// Weights are `[in, out]`. A matrix with more outputs than inputs takes a longer step, so that what it
-/// writes changes as much per number as with any other shape.
+/// Weights are `[in, out]`. A matrix with more outputs than inputs takes a longer step, so that each of its outputs
+/// changes as much as with any other shape.
 ///
 /// # Shapes
 /// `x: [m n]`, row by row, `n` being the sum of `widths` -> `[m n]`
@@ -142,8 +148,30 @@ fn direction(x: Tensor<1>, widths: &[usize], precision: MatmulPrecision) -> Tens
     flatten(Tensor::cat(parts.into_iter().map(scaled).collect(), 1))
 }
 
+/// Brings all singular values of `matrix` near 1: from `U S V^T` to about `U V^T`. Zero singular values stay zero;
+/// those above a few thousandths of the Frobenius norm end between 0.68 and 1.21.
+///
+/// Source: Jordan et al. 2024, as above, `zeropower_via_newtonschulz5` in
+/// <https://github.com/KellerJordan/Muon>, where it is in bf16.
+///
+/// # Shapes
+/// `[m, n]` -> `[m, n]`
+fn orthogonalize(matrix: Tensor<2>, precision: MatmulPrecision) -> Tensor<2> {
+    let [m, n] = matrix.dims();
+    let norm = kernels::sum_of_squares(flatten(matrix.clone())).sqrt(); // [1]
+    // The products below are square in the number of rows: the smaller side.
+    let is_tall = m > n;
+    let x = if is_tall { matrix.transpose() } else { matrix };
+    // At most 1 as the largest singular value, where the polynomial contracts.
+    let x = x / norm.clamp_min(EPSILON).unsqueeze();
+    let x = kernels::newton_schulz(x, COEFFICIENTS, N_ITERATIONS, precision);
+    if is_tall { x.transpose() } else { x }
+}
+
 #[cfg(test)]
 mod tests {
+    use burn::tensor::TensorData;
+
     use super::*;
 
     fn direction(x: Tensor<1>, widths: &[usize]) -> Tensor<1> {
@@ -156,7 +184,7 @@ mod tests {
         Tensor::from_floats(values.as_slice(), &Device::flex())
     }
 
-    fn host(x: Tensor<1>) -> Vec<f32> {
+    fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
         x.into_data().try_to_vec().expect("f32")
     }
 
@@ -178,8 +206,8 @@ mod tests {
     fn more_outputs_than_inputs_make_a_longer_step() {
         let step = |rows: usize, columns: usize| {
             let x = numbers(rows * columns);
-            let plain = orthogonalize(x.clone().reshape([rows, columns]), MatmulPrecision::F32);
-            (host(direction(x, &[columns])), host(flatten(plain)))
+            let plain = orthogonalize(x.clone().reshape([rows, columns]));
+            (host(direction(x, &[columns])), host(plain))
         };
         let (wide, plain) = step(3, 12);
         let doubled: Vec<f32> = plain.iter().map(|x| x * 2.0).collect();
@@ -201,5 +229,85 @@ mod tests {
         let new = muon.update("w".to_owned(), weights.clone(), (zeros, None), 0.5);
         let shrunk: Vec<f32> = host(weights).iter().map(|x| x * (1.0 - 0.0625)).collect();
         assert_eq!(host(new), shrunk);
+    }
+
+    fn orthogonalize(matrix: Tensor<2>) -> Tensor<2> {
+        super::orthogonalize(matrix, MatmulPrecision::F32)
+    }
+
+    fn tensor(rows: &[Vec<f64>]) -> Tensor<2> {
+        let values: Vec<f64> = rows.concat();
+        let shape = [rows.len(), rows[0].len()];
+        let data = TensorData::new(values, shape).convert::<f32>();
+        Tensor::from_data(data, &Device::flex())
+    }
+
+    /// An orthogonal matrix: the mirror at the plane across `(1, 2, .., n) + shift`.
+    #[allow(clippy::cast_precision_loss, reason = "small sizes")]
+    fn mirror(n: usize, shift: f64) -> Vec<Vec<f64>> {
+        let v: Vec<f64> = (0..n).map(|i| i as f64 + shift).collect();
+        let square: f64 = v.iter().map(|x| x * x).sum();
+        let entry = |i: usize, j: usize| f64::from(u8::from(i == j)) - 2.0 * v[i] * v[j] / square;
+        (0..n).map(|i| (0..n).map(|j| entry(i, j)).collect()).collect()
+    }
+
+    /// `U diag(s) V^T`, `[m, n]` with at least as many columns as rows.
+    fn with_singular_values(s: &[f64], n: usize) -> Tensor<2> {
+        let (u, v) = (mirror(s.len(), 1.0), mirror(n, -0.5));
+        let entry =
+            |i: usize, j: usize| -> f64 { (0..s.len()).map(|k| u[i][k] * s[k] * v[j][k]).sum() };
+        let rows: Vec<Vec<f64>> =
+            (0..s.len()).map(|i| (0..n).map(|j| entry(i, j)).collect()).collect();
+        tensor(&rows)
+    }
+
+    /// A singular value after the iterations.
+    fn iterated(x: f64) -> f64 {
+        let [a, b, c] = COEFFICIENTS;
+        (0..N_ITERATIONS).fold(x, |x, _| a * x + b * x.powi(3) + c * x.powi(5))
+    }
+
+    #[test]
+    fn singular_values_follow_the_polynomial_into_its_band_and_vectors_stay() {
+        for n in [5, 6, 9] {
+            let s = [3.0, 1.0, 0.3, 0.05, 0.02];
+            let norm = s.iter().map(|x| x * x).sum::<f64>().sqrt();
+            let expected: Vec<f64> = s.iter().map(|x| iterated(x / norm)).collect();
+            assert!(expected.iter().all(|x| (0.68..1.21).contains(x)), "{expected:?}");
+            let got = host(orthogonalize(with_singular_values(&s, n)));
+            for (got, expected) in got.iter().zip(host(with_singular_values(&expected, n))) {
+                assert!((got - expected).abs() < 1e-5, "{got}, not {expected}, of {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn size_does_not_matter_and_a_direction_of_zero_stays() {
+        let s = [2.0, 0.7, 0.0];
+        let one = host(orthogonalize(with_singular_values(&s, 4)));
+        let tiny = host(orthogonalize(with_singular_values(&s, 4) * (1.0 / 4096.0)));
+        for (one, tiny) in one.iter().zip(tiny) {
+            assert!((one - tiny).abs() < 1e-5, "{one} {tiny}");
+        }
+        let norm = 4.49_f64.sqrt();
+        let kept = [iterated(2.0 / norm), iterated(0.7 / norm), 0.0];
+        for (one, kept) in one.iter().zip(host(with_singular_values(&kept, 4))) {
+            assert!((one - kept).abs() < 1e-4, "{one} {kept}");
+        }
+    }
+
+    #[test]
+    fn a_transposed_matrix_gives_the_transposed_result() {
+        let wide = with_singular_values(&[1.0, 0.5, 0.1], 7);
+        let tall = wide.clone().transpose();
+        let (wide, tall) = (orthogonalize(wide), orthogonalize(tall));
+        assert_eq!(tall.dims(), [7, 3]);
+        assert_eq!(host(tall.transpose()), host(wide));
+    }
+
+    #[test]
+    fn a_matrix_of_zeros_stays_one() {
+        let zeros = orthogonalize(Tensor::zeros([3, 5], &Device::flex()));
+        assert_eq!(host(zeros), vec![0.0; 15]);
     }
 }

@@ -4,9 +4,8 @@ use crate::config::{ScheduleConfig, ScheduleKind};
 
 /// The learning rate of step `step`, counted from 0, in a run of `max_steps`.
 ///
-/// A linear warm-up to `peak` over `warmup_steps`, then what the kind says, down to
-/// `min_learning_rate` at `max_steps` and from there on. A warm-up that is longer than the run goes on
-/// to its own end.
+/// A linear warm-up to `peak` over `warmup_steps`, then the schedule's kind down to `min_learning_rate` at
+/// `max_steps` and from there on. A warm-up may be longer than the run.
 ///
 /// Source of the cosine: Loshchilov and Hutter 2017, "SGDR", eq. 5, one half period; of warm-up,
 /// plateau and decay ("wsd"): Hu et al. 2024, "MiniCPM", section 4.

@@ -1,4 +1,4 @@
-//! How good a model is: its mean loss over a text.
+//! The mean loss of a model over a text.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use crate::inference::{Engine, Session};
 use crate::model::Gpt;
 use tinderbox_kernels::MatmulPrecision;
 
-/// A mean loss, and what it is a mean of.
+/// A mean loss over some tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
-    /// Tokens that were predicted.
+    /// Tokens predicted.
     pub tokens: usize,
     /// Mean cross-entropy, nats per token.
     pub nats_per_token: f64,
 }
 
 impl Loss {
-    /// How many tokens the model was as unsure between, `exp(loss)`.
+    /// `exp(loss)`: a uniform choice among this many tokens has the same loss.
     #[must_use]
     pub fn perplexity(&self) -> f64 {
         self.nats_per_token.exp()
@@ -32,7 +32,7 @@ impl Loss {
         self.nats_per_token / std::f64::consts::LN_2
     }
 
-    /// The loss in bits for each byte of `text`: comparable between tokenizers.
+    /// The loss in bits per byte of `text`: comparable between tokenizers.
     #[must_use]
     pub fn bits_per_byte(&self, text: &Split) -> f64 {
         bits_per_byte(self.nats_per_token, text)
@@ -46,22 +46,21 @@ pub(super) fn bits_per_byte(nats_per_token: f64, text: &Split) -> f64 {
     nats_per_token / std::f64::consts::LN_2 * tokens_per_byte
 }
 
-/// How many batches go to the device before their losses are read back: each reading waits for it.
+/// Batches that go to the device before their losses are read back, which waits for it.
 const BATCHES_AHEAD: usize = 16;
 
-/// The loss over every token of `text` but the first, in non-overlapping windows of the context, in f32 whatever the
-/// model was trained in.
+/// The loss over every token of `text` but the first, in non-overlapping windows of the context, always in f32.
 ///
-/// `model` is one without gradients. `batch_size` windows go through it at once.
+/// `model` has no gradients. `batch_size` windows are computed at once.
 ///
 /// # Errors
 /// If the device fails.
 pub fn full(model: &Gpt, text: &Split, batch_size: usize) -> Result<Loss, TensorReadError> {
     let loss = full_unless(model, text, batch_size, || false)?;
-    Ok(loss.expect("nobody stops it"))
+    Ok(loss.expect("not stopped"))
 }
 
-/// As [`full`], of a model that is packed for writing.
+/// As [`full`], for a model that is packed for writing.
 #[must_use]
 #[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 tokens")]
 pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
@@ -80,7 +79,7 @@ pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
     Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }
 }
 
-/// As [`full`], or nothing as soon as `is_stopped` says so, which is asked before each batch.
+/// As [`full`]; `None` if `is_stopped` returned true before some batch.
 pub(super) fn full_unless(
     model: &Gpt,
     text: &Split,
@@ -92,8 +91,8 @@ pub(super) fn full_unless(
     Ok((!is_stopped()).then_some(loss))
 }
 
-/// The loss over `n_batches` batches that are spread evenly over `text`, always the same ones: a cheap
-/// estimate of [`full`]. `precision` is that of the products.
+/// The loss over `n_batches` batches spread evenly over `text`, the same ones each time, with products in `precision`:
+/// a cheap estimate of [`full`].
 ///
 /// # Errors
 /// If the device fails.

@@ -1,138 +1,159 @@
-//! What a run measures, as burn-train's metrics.
-//!
-//! Each is a column of a log interval or of an evaluation: a number that was read back already, so that
-//! burn-train's queue holds no tensors.
+//! A run's numbers as burn-train's metrics, on the observer's renderer.
 
 use std::sync::Arc;
 
-use burn::backend::ExecutionError;
-use burn::tensor::TensorReadError;
-use burn::train::ItemLazy;
 use burn::train::metric::{
-    Adaptor, Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes,
-    NumericEntry, SerializedEntry,
+    MetricDefinition, MetricEntry, MetricId, NumericAttributes, NumericEntry, SerializedEntry,
 };
+use burn::train::renderer::{MetricState, MetricsRenderer};
 
 use super::observer::{Evaluation, Logged};
+use crate::config::TrainConfig;
 use crate::measure::peak_rss_mib;
 
-/// The mean loss of a log interval's steps.
-pub(super) fn train_loss() -> Column<Logged> {
-    Column::new("loss", "nats/token", |logged| Some(logged.train_loss))
+const LOSS: &str = "loss";
+const LEARNING_RATE: &str = "learning rate";
+const SPEED: &str = "speed";
+const GRADIENT_NORM: &str = "gradient norm";
+const PEAK_MEMORY: &str = "peak memory";
+
+/// Name and unit of each metric, in the order in which they are shown.
+const METRICS: [(&str, Option<&str>); 5] = [
+    (LOSS, Some("nats/token")),
+    (LEARNING_RATE, None),
+    (SPEED, Some("tokens/s")),
+    (GRADIENT_NORM, None),
+    (PEAK_MEMORY, Some("MiB")),
+];
+
+/// The loop's activities, as names of the renderer's splits.
+pub(crate) const TRAINING: &str = "train";
+pub(crate) const EVALUATING: &str = "valid";
+/// The whole validation split, after the last step.
+pub(crate) const EVALUATING_FULLY: &str = "valid, whole split";
+
+/// Tells a renderer, if there is one, what the loop does and measures. burn-train's items are steps, its epochs
+/// evaluations.
+pub(crate) struct Metrics {
+    renderer: Option<Box<dyn MetricsRenderer>>,
+    eval_interval: usize,
+    max_steps: usize,
+    split: &'static str,
 }
 
-/// The estimated loss on the validation split: the same metric as [`train_loss`], on another split.
-pub(super) fn val_loss() -> Column<Evaluation> {
-    Column::new("loss", "nats/token", |evaluation| Some(evaluation.val_loss))
-}
-
-/// The learning rate of a log interval's last step.
-pub(super) fn learning_rate() -> Column<Logged> {
-    Column::new("learning rate", "", |logged| Some(logged.learning_rate))
-}
-
-/// The tokens of a step over the median time of a log interval's steps.
-pub(super) fn speed() -> Column<Logged> {
-    let column = Column::new("speed", "tokens/s", |logged: &Logged| Some(logged.tokens_per_s));
-    Column { higher_is_better: true, ..column }
-}
-
-/// The norm of all gradients of a log interval's last step, before clipping.
-pub(super) fn gradient_norm() -> Column<Logged> {
-    Column::new("gradient norm", "", |logged| Some(f64::from(logged.gradient_norm)))
-}
-
-/// The most memory that the process held so far.
-pub(super) fn peak_memory() -> Column<Logged> {
-    Column::new("peak memory", "MiB", |_| peak_rss_mib())
-}
-
-/// One number of what was measured; there may be none.
-#[derive(Clone)]
-pub(super) struct Column<T> {
-    name: MetricName,
-    unit: &'static str,
-    higher_is_better: bool,
-    value: fn(&T) -> Option<f64>,
-    latest: Option<f64>,
-}
-
-impl<T> Column<T> {
-    fn new(name: &str, unit: &'static str, value: fn(&T) -> Option<f64>) -> Self {
-        Self { name: Arc::new(name.to_owned()), unit, higher_is_better: false, value, latest: None }
+impl Metrics {
+    /// Registers the metrics of a run that made `step` steps before.
+    pub(crate) fn start(
+        mut renderer: Option<Box<dyn MetricsRenderer>>,
+        config: &TrainConfig,
+        step: usize,
+    ) -> Self {
+        let TrainConfig { eval_interval, max_steps, .. } = *config;
+        if let Some(renderer) = &mut renderer {
+            for (name, unit) in METRICS {
+                renderer.register_metric(definition(name, unit));
+            }
+            let all = evaluations_by(max_steps, eval_interval, max_steps);
+            let first = evaluations_by(step, eval_interval, max_steps) + 1; // epochs count from 1
+            renderer.start(all, first, Some(max_steps), None);
+            renderer.start_split(TRAINING, max_steps);
+        }
+        Self { renderer, eval_interval, max_steps, split: TRAINING }
     }
 
-    fn entry(&self) -> SerializedEntry {
-        match self.latest {
-            Some(value) => SerializedEntry::new(format!("{value:.4}"), value.to_string()),
-            None => SerializedEntry::not_available(None),
+    /// The loop turns to another split.
+    pub(crate) fn enter(&mut self, split: &'static str) {
+        if let Some(renderer) = self.renderer.as_mut().filter(|_| self.split != split) {
+            renderer.end_split();
+            renderer.start_split(split, self.max_steps);
+            self.split = split;
+        }
+    }
+
+    pub(crate) fn stepped(&mut self, step: usize) {
+        if let Some(renderer) = &mut self.renderer {
+            renderer.update_split(step);
+        }
+    }
+
+    pub(crate) fn logged(&mut self, logged: &Logged) {
+        if let Some(renderer) = &mut self.renderer {
+            renderer.update_train(state(LOSS, logged.train_loss));
+            renderer.update_train(state(LEARNING_RATE, logged.learning_rate));
+            renderer.update_train(state(SPEED, logged.tokens_per_s));
+            renderer.update_train(state(GRADIENT_NORM, f64::from(logged.gradient_norm)));
+            if let Some(mib) = peak_rss_mib() {
+                renderer.update_train(state(PEAK_MEMORY, mib));
+            }
+        }
+    }
+
+    pub(crate) fn evaluated(&mut self, evaluation: &Evaluation) {
+        let n = evaluations_by(evaluation.step, self.eval_interval, self.max_steps);
+        if let Some(renderer) = &mut self.renderer {
+            renderer.update_valid(state(LOSS, evaluation.val_loss));
+            renderer.update_epoch(n);
+        }
+    }
+
+    pub(crate) fn end(&mut self) {
+        if let Some(renderer) = &mut self.renderer {
+            renderer.end_split();
+            renderer.end();
         }
     }
 }
 
-impl<T: Clone> Metric for Column<T> {
-    type Input = T;
-
-    fn name(&self) -> MetricName {
-        self.name.clone()
+/// Evaluations that are due by `step`: one after each interval, and one after the last step.
+fn evaluations_by(step: usize, eval_interval: usize, max_steps: usize) -> usize {
+    let is_last = step >= max_steps;
+    match eval_interval {
+        0 => usize::from(is_last),
+        _ if is_last => step.div_ceil(eval_interval),
+        _ => step / eval_interval,
     }
+}
 
-    fn attributes(&self) -> MetricAttributes {
-        NumericAttributes {
-            unit: (!self.unit.is_empty()).then(|| self.unit.to_owned()),
-            higher_is_better: self.higher_is_better,
+fn id(name: &str) -> MetricId {
+    MetricId::new(Arc::new(name.to_owned()))
+}
+
+pub(crate) fn definition(name: &str, unit: Option<&str>) -> MetricDefinition {
+    let attributes =
+        NumericAttributes { unit: unit.map(str::to_owned), higher_is_better: name == SPEED };
+    MetricDefinition {
+        metric_id: id(name),
+        name: Arc::new(name.to_owned()),
+        description: None,
+        attributes: attributes.into(),
+    }
+}
+
+pub(crate) fn state(name: &str, value: f64) -> MetricState {
+    let serialized = SerializedEntry::new(format!("{value:.4}"), value.to_string());
+    MetricState::Numeric(MetricEntry::new(id(name), serialized), Some(NumericEntry::Value(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evaluations_follow_the_interval_and_the_last_step() {
+        for (step, eval_interval, max_steps, expected) in [
+            (0, 250, 1001, 0),
+            (249, 250, 1001, 0),
+            (250, 250, 1001, 1),
+            (300, 250, 1001, 1), // where a run may be resumed; 500, 750, 1000 and 1001 are to come
+            (1000, 250, 1001, 4),
+            (1001, 250, 1001, 5),
+            (1000, 250, 1000, 4),
+            (7, 250, 7, 1),
+            (7, 0, 10, 0),
+            (10, 0, 10, 1),
+        ] {
+            let n = evaluations_by(step, eval_interval, max_steps);
+            assert_eq!(n, expected, "step {step} of {max_steps}, every {eval_interval}");
         }
-        .into()
-    }
-
-    fn update(&mut self, item: &T, _: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
-        self.latest = (self.value)(item);
-        Ok(self.entry())
-    }
-
-    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
-        Ok(self.entry())
-    }
-
-    fn clear(&mut self) {
-        self.latest = None;
-    }
-}
-
-impl<T> Numeric for Column<T> {
-    fn value(&self) -> Option<NumericEntry> {
-        self.latest.map(NumericEntry::Value)
-    }
-
-    fn running_value(&self) -> Option<NumericEntry> {
-        self.value()
-    }
-
-    fn final_value(&self) -> NumericEntry {
-        NumericEntry::Final(self.latest.unwrap_or(f64::NAN)) // an interval may be without a log line
-    }
-}
-
-impl ItemLazy for Logged {
-    fn sync(self) -> Result<Self, ExecutionError> {
-        Ok(self)
-    }
-}
-
-impl Adaptor<Self> for Logged {
-    fn adapt(&self) -> Self {
-        self.clone()
-    }
-}
-
-impl ItemLazy for Evaluation {
-    fn sync(self) -> Result<Self, ExecutionError> {
-        Ok(self)
-    }
-}
-
-impl Adaptor<Self> for Evaluation {
-    fn adapt(&self) -> Self {
-        self.clone()
     }
 }

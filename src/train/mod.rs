@@ -1,22 +1,18 @@
 //! Training: from a config to weights on the disk.
 //!
-//! [`train`] is the whole of it. `prepare` makes a run ready for its next step; `trainer` is one step,
-//! readable top to bottom; `session` is the rhythm around it: logs, evaluations, samples, checkpoints;
-//! `strategy` puts that into burn-train, whose "epoch" is our evaluation interval, and `metrics` are the
-//! numbers it is told. Nothing here prints: what happens is told to
-//! an [`Observer`].
+//! [`train`] is the loop. `prepare` makes a run ready for its next step, `training` holds the parts that the loop
+//! calls, `trainer` is one step. Nothing here prints: an [`Observer`] hears what happens.
 
+mod clock;
 mod error;
 pub mod evaluate;
 mod logs;
-mod metrics;
+pub(crate) mod metrics;
 mod observer;
 pub mod precision;
 mod prepare;
-mod session;
-mod step_clock;
-mod strategy;
 mod trainer;
+mod training;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -29,66 +25,69 @@ pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
 pub use precision::PrecisionError;
 pub use trainer::{StepResult, Trainer};
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, TrainConfig};
 use crate::device::OpenDevice;
-use crate::run::CheckpointError;
-use session::Session;
+use training::Training;
 
-/// What to do with what is already in the run directory.
+/// How a run starts, given what its directory holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// There is nothing: a run that is there is an error.
+    /// As a new run, in a directory without one.
     New,
-    /// Replace a run that is there.
+    /// As a new run, which replaces the one that is there.
     Overwrite,
-    /// Go on from its last checkpoint.
+    /// From the last checkpoint of the run that is there.
     Resume,
 }
 
-/// A run that is to be made.
+/// A run to make.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What the run is.
+    /// The model, the text and the course of the run.
     pub config: Config,
-    /// Where it is kept.
+    /// The run directory.
     pub run_dir: PathBuf,
-    /// What to do with a run that is already there.
+    /// How the run starts.
     pub start: Start,
-    /// The run, or one of its checkpoints, whose weights and tokenizer a new run starts from; none: weights
-    /// are drawn from the seed. A run that goes on has its own.
+    /// The run or checkpoint whose weights and tokenizer a new run starts from; `None` draws weights from the seed.
+    /// Not used with [`Start::Resume`].
     pub from: Option<PathBuf>,
-    /// Where it is computed.
+    /// The device that computes.
     pub device: OpenDevice,
 }
 
-/// Trains as `job` says, until it is done or `interrupter` is told to stop; then it saves, and returns
-/// what came of it.
+/// Trains until the run is done or `interrupter` stops it, which saves a checkpoint first.
 ///
 /// # Errors
-/// If the text, the run directory or the config cannot be used, if the device has not the precision that was asked
-/// for, if the loss is not finite, or if something
-/// cannot be written; and [`TrainError::InterruptedEarly`]. Checkpoints that were saved before stay.
+/// If the text, the run directory or the config cannot be used, if the device lacks the precision, if a loss is not
+/// finite, or if a file cannot be written; and [`TrainError::InterruptedEarly`]. Checkpoints from before stay.
 pub fn train(
     job: Job,
     mut observer: Box<dyn Observer>,
     interrupter: &Interrupter,
 ) -> Result<Summary, TrainError> {
     let began = Instant::now();
+    let TrainConfig { log_interval, eval_interval, checkpoint_interval, .. } = job.config.train;
     let device = job.device.clone();
     let prepared = prepare::prepare(job, &mut *observer, interrupter)?;
-    let renderer = observer.metrics_renderer();
-    let session = Session::new(prepared, &device, observer, interrupter.clone(), began)?;
-    strategy::run(session, renderer, interrupter)
-}
-
-impl From<CheckpointError> for TrainError {
-    fn from(error: CheckpointError) -> Self {
-        Self::Run(Box::new(error))
+    let mut run = Training::start(prepared, device, observer, interrupter.clone(), began)?;
+    while !run.is_done() {
+        if interrupter.should_stop() {
+            run.save()?;
+            return run.finish(true);
+        }
+        run.step()?;
+        if run.is_last_step() || run.is_due(log_interval) {
+            run.log()?;
+        }
+        if run.is_last_step() || run.is_due(eval_interval) {
+            run.evaluate()?;
+            run.sample()?;
+            run.report_early_stop();
+        }
+        if run.is_best() || run.is_done() || run.is_due(checkpoint_interval) {
+            run.save()?;
+        }
     }
-}
-
-impl From<ConfigError> for TrainError {
-    fn from(error: ConfigError) -> Self {
-        CheckpointError::from(error).into()
-    }
+    run.finish(false)
 }

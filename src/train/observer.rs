@@ -1,4 +1,4 @@
-//! What a run tells whoever watches it.
+//! The events and results that a run reports.
 
 use std::path::{Path, PathBuf};
 
@@ -8,92 +8,64 @@ use serde::Serialize;
 use crate::config::MatmulPrecision;
 use crate::data::{Reading, SourceSummary};
 
-/// Watches a run. Called in the run's own thread: what takes long here holds it up.
+/// Watches a run, in the run's own thread: slow observers slow the run down.
 pub trait Observer: Send {
-    /// Something happened.
+    /// Hears of an event.
     fn observe(&mut self, event: &Event<'_>);
 
-    /// What shows burn-train's metrics of the run; asked once, before it starts.
-    ///
-    /// The items of its progress are steps, its epochs are evaluations.
+    /// A burn-train renderer for the run's metrics; asked for once, before the first step. Its items are steps, its
+    /// epochs are evaluations, its splits `train`, `valid` and, after the last step, `valid, whole split`.
     fn metrics_renderer(&mut self) -> Option<Box<dyn MetricsRenderer>> {
         None
     }
 }
 
-/// Something that happened in a run.
+/// An event of a run. Steps count the updates made so far.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub enum Event<'a> {
-    /// A text is read, again and again until all is ready.
+    /// A text is being read; comes many times before [`Event::Started`].
     Reading(&'a Reading<'a>),
-    /// All is ready for the next step.
+    /// The run is ready for its next step.
     Started(&'a Started),
-    /// A step was made; there are `max_steps` in all.
-    Stepped {
-        /// Updates made so far.
-        step: usize,
-        /// The latest loss that is known, nats per token.
-        loss: Option<f32>,
-    },
-    /// A log interval is over.
+    /// A step was made. `loss` is the latest that was read back from the device, nats per token.
+    Stepped { step: usize, loss: Option<f32> },
+    /// A log interval ended.
     Logged(&'a Logged),
     /// The losses on both splits were estimated.
     Evaluated(&'a Evaluation),
-    /// A sample was written.
-    Sampled {
-        /// Updates made so far.
-        step: usize,
-        /// The prompt and what the model wrote on.
-        text: &'a str,
-    },
-    /// A checkpoint was saved.
-    Saved {
-        /// Its directory.
-        path: &'a Path,
-        /// Whether it is the best so far.
-        is_best: bool,
-    },
-    /// The last evaluation, over the whole validation split, begins.
+    /// A sample was written; `text` begins with its prompt.
+    Sampled { step: usize, text: &'a str },
+    /// A checkpoint was saved in the directory `path`.
+    Saved { path: &'a Path, is_best: bool },
+    /// The evaluation of the whole validation split begins, after the last step.
     FinalEvaluation,
-    /// No evaluation was better than the best for as long as the config allows.
-    StoppedEarly {
-        /// Updates made so far.
-        step: usize,
-        /// Evaluations since the best one.
-        evaluations: usize,
-    },
+    /// The run stops: the last `evaluations` evaluations did not improve on the best.
+    StoppedEarly { step: usize, evaluations: usize },
 }
 
-/// What a run starts from.
+/// The facts of a run that are known before its next step.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct Started {
-    /// Where the run is kept.
     pub run_dir: PathBuf,
-    /// What computes.
     pub device: String,
-    /// The precision of the products, as the config has it.
+    /// As the config has it.
     pub matmul_precision: MatmulPrecision,
-    /// Numbers that are learned.
     pub parameters: usize,
-    /// Tokens that are learned from.
     pub train_tokens: usize,
-    /// Tokens that are kept for validation.
     pub val_tokens: usize,
-    /// Bytes of text that these stand for.
+    /// Bytes of text behind `val_tokens`.
     pub val_bytes: u64,
-    /// The texts that these are of, one by one.
     pub sources: Vec<SourceSummary>,
-    /// Different tokens.
     pub vocab_size: usize,
     /// Updates made before.
     pub step: usize,
-    /// Updates in all.
     pub max_steps: usize,
-    /// Tokens of one step.
     pub tokens_per_step: usize,
-    /// Whether a run goes on that was stopped.
+    /// Whether a stopped run continues.
     pub resumed: bool,
-    /// The checkpoint of another run that the first weights came from; none where they were drawn.
+    /// The checkpoint of another run that the first weights came from; `None` if they were drawn.
     pub from: Option<String>,
 }
 
@@ -104,11 +76,11 @@ pub struct Logged {
     pub step: usize,
     /// Mean loss of the interval's steps, nats per token.
     pub train_loss: f64,
-    /// Learning rate of its last step.
+    /// Learning rate of the last step.
     pub learning_rate: f64,
-    /// Norm of all gradients of its last step, before clipping.
+    /// Norm of all gradients of the last step, before clipping.
     pub gradient_norm: f32,
-    /// Median time of its steps, milliseconds.
+    /// Median time of the interval's steps, milliseconds.
     pub median_step_ms: f64,
     /// Tokens of a step over that time.
     pub tokens_per_s: f64,
@@ -119,50 +91,47 @@ pub struct Logged {
 pub struct Evaluation {
     /// Updates made so far.
     pub step: usize,
-    /// Estimated loss on the training split, nats per token.
+    /// On the training split, nats per token.
     pub train_loss: f64,
-    /// Estimated loss on the validation split, nats per token.
+    /// On the validation split, nats per token.
     pub val_loss: f64,
-    /// The same in bits for each byte of text: comparable between tokenizers.
+    /// The validation loss in bits per byte of text: comparable between tokenizers.
     pub val_bits_per_byte: f64,
     /// Whether the validation loss is the lowest so far.
     pub is_best: bool,
 }
 
-/// What came of a run.
+/// The results of a run. Losses of the whole validation split are `None` if the run was interrupted.
 #[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs, reason = "the fields say what they are")]
 pub struct Summary {
-    /// Where it is kept.
     pub run_dir: PathBuf,
-    /// What computed.
     pub device: String,
-    /// Numbers that were learned.
     pub parameters: usize,
-    /// Updates made, those before a resume included.
+    /// Updates made, including those before a resume.
     pub steps: usize,
-    /// Tokens learned from, with repetition.
+    /// Tokens trained on, with repetition.
     pub tokens: u64,
-    /// Seconds of everything, in this process.
+    /// Seconds of this process, from its start.
     pub wall_s: f64,
-    /// Seconds of the steps alone, in this process.
+    /// Seconds of this process's steps alone.
     pub train_s: f64,
     /// Median time of a step after the first five, milliseconds.
     pub median_step_ms: f64,
     /// Tokens of a step over that time.
     pub tokens_per_s: f64,
-    /// The most memory that this process held, MiB; none where the system does not tell.
+    /// The most memory that this process held, MiB; `None` where the system does not tell.
     pub peak_rss_mib: Option<f64>,
     /// Mean training loss of the last log interval, nats per token.
     pub train_loss: Option<f64>,
-    /// Loss of the last weights over the whole validation split, nats per token; none if interrupted.
+    /// Loss of the last weights over the whole validation split, nats per token.
     pub val_loss: Option<f64>,
-    /// Loss of the best checkpoint over the whole validation split, nats per token; none if interrupted.
+    /// Loss of the best checkpoint over the whole validation split, nats per token.
     pub best_val_loss: Option<f64>,
-    /// The step of that checkpoint.
+    /// The step of the best checkpoint.
     pub best_step: Option<usize>,
-    /// Loss of the last weights, bits per byte of text; none if interrupted.
+    /// `val_loss` in bits per byte of text.
     pub val_bits_per_byte: Option<f64>,
-    /// Whether the run was interrupted before its end.
     #[serde(skip)]
     pub interrupted: bool,
 }

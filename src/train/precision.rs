@@ -1,23 +1,22 @@
-//! In which precision a config's matrices are multiplied, and on what.
+//! Which devices train in a config's matmul precision.
 
 use crate::config::MatmulPrecision;
 use crate::device::{Backend, OpenDevice};
 
-/// Matrices were to be rounded to bf16 where they are multiplied as they are.
+/// The config asks for bf16 on a device that always computes in f32.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "train.matmul_precision = \"bf16\" is only for `flex`, burn's CPU backend, and `{device}` computes in f32\n  \
      hint: compute there with --device flex, or in f32 with --set train.matmul_precision=f32"
 )]
 pub struct PrecisionError {
-    /// What was to compute.
     device: String,
 }
 
-/// Checks that `device` has the precision.
+/// Checks that `device` trains in `precision`.
 ///
 /// # Errors
-/// If it has not.
+/// If it does not.
 pub fn check(precision: MatmulPrecision, device: &OpenDevice) -> Result<(), PrecisionError> {
     match precision {
         MatmulPrecision::Bf16 if device.backend != Backend::Flex => {
@@ -27,10 +26,10 @@ pub fn check(precision: MatmulPrecision, device: &OpenDevice) -> Result<(), Prec
     }
 }
 
-/// What a user should know who is about to compute in `precision` on `device`: that another one is faster there.
+/// A warning if another precision is faster on `device`.
 ///
 /// # Errors
-/// If the device has not the precision.
+/// As [`check`].
 pub fn advice(
     precision: MatmulPrecision,
     device: &OpenDevice,
@@ -39,16 +38,18 @@ pub fn advice(
     Ok(warning(precision))
 }
 
-/// As [`advice`], on this CPU, whose precision was checked before.
+/// As [`advice`], for a device that was checked before.
 #[must_use]
 pub fn warning(precision: MatmulPrecision) -> Option<String> {
-    warning_where(precision.is_native())
+    warning_if(!precision.is_native())
 }
 
-fn warning_where(is_native: bool) -> Option<String> {
-    let said = "train.matmul_precision = \"bf16\" works on this CPU, but f32 is faster here: there are no \
-                instructions for products of bf16 (AVX512-BF16)\n  hint: --set train.matmul_precision=f32";
-    (!is_native).then(|| said.to_owned())
+fn warning_if(is_slow: bool) -> Option<String> {
+    is_slow.then(|| {
+        "train.matmul_precision = \"bf16\" works on this CPU, but f32 is faster here: there are no \
+         instructions for products of bf16 (AVX512-BF16)\n  hint: --set train.matmul_precision=f32"
+            .to_owned()
+    })
 }
 
 #[cfg(all(test, feature = "flex"))]
@@ -57,17 +58,18 @@ mod tests {
     use crate::device;
 
     #[test]
-    fn bf16_is_for_the_cpu_and_f32_for_every_device() {
+    fn bf16_is_for_flex_and_f32_for_every_device() {
         let flex = device::open(&"flex".parse().unwrap()).unwrap();
-        let gpu = OpenDevice {
-            name: "wgpu:0 (a card, Vulkan)".to_owned(),
-            backend: Backend::Wgpu,
-            ..flex.clone()
-        };
-        assert_eq!(check(MatmulPrecision::Bf16, &flex), Ok(()));
-        assert_eq!(check(MatmulPrecision::F32, &flex), Ok(()));
-        assert_eq!(check(MatmulPrecision::F32, &gpu), Ok(()));
-        let error = check(MatmulPrecision::Bf16, &gpu).unwrap_err().to_string();
+        let name = "wgpu:0 (a card, Vulkan)".to_owned();
+        let gpu = OpenDevice { name, backend: Backend::Wgpu, ..flex.clone() };
+        for precision in [MatmulPrecision::F32, MatmulPrecision::Bf16] {
+            assert_eq!(check(precision, &flex), Ok(()));
+            assert_eq!(advice(precision, &flex), Ok(warning(precision)));
+        }
+        assert_eq!(advice(MatmulPrecision::F32, &gpu), Ok(None));
+        let error = check(MatmulPrecision::Bf16, &gpu).unwrap_err();
+        assert_eq!(advice(MatmulPrecision::Bf16, &gpu), Err(error.clone()));
+        let error = error.to_string();
         for said in [
             "train.matmul_precision = \"bf16\"",
             "`wgpu:0 (a card, Vulkan)`",
@@ -79,22 +81,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_advised_where_a_precision_is_not() {
-        let flex = device::open(&"flex".parse().unwrap()).unwrap();
-        let gpu = OpenDevice { backend: Backend::Wgpu, ..flex.clone() };
-        for precision in [MatmulPrecision::F32, MatmulPrecision::Bf16] {
-            assert_eq!(advice(precision, &flex), Ok(warning(precision)));
-        }
-        assert_eq!(advice(MatmulPrecision::F32, &gpu), Ok(None));
-        let refused = check(MatmulPrecision::Bf16, &gpu).unwrap_err();
-        assert_eq!(advice(MatmulPrecision::Bf16, &gpu), Err(refused));
-    }
-
-    #[test]
-    fn only_a_cpu_without_the_instructions_is_warned_of() {
+    fn only_a_cpu_without_the_instructions_gets_a_warning() {
         assert_eq!(warning(MatmulPrecision::F32), None, "every CPU has them");
-        assert_eq!(warning_where(true), None);
-        let warning = warning_where(false).unwrap();
+        assert_eq!(warning_if(false), None);
+        let warning = warning_if(true).unwrap();
         assert!(
             warning.contains("train.matmul_precision") && warning.contains("hint: "),
             "{warning}"

@@ -1,5 +1,4 @@
-//! From what a run should be to one that is ready for its next step: made new, made from another run's
-//! weights, or read back.
+//! Makes a run ready for its next step: new, new from another run's weights, or resumed.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -10,7 +9,7 @@ use burn::tensor::Device;
 
 use super::logs::Logs;
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
-use crate::config::{Config, ConfigError, DataConfig};
+use crate::config::{Config, ConfigError, DataConfig, TrainConfig};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
 use crate::model::Gpt;
 use crate::run::{self, Located, RunDir, Saved, TrainState};
@@ -23,19 +22,19 @@ pub(super) struct Prepared {
     pub run: RunDir,
     pub trainer: Trainer,
     pub state: TrainState,
-    /// Whether the run goes on from a checkpoint of its own.
+    /// Whether the run continues from a checkpoint of its own.
     pub resumed: bool,
     pub lock: File,
 }
 
-/// Does all that lies before the next step.
+/// Reads the text and makes or reads the run, telling `observer` about the reading.
 pub(super) fn prepare(
     job: Job,
     observer: &mut dyn Observer,
     interrupter: &Interrupter,
 ) -> Result<Prepared, TrainError> {
     let observer = Mutex::new(observer);
-    let watch = |reading: &Reading<'_>| {
+    let on_progress = |reading: &Reading<'_>| {
         let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
         observer.observe(&Event::Reading(reading));
         match interrupter.should_stop() {
@@ -43,56 +42,51 @@ pub(super) fn prepare(
             false => ControlFlow::Continue(()),
         }
     };
-    let prepared = prepare_watched(job, &watch);
+    let prepared = start(job, &on_progress);
     prepared.map_err(|error| match error {
         TrainError::Data(DataError::Stopped) => TrainError::InterruptedEarly,
         other => other,
     })
 }
 
-fn prepare_watched(job: Job, watch: OnProgress<'_>) -> Result<Prepared, TrainError> {
+fn start(job: Job, on_progress: OnProgress<'_>) -> Result<Prepared, TrainError> {
     let Job { config, run_dir, start, from, device } = job;
     precision::check(config.train.matmul_precision, &device)?;
     let device = &device.device;
     let overwrite = match start {
-        Start::Resume => return resume(config, RunDir::open(&run_dir)?, device, watch),
+        Start::Resume => return resume(config, RunDir::open(&run_dir)?, device, on_progress),
         Start::New => false,
         Start::Overwrite => true,
     };
-    match from {
-        None => create(config, &run_dir, overwrite, None, device, watch),
-        Some(from) => {
-            let weights = Weights::find(&from, &config, &run_dir)?;
-            create(config, &run_dir, overwrite, Some(&weights), device, watch)
-        }
-    }
+    let parent = from.map(|from| Parent::find(&from, &config, &run_dir)).transpose()?;
+    RunDir::check_new(&run_dir, overwrite)?; // before minutes go into reading a large text
+    create(config, &run_dir, overwrite, parent.as_ref(), device, on_progress)
 }
 
 fn create(
     config: Config,
     root: &Path,
     overwrite: bool,
-    weights: Option<&Weights>,
+    parent: Option<&Parent>,
     device: &Device,
-    watch: OnProgress<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<Prepared, TrainError> {
-    RunDir::check_new(root, overwrite)?; // before minutes go into reading a large text
-    let corpus = match weights {
+    let corpus = match parent {
         None => {
             let context_length = config.model.context_length;
-            let options = OpenOptions { on_progress: watch, ..OpenOptions::default() };
+            let options = OpenOptions { on_progress, ..OpenOptions::default() };
             Corpus::open(&config.data, &config.tokenizer, context_length, options)?
         }
-        Some(weights) => weights.corpus(&config, watch)?,
+        Some(parent) => parent.corpus(&config, on_progress)?,
     };
     check_sample_prompt(&config, &corpus)?;
     let vocab_size = corpus.tokenizer.vocab_size();
     let device = device.clone().autodiff();
-    let model = match weights {
+    let model = match parent {
         None => Gpt::new(&config.model, vocab_size, config.train.seed, &device),
-        Some(weights) => {
+        Some(parent) => {
             let model = Gpt::zeros(&config.model, vocab_size, &device);
-            Saved::load_model_shortened(&weights.located.checkpoint, model)?
+            Saved::load_model_shortened(&parent.located.checkpoint, model)?
         }
     };
     let trainer = Trainer::new(model, &config, corpus.train.clone());
@@ -100,24 +94,24 @@ fn create(
     let run = RunDir::create(root, overwrite, &config, &corpus.tokenizer)?;
     let state = TrainState {
         text_sha256: corpus.text_sha256.clone(),
-        started_from: weights.map(|weights| weights.located.checkpoint.display().to_string()),
+        started_from: parent.map(|parent| parent.located.checkpoint.display().to_string()),
         ..TrainState::default()
     };
     Ok(Prepared { config, corpus, run, trainer, state, resumed: false, lock })
 }
 
-/// The checkpoint that a new run starts from, and what its weights are worth nothing without.
-struct Weights {
+/// The checkpoint that a new run starts from, and the tokenizer that its weights were trained with.
+struct Parent {
     located: Located,
     tokenizer: Tokenizer,
 }
 
-impl Weights {
-    /// Finds the checkpoint that a user named, for a new run of `config` at `root`.
+impl Parent {
+    /// Finds the checkpoint `from`, for a new run of `config` at `root`.
     fn find(from: &Path, config: &Config, root: &Path) -> Result<Self, TrainError> {
         let located = run::locate(from)?;
         if is_same_place(located.run.root(), root) {
-            return Err(TrainError::OntoItself(root.to_owned()));
+            return Err(TrainError::StartsFromItself(root.to_owned()));
         }
         let problems = config.disagreements(&located.run.config()?);
         if !problems.is_empty() {
@@ -127,11 +121,11 @@ impl Weights {
         Ok(Self { located, tokenizer })
     }
 
-    /// The text of `config` in the tokens that the weights know.
-    fn corpus(&self, config: &Config, watch: OnProgress<'_>) -> Result<Corpus, TrainError> {
+    /// The text of `config` in the parent's tokens.
+    fn corpus(&self, config: &Config, on_progress: OnProgress<'_>) -> Result<Corpus, TrainError> {
         let context_length = config.model.context_length;
         let tokenizer = self.tokenizer.clone();
-        let options = OpenOptions { on_progress: watch, ..OpenOptions::default() };
+        let options = OpenOptions { on_progress, ..OpenOptions::default() };
         let corpus = Corpus::open(&config.data, tokenizer, context_length, options);
         corpus.map_err(|error| match error {
             DataError::Encode {
@@ -147,7 +141,7 @@ impl Weights {
     }
 }
 
-/// Whether two paths lead to one directory; not if one leads nowhere.
+/// Whether two paths lead to one existing directory.
 fn is_same_place(one: &Path, other: &Path) -> bool {
     match (one.canonicalize(), other.canonicalize()) {
         (Ok(one), Ok(other)) => one == other,
@@ -159,26 +153,24 @@ fn resume(
     config: Config,
     run: RunDir,
     device: &Device,
-    watch: OnProgress<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<Prepared, TrainError> {
     let lock = RunDir::lock(run.root())?;
+    let root = || run.root().to_owned();
     let refuse = |differences: Vec<String>| match differences.is_empty() {
         true => Ok(()),
-        false => Err(other_run(&run, differences)),
+        false => Err(TrainError::OtherRun { run: root(), differences }),
     };
     refuse(differences(&run.config()?, &config))?;
     let dir = run.last()?;
     let saved = Saved::read(&dir)?;
     let mut state = saved.state.clone();
     if Logs::says_end(&run, state.step) {
-        refuse_if_done(&state, &config, &run)?;
+        refuse_if_done(&state, &config, root())?;
     }
     if state.step > config.train.max_steps {
-        return Err(TrainError::PastEnd {
-            run: run.root().to_owned(),
-            step: state.step,
-            max_steps: config.train.max_steps,
-        });
+        let TrainConfig { max_steps, .. } = config.train;
+        return Err(TrainError::PastEnd { run: root(), step: state.step, max_steps });
     }
     let tokenizer = run.tokenizer()?;
     refuse(other_tokenizer(&config, &tokenizer))?;
@@ -186,12 +178,12 @@ fn resume(
         &config.data,
         tokenizer,
         config.model.context_length,
-        OpenOptions { earlier: Some(&state.text_sha256), on_progress: watch },
+        OpenOptions { earlier: Some(&state.text_sha256), on_progress },
     )
     .map_err(|error| match error {
         DataError::OtherText { paths } => {
-            let text = data::in_quotes(&paths);
-            other_run(&run, vec![format!("the text {text} is another than it was")])
+            let text = format!("the text {} is another than it was", data::in_quotes(&paths));
+            TrainError::OtherRun { run: root(), differences: vec![text] }
         }
         other => other.into(),
     })?;
@@ -202,39 +194,32 @@ fn resume(
     trainer.restore(saved, &dir)?;
     run.forget_after(state.step)?;
     if state.best.is_some_and(|best| !run.checkpoint(best.step).is_dir()) {
-        state.best = None; // it was no longer kept when a later one was better, which is gone now
+        state.best = None; // it was removed for a better one, which came after this step and is gone now
         state.evaluations_without_improvement = 0;
     }
     run.write_config(&config)?;
     Ok(Prepared { config, corpus, run, trainer, state, resumed: true, lock })
 }
 
-fn other_run(run: &RunDir, differences: Vec<String>) -> TrainError {
-    TrainError::OtherRun { run: run.root().to_owned(), differences }
-}
-
-fn refuse_if_done(state: &TrainState, config: &Config, run: &RunDir) -> Result<(), TrainError> {
-    let (run, step) = (run.root().to_owned(), state.step);
+/// Whether the run reached its last step or stopped early, by `config`.
+fn refuse_if_done(state: &TrainState, config: &Config, run: PathBuf) -> Result<(), TrainError> {
+    let TrainState { step, evaluations_without_improvement: evaluations, .. } = *state;
     if step >= config.train.max_steps {
         return Err(TrainError::AlreadyDone { run, step });
     }
     if has_stopped_early(state, config) {
-        return Err(TrainError::AlreadyStopped {
-            run,
-            step,
-            evaluations: state.evaluations_without_improvement,
-        });
+        return Err(TrainError::AlreadyStopped { run, step, evaluations });
     }
     Ok(())
 }
 
-/// Whether nothing got better for as long as the config allows.
+/// Whether the last evaluations, as many as the config allows, did not improve on the best.
 pub(super) fn has_stopped_early(state: &TrainState, config: &Config) -> bool {
     let patience = config.train.early_stopping_patience;
     patience > 0 && state.evaluations_without_improvement >= patience
 }
 
-/// A prompt for samples that cannot be read should not come up after the first hundred steps.
+/// Checks now that the prompt can be encoded, not when the first sample is due.
 fn check_sample_prompt(config: &Config, corpus: &Corpus) -> Result<(), TrainError> {
     if config.train.sample_tokens > 0 {
         corpus.tokenizer.encode(&config.train.sample_prompt).map_err(TrainError::SamplePrompt)?;
@@ -242,57 +227,48 @@ fn check_sample_prompt(config: &Config, corpus: &Corpus) -> Result<(), TrainErro
     Ok(())
 }
 
-/// What a checkpoint was made with and cannot change when its run goes on, or it would be no continuation.
+/// Settings that differ and may not, if the run is to continue.
 fn differences(old: &Config, new: &Config) -> Vec<String> {
-    let weights = different_weights(&old.data, &new.data);
+    let sources = different_weights(&old.data, &new.data);
     let table = |config: &Config| toml::Table::try_from(config).expect("plain data");
     let (old, new) = (table(old), table(new));
     let whole_sections = ["tokenizer", "model"].into_iter().flat_map(|section| {
         let keys = new[section].as_table().into_iter().flat_map(toml::Table::keys);
         keys.map(move |key| (section, key.as_str()))
     });
-    let keys = [
+    let free = [("model", "dropout"), ("tokenizer", "path")];
+    let fixed = whole_sections.filter(|key| !free.contains(key)).chain([
         ("data", "val_fraction"),
         ("train", "seed"),
         ("train", "batch_size"),
         ("train", "grad_accumulation_steps"),
         ("optimizer", "kind"),
-    ];
-    let fixed = whole_sections
-        .filter(|key| !matches!(key, ("model", "dropout") | ("tokenizer", "path")))
-        .chain(keys);
-    fixed
-        .filter(|(section, key)| old[*section].get(*key) != new[*section].get(*key))
-        .map(|(section, key)| {
-            let before =
-                old[section].get(key).map_or_else(|| "not given".to_owned(), ToString::to_string);
-            format!("{section}.{key} was {before} and is now {}", new[section][key])
-        })
-        .chain(weights)
-        .collect()
+    ]);
+    let difference = |(section, key): (&str, &str)| {
+        let (before, now) = (old[section].get(key), new[section].get(key));
+        let before_text = before.map_or_else(|| "not given".to_owned(), ToString::to_string);
+        (before != now)
+            .then(|| format!("{section}.{key} was {before_text} and is now {}", new[section][key]))
+    };
+    fixed.filter_map(difference).chain(sources).collect()
 }
 
-/// The weights of the sources, if they are not what they were: they decide which batches are drawn. Paths
-/// may change, as long as the text does not.
+/// The weights of the sources decide which batches are drawn. Their paths may change as long as the text does not.
 fn different_weights(old: &DataConfig, new: &DataConfig) -> Option<String> {
     let weights = |data: &DataConfig| -> Vec<f64> {
-        let sources = data.all_sources();
-        sources.iter().map(|source| source.weight).collect()
+        data.all_sources().iter().map(|source| source.weight).collect()
     };
     let (old, new) = (weights(old), weights(new));
-    let is_one = old.len() == 1 && new.len() == 1; // whose weight says nothing
+    let is_one = old.len() == 1 && new.len() == 1; // whose weight does not matter
     (old != new && !is_one)
         .then(|| format!("the weights of data.sources were {old:?} and are now {new:?}"))
 }
 
-/// The run's own copy of a tokenizer's file is what it goes on with: the file may be elsewhere by now, or gone,
-/// but where it is, it should be the same.
+/// A resumed run uses its own copy of the tokenizer; the file that it was copied from may be gone, but not changed.
 fn other_tokenizer(config: &Config, own: &Tokenizer) -> Vec<String> {
-    let path = config.tokenizer.path.as_ref();
     let is_other = |path: &&PathBuf| Tokenizer::from_file(path).is_ok_and(|found| found != *own);
-    let other = path.filter(is_other);
-    other
-        .map(|path| format!("the tokenizer `{}` is another than it was", path.display()))
+    let path = config.tokenizer.path.as_ref().filter(is_other);
+    path.map(|path| format!("the tokenizer `{}` is another than it was", path.display()))
         .into_iter()
         .collect()
 }

@@ -14,7 +14,7 @@ use crate::optimizer::{Gradients, Optimizer, learning_rate};
 use crate::run::{Saved, TrainState};
 use tinderbox_kernels::DropoutKey;
 
-/// A model in training: its weights, its optimiser, and the step that they are at.
+/// A model in training: its weights, its optimizer, and the number of steps made.
 #[derive(Debug)]
 pub struct Trainer {
     model: Option<Gpt>,
@@ -24,7 +24,7 @@ pub struct Trainer {
     step: usize,
 }
 
-/// What a step measured, still on the device: reading it waits for the step.
+/// Measurements of a step, still on the device: reading them waits for the step.
 #[derive(Clone, Debug)]
 pub struct StepResult {
     /// Mean loss of the step's batch before the update, nats per token, `[1]`.
@@ -37,7 +37,7 @@ impl StepResult {
     /// Waits for the step.
     ///
     /// # Errors
-    /// What the device says when it fails.
+    /// The device's message if it fails.
     pub fn wait(self) -> Result<(), String> {
         let read = Tensor::cat(vec![self.loss, self.gradient_norm], 0).try_into_vec_as::<f32>();
         read.map(|_| ()).map_err(|error| error.to_string())
@@ -47,7 +47,7 @@ impl StepResult {
 impl Trainer {
     /// A trainer before its first step. The model's device has gradients turned on.
     ///
-    /// A config in bf16 needs burn's flex backend: see [`precision::check`](super::precision::check).
+    /// Only flex trains in bf16: [check](super::precision::check) the config first.
     #[must_use]
     pub fn new(model: Gpt, config: &Config, text: impl Into<Split>) -> Self {
         let hidden = parameters::hidden_matrices(&model);
@@ -68,7 +68,7 @@ impl Trainer {
         let gradient_norm = gradients.global_norm();
         let gradients = match self.config.optimizer.grad_clip_norm {
             max_norm if max_norm > 0.0 => gradients.clip(gradient_norm.clone(), max_norm),
-            _ => gradients.into(),
+            _ => gradients,
         };
         let learning_rate = self.learning_rate_of(self.step);
         self.model = Some(self.optimizer.step(model, gradients, learning_rate, self.step));
@@ -76,8 +76,7 @@ impl Trainer {
         StepResult { loss, gradient_norm }
     }
 
-    /// The gradients of this step's batch and its loss, micro-batch by micro-batch: their mean is that
-    /// of one large batch, whose rows they share out.
+    /// Gradients and loss of this step's batch, as means over micro-batches that share out its rows.
     fn backward(&self, model: &Gpt) -> (Gradients, Tensor<1>) {
         let train = &self.config.train;
         let precision = train.matmul_precision.into();
@@ -113,7 +112,7 @@ impl Trainer {
         self.step
     }
 
-    /// The learning rate of the latest step, or of the first one before it.
+    /// The learning rate of the latest step, or of the first one if none was made.
     #[must_use]
     pub fn last_learning_rate(&self) -> f64 {
         self.learning_rate_of(self.step.saturating_sub(1))
@@ -124,19 +123,19 @@ impl Trainer {
         learning_rate(&self.config.schedule, peak, step, self.config.train.max_steps)
     }
 
-    /// The model as it is now, for evaluation: without gradients.
+    /// The current model for evaluation: without gradients or dropout.
     #[must_use]
     pub fn evaluated(&self) -> Gpt {
         self.trained().valid()
     }
 
-    /// Everything that a checkpoint holds, as it is now, where it is. To keep it beyond the next step costs a copy.
+    /// The contents of a checkpoint, still on the device. Keeping them beyond the next step costs a copy.
     #[must_use]
     pub fn saved(&self, state: TrainState) -> Saved {
         Saved { model: parameters::lazy(self.trained()), optimizer: self.optimizer.state(), state }
     }
 
-    /// Goes to where a checkpoint was, read from `dir`.
+    /// Continues from a checkpoint that was read from `dir`.
     ///
     /// # Errors
     /// If it does not fit the model, or cannot be read.

@@ -1,4 +1,4 @@
-//! `train --tui` in a terminal: what is on the screen, and in which state the terminal is left.
+//! `train --tui` in a terminal: the contents of the screen, and the state of the terminal afterwards.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use crate::runs::text;
 
-/// A machine that is busy may take so long for what is a matter of seconds.
+/// A busy machine may need this long for a matter of seconds.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// A tiny model that is trained for longer than any test watches it.
+/// A tiny model that trains for longer than any test runs.
 const CONFIG: &str = r#"
 data = { path = "text.txt", cache_dir = "cache" }
 model = { context_length = 16, d_model = 16, n_layers = 2, n_heads = 2 }
@@ -36,7 +36,7 @@ checkpoint_interval = 0
 sample_tokens = 20
 "#;
 
-/// The keys of a run that is soon done.
+/// A run of a few seconds.
 const SHORT: [&str; 2] = ["--set", "train.max_steps=20"];
 
 /// A folder with a text and a config.
@@ -100,16 +100,16 @@ struct Terminal {
     shown: Arc<Mutex<Shown>>,
 }
 
-/// What a program wrote to its terminal, and what that looks like.
+/// The output of a program, and the screen that it makes.
 struct Shown {
     bytes: Vec<u8>,
     parser: vt100::Parser,
 }
 
-/// What a program in a terminal left.
+/// The end of a program in a terminal.
 struct Left {
     code: u32,
-    /// What it wrote after the dashboard was gone, line by line.
+    /// Its output after the dashboard was gone.
     text: String,
 }
 
@@ -148,7 +148,7 @@ impl Terminal {
         shown.parser.screen().clone()
     }
 
-    /// Waits until the screen is as it should be, and returns what is on it.
+    /// Waits until the screen is as it should be, and returns its text.
     fn wait(&self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) -> String {
         let began = Instant::now();
         loop {
@@ -166,7 +166,7 @@ impl Terminal {
         self.wait(words, |screen| screen.contents().contains(words))
     }
 
-    /// Waits until an evaluation was made, and the dashboard shows what came of it.
+    /// Waits until the dashboard shows the loss of an evaluation.
     fn wait_for_an_evaluation(&self) -> String {
         self.wait("evaluated", |screen| values(&screen.contents(), "loss (nats/token)").len() == 2)
     }
@@ -190,7 +190,7 @@ impl Terminal {
         self.master.resize(pty_size(rows, cols)).expect("resized");
     }
 
-    /// Whether what is typed goes to the program key by key and unseen, Ctrl-C included.
+    /// Whether the program reads key by key, without echo, Ctrl-C included.
     fn is_raw(&self) -> bool {
         let termios = self.master.get_termios().expect("a terminal");
         let flags = format!("{:?}", termios.local_flags);
@@ -204,7 +204,7 @@ impl Terminal {
         n == 0
     }
 
-    /// Waits for the end, and makes sure that the terminal is as it was before.
+    /// Waits for the end, and checks that the terminal is restored.
     fn finish(mut self) -> Left {
         let began = Instant::now();
         let code = loop {
@@ -220,7 +220,7 @@ impl Terminal {
         });
         assert!(!self.is_raw(), "keys should be typed as before");
         let mut written = String::new();
-        // What was written last may still be on its way.
+        // The last line may still be on its way.
         self.wait("a last line", |_| {
             let shown = self.shown.lock().expect("no panic");
             shown.bytes.ends_with(b"\n") || shown.bytes.ends_with(b"h")
@@ -242,7 +242,7 @@ impl Drop for Terminal {
     }
 }
 
-/// The terminal's own words for its second screen, and for its cursor.
+/// Escape sequences for the second screen and for the cursor.
 const ENTER: &str = "\u{1b}[?1049h";
 const LEAVE: &str = "\u{1b}[?1049l";
 const SHOW_CURSOR: &str = "\u{1b}[?25h";
@@ -255,7 +255,7 @@ fn nonzero(n: u16) -> NonZeroU16 {
     NonZeroU16::new(n).expect("not 0")
 }
 
-/// The numbers in the table of metrics behind a metric's name.
+/// The numbers of a metric in the table of metrics.
 fn values(screen: &str, name: &str) -> Vec<String> {
     let row = screen
         .lines()
@@ -355,7 +355,7 @@ fn ctrl_c_and_signals_save_and_end_the_run() {
 #[test]
 fn a_second_ctrl_c_does_not_wait() {
     let folder = Folder::new();
-    // An evaluation that takes longer than anyone waits: of each window of a long text.
+    // An evaluation that does not end while the test runs: of each window of a long text.
     fs::write(folder.path("text.txt"), text().repeat(2000)).expect("written");
     let endless = ["--set", "train.eval_batches=100000000"];
     let mut terminal = folder.train(&endless);

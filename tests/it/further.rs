@@ -33,7 +33,7 @@ fn place() -> Place {
     place
 }
 
-/// A config for the other text that says nothing of the model, on top of `base`.
+/// A config for the other text without a model, which it inherits from `base`.
 fn config(place: &Place, base: &str, overrides: &[&str]) -> Config {
     let toml = format!(
         "data = {{ path = {:?}, cache_dir = {:?} }}
@@ -131,8 +131,8 @@ fn a_resumed_run_needs_the_one_it_started_from_no_more() {
         ],
     );
     let last = RunDir::open(&place.path("parts")).expect("a run").last().expect("a last");
-    let origin = Saved::read_state(&last).expect("whole").started_from.expect("written down");
-    assert!(origin.contains("base") && origin.contains("step-0000"), "{origin}");
+    let parent = Saved::read_state(&last).expect("whole").started_from.expect("written down");
+    assert!(parent.contains("base") && parent.contains("step-0000"), "{parent}");
 }
 
 #[test]
@@ -175,11 +175,11 @@ fn settings_that_do_not_fit_the_weights_are_refused_by_the_library_too() {
     }
     let rewritten =
         place.train_from(Some("base/last"), "base", place.config(&[]), Start::Overwrite, None);
-    assert!(matches!(rewritten, Err(TrainError::OntoItself(_))));
+    assert!(matches!(rewritten, Err(TrainError::StartsFromItself(_))));
     assert!(place.path("base/checkpoints/step-000030/model.safetensors").is_file());
 }
 
-/// All that a config of further training needs.
+/// The shortest config for further training.
 const FINE: &str = r#"
 data = { path = "other.txt", cache_dir = "cache" }
 train = { max_steps = 12, batch_size = 4, eval_batches = 2, device = "cpu" }
@@ -244,7 +244,7 @@ fn mistakes_in_what_to_start_from_are_explained() {
     let message = folder.fail(&itself);
     assert_snapshot!(message, @r"
     error: the new run would take the place of the one that it starts from, `./runs/tiny`
-      hint: choose another place with --run-dir; to go on with the run itself, use --resume
+      hint: choose another place with --run-dir; to continue the run itself, use --resume
     ");
     assert_eq!(folder.fail(&[&itself[..], &["--overwrite"]].concat()), message);
     assert!(folder.path("runs/tiny/checkpoints/step-000040").is_dir());

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use tinderbox::config::{ModelConfig, OptimizerConfig, OptimizerKind, ScheduleConfig};
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::{Gpt, LazyTensor};
-use tinderbox::optimizer::{Clipped, Gradients, Optimizer, StateError, learning_rate};
+use tinderbox::optimizer::{Gradients, Optimizer, StateError, learning_rate};
 
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
 
@@ -109,7 +109,7 @@ impl MuonFixture {
     }
 
     /// The gradients of one step, clipped, and their norm before.
-    fn clipped(&self, fixture: &Fixture, step: usize, device: &Device) -> (Clipped, f32) {
+    fn clipped(&self, fixture: &Fixture, step: usize, device: &Device) -> (Gradients, f32) {
         let gradients = named(fixture, &format!("steps.{step}.grads."), device);
         let norm = gradients.global_norm();
         let clipped = gradients.clip(norm.clone(), self.optimizer.grad_clip_norm);

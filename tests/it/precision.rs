@@ -1,4 +1,4 @@
-//! `train.matmul_precision`: runs in bf16, and what keeps f32 beside them.
+//! `train.matmul_precision`: runs in bf16, and everything that stays in f32.
 
 use burn::tensor::{Device, Int, Tensor};
 use insta::assert_snapshot;
@@ -39,7 +39,7 @@ fn a_run_in_bf16_learns_and_its_last_losses_are_in_f32() {
     let run = RunDir::open(&place.path("run")).expect("a run");
     assert_eq!(run.config().expect("its config"), config);
 
-    // What `eval` computes, which knows nothing of how the weights were made.
+    // As `eval` computes it, which does not know how the weights were made.
     let corpus = corpus(&config);
     let zeros = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &Device::flex());
     let model = Saved::load_model(&run.last().expect("a checkpoint"), zeros).expect("weights");
@@ -72,7 +72,7 @@ fn a_run_goes_on_in_another_precision_and_a_new_one_starts_from_it() {
     assert_eq!(precision("run"), MatmulPrecision::Bf16);
     let (summary, _) = place
         .train("run", f32.clone(), Start::Resume, None)
-        .expect("goes on, as on another device");
+        .expect("continues, as on another device");
     assert_eq!(summary.steps, 10);
     assert_eq!(precision("run"), MatmulPrecision::F32);
     for (run, config) in [("f32", f32), ("bf16", place.config(&[BF16]))] {

@@ -1,4 +1,4 @@
-//! Runs that are stopped when there is nothing more to learn.
+//! Runs that are stopped while they do not train: in the last evaluation, or while the text is read.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ impl Observer for StopsLastEvaluation {
     }
 }
 
-/// Stops a run when its text is read for this purpose.
+/// Stops a run when it reads its text for this purpose.
 struct StopsReading(Interrupter, Purpose);
 
 impl Observer for StopsReading {
@@ -106,7 +106,7 @@ fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
     let whole = |job| train(job, Box::new(Silent), &Interrupter::new()).expect("trains");
     whole(job("train.max_steps=2", Start::New));
 
-    // A run that is there already stays as it was.
+    // An existing run stays as it was.
     let interrupter = Interrupter::new();
     let observer = StopsReading(interrupter.clone(), Purpose::Scan);
     let more = job("train.max_steps=4", Start::Resume);

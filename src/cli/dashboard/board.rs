@@ -1,4 +1,4 @@
-//! What the dashboard knows: how far the run is, the history of every metric, the last lines of its log.
+//! The dashboard's state: progress, the history of every metric, the last lines of the log.
 
 use std::collections::VecDeque;
 
@@ -6,38 +6,33 @@ use burn::train::metric::{MetricAttributes, MetricDefinition, MetricId};
 
 use crate::train::Started;
 
-/// The log keeps so many lines, more than any window shows.
+/// Lines of the log to keep, more than any window shows.
 const MOST_LINES: usize = 200;
 
-/// A curve keeps at most so many points, more than a chart can tell apart.
+/// Most points of a curve, more than a chart can tell apart.
 const MOST_POINTS: usize = 1024;
 
-/// Everything that is shown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Board {
-    /// The run and what it is computed on.
+    /// The run and its device.
     pub(super) title: String,
-    /// What is being done.
     pub(super) activity: Activity,
-    /// The step that this process began after.
+    /// Updates made before this process.
     pub(super) first_step: usize,
     /// Updates made so far.
     pub(super) step: usize,
-    /// Updates in all.
     pub(super) max_steps: usize,
     /// Evaluations made so far.
     pub(super) evaluations: usize,
-    /// Evaluations in all, unless the run stops early.
+    /// Evaluations of the whole run, unless it stops early.
     pub(super) all_evaluations: usize,
     /// In the order in which they were registered.
     pub(super) metrics: Vec<History>,
-    /// Which of them has the chart.
+    /// Index of the metric on the chart.
     pub(super) selected: usize,
-    /// The last lines of the log.
     pub(super) lines: VecDeque<String>,
 }
 
-/// What a run is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Activity {
     #[default]
@@ -47,7 +42,7 @@ pub(super) enum Activity {
     EvaluatingFully,
 }
 
-/// Which text a number was measured on.
+/// The split that a number was measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MeasuredOn {
     Train,
@@ -59,7 +54,7 @@ pub(super) enum MeasuredOn {
 pub(super) struct History {
     id: MetricId,
     pub(super) name: String,
-    /// What it is counted in; empty for a bare number.
+    /// Empty for a bare number.
     pub(super) unit: String,
     pub(super) train: Curve,
     pub(super) val: Curve,
@@ -70,16 +65,13 @@ pub(super) struct History {
 pub(super) struct Curve {
     pub(super) latest: Option<f64>,
     pub(super) points: Vec<(f64, f64)>,
-    /// A value whose step is not known yet.
-    unplaced: Option<f64>,
-    /// Values whose mean will be the next point.
+    /// Points whose mean will be the next point.
     gathered: Vec<(f64, f64)>,
-    /// A point is the mean of two to the power of so many values.
+    /// Each point is the mean of `2^halvings` values.
     halvings: u32,
 }
 
 impl Board {
-    /// A run begins or goes on.
     pub(super) fn started(&mut self, started: &Started) {
         self.title = format!("{} on {}", started.run_dir.display(), started.device);
         self.first_step = started.step;
@@ -87,18 +79,18 @@ impl Board {
         self.max_steps = started.max_steps;
     }
 
-    /// Adds what the log says.
+    /// Adds lines to the log.
     pub(super) fn note(&mut self, text: &str) {
         self.lines.extend(text.lines().map(str::to_owned));
         let excess = self.lines.len().saturating_sub(MOST_LINES);
         self.lines.drain(..excess);
     }
 
-    /// A metric will be measured.
+    /// Adds a metric, unless it is known.
     pub(super) fn register(&mut self, definition: MetricDefinition) {
         let unit = match definition.attributes {
             MetricAttributes::Numeric(numeric) => numeric.unit.unwrap_or_default(),
-            MetricAttributes::None => return, // a text, of which there is no history
+            MetricAttributes::None => return, // not a number
         };
         if self.metrics.iter().all(|known| known.id != definition.metric_id) {
             self.metrics.push(History {
@@ -111,7 +103,7 @@ impl Board {
         }
     }
 
-    /// A metric was measured, at a step that [`Board::place`] tells. What is not a number has no place on a chart.
+    /// Adds a value of the current step to a metric's history. NaN and infinities have no place on a chart.
     pub(super) fn measured(&mut self, id: &MetricId, on: MeasuredOn, value: f64) {
         let metric = self.metrics.iter_mut().find(|metric| metric.id == *id);
         if let Some(metric) = metric.filter(|_| value.is_finite()) {
@@ -120,23 +112,12 @@ impl Board {
                 MeasuredOn::Val => &mut metric.val,
             };
             curve.latest = Some(value);
-            curve.unplaced = Some(value);
+            #[allow(clippy::cast_precision_loss, reason = "steps are below 2^52")]
+            curve.push((self.step as f64, value));
         }
     }
 
-    /// What was measured last belongs to this step.
-    pub(super) fn place(&mut self, step: usize) {
-        for metric in &mut self.metrics {
-            for curve in [&mut metric.train, &mut metric.val] {
-                if let Some(value) = curve.unplaced.take() {
-                    #[allow(clippy::cast_precision_loss, reason = "steps are below 2^52")]
-                    curve.push((step as f64, value));
-                }
-            }
-        }
-    }
-
-    /// Gives the chart to the metric so many places further down, from the last to the first.
+    /// Selects the metric that many places further down; the first follows the last.
     pub(super) fn select(&mut self, places: isize) {
         if let Some(n) = isize::try_from(self.metrics.len()).ok().filter(|n| *n > 0) {
             let to = self.selected.cast_signed() + places;
@@ -167,25 +148,9 @@ fn mean(points: &[(f64, f64)]) -> (f64, f64) {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use std::sync::Arc;
-
-    use burn::train::metric::NumericAttributes;
-
+mod tests {
     use super::*;
-
-    /// A metric as burn-train registers it.
-    pub(in super::super) fn definition(name: &str, unit: Option<&str>) -> MetricDefinition {
-        MetricDefinition {
-            metric_id: MetricId::new(Arc::new(name.to_owned())),
-            name: Arc::new(name.to_owned()),
-            description: None,
-            attributes: MetricAttributes::Numeric(NumericAttributes {
-                unit: unit.map(str::to_owned),
-                higher_is_better: false,
-            }),
-        }
-    }
+    use crate::train::metrics::definition;
 
     fn board() -> (Board, MetricId) {
         let mut board = Board::default();
@@ -197,16 +162,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn values_stand_at_the_step_that_is_told_after_them() {
+    fn values_belong_to_the_current_step() {
         let (mut board, loss) = board();
-        board.measured(&loss, MeasuredOn::Train, 4.0);
-        board.place(10);
-        board.measured(&loss, MeasuredOn::Train, 3.0);
-        board.place(20);
-        board.measured(&loss, MeasuredOn::Val, 3.5);
-        board.place(20);
-        board.measured(&loss, MeasuredOn::Train, f64::NAN);
-        board.place(30);
+        for (step, on, value) in [
+            (10, MeasuredOn::Train, 4.0),
+            (20, MeasuredOn::Train, 3.0),
+            (20, MeasuredOn::Val, 3.5),
+            (30, MeasuredOn::Train, f64::NAN),
+        ] {
+            board.step = step;
+            board.measured(&loss, on, value);
+        }
         let metric = &board.metrics[0];
         assert_eq!(metric.train.points, [(10.0, 4.0), (20.0, 3.0)]);
         assert_eq!(metric.val.points, [(20.0, 3.5)]);
@@ -217,8 +183,8 @@ pub(super) mod tests {
     fn a_long_history_becomes_coarser_and_keeps_its_shape() {
         let (mut board, loss) = board();
         for step in 0..100_000_u32 {
+            board.step = step as usize;
             board.measured(&loss, MeasuredOn::Train, 2.0 * f64::from(step));
-            board.place(step as usize);
         }
         let points = &board.metrics[0].train.points;
         assert!((MOST_POINTS / 2..MOST_POINTS).contains(&points.len()));

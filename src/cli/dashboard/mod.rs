@@ -1,14 +1,7 @@
-//! `train --tui`: a run on the whole terminal, with every metric that burn-train is told.
+//! `train --tui`: a run on the whole terminal, as the run's `MetricsRenderer`.
 //!
-//! It stands where burn-train's own dashboard would, as the `MetricsRenderer` of the run, and draws with
-//! the same library. That one is not used because it keeps the terminal and the keys to itself: Ctrl-C is
-//! only a key to it, which it ignores; its "kill" ends the program by panics, without saving, and silences
-//! every later panic's message; it goes on drawing after a panic has given the terminal back; it counts what was
-//! drawn instead of steps, in "epochs" and "items", and a resumed run's time left from its first step.
-//!
-//! `board` is what is known, `view` is what it looks like, `renderer` is burn-train's way in. Here is the
-//! terminal: it is taken when the run starts, and given back on every way out, panics and a second Ctrl-C
-//! included.
+//! burn-train's own dashboard ignores Ctrl-C, ends the program by a panic without saving, draws on after a panic gave
+//! the terminal back, and counts frames instead of steps. This one gives the terminal back on every way out.
 
 mod board;
 mod renderer;
@@ -33,23 +26,23 @@ use ratatui::crossterm::terminal::{
 
 use super::train::stop_or_exit;
 use crate::train::{Interrupter, MetricsRenderer, Started};
-use board::{Activity, Board};
+use board::Board;
 use renderer::Renderer;
 
-/// The time from one picture to the next. A key is answered at once.
+/// Time from one picture to the next, unless a key is pressed.
 const FRAME: Duration = Duration::from_millis(250);
 
-/// How long a key is waited for before it is asked whether to close.
+/// How often to check, while no key is pressed, whether to close.
 const KEY_WAIT: Duration = Duration::from_millis(50);
 
-/// A terminal that was hung up may hold the thread that reads its keys for ever.
+/// How long to wait for the drawing thread, which a terminal that hung up may hold for ever.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
-/// Whether the terminal is ours. It changes, and pictures are drawn, only under the lock of standard
-/// output, so that nothing is drawn on a terminal that was given back.
+/// Whether the terminal is ours. Changed, and pictures drawn, only under the lock of standard output: nothing is
+/// drawn on a terminal that was given back.
 static IS_UP: AtomicBool = AtomicBool::new(false);
 
-/// A board that the run writes and the screen reads.
+/// A board that the run writes and the screen draws.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Board>>);
 
@@ -58,11 +51,11 @@ pub(super) struct Dashboard {
     shared: Shared,
     interrupter: Interrupter,
     closing: Arc<AtomicBool>,
-    /// Ends when the thread does that draws.
+    /// Disconnects when the drawing thread ends.
     drawing: Option<Receiver<()>>,
 }
 
-/// Says why there can be no dashboard, if there can be none.
+/// Fails if the terminal cannot show a dashboard.
 pub(super) fn check() -> anyhow::Result<()> {
     if !io::stdout().is_terminal() {
         bail!(
@@ -81,7 +74,7 @@ pub(super) fn check() -> anyhow::Result<()> {
         .context("--tui cannot read the terminal's keys\n  hint: leave out --tui")
 }
 
-/// Gives the terminal back, if it was taken: shows the cursor, what was there before, and what is typed.
+/// Gives the terminal back, if it was taken: its cursor, its screen from before, its line editing.
 pub(super) fn restore_terminal() {
     let mut stdout = io::stdout().lock();
     if IS_UP.swap(false, Ordering::SeqCst) {
@@ -91,12 +84,12 @@ pub(super) fn restore_terminal() {
 }
 
 impl Dashboard {
-    /// A dashboard that is not on the screen yet, whose keys stop a run with `interrupter`.
+    /// A dashboard that is not on the screen yet; its keys stop the run through `interrupter`.
     pub(super) fn new(interrupter: Interrupter) -> Self {
         Self { shared: Shared::default(), interrupter, closing: Arc::default(), drawing: None }
     }
 
-    /// What burn-train tells its metrics.
+    /// The way in for the run's metrics.
     pub(super) fn renderer(&self) -> Box<dyn MetricsRenderer> {
         Box::new(Renderer(self.shared.clone()))
     }
@@ -118,17 +111,7 @@ impl Dashboard {
         Ok(())
     }
 
-    /// A step was made.
-    pub(super) fn stepped(&self, step: usize) {
-        self.shared.with(|board| board.step = step);
-    }
-
-    /// The evaluation after the last step begins.
-    pub(super) fn evaluating_fully(&self) {
-        self.shared.with(|board| board.activity = Activity::EvaluatingFully);
-    }
-
-    /// Shows what the log says.
+    /// Adds lines to the log.
     pub(super) fn note(&self, text: &str) {
         self.shared.with(|board| board.note(text));
     }
@@ -138,7 +121,7 @@ impl Drop for Dashboard {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::SeqCst);
         if let Some(drawing) = &self.drawing {
-            drawing.recv_timeout(CLOSE_WAIT).ok(); // nothing is ever sent: it ends, or not in time
+            drawing.recv_timeout(CLOSE_WAIT).ok(); // nothing is ever sent: it disconnects, or not in time
         }
         restore_terminal();
     }
@@ -150,7 +133,7 @@ impl Shared {
     }
 }
 
-/// The thread that draws, and listens to the keys.
+/// The thread that draws and reads keys.
 struct Screen {
     shared: Shared,
     interrupter: Interrupter,
@@ -162,7 +145,7 @@ struct Screen {
 impl Screen {
     fn run(self) {
         if self.draw_until_closed().is_err() {
-            restore_terminal(); // the run goes on without a picture
+            restore_terminal(); // the run continues without a picture
         }
     }
 
@@ -190,7 +173,7 @@ impl Screen {
         &self,
         terminal: &mut Terminal<CrosstermBackend<BufWriter<io::Stdout>>>,
     ) -> io::Result<()> {
-        // A copy, since the run should not wait for a slow terminal.
+        // A copy, so that the run does not wait for a slow terminal.
         let board = self.shared.with(|board| board.clone());
         let is_stopping = self.interrupter.should_stop();
         let _stdout = io::stdout().lock();
@@ -202,7 +185,7 @@ impl Screen {
 
     fn press(&self, key: KeyEvent) {
         match key.code {
-            // No signal comes from a terminal that hands over every key.
+            // In raw mode, Ctrl-C sends no signal.
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
                 stop_or_exit(&self.interrupter);
             }
@@ -220,8 +203,7 @@ impl Screen {
     }
 }
 
-/// What happened on the terminal, if it happens soon. A terminal whose keys cannot be read may still be
-/// drawn on.
+/// The next event, if it comes within [`KEY_WAIT`]. If keys cannot be read, the dashboard is drawn all the same.
 fn next_event() -> Option<Event> {
     let event = event::poll(KEY_WAIT).and_then(|is_there| is_there.then(event::read).transpose());
     event.unwrap_or_else(|_| {

@@ -1,7 +1,4 @@
-//! burn-train's side of the dashboard: its metrics and its progress go onto the board.
-//!
-//! burn-train calls a step an item and an evaluation an epoch. It tells the values of an item first and
-//! then its step, so the board keeps the values until it knows where they belong.
+//! burn-train's side of the dashboard. Its items are steps, its epochs are evaluations.
 
 use burn::train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
 use burn::train::metric::{MetricDefinition, NumericEntry};
@@ -12,17 +9,15 @@ use burn::train::renderer::{
 
 use super::Shared;
 use super::board::{Activity, MeasuredOn};
+use crate::train::metrics::{EVALUATING, TRAINING};
 
-/// Puts what burn-train measures onto a board.
+/// Puts a run's progress and metrics onto a board.
 pub(super) struct Renderer(pub(super) Shared);
 
 impl Renderer {
     fn update(&self, on: MeasuredOn, state: MetricState) {
-        // What is final repeats the interval's last value.
-        if let MetricState::Numeric(entry, Some(value)) = state
-            && !matches!(value, NumericEntry::Final(_))
-        {
-            self.0.with(|board| board.measured(&entry.metric_id, on, value.current()));
+        if let MetricState::Numeric(entry, Some(NumericEntry::Value(value))) = state {
+            self.0.with(|board| board.measured(&entry.metric_id, on, value));
         }
     }
 }
@@ -55,14 +50,15 @@ impl TrainingProgressLogger for Renderer {
 
     fn start_split(&mut self, split: &str, _: usize) {
         let activity = match split {
-            "train" => Activity::Training,
-            _ => Activity::Evaluating,
+            TRAINING => Activity::Training,
+            EVALUATING => Activity::Evaluating,
+            _ => Activity::EvaluatingFully,
         };
         self.0.with(|board| board.activity = activity);
     }
 
     fn update_split(&mut self, step: usize) {
-        self.0.with(|board| board.place(step));
+        self.0.with(|board| board.step = step);
     }
 
     fn update_epoch(&mut self, evaluations: usize) {
@@ -74,7 +70,8 @@ impl TrainingProgressLogger for Renderer {
     fn log_event_training(&mut self, _: String) {}
 }
 
-/// What burn-train's own evaluator would tell, which no run uses.
+// burn-train's evaluator, which tells the rest, has no part in a run.
+
 impl MetricsRendererEvaluation for Renderer {
     fn update_test(&mut self, _: EvaluationName, _: MetricState) {}
 }
@@ -86,4 +83,44 @@ impl EvaluationProgressLogger for Renderer {
     fn end_test(&mut self) {}
     fn end_global_progress(&mut self) {}
     fn log_event_evaluation(&mut self, _: String) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TrainConfig;
+    use crate::train::metrics::Metrics;
+    use crate::train::{Evaluation, Logged};
+
+    #[test]
+    fn a_resumed_run_counts_its_evaluations_to_the_last() {
+        let shared = Shared::default();
+        let config = TrainConfig { eval_interval: 250, max_steps: 1001, ..TrainConfig::default() };
+        let mut metrics = Metrics::start(Some(Box::new(Renderer(shared.clone()))), &config, 300);
+        let counts = || shared.with(|board| (board.evaluations, board.all_evaluations));
+        assert_eq!(counts(), (1, 5));
+        let logged = Logged {
+            step: 310,
+            train_loss: 2.0,
+            learning_rate: 1e-3,
+            gradient_norm: 0.5,
+            median_step_ms: 1.0,
+            tokens_per_s: 9.0,
+        };
+        metrics.stepped(310);
+        metrics.logged(&logged);
+        for (step, n) in [(500, 2), (750, 3), (1000, 4), (1001, 5)] {
+            metrics.stepped(step);
+            metrics.enter(EVALUATING);
+            let (train_loss, val_loss, val_bits_per_byte, is_best) = (1.0, 1.0, 1.0, false);
+            let evaluation = Evaluation { step, train_loss, val_loss, val_bits_per_byte, is_best };
+            metrics.evaluated(&evaluation);
+            assert_eq!(counts(), (n, 5), "step {step}");
+        }
+        shared.with(|board| {
+            assert_eq!(board.activity, Activity::Evaluating);
+            assert_eq!(board.metrics[0].train.points, [(310.0, 2.0)]);
+            assert_eq!(board.metrics[0].val.points.len(), 4);
+        });
+    }
 }

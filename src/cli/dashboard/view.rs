@@ -1,4 +1,4 @@
-//! What the dashboard looks like, in a window of any size: the smaller it is, the fewer panes it has.
+//! Draws the dashboard: the smaller the window, the fewer panes.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use ratatui::widgets::{
 use super::board::{Activity, Board, Curve, History};
 use crate::format::{duration, grouped};
 
-/// The colours of the training and of the validation split, wherever they are.
+/// The colours of the two splits.
 const TRAIN: Color = Color::Cyan;
 const VAL: Color = Color::Yellow;
 
-/// The columns of the table of metrics, with its frame.
+/// Width of the table of metrics, with its frame.
 const TABLE_WIDTH: u16 = 44;
 
-/// On fewer columns than these, a table has only its names and the training split.
+/// Below this width, the table has only names and the training split.
 const NARROW: u16 = 36;
 
-/// The least columns that a chart makes sense on.
+/// Least width of a chart.
 const CHART_WIDTH: u16 = 30;
 
-/// Draws the board; `elapsed` is how long it has been open.
+/// Draws the board, which has been open for `elapsed`.
 pub(super) fn draw(frame: &mut Frame, board: &Board, elapsed: Duration, is_stopping: bool) {
     let area = frame.area();
     let log_height = if area.height < 20 { 0 } else { area.height * 3 / 10 };
@@ -123,7 +123,7 @@ fn draw_table(frame: &mut Frame, area: Rect, board: &Board) {
         Constraint::Length(if is_narrow { 0 } else { 10 }),
     ];
     let table = Table::new(rows, widths).header(header);
-    // On a few lines, the values are worth more than a frame.
+    // In few lines, values matter more than a frame.
     let table = if area.height > 5 && !is_narrow {
         table.block(Block::bordered().title(" metrics "))
     } else {
@@ -147,7 +147,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
     #[allow(clippy::cast_precision_loss, reason = "steps are below 2^52")]
     let x_min = board.first_step as f64;
     let x_max = points().fold(x_min + 1.0, |max, point| max.max(point.0));
-    // A line at the very edge is hard to see, and a constant has no height of its own.
+    // Room above and below, also for a constant.
     let margin = match (y_max - y_min) * 0.05 {
         margin if margin > 0.0 => margin,
         _ if y_max == 0.0 => 1.0,
@@ -159,7 +159,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
         .graph_type(GraphType::Line)
         .style(TRAIN)
         .data(&metric.train.points);
-    // Few and far between, and told from the line without colours.
+    // Dots differ from the line without colours too.
     let dots = Dataset::default().marker(Marker::Dot).style(VAL).data(&metric.val.points);
     let datasets = match metric.val.points.is_empty() {
         true => vec![line],
@@ -183,7 +183,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
     frame.render_widget(chart, area);
 }
 
-/// The last lines, long ones continued on the next.
+/// The last lines of the log, wrapped.
 fn draw_log(frame: &mut Frame, area: Rect, board: &Board) {
     if area.is_empty() {
         return;
@@ -215,7 +215,7 @@ fn draw_keys(frame: &mut Frame, area: Rect, board: &Board, is_stopping: bool) {
     frame.render_widget(Line::from(words).style(style), area);
 }
 
-/// A metric and what it is counted in.
+/// `loss (nats/token)`
 fn title(metric: &History) -> String {
     match metric.unit.as_str() {
         "" => metric.name.clone(),
@@ -223,7 +223,7 @@ fn title(metric: &History) -> String {
     }
 }
 
-/// How long the steps that are left may take, evaluations included, in seconds.
+/// Estimated seconds to the last step, at the pace so far, evaluations included.
 #[allow(clippy::cast_precision_loss, reason = "steps are below 2^52")]
 fn time_left(board: &Board, elapsed: Duration) -> Option<f64> {
     let made = board.step.saturating_sub(board.first_step);
@@ -236,7 +236,7 @@ fn fraction(part: usize, whole: usize) -> f64 {
     (part as f64 / whole.max(1) as f64).min(1.0)
 }
 
-/// The least and the greatest.
+/// Minimum and maximum.
 fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |bounds, value| match bounds {
         None => Some((value, value)),
@@ -244,7 +244,7 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// A number with three to five digits that count.
+/// A number with three to five significant digits.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -269,12 +269,12 @@ fn step(x: f64) -> String {
     grouped(x.round() as u64)
 }
 
-/// A line in pieces that are at most so many columns wide.
+/// A line in pieces that are at most `width` columns wide.
 fn wrapped(line: &str, width: usize) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut used = 0;
     for c in line.chars() {
-        let c = if c == '\t' { ' ' } else { c }; // which has no width of its own
+        let c = if c == '\t' { ' ' } else { c }; // a tab has no width
         let columns = Span::raw(c.to_string()).width();
         if used + columns > width {
             pieces.push(String::new());
@@ -293,10 +293,10 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::super::board::MeasuredOn;
-    use super::super::board::tests::definition;
     use super::*;
+    use crate::train::metrics::definition;
 
-    /// What is drawn into a window, without colours.
+    /// The symbols drawn into a window.
     fn picture(board: &Board, width: u16, height: u16, is_stopping: bool) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("in memory");
         let elapsed = Duration::from_secs(75);
@@ -312,7 +312,7 @@ mod tests {
         rows.map(|row| row.concat().trim_end().to_owned() + "\n").collect()
     }
 
-    /// A run that registered its metrics and measured nothing.
+    /// A run that registered its metrics and has no values yet.
     fn begun() -> Board {
         let mut board = Board {
             title: "runs/mine on flex".to_owned(),
@@ -331,6 +331,7 @@ mod tests {
     fn running() -> Board {
         let mut board = begun();
         for interval in 1..=30_u32 {
+            board.step = 10 * interval as usize;
             for (name, value) in [
                 ("loss", 1.0 + 3.0 / f64::from(interval)),
                 ("learning rate", 3e-4),
@@ -338,11 +339,9 @@ mod tests {
             ] {
                 board.measured(&definition(name, None).metric_id, MeasuredOn::Train, value);
             }
-            board.place(10 * interval as usize);
         }
-        let loss = definition("loss", None).metric_id;
-        board.measured(&loss, MeasuredOn::Val, 1.25);
-        board.place(250);
+        board.step = 250;
+        board.measured(&definition("loss", None).metric_id, MeasuredOn::Val, 1.25);
         board.step = 300;
         board.evaluations = 1;
         board.note("step  250/2000  estimates: train loss 1.2000, val loss 1.2500 (best so far)\nsample:\n    | The cat\tsat");
@@ -426,8 +425,8 @@ mod tests {
         let mut board = begun();
         let loss = definition("loss", None).metric_id;
         for value in [0.0, -3.0, 1e300, -1e300] {
+            board.step = 1;
             board.measured(&loss, MeasuredOn::Train, value);
-            board.place(1);
             let picture = picture(&board, 100, 30, false);
             assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
         }

@@ -1,0 +1,139 @@
+//! How long steps take.
+
+use std::time::{Duration, Instant};
+
+use crate::measure::median;
+
+/// The first steps tune kernels and warm caches: the median of a run leaves them out.
+const WARM_UP_STEPS: usize = 5;
+
+/// A [`Sample`] keeps fewer times than this: 512 KiB.
+const MAX_TIMES: usize = 1 << 16;
+
+/// Measures steps. The loop waits for a GPU only now and then; the steps between two waits share the time evenly.
+#[derive(Debug, Default)]
+pub(super) struct StepClock {
+    since: Option<Instant>,
+    steps: usize,
+    interval: Sample,
+    all: Sample,
+    total: Duration,
+}
+
+impl StepClock {
+    /// A step begins.
+    pub(super) fn begin(&mut self) {
+        self.since.get_or_insert_with(Instant::now);
+        self.steps += 1;
+    }
+
+    /// Every step that began is done.
+    pub(super) fn done(&mut self) {
+        let Some(since) = self.since.take() else {
+            return;
+        };
+        let elapsed = since.elapsed();
+        self.total += elapsed;
+        #[allow(clippy::cast_precision_loss, reason = "a handful of steps")]
+        let each = elapsed.as_secs_f64() * 1e3 / self.steps as f64;
+        for _ in 0..std::mem::take(&mut self.steps) {
+            self.interval.push(each);
+            self.all.push(each);
+        }
+    }
+
+    /// Median time of the steps since the last call, milliseconds.
+    pub(super) fn interval_median_ms(&mut self) -> f64 {
+        std::mem::take(&mut self.interval).median(0)
+    }
+
+    /// Median time of all steps after the first five, milliseconds.
+    pub(super) fn median_ms(&self) -> f64 {
+        self.all.median(WARM_UP_STEPS)
+    }
+
+    /// Time of all steps together.
+    pub(super) fn total(&self) -> Duration {
+        self.total
+    }
+}
+
+/// Every time while there are few, then every second, fourth, ... one: the median of a long run is that of an even
+/// sample of its steps.
+#[derive(Debug)]
+struct Sample {
+    times: Vec<f64>,
+    /// Every `stride`-th time is kept.
+    stride: usize,
+    seen: usize,
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self { times: Vec::new(), stride: 1, seen: 0 }
+    }
+}
+
+impl Sample {
+    fn push(&mut self, time: f64) {
+        if self.seen.is_multiple_of(self.stride) {
+            self.times.push(time);
+        }
+        self.seen += 1;
+        if self.times.len() == MAX_TIMES {
+            self.times = self.times.iter().copied().step_by(2).collect();
+            self.stride *= 2;
+        }
+    }
+
+    /// The median without the first `skipped` times, or the first half where there are fewer than twice as many.
+    fn median(&self, skipped: usize) -> f64 {
+        median(&self.times[skipped.div_ceil(self.stride).min(self.times.len() / 2)..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(times: impl IntoIterator<Item = f64>) -> Sample {
+        let mut sample = Sample::default();
+        times.into_iter().for_each(|time| sample.push(time));
+        sample
+    }
+
+    #[test]
+    fn steps_between_two_waits_share_the_time() {
+        let mut clock = StepClock::default();
+        for _ in 0..4 {
+            clock.begin();
+        }
+        std::thread::sleep(Duration::from_millis(8));
+        clock.done();
+        assert_eq!(clock.all.times.len(), 4);
+        let sum: f64 = clock.all.times.iter().sum();
+        assert!((sum - clock.total().as_secs_f64() * 1e3).abs() < 1e-6);
+        assert!(clock.interval_median_ms() >= 2.0);
+        assert!(clock.interval_median_ms().abs() < f64::EPSILON, "a new interval has no steps yet");
+    }
+
+    #[test]
+    fn the_first_steps_do_not_count() {
+        let times = [100.0; WARM_UP_STEPS].into_iter().chain([2.0, 1.0, 3.0, 1.0, 2.0, 2.0]);
+        assert!((sample(times).median(WARM_UP_STEPS) - 2.0).abs() < f64::EPSILON);
+        assert!((sample([9.0, 9.0, 1.0, 1.0]).median(WARM_UP_STEPS) - 1.0).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn a_long_run_keeps_an_even_sample_of_bounded_size() {
+        let exact = sample((0..60_001).map(f64::from));
+        assert!((exact.median(0) - 30_000.0).abs() < f64::EPSILON);
+        let million = sample((0..1_000_000).map(f64::from));
+        assert!((MAX_TIMES / 4..MAX_TIMES).contains(&million.times.len()));
+        assert!(million.times.windows(2).all(|pair| pair[1] - pair[0] == million.stride as f64));
+        let warm_up = sample((0..1_000_000).map(|i| if i < 5 { 1e9 } else { f64::from(i) }));
+        for sample in [million, warm_up] {
+            assert!((sample.median(WARM_UP_STEPS) - 500_000.0).abs() < 50.0);
+        }
+    }
+}
