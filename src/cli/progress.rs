@@ -280,17 +280,13 @@ impl Screen {
 
     fn step(&mut self, step: usize, loss: Option<f32>) {
         self.steps += 1;
-        match &self.display {
-            Display::Lines => {}
-            Display::Bar(bar) => {
-                #[allow(clippy::cast_precision_loss, reason = "a speed to look at")]
-                let tokens_per_s =
-                    (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
-                let loss = loss.map(|loss| format!("loss {loss:.3}, ")).unwrap_or_default();
-                bar.set_message(format!("{loss}{tokens_per_s:.0} tokens/s"));
-                bar.set_position(step as u64);
-            }
-            Display::Dashboard(dashboard) => dashboard.stepped(step),
+        if let Display::Bar(bar) = &self.display {
+            #[allow(clippy::cast_precision_loss, reason = "a speed to look at")]
+            let tokens_per_s =
+                (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
+            let loss = loss.map(|loss| format!("loss {loss:.3}, ")).unwrap_or_default();
+            bar.set_message(format!("{loss}{tokens_per_s:.0} tokens/s"));
+            bar.set_position(step as u64);
         }
     }
 

@@ -129,7 +129,7 @@ pub(crate) fn definition(name: &str, unit: Option<&str>) -> MetricDefinition {
     }
 }
 
-pub(crate) fn state(name: &str, value: f64) -> MetricState {
+fn state(name: &str, value: f64) -> MetricState {
     let serialized = SerializedEntry::new(format!("{value:.4}"), value.to_string());
     MetricState::Numeric(MetricEntry::new(id(name), serialized), Some(NumericEntry::Value(value)))
 }
