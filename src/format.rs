@@ -82,6 +82,16 @@ pub fn duration(s: f64) -> String {
     }
 }
 
+/// A time in milliseconds: `1.23 ms`, `123 ms`, `12.3 s`.
+#[must_use]
+pub fn milliseconds(ms: f64) -> String {
+    match ms {
+        _ if ms >= 9_999.5 => format!("{:.1} s", ms / 1e3),
+        _ if ms >= 99.5 => format!("{ms:.0} ms"),
+        _ => format!("{ms:.2} ms"),
+    }
+}
+
 /// A size in bytes, in the unit that suits it: `3.0 MiB`, `20.0 GiB`.
 #[must_use]
 #[allow(clippy::cast_precision_loss, reason = "sizes are shown in few digits")]
@@ -136,6 +146,7 @@ mod tests {
             [0.04, 8.14, 59.96, 125.4, 4800.0, 1_000_000.0].map(duration),
             ["0.0 s", "8.1 s", "1 min 0 s", "2 min 5 s", "1 h 20 min", "11 days 13 h"]
         );
+        assert_eq!([1.234, 123.4, 12_345.0].map(milliseconds), ["1.23 ms", "123 ms", "12.3 s"]);
     }
 
     #[test]

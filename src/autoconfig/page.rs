@@ -8,7 +8,7 @@ use super::choice::Choice;
 use super::token_choice::TokenChoice;
 use super::{Request, TextProfile};
 use crate::config::TokenizerKind;
-use crate::format::{counted, grouped, shell_word};
+use crate::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
 
 /// Where comments are wrapped, in characters.
 const WIDTH: usize = 100;
@@ -45,12 +45,12 @@ impl Page<'_> {
             n_steps = speed.n_steps,
             cautions = cautions.concat(),
             path = literal(&config.data.path),
-            val_tokens = count(*val_tokens),
+            val_tokens = whole(*val_tokens),
             val_fraction = config.data.val_fraction,
             why_tokenizer = one_line(&self.token_choice.why),
             tokenizer = literal(&config.tokenizer.kind),
             vocab_size = self.vocab_size(),
-            n_windows = count(train_tokens / model.context_length as f64),
+            n_windows = whole(train_tokens / model.context_length as f64),
             context_length = model.context_length,
             n_parameters = grouped(speed.n_parameters as u64),
             why_size = self.why_size(),
@@ -109,7 +109,7 @@ impl Page<'_> {
         format!(
             "\n# A piece for each 500 bytes of the text or so, as a power of two from 512 to 4096. About {} \
              tokens in all.\nvocab_size = {}",
-            count(self.choice.train_tokens + self.choice.val_tokens),
+            whole(self.choice.train_tokens + self.choice.val_tokens),
             self.token_choice.size
         )
     }
@@ -121,20 +121,20 @@ impl Page<'_> {
             format!(
                 "{} for each token of the training split; a larger model would rather learn so short a text \
                  by heart.",
-                ratio(parameters / train_tokens)
+                short(parameters / train_tokens)
             )
         } else {
             format!(
                 "for each of which it reads {} tokens in {}; a larger model would read too few to learn as \
                  much.",
-                ratio(epochs * train_tokens / parameters),
+                short(epochs * train_tokens / parameters),
                 minutes(self.request.minutes)
             )
         }
     }
 
     fn why_dropout(&self) -> String {
-        let epochs = ratio(self.choice.epochs);
+        let epochs = short(self.choice.epochs);
         if self.choice.config.model.dropout > 0.0 {
             format!(
                 "The text is gone through {epochs} times; this makes it harder to learn by heart."
@@ -149,7 +149,7 @@ impl Page<'_> {
     fn why_steps(&self) -> String {
         let Choice { config, speed, epochs, text_ends_first, .. } = self.choice;
         let time = duration(config.train.max_steps as f64 * speed.step_ms / 1e3);
-        let (epochs, wanted) = (ratio(*epochs), minutes(self.request.minutes));
+        let (epochs, wanted) = (short(*epochs), minutes(self.request.minutes));
         if *text_ends_first {
             format!(
                 "{epochs} times through the text, about {time} of your {wanted}: to go on would only learn it \
@@ -199,45 +199,9 @@ fn wrapped(page: &str) -> String {
     wrapped
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "counts are neither negative nor above 2^53"
-)]
-fn count(n: f64) -> String {
-    grouped(n.round() as u64)
-}
-
-/// `0.73`, `4.2`, `38`
-fn ratio(x: f64) -> String {
-    match x {
-        ..1.0 => format!("{x:.2}"),
-        ..10.0 => format!("{x:.1}"),
-        _ => count(x),
-    }
-}
-
-fn milliseconds(ms: f64) -> String {
-    match ms {
-        ..10.0 => format!("{ms:.2} ms"),
-        ..1000.0 => format!("{ms:.1} ms"),
-        _ => format!("{:.1} s", ms / 1e3),
-    }
-}
-
 fn minutes(minutes: f64) -> String {
     let s = if (minutes - 1.0).abs() < f64::EPSILON { "" } else { "s" };
     format!("{minutes} minute{s}")
-}
-
-/// `45 s`, `9 min`, `2.5 h`
-fn duration(s: f64) -> String {
-    match s {
-        ..1.0 => "a second".to_owned(),
-        ..120.0 => format!("{s:.0} s"),
-        ..7200.0 => format!("{:.0} min", s / 60.0),
-        _ => format!("{:.1} h", s / 3600.0),
-    }
 }
 
 #[cfg(test)]
@@ -245,15 +209,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn numbers_are_easy_to_read() {
-        assert_eq!([0.734, 4.24, 1234.5].map(ratio), ["0.73", "4.2", "1,235"]);
-        assert_eq!(
-            [0.5, 45.0, 540.0, 9000.0].map(duration),
-            ["a second", "45 s", "9 min", "2.5 h"]
-        );
-    }
 
     proptest! {
         #[test]

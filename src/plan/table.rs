@@ -2,7 +2,7 @@
 
 use super::{Memory, Plan, Time};
 use crate::config::{Config, precision_remark};
-use crate::format::{duration, grouped, size};
+use crate::format::{duration, grouped, milliseconds, size};
 
 /// The plan of `config` as text for a terminal; ends with a line break.
 #[must_use]
@@ -174,19 +174,21 @@ fn time(text: &mut String, time: &Time, plan: &Plan, config: &Config) {
     let of_steps = format!(
         "{} steps of {}: {:.0} tokens/s, {} FLOPs/s",
         grouped(r.steps),
-        ms(m.step_ms),
+        milliseconds(m.step_ms),
         time.tokens_per_s,
         si(time.flops_per_s)
     );
     row(text, "training", &duration(time.steps_s), &of_steps);
-    let of_batches = |n: u64| format!("{} batches of {}", grouped(n), ms(m.evaluation_batch_ms));
+    let of_batches =
+        |n: u64| format!("{} batches of {}", grouped(n), milliseconds(m.evaluation_batch_ms));
     row(text, "evaluations", &duration(time.evaluations_s), &of_batches(r.evaluation_batches));
     if let Some(n) = r.validation_batches {
         row(text, "the last evaluation", &duration(time.last_evaluation_s), &of_batches(n));
     }
-    let of_tokens = format!("{} tokens of {}", grouped(r.sample_tokens), ms(m.sample_token_ms));
+    let of_tokens =
+        format!("{} tokens of {}", grouped(r.sample_tokens), milliseconds(m.sample_token_ms));
     row(text, "samples", &duration(time.samples_s), &of_tokens);
-    let of_saves = format!("{} of {}", grouped(r.checkpoints), ms(m.checkpoint_ms));
+    let of_saves = format!("{} of {}", grouped(r.checkpoints), milliseconds(m.checkpoint_ms));
     row(text, "checkpoints", &duration(time.checkpoints_s), &of_saves);
     row(text, "measured", "", &m.how);
 }
@@ -220,14 +222,6 @@ fn times(n: f64) -> String {
     format!("{n:.decimals$} times")
 }
 
-fn ms(ms: f64) -> String {
-    match ms {
-        _ if ms >= 9_999.5 => format!("{:.1} s", ms / 1e3),
-        _ if ms >= 99.5 => format!("{ms:.0} ms"),
-        _ => format!("{ms:.2} ms"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,6 +233,5 @@ mod tests {
             ["0", "12", "999", "1.54 k", "2.46 G", "100 k", "1.00 M", "3100 Y"]
         );
         assert_eq!([0.001, 2.68, 120.0].map(times), ["0.0010 times", "2.7 times", "120 times"]);
-        assert_eq!([1.234, 123.4, 12_345.0].map(ms), ["1.23 ms", "123 ms", "12.3 s"]);
     }
 }

@@ -18,7 +18,7 @@ use super::{load_config, note};
 use crate::autoconfig::Preset;
 use crate::config::Config;
 use crate::device::DeviceSpec;
-use crate::format::grouped;
+use crate::format::short;
 use crate::measure::Times;
 
 /// The preset that is measured by default.
@@ -137,19 +137,8 @@ fn under_way(what: impl std::fmt::Display) {
 }
 
 /// A number in about three digits.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "measurements are not negative, and far below 2^64"
-)]
 fn figures(x: f64) -> String {
-    match x {
-        _ if x >= 999.5 => grouped(x.round() as u64),
-        _ if x >= 99.5 => format!("{x:.0}"),
-        _ if x >= 9.95 => format!("{x:.1}"),
-        _ if x >= 0.995 => format!("{x:.2}"),
-        _ => format!("{x:.3}"),
-    }
+    if x < 0.995 { format!("{x:.3}") } else { short(x) }
 }
 
 /// The width of the middle half of all rounds, in percent of their median.
@@ -191,6 +180,6 @@ mod tests {
     #[test]
     fn numbers_have_about_three_figures() {
         let shown = [0.0123, 0.999, 1.234, 9.96, 56.78, 99.6, 567.8, 12_345.6].map(figures);
-        assert_eq!(shown, ["0.012", "1.00", "1.23", "10.0", "56.8", "100", "568", "12,346"]);
+        assert_eq!(shown, ["0.012", "1.00", "1.23", "9.96", "56.8", "99.6", "568", "12,346"]);
     }
 }
