@@ -92,6 +92,35 @@ pub fn milliseconds(ms: f64) -> String {
     }
 }
 
+/// A time in whole units of its largest unit: `45 s`, `2 h`, `12 d`.
+#[must_use]
+pub fn rough_duration(s: f64) -> String {
+    let (n, unit) = match s {
+        ..60.0 => (s.max(0.0), "s"),
+        ..3600.0 => (s / 60.0, "min"),
+        ..86_400.0 => (s / 3600.0, "h"),
+        _ => (s / 86_400.0, "d"),
+    };
+    format!("{:.0} {unit}", n.floor())
+}
+
+/// A number in three digits: `804K`, `1.23M`.
+#[must_use]
+#[allow(clippy::cast_precision_loss, reason = "three digits to look at")]
+pub fn compact(n: u64) -> String {
+    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")];
+    // A number that rounds up to the next unit has that unit.
+    let unit = units.into_iter().find(|(size, _)| n as f64 >= size * 0.9995);
+    let Some((size, unit)) = unit else {
+        return n.to_string();
+    };
+    match n as f64 / size {
+        x if x < 9.995 => format!("{x:.2}{unit}"),
+        x if x < 99.95 => format!("{x:.1}{unit}"),
+        x => format!("{x:.0}{unit}"),
+    }
+}
+
 /// A size in bytes, in the unit that suits it: `3.0 MiB`, `20.0 GiB`.
 #[must_use]
 #[allow(clippy::cast_precision_loss, reason = "sizes are shown in few digits")]
@@ -147,6 +176,22 @@ mod tests {
             ["0.0 s", "8.1 s", "1 min 0 s", "2 min 5 s", "1 h 20 min", "11 days 13 h"]
         );
         assert_eq!([1.234, 123.4, 12_345.0].map(milliseconds), ["1.23 ms", "123 ms", "12.3 s"]);
+    }
+
+    #[test]
+    fn rough_times_have_one_unit() {
+        assert_eq!(
+            [-5.0, 59.9, 119.0, 7200.0, 200_000.0].map(rough_duration),
+            ["0 s", "59 s", "1 min", "2 h", "2 d"]
+        );
+    }
+
+    #[test]
+    fn compact_numbers_have_three_digits() {
+        assert_eq!(
+            [7, 999, 1234, 804_096, 999_600, 12_345_678, 1_500_000_000].map(compact),
+            ["7", "999", "1.23K", "804K", "1.00M", "12.3M", "1.50G"]
+        );
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! `tinderbox metrics`: the curves of a run, to look at or to hand on.
+//! `tinderbox metrics`: prints the curves of a run.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 
 use super::note;
 use super::table::{Column, table};
-use crate::run::{self, CheckpointError, Curves, Row, RunDir};
+use crate::run::{self, Curves, Row};
 
-/// How many rows a table has where nobody says otherwise: about a screen.
-const MOST_ROWS: usize = 24;
+/// The rows of a table by default: about a screen.
+const MAX_ROWS: usize = 24;
 
 /// Print the curves of a run: losses, learning rate, speed
 #[derive(Debug, clap::Args)]
@@ -28,22 +28,21 @@ pub(super) struct Args {
     /// Print a JSON array with an object for each row
     #[arg(long)]
     json: bool,
-    /// Only rows whose step is a multiple of so many steps, and the last one [default: about a screen]
+    /// Print only rows whose step is a multiple of N, and the last one [default: about a screen of rows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
-    /// Every row; a table otherwise has about a screen of them
+    /// Print every row of the table, not about a screen of them
     #[arg(long, conflicts_with = "every")]
     all: bool,
 }
 
 /// Reads and prints the curves.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let run = open(&args.run)?;
-    let curves = Curves::read(&run)?;
+    let curves = Curves::read(&run::open_or_locate(&args.run)?)?;
     let is_table = !(args.csv || args.json);
     let rows = match args.every {
         Some(n) => curves.every(n),
-        None if is_table && !args.all => curves.thinned(MOST_ROWS),
+        None if is_table && !args.all => curves.thinned(MAX_ROWS),
         None => curves.rows.iter().collect(),
     };
     match curves.broken_lines {
@@ -60,7 +59,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     } else if args.json {
         writeln!(stdout, "{}", serde_json::to_string(&rows)?)?;
     } else if !rows.is_empty() {
-        write!(stdout, "{}", readable(&rows))?;
+        write!(stdout, "{}", overview(&rows))?;
         if rows.len() < curves.rows.len() && args.every.is_none() {
             let (shown, all) = (rows.len(), curves.rows.len());
             note(format!("{shown} of {all} rows; --all shows every one, --csv all columns too"));
@@ -69,15 +68,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The run that a user named, or to which the checkpoint belongs that they named.
-pub(super) fn open(path: &Path) -> Result<RunDir, CheckpointError> {
-    RunDir::open(path).or_else(|error| match run::locate(path) {
-        Ok(located) => Ok(located.run),
-        Err(_) => Err(error),
-    })
-}
-
-/// Every column of the rows; a cell is empty where a row does not have it.
+/// The rows with all columns. A missing value is an empty cell.
 fn csv(columns: &[String], rows: &[&Row]) -> anyhow::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     if !columns.is_empty() {
@@ -94,8 +85,8 @@ fn csv(columns: &[String], rows: &[&Row]) -> anyhow::Result<Vec<u8>> {
     Ok(writer.into_inner()?)
 }
 
-/// What one wants to see at a glance; of losses, estimates are marked.
-fn readable(rows: &[&Row]) -> String {
+/// The rows with the columns that matter most. Estimated losses are marked with `~`.
+fn overview(rows: &[&Row]) -> String {
     let columns = [
         Column::Right("STEP"),
         Column::Right("TRAIN LOSS"),
@@ -107,35 +98,31 @@ fn readable(rows: &[&Row]) -> String {
         Column::Right("MS/STEP"),
         Column::Right("TOKENS/S"),
     ];
-    let cells: Vec<[String; 9]> = rows
-        .iter()
-        .map(|row| {
-            let number = |key: &str| row.get(key).and_then(Value::as_f64);
-            let show =
-                |number: Option<f64>, how: fn(f64) -> String| number.map_or_else(String::new, how);
-            let of_split = |full, estimate| match (number(full), number(estimate)) {
-                (Some(full), _) => format!("{full:.4}"),
-                (None, Some(estimate)) => format!("~{estimate:.4}"),
-                (None, None) => String::new(),
-            };
-            let is_best = match row.get("best_step") {
-                None | Some(Value::Null) => row.get("is_best") == Some(&Value::Bool(true)),
-                best => best == row.get("step"), // the whole split may judge otherwise than the estimate did
-            };
-            [
-                row.get("step").map_or_else(String::new, Value::to_string),
-                show(number("train_loss"), |x| format!("{x:.4}")),
-                of_split("val_loss", "val_loss_estimate"),
-                of_split("val_bits_per_byte", "val_bits_per_byte_estimate"),
-                if is_best { "best" } else { "" }.to_owned(),
-                show(number("learning_rate"), |x| format!("{x:.2e}")),
-                show(number("gradient_norm"), |x| format!("{x:.3}")),
-                show(number("median_step_ms"), |x| format!("{x:.1}")),
-                show(number("tokens_per_s"), |x| format!("{x:.0}")),
-            ]
-        })
-        .collect();
-    table(columns, &cells)
+    let cells = |row: &&Row| {
+        let number = |key: &str| row.get(key).and_then(Value::as_f64);
+        let show =
+            |key: &str, format: fn(f64) -> String| number(key).map(format).unwrap_or_default();
+        let loss = |full: &str, estimate: &str| match number(full) {
+            Some(full) => format!("{full:.4}"),
+            None => show(estimate, |estimate| format!("~{estimate:.4}")),
+        };
+        let is_best = match row.get("best_step") {
+            None | Some(Value::Null) => row.get("is_best") == Some(&Value::Bool(true)),
+            best_step => best_step == row.get("step"), // by the whole split, which may disagree with the estimate
+        };
+        [
+            row.get("step").map(Value::to_string).unwrap_or_default(),
+            show("train_loss", |x| format!("{x:.4}")),
+            loss("val_loss", "val_loss_estimate"),
+            loss("val_bits_per_byte", "val_bits_per_byte_estimate"),
+            if is_best { "best" } else { "" }.to_owned(),
+            show("learning_rate", |x| format!("{x:.2e}")),
+            show("gradient_norm", |x| format!("{x:.3}")),
+            show("median_step_ms", |x| format!("{x:.1}")),
+            show("tokens_per_s", |x| format!("{x:.0}")),
+        ]
+    };
+    table(columns, &rows.iter().map(cells).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -174,7 +161,7 @@ mod tests {
                 "val_bits_per_byte": 1.781}),
             ),
         ];
-        insta::assert_snapshot!(readable(&rows.iter().collect::<Vec<_>>()), @r"
+        insta::assert_snapshot!(overview(&rows.iter().collect::<Vec<_>>()), @r"
         STEP  TRAIN LOSS  VAL LOSS  BITS/BYTE        LEARNING RATE  GRADIENT NORM  MS/STEP  TOKENS/S
          250               ~1.2500    ~1.8000  best
         1000      1.0000    1.2346     1.7810              3.00e-4          0.500     33.3     12346
@@ -186,7 +173,7 @@ mod tests {
         let last = |best_step: Value| {
             let last =
                 row(json!({"step": 20, "is_best": true, "val_loss": 1.5, "best_step": best_step}));
-            readable(&[&last]).contains("best")
+            overview(&[&last]).contains("best")
         };
         assert!(last(20.into()) && last(Value::Null));
         assert!(!last(10.into()));

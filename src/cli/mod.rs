@@ -39,6 +39,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::config::{Base, Config};
 use crate::format::shell_word;
 use crate::run;
+use crate::run::log::ERROR;
 
 /// Everything was done.
 const DONE: u8 = 0;
@@ -136,7 +137,7 @@ fn note(line: impl Display) {
 
 /// The error and its causes, each once: some messages quote their cause themselves.
 fn describe(error: &anyhow::Error) -> String {
-    let mut text = format!("error: {error}");
+    let mut text = format!("{ERROR}{error}");
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
         if !text.contains(&cause) {

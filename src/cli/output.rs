@@ -1,24 +1,25 @@
-//! Files and folders that a user names for what comes out: looked at before anything is computed for them,
-//! and written whole or not at all.
+//! Files and folders that a user names for results: checked before anything is computed, and written atomically.
 
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::run::{CheckpointError, write_atomically};
+use crate::run::write_atomically;
 
-/// Whether a file can be written at `path`, one that is there replaced.
+/// Checks that a file can be written at `path`, replacing one that is there.
 ///
 /// # Errors
-/// If it is a folder, or in none.
+/// If it is a folder, or its folder does not exist.
 pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     if path.is_dir() || path.file_name().is_none() {
         bail!("cannot write `{shown}`: it is a folder\n  hint: name a file in it");
     }
-    let folder = folder_of(path);
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
     if !folder.is_dir() {
         let folder = folder.display();
         bail!(
@@ -28,10 +29,10 @@ pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether `path` is a folder, or can become one.
+/// Checks that `path` is a folder, or can become one.
 ///
 /// # Errors
-/// If something else is there.
+/// If it is something else.
 pub(super) fn check_folder(path: &Path) -> anyhow::Result<()> {
     if path.exists() && !path.is_dir() {
         let shown = path.display();
@@ -40,30 +41,16 @@ pub(super) fn check_folder(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file whole or not at all, in place of one that is there.
+/// Writes a file atomically, replacing one that is there.
 ///
 /// # Errors
 /// If it cannot be written.
 pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let written = match fs::canonicalize(path) {
+    let result = match fs::canonicalize(path) {
         // A pipe or a device is written to; a file, also behind a link, is replaced.
         Ok(target) if !target.is_file() => fs::write(target, text),
-        Ok(target) => replace(&target, text),
-        Err(_) => replace(path, text),
+        Ok(target) => write_atomically(&target, text.as_bytes()),
+        Err(_) => write_atomically(path, text.as_bytes()),
     };
-    written.with_context(|| format!("cannot write `{}`", path.display()))
-}
-
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    write_atomically(path, text.as_bytes()).map_err(|error| match error {
-        CheckpointError::Write { source, .. } => source, // its hint is about runs
-        other => io::Error::other(other),
-    })
-}
-
-fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
+    result.with_context(|| format!("cannot write `{}`", path.display()))
 }

@@ -13,6 +13,8 @@ use super::note;
 use crate::config::precision_remark;
 use crate::data::{Purpose, Reading};
 use crate::format::{duration, grouped};
+use crate::run::layout::TRAIN_LOG;
+use crate::run::step_label;
 use crate::train::{
     Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary, precision,
 };
@@ -293,7 +295,7 @@ impl Screen {
     fn logged(&mut self, logged: &Logged) {
         let line = format!(
             "{}  loss {:.4}  lr {:.2e}  grad norm {:.2}  {:.1} ms/step  {:.0} tokens/s",
-            self.at(logged.step),
+            step_label(logged.step, self.max_steps),
             logged.train_loss,
             logged.learning_rate,
             logged.gradient_norm,
@@ -309,7 +311,7 @@ impl Screen {
     fn evaluated(&mut self, evaluation: &Evaluation) {
         self.line(&format!(
             "{}  estimates: train loss {:.4}, val loss {:.4}, {:.4} bits per byte{}",
-            self.at(evaluation.step),
+            step_label(evaluation.step, self.max_steps),
             evaluation.train_loss,
             evaluation.val_loss,
             evaluation.val_bits_per_byte,
@@ -347,12 +349,6 @@ impl Screen {
         }
         self.line(report);
         self.line(&format!("write with it:\n    {next}"));
-    }
-
-    /// `step  500/2000`
-    fn at(&self, step: usize) -> String {
-        let width = self.max_steps.to_string().len();
-        format!("step {step:>width$}/{}", self.max_steps)
     }
 
     /// Shows a line and writes it to the log.
@@ -398,7 +394,7 @@ impl Screen {
     }
 
     fn open_log(&mut self, run_dir: &Path) {
-        let path = run_dir.join("train.log");
+        let path = run_dir.join(TRAIN_LOG);
         match OpenOptions::new().create(true).append(true).open(&path) {
             Ok(log) => self.log = Some(log),
             Err(error) => {

@@ -6,7 +6,8 @@ use super::{note, output};
 use crate::device::{self, DeviceSpec};
 use crate::format::shell_word;
 use crate::report::{PAGE, Report};
-use crate::run::RunDir;
+use crate::run::log::{NO_REPORT, REPORT};
+use crate::run::{self, RunDir};
 
 /// Write a page with a run's curves, texts, heads and config
 #[derive(Debug, clap::Args)]
@@ -31,7 +32,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.output {
         output::check_file(path)?;
     }
-    let run = super::metrics::open(&args.run)?;
+    let run = run::open_or_locate(&args.run)?;
     let report = gather(&run, args.device.as_ref())?;
     for line in report.notes() {
         note(format!("note: {line}"));
@@ -55,13 +56,11 @@ pub(super) fn at_end(run_dir: &Path) -> String {
         Ok(gather(&run, None)?.write(&run)?)
     };
     match write() {
-        Ok(()) => format!("report: `{}`", run_dir.join(PAGE).display()),
+        Ok(()) => format!("{REPORT}`{}`", run_dir.join(PAGE).display()),
         Err(error) => {
             let (program, reason) = (super::program(), first_line(&*error));
             let run = shell_word(&run_dir.to_string_lossy());
-            format!(
-                "warning: no report: {reason}\n  hint: make it again with `{program} report {run}`"
-            )
+            format!("{NO_REPORT}{reason}\n  hint: make it again with `{program} report {run}`")
         }
     }
 }

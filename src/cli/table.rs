@@ -1,65 +1,61 @@
-//! Tables for a terminal: columns as wide as what stands in them, no wider than a hundred in all.
+//! Tables for a terminal: columns as wide as their cells, at most 100 characters in all.
 
 use std::fmt::Write as _;
 
-/// How wide a table may be: what most terminals and pages have room for.
-pub(super) const MOST_COLUMNS: usize = 100;
+/// The most characters of a line: most terminals have that many.
+pub(super) const MAX_WIDTH: usize = 100;
 
-/// Between two columns.
+/// The least width of the first column.
+const MIN_FIRST: usize = 12;
+
 const GAP: &str = "  ";
 
-/// A column's heading, and on which side its cells line up.
+/// The heading of a column, and the side on which its cells line up.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Column {
-    Left(&'static str),
-    Right(&'static str),
+pub(super) enum Column<'a> {
+    Left(&'a str),
+    Right(&'a str),
 }
 
-impl Column {
-    fn heading(self) -> &'static str {
-        match self {
-            Self::Left(heading) | Self::Right(heading) => heading,
-        }
-    }
-}
-
-/// The table, one line for each row below the headings. Cells of the first column are cut in the middle
-/// where the others leave no room.
-pub(super) fn table<const N: usize>(columns: [Column; N], rows: &[[String; N]]) -> String {
-    let mut widths: [usize; N] = std::array::from_fn(|at| {
-        let cells = rows.iter().map(|row| width(&row[at]));
-        cells.max().unwrap_or(0).max(width(columns[at].heading()))
-    });
+/// A table with a line for each row below the headings. Cells of the first column are cut in the middle if the others
+/// leave too little space.
+pub(super) fn table<'a>(
+    columns: impl AsRef<[Column<'a>]>,
+    rows: &[impl AsRef<[String]>],
+) -> String {
+    let columns = columns.as_ref();
+    let heading = |column: &Column<'_>| match column {
+        Column::Left(name) | Column::Right(name) => (*name).to_owned(),
+    };
+    let headings: Vec<String> = columns.iter().map(heading).collect();
+    let lines = || std::iter::once(&headings[..]).chain(rows.iter().map(AsRef::as_ref));
+    let widest = |at: usize| lines().map(|line| width(&line[at])).max().unwrap_or(0);
+    let mut widths: Vec<usize> = (0..columns.len()).map(widest).collect();
     let others: usize = widths[1..].iter().map(|width| width + GAP.len()).sum();
-    widths[0] = widths[0].min(MOST_COLUMNS.saturating_sub(others).max(LEAST_NAME));
-    let headings = columns.map(|column| column.heading().to_owned());
+    widths[0] = widths[0].min(MAX_WIDTH.saturating_sub(others).max(MIN_FIRST));
     let mut text = String::new();
-    for row in std::iter::once(&headings).chain(rows) {
-        let mut line = String::new();
-        for ((cell, column), width) in row.iter().zip(columns).zip(widths) {
+    for line in lines() {
+        for ((cell, column), &width) in line.iter().zip(columns).zip(&widths) {
             let cell = cut_in_the_middle(cell, width);
             match column {
-                Column::Left(_) => write!(line, "{cell:<width$}{GAP}"),
-                Column::Right(_) => write!(line, "{cell:>width$}{GAP}"),
+                Column::Left(_) => write!(text, "{cell:<width$}{GAP}"),
+                Column::Right(_) => write!(text, "{cell:>width$}{GAP}"),
             }
             .expect("a string takes any text");
         }
-        text.push_str(line.trim_end());
+        text.truncate(text.trim_end_matches(' ').len());
         text.push('\n');
     }
     text
 }
 
-/// What is always left of a name.
-const LEAST_NAME: usize = 12;
-
-/// The text in at most `most` characters: names of runs often differ at their ends.
-pub(super) fn cut_in_the_middle(text: &str, most: usize) -> String {
+/// The text in at most `max` characters: names of runs often differ at their ends.
+pub(super) fn cut_in_the_middle(text: &str, max: usize) -> String {
     let n = width(text);
-    if n <= most {
+    if n <= max {
         return text.to_owned();
     }
-    let kept = most.saturating_sub(1);
+    let kept = max.saturating_sub(1);
     let head: String = text.chars().take(kept / 2).collect();
     let tail: String = text.chars().skip(n - (kept - kept / 2)).collect();
     format!("{head}\u{2026}{tail}")
@@ -91,7 +87,7 @@ mod tests {
         let columns = [Column::Left("NAME"), Column::Right("N")];
         let text = table(columns, &[[name, "1,000".to_owned()]]);
         let line = text.lines().nth(1).unwrap();
-        assert_eq!(width(line), MOST_COLUMNS);
+        assert_eq!(width(line), MAX_WIDTH);
         assert!(
             line.starts_with("sweep-")
                 && line.contains("x-lr3e-4  1,000")

@@ -1,7 +1,5 @@
-//! A tensor whose numbers are somewhere else until they are asked for.
-//!
-//! A checkpoint is written from such tensors and read into them, so that one of its tensors at a time is on the
-//! host, and not a copy of everything.
+//! A tensor that stays on its device or in a file until it is read, so that a checkpoint is written and loaded with
+//! only one of its tensors on the host at a time.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -13,10 +11,10 @@ use burn::tensor::Tensor;
 use super::parameters::HostTensor;
 use tinderbox_kernels as kernels;
 
-/// Numbers that are turned into bytes, or back, at once.
+/// How many values are converted to bytes, or back, at once.
 const CHUNK: usize = 16 * 1024;
 
-/// A tensor of f32 on a device or in a file. A copy shares its numbers.
+/// An f32 tensor on a device or in a file. A clone shares its values.
 #[derive(Clone, Debug)]
 pub struct LazyTensor {
     shape: Vec<usize>,
@@ -26,13 +24,13 @@ pub struct LazyTensor {
 #[derive(Clone, Debug)]
 enum Place {
     Device(Arc<dyn OnDevice>),
-    /// From this byte on, little-endian.
+    /// Little-endian, from this byte on.
     File(Arc<Mutex<File>>, u64),
 }
 
-/// A tensor of any number of dimensions, without gradients.
+/// A tensor of any rank, without gradients.
 trait OnDevice: Debug + Send + Sync {
-    /// All its numbers in a row. A GPU may have to copy them for it.
+    /// The values as a vector. A GPU may have to copy them.
     fn flat(&self) -> Tensor<1>;
 }
 
@@ -43,13 +41,13 @@ impl<const D: usize> OnDevice for Tensor<D> {
 }
 
 impl LazyTensor {
-    /// A tensor as it is now on its device, whatever becomes of it there.
+    /// A tensor on its device. Later updates of a parameter do not change it.
     #[must_use]
     pub fn on_device<const D: usize>(tensor: Tensor<D>) -> Self {
         Self { shape: tensor.shape().to_vec(), place: Place::Device(Arc::new(tensor.inner())) }
     }
 
-    /// A tensor of this shape, row-major, whose numbers lie little-endian in `file` from the byte `start` on.
+    /// A tensor whose values are in `file`, row-major and little-endian, from the byte `start` on.
     #[must_use]
     pub fn in_file(shape: Vec<usize>, file: Arc<Mutex<File>>, start: u64) -> Self {
         Self { shape, place: Place::File(file, start) }
@@ -61,22 +59,22 @@ impl LazyTensor {
         &self.shape
     }
 
-    /// How many numbers there are.
+    /// The number of values.
     #[must_use]
     pub fn n_numbers(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// How many bytes [`LazyTensor::write_to`] writes.
+    /// The number of bytes that [`LazyTensor::write_to`] writes.
     #[must_use]
     pub fn n_bytes(&self) -> usize {
         size_of::<f32>() * self.n_numbers()
     }
 
-    /// Brings the tensor to the host.
+    /// Reads the tensor to the host.
     ///
     /// # Errors
-    /// If the file cannot be read, or is shorter than it was said to be, or the device fails.
+    /// If the file cannot be read or is too short, or the device fails.
     pub fn read(&self) -> io::Result<HostTensor> {
         let values = match &self.place {
             Place::Device(tensor) => {
@@ -90,7 +88,7 @@ impl LazyTensor {
         Ok(HostTensor { shape: self.shape.clone(), values })
     }
 
-    /// Writes the numbers, little-endian, row-major.
+    /// Writes the values, row-major and little-endian.
     ///
     /// # Errors
     /// If they cannot be written, or as [`LazyTensor::read`].
@@ -139,14 +137,14 @@ mod tests {
 
     const STRANGE: [f32; 4] = [f32::MIN_POSITIVE, -0.0, 1e-45, f32::MAX];
 
-    /// More numbers than are turned at once, of every size.
+    /// More values than are converted at once, of every magnitude.
     fn numbers() -> Vec<f32> {
         let ordinary = (0..2 * CHUNK + 3).map(|i| i as f32 - 1e4);
         STRANGE.into_iter().chain(ordinary).collect()
     }
 
     #[test]
-    fn numbers_are_the_same_on_a_device_in_a_file_and_on_the_host() {
+    fn values_are_the_same_on_a_device_in_a_file_and_on_the_host() {
         let values = numbers();
         let shape = [1, values.len()];
         let data = TensorData::new(values.clone(), shape);
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_does_next_does_not_change_it() {
+    fn later_operations_do_not_change_it() {
         let device = Device::flex().autodiff();
         let weights = Tensor::<1>::from_floats([1.0, 2.0], &device).require_grad();
         let kept = LazyTensor::on_device(weights.clone());

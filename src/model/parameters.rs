@@ -1,7 +1,5 @@
-//! The parameters of a model by name: read out to the host, put in from there.
-//!
-//! A name is the path of field names and indices, `blocks.0.attention.qkv.weight`. Order is by name
-//! wherever it can matter, so that the same state is always the same bytes.
+//! The parameters of a model by name, such as `blocks.0.attention.qkv.weight`: read to the host, and assigned from
+//! there.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,17 +15,17 @@ use crate::device;
 /// A tensor on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostTensor {
-    /// Sizes of the dimensions.
+    /// The sizes of its dimensions.
     pub shape: Vec<usize>,
-    /// The numbers, row-major.
+    /// The values, row-major.
     pub values: Vec<f32>,
 }
 
 impl HostTensor {
-    /// The last dimension at `t` of `[1, T, N]`, or of the head `h` of `[1, H, T, N]`.
+    /// The vector `[N]` at position `t` of `[1, T, N]`, or of head `h` of `[1, H, T, N]`.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If `t` or `h` is out of range.
     #[must_use]
     pub fn vector(&self, h: usize, t: usize) -> &[f32] {
         let [.., n_rows, n] = self.shape[..] else {
@@ -37,10 +35,10 @@ impl HostTensor {
         &self.values[start..start + n]
     }
 
-    /// The tensor on a device.
+    /// Copies the tensor to a device.
     ///
     /// # Panics
-    /// If it has not D dimensions.
+    /// If it does not have D dimensions.
     #[must_use]
     pub fn to_device<const D: usize>(&self, device: &Device) -> Tensor<D> {
         let data = TensorData::new(self.values.clone(), self.shape.clone());
@@ -48,25 +46,17 @@ impl HostTensor {
     }
 }
 
-/// A parameter that cannot be put into a model.
+/// Why a parameter cannot be assigned.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each message says what the fields are")]
 pub enum AssignError {
-    /// There is no value for a parameter.
     #[error("there is no `{0}`, which the model needs")]
     Missing(String),
-    /// The value has another shape than the parameter.
     #[error("`{path}` has the shape {found:?}, and the model needs {expected:?}")]
-    Shape {
-        /// Name of the parameter.
-        path: String,
-        /// Shape of the parameter.
-        expected: Vec<usize>,
-        /// Shape of the value.
-        found: Vec<usize>,
-    },
+    Shape { path: String, expected: Vec<usize>, found: Vec<usize> },
 }
 
-/// All parameters of `module`, where they are.
+/// All parameters of `module`, left on its device.
 #[must_use]
 pub fn lazy<M: Module>(module: &M) -> BTreeMap<String, LazyTensor> {
     struct Lister(Path, BTreeMap<String, LazyTensor>);
@@ -87,7 +77,7 @@ pub fn lazy<M: Module>(module: &M) -> BTreeMap<String, LazyTensor> {
     lister.1
 }
 
-/// All parameters of `module`, read from its device.
+/// All parameters of `module`, read to the host.
 ///
 /// # Panics
 /// If the device fails.
@@ -96,7 +86,7 @@ pub fn read<M: Module>(module: &M) -> BTreeMap<String, HostTensor> {
     to_host(&lazy(module)).expect("the module's device works")
 }
 
-/// Brings all of these tensors to the host.
+/// Reads tensors to the host.
 ///
 /// # Errors
 /// As [`LazyTensor::read`].
@@ -112,14 +102,14 @@ pub fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
     lazy(module).into_iter().map(shape).collect()
 }
 
-/// Whether a parameter is one of the matrices inside the blocks.
+/// Whether a parameter is a matrix inside a block.
 #[must_use]
 pub fn is_hidden_matrix(name: &str, shape: &[usize]) -> bool {
     name.starts_with("blocks.") && shape.len() == 2
 }
 
-/// The widths of the matrices that stand side by side in a matrix inside the blocks: one, or queries, keys and
-/// values in a fused projection. None for any other parameter.
+/// The widths of the matrices that a matrix inside a block consists of: its own, or those of queries, keys and values
+/// in a fused projection. `None` for any other parameter.
 #[must_use]
 pub fn hidden_widths(config: &ModelConfig, name: &str, shape: &[usize]) -> Option<Vec<usize>> {
     let of_heads = |n_heads: usize| n_heads * config.head_dim();
@@ -130,7 +120,7 @@ pub fn hidden_widths(config: &ModelConfig, name: &str, shape: &[usize]) -> Optio
     })
 }
 
-/// The matrices inside the blocks, by name, with their [`hidden_widths`].
+/// The matrices inside the blocks with their [`hidden_widths`].
 #[must_use]
 pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
     let widths = |(name, shape): (String, Vec<usize>)| {
@@ -140,10 +130,10 @@ pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
     shapes(model).into_iter().filter_map(widths).collect()
 }
 
-/// The model with every parameter replaced by what `value` gives for its name and shape.
+/// The model with the values that `value` returns for the name and shape of each parameter.
 ///
 /// # Errors
-/// If there is no value for a parameter, or one of another shape.
+/// If a value is missing or has another shape.
 pub fn assign(
     model: Gpt,
     value: impl FnMut(&str, &[usize]) -> Option<HostTensor>,
@@ -181,7 +171,7 @@ pub fn assign(
     }
 }
 
-/// Where a walk over a module stands.
+/// The path of the field that a visitor of a module has reached.
 #[derive(Debug, Default)]
 pub(crate) struct Path(Vec<String>);
 
@@ -199,7 +189,7 @@ impl Path {
     }
 }
 
-/// A linear layer of zeros, whose values are drawn or loaded by name afterwards.
+/// A linear layer of zeros, to be initialized or loaded by name.
 pub(crate) fn zeros_linear(d_in: usize, d_out: usize, bias: bool, device: &Device) -> Linear {
     Linear {
         weight: Param::from_tensor(zeros([d_in, d_out], device)),
@@ -207,8 +197,8 @@ pub(crate) fn zeros_linear(d_in: usize, d_out: usize, bias: bool, device: &Devic
     }
 }
 
-/// Zeros that are to be replaced. On a CPU they take no memory until someone writes to them: burn's own CPU backend
-/// writes those of `Tensor::zeros`, twice.
+/// Zeros that will be replaced. On a CPU they take no memory until they are written to; those of `Tensor::zeros` are
+/// written, twice.
 pub(crate) fn zeros<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     if !device::is_cpu(device) {
         return Tensor::zeros(shape, device);

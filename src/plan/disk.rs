@@ -1,14 +1,11 @@
 //! The size of checkpoints, to the byte.
 
-use std::collections::HashMap;
-
-use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Serialize;
 
 use super::{ParameterTensor, tensors};
 use crate::config::{Config, OptimizerKind};
 use crate::model::parameters::is_hidden_matrix;
+use crate::run;
 
 /// The checkpoints of a run, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -61,21 +58,7 @@ pub(super) fn optimizer_state(
     all.collect()
 }
 
-/// The length of a safetensors file with these tensors of f32.
 fn file_bytes(tensors: &[ParameterTensor]) -> u64 {
-    let mut sorted: Vec<&ParameterTensor> = tensors.iter().collect();
-    sorted.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    let mut end = 0;
-    let infos = sorted.into_iter().map(|tensor| {
-        let start = end;
-        end += 4 * tensor.shape.iter().product::<usize>();
-        let (dtype, shape, data_offsets) = (Dtype::F32, tensor.shape.clone(), (start, end));
-        (tensor.name.clone(), TensorInfo { dtype, shape, data_offsets })
-    });
-    let infos = infos.collect();
-    let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let header = Metadata::new(Some(format), infos).expect("the tensors are contiguous");
-    let header = serde_json::to_string(&header).expect("metadata becomes JSON");
-    // The header's length in 8 bytes, and the header padded to a multiple of 8.
-    (8 + header.len().next_multiple_of(8) + end) as u64
+    let shapes = tensors.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone()));
+    run::tensors::file_bytes(shapes.collect())
 }

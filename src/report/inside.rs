@@ -9,7 +9,7 @@ use crate::inspect::{
     AttentionDetails, HeadSelection, InspectError, N_WINDOWS, Prompt, ScoredHeads,
 };
 use crate::model::Gpt;
-use crate::run::{self, CheckpointError, RunDir, RunsError, Saved};
+use crate::run::{self, RunDir, RunError, Saved};
 use crate::tokenizer::Tokenizer;
 
 /// The least and the most tokens of the words, so that their maps fit a page.
@@ -34,10 +34,9 @@ pub(super) struct Inside {
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(super) enum LookError {
-    Run(#[from] CheckpointError),
+    Run(#[from] RunError),
     Text(#[from] DataError),
     Model(#[from] InspectError),
-    Log(#[from] RunsError),
 }
 
 /// Measures the best checkpoint of a run.
@@ -54,7 +53,7 @@ pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, LookError> {
         OpenOptions::earlier(&state.text_sha256),
     )?;
     let step = state.step as u64;
-    let heads = match run::head_log(run)?.remove(&step) {
+    let heads = match run::head_metrics(run, ScoredHeads::from_json)?.remove(&step) {
         Some(logged) => logged, // the same numbers
         None => ScoredHeads::measure(&model, &corpus.val, N_WINDOWS)?,
     };

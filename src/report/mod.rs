@@ -17,22 +17,22 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 
 use crate::draw::{self, Chart, HeadHistory, Page};
+use crate::inspect::ScoredHeads;
 use crate::run::{
-    self, CheckpointError, Curves, Facts, Process, RunDir, RunsError, Sample, Status,
-    write_atomically,
+    self, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout, write_atomically,
 };
 use inside::Inside;
 use settings::Section;
 
 /// The page, in the run directory.
-pub const PAGE: &str = "report.html";
+pub const PAGE: &str = layout::REPORT;
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// The run cannot be read.
     #[error(transparent)]
-    Run(#[from] RunsError),
+    Run(#[from] RunError),
     /// The report cannot be written.
     #[error(
         "cannot write the report `{}`: {source}\n  hint: make room or choose another place; `tinderbox report` makes \
@@ -49,7 +49,7 @@ pub enum ReportError {
 /// The contents of a report.
 #[derive(Clone, Debug)]
 pub struct Report {
-    facts: Facts,
+    facts: RunInfo,
     processes: Vec<Process>,
     curves: Curves,
     heads: Option<HeadHistory>,
@@ -66,18 +66,18 @@ impl Report {
     /// # Errors
     /// If the run's config or one of its logs cannot be read.
     pub fn read(run: &RunDir) -> Result<Self, ReportError> {
-        let facts = Facts::read(run)?;
+        let facts = RunInfo::read(run)?;
         let mut notes = facts.notes.clone();
         if facts.status == Status::Stopped {
-            notes.extend(broke_off(run).map(|why| format!("The run broke off: {why}")));
+            notes.extend(run::log::last_error(run).map(|why| format!("The run broke off: {why}")));
         }
         Ok(Self {
             facts,
             processes: run::processes(run)?,
             curves: Curves::read(run)?,
-            heads: HeadHistory::new(&run::head_log(run)?),
+            heads: HeadHistory::new(&run::head_metrics(run, ScoredHeads::from_json)?),
             samples: run::samples(run)?,
-            settings: settings::sections(&run::settings(run)?),
+            settings: settings::sections(&run::config_table(run)?),
             inside: None,
             notes,
         })
@@ -122,9 +122,9 @@ impl Report {
     #[must_use]
     pub fn pictures(&self) -> Vec<(&'static str, String)> {
         let [loss, rate] = self.charts();
-        let charts = [("loss.svg", loss), ("learning-rate.svg", rate)].into_iter();
+        let charts = [(layout::LOSS_SVG, loss), (layout::LEARNING_RATE_SVG, rate)].into_iter();
         let charts = charts.filter(|(_, chart)| !chart.is_empty());
-        let heads = self.heads.as_ref().map(|heads| ("heads.svg", heads.file()));
+        let heads = self.heads.as_ref().map(|heads| (layout::HEADS_SVG, heads.file()));
         charts.map(|(name, chart)| (name, chart.file())).chain(heads).collect()
     }
 
@@ -161,38 +161,7 @@ impl Report {
     }
 }
 
-/// The error at the end of a run's log.
-fn broke_off(run: &RunDir) -> Option<String> {
-    let log = std::fs::read(run.join("train.log")).ok()?;
-    last_error(&String::from_utf8_lossy(&log))
-}
-
-fn last_error(log: &str) -> Option<String> {
-    // Hints and causes are indented; messages about the report come after the error.
-    let aside = [" ", "report: ", "warning: no report"];
-    let is_end = |line: &&str| !aside.iter().any(|start| line.starts_with(start));
-    let last = log.lines().rfind(is_end)?;
-    last.strip_prefix("error: ").map(str::to_owned)
-}
-
 fn replace(path: &Path, text: &str) -> Result<(), ReportError> {
-    write_atomically(path, text.as_bytes()).map_err(|error| match error {
-        CheckpointError::Write { path, source } => ReportError::Write { path, source },
-        other => ReportError::Run(other.into()),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_broke_off_if_its_log_ends_with_an_error() {
-        let log = "step 1/5  loss 3\nerror: the loss is NaN\n  hint: lower it\n";
-        assert_eq!(last_error(log).as_deref(), Some("the loss is NaN"));
-        let log = [log, "report: `x/report.html`\n"].concat();
-        assert_eq!(last_error(&log).as_deref(), Some("the loss is NaN"));
-        assert_eq!(last_error(&[&*log, "resuming `x`\n"].concat()), None);
-        assert_eq!(last_error(""), None);
-    }
+    write_atomically(path, text.as_bytes())
+        .map_err(|source| ReportError::Write { path: path.to_owned(), source })
 }

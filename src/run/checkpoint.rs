@@ -1,4 +1,4 @@
-//! One checkpoint: weights, the optimiser's running means, and where the run stands.
+//! A checkpoint directory: weights, optimizer state, and where the run stands.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::files::{partial_name, read_text, rename, sync_dir, write_synced};
-use super::{CheckpointError, tensors};
+use super::{RunError, cannot_read, cannot_write, tensors};
 use crate::model::parameters::{self, HostTensor};
 use crate::model::{Gpt, LazyTensor};
 
@@ -19,34 +19,33 @@ const STATE: &str = "state.json";
 /// The parameter with a row for each position of the context.
 const POSITIONS: &str = "position_embedding.weight";
 
-/// The layout of `state.json` that this version writes.
+/// The version of `state.json`.
 const VERSION: u32 = 1;
 
 /// The best evaluation so far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// The step after which it was made; its checkpoint is kept.
+    /// Its step, whose checkpoint is kept.
     pub step: usize,
     /// The estimated validation loss, nats per token.
     pub val_loss: f64,
 }
 
-/// Where a run stands, beside its weights and running means.
-///
-/// Batches, dropout and learning rates are functions of the step: there is no more state than this.
+/// Where a run stands, apart from its tensors. Batches, dropout and learning rates are functions of the step, so this
+/// is all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainState {
-    /// Updates made so far; the next step has this number.
+    /// Updates made.
     pub step: usize,
-    /// SHA-256 of the text that is learned from, in hexadecimal.
+    /// SHA-256 of the training text, in hexadecimal.
     pub text_sha256: String,
-    /// The checkpoint of another run that the first weights came from, as it was named then; none where
-    /// they were drawn from the seed.
+    /// The checkpoint that the run inherited its first weights from, as it was named then; `None` if they were drawn
+    /// from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_from: Option<String>,
     /// The best evaluation so far.
     pub best: Option<Best>,
-    /// Evaluations since then.
+    /// Evaluations since the best one.
     pub evaluations_without_improvement: usize,
     /// Training losses since the last line of the log, nats per token.
     pub loss_window: Vec<f32>,
@@ -61,50 +60,45 @@ struct StateFile {
     state: TrainState,
 }
 
-/// What a checkpoint directory holds. Its tensors stay where they are, on a device or in the directory's files,
-/// until one by one they are written or put into a model.
+/// The contents of a checkpoint. Its tensors stay on the device or in the file until they are written or loaded, one
+/// by one.
 #[derive(Clone, Debug)]
 pub struct Saved {
     /// The weights, by parameter name.
     pub model: BTreeMap<String, LazyTensor>,
-    /// The optimiser's running means.
+    /// The optimizer's running means.
     pub optimizer: BTreeMap<String, LazyTensor>,
     /// Where the run stands.
     pub state: TrainState,
 }
 
 impl Saved {
-    /// Writes the checkpoint to `dir`, which is there whole afterwards or not at all.
-    ///
-    /// # Errors
-    /// If it cannot be written; a checkpoint of the same name that was there before stays.
-    pub fn write(&self, dir: &Path) -> Result<(), CheckpointError> {
+    /// Writes the checkpoint to `dir`, atomically.
+    pub fn write(&self, dir: &Path) -> Result<(), RunError> {
         let partial = partial_name(dir);
-        self.write_parts(&partial, dir).inspect_err(|_| {
-            fs::remove_dir_all(&partial).ok(); // already reporting why it could not be written
-        })
+        self.write_files(&partial)
+            .and_then(|()| rename(&partial, dir).map_err(cannot_write(dir)))
+            .inspect_err(|_| {
+                fs::remove_dir_all(&partial).ok(); // the first error is the one to report
+            })
     }
 
-    fn write_parts(&self, partial: &Path, dir: &Path) -> Result<(), CheckpointError> {
-        let failed = |source| CheckpointError::Write { path: partial.to_owned(), source };
-        if partial.exists() {
-            fs::remove_dir_all(partial).map_err(failed)?; // of a run that died while it saved
+    fn write_files(&self, dir: &Path) -> Result<(), RunError> {
+        if dir.exists() {
+            fs::remove_dir_all(dir).map_err(cannot_write(dir))?; // a crash while saving left it
         }
-        fs::create_dir_all(partial).map_err(failed)?;
-        tensors::write(&partial.join(MODEL), &self.model)?;
-        tensors::write(&partial.join(OPTIMIZER), &self.optimizer)?;
+        fs::create_dir_all(dir).map_err(cannot_write(dir))?;
+        tensors::write(&dir.join(MODEL), &self.model)?;
+        tensors::write(&dir.join(OPTIMIZER), &self.optimizer)?;
         let state = StateFile { version: VERSION, state: self.state.clone() };
         let state = serde_json::to_string_pretty(&state).expect("plain data");
-        write_synced(&partial.join(STATE), |file| writeln!(file, "{state}"))?;
-        sync_dir(partial)?;
-        rename(partial, dir)
+        let path = dir.join(STATE);
+        write_synced(&path, |file| writeln!(file, "{state}")).map_err(cannot_write(&path))?;
+        sync_dir(dir).map_err(cannot_write(dir))
     }
 
-    /// Reads the checkpoint in `dir`; of its tensors names and shapes, and the numbers when they are asked for.
-    ///
-    /// # Errors
-    /// If a part is missing or damaged.
-    pub fn read(dir: &Path) -> Result<Self, CheckpointError> {
+    /// Reads the checkpoint in `dir`, but for the values of its tensors.
+    pub fn read(dir: &Path) -> Result<Self, RunError> {
         Ok(Self {
             model: tensors::open(&dir.join(MODEL))?,
             optimizer: tensors::open(&dir.join(OPTIMIZER))?,
@@ -112,40 +106,29 @@ impl Saved {
         })
     }
 
-    /// Reads only where the run stood.
-    ///
-    /// # Errors
-    /// If it is missing, damaged, or of a version that this one does not know.
-    pub fn read_state(dir: &Path) -> Result<TrainState, CheckpointError> {
+    /// Reads where the run stood.
+    pub fn read_state(dir: &Path) -> Result<TrainState, RunError> {
         let path = dir.join(STATE);
-        let text = read_text(&path)?;
-        let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
-        let file: StateFile =
-            serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
-        if file.version != VERSION {
-            return Err(damaged(format!("version {}, not {VERSION}", file.version)));
-        }
-        Ok(file.state)
+        let reason = match serde_json::from_str::<StateFile>(&read_text(&path)?) {
+            Ok(StateFile { version: VERSION, state }) => return Ok(state),
+            Ok(StateFile { version, .. }) => format!("version {version}, not {VERSION}"),
+            Err(error) => error.to_string(),
+        };
+        Err(RunError::Damaged { path, reason })
     }
 
-    /// Puts the weights of the checkpoint in `dir` into `model`.
-    ///
-    /// # Errors
-    /// If they cannot be read, or do not fit.
-    pub fn load_model(dir: &Path, model: Gpt) -> Result<Gpt, CheckpointError> {
+    /// Loads the weights of the checkpoint in `dir` into `model`.
+    pub fn load_model(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
         let path = dir.join(MODEL);
-        put(&path, tensors::open(&path)?, model)
+        load(&path, tensors::open(&path)?, model, |_, _| {})
     }
 
-    /// Puts the weights of the checkpoint in `dir` into `model`, whose context may be shorter: learned
-    /// positions that it does not have are left out.
-    ///
-    /// # Errors
-    /// If they cannot be read, or do not fit.
-    pub fn load_model_shortened(dir: &Path, model: Gpt) -> Result<Gpt, CheckpointError> {
+    /// As [`Saved::load_model`], for a `model` whose context may be shorter: it leaves out the learned positions that
+    /// `model` does not have.
+    pub fn load_model_shortened(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
         let path = dir.join(MODEL);
         let n_positions = model.config().context_length;
-        put_changed(&path, tensors::open(&path)?, model, |name, weight| {
+        load(&path, tensors::open(&path)?, model, |name, weight| {
             if name == POSITIONS
                 && let [n, width] = weight.shape[..]
                 && n > n_positions
@@ -156,51 +139,35 @@ impl Saved {
         })
     }
 
-    /// Puts the weights into `model`; `dir` is where they were read.
-    ///
-    /// # Errors
-    /// If they do not fit.
-    pub fn into_model(self, dir: &Path, model: Gpt) -> Result<Gpt, CheckpointError> {
-        put(&dir.join(MODEL), self.model, model)
+    /// Loads the weights, which were read from `dir`, into `model`.
+    pub fn into_model(self, dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
+        load(&dir.join(MODEL), self.model, model, |_, _| {})
     }
 }
 
-fn put(
-    path: &Path,
-    weights: BTreeMap<String, LazyTensor>,
-    model: Gpt,
-) -> Result<Gpt, CheckpointError> {
-    put_changed(path, weights, model, |_, _| {})
-}
-
-/// Puts what `change` makes of the weights into `model`, one after another.
-fn put_changed(
+/// Loads the weights of the file `path` into `model` one by one, each after `change`.
+fn load(
     path: &Path,
     mut weights: BTreeMap<String, LazyTensor>,
     model: Gpt,
     change: impl Fn(&str, &mut HostTensor),
-) -> Result<Gpt, CheckpointError> {
+) -> Result<Gpt, RunError> {
     let mut unreadable = None;
-    let assigned = parameters::assign(model, |name, _| match weights.remove(name)?.read() {
-        Ok(mut weight) => {
-            change(name, &mut weight);
-            Some(weight)
-        }
-        Err(error) => {
-            unreadable.get_or_insert(error);
-            None
-        }
+    let assigned = parameters::assign(model, |name, _| {
+        let read = weights.remove(name)?.read();
+        let mut weight = read.map_err(|error| _ = unreadable.get_or_insert(error)).ok()?;
+        change(name, &mut weight);
+        Some(weight)
     });
-    let path = || path.to_owned();
-    if let Some(source) = unreadable {
-        return Err(CheckpointError::Read { path: path(), source });
+    if let Some(error) = unreadable {
+        return Err(cannot_read(path)(error));
     }
-    let model = assigned.map_err(|source| CheckpointError::Misfit { path: path(), source })?;
-    match weights.pop_first() {
-        Some((name, _)) => Err(CheckpointError::Damaged {
-            path: path(),
-            reason: format!("the model has no `{name}`"),
-        }),
-        None => Ok(model),
+    let path = path.to_owned();
+    match (assigned, weights.pop_first()) {
+        (Err(source), _) => Err(RunError::Misfit { path, source }),
+        (Ok(_), Some((name, _))) => {
+            Err(RunError::Damaged { path, reason: format!("the model has no `{name}`") })
+        }
+        (Ok(model), None) => Ok(model),
     }
 }

@@ -1,64 +1,41 @@
-//! The curves of a run: its metrics and its timings, joined by step.
+//! The curves of a run: its metrics and timings, joined by step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::RunDir;
-use super::{RunsError, log};
+use super::layout::{METRICS, TIMINGS};
+use super::log::{COLUMNS, read_lines};
+use super::{RunDir, RunError};
 
-/// The columns in the order in which they are read; those of other versions follow.
-const ORDER: [&str; 17] = [
-    "step",
-    "tokens",
-    "train_loss",
-    "learning_rate",
-    "gradient_norm",
-    "train_loss_estimate",
-    "val_loss_estimate",
-    "val_bits_per_byte_estimate",
-    "is_best",
-    "val_loss",
-    "val_bits_per_byte",
-    "best_step",
-    "best_val_loss",
-    "median_step_ms",
-    "tokens_per_s",
-    "train_s",
-    "wall_s",
-];
-
-/// What was logged of one step, by column.
+/// The values logged at one step, by column.
 pub type Row = Map<String, Value>;
 
-/// Everything that a run logged.
+/// All values that a run logged.
 #[derive(Clone, Debug, Default)]
 pub struct Curves {
-    /// The columns that any row has.
+    /// The columns that occur: the known ones, then those of other versions.
     pub columns: Vec<String>,
-    /// One row for each step that was logged or evaluated, in their order.
+    /// One row for each step with a value, in order.
     pub rows: Vec<Row>,
-    /// Lines that could not be read, and are left out.
+    /// Lines that could not be read.
     pub broken_lines: usize,
 }
 
 impl Curves {
-    /// Reads the curves of a run, as far as it is.
-    ///
-    /// # Errors
-    /// If its logs cannot be read.
-    pub fn read(run: &RunDir) -> Result<Self, RunsError> {
+    /// Reads the curves of a run, as far as they go.
+    pub fn read(run: &RunDir) -> Result<Self, RunError> {
         let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
         let mut broken_lines = 0;
-        for name in ["metrics.jsonl", "timings.jsonl"] {
-            let lines = log::read(&run.join(name))?;
+        for name in [METRICS, TIMINGS] {
+            let lines = read_lines::<Row>(&run.join(name))?;
             broken_lines += lines.broken;
-            for line in lines.objects {
+            for line in lines.lines {
                 let Some(step) = line.get("step").and_then(Value::as_u64) else {
                     broken_lines += 1;
                     continue;
                 };
-                // Objects tell of the process, not of the step.
+                // Objects describe the process, not the step.
                 let numbers: Row =
                     line.into_iter().filter(|(_, value)| !value.is_object()).collect();
                 if numbers.len() > 1 {
@@ -70,7 +47,7 @@ impl Curves {
         Ok(Self { columns: columns(&rows), rows, broken_lines })
     }
 
-    /// What was logged in a column: steps with their numbers. What is not a number is left out.
+    /// The finite numbers of a column, with their steps.
     #[must_use]
     pub fn column(&self, name: &str) -> Vec<(u64, f64)> {
         let of_row = |row: &Row| {
@@ -80,7 +57,7 @@ impl Curves {
         self.rows.iter().filter_map(of_row).collect()
     }
 
-    /// The rows of every `n`th step, and the last one.
+    /// The rows of steps that are multiples of `n`, and the last row.
     #[must_use]
     pub fn every(&self, n: u64) -> Vec<&Row> {
         let is_wanted = |row: &&Row| {
@@ -90,8 +67,7 @@ impl Curves {
         self.rows.iter().filter(is_wanted).collect()
     }
 
-    /// At most `most` rows, to look at: the last one, those of evaluations as far as they take half the
-    /// room, and others at even distances.
+    /// At most `most` rows: the last one, evaluations up to half of `most`, and others at even distances.
     #[must_use]
     pub fn thinned(&self, most: usize) -> Vec<&Row> {
         let n = self.rows.len();
@@ -114,10 +90,10 @@ fn spread(items: &[usize], most: usize) -> BTreeSet<usize> {
     (1..=n).map(|i| items[i * items.len() / n - 1]).collect()
 }
 
-/// The columns that any of the rows has.
+/// The columns that occur in the rows, in the order in which they are shown.
 fn columns(rows: &[Row]) -> Vec<String> {
     let mut left: BTreeSet<&str> = rows.iter().flat_map(Map::keys).map(String::as_str).collect();
-    let known: Vec<&str> = ORDER.into_iter().filter(|name| left.remove(name)).collect();
+    let known: Vec<&str> = COLUMNS.into_iter().filter(|name| left.remove(name)).collect();
     known.into_iter().chain(left).map(str::to_owned).collect()
 }
 

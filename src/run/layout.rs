@@ -1,4 +1,4 @@
-//! The directory of a run: what lies where, and what a user may call it.
+//! The files of a run directory, and the paths by which a user may name a run or a checkpoint.
 
 use std::fs;
 use std::io;
@@ -6,39 +6,49 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::files::{read_text, remove_dir, write_atomically};
-use super::{CheckpointError, Saved};
+use super::{RunError, Saved, cannot_read, cannot_write};
 use crate::config::Config;
 use crate::tokenizer::Tokenizer;
 
-const CONFIG: &str = "config.toml";
-const TOKENIZER: &str = "tokenizer.json";
+pub(crate) const CONFIG: &str = "config.toml";
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+pub(crate) const METRICS: &str = "metrics.jsonl";
+pub(crate) const TIMINGS: &str = "timings.jsonl";
+pub(crate) const HEAD_METRICS: &str = "head_metrics.jsonl";
+pub(crate) const SAMPLES: &str = "samples.txt";
+pub(crate) const TRAIN_LOG: &str = "train.log";
+pub(crate) const REPORT: &str = "report.html";
+pub(crate) const LOSS_SVG: &str = "loss.svg";
+pub(crate) const LEARNING_RATE_SVG: &str = "learning-rate.svg";
+pub(crate) const HEADS_SVG: &str = "heads.svg";
+pub(crate) const TENSORBOARD: &str = "tensorboard";
 const CHECKPOINTS: &str = "checkpoints";
 const BEST: &str = "best";
 const LAST: &str = "last";
 const LOCK: &str = ".lock";
 
-/// How often, and how far apart, a lock is asked for: [`RunDir::is_busy`] holds it for a moment.
-const LOCK_ATTEMPTS: usize = 3;
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
-
-/// Everything that a run writes, and so all that replacing one removes.
+/// Everything that `--overwrite` removes. The lock stays.
 const CONTENTS: [&str; 15] = [
     CONFIG,
     TOKENIZER,
-    "metrics.jsonl",
-    "timings.jsonl",
-    "head_metrics.jsonl",
-    "samples.txt",
-    "train.log",
-    "report.html",
-    "loss.svg",
-    "learning-rate.svg",
-    "heads.svg",
-    "tensorboard",
+    METRICS,
+    TIMINGS,
+    HEAD_METRICS,
+    SAMPLES,
+    TRAIN_LOG,
+    REPORT,
+    LOSS_SVG,
+    LEARNING_RATE_SVG,
+    HEADS_SVG,
+    TENSORBOARD,
     CHECKPOINTS,
     BEST,
     LAST,
 ];
+
+/// How often, and how far apart, the lock is tried: [`RunDir::is_busy`] holds it for a moment.
+const LOCK_ATTEMPTS: usize = 3;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The directory of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,246 +57,200 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Says whether a new run may be made at `root`, without touching anything.
-    ///
-    /// # Errors
-    /// If a run is there and may not be replaced, or anything that is not a run.
-    pub fn check_new(root: &Path, overwrite: bool) -> Result<(), CheckpointError> {
-        let failed = |source| CheckpointError::Read { path: root.to_owned(), source };
+    /// Checks, without changing anything, that a new run may be created at `root`: there is nothing, or a run and
+    /// `overwrite`.
+    pub fn check_new(root: &Path, overwrite: bool) -> Result<(), RunError> {
         let mut entries = match fs::read_dir(root) {
-            Ok(entries) => entries.filter(|entry| !matches!(entry, Ok(e) if e.file_name() == LOCK)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(failed(error)),
+            entries => entries
+                .map_err(cannot_read(root))?
+                .filter(|entry| !matches!(entry, Ok(entry) if entry.file_name() == LOCK)),
         };
-        match entries.next().transpose().map_err(failed)? {
+        match entries.next().transpose().map_err(cannot_read(root))? {
             None => Ok(()),
-            Some(_) if !root.join(CONFIG).is_file() => {
-                Err(CheckpointError::Foreign(root.to_owned()))
-            }
+            Some(_) if !root.join(CONFIG).is_file() => Err(RunError::NotEmpty(root.to_owned())),
             Some(_) if overwrite => Ok(()),
-            Some(_) => Err(CheckpointError::Exists(root.to_owned())),
+            Some(_) => Err(RunError::Exists(root.to_owned())),
         }
     }
 
-    /// Makes the directory of a new run, in place of an old one if that is wanted.
-    ///
-    /// # Errors
-    /// As [`RunDir::check_new`], or if it cannot be written.
+    /// Creates the directory of a new run, in place of an old one if `overwrite`.
     pub fn create(
         root: &Path,
         overwrite: bool,
         config: &Config,
         tokenizer: &Tokenizer,
-    ) -> Result<Self, CheckpointError> {
+    ) -> Result<Self, RunError> {
         Self::check_new(root, overwrite)?;
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| CheckpointError::Write { path, source }
-        };
-        // By its config a directory is known as a run's, and can be overwritten, even where this ends halfway.
+        // The config stays: it marks the directory as a run that may be overwritten, even if this ends halfway.
         for name in CONTENTS.into_iter().filter(|name| *name != CONFIG) {
             let path = root.join(name);
             match path.symlink_metadata() {
                 Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
                 Ok(_) => fs::remove_file(&path),
-                Err(_) => continue, // it is not there
+                Err(_) => continue, // there is none
             }
-            .map_err(failed(&path))?;
+            .map_err(cannot_write(&path))?;
         }
-        fs::create_dir_all(root).map_err(failed(root))?;
+        fs::create_dir_all(root).map_err(cannot_write(root))?;
         let run = Self { root: root.to_owned() };
         run.write_config(config)?;
-        write_atomically(&root.join(TOKENIZER), tokenizer.to_json().as_bytes())?;
-        let checkpoints = root.join(CHECKPOINTS);
-        fs::create_dir_all(&checkpoints).map_err(failed(&checkpoints))?;
+        run.replace(TOKENIZER, &tokenizer.to_json())?;
+        let checkpoints = run.join(CHECKPOINTS);
+        fs::create_dir_all(&checkpoints).map_err(cannot_write(&checkpoints))?;
         Ok(run)
     }
 
-    /// Keeps other processes from training in `root` for as long as what is returned lives. Makes the
-    /// directory where it is not there yet.
-    ///
-    /// # Errors
-    /// If another process trains there, or nothing can be written there.
-    pub fn lock(root: &Path) -> Result<fs::File, CheckpointError> {
+    /// Keeps other processes from training in `root` until the returned file is dropped. Creates the directory if
+    /// there is none.
+    pub fn lock(root: &Path) -> Result<fs::File, RunError> {
         let path = root.join(LOCK);
-        let opened = fs::create_dir_all(root).and_then(|()| fs::File::create(&path));
-        let file = opened.map_err(|source| CheckpointError::Write { path, source })?;
+        let file = fs::create_dir_all(root).and_then(|()| fs::File::create(&path));
+        let file = file.map_err(cannot_write(&path))?;
         for _ in 0..LOCK_ATTEMPTS {
             match file.try_lock() {
                 Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-                // Some network drives know no locks: better no guard than no training.
+                // Some network drives have no locks: training without one is better than not training.
                 Ok(()) | Err(fs::TryLockError::Error(_)) => return Ok(file),
             }
         }
-        Err(CheckpointError::Busy(root.to_owned()))
+        Err(RunError::Busy(root.to_owned()))
     }
 
-    /// Whether a process trains in this run now. Changes nothing on the disk.
+    /// Whether a process trains in this run. Changes nothing on the disk.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        let Ok(file) = fs::File::open(self.root.join(LOCK)) else {
-            return false; // nobody ever trained here since it was copied, or nobody may look
-        };
-        matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
+        fs::File::open(self.join(LOCK))
+            .is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
     }
 
-    /// The run that is at `root`.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub fn open(root: &Path) -> Result<Self, CheckpointError> {
-        if root.join(CONFIG).is_file() {
-            return Ok(Self { root: root.to_owned() });
+    /// The run at `root`.
+    pub fn open(root: &Path) -> Result<Self, RunError> {
+        match root.join(CONFIG).is_file() {
+            true => Ok(Self { root: root.to_owned() }),
+            false if root.exists() => Err(RunError::NotARun(root.to_owned())),
+            false => Err(not_found(root)),
         }
-        if root.exists() {
-            return Err(CheckpointError::NotARun(root.to_owned()));
-        }
-        Err(not_found(root))
     }
 
-    /// Where the run is.
+    /// The path of the directory.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A file of the run.
+    /// The path of a file in the directory.
     #[must_use]
     pub fn join(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
-    /// The run's config, as resolved when it began or was last resumed.
-    ///
-    /// # Errors
-    /// If it cannot be read, or breaks a rule.
-    pub fn config(&self) -> Result<Config, CheckpointError> {
-        Ok(Config::load(&self.root.join(CONFIG), &[])?)
+    /// The run's config, as resolved when the run began or was last resumed.
+    pub fn config(&self) -> Result<Config, RunError> {
+        Ok(Config::load(&self.join(CONFIG), &[])?)
     }
 
-    /// Keeps `config` as the run's own.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn write_config(&self, config: &Config) -> Result<(), CheckpointError> {
-        write_atomically(&self.root.join(CONFIG), config.to_toml().as_bytes())
+    /// Replaces the run's config.
+    pub fn write_config(&self, config: &Config) -> Result<(), RunError> {
+        self.replace(CONFIG, &config.to_toml())
     }
 
     /// The run's tokenizer.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    pub fn tokenizer(&self) -> Result<Tokenizer, CheckpointError> {
-        Ok(Tokenizer::from_file(&self.root.join(TOKENIZER))?)
+    pub fn tokenizer(&self) -> Result<Tokenizer, RunError> {
+        Ok(Tokenizer::from_file(&self.join(TOKENIZER))?)
     }
 
     /// The directory of the checkpoint after `step` updates.
     #[must_use]
     pub fn checkpoint(&self, step: usize) -> PathBuf {
-        self.root.join(CHECKPOINTS).join(checkpoint_name(step))
+        self.join(CHECKPOINTS).join(checkpoint_name(step))
     }
 
-    /// Saves a checkpoint, makes it the run's last and, where it is, its best, and removes those that
-    /// are no longer kept.
-    ///
-    /// # Errors
-    /// If something cannot be written; whatever was saved before is still there.
-    pub fn save(&self, saved: &Saved, keep: usize) -> Result<PathBuf, CheckpointError> {
-        let step = saved.state.step;
+    /// Saves a checkpoint, points `last` and `best` at the right ones, and removes those that are no longer kept:
+    /// all but the `keep` latest and the best.
+    pub fn save(&self, saved: &Saved, keep: usize) -> Result<PathBuf, RunError> {
+        let (step, best) = (saved.state.step, saved.state.best.map(|best| best.step));
         let dir = self.checkpoint(step);
         saved.write(&dir)?;
-        self.point(LAST, step)?;
-        if let Some(best) = saved.state.best.filter(|best| self.checkpoint(best.step).is_dir()) {
-            self.point(BEST, best.step)?;
+        self.write_pointer(LAST, step)?;
+        if let Some(best) = best.filter(|best| self.checkpoint(*best).is_dir()) {
+            self.set_best(best)?;
         }
-        self.prune(keep, saved.state.best.map(|best| best.step))?;
+        let mut steps: Vec<usize> =
+            self.checkpoints()?.iter().filter_map(|path| step_of(path)).collect();
+        steps.sort_unstable_by(|a, b| b.cmp(a));
+        for step in steps.into_iter().skip(keep.max(1)).filter(|step| Some(*step) != best) {
+            let path = self.checkpoint(step);
+            remove_dir(&path).map_err(cannot_write(&path))?;
+        }
         Ok(dir)
     }
 
     /// Makes the checkpoint of `step` the run's best.
-    ///
-    /// # Errors
-    /// If that cannot be written.
-    pub fn set_best(&self, step: usize) -> Result<(), CheckpointError> {
-        self.point(BEST, step)
+    pub fn set_best(&self, step: usize) -> Result<(), RunError> {
+        self.write_pointer(BEST, step)
     }
 
-    /// The checkpoint that the run goes on from.
-    ///
-    /// # Errors
-    /// If nothing was saved yet.
-    pub fn last(&self) -> Result<PathBuf, CheckpointError> {
-        self.pointed(LAST)
+    /// The checkpoint that the run resumes from.
+    pub fn last(&self) -> Result<PathBuf, RunError> {
+        self.read_pointer(LAST)
     }
 
-    /// The best checkpoint of the run, or the last one where none was evaluated yet.
-    ///
-    /// # Errors
-    /// If nothing was saved yet.
-    pub fn best(&self) -> Result<PathBuf, CheckpointError> {
-        match self.pointed(BEST) {
-            Err(CheckpointError::NoCheckpoint(_)) => self.last(),
-            found => found,
+    /// The best checkpoint of the run, or the last one if none was evaluated.
+    pub fn best(&self) -> Result<PathBuf, RunError> {
+        match self.read_pointer(BEST) {
+            Err(RunError::NoCheckpoint(_)) => self.last(),
+            result => result,
         }
     }
 
-    fn point(&self, name: &str, step: usize) -> Result<(), CheckpointError> {
-        write_atomically(&self.root.join(name), format!("{}\n", checkpoint_name(step)).as_bytes())
+    fn write_pointer(&self, name: &str, step: usize) -> Result<(), RunError> {
+        self.replace(name, &format!("{}\n", checkpoint_name(step)))
     }
 
-    fn pointed(&self, name: &str) -> Result<PathBuf, CheckpointError> {
-        let path = self.root.join(name);
+    fn replace(&self, name: &str, text: &str) -> Result<(), RunError> {
+        let path = self.join(name);
+        write_atomically(&path, text.as_bytes()).map_err(cannot_write(&path))
+    }
+
+    fn read_pointer(&self, name: &str) -> Result<PathBuf, RunError> {
+        let path = self.join(name);
         if !path.is_file() {
-            return Err(CheckpointError::NoCheckpoint(self.root.clone()));
+            return Err(RunError::NoCheckpoint(self.root.clone()));
         }
         let text = read_text(&path)?;
-        let dir = self.root.join(CHECKPOINTS).join(text.trim());
+        let dir = self.join(CHECKPOINTS).join(text.trim());
         if dir.is_dir() && step_of(&dir).is_some() {
             return Ok(dir);
         }
         let reason = format!("it names `{}`, which is not there", text.trim());
-        Err(CheckpointError::Damaged { path, reason })
+        Err(RunError::Damaged { path, reason })
     }
 
-    /// Removes all checkpoints but the `keep` latest and the best.
-    fn prune(&self, keep: usize, best: Option<usize>) -> Result<(), CheckpointError> {
-        let root = self.root.join(CHECKPOINTS);
-        let failed = |source| CheckpointError::Read { path: root.clone(), source };
-        let mut steps = Vec::new();
-        for entry in fs::read_dir(&root).map_err(failed)? {
-            steps.extend(step_of(&entry.map_err(failed)?.path()));
-        }
-        steps.sort_unstable_by(|a, b| b.cmp(a));
-        for step in steps.into_iter().skip(keep.max(1)).filter(|step| Some(*step) != best) {
-            remove_dir(&self.checkpoint(step))?;
-        }
-        Ok(())
+    /// Everything in the folder of checkpoints.
+    fn checkpoints(&self) -> Result<Vec<PathBuf>, RunError> {
+        let root = self.join(CHECKPOINTS);
+        let entries = fs::read_dir(&root).map_err(cannot_read(&root))?;
+        entries.map(|entry| Ok(entry.map_err(cannot_read(&root))?.path())).collect()
     }
 
-    /// Removes checkpoints after `step`, which a resumed run makes anew, and what a run that died left
-    /// half written.
-    ///
-    /// # Errors
-    /// If they cannot be removed.
-    pub fn forget_after(&self, step: usize) -> Result<(), CheckpointError> {
-        let root = self.root.join(CHECKPOINTS);
-        let failed = |source| CheckpointError::Write { path: root.clone(), source };
-        for entry in fs::read_dir(&root).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+    /// Removes checkpoints after `step`, which a resumed run makes again, and those that a crash left half written.
+    pub fn remove_checkpoints_after(&self, step: usize) -> Result<(), RunError> {
+        for path in self.checkpoints()? {
             if step_of(&path).is_some_and(|found| found > step) {
-                remove_dir(&path)?;
+                remove_dir(&path).map_err(cannot_write(&path))?;
             } else if path.extension().is_some_and(|extension| extension == "partial") {
-                fs::remove_dir_all(&path).map_err(failed)?;
+                fs::remove_dir_all(&path).map_err(cannot_write(&path))?;
             }
         }
-        if let Err(CheckpointError::Damaged { path, .. }) = self.pointed(BEST) {
-            fs::remove_file(&path).map_err(failed)?; // it named one of those
+        if let Err(RunError::Damaged { path, .. }) = self.read_pointer(BEST) {
+            fs::remove_file(&path).map_err(cannot_write(&path))?; // it named one of those
         }
         Ok(())
     }
 }
 
-/// A checkpoint that a user named, and the run that it belongs to.
+/// A checkpoint and its run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
     /// The run.
@@ -295,27 +259,23 @@ pub struct Located {
     pub checkpoint: PathBuf,
 }
 
-/// Finds what a user means by a run: a run directory (its best checkpoint), its `best` or `last`, or
-/// one of its `checkpoints/step-N`.
-///
-/// # Errors
-/// If there is no such run or checkpoint.
-pub fn locate(path: &Path) -> Result<Located, CheckpointError> {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-    if let (Some(BEST | LAST), Some(parent)) = (name.as_deref(), ancestor(path, 1))
+/// Finds the checkpoint that a user names by a run directory (its best one), its `best` or `last`, or one of its
+/// `checkpoints/step-N`.
+pub fn locate(path: &Path) -> Result<Located, RunError> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    if let (Some(BEST | LAST), Some(parent)) = (name, ancestor(path, 1))
         && !path.is_dir()
     {
         let run = RunDir::open(&parent)?;
-        let checkpoint = if name.as_deref() == Some(BEST) { run.best() } else { run.last() }?;
+        let checkpoint = if name == Some(BEST) { run.best() } else { run.last() }?;
         return Ok(Located { run, checkpoint });
     }
     if let Some(step) = step_of(path)
         && let Some(root) = ancestor(path, 2)
     {
         let run = RunDir::open(&root)?;
-        let written_out = run.checkpoint(step); // `step-500` means `step-000500`
-        let places = [path.to_owned(), written_out];
-        return match places.into_iter().find(|place| place.is_dir()) {
+        let padded = run.checkpoint(step); // `step-500` means `step-000500`
+        return match [path.to_owned(), padded].into_iter().find(|path| path.is_dir()) {
             Some(checkpoint) => Ok(Located { run, checkpoint }),
             None => Err(not_found(path)),
         };
@@ -325,8 +285,12 @@ pub fn locate(path: &Path) -> Result<Located, CheckpointError> {
     Ok(Located { run, checkpoint })
 }
 
-/// The directory `n` levels above. From inside a run, `best` and `step-000500` have theirs in the working
-/// directory's path.
+/// The run at `path`, or the run of the checkpoint that `path` names.
+pub fn open_or_locate(path: &Path) -> Result<RunDir, RunError> {
+    RunDir::open(path).or_else(|error| locate(path).map(|located| located.run).map_err(|_| error))
+}
+
+/// The directory `n` levels above `path`, in the working directory's path if `path` has fewer levels.
 fn ancestor(path: &Path, n: usize) -> Option<PathBuf> {
     let above = |path: &Path| {
         let above = path.ancestors().nth(n)?;
@@ -335,8 +299,8 @@ fn ancestor(path: &Path, n: usize) -> Option<PathBuf> {
     above(path).or_else(|| above(&std::path::absolute(path).ok()?))
 }
 
-/// The error for a path that leads nowhere, with what stands beside it.
-fn not_found(path: &Path) -> CheckpointError {
+/// The error for a missing path, with the runs or checkpoints beside it.
+fn not_found(path: &Path) -> RunError {
     let siblings = path.parent().and_then(|parent| {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         let mut names: Vec<String> = fs::read_dir(parent)
@@ -352,14 +316,14 @@ fn not_found(path: &Path) -> CheckpointError {
         Some(names) => format!("found there: {names}"),
         None => "train one with `tinderbox train CONFIG`".to_owned(),
     };
-    CheckpointError::NotFound { path: path.to_owned(), hint }
+    RunError::NotFound { path: path.to_owned(), hint }
 }
 
 fn checkpoint_name(step: usize) -> String {
     format!("step-{step:06}")
 }
 
-/// The step of a checkpoint's directory; none for any other name.
+/// The step of a checkpoint's directory; `None` for any other name.
 fn step_of(path: &Path) -> Option<usize> {
     let digits = path.file_name()?.to_str()?.strip_prefix("step-")?;
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?

@@ -1,49 +1,311 @@
-//! Logs of one JSON object a line, as far as they can be read.
+//! The logs of a run that are read back: each format is written and read by the same definition.
+//!
+//! `metrics.jsonl` and `head_metrics.jsonl` depend on the seed and the config alone, so that two runs can be compared
+//! byte by byte; everything that depends on the clock or the machine is in `timings.jsonl`.
 
-use std::fs;
-use std::io::ErrorKind;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde_json::{Map, Value};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::RunsError;
+use super::files::{read_or_empty, write_atomically};
+use super::layout::{HEAD_METRICS, METRICS, SAMPLES, TIMINGS, TRAIN_LOG};
+use super::{RunDir, RunError, cannot_write, samples, tensorboard};
 
-/// The lines of a log.
-#[derive(Debug, Default)]
-pub(super) struct Lines {
-    /// Those that are objects, in order.
-    pub objects: Vec<Map<String, Value>>,
-    /// How many are not; the last line does not count, which a crash or a run in progress may leave half
-    /// written.
+/// A line of `metrics.jsonl`: a log interval, an evaluation, or the end of the run. Losses are in nats per token.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MetricsLine {
+    /// Updates made.
+    pub step: u64,
+    /// Tokens trained on so far, with repetition.
+    pub tokens: Option<u64>,
+
+    // A log interval: its mean loss, and the values of its last step.
+    pub train_loss: Option<f64>,
+    pub learning_rate: Option<f64>,
+    pub gradient_norm: Option<f64>,
+
+    // An evaluation on a few batches of each split.
+    pub train_loss_estimate: Option<f64>,
+    pub val_loss_estimate: Option<f64>,
+    pub val_bits_per_byte_estimate: Option<f64>,
+    pub is_best: Option<bool>,
+
+    // The end: the last weights and the best checkpoint on the whole validation split.
+    pub val_loss: Option<f64>,
+    pub val_bits_per_byte: Option<f64>,
+    pub best_step: Option<u64>,
+    pub best_val_loss: Option<f64>,
+}
+
+/// A line of `timings.jsonl`: the start of a process, a log interval, or the end of a process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TimingsLine {
+    /// Updates made.
+    pub step: u64,
+    /// The process that starts.
+    pub session: Option<Process>,
+    /// Median time of the interval's steps.
+    pub median_step_ms: Option<f64>,
+    /// Tokens of a step over that time.
+    pub tokens_per_s: Option<f64>,
+    /// Time of all steps, earlier processes included.
+    pub train_s: Option<f64>,
+    /// Time of everything, earlier processes included.
+    pub wall_s: Option<f64>,
+    /// The process that ends.
+    pub end: Option<End>,
+}
+
+/// The end of a process in `timings.jsonl`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct End {
+    pub peak_rss_mib: Option<f64>,
+}
+
+/// The columns of the two logs in the order in which they are shown.
+pub(super) const COLUMNS: [&str; 17] = [
+    "step",
+    "tokens",
+    "train_loss",
+    "learning_rate",
+    "gradient_norm",
+    "train_loss_estimate",
+    "val_loss_estimate",
+    "val_bits_per_byte_estimate",
+    "is_best",
+    "val_loss",
+    "val_bits_per_byte",
+    "best_step",
+    "best_val_loss",
+    "median_step_ms",
+    "tokens_per_s",
+    "train_s",
+    "wall_s",
+];
+
+/// A process that trained in a run: the first one, or one that resumed it. `None` if an older version did not log it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    /// Updates made before it started.
+    #[serde(skip)]
+    pub step: u64,
+    /// The most memory that it held. `None` while it runs, and after a crash.
+    #[serde(skip)]
+    pub peak_rss_mib: Option<f64>,
+    /// When it started, in seconds since 1970.
+    pub began_unix_s: Option<f64>,
+    /// The device.
+    pub device: Option<String>,
+    /// The precision of matrix products, as in the config.
+    pub matmul_precision: Option<Value>,
+    /// Trainable parameters.
+    pub parameters: Option<u64>,
+    /// Distinct tokens.
+    pub vocab_size: Option<u64>,
+    /// Tokens of the training split.
+    pub train_tokens: Option<u64>,
+    /// Tokens of the validation split.
+    pub val_tokens: Option<u64>,
+    /// Bytes of text in the validation split.
+    pub val_bytes: Option<u64>,
+    /// The checkpoint that the run inherited its first weights from.
+    pub from: Option<String>,
+    /// The version of the program.
+    pub version: Option<String>,
+}
+
+/// The processes of a run in order, without those whose steps a later one repeated.
+pub fn processes(run: &RunDir) -> Result<Vec<Process>, RunError> {
+    Ok(processes_of(&read_lines(&run.join(TIMINGS))?.lines))
+}
+
+pub(super) fn processes_of(timings: &[TimingsLine]) -> Vec<Process> {
+    let mut processes: Vec<Process> = Vec::new();
+    for line in timings {
+        if let Some(session) = &line.session {
+            processes.push(Process { step: line.step, ..session.clone() });
+        }
+        if let (Some(end), Some(process)) = (line.end, processes.last_mut()) {
+            process.peak_rss_mib = end.peak_rss_mib;
+        }
+    }
+    processes
+}
+
+/// A line of `head_metrics.jsonl`: the scores of every head at an evaluation, which `inspect` defines.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct HeadMetricsLine {
+    /// Updates made.
+    pub step: u64,
+    #[serde(flatten)]
+    pub heads: Value,
+}
+
+/// The head metrics of a run by step, each read by `parse`; empty if the run does not log them.
+pub fn head_metrics<T>(
+    run: &RunDir,
+    parse: impl Fn(&Value) -> Option<T>,
+) -> Result<BTreeMap<u64, T>, RunError> {
+    let lines = read_lines::<HeadMetricsLine>(&run.join(HEAD_METRICS))?.lines;
+    Ok(lines.into_iter().filter_map(|line| Some((line.step, parse(&line.heads)?))).collect())
+}
+
+/// The lines of a log that could be read.
+#[derive(Debug)]
+pub(super) struct Lines<T> {
+    pub lines: Vec<T>,
+    /// Lines that could not be read. The last line does not count: a crash or a running process may leave it torn.
     pub broken: usize,
 }
 
-/// Reads a log; one that is not there yet has no lines.
-///
-/// # Errors
-/// If it is there and cannot be read.
-pub(super) fn read(path: &Path) -> Result<Lines, RunsError> {
-    let bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Lines::default()),
-        Err(source) => {
-            let path = path.to_owned();
-            return Err(RunsError::Read { path, source });
-        }
-    };
-    let mut lines = Lines::default();
-    let mut is_last_broken = false;
+/// Reads a log of one JSON object per line; a missing file has no lines.
+pub(super) fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Lines<T>, RunError> {
+    let bytes = read_or_empty(path)?;
+    let (mut lines, mut broken, mut is_last_broken) = (Vec::new(), 0, false);
     for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-        lines.broken += usize::from(is_last_broken);
-        let object = serde_json::from_slice(line);
-        is_last_broken = object.is_err();
-        lines.objects.extend(object);
+        broken += usize::from(is_last_broken);
+        let parsed = serde_json::from_slice(line);
+        is_last_broken = parsed.is_err();
+        lines.extend(parsed);
     }
-    Ok(lines)
+    Ok(Lines { lines, broken })
 }
 
-/// Now, in seconds since 1970, as the logs have it.
+/// Whether a run logged its end, after `step` updates.
+pub(crate) fn has_ended(run: &RunDir, step: usize) -> bool {
+    read_lines::<MetricsLine>(&run.join(METRICS)).is_ok_and(|metrics| {
+        metrics.lines.iter().any(|line| line.step == step as u64 && line.val_loss.is_some())
+    })
+}
+
+/// `train_s` and `wall_s` of the last line of `timings.jsonl` that has both; 0 if there is none.
+pub(crate) fn elapsed_s(run: &RunDir) -> Result<[f64; 2], RunError> {
+    let timings = read_lines::<TimingsLine>(&run.join(TIMINGS))?.lines;
+    let last = timings.iter().rev().find_map(|line| Some([line.train_s?, line.wall_s?]));
+    Ok(last.unwrap_or_default())
+}
+
+/// A log that is open for appending.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl LogFile {
+    pub(crate) fn open(path: PathBuf) -> Result<Self, RunError> {
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        Ok(Self { file: file.map_err(cannot_write(&path))?, path })
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), RunError> {
+        self.file.write_all(bytes).map_err(cannot_write(&self.path))
+    }
+
+    /// Writes a line of JSON with its keys in alphabetical order, without keys that are `None`.
+    pub(crate) fn line(&mut self, line: &impl Serialize) -> Result<(), RunError> {
+        self.write(json_line(line).as_bytes())
+    }
+
+    /// Waits until the log is on the disk.
+    pub(crate) fn sync(&self) -> Result<(), RunError> {
+        self.file.sync_data().map_err(cannot_write(&self.path))
+    }
+
+    pub(super) fn is_empty(&self) -> Result<bool, RunError> {
+        Ok(self.file.metadata().map_err(cannot_write(&self.path))?.len() == 0)
+    }
+}
+
+fn json_line(line: &impl Serialize) -> String {
+    let mut line = serde_json::to_value(line).expect("plain data");
+    if let Value::Object(keys) = &mut line {
+        keys.retain(|_, value| !value.is_null());
+    }
+    format!("{line}\n")
+}
+
+/// Cuts the logs of a run back to `step`, for a process that resumes there, and removes torn lines.
+pub(crate) fn cut_back(run: &RunDir, step: usize) -> Result<(), RunError> {
+    type StepOf = fn(&str) -> Option<usize>;
+    let logs: [(&str, StepOf); 5] = [
+        (METRICS, json_step),
+        (TIMINGS, json_step),
+        (HEAD_METRICS, json_step),
+        (SAMPLES, samples::heading_step),
+        (TRAIN_LOG, label_step),
+    ];
+    for (name, step_of) in logs {
+        cut(&run.join(name), |bytes| lines_up_to(bytes, step, step_of))?;
+    }
+    cut(&tensorboard::path(run), |bytes| tensorboard::records_up_to(bytes, step))
+}
+
+/// Cuts a file that exists to as many bytes as `kept` says.
+fn cut(path: &Path, kept: impl FnOnce(&[u8]) -> usize) -> Result<(), RunError> {
+    let bytes = read_or_empty(path)?;
+    let n = kept(&bytes);
+    if n < bytes.len() {
+        write_atomically(path, &bytes[..n]).map_err(cannot_write(path))?;
+    }
+    Ok(())
+}
+
+/// How many bytes precede the first line of a later step.
+fn lines_up_to(bytes: &[u8], step: usize, step_of: impl Fn(&str) -> Option<usize>) -> usize {
+    let is_kept =
+        |line: &&[u8]| step_of(&String::from_utf8_lossy(line)).is_none_or(|at| at <= step);
+    bytes.split_inclusive(|&byte| byte == b'\n').take_while(is_kept).map(<[u8]>::len).sum()
+}
+
+/// The step of a line of JSON; a torn line counts as later than any.
+fn json_step(line: &str) -> Option<usize> {
+    let Ok(value) = serde_json::from_str::<Value>(line) else {
+        return Some(usize::MAX);
+    };
+    value["step"].as_u64().and_then(|step| usize::try_from(step).ok())
+}
+
+/// The start of a line of `train.log` about a step: `step  500/2000`.
+#[must_use]
+pub fn step_label(step: usize, max_steps: usize) -> String {
+    let width = max_steps.to_string().len();
+    format!("step {step:>width$}/{max_steps}")
+}
+
+/// The step of a line that begins with a [`step_label`].
+fn label_step(line: &str) -> Option<usize> {
+    let (step, _) = line.strip_prefix("step")?.trim_start().split_once('/')?;
+    step.parse().ok()
+}
+
+/// How an error begins in `train.log`. Its hint and causes follow, indented.
+pub(crate) const ERROR: &str = "error: ";
+/// How the line begins that says where the report is.
+pub(crate) const REPORT: &str = "report: ";
+/// How the line begins that says why there is no report.
+pub(crate) const NO_REPORT: &str = "warning: no report: ";
+
+/// The error that `train.log` ends with.
+pub(crate) fn last_error(run: &RunDir) -> Option<String> {
+    let log = read_or_empty(&run.join(TRAIN_LOG)).ok()?;
+    last_error_of(&String::from_utf8_lossy(&log))
+}
+
+fn last_error_of(log: &str) -> Option<String> {
+    let is_aside =
+        |line: &&str| [" ", REPORT, NO_REPORT].iter().any(|start| line.starts_with(start));
+    let last = log.lines().rfind(|line| !is_aside(line))?;
+    last.strip_prefix(ERROR).map(str::to_owned)
+}
+
+/// Now, in seconds since 1970.
 #[must_use]
 pub fn unix_s() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -52,22 +314,143 @@ pub fn unix_s() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use std::fs;
+
     use super::*;
 
     #[test]
-    fn broken_lines_are_counted_but_for_the_last() {
+    fn lines_are_read_back_as_they_were_written() {
+        let metrics = MetricsLine {
+            step: 10,
+            tokens: Some(5120),
+            train_loss: Some(2.866_443_276_405_334_5),
+            learning_rate: Some(9.900_990_099_009_902e-5),
+            gradient_norm: Some(f64::from(1.059_538_1_f32)),
+            ..MetricsLine::default()
+        };
+        let line = json_line(&metrics);
+        assert_eq!(
+            line,
+            "{\"gradient_norm\":1.0595381259918213,\"learning_rate\":0.00009900990099009902,\"step\":10,\
+             \"tokens\":5120,\"train_loss\":2.8664432764053345}\n"
+        );
+        assert_eq!(serde_json::from_str::<MetricsLine>(&line).unwrap(), metrics);
+        let start = Process {
+            began_unix_s: Some(1.5),
+            device: Some("flex".to_owned()),
+            matmul_precision: Some("f32".into()),
+            parameters: Some(7),
+            vocab_size: Some(5),
+            train_tokens: Some(4),
+            val_tokens: Some(3),
+            val_bytes: Some(2),
+            from: None,
+            version: Some("0.1.0".to_owned()),
+            ..Process::default()
+        };
+        let timings = TimingsLine { step: 0, session: Some(start), ..TimingsLine::default() };
+        let line = json_line(&timings);
+        assert_eq!(
+            line,
+            "{\"session\":{\"began_unix_s\":1.5,\"device\":\"flex\",\"from\":null,\"matmul_precision\":\"f32\",\
+             \"parameters\":7,\"train_tokens\":4,\"val_bytes\":2,\"val_tokens\":3,\"version\":\"0.1.0\",\
+             \"vocab_size\":5},\"step\":0}\n"
+        );
+        assert_eq!(serde_json::from_str::<TimingsLine>(&line).unwrap(), timings);
+        let end = TimingsLine { step: 9, end: Some(End::default()), ..TimingsLine::default() };
+        assert_eq!(json_line(&end), "{\"end\":{\"peak_rss_mib\":null},\"step\":9}\n");
+        let heads = HeadMetricsLine { step: 3, heads: json!({"windows": 4}) };
+        assert_eq!(json_line(&heads), "{\"step\":3,\"windows\":4}\n");
+    }
+
+    #[test]
+    fn columns_are_the_fields_of_the_lines() {
+        let names = |line: Value| line.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        let mut fields = names(serde_json::to_value(MetricsLine::default()).unwrap());
+        fields.extend(names(serde_json::to_value(TimingsLine::default()).unwrap()));
+        fields.retain(|name| name != "session" && name != "end"); // objects are no columns
+        fields.sort_unstable();
+        fields.dedup();
+        let mut columns = COLUMNS.map(str::to_owned);
+        columns.sort_unstable();
+        assert_eq!(fields, columns);
+    }
+
+    #[test]
+    fn unknown_fields_are_ignored_and_torn_lines_counted_but_for_the_last() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let read_text = |text: &[u8]| {
+        let counts = |text: &[u8]| {
             fs::write(&path, text).unwrap();
-            let lines = read(&path).unwrap();
-            (lines.objects.len(), lines.broken)
+            let read = read_lines::<MetricsLine>(&path).unwrap();
+            (read.lines.len(), read.broken)
         };
-        assert_eq!(read_text(b"{\"a\":1}\n{\"a\":2}\n"), (2, 0));
-        assert_eq!(read_text(b"{\"a\":1}\n{\"a\":"), (1, 0));
-        assert_eq!(read_text(b"{\"a\":1}\n\xff\n7\n{\"a\":2}\n"), (2, 2));
-        assert_eq!(read_text(b""), (0, 0));
-        let lines = read(&dir.path().join("nowhere")).unwrap();
-        assert_eq!(lines.objects.len(), 0);
+        assert_eq!(counts(b"{\"step\":1}\n{\"step\":2,\"novel\":{\"a\":1}}\n"), (2, 0));
+        assert_eq!(counts(b"{\"step\":1}\n{\"step\":"), (1, 0));
+        assert_eq!(counts(b"{\"step\":1}\n\xff\n7\n{\"step\":2}\n"), (2, 2));
+        assert_eq!(counts(b""), (0, 0));
+        assert_eq!(read_lines::<MetricsLine>(&dir.path().join("nowhere")).unwrap().lines, []);
+    }
+
+    #[test]
+    fn a_process_ends_once_it_has_started() {
+        let read = |text: &str| {
+            let lines: Vec<_> =
+                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            processes_of(&lines)
+        };
+        let processes = read(
+            "{\"step\":0,\"session\":{\"device\":\"flex\",\"version\":\"0.1.0\",\"val_tokens\":7}}
+             {\"step\":5,\"train_s\":1.0,\"wall_s\":2.0,\"end\":{\"peak_rss_mib\":50.5}}
+             {\"step\":5,\"session\":{\"device\":\"wgpu\"}}
+             {\"step\":8,\"tokens_per_s\":9.0}",
+        );
+        let first = Process {
+            step: 0,
+            peak_rss_mib: Some(50.5),
+            device: Some("flex".to_owned()),
+            version: Some("0.1.0".to_owned()),
+            val_tokens: Some(7),
+            ..Process::default()
+        };
+        let second = Process { step: 5, device: Some("wgpu".to_owned()), ..Process::default() };
+        assert_eq!(processes, [first, second]);
+        assert_eq!(read("{\"step\":5,\"end\":{\"peak_rss_mib\":1.0}}"), []);
+    }
+
+    #[test]
+    fn logs_are_cut_back_to_a_step() {
+        let kept = |text: &'static str, step, step_of: fn(&str) -> Option<usize>| {
+            &text[..lines_up_to(text.as_bytes(), step, step_of)]
+        };
+        let jsonl = "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n";
+        assert_eq!(kept(jsonl, 2, json_step), "{\"step\":1}\n{\"step\":2}\n");
+        assert_eq!(kept("{\"step\":1}\n{\"st", 9, json_step), "{\"step\":1}\n");
+        let samples = "===== step 5 =====\nstep 9 is\n\n===== step 10 =====\nb\n\n";
+        assert_eq!(kept(samples, 5, samples::heading_step), "===== step 5 =====\nstep 9 is\n\n");
+        let log = "hello\nstep  50/200  loss 1\nstep 100/200  loss 1\n";
+        assert_eq!(kept(log, 50, label_step), "hello\nstep  50/200  loss 1\n");
+    }
+
+    #[test]
+    fn a_step_label_is_read_back() {
+        assert_eq!(step_label(50, 2000), "step   50/2000");
+        for (step, max_steps) in [(0, 1), (50, 2000), (2000, 2000)] {
+            assert_eq!(label_step(&(step_label(step, max_steps) + "  loss 1")), Some(step));
+        }
+        assert_eq!(label_step("stepping on 5/6"), None);
+    }
+
+    #[test]
+    fn a_run_failed_if_its_log_ends_with_an_error() {
+        let log = format!("step 1/5  loss 3\n{ERROR}the loss is NaN\n  hint: lower it\n");
+        assert_eq!(last_error_of(&log).as_deref(), Some("the loss is NaN"));
+        for aside in [REPORT, NO_REPORT] {
+            let log = format!("{log}{aside}`x/report.html`\n");
+            assert_eq!(last_error_of(&log).as_deref(), Some("the loss is NaN"));
+        }
+        assert_eq!(last_error_of(&(log + "resuming `x`\n")), None);
+        assert_eq!(last_error_of(""), None);
     }
 }

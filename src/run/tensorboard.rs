@@ -1,27 +1,49 @@
-//! The event file of `TensorBoard`: its format, in bytes.
+//! The event file of `TensorBoard`.
 //!
-//! A file is a row of records: the length of the data (8 bytes), its checksum, the data, and its checksum,
-//! all little-endian. The data is a protocol buffer, an `Event`; only the fields that are written are
-//! declared here, under their official numbers. `prost` encodes them and `crc32c` computes the checksums:
-//! there was no maintained crate for the whole (`tensorboard-rs` calls itself inactive).
+//! A file is a sequence of records: the length of the data (8 bytes), its checksum, the data, and its checksum, all
+//! little-endian. The data is a protocol buffer, an `Event`, of which only the fields in use are declared here, under
+//! their official numbers.
 //!
 //! Sources: `tensorboard/compat/proto/{event,summary,tensor}.proto`, and `TensorFlow`'s
 //! `core/lib/io/record_writer.h`.
 
+use std::fs;
+use std::path::PathBuf;
+
 use prost::Message;
 
-/// Where the file is, in a run. `TensorBoard` takes every file with `tfevents` in its name.
-pub(crate) const FILE: &str = "tensorboard/events.out.tfevents.tinderbox";
+use super::layout::TENSORBOARD;
+use super::log::{LogFile, unix_s};
+use super::{RunDir, RunError, cannot_write};
 
-/// What the first record of every file says.
+/// The name of the file. `TensorBoard` reads every file with `tfevents` in its name.
+const EVENTS: &str = "events.out.tfevents.tinderbox";
+
+/// The format, which the first record of a file names.
 const FILE_VERSION: &str = "brain.Event:2";
 
-/// Length and its checksum before the data, and the checksum after it.
+/// Bytes around the data: length and checksum before it, checksum after it.
 const HEADER_BYTES: usize = 12;
 const FOOTER_BYTES: usize = 4;
 
 /// `DT_STRING` of `types.proto`.
 const STRING: i32 = 7;
+
+/// Opens the event file of a run for appending.
+pub(crate) fn open(run: &RunDir) -> Result<LogFile, RunError> {
+    let folder = run.join(TENSORBOARD);
+    fs::create_dir_all(&folder).map_err(cannot_write(&folder))?;
+    let mut file = LogFile::open(path(run))?;
+    if file.is_empty()? {
+        file.write(&opening(unix_s()))?;
+    }
+    Ok(file)
+}
+
+/// The path of the event file.
+pub(super) fn path(run: &RunDir) -> PathBuf {
+    run.join(TENSORBOARD).join(EVENTS)
+}
 
 #[derive(Clone, PartialEq, Message)]
 struct Event {
@@ -42,7 +64,7 @@ struct Summary {
     value: Vec<Entry>,
 }
 
-/// A `Summary.Value`: a number, or a text, a tensor with one string, which the metadata gives to the plugin of texts.
+/// A `Summary.Value`: a number, or a text as a tensor with one string, for the text plugin.
 #[derive(Clone, PartialEq, Message)]
 struct Entry {
     #[prost(string, tag = "1")]
@@ -90,8 +112,8 @@ struct PluginData {
     plugin_name: String,
 }
 
-/// The record that a file begins with.
-pub(crate) fn opening(wall_time: f64) -> Vec<u8> {
+/// The first record of a file.
+fn opening(wall_time: f64) -> Vec<u8> {
     record(&Event { wall_time, file_version: Some(FILE_VERSION.to_owned()), ..Event::default() })
 }
 
@@ -99,14 +121,14 @@ pub(crate) fn opening(wall_time: f64) -> Vec<u8> {
 pub(crate) fn scalars(wall_time: f64, step: usize, numbers: &[(&str, f64)]) -> Vec<u8> {
     let values = numbers.iter().map(|(tag, number)| Entry {
         tag: (*tag).to_owned(),
-        #[allow(clippy::cast_possible_truncation, reason = "the format has room for no more")]
+        #[allow(clippy::cast_possible_truncation, reason = "the format has 32 bits")]
         simple_value: Some(*number as f32),
         ..Entry::default()
     });
     summary(wall_time, step, values.collect())
 }
 
-/// A record with a text, which `TensorBoard` reads as Markdown: indented, it is shown as it is.
+/// A record with a text. `TensorBoard` reads it as Markdown: indented, it is shown verbatim.
 pub(crate) fn text(wall_time: f64, step: usize, tag: &str, text: &str) -> Vec<u8> {
     let lines = text.lines().map(|line| format!("    {line}\n"));
     let plugin_data = Some(PluginData { plugin_name: "text".to_owned() });
@@ -143,20 +165,19 @@ fn record(event: &Event) -> Vec<u8> {
     record
 }
 
-/// How many of a file's bytes are whole records of steps up to `step`: all before the first that is of a
-/// later one, or that a crash cut short.
-pub(crate) fn kept_bytes(file: &[u8], step: usize) -> usize {
+/// How many bytes precede the first record that is of a later step than `step`, or torn.
+pub(super) fn records_up_to(file: &[u8], step: usize) -> usize {
     let mut at = 0;
     while let Some(data) = first_record(&file[at..])
         && let Ok(event) = Event::decode(data)
-        && usize::try_from(event.step).is_ok_and(|of_event| of_event <= step)
+        && usize::try_from(event.step).is_ok_and(|at| at <= step)
     {
         at += HEADER_BYTES + data.len() + FOOTER_BYTES;
     }
     at
 }
 
-/// The data of the record that `bytes` begin with, if it is whole.
+/// The data of the first record of `bytes`; `None` if it is torn.
 fn first_record(bytes: &[u8]) -> Option<&[u8]> {
     let (length, rest) = bytes.split_first_chunk::<8>()?;
     let (length_checksum, rest) = rest.split_first_chunk::<4>()?;
@@ -168,7 +189,7 @@ fn first_record(bytes: &[u8]) -> Option<&[u8]> {
     (checksum(data).to_le_bytes() == *data_checksum).then_some(data)
 }
 
-/// CRC-32C, rotated and shifted: the checksum of data that holds checksums itself would be weak.
+/// CRC-32C, masked as the format asks.
 fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -209,10 +230,10 @@ mod tests {
         let records = [opening(1.0), scalars_at(1), scalars_at(2), scalars_at(3)];
         let file = records.concat();
         let upto = |n: usize| records[..n].concat().len();
-        assert_eq!(kept_bytes(&file, 9), file.len());
-        assert_eq!(kept_bytes(&file, 2), upto(3));
-        assert_eq!(kept_bytes(&file, 0), upto(1));
-        assert_eq!(kept_bytes(&[], 0), 0);
+        assert_eq!(records_up_to(&file, 9), file.len());
+        assert_eq!(records_up_to(&file, 2), upto(3));
+        assert_eq!(records_up_to(&file, 0), upto(1));
+        assert_eq!(records_up_to(&[], 0), 0);
     }
 
     #[test]
@@ -220,12 +241,12 @@ mod tests {
         let whole = [opening(1.0), scalars_at(1)].concat();
         let file = [whole.clone(), scalars_at(2)].concat();
         for end in whole.len()..file.len() {
-            assert_eq!(kept_bytes(&file[..end], 9), whole.len(), "cut at {end}");
+            assert_eq!(records_up_to(&file[..end], 9), whole.len(), "cut at {end}");
         }
         for at in whole.len()..file.len() {
             let mut broken = file.clone();
             broken[at] ^= 1;
-            assert_eq!(kept_bytes(&broken, 9), whole.len(), "broken at {at}");
+            assert_eq!(records_up_to(&broken, 9), whole.len(), "broken at {at}");
         }
     }
 }

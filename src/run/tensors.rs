@@ -1,6 +1,6 @@
-//! Named tensors as safetensors files: the same tensors are always the same bytes.
+//! Named f32 tensors in safetensors files: equal tensors give equal bytes.
 //!
-//! A file is written and read tensor by tensor: a large model is not in memory once more.
+//! A file is written and read tensor by tensor, so that a model is never in memory twice.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -11,95 +11,92 @@ use std::sync::{Arc, Mutex};
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-use super::CheckpointError;
 use super::files::write_synced;
+use super::{RunError, cannot_read, cannot_write};
 use crate::model::LazyTensor;
 
-/// The longest header that is read, as the library has it.
+/// The longest header that is read, as in the library.
 const LONGEST_HEADER: u64 = 100_000_000;
 
 /// Writes `tensors` to `path` and waits until they are on the disk.
-pub(super) fn write(
-    path: &Path,
-    tensors: &BTreeMap<String, LazyTensor>,
-) -> Result<(), CheckpointError> {
-    let header = header(tensors).map_err(|error| CheckpointError::Damaged {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    })?;
+pub(super) fn write(path: &Path, tensors: &BTreeMap<String, LazyTensor>) -> Result<(), RunError> {
+    let shapes = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shape().to_vec()));
+    let header = header(shapes.collect()).map_err(damaged(path))?;
     write_synced(path, |file| {
         let mut file = BufWriter::new(file);
         file.write_all(&header)?;
-        // In the order of the header: of names, since all are of f32.
+        // The header's order: by name, since all have the same type.
         for tensor in tensors.values() {
             tensor.write_to(&mut file)?;
         }
         file.flush()
     })
+    .map_err(cannot_write(path))
 }
 
-/// What stands in a file before the numbers: the length of the rest, and what there is, as JSON. The library's own
-/// function for it makes room for all numbers as well.
-fn header(tensors: &BTreeMap<String, LazyTensor>) -> Result<Vec<u8>, SafeTensorError> {
+/// The size of a file of f32 tensors with these shapes.
+pub(crate) fn file_bytes(shapes: BTreeMap<String, Vec<usize>>) -> u64 {
+    let n: usize = shapes.values().map(|shape| shape.iter().product::<usize>()).sum();
+    let header = header(shapes).expect("contiguous tensors");
+    (header.len() + size_of::<f32>() * n) as u64
+}
+
+/// The start of a file: the length of the JSON, and the JSON. The library's own function needs all values in memory.
+fn header(shapes: BTreeMap<String, Vec<usize>>) -> Result<Vec<u8>, SafeTensorError> {
     let mut end = 0;
-    let infos = tensors.iter().map(|(name, tensor)| {
+    let infos = shapes.into_iter().map(|(name, shape)| {
         let start = end;
-        end += tensor.n_bytes();
-        let info = TensorInfo {
-            dtype: Dtype::F32,
-            shape: tensor.shape().to_vec(),
-            data_offsets: (start, end),
-        };
-        (name.clone(), info)
+        end += size_of::<f32>() * shape.iter().product::<usize>();
+        (name, TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) })
     });
-    // One key only: the map is written in its own order, which must not vary.
+    // A single key: the map has no fixed order.
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let metadata = Metadata::new(Some(format), infos.collect())?;
     let mut json = serde_json::to_vec(&metadata)?;
-    json.resize(json.len().next_multiple_of(size_of::<u64>()), b' '); // numbers lie where they are read fastest
+    json.resize(json.len().next_multiple_of(size_of::<u64>()), b' '); // aligns the values
     Ok([&(json.len() as u64).to_le_bytes()[..], &json].concat())
 }
 
-/// Opens `path`: its tensors, all of f32, are read from it when they are asked for.
-///
-/// # Errors
-/// If it cannot be read, is no file of such tensors, or is longer or shorter than its header says.
-pub(super) fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, CheckpointError> {
-    let unreadable = |source| CheckpointError::Read { path: path.to_owned(), source };
-    let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason };
-    let mut file = File::open(path).map_err(unreadable)?;
-    let length = file.metadata().map_err(unreadable)?.len();
+/// Opens `path`. The values of its tensors are read on demand.
+pub(super) fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+    let mut file = File::open(path).map_err(cannot_read(path))?;
+    let length = file.metadata().map_err(cannot_read(path))?.len();
     let (metadata, start) = read_header(&mut file, length).map_err(|error| match error {
-        SafeTensorError::IoError(source) => unreadable(source),
-        other => damaged(other.to_string()),
+        SafeTensorError::IoError(source) => cannot_read(path)(source),
+        other => damaged(path)(other),
     })?;
     let file = Arc::new(Mutex::new(file));
     let lazy = |(name, info): (String, &TensorInfo)| {
         if info.dtype != Dtype::F32 {
-            return Err(damaged(format!("`{name}` holds {:?}, not F32", info.dtype)));
+            return Err(damaged(path)(format!("`{name}` holds {:?}, not F32", info.dtype)));
         }
         let start = start + info.data_offsets.0 as u64;
-        let tensor = LazyTensor::in_file(info.shape.clone(), Arc::clone(&file), start);
-        Ok((name, tensor))
+        Ok((name, LazyTensor::in_file(info.shape.clone(), Arc::clone(&file), start)))
     };
     metadata.tensors().into_iter().map(lazy).collect()
 }
 
-/// What a file of `length` bytes says of its tensors, and the byte at which their numbers begin.
+fn damaged<E: ToString>(path: &Path) -> impl Fn(E) -> RunError {
+    move |reason| RunError::Damaged { path: path.to_owned(), reason: reason.to_string() }
+}
+
+/// The header of a file of `length` bytes, and the offset of the values.
 fn read_header(file: &mut impl Read, length: u64) -> Result<(Metadata, u64), SafeTensorError> {
     let mut n = [0; 8];
     file.read_exact(&mut n).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => SafeTensorError::HeaderTooSmall,
         _ => error.into(),
     })?;
-    let start = u64::from_le_bytes(n).saturating_add(n.len() as u64);
-    match u64::from_le_bytes(n) {
-        n if n > LONGEST_HEADER => return Err(SafeTensorError::HeaderTooLarge),
-        _ if start > length => return Err(SafeTensorError::InvalidHeaderLength),
-        _ => (),
+    let n = u64::from_le_bytes(n);
+    let start = n.saturating_add(8);
+    if n > LONGEST_HEADER {
+        return Err(SafeTensorError::HeaderTooLarge);
+    }
+    if start > length {
+        return Err(SafeTensorError::InvalidHeaderLength);
     }
     let mut header = Vec::new();
-    file.take(u64::from_le_bytes(n)).read_to_end(&mut header)?;
+    file.take(n).read_to_end(&mut header)?;
     let header = str::from_utf8(&header).map_err(SafeTensorError::InvalidHeader)?;
     let metadata: Metadata =
         serde_json::from_str(header).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
@@ -159,7 +156,7 @@ mod tests {
         let reason = |contents: &[u8]| {
             fs::write(&path, contents).expect("written");
             match open(&path).expect_err("damaged") {
-                CheckpointError::Damaged { reason, .. } => reason,
+                RunError::Damaged { reason, .. } => reason,
                 other => panic!("{other}"),
             }
         };

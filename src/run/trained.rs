@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{CheckpointError, Saved, locate};
+use super::{RunError, Saved, locate};
 use crate::config::Config;
 use crate::data::{Corpus, DataError, OpenOptions};
 use crate::device::{self, DeviceError, DeviceSpec};
@@ -29,7 +29,7 @@ pub struct Trained {
 pub enum OpenError {
     /// The run cannot be read.
     #[error(transparent)]
-    Run(#[from] CheckpointError),
+    Run(#[from] RunError),
     /// The device cannot be used.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -1,6 +1,5 @@
 //! Everything that can end a training run early.
 
-use std::io;
 use std::path::PathBuf;
 
 use super::PrecisionError;
@@ -9,7 +8,7 @@ use crate::data::DataError;
 use crate::generate::GenerateError;
 use crate::inspect::InspectError;
 use crate::optimizer::StateError;
-use crate::run::{CheckpointError, write_hint};
+use crate::run::RunError;
 use crate::tokenizer::{TokenizerError, described_characters};
 
 /// Why a run could not start, or did not finish.
@@ -19,7 +18,7 @@ pub enum TrainError {
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]
-    Run(Box<CheckpointError>),
+    Run(Box<RunError>),
     #[error(transparent)]
     Precision(#[from] PrecisionError),
     #[error("cannot use train.sample_prompt: {0}")]
@@ -80,8 +79,6 @@ pub enum TrainError {
     InterruptedEarly,
     #[error("cannot measure what the heads do at step {step}; {kept}")]
     Heads { step: usize, source: Box<InspectError>, kept: String },
-    #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source))]
-    Log { path: PathBuf, source: io::Error },
     #[error(
         "the optimizer.safetensors of `{path}` does not fit the run: {source}\n  hint: {}",
         state_hint(source)
@@ -100,14 +97,14 @@ fn state_hint(source: &StateError) -> &'static str {
     }
 }
 
-impl From<CheckpointError> for TrainError {
-    fn from(error: CheckpointError) -> Self {
+impl From<RunError> for TrainError {
+    fn from(error: RunError) -> Self {
         Self::Run(Box::new(error))
     }
 }
 
 impl From<ConfigError> for TrainError {
     fn from(error: ConfigError) -> Self {
-        CheckpointError::from(error).into()
+        RunError::from(error).into()
     }
 }

@@ -7,7 +7,6 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 
-use super::logs::Logs;
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
 use crate::config::{Config, ConfigError, DataConfig, TrainConfig};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
@@ -165,7 +164,7 @@ fn resume(
     let dir = run.last()?;
     let saved = Saved::read(&dir)?;
     let mut state = saved.state.clone();
-    if Logs::says_end(&run, state.step) {
+    if run::log::has_ended(&run, state.step) {
         refuse_if_done(&state, &config, root())?;
     }
     if state.step > config.train.max_steps {
@@ -192,7 +191,7 @@ fn resume(
     let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &device);
     let mut trainer = Trainer::new(model, &config, corpus.train.clone());
     trainer.restore(saved, &dir)?;
-    run.forget_after(state.step)?;
+    run.remove_checkpoints_after(state.step)?;
     if state.best.is_some_and(|best| !run.checkpoint(best.step).is_dir()) {
         state.best = None; // it was removed for a better one, which came after this step and is gone now
         state.evaluations_without_improvement = 0;

@@ -640,7 +640,7 @@ fn mistakes_in_the_run_are_explained() {
     folder.write("runs/tiny/config.toml", config.replace("d_model = 16", "d_model = 32"));
     assert_snapshot!(folder.fail(&["generate", "runs/tiny/checkpoints/step-000030"]), @r#"
     error: the weights in `runs/tiny/checkpoints/step-000030/model.safetensors` do not fit the run's config.toml: `token_embedding.weight` has the shape [33, 16], and the model needs [33, 32]
-      hint: put the config.toml back that the run began with
+      hint: restore the config.toml that the run began with
     "#);
     assert_eq!(folder.read("thesis/draft.txt"), "years of work");
 }
@@ -797,12 +797,12 @@ fn a_disk_that_fills_up_costs_only_what_was_not_saved() {
             .join("\n")
     };
     assert_snapshot!(error("out0"), @r#"
-    error: cannot write `disk/run/.tokenizer.json.partial`: No space left on device (os error 28)
-      hint: make room on the disk; checkpoints from before are whole, and --resume goes on from the last
+    error: cannot write `disk/run/tokenizer.json`: No space left on device (os error 28)
+      hint: make room on the disk; earlier checkpoints are whole, and --resume continues from the last
     "#);
     assert_snapshot!(error("out1"), @r#"
     error: cannot write `disk/run/checkpoints/.step-000030.partial/optimizer.safetensors`: No space left on device (os error 28)
-      hint: make room on the disk; checkpoints from before are whole, and --resume goes on from the last
+      hint: make room on the disk; earlier checkpoints are whole, and --resume continues from the last
     "#);
 }
 

@@ -8,8 +8,8 @@ use std::path::Path;
 const LAYERS: &[&[&str]] = &[
     &["config", "device", "measure", "tokenizer", "format"],
     &["data", "model", "inference"],
-    &["optimizer"],
-    &["train", "generate", "run", "plan", "autoconfig", "inspect", "draw", "report", "bench"],
+    &["optimizer", "run"],
+    &["train", "generate", "plan", "autoconfig", "inspect", "draw", "report", "bench"],
     &["cli", "main"],
 ];
 

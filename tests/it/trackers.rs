@@ -1,9 +1,10 @@
-//! What is written for others to read, and read back: `TensorBoard`'s events, `metrics`, `runs`.
+//! `TensorBoard` events, and the commands `metrics` and `runs`.
 
 use std::fs;
 use std::path::Path;
 
 use insta::assert_snapshot;
+use prost::Message;
 use serde_json::Value;
 use tinderbox::run::RunDir;
 use tinderbox::train::Start;
@@ -20,116 +21,54 @@ enum Logged {
     Text(u64, String, String),
 }
 
-/// Reads a file of events as the formats' documents say, with none of the writer's parts.
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(uint64, tag = "2")]
+    step: u64,
+    #[prost(message, optional, tag = "5")]
+    summary: Option<Summary>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    values: Vec<Entry>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Entry {
+    #[prost(string, tag = "1")]
+    tag: String,
+    #[prost(float, optional, tag = "2")]
+    number: Option<f32>,
+    #[prost(message, optional, tag = "8")]
+    text: Option<Texts>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Texts {
+    #[prost(string, repeated, tag = "8")]
+    texts: Vec<String>,
+}
+
+/// Reads an event file. Unit tests hold the bytes of its records, with their checksums, against Python's.
 fn read_events(path: &Path) -> Vec<Logged> {
     let file = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut rest = &file[..];
     let mut logged = Vec::new();
-    let mut n_records = 0;
     while !rest.is_empty() {
         let length = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
-        let masked = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
-        assert_eq!(masked(8), masked_crc(&rest[..8]));
-        let data = &rest[12..12 + length];
-        assert_eq!(masked(12 + length), masked_crc(data));
-        let event = fields(data);
-        assert_eq!(event[0].0, 1, "the time comes first");
-        if n_records == 0 {
-            assert_eq!(event[1], (3, Field::Bytes(b"brain.Event:2")));
+        let Event { step, summary } = Event::decode(&rest[12..12 + length]).expect("an event");
+        for Entry { tag, number, text } in summary.into_iter().flat_map(|summary| summary.values) {
+            logged.push(match (number, text) {
+                (Some(number), None) => Logged::Number(step, tag, number),
+                (None, Some(Texts { texts })) => Logged::Text(step, tag, texts.concat()),
+                other => panic!("{tag}: {other:?}"),
+            });
         }
-        let step = event.iter().find_map(|field| match field {
-            (2, Field::Number(step)) => Some(*step),
-            _ => None,
-        });
-        for (_, summary) in event.iter().filter(|(tag, _)| *tag == 5) {
-            for (_, value) in fields(summary.bytes()) {
-                logged.push(read_value(step.unwrap_or(0), value.bytes()));
-            }
-        }
-        n_records += 1;
         rest = &rest[16 + length..];
     }
     logged
-}
-
-fn read_value(step: u64, bytes: &[u8]) -> Logged {
-    let value = fields(bytes);
-    let tag = String::from_utf8(value[0].1.bytes().to_vec()).unwrap();
-    match &value[1] {
-        (2, Field::Number(bits)) => Logged::Number(step, tag, f32::from_bits(*bits as u32)),
-        (8, tensor) => {
-            let tensor = fields(tensor.bytes());
-            assert_eq!(tensor[0], (1, Field::Number(7)), "a tensor of strings");
-            let text = tensor.last().unwrap().1.bytes().to_vec();
-            Logged::Text(step, tag, String::from_utf8(text).unwrap())
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-#[derive(Debug, PartialEq)]
-enum Field<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-}
-
-impl<'a> Field<'a> {
-    fn bytes(&self) -> &'a [u8] {
-        match self {
-            Self::Bytes(bytes) => bytes,
-            Self::Number(_) => panic!("a number"),
-        }
-    }
-}
-
-/// The numbered fields of a protocol buffer.
-fn fields(mut data: &[u8]) -> Vec<(u64, Field<'_>)> {
-    fn varint(data: &mut &[u8]) -> u64 {
-        let (mut value, mut shift) = (0, 0);
-        loop {
-            let byte = data[0];
-            *data = &data[1..];
-            value |= u64::from(byte & 0x7f) << shift;
-            shift += 7;
-            if byte < 0x80 {
-                return value;
-            }
-        }
-    }
-    fn take<'a>(data: &mut &'a [u8], n: usize) -> &'a [u8] {
-        let (taken, rest) = data.split_at(n);
-        *data = rest;
-        taken
-    }
-    let mut fields = Vec::new();
-    while !data.is_empty() {
-        let key = varint(&mut data);
-        let field = match key & 7 {
-            0 => Field::Number(varint(&mut data)),
-            1 => Field::Number(u64::from_le_bytes(take(&mut data, 8).try_into().unwrap())),
-            2 => {
-                let n = varint(&mut data) as usize;
-                Field::Bytes(take(&mut data, n))
-            }
-            5 => Field::Number(u32::from_le_bytes(take(&mut data, 4).try_into().unwrap()).into()),
-            other => panic!("wire type {other}"),
-        };
-        fields.push((key >> 3, field));
-    }
-    fields
-}
-
-/// CRC-32C bit by bit, masked as `TFRecord` does.
-fn masked_crc(bytes: &[u8]) -> u32 {
-    let mut crc = u32::MAX;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg());
-        }
-    }
-    let crc = !crc;
-    crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 /// The numbers of `metrics.jsonl` in the order of the events, but for those of the clock.
@@ -384,7 +323,7 @@ fn a_resumed_run_adds_up_its_time() {
     };
     let (first, second) = (train(Start::New, Some(5)), train(Start::Resume, None));
     let run = RunDir::open(&place.path("run")).expect("a run");
-    let facts = tinderbox::run::Facts::read(&run).expect("read");
+    let facts = tinderbox::run::RunInfo::read(&run).expect("read");
     let sum = first.train_s + second.train_s;
     assert!((facts.train_s.expect("known") - sum).abs() < 1e-9);
     assert!(facts.wall_s >= Some(first.wall_s + second.wall_s - 1e-9));
@@ -429,7 +368,7 @@ fn a_folder_without_runs_is_explained() {
     ");
     assert_snapshot!(folder.fail(&["runs", "text.txt"]), @r"
     error: cannot read `text.txt`: Not a directory (os error 20)
-      hint: check that it is a folder of runs, and that you may read it
+      hint: a run is kept in a folder; name one, or one that can be made
     ");
     assert_snapshot!(folder.fail(&["runs", "runs/notes", "runs/b"]), @r"
     error: `runs/notes` is not a run

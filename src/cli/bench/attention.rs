@@ -214,7 +214,7 @@ fn cells(row: &Row) -> [String; 5] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::table::{MOST_COLUMNS, width};
+    use crate::cli::table::{MAX_WIDTH, width};
     use crate::measure::Times;
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
         let of = |method| attention::series(method, Pass::Forward, &[4096, 8192], || None, measure);
         let rows: Vec<Row> = Method::ALL.into_iter().flat_map(of).collect();
         let table = table_of(&rows, Pass::Forward);
-        assert!(table.lines().all(|line| width(line) <= MOST_COLUMNS), "{table}");
+        assert!(table.lines().all(|line| width(line) <= MAX_WIDTH), "{table}");
         let last = table.lines().last().expect("a row");
         let cells: Vec<_> = last.split_whitespace().collect();
         let one_method = ["81,920", "20", "%", "2.0x", "16384.0", "2.0x"];

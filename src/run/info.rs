@@ -1,0 +1,174 @@
+//! A summary of a run, from its files alone.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use toml::Table;
+
+use super::layout::{CONFIG, METRICS, TIMINGS};
+use super::log::{MetricsLine, Process, TimingsLine, processes_of, read_lines};
+use super::{RunDir, RunError, Saved};
+
+/// Whether a run is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// It has made all of its steps, or stopped early.
+    Done,
+    /// A process trains it.
+    Running,
+    /// It ended before its last step; `--resume` continues it if there is a checkpoint.
+    Stopped,
+}
+
+/// A summary of a run. A value is `None` if the run did not get that far, or an older version did not log it.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunInfo {
+    /// The run directory.
+    pub run: PathBuf,
+    /// Whether it is complete.
+    pub status: Status,
+    /// Updates made; those of the last checkpoint if the run stopped.
+    pub step: u64,
+    /// Updates in all.
+    pub max_steps: Option<u64>,
+    /// Trainable parameters.
+    pub parameters: Option<u64>,
+    /// Tokens trained on, with repetition.
+    pub tokens: Option<u64>,
+    /// Seconds of all steps, those before a resume included.
+    pub train_s: Option<f64>,
+    /// Seconds of everything, likewise.
+    pub wall_s: Option<f64>,
+    /// The best validation loss, nats per token.
+    pub val_loss: Option<f64>,
+    /// Whether `val_loss` is an estimate, and not over the whole validation split.
+    pub is_estimate: bool,
+    /// The same in bits per byte of text: comparable between tokenizers.
+    pub val_bits_per_byte: Option<f64>,
+    /// The step of `val_loss`.
+    pub best_step: Option<u64>,
+    /// The device of the last process.
+    pub device: Option<String>,
+    /// When the run began, in seconds since 1970.
+    pub began_unix_s: Option<f64>,
+    /// The checkpoint of another run that the first weights came from.
+    pub started_from: Option<String>,
+    /// Files and lines that could not be read.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+}
+
+impl RunInfo {
+    /// Reads the summary of a run, as far as its files go.
+    pub fn read(run: &RunDir) -> Result<Self, RunError> {
+        let config = config_table(run)?;
+        let metrics = read_lines::<MetricsLine>(&run.join(METRICS))?;
+        let timings = read_lines::<TimingsLine>(&run.join(TIMINGS))?;
+        let mut notes = Vec::new();
+        let broken = metrics.broken + timings.broken;
+        if broken > 0 {
+            notes
+                .push(format!("`{}` has broken lines in its logs: {broken}", run.root().display()));
+        }
+        let (metrics, timings) = (metrics.lines, timings.lines);
+        let processes = processes_of(&timings);
+        let last_process = processes.last();
+        let logged = metrics.last().map_or(0, |line| line.step);
+        let end = metrics.iter().rfind(|line| line.val_loss.is_some());
+        let is_complete = end.is_some_and(|end| end.step == logged);
+        let status = match (run.is_busy(), is_complete) {
+            (true, _) => Status::Running,
+            (false, true) => Status::Done,
+            (false, false) => Status::Stopped,
+        };
+        let step = match status {
+            Status::Stopped => saved_step(run, &mut notes).unwrap_or(logged),
+            Status::Done | Status::Running => logged,
+        };
+        let best = match end.filter(|_| is_complete) {
+            Some(end) => best_at_end(end),
+            None => best_estimate(&metrics, step),
+        };
+        Ok(Self {
+            run: run.root().to_owned(),
+            status,
+            step,
+            max_steps: config["train"]
+                .get("max_steps")
+                .and_then(|steps| steps.as_integer()?.try_into().ok()),
+            parameters: last_process.and_then(|process| process.parameters),
+            tokens: metrics.iter().rfind(|line| line.step <= step).and_then(|line| line.tokens),
+            train_s: timings.iter().rev().find_map(|line| line.train_s),
+            wall_s: timings.iter().rev().find_map(|line| line.wall_s),
+            val_loss: best.map(|best| best.val_loss),
+            is_estimate: best.is_some_and(|best| best.is_estimate),
+            val_bits_per_byte: best
+                .and_then(|best| Some(best.val_loss * bits_per_byte_of_a_nat(last_process, end)?)),
+            best_step: best.map(|best| best.step),
+            device: last_process.and_then(|process| process.device.clone()),
+            began_unix_s: processes.first().and_then(|first| first.began_unix_s),
+            started_from: last_process.and_then(|process| process.from.clone()),
+            notes,
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct BestLoss {
+    val_loss: f64,
+    step: u64,
+    is_estimate: bool,
+}
+
+/// The best loss over the whole validation split.
+fn best_at_end(end: &MetricsLine) -> Option<BestLoss> {
+    // Older versions evaluated only the last weights.
+    let of_best = end.best_val_loss.map(|loss| (loss, end.best_step));
+    let (val_loss, step) = of_best.or(end.val_loss.map(|loss| (loss, None)))?;
+    Some(BestLoss { val_loss, step: step.unwrap_or(end.step), is_estimate: false })
+}
+
+/// The best estimate up to `step`. At step 0 the weights are another run's.
+fn best_estimate(metrics: &[MetricsLine], step: u64) -> Option<BestLoss> {
+    let of_this_run = metrics.iter().filter(|line| (1..=step).contains(&line.step));
+    let estimates = of_this_run.filter_map(|line| {
+        Some(BestLoss { val_loss: line.val_loss_estimate?, step: line.step, is_estimate: true })
+    });
+    estimates.min_by(|a, b| a.val_loss.total_cmp(&b.val_loss))
+}
+
+/// Bits per byte of the validation split for each nat per token: from its sizes, or from an end that has both losses.
+#[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 bytes")]
+fn bits_per_byte_of_a_nat(process: Option<&Process>, end: Option<&MetricsLine>) -> Option<f64> {
+    let of_sizes = process.and_then(|process| {
+        let (tokens, bytes) = (process.val_tokens?, process.val_bytes?);
+        (bytes > 0).then(|| tokens as f64 / bytes as f64 / std::f64::consts::LN_2)
+    });
+    of_sizes.or_else(|| Some(end?.val_bits_per_byte? / end?.val_loss?))
+}
+
+/// The step that the run would resume from.
+fn saved_step(run: &RunDir, notes: &mut Vec<String>) -> Option<u64> {
+    let last = run.last().ok()?;
+    let state = Saved::read_state(&last).map_err(|error| notes.push(error.first_line()));
+    Some(state.ok()?.step as u64)
+}
+
+/// The config of a run as a table with every section. Missing keys have their defaults, unless the config has keys
+/// that this version does not know.
+pub fn config_table(run: &RunDir) -> Result<Table, RunError> {
+    let sections = ["data", "tokenizer", "model", "train", "optimizer", "schedule", "generate"];
+    let mut table: Table = match run.config() {
+        Ok(config) => toml::from_str(&config.to_toml()).expect("valid TOML"),
+        Err(error) => {
+            let text = fs::read_to_string(run.join(CONFIG)).ok();
+            text.and_then(|text| toml::from_str(&text).ok()).ok_or(error)?
+        }
+    };
+    for name in sections {
+        table.entry(name).or_insert_with(|| Table::new().into());
+    }
+    Ok(table)
+}
