@@ -288,7 +288,7 @@ impl Bench {
 /// Milliseconds to write a checkpoint to the disk of the working directory, from [`MOST_WRITTEN`] bytes of it; 0 if
 /// nothing can be written.
 fn checkpoint_ms(trainer: &Trainer) -> f64 {
-    let saved = trainer.saved(TrainState::default());
+    let saved = trainer.checkpoint(TrainState::default());
     let tensors = saved.model.values().chain(saved.optimizer.values());
     let n_bytes: usize = tensors.clone().map(LazyTensor::n_bytes).sum();
     let writing_ms = timed_ms(|| write_and_forget(tensors)).unwrap_or(0.0);

@@ -9,7 +9,7 @@ use crate::inspect::{
     AttentionDetails, HeadSelection, InspectError, N_WINDOWS, Prompt, ScoredHeads,
 };
 use crate::model::Gpt;
-use crate::run::{self, RunDir, RunError, Saved};
+use crate::run::{self, Checkpoint, RunDir, RunError};
 use crate::tokenizer::Tokenizer;
 
 /// The least and the most tokens of the words, so that their maps fit a page.
@@ -42,10 +42,10 @@ pub(super) enum LookError {
 /// Measures the best checkpoint of a run.
 pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, LookError> {
     let checkpoint = run.best()?;
-    let state = Saved::read_state(&checkpoint)?;
+    let state = Checkpoint::read_state(&checkpoint)?;
     let (config, tokenizer) = (run.config()?, run.tokenizer()?);
     let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), device);
-    let model = Saved::load_model(&checkpoint, model)?;
+    let model = Checkpoint::load_model(&checkpoint, model)?;
     let corpus = Corpus::open(
         &config.data,
         tokenizer.clone(),

@@ -63,7 +63,7 @@ struct StateFile {
 /// The contents of a checkpoint. Its tensors stay on the device or in the file until they are written or loaded, one
 /// by one.
 #[derive(Clone, Debug)]
-pub struct Saved {
+pub struct Checkpoint {
     /// The weights, by parameter name.
     pub model: BTreeMap<String, LazyTensor>,
     /// The optimizer's running means.
@@ -72,7 +72,7 @@ pub struct Saved {
     pub state: TrainState,
 }
 
-impl Saved {
+impl Checkpoint {
     /// Writes the checkpoint to `dir`, atomically.
     pub fn write(&self, dir: &Path) -> Result<(), RunError> {
         let partial = partial_name(dir);
@@ -123,7 +123,7 @@ impl Saved {
         load(&path, tensors::open(&path)?, model, |_, _| {})
     }
 
-    /// As [`Saved::load_model`], for a `model` whose context may be shorter: it leaves out the learned positions that
+    /// As [`Checkpoint::load_model`], for a `model` whose context may be shorter: it leaves out the learned positions that
     /// `model` does not have.
     pub fn load_model_shortened(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
         let path = dir.join(MODEL);

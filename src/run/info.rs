@@ -8,7 +8,7 @@ use toml::Table;
 
 use super::layout::{CONFIG, METRICS, TIMINGS};
 use super::log::{MetricsLine, Process, TimingsLine, processes_of, read_lines};
-use super::{RunDir, RunError, Saved};
+use super::{Checkpoint, RunDir, RunError};
 
 /// Whether a run is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -152,7 +152,7 @@ fn bits_per_byte_of_a_nat(process: Option<&Process>, end: Option<&MetricsLine>) 
 /// The step that the run would resume from.
 fn saved_step(run: &RunDir, notes: &mut Vec<String>) -> Option<u64> {
     let last = run.last().ok()?;
-    let state = Saved::read_state(&last).map_err(|error| notes.push(error.first_line()));
+    let state = Checkpoint::read_state(&last).map_err(|error| notes.push(error.first_line()));
     Some(state.ok()?.step as u64)
 }
 

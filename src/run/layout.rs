@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::files::{read_text, remove_dir, write_atomically};
-use super::{RunError, Saved, cannot_read, cannot_write};
+use super::{Checkpoint, RunError, cannot_read, cannot_write};
 use crate::config::Config;
 use crate::tokenizer::Tokenizer;
 
@@ -168,10 +168,10 @@ impl RunDir {
 
     /// Saves a checkpoint, points `last` and `best` at the right ones, and removes those that are no longer kept:
     /// all but the `keep` latest and the best.
-    pub fn save(&self, saved: &Saved, keep: usize) -> Result<PathBuf, RunError> {
-        let (step, best) = (saved.state.step, saved.state.best.map(|best| best.step));
+    pub fn save(&self, checkpoint: &Checkpoint, keep: usize) -> Result<PathBuf, RunError> {
+        let (step, best) = (checkpoint.state.step, checkpoint.state.best.map(|best| best.step));
         let dir = self.checkpoint(step);
-        saved.write(&dir)?;
+        checkpoint.write(&dir)?;
         self.write_pointer(LAST, step)?;
         if let Some(best) = best.filter(|best| self.checkpoint(*best).is_dir()) {
             self.set_best(best)?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{RunError, Saved, locate};
+use super::{Checkpoint, RunError, locate};
 use crate::config::Config;
 use crate::data::{Corpus, DataError, OpenOptions};
 use crate::device::{self, DeviceError, DeviceSpec};
@@ -53,7 +53,7 @@ impl Trained {
             None => device::open(&config.train.device.parse()?)?,
         };
         let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);
-        let model = Saved::load_model(&located.checkpoint, model)?;
+        let model = Checkpoint::load_model(&located.checkpoint, model)?;
         let checkpoint = located.checkpoint;
         Ok(Self { config, tokenizer, model, device: opened.name, checkpoint })
     }
@@ -63,7 +63,7 @@ impl Trained {
     /// # Errors
     /// If the text cannot be read, or has changed since.
     pub fn corpus(&self) -> Result<Corpus, OpenError> {
-        let state = Saved::read_state(&self.checkpoint)?;
+        let state = Checkpoint::read_state(&self.checkpoint)?;
         let options = OpenOptions::earlier(&state.text_sha256);
         let context_length = self.config.model.context_length;
         Ok(Corpus::open(&self.config.data, self.tokenizer.clone(), context_length, options)?)

@@ -11,7 +11,7 @@ use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, preci
 use crate::config::{Config, ConfigError, DataConfig, TrainConfig};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
 use crate::model::Gpt;
-use crate::run::{self, Located, RunDir, Saved, TrainState};
+use crate::run::{self, Checkpoint, Located, RunDir, TrainState};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// A run that is ready for its next step.
@@ -85,7 +85,7 @@ fn create(
         None => Gpt::new(&config.model, vocab_size, config.train.seed, &device),
         Some(parent) => {
             let model = Gpt::zeros(&config.model, vocab_size, &device);
-            Saved::load_model_shortened(&parent.located.checkpoint, model)?
+            Checkpoint::load_model_shortened(&parent.located.checkpoint, model)?
         }
     };
     let trainer = Trainer::new(model, &config, corpus.train.clone());
@@ -162,8 +162,8 @@ fn resume(
     };
     refuse(differences(&run.config()?, &config))?;
     let dir = run.last()?;
-    let saved = Saved::read(&dir)?;
-    let mut state = saved.state.clone();
+    let checkpoint = Checkpoint::read(&dir)?;
+    let mut state = checkpoint.state.clone();
     if run::log::has_ended(&run, state.step) {
         refuse_if_done(&state, &config, root())?;
     }
@@ -190,7 +190,7 @@ fn resume(
     let device = device.clone().autodiff();
     let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &device);
     let mut trainer = Trainer::new(model, &config, corpus.train.clone());
-    trainer.restore(saved, &dir)?;
+    trainer.restore(checkpoint, &dir)?;
     run.remove_checkpoints_after(state.step)?;
     if state.best.is_some_and(|best| !run.checkpoint(best.step).is_dir()) {
         state.best = None; // it was removed for a better one, which came after this step and is gone now

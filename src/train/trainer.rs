@@ -11,7 +11,7 @@ use crate::data::{self, Batch, Split};
 use crate::device;
 use crate::model::{Gpt, parameters};
 use crate::optimizer::{Gradients, Optimizer, learning_rate};
-use crate::run::{Saved, TrainState};
+use crate::run::{Checkpoint, TrainState};
 use tinderbox_kernels::DropoutKey;
 
 /// A model in training: its weights, its optimizer, and the number of steps made.
@@ -131,23 +131,27 @@ impl Trainer {
 
     /// The contents of a checkpoint, still on the device. Keeping them beyond the next step costs a copy.
     #[must_use]
-    pub fn saved(&self, state: TrainState) -> Saved {
-        Saved { model: parameters::lazy(self.trained()), optimizer: self.optimizer.state(), state }
+    pub fn checkpoint(&self, state: TrainState) -> Checkpoint {
+        Checkpoint {
+            model: parameters::lazy(self.trained()),
+            optimizer: self.optimizer.state(),
+            state,
+        }
     }
 
     /// Continues from a checkpoint that was read from `dir`.
     ///
     /// # Errors
     /// If it does not fit the model, or cannot be read.
-    pub fn restore(&mut self, mut saved: Saved, dir: &Path) -> Result<(), TrainError> {
+    pub fn restore(&mut self, mut checkpoint: Checkpoint, dir: &Path) -> Result<(), TrainError> {
         let model = self.model.take().expect("the model is here between steps");
         let device = model.device().inner();
-        let moments = std::mem::take(&mut saved.optimizer);
+        let moments = std::mem::take(&mut checkpoint.optimizer);
         self.optimizer
             .restore(moments, &parameters::shapes(&model), &device)
             .map_err(|source| TrainError::OptimizerState { path: dir.to_owned(), source })?;
-        self.step = saved.state.step;
-        self.model = Some(saved.into_model(dir, model)?);
+        self.step = checkpoint.state.step;
+        self.model = Some(checkpoint.into_model(dir, model)?);
         Ok(())
     }
 

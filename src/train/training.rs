@@ -21,7 +21,7 @@ use crate::generate::Writer;
 use crate::inspect::{self, ScoredHeads};
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
-use crate::run::{Best, RunDir, Saved, TrainState};
+use crate::run::{Best, Checkpoint, RunDir, TrainState};
 
 /// The most steps that a GPU may be ahead of the loop: few enough to notice in time that a loss is not finite,
 /// enough to keep the GPU busy.
@@ -312,8 +312,8 @@ impl Training {
             self.estimate(&self.trainer.evaluated(), &self.corpus.val, 1)?;
         }
         self.logs.sync()?; // a checkpoint must not outlive the lines that lead to it
-        let saved = self.trainer.saved(self.state.clone());
-        let path = self.run.save(&saved, self.config.train.keep_checkpoints)?;
+        let checkpoint = self.trainer.checkpoint(self.state.clone());
+        let path = self.run.save(&checkpoint, self.config.train.keep_checkpoints)?;
         self.saved_step = Some(step);
         self.observer.observe(&Event::Saved { path: &path, is_best: self.is_best() });
         Ok(())
@@ -365,7 +365,7 @@ impl Training {
         if let Some(earlier) = self.state.best.filter(|best| best.step != self.state.step) {
             let vocab_size = self.corpus.tokenizer.vocab_size();
             let model = Gpt::zeros(&self.config.model, vocab_size, &self.device.device);
-            let model = Saved::load_model(&self.run.checkpoint(earlier.step), model)?;
+            let model = Checkpoint::load_model(&self.run.checkpoint(earlier.step), model)?;
             let Some(loss) = self.full_loss(&model)? else {
                 return Ok(None);
             };

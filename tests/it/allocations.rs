@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use tinderbox::config::ModelConfig;
 use tinderbox::inference::{Engine, Precision, Session};
 use tinderbox::model::{Gpt, LazyTensor, parameters};
-use tinderbox::run::{Saved, TrainState};
+use tinderbox::run::{Checkpoint, TrainState};
 
 use crate::inference::wide;
 use crate::properties::lively;
@@ -99,12 +99,13 @@ fn a_checkpoint_is_written_and_read_one_tensor_after_another() {
 
     let dir = tempfile::tempdir().expect("a temporary directory");
     let dir = dir.path().join("step-000001");
-    let saved = Saved { model: tensors.clone(), optimizer: tensors, state: TrainState::default() };
+    let saved =
+        Checkpoint { model: tensors.clone(), optimizer: tensors, state: TrainState::default() };
     let (most, ()) = most_held(|| saved.write(&dir).expect("written"));
     assert!(most < some, "{most} of {}", 2 * n_bytes);
 
     let zeros = Gpt::zeros(&config, gpt.vocab_size(), &device);
-    let (most, loaded) = most_held(|| Saved::load_model(&dir, zeros).expect("loads"));
+    let (most, loaded) = most_held(|| Checkpoint::load_model(&dir, zeros).expect("loads"));
     assert!(most < 2 * largest + some, "{most} of {n_bytes}");
     assert_eq!(parameters::read(&loaded), parameters::read(&gpt));
 }

@@ -14,7 +14,7 @@ use tinderbox::generate::Writer;
 use tinderbox::model::probe::{Point, Probe, Site};
 use tinderbox::model::{Gpt, parameters};
 use tinderbox::optimizer::Gradients;
-use tinderbox::run::{RunDir, Saved, TrainState};
+use tinderbox::run::{Checkpoint, RunDir, TrainState};
 use tinderbox::tokenizer::Tokenizer;
 use tinderbox::train::{Start, Trainer};
 use tinderbox_kernels::{DropoutKey, MatmulPrecision};
@@ -179,9 +179,9 @@ proptest! {
         }
         let trained = trainer.evaluated();
         let dir = place.path("saved");
-        trainer.saved(TrainState::default()).write(&dir).expect("written");
+        trainer.checkpoint(TrainState::default()).write(&dir).expect("written");
         let empty = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
-        let loaded = Saved::load_model(&dir, empty).expect("loads");
+        let loaded = Checkpoint::load_model(&dir, empty).expect("loads");
         let prompt = "The cat sat by the river";
         let ids = tokenizer.encode(prompt).expect("known");
         let ids: Vec<i32> = ids.iter().map(|id| *id as i32).take(config.model.context_length).collect();
@@ -370,7 +370,7 @@ fn muon_moves_weights_alike_with_any_number_of_threads() {
             for _ in 0..3 {
                 trainer.step();
             }
-            let saved = trainer.saved(TrainState::default());
+            let saved = trainer.checkpoint(TrainState::default());
             [saved.model, saved.optimizer]
                 .map(|tensors| parameters::to_host(&tensors).expect("its device works"))
         })

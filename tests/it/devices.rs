@@ -6,7 +6,7 @@ use tinderbox::config::GenerateConfig;
 use tinderbox::device::{self, DeviceSpec};
 use tinderbox::generate::Writer;
 use tinderbox::model::Gpt;
-use tinderbox::run::{Saved, locate};
+use tinderbox::run::{Checkpoint, locate};
 use tinderbox::train::{Start, Summary};
 
 use crate::parity::check_gpt;
@@ -65,7 +65,7 @@ fn twenty_steps_like_flex(name: &str) {
             (located.run.config().expect("config"), located.run.tokenizer().expect("tokenizer"));
         let device = device::open(&on.parse().expect("a device")).expect("opens").device;
         let gpt = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
-        let gpt = Saved::load_model(&located.checkpoint, gpt).expect("loads");
+        let gpt = Checkpoint::load_model(&located.checkpoint, gpt).expect("loads");
         let greedy =
             GenerateConfig { temperature: 0.0, max_new_tokens: 24, ..GenerateConfig::default() };
         let writer = Writer::new(&gpt, &tokenizer, &greedy, "The cat", 0).expect("a prompt");

@@ -8,7 +8,7 @@ use insta::assert_snapshot;
 use tinderbox::config::{Base, Config};
 use tinderbox::data::{Corpus, OpenOptions, batch};
 use tinderbox::model::{Gpt, LazyTensor};
-use tinderbox::run::{RunDir, Saved};
+use tinderbox::run::{Checkpoint, RunDir};
 use tinderbox::train::{Start, TrainError, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 
@@ -61,7 +61,7 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
     let base_config = base.config().expect("its config");
     let tokenizer = base.tokenizer().expect("its tokenizer");
     let zeros = Gpt::zeros(&base_config.model, tokenizer.vocab_size(), &Device::flex());
-    let model = Saved::load_model(&base.best().expect("a best"), zeros).expect("its weights");
+    let model = Checkpoint::load_model(&base.best().expect("a best"), zeros).expect("its weights");
     for context_length in [16, 8] {
         let length = format!("model.context_length={context_length}");
         let config = config(&place, "base", &[&length, "model.dropout=0.0"]);
@@ -95,7 +95,7 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
     }
     let positions = |run: &str, step: usize| {
         let dir = RunDir::open(&place.path(run)).expect("a run").checkpoint(step);
-        Saved::read(&dir).expect("whole").model["position_embedding.weight"].shape().to_vec()
+        Checkpoint::read(&dir).expect("whole").model["position_embedding.weight"].shape().to_vec()
     };
     assert_eq!(positions("fine-16", 10), [16, 16]);
     assert_eq!(positions("fine-8", 10), [8, 16]);
@@ -131,7 +131,7 @@ fn a_resumed_run_needs_the_one_it_started_from_no_more() {
         ],
     );
     let last = RunDir::open(&place.path("parts")).expect("a run").last().expect("a last");
-    let parent = Saved::read_state(&last).expect("whole").started_from.expect("written down");
+    let parent = Checkpoint::read_state(&last).expect("whole").started_from.expect("written down");
     assert!(parent.contains("base") && parent.contains("step-0000"), "{parent}");
 }
 
@@ -147,8 +147,8 @@ fn it_starts_afresh_with_the_model_and_the_tokenizer_of_the_other() {
     let run = RunDir::open(&place.path("fine")).expect("a run");
     assert_eq!(run.config().expect("its config"), config, "resolved, the model included");
     assert!(place.read("fine/tokenizer.json") == tokenizer);
-    let saved = Saved::read(&run.checkpoint(1)).expect("the first step is step 1");
-    let base = Saved::read(&place.path("base/checkpoints/step-000030")).expect("whole");
+    let saved = Checkpoint::read(&run.checkpoint(1)).expect("the first step is step 1");
+    let base = Checkpoint::read(&place.path("base/checkpoints/step-000030")).expect("whole");
     let host = |tensor: &LazyTensor| tensor.read().expect("whole").values;
     let moved_on = |key: &String| host(&saved.optimizer[key]) != host(&base.optimizer[key]);
     assert!(saved.optimizer.keys().any(moved_on), "its own running means");

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tinderbox::inspect::{Prompt, capture};
 use tinderbox::model::Gpt;
 use tinderbox::model::probe::Point;
-use tinderbox::run::{Saved, locate};
+use tinderbox::run::{Checkpoint, locate};
 
 use crate::cli::Folder;
 
@@ -60,7 +60,7 @@ fn weights_are_the_models_own_to_the_bit() {
         let config = located.run.config().expect("a config");
         let tokenizer = located.run.tokenizer().expect("a tokenizer");
         let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &Device::flex());
-        let model = Saved::load_model(&located.checkpoint, model).expect("weights");
+        let model = Checkpoint::load_model(&located.checkpoint, model).expect("weights");
         let prompt = Prompt::read(PROMPT, &tokenizer, config.model.context_length).expect("tokens");
         let maps = capture(&model, &prompt, &[Point::Weights]).expect("captured").attention();
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tinderbox::config::Config;
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::model::Gpt;
-use tinderbox::run::{RunDir, Saved};
+use tinderbox::run::{Checkpoint, RunDir};
 use tinderbox::train::{Start, TrainError, Trainer, evaluate};
 use tinderbox_kernels::MatmulPrecision;
 
@@ -42,7 +42,7 @@ fn a_run_in_bf16_learns_and_its_last_losses_are_in_f32() {
     // As `eval` computes it, which does not know how the weights were made.
     let corpus = corpus(&config);
     let zeros = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &Device::flex());
-    let model = Saved::load_model(&run.last().expect("a checkpoint"), zeros).expect("weights");
+    let model = Checkpoint::load_model(&run.last().expect("a checkpoint"), zeros).expect("weights");
     let loss = evaluate::full(&model, &corpus.val, config.train.batch_size).expect("computed");
     assert_eq!(summary.val_loss, Some(loss.nats_per_token));
 }

@@ -11,7 +11,7 @@ use tinderbox::data::{Corpus, OpenOptions, Tokens};
 use tinderbox::device;
 use tinderbox::model::Gpt;
 use tinderbox::model::parameters::{self, HostTensor};
-use tinderbox::run::{Best, RunDir, Saved, TrainState};
+use tinderbox::run::{Best, Checkpoint, RunDir, TrainState};
 use tinderbox::train::{
     Event, Interrupter, Job, Observer, Start, Summary, TrainError, Trainer, train,
 };
@@ -295,8 +295,10 @@ fn only_the_last_few_checkpoints_and_the_best_are_kept() {
     ]);
     place.train("run", config, Start::New, None).expect("trains");
     let run = RunDir::open(&place.path("run")).expect("a run");
-    let best =
-        Saved::read_state(&run.last().expect("a last")).expect("whole").best.expect("evaluated");
+    let best = Checkpoint::read_state(&run.last().expect("a last"))
+        .expect("whole")
+        .best
+        .expect("evaluated");
     assert!(best.step < 12, "the test wants a best checkpoint that is not the last");
     let mut kept: Vec<PathBuf> = fs::read_dir(place.path("run/checkpoints"))
         .expect("read")
@@ -318,10 +320,10 @@ fn the_state_of_a_run_is_read_back_exactly() {
         let val_loss = 1.0 + 3.0 * (state >> 11) as f64 / (1_u64 << 53) as f64;
         let best = Some(Best { step, val_loss });
         let state = TrainState { step, best, train_loss: Some(val_loss), ..TrainState::default() };
-        let saved = Saved { model: Default::default(), optimizer: Default::default(), state };
+        let saved = Checkpoint { model: Default::default(), optimizer: Default::default(), state };
         let dir = place.path(&format!("step-{step:06}"));
         saved.write(&dir).expect("written");
-        assert_eq!(Saved::read_state(&dir).expect("read"), saved.state);
+        assert_eq!(Checkpoint::read_state(&dir).expect("read"), saved.state);
     }
 }
 
@@ -400,7 +402,7 @@ fn accumulated_gradients_make_the_update_of_one_large_batch() {
 
 /// The weights that a trainer would save now.
 fn weights_of(trainer: &Trainer) -> BTreeMap<String, HostTensor> {
-    let saved = trainer.saved(Default::default());
+    let saved = trainer.checkpoint(Default::default());
     parameters::to_host(&saved.model).expect("its device works")
 }
 
@@ -449,7 +451,7 @@ fn training_stops_early_when_nothing_gets_better() {
     let (summary, _) = place.train("run", config, Start::New, None).expect("trains");
     assert!(summary.steps < 500 && !summary.interrupted, "{summary:?}");
     let last = RunDir::open(&place.path("run")).expect("a run").last().expect("a checkpoint");
-    let best = Saved::read_state(&last).expect("whole").best.expect("evaluated");
+    let best = Checkpoint::read_state(&last).expect("whole").best.expect("evaluated");
     assert_eq!(summary.steps, best.step + 4, "two evaluations after the best one");
 }
 
