@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 use tinderbox_kernels::MAX_LOSS_LOGITS;
-use tinderbox_kernels::causal::MOST_BYTES;
+use tinderbox_kernels::attention::blocked::MOST_BYTES;
 
 use super::parameters;
 use crate::config::{MlpKind, ModelConfig};

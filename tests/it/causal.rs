@@ -5,7 +5,7 @@ use tinderbox::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 use tinderbox::model::Gpt;
 use tinderbox::model::attention::{causal_mask, scaled_dot_product_attention};
 use tinderbox::plan::{Operations, pass_memory};
-use tinderbox_kernels::causal::in_blocks;
+use tinderbox_kernels::attention::blocked::in_blocks;
 use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, MatmulPrecision, SelfAttention};
 
 use crate::allocations::live_bytes;

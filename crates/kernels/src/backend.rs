@@ -4,13 +4,7 @@ use burn::tensor::Device;
 
 /// Whether `device`, with or without gradients, is burn's flex backend.
 pub(crate) fn is_flex(device: &Device) -> bool {
-    #[cfg(feature = "flex")]
-    return *device == Device::flex();
-    #[cfg(not(feature = "flex"))]
-    {
-        let _ = device;
-        false
-    }
+    *device == Device::flex()
 }
 
 /// Whether `device`, with or without gradients, computes on the CPU.

@@ -2,8 +2,7 @@
 
 use burn::tensor::{Tensor, TensorReadError};
 
-#[cfg(feature = "flex")]
-use super::fused;
+use crate::{flex, fused};
 
 /// What `f` makes of the numbers of `x`. On burn's CPU backend they are in the host's memory and stay where they
 /// are; elsewhere they are read back and dropped again.
@@ -14,9 +13,8 @@ use super::fused;
 /// # Shapes
 /// `x: [n]`, without gradients
 pub fn with_values<R>(x: &Tensor<1>, f: impl FnOnce(&[f32]) -> R) -> Result<R, TensorReadError> {
-    #[cfg(feature = "flex")]
-    if fused::is_for(x) {
-        return Ok(fused::with_values(x, f));
+    if flex::is_for(x) {
+        return Ok(flex::with_values(x, f));
     }
     Ok(f(&x.clone().try_into_vec_as()?))
 }
@@ -40,7 +38,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "flex")]
     fn numbers_are_seen_in_their_order_and_no_others() {
         sees(&Device::flex());
     }

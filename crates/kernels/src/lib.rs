@@ -5,18 +5,19 @@
 //! tested against the ordinary one. They know tensors and numbers, nothing of modules, parameters or
 //! configuration. [`decode`] is for writing on a CPU, without tensors.
 
-#![cfg_attr(not(feature = "flex"), allow(dead_code, reason = "the fused operations use the rest"))]
+#![allow(
+    clippy::inline_always,
+    reason = "a function called in an inner loop must have the instructions of its caller's SIMD level"
+)]
 
 pub mod activation;
-pub mod adamw;
 pub mod attention;
 mod backend;
-pub mod causal;
 pub mod decode;
 pub mod dropout;
 mod elementary;
 pub mod embedding;
-#[cfg(feature = "flex")]
+mod flex;
 mod fused;
 mod gemm;
 mod heads;
@@ -26,20 +27,19 @@ pub mod loss;
 pub mod mlp;
 mod newton_schulz;
 pub mod norm;
-mod operation;
+mod op;
+pub mod optimizer;
 mod precision;
 pub mod rope;
 mod rows;
-pub mod squares;
 mod tasks;
 
 pub use activation::{gelu, relu_squared, silu};
-pub use adamw::{AdamW, adamw};
 pub use attention::{
+    causal_attention,
     QkNorm, SelfAttention, attention_weights, future, merge_heads, repeat_kv, self_attention,
     split_heads,
 };
-pub use causal::causal_attention;
 pub use dropout::{Dropout, DropoutKey, dropout};
 pub use embedding::{Positions, embed};
 pub use host::with_values;
@@ -48,6 +48,6 @@ pub use loss::{MAX_LOSS_LOGITS, Output, cross_entropy, cross_entropy_of_logits};
 pub use mlp::mlp;
 pub use newton_schulz::newton_schulz;
 pub use norm::{layer_norm, rms_norm};
+pub use optimizer::{AdamW, adamw, sum_of_squares};
 pub use precision::MatmulPrecision;
 pub use rope::rotate;
-pub use squares::sum_of_squares;

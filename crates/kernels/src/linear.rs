@@ -3,8 +3,7 @@
 use burn::tensor::{Tensor, module};
 
 use super::MatmulPrecision;
-#[cfg(feature = "flex")]
-use super::fused;
+use crate::{flex, fused};
 
 /// `x weight + bias` over the last dimension; the product and its gradients in a precision.
 ///
@@ -17,8 +16,7 @@ pub fn linear<const D: usize>(
     bias: Option<Tensor<1>>,
     precision: MatmulPrecision,
 ) -> Tensor<D> {
-    #[cfg(feature = "flex")]
-    if fused::is_for(&x) {
+    if flex::is_for(&x) {
         return fused::linear::linear(x, weight, bias, precision);
     }
     module::linear(x, weight, bias)

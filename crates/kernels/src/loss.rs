@@ -3,8 +3,7 @@
 use burn::tensor::{Int, Tensor, activation, assert_shape};
 
 use super::MatmulPrecision;
-#[cfg(feature = "flex")]
-use super::fused;
+use crate::{flex, fused};
 
 /// The most logits that the fused [`cross_entropy`] holds at once.
 pub const MAX_LOSS_LOGITS: usize = 1 << 22;
@@ -35,8 +34,7 @@ pub fn cross_entropy(
 ) -> Tensor<1> {
     let [n, _] = hidden.dims();
     assert_shape!(targets, [n]);
-    #[cfg(feature = "flex")]
-    if fused::is_for(&hidden) {
+    if flex::is_for(&hidden) {
         return fused::loss::cross_entropy(hidden, output, targets, precision);
     }
     composed_cross_entropy(hidden, output, targets)

@@ -4,8 +4,7 @@ use burn::tensor::{Tensor, module};
 
 use super::MatmulPrecision;
 use super::activation::{gelu, relu_squared, silu};
-#[cfg(feature = "flex")]
-use super::fused;
+use crate::{flex, fused};
 
 /// The weight `[K, M]` and the bias `[M]` of a projection.
 #[derive(Clone, Debug)]
@@ -52,8 +51,7 @@ pub struct Mlp {
 /// `x: [B, T, C]` -> `[B, T, C]`
 #[must_use]
 pub fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
-    #[cfg(feature = "flex")]
-    if fused::is_for(&x) {
+    if flex::is_for(&x) {
         return fused::mlp::mlp(x, mlp);
     }
     composed_mlp(x, mlp)

@@ -3,8 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::MatmulPrecision;
-#[cfg(feature = "flex")]
-use super::fused;
+use crate::{flex, fused};
 
 /// So many steps of `x <- a x + (b G + c G^2) x` with `G = x x^T`: the polynomial `a s + b s^3 + c s^5` of every singular
 /// value, which singular vectors do not notice.
@@ -21,8 +20,7 @@ pub fn newton_schulz(
     steps: usize,
     precision: MatmulPrecision,
 ) -> Tensor<2> {
-    #[cfg(feature = "flex")]
-    if fused::is_for(&x) {
+    if flex::is_for(&x) {
         return fused::newton_schulz::newton_schulz(x, coefficients, steps, precision);
     }
     composed_newton_schulz(x, coefficients, steps)

@@ -6,8 +6,9 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 use pulp::{Simd, WithSimd};
 
-use super::operation::{Operation, apply};
-use super::{from_vec, run, tensor, values};
+use crate::op::{FlexOperation, apply_on_flex};
+use crate::flex::{from_vec, tensor, values};
+use crate::tasks::run;
 use crate::MatmulPrecision;
 use crate::gemm::{
     Bf16x2, Element, Matrix, Packed, PackedRef, Plain, Role, Transposed, WIDTH, n_panels, product,
@@ -37,8 +38,8 @@ fn with<E: Element, const D: usize>(
     let operation = Linear::<E>(PhantomData);
     let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
     match bias {
-        None => apply([x, weight], operation),
-        Some(bias) => apply([x, weight, bias.into_dispatch()], operation),
+        None => apply_on_flex([x, weight], operation),
+        Some(bias) => apply_on_flex([x, weight, bias.into_dispatch()], operation),
     }
 }
 
@@ -46,7 +47,7 @@ fn with<E: Element, const D: usize>(
 #[derive(Debug)]
 struct Linear<E>(PhantomData<E>);
 
-impl<E: Element> Operation for Linear<E> {
+impl<E: Element> FlexOperation for Linear<E> {
     fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let mut inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
         let [k, m] = matrix(&inputs[1]);
@@ -129,7 +130,7 @@ impl<E: Element> WithSimd for ColumnSums<'_, E> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{
+    use crate::flex::testing::{
         assert_close, assert_within, constant, leaf, numbers, with_threads,
     };
     use super::*;

@@ -11,8 +11,9 @@ use burn::tensor::{Int, Shape, Tensor};
 use pulp::{Simd, WithSimd};
 
 use super::linear::matrix;
-use super::operation::{Operation, apply};
-use super::{CHUNK, from_vec, run, tensor, values};
+use crate::op::{FlexOperation, apply_on_flex};
+use crate::flex::{from_vec, tensor, values};
+use crate::tasks::{CHUNK, run};
 use crate::MatmulPrecision;
 use crate::gemm::{
     Bf16x2, Element, Matrix, MatrixMut, Packed, Plain, Role, Transposed, WIDTH, add, put,
@@ -73,7 +74,7 @@ fn with<E: Element>(
         elements: PhantomData,
     };
     let (Output::Tied(weight) | Output::Own(weight)) = output;
-    apply([hidden.into_dispatch(), weight.into_dispatch()], operation)
+    apply_on_flex([hidden.into_dispatch(), weight.into_dispatch()], operation)
 }
 
 /// Inputs: hidden states `[N, C]`, and weights `[V, C]` if `by_token`, else `[C, V]`.
@@ -88,7 +89,7 @@ struct CrossEntropy<E> {
     elements: PhantomData<E>,
 }
 
-impl<E: Element> Operation for CrossEntropy<E> {
+impl<E: Element> FlexOperation for CrossEntropy<E> {
     fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
         let [n, c] = matrix(&inputs[0]);
@@ -178,7 +179,7 @@ impl<E: Element> Operation for CrossEntropy<E> {
             Some(if factor.to_bits() == 1.0_f32.to_bits() {
                 part
             } else {
-                super::map_in_place(part, scale)
+                crate::flex::map_in_place(part, scale)
             })
         });
         scaled.collect()
@@ -271,7 +272,7 @@ impl WithSimd for Scale<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{assert_within, leaf, numbers, with_threads};
+    use crate::flex::testing::{assert_within, leaf, numbers, with_threads};
     use super::*;
     use crate::MatmulPrecision::{Bf16, F32};
     use crate::loss::composed_cross_entropy;

@@ -4,8 +4,8 @@ use burn::backend::Flex;
 use burn::tensor::Tensor;
 
 use super::linear::matrix;
-use super::norm::in_f32;
-use super::{map_in_place, primitive};
+use crate::flex::in_f32;
+use crate::flex::{map_in_place, primitive};
 use crate::MatmulPrecision;
 use crate::gemm::{
     Bf16x2, Blend, Element, Left, Matrix, MatrixMut, Packed, PackedRef, Plain, Role, multiply_all,
@@ -68,7 +68,7 @@ fn blend<L: Left + Send>(
 mod tests {
     use burn::tensor::{Device, TensorData};
 
-    use super::super::testing::{assert_close, assert_within, noise, numbers, with_threads};
+    use crate::flex::testing::{assert_close, assert_within, noise, numbers, with_threads};
     use super::*;
     use crate::MatmulPrecision::{Bf16, F32};
     use crate::newton_schulz::composed_newton_schulz;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-use super::super::sum;
+use crate::elementary::sum;
 use super::QUERIES;
 use crate::dropout::Dropout;
 use crate::gemm::Scratch;

@@ -15,9 +15,10 @@ use burn::tensor::{Shape, Tensor};
 
 use self::backward::BackwardPass;
 use self::forward::Forward;
-use super::norm;
-use super::operation::{Operation, apply};
-use super::{assume_init, from_vec, run, uninit, values};
+use crate::flex::in_f32;
+use crate::op::{FlexOperation, apply_on_flex};
+use crate::flex::{from_vec, values};
+use crate::tasks::{assume_init, run, uninit};
 use crate::attention::{QkNorm, SelfAttention};
 use crate::dropout::Dropout;
 use crate::gemm::MatrixMut;
@@ -33,16 +34,16 @@ pub(crate) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor
     let SelfAttention { n_heads, n_kv_heads, norm, rotation, dropout } = attention;
     let [_, t, width] = qkv.dims();
     let heads = Heads { n_heads, n_kv_heads, head_dim: width / (n_heads + 2 * n_kv_heads), t };
-    let epsilon = norm.as_ref().map(|norm| norm::in_f32(norm.epsilon));
+    let epsilon = norm.as_ref().map(|norm| in_f32(norm.epsilon));
     let operation = |rotated| Attention { heads, epsilon, rotated, dropout };
     let qkv = qkv.into_dispatch();
     let norm = norm.map(|QkNorm { q, k, .. }| [q.into_dispatch(), k.into_dispatch()]);
     let rotation = rotation.map(|[cos, sin]| [cos.into_dispatch(), sin.into_dispatch()]);
     match (rotation, norm) {
-        (None, None) => apply([qkv], operation(false)),
-        (Some([cos, sin]), None) => apply([qkv, cos, sin], operation(true)),
-        (None, Some([q, k])) => apply([qkv, q, k], operation(false)),
-        (Some([cos, sin]), Some([q, k])) => apply([qkv, cos, sin, q, k], operation(true)),
+        (None, None) => apply_on_flex([qkv], operation(false)),
+        (Some([cos, sin]), None) => apply_on_flex([qkv, cos, sin], operation(true)),
+        (None, Some([q, k])) => apply_on_flex([qkv, q, k], operation(false)),
+        (Some([cos, sin]), Some([q, k])) => apply_on_flex([qkv, cos, sin, q, k], operation(true)),
     }
 }
 
@@ -69,7 +70,7 @@ impl Attention {
     }
 }
 
-impl Operation for Attention {
+impl FlexOperation for Attention {
     fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
         let prepared = self.prepared(&inputs);
@@ -190,7 +191,7 @@ impl Operation for Attention {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{DROPOUT, assert_close, constant, leaf, numbers, with_threads};
+    use crate::flex::testing::{DROPOUT, assert_close, constant, leaf, numbers, with_threads};
     use super::*;
     use crate::attention::composed_self_attention;
 

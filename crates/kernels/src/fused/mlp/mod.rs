@@ -13,8 +13,9 @@ use burn::tensor::{Shape, Tensor};
 
 use self::epilogue::{Activate, Biased, Slopes};
 use super::linear::{column_sums, matrix};
-use super::operation::{Operation, apply};
-use super::{assume_init, from_vec, tensor, uninit, values};
+use crate::op::{FlexOperation, apply_on_flex};
+use crate::flex::{from_vec, tensor, values};
+use crate::tasks::{assume_init, uninit};
 use crate::MatmulPrecision;
 use crate::gemm::Activation;
 use crate::gemm::Scratch;
@@ -42,8 +43,8 @@ pub(crate) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let mut inputs = vec![x.into_dispatch()];
     inputs.extend(weights.into_iter().chain(biases.into_iter().flatten()));
     match precision {
-        MatmulPrecision::F32 => apply(inputs, FeedForward::<f32>::new(activation, has_bias)),
-        MatmulPrecision::Bf16 => apply(inputs, FeedForward::<Bf16x2>::new(activation, has_bias)),
+        MatmulPrecision::F32 => apply_on_flex(inputs, FeedForward::<f32>::new(activation, has_bias)),
+        MatmulPrecision::Bf16 => apply_on_flex(inputs, FeedForward::<Bf16x2>::new(activation, has_bias)),
     }
 }
 
@@ -85,7 +86,7 @@ const EXPAND: usize = 0;
 const CONTRACT: usize = 1;
 const GATE: usize = 2;
 
-impl<E: Element> Operation for FeedForward<E> {
+impl<E: Element> FlexOperation for FeedForward<E> {
     /// Keeps the inputs, and in panels what the activation gave, and its derivatives by what went into it.
     fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let mut inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
@@ -279,7 +280,7 @@ impl<'a, E: Element> Operand<'a, E> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{
+    use crate::flex::testing::{
         assert_close, assert_within, constant, leaf, numbers, with_threads,
     };
     use super::*;

@@ -1,16 +1,19 @@
 //! The arithmetic of attention on queries, keys and values that are already projected.
 
+pub mod blocked;
+
 use std::ops::Range;
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation};
 
-use super::causal::causal_attention;
-use super::dropout::Dropout;
+use super::attention::blocked::causal_attention;
+pub use blocked::causal_attention;
+
+use crate::dropout::Dropout;
 #[cfg(test)]
-use super::dropout::dropout;
-#[cfg(feature = "flex")]
-use super::fused;
-use super::{rms_norm, rotate};
+use crate::dropout::dropout;
+use crate::{flex, fused};
+use crate::{rms_norm, rotate};
 
 /// Norms of each head's queries and keys.
 ///
@@ -51,8 +54,7 @@ pub struct SelfAttention {
 /// On any other shape: a bug in the caller, never bad user input.
 #[must_use]
 pub fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
-    #[cfg(feature = "flex")]
-    if fused::is_for(&qkv) {
+    if flex::is_for(&qkv) {
         return fused::attention::self_attention(qkv, attention);
     }
     self_attention_by(causal_attention, qkv, attention)

@@ -1,19 +1,108 @@
-//! What an optimiser does with every number once: sums of squares, and the update of `AdamW` in place.
+//! The parts of an optimiser that touch every number: sums of squares, and the update of `AdamW`.
 
 use burn::backend::Flex;
 use burn::tensor::{Shape, Tensor};
 use pulp::{Simd, WithSimd};
 
-use super::{from_vec, map_in_place, primitive, run, sum, values};
-use crate::adamw::AdamW;
+use crate::elementary::sum;
+use crate::flex::{self, from_vec, in_f32, map_in_place, primitive, values};
+use crate::tasks::run;
+
+/// What one update of a parameter multiplies with and adds.
+#[derive(Clone, Copy, Debug)]
+pub struct AdamW {
+    /// What is kept of the running means of gradients and of their squares.
+    pub betas: [f64; 2],
+    /// The learning rate, over what the first mean's start at zero left of it.
+    pub step_size: f64,
+    /// One over the square root of what the second mean's start at zero left of it.
+    pub second_scale: f64,
+    /// What is added to the root of the second mean.
+    pub epsilon: f64,
+    /// The share of the weights that is taken away.
+    pub decay: f64,
+}
+
+/// New weights and running means from a gradient, which is multiplied with `factor` first. No `means` are zeros.
+///
+/// With `g` the gradient: `m = beta_1 m + (1 - beta_1) g`, `v = beta_2 v + (1 - beta_2) g^2`, and
+/// `w = (1 - decay) w - step_size m / (second_scale sqrt(v) + epsilon)`.
+///
+/// Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
+///
+/// # Shapes
+/// `weights, gradient: [n]`, `factor: [1]`, means each `[n]` -> `[n]`, and each `[n]`
+#[must_use]
+pub fn adamw(
+    weights: Tensor<1>,
+    gradient: Tensor<1>,
+    factor: Option<Tensor<1>>,
+    means: Option<[Tensor<1>; 2]>,
+    update: AdamW,
+) -> (Tensor<1>, [Tensor<1>; 2]) {
+    if flex::is_for(&weights) {
+        return fused_adamw(weights, gradient, factor, means, update);
+    }
+    composed_adamw(weights, gradient, factor, means, update)
+}
+
+/// [`adamw`] by burn's own operations.
+fn composed_adamw(
+    weights: Tensor<1>,
+    gradient: Tensor<1>,
+    factor: Option<Tensor<1>>,
+    means: Option<[Tensor<1>; 2]>,
+    update: AdamW,
+) -> (Tensor<1>, [Tensor<1>; 2]) {
+    let AdamW { betas: [beta_1, beta_2], step_size, second_scale, epsilon, decay } = update;
+    let gradient = match factor {
+        Some(factor) => gradient * factor,
+        None => gradient,
+    };
+    let first = gradient.clone() * (1.0 - beta_1);
+    let second = gradient.clone() * gradient * (1.0 - beta_2);
+    let (first, second) = match means {
+        Some([old_first, old_second]) => (old_first * beta_1 + first, old_second * beta_2 + second),
+        None => (first, second),
+    };
+    let size = second.clone().sqrt() * second_scale + epsilon;
+    let change = first.clone() / size * step_size;
+    (weights * (1.0 - decay) - change, [first, second])
+}
+
+/// Numbers that burn sums in one go: more than these flex shares out among threads as they come, and the sum of
+/// a run would differ from that of the next in its last bits.
+const MOST_SUMMED: usize = 1 << 20;
+
+/// The sum of all squares, in an order that does not depend on threads.
+///
+/// # Shapes
+/// `[n]` -> `[1]`
+///
+/// # Panics
+/// If there are no numbers.
+#[must_use]
+pub fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
+    if flex::is_for(&x) {
+        return fused_sum_of_squares(x);
+    }
+    composed_sum_of_squares(x)
+}
+
+/// [`sum_of_squares`] by burn's own operations.
+fn composed_sum_of_squares(x: Tensor<1>) -> Tensor<1> {
+    let parts = x.split(MOST_SUMMED, 0).into_iter();
+    let squares = parts.map(|part| (part.clone() * part).sum());
+    squares.reduce(|sum, square| sum + square).expect("a parameter has numbers")
+}
 
 /// Numbers that one task takes.
 const CHUNK: usize = 16 * 1024;
 
-/// As [`crate::sum_of_squares`], of f32 on flex.
+/// [`sum_of_squares`] of f32 on flex.
 ///
 /// Sums of chunks are f32, and the sum of them is f64: a norm of many parameters loses nothing by their number.
-pub(crate) fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
+fn fused_sum_of_squares(x: Tensor<1>) -> Tensor<1> {
     let x = primitive(x).to_contiguous();
     let x = values(&x);
     assert!(!x.is_empty(), "a parameter has numbers");
@@ -21,7 +110,7 @@ pub(crate) fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
     let tasks = sums.iter_mut().zip(x.chunks(CHUNK));
     run(x.len(), tasks.map(|(sum, x)| Squares { x, sum }));
     let total: f64 = sums.into_iter().map(f64::from).sum();
-    let total = vec![super::norm::in_f32(total)];
+    let total = vec![in_f32(total)];
     Tensor::from_primitive::<Flex>(from_vec(total, Shape::new([1])))
 }
 
@@ -39,8 +128,8 @@ impl WithSimd for Squares<'_> {
     }
 }
 
-/// As [`crate::adamw`], of f32 on flex: in place where nobody else holds weights or means.
-pub(crate) fn adamw(
+/// [`adamw`] of f32 on flex: in place, unless somebody else holds the weights or means.
+fn fused_adamw(
     weights: Tensor<1>,
     gradient: Tensor<1>,
     factor: Option<Tensor<1>>,
@@ -100,7 +189,6 @@ struct Rates {
 
 impl Rates {
     fn new(update: AdamW, factor: f32) -> Self {
-        use super::norm::in_f32;
         Self {
             factor,
             betas: update.betas.map(in_f32),
@@ -141,10 +229,8 @@ impl WithSimd for Update<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{assert_close, noise, numbers, with_threads};
+    use crate::flex::testing::{assert_close, noise, numbers, with_threads};
     use super::*;
-    use crate::adamw::composed_adamw;
-    use crate::squares::composed_sum_of_squares;
     use burn::tensor::Device;
 
     fn constant(n: usize, seed: u32) -> Tensor<1> {
@@ -181,7 +267,7 @@ mod tests {
     #[test]
     fn updates_are_those_of_the_composed_operations() {
         for n in SIZES {
-            let [got, want] = [adamw, composed_adamw].map(|f: Operation| two_steps(f, n));
+            let [got, want] = [fused_adamw, composed_adamw].map(|f: Operation| two_steps(f, n));
             assert_close(&got, &want, &format!("{n} numbers"));
         }
     }
@@ -198,7 +284,7 @@ mod tests {
     #[test]
     fn sums_of_squares_are_those_of_the_composed_operations() {
         for n in SIZES {
-            let [got, want] = [sum_of_squares, composed_sum_of_squares]
+            let [got, want] = [fused_sum_of_squares, composed_sum_of_squares]
                 .map(|f: fn(Tensor<1>) -> Tensor<1>| vec![numbers(f(constant(n, 1)))]);
             assert_close(&got, &want, &format!("{n} numbers"));
         }
@@ -209,7 +295,7 @@ mod tests {
         let bytes = |threads| {
             let got = with_threads(threads, || {
                 let squares = numbers(sum_of_squares(constant(9 * CHUNK, 1)));
-                [two_steps(adamw, 3 * CHUNK + 5), vec![squares]].concat()
+                [two_steps(fused_adamw, 3 * CHUNK + 5), vec![squares]].concat()
             });
             got.concat().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
         };

@@ -12,9 +12,9 @@ use std::ops::Range;
 use burn::backend::DispatchTensor;
 use burn::tensor::{Tensor, assert_shape};
 
-use super::attention::{BLOCKED, future, scale};
-use super::dropout::{Choice, Dropout};
-use super::operation::{Operation, apply};
+use super::{BLOCKED, future, scale};
+use crate::dropout::{Choice, Dropout};
+use crate::op::{Operation, apply};
 
 /// Bytes of the scores of one block, at most: the largest buffer that every WebGPU device can bind.
 pub const MOST_BYTES: usize = 128 * 1024 * 1024;
@@ -283,11 +283,11 @@ fn tensors<const N: usize>(tensors: Vec<DispatchTensor>) -> [Tensor<4>; N] {
     tensors.try_into().expect("as many as there are")
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attention::explicit_causal_attention;
-    use crate::fused::testing::{DROPOUT, assert_within, constant, leaf, numbers};
+    use super::super::explicit_causal_attention;
+    use crate::flex::testing::{DROPOUT, assert_within, constant, leaf, numbers};
 
     /// Rows of the batch, heads, key heads, queries, keys, width of a head.
     const SHAPES: [[usize; 6]; 11] = [

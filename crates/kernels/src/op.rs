@@ -1,0 +1,318 @@
+//! Differentiable operations written by hand.
+//!
+//! An [`Operation`] is two functions on tensors without gradients: forward, and backward from what forward saved. The
+//! route to each backend and the node of the autodiff graph, which burn asks for once per number of inputs, are here.
+
+#![allow(deprecated, reason = "ndarray is kept as a numerical second opinion until burn drops it")]
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::flex::FlexTensor;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{
+    Autodiff, Backend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor,
+    DispatchTensorKind, Flex, backend_extension,
+};
+use burn::tensor::Tensor;
+
+/// A differentiable function of a few tensors on any device, which it sees without gradients.
+pub(crate) trait Operation: Debug + Send + Sync + 'static {
+    /// The output, and what the backward pass needs. Nothing else holds the inputs, so one that is not shared may be
+    /// overwritten. `save` is false if no gradient will be asked for.
+    fn forward(
+        &self,
+        inputs: Vec<DispatchTensor>,
+        save: bool,
+    ) -> (DispatchTensor, Vec<DispatchTensor>);
+
+    /// The gradient of each input, given that of the output; `None` for an input that is always a constant.
+    fn backward(
+        &self,
+        saved: Vec<DispatchTensor>,
+        gradient: DispatchTensor,
+    ) -> Vec<Option<DispatchTensor>>;
+}
+
+/// [`Operation`] on tensors of f32 on flex.
+pub(crate) trait FlexOperation: Debug + Send + Sync + 'static {
+    /// As [`Operation::forward`].
+    fn forward(&self, inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>);
+
+    /// As [`Operation::backward`].
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>>;
+}
+
+/// Applies an operation to its inputs.
+pub(crate) fn apply<const D: usize, const N: usize>(
+    inputs: [DispatchTensor; N],
+    operation: impl Operation,
+) -> Tensor<D>
+where
+    [DispatchTensor; N]: Inputs,
+{
+    Tensor::from_dispatch(inputs.route(Arc::new(operation)))
+}
+
+/// Applies an operation of flex to its inputs.
+pub(crate) fn apply_on_flex<const D: usize, const N: usize>(
+    inputs: [DispatchTensor; N],
+    operation: impl FlexOperation,
+) -> Tensor<D>
+where
+    [DispatchTensor; N]: Inputs,
+{
+    apply(inputs, OnFlex(operation))
+}
+
+#[derive(Debug)]
+struct OnFlex<O>(O);
+
+impl<O: FlexOperation> Operation for OnFlex<O> {
+    fn forward(
+        &self,
+        inputs: Vec<DispatchTensor>,
+        save: bool,
+    ) -> (DispatchTensor, Vec<DispatchTensor>) {
+        let inputs = inputs.into_iter().map(Flex::unwrap).collect();
+        let (output, saved) = self.0.forward(inputs, save);
+        (Flex::wrap(output), saved.into_iter().map(Flex::wrap).collect())
+    }
+
+    fn backward(
+        &self,
+        saved: Vec<DispatchTensor>,
+        gradient: DispatchTensor,
+    ) -> Vec<Option<DispatchTensor>> {
+        let saved = saved.into_iter().map(Flex::unwrap).collect();
+        let gradients = self.0.backward(saved, Flex::unwrap(gradient));
+        gradients.into_iter().map(|gradient| gradient.map(Flex::wrap)).collect()
+    }
+}
+
+/// Inputs of an operation: an array of a length that has a route below.
+pub(crate) trait Inputs {
+    fn route(self, operation: Arc<dyn Operation>) -> DispatchTensor;
+}
+
+/// A backend that computes. Its tensors have no gradients.
+trait Concrete: Backend {
+    /// The tensor as one of any backend.
+    fn wrap(tensor: FloatTensor<Self>) -> DispatchTensor;
+
+    /// The tensor as one of this backend.
+    ///
+    /// # Panics
+    /// If it belongs to another backend.
+    fn unwrap(tensor: DispatchTensor) -> FloatTensor<Self>;
+}
+
+macro_rules! concrete {
+    ($(#[$attribute:meta])* $backend:ident) => {
+        $(#[$attribute])*
+        impl Concrete for burn::backend::$backend {
+            fn wrap(tensor: FloatTensor<Self>) -> DispatchTensor {
+                DispatchTensor {
+                    kind: DispatchTensorKind::$backend(BackendTensor::Float(tensor)),
+                    autodiff: DispatchAutodiffContext::Disabled,
+                }
+            }
+
+            fn unwrap(tensor: DispatchTensor) -> FloatTensor<Self> {
+                match tensor.kind {
+                    DispatchTensorKind::$backend(tensor) => tensor.float(),
+                    #[allow(unreachable_patterns, reason = "only one backend may be compiled in")]
+                    other => unreachable!("a tensor of another backend: {other:?}"),
+                }
+            }
+        }
+    };
+}
+
+concrete! { Flex }
+concrete! { #[cfg(feature = "ndarray")] NdArray }
+concrete! { #[cfg(any(feature = "wgpu", feature = "cuda"))] Cube }
+
+/// An operation of one to seven tensors, for the backends that have them.
+#[allow(clippy::too_many_arguments, reason = "burn routes functions of single tensors, not of lists")]
+#[rustfmt::skip]
+#[backend_extension(
+    Flex,
+    NdArray: cfg(feature = "ndarray"),
+    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+    Autodiff
+)]
+trait Differentiable: Backend {
+    fn of_1(a: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
+    fn of_2(a: FloatTensor<Self>, b: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
+    fn of_3(a: FloatTensor<Self>, b: FloatTensor<Self>, c: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
+    fn of_4(a: FloatTensor<Self>, b: FloatTensor<Self>, c: FloatTensor<Self>, d: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
+    fn of_5(a: FloatTensor<Self>, b: FloatTensor<Self>, c: FloatTensor<Self>, d: FloatTensor<Self>, e: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
+    fn of_6(a: FloatTensor<Self>, b: FloatTensor<Self>, c: FloatTensor<Self>, d: FloatTensor<Self>, e: FloatTensor<Self>, f: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
+    fn of_7(a: FloatTensor<Self>, b: FloatTensor<Self>, c: FloatTensor<Self>, d: FloatTensor<Self>, e: FloatTensor<Self>, f: FloatTensor<Self>, g: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
+}
+
+macro_rules! inputs {
+    ($($n:literal $name:ident($($input:ident),+);)+) => {
+        $(impl Inputs for [DispatchTensor; $n] {
+            fn route(self, operation: Arc<dyn Operation>) -> DispatchTensor {
+                let [$($input),+] = self;
+                <Dispatch as Differentiable>::$name($($input,)+ operation)
+            }
+        })+
+    };
+}
+
+inputs! {
+    1 of_1(a);
+    2 of_2(a, b);
+    3 of_3(a, b, c);
+    4 of_4(a, b, c, d);
+    5 of_5(a, b, c, d, e);
+    6 of_6(a, b, c, d, e, f);
+    7 of_7(a, b, c, d, e, f, g);
+}
+
+/// Implements the trait's functions of `a`, `b`, .. by handing all of them to one function.
+macro_rules! forward_to {
+    ($all:expr => $($name:ident($($input:ident),+);)+) => {
+        $(fn $name($($input: FloatTensor<Self>,)+ operation: Arc<dyn Operation>) -> FloatTensor<Self> {
+            ($all)([$($input),+], operation)
+        })+
+    };
+}
+
+impl<B: Concrete> Differentiable for B {
+    forward_to! { untracked::<B, _> =>
+        of_1(a);
+        of_2(a, b);
+        of_3(a, b, c);
+        of_4(a, b, c, d);
+        of_5(a, b, c, d, e);
+        of_6(a, b, c, d, e, f);
+        of_7(a, b, c, d, e, f, g);
+    }
+}
+
+fn untracked<B: Concrete, const N: usize>(
+    inputs: [FloatTensor<B>; N],
+    operation: Arc<dyn Operation>,
+) -> FloatTensor<B> {
+    let inputs = inputs.into_iter().map(B::wrap).collect();
+    B::unwrap(operation.forward(inputs, false).0)
+}
+
+impl<B: Concrete, C: CheckpointStrategy> Differentiable for Autodiff<B, C> {
+    forward_to! { tracked::<B, C, _> =>
+        of_1(a);
+        of_2(a, b);
+        of_3(a, b, c);
+        of_4(a, b, c, d);
+        of_5(a, b, c, d, e);
+        of_6(a, b, c, d, e, f);
+        of_7(a, b, c, d, e, f, g);
+    }
+}
+
+fn tracked<B: Concrete, C: CheckpointStrategy, const N: usize>(
+    inputs: [FloatTensor<Autodiff<B, C>>; N],
+    operation: Arc<dyn Operation>,
+) -> FloatTensor<Autodiff<B, C>> {
+    #[derive(Debug)]
+    struct Node;
+
+    impl<B: Concrete, const N: usize> Backward<B, N> for Node {
+        type State = (Arc<dyn Operation>, Vec<DispatchTensor>);
+
+        fn backward(
+            self,
+            ops: Ops<Self::State, N>,
+            gradients: &mut Gradients,
+            _: &mut Checkpointer,
+        ) {
+            let (operation, saved) = ops.state;
+            let gradient = B::wrap(gradients.consume::<B>(&ops.node));
+            let parts = operation.backward(saved, gradient);
+            assert_eq!(parts.len(), N, "{operation:?}: a gradient for each input");
+            for (parent, part) in ops.parents.into_iter().zip(parts) {
+                if let Some((parent, part)) = parent.zip(part) {
+                    gradients.register::<B>(parent.id, B::unwrap(part));
+                }
+            }
+        }
+    }
+
+    let nodes = inputs.each_ref().map(<FloatTensor<Autodiff<B, C>>>::node);
+    let inputs = inputs.into_iter().map(|input| B::wrap(input.into_primitive())).collect();
+    let node = Backward::<B, N>::prepare::<C>(Node, nodes).compute_bound().stateful();
+    match node {
+        OpsKind::Tracked(prep) => {
+            let (output, saved) = operation.forward(inputs, true);
+            prep.finish((operation, saved), B::unwrap(output))
+        }
+        OpsKind::UnTracked(prep) => {
+            let (output, _) = operation.forward(inputs, false);
+            prep.finish(B::unwrap(output))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flex::testing::{leaf, numbers};
+
+    /// The sum of all inputs, the `i`-th of them times `i + 1`.
+    #[derive(Debug)]
+    struct WeightedSum;
+
+    impl Operation for WeightedSum {
+        fn forward(
+            &self,
+            inputs: Vec<DispatchTensor>,
+            save: bool,
+        ) -> (DispatchTensor, Vec<DispatchTensor>) {
+            let terms = inputs.clone().into_iter().map(Tensor::<1>::from_dispatch);
+            let sum = (1..).zip(terms).map(|(i, x)| x * i).reduce(|sum, x| sum + x);
+            (sum.expect("an input").into_dispatch(), if save { inputs } else { Vec::new() })
+        }
+
+        fn backward(
+            &self,
+            saved: Vec<DispatchTensor>,
+            gradient: DispatchTensor,
+        ) -> Vec<Option<DispatchTensor>> {
+            let gradient = Tensor::<1>::from_dispatch(gradient);
+            let gradients = (1..).zip(saved).map(|(i, _)| Some((gradient.clone() * i).into_dispatch()));
+            gradients.collect()
+        }
+    }
+
+    fn check<const N: usize>()
+    where
+        [DispatchTensor; N]: Inputs,
+    {
+        let inputs: [Tensor<1>; N] = std::array::from_fn(|i| leaf([3], i as u32));
+        let sum: Tensor<1> = apply(inputs.clone().map(Tensor::into_dispatch), WeightedSum);
+        let gradients = sum.sum().backward();
+        for (i, input) in inputs.into_iter().enumerate() {
+            let gradient = numbers(input.grad(&gradients).expect("it has one"));
+            assert_eq!(gradient, [(i + 1) as f32; 3], "input {i} of {N}");
+        }
+    }
+
+    #[test]
+    fn one_to_seven_inputs_have_their_gradients() {
+        check::<1>();
+        check::<2>();
+        check::<3>();
+        check::<4>();
+        check::<5>();
+        check::<6>();
+        check::<7>();
+    }
+}
