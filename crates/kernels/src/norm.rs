@@ -1,9 +1,13 @@
 //! Normalisation of every position's vector.
 
+use burn::backend::flex::FlexTensor;
 use burn::tensor::{Tensor, module};
+use pulp::{Simd, WithSimd};
 
-#[cfg(feature = "flex")]
-use super::{fused, rows::Norm};
+use crate::flex::{self, in_f32, map_in_place, rows_per_task, tensor, values};
+use crate::op::{FlexOperation, apply_on_flex};
+use crate::rows::Norm;
+use crate::tasks::run;
 
 /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, over the last dimension.
 ///

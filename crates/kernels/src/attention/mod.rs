@@ -6,14 +6,12 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation};
 
-use super::attention::blocked::causal_attention;
 pub use blocked::causal_attention;
 
 use crate::dropout::Dropout;
 #[cfg(test)]
 use crate::dropout::dropout;
-use crate::{flex, fused};
-use crate::{rms_norm, rotate};
+use crate::{flex, fused, rms_norm, rotate};
 
 /// Norms of each head's queries and keys.
 ///

@@ -133,7 +133,7 @@ mod tests {
     use std::marker::PhantomData;
 
     use super::*;
-    use crate::fused::testing::{noise, with_threads};
+    use crate::flex::testing::{noise, with_threads};
 
     /// Rows, depth and columns of products that end within tiles, registers and panels, and that do not.
     const SHAPES: [[usize; 3]; 10] = [
