@@ -65,8 +65,7 @@ impl Prompt {
         self.ids.len()
     }
 
-    /// The token with which `text` has been read, where it stands for the last time; none where it is not in
-    /// the prompt.
+    /// The last token of the last occurrence of `text`; `None` if it is not in the prompt.
     #[must_use]
     pub fn position_of(&self, text: &str) -> Option<usize> {
         let text = text.as_bytes();

@@ -22,7 +22,7 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// A norm over `dim` numbers. An RMS norm has no bias, whatever `bias` says.
+    /// A norm over `dim` numbers; `bias` is ignored by an RMS norm.
     #[must_use]
     pub fn new(kind: NormKind, dim: usize, bias: bool, device: &Device) -> Self {
         let bias = bias && kind == NormKind::LayerNorm;

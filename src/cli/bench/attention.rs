@@ -47,7 +47,7 @@ pub(super) struct Args {
     /// The most rounds that a row is the median of; one that takes long has fewer, at least 3
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one())]
     rounds: usize,
-    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceSpec::Auto)]
     device: DeviceSpec,
     /// Print one JSON object instead of tables

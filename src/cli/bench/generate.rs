@@ -54,7 +54,7 @@ pub(super) struct Args {
     /// How the weights are kept, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
-    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
     /// Print one JSON object instead of a table
