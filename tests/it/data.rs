@@ -254,7 +254,7 @@ fn records_come_through_standard_input_where_the_config_says_so() {
     let output = folder.pipe(&auto, lines.as_bytes());
     assert_snapshot!(String::from_utf8(output.stderr).expect("UTF-8"), @r#"
     error: the first line of standard input is a record of JSON Lines, with a field "body"
-      hint: data.format = "jsonl" takes that field of each line for the text, data.format = "text" the lines as they are; of a file, the name tells
+      hint: data.format = "jsonl" reads that field of each line as the text, data.format = "text" reads the lines as they are; the name of a file would decide
     "#);
     let output = folder.pipe(&["train", "tiny.toml", "--overwrite"], b"{\"text\": 1}\n");
     assert_snapshot!(String::from_utf8(output.stderr).expect("UTF-8"), @r#"
@@ -379,7 +379,7 @@ fn mistakes_are_answered_with_a_way_out() {
     "#);
     assert_snapshot!(on("cut.txt.gz"), @r#"
     error: `cut.txt.gz` is not a whole gzip file: incomplete deflate stream
-      hint: get it anew; `gzip -t` tells whether it is whole
+      hint: download or pack it again; `gzip -t` tells whether it is whole
     "#);
     assert_snapshot!(on("a.jsonl"), @r#"
     error: line 2 of `a.jsonl` has no field "text", only "body", "title"
