@@ -135,8 +135,6 @@ fn complete(held_back: &mut Vec<u8>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     fn pieces(ids: &[u32]) -> Vec<String> {
@@ -151,20 +149,5 @@ mod tests {
         assert_eq!(pieces(&[0xff, 97]), ["\u{fffd}", "a"]);
         assert_eq!(pieces(&[0xc3, 97]), ["", "\u{fffd}a"]);
         assert_eq!(pieces(&[0xe2, 0x82, 0xe2, 0x82, 0xac]), ["", "", "\u{fffd}", "", "\u{20ac}"]);
-    }
-
-    proptest! {
-        #[test]
-        fn the_pieces_are_the_whole(
-            ids in prop::collection::vec(0_u32..256, 0..40),
-            text in any::<String>(),
-        ) {
-            let ids: Vec<u32> = ids.into_iter().chain(text.bytes().map(u32::from)).collect();
-            let whole = Tokenizer::byte().decode(&ids);
-            let streamed = pieces(&ids).concat();
-            // Only an incomplete end, which `decode` shows as one replacement, may be missing.
-            let rest = whole.strip_prefix(streamed.as_str());
-            prop_assert!(rest == Some("") || rest == Some("\u{fffd}"), "{whole:?} {streamed:?}");
-        }
     }
 }
