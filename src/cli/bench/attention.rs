@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::{MIB, at_least_one, figures, on, or_dash, print_json, spread, this_program, under_way};
 use crate::bench::attention::{self, Case, Cost, Method, Pass, Row, Shape};
-use crate::cli::table::{Column, table};
 use crate::device::{self, DeviceSpec};
+use crate::draw::table::{Column, table};
 use crate::format::counted;
 use crate::measure::{Machine, Trial};
 
@@ -214,7 +214,7 @@ fn cells(row: &Row) -> [String; 5] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::table::{MAX_WIDTH, width};
+    use crate::draw::table::{MAX_WIDTH, width};
     use crate::measure::Times;
 
     #[test]

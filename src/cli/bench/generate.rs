@@ -9,9 +9,9 @@ use serde_json::json;
 
 use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
 use crate::bench::generate::{self, Case, Speed};
-use crate::cli::table::{Column, table};
 use crate::cli::weights::WeightFormat;
 use crate::device::{self, DeviceSpec, OpenDevice};
+use crate::draw::table::{Column, table};
 use crate::format::grouped;
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;

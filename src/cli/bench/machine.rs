@@ -9,9 +9,9 @@ use serde_json::json;
 use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
 use crate::autoconfig::Preset;
 use crate::bench::machine::{self, Access, Ceiling, Product};
-use crate::cli::table::{Column, table};
 use crate::config::Config;
 use crate::device::{self, DeviceSpec};
+use crate::draw::table::{Column, table};
 use crate::measure::Trial;
 use crate::plan;
 
