@@ -22,6 +22,15 @@ pub(crate) fn run<T: WithSimd<Output = ()> + Send>(numbers: usize, tasks: impl I
     }
 }
 
+/// Calls `task` with every number below `n`, as [`run`] does, without allocating.
+pub(crate) fn for_each(numbers: usize, n: usize, task: impl Fn(usize) + Sync + Send) {
+    if numbers <= CHUNK {
+        (0..n).for_each(task);
+    } else {
+        (0..n).into_par_iter().for_each(task);
+    }
+}
+
 /// `n` numbers that `write` initialises. Zeroing them first would take as long as a tenth of a product.
 ///
 /// # Safety

@@ -148,14 +148,14 @@ impl<E: Element> Operation for CrossEntropy<E> {
                     (weights, Role::Right),
                 ]);
                 let grad_hidden = MatrixMut::new(grad_hidden, [rows, c]);
-                add(grad_hidden, Plain(grad_logits.left()), weights.right());
+                add(grad_hidden, Plain(grad_logits.left()), weights.right(), &[]);
                 let mut grad_weight = MatrixMut::new(&mut grad_weight, shape);
                 if self.by_token {
                     let grad_weight = grad_weight.rows(tokens.start, tokens.len());
-                    add(grad_weight, Transposed(grad_logits.right()), hidden.right());
+                    add(grad_weight, Transposed(grad_logits.right()), hidden.right(), &[]);
                 } else {
                     let grad_weight = grad_weight.columns(tokens);
-                    add(grad_weight, Transposed(hidden.right()), grad_logits.right());
+                    add(grad_weight, Transposed(hidden.right()), grad_logits.right(), &[]);
                 }
             }
         }

@@ -50,12 +50,7 @@ fn step<E: Element>(x: &mut [f32], [m, n]: [usize; 2], [a, b, c]: [f32; 3]) {
 }
 
 /// `out = kept out + added left right` on all cores.
-fn blend<L: Left + Send>(
-    out: MatrixMut<'_>,
-    shares: [f32; 2],
-    left: L,
-    right: PackedRef<'_, L::Element>,
-) {
+fn blend<L: Left>(out: MatrixMut<'_>, shares: [f32; 2], left: L, right: PackedRef<'_, L::Right>) {
     multiply_all(left, right, |[rows, columns]| {
         #[allow(unsafe_code)]
         // SAFETY: blocks do not overlap, and nobody else writes before all are done.

@@ -3,22 +3,21 @@
 use pulp::Simd;
 
 use super::bf16;
-use super::element::{Bf16x2, Element};
+use super::element::{Bf16x2, Element, load_bits};
 use super::matrix::Matrix;
 use super::pack::{self, Side};
 use super::packed::{Row, WIDTH};
+use super::weight::Weight;
 
 /// Products of elements, summed in registers of f32, and elements made of numbers.
 pub(crate) trait Arithmetic: Copy {
     type Element: Element;
     /// The level.
     type Simd: Simd;
-    /// A register of sums.
-    type Sums: Copy;
-    /// A register of as many elements.
+    /// A register of elements.
     type Factors: Copy;
 
-    fn zero(self) -> Self::Sums;
+    fn simd(self) -> Self::Simd;
 
     /// The same element everywhere.
     fn spread(self, element: Self::Element) -> Self::Factors;
@@ -27,11 +26,8 @@ pub(crate) trait Arithmetic: Copy {
     fn load<const V: usize>(self, row: &Row<Self::Element>, column: usize) -> [Self::Factors; V];
 
     /// `left right + sum`
-    fn multiply_add(self, left: Self::Factors, right: Self::Factors, sum: Self::Sums)
-    -> Self::Sums;
-
-    /// Writes sums to the beginning of a slice.
-    fn store(self, sums: Self::Sums, out: &mut [f32]);
+    fn multiply_add(self, left: Self::Factors, right: Self::Factors, sum: Sums<Self>)
+    -> Sums<Self>;
 
     /// Elements of numbers that follow each other in a row, no more than a panel has: as many as [`Element::count`]
     /// says; where the last one is not full, with zeros.
@@ -40,6 +36,9 @@ pub(crate) trait Arithmetic: Copy {
     /// Copies a matrix into panels that follow one another.
     fn pack(self, matrix: Matrix<'_>, side: Side, out: &mut [Row<Self::Element>]);
 }
+
+/// A register of sums.
+pub(crate) type Sums<A> = <<A as Arithmetic>::Simd as Simd>::f32s;
 
 /// What some arithmetic is to do.
 pub(crate) trait WithArithmetic {
@@ -56,12 +55,11 @@ pub(crate) struct Exact<S>(pub(crate) S);
 impl<S: Simd> Arithmetic for Exact<S> {
     type Element = f32;
     type Simd = S;
-    type Sums = S::f32s;
     type Factors = S::f32s;
 
     #[inline(always)]
-    fn zero(self) -> S::f32s {
-        self.0.splat_f32s(0.0)
+    fn simd(self) -> S {
+        self.0
     }
 
     #[inline(always)]
@@ -71,8 +69,7 @@ impl<S: Simd> Arithmetic for Exact<S> {
 
     #[inline(always)]
     fn load<const V: usize>(self, row: &Row, column: usize) -> [S::f32s; V] {
-        let (registers, _) = S::as_simd_f32s(&row[column..column + V * S::F32_LANES]);
-        registers.try_into().expect("V registers")
+        f32::widen::<S, V>(self.0, row, column, 0)
     }
 
     #[inline(always)]
@@ -84,11 +81,6 @@ impl<S: Simd> Arithmetic for Exact<S> {
         } else {
             simd.mul_add_f32s(left, right, sum)
         }
-    }
-
-    #[inline(always)]
-    fn store(self, sums: S::f32s, out: &mut [f32]) {
-        S::as_mut_simd_f32s(out).0[0] = sums;
     }
 
     #[inline(always)]
@@ -107,17 +99,6 @@ impl<S: Simd> Arithmetic for Exact<S> {
 /// Pairs, on a CPU that has no instructions for them: they are widened to f32 before they are multiplied.
 #[derive(Clone, Copy)]
 pub(super) struct Widened<S>(pub(super) S);
-
-impl<S: Simd> Widened<S> {
-    /// The first and the second numbers of pairs.
-    #[inline(always)]
-    fn widen(self, pairs: S::u32s) -> [S::f32s; 2] {
-        let Self(simd) = self;
-        let first = simd.wrapping_dyn_shl_u32s(pairs, simd.splat_u32s(16));
-        let second = simd.and_u32s(pairs, simd.splat_u32s(0xFFFF_0000));
-        [simd.transmute_f32s_u32s(first), simd.transmute_f32s_u32s(second)]
-    }
-}
 
 impl<S: Simd> bf16::Rounding for Widened<S> {
     #[inline(always)]
@@ -142,12 +123,11 @@ impl<S: Simd> bf16::Rounding for Widened<S> {
 impl<S: Simd> Arithmetic for Widened<S> {
     type Element = Bf16x2;
     type Simd = S;
-    type Sums = S::f32s;
     type Factors = [S::f32s; 2];
 
     #[inline(always)]
-    fn zero(self) -> S::f32s {
-        self.0.splat_f32s(0.0)
+    fn simd(self) -> S {
+        self.0
     }
 
     #[inline(always)]
@@ -158,11 +138,9 @@ impl<S: Simd> Arithmetic for Widened<S> {
 
     #[inline(always)]
     fn load<const V: usize>(self, row: &Row<Bf16x2>, column: usize) -> [[S::f32s; 2]; V] {
-        let (registers, _) =
-            S::as_simd_u32s(Bf16x2::bits_of(&row[column..column + V * S::F32_LANES]));
-        let mut factors = [[self.zero(); 2]; V];
-        for (factors, register) in factors.iter_mut().zip(registers) {
-            *factors = self.widen(*register);
+        let mut factors = [[self.0.splat_f32s(0.0); 2]; V];
+        for (factors, pairs) in factors.iter_mut().zip(load_bits::<S, _, V>(row, column)) {
+            *factors = [Bf16x2::half(self.0, pairs, 0), Bf16x2::half(self.0, pairs, 1)];
         }
         factors
     }
@@ -172,11 +150,6 @@ impl<S: Simd> Arithmetic for Widened<S> {
         let exact = Exact(self.0);
         let sum = exact.multiply_add(left[0], right[0], sum);
         exact.multiply_add(left[1], right[1], sum)
-    }
-
-    #[inline(always)]
-    fn store(self, sums: S::f32s, out: &mut [f32]) {
-        Exact(self.0).store(sums, out);
     }
 
     #[inline(always)]

@@ -3,12 +3,12 @@
 use std::arch::x86_64::{
     __m512, __m512bh, __m512i, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps,
     _mm512_loadu_si512, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_setzero_ps,
-    _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm512_storeu_si512,
 };
 use std::mem::transmute;
 
-use pulp::Simd;
 use pulp::x86::V4;
+use pulp::{Simd, f32x16};
 
 use super::arithmetic::{Arithmetic, WithArithmetic};
 use super::bf16::{self, Rounding};
@@ -100,13 +100,11 @@ impl Rounding for Avx512Bf16 {
 impl Arithmetic for Avx512Bf16 {
     type Element = Bf16x2;
     type Simd = V4;
-    type Sums = __m512;
     type Factors = __m512bh;
 
     #[inline(always)]
-    fn zero(self) -> __m512 {
-        // SAFETY: there are the instructions.
-        unsafe { _mm512_setzero_ps() }
+    fn simd(self) -> V4 {
+        self.0
     }
 
     #[inline(always)]
@@ -130,16 +128,9 @@ impl Arithmetic for Avx512Bf16 {
     }
 
     #[inline(always)]
-    fn multiply_add(self, left: __m512bh, right: __m512bh, sum: __m512) -> __m512 {
-        // SAFETY: there are the instructions.
-        unsafe { _mm512_dpbf16_ps(sum, left, right) }
-    }
-
-    #[inline(always)]
-    fn store(self, sums: __m512, out: &mut [f32]) {
-        let out = &mut out[..LANES];
-        // SAFETY: there are the instructions, and room for a register.
-        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), sums) }
+    fn multiply_add(self, left: __m512bh, right: __m512bh, sum: f32x16) -> f32x16 {
+        // SAFETY: there are the instructions; both kinds of sums are the same 64 bytes.
+        unsafe { transmute(_mm512_dpbf16_ps(transmute::<f32x16, __m512>(sum), left, right)) }
     }
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! What panels hold: numbers of f32, or pairs of bfloat16.
+//! The elements of packed matrices: numbers of f32, or pairs of bfloat16.
 
 use std::fmt::Debug;
 
@@ -9,29 +9,15 @@ use super::bf16;
 use super::packed::{PackedRef, Row, WIDTH};
 use super::scratch::Scratch;
 
-/// Some numbers that follow each other in the depth of a product.
+/// Some numbers that follow each other in the depth of a product, in four bytes.
 ///
 /// # Safety
-/// A type of four bytes without padding, aligned as an f32 is, to which all bits are a value. [`Element::count`]
-/// stays as it is.
+/// A type of four bytes without padding, aligned as an f32 is, to which all bits are a value. [`Word::count`] stays as
+/// it is.
 #[allow(unsafe_code)]
-pub(crate) unsafe trait Element:
-    Copy + Debug + Default + Send + Sync + 'static
-{
+pub(crate) unsafe trait Word: Copy + Debug + Default + Send + Sync + 'static {
     /// How many numbers.
     const NUMBERS: usize;
-
-    /// Whether a left matrix is a right one too, since its elements are single numbers.
-    const LEFT_IS_RIGHT: bool = Self::NUMBERS == 1;
-
-    /// Does something by the fastest instructions for these elements that the CPU has at a SIMD level, or above.
-    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>);
-
-    /// A copy of a left matrix, `n_columns` numbers wide, as a right one; none if it is one already.
-    fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>>;
-
-    /// Adds the numbers of a right matrix's row to the sums of their columns.
-    fn add_to(row: &Row<Self>, sums: &mut Row);
 
     /// How many elements `numbers` are, the last of which may not be full.
     fn count(numbers: usize) -> usize {
@@ -39,11 +25,28 @@ pub(crate) unsafe trait Element:
     }
 }
 
+/// Elements that both matrices of a product may have.
+pub(crate) trait Element: Word {
+    /// Whether a left matrix is a right one too, since its elements are single numbers.
+    const LEFT_IS_RIGHT: bool = Self::NUMBERS == 1;
+
+    /// Does something by the fastest instructions for these elements that the CPU has at a SIMD level, or above.
+    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>);
+
+    /// A copy of a left matrix, `n_columns` numbers wide, as a right one; `None` if it is one already.
+    fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>>;
+
+    /// Adds the numbers of a right matrix's row to the sums of their columns.
+    fn add_to(row: &Row<Self>, sums: &mut Row);
+}
+
 #[allow(unsafe_code)]
 // SAFETY: an f32 is as large as itself, and all bits are one.
-unsafe impl Element for f32 {
+unsafe impl Word for f32 {
     const NUMBERS: usize = 1;
+}
 
+impl Element for f32 {
     #[inline(always)]
     fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
         operation.with(Exact(simd));
@@ -68,9 +71,11 @@ pub(crate) struct Bf16x2(u32);
 
 #[allow(unsafe_code)]
 // SAFETY: a u32 is as large and aligned as an f32, and all bits are one.
-unsafe impl Element for Bf16x2 {
+unsafe impl Word for Bf16x2 {
     const NUMBERS: usize = 2;
+}
 
+impl Element for Bf16x2 {
     #[inline(always)]
     fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
         #[cfg(target_arch = "x86_64")]
@@ -113,14 +118,13 @@ impl Bf16x2 {
         self.0
     }
 
-    /// The bits of each.
+    /// The first or the second numbers of a register of pairs.
     #[inline(always)]
-    pub(super) fn bits_of(pairs: &[Self]) -> &[u32] {
-        #[allow(unsafe_code)]
-        // SAFETY: a pair is nothing but its bits.
-        unsafe {
-            std::slice::from_raw_parts(pairs.as_ptr().cast(), pairs.len())
-        }
+    pub(super) fn half<S: Simd>(simd: S, pairs: S::u32s, i: usize) -> S::f32s {
+        simd.transmute_f32s_u32s(match i {
+            0 => simd.wrapping_dyn_shl_u32s(pairs, simd.splat_u32s(16)),
+            _ => simd.and_u32s(pairs, simd.splat_u32s(0xFFFF_0000)),
+        })
     }
 
     /// Both as f32.
@@ -144,13 +148,26 @@ fn upper(x: f32) -> u32 {
 }
 
 /// The same bytes as elements.
-pub(crate) fn as_elements<E: Element>(bits: &[f32]) -> &[Row<E>] {
+pub(crate) fn as_elements<E: Word>(bits: &[f32]) -> &[Row<E>] {
     let rows = bits.as_chunks::<WIDTH>().0;
     #[allow(unsafe_code)]
     // SAFETY: elements have the size and the alignment of an f32, and any bits.
     unsafe {
         std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len())
     }
+}
+
+/// The bits of V registers of a row, from element `column` on.
+#[inline(always)]
+pub(super) fn load_bits<S: Simd, W: Word, const V: usize>(
+    row: &Row<W>,
+    column: usize,
+) -> [S::u32s; V] {
+    let elements = &row[column..column + V * S::U32_LANES];
+    #[allow(unsafe_code)]
+    // SAFETY: an element has the size and the alignment of a u32, and no padding.
+    let bits = unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), elements.len()) };
+    S::as_simd_u32s(bits).0.try_into().expect("V registers")
 }
 
 #[cfg(test)]

@@ -29,6 +29,10 @@ pub(crate) struct MatrixMut<'a> {
 #[allow(unsafe_code)]
 unsafe impl Send for MatrixMut<'_> {}
 
+// SAFETY: through a shared reference nothing is written but by blocks, whose makers see to it that they do not overlap.
+#[allow(unsafe_code)]
+unsafe impl Sync for MatrixMut<'_> {}
+
 impl<'a> Matrix<'a> {
     /// Rows that follow one another.
     pub(crate) fn new(values: &'a [f32], [rows, columns]: [usize; 2]) -> Self {
@@ -123,6 +127,11 @@ impl<'a> MatrixMut<'a> {
             row_step: columns,
             borrowed: PhantomData,
         }
+    }
+
+    /// How many columns there are.
+    pub(crate) fn n_columns(&self) -> usize {
+        self.columns
     }
 
     /// Some rows and columns.

@@ -15,7 +15,6 @@ mod arithmetic;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
 mod bf16;
-mod blocking;
 mod element;
 mod epilogue;
 mod macro_kernel;
@@ -25,30 +24,32 @@ mod pack;
 mod packed;
 mod scratch;
 mod transpose;
+mod weight;
 
 use std::ops::Range;
 
-use pulp::{Simd, WithSimd};
+use pulp::{Arch, Simd, WithSimd};
 
-pub(crate) use activation::Activation;
+pub use activation::ActivationKind;
 pub(crate) use arithmetic::{Arithmetic, Exact};
-pub(crate) use element::{Bf16x2, Element, as_elements};
-pub(crate) use epilogue::{Add, Blend, Epilogue, Put, biased, part_of};
+pub(crate) use element::{Bf16x2, Element, Word, as_elements};
+pub(crate) use epilogue::{Activate, Add, Biased, Blend, Epilogue, Put, Slopes, part_of};
 pub(crate) use macro_kernel::multiply;
 pub(crate) use matrix::{Matrix, MatrixMut};
-pub(crate) use micro_kernel::{Left, Plain, Transposed};
+pub(crate) use micro_kernel::{Left, Mixed, Plain, Transposed};
 pub(crate) use pack::{Packed, Role};
 pub(crate) use packed::{PackedMut, PackedRef, Row, WIDTH, n_panels};
 pub(crate) use scratch::Scratch;
+pub(crate) use weight::{Int8x4, Weight};
 
 use self::arithmetic::WithArithmetic;
-use self::blocking::Blocking;
-use crate::tasks::{fill, run};
+use self::macro_kernel::Blocks;
+use crate::tasks::{fill, for_each};
 
 /// A block of a product.
 struct Block<'a, L: Left, F> {
     left: L,
-    right: PackedRef<'a, L::Element>,
+    right: PackedRef<'a, L::Right>,
     epilogue: F,
 }
 
@@ -72,25 +73,24 @@ impl<L: Left, F: Epilogue<L::Element>> WithArithmetic for Block<'_, L, F> {
 
 /// Multiplies on all cores. `epilogue` says what becomes of the sums of each block, whose rows and columns are
 /// counted from the block's first.
-pub(crate) fn multiply_all<L: Left + Send, F: Epilogue<L::Element> + Send>(
+pub(crate) fn multiply_all<L: Left, F: Epilogue<L::Element>>(
     left: L,
-    right: PackedRef<'_, L::Element>,
-    epilogue: impl Fn([Range<usize>; 2]) -> F,
+    right: PackedRef<'_, L::Right>,
+    epilogue: impl Fn([Range<usize>; 2]) -> F + Sync,
 ) {
-    let blocks = Blocking::new(left, right).blocks().map(|[rows, columns]| Block {
-        left: left.part(rows.clone()),
-        right: right.columns(columns.clone()),
-        epilogue: epilogue([rows, columns]),
+    let blocks = Blocks::new(left, right);
+    for_each(left.n_rows() * left.depth() * right.n_columns(), blocks.len(), |i| {
+        let [rows, columns] = blocks.get(i);
+        Arch::new().dispatch(Block {
+            left: left.part(rows.clone()),
+            right: right.columns(columns.clone()),
+            epilogue: epilogue([rows, columns]),
+        });
     });
-    run(left.n_rows() * left.depth() * right.n_columns(), blocks);
 }
 
 /// `left right + bias` on all cores; an empty bias is none.
-pub(crate) fn product<L: Left + Send>(
-    left: L,
-    right: PackedRef<'_, L::Element>,
-    bias: &[f32],
-) -> Vec<f32> {
+pub(crate) fn product<L: Left>(left: L, right: PackedRef<'_, L::Right>, bias: &[f32]) -> Vec<f32> {
     let shape = [left.n_rows(), right.n_columns()];
     #[allow(unsafe_code)]
     // SAFETY: nothing reads the output before it is written, and all of it is.
@@ -102,10 +102,10 @@ pub(crate) fn product<L: Left + Send>(
 }
 
 /// `out = left right + bias` on all cores; an empty bias is none.
-pub(crate) fn put<L: Left + Send>(
+pub(crate) fn put<L: Left>(
     out: MatrixMut<'_>,
     left: L,
-    right: PackedRef<'_, L::Element>,
+    right: PackedRef<'_, L::Right>,
     bias: &[f32],
 ) {
     assert!(bias.is_empty() || bias.len() == right.n_columns(), "a number for each column");
@@ -118,17 +118,23 @@ pub(crate) fn put<L: Left + Send>(
     });
 }
 
-/// `out += left right` on all cores.
-pub(crate) fn add<L: Left + Send>(out: MatrixMut<'_>, left: L, right: PackedRef<'_, L::Element>) {
+/// `out += left right + bias` on all cores; an empty bias is none.
+pub(crate) fn add<L: Left>(
+    out: MatrixMut<'_>,
+    left: L,
+    right: PackedRef<'_, L::Right>,
+    bias: &[f32],
+) {
     multiply_all(left, right, |[rows, columns]| {
+        let bias = part_of(bias, columns.clone());
         #[allow(unsafe_code)]
         // SAFETY: as above.
         let out = unsafe { out.block(rows, columns) };
-        Add { out }
+        Add { out, bias }
     });
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "flex"))]
 mod tests {
     use std::marker::PhantomData;
 
@@ -220,7 +226,7 @@ mod tests {
             };
             for left in [transposed.right(), copy] {
                 let mut sums = vec![1.0; m * n];
-                add(MatrixMut::new(&mut sums, [m, n]), Transposed(left), right);
+                add(MatrixMut::new(&mut sums, [m, n]), Transposed(left), right, &[]);
                 assert_close(&sums, &want, &format!("{what}, left too"));
             }
         }
@@ -296,6 +302,61 @@ mod tests {
         }
     }
 
+    /// Rows of f32 times weights, by the instructions of one SIMD level.
+    struct MixedCheck<W> {
+        n_rows: usize,
+        elements: PhantomData<W>,
+    }
+
+    impl<W: Weight> WithSimd for MixedCheck<W> {
+        type Output = Vec<f32>;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) -> Vec<f32> {
+            let [m, k, n] = [self.n_rows, 3 * WIDTH, 2 * WIDTH];
+            let (x, numbers) = (noise(m * k, 1), noise(k * n, 2));
+            let mut weights = vec![[W::default(); WIDTH]; 2 * 3 * W::ROWS];
+            let mut rounded = vec![0.0; k * n];
+            for (block, out) in weights.chunks_exact_mut(W::ROWS).enumerate() {
+                let at = |i: usize, j: usize| (block % 3 * WIDTH + i) * n + block / 3 * WIDTH + j;
+                let row = |i| std::array::from_fn(|j| numbers[at(i, j)]);
+                W::pack(&std::array::from_fn(row), out);
+                for (i, j) in (0..WIDTH).flat_map(|i| (0..WIDTH).map(move |j| (i, j))) {
+                    rounded[at(i, j)] = W::value(out, i, j);
+                }
+            }
+            let mut values = vec![f32::NAN; m * n];
+            let left = Packed::here(simd, Matrix::new(&x, [m, k]));
+            let left = Mixed::<W>::new(left.view());
+            let right = PackedRef::new(&weights, [3 * W::ROWS, n]);
+            let epilogue = Put { out: MatrixMut::new(&mut values, [m, n]), bias: &[] };
+            f32::run(simd, Block { left, right, epilogue });
+            let want: Vec<_> = reference(&x, &rounded, [m, k, n]).iter().map(|x| x - 1.0).collect();
+            assert_close(&values, &want, &format!("{m} rows of {} in one", W::NUMBERS));
+            values
+        }
+    }
+
+    #[test]
+    fn every_simd_level_multiplies_every_kind_of_weights() {
+        for n_rows in [1, 2, 3, 4, 7, 8, 9, 15, 16] {
+            every_level_multiplies_weights::<f32>(n_rows);
+            every_level_multiplies_weights::<Bf16x2>(n_rows);
+            every_level_multiplies_weights::<Int8x4>(n_rows);
+        }
+    }
+
+    fn every_level_multiplies_weights<W: Weight>(n_rows: usize) {
+        let check = || MixedCheck::<W> { n_rows, elements: PhantomData };
+        let native = Arch::new().dispatch(check());
+        Simd::vectorize(pulp::Scalar, check());
+        #[cfg(target_arch = "x86_64")]
+        if let Some(simd) = pulp::x86::V3::try_new() {
+            assert_eq!(Simd::vectorize(simd, check()), native, "AVX2, {n_rows} rows");
+        }
+        let _ = native;
+    }
+
     #[test]
     fn what_is_no_number_stays_so() {
         let (mut a, b) = (noise(5 * 3, 1), noise(3 * 4, 2));
@@ -317,7 +378,8 @@ mod tests {
             let left = PackedRef::new(&rows, [m, k]);
             let right = PackedRef::new(&rows, [k, n]);
             let mut times = vec![0; m * n];
-            for [rows, columns] in Blocking::new(Plain(left), right).blocks() {
+            let blocks = Blocks::new(Plain(left), right);
+            for [rows, columns] in (0..blocks.len()).map(|i| blocks.get(i)) {
                 for row in rows {
                     columns.clone().for_each(|column| times[row * n + column] += 1);
                 }

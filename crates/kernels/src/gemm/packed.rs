@@ -9,10 +9,16 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::arithmetic::Arithmetic;
-use super::element::Element;
+use super::element::Word;
 use super::matrix::prefetch;
 
-pub(crate) use crate::decode::{WIDTH, n_panels};
+/// Columns of a panel: two registers of AVX-512, four of AVX2, eight of NEON.
+pub(crate) const WIDTH: usize = 32;
+
+/// How many panels hold `columns` columns.
+pub(crate) const fn n_panels(columns: usize) -> usize {
+    columns.div_ceil(WIDTH)
+}
 
 /// A row of a panel, which need not begin where a line of the cache does.
 pub(crate) type Row<E = f32> = [E; WIDTH];
@@ -27,7 +33,7 @@ pub(crate) struct PackedRef<'a, E = f32> {
     n_columns: usize,
 }
 
-impl<'a, E: Element> PackedRef<'a, E> {
+impl<'a, E: Word> PackedRef<'a, E> {
     /// Panels that follow one another.
     pub(crate) fn new(rows: &'a [Row<E>], [n_rows, n_columns]: [usize; 2]) -> Self {
         Self::within(rows, [n_rows, n_columns], n_rows)
@@ -104,9 +110,13 @@ pub(crate) struct PackedMut<'a, E = f32> {
 
 // SAFETY: as the mutable slice that it stands for; blocks that are handed out do not overlap.
 #[allow(unsafe_code)]
-unsafe impl<E: Element> Send for PackedMut<'_, E> {}
+unsafe impl<E: Word> Send for PackedMut<'_, E> {}
 
-impl<'a, E: Element> PackedMut<'a, E> {
+// SAFETY: through a shared reference nothing is written but by blocks, whose makers see to it that they do not overlap.
+#[allow(unsafe_code)]
+unsafe impl<E: Word> Sync for PackedMut<'_, E> {}
+
+impl<'a, E: Word> PackedMut<'a, E> {
     /// Elements that such a matrix has room for.
     pub(crate) fn n_elements([n_rows, n_columns]: [usize; 2]) -> usize {
         n_rows * n_panels(E::count(n_columns)) * WIDTH
@@ -147,6 +157,11 @@ impl<'a, E: Element> PackedMut<'a, E> {
             let out = std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), elements.len());
             Self::from_uninit(out, shape)
         }
+    }
+
+    /// How many columns of numbers there are.
+    pub(crate) fn n_columns(&self) -> usize {
+        self.n_columns
     }
 
     /// Whether there are no numbers.
@@ -240,6 +255,17 @@ impl PackedMut<'_> {
     #[inline(always)]
     pub(crate) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
         self.write(row, column, values.len(), values);
+    }
+
+    /// Writes some numbers of a row from `column` on, in as many panels as they reach into.
+    #[inline(always)]
+    pub(crate) fn put_across(&mut self, row: usize, column: usize, values: &[f32]) {
+        let in_first = WIDTH - (self.first + column) % WIDTH;
+        let (first, rest) = values.split_at(in_first.min(values.len()));
+        self.put(row, column, first);
+        for (i, values) in rest.chunks(WIDTH).enumerate() {
+            self.put(row, column + in_first + i * WIDTH, values);
+        }
     }
 
     /// `n` numbers of a row from `column` on, all in one panel, that have been written.

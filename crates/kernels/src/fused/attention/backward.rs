@@ -12,7 +12,7 @@ use crate::gemm::{
     Add, Exact, Matrix, MatrixMut, Packed, PackedRef, Plain, Put, Row, Transposed, WIDTH, multiply,
     n_panels,
 };
-use crate::heads::{Heads, Prepared};
+use crate::heads::{HeadLayout, Prepared};
 use crate::rows::{Query, Scores, attend_backward};
 
 /// Queries whose weights the backward pass holds at once: what it adds to the gradients of keys and values is
@@ -48,11 +48,11 @@ impl WithSimd for BackwardPass<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let heads = self.prepared.heads;
-        let Heads { head_dim, t, .. } = heads;
+        let HeadLayout { head_dim, t, .. } = heads;
         let (scale, group, width) = (heads.scale(), heads.group(), heads.n_heads * head_dim);
         let [grad_q, mut grad_k, mut grad_v] = self.grad_qkv;
         let (grad_query_norm, grad_key_norm) = self.grad_norms.split_at_mut(head_dim);
-        let mut buffer = Vec::new();
+        let mut buffer = self.prepared.buffer();
         let k = self.prepared.keys(self.qkv, self.kv_head, &mut buffer);
         let k_transposed = Packed::here(simd, k.transposed());
         let k = Packed::here(simd, k);
@@ -146,7 +146,7 @@ fn add_key_gradients<S: Simd>(
         if is_first_head && queries.start <= first {
             multiply(Exact(simd), left, right, &mut Put { out, bias: &[] });
         } else {
-            multiply(Exact(simd), left, right, &mut Add { out });
+            multiply(Exact(simd), left, right, &mut Add { out, bias: &[] });
         }
     }
 }

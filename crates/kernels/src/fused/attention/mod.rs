@@ -21,7 +21,7 @@ use super::{assume_init, from_vec, run, uninit, values};
 use crate::attention::{QkNorm, SelfAttention};
 use crate::dropout::Dropout;
 use crate::gemm::MatrixMut;
-use crate::heads::{Heads, Prepared};
+use crate::heads::{HeadLayout, Prepared};
 use crate::rows::Norm;
 
 /// Queries whose scores a task holds at once: fewer see less of a future that is computed in vain, more make
@@ -32,7 +32,7 @@ const QUERIES: usize = 32;
 pub(crate) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     let SelfAttention { n_heads, n_kv_heads, norm, rotation, dropout } = attention;
     let [_, t, width] = qkv.dims();
-    let heads = Heads { n_heads, n_kv_heads, head_dim: width / (n_heads + 2 * n_kv_heads), t };
+    let heads = HeadLayout { n_heads, n_kv_heads, head_dim: width / (n_heads + 2 * n_kv_heads), t };
     let epsilon = norm.as_ref().map(|norm| norm::in_f32(norm.epsilon));
     let operation = |rotated| Attention { heads, epsilon, rotated, dropout };
     let qkv = qkv.into_dispatch();
@@ -50,7 +50,7 @@ pub(crate) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor
 /// of the queries' and the keys' norm `[D]` if there is an `epsilon`.
 #[derive(Debug)]
 struct Attention {
-    heads: Heads,
+    heads: HeadLayout,
     epsilon: Option<f32>,
     rotated: bool,
     dropout: Option<Dropout>,
@@ -73,7 +73,7 @@ impl Operation for Attention {
     fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
         let prepared = self.prepared(&inputs);
-        let Heads { n_heads, n_kv_heads, head_dim, t } = self.heads;
+        let HeadLayout { n_heads, n_kv_heads, head_dim, t } = self.heads;
         let qkv = values(&inputs[0]);
         let batch_size = inputs[0].layout().shape()[0];
         let (width, row) = (n_heads * head_dim, self.heads.row());
@@ -119,7 +119,7 @@ impl Operation for Attention {
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let (outputs, inputs) = saved.split_at(2);
         let prepared = self.prepared(inputs);
-        let Heads { n_heads, n_kv_heads, head_dim, t } = self.heads;
+        let HeadLayout { n_heads, n_kv_heads, head_dim, t } = self.heads;
         let gradient = gradient.to_contiguous();
         let (width, row) = (n_heads * head_dim, self.heads.row());
         let group = self.heads.group();

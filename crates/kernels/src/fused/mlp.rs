@@ -3,24 +3,20 @@
 //! The activation and its derivative are computed together, once, from sums that are still in registers: both are
 //! made of the same exponential. What lies between the two projections stays in panels.
 
-mod epilogue;
-
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
-use self::epilogue::{Activate, Biased, Slopes};
 use super::linear::{column_sums, matrix};
 use super::operation::{Operation, apply};
 use super::{assume_init, from_vec, tensor, uninit, values};
 use crate::MatmulPrecision;
-use crate::gemm::Activation;
-use crate::gemm::Scratch;
 use crate::gemm::{
-    Bf16x2, Element, Matrix, MatrixMut, Packed, PackedMut, PackedRef, Plain, Role, Transposed,
-    WIDTH, add, as_elements, multiply_all, n_panels, part_of, product,
+    Activate, ActivationKind, Bf16x2, Biased, Element, Matrix, MatrixMut, Packed, PackedMut,
+    PackedRef, Plain, Role, Scratch, Slopes, Transposed, WIDTH, add, as_elements, multiply_all,
+    n_panels, part_of, product,
 };
 use crate::mlp::{Layer, Mlp};
 
@@ -29,9 +25,9 @@ pub(crate) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let Mlp { expand, activation, contract, precision } = mlp;
     let has_bias = expand.bias.is_some();
     let (activation, gate) = match activation {
-        crate::mlp::Activation::Gelu => (Activation::Gelu, None),
-        crate::mlp::Activation::ReluSquared => (Activation::ReluSquared, None),
-        crate::mlp::Activation::Swiglu(gate) => (Activation::Swiglu, Some(gate)),
+        crate::mlp::Activation::Gelu => (ActivationKind::Gelu, None),
+        crate::mlp::Activation::ReluSquared => (ActivationKind::ReluSquared, None),
+        crate::mlp::Activation::Swiglu(gate) => (ActivationKind::Swiglu, Some(gate)),
     };
     let layers = [expand, contract].into_iter().chain(gate);
     let parts = layers.map(|Layer { weight, bias }| {
@@ -52,18 +48,18 @@ pub(crate) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
 /// Multiplies elements of `E`.
 #[derive(Debug)]
 struct FeedForward<E> {
-    activation: Activation,
+    activation: ActivationKind,
     has_bias: bool,
     elements: PhantomData<E>,
 }
 
 impl<E: Element> FeedForward<E> {
-    fn new(activation: Activation, has_bias: bool) -> Self {
+    fn new(activation: ActivationKind, has_bias: bool) -> Self {
         Self { activation, has_bias, elements: PhantomData }
     }
 
     fn is_gated(&self) -> bool {
-        self.activation == Activation::Swiglu
+        self.activation == ActivationKind::Swiglu
     }
 
     /// How many weights there are.
@@ -208,7 +204,7 @@ impl<E: Element> Operation for FeedForward<E> {
             let mut grad_x = product(Plain(grad_hidden.left), weight(EXPAND), &[]);
             if let Some(grad_gate) = &grad_gate {
                 let grad_x = MatrixMut::new(&mut grad_x, [n, c]);
-                add(grad_x, Plain(grad_gate.left), weight(GATE));
+                add(grad_x, Plain(grad_gate.left), weight(GATE), &[]);
             }
             grad_x
         };
@@ -292,7 +288,7 @@ mod tests {
     fn run_with(
         f: Operation,
         [b, t, c, d_ff]: [usize; 4],
-        activation: Activation,
+        activation: ActivationKind,
         biased: bool,
         precision: MatmulPrecision,
     ) -> Vec<Vec<f32>> {
@@ -305,9 +301,9 @@ mod tests {
         let gate = layer([c, d_ff], 4);
         let mut layers = vec![expand.clone(), contract.clone()];
         let activation = match activation {
-            Activation::Gelu => crate::mlp::Activation::Gelu,
-            Activation::ReluSquared => crate::mlp::Activation::ReluSquared,
-            Activation::Swiglu => {
+            ActivationKind::Gelu => crate::mlp::Activation::Gelu,
+            ActivationKind::ReluSquared => crate::mlp::Activation::ReluSquared,
+            ActivationKind::Swiglu => {
                 layers.push(gate.clone());
                 crate::mlp::Activation::Swiglu(gate)
             }
@@ -325,8 +321,8 @@ mod tests {
         got
     }
 
-    const ACTIVATIONS: [Activation; 3] =
-        [Activation::Gelu, Activation::ReluSquared, Activation::Swiglu];
+    const ACTIVATIONS: [ActivationKind; 3] =
+        [ActivationKind::Gelu, ActivationKind::ReluSquared, ActivationKind::Swiglu];
 
     /// Rows of the batch, positions, width, inner width.
     const SHAPES: [[usize; 4]; 4] =
@@ -367,7 +363,7 @@ mod tests {
             let (mut x, mut gate) = ([f32::NAN, 1.0], [1.0, f32::NAN]);
             let mut out = [std::mem::MaybeUninit::uninit(); 2];
             let out = activation.forward::<pulp::Scalar>(&mut x, &mut gate, &mut out);
-            assert!(out[0].is_nan() && out[1].is_nan() == (activation == Activation::Swiglu));
+            assert!(out[0].is_nan() && out[1].is_nan() == (activation == ActivationKind::Swiglu));
         }
     }
 
