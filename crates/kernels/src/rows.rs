@@ -108,16 +108,8 @@ impl Scores<'_> {
 
 impl Epilogue<f32> for Scores<'_> {
     #[inline(always)]
-    fn prefetch(&self, _: usize, _: usize) {} // a buffer that was used a moment ago
-
-    #[inline(always)]
-    fn apply<A: Arithmetic<Element = f32>>(
-        &mut self,
-        _: A,
-        row: usize,
-        column: usize,
-        sums: &[f32],
-    ) {
+    fn apply<A: Arithmetic<Element = f32>>(&mut self, _: A, at: [usize; 2], sums: &[f32]) {
+        let [row, column] = at;
         self.row(column / WIDTH, row)[column % WIDTH..][..sums.len()].copy_from_slice(sums);
     }
 }

@@ -14,7 +14,7 @@ use super::cache::{Cache, HeadShape};
 use super::packed_rows::PackedRows;
 use super::pages::Pages;
 use crate::gemm::{
-    Arithmetic, Epilogue, Exact, PackedMut, PackedRef, Plain, Row, WIDTH, multiply, n_panels,
+    Arithmetic, Epilogue, Exact, MatrixMut, PackedRef, Plain, Row, WIDTH, multiply, n_panels,
 };
 use crate::heads::{HeadLayout, Prepared};
 use crate::rows::{Norm, Scores, attend as softmax};
@@ -178,7 +178,7 @@ struct Task<'a> {
     /// For a head's queries or keys, `[T, D]`.
     buffer: &'a mut [f32],
     /// `[T, G D]`
-    out: PackedMut<'a>,
+    out: MatrixMut<'a>,
 }
 
 impl WithSimd for Task<'_> {
@@ -195,7 +195,7 @@ impl WithSimd for Task<'_> {
             self.shape.write(caches, self.start + i, [keys.row(i), values.row(i)]);
         }
         let n_queries = t * group;
-        let mut queries = PackedMut::from_rows(self.queries, [n_queries, head_dim]);
+        let mut queries = MatrixMut::packed(self.queries, [n_queries, head_dim]);
         for head in 0..group {
             let q = self.prepared.queries(self.qkv, self.kv_head * group + head, self.buffer);
             for i in 0..t {
@@ -229,7 +229,7 @@ impl WithSimd for Task<'_> {
 
 /// Writes the sums of a query's values to its position and head.
 struct Sums<'a, 'b> {
-    out: &'a mut PackedMut<'b>,
+    out: &'a mut MatrixMut<'b>,
     /// The first of the queries.
     first: usize,
     group: usize,
@@ -238,16 +238,8 @@ struct Sums<'a, 'b> {
 
 impl Epilogue<f32> for Sums<'_, '_> {
     #[inline(always)]
-    fn prefetch(&self, _: usize, _: usize) {} // a few rows, in the cache
-
-    #[inline(always)]
-    fn apply<A: Arithmetic<Element = f32>>(
-        &mut self,
-        _: A,
-        row: usize,
-        column: usize,
-        sums: &[f32],
-    ) {
+    fn apply<A: Arithmetic<Element = f32>>(&mut self, _: A, at: [usize; 2], sums: &[f32]) {
+        let [row, column] = at;
         let query = self.first + row;
         let first = query % self.group * self.head_dim;
         self.out.put_across(query / self.group, first + column, sums);

@@ -8,8 +8,8 @@ use rayon::prelude::*;
 use super::packed_rows::PackedRows;
 use super::pages::Pages;
 use crate::gemm::{
-    Activate, ActivationKind, Add, Arithmetic, Bf16x2, Biased, Epilogue, Int8x4, MatrixMut, Mixed,
-    PackedMut, PackedRef, Plain, Put, Row, WIDTH, Weight, multiply_all, n_panels, part_of,
+    Activate, ActivationKind, Arithmetic, Bf16x2, Epilogue, Int8x4, MatrixMut, Mixed, Mode,
+    PackedRef, Plain, Row, Store, WIDTH, Weight, multiply_all, n_panels, part_of,
 };
 
 /// How the numbers of a weight are kept.
@@ -122,17 +122,23 @@ impl PackedLinear {
     /// # Panics
     /// If the sizes do not fit, here and below.
     pub fn store(&self, x: &PackedRows, out: &mut [f32]) {
-        self.multiply(x, &Output::Store(MatrixMut::new(out, [x.n_rows(), self.shape[1]])));
+        self.multiply(
+            x,
+            &Output::Store(Mode::Put, MatrixMut::new(out, [x.n_rows(), self.shape[1]])),
+        );
     }
 
     /// `out += x weights + bias`, row by row.
     pub fn add(&self, x: &PackedRows, out: &mut [f32]) {
-        self.multiply(x, &Output::Add(MatrixMut::new(out, [x.n_rows(), self.shape[1]])));
+        self.multiply(
+            x,
+            &Output::Store(Mode::Add, MatrixMut::new(out, [x.n_rows(), self.shape[1]])),
+        );
     }
 
     /// `out = x weights + bias`, packed.
     pub fn pack_into(&self, x: &PackedRows, out: &mut PackedRows) {
-        self.multiply(x, &Output::Pack(out.resize(x.n_rows())));
+        self.multiply(x, &Output::Store(Mode::Put, out.resize(x.n_rows())));
     }
 
     /// `out = activation(x weights + bias)`, packed; with a gate for each number where the activation has them, whose
@@ -203,17 +209,14 @@ fn value<W: Weight>(rows: &[Row<W>], inputs: usize, [input, output]: [usize; 2])
 
 /// Where the sums of a product go.
 enum Output<'a> {
-    Store(MatrixMut<'a>),
-    Add(MatrixMut<'a>),
-    Pack(PackedMut<'a>),
-    Activate { activation: ActivationKind, out: PackedMut<'a>, gate: PackedMut<'a> },
+    Store(Mode, MatrixMut<'a>),
+    Activate { activation: ActivationKind, out: MatrixMut<'a>, gate: MatrixMut<'a> },
 }
 
 impl Output<'_> {
     fn n_columns(&self) -> usize {
         match self {
-            Self::Store(out) | Self::Add(out) => out.n_columns(),
-            Self::Pack(out) | Self::Activate { out, .. } => out.n_columns(),
+            Self::Store(_, out) | Self::Activate { out, .. } => out.n_columns(),
         }
     }
 
@@ -230,9 +233,9 @@ impl Output<'_> {
         // SAFETY: the caller's.
         unsafe {
             match self {
-                Self::Store(out) => Block::Store(Put { out: out.block(rows, columns), bias }),
-                Self::Add(out) => Block::Add(Add { out: out.block(rows, columns), bias }),
-                Self::Pack(out) => Block::Pack(Biased { out: out.block(rows, columns), bias }),
+                Self::Store(mode, out) => {
+                    Block::Store(Store { mode: *mode, out: out.block(rows, columns), bias })
+                }
                 Self::Activate { activation, out, gate } => Block::Activate(Activate {
                     activation: *activation,
                     bias,
@@ -246,29 +249,16 @@ impl Output<'_> {
 
 /// A block of an [`Output`]: one epilogue for all, so that the products of each precision are compiled once.
 enum Block<'a> {
-    Store(Put<'a>),
-    Add(Add<'a>),
-    Pack(Biased<'a>),
+    Store(Store<'a>),
     Activate(Activate<'a, f32>),
 }
 
 impl Epilogue<f32> for Block<'_> {
     #[inline(always)]
-    fn prefetch(&self, _: usize, _: usize) {} // in the cache, where there are few rows
-
-    #[inline(always)]
-    fn apply<A: Arithmetic<Element = f32>>(
-        &mut self,
-        arithmetic: A,
-        row: usize,
-        column: usize,
-        sums: &[f32],
-    ) {
+    fn apply<A: Arithmetic<Element = f32>>(&mut self, arithmetic: A, at: [usize; 2], sums: &[f32]) {
         match self {
-            Self::Store(block) => block.apply(arithmetic, row, column, sums),
-            Self::Add(block) => block.apply(arithmetic, row, column, sums),
-            Self::Pack(block) => block.apply(arithmetic, row, column, sums),
-            Self::Activate(block) => block.apply(arithmetic, row, column, sums),
+            Self::Store(block) => block.apply(arithmetic, at, sums),
+            Self::Activate(block) => block.apply(arithmetic, at, sums),
         }
     }
 }

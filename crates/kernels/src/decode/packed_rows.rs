@@ -3,7 +3,7 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use super::pages::Pages;
-use crate::gemm::{PackedMut, PackedRef, WIDTH, n_panels};
+use crate::gemm::{MatrixMut, PackedRef, WIDTH, n_panels};
 use crate::rows::Norm;
 
 /// Some rows of numbers, packed as the left matrix of products, in memory that is allocated once.
@@ -34,7 +34,7 @@ impl PackedRows {
     }
 
     /// `n_rows` rows to be written.
-    pub(super) fn resize(&mut self, n_rows: usize) -> PackedMut<'_> {
+    pub(super) fn resize(&mut self, n_rows: usize) -> MatrixMut<'_> {
         self.n_rows = n_rows;
         let rows = &mut self.rows[..n_rows * n_panels(self.n_columns)];
         // Weights behind the last column are zero, and must meet numbers.
@@ -43,7 +43,7 @@ impl PackedRows {
             let last = rows.len() - n_rows;
             rows[last..].iter_mut().for_each(|row| row[behind..].fill(0.0));
         }
-        PackedMut::from_rows(rows, [n_rows, self.n_columns])
+        MatrixMut::packed(rows, [n_rows, self.n_columns])
     }
 }
 
@@ -84,7 +84,7 @@ impl RowNorm {
 struct Normalise<'a> {
     norm: &'a RowNorm,
     x: &'a [f32],
-    out: PackedMut<'a>,
+    out: MatrixMut<'a>,
 }
 
 impl WithSimd for Normalise<'_> {

@@ -14,9 +14,9 @@ use super::operation::{Operation, apply};
 use super::{assume_init, from_vec, tensor, uninit, values};
 use crate::MatmulPrecision;
 use crate::gemm::{
-    Activate, ActivationKind, Bf16x2, Biased, Element, Matrix, MatrixMut, Packed, PackedMut,
-    PackedRef, Plain, Role, Scratch, Slopes, Transposed, WIDTH, add, as_elements, multiply_all,
-    n_panels, part_of, product,
+    Activate, ActivationKind, Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain,
+    Role, Scratch, Slopes, Store, Transposed, WIDTH, as_elements, multiply_all, n_panels, part_of,
+    product, store,
 };
 use crate::mlp::{Layer, Mlp};
 
@@ -97,22 +97,22 @@ impl<E: Element> Operation for FeedForward<E> {
         let weight = |i: usize| packed[1 + i].right();
         let shape = [n, f];
         let gated = self.is_gated();
-        let mut active = uninit(PackedMut::<E>::n_elements(shape));
+        let mut active = uninit(MatrixMut::<E>::n_packed(shape));
         let [mut slope, mut gate] = [keep, gated].map(|is_kept| {
-            let size = PackedMut::<f32>::n_elements(shape);
+            let size = MatrixMut::<f32>::n_packed(shape);
             uninit(if is_kept { size } else { 0 })
         });
         if gated {
             #[allow(unsafe_code)]
             // SAFETY: it is written before it is read.
-            let out = unsafe { PackedMut::from_uninit(&mut gate, shape) };
+            let out = unsafe { MatrixMut::packed_uninit(&mut gate, shape) };
             let bias = self.bias(&inputs, GATE);
             multiply_all(x, weight(GATE), |[rows, columns]| {
                 #[allow(unsafe_code)]
                 // SAFETY: blocks do not overlap.
                 let out = unsafe { out.block(rows, columns.clone()) };
                 let bias = part_of(bias, columns);
-                Biased { out, bias }
+                Store { mode: Mode::Put, out, bias }
             });
         }
         {
@@ -121,8 +121,8 @@ impl<E: Element> Operation for FeedForward<E> {
             let (active, derivatives) = unsafe {
                 let derivatives = [&mut slope, &mut gate];
                 (
-                    PackedMut::<E>::from_uninit(&mut active, shape),
-                    derivatives.map(|out| PackedMut::from_uninit(out, shape)),
+                    MatrixMut::<E>::packed_uninit(&mut active, shape),
+                    derivatives.map(|out| MatrixMut::packed_uninit(out, shape)),
                 )
             };
             let bias = self.bias(&inputs, EXPAND);
@@ -175,12 +175,11 @@ impl<E: Element> Operation for FeedForward<E> {
         let [x, grad_out] = [&packed[0], &packed[1]];
         let weight = |i: usize| packed[2 + i].right();
         let shape = [n, f];
-        let rows = PackedMut::<E>::n_elements(shape) / WIDTH;
+        let rows = MatrixMut::<E>::n_packed(shape) / WIDTH;
         let [mut grad_hidden, mut grad_gate] =
             [true, gated].map(|is| Scratch::<E>::new(if is { rows } else { 0 }));
         {
-            let outs =
-                [&mut grad_hidden, &mut grad_gate].map(|out| PackedMut::from_rows(out, shape));
+            let outs = [&mut grad_hidden, &mut grad_gate].map(|out| MatrixMut::packed(out, shape));
             let slopes = [Some(1), gated.then_some(2)].map(|slope| {
                 slope.map(|slope| PackedRef::new(as_elements(values(&saved[slope])), shape))
             });
@@ -204,7 +203,7 @@ impl<E: Element> Operation for FeedForward<E> {
             let mut grad_x = product(Plain(grad_hidden.left), weight(EXPAND), &[]);
             if let Some(grad_gate) = &grad_gate {
                 let grad_x = MatrixMut::new(&mut grad_x, [n, c]);
-                add(grad_x, Plain(grad_gate.left), weight(GATE), &[]);
+                store(Mode::Add, grad_x, Plain(grad_gate.left), weight(GATE), &[]);
             }
             grad_x
         };

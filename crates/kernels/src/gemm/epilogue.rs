@@ -7,44 +7,59 @@ use super::activation::ActivationKind;
 use super::arithmetic::Arithmetic;
 use super::element::Element;
 use super::matrix::MatrixMut;
-use super::packed::{PackedMut, PackedRef, WIDTH};
+use super::packed::{PackedRef, WIDTH};
 
 /// What is done with the sums of a product of elements as they come out of the registers.
 pub(crate) trait Epilogue<E> {
     /// Is told of a row's sums before they are computed, so that what they will meet can come into the cache meanwhile.
-    fn prefetch(&self, row: usize, column: usize);
+    #[inline(always)]
+    fn prefetch(&self, _row: usize, _column: usize) {}
 
-    /// Takes the sums of row `row` from column `column` on: no more columns than a panel has, all of one panel.
-    fn apply<A: Arithmetic<Element = E>>(
-        &mut self,
-        arithmetic: A,
-        row: usize,
-        column: usize,
-        sums: &[f32],
-    );
+    /// Takes the sums of row `at[0]` from column `at[1]` on: no more columns than a panel has, all of one panel.
+    fn apply<A: Arithmetic<Element = E>>(&mut self, arithmetic: A, at: [usize; 2], sums: &[f32]);
 }
 
-/// Writes the sums.
-pub(crate) struct Put<'a> {
+/// Writes the sums, with the bias.
+pub(crate) struct Store<'a> {
+    pub(crate) mode: Mode,
     pub(crate) out: MatrixMut<'a>,
     /// Added to every row; empty for none.
     pub(crate) bias: &'a [f32],
 }
 
-impl<E> Epilogue<E> for Put<'_> {
+/// What sums do to the numbers that are there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mode {
+    /// They replace them.
+    Put,
+    /// They are added to them.
+    Add,
+    /// Both are multiplied, what is there and the sums, and added.
+    Blend([f32; 2]),
+}
+
+impl<E> Epilogue<E> for Store<'_> {
     #[inline(always)]
     fn prefetch(&self, row: usize, column: usize) {
         self.out.prefetch(row, column);
     }
 
     #[inline(always)]
-    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, row: usize, column: usize, sums: &[f32]) {
-        if self.bias.is_empty() {
-            self.out.put(row, column, sums);
-        } else {
-            let mut values = [0.0; WIDTH];
-            let values = biased(&mut values, sums, self.bias, column);
-            self.out.put(row, column, values);
+    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, at: [usize; 2], sums: &[f32]) {
+        let [row, column] = at;
+        let mut values = [0.0; WIDTH];
+        let sums = match self.bias.is_empty() {
+            true => sums,
+            false => biased(&mut values, sums, self.bias, column),
+        };
+        if let Mode::Put = self.mode {
+            return self.out.put(row, column, sums);
+        }
+        let numbers = self.out.get(row, column, sums.len()).iter_mut().zip(sums);
+        match self.mode {
+            Mode::Put => {}
+            Mode::Add => numbers.for_each(|(out, sum)| *out += sum),
+            Mode::Blend([old, new]) => numbers.for_each(|(out, sum)| *out = old * *out + new * sum),
         }
     }
 }
@@ -56,7 +71,7 @@ pub(crate) fn part_of(bias: &[f32], columns: Range<usize>) -> &[f32] {
 
 /// Sums and bias; an empty bias is none.
 #[inline(always)]
-pub(crate) fn biased<'a>(
+fn biased<'a>(
     out: &'a mut [f32; WIDTH],
     sums: &[f32],
     bias: &[f32],
@@ -72,83 +87,15 @@ pub(crate) fn biased<'a>(
     values
 }
 
-/// Adds the sums and the bias to what is there.
-pub(crate) struct Add<'a> {
-    pub(crate) out: MatrixMut<'a>,
-    /// Added to every row; empty for none.
-    pub(crate) bias: &'a [f32],
-}
-
-impl<E> Epilogue<E> for Add<'_> {
-    #[inline(always)]
-    fn prefetch(&self, row: usize, column: usize) {
-        self.out.prefetch(row, column);
-    }
-
-    #[inline(always)]
-    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, row: usize, column: usize, sums: &[f32]) {
-        if self.bias.is_empty() {
-            self.out.add(row, column, sums);
-        } else {
-            let mut values = [0.0; WIDTH];
-            let values = biased(&mut values, sums, self.bias, column);
-            self.out.add(row, column, values);
-        }
-    }
-}
-
-/// Blends the sums with what is there.
-pub(crate) struct Blend<'a> {
-    pub(crate) out: MatrixMut<'a>,
-    /// What both are multiplied with: what is there, and the sums.
-    pub(crate) shares: [f32; 2],
-}
-
-impl<E> Epilogue<E> for Blend<'_> {
-    #[inline(always)]
-    fn prefetch(&self, row: usize, column: usize) {
-        self.out.prefetch(row, column);
-    }
-
-    #[inline(always)]
-    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, row: usize, column: usize, sums: &[f32]) {
-        let [kept, added] = self.shares;
-        let out = &mut self.out.row(row)[column..][..sums.len()];
-        for (out, sum) in out.iter_mut().zip(sums) {
-            *out = kept * *out + added * sum;
-        }
-    }
-}
-
-/// Writes sums and bias to panels.
-pub(crate) struct Biased<'a> {
-    pub(crate) out: PackedMut<'a>,
-    pub(crate) bias: &'a [f32],
-}
-
-impl<E> Epilogue<E> for Biased<'_> {
-    #[inline(always)]
-    fn prefetch(&self, row: usize, column: usize) {
-        self.out.prefetch(row, column);
-    }
-
-    #[inline(always)]
-    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, row: usize, column: usize, sums: &[f32]) {
-        let mut values = [0.0; WIDTH];
-        let values = biased(&mut values, sums, self.bias, column);
-        self.out.put(row, column, values);
-    }
-}
-
 /// Writes to panels what the activation makes of sums and bias, and its derivatives by them and by the gate.
 pub(crate) struct Activate<'a, E> {
     pub(crate) activation: ActivationKind,
     pub(crate) bias: &'a [f32],
     /// What comes of it.
-    pub(crate) active: PackedMut<'a, E>,
+    pub(crate) active: MatrixMut<'a, E>,
     /// The derivative, and the gate, which is replaced by its derivative; where they are not to be kept, or not
     /// there, of no numbers.
-    pub(crate) derivatives: [PackedMut<'a>; 2],
+    pub(crate) derivatives: [MatrixMut<'a>; 2],
 }
 
 impl<E: Element> Epilogue<E> for Activate<'_, E> {
@@ -161,13 +108,8 @@ impl<E: Element> Epilogue<E> for Activate<'_, E> {
     }
 
     #[inline(always)]
-    fn apply<A: Arithmetic<Element = E>>(
-        &mut self,
-        arithmetic: A,
-        row: usize,
-        column: usize,
-        sums: &[f32],
-    ) {
+    fn apply<A: Arithmetic<Element = E>>(&mut self, arithmetic: A, at: [usize; 2], sums: &[f32]) {
+        let [row, column] = at;
         let [slope, gate] = &mut self.derivatives;
         let mut values = [0.0; WIDTH];
         let values = biased(&mut values, sums, self.bias, column);
@@ -189,7 +131,7 @@ impl<E: Element> Epilogue<E> for Activate<'_, E> {
 pub(crate) struct Slopes<'a, E> {
     /// By what went into it, and by the gate.
     pub(crate) slopes: [Option<PackedRef<'a>>; 2],
-    pub(crate) outs: [PackedMut<'a, E>; 2],
+    pub(crate) outs: [MatrixMut<'a, E>; 2],
 }
 
 impl<E: Element> Epilogue<E> for Slopes<'_, E> {
@@ -204,13 +146,8 @@ impl<E: Element> Epilogue<E> for Slopes<'_, E> {
     }
 
     #[inline(always)]
-    fn apply<A: Arithmetic<Element = E>>(
-        &mut self,
-        arithmetic: A,
-        row: usize,
-        column: usize,
-        sums: &[f32],
-    ) {
+    fn apply<A: Arithmetic<Element = E>>(&mut self, arithmetic: A, at: [usize; 2], sums: &[f32]) {
+        let [row, column] = at;
         for (slope, out) in self.slopes.iter().zip(&mut self.outs) {
             let Some(slope) = slope else { continue };
             let slope = &slope.panel(column / WIDTH)[row][column % WIDTH..][..sums.len()];

@@ -156,9 +156,9 @@ fn tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: u
         }
         let n = V * A::Simd::F32_LANES;
         if at.n_columns >= n {
-            epilogue.apply(arithmetic, row + i, column, &values[..n]); // of known length
+            epilogue.apply(arithmetic, [row + i, column], &values[..n]); // of known length
         } else {
-            epilogue.apply(arithmetic, row + i, column, &values[..at.n_columns]);
+            epilogue.apply(arithmetic, [row + i, column], &values[..at.n_columns]);
         }
     }
 }

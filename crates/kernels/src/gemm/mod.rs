@@ -33,12 +33,12 @@ use pulp::{Arch, Simd, WithSimd};
 pub use activation::ActivationKind;
 pub(crate) use arithmetic::{Arithmetic, Exact};
 pub(crate) use element::{Bf16x2, Element, Word, as_elements};
-pub(crate) use epilogue::{Activate, Add, Biased, Blend, Epilogue, Put, Slopes, part_of};
+pub(crate) use epilogue::{Activate, Epilogue, Mode, Slopes, Store, part_of};
 pub(crate) use macro_kernel::multiply;
 pub(crate) use matrix::{Matrix, MatrixMut};
 pub(crate) use micro_kernel::{Left, Mixed, Plain, Transposed};
 pub(crate) use pack::{Packed, Role};
-pub(crate) use packed::{PackedMut, PackedRef, Row, WIDTH, n_panels};
+pub(crate) use packed::{PackedRef, Row, WIDTH, n_panels};
 pub(crate) use scratch::Scratch;
 pub(crate) use weight::{Int8x4, Weight};
 
@@ -96,13 +96,14 @@ pub(crate) fn product<L: Left>(left: L, right: PackedRef<'_, L::Right>, bias: &[
     // SAFETY: nothing reads the output before it is written, and all of it is.
     unsafe {
         fill(shape[0] * shape[1], |out| {
-            put(MatrixMut::from_uninit(out, shape), left, right, bias);
+            store(Mode::Put, MatrixMut::from_uninit(out, shape), left, right, bias);
         })
     }
 }
 
-/// `out = left right + bias` on all cores; an empty bias is none.
-pub(crate) fn put<L: Left>(
+/// `left right + bias` into `out` on all cores, in one of the [`Mode`]s; an empty bias is none.
+pub(crate) fn store<L: Left>(
+    mode: Mode,
     out: MatrixMut<'_>,
     left: L,
     right: PackedRef<'_, L::Right>,
@@ -114,23 +115,7 @@ pub(crate) fn put<L: Left>(
         #[allow(unsafe_code)]
         // SAFETY: blocks do not overlap, and nobody else writes before all are done.
         let out = unsafe { out.block(rows, columns) };
-        Put { out, bias }
-    });
-}
-
-/// `out += left right + bias` on all cores; an empty bias is none.
-pub(crate) fn add<L: Left>(
-    out: MatrixMut<'_>,
-    left: L,
-    right: PackedRef<'_, L::Right>,
-    bias: &[f32],
-) {
-    multiply_all(left, right, |[rows, columns]| {
-        let bias = part_of(bias, columns.clone());
-        #[allow(unsafe_code)]
-        // SAFETY: as above.
-        let out = unsafe { out.block(rows, columns) };
-        Add { out, bias }
+        Store { mode, out, bias }
     });
 }
 
@@ -226,7 +211,8 @@ mod tests {
             };
             for left in [transposed.right(), copy] {
                 let mut sums = vec![1.0; m * n];
-                add(MatrixMut::new(&mut sums, [m, n]), Transposed(left), right, &[]);
+                let out = MatrixMut::new(&mut sums, [m, n]);
+                store(Mode::Add, out, Transposed(left), right, &[]);
                 assert_close(&sums, &want, &format!("{what}, left too"));
             }
         }
@@ -256,7 +242,7 @@ mod tests {
             let right = right.right();
             let mut values = vec![f32::NAN; m * n];
             let out = MatrixMut::new(&mut values, [m, n]);
-            let epilogue = Put { out, bias: &[] };
+            let epilogue = Store { mode: Mode::Put, out, bias: &[] };
             if self.transposed {
                 let left = Transposed(transposed.right());
                 E::run(simd, Block { left, right, epilogue });
@@ -329,7 +315,8 @@ mod tests {
             let left = Packed::here(simd, Matrix::new(&x, [m, k]));
             let left = Mixed::<W>::new(left.view());
             let right = PackedRef::new(&weights, [3 * W::ROWS, n]);
-            let epilogue = Put { out: MatrixMut::new(&mut values, [m, n]), bias: &[] };
+            let out = MatrixMut::new(&mut values, [m, n]);
+            let epilogue = Store { mode: Mode::Put, out, bias: &[] };
             f32::run(simd, Block { left, right, epilogue });
             let want: Vec<_> = reference(&x, &rounded, [m, k, n]).iter().map(|x| x - 1.0).collect();
             assert_close(&values, &want, &format!("{m} rows of {} in one", W::NUMBERS));
@@ -396,7 +383,7 @@ mod tests {
         let mut values = vec![f32::NAN; 6 * 12];
         let mut out = MatrixMut::within(&mut values, [6, 10], 12);
         let part = Plain(left.view().rows(2..6));
-        put(out.rows(2, 4), part, right.view(), &[]);
+        store(Mode::Put, out.rows(2, 4), part, right.view(), &[]);
         let want = reference(&a, &b, [6, 7, 10]);
         for (row, values) in values.chunks(12).enumerate() {
             let (written, beside) = values.split_at(if row < 2 { 0 } else { 10 });

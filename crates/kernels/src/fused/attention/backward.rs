@@ -9,8 +9,8 @@ use super::QUERIES;
 use crate::dropout::Dropout;
 use crate::gemm::Scratch;
 use crate::gemm::{
-    Add, Exact, Matrix, MatrixMut, Packed, PackedRef, Plain, Put, Row, Transposed, WIDTH, multiply,
-    n_panels,
+    Exact, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain, Row, Store, Transposed, WIDTH,
+    multiply, n_panels,
 };
 use crate::heads::{HeadLayout, Prepared};
 use crate::rows::{Query, Scores, attend_backward};
@@ -107,7 +107,12 @@ impl WithSimd for BackwardPass<'_> {
                         Plain(PackedRef::within(&grad_scores[first..], [rows, keys], block));
                     let out = grad_q.rows(queries.start, rows);
                     let k = k.view().rows(0..keys);
-                    multiply(Exact(simd), grad_scores, k, &mut Put { out, bias: &[] });
+                    multiply(
+                        Exact(simd),
+                        grad_scores,
+                        k,
+                        &mut Store { mode: Mode::Put, out, bias: &[] },
+                    );
                 }
                 let queries = start..start + block;
                 for (gradient, right, out) in
@@ -143,10 +148,8 @@ fn add_key_gradients<S: Simd>(
         let left = Transposed(left.columns(keys.clone()));
         let right = right.view().rows(seeing);
         let out = out.rows(keys.start, keys.len());
-        if is_first_head && queries.start <= first {
-            multiply(Exact(simd), left, right, &mut Put { out, bias: &[] });
-        } else {
-            multiply(Exact(simd), left, right, &mut Add { out, bias: &[] });
-        }
+        let is_first = is_first_head && queries.start <= first;
+        let mode = if is_first { Mode::Put } else { Mode::Add };
+        multiply(Exact(simd), left, right, &mut Store { mode, out, bias: &[] });
     }
 }

@@ -6,7 +6,7 @@ use super::QUERIES;
 use crate::dropout::Dropout;
 use crate::elementary::LANES;
 use crate::gemm::Scratch;
-use crate::gemm::{Exact, MatrixMut, Packed, PackedRef, Plain, Put, multiply, n_panels};
+use crate::gemm::{Exact, MatrixMut, Mode, Packed, PackedRef, Plain, Store, multiply, n_panels};
 use crate::heads::{HeadLayout, Prepared};
 use crate::rows::{Scores, attend};
 
@@ -65,7 +65,7 @@ impl WithSimd for Forward<'_> {
                 let weights = Plain(PackedRef::within(&scores, [rows, keys], rows));
                 let v = v.view().rows(0..keys);
                 let out = out.rows(first, rows);
-                multiply(Exact(simd), weights, v, &mut Put { out, bias: &[] });
+                multiply(Exact(simd), weights, v, &mut Store { mode: Mode::Put, out, bias: &[] });
             }
         }
     }
