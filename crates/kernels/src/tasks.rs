@@ -1,5 +1,7 @@
 //! Tasks on all cores, and memory that they fill.
 
+#![allow(unsafe_code, reason = "each block says why it is sound")]
+
 use std::mem::MaybeUninit;
 
 use pulp::{Arch, WithSimd};
@@ -35,7 +37,6 @@ pub(crate) fn for_each(numbers: usize, n: usize, task: impl Fn(usize) + Sync + S
 ///
 /// # Safety
 /// `write` writes every one of them.
-#[allow(unsafe_code)]
 pub(crate) unsafe fn fill(n: usize, write: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
     let mut out = uninit(n);
     write(&mut out);
@@ -46,7 +47,6 @@ pub(crate) unsafe fn fill(n: usize, write: impl FnOnce(&mut [MaybeUninit<f32>]))
 /// `n` uninitialised numbers.
 pub(crate) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
     let mut out = Vec::with_capacity(n);
-    #[allow(unsafe_code)]
     // SAFETY: the capacity suffices, and `MaybeUninit` needs no initial value.
     unsafe {
         out.set_len(n);
@@ -58,7 +58,6 @@ pub(crate) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
 ///
 /// # Safety
 /// Every one of them was written.
-#[allow(unsafe_code)]
 pub(crate) unsafe fn assume_init(numbers: Vec<MaybeUninit<f32>>) -> Vec<f32> {
     let mut numbers = std::mem::ManuallyDrop::new(numbers);
     let (start, n, capacity) = (numbers.as_mut_ptr(), numbers.len(), numbers.capacity());

@@ -139,7 +139,6 @@ pub fn attend(
             let angles = start * (head_dim / 2);
             let norm = Norm { centred: false, epsilon: heads.epsilon };
             let rotation = heads.rotation.map(|tables| tables.map(|table| &table[angles..]));
-            #[allow(unsafe_code)]
             // SAFETY: each sample has rows of its own, and each head columns.
             let out = unsafe {
                 let columns = kv_head * width..(kv_head + 1) * width;

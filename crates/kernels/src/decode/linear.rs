@@ -159,11 +159,8 @@ impl PackedLinear {
         assert_eq!((x.n_columns(), output.n_columns()), (inputs, outputs), "inputs and outputs");
         let n_blocks = n_panels(inputs);
         let epilogue = |[rows, columns]: [Range<usize>; 2]| {
-            #[allow(unsafe_code)]
             // SAFETY: the blocks of a product do not overlap.
-            unsafe {
-                output.block(rows, columns, &self.bias)
-            }
+            unsafe { output.block(rows, columns, &self.bias) }
         };
         match &self.weights {
             Weights::F32(rows) => {
@@ -222,7 +219,6 @@ impl Output<'_> {
 
     /// # Safety
     /// Nobody else uses the numbers of the block as long as it lives.
-    #[allow(unsafe_code)]
     unsafe fn block<'a>(
         &'a self,
         rows: Range<usize>,

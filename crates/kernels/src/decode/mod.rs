@@ -5,6 +5,7 @@
 //! Each number is one sum in a fixed order, whatever is computed beside it: it is the same, byte for byte, for any
 //! number of threads and of rows, so that a sample gets the same text alone and among others.
 
+#![allow(unsafe_code, reason = "each block says why it is sound, and bounds are asserted")]
 #![allow(
     clippy::inline_always,
     reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"

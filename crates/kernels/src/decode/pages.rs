@@ -35,7 +35,6 @@ impl<W: Word> Pages<W> {
 impl<W: Word> Deref for Pages<W> {
     type Target = [Row<W>];
 
-    #[allow(unsafe_code)]
     fn deref(&self) -> &[Row<W>] {
         // SAFETY: the mapping is as long as the rows and aligned to a page, all bits are elements, and it lives as
         // long as `self`, which is borrowed.
@@ -44,7 +43,6 @@ impl<W: Word> Deref for Pages<W> {
 }
 
 impl<W: Word> DerefMut for Pages<W> {
-    #[allow(unsafe_code)]
     fn deref_mut(&mut self) -> &mut [Row<W>] {
         // SAFETY: as above, and `self` is borrowed mutably: the mapping is nobody else's.
         unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().cast(), self.n_rows) }

@@ -3,6 +3,8 @@
 //! The activation and its derivative are computed together, once, from sums that are still in registers: both are
 //! made of the same exponential. What lies between the two projections stays in panels.
 
+#![allow(unsafe_code, reason = "each block says why it is sound")]
+
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
@@ -103,12 +105,10 @@ impl<E: Element> Operation for FeedForward<E> {
             uninit(if is_kept { size } else { 0 })
         });
         if gated {
-            #[allow(unsafe_code)]
             // SAFETY: it is written before it is read.
             let out = unsafe { MatrixMut::packed_uninit(&mut gate, shape) };
             let bias = self.bias(&inputs, GATE);
             multiply_all(x, weight(GATE), |[rows, columns]| {
-                #[allow(unsafe_code)]
                 // SAFETY: blocks do not overlap.
                 let out = unsafe { out.block(rows, columns.clone()) };
                 let bias = part_of(bias, columns);
@@ -116,7 +116,6 @@ impl<E: Element> Operation for FeedForward<E> {
             });
         }
         {
-            #[allow(unsafe_code)]
             // SAFETY: all but the gate, which was written above, are only written.
             let (active, derivatives) = unsafe {
                 let derivatives = [&mut slope, &mut gate];
@@ -126,7 +125,6 @@ impl<E: Element> Operation for FeedForward<E> {
                 )
             };
             let bias = self.bias(&inputs, EXPAND);
-            #[allow(unsafe_code)]
             // SAFETY: blocks do not overlap.
             multiply_all(x, weight(EXPAND), |[rows, columns]| Activate {
                 activation: self.activation,
@@ -187,7 +185,6 @@ impl<E: Element> Operation for FeedForward<E> {
                 Slopes {
                     slopes: slopes
                         .map(|slope| slope.map(|x| x.rows(rows.clone()).columns(columns.clone()))),
-                    #[allow(unsafe_code)]
                     // SAFETY: blocks do not overlap.
                     outs: outs
                         .each_ref()
@@ -244,11 +241,8 @@ fn whole(mut panels: Vec<MaybeUninit<f32>>, [n_rows, n_columns]: [usize; 2]) -> 
             x.write(0.0);
         }
     }
-    #[allow(unsafe_code)]
     // SAFETY: the products wrote all columns of every row, and the loop what is beyond the last one.
-    unsafe {
-        assume_init(panels)
-    }
+    unsafe { assume_init(panels) }
 }
 
 /// A matrix as the left and as the right one of products.

@@ -54,10 +54,7 @@ impl ActivationKind {
                 }
             }
         }
-        #[allow(unsafe_code)]
         // SAFETY: there are as many numbers of each, and of every one the output was written.
-        unsafe {
-            out.assume_init_mut()
-        }
+        unsafe { out.assume_init_mut() }
     }
 }

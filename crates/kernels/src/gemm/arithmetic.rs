@@ -2,10 +2,7 @@
 
 use pulp::Simd;
 
-use super::bf16;
 use super::element::{Bf16x2, Element, load_bits};
-use super::matrix::Matrix;
-use super::pack::{self, Side};
 use super::packed::{Row, WIDTH};
 use super::weight::Weight;
 
@@ -33,8 +30,8 @@ pub(crate) trait Arithmetic: Copy {
     /// says; where the last one is not full, with zeros.
     fn round(self, numbers: &[f32], out: &mut Row<Self::Element>);
 
-    /// Copies a matrix into panels that follow one another.
-    fn pack(self, matrix: Matrix<'_>, side: Side, out: &mut [Row<Self::Element>]);
+    /// Elements of numbers that stand one above the other, in as many rows as an element has numbers.
+    fn stack(self, above: &Row, below: &Row) -> Row<Self::Element>;
 }
 
 /// A register of sums.
@@ -89,8 +86,8 @@ impl<S: Simd> Arithmetic for Exact<S> {
     }
 
     #[inline(always)]
-    fn pack(self, matrix: Matrix<'_>, _: Side, out: &mut [Row]) {
-        pack::pack(self.0, matrix, out);
+    fn stack(self, above: &Row, _: &Row) -> Row {
+        *above
     }
 }
 
@@ -99,26 +96,6 @@ impl<S: Simd> Arithmetic for Exact<S> {
 /// Pairs, on a CPU that has no instructions for them: they are widened to f32 before they are multiplied.
 #[derive(Clone, Copy)]
 pub(super) struct Widened<S>(pub(super) S);
-
-impl<S: Simd> bf16::Rounding for Widened<S> {
-    #[inline(always)]
-    fn columns(self, numbers: &[f32; WIDTH]) -> [Bf16x2; WIDTH / 2] {
-        let mut pairs = [Bf16x2::default(); WIDTH / 2];
-        for (pair, [first, second]) in pairs.iter_mut().zip(numbers.as_chunks::<2>().0) {
-            *pair = Bf16x2::new(*first, *second);
-        }
-        pairs
-    }
-
-    #[inline(always)]
-    fn rows(self, above: &[f32; WIDTH], below: &[f32; WIDTH]) -> Row<Bf16x2> {
-        let mut pairs = [Bf16x2::default(); WIDTH];
-        for ((pair, above), below) in pairs.iter_mut().zip(above).zip(below) {
-            *pair = Bf16x2::new(*above, *below);
-        }
-        pairs
-    }
-}
 
 impl<S: Simd> Arithmetic for Widened<S> {
     type Element = Bf16x2;
@@ -154,14 +131,21 @@ impl<S: Simd> Arithmetic for Widened<S> {
 
     #[inline(always)]
     fn round(self, numbers: &[f32], out: &mut Row<Bf16x2>) {
-        bf16::fill(self, numbers, out);
+        let (pairs, rest) = numbers.as_chunks::<2>();
+        for (out, [first, second]) in out.iter_mut().zip(pairs) {
+            *out = Bf16x2::new(*first, *second);
+        }
+        if let [last] = rest {
+            out[pairs.len()] = Bf16x2::new(*last, 0.0);
+        }
     }
 
     #[inline(always)]
-    fn pack(self, matrix: Matrix<'_>, side: Side, out: &mut [Row<Bf16x2>]) {
-        match side {
-            Side::Left => bf16::round_columns(self, matrix, out),
-            Side::Right => bf16::round_rows(self, self.0, matrix, out),
+    fn stack(self, above: &Row, below: &Row) -> Row<Bf16x2> {
+        let mut pairs = [Bf16x2::default(); WIDTH];
+        for ((pair, above), below) in pairs.iter_mut().zip(above).zip(below) {
+            *pair = Bf16x2::new(*above, *below);
         }
+        pairs
     }
 }

@@ -5,16 +5,16 @@ use std::fmt::Debug;
 use pulp::Simd;
 
 use super::arithmetic::{Exact, Widened, WithArithmetic};
-use super::bf16;
+use super::pack;
 use super::packed::{PackedRef, Row, WIDTH};
 use super::scratch::Scratch;
+use super::transpose::SIDE;
 
 /// Some numbers that follow each other in the depth of a product, in four bytes.
 ///
 /// # Safety
 /// A type of four bytes without padding, aligned as an f32 is, to which all bits are a value. [`Word::count`] stays as
 /// it is.
-#[allow(unsafe_code)]
 pub(crate) unsafe trait Word: Copy + Debug + Default + Send + Sync + 'static {
     /// How many numbers.
     const NUMBERS: usize;
@@ -30,6 +30,12 @@ pub(crate) trait Element: Word {
     /// Whether a left matrix is a right one too, since its elements are single numbers.
     const LEFT_IS_RIGHT: bool = Self::NUMBERS == 1;
 
+    /// Numbers of a row that are transposed at once: as many elements as a square is wide, or twice as many.
+    const STRIP: usize;
+
+    /// The element of the first of these numbers; where it is not full, with zeros.
+    fn first(numbers: &[f32]) -> Self;
+
     /// Does something by the fastest instructions for these elements that the CPU has at a SIMD level, or above.
     fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>);
 
@@ -40,13 +46,18 @@ pub(crate) trait Element: Word {
     fn add_to(row: &Row<Self>, sums: &mut Row);
 }
 
-#[allow(unsafe_code)]
 // SAFETY: an f32 is as large as itself, and all bits are one.
 unsafe impl Word for f32 {
     const NUMBERS: usize = 1;
 }
 
 impl Element for f32 {
+    const STRIP: usize = SIDE;
+
+    fn first(numbers: &[f32]) -> Self {
+        numbers[0]
+    }
+
     #[inline(always)]
     fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
         operation.with(Exact(simd));
@@ -69,13 +80,18 @@ impl Element for f32 {
 #[repr(transparent)]
 pub(crate) struct Bf16x2(u32);
 
-#[allow(unsafe_code)]
 // SAFETY: a u32 is as large and aligned as an f32, and all bits are one.
 unsafe impl Word for Bf16x2 {
     const NUMBERS: usize = 2;
 }
 
 impl Element for Bf16x2 {
+    const STRIP: usize = 4 * SIDE;
+
+    fn first(numbers: &[f32]) -> Self {
+        Self::new(numbers[0], numbers.get(1).copied().unwrap_or_default())
+    }
+
     #[inline(always)]
     fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
         #[cfg(target_arch = "x86_64")]
@@ -86,7 +102,7 @@ impl Element for Bf16x2 {
     }
 
     fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>> {
-        Some(bf16::regrouped(left, n_columns))
+        Some(pack::regrouped(left, n_columns))
     }
 
     #[inline(always)]
@@ -150,11 +166,8 @@ fn upper(x: f32) -> u32 {
 /// The same bytes as elements.
 pub(crate) fn as_elements<E: Word>(bits: &[f32]) -> &[Row<E>] {
     let rows = bits.as_chunks::<WIDTH>().0;
-    #[allow(unsafe_code)]
     // SAFETY: elements have the size and the alignment of an f32, and any bits.
-    unsafe {
-        std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len())
-    }
+    unsafe { std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len()) }
 }
 
 /// The bits of V registers of a row, from element `column` on.
@@ -164,7 +177,6 @@ pub(super) fn load_bits<S: Simd, W: Word, const V: usize>(
     column: usize,
 ) -> [S::u32s; V] {
     let elements = &row[column..column + V * S::U32_LANES];
-    #[allow(unsafe_code)]
     // SAFETY: an element has the size and the alignment of a u32, and no padding.
     let bits = unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), elements.len()) };
     S::as_simd_u32s(bits).0.try_into().expect("V registers")

@@ -93,11 +93,9 @@ pub(crate) struct MatrixMut<'a, E = f32> {
 }
 
 // SAFETY: as the mutable slice that it stands for; blocks that are handed out do not overlap.
-#[allow(unsafe_code)]
 unsafe impl<E: Word> Send for MatrixMut<'_, E> {}
 
 // SAFETY: through a shared reference only blocks are written, whose makers see to it that they do not overlap.
-#[allow(unsafe_code)]
 unsafe impl<E: Word> Sync for MatrixMut<'_, E> {}
 
 impl<'a, E: Word> MatrixMut<'a, E> {
@@ -110,7 +108,6 @@ impl<'a, E: Word> MatrixMut<'a, E> {
     ///
     /// # Safety
     /// No number is read before it was written.
-    #[allow(unsafe_code)]
     pub(crate) unsafe fn packed_uninit(
         out: &'a mut [MaybeUninit<f32>],
         shape @ [n_rows, n_columns]: [usize; 2],
@@ -129,7 +126,6 @@ impl<'a, E: Word> MatrixMut<'a, E> {
     /// Panels of rows.
     pub(crate) fn packed(rows: &'a mut [Row<E>], shape: [usize; 2]) -> Self {
         let elements = rows.as_flattened_mut();
-        #[allow(unsafe_code)]
         // SAFETY: they have all been written, and nothing but elements, which are as large as numbers, is ever
         // written to them.
         unsafe {
@@ -151,7 +147,6 @@ impl<'a, E: Word> MatrixMut<'a, E> {
     ///
     /// # Safety
     /// Nobody else uses the elements of the block as long as it lives.
-    #[allow(unsafe_code)]
     pub(crate) unsafe fn block<'b>(
         &self,
         rows: Range<usize>,
@@ -202,7 +197,6 @@ impl<'a, E: Word> MatrixMut<'a, E> {
     fn write(&mut self, row: usize, column: usize, n: usize, elements: &[E]) {
         let elements = &elements[..E::count(n)];
         let out = self.start(row, column, n);
-        #[allow(unsafe_code)]
         // SAFETY: `n` numbers stand there, which are borrowed mutably.
         unsafe {
             std::ptr::copy_nonoverlapping(elements.as_ptr(), out, elements.len());
@@ -251,7 +245,6 @@ impl<'a> MatrixMut<'a> {
     ///
     /// # Safety
     /// No number is read before it was written.
-    #[allow(unsafe_code)]
     pub(crate) unsafe fn from_uninit(out: &'a mut [MaybeUninit<f32>], shape: [usize; 2]) -> Self {
         let [n_rows, n_columns] = shape;
         assert_eq!(out.len(), n_rows * n_columns, "{shape:?}");
@@ -268,41 +261,29 @@ impl<'a> MatrixMut<'a> {
         widths.into_iter().map(move |n_columns| {
             let columns = start..start + n_columns;
             start = columns.end;
-            #[allow(unsafe_code)]
             // SAFETY: columns that follow each other do not overlap, and the whole is gone.
-            unsafe {
-                self.block(0..self.n_rows, columns)
-            }
+            unsafe { self.block(0..self.n_rows, columns) }
         })
     }
 
     /// Some columns.
     pub(crate) fn columns(self, range: Range<usize>) -> Self {
-        #[allow(unsafe_code)]
         // SAFETY: the whole is gone.
-        unsafe {
-            self.block(0..self.n_rows, range)
-        }
+        unsafe { self.block(0..self.n_rows, range) }
     }
 
     /// `n` rows from `first` on, for as long as the whole is not used.
     pub(crate) fn rows(&mut self, first: usize, n: usize) -> MatrixMut<'_> {
-        #[allow(unsafe_code)]
         // SAFETY: the whole is borrowed mutably.
-        unsafe {
-            self.block(first..first + n, 0..self.n_columns)
-        }
+        unsafe { self.block(first..first + n, 0..self.n_columns) }
     }
 
     /// `n` numbers of a row from `column` on, in panels all in one, that have been written.
     #[inline(always)]
     pub(crate) fn get(&mut self, row: usize, column: usize, n: usize) -> &mut [f32] {
         let start = self.start(row, column, n);
-        #[allow(unsafe_code)]
         // SAFETY: `n` numbers stand there, which are borrowed mutably.
-        unsafe {
-            std::slice::from_raw_parts_mut(start, n)
-        }
+        unsafe { std::slice::from_raw_parts_mut(start, n) }
     }
 
     /// One row, of a matrix in rows.
@@ -334,7 +315,6 @@ pub(super) fn prefetch(row: *const f32) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..2 {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        #[allow(unsafe_code)]
         // SAFETY: nothing is read that the program could notice, and every x86-64 has the instruction.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * line).cast());

@@ -5,6 +5,7 @@
 //! it: it is the same, byte for byte, however the work is shared out among threads, and in f32 on every CPU with
 //! fused multiply-adds.
 
+#![allow(unsafe_code, reason = "each block says why it is sound, and bounds are asserted")]
 #![allow(
     clippy::inline_always,
     reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
@@ -14,7 +15,6 @@ mod activation;
 mod arithmetic;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
-mod bf16;
 mod element;
 mod epilogue;
 mod macro_kernel;
@@ -92,7 +92,6 @@ pub(crate) fn multiply_all<L: Left, F: Epilogue<L::Element>>(
 /// `left right + bias` on all cores; an empty bias is none.
 pub(crate) fn product<L: Left>(left: L, right: PackedRef<'_, L::Right>, bias: &[f32]) -> Vec<f32> {
     let shape = [left.n_rows(), right.n_columns()];
-    #[allow(unsafe_code)]
     // SAFETY: nothing reads the output before it is written, and all of it is.
     unsafe {
         fill(shape[0] * shape[1], |out| {
@@ -112,7 +111,6 @@ pub(crate) fn store<L: Left>(
     assert!(bias.is_empty() || bias.len() == right.n_columns(), "a number for each column");
     multiply_all(left, right, |[rows, columns]| {
         let bias = part_of(bias, columns.clone());
-        #[allow(unsafe_code)]
         // SAFETY: blocks do not overlap, and nobody else writes before all are done.
         let out = unsafe { out.block(rows, columns) };
         Store { mode, out, bias }

@@ -85,7 +85,6 @@ impl<E> Drop for Scratch<E> {
 impl<E: Word> Deref for Scratch<E> {
     type Target = [Row<E>];
 
-    #[allow(unsafe_code)]
     fn deref(&self) -> &[Row<E>] {
         // SAFETY: the buffer has at least so many rows, one that is aligned is as large as the row alone, and an
         // element as an f32 whose bits it may have.
@@ -94,7 +93,6 @@ impl<E: Word> Deref for Scratch<E> {
 }
 
 impl<E: Word> DerefMut for Scratch<E> {
-    #[allow(unsafe_code)]
     fn deref_mut(&mut self) -> &mut [Row<E>] {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.buffer.as_mut_ptr().cast(), self.n_rows) }

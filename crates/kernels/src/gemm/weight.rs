@@ -91,7 +91,6 @@ impl Weight for Bf16x2 {
 #[repr(transparent)]
 pub(crate) struct Int8x4(u32);
 
-#[allow(unsafe_code)]
 // SAFETY: a u32 is as large and aligned as an f32, and all bits are one.
 unsafe impl Word for Int8x4 {
     const NUMBERS: usize = 4;

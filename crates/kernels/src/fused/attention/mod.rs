@@ -7,6 +7,8 @@
 //! Source: Dao et al. 2022, "`FlashAttention`", algorithms 1 and 4, with whole rows instead of blocks of keys: a
 //! CPU's cache holds them.
 
+#![allow(unsafe_code, reason = "each block says why it is sound")]
+
 mod backward;
 mod forward;
 
@@ -84,7 +86,6 @@ impl Operation for Attention {
             .chunks_mut((t * width).max(1))
             .zip(qkv.chunks((t * row).max(1)))
             .flat_map(|(out, qkv)| {
-                #[allow(unsafe_code)]
                 // SAFETY: tasks write before they read, and nobody reads before all are done.
                 let out = unsafe { MatrixMut::from_uninit(out, [t, width]) };
                 out.split_columns(std::iter::repeat_n(group * head_dim, n_kv_heads))
@@ -103,7 +104,6 @@ impl Operation for Attention {
                 lse,
             });
         run(batch_size * t * t * width, tasks);
-        #[allow(unsafe_code)]
         // SAFETY: each task wrote the outputs of its heads, at every position.
         let out = unsafe { assume_init(out) };
         let out = from_vec(out, Shape::new([batch_size, t, width]));
@@ -137,7 +137,6 @@ impl Operation for Attention {
                 let repeat = |width| std::iter::repeat_n(width, n_kv_heads);
                 let widths =
                     repeat(group * head_dim).chain(repeat(head_dim)).chain(repeat(head_dim));
-                #[allow(unsafe_code)]
                 // SAFETY: tasks write before they read, and nobody reads before all are done.
                 let grad_qkv = unsafe { MatrixMut::from_uninit(grad_qkv, [t, row]) };
                 let mut parts: Vec<_> = grad_qkv.split_columns(widths).collect();
@@ -167,7 +166,6 @@ impl Operation for Attention {
                 }
             });
         run(batch_size * t * t * width, tasks);
-        #[allow(unsafe_code)]
         // SAFETY: each task wrote the gradients of its heads, at every position.
         let grad_qkv = unsafe { assume_init(grad_qkv) };
         let mut parts = vec![Some(from_vec(grad_qkv, inputs[0].layout().shape().clone()))];
