@@ -4,8 +4,8 @@ use super::engine::{host, linear, norm};
 use crate::config::{MlpKind, ModelConfig};
 use crate::model::Block;
 use tinderbox_kernels::decode::{
-    ActivationKind, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Stream,
-    attend,
+    ActivationKind, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows,
+    Stream, attend,
 };
 
 /// The weights of a block.
@@ -30,10 +30,10 @@ pub(super) struct Layer {
 #[derive(Debug)]
 pub(super) struct Work {
     /// The residual stream, `[n, C]`.
-    pub(super) x: Vec<f32>,
+    pub(super) x: Rows,
     /// `[n, C]`
     pub(super) normed: PackedRows,
-    qkv: Vec<f32>,
+    qkv: Rows,
     context: PackedRows,
     gate: PackedRows,
     hidden: PackedRows,
@@ -83,15 +83,12 @@ impl Layer {
         rotation: Option<[&[f32]; 2]>,
     ) {
         let Work { x, normed, qkv, context, gate, hidden, buffers } = work;
-        let n_rows = stream.n_rows;
         let heads = self.heads(rotation);
-        let x = &mut x[..n_rows * heads.n_heads * heads.head_dim];
-        let qkv = &mut qkv[..n_rows * (heads.n_heads + 2 * heads.n_kv_heads) * heads.head_dim];
-        self.attention_norm.apply(x, normed);
+        self.attention_norm.apply(x, 0..stream.n_rows, normed);
         self.qkv.store(normed, qkv);
         attend(heads, stream, cache, qkv, buffers, context);
         self.output.add(context, x);
-        self.mlp_norm.apply(x, normed);
+        self.mlp_norm.apply(x, 0..stream.n_rows, normed);
         if let Some(weights) = &self.gate {
             weights.pack_into(normed, gate);
         }
@@ -123,9 +120,9 @@ impl Work {
         let n_rows = streams.iter().map(|[n, t]| n * t).max().unwrap_or(0);
         let d_gate = if config.mlp == MlpKind::Swiglu { config.d_ff } else { 0 };
         Self {
-            x: vec![0.0; n_rows * config.d_model],
+            x: Rows::new(n_rows, config.d_model),
             normed: PackedRows::new(n_rows, config.d_model),
-            qkv: vec![0.0; n_rows * (n_heads + 2 * n_kv_heads) * head_dim],
+            qkv: Rows::new(n_rows, (n_heads + 2 * n_kv_heads) * head_dim),
             context: PackedRows::new(n_rows, config.d_model),
             gate: PackedRows::new(n_rows, d_gate),
             hidden: PackedRows::new(n_rows, config.d_ff),

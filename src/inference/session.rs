@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::Engine;
 use super::layer::Work;
-use tinderbox_kernels::decode::{Cache, Stream, log_sum_exp};
+use tinderbox_kernels::decode::{Cache, Rows, Stream, log_sum_exp};
 
 /// Tokens of one sample that go through the model at once: enough that reading the weights costs little beside
 /// computing with them.
@@ -26,7 +26,7 @@ pub struct Session {
     /// Where each sample's rows begin in the pass at hand.
     first_rows: Vec<Option<usize>>,
     /// The logits of the rows at hand, `[n, V]`.
-    scores: Vec<f32>,
+    scores: Rows,
     /// The logits of each sample, `[n_samples, V]`.
     logits: Vec<f32>,
 }
@@ -54,7 +54,7 @@ impl Session {
             ),
             work: Work::new(config, capacity, &streams),
             first_rows: vec![None; n_samples],
-            scores: vec![0.0; vocab_size * n_samples],
+            scores: Rows::new(n_samples, vocab_size),
             logits: vec![0.0; vocab_size * n_samples],
             engine,
         }
@@ -116,8 +116,8 @@ impl Session {
             }
             let last = (tokens.len() - 1) % TOKENS_AT_ONCE;
             let logits = self.range(sample);
-            let Self { engine, work, logits: out, .. } = self;
-            predict(engine, work, last..last + 1, &mut out[logits]);
+            predict(&self.engine, &mut self.work, last..last + 1, &mut self.scores);
+            self.logits[logits].copy_from_slice(self.scores.row(0));
         });
     }
 
@@ -143,10 +143,10 @@ impl Session {
             self.layers(0..tokens.len(), 1, n_rows);
             let Self { engine, work, scores, logits, first_rows, .. } = self;
             let vocab_size = engine.vocab_size();
-            predict(engine, work, 0..n_rows, &mut scores[..n_rows * vocab_size]);
+            predict(engine, work, 0..n_rows, scores);
             for (row, logits) in first_rows.iter().zip(logits.chunks_exact_mut(vocab_size)) {
                 if let Some(row) = row {
-                    logits.copy_from_slice(&scores[row * vocab_size..][..vocab_size]);
+                    logits.copy_from_slice(scores.row(*row));
                 }
             }
         });
@@ -162,15 +162,14 @@ impl Session {
         assert_eq!(tokens.len(), targets.len(), "a target for each token");
         self.clear(0);
         let vocab_size = self.engine.vocab_size();
-        let mut scores = vec![0.0; vocab_size * TOKENS_AT_ONCE.min(tokens.len())];
+        let mut scores = Rows::new(TOKENS_AT_ONCE.min(tokens.len()), vocab_size);
         let mut token_losses = vec![0.0; tokens.len()];
         let chunks = tokens.chunks(TOKENS_AT_ONCE).zip(targets.chunks(TOKENS_AT_ONCE));
         for ((tokens, targets), out) in chunks.zip(token_losses.chunks_mut(TOKENS_AT_ONCE)) {
             rayon::scope(|_| {
                 self.pass_one(0, tokens);
-                let scores = &mut scores[..tokens.len() * vocab_size];
-                predict(&self.engine, &mut self.work, 0..tokens.len(), scores);
-                let rows = scores.par_chunks_exact_mut(vocab_size).zip(targets);
+                predict(&self.engine, &mut self.work, 0..tokens.len(), &mut scores);
+                let rows = scores.par_rows_mut(tokens.len()).zip(targets);
                 rows.zip(out).for_each(|((logits, target), out)| {
                     let logit = logits[*target as usize];
                     *out = log_sum_exp(logits) - logit;
@@ -192,8 +191,7 @@ impl Session {
 
     /// Begins row `row` of the residual stream.
     fn embed(&mut self, token: u32, position: usize, row: usize) {
-        let width = self.engine.config().d_model;
-        self.engine.embed(token, position, &mut self.work.x[row * width..][..width]);
+        self.engine.embed(token, position, self.work.x.row_mut(row));
     }
 
     /// Takes the rows that were embedded, `t` for each sample that has any, through all layers.
@@ -217,8 +215,7 @@ impl Session {
 }
 
 /// The logits after some rows of the residual stream.
-fn predict(engine: &Engine, work: &mut Work, rows: Range<usize>, out: &mut [f32]) {
-    let width = engine.config().d_model;
-    engine.norm.apply(&work.x[rows.start * width..rows.end * width], &mut work.normed);
+fn predict(engine: &Engine, work: &mut Work, rows: Range<usize>, out: &mut Rows) {
+    engine.norm.apply(&work.x, rows, &mut work.normed);
     engine.output.store(&work.normed, out);
 }

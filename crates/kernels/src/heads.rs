@@ -41,6 +41,8 @@ impl HeadLayout {
 #[derive(Clone, Copy)]
 pub(crate) struct Prepared<'a> {
     pub(crate) heads: HeadLayout,
+    /// Numbers from one row of the projection to the next.
+    pub(crate) row_step: usize,
     /// Cosines and sines, `[T, D / 2]`.
     pub(crate) rotation: Option<[&'a [f32]; 2]>,
     /// Weights of the queries' and the keys' norm, `[D]`.
@@ -119,7 +121,7 @@ impl<'a> Prepared<'a> {
     /// One of the projection's H + 2 Hkv heads, `[T, D]`.
     fn head<'b>(&self, qkv: &'b [f32], head: usize) -> Matrix<'b> {
         let HeadLayout { head_dim, t, .. } = self.heads;
-        Matrix::within(&qkv[head * head_dim..], [t, head_dim], self.heads.row())
+        Matrix::within(&qkv[head * head_dim..], [t, head_dim], self.row_step)
     }
 
     #[inline(always)]

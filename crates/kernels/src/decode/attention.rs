@@ -11,7 +11,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::cache::{Cache, HeadShape};
-use super::packed_rows::PackedRows;
+use super::packed_rows::{PackedRows, Rows};
 use super::pages::Pages;
 use crate::gemm::{
     Arithmetic, Epilogue, Exact, MatrixMut, PackedRef, Plain, Row, WIDTH, multiply, n_panels,
@@ -103,7 +103,7 @@ pub fn attend(
     heads: Heads<'_>,
     stream: &Stream<'_>,
     (cache, layer): (&mut Cache, usize),
-    qkv: &[f32],
+    qkv: &Rows,
     buffers: &mut Buffers,
     out: &mut PackedRows,
 ) {
@@ -119,6 +119,7 @@ pub fn attend(
         );
     }
     let layout = HeadLayout { n_heads, n_kv_heads, head_dim, t };
+    assert_eq!(qkv.n_columns(), layout.row(), "queries, keys and values");
     let width = heads.group() * head_dim;
     let out = out.resize(stream.n_rows);
     let [queries, scores, head] = heads.sizes(t, shape.capacity);
@@ -145,9 +146,15 @@ pub fn attend(
                 out.block(first_row..first_row + t, columns)
             };
             Arch::new().dispatch(Task {
-                prepared: Prepared { heads: layout, rotation, norms: heads.norms, norm },
+                prepared: Prepared {
+                    heads: layout,
+                    row_step: qkv.row_step(),
+                    rotation,
+                    norms: heads.norms,
+                    norm,
+                },
                 kv_head,
-                qkv: &qkv[first_row * layout.row()..][..t * layout.row()],
+                qkv: qkv.from(first_row),
                 start,
                 shape,
                 keys,
@@ -164,7 +171,7 @@ pub fn attend(
 struct Task<'a> {
     prepared: Prepared<'a>,
     kv_head: usize,
-    /// Of the sample's new positions.
+    /// From the sample's first new position on.
     qkv: &'a [f32],
     /// Positions in the cache before.
     start: usize,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::packed_rows::PackedRows;
+use super::packed_rows::{PackedRows, Rows};
 use super::pages::Pages;
 use crate::gemm::{
     Activate, ActivationKind, Arithmetic, Bf16x2, Epilogue, Int8x4, MatrixMut, Mixed, Mode,
@@ -50,7 +50,7 @@ impl fmt::Display for Precision {
 pub struct PackedLinear {
     weights: Weights,
     shape: [usize; 2],
-    /// Empty for none.
+    /// For whole panels; empty for none.
     bias: Vec<f32>,
 }
 
@@ -79,7 +79,9 @@ impl PackedLinear {
             Precision::Bf16 => Weights::Bf16(pack(shape, at)),
             Precision::Int8 => Weights::Int8(pack(shape, at)),
         };
-        Self { weights, shape, bias: bias.unwrap_or_default() }
+        let mut bias = bias.unwrap_or_default();
+        bias.resize(bias.len().next_multiple_of(WIDTH), 0.0);
+        Self { weights, shape, bias }
     }
 
     /// How the weights are kept.
@@ -121,23 +123,20 @@ impl PackedLinear {
     ///
     /// # Panics
     /// If the sizes do not fit, here and below.
-    pub fn store(&self, x: &PackedRows, out: &mut [f32]) {
-        self.multiply(
-            x,
-            &Output::Store(Mode::Put, MatrixMut::new(out, [x.n_rows(), self.shape[1]])),
-        );
+    pub fn store(&self, x: &PackedRows, out: &mut Rows) {
+        assert_eq!(out.n_columns(), self.shape[1], "outputs");
+        self.multiply(x, &Output::Store(Mode::Put, out.whole_panels(x.n_rows())));
     }
 
     /// `out += x weights + bias`, row by row.
-    pub fn add(&self, x: &PackedRows, out: &mut [f32]) {
-        self.multiply(
-            x,
-            &Output::Store(Mode::Add, MatrixMut::new(out, [x.n_rows(), self.shape[1]])),
-        );
+    pub fn add(&self, x: &PackedRows, out: &mut Rows) {
+        assert_eq!(out.n_columns(), self.shape[1], "outputs");
+        self.multiply(x, &Output::Store(Mode::Add, out.whole_panels(x.n_rows())));
     }
 
     /// `out = x weights + bias`, packed.
     pub fn pack_into(&self, x: &PackedRows, out: &mut PackedRows) {
+        assert_eq!(out.n_columns(), self.shape[1], "outputs");
         self.multiply(x, &Output::Store(Mode::Put, out.resize(x.n_rows())));
     }
 
@@ -150,13 +149,14 @@ impl PackedLinear {
         gate: &mut PackedRows,
         out: &mut PackedRows,
     ) {
+        assert_eq!(out.n_columns(), self.shape[1], "outputs");
         let (out, gate) = (out.resize(x.n_rows()), gate.resize(x.n_rows()));
         self.multiply(x, &Output::Activate { activation, out, gate });
     }
 
     fn multiply(&self, x: &PackedRows, output: &Output<'_>) {
-        let [inputs, outputs] = self.shape;
-        assert_eq!((x.n_columns(), output.n_columns()), (inputs, outputs), "inputs and outputs");
+        let [inputs, outputs] = [self.shape[0], n_panels(self.shape[1]) * WIDTH];
+        assert_eq!(x.n_columns(), inputs, "inputs");
         let n_blocks = n_panels(inputs);
         let epilogue = |[rows, columns]: [Range<usize>; 2]| {
             // SAFETY: the blocks of a product do not overlap.
@@ -164,7 +164,7 @@ impl PackedLinear {
         };
         match &self.weights {
             Weights::F32(rows) => {
-                let right = PackedRef::within(rows, self.shape, n_blocks * f32::ROWS);
+                let right = PackedRef::within(rows, [inputs, outputs], n_blocks * f32::ROWS);
                 multiply_all(Plain(x.view()), right, epilogue);
             }
             Weights::Bf16(rows) => {
@@ -211,12 +211,6 @@ enum Output<'a> {
 }
 
 impl Output<'_> {
-    fn n_columns(&self) -> usize {
-        match self {
-            Self::Store(_, out) | Self::Activate { out, .. } => out.n_columns(),
-        }
-    }
-
     /// # Safety
     /// Nobody else uses the numbers of the block as long as it lives.
     unsafe fn block<'a>(
@@ -250,6 +244,17 @@ enum Block<'a> {
 }
 
 impl Epilogue<f32> for Block<'_> {
+    const WHOLE_PANELS: bool = true;
+    const READS_ONCE: bool = true;
+
+    #[inline(always)]
+    fn prefetch(&self, row: usize, column: usize) {
+        match self {
+            Self::Store(block) => Epilogue::<f32>::prefetch(block, row, column),
+            Self::Activate(block) => block.prefetch(row, column),
+        }
+    }
+
     #[inline(always)]
     fn apply<A: Arithmetic<Element = f32>>(&mut self, arithmetic: A, at: [usize; 2], sums: &[f32]) {
         match self {
@@ -318,8 +323,11 @@ mod tests {
             let linear = linear(precision, Some(noise(n, 2)));
             let x = noise(n_rows * k, 3);
             let packed = packed_rows(&x, k);
-            let mut stored = vec![f32::NAN; n_rows * n];
-            linear.store(&packed, &mut stored);
+            let mut out = Rows::new(n_rows, n);
+            linear.store(&packed, &mut out);
+            let numbers =
+                |rows: &Rows| (0..n_rows).flat_map(|i| rows.row(i).to_vec()).collect::<Vec<_>>();
+            let stored = numbers(&out);
             for (i, got) in stored.iter().enumerate() {
                 let (row, column) = (i / n, i % n);
                 let product =
@@ -327,10 +335,8 @@ mod tests {
                 let want = (0..k).map(product).sum::<f64>() + f64::from(noise(n, 2)[column]);
                 assert!((f64::from(*got) - want).abs() < 1e-5, "{precision}: {got}, not {want}");
             }
-            let mut added = noise(n_rows * n, 4);
-            linear.add(&packed, &mut added);
-            let sums = stored.iter().zip(noise(n_rows * n, 4)).map(|(x, old)| old + x);
-            assert!(sums.eq(added), "{precision}");
+            linear.add(&packed, &mut out);
+            assert!(stored.iter().map(|x| x + x).eq(numbers(&out)), "{precision}");
             let (mut gate, mut out) = (PackedRows::new(n_rows, n), PackedRows::new(n_rows, n));
             linear.pack_into(&packed, &mut out);
             assert_eq!(unpacked(&out), stored, "{precision}");

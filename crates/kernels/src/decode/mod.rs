@@ -25,7 +25,7 @@ pub use crate::gemm::ActivationKind;
 pub use attention::{Buffers, Heads, Stream, attend};
 pub use cache::Cache;
 pub use linear::{PackedLinear, Precision};
-pub use packed_rows::{PackedRows, RowNorm};
+pub use packed_rows::{PackedRows, RowNorm, Rows};
 
 /// The logarithm of the sum of `e^x` over some numbers, which become their softmax.
 #[must_use]

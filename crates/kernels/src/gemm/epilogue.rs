@@ -11,6 +11,12 @@ use super::packed::{PackedRef, WIDTH};
 
 /// What is done with the sums of a product of elements as they come out of the registers.
 pub(crate) trait Epilogue<E> {
+    /// Whether sums behind the last column are taken too, so that it always gets those of whole panels.
+    const WHOLE_PANELS: bool = false;
+
+    /// Whether the right matrix comes from memory and should be read once.
+    const READS_ONCE: bool = false;
+
     /// Is told of a row's sums before they are computed, so that what they will meet can come into the cache meanwhile.
     #[inline(always)]
     fn prefetch(&self, _row: usize, _column: usize) {}
@@ -46,12 +52,19 @@ impl<E> Epilogue<E> for Store<'_> {
 
     #[inline(always)]
     fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, at: [usize; 2], sums: &[f32]) {
-        let [row, column] = at;
-        let mut values = [0.0; WIDTH];
-        let sums = match self.bias.is_empty() {
-            true => sums,
-            false => biased(&mut values, sums, self.bias, column),
-        };
+        if self.bias.is_empty() {
+            self.store(at, sums); // of known length
+        } else {
+            let mut values = [0.0; WIDTH];
+            let values = biased(&mut values, sums, self.bias, at[1]);
+            self.store(at, values);
+        }
+    }
+}
+
+impl Store<'_> {
+    #[inline(always)]
+    fn store(&mut self, [row, column]: [usize; 2], sums: &[f32]) {
         if let Mode::Put = self.mode {
             return self.out.put(row, column, sums);
         }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use pulp::Simd;
+use pulp::bytemuck::cast_slice;
 
 use super::arithmetic::Arithmetic;
 use super::epilogue::Epilogue;
@@ -26,13 +27,17 @@ const READING: usize = 15;
 const LEFT: usize = 1 << 16;
 
 impl Blocks {
-    /// The blocks of a product: a function of its sizes alone.
-    pub(super) fn new<L: Left>(left: L, right: PackedRef<'_, L::Right>) -> Self {
+    /// The blocks of a product: a function of its sizes alone. Where the right matrix is to be `read_once`, since it
+    /// comes from memory, they have all rows.
+    pub(super) fn new<L: Left>(left: L, right: PackedRef<'_, L::Right>, read_once: bool) -> Self {
         let [rows, columns] = [left.n_rows(), right.n_columns()];
         let depth = left.depth().max(1);
         let units = rows.div_ceil(L::UNIT).max(1);
         // Blocks of about as many rows each.
-        let blocks = units.div_ceil((LEFT / (depth * L::UNIT)).max(1));
+        let blocks = match read_once {
+            true => 1,
+            false => units.div_ceil((LEFT / (depth * L::UNIT)).max(1)),
+        };
         let block_rows = units.div_ceil(blocks) * L::UNIT;
         let panels = PRODUCTS.div_ceil((block_rows.min(rows) + READING) * depth * WIDTH);
         Self { shape: [rows, columns], block: [block_rows, panels * WIDTH] }
@@ -68,24 +73,27 @@ pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
     assert_eq!(left.depth(), right.n_rows(), "columns and rows");
     // As many rows at once as leave registers for a row of the right matrix.
     match (A::Simd::F32_LANES == 8, L::FEW_ROWS) {
-        (true, false) => panels::<A, L, 6>(arithmetic, left, right, epilogue),
-        (true, true) => panels::<A, L, 4>(arithmetic, left, right, epilogue),
-        (false, false) => panels::<A, L, 12>(arithmetic, left, right, epilogue),
-        (false, true) => panels::<A, L, 8>(arithmetic, left, right, epilogue),
+        (true, false) => panels::<A, L, _, 6>(arithmetic, left, right, epilogue),
+        (true, true) => panels::<A, L, _, 4>(arithmetic, left, right, epilogue),
+        (false, false) => panels::<A, L, _, 12>(arithmetic, left, right, epilogue),
+        (false, true) => panels::<A, L, _, 8>(arithmetic, left, right, epilogue),
     }
 }
 
 /// Panel after panel, in tiles of R rows.
 #[inline(always)]
-fn panels<A: Arithmetic, L: Left<Element = A::Element>, const R: usize>(
+fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>, const R: usize>(
     arithmetic: A,
     left: L,
     right: PackedRef<'_, L::Right>,
-    epilogue: &mut impl Epilogue<A::Element>,
+    epilogue: &mut F,
 ) {
     for panel in 0..n_panels(right.n_columns()) {
         let rows = right.panel(panel);
-        let n_columns = WIDTH.min(right.n_columns() - panel * WIDTH);
+        let n_columns = match F::WHOLE_PANELS {
+            true => WIDTH,
+            false => WIDTH.min(right.n_columns() - panel * WIDTH),
+        };
         for column in (0..n_columns).step_by(2 * A::Simd::F32_LANES) {
             let n_columns = n_columns - column;
             let at = Place { rows, first_column: panel * WIDTH, column, n_columns };
@@ -125,9 +133,17 @@ fn column_of_tiles<A: Arithmetic, L: Left<Element = A::Element>, const R: usize,
         tile::<A, L, R, V>(arithmetic, left, row, at, epilogue);
         row += R;
     }
-    while V > 1 && n - row >= 4 {
+    if V > 1 && R > 8 && n - row >= 8 {
+        tile::<A, L, 8, V>(arithmetic, left, row, at, epilogue);
+        row += 8;
+    }
+    if V > 1 && n - row >= 4 {
         tile::<A, L, 4, V>(arithmetic, left, row, at, epilogue);
         row += 4;
+    }
+    if V > 1 && n - row >= 2 {
+        tile::<A, L, 2, V>(arithmetic, left, row, at, epilogue);
+        row += 2;
     }
     while row < n {
         tile::<A, L, 1, V>(arithmetic, left, row, at, epilogue);
@@ -149,16 +165,14 @@ fn tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: u
         epilogue.prefetch(row + i, column);
     }
     let sums = left.micro_kernel::<A, R, V>(arithmetic, row, at.rows, at.column);
-    for (i, sums) in sums.into_iter().enumerate() {
-        let mut values = [0.0; WIDTH];
-        for (values, sums) in A::Simd::as_mut_simd_f32s(&mut values).0.iter_mut().zip(sums) {
-            *values = sums;
-        }
-        let n = V * A::Simd::F32_LANES;
-        if at.n_columns >= n {
-            epilogue.apply(arithmetic, [row + i, column], &values[..n]); // of known length
+    let n = at.n_columns.min(V * A::Simd::F32_LANES);
+    for (i, sums) in sums.iter().enumerate() {
+        let sums: &[f32] = cast_slice(sums);
+        // A whole tile apart: what is done with numbers of known length is made of registers.
+        if n == sums.len() {
+            epilogue.apply(arithmetic, [row + i, column], sums);
         } else {
-            epilogue.apply(arithmetic, [row + i, column], &values[..at.n_columns]);
+            epilogue.apply(arithmetic, [row + i, column], &sums[..n]);
         }
     }
 }

@@ -139,10 +139,6 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         self.n_rows == 0
     }
 
-    pub(crate) fn n_columns(&self) -> usize {
-        self.n_columns
-    }
-
     /// Some rows and columns, these of whole elements.
     ///
     /// # Safety

@@ -78,7 +78,7 @@ pub(crate) fn multiply_all<L: Left, F: Epilogue<L::Element>>(
     right: PackedRef<'_, L::Right>,
     epilogue: impl Fn([Range<usize>; 2]) -> F + Sync,
 ) {
-    let blocks = Blocks::new(left, right);
+    let blocks = Blocks::new(left, right, F::READS_ONCE);
     for_each(left.n_rows() * left.depth() * right.n_columns(), blocks.len(), |i| {
         let [rows, columns] = blocks.get(i);
         Arch::new().dispatch(Block {
@@ -363,7 +363,7 @@ mod tests {
             let left = PackedRef::new(&rows, [m, k]);
             let right = PackedRef::new(&rows, [k, n]);
             let mut times = vec![0; m * n];
-            let blocks = Blocks::new(Plain(left), right);
+            let blocks = Blocks::new(Plain(left), right, false);
             for [rows, columns] in (0..blocks.len()).map(|i| blocks.get(i)) {
                 for row in rows {
                     columns.clone().for_each(|column| times[row * n + column] += 1);

@@ -64,6 +64,7 @@ impl Attention {
         let (rotation, norms) = inputs[1..].split_at(if self.rotated { 2 } else { 0 });
         Prepared {
             heads: self.heads,
+            row_step: self.heads.row(),
             rotation: self.rotated.then(|| [values(&rotation[0]), values(&rotation[1])]),
             norms: self.epsilon.map(|_| [values(&norms[0]), values(&norms[1])]),
             norm: Norm { centred: false, epsilon: self.epsilon.unwrap_or_default() },
