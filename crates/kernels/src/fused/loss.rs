@@ -15,7 +15,7 @@ use super::operation::{Operation, apply};
 use super::{CHUNK, from_vec, run, tensor, values};
 use crate::MatmulPrecision;
 use crate::gemm::{
-    Bf16x2, Element, Matrix, MatrixMut, Packed, Plain, Role, Transposed, WIDTH, add, put,
+    Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, WIDTH, store,
 };
 use crate::loss::{MAX_LOSS_LOGITS, Output};
 use crate::rows::softmax;
@@ -116,7 +116,7 @@ impl<E: Element> Operation for CrossEntropy<E> {
                     let [weights] = Packed::all([(projection.of(tokens.clone()), Role::Right)]);
                     let logits = MatrixMut::new(logits, [rows, vocab_size]);
                     let out = logits.columns(tokens);
-                    put(out, Plain(hidden.left()), weights.right(), &[]);
+                    store(Mode::Put, out, Plain(hidden.left()), weights.right(), &[]);
                 }
             }
             let task_rows = (CHUNK / vocab_size).max(1);
@@ -148,14 +148,26 @@ impl<E: Element> Operation for CrossEntropy<E> {
                     (weights, Role::Right),
                 ]);
                 let grad_hidden = MatrixMut::new(grad_hidden, [rows, c]);
-                add(grad_hidden, Plain(grad_logits.left()), weights.right());
+                store(Mode::Add, grad_hidden, Plain(grad_logits.left()), weights.right(), &[]);
                 let mut grad_weight = MatrixMut::new(&mut grad_weight, shape);
                 if self.by_token {
                     let grad_weight = grad_weight.rows(tokens.start, tokens.len());
-                    add(grad_weight, Transposed(grad_logits.right()), hidden.right());
+                    store(
+                        Mode::Add,
+                        grad_weight,
+                        Transposed(grad_logits.right()),
+                        hidden.right(),
+                        &[],
+                    );
                 } else {
                     let grad_weight = grad_weight.columns(tokens);
-                    add(grad_weight, Transposed(hidden.right()), grad_logits.right());
+                    store(
+                        Mode::Add,
+                        grad_weight,
+                        Transposed(hidden.right()),
+                        grad_logits.right(),
+                        &[],
+                    );
                 }
             }
         }

@@ -7,6 +7,8 @@
 //! Source: Dao et al. 2022, "`FlashAttention`", algorithms 1 and 4, with whole rows instead of blocks of keys: a
 //! CPU's cache holds them.
 
+#![allow(unsafe_code, reason = "each block says why it is sound")]
+
 mod backward;
 mod forward;
 
@@ -21,7 +23,7 @@ use super::{assume_init, from_vec, run, uninit, values};
 use crate::attention::{QkNorm, SelfAttention};
 use crate::dropout::Dropout;
 use crate::gemm::MatrixMut;
-use crate::heads::{Heads, Prepared};
+use crate::heads::{HeadLayout, Prepared};
 use crate::rows::Norm;
 
 /// Queries whose scores a task holds at once: fewer see less of a future that is computed in vain, more make
@@ -32,7 +34,7 @@ const QUERIES: usize = 32;
 pub(crate) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     let SelfAttention { n_heads, n_kv_heads, norm, rotation, dropout } = attention;
     let [_, t, width] = qkv.dims();
-    let heads = Heads { n_heads, n_kv_heads, head_dim: width / (n_heads + 2 * n_kv_heads), t };
+    let heads = HeadLayout { n_heads, n_kv_heads, head_dim: width / (n_heads + 2 * n_kv_heads), t };
     let epsilon = norm.as_ref().map(|norm| norm::in_f32(norm.epsilon));
     let operation = |rotated| Attention { heads, epsilon, rotated, dropout };
     let qkv = qkv.into_dispatch();
@@ -50,7 +52,7 @@ pub(crate) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor
 /// of the queries' and the keys' norm `[D]` if there is an `epsilon`.
 #[derive(Debug)]
 struct Attention {
-    heads: Heads,
+    heads: HeadLayout,
     epsilon: Option<f32>,
     rotated: bool,
     dropout: Option<Dropout>,
@@ -62,6 +64,7 @@ impl Attention {
         let (rotation, norms) = inputs[1..].split_at(if self.rotated { 2 } else { 0 });
         Prepared {
             heads: self.heads,
+            row_step: self.heads.row(),
             rotation: self.rotated.then(|| [values(&rotation[0]), values(&rotation[1])]),
             norms: self.epsilon.map(|_| [values(&norms[0]), values(&norms[1])]),
             norm: Norm { centred: false, epsilon: self.epsilon.unwrap_or_default() },
@@ -73,7 +76,7 @@ impl Operation for Attention {
     fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
         let prepared = self.prepared(&inputs);
-        let Heads { n_heads, n_kv_heads, head_dim, t } = self.heads;
+        let HeadLayout { n_heads, n_kv_heads, head_dim, t } = self.heads;
         let qkv = values(&inputs[0]);
         let batch_size = inputs[0].layout().shape()[0];
         let (width, row) = (n_heads * head_dim, self.heads.row());
@@ -84,7 +87,6 @@ impl Operation for Attention {
             .chunks_mut((t * width).max(1))
             .zip(qkv.chunks((t * row).max(1)))
             .flat_map(|(out, qkv)| {
-                #[allow(unsafe_code)]
                 // SAFETY: tasks write before they read, and nobody reads before all are done.
                 let out = unsafe { MatrixMut::from_uninit(out, [t, width]) };
                 out.split_columns(std::iter::repeat_n(group * head_dim, n_kv_heads))
@@ -103,7 +105,6 @@ impl Operation for Attention {
                 lse,
             });
         run(batch_size * t * t * width, tasks);
-        #[allow(unsafe_code)]
         // SAFETY: each task wrote the outputs of its heads, at every position.
         let out = unsafe { assume_init(out) };
         let out = from_vec(out, Shape::new([batch_size, t, width]));
@@ -119,7 +120,7 @@ impl Operation for Attention {
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let (outputs, inputs) = saved.split_at(2);
         let prepared = self.prepared(inputs);
-        let Heads { n_heads, n_kv_heads, head_dim, t } = self.heads;
+        let HeadLayout { n_heads, n_kv_heads, head_dim, t } = self.heads;
         let gradient = gradient.to_contiguous();
         let (width, row) = (n_heads * head_dim, self.heads.row());
         let group = self.heads.group();
@@ -137,7 +138,6 @@ impl Operation for Attention {
                 let repeat = |width| std::iter::repeat_n(width, n_kv_heads);
                 let widths =
                     repeat(group * head_dim).chain(repeat(head_dim)).chain(repeat(head_dim));
-                #[allow(unsafe_code)]
                 // SAFETY: tasks write before they read, and nobody reads before all are done.
                 let grad_qkv = unsafe { MatrixMut::from_uninit(grad_qkv, [t, row]) };
                 let mut parts: Vec<_> = grad_qkv.split_columns(widths).collect();
@@ -167,7 +167,6 @@ impl Operation for Attention {
                 }
             });
         run(batch_size * t * t * width, tasks);
-        #[allow(unsafe_code)]
         // SAFETY: each task wrote the gradients of its heads, at every position.
         let grad_qkv = unsafe { assume_init(grad_qkv) };
         let mut parts = vec![Some(from_vec(grad_qkv, inputs[0].layout().shape().clone()))];
