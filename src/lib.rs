@@ -1,23 +1,17 @@
-//! Tinderbox trains a small GPT from a config file, writes text with it, and shows what its attention
-//! learned.
+//! Tinderbox trains a small GPT from a config file, writes text with it, and shows what its attention learned.
 //!
 //! In reading order:
 //!
-//! 1. [`attention`]: the heart, from one formula to a module with heads, positions and a cache;
-//! 2. [`model`]: a GPT around it, with named places for probes;
-//! 3. [`kernels`]: the operations both are made of, one function each; [`inference`]: the model made of them
-//!    alone, for writing;
-//! 4. [`config`], [`tokenizer`], [`data`]: what a run is, and how text becomes batches;
-//! 5. [`optimizer`], [`run`]: how weights move, and how a run is kept;
-//! 6. [`plan`], [`train`], [`generate`], [`inspect`], [`report`], [`mod@bench`]: what a person does with all
-//!    of it;
-//! 7. [`autoconfig`]: which config suits a text and a machine;
-//! 8. [`device`]: where it is computed;
-//! 9. [`measure`], [`format`], [`draw`]: numbers from the clock and the system, as people read them; maps, plots,
-//!    tables and pages.
+//! 1. [`model`]: a GPT with its attention, and named places for probes, made of the operations of `tinderbox_kernels`;
+//!    [`inference`]: the same model, packed for writing on a CPU;
+//! 2. [`config`], [`tokenizer`], [`data`]: a run's settings, and how text becomes batches;
+//! 3. [`optimizer`], [`train`], [`run`]: how weights change, and how a run is saved;
+//! 4. [`generate`], [`inspect`], [`report`], [`plan`], [`mod@bench`], [`autoconfig`]: everything that one does with a
+//!    model or a config;
+//! 5. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, clocks, numbers as text, and pictures.
 //!
-//! The library never prints and never exits: it returns values and errors, and reports progress through
-//! an observer. The binary's `cli` turns arguments into calls.
+//! The library never prints and never exits: it returns values and errors, and reports progress through an observer. The
+//! program's `cli` turns arguments into calls.
 
 #![cfg_attr(
     test,

@@ -78,27 +78,27 @@ impl Page<'_> {
 
     fn about_text(&self) -> String {
         let profile = self.profile;
-        let mut about = String::new();
-        if !profile.is_whole {
-            let n = grouped(profile.sample.len() as u64);
-            about += &format!("judged by its first {n} bytes, which is all that was read, about ");
-        }
-        match &profile.characters {
-            Some(characters) => {
-                about += &format!(
-                    "{} characters ({} bytes), {} different ones, of which {} make up 99 % of it",
-                    grouped(characters.n),
-                    grouped(profile.bytes),
-                    grouped(characters.n_distinct() as u64),
-                    grouped(characters.n_common() as u64)
-                );
-                if profile.is_whole {
-                    about += &format!(", in {}", counted(profile.n_lines, "line"));
-                }
-            }
-            None => about += &format!("{} bytes, taken as they are", grouped(profile.bytes)),
-        }
-        about
+        let judged_by = match profile.is_whole {
+            true => String::new(),
+            false => format!(
+                "judged by its first {} bytes, which is all that was read, about ",
+                grouped(profile.sample.len() as u64)
+            ),
+        };
+        let Some(characters) = &profile.characters else {
+            return format!("{judged_by}{} bytes, taken as they are", grouped(profile.bytes));
+        };
+        let lines = match profile.is_whole {
+            true => format!(", in {}", counted(profile.n_lines, "line")),
+            false => String::new(),
+        };
+        format!(
+            "{judged_by}{} characters ({} bytes), {} different ones, of which {} make up 99 % of it{lines}",
+            grouped(characters.n),
+            grouped(profile.bytes),
+            grouped(characters.n_distinct() as u64),
+            grouped(characters.n_common() as u64)
+        )
     }
 
     /// The key with its reason; empty for a tokenizer of a fixed size.

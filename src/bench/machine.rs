@@ -153,7 +153,7 @@ fn on_threads<T: Send>(n_threads: usize, f: impl FnOnce() -> T + Send) -> Result
 /// Arrays far larger than caches, on the host or on another device.
 enum Arrays {
     Host { a: Vec<f32>, b: Vec<f32>, c: Vec<f32> },
-    Device { a: Tensor<1>, b: Tensor<1> },
+    Device(Box<[Tensor<1>; 2]>),
 }
 
 /// Numbers that are added up side by side, so that no sum waits for the one before.
@@ -167,14 +167,15 @@ impl Arrays {
             Self::Host { a: filled(1.0), b: filled(2.0), c: filled(3.0) }
         } else {
             let noise = || noise_tensor([numbers], &device.device);
-            Self::Device { a: noise(), b: noise() }
+            Self::Device(Box::new([noise(), noise()]))
         }
     }
 
     fn go(&mut self, access: Access) -> Result<(), BenchError> {
         let (a, b, c) = match self {
             Self::Host { a, b, c } => (a, b, c),
-            Self::Device { a, b } => {
+            Self::Device(arrays) => {
+                let [a, b] = &**arrays;
                 return wait(&match access {
                     Access::Read => a.clone().sum(),
                     Access::Copy => a.clone() + 1.0,

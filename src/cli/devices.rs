@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::note;
-use super::table::{Column, table};
 use crate::device::{self, AdapterKind, Backend, DeviceListing, DeviceSpec};
+use crate::draw::table::{Column, table};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -33,7 +33,7 @@ pub(super) struct Args {
     /// How the weights are kept, on a CPU: what fewer bits cost
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
-    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
     /// Print one JSON object on standard output

@@ -14,7 +14,7 @@ use crate::device::DeviceSpec;
 use crate::generate::{Piece, Writers};
 use crate::run::Trained;
 
-/// How many texts are written at once: as many as a pass over the weights serves well.
+/// How many texts are written at once.
 const AT_ONCE: u64 = 16;
 
 /// Write text with a trained model
@@ -68,12 +68,12 @@ pub(super) struct Args {
     /// How the weights are kept, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
-    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
 }
 
-/// Writes each piece of text as soon as it is there and it is its sample's turn.
+/// Writes the samples in their order, each piece as soon as possible.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = Trained::open(&args.run, args.device.as_ref())?;
     let settings = args.settings(&opened.config.generate);
@@ -86,36 +86,35 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let model = args.weights.of(opened.model, &opened.device)?;
     let n_samples = settings.num_samples as u64;
-    let mut page = Page::new(io::stdout().lock());
+    let mut texts = InOrder::new(io::stdout().lock());
     let mut first = 0;
     while first < n_samples {
         let samples = first..n_samples.min(first.saturating_add(AT_ONCE));
         first = samples.end;
         let writers =
             Writers::new(model.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
-        page.begin(samples.clone(), &prompt)?;
+        texts.begin(samples.clone(), &prompt)?;
         for round in writers {
-            page.add(round?)?;
+            texts.add(round?)?;
         }
     }
     Ok(())
 }
 
-/// Several texts on one page, one below the other: the upmost that is not finished shows every piece as it is
-/// made, those below it wait.
-struct Page<W> {
+/// Prints several texts in their order: the first that is not finished is shown as it is written, the others wait.
+struct InOrder<W> {
     out: W,
-    /// Of the texts from `turn` on, what is there so far, and whether that is all.
+    /// The texts from `turn` on as far as they are written, and whether they are finished.
     waiting: VecDeque<(String, bool)>,
     turn: u64,
 }
 
-impl<W: Write> Page<W> {
+impl<W: Write> InOrder<W> {
     fn new(out: W) -> Self {
         Self { out, waiting: VecDeque::new(), turn: 0 }
     }
 
-    /// Begins further texts with the prompt.
+    /// Begins further texts with their prompt.
     fn begin(&mut self, samples: Range<u64>, prompt: &str) -> io::Result<()> {
         for sample in samples {
             let separator = if sample > 0 { "---\n" } else { "" };
@@ -128,22 +127,22 @@ impl<W: Write> Page<W> {
     fn add(&mut self, pieces: Vec<Piece>) -> io::Result<()> {
         for piece in pieces {
             let place = usize::try_from(piece.sample_idx - self.turn).expect("a few texts");
-            let (text, is_whole) = &mut self.waiting[place];
+            let (text, is_finished) = &mut self.waiting[place];
             text.push_str(&piece.text);
             if piece.is_last {
                 text.push('\n');
-                *is_whole = true;
+                *is_finished = true;
             }
         }
         self.show()
     }
 
-    /// Shows what is there of the text whose turn it is, and of those after it if it is whole.
+    /// Prints the text whose turn it is as far as it goes, and those after it if it is finished.
     fn show(&mut self) -> io::Result<()> {
-        while let Some((text, is_whole)) = self.waiting.front_mut() {
+        while let Some((text, is_finished)) = self.waiting.front_mut() {
             self.out.write_all(text.as_bytes())?;
             text.clear();
-            if !*is_whole {
+            if !*is_finished {
                 break;
             }
             self.waiting.pop_front();
@@ -154,7 +153,7 @@ impl<W: Write> Page<W> {
 }
 
 impl Args {
-    /// The run's own settings with what the arguments say instead.
+    /// The run's settings, with those of the arguments in their place.
     fn settings(&self, run: &GenerateConfig) -> GenerateConfig {
         GenerateConfig {
             max_new_tokens: self.max_new_tokens.unwrap_or(run.max_new_tokens),
@@ -179,20 +178,20 @@ mod tests {
     }
 
     #[test]
-    fn texts_stand_in_order_whichever_is_finished_first() {
-        let mut page = Page::new(Vec::new());
-        page.begin(0..3, "A").expect("memory");
-        assert_eq!(page.out, b"A");
+    fn texts_are_printed_in_order_whichever_is_finished_first() {
+        let mut texts = InOrder::new(Vec::new());
+        texts.begin(0..3, "A").expect("memory");
+        assert_eq!(texts.out, b"A");
         let mut add = |pieces| {
-            page.add(pieces).expect("memory");
-            String::from_utf8(page.out.clone()).expect("text")
+            texts.add(pieces).expect("memory");
+            String::from_utf8(texts.out.clone()).expect("text")
         };
         let round = vec![piece(0, "b", false), piece(1, "x", true), piece(2, "y", false)];
         assert_eq!(add(round), "Ab");
         assert_eq!(add(vec![piece(0, "c", true), piece(2, "z", false)]), "Abc\n---\nAx\n---\nAyz");
         assert_eq!(add(vec![piece(2, "!", true)]), "Abc\n---\nAx\n---\nAyz!\n");
-        page.begin(3..4, "A").expect("memory");
-        page.add(vec![piece(3, "", true)]).expect("memory");
-        assert!(page.out.ends_with(b"z!\n---\nA\n"));
+        texts.begin(3..4, "A").expect("memory");
+        texts.add(vec![piece(3, "", true)]).expect("memory");
+        assert!(texts.out.ends_with(b"z!\n---\nA\n"));
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::note;
-use super::table::{Column, table};
+use crate::draw;
 use crate::run::{self, Curves, Row};
 
 /// The rows of a table by default: about a screen.
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     } else if args.json {
         writeln!(stdout, "{}", serde_json::to_string(&rows)?)?;
     } else if !rows.is_empty() {
-        write!(stdout, "{}", overview(&rows))?;
+        write!(stdout, "{}", draw::curves_table(&rows))?;
         if rows.len() < curves.rows.len() && args.every.is_none() {
             let (shown, all) = (rows.len(), curves.rows.len());
             note(format!("{shown} of {all} rows; --all shows every one, --csv all columns too"));
@@ -85,46 +85,6 @@ fn csv(columns: &[String], rows: &[&Row]) -> anyhow::Result<Vec<u8>> {
     Ok(writer.into_inner()?)
 }
 
-/// The rows with the columns that matter most. Estimated losses are marked with `~`.
-fn overview(rows: &[&Row]) -> String {
-    let columns = [
-        Column::Right("STEP"),
-        Column::Right("TRAIN LOSS"),
-        Column::Right("VAL LOSS"),
-        Column::Right("BITS/BYTE"),
-        Column::Left(""),
-        Column::Right("LEARNING RATE"),
-        Column::Right("GRADIENT NORM"),
-        Column::Right("MS/STEP"),
-        Column::Right("TOKENS/S"),
-    ];
-    let cells = |row: &&Row| {
-        let number = |key: &str| row.get(key).and_then(Value::as_f64);
-        let show =
-            |key: &str, format: fn(f64) -> String| number(key).map(format).unwrap_or_default();
-        let loss = |full: &str, estimate: &str| match number(full) {
-            Some(full) => format!("{full:.4}"),
-            None => show(estimate, |estimate| format!("~{estimate:.4}")),
-        };
-        let is_best = match row.get("best_step") {
-            None | Some(Value::Null) => row.get("is_best") == Some(&Value::Bool(true)),
-            best_step => best_step == row.get("step"), // by the whole split, which may disagree with the estimate
-        };
-        [
-            row.get("step").map(Value::to_string).unwrap_or_default(),
-            show("train_loss", |x| format!("{x:.4}")),
-            loss("val_loss", "val_loss_estimate"),
-            loss("val_bits_per_byte", "val_bits_per_byte_estimate"),
-            if is_best { "best" } else { "" }.to_owned(),
-            show("learning_rate", |x| format!("{x:.2e}")),
-            show("gradient_norm", |x| format!("{x:.3}")),
-            show("median_step_ms", |x| format!("{x:.1}")),
-            show("tokens_per_s", |x| format!("{x:.0}")),
-        ]
-    };
-    table(columns, &rows.iter().map(cells).collect::<Vec<_>>())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -147,35 +107,5 @@ mod tests {
             String::from_utf8(text).unwrap(),
             "step,train_loss,is_best,note\n5,0.1,,\"a, \"\"b\"\"\"\n10,,true,\n"
         );
-    }
-
-    #[test]
-    fn an_estimate_is_marked_until_the_whole_split_is_known() {
-        let rows = [
-            row(
-                json!({"step": 250, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.8, "is_best": true}),
-            ),
-            row(
-                json!({"step": 1000, "train_loss": 1.0, "learning_rate": 3e-4, "val_loss_estimate": 1.25,
-                "val_loss": 1.23456, "gradient_norm": 0.5, "tokens_per_s": 12345.6, "median_step_ms": 33.33,
-                "val_bits_per_byte": 1.781}),
-            ),
-        ];
-        insta::assert_snapshot!(overview(&rows.iter().collect::<Vec<_>>()), @r"
-        STEP  TRAIN LOSS  VAL LOSS  BITS/BYTE        LEARNING RATE  GRADIENT NORM  MS/STEP  TOKENS/S
-         250               ~1.2500    ~1.8000  best
-        1000      1.0000    1.2346     1.7810              3.00e-4          0.500     33.3     12346
-        ");
-    }
-
-    #[test]
-    fn the_last_row_is_the_best_only_where_the_whole_split_says_so() {
-        let last = |best_step: Value| {
-            let last =
-                row(json!({"step": 20, "is_best": true, "val_loss": 1.5, "best_step": best_step}));
-            overview(&[&last]).contains("best")
-        };
-        assert!(last(20.into()) && last(Value::Null));
-        assert!(!last(10.into()));
     }
 }

@@ -24,7 +24,6 @@ mod plan;
 mod progress;
 mod report;
 mod runs;
-mod table;
 mod tokenizer;
 mod train;
 mod weights;

@@ -21,7 +21,7 @@ pub(super) struct Args {
     /// Use another value for a key of the config, such as train.batch_size=4; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
     /// Plan a run that starts from the weights of RUN, with its model and its tokenizer, as `train --from`

@@ -1,4 +1,4 @@
-//! `tinderbox tokenizer`: how text becomes tokens, seen from a run or from a tokenizer's file.
+//! `tinderbox tokenizer`: the tokens of a text, the text of tokens, and facts about a tokenizer.
 
 use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
@@ -11,11 +11,11 @@ use crate::data;
 use crate::run::{self, RunDir};
 use crate::tokenizer::{Tokenizer, visible};
 
-/// How many tokens `info` shows of each sort.
+/// Tokens that `info` shows in each list.
 const N_SHOWN: usize = 8;
 
 /// The most text that `info` measures, in bytes.
-const MOST_MEASURED: usize = 1 << 20;
+const MAX_MEASURED: u64 = 1 << 20;
 
 /// See how a tokenizer takes text apart
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ enum Command {
     Encode(Encode),
     /// Print the text of ids
     Decode(Decode),
-    /// Say what a tokenizer is, with some of its tokens
+    /// Describe a tokenizer, with some of its tokens
     Info(Info),
 }
 
@@ -84,7 +84,6 @@ struct Info {
     json: bool,
 }
 
-/// Does what the subcommand says.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Encode(args) => encode(args),
@@ -112,21 +111,17 @@ fn encode(args: &Encode) -> anyhow::Result<()> {
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
         writeln!(stdout, "{}", ids.join(" "))?;
     } else if args.json {
-        let pieces: Vec<String> = ids.iter().map(|id| tokenizer.piece(*id)).collect();
         let object = json!({
             "tokens": ids.len(), "bytes": text.len(), "bytes_per_token": bytes_per_token,
-            "ids": ids, "pieces": pieces,
+            "ids": ids, "pieces": pieces(&tokenizer, &ids),
         });
         writeln!(stdout, "{object}")?;
     } else {
-        for id in &ids {
-            writeln!(stdout, "{}", line(&tokenizer, *id))?;
-        }
+        write_lines(&mut stdout, &tokenizer, &ids)?;
+        let (n_tokens, n_bytes) = (ids.len(), text.len());
         writeln!(
             stdout,
-            "\n{} tokens of {} bytes: {bytes_per_token:.2} bytes per token",
-            ids.len(),
-            text.len()
+            "\n{n_tokens} tokens of {n_bytes} bytes: {bytes_per_token:.2} bytes per token"
         )?;
     }
     Ok(())
@@ -139,21 +134,18 @@ fn decode(args: &Decode) -> anyhow::Result<()> {
         words => words.join(" "),
     };
     let n_ids = tokenizer.vocab_size();
+    let last = n_ids - 1;
     let mut ids = Vec::new();
-    for word in words.split(|c: char| c.is_whitespace() || c == ',') {
-        if word.is_empty() {
-            continue;
-        }
+    let words = words.split(|c: char| c.is_whitespace() || c == ',');
+    for word in words.filter(|word| !word.is_empty()) {
         match word.parse::<u32>() {
             Ok(id) if (id as usize) < n_ids => ids.push(id),
             Ok(_) => bail!(
-                "there is no token {word}: this tokenizer has {n_ids}\n  hint: ids are from 0 to {}",
-                n_ids - 1
+                "there is no token {word}: this tokenizer has {n_ids}\n  hint: ids are from 0 to {last}"
             ),
-            Err(_) => bail!(
-                "`{word}` is not an id\n  hint: ids are whole numbers from 0 to {}",
-                n_ids - 1
-            ),
+            Err(_) => {
+                bail!("`{word}` is not an id\n  hint: ids are whole numbers from 0 to {last}")
+            }
         }
     }
     if ids.is_empty() {
@@ -163,7 +155,7 @@ fn decode(args: &Decode) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     if stdout.is_terminal() && !text.ends_with('\n') {
-        writeln!(stdout)?; // the prompt comes on a line of its own; into a pipe goes the text alone
+        writeln!(stdout)?; // for the prompt; into a pipe goes the text alone
     }
     Ok(())
 }
@@ -173,19 +165,15 @@ fn info(args: &Info) -> anyhow::Result<()> {
     let kind = serde_json::to_value(tokenizer.kind())?;
     let added = tokenizer.added_tokens();
     let measured = measure(&args.run, &tokenizer);
-    let (longest, samples) = (longest(&tokenizer), samples(&tokenizer));
+    let (longest, samples) = (longest(&tokenizer, &added), samples(&tokenizer));
     let mut stdout = io::stdout().lock();
     if args.json {
-        let pieces = |ids: &[u32]| {
-            let pieces = ids.iter().map(|id| tokenizer.piece(*id));
-            pieces.collect::<Vec<String>>()
-        };
+        let added = added.iter().map(|(id, content)| json!({ "id": id, "content": content }));
         let object = json!({
             "kind": kind, "vocab_size": tokenizer.vocab_size(), "end_of_text": tokenizer.end_of_text(),
-            "added_tokens": added.iter().map(|(id, content)| json!({ "id": id, "content": content }))
-                .collect::<Vec<_>>(),
+            "added_tokens": added.collect::<Vec<_>>(),
             "bytes_per_token": measured.as_ref().map(|measured| measured.bytes_per_token),
-            "longest": pieces(&longest), "samples": pieces(&samples),
+            "longest": pieces(&tokenizer, &longest), "samples": pieces(&tokenizer, &samples),
         });
         writeln!(stdout, "{object}")?;
         return Ok(());
@@ -202,20 +190,16 @@ fn info(args: &Info) -> anyhow::Result<()> {
         }
         writeln!(stdout, "added tokens     {}", names.join(", "))?;
     }
-    if let Some(measured) = measured {
+    if let Some(Measured { bytes_per_token, n_bytes, path }) = measured {
+        let path = path.display();
         writeln!(
             stdout,
-            "bytes per token  {:.2}, on the last {} bytes of `{}`",
-            measured.bytes_per_token,
-            measured.n_bytes,
-            measured.path.display()
+            "bytes per token  {bytes_per_token:.2}, on the last {n_bytes} bytes of `{path}`"
         )?;
     }
     for (heading, ids) in [("longest", longest), ("samples", samples)] {
         writeln!(stdout, "\n{heading}")?;
-        for id in ids {
-            writeln!(stdout, "{}", line(&tokenizer, id))?;
-        }
+        write_lines(&mut stdout, &tokenizer, &ids)?;
     }
     Ok(())
 }
@@ -244,38 +228,38 @@ fn read_stdin(wanted: &str) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A token in a line of its own: its id, and its text in quotes.
-fn line(tokenizer: &Tokenizer, id: u32) -> String {
-    let width = (tokenizer.vocab_size() - 1).to_string().len();
-    format!("{id:>width$}  {}", visible(&tokenizer.piece(id)))
+fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
+    ids.iter().map(|id| tokenizer.piece(*id)).collect()
 }
 
-/// How long the tokens of a text are.
+/// Writes each token on a line of its own: its id and its text.
+fn write_lines(out: &mut impl Write, tokenizer: &Tokenizer, ids: &[u32]) -> io::Result<()> {
+    let width = (tokenizer.vocab_size() - 1).to_string().len();
+    ids.iter().try_for_each(|id| writeln!(out, "{id:>width$}  {}", visible(&tokenizer.piece(*id))))
+}
+
+/// The mean length of the tokens of a text.
 struct Measured {
     bytes_per_token: f64,
     n_bytes: usize,
     path: PathBuf,
 }
 
-/// Measures the end of a run's text, which is what it is validated on, where the text is one file of plain text
-/// that is still there.
+/// Measures the end of a run's text, on which it is validated, if the text is one file of plain text that is still
+/// there.
 fn measure(run: &Path, tokenizer: &Tokenizer) -> Option<Measured> {
     let located = run::locate(run).map(|located| located.run);
-    let config = located.or_else(|_| RunDir::open(run)).ok()?.config().ok()?;
-    let path = config.data.path;
-    if data::is_jsonl(config.data.format, &path) {
+    let data = located.or_else(|_| RunDir::open(run)).ok()?.config().ok()?.data;
+    if data::is_jsonl(data.format, &data.path) {
         return None; // whose lines are not what is encoded
     }
-    let text = end_of_file(&path, config.data.val_fraction)?;
-    let n_tokens = tokenizer.encode(&text).ok()?.len();
-    (n_tokens > 0).then(|| Measured {
-        bytes_per_token: ratio(text.len(), n_tokens),
-        n_bytes: text.len(),
-        path,
-    })
+    let text = end_of_file(&data.path, data.val_fraction)?;
+    let n_tokens = tokenizer.encode(&text).ok().filter(|ids| !ids.is_empty())?.len();
+    let bytes_per_token = ratio(text.len(), n_tokens);
+    Some(Measured { bytes_per_token, n_bytes: text.len(), path: data.path })
 }
 
-/// The last share of a file, as far as it is text and not too long.
+/// The last share of a file of text, at most [`MAX_MEASURED`] bytes.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -285,7 +269,7 @@ fn measure(run: &Path, tokenizer: &Tokenizer) -> Option<Measured> {
 fn end_of_file(path: &Path, fraction: f64) -> Option<String> {
     let mut file = fs::File::open(path).ok()?;
     let length = file.metadata().ok().filter(fs::Metadata::is_file)?.len();
-    let wanted = ((length as f64 * fraction) as u64).min(MOST_MEASURED as u64);
+    let wanted = ((length as f64 * fraction) as u64).min(MAX_MEASURED);
     io::Seek::seek(&mut file, io::SeekFrom::Start(length - wanted)).ok()?;
     let mut bytes = Vec::new();
     file.take(wanted).read_to_end(&mut bytes).ok()?;
@@ -299,16 +283,16 @@ fn ratio(n_bytes: usize, n_tokens: usize) -> f64 {
     n_bytes as f64 / n_tokens.max(1) as f64
 }
 
-/// The longest tokens, the longest first, added ones left out.
-fn longest(tokenizer: &Tokenizer) -> Vec<u32> {
-    let added = tokenizer.added_tokens();
+/// The longest tokens except for added ones, the longest first.
+fn longest(tokenizer: &Tokenizer, added: &[(u32, String)]) -> Vec<u32> {
     let is_added = |id: &u32| added.binary_search_by_key(id, |(id, _)| *id).is_ok();
     let mut ids: Vec<u32> = ids(tokenizer).filter(|id| !is_added(id)).collect();
-    let length = |id: &u32| match tokenizer.token_bytes(*id) {
-        Some(bytes) => bytes.len(),
-        None => tokenizer.piece(*id).chars().count(),
-    };
-    ids.sort_by_cached_key(|id| std::cmp::Reverse(length(id)));
+    ids.sort_by_cached_key(|id| {
+        std::cmp::Reverse(match tokenizer.token_bytes(*id) {
+            Some(bytes) => bytes.len(),
+            None => tokenizer.piece(*id).chars().count(),
+        })
+    });
     ids.truncate(N_SHOWN);
     ids
 }

@@ -29,7 +29,7 @@ pub(super) struct Args {
     /// Use another value for a key of the config, such as train.max_steps=3000; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
     /// Where the run is kept [default: runs/ and the config's name]

@@ -1,8 +1,7 @@
-//! Rows of tokens with, for each, the token that follows it.
+//! Rows of tokens, and for each token the one that follows it.
 //!
-//! [`sample`] draws random windows for training, [`windows`] goes through a whole split for an
-//! exact loss, and [`spread`] takes a fixed part of that for a cheap one. None of them keeps any
-//! state.
+//! [`sample`] draws random windows for training, [`windows`] goes through a whole split for an exact loss, and
+//! [`spread`] takes a fixed part of that for a cheap one. All are without state.
 
 use std::ops::Range;
 
@@ -14,24 +13,24 @@ use super::{Split, Tokens};
 /// Some rows of `seq_len` tokens each, row after row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// What the model reads: `[batch_size, seq_len]`, row-major.
+    /// The tokens that the model reads: `[batch_size, seq_len]`, row-major.
     pub inputs: Vec<i32>,
-    /// What it is to predict: at each place the token after the input's.
+    /// The tokens that it is to predict: each follows the input at its place.
     pub targets: Vec<i32>,
-    /// How many rows there are.
+    /// The number of rows.
     pub batch_size: usize,
-    /// How many tokens each row has.
+    /// The number of tokens in a row.
     pub seq_len: usize,
 }
 
 /// Draws the windows of some of a step's rows.
 ///
-/// Each row is a pure function of `(seed, step, row)`: a step's rows may be drawn at once, or a few
-/// at a time for gradient accumulation, and are the same. Its text is drawn first, by the weights;
-/// every window of that text is as likely.
+/// Each row is a pure function of `(seed, step, row)`: the rows of a step are the same whether they are drawn at once
+/// or a few at a time for gradient accumulation. The text of a row is drawn first, by the weights, and then one of
+/// its windows, all equally likely.
 ///
 /// # Panics
-/// If a text has not more than `context_length` tokens, or there are no rows.
+/// If a text has at most `context_length` tokens, or there are no rows.
 #[must_use]
 pub fn sample(
     split: &Split,
@@ -40,7 +39,7 @@ pub fn sample(
     seed: u64,
     step: u64,
 ) -> Batch {
-    // A draw of starts does not depend on how many texts there are: with one, no text is drawn.
+    // Starts do not depend on the number of texts; with one, no text is drawn.
     let mut texts = draws(*b"........ tinderbox: batch texts ", seed, step, rows.start);
     let mut starts = draws(*b"........ tinderbox: batch starts", seed, step, rows.start);
     let windows = rows.map(|_| {
@@ -54,8 +53,8 @@ pub fn sample(
     gather(windows, context_length)
 }
 
-/// The random numbers of a step's rows from `first_row` on, each of which takes 64 bits. The rest of
-/// the key, in front of which the seed goes, keeps them apart from what else is drawn from it.
+/// The random numbers of a step's rows from `first_row` on, 64 bits each. The seed replaces the first bytes of the
+/// key; the others keep these numbers apart from others drawn with the same seed.
 fn draws(mut key: [u8; 32], seed: u64, step: u64, first_row: usize) -> ChaCha8Rng {
     key[..8].copy_from_slice(&seed.to_le_bytes());
     let mut rng = ChaCha8Rng::from_seed(key);
@@ -64,9 +63,8 @@ fn draws(mut key: [u8; 32], seed: u64, step: u64, first_row: usize) -> ChaCha8Rn
     rng
 }
 
-/// Goes through a whole split once, in windows that do not overlap: every token but the first of
-/// each text is a target exactly once. What is left at the end of a text is a shorter row in a batch
-/// of its own.
+/// Goes through a whole split once, in windows that do not overlap: every token except the first of each text is a
+/// target exactly once. The rest of a text is a shorter row in a batch of its own.
 ///
 /// # Panics
 /// If `context_length` or `batch_size` is 0.
@@ -78,8 +76,8 @@ pub fn windows(
     spread(split, context_length, batch_size, usize::MAX)
 }
 
-/// `n_batches` batches of full [`windows`], evenly spread over the split: the same ones at every
-/// call, for losses that can be compared. All of [`windows`] where the split has fewer than that.
+/// `n_batches` batches of full [`windows`], spread evenly over the split, always the same ones, so that losses can
+/// be compared. All of [`windows`] if the split has fewer.
 ///
 /// # Panics
 /// If `context_length` or `batch_size` is 0.
@@ -113,7 +111,7 @@ pub fn spread(
         .chain(rests)
 }
 
-/// The text and the start of a window, where the windows of all texts are counted together.
+/// The text and the start of a window, with the windows of all texts counted together.
 fn nth_window(texts: &[Tokens], mut window: usize, context_length: usize) -> (&Tokens, usize) {
     for text in texts {
         let n_windows = text.len().saturating_sub(1) / context_length;
@@ -122,7 +120,7 @@ fn nth_window(texts: &[Tokens], mut window: usize, context_length: usize) -> (&T
         }
         window -= n_windows;
     }
-    unreachable!("windows are counted before")
+    unreachable!("the windows were counted")
 }
 
 /// The rows that begin at these places.

@@ -1,10 +1,8 @@
-//! The folder of what was worked out before and can be worked out again: token files, and the
-//! tokenizers that were learned for them.
+//! The folder of results that can be computed again: token files and trained tokenizers.
 //!
-//! What lies there is named by everything that it follows from, so nothing stale is ever found. The
-//! folder is kept below a size: what was not used for longest goes first, and nothing that is in
-//! use. Texts that came through standard input lie there, too; they cannot be had again, and stay
-//! until someone deletes them.
+//! The files are named by everything that they follow from, so nothing stale is ever found. The folder is kept
+//! below a size: the files unused for longest are removed first, and none that is in use. Texts that came
+//! through standard input lie there, too; they cannot be had again, and stay until someone deletes them.
 
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
@@ -16,28 +14,25 @@ use super::DataError;
 use super::source::Source;
 use crate::config::DataConfig;
 
-/// A file on its way that nobody holds a lock on is left over, once it is so old: its process ended
-/// before it did. Younger ones may not have been locked yet.
+/// A temporary file this old without a lock is left over from a process that was killed. A younger one may not
+/// have been locked yet.
 const LEFT_OVER_AFTER: Duration = Duration::from_hours(1);
 
-/// Holds a lock on this file who removes others.
+/// The file that a process locks while it removes others.
 const LOCK: &str = ".lock";
 
-/// Digits in the names of cached files.
+/// Hexadecimal digits in the names of cached files.
 const DIGITS: usize = 32;
 
-/// The folder, which is there.
+/// The folder, which exists.
 #[derive(Debug)]
 pub(super) struct Cache {
-    folder: PathBuf,
+    pub folder: PathBuf,
     limit_bytes: u64,
 }
 
 impl Cache {
-    /// Makes the folder if it is not there.
-    ///
-    /// # Errors
-    /// If it cannot be made.
+    /// Creates the folder if it is missing.
     pub(super) fn open(data: &DataConfig) -> Result<Self, DataError> {
         let folder = data.cache_dir.clone().unwrap_or_else(default_folder);
         #[allow(
@@ -46,19 +41,16 @@ impl Cache {
             reason = "above 0, and a limit beyond 2^64 bytes is none"
         )]
         let limit_bytes = (data.cache_limit_gib * f64::from(1 << 30)) as u64;
-        fs::create_dir_all(&folder).map_err(|source| cache_error(&folder, source))?;
+        fs::create_dir_all(&folder).map_err(|source| DataError::cache(&folder, source))?;
         Ok(Self { folder, limit_bytes })
     }
 
-    /// Makes sure that the folder is not a part of a text.
-    ///
-    /// # Errors
-    /// If it is, and would be read as text by the next run.
+    /// Makes sure that the folder is not part of a text: the next run would read its files.
     pub(super) fn check_apart(&self, source: &Source) -> Result<(), DataError> {
         if !source.path.is_dir() {
             return Ok(());
         }
-        let fail = |source| cache_error(&self.folder, source);
+        let fail = |source| DataError::cache(&self.folder, source);
         let whole = self.folder.canonicalize().map_err(fail)?;
         let text_folder = source.path.canonicalize().map_err(fail)?;
         let is_hidden = |part: Component| part.as_os_str().as_encoded_bytes().starts_with(b".");
@@ -71,29 +63,27 @@ impl Cache {
         }
     }
 
-    /// Where the file of this key is; `extension` says of what kind it is.
+    /// The path of the file with this key.
     pub(super) fn path(&self, key: &[u8; 32], extension: &str) -> PathBuf {
         let (half, _) = key.split_at(DIGITS / 2);
         let number = u128::from_be_bytes(half.try_into().expect("16 bytes"));
         self.folder.join(format!("{number:032x}.{extension}"))
     }
 
-    /// The folder itself.
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
+    /// Where a text of standard input is kept.
+    pub(super) fn kept_text(&self, text_sha256: &str) -> PathBuf {
+        self.folder.join(format!("{text_sha256}.text"))
     }
 
-    /// Removes what was not used for longest until the rest is below the limit, and what is left
-    /// over from processes that ended too early. What is in use stays.
-    ///
-    /// It is not worth an error: what cannot be removed stays, and the next run tries again.
-    pub(super) fn tidy_up(&self) {
+    /// Removes the files unused for longest until the rest is below the limit, and temporary files of processes
+    /// that were killed. Files in use stay. An error is ignored, since the next run tries again.
+    pub(super) fn clean_up(&self) {
         let Ok(lock) = File::create(self.folder.join(LOCK)) else {
             return;
         };
         if lock.try_lock().is_ok() {
             let _ = self.remove_old(SystemTime::now());
-        } // else someone else does it now
+        } // else another process does it now
     }
 
     fn remove_old(&self, now: SystemTime) -> io::Result<()> {
@@ -107,7 +97,7 @@ impl Cache {
             let modified = metadata.modified()?;
             match kind {
                 Kind::Cached => kept.push((modified, entry.path(), metadata.len())),
-                Kind::OnItsWay => {
+                Kind::Temporary => {
                     let age = now.duration_since(modified).unwrap_or_default();
                     if age > LEFT_OVER_AFTER {
                         remove_unused(&entry.path())?;
@@ -129,22 +119,18 @@ impl Cache {
     }
 }
 
-/// A file on its way: locked, under a name of its own, and gone with this value unless it is renamed.
+/// A file to write to: locked, with a name no other process uses, and removed with this value unless renamed.
 #[derive(Debug)]
 pub(super) struct Temporary {
-    /// To write to.
     pub file: File,
     path: PathBuf,
 }
 
 impl Temporary {
-    /// Makes an empty file in the folder of a cache.
-    ///
-    /// # Errors
-    /// If it cannot be made.
+    /// Creates an empty file in the folder of a cache.
     pub(super) fn create(folder: &Path) -> io::Result<Self> {
         loop {
-            // The number of the process alone is not its own where containers share a folder.
+            // Processes in containers that share a folder may have the same number.
             let random = RandomState::new().hash_one(std::process::id());
             let path = folder.join(format!("{:032x}.{random:016x}.tmp", 0));
             let created = File::options().write(true).create_new(true).open(&path);
@@ -153,44 +139,36 @@ impl Temporary {
                 created => created?,
             };
             match file.try_lock() {
-                Err(TryLockError::WouldBlock) => {} // someone tidies up, and is about to remove it
-                // A file system without locks can do without: what is young is not removed.
+                Err(TryLockError::WouldBlock) => {} // another process cleans up, and is about to remove it
+                // A file system without locks can do without: young files are not removed.
                 Ok(()) | Err(TryLockError::Error(_)) => return Ok(Self { file, path }),
             }
         }
     }
 
-    /// Where it is.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives the file the name that it keeps.
-    ///
-    /// # Errors
-    /// If it cannot be renamed; then it is gone.
+    /// Gives the file its final name, or removes it.
     pub(super) fn rename(self, path: &Path) -> io::Result<()> {
         fs::rename(&self.path, path)
     }
 }
 
 impl Drop for Temporary {
-    /// Leaves nothing half-written behind; once it is renamed, there is nothing of that name any more.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// What a file in the folder is.
+/// The kinds of files in the folder that this module may remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Whole, and can be made again.
     Cached,
-    /// Being written.
-    OnItsWay,
+    Temporary,
 }
 
-/// Nothing for a file that this module does not know, and so must not touch.
 fn kind_of(name: &str) -> Option<Kind> {
     let (number, rest) = name.split_at_checked(DIGITS)?;
     if !number.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -199,13 +177,13 @@ fn kind_of(name: &str) -> Option<Kind> {
     match rest {
         ".tokens" | ".tokenizer.json" => Some(Kind::Cached),
         _ => {
-            let is_on_its_way = rest.starts_with('.') && rest.strip_suffix(".tmp").is_some();
-            is_on_its_way.then_some(Kind::OnItsWay)
+            let is_temporary = rest.starts_with('.') && rest.strip_suffix(".tmp").is_some();
+            is_temporary.then_some(Kind::Temporary)
         }
     }
 }
 
-/// Removes a file unless someone holds a lock on it, and says whether it did.
+/// Removes a file unless it is locked, and says whether it did.
 fn remove_unused(path: &Path) -> io::Result<bool> {
     let file = File::open(path)?;
     if file.try_lock().is_err() {
@@ -213,10 +191,6 @@ fn remove_unused(path: &Path) -> io::Result<bool> {
     }
     fs::remove_file(path)?;
     Ok(true)
-}
-
-pub(super) fn cache_error(path: &Path, source: io::Error) -> DataError {
-    DataError::Cache { path: path.to_owned(), source }
 }
 
 fn default_folder() -> PathBuf {
@@ -250,51 +224,51 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_longest_goes_first() {
+    fn files_unused_for_longest_go_first() {
         let [a, b, c, d] = ["a", "b", "c", "d"].map(|digit| digit.repeat(DIGITS));
         let [b, a, d] = [b, a, d].map(|number| number + ".tokens");
         let c = c + ".tokenizer.json";
         let (_folder, cache) = cache(&[&b, &a, &d, &c], 250);
-        cache.tidy_up();
+        cache.clean_up();
         assert_eq!(names(&cache), [c.clone(), d.clone()]);
-        cache.tidy_up();
+        cache.clean_up();
         assert_eq!(names(&cache), [c, d], "nothing more than needed");
     }
 
     #[test]
-    fn what_is_in_use_or_not_ours_stays() {
+    fn files_in_use_or_of_others_stay() {
         let [used, unused] = ["a", "b"].map(|digit| digit.repeat(DIGITS) + ".tokens");
         let text = "c".repeat(64) + ".text";
         let (folder, cache) = cache(&[&used, &unused, &text, "notes.txt", "\u{e9}.tokens"], 0);
         let file = File::open(folder.path().join(&used)).unwrap();
         file.lock_shared().unwrap();
-        cache.tidy_up();
+        cache.clean_up();
         assert_eq!(names(&cache), [&used, &text, "notes.txt", "\u{e9}.tokens"]);
         drop(file);
-        cache.tidy_up();
+        cache.clean_up();
         assert_eq!(names(&cache), [&text, "notes.txt", "\u{e9}.tokens"]);
     }
 
     #[test]
-    fn files_of_processes_that_ended_too_early_go() {
+    fn temporary_files_of_killed_processes_go() {
         let digits = "a".repeat(DIGITS);
         let [old, locked, young] = [1, 2, 3].map(|n| format!("{digits}.{n}-0.tmp"));
         let (folder, cache) = cache(&[&old, &locked], u64::MAX);
         fs::write(folder.path().join(&young), "x").unwrap();
         let file = File::open(folder.path().join(&locked)).unwrap();
         file.lock().unwrap();
-        cache.tidy_up();
+        cache.clean_up();
         assert_eq!(names(&cache), [locked, young]);
     }
 
     #[test]
-    fn files_on_their_way_have_names_of_their_own_and_are_locked() {
+    fn temporary_files_have_different_names_and_are_locked() {
         let (folder, cache) = cache(&[], 0);
         let files: Vec<Temporary> =
             (0..9).map(|_| Temporary::create(folder.path()).unwrap()).collect();
         assert_eq!(names(&cache).len(), 9);
         for name in names(&cache) {
-            assert_eq!(kind_of(&name), Some(Kind::OnItsWay));
+            assert_eq!(kind_of(&name), Some(Kind::Temporary));
             assert!(!remove_unused(&folder.path().join(name)).unwrap());
         }
         drop(files);
@@ -302,15 +276,15 @@ mod tests {
     }
 
     #[test]
-    fn only_one_process_tidies_up_at_a_time() {
+    fn only_one_process_cleans_up_at_a_time() {
         let file = "a".repeat(DIGITS) + ".tokens";
         let (folder, cache) = cache(&[&file], 0);
         let lock = File::create(folder.path().join(LOCK)).unwrap();
         lock.lock().unwrap();
-        cache.tidy_up();
+        cache.clean_up();
         assert_eq!(names(&cache).len(), 1);
         drop(lock);
-        cache.tidy_up();
+        cache.clean_up();
         assert!(names(&cache).is_empty());
     }
 }

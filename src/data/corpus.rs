@@ -1,47 +1,70 @@
 //! A corpus: texts on disk, as tokens for training and for validation.
 //!
-//! A text is read twice. The first time tells what it is: its hash, its length and its alphabet.
-//! The second time encodes it into a token file, unless an earlier run of the same text, tokenizer
-//! and split has left one.
+//! A text is read twice: for its hash, length and alphabet, and to encode it into a token file, unless an
+//! earlier run with the same text, tokenizer and split has left one.
 
-use std::path::Path;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::cache::{Cache, Temporary, cache_error};
-use super::divide::Place;
-use super::progress::{self, OnProgress, Purpose};
-use super::reader::{Needs, Reader, Unit};
-use super::standard_input;
-use super::store::{self, Key, Writer};
-use super::summary::SourceSummary;
-use super::text::{self, StandardInput, Text, text_sha256};
-use super::tokens::{Tokens, Width};
-use super::{DataError, Split, encode, learn};
-use crate::config::{DataConfig, TextFormat, TokenizerConfig};
+use super::cache::{Cache, Temporary};
+use super::encode::encode;
+use super::reader::{Needs, OnProgress, Purpose, Reader, ignore};
+use super::scan::Scan;
+use super::source::{self, Source, is_standard_input};
+use super::split::SplitPoint;
+use super::tokens::{self, Key, Tokens, Width, Writer};
+use super::train_tokenizer::train_bpe;
+use super::{DataError, Split};
+use crate::config::{DataConfig, SourceConfig, TextFormat, TokenizerConfig};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// Both splits of all texts, and the tokenizer that encoded them.
 ///
-/// The split is by length, text by text. With a token for each character or byte, the first
-/// `floor((1 - val_fraction) * n)` tokens of a text are for training and the others for validation.
-/// With other tokenizers it is as many of its bytes, and what is left of the line there.
+/// Each text is split by length. With a token for each character or byte, the first
+/// `floor((1 - val_fraction) * n)` tokens are for training and the others for validation. With other
+/// tokenizers it is that share of its bytes, and the rest of the line there.
 #[derive(Debug, Clone)]
 pub struct Corpus {
-    /// What is learned from; of each text longer than the context that was asked for.
+    /// The training split; of each text longer than the context length.
     pub train: Split,
-    /// What is only predicted; at least two tokens of each text.
+    /// The validation split; at least two tokens of each text.
     pub val: Split,
-    /// What the ids mean.
+    /// Encodes and decodes the ids.
     pub tokenizer: Tokenizer,
-    /// SHA-256 of the text, in hexadecimal: the same text has the same one wherever it lies. Of
-    /// several texts, that of their hashes.
+    /// SHA-256 of the text in hexadecimal, wherever it lies; of several texts, that of their hashes.
     pub text_sha256: String,
     /// The texts, one by one.
     pub sources: Vec<SourceSummary>,
 }
 
-/// The tokenizer of a corpus: a new one as a config says, or one that exists.
+/// One of the texts of a corpus.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourceSummary {
+    /// The path in the config; `-` is standard input.
+    pub path: PathBuf,
+    /// Where the text of standard input is kept, so that its run can go on.
+    pub kept: Option<PathBuf>,
+    /// Tokens of the training split.
+    pub train_tokens: usize,
+    /// Tokens of the validation split.
+    pub val_tokens: usize,
+    /// The share of training windows that are drawn from this text. In (0, 1].
+    pub share: f64,
+}
+
+impl SourceSummary {
+    /// How often each training token of the text is seen on average, when a run draws `drawn_tokens` from all
+    /// texts together.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 tokens")]
+    pub fn epochs(&self, drawn_tokens: u64) -> f64 {
+        self.share * drawn_tokens as f64 / self.train_tokens.max(1) as f64
+    }
+}
+
+/// The tokenizer of a corpus.
 #[derive(Debug, Clone)]
 pub enum TokenizerSource<'a> {
     /// Made for the texts, or read from the file that the config names.
@@ -74,7 +97,7 @@ pub struct OpenOptions<'a> {
 
 impl Default for OpenOptions<'_> {
     fn default() -> Self {
-        Self { earlier: None, on_progress: &progress::ignore }
+        Self { earlier: None, on_progress: &ignore }
     }
 }
 
@@ -102,38 +125,40 @@ impl Corpus {
     ) -> Result<Self, DataError> {
         let OpenOptions { earlier, on_progress } = options;
         let cache = Cache::open(data)?;
-        let tokenizer = tokenizer.into();
-        let existing = match &tokenizer {
-            TokenizerSource::Given(tokenizer) => Some(tokenizer.clone()),
+        let standard_input = earlier.map_or(StandardInput::Keep, StandardInput::Kept);
+        let texts = |needs| {
+            let texts = open_texts(data, needs, &cache, standard_input, on_progress)?;
+            match earlier {
+                Some(earlier) if earlier != text_sha256(&texts) => {
+                    let paths = texts.into_iter().map(|text| text.source.path).collect();
+                    Err(DataError::OtherText { paths })
+                }
+                _ => Ok(texts),
+            }
+        };
+        let with_existing =
+            |tokenizer: Tokenizer| Ok::<_, DataError>((texts(Needs::of(&tokenizer))?, tokenizer));
+        let (texts, tokenizer) = match tokenizer.into() {
+            TokenizerSource::Given(tokenizer) => with_existing(tokenizer)?,
             TokenizerSource::Config(config) => match config.kind {
-                TokenizerKind::Byte => Some(Tokenizer::byte()),
+                TokenizerKind::Byte => with_existing(Tokenizer::byte())?,
                 TokenizerKind::File => {
                     let path = config.path.as_deref().unwrap_or(Path::new(""));
-                    Some(Tokenizer::from_file(path).map_err(DataError::Tokenizer)?)
+                    with_existing(Tokenizer::from_file(path).map_err(DataError::Tokenizer)?)?
                 }
-                TokenizerKind::Char | TokenizerKind::Bpe => None,
+                TokenizerKind::Char => {
+                    let texts = texts(Needs::CHARACTERS)?;
+                    let alphabets = texts.iter().flat_map(|text| text.scan.alphabet.chars());
+                    let tokenizer = Tokenizer::char_from_alphabet(alphabets);
+                    (texts, tokenizer.map_err(DataError::Alphabet)?)
+                }
+                TokenizerKind::Bpe => {
+                    let (vocab_size, texts) = (config.bpe_vocab_size(), texts(Needs::PIECES)?);
+                    let tokenizer =
+                        train_bpe(vocab_size, &texts, data.val_fraction, &cache, on_progress)?;
+                    (texts, tokenizer)
+                }
             },
-        };
-        let needs = match (&existing, &tokenizer) {
-            (Some(tokenizer), _) => Needs::of(tokenizer),
-            (None, TokenizerSource::Config(config)) if config.kind == TokenizerKind::Bpe => {
-                Needs::of_new_bpe()
-            }
-            (None, _) => Needs::of_new_char(),
-        };
-        let standard_input = earlier.map_or(StandardInput::Keep, StandardInput::Kept);
-        let texts = text::all(data, needs, &cache, standard_input, on_progress)?;
-        if earlier.is_some_and(|earlier| earlier != text_sha256(&texts)) {
-            let paths = texts.into_iter().map(|text| text.source.path).collect();
-            return Err(DataError::OtherText { paths });
-        }
-        let tokenizer = match (existing, tokenizer) {
-            (Some(tokenizer), _) => tokenizer,
-            (None, TokenizerSource::Config(config)) if config.kind == TokenizerKind::Bpe => {
-                let vocab_size = config.bpe_vocab_size();
-                learn::bpe(vocab_size, &texts, data.val_fraction, &cache, on_progress)?
-            }
-            (None, _) => learn::characters(&texts)?,
         };
         Self::build(data, &cache, &texts, tokenizer, context_length, on_progress)
     }
@@ -148,68 +173,145 @@ impl Corpus {
     ) -> Result<Self, DataError> {
         let (mut train, mut val) = (Vec::new(), Vec::new());
         for text in texts {
+            let check = |n_train: u64, n_val: u64| {
+                check_lengths(&text.source.path, n_train, n_val, data, context_length)
+            };
             check_characters(text, &tokenizer)?;
-            check_length_early(text, &tokenizer, data, context_length)?;
+            if let SplitPoint::Bytes(n) | SplitPoint::Characters(n) = text.split_point {
+                check(n, text.scan.n_units - n)?; // before a long text is encoded
+            }
             let halves = tokens_of(text, &tokenizer, data.val_fraction, cache, on_progress)?;
-            check_length(text, &halves, data, context_length)?;
+            check(halves.0.len() as u64, halves.1.len() as u64)?;
             train.push((halves.0, text.weight));
             val.push((halves.1, text.weight));
         }
-        cache.tidy_up();
+        cache.clean_up();
         let (train, val) = (Split::new(train), Split::new(val));
         let lengths = train.texts().zip(val.texts()).zip(train.shares());
-        let sources = texts.iter().zip(lengths);
-        let sources = sources.map(|(text, ((train, val), share))| SourceSummary {
-            path: text.source.path.clone(),
-            kept: text.kept.clone(),
-            train_tokens: train.len(),
-            val_tokens: val.len(),
-            share,
-        });
-        Ok(Self {
-            sources: sources.collect(),
-            train,
-            val,
-            tokenizer,
-            text_sha256: text_sha256(texts),
-        })
+        let sources =
+            texts.iter().zip(lengths).map(|(text, ((train, val), share))| SourceSummary {
+                path: text.source.path.clone(),
+                kept: text.kept.clone(),
+                train_tokens: train.len(),
+                val_tokens: val.len(),
+                share,
+            });
+        let sources = sources.collect();
+        Ok(Self { sources, train, val, tokenizer, text_sha256: text_sha256(texts) })
     }
 }
 
-/// The tokens of a text of its own, all of it: a file, a folder, or `-` for standard input. `data`
-/// says where token files are kept, which field of a record is text, and whether standard input is records.
+/// The tokens of a whole text without splits: a file, a folder, or `-` for standard input. `data` says where
+/// token files are kept, which field of a record is text, and whether standard input is records.
 ///
 /// # Errors
-/// As for [`Corpus::open`], and if there is nothing to predict.
+/// As for [`Corpus::open`], and if the text is shorter than two tokens.
 pub fn open_text(
     path: &Path,
     data: &DataConfig,
     tokenizer: &Tokenizer,
 ) -> Result<Split, DataError> {
-    let data = DataConfig {
-        path: path.to_owned(),
-        sources: Vec::new(),
-        format: match standard_input::is_meant(path) {
-            true => data.format, // no name tells
-            false => TextFormat::default(),
-        },
-        ..data.clone()
+    let format = match is_standard_input(path) {
+        true => data.format, // there is no name that tells
+        false => TextFormat::default(),
     };
+    let data = DataConfig { path: path.to_owned(), sources: Vec::new(), format, ..data.clone() };
     let cache = Cache::open(&data)?;
-    let mut texts =
-        text::all(&data, Needs::of(tokenizer), &cache, StandardInput::Once, &progress::ignore)?;
+    let needs = Needs::of(tokenizer);
+    let mut texts = open_texts(&data, needs, &cache, StandardInput::Once, &ignore)?;
     let text = &mut texts[0];
     check_characters(text, tokenizer)?;
-    text.place = Place::beginning();
-    let (_, tokens) = tokens_of(text, tokenizer, 1.0, &cache, &progress::ignore)?;
-    cache.tidy_up();
+    text.split_point = SplitPoint::START;
+    let (_, tokens) = tokens_of(text, tokenizer, 1.0, &cache, &ignore)?;
+    cache.clean_up();
     if tokens.len() < 2 {
         return Err(DataError::TooShort { path: path.to_owned(), n_tokens: tokens.len() as u64 });
     }
     Ok(tokens.into())
 }
 
-/// Opens the token file of this text, and writes it first where there is none.
+/// A text that was scanned.
+#[derive(Debug)]
+pub(super) struct Text {
+    pub source: Source,
+    pub scan: Scan,
+    pub split_point: SplitPoint,
+    /// How often windows are drawn from it, relative to the others.
+    weight: f64,
+    /// Where it is kept, if it came through standard input.
+    kept: Option<PathBuf>,
+    /// Standard input that is not kept: the file is removed with this value.
+    _received: Option<Temporary>,
+}
+
+/// How a text of standard input is read.
+#[derive(Debug, Clone, Copy)]
+enum StandardInput<'a> {
+    /// Read now, and kept.
+    Keep,
+    /// Read now, and not needed again.
+    Once,
+    /// Read by an earlier run, which kept it under this hash.
+    Kept(&'a str),
+}
+
+/// Finds and scans all texts of a config, in their order.
+fn open_texts(
+    data: &DataConfig,
+    needs: Needs,
+    cache: &Cache,
+    standard_input: StandardInput<'_>,
+    on_progress: OnProgress<'_>,
+) -> Result<Vec<Text>, DataError> {
+    let scanned = |source: Source, config: &SourceConfig| {
+        let scan = Scan::read(&source, needs, on_progress)?;
+        let split_point = SplitPoint::of(data.val_fraction, needs.unit, scan.n_units);
+        let weight = config.weight;
+        Ok(Text { source, scan, split_point, weight, kept: None, _received: None })
+    };
+    let configs = data.all_sources();
+    let config = &configs[0];
+    if configs.len() > 1 || !is_standard_input(&config.path) {
+        let sources = Source::find_all(&configs)?;
+        sources.iter().try_for_each(|source| cache.check_apart(source))?;
+        return sources.into_iter().zip(&configs).map(|(s, config)| scanned(s, config)).collect();
+    }
+    if let StandardInput::Kept(text_sha256) = standard_input {
+        let path = cache.kept_text(text_sha256);
+        if !path.is_file() {
+            return Err(DataError::NotKept { path });
+        }
+        let text = scanned(Source::of_standard_input(config, &path), config)?;
+        return Ok(vec![Text { kept: Some(path), ..text }]);
+    }
+    let received = source::receive(config, cache, on_progress)?;
+    let mut text = scanned(Source::of_standard_input(config, received.path()), config)?;
+    let StandardInput::Keep = standard_input else {
+        return Ok(vec![Text { _received: Some(received), ..text }]);
+    };
+    let kept = source::keep(received, cache, &text_sha256(std::slice::from_ref(&text)))?;
+    text.source.files[0].path.clone_from(&kept);
+    Ok(vec![Text { kept: Some(kept), ..text }])
+}
+
+/// The hash of a text, in hexadecimal, or of the hashes of several.
+fn text_sha256(texts: &[Text]) -> String {
+    let hash = match texts {
+        [text] => text.scan.hash,
+        texts => {
+            let mut hash = Sha256::new();
+            texts.iter().for_each(|text| hash.update(text.scan.hash));
+            hash.finalize().into()
+        }
+    };
+    let mut digits = String::with_capacity(2 * hash.len());
+    for byte in hash {
+        write!(digits, "{byte:02x}").expect("writing to a string cannot fail");
+    }
+    digits
+}
+
+/// Opens the token file of a text, which is written first if it is missing.
 fn tokens_of(
     text: &Text,
     tokenizer: &Tokenizer,
@@ -220,72 +322,48 @@ fn tokens_of(
     let key = key_of(text, tokenizer, val_fraction);
     let width = Width::of_vocabulary(tokenizer.vocab_size());
     let path = cache.path(&key, "tokens");
-    if let Some(halves) = store::open(&path, &key, width) {
+    if let Some(halves) = tokens::open(&path, &key, width) {
         return Ok(halves);
     }
-    let failed = |source| cache_error(&path, source);
-    let temporary = Temporary::create(cache.folder()).map_err(failed)?;
-    let mut writer = Writer::create(temporary, &path, width).map_err(failed)?;
+    let fail = |source| DataError::cache(&path, source);
+    let temporary = Temporary::create(&cache.folder).map_err(fail)?;
+    let mut writer = Writer::create(temporary, &path, width).map_err(fail)?;
     let reader = Reader::new(&text.source, Needs::of(tokenizer));
-    let reader = reader.with_progress(on_progress, Purpose::Encode, Some(text.survey.bytes));
-    let (extent, hash) = encode::encode(reader, tokenizer, text.place, &mut writer)?;
-    if hash != text.survey.hash || extent.bytes != text.survey.bytes {
+    let reader = reader.with_progress(on_progress, Purpose::Encode, Some(text.scan.bytes));
+    let (lengths, hash) = encode(reader, tokenizer, text.split_point, &mut writer)?;
+    if hash != text.scan.hash || lengths.bytes != text.scan.bytes {
         return Err(DataError::Changed { path: text.source.path.clone() });
     }
-    writer.finish(&key, extent).map_err(failed)?;
-    store::open(&path, &key, width).ok_or_else(|| {
+    writer.finish(&key, lengths).map_err(fail)?;
+    tokens::open(&path, &key, width).ok_or_else(|| {
         let reason = "the file that was written just now cannot be mapped";
-        cache_error(&path, std::io::Error::other(reason))
+        DataError::cache(&path, std::io::Error::other(reason))
     })
 }
 
-/// Says by which rules texts were split and encoded: token files of others are not used.
+/// The version of splitting and encoding: token files of other versions are not used.
 const RULES: &[u8] = concat!("tokens 1, tinderbox ", env!("CARGO_PKG_VERSION")).as_bytes();
 
-/// Everything that the ids and their split follow from.
+/// The hash of everything that the ids and their split follow from.
 fn key_of(text: &Text, tokenizer: &Tokenizer, val_fraction: f64) -> Key {
     let mut hash = Sha256::new();
     hash.update(Sha256::digest(RULES));
-    hash.update(text.survey.hash);
+    hash.update(text.scan.hash);
     hash.update(Sha256::digest(tokenizer.to_json()));
     hash.update(val_fraction.to_le_bytes());
     hash.finalize().into()
 }
 
-/// Names all characters that the tokenizer does not know, not only those of the first piece.
+/// Names all characters that the tokenizer lacks, not only those of the first piece.
 fn check_characters(text: &Text, tokenizer: &Tokenizer) -> Result<(), DataError> {
-    match tokenizer.encode(&text.survey.alphabet) {
+    match tokenizer.encode(&text.scan.alphabet) {
         Ok(_) => Ok(()),
         Err(source) => Err(DataError::Encode { path: text.source.path.clone(), source }),
     }
 }
 
-/// Does what [`check_length`] does before the text is encoded, where that can be known.
-fn check_length_early(
-    text: &Text,
-    tokenizer: &Tokenizer,
-    data: &DataConfig,
-    context_length: usize,
-) -> Result<(), DataError> {
-    let n_train = match (Needs::of(tokenizer).unit, text.place) {
-        (Unit::Piece, _) | (_, Place::LineEnd { .. }) => return Ok(()),
-        (_, Place::Bytes(n) | Place::Characters(n)) => n,
-    };
-    check_numbers(&text.source.path, n_train, text.survey.n_units - n_train, data, context_length)
-}
-
-fn check_length(
-    text: &Text,
-    (train, val): &(Tokens, Tokens),
-    data: &DataConfig,
-    context_length: usize,
-) -> Result<(), DataError> {
-    let (n_train, n_val) = (train.len() as u64, val.len() as u64);
-    check_numbers(&text.source.path, n_train, n_val, data, context_length)
-}
-
-/// Whether there is something to learn from, and something to predict.
-pub(super) fn check_numbers(
+/// Whether training has more than a window, and validation something to predict.
+pub(super) fn check_lengths(
     path: &Path,
     n_train: u64,
     n_val: u64,
@@ -298,12 +376,8 @@ pub(super) fn check_numbers(
         return Err(DataError::TrainTooShort { path, n_tokens, n_train, context_length });
     }
     if n_val < 2 {
-        return Err(DataError::ValTooShort {
-            path,
-            n_tokens,
-            n_val,
-            val_fraction: data.val_fraction,
-        });
+        let val_fraction = data.val_fraction;
+        return Err(DataError::ValTooShort { path, n_tokens, n_val, val_fraction });
     }
     Ok(())
 }
@@ -311,7 +385,6 @@ pub(super) fn check_numbers(
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
 
     use super::*;
     use crate::config::SourceConfig;
@@ -332,7 +405,7 @@ mod tests {
         }
 
         fn open(&self, kind: TokenizerKind, context_length: usize) -> Result<Corpus, DataError> {
-            Corpus::open(&self.data, &of_kind(kind), context_length, OpenOptions::default())
+            open(&self.data, kind, context_length)
         }
 
         fn token_files(&self) -> Vec<PathBuf> {
@@ -342,8 +415,9 @@ mod tests {
         }
     }
 
-    fn of_kind(kind: TokenizerKind) -> TokenizerConfig {
-        TokenizerConfig { kind, ..TokenizerConfig::default() }
+    fn open(data: &DataConfig, kind: TokenizerKind, n: usize) -> Result<Corpus, DataError> {
+        let config = TokenizerConfig { kind, ..TokenizerConfig::default() };
+        Corpus::open(data, &config, n, OpenOptions::default())
     }
 
     fn ids(split: &Split) -> Vec<u32> {
@@ -381,33 +455,6 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_several_chunks_comes_back() {
-        let long: String =
-            (0..400_000).map(|i| if i % 7 == 0 { '\u{4e00}' } else { 'x' }).collect();
-        let long = long.repeat(3) + "end";
-        let corpus = Fixture::new(&long).open(TokenizerKind::Char, 64).unwrap();
-        let (train, val) = text(&corpus);
-        assert_eq!(
-            (train.len() as u64, val.len() as u64),
-            (corpus.train.bytes(), corpus.val.bytes())
-        );
-        assert!(train + &val == long);
-    }
-
-    #[test]
-    fn a_folder_is_one_text() {
-        let fixture = Fixture::new("first");
-        let inner = fixture.folder.path().join("sub");
-        fs::create_dir(&inner).unwrap();
-        fs::write(inner.join("a.txt"), "one").unwrap();
-        fs::write(inner.join("b.txt"), "two").unwrap();
-        let data = DataConfig { path: inner, val_fraction: 0.3, ..fixture.data.clone() };
-        let kind = TokenizerKind::Char;
-        let corpus = Corpus::open(&data, &of_kind(kind), 2, OpenOptions::default()).unwrap();
-        assert_eq!(text(&corpus), ("one\n".to_owned(), "two".to_owned()));
-    }
-
-    #[test]
     fn a_second_start_reads_the_token_file() {
         let fixture = Fixture::new("hello, hello, hello");
         fixture.open(TokenizerKind::Char, 4).unwrap();
@@ -419,7 +466,7 @@ mod tests {
         let corpus = fixture.open(TokenizerKind::Char, 4).unwrap();
         assert_eq!(*ids(&corpus.val).last().unwrap(), 256 + 5);
 
-        // One that is cut off is written anew, and nothing else is left behind.
+        // A truncated one is written again, and nothing else is left behind.
         fs::write(path, &good[..good.len() - 1]).unwrap();
         let corpus = fixture.open(TokenizerKind::Char, 4).unwrap();
         assert_eq!(text(&corpus).1, "lo");
@@ -428,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_the_ids_changes_the_file() {
+    fn different_ids_have_different_files() {
         let mut fixture = Fixture::new("hello, hello, hello");
         fixture.open(TokenizerKind::Char, 4).unwrap();
         fixture.open(TokenizerKind::Byte, 4).unwrap();
@@ -445,7 +492,7 @@ mod tests {
 
     #[test]
     fn starts_at_the_same_time_do_not_disturb_each_other() {
-        let content = "to be or not to be ".repeat(2000);
+        let content = "to be or n\u{f6}t to be ".repeat(40_000); // several chunks
         let fixture = Fixture::new(&content);
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -460,32 +507,38 @@ mod tests {
     }
 
     #[test]
-    fn a_given_tokenizer_is_used_as_it_is() {
+    fn a_given_tokenizer_is_kept_and_an_earlier_text_checked() {
         let fixture = Fixture::new("abcabcabcabcabc");
-        let tokenizer = Tokenizer::char_from_alphabet("abcxyz".chars()).unwrap();
-        let corpus = Corpus::open(&fixture.data, tokenizer, 4, OpenOptions::default()).unwrap();
+        let tokenizer = |alphabet: &str| Tokenizer::char_from_alphabet(alphabet.chars()).unwrap();
+        let open = |alphabet, options| Corpus::open(&fixture.data, tokenizer(alphabet), 4, options);
+        let corpus = open("abcxyz", OpenOptions::default()).unwrap();
         assert_eq!(corpus.tokenizer.vocab_size(), 6);
-        let tokenizer = Tokenizer::char_from_alphabet("ax".chars()).unwrap();
-        let error = Corpus::open(&fixture.data, tokenizer, 4, OpenOptions::default())
-            .unwrap_err()
-            .to_string();
+        let error = open("ax", OpenOptions::default()).unwrap_err().to_string();
         assert!(error.contains("'b' (U+0062), 'c' (U+0063)"), "{error}");
         assert!(error.contains("text.txt"), "{error}");
-    }
 
-    #[test]
-    fn a_text_that_should_be_an_earlier_one_is_that() {
-        let fixture = Fixture::new("abcabcabcabcabc");
-        let corpus = fixture.open(TokenizerKind::Char, 4).unwrap();
-        let again = || {
-            let (tokenizer, earlier) = (corpus.tokenizer.clone(), &corpus.text_sha256);
-            Corpus::open(&fixture.data, tokenizer, 4, OpenOptions::earlier(earlier))
-        };
+        let again = || open("abcxyz", OpenOptions::earlier(&corpus.text_sha256));
         assert_eq!(ids(&again().unwrap().val), ids(&corpus.val));
         fs::write(&fixture.data.path, "abcabcabcabcab?").unwrap();
         let error = again().unwrap_err();
         assert!(matches!(error, DataError::OtherText { .. }), "{error}");
-        assert!(error.to_string().contains("text.txt` is another"), "{error}");
+        assert!(error.to_string().contains("text.txt` has changed"), "{error}");
+    }
+
+    #[test]
+    fn a_cache_that_cannot_be_written_or_lies_in_the_text_is_refused() {
+        let mut fixture = Fixture::new("hello, hello, hello");
+        let folder = fixture.folder.path().to_owned();
+        fixture.data.cache_dir = Some(folder.join("text.txt/cache"));
+        let error = fixture.open(TokenizerKind::Char, 4).unwrap_err().to_string();
+        assert!(error.contains("text.txt/cache") && error.contains("data.cache_dir"), "{error}");
+
+        fixture.data.path = folder.clone();
+        fixture.data.cache_dir = Some(folder.join("cache"));
+        let error = fixture.open(TokenizerKind::Char, 4).unwrap_err();
+        assert!(matches!(error, DataError::CacheInsideText { .. }));
+        fixture.data.cache_dir = Some(folder.join(".cache"));
+        assert!(fixture.open(TokenizerKind::Char, 4).is_ok());
     }
 
     #[test]
@@ -503,26 +556,6 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_cannot_be_written_is_named() {
-        let mut fixture = Fixture::new("hello, hello, hello");
-        let file = fixture.folder.path().join("text.txt");
-        fixture.data.cache_dir = Some(file.join("cache"));
-        let error = fixture.open(TokenizerKind::Char, 4).unwrap_err().to_string();
-        assert!(error.contains("text.txt/cache") && error.contains("data.cache_dir"), "{error}");
-    }
-
-    #[test]
-    fn token_files_are_never_a_part_of_the_text() {
-        let mut fixture = Fixture::new("hello, hello, hello");
-        fixture.data.path = fixture.folder.path().to_owned();
-        let error = fixture.open(TokenizerKind::Char, 4).unwrap_err();
-        assert!(matches!(error, DataError::CacheInsideText { .. }));
-        fixture.data.cache_dir = Some(fixture.folder.path().join(".cache"));
-        fs::remove_dir_all(fixture.folder.path().join("cache")).unwrap();
-        assert!(fixture.open(TokenizerKind::Char, 4).is_ok());
-    }
-
-    #[test]
     fn merges_are_learned_from_the_training_split_alone() {
         let learned = |last_line: &str| {
             let fixture = Fixture::new("once upon a time\n".repeat(90) + &last_line.repeat(10));
@@ -537,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_learned_tokenizer_is_kept_for_the_next_run() {
+    fn a_trained_tokenizer_is_cached() {
         let fixture = Fixture::new("once upon a time\n".repeat(90));
         let first = fixture.open(TokenizerKind::Bpe, 4).unwrap();
         let kept = || {
@@ -558,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_end_where_the_tokenizer_can_say_so() {
+    fn documents_end_if_the_tokenizer_has_a_token_for_it() {
         let fixture = Fixture::new("");
         let folder = fixture.folder.path().join("sub");
         fs::create_dir(&folder).unwrap();
@@ -567,16 +600,14 @@ mod tests {
             fs::write(folder.join(format!("{i}.txt")), &document).unwrap();
         }
         let data = DataConfig { path: folder, ..fixture.data.clone() };
-        let corpus =
-            Corpus::open(&data, &of_kind(TokenizerKind::Bpe), 4, OpenOptions::default()).unwrap();
+        let corpus = open(&data, TokenizerKind::Bpe, 4).unwrap();
         let end = corpus.tokenizer.end_of_text().unwrap();
         let [train, val] = [&corpus.train, &corpus.val].map(ids);
         let count = |ids: &[u32]| ids.iter().filter(|id| **id == end).count();
         assert_eq!((count(&train), count(&val)), (9, 1));
         assert_eq!((train.last(), val.last()), (Some(&end), Some(&end)));
         assert_eq!(corpus.val.bytes(), document.len() as u64);
-        let corpus =
-            Corpus::open(&data, &of_kind(TokenizerKind::Char), 4, OpenOptions::default()).unwrap();
+        let corpus = open(&data, TokenizerKind::Char, 4).unwrap();
         let (train, val) = text(&corpus);
         assert_eq!(train + &val, document.repeat(10));
     }
@@ -592,8 +623,7 @@ mod tests {
         });
         let data =
             DataConfig { path: PathBuf::new(), sources: sources.to_vec(), ..fixture.data.clone() };
-        let corpus =
-            Corpus::open(&data, &of_kind(TokenizerKind::Char), 4, OpenOptions::default()).unwrap();
+        let corpus = open(&data, TokenizerKind::Char, 4).unwrap();
         assert_eq!(corpus.tokenizer.vocab_size(), 5, "the characters of both");
         let lengths = |split: &Split| split.texts().map(Tokens::len).collect::<Vec<_>>();
         assert_eq!(lengths(&corpus.train), [90, 270]);
@@ -606,19 +636,16 @@ mod tests {
         assert_eq!(fixture.token_files().len(), 2);
         let turned =
             DataConfig { sources: sources.iter().rev().cloned().collect(), ..data.clone() };
-        let turned =
-            Corpus::open(&turned, &of_kind(TokenizerKind::Char), 4, OpenOptions::default())
-                .unwrap();
+        let turned = open(&turned, TokenizerKind::Char, 4).unwrap();
         assert_ne!(turned.text_sha256, corpus.text_sha256);
         assert_eq!(fixture.token_files().len(), 2);
 
-        let error = Corpus::open(&data, &of_kind(TokenizerKind::Char), 95, OpenOptions::default())
-            .unwrap_err();
+        let error = open(&data, TokenizerKind::Char, 95).unwrap_err();
         assert!(error.to_string().contains("a.txt` is too short"), "{error}");
     }
 
     #[test]
-    fn a_text_of_its_own_is_not_split() {
+    fn a_text_without_splits_is_encoded_whole() {
         let fixture = Fixture::new("abcabc");
         let tokenizer = Tokenizer::char_from_alphabet("abcxyz".chars()).unwrap();
         let open = || open_text(&fixture.data.path, &fixture.data, &tokenizer);
@@ -631,15 +658,13 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_changes_in_between_is_noticed() {
+    fn a_text_that_changes_while_it_is_read_is_refused() {
         let fixture = Fixture::new("hello, hello, hello");
-        let cache = Cache::open(&fixture.data).unwrap();
-        let needs = Needs::of(&Tokenizer::byte());
-        let texts = text::all(&fixture.data, needs, &cache, StandardInput::Keep, &progress::ignore)
-            .unwrap();
-        fs::write(&fixture.data.path, "hello, hello, hellO").unwrap();
-        let built =
-            Corpus::build(&fixture.data, &cache, &texts, Tokenizer::byte(), 4, &progress::ignore);
+        let data = &fixture.data;
+        let cache = Cache::open(data).unwrap();
+        let texts = open_texts(data, Needs::BYTES, &cache, StandardInput::Keep, &ignore).unwrap();
+        fs::write(&data.path, "hello, hello, hellO").unwrap();
+        let built = Corpus::build(data, &cache, &texts, Tokenizer::byte(), 4, &ignore);
         assert!(matches!(built, Err(DataError::Changed { .. })));
         assert!(fixture.token_files().is_empty());
     }

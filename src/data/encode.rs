@@ -1,49 +1,53 @@
 //! From text to a token file, on all cores, with memory that does not grow with the text.
 
+use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use super::cache::cache_error;
-use super::divide::{Divided, Half, Place};
-use super::pieces::Pieces;
+use super::DataError;
 use super::reader::{Chunk, Needs, Reader, Unit, as_utf8};
-use super::store::{Lengths, Writer};
-use super::tokens::Width;
-use super::{DataError, pipeline};
+use super::split::{Half, SplitPoint, SplitReader};
+use super::tokens::{Lengths, Width, Writer};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// A piece as it goes into the token file.
-struct Encoded {
-    half: Half,
-    chunk: Chunk,
-    n_tokens: u64,
-    bytes: Vec<u8>,
-}
+/// The longest text that waits for a place to cut. Longer ones, such as megabytes without a space or any text
+/// of a tokenizer that tells no place, are cut at the end of a line, or where there is none between two
+/// characters; the tokens beside such a cut may differ from those of the whole.
+const MAX_WAITING_BYTES: usize = 1 << 22;
 
-/// Encodes a text up to the end, and returns how long both halves are, and the hash of what was
-/// read, which is that of [`super::survey`] if the text did not change since.
+/// Pieces in memory for each thread: some take longer than others.
+const PIECES_PER_THREAD: usize = 2;
+
+/// Encodes a text, and returns the lengths of both splits and the hash of what was read, which
+/// [`super::scan`] found before if the text has not changed.
 ///
 /// Where documents are told apart, an end-of-text token stands behind each.
-///
-/// # Errors
-/// If the text cannot be read or encoded, or the file not be written.
 pub(super) fn encode(
     reader: Reader<'_>,
     tokenizer: &Tokenizer,
-    place: Place,
+    split_point: SplitPoint,
     writer: &mut Writer,
 ) -> Result<(Lengths, [u8; 32]), DataError> {
+    struct Encoded {
+        half: Half,
+        chunk: Chunk,
+        n_tokens: u64,
+        bytes: Vec<u8>,
+    }
     let unit = Needs::of(tokenizer).unit;
-    let path = reader.path().to_owned();
-    let divided = Divided::new(reader, place);
-    let mut pieces = Pieces::new(divided, |text| last_cut(tokenizer, unit, text));
+    let cut = |text: &[u8]| match unit {
+        Unit::Byte | Unit::Character => text.len(),
+        Unit::Piece => tokenizer.cut(as_utf8(text)).unwrap_or(0),
+    };
+    let path = reader.path();
+    let mut pieces = Pieces::new(SplitReader::new(reader, split_point), cut);
     let width = Width::of_vocabulary(tokenizer.vocab_size());
     let mut hash = Sha256::new();
     let mut lengths = Lengths::default();
-    pipeline::in_order(
+    in_order(
         || pieces.next(),
         |(half, chunk)| {
             let ids = ids_of(&chunk, tokenizer)
-                .map_err(|error| DataError::Encode { path: path.clone(), source: error })?;
+                .map_err(|source| DataError::Encode { path: path.to_owned(), source })?;
             Ok(Encoded { half, n_tokens: ids.len() as u64, bytes: width.encode(&ids), chunk })
         },
         |encoded| {
@@ -56,18 +60,10 @@ pub(super) fn encode(
                 lengths.train_bytes += n_bytes;
             }
             let written = writer.write(&encoded.bytes);
-            written.map_err(|source| cache_error(writer.path(), source))
+            written.map_err(|source| DataError::cache(&writer.path, source))
         },
     )?;
     Ok((lengths, hash.finalize().into()))
-}
-
-/// Up to where a text may be encoded before what follows it is known; 0 if nowhere.
-fn last_cut(tokenizer: &Tokenizer, unit: Unit, text: &[u8]) -> usize {
-    match unit {
-        Unit::Byte | Unit::Character => text.len(),
-        Unit::Piece => tokenizer.cut(as_utf8(text)).unwrap_or(0),
-    }
 }
 
 fn ids_of(chunk: &Chunk, tokenizer: &Tokenizer) -> Result<Vec<u32>, TokenizerError> {
@@ -82,19 +78,107 @@ fn ids_of(chunk: &Chunk, tokenizer: &Tokenizer) -> Result<Vec<u32>, TokenizerErr
     Ok(ids)
 }
 
+/// Reads a text in pieces that have the tokens of the whole when they are encoded one by one.
+struct Pieces<'a, C> {
+    reader: SplitReader<'a>,
+    cut: C,
+    max_waiting_bytes: usize,
+    /// The end of what was read, which waits for what follows it.
+    waiting: Option<(Half, Chunk)>,
+}
+
+impl<'a, C: FnMut(&[u8]) -> usize> Pieces<'a, C> {
+    /// `cut` returns the last place up to which a text may be encoded whatever follows, or 0.
+    fn new(reader: SplitReader<'a>, cut: C) -> Self {
+        Self { reader, cut, max_waiting_bytes: MAX_WAITING_BYTES, waiting: None }
+    }
+
+    /// The next piece, which may hold several documents; `None` at the end.
+    fn next(&mut self) -> Result<Option<(Half, Chunk)>, DataError> {
+        loop {
+            let Some((half, chunk)) = self.reader.next()? else {
+                return Ok(self.waiting.take());
+            };
+            let mut piece = match self.waiting.take() {
+                Some((before, waiting)) if before != half => {
+                    self.waiting = Some((half, chunk)); // cut when the next one is here
+                    return Ok(Some((before, waiting)));
+                }
+                Some((_, mut waiting)) => {
+                    waiting.append(&chunk);
+                    waiting
+                }
+                None => chunk,
+            };
+            let at = self.end_of_piece(&piece);
+            let rest = piece.split_off(at);
+            self.waiting = Some((half, rest)).filter(|(_, rest)| !rest.is_empty());
+            if !piece.is_empty() {
+                return Ok(Some((half, piece)));
+            }
+        }
+    }
+
+    fn end_of_piece(&mut self, piece: &Chunk) -> usize {
+        let start = piece.ends.last().copied().unwrap_or(0);
+        let open_document = &piece.text[start..];
+        let at = match (self.cut)(open_document) {
+            0 if open_document.len() > self.max_waiting_bytes => {
+                let line_break = open_document.iter().rposition(|byte| *byte == b'\n');
+                line_break.map_or(open_document.len(), |at| at + 1)
+            }
+            at => at,
+        };
+        start + at
+    }
+}
+
+/// Hands every piece that `next` reads to `work`, several at once, and the results to `take`, in the order of
+/// the pieces. The following pieces are read meanwhile. The first error, in the order of the pieces, ends it.
+pub(super) fn in_order<I: Send, O: Send>(
+    mut next: impl FnMut() -> Result<Option<I>, DataError> + Send,
+    work: impl Fn(I) -> Result<O, DataError> + Sync,
+    mut take: impl FnMut(O) -> Result<(), DataError> + Send,
+) -> Result<(), DataError> {
+    let n_pieces = PIECES_PER_THREAD * rayon::current_num_threads();
+    let mut read = || {
+        let mut pieces = Vec::with_capacity(n_pieces);
+        while pieces.len() < n_pieces
+            && pieces.last().is_none_or(Result::is_ok)
+            && let Some(piece) = next().transpose()
+        {
+            pieces.push(piece);
+        }
+        pieces
+    };
+    let mut pieces = read();
+    while !pieces.is_empty() {
+        let work_on_all = || {
+            let results: Vec<Result<O, DataError>> =
+                pieces.into_par_iter().map(|piece| work(piece?)).collect();
+            results.into_iter().try_for_each(|result| take(result?))
+        };
+        let (done, following) = rayon::join(work_on_all, &mut read);
+        done?;
+        pieces = following;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::sync::LazyLock;
 
     use proptest::prelude::*;
 
     use super::*;
     use crate::config::SourceConfig;
+    use crate::data::Tokens;
     use crate::data::cache::Temporary;
     use crate::data::source::Source;
-    use crate::data::{Tokens, store};
+    use crate::data::tokens;
 
     fn tokenizers(text: &str) -> [Tokenizer; 3] {
         let bpe = Tokenizer::train_bpe(300, [Ok::<_, std::convert::Infallible>(text.repeat(4))]);
@@ -113,11 +197,15 @@ mod tests {
         ids.into_iter().map(i32::cast_unsigned).collect()
     }
 
+    fn source(path: PathBuf) -> Source {
+        Source::find(&SourceConfig { path, ..SourceConfig::default() }).unwrap()
+    }
+
     /// Both halves of a file, read in chunks of this size on so many threads.
     fn encoded(
         content: &[u8],
         tokenizer: &Tokenizer,
-        place: Place,
+        split_point: SplitPoint,
         chunk_bytes: usize,
         n_threads: usize,
     ) -> (Tokens, Tokens) {
@@ -126,18 +214,18 @@ mod tests {
         let is_records = content.starts_with(b"{\"text\"");
         let path = if is_records { path } else { path.with_extension("txt") };
         fs::write(&path, content).unwrap();
-        let source = Source::find(&SourceConfig { path, ..SourceConfig::default() });
-        let source = source.unwrap();
-        let reader = Reader::new(&source, Needs::of(tokenizer)).with_chunk_bytes(chunk_bytes);
+        let source = source(path);
+        let mut reader = Reader::new(&source, Needs::of(tokenizer));
+        reader.chunk_bytes = chunk_bytes;
         let width = Width::of_vocabulary(tokenizer.vocab_size());
         let tokens = folder.path().join("tokens");
         let temporary = Temporary::create(folder.path()).unwrap();
         let mut writer = Writer::create(temporary, &tokens, width).unwrap();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build();
-        let write = || encode(reader, tokenizer, place, &mut writer);
+        let write = || encode(reader, tokenizer, split_point, &mut writer);
         let (lengths, _) = pool.unwrap().install(write).unwrap();
         writer.finish(&[1; 32], lengths).unwrap();
-        store::open(&tokens, &[1; 32], width).unwrap()
+        tokens::open(&tokens, &[1; 32], width).unwrap()
     }
 
     proptest! {
@@ -157,9 +245,9 @@ mod tests {
                     Unit::Character => text.chars().count(),
                     Unit::Byte | Unit::Piece => text.len(),
                 };
-                let place = Place::of(val_fraction, unit, n_units as u64);
+                let split_point = SplitPoint::of(val_fraction, unit, n_units as u64);
                 let (train, val) =
-                    encoded(text.as_bytes(), &tokenizer, place, chunk_bytes, n_threads);
+                    encoded(text.as_bytes(), &tokenizer, split_point, chunk_bytes, n_threads);
                 let middle = usize::try_from(train.bytes()).unwrap();
                 let (before, behind) = text.as_bytes().split_at(middle);
                 prop_assert_eq!(ids(&train), tokenizer.encode_bytes(before).unwrap());
@@ -182,7 +270,7 @@ mod tests {
             for tokenizer in [&bpe, llama2, wordpiece] {
                 let content = content.as_bytes();
                 let (_, all) =
-                    encoded(content, tokenizer, Place::beginning(), chunk_bytes, n_threads);
+                    encoded(content, tokenizer, SplitPoint::START, chunk_bytes, n_threads);
                 let expected = documents.iter().flat_map(|text| {
                     let mut ids = tokenizer.encode(text).unwrap();
                     ids.extend(tokenizer.end_of_text());
@@ -192,5 +280,76 @@ mod tests {
                 prop_assert_eq!(all.bytes(), documents.concat().len() as u64);
             }
         }
+    }
+
+    /// The pieces of a text in which there is no place to cut, read four bytes at a time.
+    fn pieces(text: &str, max_waiting_bytes: usize) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        fs::write(&path, text).unwrap();
+        let source = source(path);
+        let mut reader = Reader::new(&source, Needs::PIECES);
+        reader.chunk_bytes = 4;
+        let reader = SplitReader::new(reader, SplitPoint::START);
+        let mut pieces = Pieces { max_waiting_bytes, ..Pieces::new(reader, |_| 0) };
+        let next = || pieces.next().unwrap().map(|(_, chunk)| chunk.text);
+        std::iter::from_fn(next).map(|text| String::from_utf8(text).unwrap()).collect()
+    }
+
+    #[test]
+    fn without_a_place_to_cut_a_text_is_cut_at_the_end_of_a_line_or_between_characters() {
+        let text = "one\ntwo\nthree\nfour\n";
+        assert_eq!(pieces(text, 100), [text], "a text waits as long as it can");
+        assert_eq!(pieces(text, 10), ["one\ntwo\n", "three\nfour\n"]);
+        let text = "\u{4e00}".repeat(7);
+        let pieces = pieces(&text, 10);
+        assert!(pieces.len() > 1, "{pieces:?}");
+        assert!(pieces.iter().all(|piece| piece.len() <= 14), "{pieces:?}");
+        assert_eq!(pieces.concat(), text);
+    }
+
+    fn error(name: &str) -> DataError {
+        DataError::Empty { path: name.into() }
+    }
+
+    #[test]
+    fn results_come_in_order_on_any_number_of_threads() {
+        for n_threads in [1, 2, 7] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads);
+            let mut numbers = 0..100_u64;
+            let mut taken = Vec::new();
+            let done = pool.build().unwrap().install(|| {
+                in_order(
+                    || Ok(numbers.next()),
+                    |n| Ok((0..(n * 7919) % 1000).fold(n, |n, _| std::hint::black_box(n))),
+                    |n| {
+                        taken.push(n);
+                        Ok(())
+                    },
+                )
+            });
+            done.unwrap();
+            assert_eq!(taken, (0..100).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn the_first_error_ends_it() {
+        let mut numbers = 0..100;
+        let mut n_taken = 0;
+        let done = in_order(
+            || numbers.next().filter(|n| *n < 60).ok_or_else(|| error("read")).map(Some),
+            |n| {
+                if n >= 40 { Err(error(&n.to_string())) } else { Ok(n) }
+            },
+            |_| {
+                n_taken += 1;
+                Ok(())
+            },
+        );
+        assert!(done.unwrap_err().to_string().contains("`40`"));
+        assert_eq!(n_taken, 40);
+        let done = in_order(|| Err(error("read")), Ok::<u8, _>, |_| Ok(()));
+        assert!(done.unwrap_err().to_string().contains("`read`"));
     }
 }

@@ -1,65 +1,38 @@
-//! What can be wrong with a corpus.
+//! Why a text cannot be used, and what helps.
 
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::fetch_hint::missing_hint;
-use super::record::RecordError;
 use crate::tokenizer::TokenizerError;
 
 /// Why there is no corpus to train on.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages explain the variants and their fields")]
 pub enum DataError {
-    /// There is nothing of that name.
     #[error("there is no file or folder `{}`\n  hint: {}", path.display(), missing_hint(path, nearest.as_deref()))]
-    Missing {
-        /// What was given.
-        path: PathBuf,
-        /// What is there and has a name like that.
-        nearest: Option<PathBuf>,
-    },
-    /// A link in a folder of text leads nowhere.
+    Missing { path: PathBuf, nearest: Option<PathBuf> },
     #[error(
         "`{}` is a link to `{}`, which is not there\n  hint: remove the link, or put back what it \
          leads to",
         path.display(),
         target.display()
     )]
-    DanglingLink {
-        /// The link.
-        path: PathBuf,
-        /// Where it leads.
-        target: PathBuf,
-    },
-    /// A file or folder of the corpus cannot be read.
+    DanglingLink { path: PathBuf, target: PathBuf },
     #[error("cannot read the text `{}`: {source}\n  hint: {}", path.display(), read_hint(source))]
-    Read {
-        /// The file or folder.
-        path: PathBuf,
-        /// What the operating system said.
-        source: io::Error,
-    },
-    /// The path is a device, a pipe or the like, which cannot be read twice.
+    Read { path: PathBuf, source: io::Error },
+    /// A device, a pipe or the like, which cannot be read twice.
     #[error(
         "`{}` is neither a file nor a folder\n  hint: save the text to a file, or pipe it in with \
          path = \"-\"",
         path.display()
     )]
-    NotAFile {
-        /// What was given.
-        path: PathBuf,
-    },
-    /// The folder has no text.
+    NotAFile { path: PathBuf },
     #[error(
         "there are no files in the folder `{}`\n  hint: every file in it and its subfolders counts \
-         as text, save those whose name begins with a dot",
+         as text, except those whose names begin with a dot",
         path.display()
     )]
-    NoFiles {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// A file belongs to two texts.
+    NoFiles { path: PathBuf },
     #[error(
         "`{}` is in two sources, `{}` and `{}`: what one keeps for validation, the other would \
          train on\n  hint: name each file in one of them; a weight says how often it is drawn",
@@ -67,107 +40,54 @@ pub enum DataError {
         first.display(),
         second.display()
     )]
-    InTwoSources {
-        /// The file.
-        file: PathBuf,
-        /// The one text.
-        first: PathBuf,
-        /// The other.
-        second: PathBuf,
-    },
-    /// There are files, but not a single byte in them.
+    InTwoSources { file: PathBuf, first: PathBuf, second: PathBuf },
     #[error(
         "the text `{}` is empty\n  hint: put text into it, or name another",
         path.display()
     )]
-    Empty {
-        /// The file or folder.
-        path: PathBuf,
-    },
-    /// A file is something else than text.
+    Empty { path: PathBuf },
     #[error("`{}` is not text, but {what}\n  hint: {advice}", path.display())]
-    NotText {
-        /// The file.
-        path: PathBuf,
-        /// What it is.
-        what: &'static str,
-        /// How to make text of it.
-        advice: &'static str,
-    },
-    /// A file is not UTF-8, so it has no characters.
+    NotText { path: PathBuf, what: &'static str, advice: &'static str },
+    /// `offset` is the first byte that is not part of a character, counted from 0 in the unpacked file.
     #[error(
         "`{}` is not UTF-8 at byte {offset}\n  hint: save it as UTF-8; a model trained with kind = \
          \"byte\" under [tokenizer] takes any file",
         path.display()
     )]
-    NotUtf8 {
-        /// The file.
-        path: PathBuf,
-        /// The first byte, counted from 0 and unpacked, that is not part of a character.
-        offset: u64,
-    },
-    /// A file is damaged, or no gzip although its name says so.
+    NotUtf8 { path: PathBuf, offset: u64 },
     #[error(
-        "`{}` is not a whole gzip file: {source}\n  hint: get it anew; `gzip -t` tells whether it \
+        "`{}` is not a whole gzip file: {source}\n  hint: download or pack it again; `gzip -t` tells whether it \
          is whole",
         path.display()
     )]
-    Gzip {
-        /// The file.
-        path: PathBuf,
-        /// What the decoder said.
-        source: io::Error,
-    },
-    /// A line of a JSON Lines file has no text.
+    Gzip { path: PathBuf, source: io::Error },
+    /// A line of a JSON Lines file, counted from 1, has no text.
     #[error("line {line} of `{}` {source}", path.display())]
-    Record {
-        /// The file.
-        path: PathBuf,
-        /// The line, counted from 1.
-        line: u64,
-        /// What is wrong with it.
-        source: RecordError,
-    },
-    /// Standard input is a keyboard.
+    Record { path: PathBuf, line: u64, source: RecordError },
     #[error(
         "the text is to come through standard input, which is a terminal\n  hint: pipe it in, as in \
          `cat *.txt | tinderbox train ...`, or name a file instead of \"-\""
     )]
     Terminal,
-    /// What came through standard input is a text, but looks like records.
     #[error(
         "the first line of standard input is a record of JSON Lines, with a field \"{field}\"\n  hint: \
-         data.format = \"jsonl\" takes that field of each line for the text, data.format = \"text\" the lines \
-         as they are; of a file, the name tells"
+         data.format = \"jsonl\" reads that field of each line as the text, data.format = \"text\" reads the \
+         lines as they are; the name of a file would decide"
     )]
-    TextOrRecords {
-        /// The field in which records have their text.
-        field: String,
-    },
-    /// A text came through standard input, and is not kept any more.
+    TextOrRecords { field: String },
     #[error(
-        "the text came through standard input, and `{}` is gone, where it was kept\n  hint: save \
+        "the text came through standard input, and the copy kept as `{}` is gone\n  hint: save \
          the same text to a file, and name that with --set data.path=FILE",
         path.display()
     )]
-    NotKept {
-        /// Where it was kept.
-        path: PathBuf,
-    },
-    /// The tokenizer's file cannot be used.
+    NotKept { path: PathBuf },
     #[error("cannot use tokenizer.path: {0}")]
     Tokenizer(#[source] TokenizerError),
     /// The texts have no characters.
     #[error(transparent)]
     Alphabet(TokenizerError),
-    /// The text has what the tokenizer cannot encode.
     #[error("cannot encode the text `{}`: {source}", path.display())]
-    Encode {
-        /// The file or folder.
-        path: PathBuf,
-        /// What the tokenizer does not know.
-        source: TokenizerError,
-    },
+    Encode { path: PathBuf, source: TokenizerError },
     /// The training split is shorter than one window and the token after it.
     #[error(
         "the text `{}` is too short: {n_train} of its {n_tokens} tokens are for training, and \
@@ -176,16 +96,7 @@ pub enum DataError {
         path.display(),
         context_length + 1
     )]
-    TrainTooShort {
-        /// The file or folder.
-        path: PathBuf,
-        /// Tokens of the whole text.
-        n_tokens: u64,
-        /// Tokens of the training split.
-        n_train: u64,
-        /// What the model sees at once.
-        context_length: usize,
-    },
+    TrainTooShort { path: PathBuf, n_tokens: u64, n_train: u64, context_length: usize },
     /// The validation split has nothing to predict.
     #[error(
         "the text `{}` is too short: data.val_fraction = {val_fraction} leaves {n_val} of its \
@@ -193,80 +104,112 @@ pub enum DataError {
          data.val_fraction",
         path.display()
     )]
-    ValTooShort {
-        /// The file or folder.
-        path: PathBuf,
-        /// Tokens of the whole text.
-        n_tokens: u64,
-        /// Tokens of the validation split.
-        n_val: u64,
-        /// The share that was asked for.
-        val_fraction: f64,
-    },
-    /// A text on its own has nothing to predict.
+    ValTooShort { path: PathBuf, n_tokens: u64, n_val: u64, val_fraction: f64 },
+    /// A text without splits has nothing to predict.
     #[error(
         "the text `{}` is too short: it has {n_tokens} tokens, and at least 2 are needed to predict \
          one\n  hint: give a longer text",
         path.display()
     )]
-    TooShort {
-        /// The file or folder.
-        path: PathBuf,
-        /// Its tokens.
-        n_tokens: u64,
-    },
-    /// The text was different when it was read for the second time.
+    TooShort { path: PathBuf, n_tokens: u64 },
     #[error(
         "the text `{}` changed while it was read\n  hint: start again when nothing writes to it",
         path.display()
     )]
-    Changed {
-        /// The file or folder.
-        path: PathBuf,
-    },
-    /// Whoever watched it put an end to it.
+    Changed { path: PathBuf },
+    /// The progress callback stopped the reading.
     #[error("stopped while the text was read")]
     Stopped,
-    /// The text is not the one that a run was trained on.
     #[error(
-        "the text {} is another than it was when the run began\n  hint: put it back as it was",
+        "the text {} has changed since the run began\n  hint: put it back as it was",
         in_quotes(paths)
     )]
-    OtherText {
-        /// The files or folders, all together.
-        paths: Vec<PathBuf>,
-    },
-    /// The token files would become text of the next run.
+    OtherText { paths: Vec<PathBuf> },
+    /// The next run would read the token files as text.
     #[error(
         "the token files of data.cache_dir = \"{}\" would lie within the text \
          \"{}\"\n  hint: name a folder outside of it",
         cache_dir.display(),
         path.display()
     )]
-    CacheInsideText {
-        /// Where token files are kept.
-        cache_dir: PathBuf,
-        /// The folder of text.
-        path: PathBuf,
-    },
-    /// The token file cannot be written or mapped.
+    CacheInsideText { cache_dir: PathBuf, path: PathBuf },
     #[error(
         "cannot keep the encoded text in `{}`: {source}\n  hint: {}",
         path.display(),
         cache_hint(source)
     )]
-    Cache {
-        /// The token file, or its folder.
-        path: PathBuf,
-        /// What the operating system said.
-        source: io::Error,
-    },
+    Cache { path: PathBuf, source: io::Error },
 }
 
-/// Names of texts, one after the other.
+/// Why a line of a JSON Lines file has no text.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages explain the variants and their fields")]
+pub enum RecordError {
+    #[error(
+        "is not JSON: {reason}\n  hint: JSON Lines is one object a line, such as {{\"text\": \"...\"}}; \
+         format = \"text\" under [data] takes the file as it is"
+    )]
+    NotJson { reason: String },
+    #[error(
+        "is {found}, not an object\n  hint: JSON Lines is one object a line, such as \
+         {{\"text\": \"...\"}}; format = \"text\" under [data] takes the file as it is"
+    )]
+    NotAnObject { found: &'static str },
+    #[error(
+        "has no field \"{field}\", only {}\n  hint: data.text_field names the one that holds the text",
+        field_names(found)
+    )]
+    NoField { field: String, found: Vec<String> },
+    #[error(
+        "has {found} in its field \"{field}\", not a text\n  hint: data.text_field names the field \
+         that holds the text"
+    )]
+    NotAText { field: String, found: &'static str },
+}
+
+impl DataError {
+    pub(super) fn read(path: &Path, source: io::Error) -> Self {
+        Self::Read { path: path.to_owned(), source }
+    }
+
+    pub(super) fn cache(path: &Path, source: io::Error) -> Self {
+        Self::Cache { path: path.to_owned(), source }
+    }
+}
+
+/// Paths in backquotes, separated by commas.
 pub(crate) fn in_quotes(paths: &[PathBuf]) -> String {
     let quoted = paths.iter().map(|path| format!("`{}`", path.display()));
     quoted.collect::<Vec<_>>().join(", ")
+}
+
+/// Where to get the text that a shipped config calls `path`; `None` for any other text.
+pub(crate) fn fetch_hint(path: &Path) -> Option<&'static str> {
+    Some(match path.file_name()?.to_str()? {
+        "stories.txt" | "stories.jsonl" => "it comes with the repository, in data/",
+        "tinyshakespeare.txt" => {
+            "`scripts/fetch_data.sh shakespeare` in the repository downloads it"
+        }
+        "tinystories.txt" => "`scripts/fetch_data.sh tinystories` in the repository downloads it",
+        "openwebtext" => "the config gpt2-124m.toml says where to get it",
+        _ => return None,
+    })
+}
+
+/// Advice for a text `path` that is missing: where to fetch it, or else the entry with the `nearest` name.
+pub(crate) fn missing_hint(path: &Path, nearest: Option<&Path>) -> String {
+    match (fetch_hint(path), nearest) {
+        (Some(hint), _) => format!("{hint}; relative paths start at the working directory"),
+        (None, Some(nearest)) => format!("did you mean `{}`?", nearest.display()),
+        (None, None) => "relative paths start at the working directory".to_owned(),
+    }
+}
+
+fn field_names(fields: &[String]) -> String {
+    match fields {
+        [] => "{}".to_owned(),
+        fields => format!("\"{}\"", fields.join("\", \"")),
+    }
 }
 
 fn read_hint(source: &io::Error) -> &'static str {
@@ -283,5 +226,39 @@ fn cache_hint(source: &io::Error) -> &'static str {
              bytes (four with a vocabulary above 65,536)"
         }
         _ => "data.cache_dir names another folder",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_missing_text_has_the_hint_that_fits_it() {
+        let nearest = Some(Path::new("data/stories.txt"));
+        for (path, nearest, expected) in [
+            ("data/tinyshakespeare.txt", None, "`scripts/fetch_data.sh shakespeare` in"),
+            ("data/tinystories.txt", nearest, "`scripts/fetch_data.sh tinystories` in"),
+            ("../data/stories.txt", None, "it comes with the repository"),
+            ("data/storys.txt", nearest, "did you mean `data/stories.txt`?"),
+            ("mine.txt", None, "relative paths start at"),
+        ] {
+            let hint = missing_hint(Path::new(path), nearest);
+            assert!(hint.starts_with(expected), "{hint}");
+        }
+    }
+
+    #[test]
+    fn the_texts_of_all_shipped_configs_can_be_fetched() {
+        let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+        for file in std::fs::read_dir(configs).unwrap() {
+            let config = Config::load(&file.unwrap().path(), &[]).unwrap();
+            let path = &config.data.path;
+            let hint = fetch_hint(path).unwrap_or_else(|| panic!("{}", path.display()));
+            let script = include_str!("../../scripts/fetch_data.sh");
+            let is_fetched = script.contains(&format!("target={}\n", path.display()));
+            assert_eq!(hint.contains("fetch_data.sh"), is_fetched, "{hint}");
+        }
     }
 }

@@ -1,79 +1,113 @@
 //! A text from beginning to end, in chunks of bounded length that know where documents end.
 
+use std::fmt;
+use std::ops::ControlFlow;
 use std::path::Path;
 
+use serde::Deserializer;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use sha2::{Digest, Sha256};
 
 use super::DataError;
-use super::file::TextBytes;
-use super::progress::{self, OnProgress, Purpose, Reading};
-use super::record;
-use super::source::{Source, TextFile};
+use super::error::RecordError;
+use super::source::{Source, TextBytes, TextFile};
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
-/// About how many bytes are in a chunk. Several for each core are in memory at once.
-pub(super) const CHUNK_BYTES: usize = 1 << 18;
+/// How far a text has been read for one of its purposes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading<'a> {
+    /// The text, as the config names it.
+    pub path: &'a Path,
+    /// What it is read for.
+    pub purpose: Purpose,
+    /// Bytes of text read so far.
+    pub bytes: u64,
+    /// Bytes of text in all, where known.
+    pub of: Option<u64>,
+}
 
-/// Stands for the end of a document where a text is hashed: a byte that is in no UTF-8.
-const END_OF_DOCUMENT: [u8; 1] = [0xff];
+/// What a text is read for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Its hash, length and alphabet.
+    Scan,
+    /// The words that merges are learned from.
+    CountWords,
+    /// The merges; nothing more is reported until they are found.
+    FindMerges,
+    /// Its tokens.
+    Encode,
+}
 
-/// What a tokenizer asks of a text.
+/// Called often while texts are read. `Break` stops the reading, and nothing half-written is left.
+pub type OnProgress<'a> = &'a (dyn Fn(&Reading<'_>) -> ControlFlow<()> + Sync);
+
+/// The [`OnProgress`] of callers that want no reports.
+pub(super) fn ignore(_: &Reading<'_>) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+pub(super) fn report(on_progress: OnProgress<'_>, reading: &Reading<'_>) -> Result<(), DataError> {
+    match on_progress(reading) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(DataError::Stopped),
+    }
+}
+
+/// What a tokenizer needs of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Needs {
     /// Whether the text must be UTF-8.
     pub utf8: bool,
-    /// Whether documents are told apart. Where they are not, they follow one another, each on a
-    /// new line.
+    /// Whether documents are told apart. Otherwise they follow one another, each on a new line.
     pub documents: bool,
-    /// What the text is measured in where it is split.
+    /// The unit in which the text is split.
     pub unit: Unit,
 }
 
-/// What a text is measured in.
+/// The unit in which a text is measured and split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Bytes, each of which is a token.
     Byte,
     /// Characters, each of which is a token.
     Character,
-    /// Bytes, of which tokens are pieces of any length: they say nothing of how many there will be.
+    /// Bytes, with tokens of any length: the number of tokens is unknown.
     Piece,
 }
 
 impl Needs {
-    /// What a tokenizer that is there needs.
+    pub(super) const BYTES: Self = Self { utf8: false, documents: false, unit: Unit::Byte };
+    pub(super) const CHARACTERS: Self =
+        Self { utf8: true, documents: false, unit: Unit::Character };
+    pub(super) const PIECES: Self = Self { utf8: true, documents: true, unit: Unit::Piece };
+
     pub(super) fn of(tokenizer: &Tokenizer) -> Self {
-        match tokenizer.kind() {
-            TokenizerKind::Byte => Self { utf8: false, documents: false, unit: Unit::Byte },
-            TokenizerKind::Char => Self::of_new_char(),
-            TokenizerKind::Bpe | TokenizerKind::File => {
-                Self { utf8: true, documents: tokenizer.end_of_text().is_some(), unit: Unit::Piece }
-            }
+        let documents = tokenizer.end_of_text().is_some();
+        Self { documents, ..Self::of_kind(tokenizer.kind()) }
+    }
+
+    pub(super) fn of_kind(kind: TokenizerKind) -> Self {
+        match kind {
+            TokenizerKind::Byte => Self::BYTES,
+            TokenizerKind::Char => Self::CHARACTERS,
+            TokenizerKind::Bpe | TokenizerKind::File => Self::PIECES,
         }
-    }
-
-    /// What a character tokenizer that is yet to be made needs.
-    pub(super) fn of_new_char() -> Self {
-        Self { utf8: true, documents: false, unit: Unit::Character }
-    }
-
-    /// What a BPE tokenizer that is yet to be learned needs.
-    pub(super) fn of_new_bpe() -> Self {
-        Self { utf8: true, documents: true, unit: Unit::Piece }
     }
 }
 
-/// A piece of a text. Whole characters, if the text is UTF-8.
+/// A part of a text. Whole characters, if the text is UTF-8.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// The text.
     pub text: Vec<u8>,
-    /// Where in it documents end, in ascending order; 0 is the end of one that the chunk before
-    /// this one holds.
+    /// Where documents end in the text, in ascending order; 0 ends one that the chunk before holds.
     pub ends: Vec<usize>,
 }
 
 impl Chunk {
+    /// Stands for the end of a document in a hash: a byte that is in no UTF-8.
+    const HASHED_END: [u8; 1] = [0xff];
+
     pub(super) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.ends.is_empty()
     }
@@ -88,11 +122,17 @@ impl Chunk {
         pieces.filter(|(text, is_end)| *is_end || !text.is_empty())
     }
 
-    /// Takes off what lies behind `at`. A document that ends there ends in the first part.
+    /// Takes off everything behind `at`. A document that ends there ends in the first part.
     pub(super) fn split_off(&mut self, at: usize) -> Self {
         let n_ends = self.ends.partition_point(|&end| end <= at);
         let ends = self.ends.split_off(n_ends);
         Self { text: self.text.split_off(at), ends: ends.into_iter().map(|end| end - at).collect() }
+    }
+
+    pub(super) fn append(&mut self, next: &Self) {
+        let n = self.text.len();
+        self.text.extend_from_slice(&next.text);
+        self.ends.extend(next.ends.iter().map(|end| n + end));
     }
 
     /// Adds the text, and where its documents end, to a hash.
@@ -100,7 +140,7 @@ impl Chunk {
         for (text, is_end) in self.pieces() {
             hash.update(text);
             if is_end {
-                hash.update(END_OF_DOCUMENT);
+                hash.update(Self::HASHED_END);
             }
         }
     }
@@ -110,27 +150,26 @@ impl Chunk {
 pub(super) struct Reader<'a> {
     source: &'a Source,
     needs: Needs,
-    /// At least 4, the longest character.
-    chunk_bytes: usize,
-    next_file: usize,
-    open: Option<OpenFile<'a>>,
-    /// Whether what was read so far ends in the middle of a line.
+    /// The approximate size of a chunk; at least 4, the longest character. Several for each core are in memory.
+    pub chunk_bytes: usize,
+    files: std::slice::Iter<'a, TextFile>,
+    open: Option<OpenFile>,
+    /// Whether the text read so far ends in the middle of a line.
     line_is_open: bool,
-    /// Whether anything of the document at hand was read yet.
+    /// Whether any text of the current document was read.
     document_began: bool,
     on_progress: OnProgress<'a>,
-    /// What whoever watches is told.
     reading: Reading<'a>,
 }
 
-struct OpenFile<'a> {
-    file: &'a TextFile,
+struct OpenFile {
+    is_jsonl: bool,
     bytes: TextBytes,
-    /// Of the next byte to be read, in the file as it is when unpacked.
+    /// Of the next byte to be read, in the unpacked file.
     offset: u64,
     /// The beginning of a character, which the next bytes will end; at most three bytes.
     partial: Vec<u8>,
-    /// The line at hand, and its number.
+    /// The current line of a JSON Lines file, and its number.
     line: Vec<u8>,
     line_number: u64,
 }
@@ -140,17 +179,17 @@ impl<'a> Reader<'a> {
         Self {
             source,
             needs,
-            chunk_bytes: CHUNK_BYTES,
-            next_file: 0,
+            chunk_bytes: 1 << 18,
+            files: source.files.iter(),
             open: None,
             line_is_open: false,
             document_began: false,
-            on_progress: &progress::ignore,
+            on_progress: &ignore,
             reading: Reading { path: &source.path, purpose: Purpose::Scan, bytes: 0, of: None },
         }
     }
 
-    /// Tells `watch` before each chunk how far it is.
+    /// Reports before each chunk.
     pub(super) fn with_progress(
         self,
         on_progress: OnProgress<'a>,
@@ -160,81 +199,66 @@ impl<'a> Reader<'a> {
         Self { on_progress, reading: Reading { purpose, of, ..self.reading }, ..self }
     }
 
-    /// How errors call the text.
-    pub(super) fn path(&self) -> &Path {
+    /// The path that errors show.
+    pub(super) fn path(&self) -> &'a Path {
         &self.source.path
     }
 
-    #[cfg(test)]
-    pub(super) fn with_chunk_bytes(self, chunk_bytes: usize) -> Self {
-        Self { chunk_bytes, ..self }
-    }
-
-    /// The next chunk; none at the end.
-    ///
-    /// # Errors
-    /// If a file cannot be read, is not UTF-8 where it should be, or has a record without text, and if who
-    /// watches puts an end to it.
+    /// The next chunk; `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<Chunk>, DataError> {
-        progress::tell(self.on_progress, &self.reading)?;
+        report(self.on_progress, &self.reading)?;
         let mut chunk = Chunk::default();
         while chunk.text.len() < self.chunk_bytes {
-            if self.open.is_none() {
-                let Some(file) = self.source.files.get(self.next_file) else {
-                    break;
-                };
-                self.next_file += 1;
-                let is_text = self.needs.utf8 || file.is_jsonl;
-                let bytes = TextBytes::open(&file.path, self.source.shown(file), is_text)?;
-                self.open = Some(OpenFile {
-                    file,
-                    offset: bytes.n_skipped,
-                    bytes,
-                    partial: Vec::new(),
-                    line: Vec::new(),
-                    line_number: 0,
-                });
-            }
-            let mut open = self.open.take().expect("opened just now");
-            let has_more = if open.file.is_jsonl {
-                self.add_record(&mut open, &mut chunk)?
-            } else {
-                self.add_text(&mut open, &mut chunk)?
+            let mut file = match self.open.take() {
+                Some(file) => file,
+                None => match self.files.next() {
+                    Some(file) => self.open(file)?,
+                    None => break,
+                },
             };
-            if has_more {
-                self.open = Some(open);
-            }
+            let has_more = if file.is_jsonl {
+                self.add_record(&mut file, &mut chunk)?
+            } else {
+                self.add_text(&mut file, &mut chunk)?
+            };
+            self.open = has_more.then_some(file);
         }
         self.reading.bytes += chunk.text.len() as u64;
         Ok(Some(chunk).filter(|chunk| !chunk.is_empty()))
     }
 
+    fn open(&self, file: &TextFile) -> Result<OpenFile, DataError> {
+        let bytes = self.source.open(file, self.needs.utf8 || file.is_jsonl)?;
+        Ok(OpenFile {
+            is_jsonl: file.is_jsonl,
+            offset: bytes.n_skipped,
+            bytes,
+            partial: Vec::new(),
+            line: Vec::new(),
+            line_number: 0,
+        })
+    }
+
     /// Adds the next bytes of a file of text, and says whether there may be more.
-    fn add_text(&mut self, open: &mut OpenFile<'_>, chunk: &mut Chunk) -> Result<bool, DataError> {
-        let shown = self.source.shown(open.file);
-        let mut start = chunk.text.len();
+    fn add_text(&mut self, file: &mut OpenFile, chunk: &mut Chunk) -> Result<bool, DataError> {
+        let start = chunk.text.len();
         let n_wanted = (self.chunk_bytes - start).max(4);
-        chunk.text.append(&mut open.partial);
+        chunk.text.append(&mut file.partial);
         let n_missing = n_wanted - (chunk.text.len() - start);
-        let n_read = open.bytes.read(n_missing, &mut chunk.text, shown)?;
-        let is_end = n_read < n_missing;
+        let is_end = file.bytes.read(n_missing, &mut chunk.text)? < n_missing;
         if self.needs.utf8 {
-            let not_utf8 = |at: usize| DataError::NotUtf8 {
-                path: shown.to_owned(),
-                offset: open.offset + at as u64,
+            let n_whole = match std::str::from_utf8(&chunk.text[start..]) {
+                Ok(text) => text.len(),
+                Err(error) if error.error_len().is_none() && !is_end => error.valid_up_to(),
+                Err(error) => {
+                    let offset = file.offset + error.valid_up_to() as u64;
+                    return Err(DataError::NotUtf8 { path: file.bytes.shown.clone(), offset });
+                }
             };
-            let n_whole = whole_characters(&chunk.text[start..]).map_err(not_utf8)?;
-            open.partial = chunk.text.split_off(start + n_whole);
-            if is_end && !open.partial.is_empty() {
-                return Err(not_utf8(n_whole));
-            }
+            file.partial = chunk.text.split_off(start + n_whole);
         }
-        let n_added = chunk.text.len() - start;
-        open.offset += n_added as u64;
-        if n_added > 0 {
-            start += self.begin_text(chunk, start);
-            self.line_is_open = chunk.text[start..].last() != Some(&b'\n');
-        }
+        file.offset += (chunk.text.len() - start) as u64;
+        self.text_added(chunk, start);
         if is_end {
             self.end_document(chunk);
         }
@@ -242,44 +266,38 @@ impl<'a> Reader<'a> {
     }
 
     /// Adds the text of the next record, and says whether there may be more.
-    fn add_record(
-        &mut self,
-        open: &mut OpenFile<'_>,
-        chunk: &mut Chunk,
-    ) -> Result<bool, DataError> {
-        let shown = self.source.shown(open.file);
-        if !open.bytes.read_line(&mut open.line, shown)? {
+    fn add_record(&mut self, file: &mut OpenFile, chunk: &mut Chunk) -> Result<bool, DataError> {
+        if !file.bytes.read_line(&mut file.line)? {
             return Ok(false);
         }
-        open.line_number += 1;
-        if open.line.trim_ascii().is_empty() {
+        file.line_number += 1;
+        if file.line.trim_ascii().is_empty() {
             return Ok(true);
         }
-        let text = record::text_of(&open.line, &self.source.text_field);
+        let text = record_text(&file.line, &self.source.text_field);
         let text = text.map_err(|source| DataError::Record {
-            path: shown.to_owned(),
-            line: open.line_number,
+            path: file.bytes.shown.clone(),
+            line: file.line_number,
             source,
         })?;
-        if !text.is_empty() {
-            let start = chunk.text.len();
-            chunk.text.extend_from_slice(text.as_bytes());
-            self.begin_text(chunk, start);
-            self.line_is_open = !text.ends_with('\n');
-        }
+        let start = chunk.text.len();
+        chunk.text.extend_from_slice(text.as_bytes());
+        self.text_added(chunk, start);
         self.end_document(chunk);
         Ok(true)
     }
 
-    /// Puts a line break before the text that begins at `start`, if another document ends in the
-    /// middle of a line there, and returns how many bytes that takes.
-    fn begin_text(&mut self, chunk: &mut Chunk, start: usize) -> usize {
+    /// Puts a line break before the text that was added from `start` on, if a document that is not told apart
+    /// ends in the middle of a line there.
+    fn text_added(&mut self, chunk: &mut Chunk, start: usize) {
+        if chunk.text.len() == start {
+            return;
+        }
         let is_first = !std::mem::replace(&mut self.document_began, true);
         if is_first && self.line_is_open && !self.needs.documents {
             chunk.text.insert(start, b'\n');
-            return 1;
         }
-        0
+        self.line_is_open = chunk.text.last() != Some(&b'\n');
     }
 
     fn end_document(&mut self, chunk: &mut Chunk) {
@@ -290,19 +308,77 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How many bytes at the front are whole characters, the rest being the beginning of one; or where
-/// the bytes are no text.
-fn whole_characters(bytes: &[u8]) -> Result<usize, usize> {
-    match std::str::from_utf8(bytes) {
-        Ok(_) => Ok(bytes.len()),
-        Err(error) if error.error_len().is_none() => Ok(error.valid_up_to()),
-        Err(error) => Err(error.valid_up_to()),
-    }
-}
-
 /// The text of a chunk that was read as UTF-8.
 pub(super) fn as_utf8(text: &[u8]) -> &str {
     std::str::from_utf8(text).expect("the reader checks it")
+}
+
+/// The text in a field of a line of JSON Lines.
+pub(super) fn record_text(line: &[u8], field: &str) -> Result<String, RecordError> {
+    let mut parser = serde_json::Deserializer::from_slice(line);
+    let found = parser.deserialize_map(TextIn { field });
+    match found.and_then(|text| parser.end().map(|()| text)) {
+        Ok(Some(text)) => Ok(text),
+        Ok(None) | Err(_) => Err(record_error(line, field)),
+    }
+}
+
+/// Parses the whole line again to say what is wrong with it.
+fn record_error(line: &[u8], field: &str) -> RecordError {
+    let object = match serde_json::from_slice(line) {
+        Ok(serde_json::Value::Object(object)) => object,
+        Ok(other) => return RecordError::NotAnObject { found: kind_of(&other) },
+        Err(error) => {
+            let message = error.to_string();
+            let (reason, _) = message.split_once(" at line ").unwrap_or((&message, ""));
+            let reason = match error.line() {
+                1 => format!("{reason} at column {}", error.column()),
+                _ => reason.to_owned(), // the line ended too early
+            };
+            return RecordError::NotJson { reason };
+        }
+    };
+    let field = field.to_owned();
+    match object.get(&field) {
+        Some(value) => RecordError::NotAText { field, found: kind_of(value) },
+        None => RecordError::NoField { field, found: object.keys().cloned().collect() },
+    }
+}
+
+fn kind_of(value: &serde_json::Value) -> &'static str {
+    match value {
+        serde_json::Value::Null => "null",
+        serde_json::Value::Bool(_) => "true or false",
+        serde_json::Value::Number(_) => "a number",
+        serde_json::Value::String(_) => "a text",
+        serde_json::Value::Array(_) => "a list",
+        serde_json::Value::Object(_) => "an object",
+    }
+}
+
+/// Takes one field out of an object and skips the others, which may be large.
+struct TextIn<'a> {
+    field: &'a str,
+}
+
+impl<'de> Visitor<'de> for TextIn<'_> {
+    type Value = Option<String>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<String>, A::Error> {
+        let mut text = None;
+        while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+            if key == self.field {
+                text = Some(map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(text)
+    }
 }
 
 #[cfg(test)]
@@ -314,10 +390,6 @@ mod tests {
     use super::*;
     use crate::config::SourceConfig;
 
-    fn needs_bytes() -> Needs {
-        Needs::of(&Tokenizer::byte())
-    }
-
     /// The text and the ends of documents that a reader makes of a folder of these files.
     fn read(files: &[(&str, &[u8])], chunk_bytes: usize, needs: Needs) -> Result<Chunk, DataError> {
         let folder = tempfile::tempdir().unwrap();
@@ -326,12 +398,10 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
         }
-        let source = Source::find(&SourceConfig {
-            path: folder.path().to_owned(),
-            ..SourceConfig::default()
-        });
-        let source = source?;
-        let mut reader = Reader::new(&source, needs).with_chunk_bytes(chunk_bytes);
+        let path = folder.path().to_owned();
+        let source = Source::find(&SourceConfig { path, ..SourceConfig::default() })?;
+        let mut reader = Reader::new(&source, needs);
+        reader.chunk_bytes = chunk_bytes;
         let mut whole = Chunk::default();
         while let Some(chunk) = reader.next()? {
             assert!(!chunk.is_empty());
@@ -354,20 +424,14 @@ mod tests {
     ];
 
     #[test]
-    fn without_documents_texts_follow_one_another_each_on_a_new_line() {
+    fn documents_end_where_their_texts_do_or_follow_one_another_each_on_a_new_line() {
         for chunk_bytes in [4, 9, 1000] {
-            let whole = read(&FILES, chunk_bytes, Needs::of_new_char()).unwrap();
-            let text = String::from_utf8(whole.text).unwrap();
-            let expected = "a/b/c\n\na/z\nb, without an end of line\nd\none\ntwo\n";
-            assert_eq!(text, expected);
+            let whole = read(&FILES, chunk_bytes, Needs::CHARACTERS).unwrap();
+            let expected = b"a/b/c\n\na/z\nb, without an end of line\nd\none\ntwo\n";
+            assert_eq!(whole.text, expected);
             assert!(whole.ends.is_empty());
-        }
-    }
 
-    #[test]
-    fn with_documents_each_ends_where_its_text_does() {
-        for chunk_bytes in [4, 9, 1000] {
-            let whole = read(&FILES, chunk_bytes, Needs::of_new_bpe()).unwrap();
+            let whole = read(&FILES, chunk_bytes, Needs::PIECES).unwrap();
             let documents = whole.pieces().map(|(text, is_end)| {
                 assert!(is_end);
                 std::str::from_utf8(text).unwrap()
@@ -378,9 +442,39 @@ mod tests {
     }
 
     #[test]
+    fn the_text_is_found_among_other_fields() {
+        let line = br#" {"id": 3, "meta": {"text": "no"}, "te\u0078t": "a \u00e9\n\ud83d\udd25", "z": [1]}"#;
+        assert_eq!(record_text(line, "text").unwrap(), "a \u{e9}\n\u{1f525}");
+        assert_eq!(record_text(br#"{"a.b": ""}"#, "a.b").unwrap(), "");
+    }
+
+    #[test]
+    fn a_line_without_a_text_says_why() {
+        for (line, expected) in [
+            (r#"{"id": 3, "body": "x"}"#, r#"has no field "text", only "body", "id""#),
+            ("{}", r#"has no field "text", only {}"#),
+            (r#"{"text": null}"#, r#"has null in its field "text""#),
+            (r#"{"text": ["a"]}"#, r#"has a list in its field "text""#),
+            (r#"["a"]"#, "is a list, not an object"),
+            (r#""a""#, "is a text, not an object"),
+            ("once upon", "is not JSON: expected value at column 1\n"),
+            ("{\n", "is not JSON: EOF while parsing an object\n"),
+            (r#"{"text": "a"#, "is not JSON: EOF while parsing a string"),
+            (r#"{"text": "a"} {"text": "b"}"#, "is not JSON: trailing characters"),
+            (r#"{"text": "\ud800"}"#, "is not JSON"),
+        ] {
+            let error = record_text(line.as_bytes(), "text").unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{line}: {error}");
+            assert!(error.contains("hint: "), "{error}");
+        }
+        let invalid = record_text(b"{\"text\": \"\xff\"}", "text").unwrap_err().to_string();
+        assert!(invalid.starts_with("is not JSON"), "{invalid}");
+    }
+
+    #[test]
     fn a_record_without_text_is_named_with_its_line() {
         let files: [(&str, &[u8]); 1] = [("a.jsonl", b"{\"text\": \"x\"}\n\n{\"body\": 1}\n")];
-        let error = read(&files, 100, needs_bytes()).unwrap_err().to_string();
+        let error = read(&files, 100, Needs::BYTES).unwrap_err().to_string();
         assert!(error.starts_with("line 3 of `"), "{error}");
         assert!(error.contains("a.jsonl` has no field \"text\", only \"body\""), "{error}");
     }
@@ -396,14 +490,14 @@ mod tests {
         ] {
             for chunk_bytes in 4..12 {
                 let files = [("a.txt", content)];
-                match read(&files, chunk_bytes, Needs::of_new_char()) {
+                match read(&files, chunk_bytes, Needs::CHARACTERS) {
                     Err(DataError::NotUtf8 { path, offset }) => {
                         assert_eq!(offset, at);
                         assert!(path.ends_with("a.txt"));
                     }
                     other => panic!("{other:?}"),
                 }
-                assert_eq!(read(&files, chunk_bytes, needs_bytes()).unwrap().text, content);
+                assert_eq!(read(&files, chunk_bytes, Needs::BYTES).unwrap().text, content);
             }
         }
     }
@@ -425,7 +519,7 @@ mod tests {
         #[test]
         fn chunks_never_cut_a_character(text in any::<String>(), chunk_bytes in 4_usize..20) {
             let text = text.trim_start_matches('\u{feff}');
-            let content = read(&[("a.txt", text.as_bytes())], chunk_bytes, Needs::of_new_char());
+            let content = read(&[("a.txt", text.as_bytes())], chunk_bytes, Needs::CHARACTERS);
             prop_assert_eq!(content.unwrap().text, text.as_bytes());
         }
 
@@ -441,7 +535,7 @@ mod tests {
             let files: Vec<(&str, &[u8])> = files.collect();
             let lines = texts().map(|text| serde_json::json!({"id": 1, "text": text}).to_string() + "\n");
             let lines: String = lines.collect();
-            for needs in [Needs::of_new_char(), Needs::of_new_bpe(), needs_bytes()] {
+            for needs in [Needs::CHARACTERS, Needs::PIECES, Needs::BYTES] {
                 let of_files = read(&files, chunk_bytes, needs).unwrap();
                 let of_records = read(&[("a.jsonl", lines.as_bytes())], chunk_bytes, needs);
                 prop_assert_eq!(of_records.unwrap(), of_files);

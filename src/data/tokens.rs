@@ -1,17 +1,25 @@
-//! A long run of token ids: a part of a mapped file, or in memory.
+//! The token ids of a text: a part of a mapped token file, or in memory.
+//!
+//! A token file is named by its key and never changed: it is written under another name and renamed when it is
+//! complete, so that runs that start at the same time do not disturb each other. Readers hold a shared lock on
+//! it and writers an exclusive one, so [`super::cache`] knows which files it may not remove.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use memmap2::Mmap;
+
+use super::cache::Temporary;
 
 /// The ids of a split, one after another. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Tokens {
     ids: Arc<Ids>,
-    /// Which of the ids are this split's.
+    /// The ids of this split.
     range: Range<usize>,
     bytes: u64,
 }
@@ -21,14 +29,13 @@ enum Ids {
     Memory(Vec<u32>),
     Mapped {
         map: Mmap,
-        header_bytes: usize,
         width: Width,
-        /// Keeps the lock by which others know that the file is in use.
+        /// Holds the lock that tells others that the file is in use.
         _file: File,
     },
 }
 
-/// How many bytes a token takes in a file.
+/// The size of a token in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Width {
     Two,
@@ -36,7 +43,7 @@ pub(super) enum Width {
 }
 
 impl Width {
-    /// The narrowest that has room for every id.
+    /// The narrowest that every id fits into.
     pub(super) fn of_vocabulary(vocab_size: usize) -> Self {
         if vocab_size <= 1 << 16 { Self::Two } else { Self::Four }
     }
@@ -48,10 +55,6 @@ impl Width {
         }
     }
 
-    /// The bytes of ids in a file.
-    ///
-    /// # Panics
-    /// If an id does not fit.
     pub(super) fn encode(self, ids: &[u32]) -> Vec<u8> {
         let narrow = |&id: &u32| u16::try_from(id).expect("the vocabulary has at most 65,536 ids");
         match self {
@@ -62,13 +65,13 @@ impl Width {
 }
 
 impl Tokens {
-    /// Ids in memory; `bytes` is the length of the text that they stand for.
+    /// Ids in memory that stand for `bytes` bytes of text.
     #[must_use]
     pub fn from_ids(ids: &[u32], bytes: u64) -> Self {
         Self { range: 0..ids.len(), ids: Arc::new(Ids::Memory(ids.to_vec())), bytes }
     }
 
-    /// `n` ids that look random and are always the same ones, below `vocab_size`: a text to measure with.
+    /// `n` pseudorandom ids below `vocab_size`, always the same ones: a text to measure with.
     #[must_use]
     pub fn made_up(n: usize, vocab_size: usize) -> Self {
         let vocab_size = u64::try_from(vocab_size).unwrap_or(u64::MAX);
@@ -79,54 +82,28 @@ impl Tokens {
         Self::from_ids(&ids, n as u64)
     }
 
-    /// All ids of a token file, behind its header. They stand for `bytes` bytes of text.
-    ///
-    /// # Errors
-    /// If the file cannot be mapped.
-    pub(super) fn map(
-        file: File,
-        header_bytes: usize,
-        width: Width,
-        bytes: u64,
-    ) -> io::Result<Self> {
-        let map = map_whole_file(&file)?;
-        let n_tokens = (map.len() - header_bytes) / width.bytes();
-        let ids = Arc::new(Ids::Mapped { map, header_bytes, width, _file: file });
-        Ok(Self { ids, range: 0..n_tokens, bytes })
-    }
-
-    /// Two halves: the first `n_first` tokens, which stand for `first_bytes`, and the others.
-    pub(super) fn split_at(self, n_first: usize, first_bytes: u64) -> (Self, Self) {
-        let middle = self.range.start + n_first;
-        assert!(middle <= self.range.end && first_bytes <= self.bytes);
-        let rest_bytes = self.bytes - first_bytes;
-        let rest = middle..self.range.end;
-        let first = Self { range: self.range.start..middle, bytes: first_bytes, ..self.clone() };
-        (first, Self { range: rest, bytes: rest_bytes, ..self })
-    }
-
-    /// How many tokens there are.
+    /// The number of tokens.
     #[must_use]
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// How many bytes of text the tokens stand for.
+    /// The bytes of text that the tokens stand for.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Copies the ids from position `start` on, as many as `out` holds.
+    /// Fills `out` with the ids from position `start` on.
     ///
     /// # Panics
-    /// If there are fewer than that.
+    /// If there are too few.
     pub fn read(&self, start: usize, out: &mut [i32]) {
         let end = start.checked_add(out.len()).filter(|end| *end <= self.len());
         assert!(end.is_some(), "{} ids from {start} on, out of {}", out.len(), self.len());
@@ -137,14 +114,14 @@ impl Tokens {
                     *out = id.cast_signed();
                 }
             }
-            Ids::Mapped { map, header_bytes, width: Width::Two, .. } => {
-                let (ids, _) = map[header_bytes + 2 * start..].as_chunks();
+            Ids::Mapped { map, width: Width::Two, .. } => {
+                let (ids, _) = map[HEADER_BYTES + 2 * start..].as_chunks();
                 for (out, &id) in out.iter_mut().zip(ids) {
                     *out = i32::from(u16::from_le_bytes(id));
                 }
             }
-            Ids::Mapped { map, header_bytes, width: Width::Four, .. } => {
-                let (ids, _) = map[header_bytes + 4 * start..].as_chunks();
+            Ids::Mapped { map, width: Width::Four, .. } => {
+                let (ids, _) = map[HEADER_BYTES + 4 * start..].as_chunks();
                 for (out, &id) in out.iter_mut().zip(ids) {
                     *out = i32::from_le_bytes(id);
                 }
@@ -156,53 +133,185 @@ impl Tokens {
 /// Maps a file, so that the operating system reads what is used and drops what is not.
 #[allow(unsafe_code, reason = "mapping a file is unsafe, and memory stays flat only with a map")]
 fn map_whole_file(file: &File) -> io::Result<Mmap> {
-    // SAFETY: the bytes must not change while they are mapped. A token file is written under a name
-    // of its own and then renamed; no code here opens one for writing under its final name, and
-    // replacing one leaves the mapped file as it is. Someone else who cuts it off while it is in
-    // use stops the process, and does no worse: every bit pattern is an integer.
+    // SAFETY: the bytes must not change while they are mapped. A token file is written under a temporary name
+    // and then renamed; no code here opens one for writing under its final name, and replacing one leaves the
+    // mapped file as it is. Another program that truncates it stops this process, and does no worse: every bit
+    // pattern is an integer.
     unsafe { Mmap::map(file) }
+}
+
+/// The first bytes of a token file, with the version of the format.
+const MAGIC: [u8; 8] = *b"TBTOKEN1";
+
+/// The magic, the key and five numbers.
+const HEADER_BYTES: usize = 8 + 32 + 5 * 8;
+
+/// The hash of everything that the ids of a token file follow from.
+pub(super) type Key = [u8; 32];
+
+/// Tokens of both splits and of the training split, which comes first, and the bytes that they stand for.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lengths {
+    pub n_tokens: u64,
+    pub n_train: u64,
+    pub bytes: u64,
+    pub train_bytes: u64,
+}
+
+/// The training and the validation split of a token file. `None` if there is no such file, or it is damaged or
+/// has another key: then it is to be written again.
+pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Tokens)> {
+    let mut file = File::open(path).ok()?;
+    let mut header = [0; HEADER_BYTES];
+    file.read_exact(&mut header).ok()?;
+    let u64_at = |index: usize| {
+        let (numbers, _) = header[40..].as_chunks();
+        u64::from_le_bytes(numbers[index])
+    };
+    let lengths = Lengths {
+        n_tokens: u64_at(1),
+        n_train: u64_at(2),
+        bytes: u64_at(3),
+        train_bytes: u64_at(4),
+    };
+    let n_bytes = lengths.n_tokens.checked_mul(width.bytes() as u64)?;
+    let is_whole = header == header_of(key, width, lengths)
+        && lengths.n_train <= lengths.n_tokens
+        && lengths.train_bytes <= lengths.bytes
+        && file.metadata().ok()?.len() == n_bytes.checked_add(HEADER_BYTES as u64)?;
+    if !is_whole {
+        return None;
+    }
+    // Both only help others to clean up: a file system without locks or times can do without.
+    let _ = file.try_lock_shared();
+    let _ = file.set_modified(SystemTime::now());
+    let n_tokens = usize::try_from(lengths.n_tokens).ok()?;
+    let n_train = usize::try_from(lengths.n_train).ok()?;
+    let ids = Arc::new(Ids::Mapped { map: map_whole_file(&file).ok()?, width, _file: file });
+    let train = Tokens { ids: ids.clone(), range: 0..n_train, bytes: lengths.train_bytes };
+    let val_bytes = lengths.bytes - lengths.train_bytes;
+    Some((train, Tokens { ids, range: n_train..n_tokens, bytes: val_bytes }))
+}
+
+/// A token file under a temporary name until it is complete.
+#[derive(Debug)]
+pub(super) struct Writer {
+    temporary: Temporary,
+    /// The final path.
+    pub path: PathBuf,
+    width: Width,
+}
+
+impl Writer {
+    pub(super) fn create(mut temporary: Temporary, path: &Path, width: Width) -> io::Result<Self> {
+        temporary.file.write_all(&[0; HEADER_BYTES])?; // not a token file before it is complete
+        Ok(Self { temporary, path: path.to_owned(), width })
+    }
+
+    /// Adds ids as [`Width::encode`] makes them.
+    pub(super) fn write(&mut self, encoded: &[u8]) -> io::Result<()> {
+        self.temporary.file.write_all(encoded)
+    }
+
+    /// Completes the file and gives it its name.
+    pub(super) fn finish(mut self, key: &Key, lengths: Lengths) -> io::Result<()> {
+        let file = &mut self.temporary.file;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&header_of(key, self.width, lengths))?;
+        file.sync_all()?;
+        self.temporary.rename(&self.path)
+    }
+}
+
+fn header_of(key: &Key, width: Width, lengths: Lengths) -> [u8; HEADER_BYTES] {
+    let Lengths { n_tokens, n_train, bytes, train_bytes } = lengths;
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..40].copy_from_slice(key);
+    let numbers = [width.bytes() as u64, n_tokens, n_train, bytes, train_bytes];
+    for (field, number) in header[40..].chunks_exact_mut(8).zip(numbers) {
+        field.copy_from_slice(&number.to_le_bytes());
+    }
+    header
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::fs;
 
     use super::*;
 
-    fn read_all(tokens: &Tokens) -> Vec<i32> {
+    const KEY: Key = [7; 32];
+    const LENGTHS: Lengths = Lengths { n_tokens: 4, n_train: 3, bytes: 9, train_bytes: 5 };
+
+    fn written(folder: &Path, width: Width, ids: [u32; 4]) -> PathBuf {
+        let path = folder.join("a.tokens");
+        let temporary = Temporary::create(folder).unwrap();
+        let mut writer = Writer::create(temporary, &path, width).unwrap();
+        writer.write(&width.encode(&ids[..2])).unwrap();
+        writer.write(&width.encode(&ids[2..])).unwrap();
+        writer.finish(&KEY, LENGTHS).unwrap();
+        path
+    }
+
+    fn read_all(tokens: &Tokens) -> Vec<u32> {
         let mut ids = vec![-1; tokens.len()];
         tokens.read(0, &mut ids);
-        ids
+        ids.into_iter().map(i32::cast_unsigned).collect()
     }
 
     #[test]
-    fn ids_come_back_from_memory_and_from_files() {
-        let mut narrow = tempfile::tempfile().unwrap();
-        narrow.write_all(&[9, 9, 9, 0, 0, 1, 0, 255, 255]).unwrap();
-        let narrow = Tokens::map(narrow, 3, Width::Two, 5).unwrap();
-        assert_eq!(read_all(&narrow), [0, 1, 65535]);
-        let mut wide = tempfile::tempfile().unwrap();
-        wide.write_all(&[9, 1, 0, 1, 0, 2, 0, 0, 0]).unwrap();
-        let wide = Tokens::map(wide, 1, Width::Four, 5).unwrap();
-        assert_eq!(read_all(&wide), [65537, 2]);
-        assert_eq!(read_all(&Tokens::from_ids(&[3, 70000], 2)), [3, 70000]);
-    }
-
-    #[test]
-    fn splits_share_the_ids_and_the_bytes() {
-        let tokens = Tokens::from_ids(&[1, 2, 3, 4, 5], 9);
-        let (first, rest) = tokens.split_at(3, 4);
-        assert_eq!((read_all(&first), first.bytes()), (vec![1, 2, 3], 4));
-        assert_eq!((read_all(&rest), rest.bytes()), (vec![4, 5], 5));
-        let mut one = [0];
-        rest.read(1, &mut one);
-        assert_eq!(one, [5]);
+    fn ids_come_back_from_files_and_from_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        for (width, ids) in [(Width::Two, [0, 1, 65535, 7]), (Width::Four, [0, 1, 70000, 7])] {
+            let path = written(folder.path(), width, ids);
+            let (train, val) = open(&path, &KEY, width).unwrap();
+            assert_eq!((read_all(&train), train.bytes()), (ids[..3].to_vec(), 5));
+            assert_eq!((read_all(&val), val.bytes()), (vec![7], 4));
+            let memory = Tokens::from_ids(&ids, 9);
+            assert_eq!((read_all(&memory), memory.bytes()), (ids.to_vec(), 9));
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]
     #[should_panic(expected = "2 ids from 2 on, out of 3")]
     fn a_split_is_not_read_beyond_its_end() {
-        let (first, _) = Tokens::from_ids(&[1, 2, 3, 4, 5], 5).split_at(3, 3);
-        first.read(2, &mut [0; 2]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path(), Width::Two, [1, 2, 3, 4]);
+        let (train, _) = open(&path, &KEY, Width::Two).unwrap();
+        train.read(2, &mut [0; 2]);
+    }
+
+    #[test]
+    fn damaged_files_are_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path(), Width::Two, [1, 2, 3, 4]);
+        assert!(open(&path, &[8; 32], Width::Two).is_none());
+        assert!(open(&path, &KEY, Width::Four).is_none());
+        let good = fs::read(&path).unwrap();
+        for n_kept in 0..good.len() {
+            fs::write(&path, &good[..n_kept]).unwrap();
+            assert!(open(&path, &KEY, Width::Two).is_none(), "{n_kept} bytes");
+        }
+        fs::write(&path, [&good[..], &[0]].concat()).unwrap();
+        assert!(open(&path, &KEY, Width::Two).is_none());
+        let mut longer_train = good.clone();
+        longer_train[HEADER_BYTES - 24] = 5; // n_train, beyond all tokens
+        fs::write(&path, longer_train).unwrap();
+        assert!(open(&path, &KEY, Width::Two).is_none());
+        fs::write(&path, good).unwrap();
+        assert!(open(&path, &KEY, Width::Two).is_some());
+    }
+
+    #[test]
+    fn a_writer_that_gives_up_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tokens");
+        let temporary = Temporary::create(folder.path()).unwrap();
+        let mut writer = Writer::create(temporary, &path, Width::Two).unwrap();
+        writer.write(&Width::Two.encode(&[1])).unwrap();
+        drop(writer);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

@@ -16,20 +16,20 @@ svg{background:#fff;max-width:100%;height:auto;font-family:ui-monospace,'DejaVu 
 @media (prefers-color-scheme:dark){svg{background:#0d1117}.i{fill:#e6edf3}.m{fill:#9198a1}.c{fill:#ffb757}.p{fill:#1a212b}}";
 
 /// All sizes are in pixels.
-const MARGIN: f64 = 24.0;
+const MARGIN: f32 = 24.0;
 /// Side of a cell of a single head, and of several.
-const LARGE_CELL: f64 = 20.0;
-const SMALL_CELL: f64 = 10.0;
+const LARGE_CELL: f32 = 20.0;
+const SMALL_CELL: f32 = 10.0;
 /// The width of a character of the monospaced fonts, as a generous share of the font's size.
-const ADVANCE: f64 = 0.62;
-const TEXT_SIZE: f64 = 13.0;
-const SCREEN: f64 = 1000.0;
+const ADVANCE: f32 = 0.62;
+const TEXT_SIZE: f32 = 13.0;
+const SCREEN: f32 = 1000.0;
 /// The distance of two lines, in sizes of the text.
-const LINE: f64 = 1.5;
+const LINE: f32 = 1.5;
 /// Between two heads.
-const GAP: f64 = 18.0;
+const GAP: f32 = 18.0;
 /// The width of the legend, and so the least width of a picture.
-const LEAST_WIDTH: f64 = 430.0;
+const LEAST_WIDTH: f32 = 430.0;
 /// The number of shades of several heads.
 const N_SHADES: u8 = 16;
 
@@ -37,7 +37,7 @@ const N_SHADES: u8 = 16;
 #[must_use]
 pub fn attention_svg(views: &[AttentionView<'_>]) -> String {
     let sheets: Vec<Sheet<'_>> = views.iter().map(Sheet::new).collect();
-    let content_width = sheets.iter().map(|sheet| sheet.width).fold(LEAST_WIDTH, f64::max);
+    let content_width = sheets.iter().map(|sheet| sheet.width).fold(LEAST_WIDTH, f32::max);
     // A picture wider than a screen is shown smaller: its text has to be larger.
     let size = TEXT_SIZE * (content_width / SCREEN).max(1.0);
     let mut body = String::new();
@@ -58,17 +58,17 @@ pub fn attention_svg(views: &[AttentionView<'_>]) -> String {
 struct Sheet<'a> {
     view: &'a AttentionView<'a>,
     is_single: bool,
-    cell: f64,
+    cell: f32,
     /// The size of the letters beside cells.
-    font: f64,
+    font: f32,
     /// Room for the queries' names, left, and for the keys', above.
-    left: f64,
-    above: f64,
+    left: f32,
+    above: f32,
     /// Whether the keys' names are single characters, which need not be turned.
     is_upright: bool,
     /// Side of one head's map.
-    side: f64,
-    width: f64,
+    side: f32,
+    width: f32,
 }
 
 impl<'a> Sheet<'a> {
@@ -81,16 +81,16 @@ impl<'a> Sheet<'a> {
         let digits = (view.prompt.len() - 1).to_string().len();
         let advance = font * ADVANCE;
         // A single head's rows are numbered too.
-        let left = advance * (longest as f64 + if is_single { digits as f64 + 2.0 } else { 1.0 });
-        let above = if is_upright { cell * 1.2 } else { advance * (longest as f64 + 1.0) };
-        let side = cell * view.prompt.len() as f64;
-        let n = view.selection.heads.len() as f64;
+        let left = advance * (longest as f32 + if is_single { digits as f32 + 2.0 } else { 1.0 });
+        let above = if is_upright { cell * 1.2 } else { advance * (longest as f32 + 1.0) };
+        let side = cell * view.prompt.len() as f32;
+        let n = view.selection.heads.len() as f32;
         let width = left + n * side + (n - 1.0) * GAP;
         Self { view, is_single, cell, font, left, above, is_upright, side, width }
     }
 
     /// Draws the prompt and its heads below `y`, and returns where they end.
-    fn draw(&self, svg: &mut String, mut y: f64, content_width: f64, size: f64) -> f64 {
+    fn draw(&self, svg: &mut String, mut y: f32, content_width: f32, size: f32) -> f32 {
         let AttentionView { prompt, maps, selection } = self.view;
         #[allow(
             clippy::cast_possible_truncation,
@@ -108,7 +108,7 @@ impl<'a> Sheet<'a> {
             y += LINE * size + 8.0;
             let top = y + 8.0 + if is_first { self.above } else { 0.0 };
             for (index, head) in selection.heads.clone().enumerate() {
-                let x = MARGIN + self.left + index as f64 * (self.side + GAP);
+                let x = MARGIN + self.left + index as f32 * (self.side + GAP);
                 let caption = format!("layer {layer} head {head}");
                 *svg += &svg::text("m", [x, y], Some(size), Anchor::Start, &caption);
                 if is_first {
@@ -125,10 +125,10 @@ impl<'a> Sheet<'a> {
     }
 
     /// The names of the keys, above a map.
-    fn keys(&self, svg: &mut String, x: f64, top: f64) {
+    fn keys(&self, svg: &mut String, x: f32, top: f32) {
         let size = self.font;
         for (at, piece) in self.view.prompt.pieces.iter().enumerate() {
-            let middle = x + (at as f64 + 0.5) * self.cell;
+            let middle = x + (at as f32 + 0.5) * self.cell;
             *svg += &if self.is_upright {
                 let place = [middle, top - self.cell * 0.3];
                 svg::text("i", place, Some(size), Anchor::Middle, piece)
@@ -145,10 +145,10 @@ impl<'a> Sheet<'a> {
     }
 
     /// The names of the queries, left of a map.
-    fn queries(&self, svg: &mut String, x: f64, top: f64) {
+    fn queries(&self, svg: &mut String, x: f32, top: f32) {
         let size = self.font;
         for (at, piece) in self.view.prompt.pieces.iter().enumerate() {
-            let y = top + (at as f64 + 0.5) * self.cell + size * 0.35;
+            let y = top + (at as f32 + 0.5) * self.cell + size * 0.35;
             *svg += &svg::text("i", [x - size * 0.4, y], Some(size), Anchor::End, piece);
             if self.is_single {
                 *svg += &svg::text("m", [MARGIN, y], Some(size), Anchor::Start, &at.to_string());
@@ -156,7 +156,7 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    fn map(&self, svg: &mut String, map: &[f32], x: f64, top: f64) {
+    fn map(&self, svg: &mut String, map: &[f32], x: f32, top: f32) {
         let pieces = &self.view.prompt.pieces;
         // The triangle of the keys that each query can see.
         let triangle = "h1v1".repeat(pieces.len());
@@ -223,12 +223,12 @@ fn runs(row: &[f32], wanted: impl Fn(f32) -> bool) -> Vec<Range<usize>> {
 }
 
 /// Draws the scale and the names of the axes below `y`, and returns where they end.
-fn legend(svg: &mut String, y: f64, size: f64) -> f64 {
+fn legend(svg: &mut String, y: f32, size: f32) -> f32 {
     let baseline = y + size;
     *svg += &svg::text("m", [MARGIN, baseline], Some(size), Anchor::Start, "weight");
     let square = 1.2 * size;
     for (index, weight) in [0.0, 0.01, 0.05, 0.2, 0.5, 1.0_f32].into_iter().enumerate() {
-        let x = MARGIN + (5.0 + 4.7 * index as f64) * size;
+        let x = MARGIN + (5.0 + 4.7 * index as f32) * size;
         let cell = |style: &str| {
             format!(
                 "<rect {style} x=\"{x:.1}\" y=\"{y:.1}\" width=\"{square:.1}\" height=\"{square:.1}\"/>\n"

@@ -17,7 +17,9 @@ mod head_history;
 mod head_map;
 mod page;
 mod plot;
+mod runs;
 mod svg;
+pub(crate) mod table;
 mod tables;
 mod terminal;
 
@@ -32,6 +34,7 @@ pub(crate) use head_history::HeadHistory;
 pub(crate) use head_map::head_map;
 pub(crate) use page::{Fragment, Page, escape};
 pub(crate) use plot::spread;
+pub use runs::{curves_table, runs_side_by_side, runs_table};
 pub use tables::{ablation, embeddings, lens, patching};
 pub use terminal::{Palette, attention_text};
 

@@ -1,9 +1,16 @@
 //! What all SVG pictures are made of.
 
+use std::fmt::Display;
+
 use super::escape;
 
 /// A picture as a file, in which `style` and `body` are written as they are.
-pub(super) fn picture([width, height]: [f64; 2], title: &str, style: &str, body: &str) -> String {
+pub(super) fn picture<T: Display>(
+    [width, height]: [T; 2],
+    title: &str,
+    style: &str,
+    body: &str,
+) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} \
          {height:.0}\" role=\"img\">\n<title>{title}</title>\n<style>{style}</style>\n{body}</svg>\n"
@@ -19,10 +26,10 @@ pub(super) enum Anchor {
 }
 
 /// A line of text; without a size, its class has one.
-pub(super) fn text(
+pub(super) fn text<T: Display>(
     class: &str,
-    [x, y]: [f64; 2],
-    size: Option<f64>,
+    [x, y]: [T; 2],
+    size: Option<T>,
     anchor: Anchor,
     line: &str,
 ) -> String {

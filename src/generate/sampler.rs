@@ -23,7 +23,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// The sampler of sample `sample_idx`: each has draws of its own, whatever the others do.
+    /// The sampler of sample `sample_idx`, whose draws do not depend on the other samples.
     #[must_use]
     pub fn new(config: &GenerateConfig, sample_idx: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
@@ -303,7 +303,7 @@ mod tests {
         }
     }
 
-    /// What [`Sampler::choose`] is to do: go through all candidates, the likeliest first.
+    /// The reference of [`Sampler::choose`]: goes through all candidates, the likeliest first.
     fn walk(candidates: &[(u32, f64)], mut at: f64) -> u32 {
         for (token, probability) in candidates {
             at -= probability;

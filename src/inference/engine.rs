@@ -4,13 +4,13 @@ use burn::module::Param;
 use burn::nn;
 use burn::tensor::Tensor;
 
-use super::layer::{Layer, Linear};
+use super::layer::Layer;
 use crate::config::{ModelConfig, NormKind, PositionKind};
 use crate::device;
 use crate::model::attention::Rotation;
 use crate::model::{self, Gpt};
 use tinderbox_kernels as kernels;
-use tinderbox_kernels::decode::{self, Norm, Precision, Row, WIDTH, Weights, rows_of};
+use tinderbox_kernels::decode::{PackedLinear, Precision, RowNorm};
 
 /// A model without gradients on the CPU, its matrices in some [`Precision`], everything else in f32.
 #[derive(Debug)]
@@ -20,11 +20,12 @@ pub struct Engine {
     token_embedding: TokenEmbedding,
     /// `[context_length, C]`
     position_embedding: Option<Vec<f32>>,
-    pub(super) rotation: Option<decode::Rotation>,
+    /// Cosines and sines, `[context_length, D / 2]`.
+    pub(super) rotation: Option<[Vec<f32>; 2]>,
     pub(super) layers: Vec<Layer>,
-    pub(super) norm: Norm,
+    pub(super) norm: RowNorm,
     /// `[C, V]`
-    pub(super) output: Weights,
+    pub(super) output: PackedLinear,
 }
 
 #[derive(Debug)]
@@ -72,10 +73,11 @@ impl Engine {
         let embedding = &model.token_embedding.weight;
         let shape = [d_model, vocab_size];
         let (output, token_embedding) = match &model.output {
-            Some(output) => (pack(&output.weight, precision), TokenEmbedding::Own(host(embedding))),
+            Some(output) => (linear(output, precision), TokenEmbedding::Own(host(embedding))),
             None => (
                 with_values(embedding, |values| {
-                    Weights::pack(precision, shape, |c, token| values[token * d_model + c])
+                    let at = |c: usize, token: usize| values[token * d_model + c];
+                    PackedLinear::pack(precision, shape, at, None)
                 }),
                 TokenEmbedding::Tied,
             ),
@@ -87,8 +89,7 @@ impl Engine {
             token_embedding,
             position_embedding: position_embedding.map(|embedding| host(&embedding.weight)),
             rotation: (position == PositionKind::Rope)
-                .then(|| Rotation::tables(0..context_length, d_model / n_heads))
-                .map(|[cos, sin]| decode::Rotation { cos, sin }),
+                .then(|| Rotation::tables(0..context_length, d_model / n_heads)),
             layers: blocks
                 .into_iter()
                 .map(|block| Layer::new(&block, &config, precision))
@@ -131,28 +132,23 @@ impl Engine {
         of_layers + self.output.bytes()
     }
 
-    /// Writes what stands for a token at a position into row `row` of `out`, in panels of `n_rows` rows.
-    pub(super) fn embed(
-        &self,
-        token: u32,
-        position: usize,
-        (out, row, n_rows): (&mut [Row], usize, usize),
-    ) {
+    /// Writes the sum of a token's and a position's embedding.
+    pub(super) fn embed(&self, token: u32, position: usize, out: &mut [f32]) {
         let (token, width) = (token as usize, self.config.d_model);
         assert!(token < self.vocab_size, "token {token} of {}", self.vocab_size);
-        let positions = match &self.position_embedding {
-            Some(positions) => &positions[position * width..][..width],
-            None => &[],
-        };
-        for (panel, out) in out[row..].iter_mut().step_by(n_rows).enumerate() {
-            *out = Row::ZERO;
-            let first = panel * WIDTH;
-            for (c, x) in (first..width.min(first + WIDTH)).zip(&mut out.0) {
-                *x = match &self.token_embedding {
-                    TokenEmbedding::Tied => self.output.value(c, token),
-                    TokenEmbedding::Own(embedding) => embedding[token * width + c],
-                } + positions.get(c).copied().unwrap_or(0.0);
+        match &self.token_embedding {
+            TokenEmbedding::Tied => {
+                for (c, x) in out.iter_mut().enumerate() {
+                    *x = self.output.value(c, token);
+                }
             }
+            TokenEmbedding::Own(embedding) => {
+                out.copy_from_slice(&embedding[token * width..][..width]);
+            }
+        }
+        if let Some(positions) = &self.position_embedding {
+            let position = &positions[position * width..][..width];
+            out.iter_mut().zip(position).for_each(|(x, position)| *x += position);
         }
     }
 }
@@ -169,25 +165,17 @@ fn with_values<const D: usize, R>(param: &Param<Tensor<D>>, f: impl FnOnce(&[f32
 }
 
 /// A projection with its bias.
-pub(super) fn linear(linear: &nn::Linear, precision: Precision) -> Linear {
-    Linear {
-        weights: pack(&linear.weight, precision),
-        bias: linear.bias.as_ref().map(|bias| rows_of(&host(bias))),
-    }
+pub(super) fn linear(linear: &nn::Linear, precision: Precision) -> PackedLinear {
+    let [inputs, outputs] = linear.weight.dims();
+    let bias = linear.bias.as_ref().map(host);
+    with_values(&linear.weight, |values| {
+        let at = |input: usize, output: usize| values[input * outputs + output];
+        PackedLinear::pack(precision, [inputs, outputs], at, bias)
+    })
 }
 
 /// A norm of this kind.
-pub(super) fn norm(norm: &model::Norm, kind: NormKind) -> Norm {
+pub(super) fn norm(norm: &model::Norm, kind: NormKind) -> RowNorm {
     let bias = norm.bias.as_ref().map(host);
-    let centred = kind == NormKind::LayerNorm;
-    Norm::new(&host(&norm.weight), bias.as_deref(), centred, norm.epsilon())
-}
-
-fn pack(weight: &Param<Tensor<2>>, precision: Precision) -> Weights {
-    let [inputs, outputs] = weight.dims();
-    with_values(weight, |values| {
-        Weights::pack(precision, [inputs, outputs], |input, output| {
-            values[input * outputs + output]
-        })
-    })
+    RowNorm::new(host(&norm.weight), bias, kind == NormKind::LayerNorm, norm.epsilon())
 }

@@ -7,9 +7,7 @@ use rayon::prelude::*;
 
 use super::Engine;
 use super::layer::Work;
-use tinderbox_kernels::decode::{
-    Cache, Row, Stream, Then, log_sum_exp, n_panels, product, read_columns,
-};
+use tinderbox_kernels::decode::{Cache, Rows, Stream, log_sum_exp};
 
 /// Tokens of one sample that go through the model at once: enough that reading the weights costs little beside
 /// computing with them.
@@ -27,11 +25,9 @@ pub struct Session {
     work: Work,
     /// Where each sample's rows begin in the pass at hand.
     first_rows: Vec<Option<usize>>,
-    /// The last rows of the residual stream, in panels.
-    last: Vec<Row>,
-    /// The logits in panels.
-    scores: Vec<Row>,
-    /// The same, `[n_samples, V]`.
+    /// The logits of the rows at hand, `[n, V]`.
+    scores: Rows,
+    /// The logits of each sample, `[n_samples, V]`.
     logits: Vec<f32>,
 }
 
@@ -58,8 +54,7 @@ impl Session {
             ),
             work: Work::new(config, capacity, &streams),
             first_rows: vec![None; n_samples],
-            last: vec![Row::ZERO; n_panels(config.d_model)],
-            scores: vec![Row::ZERO; n_panels(vocab_size) * n_samples],
+            scores: Rows::new(n_samples, vocab_size),
             logits: vec![0.0; vocab_size * n_samples],
             engine,
         }
@@ -119,16 +114,10 @@ impl Session {
             for tokens in tokens.chunks(TOKENS_AT_ONCE) {
                 self.pass_one(sample, tokens);
             }
-            let n_rows = (tokens.len() - 1) % TOKENS_AT_ONCE + 1;
-            let rows = self.work.x.iter().skip(n_rows - 1).step_by(n_rows);
-            self.last.iter_mut().zip(rows).for_each(|(last, x)| *last = *x);
-            let Self { engine, work, last, scores, .. } = self;
-            let normed = &mut work.normed[..last.len()];
-            let scores = &mut scores[..n_panels(engine.vocab_size())];
-            engine.norm.apply(last, normed, 1);
-            product(&engine.output, normed, None, Then::Store, scores, 1);
+            let last = (tokens.len() - 1) % TOKENS_AT_ONCE;
             let logits = self.range(sample);
-            read_columns(&self.scores, 1, 0, 0, &mut self.logits[logits]);
+            predict(&self.engine, &mut self.work, last..last + 1, &mut self.scores);
+            self.logits[logits].copy_from_slice(self.scores.row(0));
         });
     }
 
@@ -147,23 +136,17 @@ impl Session {
             for (sample, token) in tokens.iter().enumerate() {
                 self.first_rows[sample] = token.map(|_| row);
                 if let Some(token) = token {
-                    let position = self.cache.len(sample);
-                    self.engine.embed(*token, position, (&mut self.work.x, row, n_rows));
+                    self.embed(*token, self.cache.len(sample), row);
                     row += 1;
                 }
             }
             self.layers(0..tokens.len(), 1, n_rows);
-            let vocab_size = self.engine.vocab_size();
-            let Self { engine, work, scores, .. } = self;
-            let width = n_panels(engine.config().d_model) * n_rows;
-            let (x, normed) = (&work.x[..width], &mut work.normed[..width]);
-            let scores = &mut scores[..n_panels(vocab_size) * n_rows];
-            engine.norm.apply(x, normed, n_rows);
-            product(&engine.output, normed, None, Then::Store, scores, n_rows);
-            let logits = self.logits.chunks_exact_mut(vocab_size);
-            for (row, logits) in self.first_rows.iter().zip(logits) {
+            let Self { engine, work, scores, logits, first_rows, .. } = self;
+            let vocab_size = engine.vocab_size();
+            predict(engine, work, 0..n_rows, scores);
+            for (row, logits) in first_rows.iter().zip(logits.chunks_exact_mut(vocab_size)) {
                 if let Some(row) = row {
-                    read_columns(&self.scores, n_rows, *row, 0, logits);
+                    logits.copy_from_slice(scores.row(*row));
                 }
             }
         });
@@ -179,28 +162,18 @@ impl Session {
         assert_eq!(tokens.len(), targets.len(), "a target for each token");
         self.clear(0);
         let vocab_size = self.engine.vocab_size();
-        let mut scores = vec![Row::ZERO; n_panels(vocab_size) * TOKENS_AT_ONCE.min(tokens.len())];
+        let mut scores = Rows::new(TOKENS_AT_ONCE.min(tokens.len()), vocab_size);
         let mut token_losses = vec![0.0; tokens.len()];
         let chunks = tokens.chunks(TOKENS_AT_ONCE).zip(targets.chunks(TOKENS_AT_ONCE));
         for ((tokens, targets), out) in chunks.zip(token_losses.chunks_mut(TOKENS_AT_ONCE)) {
             rayon::scope(|_| {
                 self.pass_one(0, tokens);
-                let Self { engine, work, .. } = self;
-                let n_rows = tokens.len();
-                let width = n_panels(engine.config().d_model) * n_rows;
-                let (x, normed) = (&work.x[..width], &mut work.normed[..width]);
-                let scores = &mut scores[..n_panels(vocab_size) * n_rows];
-                engine.norm.apply(x, normed, n_rows);
-                product(&engine.output, normed, None, Then::Store, scores, n_rows);
-                let scores = &*scores;
-                let rows = out.par_iter_mut().zip(targets).enumerate();
-                rows.for_each_init(
-                    || vec![0.0; vocab_size],
-                    |logits, (row, (out, target))| {
-                        read_columns(scores, n_rows, row, 0, logits);
-                        *out = log_sum_exp(logits) - logits[*target as usize];
-                    },
-                );
+                predict(&self.engine, &mut self.work, 0..tokens.len(), &mut scores);
+                let rows = scores.par_rows_mut(tokens.len()).zip(targets);
+                rows.zip(out).for_each(|((logits, target), out)| {
+                    let logit = logits[*target as usize];
+                    *out = log_sum_exp(logits) - logit;
+                });
             });
         }
         token_losses
@@ -210,18 +183,24 @@ impl Session {
     fn pass_one(&mut self, sample: usize, tokens: &[u32]) {
         let (start, n_rows) = (self.cache.len(sample), tokens.len());
         for (row, token) in tokens.iter().enumerate() {
-            self.engine.embed(*token, start + row, (&mut self.work.x, row, n_rows));
+            self.embed(*token, start + row, row);
         }
         self.first_rows[sample] = Some(0);
         self.layers(sample..sample + 1, n_rows, n_rows);
+    }
+
+    /// Begins row `row` of the residual stream.
+    fn embed(&mut self, token: u32, position: usize, row: usize) {
+        self.engine.embed(token, position, self.work.x.row_mut(row));
     }
 
     /// Takes the rows that were embedded, `t` for each sample that has any, through all layers.
     fn layers(&mut self, samples: Range<usize>, t: usize, n_rows: usize) {
         let Self { engine, cache, work, first_rows, .. } = self;
         let stream = Stream { samples: samples.clone(), first_rows, t, n_rows };
+        let rotation = engine.rotation.as_ref().map(|[cos, sin]| [&cos[..], &sin[..]]);
         for (i, layer) in engine.layers.iter().enumerate() {
-            layer.forward(work, (cache, i), &stream, engine.rotation.as_ref());
+            layer.forward(work, (cache, i), &stream, rotation);
         }
         for sample in samples.filter(|sample| stream.first_rows[*sample].is_some()) {
             cache.advance(sample, t);
@@ -233,4 +212,10 @@ impl Session {
         let vocab_size = self.engine.vocab_size();
         sample * vocab_size..(sample + 1) * vocab_size
     }
+}
+
+/// The logits after some rows of the residual stream.
+fn predict(engine: &Engine, work: &mut Work, rows: Range<usize>, out: &mut Rows) {
+    engine.norm.apply(&work.x, rows, &mut work.normed);
+    engine.output.store(&work.normed, out);
 }

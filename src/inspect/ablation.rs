@@ -198,7 +198,6 @@ mod tests {
     use crate::inspect::tests::{louder, small_config};
     use crate::model::parameters;
     use crate::train::evaluate;
-    use tinderbox_kernels::MatmulPrecision;
 
     const BOTH: [Removal; 2] = [Removal::Zero, Removal::Mean];
 
@@ -209,26 +208,6 @@ mod tests {
 
     fn model() -> Gpt {
         louder(&ModelConfig { context_length: 8, bias: true, ..small_config() }, 11)
-    }
-
-    #[test]
-    fn the_loss_of_the_whole_model_is_the_evaluations() {
-        let (model, text) = (model(), text());
-        let mut sample = AblationText { text: &text, batch_size: 4, max_batches: None };
-        let whole = Ablation::new(&model, sample, &BOTH).expect("measured");
-        let expected = evaluate::full(&model, &text, 4).expect("a device");
-        assert_eq!(whole.tokens, expected.tokens);
-        assert!((whole.loss - expected.nats_per_token).abs() < 1e-5);
-        assert_eq!(whole.parts.len(), 2 * (4 + 2));
-        assert!(whole.parts.is_sorted_by(|a, b| a.loss() >= b.loss()));
-
-        sample.max_batches = Some(2);
-        let some = Ablation::new(&model, sample, &[Removal::Zero]).expect("measured");
-        let expected =
-            evaluate::estimate(&model, &text, 4, 2, MatmulPrecision::F32).expect("a device");
-        assert_eq!((some.tokens, expected.tokens), (64, 64));
-        assert!((some.loss - expected.nats_per_token).abs() < 1e-5);
-        assert!(some.parts.iter().all(|part| part.mean.is_none()));
     }
 
     /// Removing a head by zeros is the same as a model whose output projection does not read it.

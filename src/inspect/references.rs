@@ -25,8 +25,8 @@ pub enum Question {
     /// From `she`, `her`, `he` or `him` to the last mention of the one it means, or to the last mention of somebody
     /// of the other gender.
     Pronoun,
-    /// From an `it` that two nouns fit, to the one that it means or to the other. What decides comes later:
-    /// a causal model cannot know.
+    /// From an `it` that two nouns fit, to the one that it means or to the other. The sentence decides
+    /// later: a causal model cannot know.
     It,
     /// From the end of the sentence of such an `it`, where it is decided.
     ItDecided,
@@ -35,7 +35,7 @@ pub enum Question {
     Name,
 }
 
-/// What one head does with the cases of a question.
+/// The answers of one head to a question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct HeadAnswer {
     /// Mean attention on the right answer.
@@ -46,13 +46,13 @@ pub struct HeadAnswer {
     pub accuracy: f64,
 }
 
-/// What the heads of one model do with a question.
+/// The answers of all heads of a model to a question.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelAnswers {
     /// The head, as layer and head, that answers best in stories of the training split. Chosen there, its figures in
     /// the validation split are not luck.
     pub best: [usize; 2],
-    /// What each head does in stories of the validation split, `[L][H]`.
+    /// The answers in stories of the validation split, `[L][H]`.
     pub heads: Vec<Vec<HeadAnswer>>,
 }
 
@@ -145,7 +145,7 @@ fn some(cases: &[Case]) -> Vec<&Case> {
     (0..n).map(|i| &cases[i * cases.len() / n]).collect()
 }
 
-/// What each head does with the cases, `[L][H]`.
+/// The answers of each head to the cases, `[L][H]`.
 fn answers(model: &Gpt, cases: &[&Case]) -> Result<Vec<Vec<HeadAnswer>>, InspectError> {
     let config = model.config();
     let mut heads = vec![vec![HeadAnswer::default(); config.n_heads]; config.n_layers];
@@ -513,7 +513,7 @@ mod tests {
         annotations.cases(question, &val, &tokenizer, context_length).expect("cases")
     }
 
-    /// What the tokens of a look say.
+    /// The texts of the tokens of a look.
     fn words(case: &Case, look: &Look) -> [String; 3] {
         let text: String = case.ids.iter().map(|&id| char::from(id as u8)).collect();
         [look.query..look.query + 1, look.right.clone(), look.other.clone()]

@@ -1,4 +1,4 @@
-//! The norm layers of a model: a scale, sometimes a shift, and which formula they belong to.
+//! The norm layers of a model: layer norm and RMS norm.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
@@ -7,7 +7,7 @@ use crate::config::NormKind;
 use tinderbox_kernels as kernels;
 
 const LAYER_NORM_EPSILON: f64 = 1e-5;
-/// What an RMS norm adds to the mean square.
+/// Added to the mean square of an RMS norm.
 pub(crate) const RMS_NORM_EPSILON: f64 = 1e-6;
 
 /// Layer norm or RMS norm over the last dimension.
@@ -22,7 +22,7 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// A norm over `dim` numbers. An RMS norm has no bias, whatever `bias` says.
+    /// A norm over `dim` numbers; `bias` is ignored by an RMS norm.
     #[must_use]
     pub fn new(kind: NormKind, dim: usize, bias: bool, device: &Device) -> Self {
         let bias = bias && kind == NormKind::LayerNorm;
@@ -39,7 +39,7 @@ impl Norm {
         Self::new(NormKind::RmsNorm, dim, false, device)
     }
 
-    /// What is added to the mean square under the root.
+    /// The number that is added to the mean square under the root.
     #[must_use]
     pub fn epsilon(&self) -> f64 {
         match self.kind {

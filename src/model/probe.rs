@@ -1,8 +1,7 @@
-//! Named places in a forward pass, and probes that read or replace what passes there.
+//! Named places in a forward pass, and probes that read or replace the values there.
 //!
-//! Capturing weights, removing a head, patching one run with another's values: all are probes. The
-//! empty probe costs nothing, and only without a probe does attention take its fused path, which never
-//! holds the weights.
+//! Capturing weights, removing a head and patching one run with another's values are probes. The empty probe costs
+//! nothing, and only with it attention takes its fused path, which never holds the weights.
 
 use std::fmt;
 
@@ -10,7 +9,7 @@ use burn::tensor::Tensor;
 
 use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, MatmulPrecision};
 
-/// What stands at a [`Site`]. Points from `Queries` to `Residual` belong to a block.
+/// The kind of value at a [`Site`]. Points from `Queries` to `Residual` belong to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Point {
     /// `embedding`: token (and position) vectors, `[B, T, C]`.
@@ -21,17 +20,17 @@ pub enum Point {
     Keys,
     /// `blocks.i.attention.values`: those of this pass, `[B, Hkv, T, D]`.
     Values,
-    /// `blocks.i.attention.weights`: who looks at whom, rows summing to 1, `[B, H, T, S]`.
+    /// `blocks.i.attention.weights`: rows summing to 1, `[B, H, T, S]`.
     Weights,
-    /// `blocks.i.attention.heads`: what each head gathered, `[B, H, T, D]`.
+    /// `blocks.i.attention.heads`: the values that each head gathered, `[B, H, T, D]`.
     Heads,
-    /// `blocks.i.attention.output`: what attention adds to the residual stream, `[B, T, C]`.
+    /// `blocks.i.attention.output`: added to the residual stream, `[B, T, C]`.
     Attention,
-    /// `blocks.i.mlp.output`: what the feed-forward layer adds to the residual stream, `[B, T, C]`.
+    /// `blocks.i.mlp.output`: added to the residual stream, `[B, T, C]`.
     Mlp,
     /// `blocks.i.residual`: the residual stream after the block, `[B, T, C]`.
     Residual,
-    /// `norm`: the normed residual stream that the logits are made of, `[B, T, C]`.
+    /// `norm`: the normed residual stream, from which the logits are made, `[B, T, C]`.
     Norm,
     /// `logits`: `[B, T, V]`.
     Logits,
@@ -40,9 +39,9 @@ pub enum Point {
 /// A named place in a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Site {
-    /// The block, counted from 0; none for what stands before or after the blocks.
+    /// The block, counted from 0; `None` before and after the blocks.
     pub block_idx: Option<usize>,
-    /// What stands there.
+    /// The kind of value.
     pub point: Point,
 }
 
@@ -80,8 +79,8 @@ pub trait Probe {
     /// False only for the probe that does nothing.
     const ACTIVE: bool = true;
 
-    /// Is shown what passes `site` and returns what goes on from there: the same, or a replacement of
-    /// the same shape.
+    /// Sees the value at `site` and returns the one that the pass goes on with: the same, or a replacement of the same
+    /// shape.
     fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D>;
 }
 
@@ -97,8 +96,7 @@ impl Probe for NoProbe {
     }
 }
 
-/// What one forward pass carries along: where it is, who looks on, what dropout hangs on, and what matrices are
-/// rounded to.
+/// The state of one forward pass: its probe, its dropout key, the precision of its products, and the current block.
 #[derive(Debug)]
 pub struct Pass<'a, P: Probe> {
     probe: &'a mut P,
@@ -120,7 +118,7 @@ impl<'a, P: Probe> Pass<'a, P> {
         self.precision
     }
 
-    /// Says which block the following points belong to.
+    /// Sets the block of the following points.
     pub fn enter(&mut self, block_idx: Option<usize>) {
         self.block_idx = block_idx;
     }
@@ -130,7 +128,7 @@ impl<'a, P: Probe> Pass<'a, P> {
         self.probe.visit(self.site(point), value)
     }
 
-    /// The dropout at `point`; nothing in evaluation.
+    /// The dropout at `point`; `None` in evaluation.
     #[must_use]
     pub fn dropout(&self, point: Point, probability: f64) -> Option<Dropout> {
         let key = self.dropout.filter(|_| probability > 0.0)?;
@@ -165,7 +163,7 @@ mod tests {
     use crate::config::ModelConfig;
     use crate::model::Gpt;
 
-    /// Writes down where it was asked. As a probe that does nothing it must not be told of weights.
+    /// Records the sites that it visits. If it is not `ACTIVE`, it must not see weights.
     struct Sites<const ACTIVE: bool>(Vec<String>);
 
     impl<const ACTIVE: bool> Probe for Sites<ACTIVE> {
@@ -195,15 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn the_empty_probe_has_no_room_to_keep_anything() {
-        // A pass holds nothing but a reference to it, a key, a precision and a number.
+    fn the_empty_probe_takes_no_memory() {
         type Held<'a> = (&'a NoProbe, Option<DropoutKey>, MatmulPrecision, Option<usize>);
         assert_eq!(size_of::<NoProbe>(), 0);
         assert_eq!(size_of::<Pass<'_, NoProbe>>(), size_of::<Held<'_>>());
     }
 
     #[test]
-    fn weights_come_into_being_only_for_a_probe_that_is_active() {
+    fn weights_exist_only_for_an_active_probe() {
         let (active, empty) = (visited::<true>(), visited::<false>());
         let weights = |site: &&String| site.ends_with("attention.weights");
         assert_eq!(active.iter().filter(weights).count(), 2, "{active:?}");

@@ -241,10 +241,13 @@ fn fused(config: &ModelConfig, sizes: &Sizes) -> Costs {
     }
 }
 
-/// Burn's autodiff saves the factors of every product and the inputs of activations. The gradient of a matrix is
-/// made for each row of the batch, and these are added up. Attention is one operation, which saves no weights.
+/// Burn's autodiff saves the factors of every product and the inputs of activations. Attention is one operation, which
+/// saves no weights. Burn 0.22 multiplies the rows of a batch one by one if their length is a multiple of 32, and always
+/// with the token embedding: then it makes a gradient of the matrix for each row, and adds these up.
 fn composed(config: &ModelConfig, sizes: &Sizes) -> Costs {
     let Sizes { batch_size, stream, mask, shared_heads, qkv, hidden, logits, .. } = *sizes;
+    let n_gradients = if config.context_length.is_multiple_of(32) { batch_size } else { 1.0 };
+    let n_output_gradients = if config.tie_embeddings { batch_size } else { n_gradients };
     let n_hidden = match config.mlp {
         MlpKind::Gelu => 4.0,
         MlpKind::ReluSquared => 3.0,
@@ -258,7 +261,7 @@ fn composed(config: &ModelConfig, sizes: &Sizes) -> Costs {
     Costs {
         projection: Cost {
             saved: norm,
-            temporary: upstream + stream + qkv + batch_size * sizes.qkv_matrix,
+            temporary: upstream + stream + qkv + n_gradients * sizes.qkv_matrix,
         },
         attention: Cost {
             // Queries, keys and values, the output by head and side by side, and two numbers for each row of weights.
@@ -268,12 +271,12 @@ fn composed(config: &ModelConfig, sizes: &Sizes) -> Costs {
         attention_weights: n_weights * sizes.attention_weights,
         mlp: Cost {
             saved: norm + n_hidden * hidden + mask,
-            temporary: upstream + hidden + batch_size * sizes.mlp_matrix,
+            temporary: upstream + hidden + n_gradients * sizes.mlp_matrix,
         },
         last_norm: norm,
         logits,
         loss: 2.0 * logits,
-        output: logits + stream + batch_size * sizes.output_matrix,
+        output: logits + stream + n_output_gradients * sizes.output_matrix,
     }
 }
 

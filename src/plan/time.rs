@@ -251,7 +251,7 @@ impl Bench {
         const BATCHES: usize = 4;
         let batch_size = config.train.batch_size;
         let text = self.text(config, BATCHES).into();
-        let precision = config.train.matmul_precision.into();
+        let precision = config.train.matmul_precision;
         let evaluate = |n: usize| {
             evaluate::estimate(model, &text, batch_size, n, precision)
                 .map(|_| ())

@@ -1,9 +1,10 @@
 //! Where a text may be cut, so that its parts have the ids of the whole.
 //!
-//! A text is first split at added tokens and normalized, then cut into words, and only within a word does
-//! the model decide. So a place is safe if a word ends there whatever comes after, and if neither part is
-//! treated otherwise for beginning or ending there. That is known of the word patterns below; of any other
-//! it is not, and then there is no safe place.
+//! Cutting only after line breaks is not enough: a text may have none for megabytes, and GPT-2's pattern treats
+//! several of them at the end of a text as one word. A text is split at added tokens, normalized and cut into
+//! words, and the model decides only within a word; so a place is safe if a word ends there whatever follows, and
+//! if nothing else treats the beginning or the end of a text differently. That is known of the word patterns
+//! below; with any other, no place is safe.
 
 use serde_json::{Value, json};
 use tokenizers::normalizers::NormalizerWrapper;
@@ -12,12 +13,12 @@ use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::gpt2_words::{Class, class_of};
+use super::words::{Class, class_of};
 
 /// Where a tokenizer's texts may be cut.
 #[derive(Debug)]
 pub(super) struct Cuts {
-    /// Between which characters; none: nowhere.
+    /// `None`: nowhere.
     between: Option<Between>,
     /// Added tokens that a cut could go through, or touch with an effect.
     awkward: Vec<Awkward>,
@@ -25,22 +26,22 @@ pub(super) struct Cuts {
 
 /// The characters on both sides of a safe place.
 ///
-/// Each begins with a space on its right: so nothing before it depends on whether the text ends there, as
-/// GPT-2's `\s+(?!\S)` would.
+/// The right one is a space: so nothing before it depends on whether the text ends there, as in GPT-2's
+/// `\s+(?!\S)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Between {
     /// Anything but a space, and any space. In GPT-2's pattern a word has spaces only at its start.
     WordAndSpace,
     /// A letter or number, and any space. In later patterns punctuation takes line breaks along.
     AlphanumericAndSpace,
-    /// As the one above, where something changes the text before: characters that nothing changes.
+    /// Characters that no local normalizer changes.
     AsciiAlphanumericAndBlank,
 }
 
 #[derive(Debug)]
 struct Awkward {
     content: Box<str>,
-    /// Whether it asks for what stands beside it.
+    /// Whether the text beside the token matters.
     looks_around: bool,
 }
 
@@ -56,24 +57,20 @@ const KNOWN_PATTERNS: [&str; 4] = [
 impl Cuts {
     pub(super) fn of(library: &Tokenizer, added: &[(u32, AddedToken)]) -> Self {
         let nowhere = Self { between: None, awkward: Vec::new() };
-        let Some(words) = library.get_pre_tokenizer().and_then(of_pre_tokenizer) else {
-            return nowhere;
-        };
-        let between = match (library.get_normalizer(), words) {
-            (None, WordRule::Blank(_)) => Between::AsciiAlphanumericAndBlank,
-            (None, WordRule::Gpt2) => Between::WordAndSpace,
-            (None, WordRule::Known) => Between::AlphanumericAndSpace,
-            (Some(normalizer), words) if is_local(normalizer, words) => {
+        let rule = library.get_pre_tokenizer().and_then(word_rule);
+        let between = match (rule, library.get_normalizer()) {
+            (Some((between, _)), None) => between,
+            (Some((_, blank)), Some(normalizer)) if is_local(normalizer, blank) => {
                 Between::AsciiAlphanumericAndBlank
             }
-            (Some(_), _) => return nowhere,
+            _ => return nowhere,
         };
         let mut awkward = Vec::new();
         for (_, token) in added {
             let looks_around = token.lstrip || token.rstrip || token.single_word;
             if looks_around || token.content.contains(char::is_whitespace) {
                 if token.normalized && library.get_normalizer().is_some() {
-                    return nowhere; // what it is found as does not stand in the text
+                    return nowhere; // the text holds another form of the token
                 }
                 awkward.push(Awkward { content: token.content.as_str().into(), looks_around });
             }
@@ -108,89 +105,72 @@ impl Cuts {
 
 impl Between {
     fn allows(self, before: char, after: char) -> bool {
+        let is_alphanumeric = |c| matches!(class_of(c), Class::Letter | Class::Number);
+        let is_space = |c| class_of(c) == Class::Space;
         match self {
-            Self::WordAndSpace => {
-                class_of(before) != Class::Space && class_of(after) == Class::Space
-            }
-            Self::AlphanumericAndSpace => {
-                matches!(class_of(before), Class::Letter | Class::Number)
-                    && class_of(after) == Class::Space
-            }
+            Self::WordAndSpace => !is_space(before) && is_space(after),
+            Self::AlphanumericAndSpace => is_alphanumeric(before) && is_space(after),
             Self::AsciiAlphanumericAndBlank => before.is_ascii_alphanumeric() && after == ' ',
         }
     }
 }
 
-/// What is known of how a text is cut into words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WordRule {
-    /// By GPT-2's pattern.
-    Gpt2,
-    /// By one in which a letter or number and a space after it are never in one word.
-    Known,
-    /// Before every blank, which this character stands for.
-    Blank(char),
-}
-
-fn of_pre_tokenizer(pre_tokenizer: &PreTokenizerWrapper) -> Option<WordRule> {
+/// Where words end in a text that is not normalized, and the character that stands for a blank if words
+/// begin with it.
+fn word_rule(pre_tokenizer: &PreTokenizerWrapper) -> Option<(Between, Option<char>)> {
+    use PreTokenizerWrapper as P;
+    let before_blanks = |blank| Some((Between::AsciiAlphanumericAndBlank, Some(blank)));
     match pre_tokenizer {
         // A blank is not put before a text that begins with one.
-        PreTokenizerWrapper::ByteLevel(it) if it.use_regex && it.add_prefix_space => {
-            Some(WordRule::Blank(' '))
+        P::ByteLevel(it) if it.use_regex && it.add_prefix_space => before_blanks(' '),
+        P::ByteLevel(it) if it.use_regex => Some((Between::WordAndSpace, None)),
+        P::Metaspace(it) if it.get_split() => before_blanks(it.get_replacement()),
+        P::BertPreTokenizer(_) | P::Whitespace(_) | P::WhitespaceSplit(_) => {
+            Some((Between::AlphanumericAndSpace, None))
         }
-        PreTokenizerWrapper::ByteLevel(it) if it.use_regex => Some(WordRule::Gpt2),
-        PreTokenizerWrapper::Metaspace(it) if it.get_split() => {
-            Some(WordRule::Blank(it.get_replacement()))
-        }
-        PreTokenizerWrapper::BertPreTokenizer(_)
-        | PreTokenizerWrapper::Whitespace(_)
-        | PreTokenizerWrapper::WhitespaceSplit(_) => Some(WordRule::Known),
-        PreTokenizerWrapper::Split(split) => match &split.pattern {
+        P::Split(split) => match &split.pattern {
             SplitPattern::Regex(pattern)
                 if KNOWN_PATTERNS.contains(&pattern.as_str())
                     && split.behavior == SplitDelimiterBehavior::Isolated
                     && !split.invert =>
             {
-                Some(WordRule::Known)
+                Some((Between::AlphanumericAndSpace, None))
             }
             _ => None,
         },
-        PreTokenizerWrapper::Sequence(sequence) => {
-            // Each part cuts the pieces of the one before it further. Digits and punctuation are cut
-            // character by character, and leave spaces alone.
-            let is_local = |part: &&PreTokenizerWrapper| {
-                matches!(part, PreTokenizerWrapper::Digits(_) | PreTokenizerWrapper::Punctuation(_))
-            };
-            sequence.as_ref().iter().find(|part| !is_local(part)).and_then(of_pre_tokenizer)
+        // Each part cuts the pieces of the one before it further. Digits and punctuation are cut
+        // character by character, and leave spaces alone.
+        P::Sequence(sequence) => {
+            let leaves_spaces = |part: &&P| matches!(part, P::Digits(_) | P::Punctuation(_));
+            sequence.as_ref().iter().find(|part| !leaves_spaces(part)).and_then(word_rule)
         }
         _ => None,
     }
 }
 
-/// Whether a normalizer changes each word for itself, and leaves ASCII letters with a blank after them such.
-fn is_local(normalizer: &NormalizerWrapper, words: WordRule) -> bool {
+/// Whether a normalizer changes each word on its own, and leaves ASCII letters and the blanks after them as such.
+fn is_local(normalizer: &NormalizerWrapper, blank: Option<char>) -> bool {
+    use NormalizerWrapper as N;
     match normalizer {
-        NormalizerWrapper::NFC(_)
-        | NormalizerWrapper::NFD(_)
-        | NormalizerWrapper::NFKC(_)
-        | NormalizerWrapper::NFKD(_)
-        | NormalizerWrapper::Lowercase(_)
-        | NormalizerWrapper::StripAccents(_)
-        | NormalizerWrapper::Nmt(_)
-        | NormalizerWrapper::BertNormalizer(_)
-        | NormalizerWrapper::Precompiled(_) => true,
-        NormalizerWrapper::Sequence(sequence) => {
-            sequence.as_ref().iter().all(|part| is_local(part, words))
-        }
-        // Blanks become what words begin with, one by one or many at once.
-        NormalizerWrapper::Replace(replace) => {
+        N::NFC(_)
+        | N::NFD(_)
+        | N::NFKC(_)
+        | N::NFKD(_)
+        | N::Lowercase(_)
+        | N::StripAccents(_)
+        | N::Nmt(_)
+        | N::BertNormalizer(_)
+        | N::Precompiled(_) => true,
+        N::Sequence(sequence) => sequence.as_ref().iter().all(|part| is_local(part, blank)),
+        // Blanks become the character that words begin with, one by one or many at once.
+        N::Replace(replace) => {
             let Ok(Value::Object(replace)) = serde_json::to_value(replace) else {
                 return false;
             };
             let of_blanks = replace["pattern"] == json!({ "String": " " })
                 || replace["pattern"] == json!({ "Regex": " {2,}" });
             let by = |blank: char| replace["content"] == blank.to_string();
-            of_blanks && matches!(words, WordRule::Blank(blank) if by(blank) || by(' '))
+            of_blanks && blank.is_some_and(|blank| by(blank) || by(' '))
         }
         _ => false,
     }

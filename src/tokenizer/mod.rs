@@ -1,39 +1,27 @@
 //! How text becomes token ids, and ids become text again.
 //!
-//! Four kinds: characters, whose vocabulary is the alphabet of a corpus in code point order; bytes, where
-//! every id is its byte; byte-level BPE, trained on a text; and whatever a `tokenizer.json` of the
-//! `tokenizers` library says. Each is written as such a file, with which the library gives the same ids
-//! for the same text.
-//!
-//! The library merges, segments and normalizes; what is done here is what it does not do, or not fast
-//! enough for gigabytes: tables for characters and bytes, words that are looked up instead of merged
-//! again (`words`), places where a text can be cut (`cut`), and text from ids as they come (`stream`).
-//!
-//! This module knows nothing of files of text, or of which split an id belongs to.
+//! Four kinds: characters and bytes (`table`), byte-level BPE trained on a text (`train`), and any
+//! `tokenizer.json` of the `tokenizers` library (`library`). Each is written as such a file, with which the library
+//! gives the same ids. Added here is what the library lacks or is too slow for: words that are looked up instead of
+//! merged again (`words`), places where a text can be cut (`cut`), and text from ids as they come (`stream`).
 
-mod added;
-mod bpe;
-mod bytes;
 mod cut;
 mod error;
-mod gpt2_words;
-mod json;
 mod library;
 mod stream;
 mod table;
-mod visible;
+mod train;
 mod words;
 
-use std::fmt::Write as _;
+use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
 pub use crate::config::TokenizerKind;
-pub(crate) use bpe::END_OF_TEXT;
 pub use error::TokenizerError;
 pub(crate) use error::described_characters;
 pub use stream::DecodeStream;
-pub use visible::visible;
+pub(crate) use train::END_OF_TEXT;
 
 use library::Library;
 use table::Table;
@@ -50,7 +38,7 @@ enum Inner {
     Library(Box<Library>),
 }
 
-/// The same file is the same tokenizer.
+/// Tokenizers with the same file are equal.
 impl PartialEq for Inner {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -80,15 +68,14 @@ impl Tokenizer {
         Self::from_table(Table::bytes())
     }
 
-    /// Trains byte-level BPE on a text, which is only streamed: what stays in memory are its distinct words.
+    /// Trains byte-level BPE on a text that is only streamed: its distinct words stay in memory.
     ///
-    /// The first token is the end of a text, `<|endoftext|>`; then come all 256 bytes, so that any text has
-    /// ids, and then a token for each merge of the two that stand side by side most often, within words
-    /// as GPT-2 cuts them. It ends at `vocab_size`, or where no pair comes twice. `chunks` are the pieces
-    /// of the text, cut anywhere; how they are cut changes nothing, nor does anything else but the text.
+    /// Token 0 is the end of a text, `<|endoftext|>`; then come all 256 bytes, so that any text has ids, and a
+    /// token for each merge of the two that stand side by side most often within GPT-2's words, up to `vocab_size`
+    /// or until no pair occurs twice. `chunks` are the pieces of the text; where they are cut changes nothing.
     ///
     /// # Errors
-    /// What a chunk's error is.
+    /// The first error of the chunks.
     ///
     /// # Panics
     /// If `vocab_size` is below 257.
@@ -96,44 +83,62 @@ impl Tokenizer {
         vocab_size: usize,
         chunks: impl IntoIterator<Item = Result<String, E>>,
     ) -> Result<Self, E> {
-        let mut counter = bpe::Counter::default();
+        let mut counter = train::Counter::default();
         for chunk in chunks {
             counter.add(&chunk?);
         }
         let library = counter.train(vocab_size);
-        let json = library.to_string(true).expect("a tokenizer of our own can be written as JSON");
+        let json = library.to_string(true).expect("plain data");
         let trained = Library::new(library, json, TokenizerKind::Bpe, Path::new("trained"));
-        Ok(Self::from_library(
-            trained.expect("what was trained just now has tokens, and no more than were asked for"),
-        ))
+        Ok(Self::from_library(trained.expect("a tokenizer with bytes and a bounded vocabulary")))
     }
 
-    /// Reads what [`Tokenizer::to_json`] wrote, or any `tokenizer.json` of the `tokenizers` library: byte-level
-    /// BPE such as GPT-2's, or one with pieces of words, or with words.
+    /// Reads a file that [`Tokenizer::to_json`] wrote, or any `tokenizer.json` of the `tokenizers` library.
     ///
-    /// Encoding adds no special tokens, cuts nothing off and draws no lots (dropout), whatever the file says:
-    /// the ids are those of the text. A special token that stands in a text becomes its id, and is shown when
-    /// it is decoded.
+    /// Encoding adds no special tokens, truncates nothing and ignores dropout, whatever the file says. A special
+    /// token that stands in a text becomes its id, and is shown when it is decoded.
     ///
     /// # Errors
     /// If the file cannot be read, is not a tokenizer, or is one that cannot be used for text.
     pub fn from_file(path: &Path) -> Result<Self, TokenizerError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
-        json::read(text, path)
+        Self::from_json(text, path)
     }
 
-    /// The content of this tokenizer's `tokenizer.json`: the same bytes for the same tokenizer, and for one
-    /// that was read from a file, that file's.
+    /// The tokenizer of a `tokenizer.json`; errors show `path`.
+    fn from_json(text: String, path: &Path) -> Result<Self, TokenizerError> {
+        let malformed =
+            |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
+        let value: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| malformed(format!("not JSON: {error}")))?;
+        if !value["model"].is_object() {
+            let reason = "it is JSON, but without a `model`, which holds the vocabulary";
+            return Err(malformed(reason.to_owned()));
+        }
+        let library = tokenizers::Tokenizer::from_bytes(&text)
+            .map_err(|error| malformed(error.to_string()))?;
+        if let Some(table) = Table::of(&library) {
+            return Ok(Self::from_table(table));
+        }
+        let kind = match library::is_trained_here(&value) {
+            true => TokenizerKind::Bpe,
+            false => TokenizerKind::File,
+        };
+        Library::new(library, text, kind, path).map(Self::from_library)
+    }
+
+    /// The content of this tokenizer's `tokenizer.json`: always the same bytes for the same tokenizer, and the
+    /// file itself if it was read from one.
     #[must_use]
     pub fn to_json(&self) -> String {
         match &*self.inner {
-            Inner::Table(table) => json::write(table),
+            Inner::Table(table) => table.to_json(),
             Inner::Library(library) => library.json.clone(),
         }
     }
 
-    /// How many ids there are; each is below this. A file may leave some of them without a token.
+    /// One more than the largest id. A file may leave some ids without a token.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         match &*self.inner {
@@ -142,8 +147,8 @@ impl Tokenizer {
         }
     }
 
-    /// What a token stands for. A file is known by its content: that of a tokenizer trained here is of
-    /// kind [`TokenizerKind::Bpe`] wherever it lies.
+    /// The kind of token. A file is known by its content: a tokenizer trained here is of kind
+    /// [`TokenizerKind::Bpe`] wherever it lies.
     #[must_use]
     pub fn kind(&self) -> TokenizerKind {
         match &*self.inner {
@@ -152,9 +157,8 @@ impl Tokenizer {
         }
     }
 
-    /// The token that ends a text, where there is one: the first that the file has as an added token of
-    /// `<|endoftext|>`, `<|end_of_text|>`, `<｜end▁of▁sentence｜>`, `</s>`, `<eos>`, `[EOS]`, `<|im_end|>`,
-    /// `[SEP]`.
+    /// The token that ends a text: the first of `<|endoftext|>`, `<|end_of_text|>`, `<｜end▁of▁sentence｜>`, `</s>`,
+    /// `<eos>`, `[EOS]`, `<|im_end|>`, `[SEP]` that is an added token of the file.
     #[must_use]
     pub fn end_of_text(&self) -> Option<u32> {
         match &*self.inner {
@@ -163,7 +167,7 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens that stand in a text as they are, such as `<|endoftext|>`, by id.
+    /// The tokens that are found in a text as they are, such as `<|endoftext|>`, by id.
     #[must_use]
     pub fn added_tokens(&self) -> Vec<(u32, String)> {
         match &*self.inner {
@@ -177,7 +181,7 @@ impl Tokenizer {
     /// The ids of a text.
     ///
     /// # Errors
-    /// If the text has characters without a token; the error names every one of them.
+    /// If the text has characters without a token; the error names all of them.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         match &*self.inner {
             Inner::Table(table) => table.encode(text),
@@ -185,10 +189,10 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of bytes, which a byte tokenizer does not need to be UTF-8.
+    /// The ids of bytes, which must be UTF-8 except for a byte tokenizer.
     ///
     /// # Errors
-    /// For any other tokenizer: if the bytes are not UTF-8, or have characters without a token.
+    /// If the bytes are not UTF-8 but have to be, or have characters without a token.
     pub fn encode_bytes(&self, bytes: &[u8]) -> Result<Vec<u32>, TokenizerError> {
         if self.kind() == TokenizerKind::Byte {
             return Ok(bytes.iter().map(|&byte| u32::from(byte)).collect());
@@ -198,18 +202,13 @@ impl Tokenizer {
         self.encode(text)
     }
 
-    /// The last place in a text at which it may be cut: whatever comes after the text, the ids of what is
-    /// before the place, followed by those of what is behind it, are the ids of the whole.
+    /// The last place at which a text may be cut: whatever follows the text, the ids of the part before the place
+    /// and of the part behind it are the ids of the whole.
     ///
-    /// The place is on the boundary of a character, and not at the start. With characters and bytes it is the
-    /// text's end. With words it is before a space that follows something else, so the end of a text is
-    /// none: what comes after it could belong to its last word. None if there is no such place in the text,
-    /// which then has to be longer.
-    ///
-    /// It is also none for every text with a file in which nothing is known to keep words apart: one without
-    /// a pre-tokenizer, as Llama 2's, one that puts something before each text, or one whose pattern is not
-    /// GPT-2's, GPT-4's (and Llama 3's), GPT-4o's or Qwen2's. Wherever such a text is
-    /// cut, the tokens beside the cut may be others.
+    /// With characters and bytes it is the end of the text. With words it is before a space that follows something
+    /// else. `None` if the text has no such place, and for every text with a file in which nothing is known to
+    /// separate words: without a pre-tokenizer, as Llama 2's, with a prefix for each text, or with a pattern other
+    /// than those of GPT-2, GPT-4 (and Llama 3), GPT-4o and Qwen2.
     #[must_use]
     pub fn cut(&self, text: &str) -> Option<usize> {
         match &*self.inner {
@@ -236,8 +235,8 @@ impl Tokenizer {
         }
     }
 
-    /// The bytes that a token stands for, where that is what a token is: of characters, bytes and byte-level
-    /// BPE, the file of GPT-2 included. None for other files, whose tokens are decoded together.
+    /// The bytes of a token of characters, bytes or byte-level BPE. `None` for other files, whose tokens are
+    /// decoded together.
     ///
     /// # Panics
     /// If the id is not below [`Tokenizer::vocab_size`].
@@ -252,31 +251,25 @@ impl Tokenizer {
         }
     }
 
-    /// A token for a person to read: the text that it stands for, with bytes that are no text as `\xNN`; or
-    /// where tokens are decoded together, as the vocabulary has it (`▁the`, `##ing`). Empty where no token
-    /// has this id.
+    /// A token for a person to read: its text, with bytes that are not text as `\xNN`; or, if tokens are decoded
+    /// together, as the vocabulary has it (`▁the`, `##ing`). Empty for an id without a token.
     ///
     /// # Panics
     /// If the id is not below [`Tokenizer::vocab_size`].
     #[must_use]
     pub fn piece(&self, id: u32) -> String {
-        let Some(bytes) = self.token_bytes(id) else {
-            return self.library_token(id);
-        };
-        let mut piece = String::with_capacity(bytes.len());
-        for chunk in bytes.utf8_chunks() {
-            piece.push_str(chunk.valid());
-            for byte in chunk.invalid() {
-                write!(piece, "\\x{byte:02x}").expect("a string takes all that is written");
+        match (&*self.inner, self.token_bytes(id)) {
+            (Inner::Library(library), None) => library.token(id),
+            (_, bytes) => {
+                let mut piece = String::new();
+                for chunk in bytes.unwrap_or_default().utf8_chunks() {
+                    piece.push_str(chunk.valid());
+                    for byte in chunk.invalid() {
+                        write!(piece, "\\x{byte:02x}").expect("writing to a string cannot fail");
+                    }
+                }
+                piece
             }
-        }
-        piece
-    }
-
-    fn library_token(&self, id: u32) -> String {
-        match &*self.inner {
-            Inner::Table(_) => String::new(),
-            Inner::Library(library) => library.token(id),
         }
     }
 
@@ -289,10 +282,36 @@ impl Tokenizer {
     }
 }
 
-/// Bytes as text, with U+FFFD for what is none.
+/// Bytes as text, with U+FFFD for bytes that are not.
 fn text_of(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// A piece of text on one line, with `·` for a blank, `↵` for a line end and `→` for a tab. Characters that would
+/// change the line itself, such as a terminal's codes, become `\u{fffd}`.
+#[must_use]
+pub fn visible(piece: &str) -> String {
+    let mut shown = String::new();
+    for character in piece.chars() {
+        match character {
+            ' ' => shown.push('·'),
+            '\n' => shown.push('↵'),
+            '\t' => shown.push('→'),
+            other if other.is_control() || is_format(other) => shown.push('\u{fffd}'),
+            mark @ '\u{300}'..='\u{36f}' if shown.is_empty() => shown.extend(['◌', mark]),
+            other => shown.push(other),
+        }
+    }
+    shown
+}
+
+/// Whether a character has no width of its own, or turns the direction of others.
+fn is_format(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}'
+    )
 }
 
 #[cfg(test)]
@@ -320,33 +339,18 @@ mod tests {
     }
 
     #[test]
-    fn unknown_characters_are_all_named_once() {
+    fn a_character_tokenizer_names_what_it_cannot_encode() {
         let tokenizer = Tokenizer::char_from_alphabet("abc".chars()).unwrap();
-        let error = tokenizer.encode("a\u{1f525}b\n\u{e9}\n").unwrap_err();
-        let message = error.to_string();
+        let message = tokenizer.encode("a\u{1f525}b\n\u{e9}\n").unwrap_err().to_string();
         for name in ["'\\n' (U+000A)", "'\u{e9}' (U+00E9)", "'\u{1f525}' (U+1F525)"] {
             assert_eq!(message.matches(name).count(), 1, "{message}");
         }
         assert!(message.contains("kind = \"byte\""), "{message}");
-    }
-
-    #[test]
-    fn a_long_list_of_unknown_characters_is_cut() {
-        let tokenizer = Tokenizer::char_from_alphabet("a".chars()).unwrap();
         let text: String = ('\u{4e00}'..'\u{4f00}').collect();
         let message = tokenizer.encode(&text).unwrap_err().to_string();
         assert!(message.contains("256 characters") && message.contains("236 more"), "{message}");
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_are_refused_by_a_character_tokenizer() {
-        let tokenizer = Tokenizer::char_from_alphabet("abc".chars()).unwrap();
         let error = tokenizer.encode_bytes(b"ab\xff").unwrap_err();
         assert!(matches!(error, TokenizerError::NotUtf8 { offset: 2 }));
-    }
-
-    #[test]
-    fn an_empty_alphabet_is_refused() {
         let error = Tokenizer::char_from_alphabet([]).unwrap_err();
         assert!(matches!(error, TokenizerError::EmptyAlphabet));
     }
@@ -363,6 +367,19 @@ mod tests {
                 prop_assert_eq!(tokenizer.decode(&ids), &*text);
                 prop_assert_eq!(tokenizer.encode_bytes(text.as_bytes()).unwrap(), ids);
             }
+        }
+    }
+
+    #[test]
+    fn visible_text_stays_on_its_line() {
+        for (piece, expected) in [
+            (" a\n\t\"\u{e9} ", "·a↵→\"\u{e9}·"),
+            ("\u{301}", "◌\u{301}"),
+            (" 猫", "·猫"),
+            ("\u{202e}\u{1b}[1m", "\u{fffd}\u{fffd}[1m"),
+            ("\u{7}\r\u{200b}", "\u{fffd}\u{fffd}\u{fffd}"),
+        ] {
+            assert_eq!(visible(piece), expected);
         }
     }
 }

@@ -12,18 +12,16 @@ use crate::config::TrainConfig;
 use crate::measure::peak_rss_mib;
 
 const LOSS: &str = "loss";
-const LEARNING_RATE: &str = "learning rate";
 const SPEED: &str = "speed";
-const GRADIENT_NORM: &str = "gradient norm";
-const PEAK_MEMORY: &str = "peak memory";
 
-/// Name and unit of each metric, in the order in which they are shown.
-const METRICS: [(&str, Option<&str>); 5] = [
-    (LOSS, Some("nats/token")),
-    (LEARNING_RATE, None),
-    (SPEED, Some("tokens/s")),
-    (GRADIENT_NORM, None),
-    (PEAK_MEMORY, Some("MiB")),
+/// Name, unit and value of each metric of a log interval, in the order in which they are shown.
+type Column = (&'static str, Option<&'static str>, fn(&Logged) -> Option<f64>);
+const COLUMNS: [Column; 5] = [
+    (LOSS, Some("nats/token"), |logged| Some(logged.train_loss)),
+    ("learning rate", None, |logged| Some(logged.learning_rate)),
+    (SPEED, Some("tokens/s"), |logged| Some(logged.tokens_per_s)),
+    ("gradient norm", None, |logged| Some(logged.gradient_norm.into())),
+    ("peak memory", Some("MiB"), |_| peak_rss_mib()),
 ];
 
 /// The loop's activities, as names of the renderer's splits.
@@ -50,7 +48,7 @@ impl Metrics {
     ) -> Self {
         let TrainConfig { eval_interval, max_steps, .. } = *config;
         if let Some(renderer) = &mut renderer {
-            for (name, unit) in METRICS {
+            for (name, unit, _) in COLUMNS {
                 renderer.register_metric(definition(name, unit));
             }
             let all = evaluations_by(max_steps, eval_interval, max_steps);
@@ -78,12 +76,10 @@ impl Metrics {
 
     pub(crate) fn logged(&mut self, logged: &Logged) {
         if let Some(renderer) = &mut self.renderer {
-            renderer.update_train(state(LOSS, logged.train_loss));
-            renderer.update_train(state(LEARNING_RATE, logged.learning_rate));
-            renderer.update_train(state(SPEED, logged.tokens_per_s));
-            renderer.update_train(state(GRADIENT_NORM, f64::from(logged.gradient_norm)));
-            if let Some(mib) = peak_rss_mib() {
-                renderer.update_train(state(PEAK_MEMORY, mib));
+            for (name, _, value) in COLUMNS {
+                if let Some(value) = value(logged) {
+                    renderer.update_train(state(name, value));
+                }
             }
         }
     }

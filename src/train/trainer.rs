@@ -79,7 +79,7 @@ impl Trainer {
     /// Gradients and loss of this step's batch, as means over micro-batches that share out its rows.
     fn backward(&self, model: &Gpt) -> (Gradients, Tensor<1>) {
         let train = &self.config.train;
-        let precision = train.matmul_precision.into();
+        let precision = train.matmul_precision;
         let n_micro_steps = train.grad_accumulation_steps;
         let device = model.device();
         let mut sum: Option<(Gradients, Tensor<1>)> = None;

@@ -245,7 +245,7 @@ impl Training {
 
     fn estimate(&self, model: &Gpt, split: &Split, n_batches: usize) -> Result<f64, TrainError> {
         let batch_size = self.config.train.batch_size;
-        let precision = self.config.train.matmul_precision.into();
+        let precision = self.config.train.matmul_precision;
         self.finite(evaluate::estimate(model, split, batch_size, n_batches, precision))
     }
 

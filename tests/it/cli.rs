@@ -545,7 +545,7 @@ fn mistakes_in_the_text_are_explained() {
     "#);
     assert_snapshot!(on("folder"), @r#"
     error: there are no files in the folder `folder`
-      hint: every file in it and its subfolders counts as text, save those whose name begins with a dot
+      hint: every file in it and its subfolders counts as text, except those whose names begin with a dot
     "#);
     assert_snapshot!(folder.fail(&["train", "tiny.toml", "--set", "train.sample_prompt=Ω"]), @r#"
     error: cannot use train.sample_prompt: the tokenizer does not know the character 'Ω' (U+03A9)

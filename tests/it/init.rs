@@ -1,64 +1,27 @@
 //! From a text to a config to a model, and what a shell is told: the real binary, in a folder of its own.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 use tinderbox::autoconfig::PRESETS;
 use tinderbox::config::{Config, TokenizerKind};
 use tinderbox::data::{Corpus, OpenOptions};
 
-/// A folder in which the program is started.
-struct Folder(tempfile::TempDir);
+use crate::cli::{Folder, Ran};
 
-struct Ran {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+fn succeed(folder: &Folder, args: &[&str]) -> Ran {
+    let ran = folder.run(args);
+    assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
+    ran
 }
 
-impl Folder {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a temporary directory"))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
-        let path = self.path(name);
-        fs::create_dir_all(path.parent().expect("in the folder")).expect("made");
-        fs::write(path, contents).expect("written");
-    }
-
-    fn run(&self, args: &[&str]) -> Ran {
-        let output = Command::new(assert_cmd::cargo::cargo_bin!("tinderbox"))
-            .args(args)
-            .current_dir(self.0.path())
-            .env("HOME", self.0.path())
-            .env("XDG_CACHE_HOME", self.path(".cache"))
-            .stdin(Stdio::null())
-            .output()
-            .expect("the binary starts");
-        let text = |bytes| String::from_utf8(bytes).expect("whole characters");
-        Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-    }
-
-    fn succeed(&self, args: &[&str]) -> Ran {
-        let ran = self.run(args);
-        assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
-        ran
-    }
-
-    /// The error for a text for which there is no config.
-    fn refuse(&self, text: &str, more: &[&str]) -> String {
-        let args = [&["init", "--device", "cpu", "--from-text", text], more].concat();
-        let ran = self.run(&args);
-        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{text}");
-        let error = ran.stderr.find("error: ").expect("an error");
-        ran.stderr[error..].to_owned()
-    }
+/// The error for a text for which there is no config.
+fn refuse(folder: &Folder, text: &str, more: &[&str]) -> String {
+    let args = [&["init", "--device", "cpu", "--from-text", text], more].concat();
+    let stderr = folder.fail(&args);
+    let error = stderr.find("error: ").expect("an error");
+    stderr[error..].to_owned()
 }
 
 /// `n` pseudo-random numbers below `bound`, always the same.
@@ -116,12 +79,12 @@ fn every_preset_is_the_shipped_file_and_loads() {
         ("stories", "stories-15m.toml"),
         ("gpt2", "gpt2-124m.toml"),
     ] {
-        let printed = folder.succeed(&["init", "--preset", name]);
+        let printed = succeed(&folder, &["init", "--preset", name]);
         assert!(printed.stdout == shipped(file), "{name}");
         assert_eq!(printed.stderr, "", "no advice beside a file");
         Config::from_toml(&printed.stdout, Path::new(name), &[]).expect("it loads");
     }
-    let plain = folder.succeed(&["init"]);
+    let plain = succeed(&folder, &["init"]);
     assert!(plain.stdout == shipped("quickstart.toml"));
     for preset in PRESETS {
         assert!(plain.stderr.contains(&format!("--preset {} ", preset.name)));
@@ -147,7 +110,7 @@ fn a_preset_says_where_its_text_is() {
         ("quickstart", "Its text is `data/stories.txt`: it comes with the repository"),
     ] {
         let output = format!("{preset}.toml");
-        let said = folder.succeed(&["init", "--preset", preset, "--output", &output]);
+        let said = succeed(&folder, &["init", "--preset", preset, "--output", &output]);
         assert!(said.stderr.contains(expected), "{}", said.stderr);
     }
 }
@@ -155,7 +118,7 @@ fn a_preset_says_where_its_text_is() {
 #[test]
 fn a_file_is_replaced_only_when_that_is_wished_for() {
     let folder = Folder::new();
-    let ran = folder.succeed(&["init", "--preset", "quickstart", "--output", "a b.toml"]);
+    let ran = succeed(&folder, &["init", "--preset", "quickstart", "--output", "a b.toml"]);
     assert_eq!(ran.stdout, "");
     assert!(ran.stderr.contains("train 'a b.toml'\n"), "{}", ran.stderr);
     assert!(ran.stderr.contains("generate 'runs/a b' --prompt \"...\"\n"), "{}", ran.stderr);
@@ -167,7 +130,7 @@ fn a_file_is_replaced_only_when_that_is_wished_for() {
       hint: choose another name, or replace it with --overwrite
     ");
     assert_eq!(fs::read(folder.path("mine.toml")).expect("read"), b"years of work");
-    folder.succeed(&["init", "--output", "mine.toml", "--overwrite"]);
+    succeed(&folder, &["init", "--output", "mine.toml", "--overwrite"]);
     assert!(fs::read(folder.path("mine.toml")).expect("read") == PRESETS[0].toml.as_bytes());
 }
 
@@ -214,7 +177,7 @@ fn a_time_that_is_none_is_refused_by_the_arguments() {
 fn a_text_of_few_tokens_is_refused_or_learned() {
     let folder = Folder::new();
     folder.write("ab.txt", "ab".repeat(100));
-    insta::assert_snapshot!(folder.refuse("ab.txt", &["--tokenizer", "bpe"]), @r"
+    insta::assert_snapshot!(refuse(&folder, "ab.txt", &["--tokenizer", "bpe"]), @r"
     error: the text `ab.txt` becomes only 3 tokens with this tokenizer
       hint: the shortest text to train on has 64; --tokenizer byte makes the most of them
     ");
@@ -226,16 +189,16 @@ fn a_text_of_few_tokens_is_refused_or_learned() {
         let config = format!("{kind}.toml");
         let args = ["init", "--from-text", text, "--tokenizer", kind, "--device", "cpu"];
         let output = ["--minutes", "0.01", "--overwrite", "--output", &config];
-        folder.succeed(&[&args[..], &output].concat());
+        succeed(&folder, &[&args[..], &output].concat());
         let train = ["train", &config, "--overwrite", "--set", "train.max_steps=2"];
-        folder.succeed(&train);
+        succeed(&folder, &train);
     }
 }
 
 #[test]
 fn standard_input_is_to_be_saved_first() {
     let folder = Folder::new();
-    insta::assert_snapshot!(folder.refuse("-", &[]), @r"
+    insta::assert_snapshot!(refuse(&folder, "-", &[]), @r"
     error: a config names its text, and standard input is gone when training begins
       hint: save it as a file first, as in `... > my.txt`, then --from-text my.txt
     ");
@@ -247,7 +210,7 @@ fn from_text_to_model(name: &str, text: &str, kind: TokenizerKind) -> Config {
     let folder = Folder::new();
     folder.write(name, text);
     let said =
-        folder.succeed(&["init", "--from-text", name, "--minutes", "0.02", "--device", "cpu"]);
+        succeed(&folder, &["init", "--from-text", name, "--minutes", "0.02", "--device", "cpu"]);
     let config = Config::from_toml(&said.stdout, Path::new("my.toml"), &[]).expect("it loads");
     assert_eq!(config.tokenizer.kind, kind);
     assert_eq!(config.data.path, Path::new(name));
@@ -255,9 +218,9 @@ fn from_text_to_model(name: &str, text: &str, kind: TokenizerKind) -> Config {
     let prompt = &config.train.sample_prompt;
     assert!(text.contains(prompt), "{prompt:?}");
     folder.write("my.toml", &said.stdout);
-    folder.succeed(&["train", "my.toml"]);
+    succeed(&folder, &["train", "my.toml"]);
     let writing = ["generate", "runs/my", "--max-new-tokens", "5", "--prompt", prompt];
-    assert!(folder.succeed(&writing).stdout.starts_with(prompt));
+    assert!(succeed(&folder, &writing).stdout.starts_with(prompt));
     config
 }
 
@@ -270,10 +233,11 @@ fn english_text_becomes_a_model() {
 #[test]
 fn a_folder_of_code_becomes_a_model() {
     let folder = Folder::new();
+    fs::create_dir_all(folder.path("src/deep")).expect("made");
     folder.write("src/a.rs", code());
     folder.write("src/deep/b.rs", code());
     let said =
-        folder.succeed(&["init", "--from-text", "src", "--minutes", "0.02", "--device", "cpu"]);
+        succeed(&folder, &["init", "--from-text", "src", "--minutes", "0.02", "--device", "cpu"]);
     assert!(said.stdout.contains("tinderbox train src.toml"), "{}", said.stdout);
     let config = Config::from_toml(&said.stdout, Path::new("src.toml"), &[]).expect("it loads");
     assert_eq!(config.tokenizer.kind, TokenizerKind::Char);
@@ -285,20 +249,15 @@ fn records_of_json_become_a_model() {
     let folder = Folder::new();
     let record = |line: &str| serde_json::json!({ "text": line, "id": 7 }).to_string() + "\n";
     folder.write("my.jsonl", english().lines().map(record).collect::<String>());
-    let said = folder.succeed(&[
-        "init",
-        "--from-text",
-        "my.jsonl",
-        "--minutes",
-        "0.02",
-        "--device",
-        "cpu",
-    ]);
+    let said = succeed(
+        &folder,
+        &["init", "--from-text", "my.jsonl", "--minutes", "0.02", "--device", "cpu"],
+    );
     let n = english().trim_end().chars().count();
     let facts = format!("{},{:03} characters", n / 1000, n % 1000);
     assert!(said.stdout.contains(&facts), "{facts} in\n{}", said.stdout);
     folder.write("my.toml", &said.stdout);
-    folder.succeed(&["train", "my.toml", "--set", "train.max_steps=2"]);
+    succeed(&folder, &["train", "my.toml", "--set", "train.max_steps=2"]);
 }
 
 #[test]
@@ -318,7 +277,7 @@ fn five_hundred_characters_become_a_model_and_a_caution() {
     assert!(config.model.context_length < 128);
     let folder = Folder::new();
     folder.write("short.txt", text);
-    let said = folder.succeed(&["init", "--from-text", "short.txt", "--device", "cpu"]);
+    let said = succeed(&folder, &["init", "--from-text", "short.txt", "--device", "cpu"]);
     assert!(said.stderr.contains("Caution: 500 characters are a short text"), "{}", said.stderr);
     assert!(said.stdout.contains("# Caution: 500 characters are a short text"), "{}", said.stdout);
 }
@@ -329,23 +288,26 @@ fn any_bytes_become_a_model_where_that_is_wished_for() {
     let bytes: Vec<u8> =
         draws(4000, 256).map(|byte| u8::try_from(byte).expect("below 256")).collect();
     folder.write("noise.bin", &bytes);
-    let said = folder.succeed(&[
-        "init",
-        "--from-text",
-        "noise.bin",
-        "--tokenizer",
-        "byte",
-        "--minutes",
-        "0.01",
-        "--device",
-        "cpu",
-        "--output",
-        "noise.toml",
-    ]);
+    let said = succeed(
+        &folder,
+        &[
+            "init",
+            "--from-text",
+            "noise.bin",
+            "--tokenizer",
+            "byte",
+            "--minutes",
+            "0.01",
+            "--device",
+            "cpu",
+            "--output",
+            "noise.toml",
+        ],
+    );
     assert_eq!(said.stdout, "");
     let config = Config::load(&folder.path("noise.toml"), &[]).expect("it loads");
     assert_eq!(config.tokenizer.kind, TokenizerKind::Byte);
-    folder.succeed(&["train", "noise.toml", "--set", "train.max_steps=2"]);
+    succeed(&folder, &["train", "noise.toml", "--set", "train.max_steps=2"]);
 }
 
 #[test]
@@ -353,8 +315,10 @@ fn the_reasons_are_in_the_numbers_of_the_text() {
     let folder = Folder::new();
     let text = english();
     folder.write("my.txt", &text);
-    let said =
-        folder.succeed(&["init", "--from-text", "my.txt", "--minutes", "0.02", "--device", "cpu"]);
+    let said = succeed(
+        &folder,
+        &["init", "--from-text", "my.txt", "--minutes", "0.02", "--device", "cpu"],
+    );
     let alphabet: std::collections::BTreeSet<char> = text.chars().collect();
     let n = text.chars().count();
     let facts = format!("{},{:03} characters", n / 1000, n % 1000);
@@ -362,7 +326,7 @@ fn the_reasons_are_in_the_numbers_of_the_text() {
     assert!(said.stdout.contains(&format!("{} different ones", alphabet.len())), "{}", said.stdout);
     // Training finds the tokens and parameters of the comments.
     folder.write("my.toml", &said.stdout);
-    let trained = folder.succeed(&["train", "my.toml", "--json"]);
+    let trained = succeed(&folder, &["train", "my.toml", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&trained.stdout).expect("an object");
     let parameters = report["parameters"].as_u64().expect("a number");
     let grouped = format!("{},{:03} parameters", parameters / 1000, parameters % 1000);
@@ -391,47 +355,47 @@ fn texts_that_cannot_be_learned_from_are_explained() {
     );
     folder.write("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR");
     folder.write("utf16.txt", b"\xff\xfeA\0 \0t\0e\0x\0t\0");
-    let missing = folder.refuse("nope.txt", &[]);
+    let missing = refuse(&folder, "nope.txt", &[]);
     assert!(
         missing.starts_with("error: there is no file or folder `nope.txt`\n  hint: "),
         "{missing}"
     );
-    insta::assert_snapshot!(folder.refuse("empty.txt", &[]), @r#"
+    insta::assert_snapshot!(refuse(&folder, "empty.txt", &[]), @r#"
     error: the text `empty.txt` is empty
       hint: put text into it, or name another
     "#);
-    insta::assert_snapshot!(folder.refuse("tiny.txt", &[]), @r#"
+    insta::assert_snapshot!(refuse(&folder, "tiny.txt", &[]), @r#"
     error: the text `tiny.txt` has only 10 characters
       hint: the shortest text to train on has 64; it becomes interesting at about 100,000
     "#);
-    insta::assert_snapshot!(folder.refuse("dull.txt", &[]), @r#"
+    insta::assert_snapshot!(refuse(&folder, "dull.txt", &[]), @r#"
     error: there is nothing to learn in `dull.txt`: it is 5,000 times the character 'a'
       hint: is it the right file?
     "#);
-    insta::assert_snapshot!(folder.refuse("latin1.txt", &[]), @r#"
+    insta::assert_snapshot!(refuse(&folder, "latin1.txt", &[]), @r#"
     error: `latin1.txt` is not UTF-8 at byte 7
       hint: save it as UTF-8; a model trained with kind = "byte" under [tokenizer] takes any file
     "#);
-    insta::assert_snapshot!(folder.refuse("picture.png", &[]), @r#"
+    insta::assert_snapshot!(refuse(&folder, "picture.png", &[]), @r#"
     error: `picture.png` is not text, but a picture
       hint: name a file of text
     "#);
-    insta::assert_snapshot!(folder.refuse("utf16.txt", &[]), @r#"
+    insta::assert_snapshot!(refuse(&folder, "utf16.txt", &[]), @r#"
     error: `utf16.txt` is not text, but UTF-16
       hint: save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`
     "#);
-    assert!(folder.refuse("latin1.txt", &["--tokenizer", "char"]).contains("not UTF-8"));
+    assert!(refuse(&folder, "latin1.txt", &["--tokenizer", "char"]).contains("not UTF-8"));
 }
 
 #[test]
 fn a_shell_completes_commands_and_options() {
     let folder = Folder::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = folder.succeed(&["completions", shell]).stdout;
+        let script = succeed(&folder, &["completions", shell]).stdout;
         assert!(script.contains("from-text") && script.contains("completions"), "{shell}");
     }
     assert_eq!(folder.run(&["completions", "tcsh"]).code, Some(2));
-    folder.write("tinderbox.bash", folder.succeed(&["completions", "bash"]).stdout);
+    folder.write("tinderbox.bash", succeed(&folder, &["completions", "bash"]).stdout);
     let complete = |line: &str| {
         // As bash calls the script at the tab key.
         let script = "source tinderbox.bash
@@ -440,7 +404,7 @@ fn a_shell_completes_commands_and_options() {
             echo \"${COMPREPLY[*]}\"";
         let bash = Command::new("bash")
             .args(["--norc", "-c", script, "bash", line])
-            .current_dir(folder.0.path())
+            .current_dir(folder.path(""))
             .output();
         bash.ok().map(|output| {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -461,11 +425,11 @@ fn a_shell_completes_commands_and_options() {
 #[test]
 fn the_manual_has_a_page_for_each_command() {
     let folder = Folder::new();
-    let page = folder.succeed(&["man"]).stdout;
+    let page = succeed(&folder, &["man"]).stdout;
     assert!(page.contains(".TH tinderbox 1") && page.contains("tinderbox\\-train(1)"), "{page}");
-    folder.succeed(&["man", "--output", "share/man1"]);
-    folder.succeed(&["man", "--output", "share/man1"]); // a newer version replaces the pages
-    let help = folder.succeed(&["help"]).stdout;
+    succeed(&folder, &["man", "--output", "share/man1"]);
+    succeed(&folder, &["man", "--output", "share/man1"]); // a newer version replaces the pages
+    let help = succeed(&folder, &["help"]).stdout;
     let listed = help.split_once("Commands:\n").expect("a list").1.lines();
     let commands: Vec<&str> = listed
         .take_while(|line| !line.is_empty())

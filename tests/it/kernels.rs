@@ -11,7 +11,7 @@ use tinderbox_kernels::{
 };
 
 use crate::fixtures::host;
-use crate::plan::Folder;
+use crate::plan;
 use crate::runs::{Place, text};
 
 /// Numbers without a pattern, between -1 and 1.
@@ -253,8 +253,8 @@ fn the_first_fifty_losses_are_those_of_the_explicit_path() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_context_of_8192_trains_in_less_than_a_gibibyte() {
-    let folder = Folder::new();
-    std::fs::write(folder.0.path().join("text.txt"), text().repeat(40)).expect("written");
+    let folder = plan::folder();
+    folder.write("text.txt", text().repeat(40));
     let settings = [
         "model.context_length=8192",
         "model.d_model=128",
@@ -268,7 +268,7 @@ fn a_context_of_8192_trains_in_less_than_a_gibibyte() {
         "train.sample_tokens=0",
     ];
     let set: Vec<&str> = settings.iter().flat_map(|s| ["--set", s]).collect();
-    let trained = folder.json(&[&["train", "small.toml"], &set[..]].concat());
+    let trained = plan::json(&folder, &[&["train", "small.toml"], &set[..]].concat());
     let peak_mib = trained["peak_rss_mib"].as_f64().expect("MiB");
     assert!(peak_mib < 1024.0, "{peak_mib} MiB");
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -13,6 +12,7 @@ use tinderbox::config::{Config, MlpKind, ModelConfig, NormKind, PositionKind};
 use tinderbox::model::{Gpt, parameters};
 use tinderbox::plan::{self, Parameters};
 
+use crate::cli::Folder;
 use crate::properties::any_model;
 use crate::runs::text;
 
@@ -34,53 +34,34 @@ keep_checkpoints = 2
 sample_tokens = 10
 "#;
 
-/// A folder with a text and a config, in which the program is started.
-pub struct Folder(pub tempfile::TempDir);
-
-impl Folder {
-    pub fn new() -> Self {
-        let folder = Self(tempfile::tempdir().expect("a temporary directory"));
-        fs::write(folder.0.path().join("text.txt"), text()).expect("written");
-        fs::write(folder.0.path().join("small.toml"), CONFIG).expect("written");
-        folder
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        program(self.0.path(), args)
-    }
-
-    /// The object that a command prints.
-    pub fn json(&self, args: &[&str]) -> Value {
-        let output = self.run(&[args, &["--json"]].concat());
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{args:?}: {said}");
-        serde_json::from_slice(&output.stdout).expect("one JSON object")
-    }
-
-    /// Every file below, with its length.
-    fn files(&self) -> BTreeMap<PathBuf, u64> {
-        let mut folders = vec![self.0.path().to_owned()];
-        let mut files = BTreeMap::new();
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).expect("a folder") {
-                let entry = entry.expect("an entry");
-                let metadata = entry.metadata().expect("it is there");
-                if metadata.is_dir() {
-                    folders.push(entry.path());
-                } else {
-                    files.insert(entry.path(), metadata.len());
-                }
-            }
-        }
-        files
-    }
+/// A folder with a text and the config above, in which the program is started.
+pub fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.write("small.toml", CONFIG);
+    folder
 }
 
-fn program(folder: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
-    command.current_dir(folder).args(args).stdin(Stdio::null());
-    command.env("HOME", folder).env("XDG_CACHE_HOME", folder);
-    command.output().expect("the binary starts")
+/// The object that a command prints.
+pub fn json(folder: &Folder, args: &[&str]) -> Value {
+    folder.json(&[args, &["--json"]].concat())
+}
+
+/// Every file below a folder, with its length.
+fn files(folder: &Folder) -> BTreeMap<PathBuf, u64> {
+    let mut folders = vec![folder.path("")];
+    let mut files = BTreeMap::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let entry = entry.expect("an entry");
+            let metadata = entry.metadata().expect("it is there");
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            } else {
+                files.insert(entry.path(), metadata.len());
+            }
+        }
+    }
+    files
 }
 
 fn model(change: impl FnOnce(&mut ModelConfig)) -> ModelConfig {
@@ -160,10 +141,10 @@ proptest! {
 
 #[test]
 fn a_plan_says_what_the_run_then_does_and_leaves_nothing_behind() {
-    let folder = Folder::new();
-    let before = folder.files();
-    let plan = folder.json(&["plan", "small.toml"]);
-    assert_eq!(folder.files(), before, "a plan must not write");
+    let folder = folder();
+    let before = files(&folder);
+    let plan = json(&folder, &["plan", "small.toml"]);
+    assert_eq!(files(&folder), before, "a plan must not write");
 
     let text_bytes = text().len() as u64;
     let n_train = (0.9 * text_bytes as f64) as u64;
@@ -182,20 +163,20 @@ fn a_plan_says_what_the_run_then_does_and_leaves_nothing_behind() {
     }
     assert!(time["measured"]["step_ms"].as_f64() > Some(0.0));
 
-    let trained = folder.json(&["train", "small.toml"]);
+    let trained = json(&folder, &["train", "small.toml"]);
     assert_eq!(plan["parameters"]["total"], trained["parameters"]);
     assert_eq!(plan["run"]["tokens"], trained["tokens"]);
 }
 
 #[test]
 fn checkpoints_are_planned_to_the_byte() {
-    let folder = Folder::new();
+    let folder = folder();
     for kind in ["adamw", "muon"] {
         let set = format!("optimizer.kind={kind}");
         let set = ["--set", &set, "--set", "train.max_steps=2"];
-        let plan = folder.json(&[&["plan", "small.toml", "--no-measure"], &set[..]].concat());
-        folder.json(&[&["train", "small.toml", "--run-dir", kind], &set[..]].concat());
-        let checkpoint = folder.0.path().join(kind).join("checkpoints/step-000002");
+        let plan = json(&folder, &[&["plan", "small.toml", "--no-measure"], &set[..]].concat());
+        json(&folder, &[&["train", "small.toml", "--run-dir", kind], &set[..]].concat());
+        let checkpoint = folder.path(kind).join("checkpoints/step-000002");
         for (part, file) in [("model", "model"), ("optimizer", "optimizer")] {
             let bytes = fs::metadata(checkpoint.join(file).with_extension("safetensors"))
                 .expect("it is saved")
@@ -207,10 +188,10 @@ fn checkpoints_are_planned_to_the_byte() {
 
 #[test]
 fn updates_of_muon_are_in_the_arithmetic_of_a_run() {
-    let folder = Folder::new();
+    let folder = folder();
     let run = |kind: &str| {
         let set = format!("optimizer.kind={kind}");
-        let plan = folder.json(&["plan", "small.toml", "--no-measure", "--set", &set]);
+        let plan = json(&folder, &["plan", "small.toml", "--no-measure", "--set", &set]);
         ["flops", "update_flops"].map(|key| plan["run"][key].as_f64().expect("a number"))
     };
     let ([plain, none], [all, of_updates]) = (run("adamw"), run("muon"));
@@ -226,26 +207,24 @@ fn updates_of_muon_are_in_the_arithmetic_of_a_run() {
 /// A config that `train --from` takes is planned as that would train it: with the run's model and tokenizer.
 #[test]
 fn a_run_from_the_weights_of_another_is_planned_with_its_model() {
-    let folder = Folder::new();
+    let folder = folder();
     let char = ["--set", "tokenizer.kind=char", "--set", "train.max_steps=2"];
-    let base = folder.json(&[&["train", "small.toml", "--run-dir", "base"], &char[..]].concat());
-    fs::write(folder.0.path().join("other.txt"), "the cat ".repeat(500)).expect("written");
+    let base = json(&folder, &[&["train", "small.toml", "--run-dir", "base"], &char[..]].concat());
+    folder.write("other.txt", "the cat ".repeat(500));
     let fine = r#"
         data = { path = "other.txt", cache_dir = "cache" }
         train = { device = "cpu", max_steps = 2, batch_size = 4, eval_interval = 0, sample_tokens = 0 }
     "#;
-    fs::write(folder.0.path().join("fine.toml"), fine).expect("written");
-    let plan = folder.json(&["plan", "fine.toml", "--from", "base", "--no-measure"]);
-    let trained = folder.json(&["train", "fine.toml", "--from", "base"]);
+    folder.write("fine.toml", fine);
+    let plan = json(&folder, &["plan", "fine.toml", "--from", "base", "--no-measure"]);
+    let trained = json(&folder, &["train", "fine.toml", "--from", "base"]);
     assert_eq!(plan["parameters"]["total"], trained["parameters"]);
     assert_eq!(plan["parameters"]["total"], base["parameters"]);
     let source = &plan["vocabulary"]["source"];
     assert_eq!(source, "the tokenizer of `base`");
 
     let other = ["--from", "base", "--set", "model.d_model=64", "--no-measure"];
-    let output = folder.run(&[&["plan", "fine.toml"], &other[..]].concat());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let said = folder.fail(&[&["plan", "fine.toml"], &other[..]].concat());
     assert!(said.contains("the run that it starts from has 32"), "{said}");
 }
 
@@ -263,17 +242,17 @@ fn the_memory_of_a_run_is_what_was_planned() {
             "model.dropout=0.1",
         ],
     ];
-    let folder = Folder::new();
+    let folder = folder();
     for (i, options) in OPTIONS.into_iter().enumerate() {
         let run_dir = format!("run-{i}");
         let small = ["model.d_model=128", "model.n_heads=4", "train.max_steps=30"];
         let rhythm = ["train.grad_accumulation_steps=1", "train.eval_interval=15"];
         let settings = options.iter().chain(&small).chain(&rhythm);
         let set: Vec<&str> = settings.flat_map(|option| ["--set", option]).collect();
-        let plan = folder.json(&[&["plan", "small.toml", "--no-measure"], &set[..]].concat());
+        let plan = json(&folder, &[&["plan", "small.toml", "--no-measure"], &set[..]].concat());
         assert_eq!(plan["time"], Value::Null);
         let trained =
-            folder.json(&[&["train", "small.toml", "--run-dir", &run_dir], &set[..]].concat());
+            json(&folder, &[&["train", "small.toml", "--run-dir", &run_dir], &set[..]].concat());
         let planned = plan["memory"]["peak"].as_f64().expect("bytes") / 1_048_576.0;
         let measured = trained["peak_rss_mib"].as_f64().expect("MiB");
         let ratio = planned / measured;
@@ -286,12 +265,14 @@ fn the_memory_of_a_run_is_what_was_planned() {
 
 #[test]
 fn every_shipped_config_can_be_planned() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (folder, root) = (folder(), Path::new(env!("CARGO_MANIFEST_DIR")));
     let mut n_configs = 0;
     for entry in fs::read_dir(root.join("configs")).expect("the configs") {
         let path = entry.expect("an entry").path();
         let path = path.to_str().expect("a name in UTF-8");
-        let output = program(root, &["plan", path, "--no-measure", "--device", "cpu"]);
+        let args = ["plan", path, "--no-measure", "--device", "cpu"];
+        let mut command = folder.command(&args);
+        let output = command.current_dir(root).output().expect("the binary starts");
         let (stdout, stderr) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{path}: {stderr}");
@@ -305,29 +286,28 @@ fn every_shipped_config_can_be_planned() {
 
 #[test]
 fn without_the_text_what_is_assumed_is_said() {
-    let folder = Folder::new();
+    let folder = folder();
     let args = ["plan", "small.toml", "--no-measure", "--set", "data.path=gone.txt"];
-    let plan = folder.json(&args);
+    let plan = json(&folder, &args);
     assert_eq!(plan["text"], Value::Null);
     assert_eq!(plan["run"]["epochs"], Value::Null);
     assert_eq!(plan["vocabulary"]["size"], 256);
     let said = plan["notes"].to_string();
     assert!(said.contains("`gone.txt` is not there"), "{said}");
-    let output = folder.run(&[&args[..], &["--set", "tokenizer.kind=char"]].concat());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let ran = folder.run(&[&args[..], &["--set", "tokenizer.kind=char"]].concat());
+    let said = ran.stderr;
     assert!(
-        output.status.success()
-            && said.contains("note: a vocabulary of 128 characters was assumed"),
+        ran.code == Some(0) && said.contains("note: a vocabulary of 128 characters was assumed"),
         "{said}"
     );
 }
 
 #[test]
 fn what_will_not_do_is_said_with_what_to_change() {
-    let folder = Folder::new();
+    let folder = folder();
     let plan = |settings: &[&str]| {
         let set: Vec<&str> = settings.iter().flat_map(|option| ["--set", option]).collect();
-        folder.json(&[&["plan", "small.toml"], &set[..]].concat())
+        json(&folder, &[&["plan", "small.toml"], &set[..]].concat())
     };
     let large = plan(&[
         "train.batch_size=16384",
@@ -347,8 +327,8 @@ fn what_will_not_do_is_said_with_what_to_change() {
 
 #[test]
 fn mistakes_are_errors_with_a_hint() {
-    let folder = Folder::new();
-    fs::write(folder.0.path().join("latin.txt"), b"caf\xe9 \xe9t\xe9").expect("written");
+    let folder = folder();
+    folder.write("latin.txt", b"caf\xe9 \xe9t\xe9");
     for (args, code, said) in [
         (&["plan"][..], 2, "<CONFIG>"),
         (&["plan", "gone.toml"], 1, "hint: give the path of a config file"),
@@ -372,19 +352,17 @@ fn mistakes_are_errors_with_a_hint() {
             "fits no machine\n  hint: lower model.d_model",
         ),
     ] {
-        let output = folder.run(args);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
-        assert!(stderr.contains(said), "{args:?}: {stderr}");
-        assert!(output.stdout.is_empty(), "{args:?}");
+        let ran = folder.run(args);
+        assert_eq!(ran.code, Some(code), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
+        assert!(ran.stdout.is_empty(), "{args:?}");
     }
 }
 
 #[test]
 fn a_plan_in_words() {
-    let folder = Folder::new();
-    let output = folder.run(&["plan", "small.toml", "--no-measure"]);
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let folder = folder();
+    let text = folder.succeed(&["plan", "small.toml", "--no-measure"]);
     let (model, rest) = text.split_once("\n\nrun: ").expect("a part on the run");
     insta::assert_snapshot!(model, @r"
     model: 2 layers, 2 heads, 32 wide, context 32, 256 tokens (bytes)

@@ -4,7 +4,6 @@
 //! The files and what is expected of them are written by `scripts/fixtures/tokenizer_files.py`.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
@@ -12,6 +11,8 @@ use serde_json::Value;
 use tinderbox::config::{DataConfig, TokenizerConfig};
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::tokenizer::{DecodeStream, Tokenizer, TokenizerKind};
+
+use crate::cli::{Folder, Ran};
 
 const FILES: [&str; 6] = ["trained", "gpt2", "llama3", "llama2", "unigram", "wordpiece"];
 
@@ -95,19 +96,6 @@ fn training_here_and_in_python_writes_the_same_file() {
 }
 
 #[test]
-fn how_a_text_is_cut_changes_nothing_in_training() {
-    let text = text().replace('\n', "<|endoftext|>\n\n") + "\u{1f525} at the end ";
-    let whole = Tokenizer::train_bpe(400, [Ok::<_, ()>(text.clone())]).unwrap();
-    let characters: Vec<char> = text.chars().collect();
-    for n in [1, 7, 1000] {
-        let chunks = characters.chunks(n);
-        let chunks = chunks.map(|chunk| Ok::<_, ()>(chunk.iter().collect::<String>()));
-        assert!(Tokenizer::train_bpe(400, chunks).unwrap() == whole, "{n}");
-    }
-    assert!(!whole.piece(399).contains("endof"), "special tokens are not counted as text");
-}
-
-#[test]
 fn a_short_text_gives_what_tokens_there_are_in_it() {
     let trained = |text: &str| Tokenizer::train_bpe(5000, [Ok::<_, ()>(text.to_owned())]).unwrap();
     assert_eq!(trained("").vocab_size(), 257);
@@ -117,6 +105,8 @@ fn a_short_text_gives_what_tokens_there_are_in_it() {
     let anything = "\u{65e5}\u{672c}\0\u{1f525} x";
     let ids = tokenizer.encode(anything).unwrap();
     assert_eq!(tokenizer.decode(&ids), anything);
+    let ends = trained(&"<|endoftext|>a".repeat(9));
+    assert_eq!(ends.vocab_size(), 257, "special tokens are not counted as text");
     let failed = Tokenizer::train_bpe(300, [Ok("a".to_owned()), Err("cannot read")]);
     assert_eq!(failed.unwrap_err(), "cannot read");
 }
@@ -272,83 +262,30 @@ sample_tokens = 5
 "#;
 
 /// A folder with a text, a config and the tokenizers' files, in which the program is started.
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn new() -> Self {
-        let folder = Self(tempfile::tempdir().unwrap());
-        let text: String = text().chars().take(20_000).collect();
-        folder.write("text.txt", &text);
-        folder.write("tiny.toml", CONFIG);
-        for name in FILES {
-            std::fs::copy(path_of(name), folder.path(&format!("{name}.json"))).unwrap();
-        }
-        folder
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.write("text.txt", text().chars().take(20_000).collect::<String>());
+    folder.write("tiny.toml", CONFIG);
+    for name in FILES {
+        std::fs::copy(path_of(name), folder.path(&format!("{name}.json"))).unwrap();
     }
+    folder
+}
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn write(&self, name: &str, content: &str) {
-        std::fs::write(self.path(name), content).unwrap();
-    }
-
-    /// Exit code, standard output and standard error.
-    fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
-        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
-        command.current_dir(self.0.path()).env("HOME", self.0.path());
-        let ran = command.args(args).stdin(Stdio::null()).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        (ran.status.code(), text(ran.stdout), text(ran.stderr))
-    }
-
-    fn succeed(&self, args: &[&str]) -> String {
-        let (code, stdout, stderr) = self.run(args);
-        assert_eq!(code, Some(0), "{args:?}: {stderr}");
-        stdout
-    }
-
-    fn fail(&self, args: &[&str]) -> String {
-        let (code, _, stderr) = self.run(args);
-        assert_eq!(code, Some(1), "{args:?}: {stderr}");
-        stderr
-    }
-
-    /// Trains with a file, and more settings.
-    fn train_with(&self, file: &str, more: &[&str]) -> (Option<i32>, String, String) {
-        let path = format!("tokenizer.path={file}");
-        let args = [
-            "train",
-            "tiny.toml",
-            "--run-dir",
-            "run",
-            "--set",
-            "tokenizer.kind=file",
-            "--set",
-            &path,
-        ];
-        self.run(&[&args, more].concat())
-    }
+/// Trains with a file, and more arguments.
+fn train_with(folder: &Folder, file: &str, more: &[&str]) -> Ran {
+    let path = format!("tokenizer.path={file}");
+    let args = ["train", "tiny.toml", "--run-dir", "run", "--set", "tokenizer.kind=file", "--set"];
+    folder.run(&[&args[..], &[&path], more].concat())
 }
 
 #[test]
 fn a_run_with_bpe_is_like_any_other() {
-    let folder = Folder::new();
-    let report = folder.succeed(&[
-        "train",
-        "tiny.toml",
-        "--run-dir",
-        "run",
-        "--json",
-        "--set",
-        "tokenizer.kind=bpe",
-        "--set",
-        "tokenizer.vocab_size=300",
-    ]);
-    let report: Value = serde_json::from_str(&report).unwrap();
-    let eval = folder.succeed(&["eval", "run/last", "--json"]);
-    let eval: Value = serde_json::from_str(&eval).unwrap();
+    let folder = folder();
+    let bpe = ["--set", "tokenizer.kind=bpe", "--set", "tokenizer.vocab_size=300"];
+    let train = ["train", "tiny.toml", "--run-dir", "run"];
+    let report = folder.json(&[&train[..], &["--json"], &bpe].concat());
+    let eval = folder.json(&["eval", "run/last", "--json"]);
     assert_eq!(eval["bits_per_byte"], report["val_bits_per_byte"]);
     let tokenizer = Tokenizer::from_file(&folder.path("run/tokenizer.json")).unwrap();
     assert_eq!((tokenizer.kind(), tokenizer.vocab_size()), (TokenizerKind::Bpe, 300));
@@ -376,8 +313,7 @@ fn a_run_with_bpe_is_like_any_other() {
     assert_eq!(folder.succeed(&decode), prompt);
     let shown = folder.succeed(&["tokenizer", "encode", "run", "a \n<|endoftext|>"]);
     assert!(shown.contains("  ·\n") && shown.contains("  0  <|endoftext|>"), "{shown}");
-    let json = folder.succeed(&["tokenizer", "encode", "run", "The girl", "--json"]);
-    let json: Value = serde_json::from_str(&json).unwrap();
+    let json = folder.json(&["tokenizer", "encode", "run", "The girl", "--json"]);
     assert_eq!(json["bytes"], 8);
     assert_eq!(json["ids"].as_array().unwrap().len() as u64, json["tokens"].as_u64().unwrap());
     let info = folder.succeed(&["tokenizer", "info", "run"]);
@@ -386,15 +322,7 @@ fn a_run_with_bpe_is_like_any_other() {
     assert!(info.contains("\nadded tokens     0 <|endoftext|>\n"), "{info}");
 
     // The kind is what was changed, and nothing is said of keys that nobody wrote.
-    let other = folder.fail(&[
-        "train",
-        "tiny.toml",
-        "--run-dir",
-        "run",
-        "--resume",
-        "--set",
-        "tokenizer.kind=char",
-    ]);
+    let other = folder.fail(&[&train[..], &["--resume", "--set", "tokenizer.kind=char"]].concat());
     assert!(
         other.contains("tokenizer.kind was \"bpe\" and is now \"char\"")
             && !other.contains("vocab_size"),
@@ -413,10 +341,10 @@ fn a_run_with_bpe_is_like_any_other() {
 #[test]
 fn a_run_with_a_file_keeps_a_copy_and_goes_on_without_the_file() {
     for name in ["gpt2", "llama2", "unigram", "wordpiece"] {
-        let folder = Folder::new();
+        let folder = folder();
         let file = format!("{name}.json");
-        let trained = folder.train_with(&file, &[]);
-        assert_eq!(trained.0, Some(0), "{name}: {}", trained.2);
+        let trained = train_with(&folder, &file, &[]);
+        assert_eq!(trained.code, Some(0), "{name}: {}", trained.stderr);
         let own = std::fs::read_to_string(folder.path("run/tokenizer.json")).unwrap();
         assert_eq!(own, std::fs::read_to_string(path_of(name)).unwrap());
         let written =
@@ -426,16 +354,21 @@ fn a_run_with_a_file_keeps_a_copy_and_goes_on_without_the_file() {
 
         std::fs::remove_file(folder.path(&file)).unwrap();
         let more = ["--resume", "--set", "train.max_steps=6"];
-        let resumed = folder.train_with("elsewhere.json", &more);
-        assert_eq!(resumed.0, Some(0), "{name}: {}", resumed.2);
-        let other = folder.train_with("trained.json", &["--resume", "--set", "train.max_steps=8"]);
-        assert!(other.2.contains("the tokenizer `trained.json` is another"), "{}", other.2);
+        let resumed = train_with(&folder, "elsewhere.json", &more);
+        assert_eq!(resumed.code, Some(0), "{name}: {}", resumed.stderr);
+        let other =
+            train_with(&folder, "trained.json", &["--resume", "--set", "train.max_steps=8"]);
+        assert!(
+            other.stderr.contains("the tokenizer `trained.json` is another"),
+            "{}",
+            other.stderr
+        );
     }
 }
 
 #[test]
 fn a_vocabulary_beyond_two_bytes_trains() {
-    let folder = Folder::new();
+    let folder = folder();
     let mut file: Value =
         serde_json::from_str(&std::fs::read_to_string(path_of("trained")).unwrap()).unwrap();
     let n_known = file["model"]["vocab"].as_object().unwrap().len();
@@ -468,18 +401,18 @@ fn a_vocabulary_beyond_two_bytes_trains() {
     assert!(ids.contains(&70_000) && !ids.contains(&(70_000 % 65_536)));
     assert!(text.replace(". ", "<|last|>").starts_with(&corpus.tokenizer.decode(&ids)));
 
-    let trained = folder.train_with("big.json", &["--set", "train.max_steps=2"]);
-    assert_eq!(trained.0, Some(0), "{}", trained.2);
-    assert!(trained.2.contains("vocabulary of 70001"), "{}", trained.2);
+    let trained = train_with(&folder, "big.json", &["--set", "train.max_steps=2"]);
+    assert_eq!(trained.code, Some(0), "{}", trained.stderr);
+    assert!(trained.stderr.contains("vocabulary of 70001"), "{}", trained.stderr);
     folder.succeed(&["generate", "run", "--max-new-tokens", "3"]);
 }
 
 #[test]
 fn mistakes_with_tokenizers_are_told() {
-    let folder = Folder::new();
+    let folder = folder();
     folder.write("not.json", "hello");
     folder.write("other.json", r#"{"architectures": ["GPT2LMHeadModel"]}"#);
-    let said = |file: &str| folder.train_with(file, &[]).2;
+    let said = |file: &str| train_with(&folder, file, &[]).stderr;
     for (file, expected) in [
         ("missing.json", "check the path"),
         (".", "this is a folder"),
@@ -532,7 +465,6 @@ fn mistakes_with_tokenizers_are_told() {
         let error = tokenizer(args);
         assert!(error.contains(expected) && error.contains("hint:"), "{error}");
     }
-    let info = folder.succeed(&["tokenizer", "info", "llama3.json", "--json"]);
-    let info: Value = serde_json::from_str(&info).unwrap();
+    let info = folder.json(&["tokenizer", "info", "llama3.json", "--json"]);
     assert_eq!((&info["kind"], &info["end_of_text"]), (&"file".into(), &501.into()));
 }

@@ -11,9 +11,20 @@ pub(super) const LANES: usize = 16;
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
 pub(super) fn sum(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = [0.0; LANES];
-    let (a, a_rest) = a.as_chunks::<LANES>();
-    let (b, b_rest) = b.as_chunks::<LANES>();
+    sum_in_lanes::<LANES>(a, b, f)
+}
+
+/// As [`sum`], in L running sums.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
+pub(super) fn sum_in_lanes<const L: usize>(
+    a: &[f32],
+    b: &[f32],
+    f: impl Fn(f32, f32) -> f32,
+) -> f32 {
+    let mut lanes = [0.0; L];
+    let (a, a_rest) = a.as_chunks::<L>();
+    let (b, b_rest) = b.as_chunks::<L>();
     for (a, b) in a.iter().zip(b) {
         for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
             *lane += f(*a, *b);
@@ -28,8 +39,8 @@ pub(super) fn sum(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
 /// The sum of the lanes, by halves.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
-pub(super) fn total(mut lanes: [f32; LANES]) -> f32 {
-    let mut half = LANES / 2;
+pub(super) fn total<const L: usize>(mut lanes: [f32; L]) -> f32 {
+    let mut half = L / 2;
     while half > 0 {
         for i in 0..half {
             lanes[i] += lanes[i + half];

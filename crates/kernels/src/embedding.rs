@@ -128,8 +128,8 @@ impl FlexOperation for Embedding {
 
 #[cfg(test)]
 mod tests {
-    use crate::flex::testing::{assert_close, constant, leaf, numbers};
     use super::*;
+    use crate::flex::testing::{assert_close, constant, leaf, numbers};
     use burn::tensor::{Device, TensorData};
 
     type Operation = fn(Tensor<2, Int>, Tensor<2>, Option<Positions>) -> Tensor<3>;

@@ -4,8 +4,8 @@ use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType, Shape, Tensor};
 
-use crate::tasks::CHUNK;
 use crate::backend;
+use crate::tasks::CHUNK;
 
 /// Whether these operations can take the tensor: f32 on flex.
 pub(crate) fn is_for<const D: usize>(x: &Tensor<D>) -> bool {

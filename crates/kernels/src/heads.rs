@@ -11,7 +11,7 @@ use crate::rows::Norm;
 /// How the heads lie in a projection's rows: H of queries, Hkv of keys, Hkv of values, D numbers each.
 #[allow(clippy::struct_field_names, reason = "the names of the configuration")]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Heads {
+pub(crate) struct HeadLayout {
     pub(crate) n_heads: usize,
     pub(crate) n_kv_heads: usize,
     pub(crate) head_dim: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Heads {
     pub(crate) t: usize,
 }
 
-impl Heads {
+impl HeadLayout {
     /// Numbers in a row of the projection.
     pub(crate) fn row(self) -> usize {
         (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
@@ -40,7 +40,9 @@ impl Heads {
 /// What is done to queries and keys before they meet.
 #[derive(Clone, Copy)]
 pub(crate) struct Prepared<'a> {
-    pub(crate) heads: Heads,
+    pub(crate) heads: HeadLayout,
+    /// Numbers from one row of the projection to the next.
+    pub(crate) row_step: usize,
     /// Cosines and sines, `[T, D / 2]`.
     pub(crate) rotation: Option<[&'a [f32]; 2]>,
     /// Weights of the queries' and the keys' norm, `[D]`.
@@ -49,13 +51,23 @@ pub(crate) struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
+    /// Whether nothing is done to them.
+    fn is_as_it_lies(&self) -> bool {
+        self.rotation.is_none() && self.norms.is_none()
+    }
+
+    /// Memory for the queries or keys of a head.
+    pub(crate) fn buffer(&self) -> Vec<f32> {
+        vec![0.0; if self.is_as_it_lies() { 0 } else { self.heads.t * self.heads.head_dim }]
+    }
+
     /// The queries of a head, `[T, D]`: as they lie if there is nothing to do, else in `buffer`.
     #[inline(always)]
     pub(crate) fn queries<'b>(
         &self,
         qkv: &'b [f32],
         head: usize,
-        buffer: &'b mut Vec<f32>,
+        buffer: &'b mut [f32],
     ) -> Matrix<'b> {
         let weight = self.norms.map(|[q, _]| q);
         self.read(self.head(qkv, head), weight, buffer)
@@ -67,7 +79,7 @@ impl<'a> Prepared<'a> {
         &self,
         qkv: &'b [f32],
         kv_head: usize,
-        buffer: &'b mut Vec<f32>,
+        buffer: &'b mut [f32],
     ) -> Matrix<'b> {
         let weight = self.norms.map(|[_, k]| k);
         self.read(self.head(qkv, self.heads.n_heads + kv_head), weight, buffer)
@@ -108,8 +120,8 @@ impl<'a> Prepared<'a> {
 
     /// One of the projection's H + 2 Hkv heads, `[T, D]`.
     fn head<'b>(&self, qkv: &'b [f32], head: usize) -> Matrix<'b> {
-        let Heads { head_dim, t, .. } = self.heads;
-        Matrix::within(&qkv[head * head_dim..], [t, head_dim], self.heads.row())
+        let HeadLayout { head_dim, t, .. } = self.heads;
+        Matrix::within(&qkv[head * head_dim..], [t, head_dim], self.row_step)
     }
 
     #[inline(always)]
@@ -117,13 +129,12 @@ impl<'a> Prepared<'a> {
         &self,
         head: Matrix<'b>,
         weight: Option<&[f32]>,
-        buffer: &'b mut Vec<f32>,
+        buffer: &'b mut [f32],
     ) -> Matrix<'b> {
-        if self.rotation.is_none() && weight.is_none() {
+        if self.is_as_it_lies() {
             return head;
         }
-        let Heads { head_dim, t, .. } = self.heads;
-        buffer.resize(t * head_dim, 0.0);
+        let HeadLayout { head_dim, t, .. } = self.heads;
         for (position, out) in buffer.chunks_exact_mut(head_dim).enumerate() {
             let x = head.row(position);
             match weight {
@@ -145,7 +156,7 @@ impl<'a> Prepared<'a> {
         gradient: &mut MatrixMut<'_>,
         grad_weight: &mut [f32],
     ) {
-        if self.rotation.is_none() && weight.is_none() {
+        if self.is_as_it_lies() {
             return;
         }
         for position in 0..self.heads.t {

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Tensor, TensorReadError};
 
-use crate::{flex, fused};
+use crate::flex;
 
 /// What `f` makes of the numbers of `x`. On burn's CPU backend they are in the host's memory and stay where they
 /// are; elsewhere they are read back and dropped again.

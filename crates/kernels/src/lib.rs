@@ -1,10 +1,4 @@
-//! The operations that a transformer spends its time in, one function each.
-//!
-//! Every function here runs on any device, made of ordinary tensor operations; attention has a backward pass of
-//! its own, which keeps no weights. On burn's CPU backend some have a faster way behind the same name, which is
-//! tested against the ordinary one. They know tensors and numbers, nothing of modules, parameters or
-//! configuration. [`decode`] is for writing on a CPU, without tensors.
-
+#![doc = include_str!("../README.md")]
 #![allow(
     clippy::inline_always,
     reason = "a function called in an inner loop must have the instructions of its caller's SIMD level"
@@ -36,9 +30,8 @@ mod tasks;
 
 pub use activation::{gelu, relu_squared, silu};
 pub use attention::{
-    causal_attention,
-    QkNorm, SelfAttention, attention_weights, future, merge_heads, repeat_kv, self_attention,
-    split_heads,
+    QkNorm, SelfAttention, attention_weights, causal_attention, future, merge_heads, repeat_kv,
+    self_attention, split_heads,
 };
 pub use dropout::{Dropout, DropoutKey, dropout};
 pub use embedding::{Positions, embed};

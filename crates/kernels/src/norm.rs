@@ -55,11 +55,7 @@ fn composed_layer_norm<const D: usize>(
 }
 
 /// RMS norm by burn's own operations.
-fn composed_rms_norm<const D: usize>(
-    x: Tensor<D>,
-    weight: Tensor<1>,
-    epsilon: f64,
-) -> Tensor<D> {
+fn composed_rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -> Tensor<D> {
     let mean_square = (x.clone() * x.clone()).mean_dim(D - 1); // [.., 1]
     x * (mean_square + epsilon).sqrt().recip() * weight.unsqueeze()
 }
@@ -185,8 +181,8 @@ impl WithSimd for BackwardPass<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::flex::testing::{assert_close, constant, leaf, numbers, with_threads};
     use super::*;
+    use crate::flex::testing::{assert_close, constant, leaf, numbers, with_threads};
     use burn::tensor::Device;
 
     type Operation = fn(Tensor<3>, Tensor<1>, Option<Tensor<1>>) -> Tensor<3>;

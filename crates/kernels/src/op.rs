@@ -287,7 +287,8 @@ mod tests {
             gradient: DispatchTensor,
         ) -> Vec<Option<DispatchTensor>> {
             let gradient = Tensor::<1>::from_dispatch(gradient);
-            let gradients = (1..).zip(saved).map(|(i, _)| Some((gradient.clone() * i).into_dispatch()));
+            let gradients =
+                (1..).zip(saved).map(|(i, _)| Some((gradient.clone() * i).into_dispatch()));
             gradients.collect()
         }
     }

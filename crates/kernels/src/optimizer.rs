@@ -229,8 +229,8 @@ impl WithSimd for Update<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::flex::testing::{assert_close, noise, numbers, with_threads};
     use super::*;
+    use crate::flex::testing::{assert_close, noise, numbers, with_threads};
     use burn::tensor::Device;
 
     fn constant(n: usize, seed: u32) -> Tensor<1> {

@@ -7,7 +7,7 @@
 
 use pulp::Simd;
 
-use crate::elementary::{LANES, exp, sum, total};
+use crate::elementary::{LANES, exp, sum, sum_in_lanes, total};
 use crate::gemm::{Arithmetic, Epilogue, Row, WIDTH};
 
 /// Turns a row's numbers into weights: softmax of the numbers times `scale`. Returns the logarithm of the sum that
@@ -25,11 +25,11 @@ pub(crate) fn softmax<S: Simd>(row: &mut [f32], scale: f32) -> f32 {
     let max = max(largest);
     let mut sums = [0.0; LANES];
     for block in blocks {
-        exps::<S>(block, max, scale, &mut sums);
+        exps::<S, LANES>(block, max, scale, &mut sums);
     }
     if !rest.is_empty() {
         // A whole block again, for a whole register; what fills it up adds nothing that 1 would notice.
-        exps::<S>(&mut last, max, scale, &mut sums);
+        exps::<S, LANES>(&mut last, max, scale, &mut sums);
         rest.copy_from_slice(&last[..rest.len()]);
     }
     let sum = total(sums);
@@ -40,10 +40,10 @@ pub(crate) fn softmax<S: Simd>(row: &mut [f32], scale: f32) -> f32 {
     max * scale + sum.ln()
 }
 
-/// As [`softmax`], of a row in panels, of which so many numbers are `visible`; behind them it writes zeros, to the
-/// end of the last panel that has any.
+/// As [`softmax`], of a row of scores, of which so many numbers are `visible`; behind them it writes zeros, to the end
+/// of the last panel. It sums in L lanes.
 #[inline(always)]
-pub(crate) fn attend<S: Simd>(
+pub(crate) fn attend<S: Simd, const L: usize>(
     scores: &mut Scores<'_>,
     row: usize,
     visible: usize,
@@ -53,17 +53,17 @@ pub(crate) fn attend<S: Simd>(
     if end > 0 {
         scores.row(n - 1, row)[end..].fill(f32::NEG_INFINITY);
     }
-    let mut largest = [f32::NEG_INFINITY; LANES];
+    let mut largest = [f32::NEG_INFINITY; L];
     for panel in 0..n {
-        for block in scores.row(panel, row).as_chunks::<LANES>().0 {
+        for block in scores.row(panel, row).as_chunks::<L>().0 {
             larger(&mut largest, block);
         }
     }
     let max = max(largest);
-    let mut sums = [0.0; LANES];
+    let mut sums = [0.0; L];
     for panel in 0..n {
-        for block in scores.row(panel, row).as_chunks_mut::<LANES>().0 {
-            exps::<S>(block, max, scale, &mut sums);
+        for block in scores.row(panel, row).as_chunks_mut::<L>().0 {
+            exps::<S, L>(block, max, scale, &mut sums);
         }
     }
     let sum = total(sums);
@@ -75,6 +75,9 @@ pub(crate) fn attend<S: Simd>(
     }
     if end > 0 {
         scores.row(n - 1, row)[end..].fill(0.0);
+    }
+    for panel in n..scores.rows.len().div_ceil(scores.step) {
+        scores.row(panel, row).fill(0.0);
     }
     max * scale + sum.ln()
 }
@@ -105,16 +108,8 @@ impl Scores<'_> {
 
 impl Epilogue<f32> for Scores<'_> {
     #[inline(always)]
-    fn prefetch(&self, _: usize, _: usize) {} // a buffer that was used a moment ago
-
-    #[inline(always)]
-    fn apply<A: Arithmetic<Element = f32>>(
-        &mut self,
-        _: A,
-        row: usize,
-        column: usize,
-        sums: &[f32],
-    ) {
+    fn apply<A: Arithmetic<Element = f32>>(&mut self, _: A, at: [usize; 2], sums: &[f32]) {
+        let [row, column] = at;
         self.row(column / WIDTH, row)[column % WIDTH..][..sums.len()].copy_from_slice(sums);
     }
 }
@@ -176,7 +171,7 @@ pub(crate) fn attend_backward<S: Simd>(
 
 /// Turns scores into unnormalised weights and adds them to the sums.
 #[inline(always)]
-fn exps<S: Simd>(block: &mut [f32; LANES], max: f32, scale: f32, sums: &mut [f32; LANES]) {
+fn exps<S: Simd, const L: usize>(block: &mut [f32; L], max: f32, scale: f32, sums: &mut [f32; L]) {
     for (x, sum) in block.iter_mut().zip(sums) {
         *x = exp::<S>((*x - max) * scale);
         *sum += *x;
@@ -185,7 +180,7 @@ fn exps<S: Simd>(block: &mut [f32; LANES], max: f32, scale: f32, sums: &mut [f32
 
 /// Keeps the larger of each two lanes.
 #[inline(always)]
-fn larger(lanes: &mut [f32; LANES], block: &[f32; LANES]) {
+fn larger<const L: usize>(lanes: &mut [f32; L], block: &[f32; L]) {
     for (lane, x) in lanes.iter_mut().zip(block) {
         *lane = if *x > *lane { *x } else { *lane };
     }
@@ -193,8 +188,8 @@ fn larger(lanes: &mut [f32; LANES], block: &[f32; LANES]) {
 
 /// The largest of the lanes.
 #[inline(always)]
-fn max(mut lanes: [f32; LANES]) -> f32 {
-    let mut half = LANES / 2;
+fn max<const L: usize>(mut lanes: [f32; L]) -> f32 {
+    let mut half = L / 2;
     while half > 0 {
         for i in 0..half {
             lanes[i] = lanes[i].max(lanes[i + half]);
@@ -217,19 +212,20 @@ impl Norm {
     /// Norms a row and scales it.
     #[inline(always)]
     pub(crate) fn forward(self, x: &[f32], weight: &[f32], out: &mut [f32]) {
-        let (mean, scale) = self.mean_and_scale(x);
+        let (mean, scale) = self.mean_and_scale::<LANES>(x);
         for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
             *out = (x - mean) * scale * weight;
         }
     }
 
-    /// A row's mean (0 if it is not taken away) and what the differences from it are multiplied with.
+    /// A row's mean (0 if it is not taken away) and what the differences from it are multiplied with, by L running
+    /// sums.
     #[inline(always)]
     #[allow(clippy::cast_precision_loss, reason = "a row has far fewer than 2^24 numbers")]
-    fn mean_and_scale(self, x: &[f32]) -> (f32, f32) {
+    pub(crate) fn mean_and_scale<const L: usize>(self, x: &[f32]) -> (f32, f32) {
         let share = 1.0 / x.len() as f32;
-        let mean = if self.centred { sum(x, x, |x, _| x) * share } else { 0.0 };
-        let variance = sum(x, x, |x, _| (x - mean) * (x - mean)) * share;
+        let mean = if self.centred { sum_in_lanes::<L>(x, x, |x, _| x) * share } else { 0.0 };
+        let variance = sum_in_lanes::<L>(x, x, |x, _| (x - mean) * (x - mean)) * share;
         (mean, 1.0 / (variance + self.epsilon).sqrt())
     }
 
@@ -248,7 +244,7 @@ impl Norm {
         grad_weight: &mut [f32],
         grad_bias: &mut [f32],
     ) {
-        let (mean, scale) = self.mean_and_scale(x);
+        let (mean, scale) = self.mean_and_scale::<LANES>(x);
         for (sum, gradient) in grad_bias.iter_mut().zip(&*gradient) {
             *sum += gradient;
         }

@@ -1,5 +1,7 @@
 //! Tasks on all cores, and memory that they fill.
 
+#![allow(unsafe_code, reason = "each block says why it is sound")]
+
 use std::mem::MaybeUninit;
 
 use pulp::{Arch, WithSimd};
@@ -22,11 +24,19 @@ pub(crate) fn run<T: WithSimd<Output = ()> + Send>(numbers: usize, tasks: impl I
     }
 }
 
+/// Calls `task` with every number below `n`, as [`run`] does, without allocating.
+pub(crate) fn for_each(numbers: usize, n: usize, task: impl Fn(usize) + Sync + Send) {
+    if numbers <= CHUNK {
+        (0..n).for_each(task);
+    } else {
+        (0..n).into_par_iter().for_each(task);
+    }
+}
+
 /// `n` numbers that `write` initialises. Zeroing them first would take as long as a tenth of a product.
 ///
 /// # Safety
 /// `write` writes every one of them.
-#[allow(unsafe_code)]
 pub(crate) unsafe fn fill(n: usize, write: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
     let mut out = uninit(n);
     write(&mut out);
@@ -37,7 +47,6 @@ pub(crate) unsafe fn fill(n: usize, write: impl FnOnce(&mut [MaybeUninit<f32>]))
 /// `n` uninitialised numbers.
 pub(crate) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
     let mut out = Vec::with_capacity(n);
-    #[allow(unsafe_code)]
     // SAFETY: the capacity suffices, and `MaybeUninit` needs no initial value.
     unsafe {
         out.set_len(n);
@@ -49,7 +58,6 @@ pub(crate) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
 ///
 /// # Safety
 /// Every one of them was written.
-#[allow(unsafe_code)]
 pub(crate) unsafe fn assume_init(numbers: Vec<MaybeUninit<f32>>) -> Vec<f32> {
     let mut numbers = std::mem::ManuallyDrop::new(numbers);
     let (start, n, capacity) = (numbers.as_mut_ptr(), numbers.len(), numbers.capacity());

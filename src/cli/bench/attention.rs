@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::{MIB, at_least_one, figures, on, or_dash, print_json, spread, this_program, under_way};
 use crate::bench::attention::{self, Case, Cost, Method, Pass, Row, Shape};
-use crate::cli::table::{Column, table};
 use crate::device::{self, DeviceSpec};
+use crate::draw::table::{Column, table};
 use crate::format::counted;
 use crate::measure::{Machine, Trial};
 
@@ -47,7 +47,7 @@ pub(super) struct Args {
     /// The most rounds that a row is the median of; one that takes long has fewer, at least 3
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one())]
     rounds: usize,
-    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceSpec::Auto)]
     device: DeviceSpec,
     /// Print one JSON object instead of tables
@@ -214,7 +214,7 @@ fn cells(row: &Row) -> [String; 5] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::table::{MAX_WIDTH, width};
+    use crate::draw::table::{MAX_WIDTH, width};
     use crate::measure::Times;
 
     #[test]

@@ -9,9 +9,9 @@ use serde_json::json;
 
 use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
 use crate::bench::generate::{self, Case, Speed};
-use crate::cli::table::{Column, table};
 use crate::cli::weights::WeightFormat;
 use crate::device::{self, DeviceSpec, OpenDevice};
+use crate::draw::table::{Column, table};
 use crate::format::grouped;
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
@@ -54,7 +54,7 @@ pub(super) struct Args {
     /// How the weights are kept, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
-    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
     /// Print one JSON object instead of a table

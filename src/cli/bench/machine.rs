@@ -9,9 +9,9 @@ use serde_json::json;
 use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
 use crate::autoconfig::Preset;
 use crate::bench::machine::{self, Access, Ceiling, Product};
-use crate::cli::table::{Column, table};
 use crate::config::Config;
 use crate::device::{self, DeviceSpec};
+use crate::draw::table::{Column, table};
 use crate::measure::Trial;
 use crate::plan;
 
@@ -40,7 +40,7 @@ pub(super) struct Args {
     /// The most rounds that a row is the median of; one that takes long has fewer, at least 3
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one())]
     rounds: usize,
-    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceSpec::Auto)]
     device: DeviceSpec,
     /// Print one JSON object instead of tables

@@ -39,7 +39,7 @@ Examples:
 pub(super) struct Args {
     #[command(subcommand)]
     what: Option<What>,
-    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceSpec::Cpu)]
     device: DeviceSpec,
     /// Print one JSON object instead of tables

@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// How many steps are made before the first round
     #[arg(long, value_name = "N", default_value_t = 5)]
     warm_up: usize,
-    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
     /// Print one JSON object instead of text

@@ -19,7 +19,7 @@ Example:
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// What stands in for what is removed
+    /// The values that replace a removed part
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Instead::Both)]
     method: Instead,
     /// Measure on so many batches, evenly spread over the validation split [default: all of it]
@@ -36,7 +36,7 @@ pub(super) struct Args {
 enum Instead {
     /// Zeros
     Zero,
-    /// What the part writes on average
+    /// The mean of its values
     Mean,
     /// Each of them; ranked by the mean
     Both,

@@ -6,7 +6,9 @@ use super::output::{Output, TextStyle, json_of};
 use super::{Prompts, Subject};
 use crate::cli::note;
 use crate::draw;
-use crate::inspect::{AttentionDetails, AttentionView, HeadSelection, Prompt, capture};
+use crate::inspect::{
+    AttentionDetails, AttentionMaps, AttentionView, HeadSelection, Prompt, capture,
+};
 use crate::model::probe::Point;
 use crate::run::Trained;
 
@@ -53,70 +55,43 @@ enum Format {
 /// From how large on a page is slow to open, MiB.
 const LARGE_MIB: usize = 32;
 
-/// Reads each prompt and shows who looked at whom.
+/// Reads each prompt and draws its weights.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;
     let model = &opened.config.model;
     let selection = HeadSelection::new(args.layer, args.head, model.n_layers, model.n_heads)?;
     let prompts = args.prompts.read(&opened)?;
-    args.output.write(&args.render(&opened, &prompts, &selection)?)
+    let maps = || -> anyhow::Result<Vec<AttentionMaps>> {
+        let read = |prompt| Ok(capture(&opened.model, prompt, &[Point::Weights])?.attention());
+        prompts.iter().map(read).collect()
+    };
+    let view = |(prompt, maps)| AttentionView { prompt, maps, selection: &selection };
+    let views = |maps| -> Vec<AttentionView<'_>> { prompts.iter().zip(maps).map(view).collect() };
+    args.output.write(&match args.format {
+        Format::Text => {
+            let palette = args.style.palette(args.output.is_file());
+            let n_columns = args.style.n_columns();
+            let text = |view: &_| draw::attention_text(view, palette, n_columns);
+            views(&maps()?).iter().map(text).collect::<Vec<_>>().join("\n")
+        }
+        Format::Json => json_of(views(&maps()?).iter().map(draw::attention_json).collect()),
+        Format::Svg => draw::attention_svg(&views(&maps()?)),
+        Format::Html => page(&opened, &prompts, &selection)?,
+    })
 }
 
-/// The page of all prompts. Says on standard error where it is large.
+/// The page of all prompts, with a note on standard error if it is large.
 fn page(opened: &Trained, prompts: &[Prompt], selection: &HeadSelection) -> anyhow::Result<String> {
     let config = &opened.config.model;
-    let sizes = prompts.iter().map(|prompt| draw::attention_mib(config, selection, prompt.len()));
-    let mib = sizes.sum();
+    let mib = |prompt: &Prompt| draw::attention_mib(config, selection, prompt.len());
+    let mib = prompts.iter().map(mib).sum();
     draw::check_size(mib)?;
     if mib >= LARGE_MIB {
         note(format!(
             "note: the page holds {mib} MiB of numbers, and a browser opens it slowly: --layer and --head choose less"
         ));
     }
-    let details =
-        prompts.iter().map(|prompt| AttentionDetails::new(&opened.model, prompt, selection));
-    let details = details.collect::<Result<Vec<_>, _>>()?;
-    Ok(draw::attention_html(&details))
-}
-
-/// What `draw` makes of each prompt's weights.
-fn drawn(
-    opened: &Trained,
-    prompts: &[Prompt],
-    selection: &HeadSelection,
-    draw: impl FnOnce(&[AttentionView<'_>]) -> String,
-) -> anyhow::Result<String> {
-    let maps = prompts
-        .iter()
-        .map(|prompt| Ok(capture(&opened.model, prompt, &[Point::Weights])?.attention()));
-    let maps = maps.collect::<anyhow::Result<Vec<_>>>()?;
-    let view = |(prompt, maps)| AttentionView { prompt, maps, selection };
-    let views: Vec<AttentionView<'_>> = prompts.iter().zip(&maps).map(view).collect();
-    Ok(draw(&views))
-}
-
-impl Args {
-    fn render(
-        &self,
-        opened: &Trained,
-        prompts: &[Prompt],
-        selection: &HeadSelection,
-    ) -> anyhow::Result<String> {
-        match self.format {
-            Format::Text => drawn(opened, prompts, selection, |views| self.text(views)),
-            Format::Json => drawn(opened, prompts, selection, |views| {
-                json_of(views.iter().map(draw::attention_json).collect())
-            }),
-            Format::Svg => drawn(opened, prompts, selection, draw::attention_svg),
-            Format::Html => page(opened, prompts, selection),
-        }
-    }
-
-    fn text(&self, views: &[AttentionView<'_>]) -> String {
-        let palette = self.style.palette(self.output.is_file());
-        let n_columns = self.style.n_columns();
-        let texts = views.iter().map(|view| draw::attention_text(view, palette, n_columns));
-        texts.collect::<Vec<_>>().join("\n")
-    }
+    let details = |prompt| AttentionDetails::new(&opened.model, prompt, selection);
+    Ok(draw::attention_html(&prompts.iter().map(details).collect::<Result<Vec<_>, _>>()?))
 }

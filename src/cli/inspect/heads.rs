@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::output::Output;
 use super::{Format, Subject};
-use crate::cli::table::{Column, table};
+use crate::draw::table::{Column, table};
 use crate::inspect::{
     Annotations, HeadAnswer, HeadScores, N_WINDOWS, Question, References, ScoredHeads,
 };

@@ -72,7 +72,7 @@ enum Format {
 struct Subject {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
-    /// What to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
 }

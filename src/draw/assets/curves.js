@@ -1,4 +1,4 @@
-/** Makes a chart say the values at the step that a pointer is at, or that the arrow keys go to. */
+/** Shows the values of a chart at the step of the pointer, or the step that the arrow keys reach. */
 function readOut(figure, { digits, series }) {
   const output = figure.querySelector("output");
   const value = (number) => (digits === null ? number.toExponential(2) : number.toFixed(digits));

@@ -12,7 +12,7 @@ function nearest(sorted, x) {
   return low > 0 && x - sorted[low - 1] <= sorted[low] - x ? low - 1 : low;
 }
 
-/** Where a pointer is, in the coordinates of an element of a picture. */
+/** The place of a pointer in the coordinates of an element of a picture. */
 function place(node, event) {
   return new DOMPoint(event.clientX, event.clientY).matrixTransform(node.getScreenCTM().inverse());
 }

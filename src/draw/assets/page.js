@@ -1,22 +1,21 @@
 "use strict";
 
 /**
- * What every page has: a switch between light and dark, and a registry of views.
+ * The parts of every page: a switch between light and dark, and a registry of views.
  *
- * A view brings the sections of one kind to life. It is given a section's element and the data that was written
- * into it, and looks for elements only inside that section: so several views, and several sections of one
- * view, share a page without knowing of each other.
+ * A view builds the sections of one kind. It takes a section's element and data, and looks for elements inside that
+ * section only, so that several views, and several sections of one view, share a page.
  */
 const page = (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const THEME = "tinderbox-theme"; // the key under which a reader's choice is kept
+  const THEME = "tinderbox-theme"; // the key of the reader's choice
   const root = document.documentElement;
   const system = matchMedia("(prefers-color-scheme: dark)");
   const views = new Map();
   const redraws = [];
   let nIds = 0;
 
-  /** Sets attributes; a function listens to the event of that name, `false` and `null` leave one out. */
+  /** Sets attributes. A function listens to the event of that name; `false` and `null` remove an attribute. */
   function set(node, attributes) {
     for (const [name, value] of Object.entries(attributes)) {
       if (typeof value === "function") {
@@ -37,7 +36,7 @@ const page = (() => {
     return node;
   }
 
-  /** As `element`, of SVG. */
+  /** A new element of SVG. */
   function svg(tag, attributes = {}, ...children) {
     const node = set(document.createElementNS(SVG, tag), attributes);
     node.append(...children);
@@ -48,7 +47,7 @@ const page = (() => {
     return root.dataset.theme ? root.dataset.theme === "dark" : system.matches;
   }
 
-  /** Pages opened from disk may not be allowed to remember anything: then a choice holds until the page is left. */
+  /** The stored theme. A page opened from disk may not be allowed to store it. */
   function remembered(write) {
     try {
       if (write) {
@@ -85,13 +84,13 @@ const page = (() => {
     svg,
     set,
 
-    /** An id that nothing else on the page has, for attributes that name other elements by theirs. */
+    /** A new id, for attributes that refer to other elements. */
     id: () => `page-${(nIds += 1)}`,
 
-    /** Registers what is done with each section of a kind: `build(element, data)`. */
+    /** Registers `build(element, data)` for the sections of a kind. */
     view: (kind, build) => views.set(kind, build),
 
-    /** Calls `redraw` whenever colours change: for what is drawn on a canvas, and so does not follow styles. */
+    /** Calls `redraw` whenever colours change: a canvas does not follow styles. */
     onTheme: (redraw) => redraws.push(redraw),
 
     /** Builds every section that has a view. */
@@ -103,7 +102,7 @@ const page = (() => {
         try {
           build?.(section, data && JSON.parse(data.textContent));
         } catch (error) {
-          // One section that an old browser cannot show must not take the others with it.
+          // A section that an old browser cannot show must not break the others.
           console.error(error);
           section.append(element("p", {}, `This browser cannot show this part: ${error}`));
         }

@@ -1,8 +1,8 @@
-//! Keys and values of the positions already read, kept so that a new token costs one position.
+//! The keys and values of earlier positions, saved so that a new token costs one position.
 
 use burn::tensor::{Device, Tensor, assert_shape};
 
-/// The keys and values of one attention layer, in room that is allocated once.
+/// The keys and values of one attention layer, in buffers that are allocated once.
 #[derive(Clone, Debug)]
 pub struct LayerCache {
     keys: Tensor<4>,   // [B, Hkv, capacity, D]
@@ -12,17 +12,17 @@ pub struct LayerCache {
 
 impl LayerCache {
     fn new(shape: [usize; 4], device: &Device) -> Self {
-        let room = || Tensor::zeros(shape, device);
-        Self { keys: room(), values: room(), len: 0 }
+        let buffer = || Tensor::zeros(shape, device);
+        Self { keys: buffer(), values: buffer(), len: 0 }
     }
 
-    /// Adds the newest positions and returns all that are held, oldest first.
+    /// Adds the newest positions and returns all, oldest first.
     ///
     /// # Shapes
     /// `k, v: [B, Hkv, T, D]` -> each `[B, Hkv, len + T, D]`
     ///
     /// # Panics
-    /// If the room is used up: the caller knows the capacity.
+    /// If the cache is full: the caller knows the capacity.
     pub fn append(&mut self, k: Tensor<4>, v: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let [b, h_kv, capacity, d] = self.keys.dims();
         let [_, _, t, _] = k.dims();
@@ -31,7 +31,7 @@ impl LayerCache {
         let end = self.len + t;
         assert!(end <= capacity, "{end} positions do not fit a cache of {capacity}");
         let at = [0..b, 0..h_kv, self.len..end, 0..d];
-        // Assigning writes in place where nobody else holds the tensor, so the cache must let go of it.
+        // Assigning writes in place only if nobody else holds the tensor, so the cache must let go of it.
         let empty = || Tensor::empty([0, 0, 0, 0], &k.device());
         let (keys, values) = (
             std::mem::replace(&mut self.keys, empty()),
@@ -51,7 +51,7 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// Room for `capacity` positions in each of `n_layers` layers.
+    /// An empty cache of `capacity` positions in each of `n_layers` layers.
     ///
     /// `shape` is batch size, key/value heads, and dimensions of a head: `[B, Hkv, D]`.
     #[must_use]
@@ -61,26 +61,26 @@ impl KvCache {
         Self { layers: (0..n_layers).map(|_| layer()).collect() }
     }
 
-    /// How many positions are held.
+    /// How many positions are cached.
     #[must_use]
     pub fn len(&self) -> usize {
         self.layers.first().map_or(0, |layer| layer.len)
     }
 
-    /// Whether nothing is held yet.
+    /// Whether nothing is cached yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Forgets all positions and keeps the room.
+    /// Forgets all positions and keeps the buffers.
     pub fn clear(&mut self) {
         for layer in &mut self.layers {
             layer.len = 0;
         }
     }
 
-    /// The part of layer `layer_idx`.
+    /// The cache of layer `layer_idx`.
     pub(crate) fn layer(&mut self, layer_idx: usize) -> &mut LayerCache {
         &mut self.layers[layer_idx]
     }

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn position_zero_is_left_alone() {
+    fn position_zero_is_not_turned() {
         let x = Tensor::<4>::random([2, 3, 1, 6], Distribution::Normal(0.0, 1.0), &Device::flex());
         let turned = Rotation::new(0..1, 6, &Device::flex()).apply(x.clone());
         assert_eq!(turned.into_data(), x.into_data());

@@ -1,9 +1,8 @@
 //! Attention taken apart: a function for each step from queries and keys to weights.
 //!
-//! [`scaled_dot_product_attention`](super::scaled_dot_product_attention) takes the same steps at once. These
-//! show what stands between, and make attention of other kinds: unscaled, masked otherwise, without learned
-//! projections. They take tensors of any rank, plain matrices too. What comes before and after is a matrix
-//! product: vectors times learned matrices, weights times values.
+//! [`scaled_dot_product_attention`](super::scaled_dot_product_attention) takes the same steps at once. These show the
+//! intermediate results, and make other kinds of attention: unscaled, masked otherwise, without learned projections.
+//! They take tensors of any rank, plain matrices too.
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
@@ -22,8 +21,8 @@ use burn::tensor::{Bool, Tensor, activation};
 
 /// How well each query matches each key: their dot products, `q k^T`.
 ///
-/// A product grows with the length of both vectors, not only with how well their directions agree. That of
-/// random ones, whose D numbers have a standard deviation of 1, has one of `sqrt(D)`.
+/// A product grows with the length of both vectors, not only with the agreement of their directions. For random vectors
+/// whose D numbers have a standard deviation of 1, that of the product is `sqrt(D)`.
 ///
 /// # Shapes
 /// `q: [.., T, D]`, `k: [.., S, D]` -> `[.., T, S]`
@@ -34,8 +33,8 @@ pub fn scores<const N: usize>(q: Tensor<N>, k: Tensor<N>) -> Tensor<N> {
 
 /// The scores divided by `sqrt(head_dim)`, so that they spread alike whatever the dimension.
 ///
-/// `head_dim` is D, the length of a query and of a key. The order of the scores stays, and so do their ratios;
-/// what shrinks are the distances, which are what the softmax sees.
+/// `head_dim` is D, the length of a query and of a key. The order of the scores stays, and so do their ratios; their
+/// differences shrink, on which the softmax depends.
 ///
 /// Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1.
 #[must_use]
@@ -46,11 +45,11 @@ pub fn scaled<const N: usize>(scores: Tensor<N>, head_dim: usize) -> Tensor<N> {
 
 /// The scores with minus infinity wherever `blocked` is true: pairs that may not see each other.
 ///
-/// It belongs before [`weights`]. Weights that are set to zero afterwards no longer sum to 1, and those that
-/// are left still depend on what was hidden.
+/// It belongs before [`weights`]. Weights that are set to zero afterwards no longer sum to 1, and the others still depend
+/// on the hidden keys.
 ///
 /// # Shapes
-/// `scores: [.., T, S]`, `blocked`: the same, or 1 where it is the same for all -> `[.., T, S]`
+/// `scores: [.., T, S]`, `blocked`: the same, or 1 in a dimension that shares it -> `[.., T, S]`
 #[must_use]
 pub fn masked<const N: usize>(scores: Tensor<N>, blocked: Tensor<N, Bool>) -> Tensor<N> {
     let blocked = blocked.expand(scores.dims());
@@ -59,22 +58,22 @@ pub fn masked<const N: usize>(scores: Tensor<N>, blocked: Tensor<N, Bool>) -> Te
 
 /// How strongly each query attends to each key: the softmax of each row of scores, which sums to 1.
 ///
-/// Minus infinity becomes exactly 0, and a row of nothing else is all zeros.
+/// Minus infinity becomes exactly 0, and a row of only minus infinities is all zeros.
 ///
 /// # Shapes
 /// `[.., T, S]` -> `[.., T, S]`
 #[must_use]
 pub fn weights<const N: usize>(scores: Tensor<N>) -> Tensor<N> {
     let blocked = scores.clone().equal_elem(f32::NEG_INFINITY);
-    // A finite floor, as the softmax of nothing but minus infinities is 0/0.
+    // A finite floor, since the softmax of only minus infinities is 0/0.
     let scores = scores.clamp_min(f32::MIN / 2.0);
     activation::softmax(scores, N - 1).mask_fill(blocked, 0.0)
 }
 
 /// Self-attention without parameters: the vectors are queries, keys and values themselves, unscaled.
 ///
-/// Each becomes a mixture of all, mostly of those that resemble it: `softmax(x x^T) x`. Nothing here can be
-/// learned, which is what the projections of [`MultiHeadAttention`](super::MultiHeadAttention) are for.
+/// Each becomes a mixture of all, mostly of those that resemble it: `softmax(x x^T) x`. The projections of
+/// [`MultiHeadAttention`](super::MultiHeadAttention) make that learnable.
 ///
 /// # Shapes
 /// `x: [.., T, C]` -> context `[.., T, C]`, weights `[.., T, T]`
@@ -92,7 +91,7 @@ mod tests {
     use crate::model::attention::scaled_dot_product_attention;
 
     #[test]
-    fn one_by_one_they_are_the_whole() {
+    fn the_steps_together_are_the_formula() {
         let device = Device::flex();
         let random = |n: usize, d: usize| {
             Tensor::<4>::random([2, 3, n, d], Distribution::Normal(0.0, 2.0), &device)

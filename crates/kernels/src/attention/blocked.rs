@@ -285,8 +285,8 @@ fn tensors<const N: usize>(tensors: Vec<DispatchTensor>) -> [Tensor<4>; N] {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use super::super::explicit_causal_attention;
+    use super::*;
     use crate::flex::testing::{DROPOUT, assert_within, constant, leaf, numbers};
 
     /// Rows of the batch, heads, key heads, queries, keys, width of a head.

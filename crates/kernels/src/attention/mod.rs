@@ -1,6 +1,7 @@
 //! The arithmetic of attention on queries, keys and values that are already projected.
 
 pub mod blocked;
+mod train;
 
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ pub use blocked::causal_attention;
 use crate::dropout::Dropout;
 #[cfg(test)]
 use crate::dropout::dropout;
-use crate::{flex, fused, rms_norm, rotate};
+use crate::{flex, rms_norm, rotate};
 
 /// Norms of each head's queries and keys.
 ///
@@ -53,7 +54,7 @@ pub struct SelfAttention {
 #[must_use]
 pub fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     if flex::is_for(&qkv) {
-        return fused::attention::self_attention(qkv, attention);
+        return train::self_attention(qkv, attention);
     }
     self_attention_by(causal_attention, qkv, attention)
 }

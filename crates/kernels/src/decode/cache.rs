@@ -2,38 +2,87 @@
 
 use std::ops::Range;
 
-use super::block::Whole;
 use super::pages::Pages;
-use super::{WIDTH, n_panels};
+use crate::gemm::{PackedRef, Row, WIDTH, n_panels};
 
-/// The keys and values of all layers, for some samples, in room that is allocated once.
+/// The keys and values of all layers, for some samples, in memory that is allocated once.
 ///
 /// Of each head, positions are columns of the keys and rows of the values: a product with queries gives scores,
-/// and one with weights what is gathered.
+/// and one with weights the sums of values.
 #[derive(Debug)]
 pub struct Cache {
-    keys: Pages<Whole>,
-    values: Pages<Whole>,
+    keys: Pages,
+    values: Pages,
     lens: Vec<usize>,
-    capacity: usize,
-    head_dim: usize,
+    shape: HeadShape,
     n_layers: usize,
-    /// Of one sample in one layer.
-    n_blocks: usize,
+    n_kv_heads: usize,
+}
+
+/// How the keys, or the values, of a head lie in rows of panels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeadShape {
+    pub(super) capacity: usize,
+    pub(super) head_dim: usize,
+}
+
+impl HeadShape {
+    /// Rows of a panel of keys: one for each dimension.
+    fn key_rows(self) -> usize {
+        n_panels(self.head_dim) * WIDTH
+    }
+
+    /// Rows of a panel of values: one for each position.
+    fn value_rows(self) -> usize {
+        n_panels(self.capacity) * WIDTH
+    }
+
+    /// Rows of a head: as many for keys as for values.
+    pub(super) fn rows(self) -> usize {
+        n_panels(self.capacity) * self.key_rows()
+    }
+
+    /// The keys of the first `n` positions, `[D, n]`.
+    pub(super) fn keys(self, rows: &[Row], n: usize) -> PackedRef<'_> {
+        PackedRef::within(rows, [self.head_dim, n], self.key_rows())
+    }
+
+    /// The values of the first `n` positions, `[n, D]`.
+    pub(super) fn values(self, rows: &[Row], n: usize) -> PackedRef<'_> {
+        PackedRef::within(rows, [n, self.head_dim], self.value_rows())
+    }
+
+    /// Writes the key and the value of a position.
+    #[inline(always)]
+    pub(super) fn write(
+        self,
+        [keys, values]: [&mut [Row]; 2],
+        position: usize,
+        [key, value]: [&[f32]; 2],
+    ) {
+        let column = position % WIDTH;
+        let keys = &mut keys[position / WIDTH * self.key_rows()..];
+        for (row, x) in keys.iter_mut().zip(key) {
+            row[column] = *x;
+        }
+        for (panel, x) in value.chunks(WIDTH).enumerate() {
+            values[panel * self.value_rows() + position][..x.len()].copy_from_slice(x);
+        }
+    }
 }
 
 /// The part of a [`Cache`] that a layer has of some samples.
 pub(super) struct LayerCache<'a> {
     /// Head after head, sample after sample.
-    pub(super) keys: &'a mut [Whole],
+    pub(super) keys: &'a mut [Row],
     /// In the same order.
-    pub(super) values: &'a mut [Whole],
+    pub(super) values: &'a mut [Row],
     /// How many positions each sample had before.
     pub(super) lens: &'a [usize],
 }
 
 impl Cache {
-    /// Room for `capacity` positions of `n_samples` samples in `n_layers` layers of `n_kv_heads` heads that are
+    /// Memory for `capacity` positions of `n_samples` samples in `n_layers` layers of `n_kv_heads` heads that are
     /// `head_dim` wide.
     #[must_use]
     pub fn new(
@@ -41,23 +90,16 @@ impl Cache {
         capacity: usize,
         [n_kv_heads, head_dim]: [usize; 2],
     ) -> Self {
-        let n_blocks = n_kv_heads * blocks_of_head(capacity, head_dim);
-        let room = || Pages::zeros(n_layers * n_samples * n_blocks);
-        Self {
-            keys: room(),
-            values: room(),
-            lens: vec![0; n_samples],
-            capacity,
-            head_dim,
-            n_layers,
-            n_blocks,
-        }
+        let shape = HeadShape { capacity, head_dim };
+        let zeros = || Pages::zeros(n_layers * n_samples * n_kv_heads * shape.rows());
+        let lens = vec![0; n_samples];
+        Self { keys: zeros(), values: zeros(), lens, shape, n_layers, n_kv_heads }
     }
 
-    /// For how many positions there is room.
+    /// How many positions a sample may have.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.shape.capacity
     }
 
     /// How many positions sample `sample` has.
@@ -72,7 +114,7 @@ impl Cache {
         self.lens.len()
     }
 
-    /// Forgets all positions of a sample and keeps the room.
+    /// Forgets all positions of a sample.
     pub fn clear(&mut self, sample: usize) {
         self.lens[sample] = 0;
     }
@@ -84,44 +126,36 @@ impl Cache {
 
     /// Gives sample `to` everything that sample `from` has.
     pub fn copy(&mut self, from: usize, to: usize) {
-        let used = n_panels(self.lens[from]);
-        let (room, dim_panels) = (n_panels(self.capacity), n_panels(self.head_dim));
-        let n_heads = self.n_blocks / (room * dim_panels);
+        let (shape, len) = (self.shape, self.lens[from]);
+        let sample_rows = self.n_kv_heads * shape.rows();
         for layer in 0..self.n_layers {
-            let start = |sample: usize| (layer * self.lens.len() + sample) * self.n_blocks;
-            let (from, to) = (start(from), start(to));
-            for head in (0..n_heads).map(|head| head * room * dim_panels) {
-                let keys = from + head..from + head + used * dim_panels;
+            let first_row = |sample| (layer * self.lens.len() + sample) * sample_rows;
+            let (from, to) = (first_row(from), first_row(to));
+            for head in (0..sample_rows).step_by(shape.rows()) {
+                let keys = from + head..from + head + n_panels(len) * shape.key_rows();
                 self.keys.copy_within(keys, to + head);
-                for panel in (0..dim_panels).map(|panel| head + panel * room) {
-                    let values = from + panel..from + panel + used;
-                    self.values.copy_within(values, to + panel);
+                for panel in (head..head + shape.rows()).step_by(shape.value_rows()) {
+                    self.values.copy_within(from + panel..from + panel + len, to + panel);
                 }
             }
         }
-        self.lens[to] = self.lens[from];
+        self.lens[to] = len;
+    }
+
+    pub(super) fn shape(&self) -> HeadShape {
+        self.shape
     }
 
     pub(super) fn layer(&mut self, layer: usize, samples: Range<usize>) -> LayerCache<'_> {
+        let sample_rows = self.n_kv_heads * self.shape.rows();
         let start = layer * self.lens.len();
-        let blocks = (start + samples.start) * self.n_blocks..(start + samples.end) * self.n_blocks;
+        let rows = (start + samples.start) * sample_rows..(start + samples.end) * sample_rows;
         LayerCache {
-            keys: &mut self.keys[blocks.clone()],
-            values: &mut self.values[blocks],
+            keys: &mut self.keys[rows.clone()],
+            values: &mut self.values[rows],
             lens: &self.lens[samples],
         }
     }
-}
-
-/// Blocks that hold the keys, or the values, of one head.
-pub(super) fn blocks_of_head(capacity: usize, head_dim: usize) -> usize {
-    n_panels(capacity) * n_panels(head_dim)
-}
-
-/// The block of keys with this position and dimension, and its row and column there.
-pub(super) fn key_place(position: usize, dim: usize, head_dim: usize) -> (usize, usize, usize) {
-    let block = position / WIDTH * n_panels(head_dim) + dim / WIDTH;
-    (block, dim % WIDTH, position % WIDTH)
 }
 
 #[cfg(test)]
@@ -132,10 +166,18 @@ mod tests {
     #[test]
     fn a_copy_has_what_the_first_has_and_clearing_touches_no_other() {
         let mut cache = Cache::new([2, 3], 40, [2, 50]);
+        let shape = cache.shape();
+        let key = |position: usize, layer: usize| vec![(position + 100 * layer) as f32; 50];
         for layer in 0..2 {
             let part = cache.layer(layer, 0..1);
-            part.keys.iter_mut().for_each(|block| block.0[0].0[0] = 1.0 + layer as f32);
-            part.values.iter_mut().for_each(|block| block.0[1].0[2] = 5.0 + layer as f32);
+            let heads =
+                part.keys.chunks_mut(shape.rows()).zip(part.values.chunks_mut(shape.rows()));
+            for (keys, values) in heads {
+                for position in 0..37 {
+                    let key = key(position, layer);
+                    shape.write([&mut *keys, &mut *values], position, [&key, &key]);
+                }
+            }
         }
         cache.advance(0, 37);
         cache.copy(0, 2);
@@ -143,10 +185,25 @@ mod tests {
         assert_eq!([cache.len(0), cache.len(1), cache.len(2)], [0, 0, 37]);
         for layer in 0..2 {
             let part = cache.layer(layer, 2..3);
-            assert!(part.keys.iter().all(|block| block.0[0].0[0] == 1.0 + layer as f32));
-            assert!(part.values.iter().all(|block| block.0[1].0[2] == 5.0 + layer as f32));
+            for (keys, values) in
+                part.keys.chunks(shape.rows()).zip(part.values.chunks(shape.rows()))
+            {
+                for position in 0..37 {
+                    let want = key(position, layer)[0];
+                    let key = shape.keys(keys, 37).panel(position / WIDTH)[49][position % WIDTH];
+                    let value = shape.values(values, 37).panel(1)[position][17];
+                    assert_eq!([key, value], [want, want], "{position} of layer {layer}");
+                }
+            }
             let other = cache.layer(layer, 1..2);
-            assert!(other.keys.iter().all(|block| block.0[0].0[0] == 0.0));
+            assert!(
+                other
+                    .keys
+                    .as_flattened()
+                    .iter()
+                    .chain(other.values.as_flattened())
+                    .all(|x| *x == 0.0)
+            );
         }
     }
 }

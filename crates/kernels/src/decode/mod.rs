@@ -1,88 +1,46 @@
-//! Matrices cut into panels of 32 columns, and their products: what a model that writes is made of.
+//! Writing on a CPU without tensors: weights are packed once, memory is allocated once, and a new token costs little
+//! more than reading the weights. The products are those of training; weights in bf16 and int8 are widened in the
+//! registers, where activations stay f32.
 //!
-//! A panel holds its columns row after row in one stretch of memory, so that a product streams through the
-//! weights once, from the first number to the last, with its sums in registers; a new token costs little more
-//! than reading the weights. What is beyond the last column is zero. Everything that is multiplied has this form:
-//! weights, keys, values, and the vectors of the positions at hand.
-//!
-//! Every number of a product is one sum in the order of the inputs, whatever else is computed beside it: the
-//! result is the same, byte for byte, for any number of threads and however many rows there are, so that a
-//! sample gets the same text alone and among others. SIMD levels differ in the last digits, as some fuse
-//! the product with the sum and others do not.
+//! Each number is one sum in a fixed order, whatever is computed beside it: it is the same, byte for byte, for any
+//! number of threads and of rows, so that a sample gets the same text alone and among others.
 
+#![allow(unsafe_code, reason = "each block says why it is sound, and bounds are asserted")]
 #![allow(
     clippy::inline_always,
     reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
 )]
 
 mod attention;
-mod block;
 mod cache;
-mod norm;
+mod linear;
+mod packed_rows;
 mod pages;
-mod product;
-mod softmax;
-mod weights;
 
-pub use attention::{Heads, Room, Rotation, Stream, attend};
+use pulp::{Arch, Simd, WithSimd};
+
+use crate::rows::softmax;
+
+pub use crate::gemm::ActivationKind;
+pub use attention::{Buffers, Heads, Stream, attend};
 pub use cache::Cache;
-pub use norm::Norm;
-pub use product::{Then, product};
-pub use softmax::log_sum_exp;
-pub use weights::{Precision, Weights};
+pub use linear::{PackedLinear, Precision};
+pub use packed_rows::{PackedRows, RowNorm, Rows};
 
-/// Columns of a panel: two registers of AVX-512, four of AVX2, eight of NEON.
-pub const WIDTH: usize = 32;
-
-/// A row of a panel.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[repr(C, align(64))]
-pub struct Row(pub [f32; WIDTH]);
-
-impl Row {
-    /// Nothing but zeros.
-    pub const ZERO: Self = Self([0.0; WIDTH]);
-}
-
-/// How many panels hold `columns` columns.
+/// The logarithm of the sum of `e^x` over some numbers, which become their softmax.
 #[must_use]
-pub const fn n_panels(columns: usize) -> usize {
-    columns.div_ceil(WIDTH)
+pub fn log_sum_exp(x: &mut [f32]) -> f32 {
+    Arch::new().dispatch(LogSumExp(x))
 }
 
-/// `values` as rows of a panel each, one after another: a matrix of one row.
-#[must_use]
-pub fn rows_of(values: &[f32]) -> Vec<Row> {
-    let mut rows = vec![Row::ZERO; n_panels(values.len())];
-    for (row, values) in rows.iter_mut().zip(values.chunks(WIDTH)) {
-        row.0[..values.len()].copy_from_slice(values);
-    }
-    rows
-}
+struct LogSumExp<'a>(&'a mut [f32]);
 
-/// Copies `out.len()` columns, from `first` on, out of row `row` of a matrix of `n_rows` rows.
-#[inline(always)]
-pub fn read_columns(matrix: &[Row], n_rows: usize, row: usize, first: usize, out: &mut [f32]) {
-    let mut read = 0;
-    while read < out.len() {
-        let (panel, column) = ((first + read) / WIDTH, (first + read) % WIDTH);
-        let n = (WIDTH - column).min(out.len() - read);
-        let values = &matrix[panel * n_rows + row].0[column..column + n];
-        out[read..read + n].copy_from_slice(values);
-        read += n;
-    }
-}
+impl WithSimd for LogSumExp<'_> {
+    type Output = f32;
 
-/// Copies `values` into the columns from `first` on of row `row` of a matrix of `n_rows` rows.
-#[inline(always)]
-pub fn write_columns(matrix: &mut [Row], n_rows: usize, row: usize, first: usize, values: &[f32]) {
-    let mut written = 0;
-    while written < values.len() {
-        let (panel, column) = ((first + written) / WIDTH, (first + written) % WIDTH);
-        let n = (WIDTH - column).min(values.len() - written);
-        let out = &mut matrix[panel * n_rows + row].0[column..column + n];
-        out.copy_from_slice(&values[written..written + n]);
-        written += n;
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> f32 {
+        softmax::<S>(self.0, 1.0)
     }
 }
 
@@ -91,17 +49,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_read_where_they_were_written() {
-        let n_rows = 3;
-        let mut matrix = vec![Row::ZERO; n_panels(80) * n_rows];
-        let values: Vec<f32> = (1..=50).map(|x| x as f32).collect();
-        write_columns(&mut matrix, n_rows, 1, 20, &values);
-        let mut all = vec![f32::NAN; 80];
-        read_columns(&matrix, n_rows, 1, 0, &mut all);
-        assert_eq!(all[20..70], values);
-        assert!(all[..20].iter().chain(&all[70..]).all(|x| *x == 0.0));
-        read_columns(&matrix, n_rows, 0, 0, &mut all);
-        assert!(all.iter().all(|x| *x == 0.0), "another row was written");
-        assert_eq!(rows_of(&values)[1].0[..18], values[32..]);
+    fn log_sum_exp_is_exact_for_large_numbers_too() {
+        for n in [1, 7, 16, 65] {
+            let mut x: Vec<f32> = (0..n).map(|i| (i % 9) as f32 + 1000.0).collect();
+            let want = x.iter().map(|x| (f64::from(*x) - 1000.0).exp()).sum::<f64>().ln() + 1000.0;
+            assert!((f64::from(log_sum_exp(&mut x)) - want).abs() < 1e-4);
+        }
     }
 }

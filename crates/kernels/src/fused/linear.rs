@@ -6,13 +6,13 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 use pulp::{Simd, WithSimd};
 
-use crate::op::{FlexOperation, apply_on_flex};
-use crate::flex::{from_vec, tensor, values};
-use crate::tasks::run;
 use crate::MatmulPrecision;
+use crate::flex::{from_vec, tensor, values};
 use crate::gemm::{
     Bf16x2, Element, Matrix, Packed, PackedRef, Plain, Role, Transposed, WIDTH, n_panels, product,
 };
+use crate::op::{FlexOperation, apply_on_flex};
+use crate::tasks::run;
 
 /// `x weight + bias` of f32 on flex.
 ///
@@ -95,7 +95,7 @@ impl<E: Element> FlexOperation for Linear<E> {
 }
 
 /// The two sizes of a matrix.
-pub(super) fn matrix(x: &FlexTensor) -> [usize; 2] {
+pub(crate) fn matrix(x: &FlexTensor) -> [usize; 2] {
     let shape = x.layout().shape();
     assert_eq!(shape.num_dims(), 2, "a matrix");
     [shape[0], shape[1]]
@@ -130,10 +130,10 @@ impl<E: Element> WithSimd for ColumnSums<'_, E> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::flex::testing::{
         assert_close, assert_within, constant, leaf, numbers, with_threads,
     };
-    use super::*;
     use burn::tensor::module;
 
     /// As [`linear`], of f32.

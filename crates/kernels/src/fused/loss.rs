@@ -11,15 +11,15 @@ use burn::tensor::{Int, Shape, Tensor};
 use pulp::{Simd, WithSimd};
 
 use super::linear::matrix;
-use crate::op::{FlexOperation, apply_on_flex};
-use crate::flex::{from_vec, tensor, values};
-use crate::tasks::{CHUNK, run};
 use crate::MatmulPrecision;
+use crate::flex::{from_vec, tensor, values};
 use crate::gemm::{
-    Bf16x2, Element, Matrix, MatrixMut, Packed, Plain, Role, Transposed, WIDTH, add, put,
+    Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, WIDTH, store,
 };
 use crate::loss::{MAX_LOSS_LOGITS, Output};
+use crate::op::{FlexOperation, apply_on_flex};
 use crate::rows::softmax;
+use crate::tasks::{CHUNK, run};
 
 /// How much is worked on at once.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +117,7 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
                     let [weights] = Packed::all([(projection.of(tokens.clone()), Role::Right)]);
                     let logits = MatrixMut::new(logits, [rows, vocab_size]);
                     let out = logits.columns(tokens);
-                    put(out, Plain(hidden.left()), weights.right(), &[]);
+                    store(Mode::Put, out, Plain(hidden.left()), weights.right(), &[]);
                 }
             }
             let task_rows = (CHUNK / vocab_size).max(1);
@@ -149,14 +149,26 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
                     (weights, Role::Right),
                 ]);
                 let grad_hidden = MatrixMut::new(grad_hidden, [rows, c]);
-                add(grad_hidden, Plain(grad_logits.left()), weights.right());
+                store(Mode::Add, grad_hidden, Plain(grad_logits.left()), weights.right(), &[]);
                 let mut grad_weight = MatrixMut::new(&mut grad_weight, shape);
                 if self.by_token {
                     let grad_weight = grad_weight.rows(tokens.start, tokens.len());
-                    add(grad_weight, Transposed(grad_logits.right()), hidden.right());
+                    store(
+                        Mode::Add,
+                        grad_weight,
+                        Transposed(grad_logits.right()),
+                        hidden.right(),
+                        &[],
+                    );
                 } else {
                     let grad_weight = grad_weight.columns(tokens);
-                    add(grad_weight, Transposed(hidden.right()), grad_logits.right());
+                    store(
+                        Mode::Add,
+                        grad_weight,
+                        Transposed(hidden.right()),
+                        grad_logits.right(),
+                        &[],
+                    );
                 }
             }
         }
@@ -272,9 +284,9 @@ impl WithSimd for Scale<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::flex::testing::{assert_within, leaf, numbers, with_threads};
     use super::*;
     use crate::MatmulPrecision::{Bf16, F32};
+    use crate::flex::testing::{assert_within, leaf, numbers, with_threads};
     use crate::loss::composed_cross_entropy;
     use burn::tensor::{Device, TensorData};
 

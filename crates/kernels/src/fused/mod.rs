@@ -4,7 +4,6 @@
 //! in a fixed order, and Rust never reorders floating-point arithmetic: results are the same, byte for byte, for any
 //! number of threads.
 
-pub(super) mod attention;
 pub(super) mod linear;
 pub(super) mod loss;
 pub(super) mod mlp;

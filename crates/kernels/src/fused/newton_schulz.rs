@@ -4,13 +4,10 @@ use burn::backend::Flex;
 use burn::tensor::Tensor;
 
 use super::linear::matrix;
+use crate::MatmulPrecision;
 use crate::flex::in_f32;
 use crate::flex::{map_in_place, primitive};
-use crate::MatmulPrecision;
-use crate::gemm::{
-    Bf16x2, Blend, Element, Left, Matrix, MatrixMut, Packed, PackedRef, Plain, Role, multiply_all,
-    put,
-};
+use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, store};
 
 /// As [`crate::newton_schulz`], of f32 on flex.
 pub(crate) fn newton_schulz(
@@ -40,37 +37,23 @@ fn step<E: Element>(x: &mut [f32], [m, n]: [usize; 2], [a, b, c]: [f32; 3]) {
         Packed::<E>::all([(x, Role::Both), (x.transposed(), Role::Right)])
     };
     let mut gram = vec![0.0; m * m];
-    put(MatrixMut::new(&mut gram, [m, m]), Plain(columns.left()), rows.right(), &[]);
+    let out = MatrixMut::new(&mut gram, [m, m]);
+    store(Mode::Put, out, Plain(columns.left()), rows.right(), &[]);
     let [packed] = Packed::<E>::all([(Matrix::new(&gram, [m, m]), Role::Both)]);
     let out = MatrixMut::new(&mut gram, [m, m]);
-    blend(out, [b, c], Plain(packed.left()), packed.right());
+    store(Mode::Blend([b, c]), out, Plain(packed.left()), packed.right(), &[]);
     let [polynomial] = Packed::<E>::all([(Matrix::new(&gram, [m, m]), Role::Left)]);
     let out = MatrixMut::new(x, [m, n]);
-    blend(out, [a, 1.0], Plain(polynomial.left()), columns.right());
-}
-
-/// `out = kept out + added left right` on all cores.
-fn blend<L: Left + Send>(
-    out: MatrixMut<'_>,
-    shares: [f32; 2],
-    left: L,
-    right: PackedRef<'_, L::Element>,
-) {
-    multiply_all(left, right, |[rows, columns]| {
-        #[allow(unsafe_code)]
-        // SAFETY: blocks do not overlap, and nobody else writes before all are done.
-        let out = unsafe { out.block(rows, columns) };
-        Blend { out, shares }
-    });
+    store(Mode::Blend([a, 1.0]), out, Plain(polynomial.left()), columns.right(), &[]);
 }
 
 #[cfg(test)]
 mod tests {
     use burn::tensor::{Device, TensorData};
 
-    use crate::flex::testing::{assert_close, assert_within, noise, numbers, with_threads};
     use super::*;
     use crate::MatmulPrecision::{Bf16, F32};
+    use crate::flex::testing::{assert_close, assert_within, noise, numbers, with_threads};
     use crate::newton_schulz::composed_newton_schulz;
 
     const COEFFICIENTS: [f64; 3] = [3.0, -3.2, 1.2];

@@ -8,7 +8,7 @@ use crate::elementary::{fma, phi, sigmoid};
 
 /// What a feed-forward layer does between its projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Activation {
+pub enum ActivationKind {
     /// `x Phi(x)`
     Gelu,
     /// `max(x, 0)^2`
@@ -17,7 +17,7 @@ pub(crate) enum Activation {
     Swiglu,
 }
 
-impl Activation {
+impl ActivationKind {
     /// What comes of `x`, and of the gates where the activation has them. Turns both into the derivatives by
     /// them: all that the backward pass will need.
     #[inline(always)]
@@ -54,10 +54,7 @@ impl Activation {
                 }
             }
         }
-        #[allow(unsafe_code)]
         // SAFETY: there are as many numbers of each, and of every one the output was written.
-        unsafe {
-            out.assume_init_mut()
-        }
+        unsafe { out.assume_init_mut() }
     }
 }

@@ -2,23 +2,19 @@
 
 use pulp::Simd;
 
-use super::bf16;
-use super::element::{Bf16x2, Element};
-use super::matrix::Matrix;
-use super::pack::{self, Side};
+use super::element::{Bf16x2, Element, load_bits};
 use super::packed::{Row, WIDTH};
+use super::weight::Weight;
 
 /// Products of elements, summed in registers of f32, and elements made of numbers.
 pub(crate) trait Arithmetic: Copy {
     type Element: Element;
     /// The level.
     type Simd: Simd;
-    /// A register of sums.
-    type Sums: Copy;
-    /// A register of as many elements.
+    /// A register of elements.
     type Factors: Copy;
 
-    fn zero(self) -> Self::Sums;
+    fn simd(self) -> Self::Simd;
 
     /// The same element everywhere.
     fn spread(self, element: Self::Element) -> Self::Factors;
@@ -27,19 +23,19 @@ pub(crate) trait Arithmetic: Copy {
     fn load<const V: usize>(self, row: &Row<Self::Element>, column: usize) -> [Self::Factors; V];
 
     /// `left right + sum`
-    fn multiply_add(self, left: Self::Factors, right: Self::Factors, sum: Self::Sums)
-    -> Self::Sums;
-
-    /// Writes sums to the beginning of a slice.
-    fn store(self, sums: Self::Sums, out: &mut [f32]);
+    fn multiply_add(self, left: Self::Factors, right: Self::Factors, sum: Sums<Self>)
+    -> Sums<Self>;
 
     /// Elements of numbers that follow each other in a row, no more than a panel has: as many as [`Element::count`]
     /// says; where the last one is not full, with zeros.
     fn round(self, numbers: &[f32], out: &mut Row<Self::Element>);
 
-    /// Copies a matrix into panels that follow one another.
-    fn pack(self, matrix: Matrix<'_>, side: Side, out: &mut [Row<Self::Element>]);
+    /// Elements of numbers that stand one above the other, in as many rows as an element has numbers.
+    fn stack(self, above: &Row, below: &Row) -> Row<Self::Element>;
 }
+
+/// A register of sums.
+pub(crate) type Sums<A> = <<A as Arithmetic>::Simd as Simd>::f32s;
 
 /// What some arithmetic is to do.
 pub(crate) trait WithArithmetic {
@@ -56,12 +52,11 @@ pub(crate) struct Exact<S>(pub(crate) S);
 impl<S: Simd> Arithmetic for Exact<S> {
     type Element = f32;
     type Simd = S;
-    type Sums = S::f32s;
     type Factors = S::f32s;
 
     #[inline(always)]
-    fn zero(self) -> S::f32s {
-        self.0.splat_f32s(0.0)
+    fn simd(self) -> S {
+        self.0
     }
 
     #[inline(always)]
@@ -71,8 +66,7 @@ impl<S: Simd> Arithmetic for Exact<S> {
 
     #[inline(always)]
     fn load<const V: usize>(self, row: &Row, column: usize) -> [S::f32s; V] {
-        let (registers, _) = S::as_simd_f32s(&row[column..column + V * S::F32_LANES]);
-        registers.try_into().expect("V registers")
+        f32::widen::<S, V>(self.0, row, column, 0)
     }
 
     #[inline(always)]
@@ -87,18 +81,13 @@ impl<S: Simd> Arithmetic for Exact<S> {
     }
 
     #[inline(always)]
-    fn store(self, sums: S::f32s, out: &mut [f32]) {
-        S::as_mut_simd_f32s(out).0[0] = sums;
-    }
-
-    #[inline(always)]
     fn round(self, numbers: &[f32], out: &mut Row) {
         out[..numbers.len()].copy_from_slice(numbers);
     }
 
     #[inline(always)]
-    fn pack(self, matrix: Matrix<'_>, _: Side, out: &mut [Row]) {
-        pack::pack(self.0, matrix, out);
+    fn stack(self, above: &Row, _: &Row) -> Row {
+        *above
     }
 }
 
@@ -108,46 +97,14 @@ impl<S: Simd> Arithmetic for Exact<S> {
 #[derive(Clone, Copy)]
 pub(super) struct Widened<S>(pub(super) S);
 
-impl<S: Simd> Widened<S> {
-    /// The first and the second numbers of pairs.
-    #[inline(always)]
-    fn widen(self, pairs: S::u32s) -> [S::f32s; 2] {
-        let Self(simd) = self;
-        let first = simd.wrapping_dyn_shl_u32s(pairs, simd.splat_u32s(16));
-        let second = simd.and_u32s(pairs, simd.splat_u32s(0xFFFF_0000));
-        [simd.transmute_f32s_u32s(first), simd.transmute_f32s_u32s(second)]
-    }
-}
-
-impl<S: Simd> bf16::Rounding for Widened<S> {
-    #[inline(always)]
-    fn columns(self, numbers: &[f32; WIDTH]) -> [Bf16x2; WIDTH / 2] {
-        let mut pairs = [Bf16x2::default(); WIDTH / 2];
-        for (pair, [first, second]) in pairs.iter_mut().zip(numbers.as_chunks::<2>().0) {
-            *pair = Bf16x2::new(*first, *second);
-        }
-        pairs
-    }
-
-    #[inline(always)]
-    fn rows(self, above: &[f32; WIDTH], below: &[f32; WIDTH]) -> Row<Bf16x2> {
-        let mut pairs = [Bf16x2::default(); WIDTH];
-        for ((pair, above), below) in pairs.iter_mut().zip(above).zip(below) {
-            *pair = Bf16x2::new(*above, *below);
-        }
-        pairs
-    }
-}
-
 impl<S: Simd> Arithmetic for Widened<S> {
     type Element = Bf16x2;
     type Simd = S;
-    type Sums = S::f32s;
     type Factors = [S::f32s; 2];
 
     #[inline(always)]
-    fn zero(self) -> S::f32s {
-        self.0.splat_f32s(0.0)
+    fn simd(self) -> S {
+        self.0
     }
 
     #[inline(always)]
@@ -158,11 +115,9 @@ impl<S: Simd> Arithmetic for Widened<S> {
 
     #[inline(always)]
     fn load<const V: usize>(self, row: &Row<Bf16x2>, column: usize) -> [[S::f32s; 2]; V] {
-        let (registers, _) =
-            S::as_simd_u32s(Bf16x2::bits_of(&row[column..column + V * S::F32_LANES]));
-        let mut factors = [[self.zero(); 2]; V];
-        for (factors, register) in factors.iter_mut().zip(registers) {
-            *factors = self.widen(*register);
+        let mut factors = [[self.0.splat_f32s(0.0); 2]; V];
+        for (factors, pairs) in factors.iter_mut().zip(load_bits::<S, _, V>(row, column)) {
+            *factors = [Bf16x2::half(self.0, pairs, 0), Bf16x2::half(self.0, pairs, 1)];
         }
         factors
     }
@@ -175,20 +130,22 @@ impl<S: Simd> Arithmetic for Widened<S> {
     }
 
     #[inline(always)]
-    fn store(self, sums: S::f32s, out: &mut [f32]) {
-        Exact(self.0).store(sums, out);
-    }
-
-    #[inline(always)]
     fn round(self, numbers: &[f32], out: &mut Row<Bf16x2>) {
-        bf16::fill(self, numbers, out);
+        let (pairs, rest) = numbers.as_chunks::<2>();
+        for (out, [first, second]) in out.iter_mut().zip(pairs) {
+            *out = Bf16x2::new(*first, *second);
+        }
+        if let [last] = rest {
+            out[pairs.len()] = Bf16x2::new(*last, 0.0);
+        }
     }
 
     #[inline(always)]
-    fn pack(self, matrix: Matrix<'_>, side: Side, out: &mut [Row<Bf16x2>]) {
-        match side {
-            Side::Left => bf16::round_columns(self, matrix, out),
-            Side::Right => bf16::round_rows(self, self.0, matrix, out),
+    fn stack(self, above: &Row, below: &Row) -> Row<Bf16x2> {
+        let mut pairs = [Bf16x2::default(); WIDTH];
+        for ((pair, above), below) in pairs.iter_mut().zip(above).zip(below) {
+            *pair = Bf16x2::new(*above, *below);
         }
+        pairs
     }
 }

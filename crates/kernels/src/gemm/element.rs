@@ -1,37 +1,23 @@
-//! What panels hold: numbers of f32, or pairs of bfloat16.
+//! The elements of packed matrices: numbers of f32, or pairs of bfloat16.
 
 use std::fmt::Debug;
 
 use pulp::Simd;
 
 use super::arithmetic::{Exact, Widened, WithArithmetic};
-use super::bf16;
+use super::pack;
 use super::packed::{PackedRef, Row, WIDTH};
 use super::scratch::Scratch;
+use super::transpose::SIDE;
 
-/// Some numbers that follow each other in the depth of a product.
+/// Some numbers that follow each other in the depth of a product, in four bytes.
 ///
 /// # Safety
-/// A type of four bytes without padding, aligned as an f32 is, to which all bits are a value. [`Element::count`]
-/// stays as it is.
-#[allow(unsafe_code)]
-pub(crate) unsafe trait Element:
-    Copy + Debug + Default + Send + Sync + 'static
-{
+/// A type of four bytes without padding, aligned as an f32 is, to which all bits are a value. [`Word::count`] stays as
+/// it is.
+pub(crate) unsafe trait Word: Copy + Debug + Default + Send + Sync + 'static {
     /// How many numbers.
     const NUMBERS: usize;
-
-    /// Whether a left matrix is a right one too, since its elements are single numbers.
-    const LEFT_IS_RIGHT: bool = Self::NUMBERS == 1;
-
-    /// Does something by the fastest instructions for these elements that the CPU has at a SIMD level, or above.
-    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>);
-
-    /// A copy of a left matrix, `n_columns` numbers wide, as a right one; none if it is one already.
-    fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>>;
-
-    /// Adds the numbers of a right matrix's row to the sums of their columns.
-    fn add_to(row: &Row<Self>, sums: &mut Row);
 
     /// How many elements `numbers` are, the last of which may not be full.
     fn count(numbers: usize) -> usize {
@@ -39,10 +25,38 @@ pub(crate) unsafe trait Element:
     }
 }
 
-#[allow(unsafe_code)]
+/// Elements that both matrices of a product may have.
+pub(crate) trait Element: Word {
+    /// Whether a left matrix is a right one too, since its elements are single numbers.
+    const LEFT_IS_RIGHT: bool = Self::NUMBERS == 1;
+
+    /// Numbers of a row that are transposed at once: as many elements as a square is wide, or twice as many.
+    const STRIP: usize;
+
+    /// The element of the first of these numbers; where it is not full, with zeros.
+    fn first(numbers: &[f32]) -> Self;
+
+    /// Does something by the fastest instructions for these elements that the CPU has at a SIMD level, or above.
+    fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>);
+
+    /// A copy of a left matrix, `n_columns` numbers wide, as a right one; `None` if it is one already.
+    fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>>;
+
+    /// Adds the numbers of a right matrix's row to the sums of their columns.
+    fn add_to(row: &Row<Self>, sums: &mut Row);
+}
+
 // SAFETY: an f32 is as large as itself, and all bits are one.
-unsafe impl Element for f32 {
+unsafe impl Word for f32 {
     const NUMBERS: usize = 1;
+}
+
+impl Element for f32 {
+    const STRIP: usize = SIDE;
+
+    fn first(numbers: &[f32]) -> Self {
+        numbers[0]
+    }
 
     #[inline(always)]
     fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
@@ -66,10 +80,17 @@ unsafe impl Element for f32 {
 #[repr(transparent)]
 pub(crate) struct Bf16x2(u32);
 
-#[allow(unsafe_code)]
 // SAFETY: a u32 is as large and aligned as an f32, and all bits are one.
-unsafe impl Element for Bf16x2 {
+unsafe impl Word for Bf16x2 {
     const NUMBERS: usize = 2;
+}
+
+impl Element for Bf16x2 {
+    const STRIP: usize = 4 * SIDE;
+
+    fn first(numbers: &[f32]) -> Self {
+        Self::new(numbers[0], numbers.get(1).copied().unwrap_or_default())
+    }
 
     #[inline(always)]
     fn run<S: Simd>(simd: S, operation: impl WithArithmetic<Element = Self>) {
@@ -81,7 +102,7 @@ unsafe impl Element for Bf16x2 {
     }
 
     fn left_as_right(left: PackedRef<'_, Self>, n_columns: usize) -> Option<Scratch<Self>> {
-        Some(bf16::regrouped(left, n_columns))
+        Some(pack::regrouped(left, n_columns))
     }
 
     #[inline(always)]
@@ -113,14 +134,13 @@ impl Bf16x2 {
         self.0
     }
 
-    /// The bits of each.
+    /// The first or the second numbers of a register of pairs.
     #[inline(always)]
-    pub(super) fn bits_of(pairs: &[Self]) -> &[u32] {
-        #[allow(unsafe_code)]
-        // SAFETY: a pair is nothing but its bits.
-        unsafe {
-            std::slice::from_raw_parts(pairs.as_ptr().cast(), pairs.len())
-        }
+    pub(super) fn half<S: Simd>(simd: S, pairs: S::u32s, i: usize) -> S::f32s {
+        simd.transmute_f32s_u32s(match i {
+            0 => simd.wrapping_dyn_shl_u32s(pairs, simd.splat_u32s(16)),
+            _ => simd.and_u32s(pairs, simd.splat_u32s(0xFFFF_0000)),
+        })
     }
 
     /// Both as f32.
@@ -144,13 +164,22 @@ fn upper(x: f32) -> u32 {
 }
 
 /// The same bytes as elements.
-pub(crate) fn as_elements<E: Element>(bits: &[f32]) -> &[Row<E>] {
+pub(crate) fn as_elements<E: Word>(bits: &[f32]) -> &[Row<E>] {
     let rows = bits.as_chunks::<WIDTH>().0;
-    #[allow(unsafe_code)]
     // SAFETY: elements have the size and the alignment of an f32, and any bits.
-    unsafe {
-        std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len())
-    }
+    unsafe { std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len()) }
+}
+
+/// The bits of V registers of a row, from element `column` on.
+#[inline(always)]
+pub(super) fn load_bits<S: Simd, W: Word, const V: usize>(
+    row: &Row<W>,
+    column: usize,
+) -> [S::u32s; V] {
+    let elements = &row[column..column + V * S::U32_LANES];
+    // SAFETY: an element has the size and the alignment of a u32, and no padding.
+    let bits = unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), elements.len()) };
+    S::as_simd_u32s(bits).0.try_into().expect("V registers")
 }
 
 #[cfg(test)]

@@ -1,47 +1,78 @@
 //! What becomes of the sums of a product.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::activation::ActivationKind;
 use super::arithmetic::Arithmetic;
+use super::element::Element;
 use super::matrix::MatrixMut;
-use super::packed::WIDTH;
+use super::packed::{PackedRef, WIDTH};
 
 /// What is done with the sums of a product of elements as they come out of the registers.
 pub(crate) trait Epilogue<E> {
-    /// Is told of a row's sums before they are computed, so that what they will meet can come into the cache meanwhile.
-    fn prefetch(&self, row: usize, column: usize);
+    /// Whether sums behind the last column are taken too, so that it always gets those of whole panels.
+    const WHOLE_PANELS: bool = false;
 
-    /// Takes the sums of row `row` from column `column` on: no more columns than a panel has, all of one panel.
-    fn apply<A: Arithmetic<Element = E>>(
-        &mut self,
-        arithmetic: A,
-        row: usize,
-        column: usize,
-        sums: &[f32],
-    );
+    /// Whether the right matrix comes from memory and should be read once.
+    const READS_ONCE: bool = false;
+
+    /// Is told of a row's sums before they are computed, so that what they will meet can come into the cache meanwhile.
+    #[inline(always)]
+    fn prefetch(&self, _row: usize, _column: usize) {}
+
+    /// Takes the sums of row `at[0]` from column `at[1]` on: no more columns than a panel has, all of one panel.
+    fn apply<A: Arithmetic<Element = E>>(&mut self, arithmetic: A, at: [usize; 2], sums: &[f32]);
 }
 
-/// Writes the sums.
-pub(crate) struct Put<'a> {
+/// Writes the sums, with the bias.
+pub(crate) struct Store<'a> {
+    pub(crate) mode: Mode,
     pub(crate) out: MatrixMut<'a>,
     /// Added to every row; empty for none.
     pub(crate) bias: &'a [f32],
 }
 
-impl<E> Epilogue<E> for Put<'_> {
+/// What sums do to the numbers that are there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mode {
+    /// They replace them.
+    Put,
+    /// They are added to them.
+    Add,
+    /// Both are multiplied, what is there and the sums, and added.
+    Blend([f32; 2]),
+}
+
+impl<E> Epilogue<E> for Store<'_> {
     #[inline(always)]
     fn prefetch(&self, row: usize, column: usize) {
         self.out.prefetch(row, column);
     }
 
     #[inline(always)]
-    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, row: usize, column: usize, sums: &[f32]) {
+    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, at: [usize; 2], sums: &[f32]) {
         if self.bias.is_empty() {
-            self.out.put(row, column, sums);
+            self.store(at, sums); // of known length
         } else {
             let mut values = [0.0; WIDTH];
-            let values = biased(&mut values, sums, self.bias, column);
-            self.out.put(row, column, values);
+            let values = biased(&mut values, sums, self.bias, at[1]);
+            self.store(at, values);
+        }
+    }
+}
+
+impl Store<'_> {
+    #[inline(always)]
+    fn store(&mut self, [row, column]: [usize; 2], sums: &[f32]) {
+        if let Mode::Put = self.mode {
+            return self.out.put(row, column, sums);
+        }
+        let numbers = self.out.get(row, column, sums.len()).iter_mut().zip(sums);
+        match self.mode {
+            Mode::Put => {}
+            Mode::Add => numbers.for_each(|(out, sum)| *out += sum),
+            Mode::Blend([old, new]) => numbers.for_each(|(out, sum)| *out = old * *out + new * sum),
         }
     }
 }
@@ -53,7 +84,7 @@ pub(crate) fn part_of(bias: &[f32], columns: Range<usize>) -> &[f32] {
 
 /// Sums and bias; an empty bias is none.
 #[inline(always)]
-pub(crate) fn biased<'a>(
+fn biased<'a>(
     out: &'a mut [f32; WIDTH],
     sums: &[f32],
     bias: &[f32],
@@ -69,42 +100,76 @@ pub(crate) fn biased<'a>(
     values
 }
 
-/// Adds the sums to what is there.
-pub(crate) struct Add<'a> {
-    pub(crate) out: MatrixMut<'a>,
+/// Writes to panels what the activation makes of sums and bias, and its derivatives by them and by the gate.
+pub(crate) struct Activate<'a, E> {
+    pub(crate) activation: ActivationKind,
+    pub(crate) bias: &'a [f32],
+    /// What comes of it.
+    pub(crate) active: MatrixMut<'a, E>,
+    /// The derivative, and the gate, which is replaced by its derivative; where they are not to be kept, or not
+    /// there, of no numbers.
+    pub(crate) derivatives: [MatrixMut<'a>; 2],
 }
 
-impl<E> Epilogue<E> for Add<'_> {
+impl<E: Element> Epilogue<E> for Activate<'_, E> {
     #[inline(always)]
     fn prefetch(&self, row: usize, column: usize) {
-        self.out.prefetch(row, column);
+        self.active.prefetch(row, column);
+        for out in self.derivatives.iter().filter(|out| !out.is_empty()) {
+            out.prefetch(row, column);
+        }
     }
 
     #[inline(always)]
-    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, row: usize, column: usize, sums: &[f32]) {
-        self.out.add(row, column, sums);
+    fn apply<A: Arithmetic<Element = E>>(&mut self, arithmetic: A, at: [usize; 2], sums: &[f32]) {
+        let [row, column] = at;
+        let [slope, gate] = &mut self.derivatives;
+        let mut values = [0.0; WIDTH];
+        let values = biased(&mut values, sums, self.bias, column);
+        let mut out = [const { MaybeUninit::uninit() }; WIDTH];
+        let out = &mut out[..sums.len()];
+        let gate = match self.activation {
+            ActivationKind::Swiglu => gate.get(row, column, sums.len()),
+            ActivationKind::Gelu | ActivationKind::ReluSquared => &mut [],
+        };
+        let out = self.activation.forward::<A::Simd>(values, gate, out);
+        self.active.put_elements(arithmetic, row, column, out);
+        if !slope.is_empty() {
+            slope.put(row, column, values);
+        }
     }
 }
 
-/// Blends the sums with what is there.
-pub(crate) struct Blend<'a> {
-    pub(crate) out: MatrixMut<'a>,
-    /// What both are multiplied with: what is there, and the sums.
-    pub(crate) shares: [f32; 2],
+/// Writes to panels the sums times the derivatives of the activation.
+pub(crate) struct Slopes<'a, E> {
+    /// By what went into it, and by the gate.
+    pub(crate) slopes: [Option<PackedRef<'a>>; 2],
+    pub(crate) outs: [MatrixMut<'a, E>; 2],
 }
 
-impl<E> Epilogue<E> for Blend<'_> {
+impl<E: Element> Epilogue<E> for Slopes<'_, E> {
     #[inline(always)]
     fn prefetch(&self, row: usize, column: usize) {
-        self.out.prefetch(row, column);
+        for (slope, out) in self.slopes.iter().zip(&self.outs) {
+            if let Some(slope) = slope {
+                slope.prefetch(row, column);
+                out.prefetch(row, column);
+            }
+        }
     }
 
     #[inline(always)]
-    fn apply<A: Arithmetic<Element = E>>(&mut self, _: A, row: usize, column: usize, sums: &[f32]) {
-        let [kept, added] = self.shares;
-        let out = &mut self.out.row(row)[column..][..sums.len()];
-        for (out, sum) in out.iter_mut().zip(sums) {
-            *out = kept * *out + added * sum;
+    fn apply<A: Arithmetic<Element = E>>(&mut self, arithmetic: A, at: [usize; 2], sums: &[f32]) {
+        let [row, column] = at;
+        for (slope, out) in self.slopes.iter().zip(&mut self.outs) {
+            let Some(slope) = slope else { continue };
+            let slope = &slope.panel(column / WIDTH)[row][column % WIDTH..][..sums.len()];
+            let mut values = [0.0; WIDTH];
+            let values = &mut values[..sums.len()];
+            for ((value, sum), slope) in values.iter_mut().zip(sums).zip(slope) {
+                *value = sum * slope;
+            }
+            out.put_elements(arithmetic, row, column, values);
         }
     }
 }

@@ -1,47 +1,106 @@
-//! A whole product in one thread, tile by tile.
+//! A product in blocks of rows and columns, one task each, and a block in tiles of a few rows and two registers.
+
+use std::ops::Range;
 
 use pulp::Simd;
+use pulp::bytemuck::cast_slice;
 
 use super::arithmetic::Arithmetic;
 use super::epilogue::Epilogue;
 use super::micro_kernel::Left;
 use super::packed::{PackedRef, Row, WIDTH, n_panels};
 
+/// How the output of a product is shared out among tasks: one row of blocks after another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blocks {
+    shape: [usize; 2],
+    block: [usize; 2],
+}
+
+/// Multiplications of elements of a block at least: some tens of microseconds.
+const PRODUCTS: usize = 1 << 19;
+
+/// Rows that could be multiplied in the time that reading the right matrix takes.
+const READING: usize = 15;
+
+/// Elements of the left matrix that a block reads again for each of its panels: they fit the second cache.
+const LEFT: usize = 1 << 16;
+
+impl Blocks {
+    /// The blocks of a product: a function of its sizes alone. Where the right matrix is to be `read_once`, since it
+    /// comes from memory, they have all rows.
+    pub(super) fn new<L: Left>(left: L, right: PackedRef<'_, L::Right>, read_once: bool) -> Self {
+        let [rows, columns] = [left.n_rows(), right.n_columns()];
+        let depth = left.depth().max(1);
+        let units = rows.div_ceil(L::UNIT).max(1);
+        // Blocks of about as many rows each.
+        let blocks = match read_once {
+            true => 1,
+            false => units.div_ceil((LEFT / (depth * L::UNIT)).max(1)),
+        };
+        let block_rows = units.div_ceil(blocks) * L::UNIT;
+        let panels = PRODUCTS.div_ceil((block_rows.min(rows) + READING) * depth * WIDTH);
+        Self { shape: [rows, columns], block: [block_rows, panels * WIDTH] }
+    }
+
+    /// How many there are.
+    pub(super) fn len(self) -> usize {
+        self.n_in_row() * self.shape[0].div_ceil(self.block[0])
+    }
+
+    /// Rows and columns of a block.
+    pub(super) fn get(self, i: usize) -> [Range<usize>; 2] {
+        let at = [i / self.n_in_row(), i % self.n_in_row()];
+        std::array::from_fn(|axis| {
+            let first = at[axis] * self.block[axis];
+            first..self.shape[axis].min(first + self.block[axis])
+        })
+    }
+
+    fn n_in_row(self) -> usize {
+        self.shape[1].div_ceil(self.block[1])
+    }
+}
+
 /// Multiplies in this thread, and hands every sum on once.
 #[inline(always)]
-pub(crate) fn multiply<A: Arithmetic>(
+pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
     arithmetic: A,
-    left: impl Left<Element = A::Element>,
-    right: PackedRef<'_, A::Element>,
+    left: L,
+    right: PackedRef<'_, L::Right>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     assert_eq!(left.depth(), right.n_rows(), "columns and rows");
     // As many rows at once as leave registers for a row of the right matrix.
-    if A::Simd::F32_LANES == 8 {
-        blocks::<A, _, 6, 4>(arithmetic, left, right, epilogue);
-    } else {
-        blocks::<A, _, 12, 8>(arithmetic, left, right, epilogue);
+    match (A::Simd::F32_LANES == 8, L::FEW_ROWS) {
+        (true, false) => panels::<A, L, _, 6>(arithmetic, left, right, epilogue),
+        (true, true) => panels::<A, L, _, 4>(arithmetic, left, right, epilogue),
+        (false, false) => panels::<A, L, _, 12>(arithmetic, left, right, epilogue),
+        (false, true) => panels::<A, L, _, 8>(arithmetic, left, right, epilogue),
     }
 }
 
-/// With tiles of R rows, or of T if the left matrix is transposed.
+/// Panel after panel, in tiles of R rows.
 #[inline(always)]
-fn blocks<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const T: usize>(
+fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>, const R: usize>(
     arithmetic: A,
     left: L,
-    right: PackedRef<'_, A::Element>,
-    epilogue: &mut impl Epilogue<A::Element>,
+    right: PackedRef<'_, L::Right>,
+    epilogue: &mut F,
 ) {
     for panel in 0..n_panels(right.n_columns()) {
         let rows = right.panel(panel);
-        let columns = WIDTH.min(right.n_columns() - panel * WIDTH);
-        for column in (0..columns).step_by(2 * A::Simd::F32_LANES) {
-            let at = Place { rows, first_column: panel * WIDTH, column };
-            let columns = columns - column;
-            if L::TRANSPOSED {
-                strip::<A, L, T>(arithmetic, left, at, columns, epilogue);
+        let n_columns = match F::WHOLE_PANELS {
+            true => WIDTH,
+            false => WIDTH.min(right.n_columns() - panel * WIDTH),
+        };
+        for column in (0..n_columns).step_by(2 * A::Simd::F32_LANES) {
+            let n_columns = n_columns - column;
+            let at = Place { rows, first_column: panel * WIDTH, column, n_columns };
+            if n_columns > A::Simd::F32_LANES {
+                column_of_tiles::<A, L, R, 2>(arithmetic, left, at, epilogue);
             } else {
-                strip::<A, L, R>(arithmetic, left, at, columns, epilogue);
+                column_of_tiles::<A, L, R, 1>(arithmetic, left, at, epilogue);
             }
         }
     }
@@ -49,58 +108,56 @@ fn blocks<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const T:
 
 /// Columns of the right matrix.
 #[derive(Clone, Copy)]
-struct Place<'a, E> {
+struct Place<'a, W> {
     /// Of the panel.
-    rows: &'a [Row<E>],
-    /// Of all columns, its first.
+    rows: &'a [Row<W>],
+    /// Of all columns, the panel's first.
     first_column: usize,
     /// Within the panel.
     column: usize,
+    /// From there to the last one of the panel.
+    n_columns: usize,
 }
 
-/// All rows with two registers of columns, or with one where `columns` are no more.
+/// All rows with V registers of columns.
 #[inline(always)]
-fn strip<A: Arithmetic, L: Left<Element = A::Element>, const R: usize>(
+fn column_of_tiles<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: usize>(
     arithmetic: A,
     left: L,
-    at: Place<'_, A::Element>,
-    columns: usize,
+    at: Place<'_, L::Right>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let n = left.n_rows();
     let mut row = 0;
-    if columns <= A::Simd::F32_LANES {
-        while n - row >= R {
-            micro_kernel::<A, L, R, 1>(arithmetic, left, row, at, columns, epilogue);
-            row += R;
-        }
-        while row < n {
-            micro_kernel::<A, L, 1, 1>(arithmetic, left, row, at, columns, epilogue);
-            row += 1;
-        }
-        return;
-    }
     while n - row >= R {
-        micro_kernel::<A, L, R, 2>(arithmetic, left, row, at, columns, epilogue);
+        tile::<A, L, R, V>(arithmetic, left, row, at, epilogue);
         row += R;
     }
-    while n - row >= 4 {
-        micro_kernel::<A, L, 4, 2>(arithmetic, left, row, at, columns, epilogue);
+    if V > 1 && R > 8 && n - row >= 8 {
+        tile::<A, L, 8, V>(arithmetic, left, row, at, epilogue);
+        row += 8;
+    }
+    if V > 1 && n - row >= 4 {
+        tile::<A, L, 4, V>(arithmetic, left, row, at, epilogue);
         row += 4;
     }
+    if V > 1 && n - row >= 2 {
+        tile::<A, L, 2, V>(arithmetic, left, row, at, epilogue);
+        row += 2;
+    }
     while row < n {
-        micro_kernel::<A, L, 1, 2>(arithmetic, left, row, at, columns, epilogue);
+        tile::<A, L, 1, V>(arithmetic, left, row, at, epilogue);
         row += 1;
     }
 }
 
+/// R rows with V registers of columns.
 #[inline(always)]
-fn micro_kernel<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: usize>(
+fn tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: usize>(
     arithmetic: A,
     left: L,
     row: usize,
-    at: Place<'_, A::Element>,
-    columns: usize,
+    at: Place<'_, L::Right>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let column = at.first_column + at.column;
@@ -108,17 +165,14 @@ fn micro_kernel<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, co
         epilogue.prefetch(row + i, column);
     }
     let sums = left.micro_kernel::<A, R, V>(arithmetic, row, at.rows, at.column);
+    let n = at.n_columns.min(V * A::Simd::F32_LANES);
     for (i, sums) in sums.iter().enumerate() {
-        let mut values = [0.0; WIDTH];
-        let lanes = A::Simd::F32_LANES;
-        for (sums, values) in sums.iter().zip(values.chunks_exact_mut(lanes)) {
-            arithmetic.store(*sums, values);
-        }
-        let n = V * lanes;
-        if columns >= n {
-            epilogue.apply(arithmetic, row + i, column, &values[..n]); // of known length
+        let sums: &[f32] = cast_slice(sums);
+        // A whole tile apart: what is done with numbers of known length is made of registers.
+        if n == sums.len() {
+            epilogue.apply(arithmetic, [row + i, column], sums);
         } else {
-            epilogue.apply(arithmetic, row + i, column, &values[..columns]);
+            epilogue.apply(arithmetic, [row + i, column], &sums[..n]);
         }
     }
 }

@@ -1,8 +1,12 @@
-//! Matrices that lie in slices, in any order of rows and columns.
+//! Matrices to read, in any order of rows and columns, and matrices to write, in rows or in panels.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
+
+use super::arithmetic::Arithmetic;
+use super::element::Word;
+use super::packed::{Row, WIDTH, n_panels};
 
 /// A matrix in a slice: number `(row, column)` stands at `row * row_step + column * column_step`.
 #[derive(Clone, Copy, Debug)]
@@ -13,21 +17,6 @@ pub(crate) struct Matrix<'a> {
     row_step: usize,
     column_step: usize,
 }
-
-/// A matrix that can be written, row by row: number `(row, column)` stands at `row * row_step + column`.
-#[derive(Debug)]
-pub(crate) struct MatrixMut<'a> {
-    /// The slice's beginning; a pointer, since tasks write between each other's rows.
-    values: *mut f32,
-    rows: usize,
-    columns: usize,
-    row_step: usize,
-    borrowed: PhantomData<&'a mut [f32]>,
-}
-
-// SAFETY: as the mutable slice that it stands for; parts of one that are handed out do not overlap.
-#[allow(unsafe_code)]
-unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> Matrix<'a> {
     /// Rows that follow one another.
@@ -88,6 +77,147 @@ impl<'a> Matrix<'a> {
     }
 }
 
+/// A matrix that can be written, its rows and columns counted in numbers. In panels its elements are of columns, as the
+/// left matrix of a product has them; in rows it is a single panel that is as wide as need be.
+#[derive(Debug)]
+pub(crate) struct MatrixMut<'a, E = f32> {
+    /// The first row of the first panel; a pointer, since tasks write between each other's rows.
+    elements: *mut E,
+    n_rows: usize,
+    n_columns: usize,
+    /// Elements from one row of a panel to the next, and from one panel to the next.
+    steps: [usize; 2],
+    /// Where in the first panel the first column stands, in elements.
+    first: usize,
+    borrowed: PhantomData<&'a mut [E]>,
+}
+
+// SAFETY: as the mutable slice that it stands for; blocks that are handed out do not overlap.
+unsafe impl<E: Word> Send for MatrixMut<'_, E> {}
+
+// SAFETY: through a shared reference only blocks are written, whose makers see to it that they do not overlap.
+unsafe impl<E: Word> Sync for MatrixMut<'_, E> {}
+
+impl<'a, E: Word> MatrixMut<'a, E> {
+    /// Elements of a matrix in panels.
+    pub(crate) fn n_packed([n_rows, n_columns]: [usize; 2]) -> usize {
+        n_rows * n_panels(E::count(n_columns)) * WIDTH
+    }
+
+    /// Panels that nobody has written yet; an empty slice is a matrix without rows.
+    ///
+    /// # Safety
+    /// No number is read before it was written.
+    pub(crate) unsafe fn packed_uninit(
+        out: &'a mut [MaybeUninit<f32>],
+        shape @ [n_rows, n_columns]: [usize; 2],
+    ) -> Self {
+        assert!(out.is_empty() || out.len() == Self::n_packed(shape), "{shape:?}, {}", out.len());
+        Self {
+            elements: out.as_mut_ptr().cast(),
+            n_rows: if out.is_empty() { 0 } else { n_rows },
+            n_columns,
+            steps: [WIDTH, n_rows * WIDTH],
+            first: 0,
+            borrowed: PhantomData,
+        }
+    }
+
+    /// Panels of rows.
+    pub(crate) fn packed(rows: &'a mut [Row<E>], shape: [usize; 2]) -> Self {
+        let elements = rows.as_flattened_mut();
+        // SAFETY: they have all been written, and nothing but elements, which are as large as numbers, is ever
+        // written to them.
+        unsafe {
+            let out = std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), elements.len());
+            Self::packed_uninit(out, shape)
+        }
+    }
+
+    /// Whether there are no rows.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.n_rows == 0
+    }
+
+    /// Some rows and columns, these of whole elements.
+    ///
+    /// # Safety
+    /// Nobody else uses the elements of the block as long as it lives.
+    pub(crate) unsafe fn block<'b>(
+        &self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> MatrixMut<'b, E>
+    where
+        'a: 'b,
+    {
+        let (n_rows, n_columns) = (rows.len(), columns.len());
+        let block = MatrixMut { n_rows, n_columns, borrowed: PhantomData, ..*self };
+        if self.is_empty() || rows.is_empty() || columns.is_empty() {
+            return MatrixMut { n_rows: 0, ..block };
+        }
+        assert!(rows.end <= self.n_rows && columns.end <= self.n_columns, "{rows:?}, {columns:?}");
+        let is_whole =
+            |column: usize| column.is_multiple_of(E::NUMBERS) || column == self.n_columns;
+        assert!(is_whole(columns.start) && is_whole(columns.end), "{columns:?} part an element");
+        let column = self.first + columns.start / E::NUMBERS;
+        let [row_step, panel_step] = self.steps;
+        // SAFETY: within the elements, as rows and columns are.
+        let elements =
+            unsafe { self.elements.add(column / WIDTH * panel_step + rows.start * row_step) };
+        MatrixMut { elements, first: column % WIDTH, ..block }
+    }
+
+    /// Lets as many numbers of a row as a panel has, from `column` on, come into the cache.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, row: usize, column: usize) {
+        prefetch(self.elements.wrapping_add(self.at(row, column)).cast());
+    }
+
+    /// Writes elements of some numbers of a row from `column` on.
+    #[inline(always)]
+    pub(crate) fn put_elements<A: Arithmetic<Element = E>>(
+        &mut self,
+        arithmetic: A,
+        row: usize,
+        column: usize,
+        values: &[f32],
+    ) {
+        let mut out = [E::default(); WIDTH];
+        arithmetic.round(values, &mut out);
+        self.write(row, column, values.len(), &out);
+    }
+
+    /// Writes the first of these elements, as many as `n` numbers are.
+    #[inline(always)]
+    fn write(&mut self, row: usize, column: usize, n: usize, elements: &[E]) {
+        let elements = &elements[..E::count(n)];
+        let out = self.start(row, column, n);
+        // SAFETY: `n` numbers stand there, which are borrowed mutably.
+        unsafe {
+            std::ptr::copy_nonoverlapping(elements.as_ptr(), out, elements.len());
+        }
+    }
+
+    /// Where `n` numbers of a row begin, in panels all in one.
+    #[inline(always)]
+    fn start(&self, row: usize, column: usize, n: usize) -> *mut E {
+        assert!(row < self.n_rows && column + n <= self.n_columns, "columns of row {row}");
+        debug_assert_eq!(column % E::NUMBERS, 0, "an element is written whole");
+        let in_panel = (self.first + column / E::NUMBERS) % WIDTH;
+        assert!(self.steps[1] == WIDTH || in_panel + E::count(n) <= WIDTH, "one panel");
+        // Within the elements, as row and columns are.
+        self.elements.wrapping_add(self.at(row, column))
+    }
+
+    /// Where a number's element stands.
+    #[inline(always)]
+    fn at(&self, row: usize, column: usize) -> usize {
+        let column = self.first + column / E::NUMBERS;
+        column / WIDTH * self.steps[1] + row * self.steps[0] + column % WIDTH
+    }
+}
+
 impl<'a> MatrixMut<'a> {
     /// Rows that follow one another.
     pub(crate) fn new(values: &'a mut [f32], [rows, columns]: [usize; 2]) -> Self {
@@ -97,88 +227,25 @@ impl<'a> MatrixMut<'a> {
     /// Rows that begin `row_step` numbers after one another.
     pub(crate) fn within(
         values: &'a mut [f32],
-        [rows, columns]: [usize; 2],
+        [n_rows, n_columns]: [usize; 2],
         row_step: usize,
     ) -> Self {
-        assert!(columns <= row_step || rows <= 1, "rows overlap");
-        let end = last(rows, columns, row_step);
+        assert!(n_columns <= row_step || n_rows <= 1, "rows overlap");
+        let end = last(n_rows, n_columns, row_step);
         assert!(end <= values.len(), "{end} numbers of {}", values.len());
-        Self { values: values.as_mut_ptr(), rows, columns, row_step, borrowed: PhantomData }
+        let (elements, steps) = (values.as_mut_ptr(), [row_step, WIDTH]);
+        Self { elements, n_rows, n_columns, steps, first: 0, borrowed: PhantomData }
     }
 
-    /// A matrix of numbers that nobody has written yet.
+    /// Rows that nobody has written yet.
     ///
     /// # Safety
-    /// No number is read, alone or in a row, before it was written.
-    #[allow(unsafe_code)]
-    pub(crate) unsafe fn from_uninit(
-        out: &'a mut [MaybeUninit<f32>],
-        [rows, columns]: [usize; 2],
-    ) -> Self {
-        assert_eq!(out.len(), rows * columns, "[{rows}, {columns}]");
-        Self {
-            values: out.as_mut_ptr().cast(),
-            rows,
-            columns,
-            row_step: columns,
-            borrowed: PhantomData,
-        }
-    }
-
-    /// Some rows and columns.
-    ///
-    /// # Safety
-    /// Nobody else uses the numbers of the block as long as it lives.
-    #[allow(unsafe_code)]
-    pub(crate) unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> MatrixMut<'_> {
-        assert!(rows.end <= self.rows && columns.end <= self.columns, "{rows:?}, {columns:?}");
-        let empty = rows.is_empty() || columns.is_empty();
-        // SAFETY: within the slice, as rows and columns are; where there are none nothing is written.
-        let values = unsafe {
-            let first = rows.start * self.row_step + columns.start;
-            self.values.add(if empty { 0 } else { first })
-        };
-        MatrixMut { values, rows: rows.len(), columns: columns.len(), ..*self }
-    }
-
-    /// Some columns.
-    pub(crate) fn columns(mut self, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.columns, "{range:?}");
-        let start = if self.rows == 0 { 0 } else { range.start };
-        #[allow(unsafe_code)]
-        // SAFETY: within the slice, or at its beginning where there are no rows.
-        unsafe {
-            self.values = self.values.add(start);
-        }
-        self.columns = range.len();
-        self
-    }
-
-    /// Lets the numbers of a row from `column` on, as many as a panel has, come into the cache.
-    #[inline(always)]
-    pub(crate) fn prefetch(&self, row: usize, column: usize) {
-        prefetch(self.values.wrapping_add(row * self.row_step + column));
-    }
-
-    /// Writes some numbers of a row, from `column` on.
-    #[inline(always)]
-    pub(crate) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
-        assert!(row < self.rows && column + values.len() <= self.columns);
-        #[allow(unsafe_code)]
-        // SAFETY: within the matrix, which is borrowed mutably; the numbers come from elsewhere.
-        unsafe {
-            let out = self.values.add(row * self.row_step + column);
-            std::ptr::copy_nonoverlapping(values.as_ptr(), out, values.len());
-        }
-    }
-
-    /// Adds to some numbers of a row, from `column` on.
-    #[inline(always)]
-    pub(crate) fn add(&mut self, row: usize, column: usize, values: &[f32]) {
-        let out = &mut self.row(row)[column..][..values.len()];
-        for (out, x) in out.iter_mut().zip(values) {
-            *out += x;
-        }
+    /// No number is read before it was written.
+    pub(crate) unsafe fn from_uninit(out: &'a mut [MaybeUninit<f32>], shape: [usize; 2]) -> Self {
+        let [n_rows, n_columns] = shape;
+        assert_eq!(out.len(), n_rows * n_columns, "{shape:?}");
+        let (elements, steps) = (out.as_mut_ptr().cast(), [n_columns, WIDTH]);
+        Self { elements, n_rows, n_columns, steps, first: 0, borrowed: PhantomData }
     }
 
     /// The matrix cut between columns, into parts of these widths from the left.
@@ -187,40 +254,53 @@ impl<'a> MatrixMut<'a> {
         widths: impl IntoIterator<Item = usize>,
     ) -> impl Iterator<Item = Self> {
         let mut start = 0;
-        widths.into_iter().map(move |columns| {
-            let end = start + columns;
-            assert!(end <= self.columns, "{end} columns of {}", self.columns);
-            #[allow(unsafe_code)]
-            // SAFETY: within the slice, or one past its end where there are no more columns; a matrix without
-            // rows is never written.
-            let values = match self.rows {
-                0 => self.values,
-                _ => unsafe { self.values.add(start) },
-            };
-            start = end;
-            Self { values, columns, ..self }
+        widths.into_iter().map(move |n_columns| {
+            let columns = start..start + n_columns;
+            start = columns.end;
+            // SAFETY: columns that follow each other do not overlap, and the whole is gone.
+            unsafe { self.block(0..self.n_rows, columns) }
         })
     }
 
-    /// `rows` rows from `first` on, for as long as the whole is not used.
-    pub(crate) fn rows(&mut self, first: usize, rows: usize) -> MatrixMut<'_> {
-        assert!(first + rows <= self.rows, "rows {first}..{}", first + rows);
-        #[allow(unsafe_code)]
-        // SAFETY: within the slice, or one past its end where there are no more rows to write.
-        let values = match rows {
-            0 => self.values,
-            _ => unsafe { self.values.add(first * self.row_step) },
-        };
-        MatrixMut { values, rows, borrowed: PhantomData, ..*self }
+    /// Some columns.
+    pub(crate) fn columns(self, range: Range<usize>) -> Self {
+        // SAFETY: the whole is gone.
+        unsafe { self.block(0..self.n_rows, range) }
     }
 
-    /// One row.
+    /// `n` rows from `first` on, for as long as the whole is not used.
+    pub(crate) fn rows(&mut self, first: usize, n: usize) -> MatrixMut<'_> {
+        // SAFETY: the whole is borrowed mutably.
+        unsafe { self.block(first..first + n, 0..self.n_columns) }
+    }
+
+    /// `n` numbers of a row from `column` on, in panels all in one, that have been written.
+    #[inline(always)]
+    pub(crate) fn get(&mut self, row: usize, column: usize, n: usize) -> &mut [f32] {
+        let start = self.start(row, column, n);
+        // SAFETY: `n` numbers stand there, which are borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(start, n) }
+    }
+
+    /// One row, of a matrix in rows.
     pub(crate) fn row(&mut self, row: usize) -> &mut [f32] {
-        let row = self.rows(row, 1);
-        #[allow(unsafe_code)]
-        // SAFETY: the row's columns lie within the slice, and `self` is borrowed mutably as long as they are.
-        unsafe {
-            std::slice::from_raw_parts_mut(row.values, row.columns)
+        self.get(row, 0, self.n_columns)
+    }
+
+    /// Writes some numbers of a row from `column` on, in panels all in one.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, row: usize, column: usize, values: &[f32]) {
+        self.write(row, column, values.len(), values);
+    }
+
+    /// Writes some numbers of a row from `column` on, in as many panels as they reach into.
+    #[inline(always)]
+    pub(crate) fn put_across(&mut self, row: usize, column: usize, values: &[f32]) {
+        let in_first = WIDTH - (self.first + column) % WIDTH;
+        let (first, rest) = values.split_at(in_first.min(values.len()));
+        self.put(row, column, first);
+        for (i, values) in rest.chunks(WIDTH).enumerate() {
+            self.put(row, column + in_first + i * WIDTH, values);
         }
     }
 }
@@ -231,7 +311,6 @@ pub(super) fn prefetch(row: *const f32) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..2 {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        #[allow(unsafe_code)]
         // SAFETY: nothing is read that the program could notice, and every x86-64 has the instruction.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(16 * line).cast());

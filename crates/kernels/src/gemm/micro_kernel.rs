@@ -1,22 +1,29 @@
 //! The inner loops: as many sums as fit the registers, over the whole depth of a product.
 //!
 //! Two registers of columns and up to twelve rows: each element of the left matrix is spread over a register and
-//! meets both, each register of the right matrix meets all rows. On AVX-512 the multiply-adds are then what limits,
-//! not what is read.
+//! meets both, each register of the right matrix meets all rows. On AVX-512 the multiply-adds are the bottleneck, not
+//! the loads.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::arithmetic::Arithmetic;
-use super::element::Element;
-use super::packed::{PackedRef, Row, WIDTH};
+use pulp::Simd;
+
+use super::arithmetic::{Arithmetic, Sums};
+use super::element::{Element, Word};
+use super::packed::{PackedRef, Row, WIDTH, n_panels};
+use super::weight::{Weight, scales};
 
 /// The left matrix of a product: its rows are those of the output.
-pub(crate) trait Left: Copy {
-    /// What its panels hold.
+pub(crate) trait Left: Copy + Send + Sync {
+    /// Elements that the arithmetic of the product takes.
     type Element: Element;
 
-    /// Whether its rows are columns of panels.
-    const TRANSPOSED: bool;
+    /// Elements of the right matrix.
+    type Right: Word;
+
+    /// Whether the registers hold fewer of its rows at once.
+    const FEW_ROWS: bool;
 
     /// Rows that are never parted.
     const UNIT: usize;
@@ -24,7 +31,7 @@ pub(crate) trait Left: Copy {
     /// How many rows there are.
     fn n_rows(self) -> usize;
 
-    /// How many columns of elements there are, each of which meets a row of the right matrix.
+    /// How many rows of elements the right matrix has.
     fn depth(self) -> usize;
 
     /// Some of the rows, from a whole number of units on.
@@ -35,9 +42,9 @@ pub(crate) trait Left: Copy {
         self,
         arithmetic: A,
         row: usize,
-        right: &[Row<A::Element>],
+        right: &[Row<Self::Right>],
         column: usize,
-    ) -> [[A::Sums; V]; R];
+    ) -> [[Sums<A>; V]; R];
 }
 
 /// A matrix as it is.
@@ -48,10 +55,15 @@ pub(crate) struct Plain<'a, E = f32>(pub(crate) PackedRef<'a, E>);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transposed<'a, E = f32>(pub(crate) PackedRef<'a, E>);
 
+/// A matrix of f32 that weights of other elements are multiplied with. Behind its last column are finite numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mixed<'a, W>(PackedRef<'a>, PhantomData<W>);
+
 impl<E: Element> Left for Plain<'_, E> {
     type Element = E;
+    type Right = E;
 
-    const TRANSPOSED: bool = false;
+    const FEW_ROWS: bool = false;
     const UNIT: usize = 12;
 
     fn n_rows(self) -> usize {
@@ -67,14 +79,14 @@ impl<E: Element> Left for Plain<'_, E> {
     }
 
     #[inline(always)]
-    fn micro_kernel<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
+    fn micro_kernel<A: Arithmetic<Element = E>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
         row: usize,
-        right: &[Row<A::Element>],
+        right: &[Row<E>],
         column: usize,
-    ) -> [[A::Sums; V]; R] {
-        let mut sums = [[arithmetic.zero(); V]; R];
+    ) -> [[Sums<A>; V]; R] {
+        let mut sums = [[arithmetic.simd().splat_f32s(0.0); V]; R];
         for (panel, right) in right.chunks(WIDTH).enumerate() {
             let left: &[Row<E>; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
             // A whole panel apart: a loop of known length is unrolled.
@@ -89,8 +101,9 @@ impl<E: Element> Left for Plain<'_, E> {
 
 impl<E: Element> Left for Transposed<'_, E> {
     type Element = E;
+    type Right = E;
 
-    const TRANSPOSED: bool = true;
+    const FEW_ROWS: bool = true;
     const UNIT: usize = WIDTH;
 
     fn n_rows(self) -> usize {
@@ -106,14 +119,14 @@ impl<E: Element> Left for Transposed<'_, E> {
     }
 
     #[inline(always)]
-    fn micro_kernel<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
+    fn micro_kernel<A: Arithmetic<Element = E>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
         row: usize,
-        right: &[Row<A::Element>],
+        right: &[Row<E>],
         column: usize,
-    ) -> [[A::Sums; V]; R] {
-        let mut sums = [[arithmetic.zero(); V]; R];
+    ) -> [[Sums<A>; V]; R] {
+        let mut sums = [[arithmetic.simd().splat_f32s(0.0); V]; R];
         let first = row % WIDTH;
         for (left, right) in self.0.panel(row / WIDTH).iter().zip(right) {
             let left: &[E; R] = left[first..first + R].try_into().expect("R elements");
@@ -123,11 +136,77 @@ impl<E: Element> Left for Transposed<'_, E> {
     }
 }
 
+impl<'a, W> Mixed<'a, W> {
+    /// A left matrix of numbers of f32.
+    pub(crate) fn new(left: PackedRef<'a>) -> Self {
+        Self(left, PhantomData)
+    }
+}
+
+impl<W: Weight> Left for Mixed<'_, W> {
+    type Element = f32;
+    type Right = W;
+
+    const FEW_ROWS: bool = true;
+    const UNIT: usize = 8;
+
+    fn n_rows(self) -> usize {
+        self.0.n_rows()
+    }
+
+    fn depth(self) -> usize {
+        n_panels(self.0.n_columns()) * W::ROWS
+    }
+
+    fn part(self, rows: Range<usize>) -> Self {
+        Self::new(self.0.rows(rows))
+    }
+
+    #[inline(always)]
+    fn micro_kernel<A: Arithmetic<Element = f32>, const R: usize, const V: usize>(
+        self,
+        arithmetic: A,
+        row: usize,
+        right: &[Row<W>],
+        column: usize,
+    ) -> [[Sums<A>; V]; R] {
+        let simd = arithmetic.simd();
+        let zeros = [[simd.splat_f32s(0.0); V]; R];
+        let mut sums = zeros;
+        for (panel, block) in right.chunks_exact(W::ROWS).enumerate() {
+            let left: &[Row; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
+            let mut part = if W::SCALED { zeros } else { sums };
+            for (words, right) in block[..WIDTH / W::NUMBERS].iter().enumerate() {
+                for i in 0..W::NUMBERS {
+                    let weights = W::widen::<_, V>(simd, right, column, i);
+                    for (sums, left) in part.iter_mut().zip(left) {
+                        let x = simd.splat_f32s(left[W::NUMBERS * words + i]);
+                        for (sum, weight) in sums.iter_mut().zip(weights) {
+                            *sum = simd.mul_add_f32s(x, weight, *sum);
+                        }
+                    }
+                }
+            }
+            if W::SCALED {
+                let scales = scales::<_, _, V>(simd, block, column);
+                for (sums, part) in sums.iter_mut().zip(part) {
+                    for ((sum, part), scale) in sums.iter_mut().zip(part).zip(scales) {
+                        *sum = simd.mul_add_f32s(part, scale, *sum);
+                    }
+                }
+            } else {
+                sums = part;
+            }
+        }
+        sums
+    }
+}
+
 /// Adds the products of the first columns of R rows and as many rows of the right matrix.
 #[inline(always)]
 fn steps<A: Arithmetic, const R: usize, const V: usize>(
     arithmetic: A,
-    sums: &mut [[A::Sums; V]; R],
+    sums: &mut [[Sums<A>; V]; R],
     left: &[Row<A::Element>; R],
     right: &[Row<A::Element>],
     column: usize,
@@ -141,7 +220,7 @@ fn steps<A: Arithmetic, const R: usize, const V: usize>(
 #[inline(always)]
 fn step<A: Arithmetic, const R: usize, const V: usize>(
     arithmetic: A,
-    sums: &mut [[A::Sums; V]; R],
+    sums: &mut [[Sums<A>; V]; R],
     left: impl Fn(usize) -> A::Element,
     right: &Row<A::Element>,
     column: usize,

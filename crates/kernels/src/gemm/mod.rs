@@ -1,10 +1,12 @@
-//! Products of matrices.
+//! Products of matrices, for training and for writing: both matrices are packed, and each number is one sum in the order
+//! of the left matrix's columns, the same byte for byte for any number of threads, and in f32 on every CPU with fused
+//! multiply-adds.
 //!
-//! Both matrices are copied into panels first, for all tasks and for every product of a pass that they are part of.
-//! Each number of a product is then one sum in the order of the left matrix's columns, whatever is computed beside
-//! it: it is the same, byte for byte, however the work is shared out among threads, and in f32 on every CPU with
-//! fused multiply-adds.
+//! Two things stay apart: weights in bf16 and int8 have a micro-kernel of their own ([`Mixed`]), as activations that are
+//! written with are never rounded; and blocks of products with weights that come from memory have all rows, so that
+//! each weight is read once.
 
+#![allow(unsafe_code, reason = "each block says why it is sound, and bounds are asserted")]
 #![allow(
     clippy::inline_always,
     reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
@@ -14,8 +16,6 @@ mod activation;
 mod arithmetic;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
-mod bf16;
-mod blocking;
 mod element;
 mod epilogue;
 mod macro_kernel;
@@ -25,30 +25,32 @@ mod pack;
 mod packed;
 mod scratch;
 mod transpose;
+mod weight;
 
 use std::ops::Range;
 
-use pulp::{Simd, WithSimd};
+use pulp::{Arch, Simd, WithSimd};
 
-pub(crate) use activation::Activation;
+pub use activation::ActivationKind;
 pub(crate) use arithmetic::{Arithmetic, Exact};
-pub(crate) use element::{Bf16x2, Element, as_elements};
-pub(crate) use epilogue::{Add, Blend, Epilogue, Put, biased, part_of};
+pub(crate) use element::{Bf16x2, Element, Word, as_elements};
+pub(crate) use epilogue::{Activate, Epilogue, Mode, Slopes, Store, part_of};
 pub(crate) use macro_kernel::multiply;
 pub(crate) use matrix::{Matrix, MatrixMut};
-pub(crate) use micro_kernel::{Left, Plain, Transposed};
+pub(crate) use micro_kernel::{Left, Mixed, Plain, Transposed};
 pub(crate) use pack::{Packed, Role};
-pub(crate) use packed::{PackedMut, PackedRef, Row, WIDTH, n_panels};
+pub(crate) use packed::{PackedRef, Row, WIDTH, n_panels};
 pub(crate) use scratch::Scratch;
+pub(crate) use weight::{Int8x4, Weight};
 
 use self::arithmetic::WithArithmetic;
-use self::blocking::Blocking;
-use crate::tasks::{fill, run};
+use self::macro_kernel::Blocks;
+use crate::tasks::{fill, for_each};
 
 /// A block of a product.
 struct Block<'a, L: Left, F> {
     left: L,
-    right: PackedRef<'a, L::Element>,
+    right: PackedRef<'a, L::Right>,
     epilogue: F,
 }
 
@@ -72,59 +74,47 @@ impl<L: Left, F: Epilogue<L::Element>> WithArithmetic for Block<'_, L, F> {
 
 /// Multiplies on all cores. `epilogue` says what becomes of the sums of each block, whose rows and columns are
 /// counted from the block's first.
-pub(crate) fn multiply_all<L: Left + Send, F: Epilogue<L::Element> + Send>(
+pub(crate) fn multiply_all<L: Left, F: Epilogue<L::Element>>(
     left: L,
-    right: PackedRef<'_, L::Element>,
-    epilogue: impl Fn([Range<usize>; 2]) -> F,
+    right: PackedRef<'_, L::Right>,
+    epilogue: impl Fn([Range<usize>; 2]) -> F + Sync,
 ) {
-    let blocks = Blocking::new(left, right).blocks().map(|[rows, columns]| Block {
-        left: left.part(rows.clone()),
-        right: right.columns(columns.clone()),
-        epilogue: epilogue([rows, columns]),
+    let blocks = Blocks::new(left, right, F::READS_ONCE);
+    for_each(left.n_rows() * left.depth() * right.n_columns(), blocks.len(), |i| {
+        let [rows, columns] = blocks.get(i);
+        Arch::new().dispatch(Block {
+            left: left.part(rows.clone()),
+            right: right.columns(columns.clone()),
+            epilogue: epilogue([rows, columns]),
+        });
     });
-    run(left.n_rows() * left.depth() * right.n_columns(), blocks);
 }
 
 /// `left right + bias` on all cores; an empty bias is none.
-pub(crate) fn product<L: Left + Send>(
-    left: L,
-    right: PackedRef<'_, L::Element>,
-    bias: &[f32],
-) -> Vec<f32> {
+pub(crate) fn product<L: Left>(left: L, right: PackedRef<'_, L::Right>, bias: &[f32]) -> Vec<f32> {
     let shape = [left.n_rows(), right.n_columns()];
-    #[allow(unsafe_code)]
     // SAFETY: nothing reads the output before it is written, and all of it is.
     unsafe {
         fill(shape[0] * shape[1], |out| {
-            put(MatrixMut::from_uninit(out, shape), left, right, bias);
+            store(Mode::Put, MatrixMut::from_uninit(out, shape), left, right, bias);
         })
     }
 }
 
-/// `out = left right + bias` on all cores; an empty bias is none.
-pub(crate) fn put<L: Left + Send>(
+/// `left right + bias` into `out` on all cores, in one of the [`Mode`]s; an empty bias is none.
+pub(crate) fn store<L: Left>(
+    mode: Mode,
     out: MatrixMut<'_>,
     left: L,
-    right: PackedRef<'_, L::Element>,
+    right: PackedRef<'_, L::Right>,
     bias: &[f32],
 ) {
     assert!(bias.is_empty() || bias.len() == right.n_columns(), "a number for each column");
     multiply_all(left, right, |[rows, columns]| {
         let bias = part_of(bias, columns.clone());
-        #[allow(unsafe_code)]
         // SAFETY: blocks do not overlap, and nobody else writes before all are done.
         let out = unsafe { out.block(rows, columns) };
-        Put { out, bias }
-    });
-}
-
-/// `out += left right` on all cores.
-pub(crate) fn add<L: Left + Send>(out: MatrixMut<'_>, left: L, right: PackedRef<'_, L::Element>) {
-    multiply_all(left, right, |[rows, columns]| {
-        #[allow(unsafe_code)]
-        // SAFETY: as above.
-        let out = unsafe { out.block(rows, columns) };
-        Add { out }
+        Store { mode, out, bias }
     });
 }
 
@@ -220,7 +210,8 @@ mod tests {
             };
             for left in [transposed.right(), copy] {
                 let mut sums = vec![1.0; m * n];
-                add(MatrixMut::new(&mut sums, [m, n]), Transposed(left), right);
+                let out = MatrixMut::new(&mut sums, [m, n]);
+                store(Mode::Add, out, Transposed(left), right, &[]);
                 assert_close(&sums, &want, &format!("{what}, left too"));
             }
         }
@@ -250,7 +241,7 @@ mod tests {
             let right = right.right();
             let mut values = vec![f32::NAN; m * n];
             let out = MatrixMut::new(&mut values, [m, n]);
-            let epilogue = Put { out, bias: &[] };
+            let epilogue = Store { mode: Mode::Put, out, bias: &[] };
             if self.transposed {
                 let left = Transposed(transposed.right());
                 E::run(simd, Block { left, right, epilogue });
@@ -296,6 +287,62 @@ mod tests {
         }
     }
 
+    /// Rows of f32 times weights, by the instructions of one SIMD level.
+    struct MixedCheck<W> {
+        n_rows: usize,
+        elements: PhantomData<W>,
+    }
+
+    impl<W: Weight> WithSimd for MixedCheck<W> {
+        type Output = Vec<f32>;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) -> Vec<f32> {
+            let [m, k, n] = [self.n_rows, 3 * WIDTH, 2 * WIDTH];
+            let (x, numbers) = (noise(m * k, 1), noise(k * n, 2));
+            let mut weights = vec![[W::default(); WIDTH]; 2 * 3 * W::ROWS];
+            let mut rounded = vec![0.0; k * n];
+            for (block, out) in weights.chunks_exact_mut(W::ROWS).enumerate() {
+                let at = |i: usize, j: usize| (block % 3 * WIDTH + i) * n + block / 3 * WIDTH + j;
+                let row = |i| std::array::from_fn(|j| numbers[at(i, j)]);
+                W::pack(&std::array::from_fn(row), out);
+                for (i, j) in (0..WIDTH).flat_map(|i| (0..WIDTH).map(move |j| (i, j))) {
+                    rounded[at(i, j)] = W::value(out, i, j);
+                }
+            }
+            let mut values = vec![f32::NAN; m * n];
+            let left = Packed::here(simd, Matrix::new(&x, [m, k]));
+            let left = Mixed::<W>::new(left.view());
+            let right = PackedRef::new(&weights, [3 * W::ROWS, n]);
+            let out = MatrixMut::new(&mut values, [m, n]);
+            let epilogue = Store { mode: Mode::Put, out, bias: &[] };
+            f32::run(simd, Block { left, right, epilogue });
+            let want: Vec<_> = reference(&x, &rounded, [m, k, n]).iter().map(|x| x - 1.0).collect();
+            assert_close(&values, &want, &format!("{m} rows of {} in one", W::NUMBERS));
+            values
+        }
+    }
+
+    #[test]
+    fn every_simd_level_multiplies_every_kind_of_weights() {
+        for n_rows in [1, 2, 3, 4, 7, 8, 9, 15, 16] {
+            every_level_multiplies_weights::<f32>(n_rows);
+            every_level_multiplies_weights::<Bf16x2>(n_rows);
+            every_level_multiplies_weights::<Int8x4>(n_rows);
+        }
+    }
+
+    fn every_level_multiplies_weights<W: Weight>(n_rows: usize) {
+        let check = || MixedCheck::<W> { n_rows, elements: PhantomData };
+        let native = Arch::new().dispatch(check());
+        Simd::vectorize(pulp::Scalar, check());
+        #[cfg(target_arch = "x86_64")]
+        if let Some(simd) = pulp::x86::V3::try_new() {
+            assert_eq!(Simd::vectorize(simd, check()), native, "AVX2, {n_rows} rows");
+        }
+        let _ = native;
+    }
+
     #[test]
     fn what_is_no_number_stays_so() {
         let (mut a, b) = (noise(5 * 3, 1), noise(3 * 4, 2));
@@ -317,7 +364,8 @@ mod tests {
             let left = PackedRef::new(&rows, [m, k]);
             let right = PackedRef::new(&rows, [k, n]);
             let mut times = vec![0; m * n];
-            for [rows, columns] in Blocking::new(Plain(left), right).blocks() {
+            let blocks = Blocks::new(Plain(left), right, false);
+            for [rows, columns] in (0..blocks.len()).map(|i| blocks.get(i)) {
                 for row in rows {
                     columns.clone().for_each(|column| times[row * n + column] += 1);
                 }
@@ -334,7 +382,7 @@ mod tests {
         let mut values = vec![f32::NAN; 6 * 12];
         let mut out = MatrixMut::within(&mut values, [6, 10], 12);
         let part = Plain(left.view().rows(2..6));
-        put(out.rows(2, 4), part, right.view(), &[]);
+        store(Mode::Put, out.rows(2, 4), part, right.view(), &[]);
         let want = reference(&a, &b, [6, 7, 10]);
         for (row, values) in values.chunks(12).enumerate() {
             let (written, beside) = values.split_at(if row < 2 { 0 } else { 10 });

@@ -3,7 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::arithmetic::{Arithmetic, WithArithmetic};
-use super::element::Element;
+use super::element::{Bf16x2, Element, Word};
 use super::matrix::Matrix;
 use super::packed::{PackedRef, Row, WIDTH, n_panels};
 use super::scratch::Scratch;
@@ -118,7 +118,7 @@ impl<E: Element> Packed<E> {
 
 /// On which side of a product a copy stands.
 #[derive(Clone, Copy)]
-pub(crate) enum Side {
+enum Side {
     /// As the left matrix: an element is of columns that follow each other.
     Left,
     /// As the right matrix, or as the left one transposed: an element is of rows that follow each other.
@@ -165,75 +165,165 @@ impl<E: Element> WithSimd for Pack<'_, E> {
     }
 }
 
-impl<E: Element> WithArithmetic for Pack<'_, E> {
-    type Element = E;
-
-    #[inline(always)]
-    fn with(self, arithmetic: impl Arithmetic<Element = E>) {
-        arithmetic.pack(self.matrix, self.side, self.out);
-    }
-}
-
 /// Elements that one task copies at least.
 const ELEMENTS: usize = 1 << 15;
 
 /// Tasks of one matrix at most: the wider its part, the longer the stretches that a task reads.
 const TASKS: usize = 8;
 
-/// Rows that are copied side by side.
-pub(super) const ROWS: usize = 8;
+/// Rows of numbers that are copied side by side.
+const ROWS: usize = 8;
 
-/// Copies a matrix into panels of numbers that follow one another.
-#[inline(always)]
-pub(super) fn pack<S: Simd>(simd: S, matrix: Matrix<'_>, out: &mut [Row]) {
-    let [n_rows, n_columns] = [matrix.n_rows(), matrix.n_columns()];
-    if n_rows == 0 {
-        return;
-    }
-    assert_eq!(out.len(), n_rows * n_panels(n_columns), "[{n_rows}, {n_columns}]");
-    if !matrix.has_rows() {
-        for (panel, out) in out.chunks_exact_mut(n_rows).enumerate() {
-            pack_transposed(simd, matrix.transposed(), panel * WIDTH, out);
+impl<E: Element> WithArithmetic for Pack<'_, E> {
+    type Element = E;
+
+    #[inline(always)]
+    fn with(self, arithmetic: impl Arithmetic<Element = E>) {
+        let Self { matrix, out, side } = self;
+        match (side, matrix.has_rows()) {
+            (Side::Right, false) => pack_transposed(arithmetic, matrix.transposed(), out),
+            (Side::Left, false) if E::LEFT_IS_RIGHT => {
+                pack_transposed(arithmetic, matrix.transposed(), out);
+            }
+            (Side::Left, _) => pack_rows(arithmetic, matrix, out),
+            (Side::Right, true) => pack_stacks(arithmetic, matrix, out),
         }
-        return;
     }
+}
+
+/// Elements of columns that follow each other.
+#[inline(always)]
+fn pack_rows<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<A::Element>]) {
+    let (n_rows, width) = (matrix.n_rows(), WIDTH * A::Element::NUMBERS);
     for first in (0..n_rows).step_by(ROWS) {
-        let rows = first..n_rows.min(first + ROWS);
+        let n = ROWS.min(n_rows - first);
+        let mut rows = [&[][..]; ROWS];
+        for (i, row) in rows[..n].iter_mut().enumerate() {
+            *row = matrix.row(first + i);
+        }
         for (panel, out) in out.chunks_exact_mut(n_rows).enumerate() {
-            for row in rows.clone() {
-                let x = &matrix.row(row)[panel * WIDTH..];
+            for (row, out) in rows.iter().zip(&mut out[first..first + n]) {
                 // A whole panel apart: a copy of known length is made of registers.
-                match x.first_chunk::<WIDTH>() {
-                    Some(x) => out[row] = *x,
-                    None => out[row][..x.len()].copy_from_slice(x),
+                match row.get(panel * width..(panel + 1) * width) {
+                    Some(numbers) => arithmetic.round(numbers, out),
+                    None => arithmetic.round(&row[panel * width..], out),
                 }
             }
         }
     }
 }
 
-/// Copies rows of `matrix`, from `first` on, into the columns of a panel.
+/// Elements of two rows that follow each other; the last of an odd number with zeros.
 #[inline(always)]
-fn pack_transposed<S: Simd>(simd: S, matrix: Matrix<'_>, first: usize, out: &mut [Row]) {
-    let n_columns = WIDTH.min(matrix.n_rows() - first);
-    let (blocks, rest) = out.as_chunks_mut::<SIDE>();
-    let whole = if n_columns == WIDTH { blocks.len() } else { 0 };
-    for (block, out) in blocks[..whole].iter_mut().enumerate() {
-        for column in (0..WIDTH).step_by(SIDE) {
-            let mut x = [[0.0; SIDE]; SIDE];
-            for (i, x) in x.iter_mut().enumerate() {
-                let row = &matrix.row(first + column + i)[block * SIDE..];
-                *x = *row.first_chunk().expect("the row goes on");
+fn pack_stacks<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<A::Element>]) {
+    let n_stacks = A::Element::count(matrix.n_rows());
+    for first in (0..n_stacks).step_by(ROWS / 2) {
+        let n = (ROWS / 2).min(n_stacks - first);
+        let mut rows = [[&[][..]; 2]; ROWS / 2];
+        for (i, rows) in rows[..n].iter_mut().enumerate() {
+            let above = 2 * (first + i);
+            rows[0] = matrix.row(above);
+            if above + 1 < matrix.n_rows() {
+                rows[1] = matrix.row(above + 1);
             }
-            for (out, x) in out.iter_mut().zip(transpose::transposed(simd, x)) {
-                out[column..column + SIDE].copy_from_slice(&x);
+        }
+        for (panel, out) in out.chunks_exact_mut(n_stacks).enumerate() {
+            let columns = panel * WIDTH..(panel + 1) * WIDTH;
+            for ([above, below], out) in rows.iter().zip(&mut out[first..first + n]) {
+                *out = match (above.get(columns.clone()), below.get(columns.clone())) {
+                    (Some(above), Some(below)) => {
+                        let whole = "a whole panel";
+                        arithmetic
+                            .stack(above.try_into().expect(whole), below.try_into().expect(whole))
+                    }
+                    _ => arithmetic.stack(&padded(above, panel), &padded(below, panel)),
+                };
             }
         }
     }
-    let rest = blocks[whole..].as_flattened_mut().iter_mut().chain(rest);
-    for (row, out) in (whole * SIDE..).zip(rest) {
-        for (column, out) in out[..n_columns].iter_mut().enumerate() {
-            *out = matrix.row(first + column)[row];
+}
+
+/// The numbers of a panel, with zeros behind them.
+#[inline(always)]
+fn padded(row: &[f32], panel: usize) -> Row {
+    let mut out = [0.0; WIDTH];
+    let row = &row[(panel * WIDTH).min(row.len())..];
+    let n = row.len().min(WIDTH);
+    out[..n].copy_from_slice(&row[..n]);
+    out
+}
+
+/// Elements of columns of `matrix` that follow each other, one below another, its rows side by side.
+#[inline(always)]
+fn pack_transposed<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<A::Element>]) {
+    let (strip, numbers) = (A::Element::STRIP, A::Element::NUMBERS);
+    let n_rows = A::Element::count(matrix.n_columns());
+    for (panel, out) in out.chunks_exact_mut(n_rows).enumerate() {
+        let first = panel * WIDTH;
+        let n_columns = WIDTH.min(matrix.n_rows() - first);
+        let n_strips = if n_columns == WIDTH { matrix.n_columns() / strip } else { 0 };
+        let (strips, rest) = out.split_at_mut(n_strips * strip / numbers);
+        for (i, out) in strips.chunks_exact_mut(strip / numbers).enumerate() {
+            for column in (0..WIDTH).step_by(SIDE) {
+                let mut rows = [[A::Element::default(); WIDTH]; SIDE];
+                for (j, row) in rows.iter_mut().enumerate() {
+                    let x = matrix.row(first + column + j);
+                    arithmetic.round(&x[i * strip..(i + 1) * strip], row);
+                }
+                for (square, out) in out.chunks_exact_mut(SIDE).enumerate() {
+                    let mut x = [[A::Element::default(); SIDE]; SIDE];
+                    for (x, row) in x.iter_mut().zip(&rows) {
+                        x.copy_from_slice(&row[square * SIDE..(square + 1) * SIDE]);
+                    }
+                    for (out, x) in out.iter_mut().zip(transpose::transposed(arithmetic.simd(), x))
+                    {
+                        out[column..column + SIDE].copy_from_slice(&x);
+                    }
+                }
+            }
+        }
+        for (row, out) in (n_strips * strip / numbers..).zip(rest) {
+            for (column, out) in out[..n_columns].iter_mut().enumerate() {
+                *out = A::Element::first(&matrix.row(first + column)[row * numbers..]);
+            }
+        }
+    }
+}
+
+/// A matrix of `n_columns` numbers a row, from pairs of columns to pairs of rows; the last of an odd number of rows
+/// with zeros.
+pub(super) fn regrouped(columns: PackedRef<'_, Bf16x2>, n_columns: usize) -> Scratch<Bf16x2> {
+    let n_pairs = columns.n_rows().div_ceil(2);
+    let mut out = Scratch::new(n_pairs * n_panels(n_columns));
+    let tasks = out.chunks_exact_mut(n_pairs.max(1)).enumerate();
+    let tasks = tasks.map(|(panel, out)| Regroup { columns, panel, out });
+    run(columns.n_rows() * n_columns, tasks);
+    out
+}
+
+/// Regroups the numbers of a panel.
+struct Regroup<'a> {
+    columns: PackedRef<'a, Bf16x2>,
+    panel: usize,
+    out: &'a mut [Row<Bf16x2>],
+}
+
+impl WithSimd for Regroup<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        const HALF: usize = WIDTH / 2;
+        let first = self.panel % 2 * HALF;
+        let (pairs, rest) = self.columns.panel(self.panel / 2).as_chunks::<2>();
+        let last = rest.first().map(|last| [*last, [Bf16x2::default(); WIDTH]]);
+        for ([above, below], out) in pairs.iter().chain(&last).zip(self.out) {
+            let above: &[Bf16x2; HALF] = above[first..].first_chunk().expect("half a row");
+            let below: &[Bf16x2; HALF] = below[first..].first_chunk().expect("half a row");
+            let (out, _) = out.as_chunks_mut::<2>();
+            for ((out, above), below) in out.iter_mut().zip(above).zip(below) {
+                *out = above.crossed(*below);
+            }
         }
     }
 }

@@ -5,8 +5,12 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Element, Row, WIDTH};
-use crate::decode::Row as Aligned;
+use super::{Row, WIDTH, Word};
+
+/// A row that begins where a line of the cache does.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Aligned([f32; WIDTH]);
 
 /// Buffers that are kept at most, of a thread or of all.
 const KEPT: usize = 16;
@@ -78,10 +82,9 @@ impl<E> Drop for Scratch<E> {
     }
 }
 
-impl<E: Element> Deref for Scratch<E> {
+impl<E: Word> Deref for Scratch<E> {
     type Target = [Row<E>];
 
-    #[allow(unsafe_code)]
     fn deref(&self) -> &[Row<E>] {
         // SAFETY: the buffer has at least so many rows, one that is aligned is as large as the row alone, and an
         // element as an f32 whose bits it may have.
@@ -89,8 +92,7 @@ impl<E: Element> Deref for Scratch<E> {
     }
 }
 
-impl<E: Element> DerefMut for Scratch<E> {
-    #[allow(unsafe_code)]
+impl<E: Word> DerefMut for Scratch<E> {
     fn deref_mut(&mut self) -> &mut [Row<E>] {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.buffer.as_mut_ptr().cast(), self.n_rows) }

@@ -12,7 +12,6 @@ pub(super) const SIDE: usize = 8;
 pub(super) fn transposed<S: Simd, E: Element>(_: S, x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
     #[cfg(target_arch = "x86_64")]
     if S::F32_LANES >= SIDE {
-        #[allow(unsafe_code)]
         // SAFETY: who has the token of a level has its instructions, and levels with registers of eight numbers and more are AVX2 and AVX-512, which have AVX.
         return unsafe { avx(x) };
     }
@@ -34,7 +33,6 @@ fn avx<E: Element>(x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
         __m256, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_shuffle_ps, _mm256_storeu_ps,
         _mm256_unpackhi_ps, _mm256_unpacklo_ps,
     };
-    #[allow(unsafe_code)]
     // SAFETY: each row has eight elements, which are as large as an f32.
     let load = |row: usize| unsafe { _mm256_loadu_ps(x[row].as_ptr().cast()) };
     // Within each half of the registers: pairs of rows, then fours of them.
@@ -54,7 +52,6 @@ fn avx<E: Element>(x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
     for i in 0..SIDE / 2 {
         let low = _mm256_permute2f128_ps::<0x20>(top[i], bottom[i]);
         let high = _mm256_permute2f128_ps::<0x31>(top[i], bottom[i]);
-        #[allow(unsafe_code)]
         // SAFETY: as above.
         unsafe {
             _mm256_storeu_ps(out[i].as_mut_ptr().cast(), low);

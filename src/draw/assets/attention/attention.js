@@ -1,9 +1,9 @@
-/** The views of a prompt behind tabs, one at a time, all of one choice. */
+/** The views of a prompt behind tabs. They share one choice. */
 page.view("attention", (section, data) => {
   const attention = new Attention(data);
   const choice = new Choice(attention);
   const kinds = [HeadView, ModelView, NeuronView, SimilarityView, TopView];
-  const made = new Map(); // views are made when they are first looked at
+  const made = new Map(); // each view is made when it is first shown
   let present = HeadView;
 
   const panel = page.element("div", { class: "panel", role: "tabpanel", id: page.id() });

@@ -1,4 +1,4 @@
-/** What the reader looks at. All views of a prompt share it: a token kept in one is the one that the next shows. */
+/** The reader's choice, which all views of a prompt share: a token kept in one view is shown by the next. */
 class Choice {
   constructor(attention) {
     /** Indices among the layers and heads that are shown. */
@@ -6,19 +6,19 @@ class Choice {
     this.head = 0;
     /** The heads whose lines are drawn. */
     this.active = new Set(attention.heads.keys());
-    /** Tokens as {token, side}, `side` being "query" for one that looks and "key" for one that is looked at. */
+    /** Tokens as {token, side}, where `side` is "query" or "key". */
     this.kept = null;
     this.pointed = null;
     this.last = attention.nTokens - 1;
     this.listeners = [];
   }
 
-  /** What is looked at now: what is pointed at, or else what was kept, or nothing. */
+  /** The token that is pointed at, or else the one that was kept, or `null`. */
   get present() {
     return this.pointed ?? this.kept;
   }
 
-  /** The token that looks, for views that always need one: the last, unless told otherwise. */
+  /** The query, for views that always need one: the last token by default. */
   get query() {
     return this.present?.token ?? this.last;
   }
@@ -40,7 +40,7 @@ class Choice {
     }
   }
 
-  /** Keeps a token; the one that is kept already is let go. */
+  /** Keeps a token, or releases it if it is kept already. */
   keep(token, side = "query") {
     const again = this.kept?.token === token && this.kept?.side === side;
     this.set({ kept: again ? null : { token, side }, pointed: again ? null : this.pointed });

@@ -1,8 +1,8 @@
 /**
- * The numbers of one prompt, as `Data` in mod.rs writes them.
+ * The numbers of one prompt, as `Data` in attention_html.rs writes them.
  *
- * Layers and heads are given by their index among those that are shown; `layers[index]` and `heads[index]` are
- * their numbers in the model. Tokens are given by their position.
+ * Layers and heads are indices among those that are shown; `layers[index]` and `heads[index]` are their numbers in
+ * the model. Tokens are positions.
  */
 class Attention {
   constructor(data) {
@@ -21,34 +21,34 @@ class Attention {
     return this.tokens.length;
   }
 
-  /** How strongly `query` looks at each token up to itself: a list of weights that sum to 1. */
+  /** The weights of `query` for each token up to itself, which sum to 1. */
   weights(layer, head, query) {
     const triangle = this.floats(this.data.weights[layer][head]);
     return triangle.subarray(triangleStart(query), triangleStart(query + 1));
   }
 
-  /** How strongly `query` looks at `key`: 0 for one that comes later. */
+  /** The weight of `query` for `key`: 0 for a later token. */
   weight(layer, head, query, key) {
     return key > query ? 0 : this.weights(layer, head, query)[key];
   }
 
-  /** The query of a token, as it is compared. */
+  /** The query vector of a token, normed and rotated. */
   query(layer, head, token) {
     return this.vector(this.data.queries[layer][head], token);
   }
 
-  /** The key of a token, as it is compared. */
+  /** The key vector of a token, normed and rotated. */
   key(layer, head, token) {
     return this.vector(this.data.keys[layer][this.kvHeads[head]], token);
   }
 
-  /** How alike two tokens' vectors are: as embeddings at stage 0, after layer n at stage n + 1. */
+  /** The cosine of two tokens' vectors: of the embeddings at stage 0, after layer n at stage n + 1. */
   cosine(stage, one, other) {
     const triangle = this.floats(this.data.similarity[stage]);
     return triangle[triangleStart(Math.max(one, other)) + Math.min(one, other)];
   }
 
-  /** The `n` tokens that `query` looks at most, as [token, weight], largest first; of equals the earlier. */
+  /** The `n` tokens that `query` looks at most, as [token, weight], largest first; the earlier first among equals. */
   strongest(layer, head, query, n) {
     return largest(this.weights(layer, head, query), n);
   }
@@ -63,7 +63,7 @@ class Attention {
     return this.floats(text).subarray(token * this.headDim, (token + 1) * this.headDim);
   }
 
-  /** The 32-bit floats that `text` holds in base 64; unpacked when first asked for. */
+  /** The 32-bit floats that `text` holds in base 64, decoded once. */
   floats(text) {
     let floats = this.unpacked.get(text);
     if (!floats) {
@@ -72,19 +72,19 @@ class Attention {
       for (let at = 0; at < bytes.length; at += 1) {
         bytes[at] = characters.charCodeAt(at);
       }
-      floats = new Float32Array(bytes.buffer); // little endian, as every machine is that runs a browser
+      floats = new Float32Array(bytes.buffer); // little endian, as every machine that runs a browser
       this.unpacked.set(text, floats);
     }
     return floats;
   }
 }
 
-/** Where a row begins in the lower triangle of a matrix, written row by row. */
+/** The start of a row in the lower triangle of a matrix, written row by row. */
 function triangleStart(row) {
   return (row * (row + 1)) / 2;
 }
 
-/** The `n` largest of those weights that are above 0, as [position, weight]. */
+/** The `n` largest weights above 0, as [position, weight]. */
 function largest(weights, n) {
   return Array.from(weights, (weight, position) => [position, weight])
     .filter(([, weight]) => weight > 0)
@@ -93,8 +93,8 @@ function largest(weights, n) {
 }
 
 /**
- * The way from a query to its weights, by the plain formula in double precision: for each key up to the query
- * the products, their sum, that divided by the root of their number, and the softmax of those.
+ * The steps from a query to its weights, by the plain formula in double precision: for each key up to the query
+ * the products, their sum, the sum divided by the root of their number, and the softmax.
  */
 function score(attention, layer, head, query) {
   const q = attention.query(layer, head, query);

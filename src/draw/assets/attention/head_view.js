@@ -1,9 +1,9 @@
-/** The most lines that are drawn: more are slow, and no one can tell them apart. */
+/** The most lines: more are slow, and cannot be told apart. */
 const MOST_LINES = 4000;
-/** The least weight of a line, until the reader moves the slider. */
+/** The least weight of a line, before the reader moves the slider. */
 const LEAST = 0.05;
 
-/** Lines from each token to those that it looks at, a colour for each head. */
+/** Lines from each query to its keys, a colour for each head. */
 class HeadView {
   static title = "Heads";
   static about =
@@ -152,7 +152,7 @@ class HeadView {
     this.readout.classList.toggle("passing", choice.pointed !== null);
   }
 
-  /** What is drawn: every strong pair, or everything that concerns the present token. */
+  /** The pairs that are drawn: every strong one, or all of the present token. */
   pairs() {
     const { attention, choice } = this;
     const { present } = choice;
@@ -174,7 +174,7 @@ class HeadView {
   }
 
   line({ head, query, key, weight }) {
-    // Each head's lines a little lower than the one's before: or they would lie on top of each other.
+    // The lines of each head are a little lower than those of the head before, so that they do not overlap.
     const shift = 0.5 + (0.5 * (head + 0.5)) / this.attention.heads.length - 0.25;
     const line = page.svg("line", {
       x1: 0,
@@ -189,7 +189,7 @@ class HeadView {
     return line;
   }
 
-  /** The other end's share of a head, beside its name. */
+  /** The share of one head at the other end of a line, beside the token's name. */
   block({ head, query, key, weight }) {
     const other = this.choice.present.side === "query" ? key : query;
     const block = page.svg("rect", {

@@ -86,9 +86,9 @@ class ModelView {
   }
 }
 
-/** The side of a large map that is still seen at once, in pixels. */
+/** The most pixels of a large map's side. */
 const MAP = 700;
-/** The least side of a cell beside which a letter can be read, in pixels. */
+/** The least pixels of a cell beside which a letter can be read. */
 const LETTERS = 11;
 
 /** One head's map with its tokens, cell by cell. */
@@ -141,7 +141,7 @@ class LargeMap {
     new ResizeObserver(() => this.fit()).observe(this.node);
   }
 
-  /** Begins where the chosen token looks most. */
+  /** Starts at the chosen token's largest weight. */
   start() {
     const { attention, choice } = this;
     const query = choice.query;
@@ -154,7 +154,7 @@ class LargeMap {
     const n = this.attention.nTokens;
     const longest = Math.max(...this.attention.tokens.map((piece) => [...piece].length));
     const besides = 9 * Math.min(longest, 12) + 16; // names left of the map
-    const high = Math.max(Math.floor(MAP / n), 14); // rather higher than a screen than without names
+    const high = Math.max(Math.floor(MAP / n), 14); // names are worth a map higher than a screen
     const named = Math.min(Math.floor((this.node.clientWidth - besides) / n), high, 26);
     const hasNames = named >= LETTERS;
     const cell = hasNames ? named : Math.min(Math.max(this.node.clientWidth / n, 2), LETTERS);
@@ -177,7 +177,7 @@ class LargeMap {
   step(event, close) {
     const { query, key } = this.cell;
     if (event.key === "Escape") {
-      event.stopPropagation(); // it closes this, and lets nothing go
+      event.stopPropagation(); // it closes the map, and releases no token
       close();
     }
     const to = {

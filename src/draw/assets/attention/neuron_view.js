@@ -9,9 +9,9 @@ class NeuronView {
   constructor(attention, choice) {
     this.attention = attention;
     this.choice = choice;
-    this.key = 0; // the row and the column that are pointed at
+    this.key = 0; // the row and the column of the pointer
     this.dimension = 0;
-    this.shown = ""; // which head and query the rows are of
+    this.shown = ""; // the head and the query of the rows
     this.isSorted = false;
     this.place = placeChoosers(attention, choice);
     const sort = page.element("input", {
@@ -24,7 +24,7 @@ class NeuronView {
     const sorting = page.element("label", { class: "chooser" }, sort, "Largest weights first");
     this.strip = tokenStrip(attention, choice);
     this.readout = page.element("div", { class: "readout", "aria-live": "polite" });
-    // A row for each key stays for good, so that the focus stays on it whatever is shown, and nothing moves.
+    // The row of a key is never replaced, so that it keeps the focus and nothing moves.
     this.options = attention.tokens.map((_, key) =>
       page.element("div", { class: "row", role: "option", tabindex: -1, "data-key": key }),
     );
@@ -65,7 +65,7 @@ class NeuronView {
     this.rows = rows;
     const shown = `${choice.layer} ${choice.head} ${choice.query}`;
     if (this.shown !== shown) {
-      // begin where there is most to see
+      // start at the largest product
       this.key = largest(
         rows.map((row) => row.softmax),
         1,
@@ -117,7 +117,7 @@ class NeuronView {
     return page.element("div", { class: "row heading", "aria-hidden": "true" }, ...cells);
   }
 
-  /** What stands in the row of the query. */
+  /** The contents of the query's row. */
   question(scale) {
     const { attention, choice } = this;
     return [
@@ -143,7 +143,7 @@ class NeuronView {
     );
   }
 
-  /** Fills the row of a key that may not be seen. */
+  /** Fills the row of a masked key. */
   fillMasked(option, key) {
     page.set(option, { "aria-label": `${tokenText(this.attention, key)}: comes later, masked` });
     option.replaceChildren(
@@ -195,7 +195,7 @@ class NeuronView {
     }
   }
 
-  /** Marks the row and the dimension that are pointed at, and says their numbers. */
+  /** Marks the row and the dimension of the pointer, and shows their numbers. */
   point() {
     const { attention, choice, dimension } = this;
     const { key, k, products, sum, scaled, softmax } = this.rows[this.key];

@@ -1,6 +1,6 @@
-/** What several views are made of. */
+/** Parts of several views. */
 
-/** A colour for each head, far apart from each other and readable on light and on dark. */
+/** A colour for each head, far apart from each other, readable on light and on dark. */
 function headColor(head, nHeads) {
   const hue = (25 + (360 * head) / nHeads) % 360;
   return `light-dark(oklch(0.55 0.17 ${hue}), oklch(0.78 0.14 ${hue}))`;
@@ -16,7 +16,7 @@ function colorOf(section, name) {
   return `${red} ${green} ${blue}`;
 }
 
-/** How strong a weight looks, from 0 to 1: its root, as in all of Tinderbox's pictures, so that small ones show. */
+/** The strength of a weight's colour, from 0 to 1: its root, as in all of Tinderbox's pictures, so that small weights show. */
 function strength(weight) {
   return Math.sqrt(Math.min(Math.max(weight, 0), 1));
 }
@@ -31,12 +31,12 @@ function tokenName(attention, token) {
   );
 }
 
-/** The same in plain text, for labels. */
+/** A token's text and position in plain text, for labels. */
 function tokenText(attention, token) {
   return `${attention.tokens[token]} at ${token}`;
 }
 
-/** A number with so many digits, and a true minus sign unless it is 0. */
+/** A number with this many digits, and a true minus sign unless it is 0. */
 function fixed(x, digits) {
   const text = x.toFixed(digits);
   return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
@@ -52,7 +52,7 @@ function bar(weight, digits, color) {
   return node;
 }
 
-/** A labelled list to choose one of several from; `get` says which is chosen, `set` is told. */
+/** A labelled list to choose from; `get` returns the chosen index, `set` takes the new one. */
 function chooser(label, names, get, set) {
   const options = names.map((name, index) => page.element("option", { value: index }, String(name)));
   const list = page.element("select", { change: () => set(Number(list.value)) }, ...options);
@@ -84,8 +84,8 @@ function placeChoosers(attention, choice) {
 }
 
 /**
- * Lets arrow keys move the focus among `items`, of which only one at a time is reached by the tab key:
- * `move(key, index)` says where to, or nothing.
+ * Moves the focus among `items` by arrow keys; the tab key reaches one of them at a time.
+ * `move(key, index)` returns the new index, or `undefined`.
  */
 function roam(container, items, move) {
   items.forEach((item, index) => (item.tabIndex = index === 0 ? 0 : -1));
@@ -104,7 +104,7 @@ function roam(container, items, move) {
   });
 }
 
-/** Where an arrow key leads in rows of `nColumns`, of `n` items; nowhere out of them. */
+/** The index that an arrow key leads to, in `n` items in rows of `nColumns`; `undefined` outside. */
 function gridMove(nColumns, n) {
   return (key, at) => {
     const column = at % nColumns;
@@ -120,7 +120,7 @@ function gridMove(nColumns, n) {
   };
 }
 
-/** A button for a token, which is pointed at by mouse or focus, and kept by a click. */
+/** A button for a token: mouse and focus point at it, a click keeps it. */
 function tokenButton(attention, choice, token, side) {
   const button = page.element(
     "button",
@@ -129,7 +129,7 @@ function tokenButton(attention, choice, token, side) {
       class: "token",
       "data-token": token,
       title: tokenText(attention, token),
-      // A finger's tap also sends these: then the click says it all.
+      // A tap also sends these; its click is enough.
       pointerenter: (event) => event.pointerType === "mouse" && choice.point(token, side),
       pointerleave: (event) => event.pointerType === "mouse" && choice.leave(),
       focus: () => button.matches(":focus-visible") && choice.point(token, side),
@@ -141,7 +141,7 @@ function tokenButton(attention, choice, token, side) {
   return button;
 }
 
-/** The prompt, to choose the token that looks from. */
+/** The prompt as buttons that choose the query. */
 function tokenStrip(attention, choice) {
   const buttons = attention.tokens.map((_, token) => tokenButton(attention, choice, token, "query"));
   const node = page.element("div", { class: "strip", role: "group", "aria-label": "Tokens of the prompt" }, ...buttons);
@@ -157,7 +157,7 @@ function tokenStrip(attention, choice) {
   };
 }
 
-/** Which weight looks how strong. */
+/** The scale of weights. */
 function legend() {
   const swatches = [0, 0.01, 0.05, 0.2, 0.5, 1].map((weight) => {
     const swatch = page.element("span", { class: "swatch heat" });
@@ -167,12 +167,12 @@ function legend() {
   return page.element("p", { class: "legend" }, "weight", ...swatches);
 }
 
-/** How much colour a cell has: what may be seen has a little even at 0, and so is told from what is masked. */
+/** The opacity of a cell: never 0, unlike a masked one. */
 function shade(weight) {
   return 0.06 + 0.94 * strength(weight);
 }
 
-/** A map of one head on a canvas, a pixel for each pair of tokens, fewer where there are more than `most` a side. */
+/** A map of one head on a canvas: a pixel for each pair of tokens, at most `most` pixels a side. */
 function drawMap(canvas, attention, layer, head, color, most = Infinity) {
   const n = attention.nTokens;
   const side = Math.min(n, most);
@@ -187,7 +187,7 @@ function drawMap(canvas, attention, layer, head, color, most = Infinity) {
       for (let query = begin(y); query < begin(y + 1); query += 1) {
         const row = attention.weights(layer, head, query);
         for (let key = begin(x); key < Math.min(begin(x + 1), query + 1); key += 1) {
-          weight = Math.max(weight, row[key]); // so that no strong one is lost
+          weight = Math.max(weight, row[key]); // no strong weight is lost
         }
       }
       image.data.set([red, green, blue, 255 * shade(weight)], 4 * (y * side + x));

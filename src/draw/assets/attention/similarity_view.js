@@ -1,4 +1,4 @@
-/** What becomes of a token's vector: how alike it is to the others', layer by layer. */
+/** The cosines of a token's vector with the others', layer by layer. */
 class SimilarityView {
   static title = "Similarity";
   static about =

@@ -1,4 +1,4 @@
-/** The three tokens that each token looks at most, in one head. */
+/** The three largest weights of each token, in one head. */
 class TopView {
   static title = "Top three";
   static about =

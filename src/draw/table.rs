@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// The most characters of a line: most terminals have that many.
-pub(super) const MAX_WIDTH: usize = 100;
+pub(crate) const MAX_WIDTH: usize = 100;
 
 /// The least width of the first column.
 const MIN_FIRST: usize = 12;
@@ -12,14 +12,14 @@ const GAP: &str = "  ";
 
 /// The heading of a column, and the side on which its cells line up.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Column<'a> {
+pub(crate) enum Column<'a> {
     Left(&'a str),
     Right(&'a str),
 }
 
 /// A table with a line for each row below the headings. Cells of the first column are cut in the middle if the others
 /// leave too little space.
-pub(super) fn table<'a>(
+pub(crate) fn table<'a>(
     columns: impl AsRef<[Column<'a>]>,
     rows: &[impl AsRef<[String]>],
 ) -> String {
@@ -61,7 +61,7 @@ pub(super) fn cut_in_the_middle(text: &str, max: usize) -> String {
     format!("{head}\u{2026}{tail}")
 }
 
-pub(super) fn width(text: &str) -> usize {
+pub(crate) fn width(text: &str) -> usize {
     text.chars().count()
 }
 

@@ -4,15 +4,15 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-use crate::elementary::sum;
 use super::QUERIES;
 use crate::dropout::Dropout;
+use crate::elementary::sum;
 use crate::gemm::Scratch;
 use crate::gemm::{
-    Add, Exact, Matrix, MatrixMut, Packed, PackedRef, Plain, Put, Row, Transposed, WIDTH, multiply,
-    n_panels,
+    Exact, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain, Row, Store, Transposed, WIDTH,
+    multiply, n_panels,
 };
-use crate::heads::{Heads, Prepared};
+use crate::heads::{HeadLayout, Prepared};
 use crate::rows::{Query, Scores, attend_backward};
 
 /// Queries whose weights the backward pass holds at once: what it adds to the gradients of keys and values is
@@ -48,11 +48,11 @@ impl WithSimd for BackwardPass<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let heads = self.prepared.heads;
-        let Heads { head_dim, t, .. } = heads;
+        let HeadLayout { head_dim, t, .. } = heads;
         let (scale, group, width) = (heads.scale(), heads.group(), heads.n_heads * head_dim);
         let [grad_q, mut grad_k, mut grad_v] = self.grad_qkv;
         let (grad_query_norm, grad_key_norm) = self.grad_norms.split_at_mut(head_dim);
-        let mut buffer = Vec::new();
+        let mut buffer = self.prepared.buffer();
         let k = self.prepared.keys(self.qkv, self.kv_head, &mut buffer);
         let k_transposed = Packed::here(simd, k.transposed());
         let k = Packed::here(simd, k);
@@ -107,7 +107,12 @@ impl WithSimd for BackwardPass<'_> {
                         Plain(PackedRef::within(&grad_scores[first..], [rows, keys], block));
                     let out = grad_q.rows(queries.start, rows);
                     let k = k.view().rows(0..keys);
-                    multiply(Exact(simd), grad_scores, k, &mut Put { out, bias: &[] });
+                    multiply(
+                        Exact(simd),
+                        grad_scores,
+                        k,
+                        &mut Store { mode: Mode::Put, out, bias: &[] },
+                    );
                 }
                 let queries = start..start + block;
                 for (gradient, right, out) in
@@ -143,10 +148,8 @@ fn add_key_gradients<S: Simd>(
         let left = Transposed(left.columns(keys.clone()));
         let right = right.view().rows(seeing);
         let out = out.rows(keys.start, keys.len());
-        if is_first_head && queries.start <= first {
-            multiply(Exact(simd), left, right, &mut Put { out, bias: &[] });
-        } else {
-            multiply(Exact(simd), left, right, &mut Add { out });
-        }
+        let is_first = is_first_head && queries.start <= first;
+        let mode = if is_first { Mode::Put } else { Mode::Add };
+        multiply(Exact(simd), left, right, &mut Store { mode, out, bias: &[] });
     }
 }

@@ -1,7 +1,7 @@
-//! Byte-level BPE, trained on a text.
+//! Trains byte-level BPE on a text.
 //!
-//! The library finds the merges; the words that it counts pairs in are counted here, as the text streams
-//! by, so that only distinct words are ever in memory.
+//! The library finds the merges. The words are counted here, as the text streams by, so that only distinct words
+//! are in memory.
 
 use std::collections::HashMap;
 
@@ -9,47 +9,43 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::{bytes, gpt2_words as words};
+use super::words::{byte_alphabet, first_word, spell};
 
-/// The token that ends a text, as it is written in one.
+/// The token that ends a text, as it stands in one.
 pub(crate) const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// How often a pair must stand in the text to become a token: what comes once teaches nothing.
+/// How often a pair must occur to become a token.
 const MIN_FREQUENCY: u64 = 2;
 
-/// The longest word that is counted, in bytes: of a longer one, as of letters without end, each so many bytes
-/// are a word. Merges are found within words, so that nothing is lost but a pair at each cut.
-const LONGEST_WORD: usize = 1 << 12;
+/// The longest word that is counted, in bytes; a longer one, such as letters without end, is cut. Merges are found
+/// within words, so only a pair at each cut is lost.
+const MAX_WORD_BYTES: usize = 1 << 12;
 
-/// So many bytes behind the end of a word tell that it ends there: a space that belongs to the next one, an end
-/// of text or half a contraction are shorter.
+/// The bytes behind the end of a word that tell that it ends there: a space that belongs to the next word, an end
+/// of text and half a contraction are shorter.
 const LOOKAHEAD: usize = 32;
 
-/// The parts that every tokenizer trained here has: GPT-2's, without a space put before the text.
-pub(super) fn empty() -> Tokenizer {
-    with_parts(BPE::default())
-}
-
-fn with_parts(model: BPE) -> Tokenizer {
+/// A tokenizer of this model with GPT-2's other parts, without a space put before the text.
+pub(super) fn with_parts(model: BPE) -> Tokenizer {
     let mut library = Tokenizer::new(model);
     library
         .with_pre_tokenizer(Some(ByteLevel::new(false, true, true)))
-        .with_decoder(Some(ByteLevel::default())) // which has a use for none of its settings
+        .with_decoder(Some(ByteLevel::default())) // which ignores its settings
         .add_special_tokens([AddedToken::from(END_OF_TEXT, true)])
         .expect("there is no normalizer that could fail");
     library
 }
 
-/// Counts words, and then finds the merges that make the most of them shorter.
+/// Counts words, and then finds the merges that shorten the most of them.
 #[derive(Debug, Default)]
 pub(super) struct Counter {
     words: HashMap<Box<str>, u64>,
-    /// The end of what was counted, which what comes next may go on.
+    /// The end of the text so far, which may go on.
     rest: String,
 }
 
 impl Counter {
-    /// Counts a further piece of the text, which may end anywhere.
+    /// Counts the next piece of the text, which may end anywhere.
     pub(super) fn add(&mut self, piece: &str) {
         self.rest.push_str(piece);
         let text = std::mem::take(&mut self.rest);
@@ -61,14 +57,14 @@ impl Counter {
         self.rest = self.count(open, LOOKAHEAD).to_owned();
     }
 
-    /// Counts the words that end so many bytes before the end of a text or earlier, and returns what is left:
-    /// with a lookahead at most that and the longest word.
+    /// Counts the words that end at least `lookahead` bytes before the end of a text, and returns the rest, which
+    /// is at most a word and the lookahead long.
     fn count<'a>(&mut self, text: &'a str, lookahead: usize) -> &'a str {
         let mut rest = text;
         while !rest.is_empty() {
-            // No more is looked at than decides, or a word without end would be walked through at each cut.
-            let seen = &rest[..rest.floor_char_boundary(LONGEST_WORD + LOOKAHEAD)];
-            let length = words::first_word(seen).min(rest.floor_char_boundary(LONGEST_WORD));
+            // A word without end would otherwise be scanned to its end at each cut.
+            let seen = &rest[..rest.floor_char_boundary(MAX_WORD_BYTES + LOOKAHEAD)];
+            let length = first_word(seen).min(rest.floor_char_boundary(MAX_WORD_BYTES));
             if rest.len() - length < lookahead {
                 break;
             }
@@ -85,9 +81,6 @@ impl Counter {
     }
 
     /// A tokenizer of at most `vocab_size` tokens: the end of a text, the bytes, and one for each merge.
-    ///
-    /// # Panics
-    /// If there is no room for every byte and the end of a text.
     pub(super) fn train(mut self, vocab_size: usize) -> Tokenizer {
         assert!(vocab_size > 256, "every byte has a token");
         let rest = std::mem::take(&mut self.rest);
@@ -98,11 +91,11 @@ impl Counter {
             .special_tokens(vec![AddedToken::from(END_OF_TEXT, true)])
             .show_progress(false)
             .build();
-        trainer.initial_alphabet = bytes::alphabet().map(|(_, character)| character).collect();
+        trainer.initial_alphabet = byte_alphabet().map(|(_, character)| character).collect();
         // The trainer adds counts of pairs as 32-bit numbers.
         let scale = self.most_frequent_pair().div_ceil(i32::MAX as u64).max(1);
         let counts = self.words.iter().map(|(word, count)| {
-            let spelled = bytes::spelled(word);
+            let spelled = spell(word);
             (spelled.as_str().into(), count.div_ceil(scale))
         });
         let mut model = BPE::default();
@@ -112,7 +105,7 @@ impl Counter {
         with_parts(model)
     }
 
-    /// How often the most frequent pair of bytes stands in the words.
+    /// How often the most frequent pair of bytes occurs in the words.
     fn most_frequent_pair(&self) -> u64 {
         let mut pairs = vec![0; 1 << 16];
         for (word, count) in &self.words {
@@ -134,7 +127,7 @@ mod tests {
         let mut counter = Counter::default();
         for piece in pieces {
             counter.add(piece);
-            assert!(counter.rest.len() <= LONGEST_WORD + LOOKAHEAD);
+            assert!(counter.rest.len() <= MAX_WORD_BYTES + LOOKAHEAD);
         }
         let rest = std::mem::take(&mut counter.rest);
         counter.count(&rest, 0);
@@ -145,9 +138,9 @@ mod tests {
     fn a_word_without_end_is_counted_as_it_comes() {
         // Each begins within a character, if the cut does not keep off.
         for run in ["a", "1", "-", "\u{4e00}", "\n", "\u{3000}", "x-"] {
-            let text = run.repeat(10 * LONGEST_WORD / run.len() + 1);
+            let text = run.repeat(10 * MAX_WORD_BYTES / run.len() + 1);
             let whole = counted([text.as_str()]);
-            assert!(whole.words.keys().all(|word| word.len() <= LONGEST_WORD));
+            assert!(whole.words.keys().all(|word| word.len() <= MAX_WORD_BYTES));
             let n_bytes: u64 = whole.words.iter().map(|(word, n)| word.len() as u64 * n).sum();
             assert_eq!(n_bytes, text.len() as u64);
             let third = text.floor_char_boundary(text.len() / 3);
@@ -158,7 +151,7 @@ mod tests {
 
     #[test]
     fn words_up_to_the_longest_are_whole() {
-        for n in LONGEST_WORD - 2..=LONGEST_WORD {
+        for n in MAX_WORD_BYTES - 2..=MAX_WORD_BYTES {
             let word = "a".repeat(n);
             let counts = counted([word.as_str(), " ", &word[1..], "<|endoftext|>", &word]).words;
             assert_eq!(counts[word.as_str()], 2);
@@ -176,7 +169,7 @@ mod tests {
             let mut expected: HashMap<Box<str>, u64> = HashMap::new();
             for mut rest in text.split(END_OF_TEXT) {
                 while !rest.is_empty() {
-                    let (word, after) = rest.split_at(words::first_word(rest));
+                    let (word, after) = rest.split_at(first_word(rest));
                     *expected.entry(word.into()).or_default() += 1;
                     rest = after;
                 }

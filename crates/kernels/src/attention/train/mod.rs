@@ -7,6 +7,8 @@
 //! Source: Dao et al. 2022, "`FlashAttention`", algorithms 1 and 4, with whole rows instead of blocks of keys: a
 //! CPU's cache holds them.
 
+#![allow(unsafe_code, reason = "each block says why it is sound")]
+
 mod backward;
 mod forward;
 
@@ -15,15 +17,15 @@ use burn::tensor::{Shape, Tensor};
 
 use self::backward::BackwardPass;
 use self::forward::Forward;
-use crate::flex::in_f32;
-use crate::op::{FlexOperation, apply_on_flex};
-use crate::flex::{from_vec, values};
-use crate::tasks::{assume_init, run, uninit};
 use crate::attention::{QkNorm, SelfAttention};
 use crate::dropout::Dropout;
+use crate::flex::in_f32;
+use crate::flex::{from_vec, values};
 use crate::gemm::MatrixMut;
-use crate::heads::{Heads, Prepared};
+use crate::heads::{HeadLayout, Prepared};
+use crate::op::{FlexOperation, apply_on_flex};
 use crate::rows::Norm;
+use crate::tasks::{assume_init, run, uninit};
 
 /// Queries whose scores a task holds at once: fewer see less of a future that is computed in vain, more make
 /// larger products.
@@ -33,7 +35,7 @@ const QUERIES: usize = 32;
 pub(crate) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     let SelfAttention { n_heads, n_kv_heads, norm, rotation, dropout } = attention;
     let [_, t, width] = qkv.dims();
-    let heads = Heads { n_heads, n_kv_heads, head_dim: width / (n_heads + 2 * n_kv_heads), t };
+    let heads = HeadLayout { n_heads, n_kv_heads, head_dim: width / (n_heads + 2 * n_kv_heads), t };
     let epsilon = norm.as_ref().map(|norm| in_f32(norm.epsilon));
     let operation = |rotated| Attention { heads, epsilon, rotated, dropout };
     let qkv = qkv.into_dispatch();
@@ -51,7 +53,7 @@ pub(crate) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor
 /// of the queries' and the keys' norm `[D]` if there is an `epsilon`.
 #[derive(Debug)]
 struct Attention {
-    heads: Heads,
+    heads: HeadLayout,
     epsilon: Option<f32>,
     rotated: bool,
     dropout: Option<Dropout>,
@@ -63,6 +65,7 @@ impl Attention {
         let (rotation, norms) = inputs[1..].split_at(if self.rotated { 2 } else { 0 });
         Prepared {
             heads: self.heads,
+            row_step: self.heads.row(),
             rotation: self.rotated.then(|| [values(&rotation[0]), values(&rotation[1])]),
             norms: self.epsilon.map(|_| [values(&norms[0]), values(&norms[1])]),
             norm: Norm { centred: false, epsilon: self.epsilon.unwrap_or_default() },
@@ -74,7 +77,7 @@ impl FlexOperation for Attention {
     fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
         let prepared = self.prepared(&inputs);
-        let Heads { n_heads, n_kv_heads, head_dim, t } = self.heads;
+        let HeadLayout { n_heads, n_kv_heads, head_dim, t } = self.heads;
         let qkv = values(&inputs[0]);
         let batch_size = inputs[0].layout().shape()[0];
         let (width, row) = (n_heads * head_dim, self.heads.row());
@@ -85,7 +88,6 @@ impl FlexOperation for Attention {
             .chunks_mut((t * width).max(1))
             .zip(qkv.chunks((t * row).max(1)))
             .flat_map(|(out, qkv)| {
-                #[allow(unsafe_code)]
                 // SAFETY: tasks write before they read, and nobody reads before all are done.
                 let out = unsafe { MatrixMut::from_uninit(out, [t, width]) };
                 out.split_columns(std::iter::repeat_n(group * head_dim, n_kv_heads))
@@ -104,7 +106,6 @@ impl FlexOperation for Attention {
                 lse,
             });
         run(batch_size * t * t * width, tasks);
-        #[allow(unsafe_code)]
         // SAFETY: each task wrote the outputs of its heads, at every position.
         let out = unsafe { assume_init(out) };
         let out = from_vec(out, Shape::new([batch_size, t, width]));
@@ -120,7 +121,7 @@ impl FlexOperation for Attention {
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let (outputs, inputs) = saved.split_at(2);
         let prepared = self.prepared(inputs);
-        let Heads { n_heads, n_kv_heads, head_dim, t } = self.heads;
+        let HeadLayout { n_heads, n_kv_heads, head_dim, t } = self.heads;
         let gradient = gradient.to_contiguous();
         let (width, row) = (n_heads * head_dim, self.heads.row());
         let group = self.heads.group();
@@ -138,7 +139,6 @@ impl FlexOperation for Attention {
                 let repeat = |width| std::iter::repeat_n(width, n_kv_heads);
                 let widths =
                     repeat(group * head_dim).chain(repeat(head_dim)).chain(repeat(head_dim));
-                #[allow(unsafe_code)]
                 // SAFETY: tasks write before they read, and nobody reads before all are done.
                 let grad_qkv = unsafe { MatrixMut::from_uninit(grad_qkv, [t, row]) };
                 let mut parts: Vec<_> = grad_qkv.split_columns(widths).collect();
@@ -168,7 +168,6 @@ impl FlexOperation for Attention {
                 }
             });
         run(batch_size * t * t * width, tasks);
-        #[allow(unsafe_code)]
         // SAFETY: each task wrote the gradients of its heads, at every position.
         let grad_qkv = unsafe { assume_init(grad_qkv) };
         let mut parts = vec![Some(from_vec(grad_qkv, inputs[0].layout().shape().clone()))];
@@ -191,9 +190,9 @@ impl FlexOperation for Attention {
 
 #[cfg(test)]
 mod tests {
-    use crate::flex::testing::{DROPOUT, assert_close, constant, leaf, numbers, with_threads};
     use super::*;
     use crate::attention::composed_self_attention;
+    use crate::flex::testing::{DROPOUT, assert_close, constant, leaf, numbers, with_threads};
 
     /// Heads, key heads, width of a head, rows, positions.
     const SHAPES: [[usize; 5]; 10] = [

@@ -3,36 +3,35 @@
 //! The activation and its derivative are computed together, once, from sums that are still in registers: both are
 //! made of the same exponential. What lies between the two projections stays in panels.
 
-mod epilogue;
+#![allow(unsafe_code, reason = "each block says why it is sound")]
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
+use burn::backend::DispatchTensor;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
-use self::epilogue::{Activate, Biased, Slopes};
 use super::linear::{column_sums, matrix};
-use crate::op::{FlexOperation, apply_on_flex};
-use crate::flex::{from_vec, tensor, values};
-use crate::tasks::{assume_init, uninit};
 use crate::MatmulPrecision;
-use crate::gemm::Activation;
-use crate::gemm::Scratch;
+use crate::flex::{from_vec, tensor, values};
 use crate::gemm::{
-    Bf16x2, Element, Matrix, MatrixMut, Packed, PackedMut, PackedRef, Plain, Role, Transposed,
-    WIDTH, add, as_elements, multiply_all, n_panels, part_of, product,
+    Activate, ActivationKind, Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain,
+    Role, Scratch, Slopes, Store, Transposed, WIDTH, as_elements, multiply_all, n_panels, part_of,
+    product, store,
 };
 use crate::mlp::{Layer, Mlp};
+use crate::op::{FlexOperation, apply_on_flex};
+use crate::tasks::{assume_init, uninit};
 
 /// As [`crate::mlp`], of f32 on flex.
 pub(crate) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let Mlp { expand, activation, contract, precision } = mlp;
     let has_bias = expand.bias.is_some();
     let (activation, gate) = match activation {
-        crate::mlp::Activation::Gelu => (Activation::Gelu, None),
-        crate::mlp::Activation::ReluSquared => (Activation::ReluSquared, None),
-        crate::mlp::Activation::Swiglu(gate) => (Activation::Swiglu, Some(gate)),
+        crate::mlp::Activation::Gelu => (ActivationKind::Gelu, None),
+        crate::mlp::Activation::ReluSquared => (ActivationKind::ReluSquared, None),
+        crate::mlp::Activation::Swiglu(gate) => (ActivationKind::Swiglu, Some(gate)),
     };
     let layers = [expand, contract].into_iter().chain(gate);
     let parts = layers.map(|Layer { weight, bias }| {
@@ -43,8 +42,25 @@ pub(crate) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let mut inputs = vec![x.into_dispatch()];
     inputs.extend(weights.into_iter().chain(biases.into_iter().flatten()));
     match precision {
-        MatmulPrecision::F32 => apply_on_flex(inputs, FeedForward::<f32>::new(activation, has_bias)),
-        MatmulPrecision::Bf16 => apply_on_flex(inputs, FeedForward::<Bf16x2>::new(activation, has_bias)),
+        MatmulPrecision::F32 => feed_forward::<f32>(inputs, activation, has_bias),
+        MatmulPrecision::Bf16 => feed_forward::<Bf16x2>(inputs, activation, has_bias),
+    }
+}
+
+fn feed_forward<E: Element>(
+    inputs: Vec<DispatchTensor>,
+    activation: ActivationKind,
+    has_bias: bool,
+) -> Tensor<3> {
+    fn array<const N: usize>(inputs: Vec<DispatchTensor>) -> [DispatchTensor; N] {
+        inputs.try_into().expect("N inputs")
+    }
+    let operation = FeedForward::<E>::new(activation, has_bias);
+    match (operation.is_gated(), has_bias) {
+        (false, false) => apply_on_flex(array::<3>(inputs), operation),
+        (true, false) => apply_on_flex(array::<4>(inputs), operation),
+        (false, true) => apply_on_flex(array::<5>(inputs), operation),
+        (true, true) => apply_on_flex(array::<7>(inputs), operation),
     }
 }
 
@@ -53,18 +69,18 @@ pub(crate) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
 /// Multiplies elements of `E`.
 #[derive(Debug)]
 struct FeedForward<E> {
-    activation: Activation,
+    activation: ActivationKind,
     has_bias: bool,
     elements: PhantomData<E>,
 }
 
 impl<E: Element> FeedForward<E> {
-    fn new(activation: Activation, has_bias: bool) -> Self {
+    fn new(activation: ActivationKind, has_bias: bool) -> Self {
         Self { activation, has_bias, elements: PhantomData }
     }
 
     fn is_gated(&self) -> bool {
-        self.activation == Activation::Swiglu
+        self.activation == ActivationKind::Swiglu
     }
 
     /// How many weights there are.
@@ -102,36 +118,32 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let weight = |i: usize| packed[1 + i].right();
         let shape = [n, f];
         let gated = self.is_gated();
-        let mut active = uninit(PackedMut::<E>::n_elements(shape));
+        let mut active = uninit(MatrixMut::<E>::n_packed(shape));
         let [mut slope, mut gate] = [keep, gated].map(|is_kept| {
-            let size = PackedMut::<f32>::n_elements(shape);
+            let size = MatrixMut::<f32>::n_packed(shape);
             uninit(if is_kept { size } else { 0 })
         });
         if gated {
-            #[allow(unsafe_code)]
             // SAFETY: it is written before it is read.
-            let out = unsafe { PackedMut::from_uninit(&mut gate, shape) };
+            let out = unsafe { MatrixMut::packed_uninit(&mut gate, shape) };
             let bias = self.bias(&inputs, GATE);
             multiply_all(x, weight(GATE), |[rows, columns]| {
-                #[allow(unsafe_code)]
                 // SAFETY: blocks do not overlap.
                 let out = unsafe { out.block(rows, columns.clone()) };
                 let bias = part_of(bias, columns);
-                Biased { out, bias }
+                Store { mode: Mode::Put, out, bias }
             });
         }
         {
-            #[allow(unsafe_code)]
             // SAFETY: all but the gate, which was written above, are only written.
             let (active, derivatives) = unsafe {
                 let derivatives = [&mut slope, &mut gate];
                 (
-                    PackedMut::<E>::from_uninit(&mut active, shape),
-                    derivatives.map(|out| PackedMut::from_uninit(out, shape)),
+                    MatrixMut::<E>::packed_uninit(&mut active, shape),
+                    derivatives.map(|out| MatrixMut::packed_uninit(out, shape)),
                 )
             };
             let bias = self.bias(&inputs, EXPAND);
-            #[allow(unsafe_code)]
             // SAFETY: blocks do not overlap.
             multiply_all(x, weight(EXPAND), |[rows, columns]| Activate {
                 activation: self.activation,
@@ -180,12 +192,11 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let [x, grad_out] = [&packed[0], &packed[1]];
         let weight = |i: usize| packed[2 + i].right();
         let shape = [n, f];
-        let rows = PackedMut::<E>::n_elements(shape) / WIDTH;
+        let rows = MatrixMut::<E>::n_packed(shape) / WIDTH;
         let [mut grad_hidden, mut grad_gate] =
             [true, gated].map(|is| Scratch::<E>::new(if is { rows } else { 0 }));
         {
-            let outs =
-                [&mut grad_hidden, &mut grad_gate].map(|out| PackedMut::from_rows(out, shape));
+            let outs = [&mut grad_hidden, &mut grad_gate].map(|out| MatrixMut::packed(out, shape));
             let slopes = [Some(1), gated.then_some(2)].map(|slope| {
                 slope.map(|slope| PackedRef::new(as_elements(values(&saved[slope])), shape))
             });
@@ -193,7 +204,6 @@ impl<E: Element> FlexOperation for FeedForward<E> {
                 Slopes {
                     slopes: slopes
                         .map(|slope| slope.map(|x| x.rows(rows.clone()).columns(columns.clone()))),
-                    #[allow(unsafe_code)]
                     // SAFETY: blocks do not overlap.
                     outs: outs
                         .each_ref()
@@ -209,7 +219,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
             let mut grad_x = product(Plain(grad_hidden.left), weight(EXPAND), &[]);
             if let Some(grad_gate) = &grad_gate {
                 let grad_x = MatrixMut::new(&mut grad_x, [n, c]);
-                add(grad_x, Plain(grad_gate.left), weight(GATE));
+                store(Mode::Add, grad_x, Plain(grad_gate.left), weight(GATE), &[]);
             }
             grad_x
         };
@@ -250,11 +260,8 @@ fn whole(mut panels: Vec<MaybeUninit<f32>>, [n_rows, n_columns]: [usize; 2]) -> 
             x.write(0.0);
         }
     }
-    #[allow(unsafe_code)]
     // SAFETY: the products wrote all columns of every row, and the loop what is beyond the last one.
-    unsafe {
-        assume_init(panels)
-    }
+    unsafe { assume_init(panels) }
 }
 
 /// A matrix as the left and as the right one of products.
@@ -280,11 +287,11 @@ impl<'a, E: Element> Operand<'a, E> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::MatmulPrecision::{Bf16, F32};
     use crate::flex::testing::{
         assert_close, assert_within, constant, leaf, numbers, with_threads,
     };
-    use super::*;
-    use crate::MatmulPrecision::{Bf16, F32};
     use crate::mlp::composed_mlp;
 
     type Operation = fn(Tensor<3>, Mlp) -> Tensor<3>;
@@ -293,7 +300,7 @@ mod tests {
     fn run_with(
         f: Operation,
         [b, t, c, d_ff]: [usize; 4],
-        activation: Activation,
+        activation: ActivationKind,
         biased: bool,
         precision: MatmulPrecision,
     ) -> Vec<Vec<f32>> {
@@ -306,9 +313,9 @@ mod tests {
         let gate = layer([c, d_ff], 4);
         let mut layers = vec![expand.clone(), contract.clone()];
         let activation = match activation {
-            Activation::Gelu => crate::mlp::Activation::Gelu,
-            Activation::ReluSquared => crate::mlp::Activation::ReluSquared,
-            Activation::Swiglu => {
+            ActivationKind::Gelu => crate::mlp::Activation::Gelu,
+            ActivationKind::ReluSquared => crate::mlp::Activation::ReluSquared,
+            ActivationKind::Swiglu => {
                 layers.push(gate.clone());
                 crate::mlp::Activation::Swiglu(gate)
             }
@@ -326,8 +333,8 @@ mod tests {
         got
     }
 
-    const ACTIVATIONS: [Activation; 3] =
-        [Activation::Gelu, Activation::ReluSquared, Activation::Swiglu];
+    const ACTIVATIONS: [ActivationKind; 3] =
+        [ActivationKind::Gelu, ActivationKind::ReluSquared, ActivationKind::Swiglu];
 
     /// Rows of the batch, positions, width, inner width.
     const SHAPES: [[usize; 4]; 4] =
@@ -368,7 +375,7 @@ mod tests {
             let (mut x, mut gate) = ([f32::NAN, 1.0], [1.0, f32::NAN]);
             let mut out = [std::mem::MaybeUninit::uninit(); 2];
             let out = activation.forward::<pulp::Scalar>(&mut x, &mut gate, &mut out);
-            assert!(out[0].is_nan() && out[1].is_nan() == (activation == Activation::Swiglu));
+            assert!(out[0].is_nan() && out[1].is_nan() == (activation == ActivationKind::Swiglu));
         }
     }
 

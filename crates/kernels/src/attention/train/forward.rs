@@ -4,9 +4,10 @@ use pulp::{Simd, WithSimd};
 
 use super::QUERIES;
 use crate::dropout::Dropout;
+use crate::elementary::LANES;
 use crate::gemm::Scratch;
-use crate::gemm::{Exact, MatrixMut, Packed, PackedRef, Plain, Put, multiply, n_panels};
-use crate::heads::{Heads, Prepared};
+use crate::gemm::{Exact, MatrixMut, Mode, Packed, PackedRef, Plain, Store, multiply, n_panels};
+use crate::heads::{HeadLayout, Prepared};
 use crate::rows::{Scores, attend};
 
 /// The heads that share one key head, of one row of the batch.
@@ -30,9 +31,9 @@ impl WithSimd for Forward<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let heads = self.prepared.heads;
-        let Heads { head_dim, t, .. } = heads;
+        let HeadLayout { head_dim, t, .. } = heads;
         let scale = heads.scale();
-        let mut buffer = Vec::new();
+        let mut buffer = self.prepared.buffer();
         let k = self.prepared.keys(self.qkv, self.kv_head, &mut buffer);
         let k_transposed = Packed::here(simd, k.transposed());
         let v = self.prepared.values(self.qkv, self.kv_head);
@@ -48,12 +49,12 @@ impl WithSimd for Forward<'_> {
             for first in (0..t).step_by(QUERIES) {
                 let rows = QUERIES.min(t - first);
                 let keys = first + rows; // those that the last of these queries sees
-                let mut tile = Scores { rows: &mut scores, step: rows };
+                let mut tile = Scores { rows: &mut scores[..rows * n_panels(keys)], step: rows };
                 let q = Plain(q.view().rows(first..keys));
                 multiply(Exact(simd), q, k_transposed.view().columns(0..keys), &mut tile);
                 for row in 0..rows {
                     let query = first + row;
-                    lse[query] = attend::<S>(&mut tile, row, query + 1, scale);
+                    lse[query] = attend::<S, LANES>(&mut tile, row, query + 1, scale);
                     if let Some(dropout) = self.dropout {
                         let mask = &mut mask[..=query];
                         mask.fill(1.0);
@@ -64,7 +65,7 @@ impl WithSimd for Forward<'_> {
                 let weights = Plain(PackedRef::within(&scores, [rows, keys], rows));
                 let v = v.view().rows(0..keys);
                 let out = out.rows(first, rows);
-                multiply(Exact(simd), weights, v, &mut Put { out, bias: &[] });
+                multiply(Exact(simd), weights, v, &mut Store { mode: Mode::Put, out, bias: &[] });
             }
         }
     }

@@ -1,0 +1,365 @@
+//! The weights of a projection, packed once to be multiplied many times.
+
+use std::fmt;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::packed_rows::{PackedRows, Rows};
+use super::pages::Pages;
+use crate::gemm::{
+    Activate, ActivationKind, Arithmetic, Bf16x2, Epilogue, Int8x4, MatrixMut, Mixed, Mode,
+    PackedRef, Plain, Row, Store, WIDTH, Weight, multiply_all, n_panels, part_of,
+};
+
+/// How the numbers of a weight are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// As they were trained, 4 bytes each.
+    #[default]
+    F32,
+    /// With 8 bits of precision instead of 24 over the same range, 2 bytes each.
+    Bf16,
+    /// As whole numbers from -127 to 127 and a scale for each 32 of them, 1.125 bytes each.
+    Int8,
+}
+
+impl Precision {
+    /// All of them, the most exact first.
+    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
+
+    /// As one writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A projection: weights `[K, N]`, packed in blocks of 32 rows, and a bias.
+#[derive(Debug)]
+pub struct PackedLinear {
+    weights: Weights,
+    shape: [usize; 2],
+    /// For whole panels; empty for none.
+    bias: Vec<f32>,
+}
+
+#[derive(Debug)]
+enum Weights {
+    F32(Pages<f32>),
+    Bf16(Pages<Bf16x2>),
+    Int8(Pages<Int8x4>),
+}
+
+impl PackedLinear {
+    /// Packs a matrix of `[inputs, outputs]`, whose numbers `at(input, output)` tells.
+    ///
+    /// # Panics
+    /// If there is not a bias for each output.
+    #[must_use]
+    pub fn pack(
+        precision: Precision,
+        shape: [usize; 2],
+        at: impl Fn(usize, usize) -> f32 + Sync,
+        bias: Option<Vec<f32>>,
+    ) -> Self {
+        assert!(bias.as_ref().is_none_or(|bias| bias.len() == shape[1]), "a bias for each output");
+        let weights = match precision {
+            Precision::F32 => Weights::F32(pack(shape, at)),
+            Precision::Bf16 => Weights::Bf16(pack(shape, at)),
+            Precision::Int8 => Weights::Int8(pack(shape, at)),
+        };
+        let mut bias = bias.unwrap_or_default();
+        bias.resize(bias.len().next_multiple_of(WIDTH), 0.0);
+        Self { weights, shape, bias }
+    }
+
+    /// How the weights are kept.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        match self.weights {
+            Weights::F32(_) => Precision::F32,
+            Weights::Bf16(_) => Precision::Bf16,
+            Weights::Int8(_) => Precision::Int8,
+        }
+    }
+
+    /// Bytes that a product reads.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match &self.weights {
+            Weights::F32(rows) => size_of_val(&rows[..]),
+            Weights::Bf16(rows) => size_of_val(&rows[..]),
+            Weights::Int8(rows) => size_of_val(&rows[..]),
+        }
+    }
+
+    /// The number that input `input` is multiplied with for output `output`.
+    ///
+    /// # Panics
+    /// If there is no such number.
+    #[must_use]
+    pub fn value(&self, input: usize, output: usize) -> f32 {
+        let [inputs, outputs] = self.shape;
+        assert!(input < inputs && output < outputs, "[{input}, {output}] of [{inputs}, {outputs}]");
+        match &self.weights {
+            Weights::F32(rows) => value(rows, inputs, [input, output]),
+            Weights::Bf16(rows) => value(rows, inputs, [input, output]),
+            Weights::Int8(rows) => value(rows, inputs, [input, output]),
+        }
+    }
+
+    /// `out = x weights + bias`, row by row.
+    ///
+    /// # Panics
+    /// If the sizes do not fit, here and below.
+    pub fn store(&self, x: &PackedRows, out: &mut Rows) {
+        assert_eq!(out.n_columns(), self.shape[1], "outputs");
+        self.multiply(x, &Output::Store(Mode::Put, out.whole_panels(x.n_rows())));
+    }
+
+    /// `out += x weights + bias`, row by row.
+    pub fn add(&self, x: &PackedRows, out: &mut Rows) {
+        assert_eq!(out.n_columns(), self.shape[1], "outputs");
+        self.multiply(x, &Output::Store(Mode::Add, out.whole_panels(x.n_rows())));
+    }
+
+    /// `out = x weights + bias`, packed.
+    pub fn pack_into(&self, x: &PackedRows, out: &mut PackedRows) {
+        assert_eq!(out.n_columns(), self.shape[1], "outputs");
+        self.multiply(x, &Output::Store(Mode::Put, out.resize(x.n_rows())));
+    }
+
+    /// `out = activation(x weights + bias)`, packed; with a gate for each number where the activation has them, whose
+    /// numbers are lost.
+    pub fn activate(
+        &self,
+        x: &PackedRows,
+        activation: ActivationKind,
+        gate: &mut PackedRows,
+        out: &mut PackedRows,
+    ) {
+        assert_eq!(out.n_columns(), self.shape[1], "outputs");
+        let (out, gate) = (out.resize(x.n_rows()), gate.resize(x.n_rows()));
+        self.multiply(x, &Output::Activate { activation, out, gate });
+    }
+
+    fn multiply(&self, x: &PackedRows, output: &Output<'_>) {
+        let [inputs, outputs] = [self.shape[0], n_panels(self.shape[1]) * WIDTH];
+        assert_eq!(x.n_columns(), inputs, "inputs");
+        let n_blocks = n_panels(inputs);
+        let epilogue = |[rows, columns]: [Range<usize>; 2]| {
+            // SAFETY: the blocks of a product do not overlap.
+            unsafe { output.block(rows, columns, &self.bias) }
+        };
+        match &self.weights {
+            Weights::F32(rows) => {
+                let right = PackedRef::within(rows, [inputs, outputs], n_blocks * f32::ROWS);
+                multiply_all(Plain(x.view()), right, epilogue);
+            }
+            Weights::Bf16(rows) => {
+                let right = PackedRef::new(rows, [n_blocks * Bf16x2::ROWS, outputs]);
+                multiply_all(Mixed::new(x.view()), right, epilogue);
+            }
+            Weights::Int8(rows) => {
+                let right = PackedRef::new(rows, [n_blocks * Int8x4::ROWS, outputs]);
+                multiply_all(Mixed::new(x.view()), right, epilogue);
+            }
+        }
+    }
+}
+
+fn pack<W: Weight>(
+    [inputs, outputs]: [usize; 2],
+    at: impl Fn(usize, usize) -> f32 + Sync,
+) -> Pages<W> {
+    let n_blocks = n_panels(inputs);
+    let number = |input: usize, output: usize| match input < inputs && output < outputs {
+        true => at(input, output),
+        false => 0.0,
+    };
+    let mut rows = Pages::zeros(n_panels(outputs) * n_blocks * W::ROWS);
+    rows.par_chunks_exact_mut(W::ROWS).enumerate().for_each(|(i, block)| {
+        let (input, output) = (i % n_blocks * WIDTH, i / n_blocks * WIDTH);
+        let numbers: [Row; WIDTH] = std::array::from_fn(|row| {
+            std::array::from_fn(|column| number(input + row, output + column))
+        });
+        W::pack(&numbers, block);
+    });
+    rows
+}
+
+fn value<W: Weight>(rows: &[Row<W>], inputs: usize, [input, output]: [usize; 2]) -> f32 {
+    let block = output / WIDTH * n_panels(inputs) + input / WIDTH;
+    W::value(&rows[block * W::ROWS..][..W::ROWS], input % WIDTH, output % WIDTH)
+}
+
+/// Where the sums of a product go.
+enum Output<'a> {
+    Store(Mode, MatrixMut<'a>),
+    Activate { activation: ActivationKind, out: MatrixMut<'a>, gate: MatrixMut<'a> },
+}
+
+impl Output<'_> {
+    /// # Safety
+    /// Nobody else uses the numbers of the block as long as it lives.
+    unsafe fn block<'a>(
+        &'a self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        bias: &'a [f32],
+    ) -> Block<'a> {
+        let bias = part_of(bias, columns.clone());
+        // SAFETY: the caller's.
+        unsafe {
+            match self {
+                Self::Store(mode, out) => {
+                    Block::Store(Store { mode: *mode, out: out.block(rows, columns), bias })
+                }
+                Self::Activate { activation, out, gate } => Block::Activate(Activate {
+                    activation: *activation,
+                    bias,
+                    active: out.block(rows.clone(), columns.clone()),
+                    derivatives: [gate.block(0..0, 0..0), gate.block(rows, columns)],
+                }),
+            }
+        }
+    }
+}
+
+/// A block of an [`Output`]: one epilogue for all, so that the products of each precision are compiled once.
+enum Block<'a> {
+    Store(Store<'a>),
+    Activate(Activate<'a, f32>),
+}
+
+impl Epilogue<f32> for Block<'_> {
+    const WHOLE_PANELS: bool = true;
+    const READS_ONCE: bool = true;
+
+    #[inline(always)]
+    fn prefetch(&self, row: usize, column: usize) {
+        match self {
+            Self::Store(block) => Epilogue::<f32>::prefetch(block, row, column),
+            Self::Activate(block) => block.prefetch(row, column),
+        }
+    }
+
+    #[inline(always)]
+    fn apply<A: Arithmetic<Element = f32>>(&mut self, arithmetic: A, at: [usize; 2], sums: &[f32]) {
+        match self {
+            Self::Store(block) => block.apply(arithmetic, at, sums),
+            Self::Activate(block) => block.apply(arithmetic, at, sums),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::float_cmp, reason = "the same operations on the same numbers")]
+mod tests {
+    use super::*;
+
+    fn noise(n: usize, seed: u32) -> Vec<f32> {
+        let number = |i: usize| {
+            let bits = (i as u32 ^ seed.wrapping_mul(0x9E37_79B9)).wrapping_mul(0x85EB_CA6B);
+            let bits = (bits ^ (bits >> 15)).wrapping_mul(0xC2B2_AE35);
+            (bits >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..n).map(number).collect()
+    }
+
+    fn packed_rows(x: &[f32], n_columns: usize) -> PackedRows {
+        let n_rows = x.len() / n_columns;
+        let mut out = PackedRows::new(n_rows, n_columns);
+        let mut rows = out.resize(n_rows);
+        x.chunks(n_columns).enumerate().for_each(|(row, x)| rows.put_across(row, 0, x));
+        out
+    }
+
+    fn unpacked(rows: &PackedRows) -> Vec<f32> {
+        let view = rows.view();
+        let row =
+            |row: usize| (0..rows.n_columns()).map(move |i| view.panel(i / WIDTH)[row][i % WIDTH]);
+        (0..rows.n_rows()).flat_map(row).collect()
+    }
+
+    const SHAPE: [usize; 2] = [40, 70];
+
+    fn linear(precision: Precision, bias: Option<Vec<f32>>) -> PackedLinear {
+        let numbers = noise(40 * 70, 1);
+        PackedLinear::pack(precision, SHAPE, |input, output| numbers[input * 70 + output], bias)
+    }
+
+    #[test]
+    fn numbers_are_found_where_they_were_packed_and_the_rest_is_zero() {
+        let linear = linear(Precision::F32, None);
+        let numbers = noise(40 * 70, 1);
+        assert_eq!(
+            [linear.value(39, 69), linear.value(0, 32)],
+            [numbers[40 * 70 - 1], numbers[32]]
+        );
+        assert_eq!(linear.bytes(), 2 * 3 * 32 * 32 * 4);
+        let Weights::F32(rows) = &linear.weights else { panic!("f32") };
+        assert_eq!(rows[40], [0.0; WIDTH], "below the last row");
+        assert_eq!(rows[4 * 32][6..], [0.0; WIDTH - 6], "behind the last column");
+    }
+
+    #[test]
+    fn rows_are_multiplied_and_activated_after_the_bias() {
+        let [k, n] = SHAPE;
+        for (precision, n_rows) in
+            Precision::ALL.into_iter().flat_map(|x| [1, 3, 30].map(|n| (x, n)))
+        {
+            let linear = linear(precision, Some(noise(n, 2)));
+            let x = noise(n_rows * k, 3);
+            let packed = packed_rows(&x, k);
+            let mut out = Rows::new(n_rows, n);
+            linear.store(&packed, &mut out);
+            let numbers =
+                |rows: &Rows| (0..n_rows).flat_map(|i| rows.row(i).to_vec()).collect::<Vec<_>>();
+            let stored = numbers(&out);
+            for (i, got) in stored.iter().enumerate() {
+                let (row, column) = (i / n, i % n);
+                let product =
+                    |input| f64::from(x[row * k + input]) * f64::from(linear.value(input, column));
+                let want = (0..k).map(product).sum::<f64>() + f64::from(noise(n, 2)[column]);
+                assert!((f64::from(*got) - want).abs() < 1e-5, "{precision}: {got}, not {want}");
+            }
+            linear.add(&packed, &mut out);
+            assert!(stored.iter().map(|x| x + x).eq(numbers(&out)), "{precision}");
+            let (mut gate, mut out) = (PackedRows::new(n_rows, n), PackedRows::new(n_rows, n));
+            linear.pack_into(&packed, &mut out);
+            assert_eq!(unpacked(&out), stored, "{precision}");
+            let gates = noise(n_rows * n, 5);
+            for kind in [ActivationKind::Gelu, ActivationKind::ReluSquared, ActivationKind::Swiglu]
+            {
+                let is_gated = kind == ActivationKind::Swiglu;
+                if is_gated {
+                    gate = packed_rows(&gates, n);
+                }
+                linear.activate(&packed, kind, &mut gate, &mut out);
+                for (i, got) in unpacked(&out).into_iter().enumerate() {
+                    let (x, gate) = (f64::from(stored[i]), f64::from(gates[i]));
+                    let want = match kind {
+                        ActivationKind::Gelu => {
+                            x * f64::from(crate::elementary::phi::<pulp::Scalar>(stored[i]).0)
+                        }
+                        ActivationKind::ReluSquared => x.max(0.0).powi(2),
+                        ActivationKind::Swiglu => x * gate / (1.0 + (-gate).exp()),
+                    };
+                    assert!((f64::from(got) - want).abs() < 1e-5, "{kind:?}: {got}, not {want}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The elements of weights, which rows of f32 are multiplied with: their numbers are widened in the registers.
+
+use pulp::{Scalar, Simd};
+
+use super::element::{Bf16x2, Word, load_bits};
+use super::packed::{Row, WIDTH};
+
+/// Elements of a right matrix whose left one has numbers of f32. They come in blocks of 32 rows of numbers.
+pub(crate) trait Weight: Word {
+    /// Whether a block has a scale for each column, in a row behind those of the numbers.
+    const SCALED: bool = false;
+
+    /// Rows of elements in a block.
+    const ROWS: usize = WIDTH / Self::NUMBERS + Self::SCALED as usize;
+
+    /// Writes the block that is closest to these numbers.
+    fn pack(numbers: &[Row; WIDTH], out: &mut [Row<Self>]);
+
+    /// Number `i` of each element from `column` on, in V registers; unscaled.
+    fn widen<S: Simd, const V: usize>(
+        simd: S,
+        row: &Row<Self>,
+        column: usize,
+        i: usize,
+    ) -> [S::f32s; V];
+
+    /// One number of a block.
+    fn value(block: &[Row<Self>], row: usize, column: usize) -> f32 {
+        let i = row % Self::NUMBERS;
+        let [number] = Self::widen::<_, 1>(Scalar, &block[row / Self::NUMBERS], column, i);
+        let [scale] = scales::<_, _, 1>(Scalar, block, column);
+        number * scale
+    }
+}
+
+/// What the columns of a block are to be multiplied with.
+#[inline(always)]
+pub(super) fn scales<S: Simd, W: Weight, const V: usize>(
+    simd: S,
+    block: &[Row<W>],
+    column: usize,
+) -> [S::f32s; V] {
+    let mut scales = [simd.splat_f32s(1.0); V];
+    if W::SCALED {
+        let bits = load_bits::<S, W, V>(&block[W::ROWS - 1], column);
+        for (scale, bits) in scales.iter_mut().zip(bits) {
+            *scale = simd.transmute_f32s_u32s(bits);
+        }
+    }
+    scales
+}
+
+/// Numbers as they are.
+impl Weight for f32 {
+    fn pack(numbers: &[Row; WIDTH], out: &mut [Row]) {
+        out.copy_from_slice(numbers);
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd, const V: usize>(_: S, row: &Row, column: usize, _: usize) -> [S::f32s; V] {
+        let (registers, _) = S::as_simd_f32s(&row[column..column + V * S::F32_LANES]);
+        registers.try_into().expect("V registers")
+    }
+}
+
+impl Weight for Bf16x2 {
+    fn pack(numbers: &[Row; WIDTH], out: &mut [Row<Self>]) {
+        for (out, [first, second]) in out.iter_mut().zip(numbers.as_chunks().0) {
+            *out = std::array::from_fn(|column| Self::new(first[column], second[column]));
+        }
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd, const V: usize>(
+        simd: S,
+        row: &Row<Self>,
+        column: usize,
+        i: usize,
+    ) -> [S::f32s; V] {
+        let mut numbers = [simd.splat_f32s(0.0); V];
+        for (numbers, pairs) in numbers.iter_mut().zip(load_bits::<S, _, V>(row, column)) {
+            *numbers = Self::half(simd, pairs, i);
+        }
+        numbers
+    }
+}
+
+/// Four whole numbers from -127 to 127, each stored 128 higher in a byte, the first in the lowest one. The largest
+/// number of a block's column is 127 times its scale.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(transparent)]
+pub(crate) struct Int8x4(u32);
+
+// SAFETY: a u32 is as large and aligned as an f32, and all bits are one.
+unsafe impl Word for Int8x4 {
+    const NUMBERS: usize = 4;
+}
+
+impl Weight for Int8x4 {
+    const SCALED: bool = true;
+
+    fn pack(numbers: &[Row; WIDTH], out: &mut [Row<Self>]) {
+        let scales: Row = std::array::from_fn(|column| {
+            let sizes = numbers.iter().map(|row| row[column].abs());
+            match sizes.clone().all(f32::is_finite) {
+                true => sizes.fold(0.0, f32::max) / 127.0,
+                false => f32::NAN, // of the whole column: a damaged model must not look sound
+            }
+        });
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "1 to 255, and 0 for NaN"
+        )]
+        let byte = |number: f32, scale: f32| match scale {
+            0.0 => 128,
+            // Clamped, since a scale among the smallest numbers is itself rounded.
+            scale => ((number / scale).round().clamp(-127.0, 127.0) + 128.0) as u8,
+        };
+        let (scale_row, rows) = out.split_last_mut().expect("a row of scales");
+        for (out, numbers) in rows.iter_mut().zip(numbers.as_chunks::<4>().0) {
+            *out = std::array::from_fn(|column| {
+                let bytes = numbers.map(|row| byte(row[column], scales[column]));
+                Self(u32::from_le_bytes(bytes))
+            });
+        }
+        *scale_row = scales.map(|scale| Self(scale.to_bits()));
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd, const V: usize>(
+        simd: S,
+        row: &Row<Self>,
+        column: usize,
+        i: usize,
+    ) -> [S::f32s; V] {
+        // A byte in the lowest bits of 2^23 is a number by itself: no conversion is needed.
+        let exponent = simd.splat_u32s(0x4B00_0000);
+        let offset = simd.splat_f32s(8_388_608.0 + 128.0);
+        #[allow(clippy::cast_possible_truncation, reason = "one of four")]
+        let shift = simd.splat_u32s(8 * i as u32);
+        let mut numbers = [offset; V];
+        for (numbers, bits) in numbers.iter_mut().zip(load_bits::<S, _, V>(row, column)) {
+            let bytes = simd.wrapping_dyn_shr_u32s(bits, shift);
+            let bits = simd.or_u32s(simd.and_u32s(bytes, simd.splat_u32s(0xFF)), exponent);
+            *numbers = simd.sub_f32s(simd.transmute_f32s_u32s(bits), offset);
+        }
+        numbers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZEROS: [Row; WIDTH] = [[0.0; WIDTH]; WIDTH];
+
+    fn noise() -> [Row; WIDTH] {
+        let number = |i: usize| {
+            let bits = (i as u32 + 5).wrapping_mul(0x9E37_79B9);
+            (bits >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        std::array::from_fn(|row| std::array::from_fn(|column| number(row * 77 + column * 13)))
+    }
+
+    fn packed<W: Weight>(numbers: &[Row; WIDTH]) -> Vec<Row<W>> {
+        let mut block = vec![[W::default(); WIDTH]; W::ROWS];
+        W::pack(numbers, &mut block);
+        block
+    }
+
+    fn check<W: Weight>(tolerance: impl Fn(f32, f32) -> f32) {
+        let numbers = noise();
+        let block = packed::<W>(&numbers);
+        for (row, column) in (0..WIDTH).flat_map(|row| (0..WIDTH).map(move |c| (row, c))) {
+            let (want, got) = (numbers[row][column], W::value(&block, row, column));
+            let largest = numbers.iter().fold(0.0_f32, |m, row| m.max(row[column].abs()));
+            assert!((got - want).abs() <= tolerance(want, largest), "{got} for {want}");
+        }
+    }
+
+    #[test]
+    fn numbers_come_back_as_close_as_each_precision_holds_them() {
+        check::<f32>(|_, _| 0.0);
+        check::<Bf16x2>(|x, _| x.abs() / 256.0); // 8 bits: half a step of 2^-7
+        check::<Int8x4>(|_, largest| largest / 127.0 * 0.500_01); // half a step
+    }
+
+    #[test]
+    fn zeros_stay_zeros_and_the_smallest_numbers_change_no_other_column() {
+        let zeros = packed::<Int8x4>(&ZEROS);
+        assert!((0..WIDTH).all(|i| Int8x4::value(&zeros, i, i) == 0.0));
+        let mut numbers = [[1.0; WIDTH]; WIDTH];
+        for (row, sign) in numbers.iter_mut().zip([1.0, -1.0].into_iter().cycle()) {
+            row[3] = sign * f32::from_bits(190);
+        }
+        let block = packed::<Int8x4>(&numbers);
+        for (row, column) in (0..WIDTH).flat_map(|row| (0..WIDTH).map(move |c| (row, c))) {
+            let x = Int8x4::value(&block, row, column);
+            let is_small = column == 3 && x.abs() <= f32::from_bits(190);
+            assert!(is_small || (x - 1.0).abs() < 1e-6, "{column}: {x}");
+        }
+    }
+}
