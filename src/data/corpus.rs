@@ -300,7 +300,9 @@ fn text_sha256(texts: &[Text]) -> String {
         [text] => text.scan.hash,
         texts => {
             let mut hash = Sha256::new();
-            texts.iter().for_each(|text| hash.update(text.scan.hash));
+            for text in texts {
+                hash.update(text.scan.hash);
+            }
             hash.finalize().into()
         }
     };

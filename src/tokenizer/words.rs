@@ -67,7 +67,7 @@ impl Words {
             match section {
                 Section::Token(id) => ids.push(id),
                 Section::Text(text) => {
-                    self.pattern.for_each_word(text, |word| cache.encode(word, model, &mut ids))?
+                    self.pattern.for_each_word(text, |word| cache.encode(word, model, &mut ids))?;
                 }
             }
         }
@@ -274,8 +274,8 @@ pub(super) fn class_of(character: char) -> Class {
 fn classes() -> Vec<Class> {
     let mut classes = Vec::new();
     // The library's tables decide; the standard library's, which may be newer, only narrow the search.
-    let candidates: [(Class, &str, fn(char) -> bool); 3] = [
-        (Class::Letter, r"\p{L}+", char::is_alphabetic),
+    let candidates = [
+        (Class::Letter, r"\p{L}+", char::is_alphabetic as fn(char) -> bool),
         (Class::Number, r"\p{N}+", char::is_numeric),
         (Class::Space, r"\s+", char::is_whitespace),
     ];

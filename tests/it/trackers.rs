@@ -289,7 +289,7 @@ fn runs_are_listed_with_what_is_known_of_them() {
     assert_eq!(of("newer")["status"], "done");
     assert_eq!(of("newer")["max_steps"], 20);
     assert_snapshot!(ran.stderr, @r"
-    note: skipped: `runs/broken/config.toml` is damaged: unclosed table, expected `]`
+    note: skipped: cannot read the config file `runs/broken/config.toml`: TOML parse error at line 1, column 7
     note: skipped: `runs/notes` is not a run
     ");
 }
