@@ -302,7 +302,7 @@ mod tests {
             (PositionKind::Rope, false, false),
             (PositionKind::Rope, true, true),
         ] {
-            let config = ModelConfig { position, qk_norm, bias, ..small_config() };
+            let config = ModelConfig { position, bias, qk_norm, ..small_config() };
             let model = Gpt::new(&config, 256, 1, &device);
             let it = Explanation::new(&model, &prompt("hello"), [1, 3, 3]).expect("explained");
             assert_eq!((it.kv_head, &*it.kv_shared_by), (1, &[2, 3][..]));

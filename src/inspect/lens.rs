@@ -1,4 +1,4 @@
-//! TokenPredictions of the next token: of each layer, whose residual stream is read as if it were the last, and of the model.
+//! Predictions of the next token, by the model and by each layer, whose residual stream is read as if it were the last.
 //!
 //! Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 

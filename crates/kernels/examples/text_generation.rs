@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::attention::{
     MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, generate_autoregressive_mask,
 };
@@ -78,12 +78,12 @@ impl Block {
 }
 
 fn layer_norm(norm: &LayerNorm, x: Tensor<3>) -> Tensor<3> {
-    let bias = norm.beta.as_ref().map(|beta| beta.val());
+    let bias = norm.beta.as_ref().map(Param::val);
     kernels::layer_norm(x, norm.gamma.val(), bias, 1e-5)
 }
 
 fn layer(linear: &Linear) -> Layer {
-    Layer { weight: linear.weight.val(), bias: linear.bias.as_ref().map(|bias| bias.val()) }
+    Layer { weight: linear.weight.val(), bias: linear.bias.as_ref().map(Param::val) }
 }
 
 fn linear(linear: &Linear, x: Tensor<3>) -> Tensor<3> {

@@ -1,4 +1,13 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "numbers in tests are small"
+    )
+)]
 #![allow(
     clippy::inline_always,
     reason = "a function called in an inner loop must have the instructions of its caller's SIMD level"

@@ -128,6 +128,7 @@ impl Arithmetic for Avx512Bf16 {
 impl Avx512Bf16 {
     /// Pairs of numbers that follow each other.
     #[inline(always)]
+    #[allow(clippy::unused_self, reason = "holding one proves that the CPU has the instructions")]
     fn round_register(self, numbers: &Row) -> [Bf16x2; LANES] {
         let (registers, _) = numbers.as_chunks::<LANES>();
         let mut pairs = [Bf16x2::default(); LANES];
