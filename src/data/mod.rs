@@ -18,10 +18,13 @@ mod train_tokenizer;
 
 pub use batch::Batch;
 pub use corpus::{Corpus, OpenOptions, SourceSummary, TokenizerSource, open_text};
+#[cfg(feature = "cli")]
+pub(crate) use error::fetch_hint;
 pub use error::{DataError, RecordError};
-pub(crate) use error::{fetch_hint, in_quotes, missing_hint};
+pub(crate) use error::{in_quotes, missing_hint};
 pub use reader::{OnProgress, Purpose, Reading};
 pub use scan::{ASSUMED_BYTES_PER_TOKEN, Estimate, Preview};
+#[cfg(feature = "cli")]
 pub(crate) use source::is_jsonl;
 pub use split::Split;
 pub use tokens::Tokens;
