@@ -28,7 +28,7 @@ pub(super) struct Args {
     /// Print a JSON array with an object for each row
     #[arg(long)]
     json: bool,
-    /// Print only rows whose step is a multiple of N, and the last one [default: about a screen of rows]
+    /// Print only the rows of every N steps, and the last one [default: about a screen of rows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
     /// Print every row of the table, not about a screen of them
