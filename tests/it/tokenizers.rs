@@ -379,9 +379,9 @@ fn a_vocabulary_beyond_two_bytes_trains() {
     last["id"] = 70_000.into();
     last["content"] = "<|last|>".into();
     file["added_tokens"].as_array_mut().unwrap().push(last);
-    folder.write("big.json", &file.to_string());
+    folder.write("big.json", file.to_string());
     let text: String = text().chars().take(3_000).collect();
-    folder.write("text.txt", &text.replace(". ", "<|last|>"));
+    folder.write("text.txt", text.replace(". ", "<|last|>"));
 
     let data = DataConfig {
         path: folder.path("text.txt"),
@@ -424,8 +424,8 @@ fn mistakes_with_tokenizers_are_told() {
         assert!(error.contains(&format!("`{file}`")), "{error}");
     }
     let bpe = std::fs::read_to_string(path_of("trained")).unwrap();
-    folder.write("no_tilde.json", &bpe.replace("\"~\": ", "\"filler\": "));
-    folder.write("text.txt", &"some text with a ~\n".repeat(100));
+    folder.write("no_tilde.json", bpe.replace("\"~\": ", "\"filler\": "));
+    folder.write("text.txt", "some text with a ~\n".repeat(100));
     let error = said("no_tilde.json");
     assert!(error.contains("the character '~' (U+007E)") && error.contains("hint:"), "{error}");
 
