@@ -74,8 +74,7 @@ fn the_future_is_hidden(out: &mut impl Write) -> io::Result<()> {
 
 /// An attention whose weights are random, and large enough for heads to differ.
 fn attention(d_model: usize, n_heads: usize, causal: bool) -> MultiHeadAttention {
-    let config =
-        MultiHeadAttentionConfig { causal, ..MultiHeadAttentionConfig::new(d_model, n_heads) };
+    let config = MultiHeadAttentionConfig { causal, ..MultiHeadAttentionConfig::new(d_model, n_heads) };
     let mut attention = config.init(&Device::flex());
     let draw = |n: usize, seed| {
         let weight = normal([d_model, n * d_model], seed);

@@ -42,8 +42,7 @@ fn a_sample_map(out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\nA sample map: whom each word attends to most")?;
     for (word, row) in words.iter().zip(&map) {
         let top = strongest(row, 2);
-        let top: Vec<String> =
-            top.iter().map(|&(at, weight)| format!("{} {weight:.2}", words[at])).collect();
+        let top: Vec<String> = top.iter().map(|&(at, weight)| format!("{} {weight:.2}", words[at])).collect();
         writeln!(out, "  {word} -> {}", top.join(", "))?;
     }
     Ok(())
@@ -56,16 +55,9 @@ fn patterns(out: &mut impl Write) -> io::Result<()> {
     let diagonal = matrix([[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.05, 0.05, 0.9]]);
     let uniform = matrix([[0.33; 3]; 3]);
     let focused = matrix([[0.05, 0.90, 0.05], [0.10, 0.10, 0.80], [0.85, 0.10, 0.05]]);
-    let local = matrix([
-        [0.7, 0.2, 0.1, 0.0],
-        [0.2, 0.5, 0.2, 0.1],
-        [0.1, 0.2, 0.5, 0.2],
-        [0.0, 0.1, 0.2, 0.7],
-    ]);
+    let local = matrix([[0.7, 0.2, 0.1, 0.0], [0.2, 0.5, 0.2, 0.1], [0.1, 0.2, 0.5, 0.2], [0.0, 0.1, 0.2, 0.7]]);
     let positions = matrix([[0.0], [1.0], [2.0], [3.0]]);
-    for (name, pattern) in
-        [("Diagonal", diagonal), ("Uniform", uniform), ("Focused", focused), ("Local", local)]
-    {
+    for (name, pattern) in [("Diagonal", diagonal), ("Uniform", uniform), ("Focused", focused), ("Local", local)] {
         let [n, _] = pattern.dims();
         let weights = steps::weights(pattern.log());
         let places = weights.clone().matmul(positions.clone().narrow(0, 0, n));
@@ -94,8 +86,7 @@ fn before_and_after(out: &mut impl Write) -> io::Result<()> {
     let mask = mask.narrow(0, 0, 3);
     let before = |scores: Tensor<2>| steps::weights(steps::masked(scores, mask.clone()));
     let after = |scores: Tensor<2>| steps::weights(scores).mask_fill(mask.clone(), 0.0);
-    let mut rows =
-        [[0.8, 0.2, 0.1, 0.1, 0.1], [0.3, 0.9, 0.4, 0.1, 0.2], [0.2, 0.5, 0.8, 0.3, 0.4]];
+    let mut rows = [[0.8, 0.2, 0.1, 0.1, 0.1], [0.3, 0.9, 0.4, 0.1, 0.2], [0.2, 0.5, 0.8, 0.3, 0.4]];
     let mut show = |title: &str, weights: Tensor<2>| -> io::Result<()> {
         writeln!(out, "\n{title}")?;
         table(out, &WORDS[..3], &WORDS, weights.clone(), 2)?;

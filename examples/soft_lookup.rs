@@ -79,10 +79,7 @@ fn lookup(out: &mut impl Write) -> io::Result<()> {
     for (word, scaled) in words.iter().zip(values(scaled.clone())) {
         writeln!(out, "  {word:8}: {scaled:.2}")?;
     }
-    writeln!(
-        out,
-        "  note: the lesson's formulas have 7.09 and 4.96, divided by 1.41; its program has these."
-    )?;
+    writeln!(out, "  note: the lesson's formulas have 7.09 and 4.96, divided by 1.41; its program has these.")?;
     writeln!(out, "Step 3: softmax")?;
     let weights = steps::weights(scaled);
     for (word, weight) in words.iter().zip(values(weights.clone())) {

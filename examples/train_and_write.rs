@@ -30,11 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     train_and_write(Path::new(config), Path::new(run_dir), &mut io::stdout())
 }
 
-pub(crate) fn train_and_write(
-    path: &Path,
-    run_dir: &Path,
-    out: &mut impl Write,
-) -> Result<(), Box<dyn Error>> {
+pub(crate) fn train_and_write(path: &Path, run_dir: &Path, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let config = Config::load(path, &[])?;
     let device = device::open(&config.train.device.parse()?)?;
     let job = Job { config, run_dir: run_dir.to_owned(), start: Start::New, from: None, device };

@@ -4,12 +4,8 @@
 #[must_use]
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
-    let groups: Vec<&str> = digits
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(|group| std::str::from_utf8(group).expect("digits"))
-        .collect();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).expect("digits")).collect();
     groups.join(",")
 }
 
@@ -150,10 +146,7 @@ mod tests {
 
     #[test]
     fn thousands_stand_apart() {
-        assert_eq!(
-            [7, 999, 804_096, 124_439_808].map(grouped),
-            ["7", "999", "804,096", "124,439,808"]
-        );
+        assert_eq!([7, 999, 804_096, 124_439_808].map(grouped), ["7", "999", "804,096", "124,439,808"]);
     }
 
     #[test]
@@ -180,10 +173,7 @@ mod tests {
 
     #[test]
     fn rough_times_have_one_unit() {
-        assert_eq!(
-            [-5.0, 59.9, 119.0, 7200.0, 200_000.0].map(rough_duration),
-            ["0 s", "59 s", "1 min", "2 h", "2 d"]
-        );
+        assert_eq!([-5.0, 59.9, 119.0, 7200.0, 200_000.0].map(rough_duration), ["0 s", "59 s", "1 min", "2 h", "2 d"]);
     }
 
     #[test]

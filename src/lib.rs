@@ -15,11 +15,7 @@
 
 #![cfg_attr(
     test,
-    allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "numbers in tests are small"
-    )
+    allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")
 )]
 
 pub mod autoconfig;

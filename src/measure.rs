@@ -43,8 +43,7 @@ impl Trial {
         }
         let (at_least, at_most) = (*self.rounds.start(), *self.rounds.end());
         let (mut times_ms, began) = (Vec::new(), Instant::now());
-        while times_ms.len() < at_least || times_ms.len() < at_most && began.elapsed() < self.enough
-        {
+        while times_ms.len() < at_least || times_ms.len() < at_most && began.elapsed() < self.enough {
             let began = Instant::now();
             once()?;
             times_ms.push(ms_since(began));
@@ -66,8 +65,7 @@ impl Times {
             median_ms,
             fastest_ms: at(0),
             slowest_ms: at(n.saturating_sub(1)),
-            spread: (at(n.saturating_sub(1 + quarter)) - at(quarter))
-                / median_ms.max(f64::MIN_POSITIVE),
+            spread: (at(n.saturating_sub(1 + quarter)) - at(quarter)) / median_ms.max(f64::MIN_POSITIVE),
             rounds: n,
         }
     }
@@ -190,13 +188,8 @@ mod tests {
     #[test]
     fn times_have_a_median_ends_and_a_spread() {
         let times = Times::of(&[3.0, 1.0, 10.0, 2.0, 4.0]);
-        let expected = Times {
-            median_ms: 3.0,
-            fastest_ms: 1.0,
-            slowest_ms: 10.0,
-            spread: (4.0 - 2.0) / 3.0,
-            rounds: 5,
-        };
+        let expected =
+            Times { median_ms: 3.0, fastest_ms: 1.0, slowest_ms: 10.0, spread: (4.0 - 2.0) / 3.0, rounds: 5 };
         assert_eq!(times, expected);
         assert!((times.per_s(6.0) - 2000.0).abs() < 1e-9);
         let of_two = Times::of(&[3.0, 6.0]).spread;

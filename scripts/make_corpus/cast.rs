@@ -126,31 +126,25 @@ impl Character {
 }
 
 const STARTS: [&str; 24] = [
-    "B", "Br", "D", "F", "Fl", "G", "Gr", "H", "J", "K", "L", "M", "N", "P", "Qu", "R", "S", "T",
-    "Tr", "V", "W", "X", "Y", "Z",
+    "B", "Br", "D", "F", "Fl", "G", "Gr", "H", "J", "K", "L", "M", "N", "P", "Qu", "R", "S", "T", "Tr", "V", "W", "X",
+    "Y", "Z",
 ];
 const VOWELS: [&str; 6] = ["a", "e", "i", "o", "u", "oo"];
 const MIDDLES: [&str; 22] = [
-    "b", "bb", "ck", "d", "dd", "ff", "g", "l", "lv", "m", "mb", "nd", "nk", "p", "rb", "rl", "rv",
-    "sk", "t", "v", "x", "zz",
+    "b", "bb", "ck", "d", "dd", "ff", "g", "l", "lv", "m", "mb", "nd", "nk", "p", "rb", "rl", "rv", "sk", "t", "v",
+    "x", "zz",
 ];
-const ENDS: [&str; 18] = [
-    "ab", "ack", "am", "ap", "el", "en", "ett", "i", "iff", "il", "im", "ip", "ish", "it", "ob",
-    "om", "oon", "y",
-];
+const ENDS: [&str; 18] =
+    ["ab", "ack", "am", "ap", "el", "en", "ett", "i", "iff", "il", "im", "ip", "ish", "it", "ob", "om", "oon", "y"];
 const TOWN_STARTS: [&str; 24] = [
-    "Alder", "Ash", "Bram", "Brindle", "Clover", "Crow", "Dapple", "Elm", "Fern", "Glen", "Hazel",
-    "Ivy", "Juniper", "Kettle", "Lark", "Mill", "Nettle", "Oak", "Pebble", "Quill", "Rook",
-    "Thistle", "Under", "Willow",
+    "Alder", "Ash", "Bram", "Brindle", "Clover", "Crow", "Dapple", "Elm", "Fern", "Glen", "Hazel", "Ivy", "Juniper",
+    "Kettle", "Lark", "Mill", "Nettle", "Oak", "Pebble", "Quill", "Rook", "Thistle", "Under", "Willow",
 ];
 const TOWN_ENDS: [&str; 14] = [
-    "bridge", "brook", "bury", "combe", "dale", "field", "ford", "gate", "ham", "mere", "stead",
-    "ton", "wick", "wood",
+    "bridge", "brook", "bury", "combe", "dale", "field", "ford", "gate", "ham", "mere", "stead", "ton", "wick", "wood",
 ];
-const RIVER_STARTS: [&str; 14] =
-    ["Al", "Br", "D", "Fl", "G", "Kel", "L", "M", "Nar", "R", "Sev", "T", "W", "Y"];
-const RIVER_ENDS: [&str; 10] =
-    ["all", "arrow", "eddle", "ello", "en", "imble", "indle", "ove", "una", "yre"];
+const RIVER_STARTS: [&str; 14] = ["Al", "Br", "D", "Fl", "G", "Kel", "L", "M", "Nar", "R", "Sev", "T", "W", "Y"];
+const RIVER_ENDS: [&str; 10] = ["all", "arrow", "eddle", "ello", "en", "imble", "indle", "ove", "una", "yre"];
 
 /// A table of syllables, each name in it exactly once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

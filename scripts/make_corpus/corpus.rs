@@ -80,8 +80,7 @@ pub fn sentences(text: &str) -> Vec<&str> {
         let stop = bytes[start..=at].iter().rev().find(|&&byte| byte != b'"' && byte != b')');
         let stops = matches!(stop, Some(b'.' | b'!' | b'?'));
         // `"Yes!" said Mia` and `one, two ... three` go on after the stop.
-        let goes_on =
-            bytes.get(at + 2).is_some_and(|byte| byte.is_ascii_lowercase() || *byte == b'.');
+        let goes_on = bytes.get(at + 2).is_some_and(|byte| byte.is_ascii_lowercase() || *byte == b'.');
         if ends && ((stops && !goes_on) || bytes[at] == b'\n') {
             let sentence = text[start..=at].trim();
             if !sentence.is_empty() {
@@ -137,8 +136,8 @@ mod tests {
     use crate::notes::Sense;
 
     const PRONOUNS: [&str; 18] = [
-        "he", "she", "him", "her", "his", "himself", "herself", "it", "its", "they", "them",
-        "their", "He", "She", "His", "Her", "They", "It",
+        "he", "she", "him", "her", "his", "himself", "herself", "it", "its", "they", "them", "their", "He", "She",
+        "His", "Her", "They", "It",
     ];
 
     fn sample() -> Corpus {
@@ -161,9 +160,7 @@ mod tests {
         };
         for story in &notes {
             for link in &story.pronouns {
-                let Some(there) =
-                    [Some(link.there), link.instead].into_iter().flatten().max_by_key(|s| s.start)
-                else {
+                let Some(there) = [Some(link.there), link.instead].into_iter().flatten().max_by_key(|s| s.start) else {
                     unreachable!("a pronoun has a noun")
                 };
                 assert!(PRONOUNS.contains(&link.here.of(&text)), "{:?}", link.here.of(&text));
@@ -172,9 +169,7 @@ mod tests {
                 for noun in [Some(link.there), link.instead].into_iter().flatten() {
                     assert!(story.start <= noun.start && noun.start < story.end);
                     assert!(noun.of(&text).starts_with(|sign: char| sign.is_ascii_alphabetic()));
-                    assert!(
-                        noun.start == 0 || !text.as_bytes()[noun.start - 1].is_ascii_alphanumeric()
-                    );
+                    assert!(noun.start == 0 || !text.as_bytes()[noun.start - 1].is_ascii_alphanumeric());
                 }
                 assert_ne!(Some(link.there), link.instead);
             }
@@ -196,23 +191,13 @@ mod tests {
     #[test]
     fn every_bank_has_a_note() {
         let Corpus { text, notes, .. } = sample();
-        let noted: BTreeSet<usize> =
-            notes.iter().flat_map(|story| story.banks.iter().map(|bank| bank.0)).collect();
+        let noted: BTreeSet<usize> = notes.iter().flat_map(|story| story.banks.iter().map(|bank| bank.0)).collect();
         let found = text.match_indices("bank").map(|(at, _)| at);
         // "The bank", where both senses are meant, and "banker" have none.
-        let open =
-            found.filter(|at| !noted.contains(at) && !text[*at..].starts_with("banker")).count();
+        let open = found.filter(|at| !noted.contains(at) && !text[*at..].starts_with("banker")).count();
         assert!(open * 5 < noted.len(), "{open} of {}", noted.len());
-        let river = notes
-            .iter()
-            .flat_map(|story| &story.banks)
-            .filter(|bank| bank.1 == Sense::River)
-            .count();
-        assert!(
-            river * 4 > noted.len() && river * 4 < 3 * noted.len(),
-            "{river} of {}",
-            noted.len()
-        );
+        let river = notes.iter().flat_map(|story| &story.banks).filter(|bank| bank.1 == Sense::River).count();
+        assert!(river * 4 > noted.len() && river * 4 < 3 * noted.len(), "{river} of {}", noted.len());
     }
 
     #[test]
@@ -237,35 +222,25 @@ mod tests {
             let article = pair[0].trim_start_matches(['"', '(']).to_ascii_lowercase();
             let vowel = pair[1].starts_with(|sign: char| "aeiouAEIOU".contains(sign));
             let silent_h = pair[1].starts_with("hour");
-            let sounds_like_y =
-                ["use", "uni", "eu", "one-"].iter().any(|start| pair[1].starts_with(start));
+            let sounds_like_y = ["use", "uni", "eu", "one-"].iter().any(|start| pair[1].starts_with(start));
             assert!(article != "an" || !sounds_like_y, "{pair:?}");
             if pair[1].starts_with(|sign: char| sign.is_ascii_alphabetic()) {
                 assert!(article != "a" || !vowel, "{pair:?}");
                 assert!(article != "an" || vowel || silent_h, "{pair:?}");
             }
         }
-        for wrong in [
-            "  ", " .", " ,", " ?", " !", " ;", "..,", ",,", ",.", "!.", "?.", "\n ", " \n", "{",
-            "}", "[", "]", "|",
-        ] {
+        for wrong in
+            ["  ", " .", " ,", " ?", " !", " ;", "..,", ",,", ",.", "!.", "?.", "\n ", " \n", "{", "}", "[", "]", "|"]
+        {
             let found = text.find(wrong).filter(|at| !text[*at..].starts_with(" ..."));
-            assert!(
-                found.is_none(),
-                "{wrong:?} in: {}",
-                &text[found.unwrap().saturating_sub(60)..][..80]
-            );
+            assert!(found.is_none(), "{wrong:?} in: {}", &text[found.unwrap().saturating_sub(60)..][..80]);
         }
         for pair in text.as_bytes().windows(2) {
             let stop = b".!?,;:".contains(&pair[0]) && pair[1].is_ascii_alphanumeric();
             assert!(!stop, "no space after a stop: {:?}", String::from_utf8_lossy(pair));
         }
         for sentence in sentences(&text) {
-            let first = sentence
-                .trim_start_matches(['"', '('])
-                .chars()
-                .next()
-                .expect("a sentence is not empty");
+            let first = sentence.trim_start_matches(['"', '(']).chars().next().expect("a sentence is not empty");
             assert!(!first.is_ascii_lowercase(), "{sentence}");
         }
     }
@@ -300,9 +275,6 @@ mod tests {
     #[test]
     fn sentences_end_where_a_reader_says() {
         let text = "\"Yes!\" said Mia. (It was.) One, two ... three.\nEnd\n";
-        assert_eq!(
-            sentences(text),
-            ["\"Yes!\" said Mia.", "(It was.)", "One, two ... three.", "End"]
-        );
+        assert_eq!(sentences(text), ["\"Yes!\" said Mia.", "(It was.)", "One, two ... three.", "End"]);
     }
 }

@@ -78,8 +78,7 @@ impl Grammar {
                 continue;
             }
             if let Some(header) = line.strip_prefix(':') {
-                let (name, repeats) =
-                    header.strip_suffix(" *").map_or((header, false), |name| (name, true));
+                let (name, repeats) = header.strip_suffix(" *").map_or((header, false), |name| (name, true));
                 raw.push((name.trim().to_owned(), repeats, Vec::new()));
                 continue;
             }
@@ -136,8 +135,7 @@ pub fn pieces(text: &str) -> Vec<Piece<'_>> {
             found.push(Piece::Slot(&inside[..end]));
             rest = &inside[end + 1..];
         } else {
-            let (options, end) =
-                options(inside).unwrap_or_else(|| panic!("a bracket does not close: {text}"));
+            let (options, end) = options(inside).unwrap_or_else(|| panic!("a bracket does not close: {text}"));
             found.push(Piece::Choice(options));
             rest = &inside[end + 1..];
         }
@@ -185,17 +183,12 @@ mod tests {
             let ends = match piece {
                 Piece::Literal(literal) => vec![literal.to_owned()],
                 Piece::Slot(slot) => vec![format!("{{{slot}}}")],
-                Piece::Choice(options) => {
-                    options.iter().flat_map(|option| expansions(&option.text)).collect()
-                }
+                Piece::Choice(options) => options.iter().flat_map(|option| expansions(&option.text)).collect(),
             };
             if all.len() * ends.len() > LISTED {
                 return Vec::new();
             }
-            all = all
-                .iter()
-                .flat_map(|start| ends.iter().map(move |end| format!("{start}{end}")))
-                .collect();
+            all = all.iter().flat_map(|start| ends.iter().map(move |end| format!("{start}{end}"))).collect();
         }
         all
     }
@@ -208,10 +201,7 @@ mod tests {
                 let mut seen = BTreeSet::new();
                 for option in &options {
                     for ending in expansions(&option.text) {
-                        assert!(
-                            seen.insert(ending.clone()),
-                            "`{ending}` comes in two ways in: {text}"
-                        );
+                        assert!(seen.insert(ending.clone()), "`{ending}` comes in two ways in: {text}");
                     }
                     assert_no_option_twice(&option.text);
                 }
@@ -249,10 +239,7 @@ mod tests {
             for alternative in &pool.alternatives {
                 assert_no_option_twice(&alternative.text);
                 for text in expansions(&alternative.text) {
-                    assert!(
-                        seen.insert(text.clone()),
-                        "pool `{name}` can give this in two ways: {text}"
-                    );
+                    assert!(seen.insert(text.clone()), "pool `{name}` can give this in two ways: {text}");
                 }
             }
             assert!(!pool.alternatives.is_empty(), "pool `{name}` is empty");
@@ -262,8 +249,7 @@ mod tests {
     #[test]
     fn a_made_up_name_is_never_one_of_the_ordinary_ones() {
         use crate::cast::Names;
-        let made_up: BTreeSet<String> =
-            (0..Names::Rare.count()).map(|index| Names::Rare.name(index)).collect();
+        let made_up: BTreeSet<String> = (0..Names::Rare.count()).map(|index| Names::Rare.name(index)).collect();
         let grammar = Grammar::bundled();
         for pool in ["name_girl", "name_boy", "name_animal"] {
             for name in &grammar.pool(pool).expect("the pool is there").alternatives {

@@ -52,12 +52,10 @@ fn files(corpus: &Corpus) -> [(&'static str, String); 2] {
 
 fn write(folder: &Path) -> Result<(), String> {
     let corpus = Corpus::tell();
-    fs::create_dir_all(folder)
-        .map_err(|error| format!("cannot make the folder `{}`: {error}", folder.display()))?;
+    fs::create_dir_all(folder).map_err(|error| format!("cannot make the folder `{}`: {error}", folder.display()))?;
     for (name, content) in files(&corpus) {
         let path = folder.join(name);
-        fs::write(&path, &content)
-            .map_err(|error| format!("cannot write `{}`: {error}", path.display()))?;
+        fs::write(&path, &content).map_err(|error| format!("cannot write `{}`: {error}", path.display()))?;
         println!("wrote {} ({} bytes)", path.display(), content.len());
     }
     println!("{}", corpus.summary);
@@ -68,15 +66,11 @@ fn check(folder: &Path) -> Result<(), String> {
     let hint = format!("run `make_corpus --out {}` and look at the difference", folder.display());
     for (name, content) in files(&Corpus::tell()) {
         let path = folder.join(name);
-        let found = fs::read(&path)
-            .map_err(|error| format!("cannot read `{}`: {error}; {hint}", path.display()))?;
+        let found = fs::read(&path).map_err(|error| format!("cannot read `{}`: {error}; {hint}", path.display()))?;
         if found != content.as_bytes() {
             let same = found.iter().zip(content.as_bytes()).take_while(|(a, b)| a == b).count();
             let line = content.as_bytes()[..same].split(|byte| *byte == b'\n').count();
-            return Err(format!(
-                "`{}` is not what the generator writes, from line {line} on; {hint}",
-                path.display()
-            ));
+            return Err(format!("`{}` is not what the generator writes, from line {line} on; {hint}", path.display()));
         }
         println!("{} is up to date", path.display());
     }
@@ -84,17 +78,14 @@ fn check(folder: &Path) -> Result<(), String> {
 }
 
 fn baseline(file: &Path) -> Result<(), String> {
-    let text = fs::read_to_string(file)
-        .map_err(|error| format!("cannot read `{}`: {error}", file.display()))?;
+    let text = fs::read_to_string(file).map_err(|error| format!("cannot read `{}`: {error}", file.display()))?;
     let n = text.chars().count();
     if n < 20 {
         return Err(format!("`{}` has {n} characters: too few to split off 10 %", file.display()));
     }
     let nats = trigram::validation_loss(&text);
     let bits = nats / std::f64::consts::LN_2;
-    println!(
-        "character trigram (interpolated Witten-Bell), trained on the first 90 %, last 10 % of {n} characters:"
-    );
+    println!("character trigram (interpolated Witten-Bell), trained on the first 90 %, last 10 % of {n} characters:");
     println!("{nats:.4} nats per character, {bits:.4} bits per character");
     Ok(())
 }

@@ -60,16 +60,12 @@ impl Teller {
     }
 
     fn memory(&self, var: &str) -> &Memory {
-        self.story
-            .memories
-            .get(var)
-            .unwrap_or_else(|| panic!("`{var}` was never set in a `{}`", self.story.notes.plot))
+        self.story.memories.get(var).unwrap_or_else(|| panic!("`{var}` was never set in a `{}`", self.story.notes.plot))
     }
 
     pub fn recall(&mut self, var: &str, field: &str) {
         let memory = self.memory(var).clone();
-        let (field, other) =
-            field.split_once('~').map_or((field, None), |(field, other)| (field, Some(other)));
+        let (field, other) = field.split_once('~').map_or((field, None), |(field, other)| (field, Some(other)));
         let (text, is_answer) = match field {
             "said" => (memory.said.as_str(), false),
             "one" => (memory.forms[0].as_str(), false),
@@ -92,8 +88,7 @@ impl Teller {
     }
 
     pub fn compute(&mut self, var: &str, operation: &str, other: &str) {
-        let value =
-            |raw: &str| raw.parse::<usize>().unwrap_or_else(|_| panic!("`{raw}` is no number"));
+        let value = |raw: &str| raw.parse::<usize>().unwrap_or_else(|_| panic!("`{raw}` is no number"));
         let a = value(&self.memory(var).forms[1]);
         let b = value(self.story.memories.get(other).map_or(other, |memory| &memory.forms[1]));
         let word = NUMBER_WORDS[if operation == "minus" { a - b } else { a + b }];
@@ -113,8 +108,7 @@ impl Teller {
     }
 
     pub fn place(&mut self, kind: &str) {
-        let (key, names) =
-            if kind == "town" { ("town", Names::Town) } else { ("river", Names::River) };
+        let (key, names) = if kind == "town" { ("town", Names::Town) } else { ("river", Names::River) };
         if let Some(memory) = self.story.places.get(key).cloned() {
             let here = Span { start: self.page.word(&memory.said), len: memory.said.len() };
             self.story.notes.names.push(Link { here, there: memory.first, instead: None });

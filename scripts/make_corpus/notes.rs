@@ -78,9 +78,8 @@ impl Notes {
         let links = |links: &[Link], unclear: bool| -> Value {
             links.iter().filter(|link| link.instead.is_some() == unclear).map(Link::json).collect()
         };
-        let banks_of = |sense: Sense| -> Value {
-            banks.iter().filter(|bank| bank.1 == sense).map(|bank| json!(bank.0)).collect()
-        };
+        let banks_of =
+            |sense: Sense| -> Value { banks.iter().filter(|bank| bank.1 == sense).map(|bank| json!(bank.0)).collect() };
         // In the order of the alphabet, which is what `serde_json` gives with and without `preserve_order`.
         json!({
             "ambiguous": links(pronouns, true),
@@ -106,10 +105,7 @@ mod tests {
         let (noun, other) = (Span { start: 4, len: 3 }, Span { start: 20, len: 6 });
         let here = Span { start: 35, len: 2 };
         let notes = Notes {
-            pronouns: vec![
-                Link { here, there: noun, instead: Some(other) },
-                Link { here, there: noun, instead: None },
-            ],
+            pronouns: vec![Link { here, there: noun, instead: Some(other) }, Link { here, there: noun, instead: None }],
             banks: vec![(50, Sense::Money)],
             ..Notes::default()
         };

@@ -48,9 +48,7 @@ impl Teller {
             None => Gender::Male,
         };
         let (class, noun) = match role {
-            Role::Child => {
-                (Class::Person, if gender == Gender::Female { "girl" } else { "boy" }.to_owned())
-            }
+            Role::Child => (Class::Person, if gender == Gender::Female { "girl" } else { "boy" }.to_owned()),
             Role::Adult(noun) => (Class::Person, noun),
             Role::Bird(noun) => (Class::Bird, noun),
             Role::Hero | Role::Animal => {
@@ -186,8 +184,7 @@ impl Teller {
             }
             _ => {
                 let special = format!("{field}_{}", nature.class.suffix());
-                let name =
-                    if self.grammar.pool(&special).is_some() { special.as_str() } else { field };
+                let name = if self.grammar.pool(&special).is_some() { special.as_str() } else { field };
                 self.pool(name, 0, Some(id));
             }
         }

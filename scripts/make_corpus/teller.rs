@@ -70,12 +70,7 @@ pub struct Teller {
 impl Teller {
     /// A teller with an empty page.
     pub fn new(grammar: Grammar, seed: [u8; 32]) -> Self {
-        Self {
-            grammar,
-            chooser: Chooser::new(seed),
-            page: Page::default(),
-            story: Story::default(),
-        }
+        Self { grammar, chooser: Chooser::new(seed), page: Page::default(), story: Story::default() }
     }
 
     /// Length of the text so far, in characters.
@@ -130,8 +125,7 @@ impl Teller {
     /// A story takes every alternative once before it takes one twice, unless the pool says otherwise.
     fn take(&mut self, name: &str) -> String {
         let pool = self.grammar.pool(name).unwrap_or_else(|| panic!("there is no pool `{name}`"));
-        let mut weights: Vec<u64> =
-            pool.alternatives.iter().map(|alternative| alternative.weight).collect();
+        let mut weights: Vec<u64> = pool.alternatives.iter().map(|alternative| alternative.weight).collect();
         let used = self.story.used.entry(name.to_owned()).or_default();
         if pool.repeats || used.len() == weights.len() {
             used.clear();
@@ -201,12 +195,9 @@ impl Teller {
         if let Some(var) = slot.strip_prefix('=') {
             return self.recall(var, "said");
         }
-        let (slot, bind) =
-            slot.split_once('=').map_or((slot, None), |(slot, var)| (slot, Some(var)));
-        let (slot, argument) =
-            slot.split_once(' ').map_or((slot, None), |(slot, argument)| (slot, Some(argument)));
-        let (head, field) =
-            slot.split_once('.').map_or((slot, None), |(head, field)| (head, Some(field)));
+        let (slot, bind) = slot.split_once('=').map_or((slot, None), |(slot, var)| (slot, Some(var)));
+        let (slot, argument) = slot.split_once(' ').map_or((slot, None), |(slot, argument)| (slot, Some(argument)));
+        let (head, field) = slot.split_once('.').map_or((slot, None), |(head, field)| (head, Some(field)));
         let start = self.page.len();
         match head {
             "a" => self.page.article(),
@@ -228,8 +219,7 @@ impl Teller {
                 if let Some(id) = self.resolve(head) {
                     return self.character(&id, field);
                 }
-                let me = argument
-                    .map(|raw| self.resolve(raw).unwrap_or_else(|| panic!("`{raw}` is nobody")));
+                let me = argument.map(|raw| self.resolve(raw).unwrap_or_else(|| panic!("`{raw}` is nobody")));
                 let forms = self.pool(head, usize::from(field == Some("s")), me.as_deref());
                 if let Some(var) = bind {
                     self.remember(var, forms, start);
@@ -264,9 +254,8 @@ mod tests {
 
     #[test]
     fn what_is_bound_comes_back_without_a_choice() {
-        let (text, notes) = tell(
-            ":story\n{number.s=n} {fruit.s=x}. {^n.answer}. {^=x}.\n:number\nseven/7\n:fruit\npear\n",
-        );
+        let (text, notes) =
+            tell(":story\n{number.s=n} {fruit.s=x}. {^n.answer}. {^=x}.\n:number\nseven/7\n:fruit\npear\n");
         assert_eq!(text, "7 pears. Seven. Pears.\n\n");
         assert_eq!(notes.answers[0].here.of(&text), "Seven");
         assert_eq!(notes.answers[0].there.of(&text), "7");
@@ -274,9 +263,7 @@ mod tests {
 
     #[test]
     fn an_open_pronoun_knows_both_nouns() {
-        let (text, notes) = tell(
-            ":story\n{^a} {pet=u} saw {a} {road=v} and {u.it~v} sat.\n:pet\nowl\n:road\nlane\n",
-        );
+        let (text, notes) = tell(":story\n{^a} {pet=u} saw {a} {road=v} and {u.it~v} sat.\n:pet\nowl\n:road\nlane\n");
         assert_eq!(text, "An owl saw a lane and it sat.\n\n");
         let link = notes.pronouns[0];
         assert_eq!(
@@ -287,12 +274,12 @@ mod tests {
 
     #[test]
     fn a_pronoun_gives_way_to_a_name_where_it_could_mean_somebody_else() {
-        let grammar = ":story\n{cast h=adult:baker o=adult:miller}{h}, {h.he}. {o}, {h.he}, {o.he}.\n:surname\nBell\nFinch\n";
+        let grammar =
+            ":story\n{cast h=adult:baker o=adult:miller}{h}, {h.he}. {o}, {h.he}, {o.he}.\n:surname\nBell\nFinch\n";
         for seed in 0..20 {
             let mut teller = Teller::new(Grammar::parse(&[grammar]), [seed; 32]);
             let notes = teller.tell();
-            let genders = ["h", "o"]
-                .map(|id| teller.story.cast[id].nature.as_ref().expect("both were named").gender);
+            let genders = ["h", "o"].map(|id| teller.story.cast[id].nature.as_ref().expect("both were named").gender);
             // Of one gender: `A, he. B, A, B.`; of two: `A, he. B, he, she.`
             let pronouns = if genders[0] == genders[1] { 1 } else { 3 };
             assert_eq!(notes.pronouns.len(), pronouns, "{}", teller.page.text());

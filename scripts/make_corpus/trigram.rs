@@ -32,8 +32,7 @@ fn context(before: [char; 2], order: usize) -> [char; 2] {
 
 impl Trigram {
     fn train(text: &[char], alphabet: usize) -> Self {
-        let mut model =
-            Self { followers: Default::default(), counts: Default::default(), alphabet };
+        let mut model = Self { followers: Default::default(), counts: Default::default(), alphabet };
         for at in 0..text.len() {
             for order in 0..=2.min(at) {
                 let before = [text[at.saturating_sub(2)], text[at.saturating_sub(1)]];
@@ -54,8 +53,7 @@ impl Trigram {
         for order in 0..=2 {
             let history = context(before, order);
             if let Some(followers) = self.followers[order].get(&history) {
-                let count =
-                    f64::from(self.counts[order].get(&(history, next)).copied().unwrap_or(0));
+                let count = f64::from(self.counts[order].get(&(history, next)).copied().unwrap_or(0));
                 let (total, distinct) = (f64::from(followers.total), f64::from(followers.distinct));
                 p = (count + distinct * p) / (total + distinct);
             }
@@ -75,9 +73,8 @@ pub fn validation_loss(text: &str) -> f64 {
     let cut = crate::corpus::validation_start(chars.len());
     let alphabet = chars.iter().collect::<BTreeSet<_>>().len();
     let model = Trigram::train(&chars[..cut], alphabet);
-    let loss: f64 = (cut..chars.len())
-        .map(|at| -model.probability([chars[at - 2], chars[at - 1]], chars[at]).ln())
-        .sum();
+    let loss: f64 =
+        (cut..chars.len()).map(|at| -model.probability([chars[at - 2], chars[at - 1]], chars[at]).ln()).sum();
     loss / (chars.len() - cut) as f64
 }
 

@@ -248,8 +248,7 @@ impl Known<'_> {
     /// As long as a model of this width can use, with at least eight windows of text to learn from.
     fn context_length(&self, d_model: usize) -> usize {
         let characters_take_bytes = self.token_choice.kind == TokenizerKind::Byte
-            && (self.profile.characters.as_ref())
-                .is_some_and(|characters| self.profile.bytes >= 2 * characters.n);
+            && (self.profile.characters.as_ref()).is_some_and(|characters| self.profile.bytes >= 2 * characters.n);
         let mut length = match d_model {
             ..256 if characters_take_bytes => 256,
             ..256 => 128,
@@ -401,13 +400,9 @@ mod tests {
 
     #[test]
     fn what_is_held_back_is_long_enough_and_not_longer() {
-        for (n_tokens, expected) in [
-            (500, 0.2),
-            (100_000, 0.1),
-            (1_115_394, 0.1),
-            (5_000_000, 0.05),
-            (1_000_000_000, 0.0002),
-        ] {
+        for (n_tokens, expected) in
+            [(500, 0.2), (100_000, 0.1), (1_115_394, 0.1), (5_000_000, 0.05), (1_000_000_000, 0.0002)]
+        {
             let (choice, _) = choose(n_tokens, 10.0, TWO_CORES, false);
             assert!((choice.config.data.val_fraction - expected).abs() < 1e-12, "{n_tokens}");
             assert!(choice.val_tokens >= 2.0);
@@ -416,8 +411,8 @@ mod tests {
 
     #[test]
     fn a_text_that_is_read_often_is_harder_to_learn_by_heart() {
-        let dropouts = [(1.0, 9.0), (20.0, 0.1), (20.0, 1.0), (40.0, 1.0)]
-            .map(|(epochs, per_token)| dropout(epochs, per_token));
+        let dropouts =
+            [(1.0, 9.0), (20.0, 0.1), (20.0, 1.0), (40.0, 1.0)].map(|(epochs, per_token)| dropout(epochs, per_token));
         for (dropout, expected) in dropouts.into_iter().zip([0.0, 0.0, 0.1, 0.2]) {
             assert!((dropout - expected).abs() < 1e-9);
         }

@@ -159,27 +159,19 @@ fn encode(profile: &TextProfile, token_choice: &TokenChoice) -> Encoded {
 }
 
 /// Trains a model as `config` says for about a second, on tokens of the text.
-fn measure(
-    config: &Config,
-    encoded: &Encoded,
-    device: &OpenDevice,
-) -> Result<Speed, AutoconfigError> {
+fn measure(config: &Config, encoded: &Encoded, device: &OpenDevice) -> Result<Speed, AutoconfigError> {
     let trial = Trial { warm_up: 1, rounds: 3..=usize::MAX, enough: Duration::from_millis(700) };
     let with_gradients = device.device.clone().autodiff();
     let model = Gpt::new(&config.model, encoded.vocab_size, config.train.seed, &with_gradients);
     let n_parameters = model.num_params();
     let mut trainer = Trainer::new(model, config, encoded.tokens.clone());
     let times = trial.time(|| trainer.step().wait());
-    let Times { median_ms: step_ms, fastest_ms, rounds: n_steps, .. } = times
-        .map_err(|message| AutoconfigError::Device { device: device.name.clone(), message })?;
+    let Times { median_ms: step_ms, fastest_ms, rounds: n_steps, .. } =
+        times.map_err(|message| AutoconfigError::Device { device: device.name.clone(), message })?;
     Ok(Speed { step_ms, fastest_ms, n_steps, n_parameters })
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "an estimate, of numbers below 2^53"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate, of numbers below 2^53")]
 fn scaled(bytes: u64, tokens_per_byte: f64) -> u64 {
     (bytes as f64 * tokens_per_byte).round() as u64
 }

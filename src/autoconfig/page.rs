@@ -29,10 +29,8 @@ impl Page<'_> {
         let Choice { config, speed, train_tokens, val_tokens, .. } = self.choice;
         let (model, train) = (&config.model, &config.train);
         let config_name = &self.request.config_name;
-        let run = Path::new("runs")
-            .join(Path::new(config_name).file_stem().unwrap_or(config_name.as_ref()));
-        let cautions: Vec<String> =
-            self.cautions.iter().map(|caution| format!("\n# {}", one_line(caution))).collect();
+        let run = Path::new("runs").join(Path::new(config_name).file_stem().unwrap_or(config_name.as_ref()));
+        let cautions: Vec<String> = self.cautions.iter().map(|caution| format!("\n# {}", one_line(caution))).collect();
         let page = format!(
             include_str!("page.toml"),
             text = one_line(&self.profile.path.to_string_lossy()),
@@ -136,9 +134,7 @@ impl Page<'_> {
     fn why_dropout(&self) -> String {
         let epochs = short(self.choice.epochs);
         if self.choice.config.model.dropout > 0.0 {
-            format!(
-                "The text is gone through {epochs} times; this makes it harder to learn by heart."
-            )
+            format!("The text is gone through {epochs} times; this makes it harder to learn by heart.")
         } else if self.choice.epochs < 8.0 {
             format!("Off: the text is gone through only {epochs} times.")
         } else {

@@ -112,9 +112,7 @@ impl TextProfile {
                 let only = characters.counts[0].0;
                 Some(format!("the character {only:?}"))
             }
-            None if self.sample.iter().all(|&byte| byte == first) => {
-                Some(format!("the byte {first:#04x}"))
-            }
+            None if self.sample.iter().all(|&byte| byte == first) => Some(format!("the byte {first:#04x}")),
             _ => None,
         };
         if let Some(repeated) = repeated.filter(|_| n_tokens > 1) {
@@ -213,13 +211,8 @@ pub(super) mod tests {
         profiled(text.as_bytes(), true, false).unwrap()
     }
 
-    fn profiled(
-        bytes: &[u8],
-        is_whole: bool,
-        as_bytes: bool,
-    ) -> Result<TextProfile, AutoconfigError> {
-        let preview =
-            Preview { bytes: bytes.to_vec(), is_whole, bytes_on_disk: 10 * bytes.len() as u64 };
+    fn profiled(bytes: &[u8], is_whole: bool, as_bytes: bool) -> Result<TextProfile, AutoconfigError> {
+        let preview = Preview { bytes: bytes.to_vec(), is_whole, bytes_on_disk: 10 * bytes.len() as u64 };
         TextProfile::of(preview, Path::new("my.txt"), as_bytes)
     }
 

@@ -65,10 +65,7 @@ mod tests {
         assert_eq!(from_text(text, 12), "And a last");
         assert_eq!(from_text("one line that is all of it", 12), "one line");
         assert_eq!(beginning("/// wonderfully", 12), "/// wonderfu");
-        assert_eq!(
-            from_text("\u{6625}\u{7720}\u{4e0d}\u{89c9}\u{6653}", 3),
-            "\u{6625}\u{7720}\u{4e0d}"
-        );
+        assert_eq!(from_text("\u{6625}\u{7720}\u{4e0d}\u{89c9}\u{6653}", 3), "\u{6625}\u{7720}\u{4e0d}");
         assert_eq!(from_text(" \n \n", 12), "\n");
         assert_eq!(from_text("", 12), "\n");
     }

@@ -65,10 +65,9 @@ impl TokenChoice {
                  make up 99 % of the text.",
                 grouped(characters.n_common() as u64)
             ),
-            TokenizerKind::Byte if is_small => format!(
-                "{asked}Bytes: {} characters are too few to see each of {seen} often.",
-                grouped(n)
-            ),
+            TokenizerKind::Byte if is_small => {
+                format!("{asked}Bytes: {} characters are too few to see each of {seen} often.", grouped(n))
+            }
             TokenizerKind::Byte => format!(
                 "{asked}Bytes: {seen} are too many for a token each, and {} bytes of text too few to find \
                  frequent pieces in (from {} on).",
@@ -124,9 +123,7 @@ mod tests {
     #[test]
     fn a_requested_kind_is_chosen() {
         let profile = profile(&text(1_000_000, 65));
-        for (kind, size) in
-            [(TokenizerKind::Byte, 256), (TokenizerKind::Char, 65), (TokenizerKind::Bpe, 1024)]
-        {
+        for (kind, size) in [(TokenizerKind::Byte, 256), (TokenizerKind::Char, 65), (TokenizerKind::Bpe, 1024)] {
             let token_choice = TokenChoice::choose(&profile, Some(kind));
             assert_eq!((token_choice.kind, token_choice.size), (kind, size));
             assert!(token_choice.why.starts_with("You asked for it. "));

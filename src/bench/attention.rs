@@ -125,12 +125,7 @@ pub struct Row {
 ///
 /// # Errors
 /// If the device fails.
-pub fn measure(
-    case: Case,
-    shape: Shape,
-    device: &OpenDevice,
-    trial: &Trial,
-) -> Result<Cost, BenchError> {
+pub fn measure(case: Case, shape: Shape, device: &OpenDevice, trial: &Trial) -> Result<Cost, BenchError> {
     let warm_up = Case { tokens: 16, ..case };
     let n_heads = shape.n_heads;
     Projected::new(warm_up, shape, &device.device).compute(case, n_heads)?; // threads start, buffers are made
@@ -183,13 +178,7 @@ fn gather(method: Method, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
             kernels::merge_heads(scaled_dot_product_attention(q, k, v, Some(mask)).0)
         }
         Method::Fused => {
-            let attention = SelfAttention {
-                n_heads,
-                n_kv_heads: n_heads,
-                norm: None,
-                rotation: None,
-                dropout: None,
-            };
+            let attention = SelfAttention { n_heads, n_kv_heads: n_heads, norm: None, rotation: None, dropout: None };
             kernels::self_attention(qkv, attention)
         }
     }
@@ -249,11 +238,7 @@ fn lacking(needed_mib: Option<f64>, available_mib: Option<f64>) -> Option<String
         .then(|| format!("it may need {needed:.0} MiB, and {available:.0} MiB are free"))
 }
 
-fn ratio(
-    now: Option<&Cost>,
-    before: Option<&Cost>,
-    value: impl Fn(&Cost) -> Option<f64>,
-) -> Option<f64> {
+fn ratio(now: Option<&Cost>, before: Option<&Cost>, value: impl Fn(&Cost) -> Option<f64>) -> Option<f64> {
     Some(value(now?)? / value(before?)?)
 }
 
@@ -306,11 +291,7 @@ mod tests {
             tried.push(case.tokens);
             square(case)
         });
-        assert_eq!(
-            tried,
-            [10, 20],
-            "10 tokens say that 20 need 400 of the 450 MiB that may be taken"
-        );
+        assert_eq!(tried, [10, 20], "10 tokens say that 20 need 400 of the 450 MiB that may be taken");
         let said: Vec<_> = rows.iter().map(|row| row.left_out.as_deref()).collect();
         let short_of = |needed| Some(format!("it may need {needed} MiB, and 500 MiB are free"));
         assert_eq!(said, [None, None, short_of(1600).as_deref(), short_of(6400).as_deref()]);

@@ -168,8 +168,7 @@ mod tests {
     fn what_is_written_is_counted_over_all_texts() {
         let case = Case { batch_size: 3, prompt_tokens: 8, new_tokens: 4 };
         let model = tiny();
-        for author in [LanguageModel::from(&model), LanguageModel::Tensors(Box::new(model.clone()))]
-        {
+        for author in [LanguageModel::from(&model), LanguageModel::Tensors(Box::new(model.clone()))] {
             let speed = measure(&author, case, 2).expect("it fits exactly");
             assert_eq!((speed.prompt.rounds, speed.token.rounds), (2, 2));
             let written = speed.tokens_per_s * speed.token.median_ms / 1e3;
@@ -181,12 +180,8 @@ mod tests {
     #[test]
     fn more_than_the_context_is_refused_with_its_sizes() {
         let case = Case { batch_size: 1, prompt_tokens: 9, new_tokens: 4 };
-        let error = measure(&LanguageModel::Tensors(Box::new(tiny())), case, 1)
-            .expect_err("13 do not fit 12");
-        assert!(
-            error.to_string().contains("9 tokens and 4 new ones do not fit a context of 12"),
-            "{error}"
-        );
+        let error = measure(&LanguageModel::Tensors(Box::new(tiny())), case, 1).expect_err("13 do not fit 12");
+        assert!(error.to_string().contains("9 tokens and 4 new ones do not fit a context of 12"), "{error}");
     }
 
     #[test]

@@ -92,11 +92,7 @@ impl Product {
 ///
 /// # Errors
 /// If the device fails, or no thread can be started.
-pub fn products(
-    sizes: Vec<Product>,
-    device: &OpenDevice,
-    trial: &Trial,
-) -> Result<Vec<Ceiling<Product>>, BenchError> {
+pub fn products(sizes: Vec<Product>, device: &OpenDevice, trial: &Trial) -> Result<Vec<Ceiling<Product>>, BenchError> {
     let ceiling = |product: Product| {
         let a: Tensor<2> = noise_tensor([product.m, product.k], &device.device);
         let b: Tensor<2> = noise_tensor([product.k, product.n], &device.device);
@@ -110,11 +106,7 @@ pub fn products(
 ///
 /// # Errors
 /// If the device fails, or no thread can be started.
-pub fn bandwidth(
-    numbers: usize,
-    device: &OpenDevice,
-    trial: &Trial,
-) -> Result<Vec<Ceiling<Access>>, BenchError> {
+pub fn bandwidth(numbers: usize, device: &OpenDevice, trial: &Trial) -> Result<Vec<Ceiling<Access>>, BenchError> {
     let mut arrays = Arrays::new(numbers, device);
     let mut ceilings = Vec::new();
     for access in Access::ALL {
@@ -132,11 +124,7 @@ fn ceiling<T>(
     device: &OpenDevice,
     mut time: impl FnMut() -> Result<Times, BenchError> + Send,
 ) -> Result<Ceiling<T>, BenchError> {
-    let one_thread = if device.backend.is_cpu() {
-        Some(on_threads(1, &mut time)??.per_s(amount) / 1e9)
-    } else {
-        None
-    };
+    let one_thread = if device.backend.is_cpu() { Some(on_threads(1, &mut time)??.per_s(amount) / 1e9) } else { None };
     let times = time()?;
     Ok(Ceiling { what, one_thread, all_threads: times.per_s(amount) / 1e9, times })
 }
@@ -144,9 +132,7 @@ fn ceiling<T>(
 /// Runs `f` in a pool of `n_threads`.
 fn on_threads<T: Send>(n_threads: usize, f: impl FnOnce() -> T + Send) -> Result<T, BenchError> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads);
-    let pool = pool
-        .build()
-        .map_err(|error| BenchError::Threads { n_threads, message: error.to_string() })?;
+    let pool = pool.build().map_err(|error| BenchError::Threads { n_threads, message: error.to_string() })?;
     Ok(pool.install(f))
 }
 
@@ -189,18 +175,14 @@ impl Arrays {
                 let sum: f32 = a.par_chunks(share).map(sum).sum();
                 std::hint::black_box(sum);
             }
-            Access::Copy => b
-                .par_chunks_mut(share)
-                .zip(a.par_chunks(share))
-                .for_each(|(b, a)| b.copy_from_slice(a)),
-            Access::Triad => c
-                .par_chunks_mut(share)
-                .zip(a.par_chunks(share).zip(b.par_chunks(share)))
-                .for_each(|(c, (a, b))| {
+            Access::Copy => b.par_chunks_mut(share).zip(a.par_chunks(share)).for_each(|(b, a)| b.copy_from_slice(a)),
+            Access::Triad => {
+                c.par_chunks_mut(share).zip(a.par_chunks(share).zip(b.par_chunks(share))).for_each(|(c, (a, b))| {
                     for (c, (a, b)) in c.iter_mut().zip(a.iter().zip(b)) {
                         *c = a + 0.5 * b;
                     }
-                }),
+                })
+            }
         }
         std::hint::black_box((b, c));
         Ok(())
@@ -242,8 +224,7 @@ mod tests {
         let products = Product::of(&preset.config(), 50_257);
         let sizes: Vec<_> = products.iter().map(|p| (p.m, p.k, p.n)).collect();
         let m = 12 * 1024;
-        let expected =
-            [(m, 768, 2304), (m, 768, 768), (m, 768, 3072), (m, 3072, 768), (m, 768, 50_257)];
+        let expected = [(m, 768, 2304), (m, 768, 768), (m, 768, 3072), (m, 3072, 768), (m, 768, 50_257)];
         assert_eq!(sizes, expected);
         assert!((products[1].flops() - 2.0 * 12_288.0 * 768.0 * 768.0).abs() < 0.5);
     }

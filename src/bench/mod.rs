@@ -84,10 +84,7 @@ fn noise_tensor<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D>
 /// Waits until `tensor` is computed, by reading a number of it.
 fn wait<const D: usize>(tensor: &Tensor<D>) -> Result<(), BenchError> {
     let first = tensor.clone().slice([(); D].map(|()| 0..1));
-    first
-        .try_into_vec_as::<f32>()
-        .map(|_| ())
-        .map_err(|error| BenchError::Device(error.to_string()))
+    first.try_into_vec_as::<f32>().map(|_| ()).map_err(|error| BenchError::Device(error.to_string()))
 }
 
 #[cfg(test)]

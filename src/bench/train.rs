@@ -70,12 +70,7 @@ pub struct Speed {
 /// # Errors
 /// If the device does not have the config's precision, the text cannot be used, the memory is too small, or the device
 /// fails.
-pub fn measure(
-    config: &Config,
-    text: Text,
-    device: &OpenDevice,
-    measured: Rounds,
-) -> Result<Speed, BenchError> {
+pub fn measure(config: &Config, text: Text, device: &OpenDevice, measured: Rounds) -> Result<Speed, BenchError> {
     precision::check(config.train.matmul_precision, device)?;
     let (vocab_size, tokens) = open(config, text, device)?;
     let with_gradients = device.device.clone().autodiff();
@@ -94,8 +89,7 @@ pub fn measure(
         .collect::<Result<Vec<f64>, BenchError>>()?;
     let step = Times::of(&rounds_ms);
     let train = &config.train;
-    let tokens_per_step =
-        train.batch_size * train.grad_accumulation_steps * config.model.context_length;
+    let tokens_per_step = train.batch_size * train.grad_accumulation_steps * config.model.context_length;
     let tokens_per_s = step.per_s(tokens_per_step as f64);
     let operations = Operations::of(device.backend);
     Ok(Speed {
@@ -122,8 +116,7 @@ fn open(config: &Config, text: Text, device: &OpenDevice) -> Result<(usize, Spli
     }
     let context_length = config.model.context_length;
     if text == Text::Own {
-        let corpus =
-            Corpus::open(&config.data, &config.tokenizer, context_length, OpenOptions::default())?;
+        let corpus = Corpus::open(&config.data, &config.tokenizer, context_length, OpenOptions::default())?;
         return Ok((corpus.tokenizer.vocab_size(), corpus.train));
     }
     let vocab_size = plan.vocabulary.size;

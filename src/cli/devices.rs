@@ -46,9 +46,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         writeln!(stdout, "{name:<4}  takes {device}")?;
     }
     if !has_gpu(&report.devices) {
-        note(
-            "hint: no GPU was found; if this machine has one, install its driver. All works on the CPU too.",
-        );
+        note("hint: no GPU was found; if this machine has one, install its driver. All works on the CPU too.");
     }
     Ok(())
 }
@@ -91,10 +89,8 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let devices = [
-            listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Software)),
-            listing("cuda", Backend::Cuda, None),
-        ];
+        let devices =
+            [listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Software)), listing("cuda", Backend::Cuda, None)];
         assert_eq!(
             listed(&devices),
             "DEVICE  KIND      API     NAME\n\

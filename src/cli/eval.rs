@@ -82,8 +82,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let loss = match args.weights {
         // As the losses of training are computed, on any device.
-        WeightFormat::F32 => evaluate::full(&opened.model, &tokens, config.train.batch_size)
-            .context("the device failed")?,
+        WeightFormat::F32 => {
+            evaluate::full(&opened.model, &tokens, config.train.batch_size).context("the device failed")?
+        }
         weights => match weights.of(opened.model, &opened.device)? {
             LanguageModel::Engine(engine) => evaluate::full_of_engine(engine, &tokens),
             LanguageModel::Tensors(_) => unreachable!("there is an engine, or an error"),

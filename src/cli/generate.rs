@@ -80,8 +80,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     settings.check()?;
     let prompt = match (&args.prompt, &args.prompt_file) {
         (Some(prompt), _) => prompt.clone(),
-        (None, Some(path)) => fs::read_to_string(path)
-            .with_context(|| format!("cannot read the prompt `{}`", path.display()))?,
+        (None, Some(path)) => {
+            fs::read_to_string(path).with_context(|| format!("cannot read the prompt `{}`", path.display()))?
+        }
         (None, None) => opened.config.train.sample_prompt.clone(),
     };
     let model = args.weights.of(opened.model, &opened.device)?;
@@ -91,8 +92,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     while first < n_samples {
         let samples = first..n_samples.min(first.saturating_add(AT_ONCE));
         first = samples.end;
-        let writers =
-            Writers::new(model.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
+        let writers = Writers::new(model.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
         texts.begin(samples.clone(), &prompt)?;
         for round in writers {
             texts.add(round?)?;

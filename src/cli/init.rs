@@ -119,11 +119,7 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
         config_name: config_name(args, text),
     };
     let device = device::open(&spec)?;
-    note(format!(
-        "looking at `{}`, and measuring training steps on {} ...",
-        text.display(),
-        device.name
-    ));
+    note(format!("looking at `{}`, and measuring training steps on {} ...", text.display(), device.name));
     let config = autoconfig::for_text(&request, &device)?;
     for caution in config.cautions {
         note(caution);

@@ -157,9 +157,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// How this program was called, for commands that a user can paste.
 fn program() -> String {
-    std::env::args_os()
-        .next()
-        .map_or_else(|| "tinderbox".to_owned(), |name| shell_word(&name.to_string_lossy()))
+    std::env::args_os().next().map_or_else(|| "tinderbox".to_owned(), |name| shell_word(&name.to_string_lossy()))
 }
 
 /// The config of a new run, which may leave out what is known of the model where it starts `from` the weights of

@@ -22,9 +22,7 @@ pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {
     };
     if !folder.is_dir() {
         let folder = folder.display();
-        bail!(
-            "cannot write `{shown}`: there is no folder `{folder}`\n  hint: make it first, or name another"
-        );
+        bail!("cannot write `{shown}`: there is no folder `{folder}`\n  hint: make it first, or name another");
     }
     Ok(())
 }

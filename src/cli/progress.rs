@@ -15,9 +15,7 @@ use crate::data::{Purpose, Reading};
 use crate::format::{duration, grouped};
 use crate::run::layout::TRAIN_LOG;
 use crate::run::step_label;
-use crate::train::{
-    Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary, precision,
-};
+use crate::train::{Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary, precision};
 
 const BAR: &str = "{bar:30} step {pos}/{len}  {msg}  {eta} left";
 
@@ -75,11 +73,7 @@ impl Progress {
             display,
             lines_to_come: Vec::new(),
             log: None,
-            reading: Some(TextProgress {
-                line: String::new(),
-                began: Instant::now(),
-                is_reported: false,
-            }),
+            reading: Some(TextProgress { line: String::new(), began: Instant::now(), is_reported: false }),
             is_over: false,
             max_steps: 0,
             tokens_per_step: 0,
@@ -171,9 +165,7 @@ impl Screen {
                 self.line("evaluating the whole validation split ...");
             }
             Event::StoppedEarly { evaluations, .. } => {
-                self.lasting_line(format!(
-                    "stopping early: {evaluations} evaluations without a better one"
-                ));
+                self.lasting_line(format!("stopping early: {evaluations} evaluations without a better one"));
             }
         }
     }
@@ -223,8 +215,7 @@ impl Screen {
         self.tokens_per_step = started.tokens_per_step;
         self.began = Instant::now();
         let verb = if started.resumed { "resuming" } else { "training" };
-        let after =
-            if started.resumed { format!(", after step {}", started.step) } else { String::new() };
+        let after = if started.resumed { format!(", after step {}", started.step) } else { String::new() };
         self.line(&format!(
             "{verb} `{}` on {}{}{after}",
             started.run_dir.display(),
@@ -284,8 +275,7 @@ impl Screen {
         self.steps += 1;
         if let Display::Bar(bar) = &self.display {
             #[allow(clippy::cast_precision_loss, reason = "a speed to look at")]
-            let tokens_per_s =
-                (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
+            let tokens_per_s = (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
             let loss = loss.map(|loss| format!("loss {loss:.3}, ")).unwrap_or_default();
             bar.set_message(format!("{loss}{tokens_per_s:.0} tokens/s"));
             bar.set_position(step as u64);
@@ -323,8 +313,7 @@ impl Screen {
         self.clear();
         if summary.interrupted {
             let run = summary.run_dir.display();
-            let when =
-                if self.is_last_evaluation { "in the last evaluation, after" } else { "after" };
+            let when = if self.is_last_evaluation { "in the last evaluation, after" } else { "after" };
             self.line(report);
             self.line(&format!(
                 "interrupted {when} step {} of {}; all is saved in `{run}`. Go on with\n    {next}",
@@ -420,8 +409,7 @@ fn quotation(text: &str) -> String {
         _ if c.is_control() => char::REPLACEMENT_CHARACTER,
         _ => c,
     };
-    let lines: Vec<String> =
-        text.lines().map(|line| line.trim_end().chars().map(visible).collect()).collect();
+    let lines: Vec<String> = text.lines().map(|line| line.trim_end().chars().map(visible).collect()).collect();
     let is_written = |line: &String| !line.is_empty();
     let first = lines.iter().position(is_written).unwrap_or(0);
     let last = lines.iter().rposition(is_written).unwrap_or(0);

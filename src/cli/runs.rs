@@ -74,9 +74,8 @@ fn print_notes(runs: &[RunInfo]) {
 fn objects(runs: &[RunInfo], differences: &[Difference]) -> serde_json::Result<Vec<Value>> {
     let with_settings = |(index, info): (usize, &RunInfo)| {
         let mut object = serde_json::to_value(info)?;
-        let setting = |difference: &Difference| {
-            Ok((difference.key.clone(), serde_json::to_value(&difference.values[index])?))
-        };
+        let setting =
+            |difference: &Difference| Ok((difference.key.clone(), serde_json::to_value(&difference.values[index])?));
         let settings = differences.iter().map(setting);
         object["differing_settings"] = settings.collect::<serde_json::Result<Map<_, _>>>()?.into();
         Ok(object)

@@ -119,10 +119,7 @@ fn encode(args: &Encode) -> anyhow::Result<()> {
     } else {
         write_lines(&mut stdout, &tokenizer, &ids)?;
         let (n_tokens, n_bytes) = (ids.len(), text.len());
-        writeln!(
-            stdout,
-            "\n{n_tokens} tokens of {n_bytes} bytes: {bytes_per_token:.2} bytes per token"
-        )?;
+        writeln!(stdout, "\n{n_tokens} tokens of {n_bytes} bytes: {bytes_per_token:.2} bytes per token")?;
     }
     Ok(())
 }
@@ -140,9 +137,7 @@ fn decode(args: &Decode) -> anyhow::Result<()> {
     for word in words.filter(|word| !word.is_empty()) {
         match word.parse::<u32>() {
             Ok(id) if (id as usize) < n_ids => ids.push(id),
-            Ok(_) => bail!(
-                "there is no token {word}: this tokenizer has {n_ids}\n  hint: ids are from 0 to {last}"
-            ),
+            Ok(_) => bail!("there is no token {word}: this tokenizer has {n_ids}\n  hint: ids are from 0 to {last}"),
             Err(_) => {
                 bail!("`{word}` is not an id\n  hint: ids are whole numbers from 0 to {last}")
             }
@@ -192,10 +187,7 @@ fn info(args: &Info) -> anyhow::Result<()> {
     }
     if let Some(Measured { bytes_per_token, n_bytes, path }) = measured {
         let path = path.display();
-        writeln!(
-            stdout,
-            "bytes per token  {bytes_per_token:.2}, on the last {n_bytes} bytes of `{path}`"
-        )?;
+        writeln!(stdout, "bytes per token  {bytes_per_token:.2}, on the last {n_bytes} bytes of `{path}`")?;
     }
     for (heading, ids) in [("longest", longest), ("samples", samples)] {
         writeln!(stdout, "\n{heading}")?;

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use super::{
-    DataConfig, GenerateConfig, MatmulPrecision, MlpKind, ModelConfig, NormKind, OptimizerConfig,
-    OptimizerKind, PositionKind, ScheduleConfig, ScheduleKind, SourceConfig, TextFormat,
-    TokenizerConfig, TrainConfig,
+    DataConfig, GenerateConfig, MatmulPrecision, MlpKind, ModelConfig, NormKind, OptimizerConfig, OptimizerKind,
+    PositionKind, ScheduleConfig, ScheduleKind, SourceConfig, TextFormat, TokenizerConfig, TrainConfig,
 };
 
 impl TokenizerConfig {
@@ -18,9 +17,7 @@ impl ModelConfig {
     pub(super) fn default_d_ff(mlp: MlpKind, d_model: usize) -> usize {
         match mlp {
             MlpKind::Gelu | MlpKind::ReluSquared => d_model.saturating_mul(4),
-            MlpKind::Swiglu => {
-                d_model.saturating_mul(8).div_ceil(3).div_ceil(32).saturating_mul(32)
-            }
+            MlpKind::Swiglu => d_model.saturating_mul(8).div_ceil(3).div_ceil(32).saturating_mul(32),
         }
     }
 }
@@ -104,12 +101,7 @@ impl Default for OptimizerConfig {
 
 impl Default for ScheduleConfig {
     fn default() -> Self {
-        Self {
-            kind: ScheduleKind::default(),
-            warmup_steps: 100,
-            min_learning_rate: 1e-4,
-            decay_fraction: 0.2,
-        }
+        Self { kind: ScheduleKind::default(), warmup_steps: 100, min_learning_rate: 1e-4, decay_fraction: 0.2 }
     }
 }
 

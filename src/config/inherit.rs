@@ -33,8 +33,8 @@ pub(super) fn fill_in(table: &mut Table, base: &Config) {
             .as_table_mut()
             .expect("anything but sections was taken out before");
         // Keys of the base's kind of tokenizer would contradict another kind.
-        let is_other_kind = name == "tokenizer"
-            && section.get("kind").is_some_and(|kind| Some(kind) != of_base.get("kind"));
+        let is_other_kind =
+            name == "tokenizer" && section.get("kind").is_some_and(|kind| Some(kind) != of_base.get("kind"));
         if is_other_kind {
             continue;
         }
@@ -111,16 +111,13 @@ mod tests {
     }
 
     fn base(model: &str) -> Config {
-        let text = format!(
-            "model = {{ {model} }}\ntokenizer = {{ kind = \"byte\" }}\ntrain = {{ seed = 7 }}"
-        );
+        let text = format!("model = {{ {model} }}\ntokenizer = {{ kind = \"byte\" }}\ntrain = {{ seed = 7 }}");
         read(&text, None).unwrap()
     }
 
     #[test]
     fn missing_keys_of_the_model_are_inherited_and_no_others() {
-        let base =
-            base("d_model = 96, n_heads = 6, n_kv_heads = 2, mlp = \"swiglu\", dropout = 0.2");
+        let base = base("d_model = 96, n_heads = 6, n_kv_heads = 2, mlp = \"swiglu\", dropout = 0.2");
         for how in [Base::Weights(&base), Base::Resumed(&base)] {
             let config = read("model = { dropout = 0.0 }", Some(how)).unwrap();
             assert_eq!(config.tokenizer.kind, TokenizerKind::Byte);
@@ -145,10 +142,7 @@ mod tests {
         ];
         assert_eq!(problems.len(), starts.len(), "{problems:#?}");
         for start in starts {
-            assert!(
-                problems.iter().any(|problem| problem.starts_with(start)),
-                "{start}: {problems:#?}"
-            );
+            assert!(problems.iter().any(|problem| problem.starts_with(start)), "{start}: {problems:#?}");
         }
     }
 
@@ -160,11 +154,7 @@ mod tests {
         for base in [&bpe, &file] {
             let config = read(&with("kind = \"char\""), Some(Base::Resumed(base))).unwrap();
             let TokenizerConfig { kind, vocab_size, path } = config.tokenizer;
-            assert_eq!(
-                (kind, vocab_size, path),
-                (TokenizerKind::Char, None, None),
-                "resuming refuses it later"
-            );
+            assert_eq!((kind, vocab_size, path), (TokenizerKind::Char, None, None), "resuming refuses it later");
             let problems = read(&with("kind = \"char\""), Some(Base::Weights(base))).unwrap_err();
             assert_eq!(problems.len(), 1, "{problems:#?}");
             assert!(problems[0].starts_with("tokenizer.kind = \"char\": the run"));
@@ -176,8 +166,7 @@ mod tests {
     #[test]
     fn a_key_of_the_wrong_type_is_reported_once() {
         let base = base("d_model = 96, n_heads = 6");
-        let problems =
-            read("model = { d_model = \"96\" }", Some(Base::Weights(&base))).unwrap_err();
+        let problems = read("model = { d_model = \"96\" }", Some(Base::Weights(&base))).unwrap_err();
         assert_eq!(problems.len(), 1, "{problems:#?}");
         assert!(problems[0].contains("expected a whole number"), "{problems:#?}");
     }
@@ -186,18 +175,13 @@ mod tests {
     fn the_context_may_be_shorter_and_longer_only_with_rotations() {
         let learned = base("context_length = 64");
         let rope = base("context_length = 64, position = \"rope\"");
-        let read = |length: usize, base| {
-            read(&format!("model.context_length = {length}"), Some(Base::Weights(base)))
-        };
+        let read = |length: usize, base| read(&format!("model.context_length = {length}"), Some(Base::Weights(base)));
         for base in [&learned, &rope] {
             assert_eq!(read(16, base).unwrap().model.context_length, 16);
         }
         assert_eq!(read(128, &rope).unwrap().model.context_length, 128);
         let problems = read(128, &learned).unwrap_err();
         assert_eq!(problems.len(), 1, "{problems:#?}");
-        assert!(
-            problems[0].contains("at most 64") && problems[0].contains("rope"),
-            "{problems:#?}"
-        );
+        assert!(problems[0].contains("at most 64") && problems[0].contains("rope"), "{problems:#?}");
     }
 }

@@ -7,9 +7,7 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::inherit::{self, Base};
-use super::{
-    Config, ModelConfig, SourceConfig, TokenizerConfig, TokenizerKind, overrides, unknown_keys,
-};
+use super::{Config, ModelConfig, SourceConfig, TokenizerConfig, TokenizerKind, overrides, unknown_keys};
 
 /// Why there is no config.
 #[derive(Debug, thiserror::Error)]
@@ -64,13 +62,9 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::load`], and if a new run would not fit the weights that it starts from.
-    pub fn load_inheriting(
-        path: &Path,
-        overrides: &[String],
-        base: Option<Base<'_>>,
-    ) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    pub fn load_inheriting(path: &Path, overrides: &[String], base: Option<Base<'_>>) -> Result<Self, ConfigError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Self::from_toml_inheriting(&text, path, overrides, base)
     }
 
@@ -92,10 +86,8 @@ impl Config {
         overrides: &[String],
         base: Option<Base<'_>>,
     ) -> Result<Self, ConfigError> {
-        let mut table: Table = toml::from_str(text).map_err(|source| ConfigError::Syntax {
-            path: origin.to_owned(),
-            source: Box::new(source),
-        })?;
+        let mut table: Table = toml::from_str(text)
+            .map_err(|source| ConfigError::Syntax { path: origin.to_owned(), source: Box::new(source) })?;
         // The file's values, then the overrides, then the base's values for what is still missing.
         let known = known_keys();
         let mut problems = overrides::apply(&mut table, overrides, &known);
@@ -116,8 +108,7 @@ impl Config {
         };
         let derived = config.derive_defaults(&given);
         // A key that could not be read has its default, which the user never wrote: no rule is checked for it.
-        let is_readable =
-            |problem: &String| !mistyped.iter().any(|(key, _)| problem.contains(key.as_str()));
+        let is_readable = |problem: &String| !mistyped.iter().any(|(key, _)| problem.contains(key.as_str()));
         if let Some(Base::Weights(base)) = base {
             let derived = |problem: &String| derived.iter().any(|(key, _)| problem.contains(key));
             let disagreements = config.disagreements(base).into_iter();
@@ -127,11 +118,7 @@ impl Config {
         let broken = config.problems().into_iter().filter(is_readable).collect();
         problems.extend(explain_derived(broken, &derived));
         problems.extend(mistyped.into_iter().map(|(_, problem)| problem));
-        if problems.is_empty() {
-            Ok(config)
-        } else {
-            Err(ConfigError::Invalid { path: origin.to_owned(), problems })
-        }
+        if problems.is_empty() { Ok(config) } else { Err(ConfigError::Invalid { path: origin.to_owned(), problems }) }
     }
 
     /// The whole config as TOML, defaults included. Loads back to an equal config.
@@ -146,9 +133,7 @@ impl Config {
     /// Fills in the missing keys whose defaults follow from other keys. Returns these, each with the key that it was
     /// derived from.
     fn derive_defaults(&mut self, given: &Table) -> Vec<(&'static str, &'static str)> {
-        let missing = |section: &str, key: &str| {
-            given.get(section).and_then(|table| table.get(key)).is_none()
-        };
+        let missing = |section: &str, key: &str| given.get(section).and_then(|table| table.get(key)).is_none();
         let mut derived = Vec::new();
         if missing("model", "n_kv_heads") {
             self.model.n_kv_heads = self.model.n_heads;
@@ -171,9 +156,7 @@ impl Config {
 
 /// Says of a derived key where its value comes from, and drops its problem if that key has one itself.
 fn explain_derived(problems: Vec<String>, derived: &[(&str, &str)]) -> Vec<String> {
-    let starts = |problem: &String, key: &str| {
-        problem.strip_prefix(key).is_some_and(|rest| rest.starts_with(' '))
-    };
+    let starts = |problem: &String, key: &str| problem.strip_prefix(key).is_some_and(|rest| rest.starts_with(' '));
     let explained = problems.iter().filter_map(|problem| {
         let Some((_, from)) = derived.iter().find(|(key, _)| starts(problem, key)) else {
             return Some(problem.clone());
@@ -246,9 +229,7 @@ fn read_hint(source: &std::io::Error) -> &'static str {
             "give the path of a config file, such as configs/quickstart.toml; relative paths start \
              at the working directory"
         }
-        std::io::ErrorKind::IsADirectory => {
-            "this is a folder; give the path of a config file in it"
-        }
+        std::io::ErrorKind::IsADirectory => "this is a folder; give the path of a config file in it",
         std::io::ErrorKind::InvalidData => "save the file as UTF-8",
         _ => "check that the file can be read",
     }
@@ -326,8 +307,7 @@ mod tests {
         assert_eq!(precision("", &[]), MatmulPrecision::F32);
         assert_eq!(precision(bf16, &[]), MatmulPrecision::Bf16);
         assert_eq!(precision(bf16, &[f32]), MatmulPrecision::F32);
-        let expected =
-            "train.matmul_precision = \"BF16\": unknown variant `BF16`, expected `f32` or `bf16`";
+        let expected = "train.matmul_precision = \"BF16\": unknown variant `BF16`, expected `f32` or `bf16`";
         assert_eq!(problems(SMALLEST, &["train.matmul_precision=BF16"]), [expected]);
     }
 
@@ -464,8 +444,7 @@ mod tests {
     fn every_shipped_config_says_the_same_of_every_key() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
         let files = std::fs::read_dir(folder).unwrap();
-        let configs: Vec<String> =
-            files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+        let configs: Vec<String> = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect();
         for (section, keys) in known_keys() {
             let keys = keys.as_table().unwrap().keys();
             for key in keys.filter(|key| *key != "sources") {
@@ -473,8 +452,7 @@ mod tests {
                 let comments = comments.collect::<Option<Vec<_>>>();
                 let comments = comments.unwrap_or_else(|| panic!("{section}.{key} is left out"));
                 let n_same = (0..).take_while(|&i| {
-                    comments[0].get(i).is_some()
-                        && comments.iter().all(|c| c.get(i) == comments[0].get(i))
+                    comments[0].get(i).is_some() && comments.iter().all(|c| c.get(i) == comments[0].get(i))
                 });
                 let same = comments[0][..n_same.count()].join(" ");
                 let is_whole = ["Default", "Required", "required"];

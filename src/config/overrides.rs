@@ -17,18 +17,14 @@ pub(super) fn apply(table: &mut Table, overrides: &[String], known: &Table) -> V
 }
 
 fn apply_one(table: &mut Table, text: &str, known: &Table) -> Result<(), String> {
-    let malformed = |why: &str| {
-        Err(format!(
-            "--set {text}: {why}; write section.key=value, such as --set train.max_steps=100"
-        ))
-    };
+    let malformed =
+        |why: &str| Err(format!("--set {text}: {why}; write section.key=value, such as --set train.max_steps=100"));
     let Some((path, value)) = text.split_once('=') else {
         return malformed("there is no `=`");
     };
     let path = path.trim();
     let Some((section, key)) = path.split_once('.') else {
-        let meant =
-            sections_with(known, path).into_iter().map(|section| format!("{section}.{path}"));
+        let meant = sections_with(known, path).into_iter().map(|section| format!("{section}.{path}"));
         return malformed(&match meant.collect::<Vec<_>>().join(" or ").as_str() {
             "" => "the key has no section".to_owned(),
             meant => format!("the section is missing, did you mean {meant}?"),
@@ -63,8 +59,7 @@ mod tests {
     use super::*;
 
     fn known() -> Table {
-        toml::from_str("[data]\npath = \"\"\nval_fraction = 0.1\n[train]\nseed = 1\nbetas = [1.0]")
-            .unwrap()
+        toml::from_str("[data]\npath = \"\"\nval_fraction = 0.1\n[train]\nseed = 1\nbetas = [1.0]").unwrap()
     }
 
     fn set(text: &str, section: &str, key: &str) -> Value {
@@ -84,10 +79,7 @@ mod tests {
 
     #[test]
     fn what_is_not_toml_is_a_text() {
-        assert_eq!(
-            set("data.path=my file.txt", "data", "path"),
-            Value::String("my file.txt".into())
-        );
+        assert_eq!(set("data.path=my file.txt", "data", "path"), Value::String("my file.txt".into()));
         assert_eq!(set("data.path=a=b", "data", "path"), Value::String("a=b".into()));
         assert_eq!(set("data.path=2024", "data", "path"), Value::String("2024".into()));
         assert_eq!(set("data.path=", "data", "path"), Value::String(String::new()));

@@ -7,8 +7,8 @@ use std::fmt::Display;
 use std::path::Path;
 
 use super::{
-    Config, ConfigError, DataConfig, GenerateConfig, ModelConfig, OptimizerConfig, PositionKind,
-    ScheduleConfig, SourceConfig, TokenizerConfig, TokenizerKind, TrainConfig,
+    Config, ConfigError, DataConfig, GenerateConfig, ModelConfig, OptimizerConfig, PositionKind, ScheduleConfig,
+    SourceConfig, TokenizerConfig, TokenizerKind, TrainConfig,
 };
 
 /// The largest length, width or count of a model and of a batch: far above what fits any machine, and low enough that
@@ -134,10 +134,7 @@ impl DataConfig {
             "be above 0 and below 1",
         );
         if cache_dir.as_ref().is_some_and(|dir| dir.as_os_str().is_empty()) {
-            problems.push(
-                "data.cache_dir = \"\" must name a folder; leave it out for the default one"
-                    .to_owned(),
-            );
+            problems.push("data.cache_dir = \"\" must name a folder; leave it out for the default one".to_owned());
         }
         above_zero(&mut problems, "data.cache_limit_gib", *cache_limit_gib);
         for (idx, source) in sources.iter().enumerate() {
@@ -167,9 +164,7 @@ impl SourceConfig {
         } = self;
         let mut problems = Vec::new();
         if path.as_os_str().is_empty() {
-            problems.push(format!(
-                "{key}.path is missing or empty: name a text file or a folder of them"
-            ));
+            problems.push(format!("{key}.path is missing or empty: name a text file or a folder of them"));
         }
         if path == Path::new("-") {
             problems.push(format!(
@@ -207,9 +202,7 @@ impl TokenizerConfig {
                 "tokenizer.vocab_size",
                 size,
                 (MIN_BPE_SIZE..=MAX_SIZE).contains(size),
-                &format!(
-                    "be at least {MIN_BPE_SIZE}, the 256 bytes and the end of a text, and at most {MAX_SIZE}"
-                ),
+                &format!("be at least {MIN_BPE_SIZE}, the 256 bytes and the end of a text, and at most {MAX_SIZE}"),
             ),
             (_, Some(size)) => problems.push(format!(
                 "tokenizer.vocab_size = {size} is only for tokenizer.kind = \"bpe\": with \"{name}\" the \
@@ -261,9 +254,7 @@ impl ModelConfig {
         size(&mut problems, "model.d_ff", *d_ff);
         if *n_heads > 0 && *d_model > 0 {
             if d_model % n_heads != 0 {
-                problems.push(format!(
-                    "model.d_model = {d_model} must be divisible by model.n_heads = {n_heads}"
-                ));
+                problems.push(format!("model.d_model = {d_model} must be divisible by model.n_heads = {n_heads}"));
             } else if *position == PositionKind::Rope && (d_model / n_heads) % 2 != 0 {
                 problems.push(format!(
                     "model.position = \"rope\" rotates pairs: model.d_model = {d_model} over \
@@ -273,9 +264,7 @@ impl ModelConfig {
             }
         }
         if *n_heads > 0 && *n_kv_heads > 0 && n_heads % n_kv_heads != 0 {
-            problems.push(format!(
-                "model.n_heads = {n_heads} must be divisible by model.n_kv_heads = {n_kv_heads}"
-            ));
+            problems.push(format!("model.n_heads = {n_heads} must be divisible by model.n_kv_heads = {n_kv_heads}"));
         }
         below_one(&mut problems, "model.dropout", *dropout);
         problems
@@ -329,21 +318,13 @@ impl TrainConfig {
 
 impl OptimizerConfig {
     fn problems(&self) -> Vec<String> {
-        let Self {
-            kind: _,
-            learning_rate,
-            betas,
-            weight_decay,
-            grad_clip_norm,
-            muon_learning_rate,
-            muon_momentum,
-        } = self;
+        let Self { kind: _, learning_rate, betas, weight_decay, grad_clip_norm, muon_learning_rate, muon_momentum } =
+            self;
         let mut problems = Vec::new();
         above_zero(&mut problems, "optimizer.learning_rate", *learning_rate);
         above_zero(&mut problems, "optimizer.muon_learning_rate", *muon_learning_rate);
         if !betas.iter().all(|beta| (0.0..1.0).contains(beta)) {
-            problems
-                .push(format!("optimizer.betas = {betas:?} must each be at least 0 and below 1"));
+            problems.push(format!("optimizer.betas = {betas:?} must each be at least 0 and below 1"));
         }
         not_negative(&mut problems, "optimizer.weight_decay", *weight_decay);
         not_negative(&mut problems, "optimizer.grad_clip_norm", *grad_clip_norm);

@@ -10,21 +10,15 @@ pub(super) fn take(table: &mut Table, known: &Table, problems: &mut Vec<String>)
             (Some(Value::Table(known_section)), Value::Table(section)) => {
                 let (good, bad): (Vec<_>, Vec<_>) =
                     section.into_iter().partition(|(key, _)| known_section.contains_key(key));
-                problems.extend(
-                    bad.iter()
-                        .map(|(key, value)| unknown_key(&name, known_section, key, value, known)),
-                );
+                problems.extend(bad.iter().map(|(key, value)| unknown_key(&name, known_section, key, value, known)));
                 kept.insert(name, Value::Table(good.into_iter().collect()));
             }
             (Some(_), value) => {
-                problems.push(format!(
-                    "{name} = {value}: `{name}` is a section; write its keys under [{name}]"
-                ));
+                problems.push(format!("{name} = {value}: `{name}` is a section; write its keys under [{name}]"));
             }
             (None, Value::Table(_)) => {
                 let nearest = nearest(&name, known.keys());
-                problems
-                    .push(format!("[{name}]: there is no such section; did you mean [{nearest}]?"));
+                problems.push(format!("[{name}]: there is no such section; did you mean [{nearest}]?"));
             }
             (None, value) => problems.push(without_section(&name, &value, known)),
         }
@@ -34,18 +28,11 @@ pub(super) fn take(table: &mut Table, known: &Table, problems: &mut Vec<String>)
 
 /// The sections that have a key of this name.
 pub(super) fn sections_with<'a>(known: &'a Table, key: &str) -> Vec<&'a str> {
-    let has_key =
-        |section: &Value| section.as_table().is_some_and(|section| section.contains_key(key));
+    let has_key = |section: &Value| section.as_table().is_some_and(|section| section.contains_key(key));
     known.iter().filter(|(_, section)| has_key(section)).map(|(name, _)| name.as_str()).collect()
 }
 
-fn unknown_key(
-    section: &str,
-    known_section: &Table,
-    key: &str,
-    value: &Value,
-    known: &Table,
-) -> String {
+fn unknown_key(section: &str, known_section: &Table, key: &str, value: &Value, known: &Table) -> String {
     let homes = sections_with(known, key);
     let advice = if homes.is_empty() {
         format!("did you mean `{section}.{}`?", nearest(key, known_section.keys()))
@@ -84,8 +71,7 @@ mod tests {
     use super::*;
 
     fn problems(text: &str) -> Vec<String> {
-        let known =
-            "[model]\nd_model = 1\nd_ff = 1\nn_heads = 1\n[train]\nseed = 1\n[generate]\nseed = 1";
+        let known = "[model]\nd_model = 1\nd_ff = 1\nn_heads = 1\n[train]\nseed = 1\n[generate]\nseed = 1";
         let mut problems = Vec::new();
         let mut table = toml::from_str(text).unwrap();
         take(&mut table, &toml::from_str(known).unwrap(), &mut problems);

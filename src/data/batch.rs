@@ -32,13 +32,7 @@ pub struct Batch {
 /// # Panics
 /// If a text has at most `context_length` tokens, or there are no rows.
 #[must_use]
-pub fn sample(
-    split: &Split,
-    rows: Range<usize>,
-    context_length: usize,
-    seed: u64,
-    step: u64,
-) -> Batch {
+pub fn sample(split: &Split, rows: Range<usize>, context_length: usize, seed: u64, step: u64) -> Batch {
     // Starts do not depend on the number of texts; with one, no text is drawn.
     let mut texts = draws(*b"........ tinderbox: batch texts ", seed, step, rows.start);
     let mut starts = draws(*b"........ tinderbox: batch starts", seed, step, rows.start);
@@ -68,11 +62,7 @@ fn draws(mut key: [u8; 32], seed: u64, step: u64, first_row: usize) -> ChaCha8Rn
 ///
 /// # Panics
 /// If `context_length` or `batch_size` is 0.
-pub fn windows(
-    split: &Split,
-    context_length: usize,
-    batch_size: usize,
-) -> impl Iterator<Item = Batch> + use<> {
+pub fn windows(split: &Split, context_length: usize, batch_size: usize) -> impl Iterator<Item = Batch> + use<> {
     spread(split, context_length, batch_size, usize::MAX)
 }
 
@@ -94,8 +84,7 @@ pub fn spread(
     let n = n_windows.min(n_wanted);
     let rests = texts.clone().into_iter().filter_map(move |text| {
         let rest = n_targets(&text) % context_length;
-        (n_wanted > n_windows && rest > 0)
-            .then(|| gather(std::iter::once((&text, n_targets(&text) - rest)), rest))
+        (n_wanted > n_windows && rest > 0).then(|| gather(std::iter::once((&text, n_targets(&text) - rest)), rest))
     });
     let window = move |row: usize| {
         let window = row as u128 * n_windows as u128 / n as u128;
@@ -124,10 +113,7 @@ fn nth_window(texts: &[Tokens], mut window: usize, context_length: usize) -> (&T
 }
 
 /// The rows that begin at these places.
-fn gather<'a>(
-    windows: impl ExactSizeIterator<Item = (&'a Tokens, usize)>,
-    seq_len: usize,
-) -> Batch {
+fn gather<'a>(windows: impl ExactSizeIterator<Item = (&'a Tokens, usize)>, seq_len: usize) -> Batch {
     let batch_size = windows.len();
     assert!(batch_size > 0 && seq_len > 0, "a batch of {batch_size} rows of {seq_len} tokens");
     let mut inputs = Vec::with_capacity(batch_size * seq_len);
@@ -195,10 +181,8 @@ mod tests {
     fn seeds_and_steps_differ() {
         let tokens = count_to(100_000);
         let batches = [(1, 1), (1, 2), (2, 1), (2, 2)];
-        let distinct: BTreeSet<_> = batches
-            .iter()
-            .map(|&(seed, step)| sample(&tokens, 0..8, 4, seed, step).inputs)
-            .collect();
+        let distinct: BTreeSet<_> =
+            batches.iter().map(|&(seed, step)| sample(&tokens, 0..8, 4, seed, step).inputs).collect();
         assert_eq!(distinct.len(), 4);
     }
 

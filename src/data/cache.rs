@@ -55,10 +55,9 @@ impl Cache {
         let text_folder = source.path.canonicalize().map_err(fail)?;
         let is_hidden = |part: Component| part.as_os_str().as_encoded_bytes().starts_with(b".");
         match whole.strip_prefix(text_folder) {
-            Ok(within) if !within.components().any(is_hidden) => Err(DataError::CacheInsideText {
-                cache_dir: self.folder.clone(),
-                path: source.path.clone(),
-            }),
+            Ok(within) if !within.components().any(is_hidden) => {
+                Err(DataError::CacheInsideText { cache_dir: self.folder.clone(), path: source.path.clone() })
+            }
             _ => Ok(()),
         }
     }
@@ -264,8 +263,7 @@ mod tests {
     #[test]
     fn temporary_files_have_different_names_and_are_locked() {
         let (folder, cache) = cache(&[], 0);
-        let files: Vec<Temporary> =
-            (0..9).map(|_| Temporary::create(folder.path()).unwrap()).collect();
+        let files: Vec<Temporary> = (0..9).map(|_| Temporary::create(folder.path()).unwrap()).collect();
         assert_eq!(names(&cache).len(), 9);
         for name in names(&cache) {
             assert_eq!(kind_of(&name), Some(Kind::Temporary));

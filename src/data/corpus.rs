@@ -136,8 +136,7 @@ impl Corpus {
                 _ => Ok(texts),
             }
         };
-        let with_existing =
-            |tokenizer: Tokenizer| Ok::<_, DataError>((texts(Needs::of(&tokenizer))?, tokenizer));
+        let with_existing = |tokenizer: Tokenizer| Ok::<_, DataError>((texts(Needs::of(&tokenizer))?, tokenizer));
         let (texts, tokenizer) = match tokenizer.into() {
             TokenizerSource::Given(tokenizer) => with_existing(tokenizer)?,
             TokenizerSource::Config(config) => match config.kind {
@@ -154,8 +153,7 @@ impl Corpus {
                 }
                 TokenizerKind::Bpe => {
                     let (vocab_size, texts) = (config.bpe_vocab_size(), texts(Needs::PIECES)?);
-                    let tokenizer =
-                        train_bpe(vocab_size, &texts, data.val_fraction, &cache, on_progress)?;
+                    let tokenizer = train_bpe(vocab_size, &texts, data.val_fraction, &cache, on_progress)?;
                     (texts, tokenizer)
                 }
             },
@@ -173,9 +171,8 @@ impl Corpus {
     ) -> Result<Self, DataError> {
         let (mut train, mut val) = (Vec::new(), Vec::new());
         for text in texts {
-            let check = |n_train: u64, n_val: u64| {
-                check_lengths(&text.source.path, n_train, n_val, data, context_length)
-            };
+            let check =
+                |n_train: u64, n_val: u64| check_lengths(&text.source.path, n_train, n_val, data, context_length);
             check_characters(text, &tokenizer)?;
             if let SplitPoint::Bytes(n) | SplitPoint::Characters(n) = text.split_point {
                 check(n, text.scan.n_units - n)?; // before a long text is encoded
@@ -188,14 +185,13 @@ impl Corpus {
         cache.clean_up();
         let (train, val) = (Split::new(train), Split::new(val));
         let lengths = train.texts().zip(val.texts()).zip(train.shares());
-        let sources =
-            texts.iter().zip(lengths).map(|(text, ((train, val), share))| SourceSummary {
-                path: text.source.path.clone(),
-                kept: text.kept.clone(),
-                train_tokens: train.len(),
-                val_tokens: val.len(),
-                share,
-            });
+        let sources = texts.iter().zip(lengths).map(|(text, ((train, val), share))| SourceSummary {
+            path: text.source.path.clone(),
+            kept: text.kept.clone(),
+            train_tokens: train.len(),
+            val_tokens: val.len(),
+            share,
+        });
         let sources = sources.collect();
         Ok(Self { sources, train, val, tokenizer, text_sha256: text_sha256(texts) })
     }
@@ -206,11 +202,7 @@ impl Corpus {
 ///
 /// # Errors
 /// As for [`Corpus::open`], and if the text is shorter than two tokens.
-pub fn open_text(
-    path: &Path,
-    data: &DataConfig,
-    tokenizer: &Tokenizer,
-) -> Result<Split, DataError> {
+pub fn open_text(path: &Path, data: &DataConfig, tokenizer: &Tokenizer) -> Result<Split, DataError> {
     let format = match is_standard_input(path) {
         true => data.format, // there is no name that tells
         false => TextFormat::default(),
@@ -623,8 +615,7 @@ mod tests {
             fs::write(&path, text).unwrap();
             SourceConfig { path, weight, ..SourceConfig::default() }
         });
-        let data =
-            DataConfig { path: PathBuf::new(), sources: sources.to_vec(), ..fixture.data.clone() };
+        let data = DataConfig { path: PathBuf::new(), sources: sources.to_vec(), ..fixture.data.clone() };
         let corpus = open(&data, TokenizerKind::Char, 4).unwrap();
         assert_eq!(corpus.tokenizer.vocab_size(), 5, "the characters of both");
         let lengths = |split: &Split| split.texts().map(Tokens::len).collect::<Vec<_>>();
@@ -636,8 +627,7 @@ mod tests {
 
         // Each has a token file of its own, which another mixture uses, too.
         assert_eq!(fixture.token_files().len(), 2);
-        let turned =
-            DataConfig { sources: sources.iter().rev().cloned().collect(), ..data.clone() };
+        let turned = DataConfig { sources: sources.iter().rev().cloned().collect(), ..data.clone() };
         let turned = open(&turned, TokenizerKind::Char, 4).unwrap();
         assert_ne!(turned.text_sha256, corpus.text_sha256);
         assert_eq!(fixture.token_files().len(), 2);

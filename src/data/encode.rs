@@ -46,8 +46,8 @@ pub(super) fn encode(
     in_order(
         || pieces.next(),
         |(half, chunk)| {
-            let ids = ids_of(&chunk, tokenizer)
-                .map_err(|source| DataError::Encode { path: path.to_owned(), source })?;
+            let ids =
+                ids_of(&chunk, tokenizer).map_err(|source| DataError::Encode { path: path.to_owned(), source })?;
             Ok(Encoded { half, n_tokens: ids.len() as u64, bytes: width.encode(&ids), chunk })
         },
         |encoded| {
@@ -154,8 +154,7 @@ pub(super) fn in_order<I: Send, O: Send>(
     let mut pieces = read();
     while !pieces.is_empty() {
         let work_on_all = || {
-            let results: Vec<Result<O, DataError>> =
-                pieces.into_par_iter().map(|piece| work(piece?)).collect();
+            let results: Vec<Result<O, DataError>> = pieces.into_par_iter().map(|piece| work(piece?)).collect();
             results.into_iter().try_for_each(|result| take(result?))
         };
         let (done, following) = rayon::join(work_on_all, &mut read);
@@ -187,8 +186,7 @@ mod tests {
 
     static FILES: LazyLock<[Tokenizer; 2]> = LazyLock::new(|| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers");
-        ["llama2.json", "wordpiece.json"]
-            .map(|name| Tokenizer::from_file(&folder.join(name)).unwrap())
+        ["llama2.json", "wordpiece.json"].map(|name| Tokenizer::from_file(&folder.join(name)).unwrap())
     });
 
     fn ids(tokens: &Tokens) -> Vec<u32> {

@@ -120,10 +120,7 @@ pub enum DataError {
     /// The progress callback stopped the reading.
     #[error("stopped while the text was read")]
     Stopped,
-    #[error(
-        "the text {} has changed since the run began\n  hint: put it back as it was",
-        in_quotes(paths)
-    )]
+    #[error("the text {} has changed since the run began\n  hint: put it back as it was", in_quotes(paths))]
     OtherText { paths: Vec<PathBuf> },
     /// The next run would read the token files as text.
     #[error(
@@ -187,9 +184,7 @@ pub(crate) fn in_quotes(paths: &[PathBuf]) -> String {
 pub(crate) fn fetch_hint(path: &Path) -> Option<&'static str> {
     Some(match path.file_name()?.to_str()? {
         "stories.txt" | "stories.jsonl" => "it comes with the repository, in data/",
-        "tinyshakespeare.txt" => {
-            "`scripts/fetch_data.sh shakespeare` in the repository downloads it"
-        }
+        "tinyshakespeare.txt" => "`scripts/fetch_data.sh shakespeare` in the repository downloads it",
         "tinystories.txt" => "`scripts/fetch_data.sh tinystories` in the repository downloads it",
         "openwebtext" => "the config gpt2-124m.toml says where to get it",
         _ => return None,

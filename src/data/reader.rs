@@ -78,8 +78,7 @@ pub(super) enum Unit {
 
 impl Needs {
     pub(super) const BYTES: Self = Self { utf8: false, documents: false, unit: Unit::Byte };
-    pub(super) const CHARACTERS: Self =
-        Self { utf8: true, documents: false, unit: Unit::Character };
+    pub(super) const CHARACTERS: Self = Self { utf8: true, documents: false, unit: Unit::Character };
     pub(super) const PIECES: Self = Self { utf8: true, documents: true, unit: Unit::Piece };
 
     pub(super) fn of(tokenizer: &Tokenizer) -> Self {
@@ -190,12 +189,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reports before each chunk.
-    pub(super) fn with_progress(
-        self,
-        on_progress: OnProgress<'a>,
-        purpose: Purpose,
-        of: Option<u64>,
-    ) -> Self {
+    pub(super) fn with_progress(self, on_progress: OnProgress<'a>, purpose: Purpose, of: Option<u64>) -> Self {
         Self { on_progress, reading: Reading { purpose, of, ..self.reading }, ..self }
     }
 
@@ -506,8 +500,7 @@ mod tests {
     fn a_chunk_is_taken_apart_where_its_documents_are() {
         let chunk = Chunk { text: b"abcdef".to_vec(), ends: vec![0, 2, 2, 6] };
         let pieces: Vec<_> = chunk.pieces().collect();
-        let expected: [(&[u8], bool); 4] =
-            [(b"", true), (b"ab", true), (b"", true), (b"cdef", true)];
+        let expected: [(&[u8], bool); 4] = [(b"", true), (b"ab", true), (b"", true), (b"cdef", true)];
         assert_eq!(pieces, expected);
         let mut first = chunk;
         let second = first.split_off(2);

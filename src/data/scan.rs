@@ -28,11 +28,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    pub(super) fn read(
-        source: &Source,
-        needs: Needs,
-        on_progress: OnProgress<'_>,
-    ) -> Result<Self, DataError> {
+    pub(super) fn read(source: &Source, needs: Needs, on_progress: OnProgress<'_>) -> Result<Self, DataError> {
         let mut reader = Reader::new(source, needs).with_progress(on_progress, Purpose::Scan, None);
         let mut hash = Sha256::new();
         let (mut bytes, mut n_units) = (0, 0);
@@ -51,12 +47,7 @@ impl Scan {
         if bytes == 0 {
             return Err(DataError::Empty { path: source.path.clone() });
         }
-        Ok(Self {
-            hash: hash.finalize().into(),
-            bytes,
-            n_units,
-            alphabet: seen.characters().collect(),
-        })
+        Ok(Self { hash: hash.finalize().into(), bytes, n_units, alphabet: seen.characters().collect() })
     }
 }
 
@@ -94,9 +85,7 @@ impl CharacterSet {
 
     /// In code point order.
     fn characters(&self) -> impl Iterator<Item = char> {
-        let has = |c: char| {
-            self.0.get(c as usize / 64).is_some_and(|word| word >> (c as usize % 64) & 1 == 1)
-        };
+        let has = |c: char| self.0.get(c as usize / 64).is_some_and(|word| word >> (c as usize % 64) & 1 == 1);
         ('\0'..=char::MAX).filter(move |c| has(*c))
     }
 }
@@ -118,8 +107,7 @@ impl Preview {
     /// # Errors
     /// If the text cannot be read, is empty, or with `utf8` is not UTF-8.
     pub fn read(path: &Path, max_bytes: usize, utf8: bool) -> Result<Self, DataError> {
-        let source =
-            Source::find(&SourceConfig { path: path.to_owned(), ..SourceConfig::default() })?;
+        let source = Source::find(&SourceConfig { path: path.to_owned(), ..SourceConfig::default() })?;
         let mut reader = Reader::new(&source, Needs { utf8, ..Needs::BYTES });
         let mut bytes = Vec::new();
         while bytes.len() <= max_bytes
@@ -224,12 +212,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.txt"), "one").unwrap();
         fs::write(folder.path().join("b.txt"), "two").unwrap();
-        for (max_bytes, expected, is_whole) in [
-            (100, "one\ntwo", true),
-            (7, "one\ntwo", true),
-            (6, "one\ntw", false),
-            (3, "one", false),
-        ] {
+        for (max_bytes, expected, is_whole) in
+            [(100, "one\ntwo", true), (7, "one\ntwo", true), (6, "one\ntw", false), (3, "one", false)]
+        {
             let preview = Preview::read(folder.path(), max_bytes, true).unwrap();
             assert_eq!(preview.bytes, expected.as_bytes());
             assert_eq!(preview.is_whole, is_whole);

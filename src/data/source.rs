@@ -57,8 +57,7 @@ impl Source {
         }
         let format = config.format.unwrap_or_default();
         let files = files.into_iter();
-        let files: Vec<TextFile> =
-            files.map(|path| TextFile { is_jsonl: is_jsonl(format, &path), path }).collect();
+        let files: Vec<TextFile> = files.map(|path| TextFile { is_jsonl: is_jsonl(format, &path), path }).collect();
         Ok(Self {
             path: path.clone(),
             has_documents: metadata.is_dir() || files.iter().any(|file| file.is_jsonl),
@@ -133,11 +132,7 @@ pub(crate) fn is_jsonl(format: TextFormat, path: &Path) -> bool {
 
 /// Adds the files of a folder, in the order of their names; `seen` holds the folders that were
 /// entered and the files that were added, without links in their paths.
-fn list(
-    folder: &Path,
-    seen: &mut BTreeSet<PathBuf>,
-    files: &mut Vec<PathBuf>,
-) -> Result<(), DataError> {
+fn list(folder: &Path, seen: &mut BTreeSet<PathBuf>, files: &mut Vec<PathBuf>) -> Result<(), DataError> {
     let fail = |source| DataError::read(folder, source);
     if !seen.insert(folder.canonicalize().map_err(fail)?) {
         return Ok(());
@@ -206,11 +201,7 @@ const NOT_TEXT: &[(&[u8], &str, &str)] = &[
     (b"{\\rtf", "an RTF document", "save it as plain text (UTF-8)"),
     (b"\xd0\xcf\x11\xe0", "an old Office document", "save it as plain text (UTF-8)"),
     (b"PAR1", "a Parquet file", "write its texts as JSON Lines, one object a line"),
-    (
-        b"SQLite format 3\0",
-        "an SQLite database",
-        "write its texts as JSON Lines, one object a line",
-    ),
+    (b"SQLite format 3\0", "an SQLite database", "write its texts as JSON Lines, one object a line"),
     (b"\x28\xb5\x2f\xfd", "packed with zstd", "unpack it with `unzstd`, or pack it with gzip"),
     (b"\xfd7zXZ\0", "packed with xz", "unpack it with `unxz`, or pack it with gzip"),
     (b"BZh91AY&SY", "packed with bzip2", "unpack it with `bunzip2`, or pack it with gzip"),
@@ -244,8 +235,7 @@ impl TextBytes {
         let (mut head, file) = peek(file).map_err(fail)?;
         let is_gzip = head.starts_with(GZIP);
         let gzip_error = |source| DataError::Gzip { path: shown.to_owned(), source };
-        let name_says_gzip =
-            path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
+        let name_says_gzip = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
         if name_says_gzip && !is_gzip && !head.is_empty() {
             let source = io::Error::new(io::ErrorKind::InvalidData, "it does not begin like one");
             return Err(gzip_error(source));
@@ -286,18 +276,14 @@ impl TextBytes {
         use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
         let path = self.shown.clone();
         match source.kind() {
-            InvalidData | InvalidInput | UnexpectedEof if self.is_gzip => {
-                DataError::Gzip { path, source }
-            }
+            InvalidData | InvalidInput | UnexpectedEof if self.is_gzip => DataError::Gzip { path, source },
             _ => DataError::Read { path, source },
         }
     }
 }
 
 /// The first bytes, and a reader that begins with them.
-fn peek(
-    mut reader: impl BufRead + Send + 'static,
-) -> io::Result<(Vec<u8>, impl BufRead + Send + 'static)> {
+fn peek(mut reader: impl BufRead + Send + 'static) -> io::Result<(Vec<u8>, impl BufRead + Send + 'static)> {
     let mut head = Vec::with_capacity(HEAD_BYTES);
     (&mut reader).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     Ok((head.clone(), Cursor::new(head).chain(reader)))
@@ -338,11 +324,7 @@ pub(super) fn receive(
     Ok(received)
 }
 
-fn save(
-    mut input: impl Read,
-    cache: &Cache,
-    on_progress: OnProgress<'_>,
-) -> Result<Temporary, DataError> {
+fn save(mut input: impl Read, cache: &Cache, on_progress: OnProgress<'_>) -> Result<Temporary, DataError> {
     let path = Path::new(STANDARD_INPUT);
     let fail = |source| DataError::cache(&cache.folder, source);
     let mut temporary = Temporary::create(&cache.folder).map_err(fail)?;
@@ -386,11 +368,7 @@ fn check_format(saved: &Path, config: &SourceConfig) -> Result<(), DataError> {
 }
 
 /// Keeps standard input under the hash of its text, so that its run can go on, and returns the path.
-pub(super) fn keep(
-    received: Temporary,
-    cache: &Cache,
-    text_sha256: &str,
-) -> Result<PathBuf, DataError> {
+pub(super) fn keep(received: Temporary, cache: &Cache, text_sha256: &str) -> Result<PathBuf, DataError> {
     let path = cache.kept_text(text_sha256);
     received.rename(&path).map_err(|source| DataError::cache(&path, source))?;
     Ok(path)
@@ -424,15 +402,7 @@ mod tests {
 
     #[test]
     fn the_files_of_a_folder_are_ordered_and_known_by_name() {
-        let folder = folder(&[
-            "b.txt",
-            "a/z.JSONL",
-            "a/b/c.ndjson.gz",
-            ".hidden",
-            ".git/x",
-            "jsonl",
-            "d.jsonl.txt",
-        ]);
+        let folder = folder(&["b.txt", "a/z.JSONL", "a/b/c.ndjson.gz", ".hidden", ".git/x", "jsonl", "d.jsonl.txt"]);
         let source = find(folder.path()).unwrap();
         let files = source.files.iter().map(|file| {
             let path = file.path.strip_prefix(folder.path()).unwrap();
@@ -610,8 +580,7 @@ mod tests {
         let check = |input: &str, format| {
             let saved = save(input.as_bytes(), &cache(&folder), &ignore).unwrap();
             let text_field = Some("text".to_owned());
-            let config =
-                SourceConfig { format: Some(format), text_field, ..SourceConfig::default() };
+            let config = SourceConfig { format: Some(format), text_field, ..SourceConfig::default() };
             check_format(saved.path(), &config)
         };
         let records = "\u{feff}\n{\"id\": 1, \"text\": \"a\"}\n{\"id\": 2, \"text\": \"b\"}\n";

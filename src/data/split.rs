@@ -179,11 +179,7 @@ impl Split {
         let mut so_far = 0.0;
         let parts = texts.into_iter().enumerate().map(|(idx, (tokens, weight))| {
             so_far += weight;
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a share is from 0 to 1"
-            )]
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share is from 0 to 1")]
             let until = if idx + 1 == n { 1 << 64 } else { (so_far / sum * ALL) as u128 };
             Part { tokens, share: weight / sum, until }
         });
@@ -251,12 +247,7 @@ mod tests {
     use crate::data::source::Source;
 
     /// Both halves of these documents, if they are told apart, or of the first one.
-    fn halves(
-        documents: &[String],
-        needs: Needs,
-        val_fraction: f64,
-        chunk_bytes: usize,
-    ) -> [Chunk; 2] {
+    fn halves(documents: &[String], needs: Needs, val_fraction: f64, chunk_bytes: usize) -> [Chunk; 2] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let record = |text| serde_json::json!({ "text": text }).to_string() + "\n";

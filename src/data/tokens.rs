@@ -168,12 +168,7 @@ pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Toke
         let (numbers, _) = header[40..].as_chunks();
         u64::from_le_bytes(numbers[index])
     };
-    let lengths = Lengths {
-        n_tokens: u64_at(1),
-        n_train: u64_at(2),
-        bytes: u64_at(3),
-        train_bytes: u64_at(4),
-    };
+    let lengths = Lengths { n_tokens: u64_at(1), n_train: u64_at(2), bytes: u64_at(3), train_bytes: u64_at(4) };
     let n_bytes = lengths.n_tokens.checked_mul(width.bytes() as u64)?;
     let is_whole = header == header_of(key, width, lengths)
         && lengths.n_train <= lengths.n_tokens

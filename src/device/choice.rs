@@ -117,10 +117,7 @@ pub(super) const AUTO_ORDER: [Backend; 2] = [Backend::Cuda, Backend::Wgpu];
 pub(super) fn automatic(found: &[Adapter]) -> Option<&Adapter> {
     found.iter().find(|adapter| match adapter.backend {
         Backend::Cuda => true,
-        _ => {
-            adapter.kind == AdapterKind::Discrete
-                || (adapter.api == Api::Metal && adapter.kind.is_gpu())
-        }
+        _ => adapter.kind == AdapterKind::Discrete || (adapter.api == Api::Metal && adapter.kind.is_gpu()),
     })
 }
 
@@ -133,11 +130,7 @@ pub(super) fn cpu(compiled: &[Backend]) -> Option<Backend> {
 ///
 /// # Errors
 /// If there is no such adapter.
-pub(super) fn pick(
-    backend: Backend,
-    index: Option<usize>,
-    found: &[Adapter],
-) -> Result<&Adapter, DeviceError> {
+pub(super) fn pick(backend: Backend, index: Option<usize>, found: &[Adapter]) -> Result<&Adapter, DeviceError> {
     if found.is_empty() {
         let found = match backend {
             Backend::Cuda => "no NVIDIA driver or no GPU",
@@ -148,11 +141,7 @@ pub(super) fn pick(
         return Err(DeviceError::NoAdapter { backend, found, hint: hint(backend) });
     }
     let index = index.unwrap_or(0);
-    found.get(index).ok_or_else(|| DeviceError::NoSuchAdapter {
-        backend,
-        index,
-        found: joined(found),
-    })
+    found.get(index).ok_or_else(|| DeviceError::NoSuchAdapter { backend, index, found: joined(found) })
 }
 
 /// Names for a message.
@@ -178,11 +167,7 @@ pub(super) fn hint(backend: Backend) -> &'static str {
 /// Orders one interface's adapters, the best first, and numbers them. `found` is in the driver's order, by which burn
 /// numbers the adapters of a kind.
 #[cfg(any(feature = "wgpu", feature = "cuda", test))]
-pub(super) fn number(
-    backend: Backend,
-    api: Api,
-    found: Vec<(String, AdapterKind)>,
-) -> Vec<Adapter> {
+pub(super) fn number(backend: Backend, api: Api, found: Vec<(String, AdapterKind)>) -> Vec<Adapter> {
     let mut adapters: Vec<Adapter> = Vec::with_capacity(found.len());
     for (name, kind) in found {
         let index_of_kind = adapters.iter().filter(|other| other.kind == kind).count();
@@ -203,21 +188,15 @@ mod tests {
     use super::*;
 
     fn found(backend: Backend, api: Api, kinds: &[AdapterKind]) -> Vec<Adapter> {
-        let named =
-            kinds.iter().enumerate().map(|(i, &kind)| (format!("card {i}"), kind)).collect();
+        let named = kinds.iter().enumerate().map(|(i, &kind)| (format!("card {i}"), kind)).collect();
         number(backend, api, named)
     }
 
     #[test]
     fn the_best_adapter_has_number_0_and_keeps_burns_own_number() {
         use AdapterKind::{Discrete, Integrated, Software};
-        let adapters = found(
-            Backend::Wgpu,
-            Api::Vulkan,
-            &[Software, Integrated, Discrete, Discrete, Software],
-        );
-        let seen: Vec<_> =
-            adapters.iter().map(|a| (a.index, a.kind, a.index_of_kind, a.name.as_str())).collect();
+        let adapters = found(Backend::Wgpu, Api::Vulkan, &[Software, Integrated, Discrete, Discrete, Software]);
+        let seen: Vec<_> = adapters.iter().map(|a| (a.index, a.kind, a.index_of_kind, a.name.as_str())).collect();
         assert_eq!(
             seen,
             [
@@ -232,9 +211,7 @@ mod tests {
     #[test]
     fn auto_takes_a_discrete_gpu_or_metal_and_never_software() {
         use AdapterKind::{Discrete, Integrated, Other, Software, Virtual};
-        let auto = |api: Api, kinds: &[AdapterKind]| {
-            automatic(&found(Backend::Wgpu, api, kinds)).map(Adapter::spec)
-        };
+        let auto = |api: Api, kinds: &[AdapterKind]| automatic(&found(Backend::Wgpu, api, kinds)).map(Adapter::spec);
         assert_eq!(auto(Api::Vulkan, &[Software]), None);
         assert_eq!(auto(Api::Vulkan, &[Integrated, Virtual, Other, Software]), None);
         assert_eq!(auto(Api::Vulkan, &[Software, Integrated, Discrete]).as_deref(), Some("wgpu:0"));

@@ -25,9 +25,7 @@ fn model() -> Option<String> {
         .ok()?
         .flatten()
         .filter_map(|gpu| std::fs::read_to_string(gpu.path().join("information")).ok())
-        .filter_map(|text| {
-            Some(text.lines().find_map(|line| line.strip_prefix("Model:"))?.trim().to_owned())
-        })
+        .filter_map(|text| Some(text.lines().find_map(|line| line.strip_prefix("Model:"))?.trim().to_owned()))
         .collect();
     models.dedup();
     let model = models.pop()?;
@@ -60,9 +58,7 @@ fn guarded<T>(f: impl FnOnce() -> T) -> Result<T, String> {
 
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| payload.downcast_ref::<&str>().copied())
-        .unwrap_or("CUDA stopped without saying why")
-        .to_owned()
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("CUDA stopped without saying why").to_owned()
 }
 
 #[cfg(test)]

@@ -14,11 +14,7 @@ pub(super) fn configure(kind: AdapterKind) {
     CubeClRuntimeConfig::try_set(adjust(config, kind, tuned_by_user));
 }
 
-fn adjust(
-    mut config: CubeClRuntimeConfig,
-    kind: AdapterKind,
-    tuned_by_user: bool,
-) -> CubeClRuntimeConfig {
+fn adjust(mut config: CubeClRuntimeConfig, kind: AdapterKind, tuned_by_user: bool) -> CubeClRuntimeConfig {
     // The default is `target/environment` of the nearest Cargo project.
     if let (CacheConfig::Target, Some(cache)) = (&config.environment.path, dirs::cache_dir()) {
         config.environment.path = CacheConfig::Directory(cache.join("tinderbox").join("kernels"));
@@ -42,13 +38,9 @@ mod tests {
 
     #[test]
     fn tuning_is_short_on_software_adapters_only() {
-        let samples =
-            |kind| adjust(CubeClRuntimeConfig::default(), kind, false).autotune.bench.samples();
+        let samples = |kind| adjust(CubeClRuntimeConfig::default(), kind, false).autotune.bench.samples();
         assert_eq!(samples(AdapterKind::Software), (1, 1));
-        assert_eq!(
-            samples(AdapterKind::Discrete),
-            CubeClRuntimeConfig::default().autotune.bench.samples()
-        );
+        assert_eq!(samples(AdapterKind::Discrete), CubeClRuntimeConfig::default().autotune.bench.samples());
     }
 
     #[test]

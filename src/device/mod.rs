@@ -105,23 +105,14 @@ pub fn compiled() -> Vec<Backend> {
 }
 
 fn list_backend(backend: Backend) -> Vec<DeviceListing> {
-    let listing = DeviceListing {
-        device: backend.to_string(),
-        backend,
-        name: None,
-        api: None,
-        kind: None,
-        unavailable: None,
-    };
-    let unusable =
-        |reason: String| vec![DeviceListing { unavailable: Some(reason), ..listing.clone() }];
+    let listing =
+        DeviceListing { device: backend.to_string(), backend, name: None, api: None, kind: None, unavailable: None };
+    let unusable = |reason: String| vec![DeviceListing { unavailable: Some(reason), ..listing.clone() }];
     if backend == Backend::Metal && !cfg!(target_os = "macos") {
         return unusable(choice::hint(backend).to_owned());
     }
     if !backend::is_compiled(backend) {
-        return unusable(format!(
-            "not in this binary: `cargo build --release --features {backend}`"
-        ));
+        return unusable(format!("not in this binary: `cargo build --release --features {backend}`"));
     }
     if backend.is_cpu() {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -138,9 +129,8 @@ fn list_backend(backend: Backend) -> Vec<DeviceListing> {
         .map(|adapter| DeviceListing {
             device: adapter.spec(),
             backend,
-            unavailable: backend::crashes(&adapter).then(|| {
-                "its driver crashes with SPIR-V: build without the `vulkan` feature".to_owned()
-            }),
+            unavailable: backend::crashes(&adapter)
+                .then(|| "its driver crashes with SPIR-V: build without the `vulkan` feature".to_owned()),
             name: Some(adapter.name),
             api: Some(adapter.api),
             kind: Some(adapter.kind),
@@ -188,14 +178,9 @@ fn open_adapter(adapter: &Adapter) -> Result<OpenDevice, DeviceError> {
     if backend::crashes(adapter) {
         return Err(DeviceError::SoftwareSpirv { device: adapter.to_string() });
     }
-    let device = backend::open(adapter)
-        .map_err(|message| DeviceError::Open { device: adapter.to_string(), message })?;
-    Ok(OpenDevice {
-        device,
-        name: adapter.to_string(),
-        backend: adapter.backend,
-        kind: adapter.kind,
-    })
+    let device =
+        backend::open(adapter).map_err(|message| DeviceError::Open { device: adapter.to_string(), message })?;
+    Ok(OpenDevice { device, name: adapter.to_string(), backend: adapter.backend, kind: adapter.kind })
 }
 
 #[cfg(test)]

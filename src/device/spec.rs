@@ -37,8 +37,7 @@ pub enum Backend {
 
 impl Backend {
     /// All backends, in the order in which they are listed.
-    pub const ALL: [Self; 6] =
-        [Self::Flex, Self::Ndarray, Self::Wgpu, Self::Vulkan, Self::Metal, Self::Cuda];
+    pub const ALL: [Self; 6] = [Self::Flex, Self::Ndarray, Self::Wgpu, Self::Vulkan, Self::Metal, Self::Cuda];
 
     /// Its name, which is also that of its cargo feature.
     #[must_use]
@@ -95,10 +94,9 @@ impl FromStr for DeviceSpec {
         match (parsed, index) {
             (parsed, None) => Ok(parsed),
             (Self::On(backend, _), Some(index)) if !backend.is_cpu() => {
-                let number = index.parse().map_err(|_| DeviceError::BadIndex {
-                    spec: spec.to_owned(),
-                    index: index.to_owned(),
-                })?;
+                let number = index
+                    .parse()
+                    .map_err(|_| DeviceError::BadIndex { spec: spec.to_owned(), index: index.to_owned() })?;
                 Ok(Self::On(backend, Some(number)))
             }
             _ => Err(DeviceError::NoIndex { spec: spec.to_owned(), name: name.to_owned() }),
@@ -135,26 +133,17 @@ mod tests {
 
     #[test]
     fn every_form_reads_and_prints_back() {
-        for text in
-            ["auto", "cpu", "flex", "ndarray", "wgpu", "wgpu:0", "vulkan:12", "metal", "cuda:1"]
-        {
+        for text in ["auto", "cpu", "flex", "ndarray", "wgpu", "wgpu:0", "vulkan:12", "metal", "cuda:1"] {
             let spec: DeviceSpec = text.parse().expect("a known form");
             assert_eq!(spec.to_string(), text);
         }
-        assert_eq!(
-            "cuda:1".parse::<DeviceSpec>().ok(),
-            Some(DeviceSpec::On(Backend::Cuda, Some(1)))
-        );
+        assert_eq!("cuda:1".parse::<DeviceSpec>().ok(), Some(DeviceSpec::On(Backend::Cuda, Some(1))));
     }
 
     #[test]
     fn unknown_names_are_told_the_nearest_one() {
         let error = |text: &str| text.parse::<DeviceSpec>().expect_err("not a device").to_string();
-        assert!(
-            error("wpgu:0").contains("unknown device `wpgu`\n  hint: did you mean `wgpu`?"),
-            "{}",
-            error("wpgu:0")
-        );
+        assert!(error("wpgu:0").contains("unknown device `wpgu`\n  hint: did you mean `wgpu`?"), "{}", error("wpgu:0"));
         assert!(error("CUDA").contains("did you mean `cuda`?"));
         assert!(error("gpu").contains("did you mean `wgpu`?"), "not `cpu`");
         assert!(error("quantum").starts_with("unknown device `quantum`\n  hint: known are auto"));

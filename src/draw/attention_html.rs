@@ -43,7 +43,8 @@ const HEADING: usize = 72;
 /// The page: a section for each prompt.
 #[must_use]
 pub fn attention_html(prompts: &[AttentionDetails]) -> String {
-    let lead = "What attention in a trained model does with a text. The tabs share one choice of layer, head and token.";
+    let lead =
+        "What attention in a trained model does with a text. The tabs share one choice of layer, head and token.";
     let mut page = Page::new("Attention: who looks at whom", lead);
     for details in prompts {
         let heading = fit(&details.prompt.whole_pieces().concat(), HEADING);
@@ -111,8 +112,7 @@ struct Data<'a> {
 
 impl<'a> Data<'a> {
     fn new(details: &'a AttentionDetails) -> Self {
-        let AttentionDetails { prompt, selection, maps, queries, keys, similarity, config } =
-            details;
+        let AttentionDetails { prompt, selection, maps, queries, keys, similarity, config } = details;
         let layers: Vec<usize> = selection.layers.clone().collect();
         let heads: Vec<usize> = selection.heads.clone().collect();
         let kv_heads: Vec<usize> = heads.iter().map(|head| details.kv_head(*head)).collect();
@@ -120,15 +120,10 @@ impl<'a> Data<'a> {
             let rows = (0..prompt.len()).flat_map(|query| &maps.row(layer, head, query)[..=query]);
             packed(rows)
         };
-        let vectors = |tensor: &HostTensor, head: usize| {
-            packed((0..prompt.len()).flat_map(|t| tensor.vector(head, t)))
-        };
+        let vectors = |tensor: &HostTensor, head: usize| packed((0..prompt.len()).flat_map(|t| tensor.vector(head, t)));
         let weights = |layer: &usize| heads.iter().map(|head| triangle(*layer, *head)).collect();
-        let of_heads =
-            |tensor: &HostTensor| heads.iter().map(|head| vectors(tensor, *head)).collect();
-        let of_kv_heads = |tensor: &HostTensor| {
-            kv_heads.iter().map(|head| (*head, vectors(tensor, *head))).collect()
-        };
+        let of_heads = |tensor: &HostTensor| heads.iter().map(|head| vectors(tensor, *head)).collect();
+        let of_kv_heads = |tensor: &HostTensor| kv_heads.iter().map(|head| (*head, vectors(tensor, *head))).collect();
         Self {
             tokens: &prompt.pieces,
             head_dim: details.head_dim(),
@@ -280,9 +275,7 @@ mod tests {
     fn scripts_cannot_end_their_element_and_fetch_nothing() {
         for asset in SCRIPTS.iter().chain(STYLES) {
             assert!(!asset.contains("</") && !asset.contains("<!--") && !asset.contains('\r'));
-            assert!(
-                !asset.contains("://") && !asset.contains("url(") && !asset.contains("@import")
-            );
+            assert!(!asset.contains("://") && !asset.contains("url(") && !asset.contains("@import"));
         }
     }
 
@@ -290,8 +283,7 @@ mod tests {
     fn a_page_has_a_size_before_it_is_made() {
         let it = details("hello, and good bye", [None, None]);
         let data = attention_fragment(&it).data.expect("data").len();
-        let bytes =
-            AttentionDetails::n_numbers(&it.config, &it.selection, it.prompt.len()) * 16 / 3;
+        let bytes = AttentionDetails::n_numbers(&it.config, &it.selection, it.prompt.len()) * 16 / 3;
         assert!(data >= bytes && data < bytes + 2000, "{data} {bytes}");
         assert!(check_size(LIMIT_MIB).is_ok());
         let error = check_size(LIMIT_MIB + 1).unwrap_err().to_string();

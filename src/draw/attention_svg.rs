@@ -46,12 +46,7 @@ pub fn attention_svg(views: &[AttentionView<'_>]) -> String {
         y = sheet.draw(&mut body, y, content_width, size) + MARGIN;
     }
     y = legend(&mut body, y, size);
-    svg::picture(
-        [content_width + 2.0 * MARGIN, y + MARGIN],
-        "Attention: who looks at whom",
-        STYLE,
-        &body,
-    )
+    svg::picture([content_width + 2.0 * MARGIN, y + MARGIN], "Attention: who looks at whom", STYLE, &body)
 }
 
 /// The layout of one prompt's picture.
@@ -92,11 +87,7 @@ impl<'a> Sheet<'a> {
     /// Draws the prompt and its heads below `y`, and returns where they end.
     fn draw(&self, svg: &mut String, mut y: f32, content_width: f32, size: f32) -> f32 {
         let AttentionView { prompt, maps, selection } = self.view;
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a number of columns"
-        )]
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of columns")]
         let columns = (content_width / (size * ADVANCE)) as usize;
         for line in flow(&prompt.whole_pieces(), columns) {
             y += LINE * size;
@@ -230,9 +221,7 @@ fn legend(svg: &mut String, y: f32, size: f32) -> f32 {
     for (index, weight) in [0.0, 0.01, 0.05, 0.2, 0.5, 1.0_f32].into_iter().enumerate() {
         let x = MARGIN + (5.0 + 4.7 * index as f32) * size;
         let cell = |style: &str| {
-            format!(
-                "<rect {style} x=\"{x:.1}\" y=\"{y:.1}\" width=\"{square:.1}\" height=\"{square:.1}\"/>\n"
-            )
+            format!("<rect {style} x=\"{x:.1}\" y=\"{y:.1}\" width=\"{square:.1}\" height=\"{square:.1}\"/>\n")
         };
         let opacity = terminal::strength(weight);
         *svg += &cell("class=\"p\"");
@@ -283,8 +272,7 @@ mod tests {
     #[test]
     fn a_picture_is_well_formed_whatever_the_text_is() {
         let prompts = ["</svg><script>x&y\"'\u{1b}\u{0}", "b"];
-        let prompts =
-            prompts.map(|text| Prompt::read(text, &Tokenizer::byte(), 40).expect("bytes"));
+        let prompts = prompts.map(|text| Prompt::read(text, &Tokenizer::byte(), 40).expect("bytes"));
         let maps = prompts.each_ref().map(|prompt| {
             let t = prompt.len();
             AttentionMaps::new(1, 2, t, vec![0.3; 2 * t * t])

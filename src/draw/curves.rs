@@ -99,9 +99,9 @@ impl Chart {
             self.svg(Size::Wide),
             self.svg(Size::Narrow)
         );
-        let series = series.iter().map(|Series { name, class, points, .. }| {
-            json!({"name": name, "className": class, "points": points})
-        });
+        let series = series
+            .iter()
+            .map(|Series { name, class, points, .. }| json!({"name": name, "className": class, "points": points}));
         (html, json!({"digits": self.decimals, "series": series.collect::<Vec<_>>()}))
     }
 
@@ -109,10 +109,7 @@ impl Chart {
     fn thinned_series(&self, width: f64) -> Vec<Series> {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "pixels")]
         let n_stretches = width as usize;
-        let thin = |series: &Series| Series {
-            points: thinned(&series.points, n_stretches),
-            ..series.clone()
-        };
+        let thin = |series: &Series| Series { points: thinned(&series.points, n_stretches), ..series.clone() };
         self.series.iter().map(thin).collect()
     }
 
@@ -123,9 +120,8 @@ impl Chart {
 
     fn plot(&self, size: [f64; 2]) -> Plot {
         let below = self.numbers().filter(|number| *number <= self.ceiling);
-        let (low, high) = below.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), number| {
-            (low.min(number), high.max(number))
-        });
+        let (low, high) =
+            below.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), number| (low.min(number), high.max(number)));
         // With no number below the ceiling there is still an axis.
         let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
         let low = if self.from_zero { low.min(0.0) } else { low };
@@ -148,9 +144,7 @@ impl Chart {
             svg += &format!("<path class=\"line {class}\" d=\"{}\"/>\n", plot.path(&points));
             if points.len() == 1 || has_dots && points.len() <= MOST_DOTS {
                 for [x, y] in points.iter().map(|point| plot.place(*point)) {
-                    svg += &format!(
-                        "<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\"/>\n"
-                    );
+                    svg += &format!("<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\"/>\n");
                 }
             }
         }
@@ -243,10 +237,7 @@ mod tests {
     fn a_file_has_its_colours_for_light_and_dark() {
         let svg = chart(vec![(1, 4.0), (2, 3.0)]).file();
         assert!(svg.contains("@media (prefers-color-scheme: dark)"));
-        assert!(
-            !svg.contains("light-dark(") && !svg.contains("var("),
-            "not every viewer knows these"
-        );
+        assert!(!svg.contains("light-dark(") && !svg.contains("var("), "not every viewer knows these");
         assert!(svg.contains("training</text>"));
     }
 }

@@ -94,10 +94,7 @@ impl Writer<'_> {
 
     fn projections(&mut self) {
         let it = self.it;
-        self.columns(
-            "2. Three learned matrices make a query, a key and a value of it",
-            it.head_dim,
-        );
+        self.columns("2. Three learned matrices make a query, a key and a value of it", it.head_dim);
         let parts: [(&str, &Projection); 3] = [("q", &it.query), ("k", &it.key), ("v", &it.value)];
         for (letter, projection) in parts {
             for (step, vector) in projection.steps() {
@@ -114,9 +111,7 @@ impl Writer<'_> {
         if !shared.is_empty() {
             let noun = if shared.len() == 1 { "head" } else { "heads" };
             let (kv_head, shared) = (it.kv_head, shared.join(", "));
-            self.line(format!(
-                "   k and v are those of key/value head {kv_head}, shared with {noun} {shared}"
-            ));
+            self.line(format!("   k and v are those of key/value head {kv_head}, shared with {noun} {shared}"));
         }
     }
 
@@ -127,9 +122,7 @@ impl Writer<'_> {
             it.head_dim,
             (it.head_dim as f64).sqrt()
         ));
-        self.line(
-            "5. What comes later is masked; the softmax turns the rest into weights that sum to 1",
-        );
+        self.line("5. What comes later is masked; the softmax turns the rest into weights that sum to 1");
         let token_width = width(&self.token(0)).max(5);
         self.line(format!(
             "   {:<token_width$}  {:>9}  {:>9}  {:>9}  {:>7}",
@@ -143,20 +136,12 @@ impl Writer<'_> {
             let token = fit(&token, token_width.max(width(&token)));
             let bar = bar(weight);
             let me = if at == it.token { "  (itself)" } else { "" };
-            self.line(format!(
-                "   {token}  {score:>9.3}  {scaled:>9.3}  {masked:>9}  {weight:>7.4}  {bar}{me}"
-            ));
+            self.line(format!("   {token}  {score:>9.3}  {scaled:>9.3}  {masked:>9}  {weight:>7.4}  {bar}{me}"));
         }
         if n_shown < self.prompt.len() {
-            self.line(format!(
-                "   ... {} more that come later: masked too",
-                self.prompt.len() - n_shown
-            ));
+            self.line(format!("   ... {} more that come later: masked too", self.prompt.len() - n_shown));
         }
-        self.line(format!(
-            "   checked: the model's own weights differ by at most {:.0e}",
-            it.largest_difference()
-        ));
+        self.line(format!("   checked: the model's own weights differ by at most {:.0e}", it.largest_difference()));
     }
 
     fn sum(&mut self) {
@@ -182,9 +167,7 @@ impl Writer<'_> {
             self.vector(&format!("{share:.4}   in {} others", all.len() - NAMED), &rest);
         }
         self.vector("= what the head gathers", &it.context);
-        self.line(
-            "   All heads' sums, side by side, go through one more matrix and are added to x.",
-        );
+        self.line("   All heads' sums, side by side, go through one more matrix and are added to x.");
     }
 }
 

@@ -62,8 +62,7 @@ impl HeadHistory {
         let last = log.values().next_back()?;
         let (n_layers, n_heads) = (last.scores.len(), last.scores.first()?.len());
         let fits = |heads: &ScoredHeads| {
-            heads.scores.len() == n_layers
-                && heads.scores.iter().all(|layer| layer.len() == n_heads)
+            heads.scores.len() == n_layers && heads.scores.iter().all(|layer| layer.len() == n_heads)
         };
         let all: Vec<(&u64, &ScoredHeads)> = log.iter().filter(|(_, heads)| fits(heads)).collect();
         let most = MOST_POINTS / (SCORES.len() * n_layers * n_heads).max(1);
@@ -125,8 +124,7 @@ impl HeadHistory {
     /// The classes of lines with the layers that have them.
     fn legend(&self) -> Vec<(String, String)> {
         let of_shade = |shade: usize| {
-            let mut layers =
-                (0..self.n_layers).filter(|&layer| shade_of(layer, self.n_layers) == shade);
+            let mut layers = (0..self.n_layers).filter(|&layer| shade_of(layer, self.n_layers) == shade);
             let first = layers.next()?;
             let name = match layers.next_back() {
                 Some(last) => format!("layers {first}–{last}"),
@@ -182,9 +180,7 @@ impl HeadHistory {
         }
         let faint = if self.n_layers * self.n_heads > MANY_HEADS { " faint" } else { "" };
         for (index, [layer, head]) in self.heads().enumerate() {
-            let point = |(step, heads): &(u64, ScoredHeads)| {
-                Some((*step, score(&heads.scores[layer][head], key)?))
-            };
+            let point = |(step, heads): &(u64, ScoredHeads)| Some((*step, score(&heads.scores[layer][head], key)?));
             let points: Vec<_> = self.evaluations.iter().filter_map(point).collect();
             let path = match points[..] {
                 [] => continue, // the context is too short for this score
@@ -192,9 +188,7 @@ impl HeadHistory {
                 _ => plot.path(&points),
             };
             let shade = shade_of(layer, self.n_layers);
-            svg += &format!(
-                "<path class=\"head shade-{shade}{faint}\" data-head=\"{index}\" d=\"{path}\"/>\n"
-            );
+            svg += &format!("<path class=\"head shade-{shade}{faint}\" data-head=\"{index}\" d=\"{path}\"/>\n");
         }
         svg + "</g>\n"
     }
@@ -265,8 +259,7 @@ mod tests {
 
     #[test]
     fn a_large_model_and_a_long_run_are_a_bounded_picture() {
-        let log: BTreeMap<u64, ScoredHeads> =
-            (0..500).map(|i| (i * 100, heads(24, 16, 0.5))).collect();
+        let log: BTreeMap<u64, ScoredHeads> = (0..500).map(|i| (i * 100, heads(24, 16, 0.5))).collect();
         let history = HeadHistory::new(&log).expect("evaluations");
         let drawn = history.evaluations.len();
         assert_eq!(history.n_evaluations, 500);

@@ -31,9 +31,7 @@ pub(crate) fn head_map(step: u64, heads: &ScoredHeads) -> Fragment {
     let n_heads = heads.scores.first().map_or(0, Vec::len);
     let is_many = n_heads >= MANY_HEADS;
     let (table_class, prefix) = if is_many { (" class=\"many\"", "") } else { ("", "head ") };
-    let headings = (0..n_heads)
-        .map(|head| format!("<th scope=\"col\">{prefix}{head}</th>"))
-        .collect::<String>();
+    let headings = (0..n_heads).map(|head| format!("<th scope=\"col\">{prefix}{head}</th>")).collect::<String>();
     let mut rows = String::new();
     for (layer, of_layer) in heads.scores.iter().enumerate() {
         rows += &format!("<tr><th scope=\"row\">layer {layer}</th>");
@@ -100,9 +98,7 @@ fn describe(kind: HeadKind) -> [&'static str; 2] {
         HeadKind::Induction => ["ind", "Looks at what followed when the same token came before."],
         HeadKind::DuplicateToken => ["same", "Looks at where the same token came before."],
         HeadKind::PreviousToken => ["prev", "Looks at the token before."],
-        HeadKind::FirstToken => {
-            ["first", "Looks at the first token: often a head that has nothing to do here."]
-        }
+        HeadKind::FirstToken => ["first", "Looks at the first token: often a head that has nothing to do here."],
         HeadKind::Diagonal => ["self", "Looks at the token itself."],
         HeadKind::Local => ["local", "Looks at what is near."],
         HeadKind::Focused => ["foc", "Looks sharply, at no place that has a name."],

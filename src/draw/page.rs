@@ -121,13 +121,11 @@ impl Page {
         if self.sections.len() < 2 {
             return String::new();
         }
-        let links = (1..).zip(&self.sections).map(|(number, (heading, _))| {
-            format!("<li><a href=\"#section-{number}\">{}</a></li>\n", escape(heading))
-        });
+        let links = (1..)
+            .zip(&self.sections)
+            .map(|(number, (heading, _))| format!("<li><a href=\"#section-{number}\">{}</a></li>\n", escape(heading)));
         let links: String = links.collect();
-        format!(
-            "<nav class=\"page-contents\" aria-label=\"Contents\">\n<ol>\n{links}</ol>\n</nav>\n"
-        )
+        format!("<nav class=\"page-contents\" aria-label=\"Contents\">\n<ol>\n{links}</ol>\n</nav>\n")
     }
 
     fn body(&self) -> String {
@@ -203,8 +201,7 @@ mod tests {
 
     #[test]
     fn styles_and_scripts_of_a_kind_are_written_once() {
-        let still =
-            Fragment { kind: "words", styles: &[], scripts: &[], body: String::new(), data: None };
+        let still = Fragment { kind: "words", styles: &[], scripts: &[], body: String::new(), data: None };
         let page = Page::new("A page", "").section("One", moving("[1]"));
         assert!(!page.render().contains("<nav"), "a single section needs no contents");
         let html = page.section("Still", still).section("Two", moving("[2]")).render();

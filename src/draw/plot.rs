@@ -239,11 +239,8 @@ pub(super) fn file(
     let heading = y + 28.0;
     // Not every viewer knows `light-dark(..)`: in a file it is a media query.
     let styles = [FILE_STYLE, STYLE].concat();
-    let style = format!(
-        "\n{}@media (prefers-color-scheme: dark) {{\n{}}}\n",
-        one_theme(&styles, 0),
-        one_theme(&styles, 1)
-    );
+    let style =
+        format!("\n{}@media (prefers-color-scheme: dark) {{\n{}}}\n", one_theme(&styles, 0), one_theme(&styles, 1));
     svg::picture(
         [width + 2.0 * PADDING, height + heading + 2.0 * PADDING],
         &format!("{title}, {unit}"),
@@ -323,8 +320,7 @@ mod tests {
         assert!(thin.windows(2).all(|pair| pair[0].0 < pair[1].0), "in order");
         assert!(thin.iter().all(|point| points.contains(point)));
         // A gap adds no points, and a short curve loses none.
-        let points: Vec<Point> =
-            (0..100).chain(1_000_000..1_000_100).map(|step| (step, 1.0)).collect();
+        let points: Vec<Point> = (0..100).chain(1_000_000..1_000_100).map(|step| (step, 1.0)).collect();
         assert_eq!(thinned(&points, 10).len(), 4);
         let points = [(1, 2.0), (9, 1.0), (10, 3.0)];
         assert_eq!(thinned(&points, 1), points);

@@ -63,9 +63,7 @@ pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_
         ("bits per byte", &|info| Some(loss(info, info.val_bits_per_byte))),
         ("best step", &|info| info.best_step.map(grouped)),
         ("device", &|info| info.device.clone()),
-        ("began", &|info| {
-            info.began_unix_s.map(|began| rough_duration(now_unix_s - began) + " ago")
-        }),
+        ("began", &|info| info.began_unix_s.map(|began| rough_duration(now_unix_s - began) + " ago")),
         ("started from", &|info| info.started_from.clone()),
     ];
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -158,8 +156,7 @@ pub fn curves_table(rows: &[&Row]) -> String {
     ];
     let cells = |row: &&Row| {
         let number = |key: &str| row.get(key).and_then(Value::as_f64);
-        let show =
-            |key: &str, format: fn(f64) -> String| number(key).map(format).unwrap_or_default();
+        let show = |key: &str, format: fn(f64) -> String| number(key).map(format).unwrap_or_default();
         let loss = |full: &str, estimate: &str| match number(full) {
             Some(full) => format!("{full:.4}"),
             None => show(estimate, |estimate| format!("~{estimate:.4}")),
@@ -253,16 +250,11 @@ mod tests {
 
     #[test]
     fn runs_stand_side_by_side_with_what_sets_them_apart() {
-        let fine = RunInfo {
-            started_from: Some("runs/quickstart/checkpoints/step-001600".to_owned()),
-            ..bare("runs/fine")
-        };
+        let fine =
+            RunInfo { started_from: Some("runs/quickstart/checkpoints/step-001600".to_owned()), ..bare("runs/fine") };
         let value = |text: &str| Some(toml::Value::String(text.to_owned()));
         let differences = [
-            Difference {
-                key: "data.path".to_owned(),
-                values: vec![value("data/stories.txt"), value("letters.txt")],
-            },
+            Difference { key: "data.path".to_owned(), values: vec![value("data/stories.txt"), value("letters.txt")] },
             Difference { key: "model.novel".to_owned(), values: vec![None, Some(true.into())] },
         ];
         assert_snapshot!(runs_side_by_side(&[done("runs/quickstart"), fine], &differences, 1030.0), @r#"
@@ -287,8 +279,7 @@ mod tests {
 
     #[test]
     fn many_runs_stand_in_several_blocks() {
-        let runs: Vec<RunInfo> =
-            (0..6).map(|i| done(&format!("runs/{}-{i}", "long-".repeat(9)))).collect();
+        let runs: Vec<RunInfo> = (0..6).map(|i| done(&format!("runs/{}-{i}", "long-".repeat(9)))).collect();
         let text = runs_side_by_side(&runs, &[], 0.0);
         assert!(text.lines().all(|line| width(line) <= MAX_WIDTH), "{text}");
         assert_eq!(text.matches("bits per byte").count(), 2, "{text}");
@@ -317,14 +308,10 @@ mod tests {
     #[test]
     fn an_estimate_is_marked_until_the_whole_split_is_known() {
         let rows = [
-            row(
-                json!({"step": 250, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.8, "is_best": true}),
-            ),
-            row(
-                json!({"step": 1000, "train_loss": 1.0, "learning_rate": 3e-4, "val_loss_estimate": 1.25,
+            row(json!({"step": 250, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.8, "is_best": true})),
+            row(json!({"step": 1000, "train_loss": 1.0, "learning_rate": 3e-4, "val_loss_estimate": 1.25,
                 "val_loss": 1.23456, "gradient_norm": 0.5, "tokens_per_s": 12345.6, "median_step_ms": 33.33,
-                "val_bits_per_byte": 1.781}),
-            ),
+                "val_bits_per_byte": 1.781})),
         ];
         insta::assert_snapshot!(curves_table(&rows.iter().collect::<Vec<_>>()), @r"
         STEP  TRAIN LOSS  VAL LOSS  BITS/BYTE        LEARNING RATE  GRADIENT NORM  MS/STEP  TOKENS/S
@@ -336,8 +323,7 @@ mod tests {
     #[test]
     fn the_last_row_is_the_best_only_where_the_whole_split_says_so() {
         let last = |best_step: Value| {
-            let last =
-                row(json!({"step": 20, "is_best": true, "val_loss": 1.5, "best_step": best_step}));
+            let last = row(json!({"step": 20, "is_best": true, "val_loss": 1.5, "best_step": best_step}));
             curves_table(&[&last]).contains("best")
         };
         assert!(last(20.into()) && last(Value::Null));

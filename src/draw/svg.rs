@@ -5,12 +5,7 @@ use std::fmt::Display;
 use super::escape;
 
 /// A picture as a file, in which `style` and `body` are written as they are.
-pub(super) fn picture<T: Display>(
-    [width, height]: [T; 2],
-    title: &str,
-    style: &str,
-    body: &str,
-) -> String {
+pub(super) fn picture<T: Display>([width, height]: [T; 2], title: &str, style: &str, body: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} \
          {height:.0}\" role=\"img\">\n<title>{title}</title>\n<style>{style}</style>\n{body}</svg>\n"
@@ -26,13 +21,7 @@ pub(super) enum Anchor {
 }
 
 /// A line of text; without a size, its class has one.
-pub(super) fn text<T: Display>(
-    class: &str,
-    [x, y]: [T; 2],
-    size: Option<T>,
-    anchor: Anchor,
-    line: &str,
-) -> String {
+pub(super) fn text<T: Display>(class: &str, [x, y]: [T; 2], size: Option<T>, anchor: Anchor, line: &str) -> String {
     let size = size.map_or(String::new(), |size| format!(" font-size=\"{size:.1}\""));
     let anchor = match anchor {
         Anchor::Start => "",

@@ -19,10 +19,7 @@ pub(crate) enum Column<'a> {
 
 /// A table with a line for each row below the headings. Cells of the first column are cut in the middle if the others
 /// leave too little space.
-pub(crate) fn table<'a>(
-    columns: impl AsRef<[Column<'a>]>,
-    rows: &[impl AsRef<[String]>],
-) -> String {
+pub(crate) fn table<'a>(columns: impl AsRef<[Column<'a>]>, rows: &[impl AsRef<[String]>]) -> String {
     let columns = columns.as_ref();
     let heading = |column: &Column<'_>| match column {
         Column::Left(name) | Column::Right(name) => (*name).to_owned(),
@@ -88,12 +85,7 @@ mod tests {
         let text = table(columns, &[[name, "1,000".to_owned()]]);
         let line = text.lines().nth(1).unwrap();
         assert_eq!(width(line), MAX_WIDTH);
-        assert!(
-            line.starts_with("sweep-")
-                && line.contains("x-lr3e-4  1,000")
-                && line.contains('\u{2026}'),
-            "{line}"
-        );
+        assert!(line.starts_with("sweep-") && line.contains("x-lr3e-4  1,000") && line.contains('\u{2026}'), "{line}");
     }
 
     #[test]

@@ -3,8 +3,7 @@
 use super::columns::{MAX_WIDTH, Row, fit, named_flow, table};
 use crate::format::{fixed, percent, signed};
 use crate::inspect::{
-    Ablation, Attribution, Embeddings, Guess, LayerPrediction, Lens, Patched, Patching, Prompt,
-    Stage, TokenPredictions,
+    Ablation, Attribution, Embeddings, Guess, LayerPrediction, Lens, Patched, Patching, Prompt, Stage, TokenPredictions,
 };
 use crate::tokenizer::visible;
 
@@ -112,12 +111,7 @@ fn by_stage(it: &Embeddings, cells: impl Fn(usize) -> Vec<String>) -> Vec<Row> {
 /// The predictions of each layer: after every token the likeliest, if `all_positions`, and after the token of
 /// `attribution` several, with the parts that speak for its answer.
 #[must_use]
-pub fn lens(
-    lens: &Lens,
-    attribution: &Attribution,
-    prompt: &Prompt,
-    all_positions: bool,
-) -> String {
+pub fn lens(lens: &Lens, attribution: &Attribution, prompt: &Prompt, all_positions: bool) -> String {
     let name = format!("{} tokens", prompt.len());
     let mut text = named_flow(&name, 12, &prompt.whole_pieces(), MAX_WIDTH - 13);
     if all_positions {
@@ -174,8 +168,7 @@ fn parts(it: &Attribution) -> String {
     let ranked = it.ranked();
     let (named, rest) = ranked.split_at(n_named(ranked.len()));
     let row = |name: String, logit: f64| -> Row { (name, vec![signed(logit, 4)]) };
-    let mut rows: Vec<Row> =
-        named.iter().map(|term| row(term.component.to_string(), term.logit)).collect();
+    let mut rows: Vec<Row> = named.iter().map(|term| row(term.component.to_string(), term.logit)).collect();
     if !rest.is_empty() {
         let sum = rest.iter().map(|term| term.logit).sum();
         rows.push(row(format!("{} others", rest.len()), sum));
@@ -208,10 +201,7 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
         it.position,
         signed(it.difference, 4),
         signed(it.from_difference, 4),
-        table(
-            &["difference", "moved"].map(str::to_owned),
-            &named.iter().map(row).collect::<Vec<_>>()
-        )
+        table(&["difference", "moved"].map(str::to_owned), &named.iter().map(row).collect::<Vec<_>>())
     );
     if !rest.is_empty() {
         text += &format!("... and {} more that move it less\n", rest.len());

@@ -70,8 +70,7 @@ fn thumbnails(view: &AttentionView<'_>, palette: Palette, n_columns: usize) -> S
     let column = side.max(SMALLEST_THUMBNAIL) + GAP;
     for layer in view.selection.layers.clone() {
         for heads in heads.chunks(per_row) {
-            let captions =
-                heads.iter().map(|head| fit(&format!("layer {layer} head {head}"), column));
+            let captions = heads.iter().map(|head| fit(&format!("layer {layer} head {head}"), column));
             text += captions.collect::<String>().trim_end();
             text.push('\n');
             for line in 0..side.div_ceil(2) {
@@ -114,19 +113,13 @@ fn pixel(map: &[f32], n_tokens: usize, side: usize, [y, x]: [usize; 2]) -> Optio
         let start = at * n_tokens / side;
         start..((at + 1) * n_tokens / side).max(start + 1)
     };
-    let visible = range(y).flat_map(|query| {
-        range(x).filter(move |&key| key <= query).map(move |key| map[query * n_tokens + key])
-    });
+    let visible = range(y)
+        .flat_map(|query| range(x).filter(move |&key| key <= query).map(move |key| map[query * n_tokens + key]));
     visible.max_by(f32::total_cmp)
 }
 
 /// One head, with the names of its tokens and the strongest weights of each.
-fn large(
-    view: &AttentionView<'_>,
-    (layer, head): (usize, usize),
-    palette: Palette,
-    n_columns: usize,
-) -> String {
+fn large(view: &AttentionView<'_>, (layer, head): (usize, usize), palette: Palette, n_columns: usize) -> String {
     let AttentionView { prompt, maps, .. } = view;
     let t = prompt.len();
     let names = Names::new(prompt);
@@ -140,9 +133,8 @@ fn large(
     let has_top_beside = left + cell * t + 3 + longest <= n_columns;
 
     let right = if has_top_beside { "; right: the top three" } else { "" };
-    let mut text = format!(
-        "layer {layer} head {head}, down: the token that looks; across: the one it looks at{right}\n\n"
-    );
+    let mut text =
+        format!("layer {layer} head {head}, down: the token that looks; across: the one it looks at{right}\n\n");
     for start in (0..t).step_by(per_block) {
         let keys = start..(start + per_block).min(t);
         if start > 0 {
@@ -208,9 +200,8 @@ impl Names {
         text.push('\n');
         let has_width = |c: &char| width(c.encode_utf8(&mut [0; 4])) > 0;
         let names = prompt.pieces[keys].iter();
-        let names: Vec<Vec<char>> = names
-            .map(|piece| piece.chars().filter(has_width).take(self.name_width).collect())
-            .collect();
+        let names: Vec<Vec<char>> =
+            names.map(|piece| piece.chars().filter(has_width).take(self.name_width).collect()).collect();
         let height = names.iter().map(Vec::len).max().unwrap_or(0);
         for y in 0..height {
             let characters = names.iter().map(|name| {
@@ -232,21 +223,13 @@ pub(super) fn strength(weight: f32) -> f32 {
 }
 
 /// The step of the scale for a weight, 0..=9.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the strength is in 0..=1"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the strength is in 0..=1")]
 fn step(weight: f32) -> usize {
     (strength(weight) * 9.0).round() as usize
 }
 
 /// The colour at `strength` in 0..=1, between the two nearest of the table.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "indices and colours are small"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "indices and colours are small")]
 fn blend(strength: f32) -> [u8; 3] {
     let at = strength * (COLORS.len() - 1) as f32;
     let below = (at as usize).min(COLORS.len() - 2);
@@ -474,11 +457,7 @@ mod tests {
         let colored = shown("abcdef", [Some(0), Some(0)], Palette::TrueColor, 40);
         assert_eq!(plain.lines().count(), colored.lines().count());
         assert_eq!(plain.matches("@@").count(), 6);
-        assert_eq!(
-            colored.matches("\u{1b}[0;48;2;252;255;164m  ").count(),
-            6 + 1,
-            "and the legend's"
-        );
+        assert_eq!(colored.matches("\u{1b}[0;48;2;252;255;164m  ").count(), 6 + 1, "and the legend's");
     }
 
     #[test]

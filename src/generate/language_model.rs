@@ -64,9 +64,7 @@ impl Reader {
     /// Room for `n_texts` texts of up to `capacity` tokens.
     pub(super) fn new(model: LanguageModel, n_texts: usize, capacity: usize) -> Self {
         match model {
-            LanguageModel::Engine(engine) => {
-                Self::Engine(Box::new(Session::new(engine, n_texts, capacity)))
-            }
+            LanguageModel::Engine(engine) => Self::Engine(Box::new(Session::new(engine, n_texts, capacity))),
             LanguageModel::Tensors(model) => {
                 let text = || TextState { cache: model.kv_cache(1), logits: Vec::new() };
                 let texts = (0..n_texts).map(|_| text()).collect();

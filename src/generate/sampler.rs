@@ -239,9 +239,7 @@ mod tests {
 
     #[test]
     fn the_largest_and_smallest_penalties_leave_probabilities() {
-        for (repetition_penalty, logits) in
-            [(1e-308, [3.0, -1.0, 0.5]), (1e308, [-3.0, -1.0, -0.5])]
-        {
+        for (repetition_penalty, logits) in [(1e-308, [3.0, -1.0, 0.5]), (1e308, [-3.0, -1.0, -0.5])] {
             let config = GenerateConfig { repetition_penalty, ..config() };
             let found = sorted(&logits, &[0, 1, 2], &config);
             let total: f64 = found.iter().map(|(_, probability)| probability).sum();

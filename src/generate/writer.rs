@@ -89,10 +89,8 @@ impl Writers {
         }
         let model = model.into();
         let context_length = model.config().context_length;
-        let drafts: Vec<Draft> = samples
-            .clone()
-            .map(|sample_idx| Draft::new(tokenizer, config, &tokens, sample_idx))
-            .collect();
+        let drafts: Vec<Draft> =
+            samples.clone().map(|sample_idx| Draft::new(tokenizer, config, &tokens, sample_idx)).collect();
         let most = tokens.len().saturating_add(config.max_new_tokens);
         Ok(Self {
             reader: Reader::new(model, drafts.len(), most.min(context_length)),
@@ -209,12 +207,7 @@ struct Draft {
 
 impl Draft {
     /// The text of sample `sample_idx`, so far only its prompt.
-    fn new(
-        tokenizer: &Tokenizer,
-        config: &GenerateConfig,
-        prompt: &[u32],
-        sample_idx: u64,
-    ) -> Self {
+    fn new(tokenizer: &Tokenizer, config: &GenerateConfig, prompt: &[u32], sample_idx: u64) -> Self {
         Self {
             sampler: Box::new(Sampler::new(config, sample_idx)),
             decoder: DecodeStream::after(tokenizer, prompt),

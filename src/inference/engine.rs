@@ -88,12 +88,8 @@ impl Engine {
             vocab_size,
             token_embedding,
             position_embedding: position_embedding.map(|embedding| host(&embedding.weight)),
-            rotation: (position == PositionKind::Rope)
-                .then(|| Rotation::tables(0..context_length, d_model / n_heads)),
-            layers: blocks
-                .into_iter()
-                .map(|block| Layer::new(&block, &config, precision))
-                .collect(),
+            rotation: (position == PositionKind::Rope).then(|| Rotation::tables(0..context_length, d_model / n_heads)),
+            layers: blocks.into_iter().map(|block| Layer::new(&block, &config, precision)).collect(),
             norm: norm(&last_norm, config.norm),
             output,
             config,

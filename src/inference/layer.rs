@@ -4,8 +4,7 @@ use super::engine::{host, linear, norm};
 use crate::config::{MlpKind, ModelConfig};
 use crate::model::Block;
 use tinderbox_kernels::decode::{
-    ActivationKind, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows,
-    Stream, attend,
+    ActivationKind, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
 };
 
 /// The weights of a block.
@@ -115,8 +114,7 @@ impl Work {
     pub(super) fn new(config: &ModelConfig, capacity: usize, streams: &[[usize; 2]]) -> Self {
         let (n_heads, n_kv_heads) = (config.n_heads, config.n_kv_heads);
         let head_dim = config.head_dim();
-        let heads =
-            Heads { n_heads, n_kv_heads, head_dim, norms: None, epsilon: 0.0, rotation: None };
+        let heads = Heads { n_heads, n_kv_heads, head_dim, norms: None, epsilon: 0.0, rotation: None };
         let n_rows = streams.iter().map(|[n, t]| n * t).max().unwrap_or(0);
         let d_gate = if config.mlp == MlpKind::Swiglu { config.d_ff } else { 0 };
         Self {

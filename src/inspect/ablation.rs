@@ -76,11 +76,7 @@ impl Ablation {
     ///
     /// # Panics
     /// If there are no methods, or no windows in the text.
-    pub fn new(
-        model: &Gpt,
-        sample: AblationText<'_>,
-        methods: &[Removal],
-    ) -> Result<Self, InspectError> {
+    pub fn new(model: &Gpt, sample: AblationText<'_>, methods: &[Removal]) -> Result<Self, InspectError> {
         assert!(!methods.is_empty(), "a part is removed somehow");
         let (tokens, loss) = sample.loss(model, &mut Replace::default())?;
         let means = match methods.contains(&Removal::Mean) {
@@ -98,13 +94,8 @@ impl Ablation {
             let mut probe = Replace(vec![Replacement { part, position: None, substitute }]);
             Ok(Some(sample.loss(model, &mut probe)?.1))
         };
-        let ablated = |part| {
-            Ok(Ablated {
-                part,
-                zero: without(part, Removal::Zero)?,
-                mean: without(part, Removal::Mean)?,
-            })
-        };
+        let ablated =
+            |part| Ok(Ablated { part, zero: without(part, Removal::Zero)?, mean: without(part, Removal::Mean)? });
         let parts = Part::writers(model.config()).into_iter().map(ablated);
         let mut parts = parts.collect::<Result<Vec<_>, InspectError>>()?;
         parts.sort_by(|a, b| b.loss().total_cmp(&a.loss())); // stable

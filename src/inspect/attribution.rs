@@ -141,8 +141,7 @@ fn terms(
     for (layer, block) in model.blocks.iter().enumerate() {
         let output = &block.attention.output;
         let projection = read(output.weight.val())?; // [H D, C], row by row
-        let into_logit: Vec<f64> =
-            projection.chunks(config.d_model).map(|row| dot(row, &direction)).collect();
+        let into_logit: Vec<f64> = projection.chunks(config.d_model).map(|row| dot(row, &direction)).collect();
         for (head, of_head) in into_logit.chunks(config.head_dim()).enumerate() {
             let gathered = wide(recording.get(layer, Point::Heads).vector(head, position));
             add(Component::Head { layer, head }, dot(&gathered, of_head));

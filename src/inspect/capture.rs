@@ -27,8 +27,7 @@ impl Capture {
     /// # Errors
     /// If the device fails, or a number is not finite: the weights are damaged.
     pub fn read(self) -> Result<Recording, InspectError> {
-        let read =
-            |(site, shape, values)| Ok((site, HostTensor { shape, values: finite(site, values)? }));
+        let read = |(site, shape, values)| Ok((site, HostTensor { shape, values: finite(site, values)? }));
         let taken = self.taken.into_iter().map(read).collect::<Result<_, InspectError>>()?;
         Ok(Recording { taken })
     }
@@ -116,11 +115,7 @@ fn finite<const D: usize>(site: Site, x: Tensor<D>) -> Result<Vec<f32>, InspectE
 ///
 /// # Errors
 /// If the device fails, or a weight is not finite: the model is damaged.
-pub(super) fn each_map(
-    model: &Gpt,
-    ids: &[u32],
-    see: impl FnMut(usize, usize, &[f32]),
-) -> Result<(), InspectError> {
+pub(super) fn each_map(model: &Gpt, ids: &[u32], see: impl FnMut(usize, usize, &[f32])) -> Result<(), InspectError> {
     struct Maps<F>(F, Result<(), InspectError>);
     impl<F: FnMut(usize, usize, &[f32])> Probe for Maps<F> {
         fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {

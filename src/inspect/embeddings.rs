@@ -73,12 +73,7 @@ impl Embeddings {
     /// # Errors
     /// If the word is not in a prompt, there are fewer than two prompts and nothing in `context`, a word of
     /// `context` is in none of them, or as [`capture()`].
-    pub fn new(
-        model: &Gpt,
-        prompts: &[Prompt],
-        word: &str,
-        context: &[String],
-    ) -> Result<Self, InspectError> {
+    pub fn new(model: &Gpt, prompts: &[Prompt], word: &str, context: &[String]) -> Result<Self, InspectError> {
         if prompts.len() < 2 && context.is_empty() {
             return Err(InspectError::NothingToCompare(word.to_owned()));
         }
@@ -100,13 +95,11 @@ impl Embeddings {
         }
         // Of text p at a stage, the vector of the word, and its similarity to another token.
         let of_word = |p: usize, stage: usize| vectors[p][stage].vector(0, places[p].position);
-        let to_token = |p: usize, stage: usize, position: usize| {
-            cosine(of_word(p, stage), vectors[p][stage].vector(0, position))
-        };
+        let to_token =
+            |p: usize, stage: usize, position: usize| cosine(of_word(p, stage), vectors[p][stage].vector(0, position));
         let n_texts = places.len();
         let between_texts = |stage: usize| {
-            let row =
-                |a| (0..n_texts).map(|b| cosine(of_word(a, stage), of_word(b, stage))).collect();
+            let row = |a| (0..n_texts).map(|b| cosine(of_word(a, stage), of_word(b, stage))).collect();
             (0..n_texts).map(row).collect()
         };
         let to_others = |stage: usize| {
@@ -146,10 +139,7 @@ impl Embeddings {
 }
 
 /// Every word of `context` in every prompt that has it: the word, the prompt, the position.
-fn context_places(
-    prompts: &[Prompt],
-    context: &[String],
-) -> Result<Vec<(String, usize, usize)>, InspectError> {
+fn context_places(prompts: &[Prompt], context: &[String]) -> Result<Vec<(String, usize, usize)>, InspectError> {
     let mut found = Vec::new();
     for word in context {
         let before = found.len();
@@ -172,11 +162,7 @@ fn stages(model: &Gpt) -> Vec<Stage> {
 }
 
 /// A prompt's vectors at each stage, each `[1, T, C]`, and the similarity of what attention reads and writes, `[L][T]`.
-fn read(
-    model: &Gpt,
-    prompt: &Prompt,
-    stages: &[Stage],
-) -> Result<(Vec<HostTensor>, Vec<Vec<f64>>), InspectError> {
+fn read(model: &Gpt, prompt: &Prompt, stages: &[Stage]) -> Result<(Vec<HostTensor>, Vec<Vec<f64>>), InspectError> {
     let points = [Point::Embedding, Point::Residual, Point::Attention, Point::Norm];
     let recording = capture(model, prompt, &points)?;
     let device = model.device();

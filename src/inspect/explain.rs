@@ -112,11 +112,7 @@ impl Explanation {
     ///
     /// # Errors
     /// If there is no such layer, head or token, or as [`capture()`].
-    pub fn new(
-        model: &Gpt,
-        prompt: &Prompt,
-        [layer, head, token]: [usize; 3],
-    ) -> Result<Self, InspectError> {
+    pub fn new(model: &Gpt, prompt: &Prompt, [layer, head, token]: [usize; 3]) -> Result<Self, InspectError> {
         let config = model.config();
         InspectError::check_layer(layer, config.n_layers)?;
         InspectError::check_head(head, config.n_heads)?;
@@ -140,15 +136,9 @@ impl Explanation {
             let all = recording.get(layer, point);
             (0..prompt.len()).map(|t| row(all, kv_head, t)).collect()
         };
-        let (keys, values): (Vec<Vec<f32>>, Vec<Vec<f32>>) =
-            (rows(Point::Keys), rows(Point::Values));
-        let used = [
-            row(recording.get(layer, Point::Queries), head, token),
-            keys[token].clone(),
-            values[token].clone(),
-        ];
-        let (normed, [query, key, value]) =
-            project(model, &residual, [layer, head, kv_head], used)?;
+        let (keys, values): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (rows(Point::Keys), rows(Point::Values));
+        let used = [row(recording.get(layer, Point::Queries), head, token), keys[token].clone(), values[token].clone()];
+        let (normed, [query, key, value]) = project(model, &residual, [layer, head, kv_head], used)?;
 
         let (scores, scaled, masked, weights) = weigh(query.used(), &keys, token);
         let context = gather(&weights, &values);
@@ -205,11 +195,8 @@ fn project(
     let through = |index: usize, norm: &Option<Norm>, used: Vec<f32>| -> Result<_, InspectError> {
         let projected = part(index); // [1, 1, D]
         let normed = norm.as_ref().map(|norm| norm.forward(projected.clone()));
-        let mut projection = Projection {
-            projected: host(projected)?,
-            normed: normed.map(host).transpose()?,
-            rotated: None,
-        };
+        let mut projection =
+            Projection { projected: host(projected)?, normed: normed.map(host).transpose()?, rotated: None };
         // The last step is what the model itself used, to the bit.
         match (config.position, &mut projection.normed) {
             (PositionKind::Rope, _) => projection.rotated = Some(used),
@@ -232,8 +219,7 @@ fn weigh(q: &[f32], keys: &[Vec<f32>], token: usize) -> Weighed {
     let root = (q.len() as f64).sqrt();
     let scores: Vec<f64> = keys.iter().map(dot).collect();
     let scaled: Vec<f64> = scores.iter().map(|score| score / root).collect();
-    let masked: Vec<Option<f64>> =
-        (0..).zip(&scaled).map(|(at, x)| (at <= token).then_some(*x)).collect();
+    let masked: Vec<Option<f64>> = (0..).zip(&scaled).map(|(at, x)| (at <= token).then_some(*x)).collect();
     let largest = masked.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max);
     let powers: Vec<f64> = masked.iter().map(|x| x.map_or(0.0, |x| (x - largest).exp())).collect();
     let sum: f64 = powers.iter().sum();

@@ -45,8 +45,7 @@ impl ScoredHeads {
     pub fn measure(model: &Gpt, text: &Split, n_windows: usize) -> Result<Self, InspectError> {
         assert!(n_windows > 0, "no windows to read");
         let config = model.config();
-        let (n_layers, n_heads, context_length) =
-            (config.n_layers, config.n_heads, config.context_length);
+        let (n_layers, n_heads, context_length) = (config.n_layers, config.n_heads, config.context_length);
         let windows: Vec<Vec<u32>> = batch::spread(text, context_length, 1, n_windows)
             .map(|batch| batch.inputs.iter().map(|id| id.cast_unsigned()).collect())
             .collect();
@@ -210,9 +209,7 @@ mod tests {
     fn chance_is_what_can_be_counted() {
         let heads = ScoredHeads::measure(&new_model(&config()), &text(100), 4).expect("measured");
         let mean = |terms: &[f64]| terms.iter().sum::<f64>() / terms.len() as f64;
-        let inverses = |rows: std::ops::RangeInclusive<u32>| -> Vec<f64> {
-            rows.map(|n| 1.0 / f64::from(n)).collect()
-        };
+        let inverses = |rows: std::ops::RangeInclusive<u32>| -> Vec<f64> { rows.map(|n| 1.0 / f64::from(n)).collect() };
         let close = |score: Option<f64>, expected: f64| {
             assert!((score.expect("a score") - expected).abs() < 1e-6);
         };

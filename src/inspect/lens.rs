@@ -66,16 +66,10 @@ impl Lens {
     ///
     /// # Errors
     /// As [`capture()`].
-    pub fn new(
-        model: &Gpt,
-        tokenizer: &Tokenizer,
-        prompt: &Prompt,
-        n_top: usize,
-    ) -> Result<Self, InspectError> {
+    pub fn new(model: &Gpt, tokenizer: &Tokenizer, prompt: &Prompt, n_top: usize) -> Result<Self, InspectError> {
         let recording = capture(model, prompt, &[Point::Embedding, Point::Residual])?;
-        let mut positions: Vec<TokenPredictions> = (0..prompt.len())
-            .map(|position| TokenPredictions { position, stages: Vec::new() })
-            .collect();
+        let mut positions: Vec<TokenPredictions> =
+            (0..prompt.len()).map(|position| TokenPredictions { position, stages: Vec::new() }).collect();
         let layers = (0..model.config().n_layers).map(Some);
         for layer in std::iter::once(None).chain(layers) {
             let residual = recording.residual(layer).to_device(&model.device()); // [1, T, C]
@@ -90,13 +84,7 @@ impl Lens {
 }
 
 impl LayerPrediction {
-    fn new(
-        logits: &[f32],
-        tokenizer: &Tokenizer,
-        n_top: usize,
-        layer: Option<usize>,
-        next: Option<u32>,
-    ) -> Self {
+    fn new(logits: &[f32], tokenizer: &Tokenizer, n_top: usize, layer: Option<usize>, next: Option<u32>) -> Self {
         let probabilities = softmax(logits);
         let guess = |index: usize| {
             let id = u32::try_from(index).expect("ids are 32 bits");
@@ -104,10 +92,7 @@ impl LayerPrediction {
         };
         let came = next.map(|id| {
             let logit = logits[id as usize];
-            Came {
-                rank: 1 + logits.iter().filter(|other| **other > logit).count(),
-                guess: guess(id as usize),
-            }
+            Came { rank: 1 + logits.iter().filter(|other| **other > logit).count(), guess: guess(id as usize) }
         });
         Self { layer, top: likeliest(logits, n_top).into_iter().map(guess).collect(), came }
     }
@@ -123,8 +108,7 @@ fn likeliest(logits: &[f32], n: usize) -> Vec<usize> {
 
 fn softmax(logits: &[f32]) -> Vec<f64> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let powers: Vec<f64> =
-        logits.iter().map(|logit| (f64::from(*logit) - f64::from(largest)).exp()).collect();
+    let powers: Vec<f64> = logits.iter().map(|logit| (f64::from(*logit) - f64::from(largest)).exp()).collect();
     let sum: f64 = powers.iter().sum();
     powers.iter().map(|power| power / sum).collect()
 }
@@ -155,8 +139,7 @@ impl Answer {
     /// If the text has unknown characters, or is no token or several.
     pub fn read(text: &str, tokenizer: &Tokenizer) -> Result<Self, InspectError> {
         let ids = tokenizer.encode(text);
-        let ids =
-            ids.map_err(|source| InspectError::NotAToken { text: text.to_owned(), source })?;
+        let ids = ids.map_err(|source| InspectError::NotAToken { text: text.to_owned(), source })?;
         match ids[..] {
             [id] => Ok(Self::new(id, tokenizer)),
             _ => Err(InspectError::NotOneToken { text: text.to_owned(), n_tokens: ids.len() }),

@@ -98,8 +98,7 @@ impl HeadSelection {
     /// The layer and head if there is only one.
     #[must_use]
     pub fn single(&self) -> Option<(usize, usize)> {
-        (self.layers.len() == 1 && self.heads.len() == 1)
-            .then_some((self.layers.start, self.heads.start))
+        (self.layers.len() == 1 && self.heads.len() == 1).then_some((self.layers.start, self.heads.start))
     }
 }
 
@@ -140,13 +139,8 @@ impl AttentionDetails {
     ///
     /// # Errors
     /// As [`capture()`].
-    pub fn new(
-        model: &Gpt,
-        prompt: &Prompt,
-        selection: &HeadSelection,
-    ) -> Result<Self, InspectError> {
-        let points =
-            [Point::Embedding, Point::Queries, Point::Keys, Point::Weights, Point::Residual];
+    pub fn new(model: &Gpt, prompt: &Prompt, selection: &HeadSelection) -> Result<Self, InspectError> {
+        let points = [Point::Embedding, Point::Queries, Point::Keys, Point::Weights, Point::Residual];
         let recording = capture(model, prompt, &points)?;
         let config = model.config().clone();
         let of_layers = |point| {
@@ -171,8 +165,7 @@ impl AttentionDetails {
         let n_pairs = n_tokens * (n_tokens + 1) / 2;
         let n_heads = selection.layers.len() * selection.heads.len();
         let n_kv_heads = selection.layers.len() * selection.heads.len().min(config.n_kv_heads);
-        (n_heads + config.n_layers + 1) * n_pairs
-            + (n_heads + n_kv_heads) * n_tokens * config.head_dim()
+        (n_heads + config.n_layers + 1) * n_pairs + (n_heads + n_kv_heads) * n_tokens * config.head_dim()
     }
 
     /// D, the length of a query and of a key.
@@ -189,10 +182,7 @@ impl AttentionDetails {
 }
 
 /// The cosines of any two rows of `[1, T, C]`, the second not after the first; 0 where one has no length.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "seven digits of a cosine are more than anyone reads"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "seven digits of a cosine are more than anyone reads")]
 fn cosines(vectors: &HostTensor) -> Vec<f32> {
     let n_tokens = vectors.shape[1];
     let unit = |row: &[f32]| -> Vec<f64> {
@@ -289,10 +279,7 @@ mod tests {
 
     #[test]
     fn cosines_are_of_angles() {
-        let vectors = HostTensor {
-            shape: vec![1, 4, 2],
-            values: vec![3.0, 0.0, 2.0, 2.0, -1.0, 0.0, 0.0, 0.0],
-        };
+        let vectors = HostTensor { shape: vec![1, 4, 2], values: vec![3.0, 0.0, 2.0, 2.0, -1.0, 0.0, 0.0, 0.0] };
         let half = 0.5_f32.sqrt();
         let expected = [1.0, half, 1.0, -1.0, -half, 1.0, 0.0, 0.0, 0.0, 0.0];
         for (found, expected) in cosines(&vectors).iter().zip(expected) {
@@ -304,9 +291,7 @@ mod tests {
     fn numbers_are_counted_before_they_are_there() {
         let it = details([None, None]);
         let triangles = (2 * 4 + 3) * 15;
-        let of = |tensors: &[HostTensor]| -> usize {
-            tensors.iter().map(|tensor| tensor.values.len()).sum()
-        };
+        let of = |tensors: &[HostTensor]| -> usize { tensors.iter().map(|tensor| tensor.values.len()).sum() };
         assert_eq!(
             AttentionDetails::n_numbers(&it.config, &it.selection, 5),
             triangles + of(&it.queries) + of(&it.keys)

@@ -107,12 +107,11 @@ impl Replacement {
     fn apply<const D: usize>(&self, value: Tensor<D>) -> Tensor<D> {
         let dims = value.dims();
         let (heads, positions) = (1, D - 2);
-        let ranges: [Range<usize>; D] =
-            std::array::from_fn(|dim| match (self.part, self.position) {
-                (Part::Head { head, .. }, _) if dim == heads => head..head + 1,
-                (_, Some(position)) if dim == positions => position..position + 1,
-                _ => 0..dims[dim],
-            });
+        let ranges: [Range<usize>; D] = std::array::from_fn(|dim| match (self.part, self.position) {
+            (Part::Head { head, .. }, _) if dim == heads => head..head + 1,
+            (_, Some(position)) if dim == positions => position..position + 1,
+            _ => 0..dims[dim],
+        });
         let substitute: Tensor<D> = match &self.substitute {
             Substitute::Zero => value.zeros_like(),
             Substitute::Mean(mean) => {
@@ -154,10 +153,7 @@ mod tests {
             ]
         );
         let head = Part::Head { layer: 1, head: 0 };
-        assert_eq!(
-            serde_json::to_string(&head).expect("plain data"),
-            r#"{"part":"head","layer":1,"head":0}"#
-        );
+        assert_eq!(serde_json::to_string(&head).expect("plain data"), r#"{"part":"head","layer":1,"head":0}"#);
         assert_eq!(head.site().to_string(), "blocks.1.attention.heads");
     }
 
@@ -203,11 +199,8 @@ mod tests {
 
     #[test]
     fn other_sites_pass_as_they_are() {
-        let mut probe = Replace(vec![Replacement {
-            part: Part::Mlp { layer: 1 },
-            position: None,
-            substitute: Substitute::Zero,
-        }]);
+        let mut probe =
+            Replace(vec![Replacement { part: Part::Mlp { layer: 1 }, position: None, substitute: Substitute::Zero }]);
         for other in [Part::Mlp { layer: 0 }, Part::Attention { layer: 1 }] {
             let seen = probe.visit(other.site(), counted([1, 1, 2])).into_data();
             assert_eq!(seen.try_to_vec::<f32>().expect("f32"), [1.0, 2.0]);

@@ -156,8 +156,7 @@ struct Patcher<'a> {
 
 impl<'a> Patcher<'a> {
     fn new(model: &'a Gpt, [prompt, from]: [&Prompt; 2]) -> Result<Self, InspectError> {
-        let points =
-            [Point::Embedding, Point::Heads, Point::Attention, Point::Mlp, Point::Residual];
+        let points = [Point::Embedding, Point::Heads, Point::Attention, Point::Mlp, Point::Residual];
         let tokens = prompt.tokens(&model.device());
         Ok(Self { model, tokens, from: capture(model, from, &points)? })
     }
@@ -174,11 +173,7 @@ impl<'a> Patcher<'a> {
     }
 
     /// The logits after the token at `position`, `[V]`.
-    fn logits(
-        &self,
-        replacements: Vec<Replacement>,
-        position: usize,
-    ) -> Result<Vec<f32>, InspectError> {
+    fn logits(&self, replacements: Vec<Replacement>, position: usize) -> Result<Vec<f32>, InspectError> {
         let mut probe = Replace(replacements);
         let logits = self.model.forward_with(self.tokens.clone(), &mut probe); // [1, T, V]
         host(logits.narrow(1, position, 1))
@@ -224,8 +219,7 @@ mod tests {
         let model = model();
         let (one, other) = (prompt("the bank of"), prompt("a bank, the"));
         let patcher = Patcher::new(&model, [&one, &other]).expect("read");
-        let pass =
-            |of: &Prompt| last_row(model.forward_with(of.tokens(&Device::flex()), &mut Watch));
+        let pass = |of: &Prompt| last_row(model.forward_with(of.tokens(&Device::flex()), &mut Watch));
         let logits = |replacements| patcher.logits(replacements, 10).expect("read");
         assert_eq!(logits(Vec::new()), pass(&one), "to the bit");
         let fused = last_row(model.forward(one.tokens(&Device::flex())));
@@ -236,10 +230,7 @@ mod tests {
         assert_eq!(logits(vec![last]), pass(&other), "to the bit");
         let embedding = patcher.from(Part::Embedding, None);
         assert_eq!(logits(vec![embedding.clone()]), pass(&other), "to the bit");
-        let mut all: Vec<_> = Part::writers(model.config())
-            .into_iter()
-            .map(|part| patcher.from(part, None))
-            .collect();
+        let mut all: Vec<_> = Part::writers(model.config()).into_iter().map(|part| patcher.from(part, None)).collect();
         all.push(embedding);
         assert_eq!(logits(all), pass(&other), "to the bit");
         assert_ne!(pass(&one), pass(&other));
@@ -288,20 +279,11 @@ mod tests {
             let (one, other) = (prompt(one), prompt(other));
             Patching::new(&model, [&one, &other], position, answers).unwrap_err()
         };
-        assert!(matches!(
-            new("a bank", "the bank", 5, answers()),
-            InspectError::UnequalLengths { prompt: 6, from: 8 }
-        ));
+        assert!(matches!(new("a bank", "the bank", 5, answers()), InspectError::UnequalLengths { prompt: 6, from: 8 }));
         assert!(matches!(new("a bank", "a bank", 5, answers()), InspectError::SamePast(5)));
         assert!(matches!(new("a bank", "a bunk", 2, answers()), InspectError::SamePast(2)));
-        assert!(matches!(
-            new("a bank", "a bunk", 6, answers()),
-            InspectError::OutOfRange { index: 6, .. }
-        ));
+        assert!(matches!(new("a bank", "a bunk", 6, answers()), InspectError::OutOfRange { index: 6, .. }));
         let [one, _] = answers();
-        assert!(matches!(
-            new("a bank", "a bunk", 5, [one.clone(), one]),
-            InspectError::SameAnswers(_)
-        ));
+        assert!(matches!(new("a bank", "a bunk", 5, [one.clone(), one]), InspectError::SameAnswers(_)));
     }
 }

@@ -175,9 +175,8 @@ impl HeadScores {
             (HeadKind::Local, self.local, LOCAL),
             (HeadKind::Focused, self.focused, FOCUSED),
         ];
-        let holds = |&(_, score, threshold): &(HeadKind, Option<f64>, f64)| {
-            score.is_some_and(|score| score >= threshold)
-        };
+        let holds =
+            |&(_, score, threshold): &(HeadKind, Option<f64>, f64)| score.is_some_and(|score| score >= threshold);
         rules.into_iter().find(holds).map_or(HeadKind::Mixed, |(kind, ..)| kind)
     }
 }
@@ -385,12 +384,8 @@ mod tests {
         let diagonal = scores(&[&[0.9, 0.05, 0.05], &[0.05, 0.9, 0.05], &[0.05, 0.05, 0.9]]);
         let uniform = scores(&[&[0.33; 3], &[0.33; 3], &[0.33; 3]]);
         let focused = scores(&[&[0.05, 0.90, 0.05], &[0.10, 0.10, 0.80], &[0.85, 0.10, 0.05]]);
-        let local = scores(&[
-            &[0.7, 0.2, 0.1, 0.0],
-            &[0.2, 0.5, 0.2, 0.1],
-            &[0.1, 0.2, 0.5, 0.2],
-            &[0.0, 0.1, 0.2, 0.7],
-        ]);
+        let local =
+            scores(&[&[0.7, 0.2, 0.1, 0.0], &[0.2, 0.5, 0.2, 0.1], &[0.1, 0.2, 0.5, 0.2], &[0.0, 0.1, 0.2, 0.7]]);
         assert_eq!(diagonal.kind(), HeadKind::Diagonal);
         assert_eq!(uniform.kind(), HeadKind::Uniform);
         assert_eq!(focused.kind(), HeadKind::Focused);
@@ -420,17 +415,12 @@ mod tests {
         };
         let is = |condition: bool| if condition { 1.0 } else { 0.0 };
         assert_eq!(kind_of(&|query, _| 1.0 / (query + 1) as f32), HeadKind::Uniform);
-        assert_eq!(
-            kind_of(&|query, key| is(key == query.saturating_sub(1))),
-            HeadKind::PreviousToken
-        );
+        assert_eq!(kind_of(&|query, key| is(key == query.saturating_sub(1))), HeadKind::PreviousToken);
         assert_eq!(kind_of(&|_, key| is(key == 0)), HeadKind::FirstToken);
         assert_eq!(kind_of(&|query, key| is(key == query)), HeadKind::Diagonal);
         assert_eq!(kind_of(&|query, key| is(key == query.saturating_sub(3))), HeadKind::Local);
         assert_eq!(kind_of(&|query, key| is(key == query / 2)), HeadKind::Focused);
-        let mixed = |query: usize, key: usize| {
-            (is(key == 0) + is(key == query) + is(key == query / 2)) / 3.0
-        };
+        let mixed = |query: usize, key: usize| (is(key == 0) + is(key == query) + is(key == query / 2)) / 3.0;
         assert_eq!(kind_of(&mixed), HeadKind::Mixed);
     }
 

@@ -28,11 +28,7 @@ impl Prompt {
     ///
     /// # Errors
     /// If the text is empty, or has what the tokenizer cannot say.
-    pub fn read(
-        text: &str,
-        tokenizer: &Tokenizer,
-        context_length: usize,
-    ) -> Result<Self, InspectError> {
+    pub fn read(text: &str, tokenizer: &Tokenizer, context_length: usize) -> Result<Self, InspectError> {
         let mut ids = tokenizer.encode(text).map_err(InspectError::Prompt)?;
         if ids.is_empty() {
             return Err(InspectError::EmptyPrompt);
@@ -48,14 +44,7 @@ impl Prompt {
             }
             ends.push(bytes.len());
         }
-        Ok(Self {
-            ids,
-            pieces: texts.iter().map(|text| visible(text)).collect(),
-            texts,
-            n_dropped,
-            bytes,
-            ends,
-        })
+        Ok(Self { ids, pieces: texts.iter().map(|text| visible(text)).collect(), texts, n_dropped, bytes, ends })
     }
 
     /// How many tokens the model reads.
@@ -83,8 +72,7 @@ impl Prompt {
         let mut start = 0;
         for &end in &self.ends {
             let bytes = &self.bytes[start..end];
-            let is_begun =
-                std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none());
+            let is_begun = std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none());
             if is_begun && end < self.bytes.len() {
                 continue;
             }

@@ -100,8 +100,7 @@ impl References {
         tokenizer: &Tokenizer,
         annotations: &Annotations,
     ) -> Result<Self, InspectError> {
-        let untrained =
-            Gpt::new(&config.model, tokenizer.vocab_size(), config.train.seed, &model.device());
+        let untrained = Gpt::new(&config.model, tokenizer.vocab_size(), config.train.seed, &model.device());
         let context_length = config.model.context_length;
         let [train, val] = annotations.split(config.data.val_fraction);
         let mut questions = Vec::new();
@@ -113,10 +112,7 @@ impl References {
                 continue;
             }
             let ask = |model| -> Result<_, InspectError> {
-                Ok(ModelAnswers {
-                    best: best(&answers(model, &choosing)?),
-                    heads: answers(model, &asked)?,
-                })
+                Ok(ModelAnswers { best: best(&answers(model, &choosing)?), heads: answers(model, &asked)? })
             };
             let share = |wins: fn(&Look) -> f64| {
                 asked.iter().map(|case| wins(&case.looks[0])).sum::<f64>() / asked.len() as f64
@@ -155,9 +151,7 @@ fn answers(model: &Gpt, cases: &[&Case]) -> Result<Vec<Vec<HeadAnswer>>, Inspect
             let (mut right, mut other) = (0.0, 0.0);
             for look in &case.looks {
                 let row = &weights[look.query * n..(look.query + 1) * n];
-                let mass = |at: &Range<usize>| -> f64 {
-                    row[at.clone()].iter().copied().map(f64::from).sum()
-                };
+                let mass = |at: &Range<usize>| -> f64 { row[at.clone()].iter().copied().map(f64::from).sum() };
                 right += mass(&look.right) / case.looks.len() as f64;
                 other += mass(&look.other) / case.looks.len() as f64;
             }
@@ -182,9 +176,7 @@ fn best(heads: &[Vec<HeadAnswer>]) -> [usize; 2] {
         (answer.accuracy, answer.right - answer.other)
     };
     let places = (0..heads.len()).flat_map(|l| (0..heads[l].len()).map(move |h| [l, h]));
-    places
-        .reduce(|best, place| if worth(place) > worth(best) { place } else { best })
-        .unwrap_or([0, 0])
+    places.reduce(|best, place| if worth(place) > worth(best) { place } else { best }).unwrap_or([0, 0])
 }
 
 /// 1 for more, one half for a draw.
@@ -254,8 +246,7 @@ impl Annotations {
     /// If one of them cannot be read, a line cannot be parsed, or a place is outside its story.
     pub fn read(path: &Path) -> Result<Self, InspectError> {
         let read = |path: &Path| {
-            fs::read_to_string(path)
-                .map_err(|source| InspectError::ReadAnnotations { path: path.to_owned(), source })
+            fs::read_to_string(path).map_err(|source| InspectError::ReadAnnotations { path: path.to_owned(), source })
         };
         let lines = read(path)?;
         let text = read(&path.with_extension("txt"))?;
@@ -271,11 +262,9 @@ impl Annotations {
         starts.push(text.len());
         let mut lines = (1..).zip(lines.lines());
         let (_, header) = lines.next().ok_or_else(|| (1, "there is no line".to_owned()))?;
-        let Header { validation_start } =
-            serde_json::from_str(header).map_err(|error| (1, error.to_string()))?;
+        let Header { validation_start } = serde_json::from_str(header).map_err(|error| (1, error.to_string()))?;
         let story = |(number, line)| {
-            let story: Story =
-                serde_json::from_str(line).map_err(|error| (number, error.to_string()))?;
+            let story: Story = serde_json::from_str(line).map_err(|error| (number, error.to_string()))?;
             story.check(starts.len() - 1).map_err(|problem| (number, problem))?;
             Ok(story)
         };
@@ -325,13 +314,11 @@ impl Annotations {
                 return Err(InspectError::TokensWithoutPlaces);
             }
             let tokens = |[at, n]: Place| {
-                let [start, end] =
-                    [at, at + n].map(|at| self.starts[at] - self.starts[story.start]);
+                let [start, end] = [at, at + n].map(|at| self.starts[at] - self.starts[story.start]);
                 let first = ends.partition_point(|token_end| *token_end <= start);
                 first..ends.partition_point(|token_end| *token_end < end) + 1
             };
-            let case =
-                |places: [Place; 3]| Case::new(&ids, question, places.map(tokens), context_length);
+            let case = |places: [Place; 3]| Case::new(&ids, question, places.map(tokens), context_length);
             cases.extend(raised.into_iter().filter_map(case));
         }
         Ok(cases)
@@ -369,8 +356,7 @@ impl Annotations {
             let gender = Gender::of(self.slice([at, n]))?;
             let is_other = |&&[start, length]: &&Place| {
                 let known = genders.get(self.slice([start, length]));
-                start + length <= at
-                    && known.is_some_and(|known| known.len() == 1 && !known.contains(&gender))
+                start + length <= at && known.is_some_and(|known| known.len() == 1 && !known.contains(&gender))
             };
             let other = mentions.iter().rev().find(is_other)?;
             Some([[at, n], [noun, n_noun], *other])
@@ -385,12 +371,10 @@ impl Annotations {
         let mut mentions: Vec<(Place, usize)> = firsts.chain(again).collect();
         mentions.sort_unstable();
         let raised = |&[at, n, first, _]: &[usize; 4]| {
-            let before =
-                || mentions.iter().rev().filter(|([start, length], _)| start + length <= at);
+            let before = || mentions.iter().rev().filter(|([start, length], _)| start + length <= at);
             let (right, _) = before().find(|(_, name)| *name == first)?;
-            let (other, _) = before().find(|(place, name)| {
-                *name != first && self.slice(*place) != self.slice([at, n])
-            })?;
+            let (other, _) =
+                before().find(|(place, name)| *name != first && self.slice(*place) != self.slice([at, n]))?;
             Some([[at, n], *right, *other])
         };
         story.names.iter().filter_map(raised).collect()
@@ -516,8 +500,7 @@ mod tests {
     /// The texts of the tokens of a look.
     fn words(case: &Case, look: &Look) -> [String; 3] {
         let text: String = case.ids.iter().map(|&id| char::from(id as u8)).collect();
-        [look.query..look.query + 1, look.right.clone(), look.other.clone()]
-            .map(|at| text[at].to_owned())
+        [look.query..look.query + 1, look.right.clone(), look.other.clone()].map(|at| text[at].to_owned())
     }
 
     #[test]
@@ -543,10 +526,8 @@ mod tests {
     #[test]
     fn a_name_looks_at_what_came_next_the_last_time() {
         let cases = cases(Question::Name, 99);
-        let all: Vec<Vec<_>> = cases
-            .iter()
-            .map(|case| case.looks.iter().map(|look| words(case, look)).collect())
-            .collect();
+        let all: Vec<Vec<_>> =
+            cases.iter().map(|case| case.looks.iter().map(|look| words(case, look)).collect()).collect();
         assert_eq!(all, [[["A", "n", "o"], ["n", "n", "b"]], [["B", "o", "n"], ["o", "b", "n"]]]);
         assert_eq!(cases[1].looks[0].other.start, place("Ann", 1)[0] + 1);
     }
@@ -590,8 +571,7 @@ mod tests {
 
     #[test]
     fn characters_of_several_bytes_are_counted_once() {
-        let lines =
-            "{\"validation_start\":0}\n{\"start\":2,\"end\":14,\"ambiguous\":[[12,2,3,1,8,1]]}";
+        let lines = "{\"validation_start\":0}\n{\"start\":2,\"end\":14,\"ambiguous\":[[12,2,3,1,8,1]]}";
         let text = "éé éa é b é it".to_owned();
         let annotations = Annotations::parse(lines, text).expect("annotations");
         let tokenizer = Tokenizer::byte();
@@ -603,10 +583,7 @@ mod tests {
     }
 
     fn case(ids: &[u32], query: usize, right: usize, other: usize) -> Case {
-        Case {
-            ids: ids.to_vec(),
-            looks: vec![Look { query, right: right..right + 1, other: other..other + 1 }],
-        }
+        Case { ids: ids.to_vec(), looks: vec![Look { query, right: right..right + 1, other: other..other + 1 }] }
     }
 
     /// One head that looks at tokens of its own kind, with as much as there is of it.
@@ -661,8 +638,7 @@ mod tests {
     #[test]
     fn the_best_head_is_right_most_often_and_of_equals_the_clearest() {
         let answer = |accuracy, right| HeadAnswer { right, other: 0.1, accuracy };
-        let heads =
-            [vec![answer(0.5, 0.9), answer(0.8, 0.2)], vec![answer(0.8, 0.3), answer(0.8, 0.3)]];
+        let heads = [vec![answer(0.5, 0.9), answer(0.8, 0.2)], vec![answer(0.8, 0.3), answer(0.8, 0.3)]];
         assert_eq!(best(&heads), [1, 0]);
     }
 

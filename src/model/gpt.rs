@@ -42,8 +42,7 @@ impl Gpt {
     /// A model with its norms at identity and all other weights at zero, to be loaded into.
     #[must_use]
     pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
-        let embedding =
-            |n: usize| Embedding { weight: Param::from_tensor(zeros([n, config.d_model], device)) };
+        let embedding = |n: usize| Embedding { weight: Param::from_tensor(zeros([n, config.d_model], device)) };
         let learned = config.position == PositionKind::Learned;
         let untied = !config.tie_embeddings;
         Self {
@@ -134,10 +133,7 @@ impl Gpt {
     ) -> Tensor<1> {
         let [b, t] = tokens.dims();
         assert_shape!(targets, [b, t]);
-        assert!(
-            precision == MatmulPrecision::F32 || device::is_flex(&tokens.device()),
-            "only flex multiplies in bf16"
-        );
+        assert!(precision == MatmulPrecision::F32 || device::is_flex(&tokens.device()), "only flex multiplies in bf16");
         let mut probe = NoProbe;
         let mut pass = Pass::new(&mut probe, precision, dropout);
         let hidden = self.hidden(tokens, None, &mut pass); // [B, T, C]

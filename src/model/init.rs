@@ -32,8 +32,7 @@ fn draw(path: &str, shape: &[usize], n_residual_writes: usize, seed: u64) -> Vec
         let is_scale = path.ends_with("norm.weight");
         return vec![if is_scale { 1.0 } else { 0.0 }; n];
     }
-    let writes_to_residual =
-        path.ends_with("attention.output.weight") || path.ends_with("mlp.contract.weight");
+    let writes_to_residual = path.ends_with("attention.output.weight") || path.ends_with("mlp.contract.weight");
     let std = match writes_to_residual {
         true => STANDARD_DEVIATION / (n_residual_writes as f64).sqrt(),
         false => STANDARD_DEVIATION,
@@ -58,9 +57,7 @@ fn generator(path: &str, seed: u64) -> ChaCha8Rng {
 ///
 /// Source: Fowler, Noll and Vo, "The FNV Non-Cryptographic Hash Algorithm", 64 bits.
 pub(crate) fn name_id(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -77,9 +77,7 @@ impl LazyTensor {
     /// If the file cannot be read or is too short, or the device fails.
     pub fn read(&self) -> io::Result<HostTensor> {
         let values = match &self.place {
-            Place::Device(tensor) => {
-                kernels::with_values(&tensor.flat(), <[f32]>::to_vec).map_err(io::Error::other)
-            }
+            Place::Device(tensor) => kernels::with_values(&tensor.flat(), <[f32]>::to_vec).map_err(io::Error::other),
             Place::File(file, start) => {
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
                 read_values(&mut file, *start, self.n_numbers())
@@ -95,8 +93,7 @@ impl LazyTensor {
     pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         match &self.place {
             Place::Device(tensor) => {
-                kernels::with_values(&tensor.flat(), |values| write_values(out, values))
-                    .map_err(io::Error::other)?
+                kernels::with_values(&tensor.flat(), |values| write_values(out, values)).map_err(io::Error::other)?
             }
             Place::File(..) => write_values(out, &self.read()?.values),
         }

@@ -41,10 +41,7 @@ impl Mlp {
     /// `x: [B, T, C]` -> `[B, T, C]`
     #[must_use]
     pub fn forward<P: Probe>(&self, x: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
-        let layer = |linear: &Linear| Layer {
-            weight: linear.weight.val(),
-            bias: linear.bias.as_ref().map(Param::val),
-        };
+        let layer = |linear: &Linear| Layer { weight: linear.weight.val(), bias: linear.bias.as_ref().map(Param::val) };
         let activation = match (self.kind, &self.gate) {
             (MlpKind::Gelu, _) => Activation::Gelu,
             (MlpKind::ReluSquared, _) => Activation::ReluSquared,

@@ -134,10 +134,7 @@ pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
 ///
 /// # Errors
 /// If a value is missing or has another shape.
-pub fn assign(
-    model: Gpt,
-    value: impl FnMut(&str, &[usize]) -> Option<HostTensor>,
-) -> Result<Gpt, AssignError> {
+pub fn assign(model: Gpt, value: impl FnMut(&str, &[usize]) -> Option<HostTensor>) -> Result<Gpt, AssignError> {
     struct Assigner<F>(Path, F, Option<AssignError>);
     impl<F: FnMut(&str, &[usize]) -> Option<HostTensor>> ModuleMapper for Assigner<F> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {

@@ -138,12 +138,7 @@ impl<'a, P: Probe> Pass<'a, P> {
 
     /// Applies the dropout of `point` to `value`.
     #[must_use]
-    pub fn drop<const D: usize>(
-        &self,
-        point: Point,
-        value: Tensor<D>,
-        probability: f64,
-    ) -> Tensor<D> {
+    pub fn drop<const D: usize>(&self, point: Point, value: Tensor<D>, probability: f64) -> Tensor<D> {
         match self.dropout(point, probability) {
             Some(dropout) => kernels::dropout(value, dropout),
             None => value,

@@ -88,13 +88,7 @@ impl AdamW {
     }
 
     /// Moves the running means of a parameter of `n` numbers out of `state`.
-    pub(super) fn load(
-        &mut self,
-        name: &str,
-        n: usize,
-        state: &mut State,
-        device: &Device,
-    ) -> Result<(), StateError> {
+    pub(super) fn load(&mut self, name: &str, n: usize, state: &mut State, device: &Device) -> Result<(), StateError> {
         let moments = Moments {
             first: take(state, format!("first_moment.{name}"), n, device)?,
             second: take(state, format!("second_moment.{name}"), n, device)?,

@@ -58,13 +58,7 @@ impl Optimizer {
     /// Moves every parameter of `module` that has a gradient, at the schedule's `learning_rate` of `step`,
     /// which counts from 0. Muon's learning rate is the same share of its peak.
     #[must_use]
-    pub fn step<M: Module>(
-        &mut self,
-        module: M,
-        gradients: Gradients,
-        learning_rate: f64,
-        step: usize,
-    ) -> M {
+    pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, learning_rate: f64, step: usize) -> M {
         module.map(&mut Update {
             rates: self.adamw.rates(learning_rate, step),
             share: learning_rate / self.peak_learning_rate,
@@ -202,12 +196,7 @@ fn put(state: &mut State, key: String, x: &Tensor<1>) {
 }
 
 /// Moves a tensor of `n` numbers from `state` to the device.
-fn take(
-    state: &mut State,
-    key: String,
-    n: usize,
-    device: &Device,
-) -> Result<Tensor<1>, StateError> {
+fn take(state: &mut State, key: String, n: usize, device: &Device) -> Result<Tensor<1>, StateError> {
     let Some(tensor) = state.remove(&key).filter(|tensor| tensor.n_numbers() == n) else {
         return Err(StateError::Misfit(key));
     };

@@ -52,12 +52,7 @@ pub(super) struct Muon {
 
 impl Muon {
     pub(super) fn new(config: &OptimizerConfig, matrices: BTreeMap<String, Vec<usize>>) -> Self {
-        let OptimizerConfig {
-            muon_learning_rate: learning_rate,
-            muon_momentum: momentum,
-            weight_decay,
-            ..
-        } = *config;
+        let OptimizerConfig { muon_learning_rate: learning_rate, muon_momentum: momentum, weight_decay, .. } = *config;
         Self {
             learning_rate,
             momentum,
@@ -109,13 +104,7 @@ impl Muon {
     }
 
     /// Moves the running mean of a matrix of `n` numbers out of `state`.
-    pub(super) fn load(
-        &mut self,
-        name: &str,
-        n: usize,
-        state: &mut State,
-        device: &Device,
-    ) -> Result<(), StateError> {
+    pub(super) fn load(&mut self, name: &str, n: usize, state: &mut State, device: &Device) -> Result<(), StateError> {
         let mean = take(state, format!("{KEY}{name}"), n, device)?;
         self.means.insert(name.to_owned(), mean);
         Ok(())
@@ -218,11 +207,7 @@ mod tests {
 
     #[test]
     fn without_a_gradient_only_decay_moves_weights() {
-        let config = OptimizerConfig {
-            weight_decay: 0.5,
-            muon_learning_rate: 0.25,
-            ..OptimizerConfig::default()
-        };
+        let config = OptimizerConfig { weight_decay: 0.5, muon_learning_rate: 0.25, ..OptimizerConfig::default() };
         let mut muon = Muon::new(&config, BTreeMap::from([("w".to_owned(), vec![4])]));
         let weights = numbers(12);
         let zeros = weights.zeros_like();
@@ -254,10 +239,8 @@ mod tests {
     /// `U diag(s) V^T`, `[m, n]` with at least as many columns as rows.
     fn with_singular_values(s: &[f64], n: usize) -> Tensor<2> {
         let (u, v) = (mirror(s.len(), 1.0), mirror(n, -0.5));
-        let entry =
-            |i: usize, j: usize| -> f64 { (0..s.len()).map(|k| u[i][k] * s[k] * v[j][k]).sum() };
-        let rows: Vec<Vec<f64>> =
-            (0..s.len()).map(|i| (0..n).map(|j| entry(i, j)).collect()).collect();
+        let entry = |i: usize, j: usize| -> f64 { (0..s.len()).map(|k| u[i][k] * s[k] * v[j][k]).sum() };
+        let rows: Vec<Vec<f64>> = (0..s.len()).map(|i| (0..n).map(|j| entry(i, j)).collect()).collect();
         tensor(&rows)
     }
 

@@ -29,20 +29,12 @@ impl Disk {
         // The latest ones, and the best one if it is older.
         let kept = (config.train.keep_checkpoints as u64).saturating_add(1);
         let checkpoints_kept = kept.min(checkpoints);
-        Self {
-            model,
-            optimizer,
-            checkpoints_kept,
-            total: (model + optimizer).saturating_mul(checkpoints_kept),
-        }
+        Self { model, optimizer, checkpoints_kept, total: (model + optimizer).saturating_mul(checkpoints_kept) }
     }
 }
 
 /// The tensors of the optimizer's state, as it saves them.
-pub(super) fn optimizer_state(
-    kind: OptimizerKind,
-    weights: &[ParameterTensor],
-) -> Vec<ParameterTensor> {
+pub(super) fn optimizer_state(kind: OptimizerKind, weights: &[ParameterTensor]) -> Vec<ParameterTensor> {
     let means = |weight: &ParameterTensor| -> &[&str] {
         match kind {
             OptimizerKind::Muon if is_hidden_matrix(&weight.name, &weight.shape) => &["momentum"],
@@ -53,8 +45,7 @@ pub(super) fn optimizer_state(
         name: format!("{mean}.{}", weight.name),
         shape: vec![weight.shape.iter().product()],
     };
-    let all =
-        weights.iter().flat_map(|weight| means(weight).iter().map(|mean| named(mean, weight)));
+    let all = weights.iter().flat_map(|weight| means(weight).iter().map(|mean| named(mean, weight)));
     all.collect()
 }
 

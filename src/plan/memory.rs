@@ -107,39 +107,26 @@ impl Memory {
     }
 
     /// A warning with a hint; `None` if the run fits.
-    pub(super) fn advice(
-        &self,
-        config: &Config,
-        vocab_size: usize,
-        device: &OpenDevice,
-    ) -> Option<String> {
+    pub(super) fn advice(&self, config: &Config, vocab_size: usize, device: &OpenDevice) -> Option<String> {
         let machine = self.machine?;
         let [peak, total, free] = [self.peak, machine.total, machine.available].map(size);
         let (problem, limit) = if self.is_too_much() {
             (format!("the run needs {peak}, and this machine has {total}"), machine.total)
         } else if self.is_too_much_now() {
-            let problem = format!(
-                "the run needs {peak}, and of this machine's {total} only {free} are free now"
-            );
+            let problem = format!("the run needs {peak}, and of this machine's {total} only {free} are free now");
             (problem, machine.available)
         } else {
             return None;
         };
         let hint = smaller_batch(config, vocab_size, device, limit).unwrap_or_else(|| {
-            "even one row at a time is too much: lower model.context_length, model.n_layers or model.d_model"
-                .to_owned()
+            "even one row at a time is too much: lower model.context_length, model.n_layers or model.d_model".to_owned()
         });
         Some(format!("{problem}\n  hint: {hint}"))
     }
 }
 
 /// The largest batch that fits, with more micro-batches instead: the same updates in less memory.
-fn smaller_batch(
-    config: &Config,
-    vocab_size: usize,
-    device: &OpenDevice,
-    limit: u64,
-) -> Option<String> {
+fn smaller_batch(config: &Config, vocab_size: usize, device: &OpenDevice, limit: u64) -> Option<String> {
     let batch_size = config.train.batch_size;
     let divisors = (2..=batch_size).filter(|n| batch_size.is_multiple_of(*n));
     divisors.into_iter().find_map(|n| {
@@ -214,11 +201,7 @@ fn allocator(asked_for: f64, held: Held, weights: f64, pass: &PassMemory) -> f64
     let freed = pass.saved.total() - pass.saved.gradients;
     let not_given_back = (freed + weights - held.total()).max(0.0);
     let free_blocks = (FREE_BLOCKS * asked_for).min(MOST_FREE_BLOCKS);
-    PROCESS
-        + free_blocks
-        + PASS_OVERHEAD * held.total()
-        + FRAGMENTATION * asked_for
-        + not_given_back
+    PROCESS + free_blocks + PASS_OVERHEAD * held.total() + FRAGMENTATION * asked_for + not_given_back
 }
 
 fn bytes(tensors: &[ParameterTensor]) -> f64 {

@@ -88,12 +88,7 @@ pub struct Plan {
 ///
 /// # Errors
 /// If the text cannot be used, the model is too large to count, or the device fails.
-pub fn plan(
-    config: &Config,
-    known: Option<Vocabulary>,
-    device: &OpenDevice,
-    measure: bool,
-) -> Result<Plan, PlanError> {
+pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, measure: bool) -> Result<Plan, PlanError> {
     let found = text::find(config, known)?;
     let vocab_size = found.vocabulary.size;
     let parameters = parameters(&config.model, vocab_size);

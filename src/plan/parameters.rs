@@ -94,26 +94,19 @@ pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
 /// Every tensor of parameters, in the order in which the model holds them.
 #[must_use]
 pub fn tensors(config: &ModelConfig, vocab_size: usize) -> Vec<ParameterTensor> {
-    let named =
-        |(name, shape): (&str, Vec<usize>)| ParameterTensor { name: name.to_owned(), shape };
+    let named = |(name, shape): (&str, Vec<usize>)| ParameterTensor { name: name.to_owned(), shape };
     let is_embedding = |name: &str| name.contains("embedding");
-    let (before, after): (Vec<_>, Vec<_>) =
-        outer_tensors(config, vocab_size).partition(|(name, _)| is_embedding(name));
+    let (before, after): (Vec<_>, Vec<_>) = outer_tensors(config, vocab_size).partition(|(name, _)| is_embedding(name));
     let blocks = (0..config.n_layers).flat_map(|block_idx| {
-        block_tensors(config).map(move |(name, shape)| ParameterTensor {
-            name: format!("blocks.{block_idx}.{name}"),
-            shape,
-        })
+        block_tensors(config)
+            .map(move |(name, shape)| ParameterTensor { name: format!("blocks.{block_idx}.{name}"), shape })
     });
     let before = before.into_iter().map(named);
     before.chain(blocks).chain(after.into_iter().map(named)).collect()
 }
 
 /// The tensors before and after the blocks.
-fn outer_tensors(
-    config: &ModelConfig,
-    vocab_size: usize,
-) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
+fn outer_tensors(config: &ModelConfig, vocab_size: usize) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
     let c = config.d_model;
     let learned = config.position == PositionKind::Learned;
     let has_shift = config.bias && config.norm == NormKind::LayerNorm;

@@ -71,12 +71,7 @@ pub struct PassMemory {
 
 /// Estimates the memory of a training pass of `batch_size` rows of a whole context.
 #[must_use]
-pub fn pass_memory(
-    config: &ModelConfig,
-    vocab_size: usize,
-    batch_size: usize,
-    operations: Operations,
-) -> PassMemory {
+pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations: Operations) -> PassMemory {
     let sizes = Sizes::new(config, vocab_size, batch_size);
     let costs = match operations {
         Operations::Fused => fused(config, &sizes),
@@ -217,21 +212,12 @@ fn fused(config: &ModelConfig, sizes: &Sizes) -> Costs {
     let norm = 2.0 * stream; // input and output
     let upstream = sizes.upstream();
     Costs {
-        projection: Cost {
-            saved: norm + qkv,
-            temporary: upstream + stream + qkv + 2.0 * sizes.qkv_matrix,
-        },
-        attention: Cost {
-            saved: stream + sizes.row_sums + mask,
-            temporary: upstream + stream + qkv,
-        },
+        projection: Cost { saved: norm + qkv, temporary: upstream + stream + qkv + 2.0 * sizes.qkv_matrix },
+        attention: Cost { saved: stream + sizes.row_sums + mask, temporary: upstream + stream + qkv },
         attention_weights: 0.0,
         mlp: Cost {
             saved: norm + (1.0 + n_derivatives) * hidden + mask,
-            temporary: upstream
-                + stream
-                + n_derivatives * hidden
-                + 2.0 * n_matrices * sizes.mlp_matrix,
+            temporary: upstream + stream + n_derivatives * hidden + 2.0 * n_matrices * sizes.mlp_matrix,
         },
         // The input of the norm, and its gradient, which the loss computes.
         last_norm: norm,
@@ -259,10 +245,7 @@ fn composed(config: &ModelConfig, sizes: &Sizes) -> Costs {
     let n_weights = if config.dropout > 0.0 { 4.0 } else { 3.0 };
     let upstream = sizes.upstream();
     Costs {
-        projection: Cost {
-            saved: norm,
-            temporary: upstream + stream + qkv + n_gradients * sizes.qkv_matrix,
-        },
+        projection: Cost { saved: norm, temporary: upstream + stream + qkv + n_gradients * sizes.qkv_matrix },
         attention: Cost {
             // Queries, keys and values, the output by head and side by side, and two numbers for each row of weights.
             saved: 3.0 * stream + 2.0 * shared_heads + 2.0 * sizes.row_sums + head_norms + mask,
@@ -309,12 +292,9 @@ mod tests {
     fn what_fused_operations_save_is_what_an_allocator_counts() {
         let rotated = ModelConfig { position: PositionKind::Rope, qk_norm: true, ..model(256) };
         let grouped = ModelConfig { n_kv_heads: 1, mlp: MlpKind::Swiglu, d_ff: 352, ..model(256) };
-        for (config, mib) in [
-            (model(256), 66.2),
-            (ModelConfig { dropout: 0.1, ..model(256) }, 75.2),
-            (rotated, 66.2),
-            (grouped, 61.2),
-        ] {
+        for (config, mib) in
+            [(model(256), 66.2), (ModelConfig { dropout: 0.1, ..model(256) }, 75.2), (rotated, 66.2), (grouped, 61.2)]
+        {
             let saved = pass_memory(&config, 64, 8, Operations::Fused).saved;
             assert!((saved.total() / MIB - mib).abs() < 0.3, "{saved:?} is not {mib} MiB");
             assert!(saved.attention_weights + saved.logits < 1.0, "{saved:?}");

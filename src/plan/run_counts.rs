@@ -34,12 +34,7 @@ pub struct RunCounts {
 
 impl RunCounts {
     /// `compute` is the arithmetic of a token, `update_flops` that of an update.
-    pub(super) fn new(
-        config: &Config,
-        text: Option<&Text>,
-        compute: &Compute,
-        update_flops: f64,
-    ) -> Self {
+    pub(super) fn new(config: &Config, text: Option<&Text>, compute: &Compute, update_flops: f64) -> Self {
         let train = &config.train;
         let steps = train.max_steps as u64;
         let row = config.model.context_length as u64;
@@ -53,8 +48,7 @@ impl RunCounts {
             let wanted = train.eval_batches as u64;
             n_tokens.map_or(wanted, |n_tokens| wanted.min(batches_of(n_tokens)))
         };
-        let both =
-            of_each(text.map(|text| text.train_tokens)) + of_each(text.map(|text| text.val_tokens));
+        let both = of_each(text.map(|text| text.train_tokens)) + of_each(text.map(|text| text.val_tokens));
         Self {
             steps,
             tokens_per_step,
@@ -103,19 +97,11 @@ mod tests {
     #[test]
     fn saves_are_counted_as_a_run_makes_them() {
         for steps in 1..60 {
-            for (evaluations, checkpoints) in
-                [(0, 0), (0, 7), (5, 0), (4, 6), (6, 4), (5, 5), (70, 3)]
-            {
+            for (evaluations, checkpoints) in [(0, 0), (0, 7), (5, 0), (4, 6), (6, 4), (5, 5), (70, 3)] {
                 let closes = |step: u64, interval| interval > 0 && step.is_multiple_of(interval);
-                let is_saved = |step: &u64| {
-                    *step == steps || closes(*step, evaluations) || closes(*step, checkpoints)
-                };
+                let is_saved = |step: &u64| *step == steps || closes(*step, evaluations) || closes(*step, checkpoints);
                 let counted = (1..=steps).filter(is_saved).count() as u64;
-                assert_eq!(
-                    saves(steps, evaluations, checkpoints),
-                    counted,
-                    "{steps} {evaluations} {checkpoints}"
-                );
+                assert_eq!(saves(steps, evaluations, checkpoints), counted, "{steps} {evaluations} {checkpoints}");
             }
         }
     }

@@ -70,11 +70,7 @@ fn model(text: &mut String, plan: &Plan, config: &Config) {
 
 fn compute(text: &mut String, plan: &Plan, config: &Config) {
     let c = &plan.flops_per_token;
-    heading(
-        text,
-        "FLOPs per token",
-        "those of matrix products, a multiplication and an addition being two",
-    );
+    heading(text, "FLOPs per token", "those of matrix products, a multiplication and an addition being two");
     let parts = [
         ("queries, keys, values", c.attention_qkv),
         ("attention's output", c.attention_output),
@@ -110,11 +106,9 @@ fn run(text: &mut String, plan: &Plan, config: &Config) {
     };
     row(text, "tokens of a step", &grouped(r.tokens_per_step), &batch);
     let epochs = match (r.epochs, &plan.text) {
-        (Some(epochs), Some(text)) => format!(
-            "{} over the {} of the training text",
-            times(epochs),
-            grouped(text.train_tokens)
-        ),
+        (Some(epochs), Some(text)) => {
+            format!("{} over the {} of the training text", times(epochs), grouped(text.train_tokens))
+        }
         _ => String::new(),
     };
     row(text, "tokens of the run", &grouped(r.tokens), &epochs);
@@ -164,12 +158,7 @@ fn time(text: &mut String, time: &Time, plan: &Plan, config: &Config) {
     heading(
         text,
         "time",
-        &format!(
-            "{} on {}{}",
-            duration(time.total_s),
-            plan.device,
-            precision_remark(config.train.matmul_precision)
-        ),
+        &format!("{} on {}{}", duration(time.total_s), plan.device, precision_remark(config.train.matmul_precision)),
     );
     let of_steps = format!(
         "{} steps of {}: {:.0} tokens/s, {} FLOPs/s",
@@ -179,14 +168,12 @@ fn time(text: &mut String, time: &Time, plan: &Plan, config: &Config) {
         si(time.flops_per_s)
     );
     row(text, "training", &duration(time.steps_s), &of_steps);
-    let of_batches =
-        |n: u64| format!("{} batches of {}", grouped(n), milliseconds(m.evaluation_batch_ms));
+    let of_batches = |n: u64| format!("{} batches of {}", grouped(n), milliseconds(m.evaluation_batch_ms));
     row(text, "evaluations", &duration(time.evaluations_s), &of_batches(r.evaluation_batches));
     if let Some(n) = r.validation_batches {
         row(text, "the last evaluation", &duration(time.last_evaluation_s), &of_batches(n));
     }
-    let of_tokens =
-        format!("{} tokens of {}", grouped(r.sample_tokens), milliseconds(m.sample_token_ms));
+    let of_tokens = format!("{} tokens of {}", grouped(r.sample_tokens), milliseconds(m.sample_token_ms));
     row(text, "samples", &duration(time.samples_s), &of_tokens);
     let of_saves = format!("{} of {}", grouped(r.checkpoints), milliseconds(m.checkpoint_ms));
     row(text, "checkpoints", &duration(time.checkpoints_s), &of_saves);

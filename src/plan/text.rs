@@ -66,21 +66,17 @@ pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, 
     let mut from_config = || -> Result<Vocabulary, PlanError> {
         Ok(match (kind, &extent) {
             (TokenizerKind::Byte, _) => Vocabulary { size: 256, source: "bytes".to_owned() },
-            (TokenizerKind::Char, Some(extent)) => Vocabulary {
-                size: extent.n_characters,
-                source: format!("the characters of `{path}`"),
-            },
+            (TokenizerKind::Char, Some(extent)) => {
+                Vocabulary { size: extent.n_characters, source: format!("the characters of `{path}`") }
+            }
             (TokenizerKind::Char, None) => {
                 notes.push(format!(
-                "a vocabulary of {ASSUMED_CHARACTERS} characters was assumed: it is that of the text"
-            ));
+                    "a vocabulary of {ASSUMED_CHARACTERS} characters was assumed: it is that of the text"
+                ));
                 Vocabulary { size: ASSUMED_CHARACTERS, source: "assumed".to_owned() }
             }
             (TokenizerKind::Bpe, _) => Vocabulary {
-                size: config
-                    .tokenizer
-                    .vocab_size
-                    .expect("a config with bpe is given one when it is loaded"),
+                size: config.tokenizer.vocab_size.expect("a config with bpe is given one when it is loaded"),
                 source: "tokenizer.vocab_size, if the text has enough for it".to_owned(),
             },
             (TokenizerKind::File, _) => {

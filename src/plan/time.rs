@@ -25,8 +25,7 @@ use crate::train::{Trainer, evaluate};
 const BUDGET: Duration = Duration::from_secs(6);
 
 /// The steps that are measured. The first step of an optimizer does less than the others.
-const TRIAL: Trial =
-    Trial { warm_up: 3, rounds: 1..=50, enough: BUDGET.checked_div(2).expect("2 is not 0") };
+const TRIAL: Trial = Trial { warm_up: 3, rounds: 1..=50, enough: BUDGET.checked_div(2).expect("2 is not 0") };
 
 /// The longest context of the first, rough measurement.
 const SHORT_CONTEXT: usize = 1024;
@@ -83,8 +82,7 @@ impl Time {
         let seconds = |ms: f64, times: u64| ms / 1e3 * times as f64;
         let steps_s = seconds(measured.step_ms, run.steps);
         let evaluations_s = seconds(measured.evaluation_batch_ms, run.evaluation_batches);
-        let last_evaluation_s =
-            seconds(measured.evaluation_batch_ms, run.validation_batches.unwrap_or(0));
+        let last_evaluation_s = seconds(measured.evaluation_batch_ms, run.validation_batches.unwrap_or(0));
         let samples_s = seconds(measured.sample_token_ms, run.sample_tokens);
         let checkpoints_s = seconds(measured.checkpoint_ms, run.checkpoints);
         Self {
@@ -108,11 +106,7 @@ pub(super) fn measure(
     device: &OpenDevice,
     memory: &Memory,
 ) -> Result<Measured, PlanError> {
-    let bench = Bench {
-        vocab_size,
-        device: device.device.clone(),
-        operations: Operations::of(device.backend),
-    };
+    let bench = Bench { vocab_size, device: device.device.clone(), operations: Operations::of(device.backend) };
     let train = &config.train;
     let n_rows = train.batch_size * train.grad_accumulation_steps;
     // A GPU tunes its kernels for every shape: there, a smaller trial takes longer than the whole.
@@ -220,8 +214,7 @@ impl Bench {
         };
         let mut trainer = self.trainer(config);
         let steps = measure(&mut trainer)?;
-        let step_ms = of_two
-            .map_or(steps.median_ms, |of_two| extended(steps.median_ms, of_two.median_ms, times));
+        let step_ms = of_two.map_or(steps.median_ms, |of_two| extended(steps.median_ms, of_two.median_ms, times));
         let model = trainer.evaluated();
         let evaluation_batch_ms = self.evaluation_batch_ms(&model, config)?;
         let sample_token_ms = self.sample_token_ms(&model, config)?;
@@ -273,14 +266,10 @@ impl Bench {
         let alphabet = ('\u{20}'..=char::MAX).take(self.vocab_size);
         let failed = |error: &dyn std::fmt::Display| PlanError::Device(error.to_string());
         let tokenizer = Tokenizer::char_from_alphabet(alphabet).map_err(|error| failed(&error))?;
-        let settings =
-            GenerateConfig { max_new_tokens: n + 1, stop: Vec::new(), ..config.generate.clone() };
-        let mut writer =
-            Writer::new(model, &tokenizer, &settings, " ", 0).map_err(|error| failed(&error))?;
+        let settings = GenerateConfig { max_new_tokens: n + 1, stop: Vec::new(), ..config.generate.clone() };
+        let mut writer = Writer::new(model, &tokenizer, &settings, " ", 0).map_err(|error| failed(&error))?;
         writer.next().transpose().map_err(|error| failed(&error))?; // to warm up
-        let ms = timed_ms(|| {
-            writer.try_for_each(|piece| piece.map(|_| ()).map_err(|error| failed(&error)))
-        })?;
+        let ms = timed_ms(|| writer.try_for_each(|piece| piece.map(|_| ()).map_err(|error| failed(&error))))?;
         Ok(ms / n as f64)
     }
 }

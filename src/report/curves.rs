@@ -19,12 +19,7 @@ pub(super) fn losses(curves: &Curves, best_step: Option<u64>) -> Chart {
         title: ["Loss", "nats per token"],
         series: vec![
             Series { name: "training", class: "train", points: train, has_dots: false },
-            Series {
-                name: "validation (estimates)",
-                class: "validation",
-                points: validation,
-                has_dots: true,
-            },
+            Series { name: "validation (estimates)", class: "validation", points: validation, has_dots: true },
         ],
         mark,
         from_zero: false,
@@ -57,8 +52,7 @@ mod tests {
     use super::*;
 
     fn curves(rows: &[serde_json::Value]) -> Curves {
-        let rows: Vec<Map<_, _>> =
-            rows.iter().map(|row| row.as_object().unwrap().clone()).collect();
+        let rows: Vec<Map<_, _>> = rows.iter().map(|row| row.as_object().unwrap().clone()).collect();
         Curves { rows, ..Curves::default() }
     }
 

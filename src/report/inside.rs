@@ -5,9 +5,7 @@ use std::ops::RangeInclusive;
 use burn::tensor::Device;
 
 use crate::data::{Corpus, DataError, OpenOptions, Split, Tokens};
-use crate::inspect::{
-    AttentionDetails, HeadSelection, InspectError, N_WINDOWS, Prompt, ScoredHeads,
-};
+use crate::inspect::{AttentionDetails, HeadSelection, InspectError, N_WINDOWS, Prompt, ScoredHeads};
 use crate::model::Gpt;
 use crate::run::{self, Checkpoint, RunDir, RunError};
 use crate::tokenizer::Tokenizer;
@@ -60,11 +58,7 @@ pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, LookError> {
     Ok(Inside { step, heads, attention: attention(&model, &tokenizer, &corpus.val)? })
 }
 
-fn attention(
-    model: &Gpt,
-    tokenizer: &Tokenizer,
-    text: &Split,
-) -> Result<Option<AttentionDetails>, InspectError> {
+fn attention(model: &Gpt, tokenizer: &Tokenizer, text: &Split) -> Result<Option<AttentionDetails>, InspectError> {
     let config = model.config();
     let selection = HeadSelection::new(None, None, config.n_layers, config.n_heads)?;
     let is_small = |n: &usize| crate::draw::attention_mib(config, &selection, *n) <= MOST_MIB;

@@ -18,9 +18,7 @@ use burn::tensor::Device;
 
 use crate::draw::{self, Chart, HeadHistory, Page};
 use crate::inspect::ScoredHeads;
-use crate::run::{
-    self, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout, write_atomically,
-};
+use crate::run::{self, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout, write_atomically};
 use inside::Inside;
 use settings::Section;
 
@@ -162,6 +160,5 @@ impl Report {
 }
 
 fn replace(path: &Path, text: &str) -> Result<(), ReportError> {
-    write_atomically(path, text.as_bytes())
-        .map_err(|source| ReportError::Write { path: path.to_owned(), source })
+    write_atomically(path, text.as_bytes()).map_err(|source| ReportError::Write { path: path.to_owned(), source })
 }

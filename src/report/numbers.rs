@@ -103,9 +103,11 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     rows.extend(peak.map(|mib| ("Peak memory", format!("{} MiB", whole(mib)))));
     rows.extend(facts.device.clone().map(|device| ("Device", device)));
     let text = last.and_then(|process| Some((process.train_tokens?, process.val_tokens?)));
-    rows.extend(text.map(|(train, val)| {
-        ("Text", format!("{} training and {} validation tokens", grouped(train), grouped(val)))
-    }));
+    rows.extend(
+        text.map(|(train, val)| {
+            ("Text", format!("{} training and {} validation tokens", grouped(train), grouped(val)))
+        }),
+    );
     let vocab = last.and_then(|process| process.vocab_size);
     rows.extend(vocab.map(|n| ("Vocabulary", format!("{} tokens", grouped(n)))));
     rows.extend(facts.started_from.clone().map(|from| ("Started from", from)));
@@ -162,8 +164,7 @@ mod tests {
             ..Curves::default()
         };
         let done = json!({"step": 20, "val_loss": 1.5, "val_bits_per_byte": 2.0, "val_loss_estimate": 1.4});
-        let estimate =
-            json!({"step": 30, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.75});
+        let estimate = json!({"step": 30, "val_loss_estimate": 1.25, "val_bits_per_byte_estimate": 1.75});
         let shown = last_weights(&curves(std::slice::from_ref(&done)));
         assert_eq!(shown.as_deref(), Some("1.5000 nats per token, 2.0000 bits per byte"));
         // A run that was done and goes on with more steps.

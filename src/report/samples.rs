@@ -58,10 +58,8 @@ mod tests {
 
     #[test]
     fn a_sample_is_text_whatever_the_model_wrote() {
-        let sample = Sample {
-            step: 1000,
-            text: "\n</pre></script><script>x()</script> <b>&amp;\u{1b}[31m\0".to_owned(),
-        };
+        let sample =
+            Sample { step: 1000, text: "\n</pre></script><script>x()</script> <b>&amp;\u{1b}[31m\0".to_owned() };
         let html = samples(&[sample], &Curves::default()).expect("a section").body;
         assert!(!html.contains("<script") && !html.contains("<b>"), "{html}");
         assert!(html.contains("<pre>\n\n&lt;/pre&gt;"), "{html}");

@@ -55,8 +55,7 @@ pub(super) fn sections(config: &Table) -> Vec<Section> {
         Section { name: name.clone(), settings }
     };
     let sections = config.iter().map(of_section);
-    let mut sections: Vec<Section> =
-        sections.filter(|section| !section.settings.is_empty()).collect();
+    let mut sections: Vec<Section> = sections.filter(|section| !section.settings.is_empty()).collect();
     // A table is sorted by name.
     let order = Order::of(&known.unwrap_or_default());
     sections.sort_by_key(|section| order.of_section(&section.name));
@@ -84,8 +83,7 @@ pub(super) fn settings(sections: &[Section]) -> Fragment {
                 Origin::Chosen(default) => ("chosen", default.as_ref()),
                 Origin::Unknown => ("unknown", None),
             };
-            let default =
-                default.map(|default| format!("<small>default {}</small>", escape(default)));
+            let default = default.map(|default| format!("<small>default {}</small>", escape(default)));
             body += &format!(
                 "<tr class=\"{class}\"><th scope=\"row\">{}</th><td>{}{}</td></tr>\n",
                 escape(&setting.key),
@@ -182,8 +180,7 @@ mod tests {
 
     #[test]
     fn only_what_was_chosen_is_marked() {
-        let sections =
-            of("data.path = 'a.txt'\nmodel = { n_heads = 8, d_ff = 512 }\ntrain.max_steps = 7");
+        let sections = of("data.path = 'a.txt'\nmodel = { n_heads = 8, d_ff = 512 }\ntrain.max_steps = 7");
         let origin = |name, key| setting(&sections, name, key).origin.clone();
         let chosen = |default: &str| Origin::Chosen(Some(default.to_owned()));
         assert_eq!(origin("data", "path"), Origin::Chosen(None), "there is no default");
@@ -202,8 +199,7 @@ mod tests {
 
     #[test]
     fn a_key_that_others_need_is_chosen() {
-        let sections =
-            of("data.path = 'a.txt'\nmodel = { n_heads = 6, n_kv_heads = 6, d_model = 96 }");
+        let sections = of("data.path = 'a.txt'\nmodel = { n_heads = 6, n_kv_heads = 6, d_model = 96 }");
         let n_heads = &setting(&sections, "model", "n_heads").origin;
         assert_eq!(*n_heads, Origin::Chosen(Some("4".to_owned())));
     }

@@ -76,11 +76,9 @@ impl Checkpoint {
     /// Writes the checkpoint to `dir`, atomically.
     pub fn write(&self, dir: &Path) -> Result<(), RunError> {
         let partial = partial_name(dir);
-        self.write_files(&partial)
-            .and_then(|()| rename(&partial, dir).map_err(cannot_write(dir)))
-            .inspect_err(|_| {
-                fs::remove_dir_all(&partial).ok(); // the first error is the one to report
-            })
+        self.write_files(&partial).and_then(|()| rename(&partial, dir).map_err(cannot_write(dir))).inspect_err(|_| {
+            fs::remove_dir_all(&partial).ok(); // the first error is the one to report
+        })
     }
 
     fn write_files(&self, dir: &Path) -> Result<(), RunError> {
@@ -165,9 +163,7 @@ fn load(
     let path = path.to_owned();
     match (assigned, weights.pop_first()) {
         (Err(source), _) => Err(RunError::Misfit { path, source }),
-        (Ok(_), Some((name, _))) => {
-            Err(RunError::Damaged { path, reason: format!("the model has no `{name}`") })
-        }
+        (Ok(_), Some((name, _))) => Err(RunError::Damaged { path, reason: format!("the model has no `{name}`") }),
         (Ok(model), None) => Ok(model),
     }
 }

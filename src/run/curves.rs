@@ -36,8 +36,7 @@ impl Curves {
                     continue;
                 };
                 // Objects describe the process, not the step.
-                let numbers: Row =
-                    line.into_iter().filter(|(_, value)| !value.is_object()).collect();
+                let numbers: Row = line.into_iter().filter(|(_, value)| !value.is_object()).collect();
                 if numbers.len() > 1 {
                     rows.entry(step).or_default().extend(numbers);
                 }
@@ -75,8 +74,7 @@ impl Curves {
             return self.rows.iter().collect();
         }
         let is_evaluation = |&at: &usize| self.rows[at].contains_key("val_loss_estimate");
-        let mut kept: BTreeSet<usize> =
-            spread(&(0..n).filter(is_evaluation).collect::<Vec<_>>(), most / 2);
+        let mut kept: BTreeSet<usize> = spread(&(0..n).filter(is_evaluation).collect::<Vec<_>>(), most / 2);
         kept.insert(n - 1);
         let others: Vec<usize> = (0..n).filter(|at| !kept.contains(at)).collect();
         kept.extend(spread(&others, most - kept.len()));
@@ -122,10 +120,7 @@ mod tests {
              {\"step\":10,\"val_loss_estimate\":2.75,\"novel\":1}\n{\"step\":15,\"tr",
             "{\"step\":0,\"session\":{\"device\":\"flex\"}}\n{\"step\":10,\"tokens_per_s\":7.0}\n",
         );
-        assert_eq!(
-            curves.columns,
-            ["step", "train_loss", "val_loss_estimate", "tokens_per_s", "novel"]
-        );
+        assert_eq!(curves.columns, ["step", "train_loss", "val_loss_estimate", "tokens_per_s", "novel"]);
         assert_eq!(curves.rows.len(), 2, "no row for a session or for half a line");
         assert_eq!(curves.rows[0].len(), 2);
         assert_eq!(curves.rows[1]["val_loss_estimate"], 2.75);

@@ -9,18 +9,13 @@ use super::{RunError, cannot_read};
 /// Replaces the file `path`: a reader sees the old contents or the new ones.
 pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
     let partial = partial_name(path);
-    write_synced(&partial, |file| file.write_all(contents))
-        .and_then(|()| rename(&partial, path))
-        .inspect_err(|_| {
-            fs::remove_file(&partial).ok(); // the first error is the one to report
-        })
+    write_synced(&partial, |file| file.write_all(contents)).and_then(|()| rename(&partial, path)).inspect_err(|_| {
+        fs::remove_file(&partial).ok(); // the first error is the one to report
+    })
 }
 
 /// Creates a file, lets `write` fill it, and waits until it is on the disk.
-pub(super) fn write_synced(
-    path: &Path,
-    write: impl FnOnce(&mut File) -> io::Result<()>,
-) -> io::Result<()> {
+pub(super) fn write_synced(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut file = File::create(path)?;
     write(&mut file)?;
     file.sync_all()

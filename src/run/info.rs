@@ -69,8 +69,7 @@ impl RunInfo {
         let mut notes = Vec::new();
         let broken = metrics.broken + timings.broken;
         if broken > 0 {
-            notes
-                .push(format!("`{}` has broken lines in its logs: {broken}", run.root().display()));
+            notes.push(format!("`{}` has broken lines in its logs: {broken}", run.root().display()));
         }
         let (metrics, timings) = (metrics.lines, timings.lines);
         let processes = processes_of(&timings);
@@ -95,17 +94,14 @@ impl RunInfo {
             run: run.root().to_owned(),
             status,
             step,
-            max_steps: config["train"]
-                .get("max_steps")
-                .and_then(|steps| steps.as_integer()?.try_into().ok()),
+            max_steps: config["train"].get("max_steps").and_then(|steps| steps.as_integer()?.try_into().ok()),
             parameters: last_process.and_then(|process| process.parameters),
             tokens: metrics.iter().rfind(|line| line.step <= step).and_then(|line| line.tokens),
             train_s: timings.iter().rev().find_map(|line| line.train_s),
             wall_s: timings.iter().rev().find_map(|line| line.wall_s),
             val_loss: best.map(|best| best.val_loss),
             is_estimate: best.is_some_and(|best| best.is_estimate),
-            val_bits_per_byte: best
-                .and_then(|best| Some(best.val_loss * bits_per_byte_of_a_nat(last_process, end)?)),
+            val_bits_per_byte: best.and_then(|best| Some(best.val_loss * bits_per_byte_of_a_nat(last_process, end)?)),
             best_step: best.map(|best| best.step),
             device: last_process.and_then(|process| process.device.clone()),
             began_unix_s: processes.first().and_then(|first| first.began_unix_s),
@@ -133,9 +129,8 @@ fn best_at_end(end: &MetricsLine) -> Option<BestLoss> {
 /// The best estimate up to `step`. At step 0 the weights are another run's.
 fn best_estimate(metrics: &[MetricsLine], step: u64) -> Option<BestLoss> {
     let of_this_run = metrics.iter().filter(|line| (1..=step).contains(&line.step));
-    let estimates = of_this_run.filter_map(|line| {
-        Some(BestLoss { val_loss: line.val_loss_estimate?, step: line.step, is_estimate: true })
-    });
+    let estimates = of_this_run
+        .filter_map(|line| Some(BestLoss { val_loss: line.val_loss_estimate?, step: line.step, is_estimate: true }));
     estimates.min_by(|a, b| a.val_loss.total_cmp(&b.val_loss))
 }
 

@@ -75,12 +75,7 @@ impl RunDir {
     }
 
     /// Creates the directory of a new run, in place of an old one if `overwrite`.
-    pub fn create(
-        root: &Path,
-        overwrite: bool,
-        config: &Config,
-        tokenizer: &Tokenizer,
-    ) -> Result<Self, RunError> {
+    pub fn create(root: &Path, overwrite: bool, config: &Config, tokenizer: &Tokenizer) -> Result<Self, RunError> {
         Self::check_new(root, overwrite)?;
         // The config stays: it marks the directory as a run that may be overwritten, even if this ends halfway.
         for name in CONTENTS.into_iter().filter(|name| *name != CONFIG) {
@@ -176,8 +171,7 @@ impl RunDir {
         if let Some(best) = best.filter(|best| self.checkpoint(*best).is_dir()) {
             self.set_best(best)?;
         }
-        let mut steps: Vec<usize> =
-            self.checkpoints()?.iter().filter_map(|path| step_of(path)).collect();
+        let mut steps: Vec<usize> = self.checkpoints()?.iter().filter_map(|path| step_of(path)).collect();
         steps.sort_unstable_by(|a, b| b.cmp(a));
         for step in steps.into_iter().skip(keep.max(1)).filter(|step| Some(*step) != best) {
             let path = self.checkpoint(step);

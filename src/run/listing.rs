@@ -99,8 +99,7 @@ fn differences_of(tables: &[Table]) -> Vec<Difference> {
         key: format!("{section}.{key}"),
         values: tables.iter().map(|table| Some(table.get(section)?.get(key)?.clone())).collect(),
     };
-    let differs =
-        |of_key: &Difference| of_key.values.iter().any(|value| value != &of_key.values[0]);
+    let differs = |of_key: &Difference| of_key.values.iter().any(|value| value != &of_key.values[0]);
     keys.into_iter().map(of_key).filter(differs).collect()
 }
 

@@ -148,10 +148,7 @@ pub(crate) struct HeadMetricsLine {
 }
 
 /// The head metrics of a run by step, each read by `parse`; empty if the run does not log them.
-pub fn head_metrics<T>(
-    run: &RunDir,
-    parse: impl Fn(&Value) -> Option<T>,
-) -> Result<BTreeMap<u64, T>, RunError> {
+pub fn head_metrics<T>(run: &RunDir, parse: impl Fn(&Value) -> Option<T>) -> Result<BTreeMap<u64, T>, RunError> {
     let lines = read_lines::<HeadMetricsLine>(&run.join(HEAD_METRICS))?.lines;
     Ok(lines.into_iter().filter_map(|line| Some((line.step, parse(&line.heads)?))).collect())
 }
@@ -179,9 +176,8 @@ pub(super) fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Lines<T>, R
 
 /// Whether a run logged its end, after `step` updates.
 pub(crate) fn has_ended(run: &RunDir, step: usize) -> bool {
-    read_lines::<MetricsLine>(&run.join(METRICS)).is_ok_and(|metrics| {
-        metrics.lines.iter().any(|line| line.step == step as u64 && line.val_loss.is_some())
-    })
+    read_lines::<MetricsLine>(&run.join(METRICS))
+        .is_ok_and(|metrics| metrics.lines.iter().any(|line| line.step == step as u64 && line.val_loss.is_some()))
 }
 
 /// `train_s` and `wall_s` of the last line of `timings.jsonl` that has both; 0 if there is none.
@@ -259,8 +255,7 @@ fn cut(path: &Path, kept: impl FnOnce(&[u8]) -> usize) -> Result<(), RunError> {
 
 /// How many bytes precede the first line of a later step.
 fn lines_up_to(bytes: &[u8], step: usize, step_of: impl Fn(&str) -> Option<usize>) -> usize {
-    let is_kept =
-        |line: &&[u8]| step_of(&String::from_utf8_lossy(line)).is_none_or(|at| at <= step);
+    let is_kept = |line: &&[u8]| step_of(&String::from_utf8_lossy(line)).is_none_or(|at| at <= step);
     bytes.split_inclusive(|&byte| byte == b'\n').take_while(is_kept).map(<[u8]>::len).sum()
 }
 
@@ -299,8 +294,7 @@ pub(crate) fn last_error(run: &RunDir) -> Option<String> {
 }
 
 fn last_error_of(log: &str) -> Option<String> {
-    let is_aside =
-        |line: &&str| [" ", REPORT, NO_REPORT].iter().any(|start| line.starts_with(start));
+    let is_aside = |line: &&str| [" ", REPORT, NO_REPORT].iter().any(|start| line.starts_with(start));
     let last = log.lines().rfind(|line| !is_aside(line))?;
     last.strip_prefix(ERROR).map(str::to_owned)
 }
@@ -396,8 +390,7 @@ mod tests {
     #[test]
     fn a_process_ends_once_it_has_started() {
         let read = |text: &str| {
-            let lines: Vec<_> =
-                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let lines: Vec<_> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             processes_of(&lines)
         };
         let processes = read(

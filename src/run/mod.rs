@@ -3,10 +3,7 @@
 //! Nothing here trains or measures. Readers never change a run, and leave out what a crash cut short or an older
 //! version did not write.
 
-#![allow(
-    clippy::missing_errors_doc,
-    reason = "every error is a `RunError`, whose messages say when it happens"
-)]
+#![allow(clippy::missing_errors_doc, reason = "every error is a `RunError`, whose messages say when it happens")]
 
 mod checkpoint;
 mod curves;
@@ -51,9 +48,7 @@ pub enum RunError {
          with --run-dir"
     )]
     NotEmpty(PathBuf),
-    #[error(
-        "another process is training in `{0}`\n  hint: wait for it, or choose another place with --run-dir"
-    )]
+    #[error("another process is training in `{0}`\n  hint: wait for it, or choose another place with --run-dir")]
     Busy(PathBuf),
     #[error("there is no run at `{path}`\n  hint: {hint}")]
     NotFound { path: PathBuf, hint: String },

@@ -64,8 +64,7 @@ mod tests {
     fn samples_are_read_back_as_they_were_written() {
         let texts = [(5, "\nThe cat\n\n===== step 4 =====\nsat\n"), (10, "<b>"), (15, "")];
         let file: String = texts.iter().map(|(step, text)| entry(*step, text)).collect();
-        let sample =
-            |(step, text): (usize, &str)| Sample { step: step as u64, text: text.to_owned() };
+        let sample = |(step, text): (usize, &str)| Sample { step: step as u64, text: text.to_owned() };
         assert_eq!(parse(&file), texts.map(sample));
         let torn = "===== step 5 =====\n<b>\n";
         assert_eq!(parse(torn), [sample((5, "<b>"))]);

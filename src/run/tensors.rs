@@ -98,8 +98,7 @@ fn read_header(file: &mut impl Read, length: u64) -> Result<(Metadata, u64), Saf
     let mut header = Vec::new();
     file.take(n).read_to_end(&mut header)?;
     let header = str::from_utf8(&header).map_err(SafeTensorError::InvalidHeader)?;
-    let metadata: Metadata =
-        serde_json::from_str(header).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
+    let metadata: Metadata = serde_json::from_str(header).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
     match start + metadata.data_len() as u64 == length {
         true => Ok((metadata, start)),
         false => Err(SafeTensorError::MetadataIncompleteBuffer),
@@ -160,14 +159,8 @@ mod tests {
                 other => panic!("{other}"),
             }
         };
-        assert_eq!(
-            reason(&bytes[..bytes.len() - 3]),
-            "incomplete metadata, file not fully covered"
-        );
-        assert_eq!(
-            reason(&[&bytes[..], &[0]].concat()),
-            "incomplete metadata, file not fully covered"
-        );
+        assert_eq!(reason(&bytes[..bytes.len() - 3]), "incomplete metadata, file not fully covered");
+        assert_eq!(reason(&[&bytes[..], &[0]].concat()), "incomplete metadata, file not fully covered");
         assert_eq!(reason(&bytes[..header]), "invalid header length");
         assert_eq!(reason(&bytes[..7]), "header too small");
         assert_eq!(reason(&[0xff; 100]), "header too large");

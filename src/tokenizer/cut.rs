@@ -60,9 +60,7 @@ impl Cuts {
         let rule = library.get_pre_tokenizer().and_then(word_rule);
         let between = match (rule, library.get_normalizer()) {
             (Some((between, _)), None) => between,
-            (Some((_, blank)), Some(normalizer)) if is_local(normalizer, blank) => {
-                Between::AsciiAlphanumericAndBlank
-            }
+            (Some((_, blank)), Some(normalizer)) if is_local(normalizer, blank) => Between::AsciiAlphanumericAndBlank,
             _ => return nowhere,
         };
         let mut awkward = Vec::new();
@@ -167,8 +165,8 @@ fn is_local(normalizer: &NormalizerWrapper, blank: Option<char>) -> bool {
             let Ok(Value::Object(replace)) = serde_json::to_value(replace) else {
                 return false;
             };
-            let of_blanks = replace["pattern"] == json!({ "String": " " })
-                || replace["pattern"] == json!({ "Regex": " {2,}" });
+            let of_blanks =
+                replace["pattern"] == json!({ "String": " " }) || replace["pattern"] == json!({ "Regex": " {2,}" });
             let by = |blank: char| replace["content"] == blank.to_string();
             of_blanks && blank.is_some_and(|blank| by(blank) || by(' '))
         }

@@ -20,9 +20,7 @@ pub enum TokenizerError {
          under [tokenizer] takes any bytes"
     )]
     NotUtf8 { offset: usize },
-    #[error(
-        "there are no characters to make a tokenizer from\n  hint: give a text with at least one"
-    )]
+    #[error("there are no characters to make a tokenizer from\n  hint: give a text with at least one")]
     EmptyAlphabet,
     /// A piece of text, as far as it is known and after normalization, has no token, and nor has the unknown.
     #[error(

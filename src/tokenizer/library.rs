@@ -55,8 +55,7 @@ impl Library {
         kind: TokenizerKind,
         path: &Path,
     ) -> Result<Self, TokenizerError> {
-        let unsupported =
-            |reason: String| TokenizerError::Unsupported { path: path.to_owned(), reason };
+        let unsupported = |reason: String| TokenizerError::Unsupported { path: path.to_owned(), reason };
         library
             .with_truncation(None)
             .map_err(|error| unsupported(error.to_string()))?
@@ -82,8 +81,7 @@ impl Library {
             )));
         }
         let vocab_size = largest + 1;
-        let mut added: Vec<(u32, AddedToken)> =
-            library.get_added_tokens_decoder().into_iter().collect();
+        let mut added: Vec<(u32, AddedToken)> = library.get_added_tokens_decoder().into_iter().collect();
         added.sort_by_key(|(id, _)| *id);
         let end_of_text = ENDS_OF_TEXT.iter().find_map(|name| {
             let (id, _) = added.iter().find(|(_, token)| token.content == *name)?;
@@ -112,13 +110,11 @@ impl Library {
     /// As the library's own `encode`, except that no part of the text is dropped silently.
     fn encode_by_library(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let library = &self.parts;
-        let mut pieces =
-            library.get_added_vocabulary().extract_and_normalize(library.get_normalizer(), text);
+        let mut pieces = library.get_added_vocabulary().extract_and_normalize(library.get_normalizer(), text);
         if let Some(pre_tokenizer) = library.get_pre_tokenizer() {
-            pre_tokenizer.pre_tokenize(&mut pieces).map_err(|error| TokenizerError::NoToken {
-                text: None,
-                reason: error.to_string(),
-            })?;
+            pre_tokenizer
+                .pre_tokenize(&mut pieces)
+                .map_err(|error| TokenizerError::NoToken { text: None, reason: error.to_string() })?;
         }
         let mut ids = Vec::new();
         let splits = pieces.get_splits(OffsetReferential::Normalized, OffsetType::None);
@@ -165,15 +161,10 @@ pub(super) fn is_trained_here(file: &Value) -> bool {
 }
 
 /// Adds the ids of a piece of text within which the model decides alone.
-pub(super) fn encode_piece(
-    piece: &str,
-    model: &ModelWrapper,
-    ids: &mut Vec<u32>,
-) -> Result<(), TokenizerError> {
-    let tokens = model.tokenize(piece).map_err(|error| TokenizerError::NoToken {
-        text: Some(piece.to_owned()),
-        reason: error.to_string(),
-    })?;
+pub(super) fn encode_piece(piece: &str, model: &ModelWrapper, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+    let tokens = model
+        .tokenize(piece)
+        .map_err(|error| TokenizerError::NoToken { text: Some(piece.to_owned()), reason: error.to_string() })?;
     // BPE drops characters without a token silently: then its tokens are shorter than the text.
     let n_bytes = tokens.last().map_or(0, |token| token.offsets.1);
     if matches!(model, ModelWrapper::BPE(_)) && n_bytes < piece.len() {
@@ -195,8 +186,7 @@ fn token_bytes(library: &tokenizers::Tokenizer, vocab_size: usize) -> Option<Vec
         }
         _ => false,
     };
-    let of_token =
-        |id: u32| library.id_to_token(id).map_or_else(Box::default, |token| unspell(&token).into());
+    let of_token = |id: u32| library.id_to_token(id).map_or_else(Box::default, |token| unspell(&token).into());
     is_byte_level.then(|| (0..).take(vocab_size).map(of_token).collect())
 }
 
@@ -219,12 +209,10 @@ pub(super) enum Section<'a> {
 impl AddedTokens {
     /// `None` if a token also asks for the text around it.
     fn plain(tokens: &[(u32, AddedToken)]) -> Option<Self> {
-        let is_plain = |token: &AddedToken| {
-            !(token.single_word || token.lstrip || token.rstrip || token.content.is_empty())
-        };
+        let is_plain =
+            |token: &AddedToken| !(token.single_word || token.lstrip || token.rstrip || token.content.is_empty());
         // The library looks for those that are not normalized first, on their own.
-        let is_one_search =
-            tokens.windows(2).all(|pair| pair[0].1.normalized == pair[1].1.normalized);
+        let is_one_search = tokens.windows(2).all(|pair| pair[0].1.normalized == pair[1].1.normalized);
         if !is_one_search || !tokens.iter().all(|(_, token)| is_plain(token)) {
             return None;
         }
@@ -269,8 +257,7 @@ impl AddedTokens {
         let begins = |(_, byte): &(usize, &u8)| self.begins[usize::from(**byte)];
         text.as_bytes().iter().enumerate().filter(begins).find_map(|(at, _)| {
             let here = &text.as_bytes()[at..];
-            let (content, id) =
-                self.tokens.iter().find(|(content, _)| here.starts_with(content.as_bytes()))?;
+            let (content, id) = self.tokens.iter().find(|(content, _)| here.starts_with(content.as_bytes()))?;
             Some((at..at + content.len(), *id))
         })
     }

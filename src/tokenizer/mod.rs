@@ -56,9 +56,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If there are no characters.
-    pub fn char_from_alphabet(
-        alphabet: impl IntoIterator<Item = char>,
-    ) -> Result<Self, TokenizerError> {
+    pub fn char_from_alphabet(alphabet: impl IntoIterator<Item = char>) -> Result<Self, TokenizerError> {
         Table::characters(alphabet).map(Self::from_table)
     }
 
@@ -79,10 +77,7 @@ impl Tokenizer {
     ///
     /// # Panics
     /// If `vocab_size` is below 257.
-    pub fn train_bpe<E>(
-        vocab_size: usize,
-        chunks: impl IntoIterator<Item = Result<String, E>>,
-    ) -> Result<Self, E> {
+    pub fn train_bpe<E>(vocab_size: usize, chunks: impl IntoIterator<Item = Result<String, E>>) -> Result<Self, E> {
         let mut counter = train::Counter::default();
         for chunk in chunks {
             counter.add(&chunk?);
@@ -101,23 +96,21 @@ impl Tokenizer {
     /// # Errors
     /// If the file cannot be read, is not a tokenizer, or is one that cannot be used for text.
     pub fn from_file(path: &Path) -> Result<Self, TokenizerError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
+        let text =
+            std::fs::read_to_string(path).map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
         Self::from_json(text, path)
     }
 
     /// The tokenizer of a `tokenizer.json`; errors show `path`.
     fn from_json(text: String, path: &Path) -> Result<Self, TokenizerError> {
-        let malformed =
-            |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
+        let malformed = |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
         let value: serde_json::Value =
             serde_json::from_str(&text).map_err(|error| malformed(format!("not JSON: {error}")))?;
         if !value["model"].is_object() {
             let reason = "it is JSON, but without a `model`, which holds the vocabulary";
             return Err(malformed(reason.to_owned()));
         }
-        let library = tokenizers::Tokenizer::from_bytes(&text)
-            .map_err(|error| malformed(error.to_string()))?;
+        let library = tokenizers::Tokenizer::from_bytes(&text).map_err(|error| malformed(error.to_string()))?;
         if let Some(table) = Table::of(&library) {
             return Ok(Self::from_table(table));
         }
@@ -172,9 +165,7 @@ impl Tokenizer {
     pub fn added_tokens(&self) -> Vec<(u32, String)> {
         match &*self.inner {
             Inner::Table(_) => Vec::new(),
-            Inner::Library(library) => {
-                library.added.iter().map(|(id, token)| (*id, token.content.clone())).collect()
-            }
+            Inner::Library(library) => library.added.iter().map(|(id, token)| (*id, token.content.clone())).collect(),
         }
     }
 
@@ -197,8 +188,8 @@ impl Tokenizer {
         if self.kind() == TokenizerKind::Byte {
             return Ok(bytes.iter().map(|&byte| u32::from(byte)).collect());
         }
-        let text = std::str::from_utf8(bytes)
-            .map_err(|error| TokenizerError::NotUtf8 { offset: error.valid_up_to() })?;
+        let text =
+            std::str::from_utf8(bytes).map_err(|error| TokenizerError::NotUtf8 { offset: error.valid_up_to() })?;
         self.encode(text)
     }
 
@@ -284,8 +275,7 @@ impl Tokenizer {
 
 /// Bytes as text, with U+FFFD for bytes that are not.
 fn text_of(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// A piece of text on one line, with `·` for a blank, `↵` for a line end and `→` for a tab. Characters that would

@@ -63,9 +63,7 @@ impl DecodeStream {
                 ids.push(id);
                 let text = new_text(&self.tokenizer, ids, *n_given);
                 // A run of single-byte tokens becomes text together, or not at all.
-                if is_byte_token(&self.tokenizer, id)
-                    || text.is_empty()
-                    || text.ends_with(char::REPLACEMENT_CHARACTER)
+                if is_byte_token(&self.tokenizer, id) || text.is_empty() || text.ends_with(char::REPLACEMENT_CHARACTER)
                 {
                     return String::new();
                 }
@@ -122,8 +120,7 @@ fn complete(held_back: &mut Vec<u8>) -> String {
     let mut chunks = bytes.utf8_chunks().peekable();
     while let Some(chunk) = chunks.next() {
         text.push_str(chunk.valid());
-        let may_go_on =
-            |invalid| std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
+        let may_go_on = |invalid| std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
         if chunks.peek().is_none() && may_go_on(chunk.invalid()) {
             *held_back = chunk.invalid().to_vec();
         } else if !chunk.invalid().is_empty() {

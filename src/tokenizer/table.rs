@@ -28,9 +28,7 @@ const UNKNOWN: u32 = u32::MAX;
 
 impl Table {
     /// One token for each distinct character, numbered in code point order.
-    pub(super) fn characters(
-        alphabet: impl IntoIterator<Item = char>,
-    ) -> Result<Self, TokenizerError> {
+    pub(super) fn characters(alphabet: impl IntoIterator<Item = char>) -> Result<Self, TokenizerError> {
         let mut alphabet: Vec<char> = alphabet.into_iter().collect();
         alphabet.sort_unstable();
         alphabet.dedup();

@@ -99,9 +99,7 @@ impl Counter {
             (spelled.as_str().into(), count.div_ceil(scale))
         });
         let mut model = BPE::default();
-        trainer
-            .do_train(&counts.collect(), &mut model)
-            .expect("training adds numbers, and cannot fail");
+        trainer.do_train(&counts.collect(), &mut model).expect("training adds numbers, and cannot fail");
         with_parts(model)
     }
 

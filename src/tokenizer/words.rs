@@ -55,11 +55,7 @@ impl Words {
     }
 
     /// The ids of a text; `model` is the library's.
-    pub(super) fn encode(
-        &self,
-        text: &str,
-        model: &ModelWrapper,
-    ) -> Result<Vec<u32>, TokenizerError> {
+    pub(super) fn encode(&self, text: &str, model: &ModelWrapper) -> Result<Vec<u32>, TokenizerError> {
         let caches = || self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let mut cache = caches().pop().unwrap_or_default();
         let mut ids = Vec::with_capacity(text.len() / 3);
@@ -78,13 +74,10 @@ impl Words {
 
 impl Pattern {
     fn of(pre_tokenizer: &PreTokenizerWrapper) -> Option<Self> {
-        let is_plain = |byte_level: &ByteLevel, use_regex| {
-            !byte_level.add_prefix_space && byte_level.use_regex == use_regex
-        };
+        let is_plain =
+            |byte_level: &ByteLevel, use_regex| !byte_level.add_prefix_space && byte_level.use_regex == use_regex;
         match pre_tokenizer {
-            PreTokenizerWrapper::ByteLevel(byte_level) => {
-                is_plain(byte_level, true).then_some(Self::Gpt2)
-            }
+            PreTokenizerWrapper::ByteLevel(byte_level) => is_plain(byte_level, true).then_some(Self::Gpt2),
             PreTokenizerWrapper::Sequence(sequence) => match sequence.as_ref() {
                 [PreTokenizerWrapper::Split(split), PreTokenizerWrapper::ByteLevel(byte_level)]
                     if is_plain(byte_level, false)
@@ -92,9 +85,7 @@ impl Pattern {
                         && !split.invert =>
                 {
                     match &split.pattern {
-                        SplitPattern::Regex(pattern) => {
-                            Some(Self::Regex(SysRegex::new(pattern).ok()?))
-                        }
+                        SplitPattern::Regex(pattern) => Some(Self::Regex(SysRegex::new(pattern).ok()?)),
                         SplitPattern::String(_) => None,
                     }
                 }
@@ -104,11 +95,7 @@ impl Pattern {
         }
     }
 
-    fn for_each_word<E>(
-        &self,
-        text: &str,
-        mut each: impl FnMut(&str) -> Result<(), E>,
-    ) -> Result<(), E> {
+    fn for_each_word<E>(&self, text: &str, mut each: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
         match self {
             Self::Gpt2 => {
                 let mut rest = text;
@@ -153,12 +140,7 @@ impl Cache {
     /// Longer words, in bytes, hardly come twice.
     const MAX_WORD_BYTES: usize = 64;
 
-    fn encode(
-        &mut self,
-        word: &str,
-        model: &ModelWrapper,
-        ids: &mut Vec<u32>,
-    ) -> Result<(), TokenizerError> {
+    fn encode(&mut self, word: &str, model: &ModelWrapper, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         if let Some(range) = self.words.get(word) {
             ids.extend_from_slice(&self.ids[range.clone()]);
             return Ok(());
@@ -333,8 +315,7 @@ mod tests {
 
     use super::*;
 
-    const PATTERN: &str =
-        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+    const PATTERN: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
     fn words(text: &str) -> Vec<String> {
         let mut words = Vec::new();
@@ -350,10 +331,7 @@ mod tests {
     fn words_are_those_of_the_pattern() {
         assert_eq!(
             words("I'll  say 'we've 3.14\u{e9}\t\n x!'s "),
-            [
-                "I", "'ll", " ", " say", " '", "we", "'ve", " 3", ".", "14", "\u{e9}", "\t\n",
-                " x", "!'", "s", " "
-            ]
+            ["I", "'ll", " ", " say", " '", "we", "'ve", " 3", ".", "14", "\u{e9}", "\t\n", " x", "!'", "s", " "]
         );
     }
 
@@ -361,9 +339,7 @@ mod tests {
     fn every_character_has_the_librarys_class() {
         let all: String = ('\0'..=char::MAX).collect();
         let mut found = vec![Class::Other; char::MAX as usize + 1];
-        for (class, pattern) in
-            [(Class::Letter, r"\p{L}"), (Class::Number, r"\p{N}"), (Class::Space, r"\s")]
-        {
+        for (class, pattern) in [(Class::Letter, r"\p{L}"), (Class::Number, r"\p{N}"), (Class::Space, r"\s")] {
             let regex = SysRegex::new(pattern).unwrap();
             for (start, _) in regex.find_iter(&all) {
                 let character = all[start..].chars().next().unwrap();

@@ -62,13 +62,7 @@ pub enum TrainError {
         "the {what} of step {step} is {value}, so the run stopped; {kept}\n  hint: lower \
          {learning_rates}, or lengthen schedule.warmup_steps"
     )]
-    NotFinite {
-        step: usize,
-        what: &'static str,
-        value: f64,
-        learning_rates: &'static str,
-        kept: String,
-    },
+    NotFinite { step: usize, what: &'static str, value: f64, learning_rates: &'static str, kept: String },
     #[error(
         "the device failed at step {step}: {message}; {kept}\n  hint: continue with --resume, on the CPU \
          with --resume --device cpu"
@@ -79,10 +73,7 @@ pub enum TrainError {
     InterruptedEarly,
     #[error("cannot measure what the heads do at step {step}; {kept}")]
     Heads { step: usize, source: Box<InspectError>, kept: String },
-    #[error(
-        "the optimizer.safetensors of `{path}` does not fit the run: {source}\n  hint: {}",
-        state_hint(source)
-    )]
+    #[error("the optimizer.safetensors of `{path}` does not fit the run: {source}\n  hint: {}", state_hint(source))]
     OptimizerState { path: PathBuf, source: StateError },
 }
 

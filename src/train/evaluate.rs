@@ -123,8 +123,7 @@ fn mean(
         unread.push((n, model.loss(tokens, targets, precision, None)));
         if unread.len() == BATCHES_AHEAD || batches.peek().is_none() {
             let (sizes, losses): (Vec<usize>, Vec<Tensor<1>>) = unread.drain(..).unzip();
-            for (n, loss) in sizes.into_iter().zip(Tensor::cat(losses, 0).try_into_vec_as::<f32>()?)
-            {
+            for (n, loss) in sizes.into_iter().zip(Tensor::cat(losses, 0).try_into_vec_as::<f32>()?) {
                 total += f64::from(loss) * n as f64;
                 n_tokens += n;
             }

@@ -31,11 +31,7 @@ pub(super) struct Elapsed {
 
 impl Logs {
     /// Cuts the logs of a run back to `step` and opens them.
-    pub(super) fn open(
-        run: &RunDir,
-        step: usize,
-        config: &TrainConfig,
-    ) -> Result<Self, TrainError> {
+    pub(super) fn open(run: &RunDir, step: usize, config: &TrainConfig) -> Result<Self, TrainError> {
         log::cut_back(run, step)?;
         let [train_s, wall_s] = log::elapsed_s(run)?;
         let open = |name| LogFile::open(run.join(name));
@@ -65,33 +61,18 @@ impl Logs {
             ..Process::default()
         };
         let step = started.step as u64;
-        Ok(self.timings.line(&TimingsLine {
-            step,
-            session: Some(session),
-            ..Default::default()
-        })?)
+        Ok(self.timings.line(&TimingsLine { step, session: Some(session), ..Default::default() })?)
     }
 
     /// The process ends after `step`; the run may not.
-    pub(super) fn ended(
-        &mut self,
-        step: usize,
-        elapsed: Elapsed,
-        peak_rss_mib: Option<f64>,
-    ) -> Result<(), TrainError> {
+    pub(super) fn ended(&mut self, step: usize, elapsed: Elapsed, peak_rss_mib: Option<f64>) -> Result<(), TrainError> {
         let line = self.elapsed_line(step, elapsed);
         self.timings.line(&TimingsLine { end: Some(End { peak_rss_mib }), ..line })?;
         self.sync()
     }
 
-    pub(super) fn logged(
-        &mut self,
-        logged: &Logged,
-        tokens: u64,
-        elapsed: Elapsed,
-    ) -> Result<(), TrainError> {
-        let Logged { step, train_loss, learning_rate, gradient_norm, median_step_ms, tokens_per_s } =
-            *logged;
+    pub(super) fn logged(&mut self, logged: &Logged, tokens: u64, elapsed: Elapsed) -> Result<(), TrainError> {
+        let Logged { step, train_loss, learning_rate, gradient_norm, median_step_ms, tokens_per_s } = *logged;
         let gradient_norm = f64::from(gradient_norm);
         self.metrics.line(&MetricsLine {
             step: step as u64,
@@ -115,11 +96,7 @@ impl Logs {
         self.scalars(step, &numbers)
     }
 
-    pub(super) fn evaluated(
-        &mut self,
-        evaluation: &Evaluation,
-        tokens: u64,
-    ) -> Result<(), TrainError> {
+    pub(super) fn evaluated(&mut self, evaluation: &Evaluation, tokens: u64) -> Result<(), TrainError> {
         let Evaluation { step, train_loss, val_loss, val_bits_per_byte, is_best } = *evaluation;
         self.metrics.line(&MetricsLine {
             step: step as u64,
@@ -147,9 +124,8 @@ impl Logs {
         for (layer, scores) in heads.scores.iter().enumerate() {
             for (head, scores) in scores.iter().enumerate() {
                 let known = scores.named().into_iter();
-                numbers.extend(known.filter_map(|(name, score)| {
-                    Some((format!("heads/{name}/{layer}.{head}"), score?))
-                }));
+                numbers
+                    .extend(known.filter_map(|(name, score)| Some((format!("heads/{name}/{layer}.{head}"), score?))));
             }
         }
         let numbers: Vec<(&str, f64)> = numbers.iter().map(|(tag, x)| (&**tag, *x)).collect();
@@ -167,8 +143,7 @@ impl Logs {
             best_val_loss: summary.best_val_loss,
             ..MetricsLine::default()
         })?;
-        let numbers =
-            [("loss/val", summary.val_loss), ("bits_per_byte/val", summary.val_bits_per_byte)];
+        let numbers = [("loss/val", summary.val_loss), ("bits_per_byte/val", summary.val_bits_per_byte)];
         let known = numbers.into_iter().filter_map(|(tag, number)| Some((tag, number?)));
         self.scalars(summary.steps, &known.collect::<Vec<_>>())
     }

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use burn::train::metric::{
-    MetricDefinition, MetricEntry, MetricId, NumericAttributes, NumericEntry, SerializedEntry,
-};
+use burn::train::metric::{MetricDefinition, MetricEntry, MetricId, NumericAttributes, NumericEntry, SerializedEntry};
 use burn::train::renderer::{MetricState, MetricsRenderer};
 
 use super::observer::{Evaluation, Logged};
@@ -41,11 +39,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// Registers the metrics of a run that made `step` steps before.
-    pub(crate) fn start(
-        mut renderer: Option<Box<dyn MetricsRenderer>>,
-        config: &TrainConfig,
-        step: usize,
-    ) -> Self {
+    pub(crate) fn start(mut renderer: Option<Box<dyn MetricsRenderer>>, config: &TrainConfig, step: usize) -> Self {
         let TrainConfig { eval_interval, max_steps, .. } = *config;
         if let Some(renderer) = &mut renderer {
             for (name, unit, _) in COLUMNS {
@@ -115,8 +109,7 @@ fn id(name: &str) -> MetricId {
 }
 
 pub(crate) fn definition(name: &str, unit: Option<&str>) -> MetricDefinition {
-    let attributes =
-        NumericAttributes { unit: unit.map(str::to_owned), higher_is_better: name == SPEED };
+    let attributes = NumericAttributes { unit: unit.map(str::to_owned), higher_is_better: name == SPEED };
     MetricDefinition {
         metric_id: id(name),
         name: Arc::new(name.to_owned()),

@@ -61,11 +61,7 @@ pub struct Job {
 /// # Errors
 /// If the text, the run directory or the config cannot be used, if the device lacks the precision, if a loss is not
 /// finite, or if a file cannot be written; and [`TrainError::InterruptedEarly`]. Checkpoints from before stay.
-pub fn train(
-    job: Job,
-    mut observer: Box<dyn Observer>,
-    interrupter: &Interrupter,
-) -> Result<Summary, TrainError> {
+pub fn train(job: Job, mut observer: Box<dyn Observer>, interrupter: &Interrupter) -> Result<Summary, TrainError> {
     let began = Instant::now();
     let TrainConfig { log_interval, eval_interval, checkpoint_interval, .. } = job.config.train;
     let device = job.device.clone();

@@ -19,9 +19,7 @@ pub struct PrecisionError {
 /// If it does not.
 pub fn check(precision: MatmulPrecision, device: &OpenDevice) -> Result<(), PrecisionError> {
     match precision {
-        MatmulPrecision::Bf16 if device.backend != Backend::Flex => {
-            Err(PrecisionError { device: device.name.clone() })
-        }
+        MatmulPrecision::Bf16 if device.backend != Backend::Flex => Err(PrecisionError { device: device.name.clone() }),
         _ => Ok(()),
     }
 }
@@ -30,10 +28,7 @@ pub fn check(precision: MatmulPrecision, device: &OpenDevice) -> Result<(), Prec
 ///
 /// # Errors
 /// As [`check`].
-pub fn advice(
-    precision: MatmulPrecision,
-    device: &OpenDevice,
-) -> Result<Option<String>, PrecisionError> {
+pub fn advice(precision: MatmulPrecision, device: &OpenDevice) -> Result<Option<String>, PrecisionError> {
     check(precision, device)?;
     Ok(warning(precision))
 }
@@ -85,9 +80,6 @@ mod tests {
         assert_eq!(warning(MatmulPrecision::F32), None, "every CPU has them");
         assert_eq!(warning_if(false), None);
         let warning = warning_if(true).unwrap();
-        assert!(
-            warning.contains("train.matmul_precision") && warning.contains("hint: "),
-            "{warning}"
-        );
+        assert!(warning.contains("train.matmul_precision") && warning.contains("hint: "), "{warning}");
     }
 }

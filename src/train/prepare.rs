@@ -127,14 +127,9 @@ impl Parent {
         let options = OpenOptions { on_progress, ..OpenOptions::default() };
         let corpus = Corpus::open(&config.data, tokenizer, context_length, options);
         corpus.map_err(|error| match error {
-            DataError::Encode {
-                path,
-                source: TokenizerError::UnknownCharacters { characters },
-            } => TrainError::UnknownCharacters {
-                text: path,
-                from: self.located.run.root().to_owned(),
-                characters,
-            },
+            DataError::Encode { path, source: TokenizerError::UnknownCharacters { characters } } => {
+                TrainError::UnknownCharacters { text: path, from: self.located.run.root().to_owned(), characters }
+            }
             other => other.into(),
         })
     }
@@ -148,12 +143,7 @@ fn is_same_place(one: &Path, other: &Path) -> bool {
     }
 }
 
-fn resume(
-    config: Config,
-    run: RunDir,
-    device: &Device,
-    on_progress: OnProgress<'_>,
-) -> Result<Prepared, TrainError> {
+fn resume(config: Config, run: RunDir, device: &Device, on_progress: OnProgress<'_>) -> Result<Prepared, TrainError> {
     let lock = RunDir::lock(run.root())?;
     let root = || run.root().to_owned();
     let refuse = |differences: Vec<String>| match differences.is_empty() {
@@ -246,28 +236,22 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
     let difference = |(section, key): (&str, &str)| {
         let (before, now) = (old[section].get(key), new[section].get(key));
         let before_text = before.map_or_else(|| "not given".to_owned(), ToString::to_string);
-        (before != now)
-            .then(|| format!("{section}.{key} was {before_text} and is now {}", new[section][key]))
+        (before != now).then(|| format!("{section}.{key} was {before_text} and is now {}", new[section][key]))
     };
     fixed.filter_map(difference).chain(sources).collect()
 }
 
 /// The weights of the sources decide which batches are drawn. Their paths may change as long as the text does not.
 fn different_weights(old: &DataConfig, new: &DataConfig) -> Option<String> {
-    let weights = |data: &DataConfig| -> Vec<f64> {
-        data.all_sources().iter().map(|source| source.weight).collect()
-    };
+    let weights = |data: &DataConfig| -> Vec<f64> { data.all_sources().iter().map(|source| source.weight).collect() };
     let (old, new) = (weights(old), weights(new));
     let is_one = old.len() == 1 && new.len() == 1; // whose weight does not matter
-    (old != new && !is_one)
-        .then(|| format!("the weights of data.sources were {old:?} and are now {new:?}"))
+    (old != new && !is_one).then(|| format!("the weights of data.sources were {old:?} and are now {new:?}"))
 }
 
 /// A resumed run uses its own copy of the tokenizer; the file that it was copied from may be gone, but not changed.
 fn other_tokenizer(config: &Config, own: &Tokenizer) -> Vec<String> {
     let is_other = |path: &&PathBuf| Tokenizer::from_file(path).is_ok_and(|found| found != *own);
     let path = config.tokenizer.path.as_ref().filter(is_other);
-    path.map(|path| format!("the tokenizer `{}` is another than it was", path.display()))
-        .into_iter()
-        .collect()
+    path.map(|path| format!("the tokenizer `{}` is another than it was", path.display())).into_iter().collect()
 }

@@ -86,14 +86,9 @@ impl Trainer {
         for micro_step in 0..n_micro_steps {
             let rows = micro_step * train.batch_size..(micro_step + 1) * train.batch_size;
             let context_length = self.config.model.context_length;
-            let batch =
-                data::batch::sample(&self.text, rows, context_length, train.seed, self.step as u64);
+            let batch = data::batch::sample(&self.text, rows, context_length, train.seed, self.step as u64);
             let (tokens, targets) = to_device(batch, &device);
-            let key = DropoutKey {
-                seed: train.seed,
-                step: self.step as u64,
-                micro_step: micro_step as u64,
-            };
+            let key = DropoutKey { seed: train.seed, step: self.step as u64, micro_step: micro_step as u64 };
             #[allow(clippy::cast_precision_loss, reason = "a handful of micro-batches")]
             let loss = model.loss(tokens, targets, precision, Some(key)) / n_micro_steps as f32;
             let gradients = Gradients::take(model, loss.backward());
@@ -132,11 +127,7 @@ impl Trainer {
     /// The contents of a checkpoint, still on the device. Keeping them beyond the next step costs a copy.
     #[must_use]
     pub fn checkpoint(&self, state: TrainState) -> Checkpoint {
-        Checkpoint {
-            model: parameters::lazy(self.trained()),
-            optimizer: self.optimizer.state(),
-            state,
-        }
+        Checkpoint { model: parameters::lazy(self.trained()), optimizer: self.optimizer.state(), state }
     }
 
     /// Continues from a checkpoint that was read from `dir`.

@@ -192,8 +192,7 @@ impl Training {
         self.read_back()?;
         let window = std::mem::take(&mut self.state.loss_window);
         #[allow(clippy::cast_precision_loss, reason = "an interval has far fewer than 2^52 steps")]
-        let train_loss =
-            window.iter().map(|loss| f64::from(*loss)).sum::<f64>() / window.len() as f64;
+        let train_loss = window.iter().map(|loss| f64::from(*loss)).sum::<f64>() / window.len() as f64;
         self.state.train_loss = Some(train_loss);
         let median_step_ms = self.clock.interval_median_ms();
         let logged = Logged {
@@ -265,9 +264,8 @@ impl Training {
         }
         let step = self.state.step;
         let model = self.trainer.evaluated();
-        let heads = ScoredHeads::measure(&model, &self.corpus.val, inspect::N_WINDOWS).map_err(
-            |source| TrainError::Heads { step, source: Box::new(source), kept: self.kept() },
-        )?;
+        let heads = ScoredHeads::measure(&model, &self.corpus.val, inspect::N_WINDOWS)
+            .map_err(|source| TrainError::Heads { step, source: Box::new(source), kept: self.kept() })?;
         self.logs.heads(step, &heads)
     }
 
@@ -277,11 +275,7 @@ impl Training {
         if n == 0 {
             return Ok(());
         }
-        let config = GenerateConfig {
-            max_new_tokens: n,
-            seed: self.config.train.seed,
-            ..self.config.generate.clone()
-        };
+        let config = GenerateConfig { max_new_tokens: n, seed: self.config.train.seed, ..self.config.generate.clone() };
         let model = self.trainer.evaluated();
         let mut text = prompt.clone();
         for piece in Writer::new(&model, &self.corpus.tokenizer, &config, prompt, 0)? {
@@ -340,10 +334,7 @@ impl Training {
             train_loss: self.state.train_loss,
             val_loss,
             best_val_loss: evaluation.as_ref().map(|full| full.best_val_loss),
-            best_step: evaluation
-                .as_ref()
-                .map(|full| full.best_step)
-                .or(self.state.best.map(|best| best.step)),
+            best_step: evaluation.as_ref().map(|full| full.best_step).or(self.state.best.map(|best| best.step)),
             val_bits_per_byte: val_loss.map(|loss| evaluate::bits_per_byte(loss, &self.corpus.val)),
             interrupted: evaluation.is_none(),
         };
@@ -408,10 +399,7 @@ impl Training {
     }
 
     fn elapsed(&self) -> Elapsed {
-        Elapsed {
-            train_s: self.clock.total().as_secs_f64(),
-            wall_s: self.began.elapsed().as_secs_f64(),
-        }
+        Elapsed { train_s: self.clock.total().as_secs_f64(), wall_s: self.began.elapsed().as_secs_f64() }
     }
 
     fn tokens_per_step(&self) -> usize {

@@ -99,8 +99,7 @@ fn a_checkpoint_is_written_and_read_one_tensor_after_another() {
 
     let dir = tempfile::tempdir().expect("a temporary directory");
     let dir = dir.path().join("step-000001");
-    let saved =
-        Checkpoint { model: tensors.clone(), optimizer: tensors, state: TrainState::default() };
+    let saved = Checkpoint { model: tensors.clone(), optimizer: tensors, state: TrainState::default() };
     let (most, ()) = most_held(|| saved.write(&dir).expect("written"));
     assert!(most < some, "{most} of {}", 2 * n_bytes);
 

@@ -96,8 +96,7 @@ fn heads(browser: &mut Browser, weights: &Value, n_heads: usize) {
     assert_eq!(browser.all(token, place), before, "nothing moves under the mouse");
     for head in 0..n_heads {
         let row = row(weights, [1, head, 6]);
-        let expected: Vec<String> =
-            strongest(&row, 3).iter().map(|(_, weight)| format!("{weight:.3}")).collect();
+        let expected: Vec<String> = strongest(&row, 3).iter().map(|(_, weight)| format!("{weight:.3}")).collect();
         let shown = browser.texts(&format!(".readout tr[data-head='{head}'] .bar"));
         assert_eq!(shown, expected, "head {head}");
         let lines = browser.all(&format!(".lines line[data-pair^='{head} 6 ']"), "1");
@@ -160,12 +159,10 @@ fn neurons(browser: &mut Browser, weights: &Value, explained: &Value) {
     let number = |list: &str, key: usize| explained[list][key].as_f64().expect("a number");
     let row = row(weights, [1, 1, 7]);
     let shown = browser.texts(&format!("{keys} .sum"));
-    let expected: Vec<String> =
-        (0..8).map(|key| format!("{:.3}", number("scores", key)).replace('-', "−")).collect();
+    let expected: Vec<String> = (0..8).map(|key| format!("{:.3}", number("scores", key)).replace('-', "−")).collect();
     assert_eq!(shown, expected);
     let shown = browser.texts(&format!("{keys} .scaled"));
-    let expected: Vec<String> =
-        (0..8).map(|key| format!("{:.3}", number("scaled", key)).replace('-', "−")).collect();
+    let expected: Vec<String> = (0..8).map(|key| format!("{:.3}", number("scaled", key)).replace('-', "−")).collect();
     assert_eq!(shown, expected);
     let shown = browser.texts(&format!("{keys} .bar"));
     let expected: Vec<String> = row[..8].iter().map(|weight| format!("{weight:.4}")).collect();
@@ -221,8 +218,7 @@ fn top(browser: &mut Browser, weights: &Value) {
         let cells = format!(".top tbody tr:nth-child({}) td", query + 1);
         let keys: Vec<String> = strongest.iter().map(|(key, _)| key.to_string()).collect();
         assert_eq!(browser.texts(&format!("{cells} .position")), keys);
-        let shares: Vec<String> =
-            strongest.iter().map(|(_, weight)| format!("{weight:.3}")).collect();
+        let shares: Vec<String> = strongest.iter().map(|(_, weight)| format!("{weight:.3}")).collect();
         assert_eq!(browser.texts(&format!("{cells} .bar")), shares);
     }
 }
@@ -307,8 +303,7 @@ fn the_reader_chooses_light_or_dark() {
     browser.look((1280, Theme::Light));
     browser.open(&page);
     let brightness = |browser: &mut Browser| {
-        let color = browser
-            .evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)");
+        let color = browser.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)");
         color[0].as_f64().expect("red") + color[1].as_f64().expect("green")
     };
     tab(&mut browser, "Model");

@@ -39,10 +39,7 @@ fn attention_is_measured_both_ways_with_ratios_to_the_row_above() {
     let found = Folder::new().json(&[&ATTENTION[..], &["--json"]].concat());
     assert_eq!(found["device"], "flex");
     let shape = &found["shape"];
-    assert_eq!(
-        (&shape["n_heads"], &shape["head_dim"], &shape["batch_size"]),
-        (&2.into(), &4.into(), &3.into())
-    );
+    assert_eq!((&shape["n_heads"], &shape["head_dim"], &shape["batch_size"]), (&2.into(), &4.into(), &3.into()));
     let rows = list(&found["rows"]);
     let named: Vec<_> = rows
         .iter()
@@ -81,14 +78,10 @@ fn attention_is_measured_both_ways_with_ratios_to_the_row_above() {
 fn a_table_has_a_line_for_each_length_and_says_what_it_shows() {
     let page = Folder::new().succeed(&ATTENTION);
     expect_narrow(&page);
-    assert!(
-        page.starts_with("attention with 2 heads of 4 numbers, 3 texts at once, on flex"),
-        "{page}"
-    );
+    assert!(page.starts_with("attention with 2 heads of 4 numbers, 3 texts at once, on flex"), "{page}");
     for pass in ["\nforward\n", "\nforward and backward\n"] {
         let (_, table) = page.split_once(pass).expect("the pass has a table");
-        let first_cells: Vec<_> =
-            table.lines().take(4).filter_map(|line| line.split_whitespace().next()).collect();
+        let first_cells: Vec<_> = table.lines().take(4).filter_map(|line| line.split_whitespace().next()).collect();
         assert_eq!(first_cells, ["TOKENS", "8", "16", "32"], "{page}");
     }
     assert!(page.contains("medians of at most 2 rounds"), "{page}");
@@ -122,8 +115,7 @@ fn steps_are_timed_on_made_up_tokens_or_on_the_own_text() {
 
 #[test]
 fn steps_that_do_not_fit_the_memory_are_not_tried() {
-    let said =
-        Folder::new().fail(&["bench", "train", "tiny.toml", "--set", "train.batch_size=16777216"]);
+    let said = Folder::new().fail(&["bench", "train", "tiny.toml", "--set", "train.batch_size=16777216"]);
     assert!(said.contains("training needs") && said.contains("hint: "), "{said}");
 }
 
@@ -175,17 +167,10 @@ fn the_machine_multiplies_what_a_model_does_and_moves_memory() {
         .iter()
         .map(|product| [&product["m"], &product["k"], &product["n"]].map(Value::as_u64))
         .collect();
-    let vocab_size =
-        folder.json(&["plan", "tiny.toml", "--no-measure", "--json"])["vocabulary"]["size"]
-            .as_u64();
+    let vocab_size = folder.json(&["plan", "tiny.toml", "--no-measure", "--json"])["vocabulary"]["size"].as_u64();
     let size = |k, n| [Some(4 * 16), Some(k), n];
-    let expected = [
-        size(16, Some(48)),
-        size(16, Some(16)),
-        size(16, Some(64)),
-        size(64, Some(16)),
-        size(16, vocab_size),
-    ];
+    let expected =
+        [size(16, Some(48)), size(16, Some(16)), size(16, Some(64)), size(64, Some(16)), size(16, vocab_size)];
     assert_eq!(sizes, expected);
     let accesses: Vec<_> = list(&found["bandwidth"]).iter().map(|it| &it["access"]).collect();
     assert_eq!(accesses, ["read", "copy", "triad"]);

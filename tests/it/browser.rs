@@ -65,9 +65,7 @@ impl Browser {
     pub fn start() -> Option<Self> {
         match program().and_then(|program| Self::of(&program)) {
             Ok(browser) => Some(browser),
-            Err(missing)
-                if std::env::var("TINDERBOX_REQUIRE_BROWSER").is_ok_and(|value| value == "1") =>
-            {
+            Err(missing) if std::env::var("TINDERBOX_REQUIRE_BROWSER").is_ok_and(|value| value == "1") => {
                 panic!("TINDERBOX_REQUIRE_BROWSER=1, but: {missing}")
             }
             Err(missing) => {
@@ -235,9 +233,7 @@ impl Browser {
     /// What `expression`, in which `it` is an element, is for each element that `selector` finds.
     pub fn all(&mut self, selector: &str, expression: &str) -> Vec<Value> {
         let selector = json!(selector);
-        let found = self.evaluate(&format!(
-            "[...document.querySelectorAll({selector})].map((it) => {expression})"
-        ));
+        let found = self.evaluate(&format!("[...document.querySelectorAll({selector})].map((it) => {expression})"));
         match found {
             Value::Array(found) => found,
             other => panic!("{selector}: {other}"),
@@ -325,8 +321,7 @@ impl Browser {
 
     /// How far the page is wider than the screen, in pixels.
     pub fn overflow(&mut self) -> f64 {
-        let overflow =
-            "document.documentElement.scrollWidth - document.documentElement.clientWidth";
+        let overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth";
         self.evaluate(overflow).as_f64().expect("a number")
     }
 
@@ -346,12 +341,8 @@ impl Browser {
         // A picture of the whole page has no scroll bar, so that the page takes its width, too.
         let size = self.evaluate("[innerWidth, document.documentElement.scrollHeight]");
         let clip = json!({"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1});
-        let taken = self.command(
-            "Page.captureScreenshot",
-            json!({"captureBeyondViewport": true, "clip": clip}),
-        );
-        let bytes =
-            BASE64_STANDARD.decode(taken["data"].as_str().expect("a picture")).expect("base 64");
+        let taken = self.command("Page.captureScreenshot", json!({"captureBeyondViewport": true, "clip": clip}));
+        let bytes = BASE64_STANDARD.decode(taken["data"].as_str().expect("a picture")).expect("base 64");
         std::fs::create_dir_all(&folder).expect("a folder");
         std::fs::write(PathBuf::from(folder).join(format!("{name}.png")), bytes).expect("written");
     }
@@ -368,8 +359,7 @@ impl Browser {
                 "Network.requestWillBeSent" => {
                     let url = params["request"]["url"].as_str().unwrap_or_default();
                     let url = url.split('#').next().unwrap_or_default();
-                    (url != self.address && !url.starts_with("data:"))
-                        .then(|| format!("a request for {url}"))
+                    (url != self.address && !url.starts_with("data:")).then(|| format!("a request for {url}"))
                 }
                 _ => None,
             };
@@ -427,10 +417,7 @@ fn a_bad_page_is_told_from_a_good_one() {
         ("<script>console.error('x')</script>", false),
         ("<script>throw new Error('x')</script>", false),
         ("<img src='missing.png'>", false),
-        (
-            "<meta http-equiv='Content-Security-Policy' content=\"script-src 'none'\"><script>1</script>",
-            false,
-        ),
+        ("<meta http-equiv='Content-Security-Policy' content=\"script-src 'none'\"><script>1</script>", false),
         ("<p>y</p>", true),
     ] {
         std::fs::write(&file, format!("<!doctype html>{html}")).expect("written");

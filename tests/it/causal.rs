@@ -12,8 +12,7 @@ use crate::allocations::live_bytes;
 use crate::devices::{ndarray, wgpu};
 use crate::fixtures::{expect_close, host};
 
-const DROPOUT: Dropout =
-    Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3 }, site: 4 };
+const DROPOUT: Dropout = Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3 }, site: 4 };
 
 /// Numbers without a pattern, between -1 and 1.
 fn numbers<const D: usize>(shape: [usize; D], seed: u32, device: &Device) -> Tensor<D> {
@@ -69,8 +68,7 @@ fn check(device: &Device, shape: [usize; 6], n_queries: usize, dropout: Option<D
 
 #[test]
 fn ndarray_attends_in_blocks_as_flex_does_in_the_open() {
-    for shape in [[2, 4, 2, 9, 9, 6], [1, 3, 1, 4, 11, 5], [2, 2, 2, 1, 1, 8], [1, 2, 2, 40, 40, 8]]
-    {
+    for shape in [[2, 4, 2, 9, 9, 6], [1, 3, 1, 4, 11, 5], [2, 2, 2, 1, 1, 8], [1, 2, 2, 40, 40, 8]] {
         for dropout in [None, Some(DROPOUT)] {
             for n_queries in [1, 4, 40] {
                 check(&ndarray(), shape, n_queries, dropout);
@@ -109,13 +107,8 @@ fn no_map_of_weights_waits_for_the_backward_pass() {
         kept(|| attend(qkv)) / MAP as f64
     };
     let ours = kept(|qkv| {
-        let attention = SelfAttention {
-            n_heads: N_HEADS,
-            n_kv_heads: N_HEADS,
-            norm: None,
-            rotation: None,
-            dropout: Some(DROPOUT),
-        };
+        let attention =
+            SelfAttention { n_heads: N_HEADS, n_kv_heads: N_HEADS, norm: None, rotation: None, dropout: Some(DROPOUT) };
         kernels::self_attention(qkv, attention)
     });
     // What keeps its weights keeps those of each head, several times.
@@ -156,13 +149,8 @@ fn what_a_model_keeps_is_what_is_planned() {
         let device = ndarray().autodiff();
         let gpt = Gpt::new(&config, 40, 1, &device);
         let tokens = Tensor::<2, Int>::zeros([16, 64], &device);
-        let kept =
-            kept(|| gpt.loss(tokens.clone(), tokens, MatmulPrecision::F32, Some(DROPOUT.key)));
+        let kept = kept(|| gpt.loss(tokens.clone(), tokens, MatmulPrecision::F32, Some(DROPOUT.key)));
         let ratio = planned / kept;
-        eprintln!(
-            "RATIO {ratio} planned {} kept {} in units of S",
-            planned / 65536.0,
-            kept / 65536.0
-        );
+        eprintln!("RATIO {ratio} planned {} kept {} in units of S", planned / 65536.0, kept / 65536.0);
     }
 }

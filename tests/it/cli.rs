@@ -29,14 +29,8 @@ sample_tokens = 20
 "#;
 
 /// The keys of a run that lasts long enough to be interrupted.
-const LONG: [&str; 6] = [
-    "--set",
-    "train.max_steps=3000",
-    "--set",
-    "train.eval_interval=0",
-    "--set",
-    "train.checkpoint_interval=0",
-];
+const LONG: [&str; 6] =
+    ["--set", "train.max_steps=3000", "--set", "train.eval_interval=0", "--set", "train.checkpoint_interval=0"];
 
 /// A folder with a text and a config, in which the program is started.
 pub struct Folder(tempfile::TempDir);
@@ -80,8 +74,7 @@ impl Folder {
         let mut command = Command::new(program.into());
         command.current_dir(self.0.path()).stdin(Stdio::null());
         for (name, _) in std::env::vars_os() {
-            if !["PATH", "VK_DRIVER_FILES", "VK_ICD_FILENAMES"].contains(&&*name.to_string_lossy())
-            {
+            if !["PATH", "VK_DRIVER_FILES", "VK_ICD_FILENAMES"].contains(&&*name.to_string_lossy()) {
                 command.env_remove(name);
             }
         }
@@ -131,11 +124,7 @@ impl Folder {
 impl From<Output> for Ran {
     fn from(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).expect("only whole characters");
-        Self {
-            code: output.status.code(),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
+        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 }
 
@@ -180,8 +169,7 @@ impl Started {
 }
 
 fn keys(object: &Value) -> Vec<&str> {
-    let mut keys: Vec<&str> =
-        object.as_object().expect("an object").keys().map(String::as_str).collect();
+    let mut keys: Vec<&str> = object.as_object().expect("an object").keys().map(String::as_str).collect();
     keys.sort_unstable();
     keys
 }
@@ -219,8 +207,7 @@ fn what_generate_is_told_it_does() {
         folder.succeed(&[&always, args].concat())
     };
     let three = write(&["--prompt", "The", "--num-samples", "3"]);
-    let samples: Vec<&str> =
-        three.strip_suffix('\n').expect("a last line").split("\n---\n").collect();
+    let samples: Vec<&str> = three.strip_suffix('\n').expect("a last line").split("\n---\n").collect();
     assert_eq!(samples.len(), 3, "{three}");
     assert!(samples.iter().all(|sample| sample.starts_with("The") && sample.len() == 63));
     assert!(samples[0] != samples[1] && samples[1] != samples[2]);
@@ -264,8 +251,7 @@ fn no_broken_character_is_ever_printed() {
     folder.succeed(&["train", "tiny.toml", "--set", "tokenizer.kind=byte"]);
     for seed in ["1", "2", "3"] {
         // Wild enough that single bytes of characters come out of order.
-        let args =
-            ["generate", "runs/tiny", "--prompt", "猫", "--temperature", "2", "--seed", seed];
+        let args = ["generate", "runs/tiny", "--prompt", "猫", "--temperature", "2", "--seed", seed];
         assert!(folder.succeed(&args).starts_with('猫')); // and `Ran` takes whole characters only
     }
 }
@@ -384,8 +370,7 @@ fn ctrl_c_is_heard_while_the_text_is_read() {
     let mut training = Started::of(command);
     let mut stdin = training.child.stdin.take().expect("piped");
     // A text that does not end by itself.
-    let writing =
-        std::thread::spawn(move || while stdin.write_all(b"once upon a time\n").is_ok() {});
+    let writing = std::thread::spawn(move || while stdin.write_all(b"once upon a time\n").is_ok() {});
     training.wait_for("reading `-` ...");
     training.press_ctrl_c();
     let ran = training.finish();
@@ -456,16 +441,14 @@ fn a_run_goes_on_or_is_replaced_only_when_that_is_said() {
     error: `runs/tiny` is done: it made all of its 40 steps
       hint: for more of them, raise train.max_steps with --set
     "#);
-    let other =
-        ["train", "tiny.toml", "--resume", "--set", "model.n_heads=4", "--set", "train.seed=1"];
+    let other = ["train", "tiny.toml", "--resume", "--set", "model.n_heads=4", "--set", "train.seed=1"];
     assert_snapshot!(folder.fail(&other), @r#"
     error: `runs/tiny` cannot go on with other settings than it began with:
       - model.n_heads was 2 and is now 4
       - train.seed was 1337 and is now 1
       hint: use those that it began with, or start a new run with --run-dir
     "#);
-    let longer =
-        folder.json(&["train", "tiny.toml", "--resume", "--json", "--set", "train.max_steps=50"]);
+    let longer = folder.json(&["train", "tiny.toml", "--resume", "--json", "--set", "train.max_steps=50"]);
     assert_eq!(longer["steps"], 50);
     let again = folder.json(&["train", "tiny.toml", "--overwrite", "--json"]);
     assert_eq!(again["steps"], 40);
@@ -525,8 +508,7 @@ fn mistakes_in_the_text_are_explained() {
     folder.write("short.txt", "A few words only.");
     folder.write("latin1.txt", b"The caf\xe9 by the river.");
     fs::create_dir(folder.path("folder")).expect("made");
-    let on =
-        |text: &str| folder.fail(&["train", "tiny.toml", "--set", &format!("data.path={text}")]);
+    let on = |text: &str| folder.fail(&["train", "tiny.toml", "--set", &format!("data.path={text}")]);
     assert_snapshot!(on("nope.txt"), @r#"
     error: there is no file or folder `nope.txt`
       hint: relative paths start at the working directory
@@ -789,12 +771,7 @@ fn a_disk_that_fills_up_costs_only_what_was_not_saved() {
     let report: Value = serde_json::from_str(report).expect("one object");
     assert_eq!(report["steps"], 60);
     let error = |file: &str| {
-        folder
-            .read(file)
-            .lines()
-            .skip_while(|line| !line.starts_with("error"))
-            .collect::<Vec<_>>()
-            .join("\n")
+        folder.read(file).lines().skip_while(|line| !line.starts_with("error")).collect::<Vec<_>>().join("\n")
     };
     assert_snapshot!(error("out0"), @r#"
     error: cannot write `disk/run/tokenizer.json`: No space left on device (os error 28)
@@ -818,8 +795,7 @@ fn any_number_of_threads_trains_the_same_bytes() {
         args.extend(wide.iter().chain(&steps).flat_map(|set| ["--set", set]));
         let ran = folder.command(&args).env("RAYON_NUM_THREADS", threads).output();
         assert!(ran.expect("the binary starts").status.success());
-        let model =
-            fs::read(folder.path(&format!("{run}/checkpoints/step-000004/model.safetensors")));
+        let model = fs::read(folder.path(&format!("{run}/checkpoints/step-000004/model.safetensors")));
         (model.expect("saved"), folder.read(&format!("{run}/metrics.jsonl")))
     };
     assert!(train("1") == train("3"), "weights or losses differ");

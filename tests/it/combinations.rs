@@ -6,8 +6,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use proptest::prelude::*;
 use tinderbox::config::{
-    Config, GenerateConfig, ModelConfig, OptimizerConfig, OptimizerKind, ScheduleConfig,
-    ScheduleKind, TokenizerKind,
+    Config, GenerateConfig, ModelConfig, OptimizerConfig, OptimizerKind, ScheduleConfig, ScheduleKind, TokenizerKind,
 };
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::generate::Writer;
@@ -47,15 +46,7 @@ fn any_run() -> impl Strategy<Value = AnyRun> {
         |(model, optimizer, mut schedule, (tokenizer, seed, sizes))| {
             schedule.min_learning_rate *= optimizer.learning_rate;
             let (batch_size, grad_accumulation_steps) = sizes;
-            AnyRun {
-                model,
-                optimizer,
-                schedule,
-                tokenizer,
-                seed,
-                batch_size,
-                grad_accumulation_steps,
-            }
+            AnyRun { model, optimizer, schedule, tokenizer, seed, batch_size, grad_accumulation_steps }
         },
     )
 }
@@ -68,16 +59,14 @@ fn any_optimizer() -> impl Strategy<Value = OptimizerConfig> {
     let decay = prop_oneof![Just(0.0), Just(0.1)];
     let clip = prop_oneof![Just(0.0), Just(1.0), Just(0.01)];
     (kinds, rates, betas, momentum, decay, clip).prop_map(
-        |(kind, (learning_rate, muon_learning_rate), betas, muon_momentum, weight_decay, clip)| {
-            OptimizerConfig {
-                kind,
-                learning_rate,
-                betas,
-                weight_decay,
-                grad_clip_norm: clip,
-                muon_learning_rate,
-                muon_momentum,
-            }
+        |(kind, (learning_rate, muon_learning_rate), betas, muon_momentum, weight_decay, clip)| OptimizerConfig {
+            kind,
+            learning_rate,
+            betas,
+            weight_decay,
+            grad_clip_norm: clip,
+            muon_learning_rate,
+            muon_momentum,
         },
     )
 }
@@ -91,14 +80,9 @@ fn any_schedule() -> impl Strategy<Value = ScheduleConfig> {
         Just(ScheduleKind::Wsd),
     ];
     let lowest = prop_oneof![Just(0.0), Just(0.1), Just(1.0)];
-    (kinds, 0..9_usize, lowest, 0.01..=1.0_f64).prop_map(
-        |(kind, warmup_steps, min_learning_rate, decay_fraction)| ScheduleConfig {
-            kind,
-            warmup_steps,
-            min_learning_rate,
-            decay_fraction,
-        },
-    )
+    (kinds, 0..9_usize, lowest, 0.01..=1.0_f64).prop_map(|(kind, warmup_steps, min_learning_rate, decay_fraction)| {
+        ScheduleConfig { kind, warmup_steps, min_learning_rate, decay_fraction }
+    })
 }
 
 impl AnyRun {
@@ -120,12 +104,7 @@ impl AnyRun {
 
 /// A model before its first step on the text of `place`, and the text's tokenizer.
 fn trainer(config: &Config, device: &Device) -> (Trainer, Tokenizer) {
-    let corpus = Corpus::open(
-        &config.data,
-        &config.tokenizer,
-        config.model.context_length,
-        OpenOptions::default(),
-    );
+    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length, OpenOptions::default());
     let corpus = corpus.expect("a corpus");
     let vocab_size = corpus.tokenizer.vocab_size();
     let device = device.clone().autodiff();
@@ -136,8 +115,8 @@ fn trainer(config: &Config, device: &Device) -> (Trainer, Tokenizer) {
 /// Every file of a run that does not hold clock values.
 fn files(place: &Place, run: &str) -> Vec<(String, Vec<u8>)> {
     let checkpoint = format!("checkpoints/step-{MAX_STEPS:06}");
-    let checkpoint = ["model.safetensors", "optimizer.safetensors", "state.json"]
-        .map(|file| format!("{checkpoint}/{file}"));
+    let checkpoint =
+        ["model.safetensors", "optimizer.safetensors", "state.json"].map(|file| format!("{checkpoint}/{file}"));
     let logs = ["metrics.jsonl", "samples.txt", "config.toml", "tokenizer.json", "best", "last"];
     let names = checkpoint.into_iter().chain(logs.map(str::to_owned));
     let read = |name: String| {
@@ -236,16 +215,13 @@ fn alike(config: &ModelConfig, seed: u64, other: &Device, tolerance: f32) {
     let run = |device: &Device| {
         let gpt = lively(config, seed, &device.clone().autodiff());
         let device = gpt.device();
-        let [input, target] =
-            [6, 7].map(|seed| tensor(&tokens(config.context_length, seed), &device));
+        let [input, target] = [6, 7].map(|seed| tensor(&tokens(config.context_length, seed), &device));
         let key = DropoutKey { seed, step: 3, micro_step: 1 };
         let logits = host(gpt.forward(input.clone()));
         let loss = gpt.loss(input, target, MatmulPrecision::F32, Some(key));
         let gradients = Gradients::take(&gpt, loss.backward());
-        let gradients: Vec<(String, Vec<f32>)> = gradients
-            .iter()
-            .map(|(name, gradient)| (name.to_owned(), host(gradient.clone())))
-            .collect();
+        let gradients: Vec<(String, Vec<f32>)> =
+            gradients.iter().map(|(name, gradient)| (name.to_owned(), host(gradient.clone()))).collect();
         (logits, host(loss.inner()), gradients)
     };
     let (flex_logits, flex_loss, flex_gradients) = run(&Device::flex());
@@ -360,8 +336,7 @@ fn a_run_with_muon_learns() {
 fn muon_moves_weights_alike_with_any_number_of_threads() {
     let place = Place::new();
     // Wide enough for the products to be shared out.
-    let wide =
-        ["model.d_model=96", "model.d_ff=384", "model.context_length=64", "model.n_layers=1"];
+    let wide = ["model.d_model=96", "model.d_ff=384", "model.context_length=64", "model.n_layers=1"];
     let config = place.config(&[&["optimizer.kind=muon"], &wide[..]].concat());
     let weights = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
@@ -371,8 +346,7 @@ fn muon_moves_weights_alike_with_any_number_of_threads() {
                 trainer.step();
             }
             let saved = trainer.checkpoint(TrainState::default());
-            [saved.model, saved.optimizer]
-                .map(|tensors| parameters::to_host(&tensors).expect("its device works"))
+            [saved.model, saved.optimizer].map(|tensors| parameters::to_host(&tensors).expect("its device works"))
         })
     };
     assert!(weights(1) == weights(3), "weights or running means differ");

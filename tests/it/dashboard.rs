@@ -120,10 +120,7 @@ impl Terminal {
         drop(pair.slave); // so that reading ends when the program does
         let mut output = pair.master.try_clone_reader().expect("a reader");
         let (rows, cols) = (nonzero(rows), nonzero(cols));
-        let shown = Arc::new(Mutex::new(Shown {
-            bytes: Vec::new(),
-            parser: vt100::Parser::new(rows, cols, 0),
-        }));
+        let shown = Arc::new(Mutex::new(Shown { bytes: Vec::new(), parser: vt100::Parser::new(rows, cols, 0) }));
         let reading = shown.clone();
         thread::spawn(move || {
             let mut bytes = [0; 4096];
@@ -135,12 +132,7 @@ impl Terminal {
                 shown.parser.process(&bytes[..n]);
             }
         });
-        Self {
-            child,
-            keys: pair.master.take_writer().expect("a writer"),
-            master: pair.master,
-            shown,
-        }
+        Self { child, keys: pair.master.take_writer().expect("a writer"), master: pair.master, shown }
     }
 
     fn screen(&self) -> vt100::Screen {
@@ -215,9 +207,7 @@ impl Terminal {
             assert!(began.elapsed() < PATIENCE, "it should end:\n{text}");
             thread::sleep(Duration::from_millis(10));
         };
-        self.wait("back where it came from", |screen| {
-            !screen.alternate_screen() && !screen.hide_cursor()
-        });
+        self.wait("back where it came from", |screen| !screen.alternate_screen() && !screen.hide_cursor());
         assert!(!self.is_raw(), "keys should be typed as before");
         let mut written = String::new();
         // The last line may still be on its way.

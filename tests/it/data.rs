@@ -80,15 +80,9 @@ impl Folder {
 
     /// The corpus of a path in this folder.
     fn corpus(&self, path: &str, kind: TokenizerKind) -> Corpus {
-        let data = DataConfig {
-            path: self.path(path),
-            cache_dir: Some(self.path("cache")),
-            ..DataConfig::default()
-        };
-        let tokenizer =
-            TokenizerConfig { kind, vocab_size: Some(300), ..TokenizerConfig::default() };
-        Corpus::open(&data, &tokenizer, 16, OpenOptions::default())
-            .unwrap_or_else(|error| panic!("{path}: {error}"))
+        let data = DataConfig { path: self.path(path), cache_dir: Some(self.path("cache")), ..DataConfig::default() };
+        let tokenizer = TokenizerConfig { kind, vocab_size: Some(300), ..TokenizerConfig::default() };
+        Corpus::open(&data, &tokenizer, 16, OpenOptions::default()).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 }
 
@@ -167,9 +161,7 @@ fn the_number_of_threads_changes_nothing() {
         let paths = fs::read_dir(folder.path(cache)).expect("listed");
         let paths = paths.map(|entry| entry.expect("listed").path());
         let contents = paths.map(|path| (path.file_name().map(ToOwned::to_owned), path));
-        contents
-            .map(|(name, path)| (name, fs::read(path).expect("read")))
-            .collect::<BTreeMap<_, _>>()
+        contents.map(|(name, path)| (name, fs::read(path).expect("read"))).collect::<BTreeMap<_, _>>()
     };
     for kind in ["char", "byte", "bpe"] {
         let of_threads = ["1", "5"].map(|n_threads| {
@@ -196,9 +188,7 @@ fn a_run_on_standard_input_is_one_on_a_file_and_goes_on_without_it() {
 
     let stopped = ["train", "tiny.toml", "--set", "train.max_steps=3"];
     let keep = ["--set", "schedule.kind=constant", "--run-dir"];
-    folder.succeed(
-        &[&["train", "tiny.toml", "--set", "data.path=text.txt"], &keep[..], &["whole"]].concat(),
-    );
+    folder.succeed(&[&["train", "tiny.toml", "--set", "data.path=text.txt"], &keep[..], &["whole"]].concat());
     let args = [&stopped[..], &keep[..], &["piped"]].concat();
     let said = succeeded(folder.pipe(&args, &gzip(text().as_bytes())));
     assert!(said.contains("standard input is kept as `cache/"), "{said}");
@@ -225,10 +215,7 @@ fn a_run_on_standard_input_is_one_on_a_file_and_goes_on_without_it() {
 #[test]
 fn records_come_through_standard_input_where_the_config_says_so() {
     let folder = Folder::new("path = \"-\"\nformat = \"jsonl\"\ntext_field = \"body\"\n");
-    let lines = text()
-        .lines()
-        .map(|line| serde_json::json!({ "body": line }).to_string() + "\n")
-        .collect::<String>();
+    let lines = text().lines().map(|line| serde_json::json!({ "body": line }).to_string() + "\n").collect::<String>();
     succeeded(folder.pipe(&["train", "tiny.toml"], lines.as_bytes()));
     let eval = ["eval", "runs/tiny", "--text", "-", "--json"];
     let found = folder.pipe(&eval, lines.as_bytes()).stdout;
@@ -297,10 +284,7 @@ fn several_sources_are_drawn_by_their_weights() {
     };
     let output = resume(&sources.replace("= 3", "= 2")).output().expect("starts");
     let said = String::from_utf8(output.stderr).expect("UTF-8");
-    assert!(
-        said.contains("the weights of data.sources were [3.0, 1.0] and are now [2.0, 1.0]"),
-        "{said}"
-    );
+    assert!(said.contains("the weights of data.sources were [3.0, 1.0] and are now [2.0, 1.0]"), "{said}");
     fs::rename(folder.path("text.txt"), folder.path("moved.txt")).expect("moved");
     succeeded(resume(&sources.replace("text.txt", "moved.txt")).output().expect("starts"));
     folder.succeed(&["eval", "runs/tiny", "--split", "train"]);
@@ -313,9 +297,7 @@ fn one_source_is_drawn_as_a_path_is() {
     folder.write("tiny.toml", CONFIG.to_owned() + "path = \"text.txt\"\n");
     folder.succeed(&["train", "tiny.toml", "--run-dir", "other"]);
     let weights = "checkpoints/step-000006/model.safetensors";
-    assert!(
-        folder.read(&format!("runs/tiny/{weights}")) == folder.read(&format!("other/{weights}"))
-    );
+    assert!(folder.read(&format!("runs/tiny/{weights}")) == folder.read(&format!("other/{weights}")));
 }
 
 #[test]

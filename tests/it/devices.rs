@@ -61,13 +61,11 @@ fn twenty_steps_like_flex(name: &str) {
 
     let write = |on: &str| {
         let located = locate(&place.path(name)).expect("a run");
-        let (config, tokenizer) =
-            (located.run.config().expect("config"), located.run.tokenizer().expect("tokenizer"));
+        let (config, tokenizer) = (located.run.config().expect("config"), located.run.tokenizer().expect("tokenizer"));
         let device = device::open(&on.parse().expect("a device")).expect("opens").device;
         let gpt = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device);
         let gpt = Checkpoint::load_model(&located.checkpoint, gpt).expect("loads");
-        let greedy =
-            GenerateConfig { temperature: 0.0, max_new_tokens: 24, ..GenerateConfig::default() };
+        let greedy = GenerateConfig { temperature: 0.0, max_new_tokens: 24, ..GenerateConfig::default() };
         let writer = Writer::new(&gpt, &tokenizer, &greedy, "The cat", 0).expect("a prompt");
         writer.collect::<Result<String, _>>().expect("writes")
     };

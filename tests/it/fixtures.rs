@@ -25,14 +25,10 @@ impl Fixture {
             .map(|(name, view)| {
                 let data = view.data();
                 let values = match view.dtype() {
-                    Dtype::F32 => data
-                        .chunks_exact(4)
-                        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
-                        .collect(),
-                    Dtype::I64 => data
-                        .chunks_exact(8)
-                        .map(|b| i64::from_le_bytes(b.try_into().unwrap()) as f32)
-                        .collect(),
+                    Dtype::F32 => data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect(),
+                    Dtype::I64 => {
+                        data.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as f32).collect()
+                    }
                     Dtype::U8 => data.iter().map(|b| f32::from(*b)).collect(),
                     other => panic!("{name} holds {other:?}"),
                 };

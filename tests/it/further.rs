@@ -45,8 +45,7 @@ fn config(place: &Place, base: &str, overrides: &[&str]) -> Config {
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
     let base = RunDir::open(&place.path(base)).expect("a run").config().expect("its config");
     let base = Some(Base::Weights(&base));
-    Config::from_toml_inheriting(&toml, Path::new("fine.toml"), &overrides, base)
-        .expect("a config that fits")
+    Config::from_toml_inheriting(&toml, Path::new("fine.toml"), &overrides, base).expect("a config that fits")
 }
 
 fn metrics(place: &Place, run: &str) -> Vec<serde_json::Value> {
@@ -69,27 +68,20 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
         let trained = place.train_from(Some("base"), &run, config.clone(), Start::New, None);
         let (_, losses) = trained.expect("trains");
 
-        let corpus =
-            Corpus::open(&config.data, tokenizer.clone(), context_length, OpenOptions::default());
+        let corpus = Corpus::open(&config.data, tokenizer.clone(), context_length, OpenOptions::default());
         let corpus = corpus.expect("a corpus");
         let batch = batch::sample(&corpus.train, 0..4, context_length, config.train.seed, 0);
         let tensor = |ids: Vec<i32>| -> Tensor<2, Int> {
             Tensor::from_data(TensorData::new(ids, [4, context_length]), &Device::flex())
         };
-        let loss =
-            model.loss(tensor(batch.inputs), tensor(batch.targets), MatmulPrecision::F32, None);
+        let loss = model.loss(tensor(batch.inputs), tensor(batch.targets), MatmulPrecision::F32, None);
         let loss: f32 = loss.into_scalar();
-        assert!(
-            (losses[0] - loss).abs() < 1e-6,
-            "the first step's loss is {} and the run's {loss}",
-            losses[0]
-        );
+        assert!((losses[0] - loss).abs() < 1e-6, "the first step's loss is {} and the run's {loss}", losses[0]);
         let first = &metrics(&place, &run)[0];
         assert_eq!(first["step"], 0);
         assert_eq!(first["is_best"], false, "what another run learned is no success of this one");
         if context_length == 16 {
-            let estimate = evaluate::estimate(&model, &corpus.val, 4, 2, MatmulPrecision::F32)
-                .expect("computed");
+            let estimate = evaluate::estimate(&model, &corpus.val, 4, 2, MatmulPrecision::F32).expect("computed");
             assert_eq!(first["val_loss_estimate"], estimate.nats_per_token);
         }
     }
@@ -141,9 +133,7 @@ fn it_starts_afresh_with_the_model_and_the_tokenizer_of_the_other() {
     let tokenizer = place.read("base/tokenizer.json");
     let config = config(&place, "base", &["train.max_steps=1", "train.eval_interval=0"]);
     assert_eq!(config.model.d_model, 16);
-    place
-        .train_from(Some("base/checkpoints/step-30"), "fine", config.clone(), Start::New, None)
-        .expect("trains");
+    place.train_from(Some("base/checkpoints/step-30"), "fine", config.clone(), Start::New, None).expect("trains");
     let run = RunDir::open(&place.path("fine")).expect("a run");
     assert_eq!(run.config().expect("its config"), config, "resolved, the model included");
     assert!(place.read("fine/tokenizer.json") == tokenizer);
@@ -166,15 +156,11 @@ fn it_starts_afresh_with_the_model_and_the_tokenizer_of_the_other() {
 fn settings_that_do_not_fit_the_weights_are_refused_by_the_library_too() {
     let place = place();
     let other = place.config(&["model.d_model=32", "model.mlp=relu_squared"]);
-    let error = place
-        .train_from(Some("base"), "fine", other, Start::New, None)
-        .expect_err("another model")
-        .to_string();
+    let error = place.train_from(Some("base"), "fine", other, Start::New, None).expect_err("another model").to_string();
     for words in ["model.d_model = 32", "has 16", "model.mlp = \"relu_squared\""] {
         assert!(error.contains(words), "{error}");
     }
-    let rewritten =
-        place.train_from(Some("base/last"), "base", place.config(&[]), Start::Overwrite, None);
+    let rewritten = place.train_from(Some("base/last"), "base", place.config(&[]), Start::Overwrite, None);
     assert!(matches!(rewritten, Err(TrainError::StartsFromItself(_))));
     assert!(place.path("base/checkpoints/step-000030/model.safetensors").is_file());
 }
@@ -199,11 +185,7 @@ fn a_short_config_is_enough_and_resumes_without_naming_the_other_run() {
     let folder = folder();
     let ran = folder.run(&["train", "fine.toml", "--from", "runs/tiny"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(
-        ran.stderr.contains("the first weights are those of `runs/tiny/checkpoints/step-0000"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("the first weights are those of `runs/tiny/checkpoints/step-0000"), "{}", ran.stderr);
     assert!(ran.stderr.contains("step  0/12  estimates: "), "{}", ran.stderr);
     fs::remove_dir_all(folder.path("runs/tiny")).expect("removed");
     let longer = ["train", "fine.toml", "--resume", "--json", "--set", "train.max_steps=14"];
@@ -223,8 +205,7 @@ fn mistakes_in_what_to_start_from_are_explained() {
     error: `empty` is not a run
       hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`
     ");
-    let other =
-        ["--set", "model.d_model=30", "--set", "model.mlp=swiglu", "--set", "tokenizer.kind=byte"];
+    let other = ["--set", "model.d_model=30", "--set", "model.mlp=swiglu", "--set", "tokenizer.kind=byte"];
     let longer = ["--set", "model.context_length=64"];
     let from = ["train", "fine.toml", "--from", "runs/tiny"];
     assert_snapshot!(folder.fail(&[&from[..], &other, &longer].concat()), @r#"

@@ -19,13 +19,7 @@ fn tokenizer() -> Tokenizer {
 }
 
 fn model(position: PositionKind) -> Gpt {
-    let config = ModelConfig {
-        context_length: 12,
-        position,
-        n_layers: 2,
-        d_model: 16,
-        ..ModelConfig::default()
-    };
+    let config = ModelConfig { context_length: 12, position, n_layers: 2, d_model: 16, ..ModelConfig::default() };
     lively(&config, 7, &Device::flex())
 }
 
@@ -77,8 +71,7 @@ fn the_engine_writes_what_the_model_of_tensors_writes() {
         assert!(matches!(LanguageModel::from(&gpt), LanguageModel::Engine(_)));
         for sample in 0..4 {
             let settings = settings(50, &[]);
-            let by_tensors =
-                alone(LanguageModel::Tensors(Box::new(gpt.clone())), &settings, sample);
+            let by_tensors = alone(LanguageModel::Tensors(Box::new(gpt.clone())), &settings, sample);
             assert_eq!(alone(&gpt, &settings, sample), by_tensors);
         }
     }
@@ -86,8 +79,7 @@ fn the_engine_writes_what_the_model_of_tensors_writes() {
 
 #[test]
 fn elsewhere_the_model_of_tensors_writes() {
-    let config =
-        ModelConfig { n_layers: 1, d_model: 16, context_length: 12, ..ModelConfig::default() };
+    let config = ModelConfig { n_layers: 1, d_model: 16, context_length: 12, ..ModelConfig::default() };
     #[allow(deprecated)]
     let gpt = lively(&config, 7, &Device::ndarray());
     assert!(matches!(LanguageModel::from(&gpt), LanguageModel::Tensors(_)));
@@ -138,9 +130,7 @@ fn weights_of_fewer_bits_write_and_are_measured() {
         assert!(weights == "f32" || (loss - exact).abs() > 0.0, "nothing was rounded");
     }
     assert_eq!(write(&["50", "--weights", "f32"]), write(&["50"]));
-    let elsewhere = |command: &str| {
-        folder.fail(&[command, "runs/tiny", "--device", "ndarray", "--weights", "int8"])
-    };
+    let elsewhere = |command: &str| folder.fail(&[command, "runs/tiny", "--device", "ndarray", "--weights", "int8"]);
     insta::assert_snapshot!(elsewhere("generate"), @r"
     error: `ndarray` computes with weights of f32 alone
       hint: add --device cpu, or leave --weights out

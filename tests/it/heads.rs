@@ -60,8 +60,7 @@ fn a_run_logs_at_each_evaluation_what_is_measured_of_its_checkpoints() {
     let on = ["--set", "train.head_metrics=true"];
     folder.succeed(&[&["train", "tiny.toml"], &on[..]].concat());
     let log = folder.read("runs/tiny/head_metrics.jsonl");
-    let lines: Vec<Value> =
-        log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let steps: Vec<&Value> = lines.iter().map(|line| &line["step"]).collect();
     assert_eq!(steps, [0, 10, 20, 30, 40]);
     assert_ne!(lines[0]["heads"], lines[4]["heads"]);
@@ -145,8 +144,7 @@ fn heads_are_asked_where_the_answer_is_known() {
     for model in ["untrained", "trained"] {
         assert_eq!(list(&pronoun[model]["heads"]).len(), 2);
         for answer in list(&pronoun[model]["heads"]).iter().flat_map(list) {
-            let [right, other, accuracy] =
-                ["right", "other", "accuracy"].map(|key| answer[key].as_f64().expect(key));
+            let [right, other, accuracy] = ["right", "other", "accuracy"].map(|key| answer[key].as_f64().expect(key));
             assert!(right + other < 1.0 && [0.0, 0.5, 1.0].contains(&accuracy));
         }
     }
@@ -154,10 +152,7 @@ fn heads_are_asked_where_the_answer_is_known() {
     let text = folder.succeed(&ask);
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert!(text.starts_with("1 story of"), "{text}");
-    assert!(
-        text.contains("2 of 2 cases; without looking: either 50.0 %, the nearer 50.0 %"),
-        "{text}"
-    );
+    assert!(text.contains("2 of 2 cases; without looking: either 50.0 %, the nearer 50.0 %"), "{text}");
 }
 
 #[test]

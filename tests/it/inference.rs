@@ -191,9 +191,8 @@ fn token_losses_are_those_of_the_composed_path() {
     let mut session = Session::new(engine, 1, 150);
     let token_losses = session.token_losses(&ids(inputs), &ids(targets));
     let mean = token_losses.iter().map(|x| f64::from(*x)).sum::<f64>() / 150.0;
-    let loss: f32 = gpt
-        .loss(tensor(inputs, &device), tensor(targets, &device), MatmulPrecision::F32, None)
-        .into_scalar();
+    let loss: f32 =
+        gpt.loss(tensor(inputs, &device), tensor(targets, &device), MatmulPrecision::F32, None).into_scalar();
     assert!((mean - f64::from(loss)).abs() < 1e-4, "{mean}, not {loss}");
     assert_eq!(session.token_losses(&ids(inputs), &ids(targets)), token_losses);
 }

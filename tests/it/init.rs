@@ -57,8 +57,7 @@ fn code() -> String {
 }
 
 fn emoji() -> String {
-    let faces =
-        ["\u{1f600}", "\u{1f468}\u{200d}\u{1f680}", "\u{2764}\u{fe0f}", "\u{1f44d}\u{1f3fd}"];
+    let faces = ["\u{1f600}", "\u{1f468}\u{200d}\u{1f680}", "\u{2764}\u{fe0f}", "\u{1f44d}\u{1f3fd}"];
     draws(600, 4).map(|draw| faces[draw as usize]).collect()
 }
 
@@ -183,9 +182,7 @@ fn a_text_of_few_tokens_is_refused_or_learned() {
     ");
     let shortest: String = english().chars().take(64).collect();
     folder.write("short.txt", shortest);
-    for (text, kind) in
-        [("ab.txt", "char"), ("ab.txt", "byte"), ("short.txt", "byte"), ("short.txt", "char")]
-    {
+    for (text, kind) in [("ab.txt", "char"), ("ab.txt", "byte"), ("short.txt", "byte"), ("short.txt", "char")] {
         let config = format!("{kind}.toml");
         let args = ["init", "--from-text", text, "--tokenizer", kind, "--device", "cpu"];
         let output = ["--minutes", "0.01", "--overwrite", "--output", &config];
@@ -209,8 +206,7 @@ fn standard_input_is_to_be_saved_first() {
 fn from_text_to_model(name: &str, text: &str, kind: TokenizerKind) -> Config {
     let folder = Folder::new();
     folder.write(name, text);
-    let said =
-        succeed(&folder, &["init", "--from-text", name, "--minutes", "0.02", "--device", "cpu"]);
+    let said = succeed(&folder, &["init", "--from-text", name, "--minutes", "0.02", "--device", "cpu"]);
     let config = Config::from_toml(&said.stdout, Path::new("my.toml"), &[]).expect("it loads");
     assert_eq!(config.tokenizer.kind, kind);
     assert_eq!(config.data.path, Path::new(name));
@@ -236,8 +232,7 @@ fn a_folder_of_code_becomes_a_model() {
     fs::create_dir_all(folder.path("src/deep")).expect("made");
     folder.write("src/a.rs", code());
     folder.write("src/deep/b.rs", code());
-    let said =
-        succeed(&folder, &["init", "--from-text", "src", "--minutes", "0.02", "--device", "cpu"]);
+    let said = succeed(&folder, &["init", "--from-text", "src", "--minutes", "0.02", "--device", "cpu"]);
     assert!(said.stdout.contains("tinderbox train src.toml"), "{}", said.stdout);
     let config = Config::from_toml(&said.stdout, Path::new("src.toml"), &[]).expect("it loads");
     assert_eq!(config.tokenizer.kind, TokenizerKind::Char);
@@ -249,10 +244,7 @@ fn records_of_json_become_a_model() {
     let folder = Folder::new();
     let record = |line: &str| serde_json::json!({ "text": line, "id": 7 }).to_string() + "\n";
     folder.write("my.jsonl", english().lines().map(record).collect::<String>());
-    let said = succeed(
-        &folder,
-        &["init", "--from-text", "my.jsonl", "--minutes", "0.02", "--device", "cpu"],
-    );
+    let said = succeed(&folder, &["init", "--from-text", "my.jsonl", "--minutes", "0.02", "--device", "cpu"]);
     let n = english().trim_end().chars().count();
     let facts = format!("{},{:03} characters", n / 1000, n % 1000);
     assert!(said.stdout.contains(&facts), "{facts} in\n{}", said.stdout);
@@ -285,8 +277,7 @@ fn five_hundred_characters_become_a_model_and_a_caution() {
 #[test]
 fn any_bytes_become_a_model_where_that_is_wished_for() {
     let folder = Folder::new();
-    let bytes: Vec<u8> =
-        draws(4000, 256).map(|byte| u8::try_from(byte).expect("below 256")).collect();
+    let bytes: Vec<u8> = draws(4000, 256).map(|byte| u8::try_from(byte).expect("below 256")).collect();
     folder.write("noise.bin", &bytes);
     let said = succeed(
         &folder,
@@ -315,10 +306,7 @@ fn the_reasons_are_in_the_numbers_of_the_text() {
     let folder = Folder::new();
     let text = english();
     folder.write("my.txt", &text);
-    let said = succeed(
-        &folder,
-        &["init", "--from-text", "my.txt", "--minutes", "0.02", "--device", "cpu"],
-    );
+    let said = succeed(&folder, &["init", "--from-text", "my.txt", "--minutes", "0.02", "--device", "cpu"]);
     let alphabet: std::collections::BTreeSet<char> = text.chars().collect();
     let n = text.chars().count();
     let facts = format!("{},{:03} characters", n / 1000, n % 1000);
@@ -336,10 +324,8 @@ fn the_reasons_are_in_the_numbers_of_the_text() {
     data.path = folder.path("my.txt");
     data.cache_dir = Some(folder.path("cache"));
     let corpus =
-        Corpus::open(&data, &config.tokenizer, config.model.context_length, OpenOptions::default())
-            .expect("opens");
-    let held_back =
-        format!("about {},{:03} tokens", corpus.val.len() / 1000, corpus.val.len() % 1000);
+        Corpus::open(&data, &config.tokenizer, config.model.context_length, OpenOptions::default()).expect("opens");
+    let held_back = format!("about {},{:03} tokens", corpus.val.len() / 1000, corpus.val.len() % 1000);
     assert!(said.stdout.contains(&held_back), "{held_back} in\n{}", said.stdout);
 }
 
@@ -349,17 +335,11 @@ fn texts_that_cannot_be_learned_from_are_explained() {
     folder.write("empty.txt", "");
     folder.write("tiny.txt", "Too short.");
     folder.write("dull.txt", "a".repeat(5000));
-    folder.write(
-        "latin1.txt",
-        b"The caf\xe9 by the river, where nobody ever was. And so on, and so on.",
-    );
+    folder.write("latin1.txt", b"The caf\xe9 by the river, where nobody ever was. And so on, and so on.");
     folder.write("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR");
     folder.write("utf16.txt", b"\xff\xfeA\0 \0t\0e\0x\0t\0");
     let missing = refuse(&folder, "nope.txt", &[]);
-    assert!(
-        missing.starts_with("error: there is no file or folder `nope.txt`\n  hint: "),
-        "{missing}"
-    );
+    assert!(missing.starts_with("error: there is no file or folder `nope.txt`\n  hint: "), "{missing}");
     insta::assert_snapshot!(refuse(&folder, "empty.txt", &[]), @r#"
     error: the text `empty.txt` is empty
       hint: put text into it, or name another
@@ -402,10 +382,8 @@ fn a_shell_completes_commands_and_options() {
             read -ra COMP_WORDS <<<\"$1\"; COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMP_LINE=$1
             _tinderbox tinderbox \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"
             echo \"${COMPREPLY[*]}\"";
-        let bash = Command::new("bash")
-            .args(["--norc", "-c", script, "bash", line])
-            .current_dir(folder.path(""))
-            .output();
+        let bash =
+            Command::new("bash").args(["--norc", "-c", script, "bash", line]).current_dir(folder.path("")).output();
         bash.ok().map(|output| {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             String::from_utf8(output.stdout).expect("text").trim().to_owned()
@@ -416,10 +394,7 @@ fn a_shell_completes_commands_and_options() {
     };
     assert_eq!(commands, "train");
     assert_eq!(complete("tinderbox init --from").as_deref(), Some("--from-text"));
-    assert_eq!(
-        complete("tinderbox init --preset sh").as_deref(),
-        Some("shakespeare shakespeare-gpu")
-    );
+    assert_eq!(complete("tinderbox init --preset sh").as_deref(), Some("shakespeare shakespeare-gpu"));
 }
 
 #[test]

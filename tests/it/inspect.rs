@@ -114,8 +114,7 @@ fn text_fits_its_columns_and_has_colours_only_where_they_are_wanted() {
     let prompt = "The cat sat by the bank. ".repeat(3);
     for place in [&[][..], &["--layer", "0", "--head", "1"], &["--head", "1"]] {
         for columns in ["50", "100", "200"] {
-            let always =
-                ["inspect", "attention", "runs/tiny", "--prompt", &prompt, "--width", columns];
+            let always = ["inspect", "attention", "runs/tiny", "--prompt", &prompt, "--width", columns];
             let show = |more: &[&str]| folder.run(&[&always, place, more].concat()).stdout;
             let plain = show(&[]);
             assert!(!plain.contains('\u{1b}'), "{plain}");
@@ -126,8 +125,7 @@ fn text_fits_its_columns_and_has_colours_only_where_they_are_wanted() {
                 let last = line.rsplit_once('\u{1b}').map_or("[0m", |(_, last)| last);
                 assert!(last.starts_with("[0m"), "{line}");
             }
-            let map =
-                plain.lines().filter(|line| !line.contains("looks") && !line.starts_with("weight"));
+            let map = plain.lines().filter(|line| !line.contains("looks") && !line.starts_with("weight"));
             for line in map {
                 let columns: usize = columns.parse().expect("a number");
                 assert!(line.chars().count() <= columns, "{columns}: {line}");
@@ -181,10 +179,7 @@ fn a_picture_stands_alone() {
     for place in [&[][..], &["--layer", "0", "--head", "1"]] {
         let always = ["inspect", "attention", "runs/tiny", "--prompt", PROMPT, "--format", "svg"];
         let svg = folder.succeed(&[&always[..], place].concat());
-        assert!(
-            svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"")
-                && svg.ends_with("</svg>\n")
-        );
+        assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && svg.ends_with("</svg>\n"));
         assert!(svg.contains("prefers-color-scheme:dark") && svg.contains("layer 0 head 1"));
         assert!(!svg.contains("<script") && !svg.contains("href"));
     }
@@ -194,17 +189,7 @@ fn a_picture_stands_alone() {
 fn a_file_is_written_whole_and_replaced() {
     let folder = trained(&[]);
     let write = |file: &str| {
-        let args = [
-            "inspect",
-            "attention",
-            "runs/tiny",
-            "--prompt",
-            PROMPT,
-            "--format",
-            "json",
-            "--output",
-            file,
-        ];
+        let args = ["inspect", "attention", "runs/tiny", "--prompt", PROMPT, "--format", "json", "--output", file];
         folder.succeed(&args)
     };
     folder.write("map.json", "an older one");
@@ -221,10 +206,8 @@ fn a_file_is_written_whole_and_replaced() {
 #[test]
 fn mistakes_in_what_to_look_at_are_explained() {
     let folder = trained(&[]);
-    let attention =
-        |args: &[&str]| folder.fail(&[&["inspect", "attention", "runs/tiny"], args].concat());
-    let explain =
-        |args: &[&str]| folder.fail(&[&["inspect", "explain", "runs/tiny"], args].concat());
+    let attention = |args: &[&str]| folder.fail(&[&["inspect", "attention", "runs/tiny"], args].concat());
+    let explain = |args: &[&str]| folder.fail(&[&["inspect", "explain", "runs/tiny"], args].concat());
     assert_snapshot!(attention(&["--prompt", "cat", "--layer", "2"]), @r#"
     error: there is no layer 2: the model has 2, counted from 0
       hint: the last one is 1
@@ -267,8 +250,7 @@ fn mistakes_in_what_to_look_at_are_explained() {
       hint: found there: `runs/tiny`
     "#);
 
-    let long =
-        folder.run(&["inspect", "attention", "runs/tiny", "--prompt", "The cat sat by the bank."]);
+    let long = folder.run(&["inspect", "attention", "runs/tiny", "--prompt", "The cat sat by the bank."]);
     assert_eq!(long.code, Some(0));
     assert_snapshot!(long.stderr, @"note: the prompt has 24 tokens and the context of the model holds 16: only the last 16 are read");
 

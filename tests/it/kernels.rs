@@ -215,13 +215,7 @@ fn the_first_fifty_losses_are_those_of_the_explicit_path() {
     let families: [&[&str]; 3] = [
         &["model.dropout=0.0"],
         &["model.dropout=0.1", "model.bias=true", "model.tie_embeddings=false"],
-        &[
-            "model.n_kv_heads=2",
-            "model.position=rope",
-            "model.norm=rms_norm",
-            "model.mlp=swiglu",
-            "model.qk_norm=true",
-        ],
+        &["model.n_kv_heads=2", "model.position=rope", "model.norm=rms_norm", "model.mlp=swiglu", "model.qk_norm=true"],
     ];
     let place = Place::new();
     for family in families {
@@ -229,17 +223,10 @@ fn the_first_fifty_losses_are_those_of_the_explicit_path() {
         let fused = losses(&place, &Device::flex(), &options);
         let explicit = losses(&place, &Device::ndarray(), &options);
         for (step, (fused, explicit)) in fused.iter().zip(&explicit).enumerate() {
-            assert!(
-                (fused - explicit).abs() < 1e-3,
-                "{family:?}, step {step}: {fused} is not {explicit}"
-            );
+            assert!((fused - explicit).abs() < 1e-3, "{family:?}, step {step}: {fused} is not {explicit}");
         }
         assert!(fused[49] < fused[0] - 0.5, "{family:?}: it learned nothing");
-        let rounded = losses(
-            &place,
-            &Device::flex(),
-            &[&options[..], &["train.matmul_precision=bf16"]].concat(),
-        );
+        let rounded = losses(&place, &Device::flex(), &[&options[..], &["train.matmul_precision=bf16"]].concat());
         let apart = rounded.iter().zip(&explicit).map(|(a, b)| (a - b).abs());
         let apart = apart.fold(0.0, f32::max);
         assert!(

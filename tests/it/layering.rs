@@ -62,8 +62,7 @@ fn check_folder(folder: &Path, module: Option<&str>, problems: &mut Vec<String>)
 #[test]
 fn no_module_uses_a_layer_above_its_own() {
     let mut problems = Vec::new();
-    let n_paths =
-        check_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), None, &mut problems);
+    let n_paths = check_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), None, &mut problems);
     assert!(n_paths > 20, "found only {n_paths} paths: is the search broken?");
     assert!(problems.is_empty(), "the layers do not hold:\n{}", problems.join("\n"));
 }
@@ -71,8 +70,7 @@ fn no_module_uses_a_layer_above_its_own() {
 #[test]
 fn a_path_to_a_layer_above_or_to_an_unknown_module_is_found() {
     let mut problems = Vec::new();
-    let source =
-        "use crate::data::Split;\nuse crate::cli; // crate::cli\nlet x = crate::nobody::f();";
+    let source = "use crate::data::Split;\nuse crate::cli; // crate::cli\nlet x = crate::nobody::f();";
     assert_eq!(check("model", "m.rs", source, &mut problems), 3);
     assert_eq!(problems, ["m.rs:2: `model` uses `cli`", "m.rs:3: `model` uses `nobody`"]);
 }

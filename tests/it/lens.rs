@@ -36,14 +36,11 @@ fn a_word_is_the_same_in_both_texts_until_the_model_has_read_them() {
         assert_eq!(it["places"][1]["position"], 22);
         let stages = list(&it["stages"]);
         assert_eq!((&stages[0], stages.last()), (&"token".into(), Some(&"norm".into())));
-        let between: Vec<f64> =
-            list(&it["similarity"]).iter().map(|of_stage| number(&of_stage[0][1])).collect();
+        let between: Vec<f64> = list(&it["similarity"]).iter().map(|of_stage| number(&of_stage[0][1])).collect();
         assert!((between[0] - 1.0).abs() < 1e-9);
         assert!(between[1..].iter().all(|cosine| *cosine < 1.0 - 1e-6));
-        let found: Vec<_> = list(&it["context"])
-            .iter()
-            .map(|word| (word["word"].as_str(), word["prompt"].as_u64()))
-            .collect();
+        let found: Vec<_> =
+            list(&it["context"]).iter().map(|word| (word["word"].as_str(), word["prompt"].as_u64())).collect();
         assert_eq!(found, [(Some("hen"), Some(0)), (Some("by"), Some(0)), (Some("by"), Some(1))]);
         assert_eq!(list(&it["attention"][1][0]).len(), 23);
 
@@ -103,16 +100,8 @@ fn the_lens_ends_with_the_models_own_prediction() {
     }
     // Greedy writing takes what the last layer finds likeliest.
     let likeliest = it["positions"][23]["stages"][2]["top"][0]["token"].as_str();
-    let written = folder.succeed(&[
-        "generate",
-        "runs/tiny",
-        "--prompt",
-        RIVER,
-        "--temperature",
-        "0",
-        "--max-new-tokens",
-        "1",
-    ]);
+    let written =
+        folder.succeed(&["generate", "runs/tiny", "--prompt", RIVER, "--temperature", "0", "--max-new-tokens", "1"]);
     let written = written.strip_suffix('\n').unwrap_or(&written);
     assert_eq!(Some(&written[RIVER.len()..]), likeliest);
     assert_eq!(it["attribution"]["answer"]["token"].as_str(), likeliest);
@@ -121,19 +110,14 @@ fn the_lens_ends_with_the_models_own_prediction() {
         let args = [&["--prompt", RIVER], args].concat();
         inspect(&folder, "lens", &args)["attribution"].clone()
     };
-    for args in [
-        &[][..],
-        &["--token", "sat", "--answer", "t"],
-        &["--token", "3", "--answer", "h", "--against", "c"],
-    ] {
+    for args in [&[][..], &["--token", "sat", "--answer", "t"], &["--token", "3", "--answer", "h", "--against", "c"]] {
         let it = attribution(args);
         let terms = list(&it["terms"]).iter().map(|term| number(&term["logit"]));
         let sum: f64 = terms.sum();
         assert!((sum - number(&it["difference"])).abs() < 1e-3, "{it}");
     }
     let page = page(&folder, "lens", &["--prompt", RIVER]);
-    for words in ["24 tokens", "came", "After `r`, token 23", "layer 1 attention bias", "together"]
-    {
+    for words in ["24 tokens", "came", "After `r`, token 23", "layer 1 attention bias", "together"] {
         assert!(page.contains(words), "{words}: {page}");
     }
 }
@@ -153,18 +137,7 @@ fn patching_goes_from_one_text_to_the_other() {
     assert!((number(&last[13]) - 1.0).abs() < 1e-6);
 
     // The other way round the same way is gone backwards.
-    let args = [
-        "--prompt",
-        HOUSE,
-        "--patch-from",
-        RIVER,
-        "--token",
-        "by",
-        "--answer",
-        " ",
-        "--against",
-        "e",
-    ];
+    let args = ["--prompt", HOUSE, "--patch-from", RIVER, "--token", "by", "--answer", " ", "--against", "e"];
     let back = inspect(&folder, "lens", &args);
     assert!((number(&back["difference"]) - number(&it["from_difference"])).abs() < 1e-5);
     assert!((number(&back["from_difference"]) - number(&it["difference"])).abs() < 1e-5);
@@ -180,9 +153,7 @@ fn patching_goes_from_one_text_to_the_other() {
 #[test]
 fn mistakes_are_explained() {
     let folder = trained(&[]);
-    let fail = |subcommand: &str, args: &[&str]| {
-        folder.fail(&[&["inspect", subcommand, "runs/tiny"], args].concat())
-    };
+    let fail = |subcommand: &str, args: &[&str]| folder.fail(&[&["inspect", subcommand, "runs/tiny"], args].concat());
     let embeddings = |args: &[&str]| fail("embeddings", args);
     assert_snapshot!(embeddings(&["--word", "bank", "--prompt", "a bank"]), @r#"
     error: there is nothing to compare `bank` with

@@ -40,23 +40,15 @@ fn adamw_makes_pytorchs_updates_from_the_same_gradients() {
     let device = Device::flex().autodiff();
     let fixture = Fixture::read("optimizer/adamw");
     let toy = Toy {
-        embedding: Named {
-            weight: Param::from_tensor(fixture.float("initial.weights.embedding.weight", &device)),
-        },
+        embedding: Named { weight: Param::from_tensor(fixture.float("initial.weights.embedding.weight", &device)) },
         linear: Layer {
             weight: Param::from_tensor(fixture.float("initial.weights.linear.weight", &device)),
             bias: Param::from_tensor(fixture.float("initial.weights.linear.bias", &device)),
         },
-        norm: Scale {
-            weight: Param::from_tensor(fixture.float("initial.weights.norm.weight", &device)),
-        },
+        norm: Scale { weight: Param::from_tensor(fixture.float("initial.weights.norm.weight", &device)) },
     };
-    let config = OptimizerConfig {
-        betas: [0.9, 0.99],
-        weight_decay: 0.1,
-        grad_clip_norm: 1.0,
-        ..OptimizerConfig::default()
-    };
+    let config =
+        OptimizerConfig { betas: [0.9, 0.99], weight_decay: 0.1, grad_clip_norm: 1.0, ..OptimizerConfig::default() };
     let mut optimizer = Optimizer::new(&config, BTreeMap::new());
     let mut toy = toy;
     for step in 0..8 {
@@ -205,8 +197,7 @@ fn what_an_optimizer_remembers_comes_back() {
 
 /// How many running means an optimiser keeps for a parameter.
 fn means_of(name: &str, kind: OptimizerKind) -> usize {
-    let is_hidden =
-        name.starts_with("blocks.") && !name.contains("norm") && name.ends_with(".weight");
+    let is_hidden = name.starts_with("blocks.") && !name.contains("norm") && name.ends_with(".weight");
     match kind {
         OptimizerKind::Muon if is_hidden => 1,
         _ => 2,
@@ -219,18 +210,12 @@ fn state_that_does_not_fit_is_refused_by_name() {
     let (mut adamw, _) = after_one_step(OptimizerKind::Adamw);
     let device = Device::flex();
     let other_kind = muon.restore(adamw.state(), &shapes, &device);
-    assert_eq!(
-        other_kind.unwrap_err().to_string(),
-        "\"adamw\" wrote it, and optimizer.kind is \"muon\""
-    );
+    assert_eq!(other_kind.unwrap_err().to_string(), "\"adamw\" wrote it, and optimizer.kind is \"muon\"");
     let (muon, _) = after_one_step(OptimizerKind::Muon);
     let other_kind = adamw.restore(muon.state(), &shapes, &device);
     assert_eq!(
         other_kind,
-        Err(StateError::OtherKind {
-            written: OptimizerKind::Muon,
-            configured: OptimizerKind::Adamw
-        })
+        Err(StateError::OtherKind { written: OptimizerKind::Muon, configured: OptimizerKind::Adamw })
     );
     let key = "momentum.blocks.0.mlp.gate.weight".to_owned();
     let restore = |state| {

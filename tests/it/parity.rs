@@ -7,9 +7,7 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 use tinderbox::config::ModelConfig;
 use tinderbox::model::Gpt;
-use tinderbox::model::attention::{
-    MultiHeadAttention, MultiHeadAttentionConfig, scaled_dot_product_attention,
-};
+use tinderbox::model::attention::{MultiHeadAttention, MultiHeadAttentionConfig, scaled_dot_product_attention};
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::probe::{Point, Probe, Site};
 use tinderbox::optimizer::Gradients;
@@ -17,8 +15,7 @@ use tinderbox_kernels::MatmulPrecision;
 
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
 
-const GPTS: [&str; 8] =
-    ["gpt2", "nanogpt", "llama", "qwen", "relu_squared", "mixed", "quickstart", "odd"];
+const GPTS: [&str; 8] = ["gpt2", "nanogpt", "llama", "qwen", "relu_squared", "mixed", "quickstart", "odd"];
 
 #[derive(serde::Deserialize)]
 struct GptFixture {
@@ -68,12 +65,7 @@ pub fn check_gpt(name: &str, device: &Device) {
     let mut compared = 0;
     for (path, gradient) in gradients.iter() {
         let expected = fixture.values(&format!("grads.{path}"));
-        expect_close(
-            &format!("{name}: gradient of {path}"),
-            &host(gradient.clone()),
-            expected,
-            TOLERANCE,
-        );
+        expect_close(&format!("{name}: gradient of {path}"), &host(gradient.clone()), expected, TOLERANCE);
         compared += 1;
     }
     assert_eq!(compared, fixture.names("grads.").count(), "{name}: gradients of all parameters");
@@ -101,12 +93,7 @@ fn a_probe_sees_pytorchs_attention_weights_and_changes_nothing() {
         fixture.expect("logits", gpt.forward_with(fixture.int("tokens", &device), &mut seen));
         for (block_idx, weights) in seen.0 {
             let expected = fixture.values(&format!("attention_weights.{block_idx}"));
-            expect_close(
-                &format!("{name}: weights of block {block_idx}"),
-                &weights,
-                expected,
-                TOLERANCE,
-            );
+            expect_close(&format!("{name}: weights of block {block_idx}"), &weights, expected, TOLERANCE);
         }
     }
 }
@@ -162,8 +149,7 @@ fn multi_head_attention_is_pytorchs_causal_bidirectional_and_cross() {
         let fixture = Fixture::read(&format!("attention/multi_head_{name}"));
         let attention = multi_head(&fixture, name == "causal", &device);
         let x = fixture.float::<3>("x", &device).require_grad();
-        let context =
-            fixture.has("context").then(|| fixture.float::<3>("context", &device).require_grad());
+        let context = fixture.has("context").then(|| fixture.float::<3>("context", &device).require_grad());
         let (output, weights) = attention.attend(x.clone(), context.clone());
         fixture.expect("output", output.clone());
         fixture.expect("attention_weights", weights);

@@ -178,9 +178,7 @@ fn checkpoints_are_planned_to_the_byte() {
         json(&folder, &[&["train", "small.toml", "--run-dir", kind], &set[..]].concat());
         let checkpoint = folder.path(kind).join("checkpoints/step-000002");
         for (part, file) in [("model", "model"), ("optimizer", "optimizer")] {
-            let bytes = fs::metadata(checkpoint.join(file).with_extension("safetensors"))
-                .expect("it is saved")
-                .len();
+            let bytes = fs::metadata(checkpoint.join(file).with_extension("safetensors")).expect("it is saved").len();
             assert_eq!(plan["disk"][part], bytes, "{file} of {kind}");
         }
     }
@@ -251,15 +249,11 @@ fn the_memory_of_a_run_is_what_was_planned() {
         let set: Vec<&str> = settings.flat_map(|option| ["--set", option]).collect();
         let plan = json(&folder, &[&["plan", "small.toml", "--no-measure"], &set[..]].concat());
         assert_eq!(plan["time"], Value::Null);
-        let trained =
-            json(&folder, &[&["train", "small.toml", "--run-dir", &run_dir], &set[..]].concat());
+        let trained = json(&folder, &[&["train", "small.toml", "--run-dir", &run_dir], &set[..]].concat());
         let planned = plan["memory"]["peak"].as_f64().expect("bytes") / 1_048_576.0;
         let measured = trained["peak_rss_mib"].as_f64().expect("MiB");
         let ratio = planned / measured;
-        assert!(
-            (0.85..1.15).contains(&ratio),
-            "{options:?}: planned {planned:.0} MiB, measured {measured:.0} MiB"
-        );
+        assert!((0.85..1.15).contains(&ratio), "{options:?}: planned {planned:.0} MiB, measured {measured:.0} MiB");
     }
 }
 
@@ -273,8 +267,7 @@ fn every_shipped_config_can_be_planned() {
         let args = ["plan", path, "--no-measure", "--device", "cpu"];
         let mut command = folder.command(&args);
         let output = command.current_dir(root).output().expect("the binary starts");
-        let (stdout, stderr) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{path}: {stderr}");
         for word in ["model: ", "FLOPs per token: ", "run: ", "memory: ", "disk: "] {
             assert!(stdout.contains(word), "{path} has no `{word}`: {stdout}");
@@ -296,10 +289,7 @@ fn without_the_text_what_is_assumed_is_said() {
     assert!(said.contains("`gone.txt` is not there"), "{said}");
     let ran = folder.run(&[&args[..], &["--set", "tokenizer.kind=char"]].concat());
     let said = ran.stderr;
-    assert!(
-        ran.code == Some(0) && said.contains("note: a vocabulary of 128 characters was assumed"),
-        "{said}"
-    );
+    assert!(ran.code == Some(0) && said.contains("note: a vocabulary of 128 characters was assumed"), "{said}");
 }
 
 #[test]
@@ -309,17 +299,12 @@ fn what_will_not_do_is_said_with_what_to_change() {
         let set: Vec<&str> = settings.iter().flat_map(|option| ["--set", option]).collect();
         json(&folder, &[&["plan", "small.toml"], &set[..]].concat())
     };
-    let large = plan(&[
-        "train.batch_size=16384",
-        "model.context_length=4096",
-        "train.grad_accumulation_steps=1",
-    ]);
+    let large = plan(&["train.batch_size=16384", "model.context_length=4096", "train.grad_accumulation_steps=1"]);
     let said = large["warnings"].to_string();
     assert!(said.contains("and this machine has"), "{said}");
     assert!(said.contains("train.grad_accumulation_steps = "), "{said}");
     assert_eq!(large["time"], Value::Null, "what does not fit is not tried");
-    let short =
-        plan(&["model.context_length=16777216", "model.d_model=4096", "train.batch_size=1"]);
+    let short = plan(&["model.context_length=16777216", "model.d_model=4096", "train.batch_size=1"]);
     let said = short["warnings"].to_string();
     assert!(said.contains("too short"), "{said}");
     assert!(said.contains("even one row at a time is too much"), "{said}");
@@ -340,14 +325,7 @@ fn mistakes_are_errors_with_a_hint() {
             "is not UTF-8 at byte 3",
         ),
         (
-            &[
-                "plan",
-                "small.toml",
-                "--set",
-                "model.d_model=4194304",
-                "--set",
-                "model.n_layers=16777216",
-            ],
+            &["plan", "small.toml", "--set", "model.d_model=4194304", "--set", "model.n_layers=16777216"],
             1,
             "fits no machine\n  hint: lower model.d_model",
         ),

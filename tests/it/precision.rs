@@ -19,8 +19,7 @@ const BF16: &str = "train.matmul_precision=bf16";
 
 fn corpus(config: &Config) -> Corpus {
     let context_length = config.model.context_length;
-    Corpus::open(&config.data, &config.tokenizer, context_length, OpenOptions::default())
-        .expect("a corpus")
+    Corpus::open(&config.data, &config.tokenizer, context_length, OpenOptions::default()).expect("a corpus")
 }
 
 #[test]
@@ -70,9 +69,7 @@ fn a_run_goes_on_in_another_precision_and_a_new_one_starts_from_it() {
         run.config().expect("its config").train.matmul_precision
     };
     assert_eq!(precision("run"), MatmulPrecision::Bf16);
-    let (summary, _) = place
-        .train("run", f32.clone(), Start::Resume, None)
-        .expect("continues, as on another device");
+    let (summary, _) = place.train("run", f32.clone(), Start::Resume, None).expect("continues, as on another device");
     assert_eq!(summary.steps, 10);
     assert_eq!(precision("run"), MatmulPrecision::F32);
     for (run, config) in [("f32", f32), ("bf16", place.config(&[BF16]))] {
@@ -187,10 +184,7 @@ fn a_run_a_measurement_and_a_plan_say_that_they_are_in_bf16() {
 
     let measure = ["bench", "train", "--rounds=1", "--steps=1"];
     let page = folder.succeed(&[&measure, &bf16[..]].concat());
-    assert!(
-        page.contains("threads, matrices in bf16\n") || page.contains("thread, matrices in bf16\n"),
-        "{page}"
-    );
+    assert!(page.contains("threads, matrices in bf16\n") || page.contains("thread, matrices in bf16\n"), "{page}");
     let found = folder.json(&[&measure[..], &["--json"], &bf16[..]].concat());
     assert_eq!(found["matmul_precision"], "bf16");
     let found = folder.json(&[&measure[..], &["--json"], &short[..]].concat());

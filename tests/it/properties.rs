@@ -143,15 +143,9 @@ fn attention_drops_weights_by_its_key_alone() {
     let x = Tensor::<3>::random([2, 5, 8], Distribution::Normal(0.0, 1.0), &device);
     let key = |step| Some(DropoutKey { seed: 1, step, micro_step: 0 });
     for causal in [true, false] {
-        let config = MultiHeadAttentionConfig {
-            causal,
-            dropout: 0.5,
-            ..MultiHeadAttentionConfig::new(8, 2)
-        };
+        let config = MultiHeadAttentionConfig { causal, dropout: 0.5, ..MultiHeadAttentionConfig::new(8, 2) };
         let mut attention = config.init(&device);
-        let matrix = |shape| {
-            Param::from_tensor(Tensor::random(shape, Distribution::Normal(0.0, 0.5), &device))
-        };
+        let matrix = |shape| Param::from_tensor(Tensor::random(shape, Distribution::Normal(0.0, 0.5), &device));
         attention.qkv.weight = matrix([8, 24]);
         attention.output.weight = matrix([8, 8]);
         let forward = |key| {
@@ -190,19 +184,9 @@ fn writing_goes_on_past_the_context_as_documented() {
     let tokenizer = Tokenizer::char_from_alphabet(alphabet.chars()).expect("an alphabet");
     for context_length in [1, 2, 5, 8] {
         for position in [PositionKind::Learned, PositionKind::Rope] {
-            let config = ModelConfig {
-                context_length,
-                position,
-                n_layers: 2,
-                d_model: 16,
-                ..ModelConfig::default()
-            };
+            let config = ModelConfig { context_length, position, n_layers: 2, d_model: 16, ..ModelConfig::default() };
             let gpt = lively(&config, 7, &Device::flex());
-            let greedy = GenerateConfig {
-                temperature: 0.0,
-                max_new_tokens: 30,
-                ..GenerateConfig::default()
-            };
+            let greedy = GenerateConfig { temperature: 0.0, max_new_tokens: 30, ..GenerateConfig::default() };
             for n_prompt in [1, context_length, context_length + 1, 11] {
                 let prompt = &alphabet[..n_prompt];
                 let writer = Writer::new(&gpt, &tokenizer, &greedy, prompt, 0).expect("a prompt");
@@ -225,8 +209,7 @@ fn parameters_have_the_paths_that_checkpoints_use() {
         tie_embeddings: false,
         ..ModelConfig::default()
     };
-    let names: Vec<String> =
-        parameters::shapes(&Gpt::zeros(&config, 7, &Device::flex())).into_keys().collect();
+    let names: Vec<String> = parameters::shapes(&Gpt::zeros(&config, 7, &Device::flex())).into_keys().collect();
     let expected = [
         "blocks.0.attention.k_norm.weight",
         "blocks.0.attention.output.bias",

@@ -91,11 +91,7 @@ fn a_resumed_run_has_one_curve_and_pictures_are_the_same_bytes() {
     // The same schedule as in the whole run: constant.
     let constant = |max_steps: &str, run: &str, more: &[&str]| {
         let steps = format!("train.max_steps={max_steps}");
-        let args = [
-            &HEADS[..],
-            &["--run-dir", run, "--set", &steps, "--set", "schedule.kind=constant"],
-            more,
-        ];
+        let args = [&HEADS[..], &["--run-dir", run, "--set", &steps, "--set", "schedule.kind=constant"], more];
         folder.succeed(&args.concat());
     };
     constant("40", "whole", &[]);
@@ -105,8 +101,7 @@ fn a_resumed_run_has_one_curve_and_pictures_are_the_same_bytes() {
     assert!(lead(&html).starts_with("Done: 40 steps"), "{}", lead(&html));
     assert!(html.contains("<dt>Went on</dt><dd>once</dd>"));
     for file in ["loss.svg", "learning-rate.svg", "heads.svg"] {
-        let (whole, parts) =
-            (folder.read(&format!("whole/{file}")), folder.read(&format!("parts/{file}")));
+        let (whole, parts) = (folder.read(&format!("whole/{file}")), folder.read(&format!("parts/{file}")));
         assert_eq!(whole, parts, "{file}");
     }
     // What replaces a run leaves nothing of it.
@@ -175,11 +170,7 @@ fn a_report_that_cannot_be_written_is_no_reason_to_fail() {
     let longer = ["train", "tiny.toml", "--resume", "--set", "train.max_steps=50"];
     let ran = folder.run(&longer);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(
-        ran.stderr.contains("warning: no report: cannot write the report `runs/tiny/"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("warning: no report: cannot write the report `runs/tiny/"), "{}", ran.stderr);
     assert!(ran.stderr.contains("report runs/tiny`\n"), "{}", ran.stderr);
     assert!(folder.path("runs/tiny/checkpoints/step-000050").is_dir());
 }
@@ -202,9 +193,7 @@ fn a_report_reaches_as_far_as_the_files_of_its_run() {
     fs::remove_file(folder.path("text.txt")).expect("removed");
     let (stderr, html) = report();
     assert!(
-        stderr.starts_with(
-            "note: Nothing can be said of heads and attention: there is no file or folder"
-        ),
+        stderr.starts_with("note: Nothing can be said of heads and attention: there is no file or folder"),
         "{stderr}"
     );
     assert_eq!(headings(&html), ["Numbers", "Config"]);
@@ -294,10 +283,7 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     let pointed = browser.texts(readout);
     assert!(pointed[0].starts_with("step 20"), "{pointed:?}");
     assert!(pointed[0].contains("training") && pointed[0].contains("validation"), "{pointed:?}");
-    assert_eq!(
-        browser.all(&format!("figure[data-chart=loss] > svg.{size} .rule"), "it.checkVisibility()"),
-        [true]
-    );
+    assert_eq!(browser.all(&format!("figure[data-chart=loss] > svg.{size} .rule"), "it.checkVisibility()"), [true]);
     browser.evaluate("document.querySelector('figure[data-chart=loss]').focus()");
     browser.press("ArrowRight");
     assert!(browser.texts(readout)[0].starts_with("step 25"), "{:?}", browser.texts(readout));

@@ -12,9 +12,7 @@ use tinderbox::device;
 use tinderbox::model::Gpt;
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::run::{Best, Checkpoint, RunDir, TrainState};
-use tinderbox::train::{
-    Event, Interrupter, Job, Observer, Start, Summary, TrainError, Trainer, train,
-};
+use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainError, Trainer, train};
 
 use crate::fixtures::expect_close;
 
@@ -81,15 +79,8 @@ impl Place {
         let device = device::open(&config.train.device.parse().expect("a device")).expect("opens");
         let interrupter = Interrupter::new();
         let losses = Arc::new(Mutex::new(Vec::new()));
-        let watcher =
-            Watcher { stop_after, interrupter: interrupter.clone(), losses: losses.clone() };
-        let job = Job {
-            config,
-            run_dir: self.path(run),
-            start,
-            from: from.map(|from| self.path(from)),
-            device,
-        };
+        let watcher = Watcher { stop_after, interrupter: interrupter.clone(), losses: losses.clone() };
+        let job = Job { config, run_dir: self.path(run), start, from: from.map(|from| self.path(from)), device };
         let summary = train(job, Box::new(watcher), &interrupter)?;
         let losses = losses.lock().expect("nobody panicked").clone();
         Ok((summary, losses))
@@ -102,8 +93,7 @@ impl Place {
     /// That two runs have the same bytes in each of these files.
     pub fn assert_same(&self, one: &str, other: &str, files: &[&str]) {
         for file in files {
-            let (one, other) =
-                (self.read(&format!("{one}/{file}")), self.read(&format!("{other}/{file}")));
+            let (one, other) = (self.read(&format!("{one}/{file}")), self.read(&format!("{other}/{file}")));
             assert!(one == other, "{file} differs");
         }
     }
@@ -157,11 +147,9 @@ impl Observer for Watcher {
 fn a_stopped_and_resumed_run_ends_with_the_same_bytes() {
     let place = Place::new();
     place.train("whole", place.config(&[]), Start::New, None).expect("trains");
-    let (stopped, _) =
-        place.train("parts", place.config(&[]), Start::New, Some(5)).expect("trains");
+    let (stopped, _) = place.train("parts", place.config(&[]), Start::New, Some(5)).expect("trains");
     assert!(stopped.interrupted && stopped.steps == 5 && stopped.val_loss.is_none());
-    let (resumed, _) =
-        place.train("parts", place.config(&[]), Start::Resume, None).expect("trains");
+    let (resumed, _) = place.train("parts", place.config(&[]), Start::Resume, None).expect("trains");
     assert!(!resumed.interrupted && resumed.steps == 10);
     place.assert_same("whole", "parts", &TEN_STEPS);
 }
@@ -174,16 +162,11 @@ fn a_run_that_died_goes_on_from_its_last_checkpoint_with_its_logs_cut_back() {
     place.train("died", config.clone(), Start::New, Some(8)).expect("trains");
     // As if the process had been killed between step 6 and 8, in the middle of a line and of a save.
     fs::write(place.path("died/last"), "step-000006\n").expect("written");
-    let half =
-        fs::read_to_string(place.path("died/metrics.jsonl")).expect("read") + "{\"step\":9,\"tr";
+    let half = fs::read_to_string(place.path("died/metrics.jsonl")).expect("read") + "{\"step\":9,\"tr";
     fs::write(place.path("died/metrics.jsonl"), half).expect("written");
     fs::create_dir(place.path("died/checkpoints/.step-000010.partial")).expect("made");
     place.train("died", config, Start::Resume, None).expect("trains");
-    place.assert_same(
-        "whole",
-        "died",
-        &["checkpoints/step-000010/model.safetensors", "metrics.jsonl", "samples.txt"],
-    );
+    place.assert_same("whole", "died", &["checkpoints/step-000010/model.safetensors", "metrics.jsonl", "samples.txt"]);
     assert!(!place.path("died/checkpoints/.step-000010.partial").exists());
 }
 
@@ -202,20 +185,13 @@ fn two_runs_of_one_seed_are_the_same_and_of_two_seeds_are_not() {
 #[test]
 fn a_run_learns_and_its_summary_adds_up() {
     let place = Place::new();
-    let config = place.config(&[
-        "train.max_steps=150",
-        "model.dropout=0.0",
-        "train.eval_interval=50",
-        "train.log_interval=1",
-    ]);
+    let config =
+        place.config(&["train.max_steps=150", "model.dropout=0.0", "train.eval_interval=50", "train.log_interval=1"]);
     let (summary, losses) = place.train("run", config.clone(), Start::New, None).expect("trains");
     assert_eq!(losses.len(), 150);
     assert!(losses[0] > 3.0 && losses[149] < 1.5, "from {} to {}", losses[0], losses[149]);
     assert_eq!(summary.tokens, 150 * 4 * 16);
-    assert!(
-        summary.best_val_loss <= summary.val_loss && summary.val_loss < Some(1.6),
-        "{summary:?}"
-    );
+    assert!(summary.best_val_loss <= summary.val_loss && summary.val_loss < Some(1.6), "{summary:?}");
     assert!(summary.train_s > 0.0 && summary.train_s < summary.wall_s);
     let run = RunDir::open(&place.path("run")).expect("a run");
     assert_eq!(run.config().expect("its config"), config);
@@ -237,9 +213,7 @@ fn a_loss_that_is_not_finite_names_its_step_and_leaves_the_last_good_checkpoint(
     let place = Place::new();
     let config = |more: &[&str]| place.config(&[&EXPLODING, more].concat());
     // Good for four steps: a warm-up this long leaves next to nothing of the learning rate.
-    place
-        .train("run", config(&["train.checkpoint_interval=1"]), Start::New, Some(4))
-        .expect("trains");
+    place.train("run", config(&["train.checkpoint_interval=1"]), Start::New, Some(4)).expect("trains");
     let explode = config(&["schedule.warmup_steps=0", "optimizer.learning_rate=1e30"]);
     let error = place.train("run", explode, Start::Resume, None).expect_err("it cannot go well");
     let TrainError::NotFinite { step, .. } = error else { panic!("{error}") };
@@ -254,8 +228,7 @@ fn a_loss_that_is_not_finite_names_its_step_and_leaves_the_last_good_checkpoint(
 fn a_loss_that_is_not_finite_names_the_learning_rates_of_its_optimizer() {
     let place = Place::new();
     let hint = |kind: &str| {
-        let config =
-            place.config(&["optimizer.learning_rate=3e38", "schedule.warmup_steps=0", kind]);
+        let config = place.config(&["optimizer.learning_rate=3e38", "schedule.warmup_steps=0", kind]);
         let error = place.train("run", config, Start::Overwrite, None);
         error.expect_err("it cannot go well").to_string()
     };
@@ -274,8 +247,7 @@ fn weights_that_the_last_update_broke_are_neither_best_nor_kept() {
         "train.max_steps=1",
         "train.sample_tokens=0",
     ]);
-    let error =
-        place.train("run", config, Start::New, None).expect_err("no loss is a number any more");
+    let error = place.train("run", config, Start::New, None).expect_err("no loss is a number any more");
     assert!(matches!(error, TrainError::NotFinite { step: 1, .. }), "{error}");
     let run = RunDir::open(&place.path("run")).expect("a run");
     assert!(run.last().is_err() && run.best().is_err(), "nothing was kept");
@@ -295,10 +267,7 @@ fn only_the_last_few_checkpoints_and_the_best_are_kept() {
     ]);
     place.train("run", config, Start::New, None).expect("trains");
     let run = RunDir::open(&place.path("run")).expect("a run");
-    let best = Checkpoint::read_state(&run.last().expect("a last"))
-        .expect("whole")
-        .best
-        .expect("evaluated");
+    let best = Checkpoint::read_state(&run.last().expect("a last")).expect("whole").best.expect("evaluated");
     assert!(best.step < 12, "the test wants a best checkpoint that is not the last");
     let mut kept: Vec<PathBuf> = fs::read_dir(place.path("run/checkpoints"))
         .expect("read")
@@ -315,8 +284,7 @@ fn the_state_of_a_run_is_read_back_exactly() {
     let place = Place::new();
     let mut state = 1_u64;
     for step in 0..300 {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let val_loss = 1.0 + 3.0 * (state >> 11) as f64 / (1_u64 << 53) as f64;
         let best = Some(Best { step, val_loss });
         let state = TrainState { step, best, train_loss: Some(val_loss), ..TrainState::default() };
@@ -344,8 +312,7 @@ fn a_run_that_was_stopped_in_its_last_evaluation_can_be_finished() {
     let metrics = fs::read_to_string(place.path("run/metrics.jsonl")).expect("read");
     let (all_but_last, _) = metrics.trim_end().rsplit_once('\n').expect("lines");
     fs::write(place.path("run/metrics.jsonl"), format!("{all_but_last}\n")).expect("written");
-    let (summary, _) =
-        place.train("run", place.config(&[]), Start::Resume, None).expect("finishes");
+    let (summary, _) = place.train("run", place.config(&[]), Start::Resume, None).expect("finishes");
     assert!(summary.val_loss.is_some() && summary.steps == 10);
     assert_eq!(fs::read_to_string(place.path("run/metrics.jsonl")).expect("read"), metrics);
 }
@@ -372,8 +339,7 @@ fn a_run_does_not_go_on_as_another_model() {
     let place = Place::new();
     place.train("run", place.config(&[]), Start::New, Some(2)).expect("trains");
     let other = place.config(&["model.d_model=32", "train.seed=9", "train.batch_size=5"]);
-    let error =
-        place.train("run", other, Start::Resume, None).expect_err("another model").to_string();
+    let error = place.train("run", other, Start::Resume, None).expect_err("another model").to_string();
     assert!(error.contains("model.d_model was 16 and is now 32"), "{error}");
     assert!(error.contains("train.seed") && error.contains("train.batch_size"), "{error}");
     let longer = place.config(&["train.max_steps=12"]);
@@ -407,12 +373,7 @@ fn weights_of(trainer: &Trainer) -> BTreeMap<String, HostTensor> {
 }
 
 fn trainer(config: &Config) -> Trainer {
-    let corpus = Corpus::open(
-        &config.data,
-        &config.tokenizer,
-        config.model.context_length,
-        OpenOptions::default(),
-    );
+    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length, OpenOptions::default());
     let corpus = corpus.expect("a corpus");
     let device = Device::flex().autodiff();
     let gpt = Gpt::new(&config.model, corpus.tokenizer.vocab_size(), config.train.seed, &device);
@@ -461,8 +422,7 @@ fn the_golden_losses_of_a_fixed_run() {
     let place = Place::new();
     let config = place.config(&["train.max_steps=8", "train.log_interval=1"]);
     let (_, losses) = place.train("run", config, Start::New, None).expect("trains");
-    let golden =
-        [3.4848318, 3.460958, 3.3932996, 3.3160253, 3.2107446, 3.1830971, 3.085939, 3.102891];
+    let golden = [3.4848318, 3.460958, 3.3932996, 3.3160253, 3.2107446, 3.1830971, 3.085939, 3.102891];
     expect_close("losses", &losses, &golden, 2e-4);
 }
 
@@ -470,12 +430,7 @@ fn the_golden_losses_of_a_fixed_run() {
 fn a_text_in_memory_trains_like_one_on_the_disk() {
     let place = Place::new();
     let config = place.config(&[]);
-    let corpus = Corpus::open(
-        &config.data,
-        &config.tokenizer,
-        config.model.context_length,
-        OpenOptions::default(),
-    );
+    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length, OpenOptions::default());
     let corpus = corpus.expect("a corpus");
     let text = corpus.train.texts().next().expect("one text").clone();
     let mut ids = vec![0; text.len()];

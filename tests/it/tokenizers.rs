@@ -324,8 +324,7 @@ fn a_run_with_bpe_is_like_any_other() {
     // The kind is what was changed, and nothing is said of keys that nobody wrote.
     let other = folder.fail(&[&train[..], &["--resume", "--set", "tokenizer.kind=char"]].concat());
     assert!(
-        other.contains("tokenizer.kind was \"bpe\" and is now \"char\"")
-            && !other.contains("vocab_size"),
+        other.contains("tokenizer.kind was \"bpe\" and is now \"char\"") && !other.contains("vocab_size"),
         "{other}"
     );
 
@@ -347,8 +346,7 @@ fn a_run_with_a_file_keeps_a_copy_and_goes_on_without_the_file() {
         assert_eq!(trained.code, Some(0), "{name}: {}", trained.stderr);
         let own = std::fs::read_to_string(folder.path("run/tokenizer.json")).unwrap();
         assert_eq!(own, std::fs::read_to_string(path_of(name)).unwrap());
-        let written =
-            folder.succeed(&["generate", "run", "--prompt", "The girl", "--max-new-tokens", "8"]);
+        let written = folder.succeed(&["generate", "run", "--prompt", "The girl", "--max-new-tokens", "8"]);
         assert!(written.starts_with("The girl"), "{written}");
         folder.succeed(&["eval", "run"]);
 
@@ -356,21 +354,15 @@ fn a_run_with_a_file_keeps_a_copy_and_goes_on_without_the_file() {
         let more = ["--resume", "--set", "train.max_steps=6"];
         let resumed = train_with(&folder, "elsewhere.json", &more);
         assert_eq!(resumed.code, Some(0), "{name}: {}", resumed.stderr);
-        let other =
-            train_with(&folder, "trained.json", &["--resume", "--set", "train.max_steps=8"]);
-        assert!(
-            other.stderr.contains("the tokenizer `trained.json` is another"),
-            "{}",
-            other.stderr
-        );
+        let other = train_with(&folder, "trained.json", &["--resume", "--set", "train.max_steps=8"]);
+        assert!(other.stderr.contains("the tokenizer `trained.json` is another"), "{}", other.stderr);
     }
 }
 
 #[test]
 fn a_vocabulary_beyond_two_bytes_trains() {
     let folder = folder();
-    let mut file: Value =
-        serde_json::from_str(&std::fs::read_to_string(path_of("trained")).unwrap()).unwrap();
+    let mut file: Value = serde_json::from_str(&std::fs::read_to_string(path_of("trained")).unwrap()).unwrap();
     let n_known = file["model"]["vocab"].as_object().unwrap().len();
     for id in n_known..70_000 {
         file["model"]["vocab"][format!("filler {id}")] = id.into();
@@ -383,11 +375,8 @@ fn a_vocabulary_beyond_two_bytes_trains() {
     let text: String = text().chars().take(3_000).collect();
     folder.write("text.txt", text.replace(". ", "<|last|>"));
 
-    let data = DataConfig {
-        path: folder.path("text.txt"),
-        cache_dir: Some(folder.path("cache")),
-        ..DataConfig::default()
-    };
+    let data =
+        DataConfig { path: folder.path("text.txt"), cache_dir: Some(folder.path("cache")), ..DataConfig::default() };
     let config = TokenizerConfig {
         kind: TokenizerKind::File,
         path: Some(folder.path("big.json")),
@@ -434,10 +423,7 @@ fn mistakes_with_tokenizers_are_told() {
         folder.fail(&["train", "tiny.toml"].into_iter().chain(sets).collect::<Vec<_>>())
     };
     for (sets, expected) in [
-        (
-            &["tokenizer.kind=bpe", "tokenizer.vocab_size=100"][..],
-            "vocab_size = 100 must be at least 257",
-        ),
+        (&["tokenizer.kind=bpe", "tokenizer.vocab_size=100"][..], "vocab_size = 100 must be at least 257"),
         (&["tokenizer.vocab_size=512"], "only for tokenizer.kind = \"bpe\""),
         (&["tokenizer.path=a.json"], "only for tokenizer.kind = \"file\""),
         (&["tokenizer.kind=file"], "tokenizer.path is missing"),

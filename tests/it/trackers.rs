@@ -88,9 +88,7 @@ fn expected_numbers(metrics: &str) -> Vec<Logged> {
         let line: Value = serde_json::from_str(line).expect("JSON");
         let step = line["step"].as_u64().expect("a step");
         for (key, tag) in tags {
-            numbers.extend(
-                line[key].as_f64().map(|value| Logged::Number(step, tag.to_owned(), value as f32)),
-            );
+            numbers.extend(line[key].as_f64().map(|value| Logged::Number(step, tag.to_owned(), value as f32)));
         }
     }
     numbers
@@ -98,8 +96,7 @@ fn expected_numbers(metrics: &str) -> Vec<Logged> {
 
 /// Without what a clock says.
 fn without_speed(events: Vec<Logged>) -> Vec<Logged> {
-    let is_speed =
-        |event: &Logged| matches!(event, Logged::Number(_, tag, _) if tag == "tokens_per_s");
+    let is_speed = |event: &Logged| matches!(event, Logged::Number(_, tag, _) if tag == "tokens_per_s");
     assert!(events.iter().any(is_speed));
     events.into_iter().filter(|event| !is_speed(event)).collect()
 }
@@ -159,8 +156,7 @@ fn curves_come_as_a_table_as_csv_and_as_json() {
     let csv = folder.succeed(&["metrics", "runs/tiny", "--csv"]);
     let mut reader = csv::Reader::from_reader(csv.as_bytes());
     let headings = reader.headers().expect("headings").clone();
-    let records: Vec<csv::StringRecord> =
-        reader.records().map(|record| record.expect("whole")).collect();
+    let records: Vec<csv::StringRecord> = reader.records().map(|record| record.expect("whole")).collect();
     let at = |name: &str| headings.iter().position(|heading| heading == name).expect(name);
     let cells: Vec<[&str; 3]> = records
         .iter()
@@ -169,23 +165,14 @@ fn curves_come_as_a_table_as_csv_and_as_json() {
     let steps: Vec<&str> = cells.iter().map(|row| row[0]).collect();
     assert_eq!(steps, ["5", "10", "15", "20", "25", "30", "35", "40"]);
     assert!(cells[0][1].is_empty() && !cells[1][1].is_empty() && !cells[0][2].is_empty());
-    let first: Value = serde_json::from_str(
-        folder.read("runs/tiny/metrics.jsonl").lines().next().expect("a line"),
-    )
-    .expect("JSON");
+    let first: Value =
+        serde_json::from_str(folder.read("runs/tiny/metrics.jsonl").lines().next().expect("a line")).expect("JSON");
     assert_eq!(records[0][at("train_loss")], first["train_loss"].to_string(), "the very number");
     assert!(!records[7][at("best_val_loss")].is_empty() && !records[7][at("wall_s")].is_empty());
 
-    let json: Value = serde_json::from_str(&folder.succeed(&[
-        "metrics",
-        "runs/tiny/last",
-        "--json",
-        "--every",
-        "20",
-    ]))
-    .expect("JSON");
-    let steps: Vec<&Value> =
-        json.as_array().expect("an array").iter().map(|row| &row["step"]).collect();
+    let json: Value =
+        serde_json::from_str(&folder.succeed(&["metrics", "runs/tiny/last", "--json", "--every", "20"])).expect("JSON");
+    let steps: Vec<&Value> = json.as_array().expect("an array").iter().map(|row| &row["step"]).collect();
     assert_eq!(steps, [20, 40]);
 }
 
@@ -260,18 +247,14 @@ fn runs_are_listed_with_what_is_known_of_them() {
     };
     assert_eq!(runs.len(), 5);
     let done = of("tiny");
-    assert_eq!(
-        (&done["status"], &done["step"], &done["is_estimate"]),
-        (&"done".into(), &40.into(), &false.into())
-    );
+    assert_eq!((&done["status"], &done["step"], &done["is_estimate"]), (&"done".into(), &40.into(), &false.into()));
     assert_eq!(done["tokens"], 40 * 4 * 16);
     assert_eq!(done["device"], "flex");
     assert!(done["parameters"].as_u64() > Some(1000) && done["train_s"].as_f64() > Some(0.0));
     assert!(done["wall_s"].as_f64() > done["train_s"].as_f64());
     let eval: Value = folder.json(&["eval", "runs/tiny", "--json"]);
     for (ours, theirs) in [("val_loss", "loss"), ("val_bits_per_byte", "bits_per_byte")] {
-        let (ours, theirs) =
-            (done[ours].as_f64().expect(ours), eval[theirs].as_f64().expect(theirs));
+        let (ours, theirs) = (done[ours].as_f64().expect(ours), eval[theirs].as_f64().expect(theirs));
         assert!((ours - theirs).abs() < 1e-9, "{ours} and {theirs} are of the best checkpoint");
     }
     let stopped = of("stopped");
@@ -281,10 +264,7 @@ fn runs_are_listed_with_what_is_known_of_them() {
     );
     assert!(stopped["val_bits_per_byte"].is_number());
     let old = of("old");
-    assert_eq!(
-        (&old["status"], &old["parameters"], &old["train_s"]),
-        (&"done".into(), &Value::Null, &Value::Null)
-    );
+    assert_eq!((&old["status"], &old["parameters"], &old["train_s"]), (&"done".into(), &Value::Null, &Value::Null));
     assert!(old["val_loss"].is_number() && old["val_bits_per_byte"].is_number());
     assert_eq!(of("newer")["status"], "done");
     assert_eq!(of("newer")["max_steps"], 20);
@@ -298,8 +278,7 @@ fn runs_are_listed_with_what_is_known_of_them() {
 fn runs_are_ordered_by_loss_or_by_time_and_one_that_is_made_is_marked() {
     let folder = folder_of_runs();
     let by_loss = facts(&folder.run(&["runs", "--json"]));
-    let bits: Vec<f64> =
-        by_loss.iter().map(|facts| facts["val_bits_per_byte"].as_f64().expect("known")).collect();
+    let bits: Vec<f64> = by_loss.iter().map(|facts| facts["val_bits_per_byte"].as_f64().expect("known")).collect();
     assert!(bits.is_sorted(), "{bits:?}");
     let by_time = facts(&folder.run(&["runs", "runs", "--json", "--sort", "time"]));
     let names: Vec<&Value> = by_time.iter().map(|facts| &facts["run"]).collect();
@@ -318,9 +297,7 @@ fn runs_are_ordered_by_loss_or_by_time_and_one_that_is_made_is_marked() {
 #[test]
 fn a_resumed_run_adds_up_its_time() {
     let place = Place::new();
-    let train = |start, stop_after| {
-        place.train("run", place.config(&[]), start, stop_after).expect("trains").0
-    };
+    let train = |start, stop_after| place.train("run", place.config(&[]), start, stop_after).expect("trains").0;
     let (first, second) = (train(Start::New, Some(5)), train(Start::Resume, None));
     let run = RunDir::open(&place.path("run")).expect("a run");
     let facts = tinderbox::run::RunInfo::read(&run).expect("read");

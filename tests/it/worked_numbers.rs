@@ -7,9 +7,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use tinderbox::inspect::strongest;
-use tinderbox::model::attention::steps::{
-    masked, parameter_free_self_attention, scaled, scores, weights,
-};
+use tinderbox::model::attention::steps::{masked, parameter_free_self_attention, scaled, scores, weights};
 use tinderbox::model::attention::{
     MultiHeadAttention, MultiHeadAttentionConfig, causal_mask, scaled_dot_product_attention,
 };
@@ -19,11 +17,7 @@ use crate::examples::numbers::{matrix, normal, values};
 /// The numbers stand with six decimals; this leaves room for the last of them, and for single precision.
 const TOLERANCE: f32 = 2e-6;
 
-fn expect<const N: usize, const R: usize, const C: usize>(
-    what: &str,
-    got: &Tensor<N>,
-    want: [[f32; C]; R],
-) {
+fn expect<const N: usize, const R: usize, const C: usize>(what: &str, got: &Tensor<N>, want: [[f32; C]; R]) {
     assert_eq!(got.dims()[N - 2..], [R, C], "shape of {what}");
     let got = values(got.clone());
     assert_eq!(got.len(), R * C, "size of {what}");
@@ -86,17 +80,9 @@ mod soft_lookup {
         let expected = [[5.0, 3.5, 4.0], [3.5, 8.5, 5.0], [4.0, 5.0, 4.0]];
         expect("scaled", &scaled, expected);
         let (output, weights) = attend(&q, &q, &v);
-        let expected = [
-            [0.628532, 0.140244, 0.231224],
-            [0.006498, 0.964380, 0.029122],
-            [0.211942, 0.576117, 0.211942],
-        ];
+        let expected = [[0.628532, 0.140244, 0.231224], [0.006498, 0.964380, 0.029122], [0.211942, 0.576117, 0.211942]];
         expect("weights", &weights, expected);
-        let expected = [
-            [0.744144, 0.255856, 0.0, 0.0],
-            [0.021059, 0.978941, 0.0, 0.0],
-            [0.317912, 0.682088, 0.0, 0.0],
-        ];
+        let expected = [[0.744144, 0.255856, 0.0, 0.0], [0.021059, 0.978941, 0.0, 0.0], [0.317912, 0.682088, 0.0, 0.0]];
         expect("output", &output, expected);
     }
 
@@ -153,11 +139,7 @@ mod the_cat_sat {
         let expected = [[0.32, 0.28, 0.26], [0.14, 0.74, 0.28], [0.22, 0.42, 0.24]];
         expect("scores", &scores, expected);
         let weights = weights(scores);
-        let expected = [
-            [0.344524, 0.331015, 0.324461],
-            [0.251737, 0.458696, 0.289567],
-            [0.308489, 0.376790, 0.314721],
-        ];
+        let expected = [[0.344524, 0.331015, 0.324461], [0.251737, 0.458696, 0.289567], [0.308489, 0.376790, 0.314721]];
         expect("weights", &weights, expected);
         let cat = strongest(&values(weights)[3..6], 3);
         assert_eq!([cat[0].0, cat[1].0], [1, 2], "itself, then sat: {cat:?}");
@@ -170,11 +152,7 @@ mod the_cat_sat {
         let output = weights(scores(q(), k())).matmul(v.clone());
         let expected = [[0.668985, 0.655476], [0.541304, 0.748263], [0.623210, 0.691511]];
         expect("output", &output, expected);
-        let expected = [
-            [0.341230, 0.331714, 0.327056],
-            [0.275291, 0.420772, 0.303937],
-            [0.315841, 0.363820, 0.320339],
-        ];
+        let expected = [[0.341230, 0.331714, 0.327056], [0.275291, 0.420772, 0.303937], [0.315841, 0.363820, 0.320339]];
         expect("scaled weights", &attend(&q(), &k(), &v).1, expected);
     }
 
@@ -227,8 +205,7 @@ mod the_cat_sat {
 
 /// Random weights, large enough for heads to differ.
 fn attention(d_model: usize, n_heads: usize, causal: bool) -> MultiHeadAttention {
-    let config =
-        MultiHeadAttentionConfig { causal, ..MultiHeadAttentionConfig::new(d_model, n_heads) };
+    let config = MultiHeadAttentionConfig { causal, ..MultiHeadAttentionConfig::new(d_model, n_heads) };
     let mut attention = config.init(&Device::flex());
     let draw = |n: usize, seed| {
         let weight = normal([d_model, n * d_model], seed);
@@ -459,12 +436,7 @@ mod masks_and_patterns {
         expect("focused", &weights, focused);
         expect("where it looks", &places, [[1.0], [1.7], [0.2]]);
 
-        let local = [
-            [0.7, 0.2, 0.1, 0.0],
-            [0.2, 0.5, 0.2, 0.1],
-            [0.1, 0.2, 0.5, 0.2],
-            [0.0, 0.1, 0.2, 0.7],
-        ];
+        let local = [[0.7, 0.2, 0.1, 0.0], [0.2, 0.5, 0.2, 0.1], [0.1, 0.2, 0.5, 0.2], [0.0, 0.1, 0.2, 0.7]];
         let (weights, places) = look(matrix(local));
         expect("local", &weights, local);
         expect("where it looks", &places, [[0.4], [1.2], [1.8], [2.6]]);

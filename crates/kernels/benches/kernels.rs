@@ -12,17 +12,13 @@ use std::fmt;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use divan::Bencher;
 use tinderbox_kernels::mlp::{Activation, Layer, Mlp};
-use tinderbox_kernels::{
-    self as kernels, Dropout, DropoutKey, MatmulPrecision, Output, SelfAttention,
-};
+use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, MatmulPrecision, Output, SelfAttention};
 
 /// As in the program itself, and counted.
 #[global_allocator]
-static ALLOCATOR: divan::AllocProfiler<mimalloc::MiMalloc> =
-    divan::AllocProfiler::new(mimalloc::MiMalloc);
+static ALLOCATOR: divan::AllocProfiler<mimalloc::MiMalloc> = divan::AllocProfiler::new(mimalloc::MiMalloc);
 
-const DROPOUT: Dropout =
-    Dropout { probability: 0.1, key: DropoutKey { seed: 1, step: 2, micro_step: 0 }, site: 1 };
+const DROPOUT: Dropout = Dropout { probability: 0.1, key: DropoutKey { seed: 1, step: 2, micro_step: 0 }, site: 1 };
 const EPSILON: f64 = 1e-5;
 /// Characters.
 const VOCAB_SIZE: usize = 65;
@@ -100,12 +96,7 @@ impl Case {
     }
 
     /// As [`Case::bench`], of activations `[B, T, n C]`.
-    fn of_activations(
-        &self,
-        bencher: Bencher<'_, '_>,
-        n: usize,
-        f: impl Fn(Tensor<3>) -> Tensor<3>,
-    ) {
+    fn of_activations(&self, bencher: Bencher<'_, '_>, n: usize, f: impl Fn(Tensor<3>) -> Tensor<3>) {
         let Shape { b, t, c, .. } = self.1;
         self.bench(bencher, [self.random([b, t, n * c])], |[x]| f(x));
     }
@@ -176,12 +167,7 @@ fn mlp_swiglu(bencher: Bencher<'_, '_>, case: &Case) {
 }
 
 /// The layer with an activation, which may want a projection of its own.
-fn mlp(
-    bencher: Bencher<'_, '_>,
-    case: &Case,
-    activation: impl Fn(Layer) -> Activation,
-    precision: MatmulPrecision,
-) {
+fn mlp(bencher: Bencher<'_, '_>, case: &Case, activation: impl Fn(Layer) -> Activation, precision: MatmulPrecision) {
     let c = case.1.c;
     let layer = |shape| Layer { weight: case.random(shape), bias: None };
     let mlp = Mlp {
@@ -209,13 +195,7 @@ fn self_attention_with_dropout(bencher: Bencher<'_, '_>, case: &Case) {
 }
 
 fn attention(bencher: Bencher<'_, '_>, case: &Case, dropout: Option<Dropout>) {
-    let attention = SelfAttention {
-        n_heads: case.1.h,
-        n_kv_heads: case.1.h,
-        norm: None,
-        rotation: None,
-        dropout,
-    };
+    let attention = SelfAttention { n_heads: case.1.h, n_kv_heads: case.1.h, norm: None, rotation: None, dropout };
     case.of_activations(bencher, 3, |qkv| kernels::self_attention(qkv, attention.clone()));
 }
 
@@ -223,9 +203,7 @@ fn attention(bencher: Bencher<'_, '_>, case: &Case, dropout: Option<Dropout>) {
 fn embed(bencher: Bencher<'_, '_>, case: &Case) {
     let Shape { b, t, c, .. } = case.1;
     let tokens: Tensor<2, Int> = targets(case).reshape([b, t]);
-    case.bench(bencher, [case.random([VOCAB_SIZE, c])], |[weight]| {
-        kernels::embed(tokens.clone(), weight, None)
-    });
+    case.bench(bencher, [case.random([VOCAB_SIZE, c])], |[weight]| kernels::embed(tokens.clone(), weight, None));
 }
 
 /// From hidden states, with the token embedding's weights.

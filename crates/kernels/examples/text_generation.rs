@@ -6,9 +6,7 @@
 use std::time::{Duration, Instant};
 
 use burn::module::{Module, Param};
-use burn::nn::attention::{
-    MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, generate_autoregressive_mask,
-};
+use burn::nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, generate_autoregressive_mask};
 use burn::nn::transformer::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Distribution, Tensor};
@@ -34,13 +32,9 @@ impl Block {
     fn new(device: &Device) -> Self {
         Self {
             attention_norm: LayerNormConfig::new(D_MODEL).init(device),
-            attention: MultiHeadAttentionConfig::new(D_MODEL, N_HEADS)
-                .with_dropout(0.0)
-                .init(device),
+            attention: MultiHeadAttentionConfig::new(D_MODEL, N_HEADS).with_dropout(0.0).init(device),
             mlp_norm: LayerNormConfig::new(D_MODEL).init(device),
-            mlp: PositionWiseFeedForwardConfig::new(D_MODEL, 4 * D_MODEL)
-                .with_dropout(0.0)
-                .init(device),
+            mlp: PositionWiseFeedForwardConfig::new(D_MODEL, 4 * D_MODEL).with_dropout(0.0).init(device),
         }
     }
 
@@ -58,13 +52,8 @@ impl Block {
         let normed = layer_norm(&self.attention_norm, x.clone());
         let MultiHeadAttention { query, key, value, output, .. } = &self.attention;
         let qkv = [query, key, value].map(|projection| linear(projection, normed.clone()));
-        let attention = SelfAttention {
-            n_heads: N_HEADS,
-            n_kv_heads: N_HEADS,
-            norm: None,
-            rotation: None,
-            dropout: None,
-        };
+        let attention =
+            SelfAttention { n_heads: N_HEADS, n_kv_heads: N_HEADS, norm: None, rotation: None, dropout: None };
         let heads = kernels::self_attention(Tensor::cat(qkv.into(), 2), attention); // [B, T, C]
         let x = x + linear(output, heads);
         let mlp = Mlp {
@@ -92,11 +81,7 @@ fn linear(linear: &Linear, x: Tensor<3>) -> Tensor<3> {
 }
 
 /// The output of all blocks, and the median time of a forward and backward pass.
-fn run(
-    blocks: &[Block],
-    x: &Tensor<3>,
-    forward: fn(&Block, Tensor<3>) -> Tensor<3>,
-) -> (Tensor<3>, Duration) {
+fn run(blocks: &[Block], x: &Tensor<3>, forward: fn(&Block, Tensor<3>) -> Tensor<3>) -> (Tensor<3>, Duration) {
     let pass = || blocks.iter().fold(x.clone(), |x, block| forward(block, x));
     let mut times: Vec<Duration> = (0..7)
         .map(|_| {

@@ -58,9 +58,7 @@ impl<const D: usize> Choice<D> {
     pub(super) fn apply(&self, x: Tensor<D>) -> Tensor<D> {
         match self.clone() {
             Self::Factors(factors) => x * factors,
-            Self::Dropped(dropped, probability) => {
-                (x / (1.0 - probability)).mask_fill(dropped, 0.0)
-            }
+            Self::Dropped(dropped, probability) => (x / (1.0 - probability)).mask_fill(dropped, 0.0),
         }
     }
 }
@@ -104,12 +102,7 @@ impl Dropout {
     }
 
     /// Where a number of a part is dropped, computed on the device.
-    fn dropped<const D: usize>(
-        &self,
-        whole: [usize; D],
-        part: [Range<usize>; D],
-        device: &Device,
-    ) -> Tensor<D, Bool> {
+    fn dropped<const D: usize>(&self, whole: [usize; D], part: [Range<usize>; D], device: &Device) -> Tensor<D, Bool> {
         // A number's place in the whole is a sum over the dimensions, of which each has few different terms.
         let mut stride = 1_u32;
         let mut place: Option<Tensor<D, Int>> = None;
@@ -255,12 +248,7 @@ mod tests {
             Tensor::<4>::from_data(factors, &device)
         };
         let all = whole.map(|n| 0..n);
-        let parts = [
-            all.clone(),
-            [0..2, 0..3, 2..5, 0..9],
-            [1..2, 0..3, 6..7, 10..11],
-            [0..1, 2..3, 0..7, 4..11],
-        ];
+        let parts = [all.clone(), [0..2, 0..3, 2..5, 0..9], [1..2, 0..3, 6..7, 10..11], [0..1, 2..3, 0..7, 4..11]];
         for part in parts {
             let whole = factors(all.clone()).slice(part.clone());
             assert_eq!(factors(part.clone()).into_data(), whole.into_data());
@@ -321,10 +309,7 @@ mod tests {
         let mut n_even = 0;
         for (row, column) in corners {
             let at = |row: usize, column: usize| this[row * 200 + column];
-            let odd = at(row, column)
-                ^ at(row + 1, column)
-                ^ at(row, column + 1)
-                ^ at(row + 1, column + 1);
+            let odd = at(row, column) ^ at(row + 1, column) ^ at(row, column + 1) ^ at(row + 1, column + 1);
             n_even += usize::from(!odd);
         }
         let share = n_even as f64 / (199.0 * 199.0);

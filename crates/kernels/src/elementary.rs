@@ -17,11 +17,7 @@ pub(super) fn sum(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
 /// As [`sum`], in L running sums.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
-pub(super) fn sum_in_lanes<const L: usize>(
-    a: &[f32],
-    b: &[f32],
-    f: impl Fn(f32, f32) -> f32,
-) -> f32 {
+pub(super) fn sum_in_lanes<const L: usize>(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0; L];
     let (a, a_rest) = a.as_chunks::<L>();
     let (b, b_rest) = b.as_chunks::<L>();
@@ -140,12 +136,8 @@ mod tests {
     fn distribution_and_density_are_within_a_few_roundings() {
         for i in -1000..=1000 {
             let x = i as f32 / 100.0;
-            let ((distribution, density), (want, want_density)) =
-                (phi::<Scalar>(x), reference(f64::from(x)));
-            assert!(
-                (f64::from(distribution) - want).abs() < 3e-7,
-                "Phi({x}) = {distribution}, not {want}"
-            );
+            let ((distribution, density), (want, want_density)) = (phi::<Scalar>(x), reference(f64::from(x)));
+            assert!((f64::from(distribution) - want).abs() < 3e-7, "Phi({x}) = {distribution}, not {want}");
             assert!((f64::from(density) - want_density).abs() < 1e-7, "at {x}");
         }
         for x in [50.0, 1e4, f32::MAX] {
@@ -174,10 +166,7 @@ mod tests {
             type Output = ();
 
             #[inline(always)]
-            #[allow(
-                clippy::inline_always,
-                reason = "the instructions are those of the caller's SIMD level"
-            )]
+            #[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
             fn with_simd<S: Simd>(self, _: S) {
                 self.0.iter_mut().for_each(|x| *x = exp::<S>(*x));
             }

@@ -35,11 +35,7 @@ pub fn embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positi
 }
 
 /// [`embed`] by burn's own operations.
-fn composed_embed(
-    tokens: Tensor<2, Int>,
-    weight: Tensor<2>,
-    positions: Option<Positions>,
-) -> Tensor<3> {
+fn composed_embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positions>) -> Tensor<3> {
     let [_, t] = tokens.dims();
     let x = module::embedding(weight, tokens); // [B, T, C]
     match positions {
@@ -49,11 +45,7 @@ fn composed_embed(
 }
 
 /// [`embed`] of f32 on flex.
-fn fused_embed(
-    tokens: Tensor<2, Int>,
-    weight: Tensor<2>,
-    positions: Option<Positions>,
-) -> Tensor<3> {
+fn fused_embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positions>) -> Tensor<3> {
     let [_, seq_len] = tokens.dims();
     let tokens = tokens.into_data();
     let tokens = tokens.iter::<i64>().map(|token| usize::try_from(token).expect("a token"));
@@ -135,11 +127,7 @@ mod tests {
     type Operation = fn(Tensor<2, Int>, Tensor<2>, Option<Positions>) -> Tensor<3>;
 
     /// Output and gradients, of tokens of which some come often and some never.
-    fn run_with(
-        f: Operation,
-        [b, t, vocab_size, c]: [usize; 4],
-        first: Option<usize>,
-    ) -> Vec<Vec<f32>> {
+    fn run_with(f: Operation, [b, t, vocab_size, c]: [usize; 4], first: Option<usize>) -> Vec<Vec<f32>> {
         let tokens: Vec<u64> = (0..b * t).map(|i| ((i * i) % vocab_size) as u64).collect();
         let device = Device::flex().autodiff();
         let tokens = Tensor::from_data(TensorData::new(tokens, [b, t]), &device);
@@ -159,8 +147,7 @@ mod tests {
     fn equals_the_composed_operation_and_its_gradients() {
         for shape in [[1, 1, 1, 1], [2, 5, 7, 3], [12, 64, 65, 128], [3, 1, 9, 33]] {
             for first in [None, Some(0), Some(2)] {
-                let [got, want] =
-                    [fused_embed, composed_embed].map(|f: Operation| run_with(f, shape, first));
+                let [got, want] = [fused_embed, composed_embed].map(|f: Operation| run_with(f, shape, first));
                 assert_close(&got, &want, &format!("{shape:?} from {first:?}"));
             }
         }

@@ -109,10 +109,7 @@ pub(crate) mod testing {
             assert_eq!(got.len(), want.len(), "{what}, part {part}");
             let largest = want.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
             for (i, (got, want)) in got.iter().zip(want).enumerate() {
-                assert!(
-                    (got - want).abs() <= share * largest,
-                    "{what}, part {part}, number {i}: {got} is not {want}"
-                );
+                assert!((got - want).abs() <= share * largest, "{what}, part {part}, number {i}: {got} is not {want}");
             }
         }
     }

@@ -63,24 +63,14 @@ impl<'a> Prepared<'a> {
 
     /// The queries of a head, `[T, D]`: as they lie if there is nothing to do, else in `buffer`.
     #[inline(always)]
-    pub(crate) fn queries<'b>(
-        &self,
-        qkv: &'b [f32],
-        head: usize,
-        buffer: &'b mut [f32],
-    ) -> Matrix<'b> {
+    pub(crate) fn queries<'b>(&self, qkv: &'b [f32], head: usize, buffer: &'b mut [f32]) -> Matrix<'b> {
         let weight = self.norms.map(|[q, _]| q);
         self.read(self.head(qkv, head), weight, buffer)
     }
 
     /// The keys of a key head, `[T, D]`.
     #[inline(always)]
-    pub(crate) fn keys<'b>(
-        &self,
-        qkv: &'b [f32],
-        kv_head: usize,
-        buffer: &'b mut [f32],
-    ) -> Matrix<'b> {
+    pub(crate) fn keys<'b>(&self, qkv: &'b [f32], kv_head: usize, buffer: &'b mut [f32]) -> Matrix<'b> {
         let weight = self.norms.map(|[_, k]| k);
         self.read(self.head(qkv, self.heads.n_heads + kv_head), weight, buffer)
     }
@@ -125,12 +115,7 @@ impl<'a> Prepared<'a> {
     }
 
     #[inline(always)]
-    fn read<'b>(
-        &self,
-        head: Matrix<'b>,
-        weight: Option<&[f32]>,
-        buffer: &'b mut [f32],
-    ) -> Matrix<'b> {
+    fn read<'b>(&self, head: Matrix<'b>, weight: Option<&[f32]>, buffer: &'b mut [f32]) -> Matrix<'b> {
         if self.is_as_it_lies() {
             return head;
         }

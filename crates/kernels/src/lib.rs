@@ -39,8 +39,8 @@ mod tasks;
 
 pub use activation::{gelu, relu_squared, silu};
 pub use attention::{
-    QkNorm, SelfAttention, attention_weights, causal_attention, future, merge_heads, repeat_kv,
-    self_attention, split_heads,
+    QkNorm, SelfAttention, attention_weights, causal_attention, future, merge_heads, repeat_kv, self_attention,
+    split_heads,
 };
 pub use dropout::{Dropout, DropoutKey, dropout};
 pub use embedding::{Positions, embed};

@@ -41,11 +41,7 @@ pub fn cross_entropy(
 }
 
 /// [`cross_entropy`] by burn's own operations.
-pub(super) fn composed_cross_entropy(
-    hidden: Tensor<2>,
-    output: Output,
-    targets: Tensor<1, Int>,
-) -> Tensor<1> {
+pub(super) fn composed_cross_entropy(hidden: Tensor<2>, output: Output, targets: Tensor<1, Int>) -> Tensor<1> {
     let logits = match output {
         Output::Tied(weight) => hidden.matmul(weight.transpose()),
         Output::Own(weight) => hidden.matmul(weight),
@@ -82,9 +78,7 @@ mod tests {
         // Row 0: probability 2/3; row 1: a huge logit, probability 1 without overflow.
         for output in [Output::Tied, Output::Own] {
             let output = output(Tensor::eye(2, &device));
-            let exact = |hidden, output, targets| {
-                cross_entropy(hidden, output, targets, MatmulPrecision::F32)
-            };
+            let exact = |hidden, output, targets| cross_entropy(hidden, output, targets, MatmulPrecision::F32);
             for f in [exact, composed_cross_entropy] {
                 let loss: f32 = f(hidden.clone(), output.clone(), targets.clone()).into_scalar();
                 assert!((loss - 0.5 * 1.5_f32.ln()).abs() < 1e-6, "{loss}");

@@ -16,10 +16,7 @@ pub struct Layer {
 }
 
 /// What stands between the projections.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "one of them for a layer and a pass, and it is only moved"
-)]
+#[allow(clippy::large_enum_variant, reason = "one of them for a layer and a pass, and it is only moved")]
 #[derive(Clone, Debug)]
 pub enum Activation {
     /// The Gaussian error linear unit.

@@ -14,12 +14,7 @@ use crate::{flex, fused};
 /// # Shapes
 /// `x: [m, n]` -> `[m, n]`; products are square in m.
 #[must_use]
-pub fn newton_schulz(
-    x: Tensor<2>,
-    coefficients: [f64; 3],
-    steps: usize,
-    precision: MatmulPrecision,
-) -> Tensor<2> {
+pub fn newton_schulz(x: Tensor<2>, coefficients: [f64; 3], steps: usize, precision: MatmulPrecision) -> Tensor<2> {
     if flex::is_for(&x) {
         return fused::newton_schulz::newton_schulz(x, coefficients, steps, precision);
     }
@@ -27,11 +22,7 @@ pub fn newton_schulz(
 }
 
 /// [`newton_schulz`] by burn's own operations.
-pub(super) fn composed_newton_schulz(
-    mut x: Tensor<2>,
-    [a, b, c]: [f64; 3],
-    steps: usize,
-) -> Tensor<2> {
+pub(super) fn composed_newton_schulz(mut x: Tensor<2>, [a, b, c]: [f64; 3], steps: usize) -> Tensor<2> {
     for _ in 0..steps {
         let gram = x.clone().matmul(x.clone().transpose()); // [m, m]
         let polynomial = gram.clone() * b + gram.clone().matmul(gram) * c;

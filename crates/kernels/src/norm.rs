@@ -16,12 +16,7 @@ use crate::tasks::run;
 /// # Shapes
 /// `x: [.., C]`, `weight, bias: [C]` -> `[.., C]`
 #[must_use]
-pub fn layer_norm<const D: usize>(
-    x: Tensor<D>,
-    weight: Tensor<1>,
-    bias: Option<Tensor<1>>,
-    epsilon: f64,
-) -> Tensor<D> {
+pub fn layer_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<Tensor<1>>, epsilon: f64) -> Tensor<D> {
     if flex::is_for(&x) {
         let norm = Norm { centred: true, epsilon: in_f32(epsilon) };
         return fused_norm(x, weight, bias, norm);
@@ -65,12 +60,7 @@ fn composed_rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f
 ///
 /// # Shapes
 /// `x: [.., C]`, `weight, bias: [C]` -> `[.., C]`
-fn fused_norm<const D: usize>(
-    x: Tensor<D>,
-    weight: Tensor<1>,
-    bias: Option<Tensor<1>>,
-    norm: Norm,
-) -> Tensor<D> {
+fn fused_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<Tensor<1>>, norm: Norm) -> Tensor<D> {
     let c = x.dims()[D - 1];
     assert!(weight.dims() == [c] && bias.as_ref().is_none_or(|bias| bias.dims() == [c]));
     let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
@@ -109,18 +99,8 @@ impl FlexOperation for Norm {
             let chunk = rows_per_task(c) * c;
             // Every task sums over its own rows, and the tasks' sums are added in their order.
             let mut parts = vec![0.0; n.div_ceil(chunk) * width];
-            let chunks =
-                gradient.chunks_mut(chunk).zip(x.chunks(chunk)).zip(parts.chunks_mut(width));
-            run(
-                n,
-                chunks.map(|((gradient, x), sums)| BackwardPass {
-                    x,
-                    weight,
-                    gradient,
-                    sums,
-                    norm: *self,
-                }),
-            );
+            let chunks = gradient.chunks_mut(chunk).zip(x.chunks(chunk)).zip(parts.chunks_mut(width));
+            run(n, chunks.map(|((gradient, x), sums)| BackwardPass { x, weight, gradient, sums, norm: *self }));
             for part in parts.chunks_exact(width) {
                 for (sum, part) in sums.iter_mut().zip(part) {
                     *sum += part;
@@ -196,19 +176,11 @@ mod tests {
             |x, weight, bias| fused_norm(x, weight, bias, LAYER_NORM),
             |x, weight, bias| composed_layer_norm(x, weight, bias, 1e-5),
         ],
-        [
-            |x, weight, _| fused_norm(x, weight, None, RMS_NORM),
-            |x, weight, _| composed_rms_norm(x, weight, 1e-6),
-        ],
+        [|x, weight, _| fused_norm(x, weight, None, RMS_NORM), |x, weight, _| composed_rms_norm(x, weight, 1e-6)],
     ];
 
     /// Output and gradients of `f`, of an input that `view` cuts out of a leaf.
-    fn output_and_gradients(
-        f: Operation,
-        shape: [usize; 3],
-        bias: bool,
-        view: View,
-    ) -> Vec<Vec<f32>> {
+    fn output_and_gradients(f: Operation, shape: [usize; 3], bias: bool, view: View) -> Vec<Vec<f32>> {
         let leaf_x = leaf(shape, 1);
         let x = view(leaf_x.clone());
         let c = x.dims()[2];
@@ -226,16 +198,9 @@ mod tests {
 
     #[test]
     fn equal_the_composed_operations_and_their_gradients() {
-        for shape in [
-            [1, 1, 8],
-            [2, 1, 128],
-            [1, 3, 5],
-            [3, 7, 17],
-            [12, 64, 128],
-            [2, 50, 384],
-            [4, 100, 32],
-            [2, 301, 33],
-        ] {
+        for shape in
+            [[1, 1, 8], [2, 1, 128], [1, 3, 5], [3, 7, 17], [12, 64, 128], [2, 50, 384], [4, 100, 32], [2, 301, 33]]
+        {
             for [fused, composed] in PAIRS {
                 for bias in [false, true] {
                     let run = |f| output_and_gradients(f, shape, bias, |x| x);
@@ -248,8 +213,7 @@ mod tests {
 
     #[test]
     fn read_inputs_that_do_not_lie_in_a_row() {
-        let views: [View; 3] =
-            [|x| x.swap_dims(1, 2), |x| x.swap_dims(0, 1).narrow(2, 3, 9), |x| x.narrow(0, 1, 1)];
+        let views: [View; 3] = [|x| x.swap_dims(1, 2), |x| x.swap_dims(0, 1).narrow(2, 3, 9), |x| x.narrow(0, 1, 1)];
         for view in views {
             for [fused, composed] in PAIRS {
                 let run = |f| output_and_gradients(f, [3, 20, 16], true, view);
@@ -293,10 +257,7 @@ mod tests {
             assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-5), "{got:?} {want:?}");
         };
         let s = 1.25_f32.sqrt(); // of mean 2.5 and variance 1.25
-        close(
-            layer_norm(x.clone(), weight.clone(), Some(bias), 0.0),
-            [-1.5 / s, -0.5 / s, 0.5 / s + 0.5, 3.0 / s],
-        );
+        close(layer_norm(x.clone(), weight.clone(), Some(bias), 0.0), [-1.5 / s, -0.5 / s, 0.5 / s + 0.5, 3.0 / s]);
         let r = 7.5_f32.sqrt(); // of mean square 7.5
         close(rms_norm(x, weight, 0.0), [1.0 / r, 2.0 / r, 3.0 / r, 8.0 / r]);
     }

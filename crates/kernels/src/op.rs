@@ -15,8 +15,8 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{
-    Autodiff, Backend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor,
-    DispatchTensorKind, Flex, backend_extension,
+    Autodiff, Backend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, Flex,
+    backend_extension,
 };
 use burn::tensor::Tensor;
 
@@ -24,18 +24,10 @@ use burn::tensor::Tensor;
 pub(crate) trait Operation: Debug + Send + Sync + 'static {
     /// The output, and what the backward pass needs. Nothing else holds the inputs, so one that is not shared may be
     /// overwritten. `save` is false if no gradient will be asked for.
-    fn forward(
-        &self,
-        inputs: Vec<DispatchTensor>,
-        save: bool,
-    ) -> (DispatchTensor, Vec<DispatchTensor>);
+    fn forward(&self, inputs: Vec<DispatchTensor>, save: bool) -> (DispatchTensor, Vec<DispatchTensor>);
 
     /// The gradient of each input, given that of the output; `None` for an input that is always a constant.
-    fn backward(
-        &self,
-        saved: Vec<DispatchTensor>,
-        gradient: DispatchTensor,
-    ) -> Vec<Option<DispatchTensor>>;
+    fn backward(&self, saved: Vec<DispatchTensor>, gradient: DispatchTensor) -> Vec<Option<DispatchTensor>>;
 }
 
 /// [`Operation`] on tensors of f32 on flex.
@@ -48,10 +40,7 @@ pub(crate) trait FlexOperation: Debug + Send + Sync + 'static {
 }
 
 /// Applies an operation to its inputs.
-pub(crate) fn apply<const D: usize, const N: usize>(
-    inputs: [DispatchTensor; N],
-    operation: impl Operation,
-) -> Tensor<D>
+pub(crate) fn apply<const D: usize, const N: usize>(inputs: [DispatchTensor; N], operation: impl Operation) -> Tensor<D>
 where
     [DispatchTensor; N]: Inputs,
 {
@@ -73,21 +62,13 @@ where
 struct OnFlex<O>(O);
 
 impl<O: FlexOperation> Operation for OnFlex<O> {
-    fn forward(
-        &self,
-        inputs: Vec<DispatchTensor>,
-        save: bool,
-    ) -> (DispatchTensor, Vec<DispatchTensor>) {
+    fn forward(&self, inputs: Vec<DispatchTensor>, save: bool) -> (DispatchTensor, Vec<DispatchTensor>) {
         let inputs = inputs.into_iter().map(Flex::unwrap).collect();
         let (output, saved) = self.0.forward(inputs, save);
         (Flex::wrap(output), saved.into_iter().map(Flex::wrap).collect())
     }
 
-    fn backward(
-        &self,
-        saved: Vec<DispatchTensor>,
-        gradient: DispatchTensor,
-    ) -> Vec<Option<DispatchTensor>> {
+    fn backward(&self, saved: Vec<DispatchTensor>, gradient: DispatchTensor) -> Vec<Option<DispatchTensor>> {
         let saved = saved.into_iter().map(Flex::unwrap).collect();
         let gradients = self.0.backward(saved, Flex::unwrap(gradient));
         gradients.into_iter().map(|gradient| gradient.map(Flex::wrap)).collect()
@@ -228,12 +209,7 @@ fn tracked<B: Concrete, C: CheckpointStrategy, const N: usize>(
     impl<B: Concrete, const N: usize> Backward<B, N> for Node {
         type State = (Arc<dyn Operation>, Vec<DispatchTensor>);
 
-        fn backward(
-            self,
-            ops: Ops<Self::State, N>,
-            gradients: &mut Gradients,
-            _: &mut Checkpointer,
-        ) {
+        fn backward(self, ops: Ops<Self::State, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
             let (operation, saved) = ops.state;
             let gradient = B::wrap(gradients.consume::<B>(&ops.node));
             let parts = operation.backward(saved, gradient);
@@ -271,24 +247,15 @@ mod tests {
     struct WeightedSum;
 
     impl Operation for WeightedSum {
-        fn forward(
-            &self,
-            inputs: Vec<DispatchTensor>,
-            save: bool,
-        ) -> (DispatchTensor, Vec<DispatchTensor>) {
+        fn forward(&self, inputs: Vec<DispatchTensor>, save: bool) -> (DispatchTensor, Vec<DispatchTensor>) {
             let terms = inputs.clone().into_iter().map(Tensor::<1>::from_dispatch);
             let sum = (1..).zip(terms).map(|(i, x)| x * i).reduce(|sum, x| sum + x);
             (sum.expect("an input").into_dispatch(), if save { inputs } else { Vec::new() })
         }
 
-        fn backward(
-            &self,
-            saved: Vec<DispatchTensor>,
-            gradient: DispatchTensor,
-        ) -> Vec<Option<DispatchTensor>> {
+        fn backward(&self, saved: Vec<DispatchTensor>, gradient: DispatchTensor) -> Vec<Option<DispatchTensor>> {
             let gradient = Tensor::<1>::from_dispatch(gradient);
-            let gradients =
-                (1..).zip(saved).map(|(i, _)| Some((gradient.clone() * i).into_dispatch()));
+            let gradients = (1..).zip(saved).map(|(i, _)| Some((gradient.clone() * i).into_dispatch()));
             gradients.collect()
         }
     }

@@ -148,10 +148,7 @@ fn fused_adamw(
     let weights = map_in_place(primitive(weights), |weights| {
         new_first = Some(map_in_place(first, |first| {
             new_second = Some(map_in_place(second, |second| {
-                assert!(
-                    [weights.len(), first.len(), second.len()] == [gradient.len(); 3],
-                    "as many numbers of each"
-                );
+                assert!([weights.len(), first.len(), second.len()] == [gradient.len(); 3], "as many numbers of each");
                 let tasks = weights
                     .chunks_mut(CHUNK)
                     .zip(gradient.chunks(CHUNK))
@@ -239,28 +236,16 @@ mod tests {
 
     const SIZES: [usize; 5] = [1, 7, 1000, CHUNK + 1, 5 * CHUNK - 3];
 
-    const UPDATE: AdamW = AdamW {
-        betas: [0.9, 0.99],
-        step_size: 0.02,
-        second_scale: 3.0,
-        epsilon: 1e-8,
-        decay: 0.01,
-    };
+    const UPDATE: AdamW = AdamW { betas: [0.9, 0.99], step_size: 0.02, second_scale: 3.0, epsilon: 1e-8, decay: 0.01 };
 
-    type Operation = fn(
-        Tensor<1>,
-        Tensor<1>,
-        Option<Tensor<1>>,
-        Option<[Tensor<1>; 2]>,
-        AdamW,
-    ) -> (Tensor<1>, [Tensor<1>; 2]);
+    type Operation =
+        fn(Tensor<1>, Tensor<1>, Option<Tensor<1>>, Option<[Tensor<1>; 2]>, AdamW) -> (Tensor<1>, [Tensor<1>; 2]);
 
     /// Weights and means after two steps, of which the second is clipped.
     fn two_steps(f: Operation, n: usize) -> Vec<Vec<f32>> {
         let (weights, means) = f(constant(n, 1), constant(n, 2), None, None, UPDATE);
         let factor = Tensor::from_floats([0.25], &Device::flex());
-        let (weights, [first, second]) =
-            f(weights, constant(n, 3), Some(factor), Some(means), UPDATE);
+        let (weights, [first, second]) = f(weights, constant(n, 3), Some(factor), Some(means), UPDATE);
         [weights, first, second].map(numbers).into()
     }
 

@@ -4,11 +4,7 @@
 /// Muon's steps. Sums are in f32 either way, and so is everything else but the gradients of biases, which are sums of
 /// rounded numbers.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "snake_case")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum MatmulPrecision {
     /// 24 significant bits: nothing is rounded.
     #[default]

@@ -43,12 +43,7 @@ pub(crate) fn softmax<S: Simd>(row: &mut [f32], scale: f32) -> f32 {
 /// As [`softmax`], of a row of scores, of which so many numbers are `visible`; behind them it writes zeros, to the end
 /// of the last panel. It sums in L lanes.
 #[inline(always)]
-pub(crate) fn attend<S: Simd, const L: usize>(
-    scores: &mut Scores<'_>,
-    row: usize,
-    visible: usize,
-    scale: f32,
-) -> f32 {
+pub(crate) fn attend<S: Simd, const L: usize>(scores: &mut Scores<'_>, row: usize, visible: usize, scale: f32) -> f32 {
     let (n, end) = (visible.div_ceil(WIDTH), visible % WIDTH);
     if end > 0 {
         scores.row(n - 1, row)[end..].fill(f32::NEG_INFINITY);

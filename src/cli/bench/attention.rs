@@ -165,18 +165,15 @@ impl Args {
 
 /// Both methods side by side, a line for each length.
 fn table_of(rows: &[Row], pass: Pass) -> String {
-    let of = |method: Method| {
-        rows.iter().filter(move |row| row.case.method == method && row.case.pass == pass)
-    };
+    let of = |method: Method| rows.iter().filter(move |row| row.case.method == method && row.case.pass == pass);
     let lines: Vec<_> = of(Method::Explicit)
         .zip(of(Method::Fused))
         .map(|(explicit, fused)| {
             let [a, b, c, d, e] = cells(explicit);
             let [f, g, h, i, j] = cells(fused);
             let both = explicit.cost.as_ref().zip(fused.cost.as_ref());
-            let faster = both.map(|(explicit, fused)| {
-                format!("{:.1}x", explicit.times.median_ms / fused.times.median_ms)
-            });
+            let faster =
+                both.map(|(explicit, fused)| format!("{:.1}x", explicit.times.median_ms / fused.times.median_ms));
             let tokens = explicit.case.tokens.to_string();
             [tokens, a, b, c, d, e, f, g, h, i, j, or_dash(faster)]
         })
@@ -241,13 +238,7 @@ mod tests {
 
     #[test]
     fn a_row_that_was_left_out_is_dashes() {
-        let rows = attention::series(
-            Method::Explicit,
-            Pass::Forward,
-            &[8],
-            || None,
-            |_| Err("no luck".to_owned()),
-        );
+        let rows = attention::series(Method::Explicit, Pass::Forward, &[8], || None, |_| Err("no luck".to_owned()));
         assert_eq!(cells(&rows[0]), ["-", "-", "", "-", ""]);
     }
 }

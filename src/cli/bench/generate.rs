@@ -95,10 +95,9 @@ impl Args {
         let is_config = |path: &&Path| path.extension().is_some_and(|end| end == "toml");
         let run = self.model.as_deref().filter(|path| !is_config(path));
         let config = match run {
-            Some(run) if !self.overrides.is_empty() => bail!(
-                "--set changes a config, and `{}` is none\n  hint: name a .toml file",
-                run.display()
-            ),
+            Some(run) if !self.overrides.is_empty() => {
+                bail!("--set changes a config, and `{}` is none\n  hint: name a .toml file", run.display())
+            }
             Some(run) => run::locate(run)?.run.config()?,
             None => config(self.model.as_deref(), &self.overrides)?,
         };
@@ -133,16 +132,7 @@ fn page(n_parameters: usize, speeds: &[Speed], place: &str) -> String {
             ]
         })
         .collect();
-    let columns = [
-        "TEXTS",
-        "READ tokens/s",
-        "ms",
-        "SPREAD",
-        "WRITTEN tokens/s",
-        "ms/token",
-        "SPREAD",
-        "GB/s",
-    ];
+    let columns = ["TEXTS", "READ tokens/s", "ms", "SPREAD", "WRITTEN tokens/s", "ms/token", "SPREAD", "GB/s"];
     let table = table(columns.map(Column::Right), &lines);
     let measured = speeds.first().map_or_else(String::new, |speed| {
         format!(

@@ -137,12 +137,7 @@ fn bandwidth_table(bandwidth: &[Ceiling<Access>]) -> String {
             [what.to_owned(), one, all, apart]
         })
         .collect();
-    let columns = [
-        Column::Left("ACCESS"),
-        Column::Right("1 THREAD"),
-        Column::Right("ALL"),
-        Column::Right("SPREAD"),
-    ];
+    let columns = [Column::Left("ACCESS"), Column::Right("1 THREAD"), Column::Right("ALL"), Column::Right("SPREAD")];
     table(columns, &lines)
 }
 

@@ -20,9 +20,7 @@ use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
-};
+use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 
 use super::train::stop_or_exit;
 use crate::train::{Interrupter, MetricsRenderer, Started};
@@ -169,10 +167,7 @@ impl Screen {
         Ok(())
     }
 
-    fn draw(
-        &self,
-        terminal: &mut Terminal<CrosstermBackend<BufWriter<io::Stdout>>>,
-    ) -> io::Result<()> {
+    fn draw(&self, terminal: &mut Terminal<CrosstermBackend<BufWriter<io::Stdout>>>) -> io::Result<()> {
         // A copy, so that the run does not wait for a slow terminal.
         let board = self.shared.with(|board| board.clone());
         let is_stopping = self.interrupter.should_stop();

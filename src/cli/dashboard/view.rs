@@ -7,9 +7,7 @@ use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{
-    Axis, Block, Cell, Chart, Dataset, Gauge, GraphType, Paragraph, Row, Table,
-};
+use ratatui::widgets::{Axis, Block, Cell, Chart, Dataset, Gauge, GraphType, Paragraph, Row, Table};
 
 use super::board::{Activity, Board, Curve, History};
 use crate::format::{duration, grouped};
@@ -42,9 +40,7 @@ pub(super) fn draw(frame: &mut Frame, board: &Board, elapsed: Duration, is_stopp
     if area.width < TABLE_WIDTH + CHART_WIDTH {
         draw_table(frame, metrics, board);
     } else {
-        let [table, chart] =
-            Layout::horizontal([Constraint::Length(TABLE_WIDTH), Constraint::Fill(1)])
-                .areas(metrics);
+        let [table, chart] = Layout::horizontal([Constraint::Length(TABLE_WIDTH), Constraint::Fill(1)]).areas(metrics);
         draw_table(frame, table, board);
         draw_chart(frame, chart, board);
     }
@@ -59,8 +55,7 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
         inner = block.inner(area);
         frame.render_widget(block, area);
     }
-    let [bar, words] =
-        Layout::vertical([Constraint::Length(1), Constraint::Length(1)]).areas(inner);
+    let [bar, words] = Layout::vertical([Constraint::Length(1), Constraint::Length(1)]).areas(inner);
     let done = fraction(board.step, board.max_steps);
     let label = format!(
         "step {}/{}  {:.0} %",
@@ -86,9 +81,7 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
             board.evaluations,
             board.all_evaluations,
             duration(elapsed.as_secs_f64()),
-            time_left(board, elapsed)
-                .map(|left| format!(", about {} left", duration(left)))
-                .unwrap_or_default(),
+            time_left(board, elapsed).map(|left| format!(", about {} left", duration(left))).unwrap_or_default(),
         )),
     ]);
     frame.render_widget(line, words);
@@ -112,23 +105,12 @@ fn draw_table(frame: &mut Frame, area: Rect, board: &Board) {
         let row = Row::new([name, value(&metric.train), value(&metric.val)]);
         row.style(style)
     });
-    let header = Row::new([
-        Cell::from(""),
-        right("train".to_owned()).style(TRAIN),
-        right("validation".to_owned()).style(VAL),
-    ]);
-    let widths = [
-        Constraint::Fill(1),
-        Constraint::Length(9),
-        Constraint::Length(if is_narrow { 0 } else { 10 }),
-    ];
+    let header =
+        Row::new([Cell::from(""), right("train".to_owned()).style(TRAIN), right("validation".to_owned()).style(VAL)]);
+    let widths = [Constraint::Fill(1), Constraint::Length(9), Constraint::Length(if is_narrow { 0 } else { 10 })];
     let table = Table::new(rows, widths).header(header);
     // In few lines, values matter more than a frame.
-    let table = if area.height > 5 && !is_narrow {
-        table.block(Block::bordered().title(" metrics "))
-    } else {
-        table
-    };
+    let table = if area.height > 5 && !is_narrow { table.block(Block::bordered().title(" metrics ")) } else { table };
     frame.render_widget(table, area);
 }
 
@@ -154,11 +136,8 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
         _ => y_max.abs() * 0.1,
     };
     let (bottom, top) = (y_min - margin, y_max + margin);
-    let line = Dataset::default()
-        .marker(Marker::Braille)
-        .graph_type(GraphType::Line)
-        .style(TRAIN)
-        .data(&metric.train.points);
+    let line =
+        Dataset::default().marker(Marker::Braille).graph_type(GraphType::Line).style(TRAIN).data(&metric.train.points);
     // Dots differ from the line without colours too.
     let dots = Dataset::default().marker(Marker::Dot).style(VAL).data(&metric.val.points);
     let datasets = match metric.val.points.is_empty() {
@@ -166,12 +145,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
         false => vec![line.name("train"), dots.name("validation")],
     };
     let chart = Chart::new(datasets)
-        .x_axis(
-            Axis::default()
-                .style(Color::DarkGray)
-                .bounds([x_min, x_max])
-                .labels([step(x_min), step(x_max)]),
-        )
+        .x_axis(Axis::default().style(Color::DarkGray).bounds([x_min, x_max]).labels([step(x_min), step(x_max)]))
         .y_axis(
             Axis::default()
                 .style(Color::DarkGray)
@@ -245,11 +219,7 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 }
 
 /// A number with three to five significant digits.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "whole, not negative, and below 10^15"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, not negative, and below 10^15")]
 fn number(x: f64) -> String {
     match x.abs() {
         0.0 => "0".to_owned(),
@@ -301,28 +271,17 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("in memory");
         let elapsed = Duration::from_secs(75);
         terminal.draw(|frame| draw(frame, board, elapsed, is_stopping)).expect("in memory");
-        let symbols: Vec<&str> = terminal
-            .backend()
-            .buffer()
-            .content()
-            .iter()
-            .map(ratatui::buffer::Cell::symbol)
-            .collect();
+        let symbols: Vec<&str> =
+            terminal.backend().buffer().content().iter().map(ratatui::buffer::Cell::symbol).collect();
         let rows = symbols.chunks(usize::from(width.max(1)));
         rows.map(|row| row.concat().trim_end().to_owned() + "\n").collect()
     }
 
     /// A run that registered its metrics and has no values yet.
     fn begun() -> Board {
-        let mut board = Board {
-            title: "runs/mine on flex".to_owned(),
-            max_steps: 2000,
-            all_evaluations: 8,
-            ..Board::default()
-        };
-        for (name, unit) in
-            [("loss", Some("nats/token")), ("learning rate", None), ("speed", Some("tokens/s"))]
-        {
+        let mut board =
+            Board { title: "runs/mine on flex".to_owned(), max_steps: 2000, all_evaluations: 8, ..Board::default() };
+        for (name, unit) in [("loss", Some("nats/token")), ("learning rate", None), ("speed", Some("tokens/s"))] {
             board.register(definition(name, unit));
         }
         board
@@ -332,11 +291,9 @@ mod tests {
         let mut board = begun();
         for interval in 1..=30_u32 {
             board.step = 10 * interval as usize;
-            for (name, value) in [
-                ("loss", 1.0 + 3.0 / f64::from(interval)),
-                ("learning rate", 3e-4),
-                ("speed", 18_450.0),
-            ] {
+            for (name, value) in
+                [("loss", 1.0 + 3.0 / f64::from(interval)), ("learning rate", 3e-4), ("speed", 18_450.0)]
+            {
                 board.measured(&definition(name, None).metric_id, MeasuredOn::Train, value);
             }
         }
@@ -344,7 +301,9 @@ mod tests {
         board.measured(&definition("loss", None).metric_id, MeasuredOn::Val, 1.25);
         board.step = 300;
         board.evaluations = 1;
-        board.note("step  250/2000  estimates: train loss 1.2000, val loss 1.2500 (best so far)\nsample:\n    | The cat\tsat");
+        board.note(
+            "step  250/2000  estimates: train loss 1.2000, val loss 1.2500 (best so far)\nsample:\n    | The cat\tsat",
+        );
         board.note("saved `runs/mine/checkpoints/step-000250` (best)");
         board
     }
@@ -411,9 +370,7 @@ mod tests {
     #[test]
     fn no_window_is_too_small() {
         for board in [Board::default(), begun(), running()] {
-            for (width, height) in
-                [(0, 0), (1, 1), (20, 5), (1, 100), (300, 1), (75, 21), (500, 200)]
-            {
+            for (width, height) in [(0, 0), (1, 1), (20, 5), (1, 100), (300, 1), (75, 21), (500, 200)] {
                 let picture = picture(&board, width, height, true);
                 assert_eq!(picture.lines().count(), usize::from(height), "{width}x{height}");
             }

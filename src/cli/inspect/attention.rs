@@ -6,9 +6,7 @@ use super::output::{Output, TextStyle, json_of};
 use super::{Prompts, Subject};
 use crate::cli::note;
 use crate::draw;
-use crate::inspect::{
-    AttentionDetails, AttentionMaps, AttentionView, HeadSelection, Prompt, capture,
-};
+use crate::inspect::{AttentionDetails, AttentionMaps, AttentionView, HeadSelection, Prompt, capture};
 use crate::model::probe::Point;
 use crate::run::Trained;
 

@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use super::output::Output;
 use super::{Format, Subject};
 use crate::draw::table::{Column, table};
-use crate::inspect::{
-    Annotations, HeadAnswer, HeadScores, N_WINDOWS, Question, References, ScoredHeads,
-};
+use crate::inspect::{Annotations, HeadAnswer, HeadScores, N_WINDOWS, Question, References, ScoredHeads};
 use crate::run::Trained;
 
 /// Measure what each head mostly does with the text of the validation split
@@ -78,9 +76,8 @@ fn text(heads: &ScoredHeads) -> String {
         Column::Right("INDUCTION"),
     ];
     let row = |name: String, mostly: String, scores: &HeadScores| {
-        let number = |(_, score): (&str, Option<f64>)| {
-            score.map_or_else(|| "-".to_owned(), |score| format!("{score:.2}"))
-        };
+        let number =
+            |(_, score): (&str, Option<f64>)| score.map_or_else(|| "-".to_owned(), |score| format!("{score:.2}"));
         let [a, b, c, d, e, f, g, h, i, j] = scores.named().map(number);
         [name, mostly, a, b, c, d, e, f, g, h, i, j]
     };
@@ -119,14 +116,10 @@ fn references_text(references: &References) -> String {
     );
     for asked in &references.questions {
         let what = match asked.question {
-            Question::Pronoun => {
-                "she, her, he, him: whom it means, or the last of the other gender"
-            }
+            Question::Pronoun => "she, her, he, him: whom it means, or the last of the other gender",
             Question::It => "it: the noun that is meant, or the other, before anything has decided",
             Question::ItDecided => "it, from the end of its sentence, where that is decided",
-            Question::Name => {
-                "a name that comes again: what followed the last time, or in another name"
-            }
+            Question::Name => "a name that comes again: what followed the last time, or in another name",
         };
         let columns = [
             Column::Left("HEAD"),

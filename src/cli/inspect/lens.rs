@@ -50,10 +50,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let prompts = args.prompts.read(&opened)?;
     if args.patch_from.is_some() && prompts.len() > 1 {
-        bail!(
-            "--patch-from compares two texts, and there are {} beside it\n  hint: give one --prompt",
-            prompts.len()
-        );
+        bail!("--patch-from compares two texts, and there are {} beside it\n  hint: give one --prompt", prompts.len());
     }
     let mut pages = Vec::new();
     for prompt in prompts {
@@ -73,8 +70,7 @@ impl Args {
         let (model, tokenizer) = (&opened.model, &opened.tokenizer);
         let position = self.token.position(prompt)?;
         let [answer, against] = self.answers(tokenizer)?;
-        let answer =
-            answer.map_or_else(|| Answer::likeliest(model, tokenizer, prompt, position), Ok)?;
+        let answer = answer.map_or_else(|| Answer::likeliest(model, tokenizer, prompt, position), Ok)?;
         let lens = Lens::new(model, tokenizer, prompt, usize::try_from(self.top)?)?;
         let attribution = Attribution::new(model, prompt, position, answer, against)?;
         Ok(match self.format {
@@ -107,9 +103,7 @@ impl Args {
 
     /// The tokens of --answer and --against.
     fn answers(&self, tokenizer: &Tokenizer) -> Result<[Option<Answer>; 2], InspectError> {
-        let read = |text: &Option<String>| {
-            text.as_ref().map(|text| Answer::read(text, tokenizer)).transpose()
-        };
+        let read = |text: &Option<String>| text.as_ref().map(|text| Answer::read(text, tokenizer)).transpose();
         Ok([read(&self.answer)?, read(&self.against)?])
     }
 }

@@ -100,8 +100,8 @@ impl Prompts {
     fn read(&self, opened: &Trained) -> anyhow::Result<Vec<Prompt>> {
         let mut texts = self.prompt.clone();
         if let Some(path) = &self.prompt_file {
-            let text = fs::read_to_string(path)
-                .with_context(|| format!("cannot read the prompt `{}`", path.display()))?;
+            let text =
+                fs::read_to_string(path).with_context(|| format!("cannot read the prompt `{}`", path.display()))?;
             texts.push(text);
         }
         let context_length = opened.config.model.context_length;

@@ -86,8 +86,7 @@ impl TextStyle {
 
 /// The colours that the environment says a terminal can show.
 fn palette(color: Color, is_terminal: bool, variable: impl Fn(&str) -> Option<String>) -> Palette {
-    let is =
-        |name: &str, values: &[&str]| variable(name).is_some_and(|value| values.contains(&&*value));
+    let is = |name: &str, values: &[&str]| variable(name).is_some_and(|value| values.contains(&&*value));
     // Source: https://no-color.org: "when present and not an empty string (regardless of its value)".
     let is_unwanted = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
     let wanted = match color {

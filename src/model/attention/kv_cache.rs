@@ -33,10 +33,7 @@ impl LayerCache {
         let at = [0..b, 0..h_kv, self.len..end, 0..d];
         // Assigning writes in place only if nobody else holds the tensor, so the cache must let go of it.
         let empty = || Tensor::empty([0, 0, 0, 0], &k.device());
-        let (keys, values) = (
-            std::mem::replace(&mut self.keys, empty()),
-            std::mem::replace(&mut self.values, empty()),
-        );
+        let (keys, values) = (std::mem::replace(&mut self.keys, empty()), std::mem::replace(&mut self.values, empty()));
         self.keys = keys.slice_assign(at.clone(), k);
         self.values = values.slice_assign(at, v);
         self.len = end;

@@ -47,15 +47,7 @@ impl MultiHeadAttentionConfig {
     /// A causal attention with as many key as query heads, biases, and neither dropout nor `qk_norm`.
     #[must_use]
     pub fn new(d_model: usize, n_heads: usize) -> Self {
-        Self {
-            d_model,
-            n_heads,
-            n_kv_heads: n_heads,
-            bias: true,
-            qk_norm: false,
-            causal: true,
-            dropout: 0.0,
-        }
+        Self { d_model, n_heads, n_kv_heads: n_heads, bias: true, qk_norm: false, causal: true, dropout: 0.0 }
     }
 
     /// The module with all projections at zero: they are drawn or loaded by name.
@@ -136,11 +128,7 @@ impl MultiHeadAttention {
         SelfAttention {
             n_heads: self.n_heads,
             n_kv_heads: self.n_kv_heads,
-            norm: norm.map(|(q, k)| QkNorm {
-                q: q.weight.val(),
-                k: k.weight.val(),
-                epsilon: RMS_NORM_EPSILON,
-            }),
+            norm: norm.map(|(q, k)| QkNorm { q: q.weight.val(), k: k.weight.val(), epsilon: RMS_NORM_EPSILON }),
             rotation: rotation.map(Rotation::angles),
             dropout: pass.dropout(Point::Weights, self.dropout),
         }

@@ -46,8 +46,7 @@ impl Rotation {
         assert!(head_dim.is_multiple_of(2), "rotary halves need an even head_dim, not {head_dim}");
         let angles: Vec<f64> = positions
             .flat_map(|position| {
-                (0..head_dim / 2)
-                    .map(move |i| position as f64 * THETA.powf(-2.0 * i as f64 / head_dim as f64))
+                (0..head_dim / 2).map(move |i| position as f64 * THETA.powf(-2.0 * i as f64 / head_dim as f64))
             })
             .collect();
         #[allow(clippy::cast_possible_truncation, reason = "everything is computed in f32")]

@@ -93,17 +93,13 @@ mod tests {
     #[test]
     fn the_steps_together_are_the_formula() {
         let device = Device::flex();
-        let random = |n: usize, d: usize| {
-            Tensor::<4>::random([2, 3, n, d], Distribution::Normal(0.0, 2.0), &device)
-        };
+        let random = |n: usize, d: usize| Tensor::<4>::random([2, 3, n, d], Distribution::Normal(0.0, 2.0), &device);
         let (q, k, v) = (random(3, 5), random(4, 5), random(4, 6));
         let (o, x) = (false, true);
         // The same for every head; the last query sees nothing.
-        let blocked: Tensor<4, Bool> =
-            Tensor::from_data([[[[o, o, x, o], [x, o, x, x], [x, x, x, x]]]], &device);
+        let blocked: Tensor<4, Bool> = Tensor::from_data([[[[o, o, x, o], [x, o, x, x], [x, x, x, x]]]], &device);
         for blocked in [None, Some(blocked)] {
-            let whole =
-                scaled_dot_product_attention(q.clone(), k.clone(), v.clone(), blocked.clone());
+            let whole = scaled_dot_product_attention(q.clone(), k.clone(), v.clone(), blocked.clone());
             let mut scores = scaled(scores(q.clone(), k.clone()), 5);
             if let Some(blocked) = blocked {
                 scores = masked(scores, blocked);

@@ -38,12 +38,7 @@ const TILE: usize = 32;
 /// # Panics
 /// On any other shape: a bug in the caller, never bad user input.
 #[must_use]
-pub fn causal_attention(
-    q: Tensor<4>,
-    k: Tensor<4>,
-    v: Tensor<4>,
-    weights_dropout: Option<Dropout>,
-) -> Tensor<4> {
+pub fn causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, weights_dropout: Option<Dropout>) -> Tensor<4> {
     in_blocks(q, k, v, weights_dropout, MOST_BYTES)
 }
 
@@ -52,13 +47,7 @@ pub fn causal_attention(
 /// # Panics
 /// As [`causal_attention`].
 #[must_use]
-pub fn in_blocks(
-    q: Tensor<4>,
-    k: Tensor<4>,
-    v: Tensor<4>,
-    dropout: Option<Dropout>,
-    most_bytes: usize,
-) -> Tensor<4> {
+pub fn in_blocks(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, dropout: Option<Dropout>, most_bytes: usize) -> Tensor<4> {
     let [b, h, t, d] = q.dims();
     let [_, h_kv, s, _] = k.dims();
     assert!(s >= t && h % h_kv == 0, "{t} queries of {h} heads, {s} keys of {h_kv} heads");
@@ -76,11 +65,7 @@ struct CausalAttention {
 }
 
 impl Operation for CausalAttention {
-    fn forward(
-        &self,
-        inputs: Vec<DispatchTensor>,
-        keep: bool,
-    ) -> (DispatchTensor, Vec<DispatchTensor>) {
+    fn forward(&self, inputs: Vec<DispatchTensor>, keep: bool) -> (DispatchTensor, Vec<DispatchTensor>) {
         let [q, k, v] = tensors(inputs);
         let shape = MapShape::new(&q, &k);
         let (mut out, mut maxima, mut sums) = (Vec::new(), Vec::new(), Vec::new());
@@ -107,11 +92,7 @@ impl Operation for CausalAttention {
         (out.into_dispatch(), saved)
     }
 
-    fn backward(
-        &self,
-        saved: Vec<DispatchTensor>,
-        gradient: DispatchTensor,
-    ) -> Vec<Option<DispatchTensor>> {
+    fn backward(&self, saved: Vec<DispatchTensor>, gradient: DispatchTensor) -> Vec<Option<DispatchTensor>> {
         let [q, k, v, out, maxima, sums] = tensors(saved);
         let grad_out = Tensor::<4>::from_dispatch(gradient); // [B, H, T, D]
         let delta = (out * grad_out.clone()).sum_dim(3); // [B, H, T, 1]
@@ -121,8 +102,7 @@ impl Operation for CausalAttention {
         let [mut grad_k, mut grad_v] = [None, None];
         // From the last block, which sees all keys: what the others see is a part of it.
         for block in shape.blocks(self.most_bytes).into_iter().rev() {
-            let [max, sum, delta, grad_out] =
-                [&maxima, &sums, &delta, &grad_out].map(|x| block.rows(x));
+            let [max, sum, delta, grad_out] = [&maxima, &sums, &delta, &grad_out].map(|x| block.rows(x));
             let mut weights = (block.scores(&q, &k) - max).exp() / sum; // [B, H, R, S]
             let mut grad_weights = product(grad_out.clone(), block.seen(&v).swap_dims(2, 3));
             let choice = self.choose(shape, &block, &q);
@@ -362,11 +342,7 @@ mod tests {
     fn what_is_kept_grows_with_the_queries_and_not_with_their_square() {
         for shape in SHAPES {
             let [b, h, h_kv, t, s, d] = shape;
-            let inputs = [
-                constant([b, h, t, d], 1),
-                constant([b, h_kv, s, d], 2),
-                constant([b, h_kv, s, d], 3),
-            ];
+            let inputs = [constant([b, h, t, d], 1), constant([b, h_kv, s, d], 2), constant([b, h_kv, s, d], 3)];
             let inputs = inputs.map(|x: Tensor<4>| x.inner().into_dispatch());
             let operation = CausalAttention { dropout: Some(DROPOUT), most_bytes: usize::MAX };
             let (_, saved) = operation.forward(inputs.into(), true);
@@ -392,8 +368,7 @@ mod tests {
             for n_queries in [1, 2, 31, 32, 33, 100, t] {
                 let bytes = bytes_of(n_queries, shape);
                 let blocks = map_shape(shape).blocks(bytes);
-                let queries: Vec<usize> =
-                    blocks.iter().flat_map(|block| block.queries.clone()).collect();
+                let queries: Vec<usize> = blocks.iter().flat_map(|block| block.queries.clone()).collect();
                 assert!(queries.into_iter().eq(0..t), "{shape:?}");
                 for block in &blocks {
                     assert_eq!(block.n_keys, s - t + block.queries.end);

@@ -141,11 +141,7 @@ pub(super) const BLOCKED: f32 = f32::MIN / 2.0;
 /// # Shapes
 /// `q: [B, H, T, D]`, `k: [B, H, S, D]`, `blocked: [B or 1, H or 1, T, S]` -> `[B, H, T, S]`
 #[must_use]
-pub fn attention_weights(
-    q: Tensor<4>,
-    k: Tensor<4>,
-    blocked: Option<Tensor<4, Bool>>,
-) -> Tensor<4> {
+pub fn attention_weights(q: Tensor<4>, k: Tensor<4>, blocked: Option<Tensor<4, Bool>>) -> Tensor<4> {
     let scores = scaled_scores(q, k); // [B, H, T, S]
     let Some(blocked) = blocked else {
         return activation::softmax(scores, 3);
@@ -224,8 +220,7 @@ mod tests {
     #[test]
     fn a_row_with_nothing_to_see_is_zero_and_others_sum_to_one() {
         let device = Device::flex();
-        let blocked =
-            Tensor::<4, Bool>::from_data([[[[true, true, true], [true, false, false]]]], &device);
+        let blocked = Tensor::<4, Bool>::from_data([[[[true, true, true], [true, false, false]]]], &device);
         let weights = attention_weights(random([1, 1, 2, 4]), random([1, 1, 3, 4]), Some(blocked));
         let rows: Vec<f32> = weights.sum_dim(3).into_data().try_to_vec().expect("f32");
         assert!(rows[0].abs() < 1e-7 && (rows[1] - 1.0).abs() < 1e-6, "{rows:?}");
@@ -236,8 +231,7 @@ mod tests {
         let k = random([1, 2, 3, 4]);
         let repeated = repeat_kv(k.clone(), 4);
         for head in 0..4 {
-            let (shared, own) =
-                (k.clone().narrow(1, head / 2, 1), repeated.clone().narrow(1, head, 1));
+            let (shared, own) = (k.clone().narrow(1, head / 2, 1), repeated.clone().narrow(1, head, 1));
             assert_eq!(shared.into_data(), own.into_data());
         }
     }

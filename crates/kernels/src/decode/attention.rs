@@ -13,9 +13,7 @@ use rayon::prelude::*;
 use super::cache::{Cache, HeadShape};
 use super::packed_rows::{PackedRows, Rows};
 use super::pages::Pages;
-use crate::gemm::{
-    Arithmetic, Epilogue, Exact, MatrixMut, PackedRef, Plain, Row, WIDTH, multiply, n_panels,
-};
+use crate::gemm::{Arithmetic, Epilogue, Exact, MatrixMut, PackedRef, Plain, Row, WIDTH, multiply, n_panels};
 use crate::heads::{HeadLayout, Prepared};
 use crate::rows::{Norm, Scores, attend as softmax};
 
@@ -68,11 +66,7 @@ impl Heads<'_> {
     /// Rows of panels that a task needs for `t` positions' queries, and for some queries' scores; numbers of a head.
     fn sizes(&self, t: usize, capacity: usize) -> [usize; 3] {
         let n_queries = t * self.group();
-        [
-            n_queries * n_panels(self.head_dim),
-            n_queries.min(QUERIES) * n_panels(capacity),
-            t * self.head_dim,
-        ]
+        [n_queries * n_panels(self.head_dim), n_queries.min(QUERIES) * n_panels(capacity), t * self.head_dim]
     }
 }
 
@@ -84,11 +78,7 @@ impl Buffers {
             let size = |[n, t]: &[usize; 2]| n * heads.n_kv_heads * heads.sizes(*t, capacity)[i];
             streams.iter().map(size).max().unwrap_or(0)
         };
-        Self {
-            queries: Pages::zeros(most(0)),
-            scores: Pages::zeros(most(1)),
-            heads: vec![0.0; most(2)],
-        }
+        Self { queries: Pages::zeros(most(0)), scores: Pages::zeros(most(1)), heads: vec![0.0; most(2)] }
     }
 }
 
@@ -146,13 +136,7 @@ pub fn attend(
                 out.block(first_row..first_row + t, columns)
             };
             Arch::new().dispatch(Task {
-                prepared: Prepared {
-                    heads: layout,
-                    row_step: qkv.row_step(),
-                    rotation,
-                    norms: heads.norms,
-                    norm,
-                },
+                prepared: Prepared { heads: layout, row_step: qkv.row_step(), rotation, norms: heads.norms, norm },
                 kv_head,
                 qkv: qkv.from(first_row),
                 start,

@@ -54,12 +54,7 @@ impl HeadShape {
 
     /// Writes the key and the value of a position.
     #[inline(always)]
-    pub(super) fn write(
-        self,
-        [keys, values]: [&mut [Row]; 2],
-        position: usize,
-        [key, value]: [&[f32]; 2],
-    ) {
+    pub(super) fn write(self, [keys, values]: [&mut [Row]; 2], position: usize, [key, value]: [&[f32]; 2]) {
         let column = position % WIDTH;
         let keys = &mut keys[position / WIDTH * self.key_rows()..];
         for (row, x) in keys.iter_mut().zip(key) {
@@ -85,11 +80,7 @@ impl Cache {
     /// Memory for `capacity` positions of `n_samples` samples in `n_layers` layers of `n_kv_heads` heads that are
     /// `head_dim` wide.
     #[must_use]
-    pub fn new(
-        [n_layers, n_samples]: [usize; 2],
-        capacity: usize,
-        [n_kv_heads, head_dim]: [usize; 2],
-    ) -> Self {
+    pub fn new([n_layers, n_samples]: [usize; 2], capacity: usize, [n_kv_heads, head_dim]: [usize; 2]) -> Self {
         let shape = HeadShape { capacity, head_dim };
         let zeros = || Pages::zeros(n_layers * n_samples * n_kv_heads * shape.rows());
         let lens = vec![0; n_samples];
@@ -150,11 +141,7 @@ impl Cache {
         let sample_rows = self.n_kv_heads * self.shape.rows();
         let start = layer * self.lens.len();
         let rows = (start + samples.start) * sample_rows..(start + samples.end) * sample_rows;
-        LayerCache {
-            keys: &mut self.keys[rows.clone()],
-            values: &mut self.values[rows],
-            lens: &self.lens[samples],
-        }
+        LayerCache { keys: &mut self.keys[rows.clone()], values: &mut self.values[rows], lens: &self.lens[samples] }
     }
 }
 
@@ -170,8 +157,7 @@ mod tests {
         let key = |position: usize, layer: usize| vec![(position + 100 * layer) as f32; 50];
         for layer in 0..2 {
             let part = cache.layer(layer, 0..1);
-            let heads =
-                part.keys.chunks_mut(shape.rows()).zip(part.values.chunks_mut(shape.rows()));
+            let heads = part.keys.chunks_mut(shape.rows()).zip(part.values.chunks_mut(shape.rows()));
             for (keys, values) in heads {
                 for position in 0..37 {
                     let key = key(position, layer);
@@ -185,9 +171,7 @@ mod tests {
         assert_eq!([cache.len(0), cache.len(1), cache.len(2)], [0, 0, 37]);
         for layer in 0..2 {
             let part = cache.layer(layer, 2..3);
-            for (keys, values) in
-                part.keys.chunks(shape.rows()).zip(part.values.chunks(shape.rows()))
-            {
+            for (keys, values) in part.keys.chunks(shape.rows()).zip(part.values.chunks(shape.rows())) {
                 for position in 0..37 {
                     let want = key(position, layer)[0];
                     let key = shape.keys(keys, 37).panel(position / WIDTH)[49][position % WIDTH];
@@ -196,14 +180,7 @@ mod tests {
                 }
             }
             let other = cache.layer(layer, 1..2);
-            assert!(
-                other
-                    .keys
-                    .as_flattened()
-                    .iter()
-                    .chain(other.values.as_flattened())
-                    .all(|x| *x == 0.0)
-            );
+            assert!(other.keys.as_flattened().iter().chain(other.values.as_flattened()).all(|x| *x == 0.0));
         }
     }
 }

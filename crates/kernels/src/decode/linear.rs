@@ -8,8 +8,8 @@ use rayon::prelude::*;
 use super::packed_rows::{PackedRows, Rows};
 use super::pages::Pages;
 use crate::gemm::{
-    Activate, ActivationKind, Arithmetic, Bf16x2, Epilogue, Int8x4, MatrixMut, Mixed, Mode,
-    PackedRef, Plain, Row, Store, WIDTH, Weight, multiply_all, n_panels, part_of,
+    Activate, ActivationKind, Arithmetic, Bf16x2, Epilogue, Int8x4, MatrixMut, Mixed, Mode, PackedRef, Plain, Row,
+    Store, WIDTH, Weight, multiply_all, n_panels, part_of,
 };
 
 /// How the numbers of a weight are kept.
@@ -142,13 +142,7 @@ impl PackedLinear {
 
     /// `out = activation(x weights + bias)`, packed; with a gate for each number where the activation has them, whose
     /// numbers are lost.
-    pub fn activate(
-        &self,
-        x: &PackedRows,
-        activation: ActivationKind,
-        gate: &mut PackedRows,
-        out: &mut PackedRows,
-    ) {
+    pub fn activate(&self, x: &PackedRows, activation: ActivationKind, gate: &mut PackedRows, out: &mut PackedRows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
         let (out, gate) = (out.resize(x.n_rows()), gate.resize(x.n_rows()));
         self.multiply(x, &Output::Activate { activation, out, gate });
@@ -179,10 +173,7 @@ impl PackedLinear {
     }
 }
 
-fn pack<W: Weight>(
-    [inputs, outputs]: [usize; 2],
-    at: impl Fn(usize, usize) -> f32 + Sync,
-) -> Pages<W> {
+fn pack<W: Weight>([inputs, outputs]: [usize; 2], at: impl Fn(usize, usize) -> f32 + Sync) -> Pages<W> {
     let n_blocks = n_panels(inputs);
     let number = |input: usize, output: usize| match input < inputs && output < outputs {
         true => at(input, output),
@@ -191,9 +182,8 @@ fn pack<W: Weight>(
     let mut rows = Pages::zeros(n_panels(outputs) * n_blocks * W::ROWS);
     rows.par_chunks_exact_mut(W::ROWS).enumerate().for_each(|(i, block)| {
         let (input, output) = (i % n_blocks * WIDTH, i / n_blocks * WIDTH);
-        let numbers: [Row; WIDTH] = std::array::from_fn(|row| {
-            std::array::from_fn(|column| number(input + row, output + column))
-        });
+        let numbers: [Row; WIDTH] =
+            std::array::from_fn(|row| std::array::from_fn(|column| number(input + row, output + column)));
         W::pack(&numbers, block);
     });
     rows
@@ -213,19 +203,12 @@ enum Output<'a> {
 impl Output<'_> {
     /// # Safety
     /// Nobody else uses the numbers of the block as long as it lives.
-    unsafe fn block<'a>(
-        &'a self,
-        rows: Range<usize>,
-        columns: Range<usize>,
-        bias: &'a [f32],
-    ) -> Block<'a> {
+    unsafe fn block<'a>(&'a self, rows: Range<usize>, columns: Range<usize>, bias: &'a [f32]) -> Block<'a> {
         let bias = part_of(bias, columns.clone());
         // SAFETY: the caller's.
         unsafe {
             match self {
-                Self::Store(mode, out) => {
-                    Block::Store(Store { mode: *mode, out: out.block(rows, columns), bias })
-                }
+                Self::Store(mode, out) => Block::Store(Store { mode: *mode, out: out.block(rows, columns), bias }),
                 Self::Activate { activation, out, gate } => Block::Activate(Activate {
                     activation: *activation,
                     bias,
@@ -288,8 +271,7 @@ mod tests {
 
     fn unpacked(rows: &PackedRows) -> Vec<f32> {
         let view = rows.view();
-        let row =
-            |row: usize| (0..rows.n_columns()).map(move |i| view.panel(i / WIDTH)[row][i % WIDTH]);
+        let row = |row: usize| (0..rows.n_columns()).map(move |i| view.panel(i / WIDTH)[row][i % WIDTH]);
         (0..rows.n_rows()).flat_map(row).collect()
     }
 
@@ -304,10 +286,7 @@ mod tests {
     fn numbers_are_found_where_they_were_packed_and_the_rest_is_zero() {
         let linear = linear(Precision::F32, None);
         let numbers = noise(40 * 70, 1);
-        assert_eq!(
-            [linear.value(39, 69), linear.value(0, 32)],
-            [numbers[40 * 70 - 1], numbers[32]]
-        );
+        assert_eq!([linear.value(39, 69), linear.value(0, 32)], [numbers[40 * 70 - 1], numbers[32]]);
         assert_eq!(linear.bytes(), 2 * 3 * 32 * 32 * 4);
         let Weights::F32(rows) = &linear.weights else { panic!("f32") };
         assert_eq!(rows[40], [0.0; WIDTH], "below the last row");
@@ -317,21 +296,17 @@ mod tests {
     #[test]
     fn rows_are_multiplied_and_activated_after_the_bias() {
         let [k, n] = SHAPE;
-        for (precision, n_rows) in
-            Precision::ALL.into_iter().flat_map(|x| [1, 3, 30].map(|n| (x, n)))
-        {
+        for (precision, n_rows) in Precision::ALL.into_iter().flat_map(|x| [1, 3, 30].map(|n| (x, n))) {
             let linear = linear(precision, Some(noise(n, 2)));
             let x = noise(n_rows * k, 3);
             let packed = packed_rows(&x, k);
             let mut out = Rows::new(n_rows, n);
             linear.store(&packed, &mut out);
-            let numbers =
-                |rows: &Rows| (0..n_rows).flat_map(|i| rows.row(i).to_vec()).collect::<Vec<_>>();
+            let numbers = |rows: &Rows| (0..n_rows).flat_map(|i| rows.row(i).to_vec()).collect::<Vec<_>>();
             let stored = numbers(&out);
             for (i, got) in stored.iter().enumerate() {
                 let (row, column) = (i / n, i % n);
-                let product =
-                    |input| f64::from(x[row * k + input]) * f64::from(linear.value(input, column));
+                let product = |input| f64::from(x[row * k + input]) * f64::from(linear.value(input, column));
                 let want = (0..k).map(product).sum::<f64>() + f64::from(noise(n, 2)[column]);
                 assert!((f64::from(*got) - want).abs() < 1e-5, "{precision}: {got}, not {want}");
             }
@@ -341,8 +316,7 @@ mod tests {
             linear.pack_into(&packed, &mut out);
             assert_eq!(unpacked(&out), stored, "{precision}");
             let gates = noise(n_rows * n, 5);
-            for kind in [ActivationKind::Gelu, ActivationKind::ReluSquared, ActivationKind::Swiglu]
-            {
+            for kind in [ActivationKind::Gelu, ActivationKind::ReluSquared, ActivationKind::Swiglu] {
                 let is_gated = kind == ActivationKind::Swiglu;
                 if is_gated {
                     gate = packed_rows(&gates, n);
@@ -351,9 +325,7 @@ mod tests {
                 for (i, got) in unpacked(&out).into_iter().enumerate() {
                     let (x, gate) = (f64::from(stored[i]), f64::from(gates[i]));
                     let want = match kind {
-                        ActivationKind::Gelu => {
-                            x * f64::from(crate::elementary::phi::<pulp::Scalar>(stored[i]).0)
-                        }
+                        ActivationKind::Gelu => x * f64::from(crate::elementary::phi::<pulp::Scalar>(stored[i]).0),
                         ActivationKind::ReluSquared => x.max(0.0).powi(2),
                         ActivationKind::Swiglu => x * gate / (1.0 + (-gate).exp()),
                     };

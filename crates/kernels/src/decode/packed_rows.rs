@@ -122,10 +122,7 @@ impl RowNorm {
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
     pub fn new(weight: Vec<f32>, bias: Option<Vec<f32>>, centred: bool, epsilon: f64) -> Self {
-        assert!(
-            bias.as_ref().is_none_or(|bias| bias.len() == weight.len()),
-            "a bias for each weight"
-        );
+        assert!(bias.as_ref().is_none_or(|bias| bias.len() == weight.len()), "a bias for each weight");
         Self { weight, bias, norm: Norm { centred, epsilon: epsilon as f32 } }
     }
 
@@ -207,22 +204,15 @@ mod tests {
     #[test]
     fn every_row_is_normed_over_its_own_numbers() {
         for (columns, centred) in [(5, true), (32, true), (40, true), (40, false), (100, true)] {
-            let x = |row: usize| -> Vec<f32> {
-                (0..columns).map(|i| ((i * 7 + row * 3) % 11) as f32 + 2.0).collect()
-            };
+            let x = |row: usize| -> Vec<f32> { (0..columns).map(|i| ((i * 7 + row * 3) % 11) as f32 + 2.0).collect() };
             let weight: Vec<f32> = (0..columns).map(|i| 1.0 + i as f32 / 10.0).collect();
             let mut out = PackedRows::new(4, columns);
             out.rows.as_flattened_mut().fill(f32::NAN); // of more rows before
             let norm = RowNorm::new(weight.clone(), Some(vec![0.5; columns]), centred, 1e-5);
             norm.apply(&rows(&[x(9), x(0), x(1), x(2)]), 1..4, &mut out);
             for row in 0..3 {
-                let got: Vec<f32> = out.rows[row..]
-                    .iter()
-                    .step_by(3)
-                    .take(n_panels(columns))
-                    .flatten()
-                    .copied()
-                    .collect();
+                let got: Vec<f32> =
+                    out.rows[row..].iter().step_by(3).take(n_panels(columns)).flatten().copied().collect();
                 for (i, want) in reference(&x(row), centred).into_iter().enumerate() {
                     let want = want * f64::from(weight[i]) + 0.5;
                     assert!((f64::from(got[i]) - want).abs() < 1e-5, "{} {want}", got[i]);

@@ -21,11 +21,10 @@ impl<W: Word> Pages<W> {
     /// # Panics
     /// If the system has no memory left.
     pub(super) fn zeros(n_rows: usize) -> Self {
-        let n_bytes =
-            n_rows.checked_mul(size_of::<Row<W>>()).expect("no machine has so much memory");
+        let n_bytes = n_rows.checked_mul(size_of::<Row<W>>()).expect("no machine has so much memory");
         // An empty mapping is refused.
-        let map = MmapMut::map_anon(n_bytes.max(1))
-            .unwrap_or_else(|error| panic!("no {n_bytes} bytes of memory: {error}"));
+        let map =
+            MmapMut::map_anon(n_bytes.max(1)).unwrap_or_else(|error| panic!("no {n_bytes} bytes of memory: {error}"));
         #[cfg(target_os = "linux")]
         map.advise(memmap2::Advice::HugePage).ok(); // only slower where the system refuses
         Self { map, n_rows, elements: PhantomData }

@@ -8,9 +8,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::MatmulPrecision;
 use crate::flex::{from_vec, tensor, values};
-use crate::gemm::{
-    Bf16x2, Element, Matrix, Packed, PackedRef, Plain, Role, Transposed, WIDTH, n_panels, product,
-};
+use crate::gemm::{Bf16x2, Element, Matrix, Packed, PackedRef, Plain, Role, Transposed, WIDTH, n_panels, product};
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::tasks::run;
 
@@ -30,11 +28,7 @@ pub(crate) fn linear<const D: usize>(
     }
 }
 
-fn with<E: Element, const D: usize>(
-    x: Tensor<D>,
-    weight: Tensor<2>,
-    bias: Option<Tensor<1>>,
-) -> Tensor<D> {
+fn with<E: Element, const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
     let operation = Linear::<E>(PhantomData);
     let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
     match bias {
@@ -54,10 +48,8 @@ impl<E: Element> FlexOperation for Linear<E> {
         let (x, weight) = (values(&inputs[0]), values(&inputs[1]));
         let bias = inputs.get(2).map_or(&[][..], values);
         let n = x.len() / k;
-        let [x, weight] = Packed::<E>::all([
-            (Matrix::new(x, [n, k]), Role::Left),
-            (Matrix::new(weight, [k, m]), Role::Right),
-        ]);
+        let [x, weight] =
+            Packed::<E>::all([(Matrix::new(x, [n, k]), Role::Left), (Matrix::new(weight, [k, m]), Role::Right)]);
         let out = product(Plain(x.left()), weight.right(), bias);
         let mut shape = inputs[0].layout().shape().clone();
         let last = shape.num_dims() - 1;
@@ -131,9 +123,7 @@ impl<E: Element> WithSimd for ColumnSums<'_, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flex::testing::{
-        assert_close, assert_within, constant, leaf, numbers, with_threads,
-    };
+    use crate::flex::testing::{assert_close, assert_within, constant, leaf, numbers, with_threads};
     use burn::tensor::module;
 
     /// As [`linear`], of f32.
@@ -166,21 +156,14 @@ mod tests {
     }
 
     /// Rows of the batch, positions, inputs, outputs.
-    const SHAPES: [[usize; 4]; 6] = [
-        [1, 1, 1, 1],
-        [2, 3, 5, 7],
-        [12, 64, 128, 384],
-        [3, 100, 33, 65],
-        [1, 1, 64, 300],
-        [2, 700, 8, 3],
-    ];
+    const SHAPES: [[usize; 4]; 6] =
+        [[1, 1, 1, 1], [2, 3, 5, 7], [12, 64, 128, 384], [3, 100, 33, 65], [1, 1, 64, 300], [2, 700, 8, 3]];
 
     #[test]
     fn equals_burns_own_and_its_gradients() {
         for shape in SHAPES {
             for biased in [false, true] {
-                let [got, want] =
-                    [exact, module::linear].map(|f| run_with(f, shape, biased, |x| x));
+                let [got, want] = [exact, module::linear].map(|f| run_with(f, shape, biased, |x| x));
                 assert_close(&got, &want, &format!("{shape:?}, bias {biased}"));
             }
         }
@@ -202,9 +185,7 @@ mod tests {
     #[test]
     fn threads_do_not_change_a_byte() {
         let bytes = |threads| {
-            let got = with_threads(threads, || {
-                [exact, rounded].map(|f| run_with(f, [7, 91, 131, 70], true, |x| x))
-            });
+            let got = with_threads(threads, || [exact, rounded].map(|f| run_with(f, [7, 91, 131, 70], true, |x| x)));
             let got = got.concat().concat();
             got.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
         };

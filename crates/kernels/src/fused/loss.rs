@@ -13,9 +13,7 @@ use pulp::{Simd, WithSimd};
 use super::linear::matrix;
 use crate::MatmulPrecision;
 use crate::flex::{from_vec, tensor, values};
-use crate::gemm::{
-    Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, WIDTH, store,
-};
+use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, WIDTH, store};
 use crate::loss::{MAX_LOSS_LOGITS, Output};
 use crate::op::{FlexOperation, apply_on_flex};
 use crate::rows::softmax;
@@ -59,12 +57,7 @@ fn in_parts(
     }
 }
 
-fn with<E: Element>(
-    hidden: Tensor<2>,
-    output: Output,
-    targets: Tensor<1, Int>,
-    most: Most,
-) -> Tensor<1> {
+fn with<E: Element>(hidden: Tensor<2>, output: Output, targets: Tensor<1, Int>, most: Most) -> Tensor<1> {
     let targets = targets.into_data();
     let targets = targets.iter::<i64>().map(|target| usize::try_from(target).expect("a token"));
     let operation = CrossEntropy::<E> {
@@ -127,12 +120,7 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
                 .zip(self.targets[first..first + rows].chunks(task_rows));
             run(
                 rows * vocab_size,
-                tasks.map(|((logits, losses), targets)| Rows {
-                    logits,
-                    losses,
-                    targets,
-                    share: share(n),
-                }),
+                tasks.map(|((logits, losses), targets)| Rows { logits, losses, targets, share: share(n) }),
             );
             if !keep {
                 continue;
@@ -144,31 +132,17 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
             // Each chunk of rows and each block of tokens adds its part, in their order.
             for tokens in blocks() {
                 let weights = projection.of(tokens.clone()).transposed();
-                let [grad_logits, weights] = Packed::all([
-                    (grad_logits.columns(tokens.clone()), Role::Both),
-                    (weights, Role::Right),
-                ]);
+                let [grad_logits, weights] =
+                    Packed::all([(grad_logits.columns(tokens.clone()), Role::Both), (weights, Role::Right)]);
                 let grad_hidden = MatrixMut::new(grad_hidden, [rows, c]);
                 store(Mode::Add, grad_hidden, Plain(grad_logits.left()), weights.right(), &[]);
                 let mut grad_weight = MatrixMut::new(&mut grad_weight, shape);
                 if self.by_token {
                     let grad_weight = grad_weight.rows(tokens.start, tokens.len());
-                    store(
-                        Mode::Add,
-                        grad_weight,
-                        Transposed(grad_logits.right()),
-                        hidden.right(),
-                        &[],
-                    );
+                    store(Mode::Add, grad_weight, Transposed(grad_logits.right()), hidden.right(), &[]);
                 } else {
                     let grad_weight = grad_weight.columns(tokens);
-                    store(
-                        Mode::Add,
-                        grad_weight,
-                        Transposed(hidden.right()),
-                        grad_logits.right(),
-                        &[],
-                    );
+                    store(Mode::Add, grad_weight, Transposed(hidden.right()), grad_logits.right(), &[]);
                 }
             }
         }
@@ -188,11 +162,7 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
                 run(n, part.chunks_mut(CHUNK).map(|part| Scale { part, factor }));
             };
             // A loss that nothing was done to has the gradient 1.
-            Some(if factor.to_bits() == 1.0_f32.to_bits() {
-                part
-            } else {
-                crate::flex::map_in_place(part, scale)
-            })
+            Some(if factor.to_bits() == 1.0_f32.to_bits() { part } else { crate::flex::map_in_place(part, scale) })
         });
         scaled.collect()
     }
@@ -312,12 +282,7 @@ mod tests {
     }
 
     /// Loss and gradients of a loss that something else is done to.
-    fn run_with(
-        f: Operation,
-        [n, c, vocab_size]: [usize; 3],
-        tied: bool,
-        factor: f32,
-    ) -> Vec<Vec<f32>> {
+    fn run_with(f: Operation, [n, c, vocab_size]: [usize; 3], tied: bool, factor: f32) -> Vec<Vec<f32>> {
         let hidden = leaf([n, c], 1);
         let weight = leaf(if tied { [vocab_size, c] } else { [c, vocab_size] }, 2);
         let targets: Vec<u64> = (0..n).map(|i| ((i * 7 + 3) % vocab_size) as u64).collect();
@@ -340,16 +305,15 @@ mod tests {
     const SHARE: f32 = 1e-5;
 
     /// Rows, width, vocabulary.
-    const SHAPES: [[usize; 3]; 5] =
-        [[1, 1, 1], [1, 8, 5], [70, 32, 65], [33, 7, 1000], [5, 3, 130]];
+    const SHAPES: [[usize; 3]; 5] = [[1, 1, 1], [1, 8, 5], [70, 32, 65], [33, 7, 1000], [5, 3, 130]];
 
     #[test]
     fn equals_the_composed_operation_and_its_gradients() {
         for shape in SHAPES {
             for tied in [false, true] {
                 for factor in [1.0, 0.25] {
-                    let [got, want] = [exact, composed_cross_entropy]
-                        .map(|f: Operation| run_with(f, shape, tied, factor));
+                    let [got, want] =
+                        [exact, composed_cross_entropy].map(|f: Operation| run_with(f, shape, tied, factor));
                     assert_within(&got, &want, SHARE, &format!("{shape:?}, tied {tied}"));
                 }
             }
@@ -365,8 +329,7 @@ mod tests {
             parts::<true, 10_000, 1>,
             parts::<true, { 4 * 70 }, { 12 * 32 }>,
         ];
-        let few_rounded: [Operation; 2] =
-            [parts::<false, { 3 * 70 }, 10_000>, parts::<false, { 4 * 70 }, { 12 * 32 }>];
+        let few_rounded: [Operation; 2] = [parts::<false, { 3 * 70 }, 10_000>, parts::<false, { 4 * 70 }, { 12 * 32 }>];
         for tied in [false, true] {
             let want = run_with(exact, [9, 12, 70], tied, 1.0);
             for f in few {
@@ -385,8 +348,7 @@ mod tests {
     fn in_bfloat16_gradients_are_nearly_the_same_and_the_loss_is() {
         for shape in SHAPES {
             for tied in [false, true] {
-                let [got, want] =
-                    [rounded, exact].map(|f: Operation| run_with(f, shape, tied, 0.25));
+                let [got, want] = [rounded, exact].map(|f: Operation| run_with(f, shape, tied, 0.25));
                 let what = format!("{shape:?}, tied {tied}");
                 assert_eq!(got[0][0].to_bits(), want[0][0].to_bits(), "{what}");
                 // A factor is off by 2^-9 of itself at most.

@@ -16,9 +16,8 @@ use super::linear::{column_sums, matrix};
 use crate::MatmulPrecision;
 use crate::flex::{from_vec, tensor, values};
 use crate::gemm::{
-    Activate, ActivationKind, Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain,
-    Role, Scratch, Slopes, Store, Transposed, WIDTH, as_elements, multiply_all, n_panels, part_of,
-    product, store,
+    Activate, ActivationKind, Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain, Role, Scratch,
+    Slopes, Store, Transposed, WIDTH, as_elements, multiply_all, n_panels, part_of, product, store,
 };
 use crate::mlp::{Layer, Mlp};
 use crate::op::{FlexOperation, apply_on_flex};
@@ -47,11 +46,7 @@ pub(crate) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     }
 }
 
-fn feed_forward<E: Element>(
-    inputs: Vec<DispatchTensor>,
-    activation: ActivationKind,
-    has_bias: bool,
-) -> Tensor<3> {
+fn feed_forward<E: Element>(inputs: Vec<DispatchTensor>, activation: ActivationKind, has_bias: bool) -> Tensor<3> {
     fn array<const N: usize>(inputs: Vec<DispatchTensor>) -> [DispatchTensor; N] {
         inputs.try_into().expect("N inputs")
     }
@@ -110,9 +105,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let n = values(&inputs[0]).len() / c;
         let mut matrices = vec![(Matrix::new(values(&inputs[0]), [n, c]), Role::Left)];
         let weights = inputs[1..=self.n_weights()].iter();
-        matrices.extend(
-            weights.map(|weight| (Matrix::new(values(weight), matrix(weight)), Role::Right)),
-        );
+        matrices.extend(weights.map(|weight| (Matrix::new(values(weight), matrix(weight)), Role::Right)));
         let packed = Packed::<E>::all_of(&matrices);
         let x = Plain(packed[0].left());
         let weight = |i: usize| packed[1 + i].right();
@@ -149,9 +142,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
                 activation: self.activation,
                 bias: part_of(bias, columns.clone()),
                 active: unsafe { active.block(rows.clone(), columns.clone()) },
-                derivatives: derivatives
-                    .each_ref()
-                    .map(|out| unsafe { out.block(rows.clone(), columns.clone()) }),
+                derivatives: derivatives.each_ref().map(|out| unsafe { out.block(rows.clone(), columns.clone()) }),
             });
         }
         let active = whole(active, [n, E::count(f)]);
@@ -193,21 +184,16 @@ impl<E: Element> FlexOperation for FeedForward<E> {
         let weight = |i: usize| packed[2 + i].right();
         let shape = [n, f];
         let rows = MatrixMut::<E>::n_packed(shape) / WIDTH;
-        let [mut grad_hidden, mut grad_gate] =
-            [true, gated].map(|is| Scratch::<E>::new(if is { rows } else { 0 }));
+        let [mut grad_hidden, mut grad_gate] = [true, gated].map(|is| Scratch::<E>::new(if is { rows } else { 0 }));
         {
             let outs = [&mut grad_hidden, &mut grad_gate].map(|out| MatrixMut::packed(out, shape));
-            let slopes = [Some(1), gated.then_some(2)].map(|slope| {
-                slope.map(|slope| PackedRef::new(as_elements(values(&saved[slope])), shape))
-            });
+            let slopes = [Some(1), gated.then_some(2)]
+                .map(|slope| slope.map(|slope| PackedRef::new(as_elements(values(&saved[slope])), shape)));
             multiply_all(Plain(grad_out.left()), weight(CONTRACT), |[rows, columns]| {
                 Slopes {
-                    slopes: slopes
-                        .map(|slope| slope.map(|x| x.rows(rows.clone()).columns(columns.clone()))),
+                    slopes: slopes.map(|slope| slope.map(|x| x.rows(rows.clone()).columns(columns.clone()))),
                     // SAFETY: blocks do not overlap.
-                    outs: outs
-                        .each_ref()
-                        .map(|out| unsafe { out.block(rows.clone(), columns.clone()) }),
+                    outs: outs.each_ref().map(|out| unsafe { out.block(rows.clone(), columns.clone()) }),
                 }
             });
         }
@@ -289,9 +275,7 @@ impl<'a, E: Element> Operand<'a, E> {
 mod tests {
     use super::*;
     use crate::MatmulPrecision::{Bf16, F32};
-    use crate::flex::testing::{
-        assert_close, assert_within, constant, leaf, numbers, with_threads,
-    };
+    use crate::flex::testing::{assert_close, assert_within, constant, leaf, numbers, with_threads};
     use crate::mlp::composed_mlp;
 
     type Operation = fn(Tensor<3>, Mlp) -> Tensor<3>;
@@ -337,16 +321,14 @@ mod tests {
         [ActivationKind::Gelu, ActivationKind::ReluSquared, ActivationKind::Swiglu];
 
     /// Rows of the batch, positions, width, inner width.
-    const SHAPES: [[usize; 4]; 4] =
-        [[1, 1, 1, 1], [2, 3, 5, 7], [12, 64, 64, 256], [1, 200, 33, 65]];
+    const SHAPES: [[usize; 4]; 4] = [[1, 1, 1, 1], [2, 3, 5, 7], [12, 64, 64, 256], [1, 200, 33, 65]];
 
     #[test]
     fn equals_the_composed_operation_and_its_gradients() {
         for shape in SHAPES {
             for activation in ACTIVATIONS {
                 for biased in [false, true] {
-                    let [got, want] =
-                        [mlp, composed_mlp].map(|f| run_with(f, shape, activation, biased, F32));
+                    let [got, want] = [mlp, composed_mlp].map(|f| run_with(f, shape, activation, biased, F32));
                     let what = format!("{shape:?}, {activation:?}, bias {biased}");
                     assert_close(&got, &want, &what);
                 }
@@ -358,8 +340,7 @@ mod tests {
     fn in_bfloat16_it_is_nearly_the_same() {
         for shape in SHAPES {
             for activation in ACTIVATIONS {
-                let [got, want] =
-                    [Bf16, F32].map(|precision| run_with(mlp, shape, activation, true, precision));
+                let [got, want] = [Bf16, F32].map(|precision| run_with(mlp, shape, activation, true, precision));
                 let what = format!("{shape:?}, {activation:?}");
                 // A factor is off by 2^-9 of itself at most; a product of products has some, and a sum with a bias
                 // may be smaller than its parts.
@@ -384,8 +365,7 @@ mod tests {
         for activation in ACTIVATIONS {
             let bytes = |threads| {
                 let got = with_threads(threads, || {
-                    let run =
-                        |precision| run_with(mlp, [7, 91, 33, 121], activation, true, precision);
+                    let run = |precision| run_with(mlp, [7, 91, 33, 121], activation, true, precision);
                     [F32, Bf16].map(run)
                 });
                 let got = got.concat().concat();

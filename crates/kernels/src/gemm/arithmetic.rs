@@ -23,8 +23,7 @@ pub(crate) trait Arithmetic: Copy {
     fn load<const V: usize>(self, row: &Row<Self::Element>, column: usize) -> [Self::Factors; V];
 
     /// `left right + sum`
-    fn multiply_add(self, left: Self::Factors, right: Self::Factors, sum: Sums<Self>)
-    -> Sums<Self>;
+    fn multiply_add(self, left: Self::Factors, right: Self::Factors, sum: Sums<Self>) -> Sums<Self>;
 
     /// Elements of numbers that follow each other in a row, no more than a panel has: as many as [`Element::count`]
     /// says; where the last one is not full, with zeros.
@@ -73,11 +72,7 @@ impl<S: Simd> Arithmetic for Exact<S> {
     fn multiply_add(self, left: S::f32s, right: S::f32s, sum: S::f32s) -> S::f32s {
         let Self(simd) = self;
         // A CPU without fused multiply-adds would call a function for each.
-        if S::IS_SCALAR {
-            simd.add_f32s(simd.mul_f32s(left, right), sum)
-        } else {
-            simd.mul_add_f32s(left, right, sum)
-        }
+        if S::IS_SCALAR { simd.add_f32s(simd.mul_f32s(left, right), sum) } else { simd.mul_add_f32s(left, right, sum) }
     }
 
     #[inline(always)]

@@ -1,9 +1,8 @@
 //! Pairs, by AVX-512's instructions for bfloat16, which take numbers below 2^-126 for zero.
 
 use std::arch::x86_64::{
-    __m512, __m512bh, __m512i, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_setzero_ps,
-    _mm512_storeu_si512,
+    __m512, __m512bh, __m512i, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_setzero_ps, _mm512_storeu_si512,
 };
 use std::mem::transmute;
 
@@ -175,8 +174,7 @@ mod tests {
             eprintln!("skipped: this CPU has no AVX512-BF16");
             return;
         };
-        let mut numbers: Vec<f32> =
-            (0..54_u32).map(|i| f32::from_bits(0x3F80_7FF0 + 7 * i)).collect();
+        let mut numbers: Vec<f32> = (0..54_u32).map(|i| f32::from_bits(0x3F80_7FF0 + 7 * i)).collect();
         numbers.extend([0.0, -0.0, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY]);
         numbers.extend([f32::NAN, -f32::NAN, 1.0 + 1.0 / 256.0, 1e-30]);
         let numbers = numbers.first_chunk().expect("two rows");

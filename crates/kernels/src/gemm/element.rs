@@ -172,10 +172,7 @@ pub(crate) fn as_elements<E: Word>(bits: &[f32]) -> &[Row<E>] {
 
 /// The bits of V registers of a row, from element `column` on.
 #[inline(always)]
-pub(super) fn load_bits<S: Simd, W: Word, const V: usize>(
-    row: &Row<W>,
-    column: usize,
-) -> [S::u32s; V] {
+pub(super) fn load_bits<S: Simd, W: Word, const V: usize>(row: &Row<W>, column: usize) -> [S::u32s; V] {
     let elements = &row[column..column + V * S::U32_LANES];
     // SAFETY: an element has the size and the alignment of a u32, and no padding.
     let bits = unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), elements.len()) };

@@ -84,12 +84,7 @@ pub(crate) fn part_of(bias: &[f32], columns: Range<usize>) -> &[f32] {
 
 /// Sums and bias; an empty bias is none.
 #[inline(always)]
-fn biased<'a>(
-    out: &'a mut [f32; WIDTH],
-    sums: &[f32],
-    bias: &[f32],
-    column: usize,
-) -> &'a mut [f32] {
+fn biased<'a>(out: &'a mut [f32; WIDTH], sums: &[f32], bias: &[f32], column: usize) -> &'a mut [f32] {
     let values = &mut out[..sums.len()];
     values.copy_from_slice(sums);
     if !bias.is_empty() {

@@ -67,13 +67,7 @@ impl<'a> Matrix<'a> {
 
     /// Rows as columns.
     pub(crate) fn transposed(self) -> Self {
-        Self {
-            rows: self.columns,
-            columns: self.rows,
-            row_step: self.column_step,
-            column_step: self.row_step,
-            ..self
-        }
+        Self { rows: self.columns, columns: self.rows, row_step: self.column_step, column_step: self.row_step, ..self }
     }
 }
 
@@ -143,11 +137,7 @@ impl<'a, E: Word> MatrixMut<'a, E> {
     ///
     /// # Safety
     /// Nobody else uses the elements of the block as long as it lives.
-    pub(crate) unsafe fn block<'b>(
-        &self,
-        rows: Range<usize>,
-        columns: Range<usize>,
-    ) -> MatrixMut<'b, E>
+    pub(crate) unsafe fn block<'b>(&self, rows: Range<usize>, columns: Range<usize>) -> MatrixMut<'b, E>
     where
         'a: 'b,
     {
@@ -157,14 +147,12 @@ impl<'a, E: Word> MatrixMut<'a, E> {
             return MatrixMut { n_rows: 0, ..block };
         }
         assert!(rows.end <= self.n_rows && columns.end <= self.n_columns, "{rows:?}, {columns:?}");
-        let is_whole =
-            |column: usize| column.is_multiple_of(E::NUMBERS) || column == self.n_columns;
+        let is_whole = |column: usize| column.is_multiple_of(E::NUMBERS) || column == self.n_columns;
         assert!(is_whole(columns.start) && is_whole(columns.end), "{columns:?} part an element");
         let column = self.first + columns.start / E::NUMBERS;
         let [row_step, panel_step] = self.steps;
         // SAFETY: within the elements, as rows and columns are.
-        let elements =
-            unsafe { self.elements.add(column / WIDTH * panel_step + rows.start * row_step) };
+        let elements = unsafe { self.elements.add(column / WIDTH * panel_step + rows.start * row_step) };
         MatrixMut { elements, first: column % WIDTH, ..block }
     }
 
@@ -225,11 +213,7 @@ impl<'a> MatrixMut<'a> {
     }
 
     /// Rows that begin `row_step` numbers after one another.
-    pub(crate) fn within(
-        values: &'a mut [f32],
-        [n_rows, n_columns]: [usize; 2],
-        row_step: usize,
-    ) -> Self {
+    pub(crate) fn within(values: &'a mut [f32], [n_rows, n_columns]: [usize; 2], row_step: usize) -> Self {
         assert!(n_columns <= row_step || n_rows <= 1, "rows overlap");
         let end = last(n_rows, n_columns, row_step);
         assert!(end <= values.len(), "{end} numbers of {}", values.len());
@@ -249,10 +233,7 @@ impl<'a> MatrixMut<'a> {
     }
 
     /// The matrix cut between columns, into parts of these widths from the left.
-    pub(crate) fn split_columns(
-        self,
-        widths: impl IntoIterator<Item = usize>,
-    ) -> impl Iterator<Item = Self> {
+    pub(crate) fn split_columns(self, widths: impl IntoIterator<Item = usize>) -> impl Iterator<Item = Self> {
         let mut start = 0;
         widths.into_iter().map(move |n_columns| {
             let columns = start..start + n_columns;

@@ -102,13 +102,7 @@ pub(crate) fn product<L: Left>(left: L, right: PackedRef<'_, L::Right>, bias: &[
 }
 
 /// `left right + bias` into `out` on all cores, in one of the [`Mode`]s; an empty bias is none.
-pub(crate) fn store<L: Left>(
-    mode: Mode,
-    out: MatrixMut<'_>,
-    left: L,
-    right: PackedRef<'_, L::Right>,
-    bias: &[f32],
-) {
+pub(crate) fn store<L: Left>(mode: Mode, out: MatrixMut<'_>, left: L, right: PackedRef<'_, L::Right>, bias: &[f32]) {
     assert!(bias.is_empty() || bias.len() == right.n_columns(), "a number for each column");
     multiply_all(left, right, |[rows, columns]| {
         let bias = part_of(bias, columns.clone());
@@ -197,10 +191,7 @@ mod tests {
                 (b, Role::Right),
             ]);
             let (left, right) = (Plain(plain.left()), right.right());
-            let what = format!(
-                "{shape:?} of {} in one, right matrix transposed: {b_is_transposed}",
-                E::NUMBERS
-            );
+            let what = format!("{shape:?} of {} in one, right matrix transposed: {b_is_transposed}", E::NUMBERS);
             let whole = product(left, right, &bias);
             assert_close(&whole, &want, &what);
             let copy = E::left_as_right(transposed.left(), m);
@@ -347,10 +338,8 @@ mod tests {
     fn what_is_no_number_stays_so() {
         let (mut a, b) = (noise(5 * 3, 1), noise(3 * 4, 2));
         a[4] = f32::NAN;
-        let [left, right] = Packed::<Bf16x2>::all([
-            (Matrix::new(&a, [5, 3]), Role::Left),
-            (Matrix::new(&b, [3, 4]), Role::Right),
-        ]);
+        let [left, right] =
+            Packed::<Bf16x2>::all([(Matrix::new(&a, [5, 3]), Role::Left), (Matrix::new(&b, [3, 4]), Role::Right)]);
         let out = product(Plain(left.left()), right.right(), &[]);
         for (row, out) in out.chunks(4).enumerate() {
             assert!(out.iter().all(|x| x.is_nan() == (row == 1)), "row {row}");

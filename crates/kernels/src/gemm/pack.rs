@@ -82,8 +82,7 @@ impl<E: Element> Packed<E> {
     /// As [`Packed::all`].
     pub(crate) fn all_of(matrices: &[(Matrix<'_>, Role)]) -> Vec<Self> {
         let matrices = matrices.iter();
-        let mut packed: Vec<_> =
-            matrices.clone().map(|(matrix, role)| Self::new(*matrix, *role)).collect();
+        let mut packed: Vec<_> = matrices.clone().map(|(matrix, role)| Self::new(*matrix, *role)).collect();
         let size = |rows: &Option<Scratch<E>>| rows.as_ref().map_or(0, |rows| rows.len() * WIDTH);
         let numbers = packed.iter().map(|x| size(&x.left) + size(&x.right)).sum();
         let tasks = matrices.zip(&mut packed);
@@ -233,8 +232,7 @@ fn pack_stacks<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [Row<
                 *out = match (above.get(columns.clone()), below.get(columns.clone())) {
                     (Some(above), Some(below)) => {
                         let whole = "a whole panel";
-                        arithmetic
-                            .stack(above.try_into().expect(whole), below.try_into().expect(whole))
+                        arithmetic.stack(above.try_into().expect(whole), below.try_into().expect(whole))
                     }
                     _ => arithmetic.stack(&padded(above, panel), &padded(below, panel)),
                 };
@@ -275,8 +273,7 @@ fn pack_transposed<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [
                     for (x, row) in x.iter_mut().zip(&rows) {
                         x.copy_from_slice(&row[square * SIDE..(square + 1) * SIDE]);
                     }
-                    for (out, x) in out.iter_mut().zip(transpose::transposed(arithmetic.simd(), x))
-                    {
+                    for (out, x) in out.iter_mut().zip(transpose::transposed(arithmetic.simd(), x)) {
                         out[column..column + SIDE].copy_from_slice(&x);
                     }
                 }

@@ -77,9 +77,7 @@ impl<'a, E: Word> PackedRef<'a, E> {
     /// Some of the columns, from the first one of a panel on.
     pub(crate) fn columns(self, range: Range<usize>) -> Self {
         assert!(
-            range.start <= range.end
-                && range.end <= self.n_columns
-                && range.start.is_multiple_of(WIDTH),
+            range.start <= range.end && range.end <= self.n_columns && range.start.is_multiple_of(WIDTH),
             "{range:?}"
         );
         Self {

@@ -30,22 +30,17 @@ pub(super) fn transposed<S: Simd, E: Element>(_: S, x: [[E; SIDE]; SIDE]) -> [[E
 #[inline]
 fn avx<E: Element>(x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
     use std::arch::x86_64::{
-        __m256, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_shuffle_ps, _mm256_storeu_ps,
-        _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+        __m256, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_unpackhi_ps,
+        _mm256_unpacklo_ps,
     };
     // SAFETY: each row has eight elements, which are as large as an f32.
     let load = |row: usize| unsafe { _mm256_loadu_ps(x[row].as_ptr().cast()) };
     // Within each half of the registers: pairs of rows, then fours of them.
     let pairs = |a: __m256, b: __m256| [_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)];
-    let [[a0, a1], [b0, b1], [c0, c1], [d0, d1]] = [
-        pairs(load(0), load(1)),
-        pairs(load(2), load(3)),
-        pairs(load(4), load(5)),
-        pairs(load(6), load(7)),
-    ];
-    let fours = |a: __m256, b: __m256| {
-        [_mm256_shuffle_ps::<0b01_00_01_00>(a, b), _mm256_shuffle_ps::<0b11_10_11_10>(a, b)]
-    };
+    let [[a0, a1], [b0, b1], [c0, c1], [d0, d1]] =
+        [pairs(load(0), load(1)), pairs(load(2), load(3)), pairs(load(4), load(5)), pairs(load(6), load(7))];
+    let fours =
+        |a: __m256, b: __m256| [_mm256_shuffle_ps::<0b01_00_01_00>(a, b), _mm256_shuffle_ps::<0b11_10_11_10>(a, b)];
     let [top, bottom] = [[fours(a0, b0), fours(a1, b1)], [fours(c0, d0), fours(c1, d1)]];
     let (top, bottom) = (top.as_flattened(), bottom.as_flattened());
     let mut out = [[E::default(); SIDE]; SIDE];

@@ -17,12 +17,7 @@ pub(crate) trait Weight: Word {
     fn pack(numbers: &[Row; WIDTH], out: &mut [Row<Self>]);
 
     /// Number `i` of each element from `column` on, in V registers; unscaled.
-    fn widen<S: Simd, const V: usize>(
-        simd: S,
-        row: &Row<Self>,
-        column: usize,
-        i: usize,
-    ) -> [S::f32s; V];
+    fn widen<S: Simd, const V: usize>(simd: S, row: &Row<Self>, column: usize, i: usize) -> [S::f32s; V];
 
     /// One number of a block.
     fn value(block: &[Row<Self>], row: usize, column: usize) -> f32 {
@@ -35,11 +30,7 @@ pub(crate) trait Weight: Word {
 
 /// What the columns of a block are to be multiplied with.
 #[inline(always)]
-pub(super) fn scales<S: Simd, W: Weight, const V: usize>(
-    simd: S,
-    block: &[Row<W>],
-    column: usize,
-) -> [S::f32s; V] {
+pub(super) fn scales<S: Simd, W: Weight, const V: usize>(simd: S, block: &[Row<W>], column: usize) -> [S::f32s; V] {
     let mut scales = [simd.splat_f32s(1.0); V];
     if W::SCALED {
         let bits = load_bits::<S, W, V>(&block[W::ROWS - 1], column);
@@ -71,12 +62,7 @@ impl Weight for Bf16x2 {
     }
 
     #[inline(always)]
-    fn widen<S: Simd, const V: usize>(
-        simd: S,
-        row: &Row<Self>,
-        column: usize,
-        i: usize,
-    ) -> [S::f32s; V] {
+    fn widen<S: Simd, const V: usize>(simd: S, row: &Row<Self>, column: usize, i: usize) -> [S::f32s; V] {
         let mut numbers = [simd.splat_f32s(0.0); V];
         for (numbers, pairs) in numbers.iter_mut().zip(load_bits::<S, _, V>(row, column)) {
             *numbers = Self::half(simd, pairs, i);
@@ -107,11 +93,7 @@ impl Weight for Int8x4 {
                 false => f32::NAN, // of the whole column: a damaged model must not look sound
             }
         });
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "1 to 255, and 0 for NaN"
-        )]
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 255, and 0 for NaN")]
         let byte = |number: f32, scale: f32| match scale {
             0.0 => 128,
             // Clamped, since a scale among the smallest numbers is itself rounded.
@@ -128,12 +110,7 @@ impl Weight for Int8x4 {
     }
 
     #[inline(always)]
-    fn widen<S: Simd, const V: usize>(
-        simd: S,
-        row: &Row<Self>,
-        column: usize,
-        i: usize,
-    ) -> [S::f32s; V] {
+    fn widen<S: Simd, const V: usize>(simd: S, row: &Row<Self>, column: usize, i: usize) -> [S::f32s; V] {
         // A byte in the lowest bits of 2^23 is a number by itself: no conversion is needed.
         let exponent = simd.splat_u32s(0x4B00_0000);
         let offset = simd.splat_f32s(8_388_608.0 + 128.0);

@@ -9,8 +9,7 @@ use crate::dropout::Dropout;
 use crate::elementary::sum;
 use crate::gemm::Scratch;
 use crate::gemm::{
-    Exact, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain, Row, Store, Transposed, WIDTH,
-    multiply, n_panels,
+    Exact, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain, Row, Store, Transposed, WIDTH, multiply, n_panels,
 };
 use crate::heads::{HeadLayout, Prepared};
 use crate::rows::{Query, Scores, attend_backward};
@@ -80,8 +79,8 @@ impl WithSimd for BackwardPass<'_> {
                     let left = left.map(|left| Plain(left.view().rows(queries.clone())));
                     let right = [&k_transposed, &v_transposed];
                     let right = right.map(|right| right.view().columns(0..keys));
-                    let mut tiles = [&mut weights, &mut grad_scores]
-                        .map(|rows| Scores { rows: &mut rows[first..], step: block });
+                    let mut tiles =
+                        [&mut weights, &mut grad_scores].map(|rows| Scores { rows: &mut rows[first..], step: block });
                     for (tile, (left, right)) in tiles.iter_mut().zip(left.into_iter().zip(right)) {
                         multiply(Exact(simd), left, right, tile);
                     }
@@ -103,16 +102,10 @@ impl WithSimd for BackwardPass<'_> {
                         };
                         attend_backward::<S>(tile, grad_tile, row, query);
                     }
-                    let grad_scores =
-                        Plain(PackedRef::within(&grad_scores[first..], [rows, keys], block));
+                    let grad_scores = Plain(PackedRef::within(&grad_scores[first..], [rows, keys], block));
                     let out = grad_q.rows(queries.start, rows);
                     let k = k.view().rows(0..keys);
-                    multiply(
-                        Exact(simd),
-                        grad_scores,
-                        k,
-                        &mut Store { mode: Mode::Put, out, bias: &[] },
-                    );
+                    multiply(Exact(simd), grad_scores, k, &mut Store { mode: Mode::Put, out, bias: &[] });
                 }
                 let queries = start..start + block;
                 for (gradient, right, out) in

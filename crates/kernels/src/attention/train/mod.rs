@@ -137,8 +137,7 @@ impl FlexOperation for Attention {
         let tasks = rows
             .flat_map(|(((grad_qkv, qkv), out), gradient)| {
                 let repeat = |width| std::iter::repeat_n(width, n_kv_heads);
-                let widths =
-                    repeat(group * head_dim).chain(repeat(head_dim)).chain(repeat(head_dim));
+                let widths = repeat(group * head_dim).chain(repeat(head_dim)).chain(repeat(head_dim));
                 // SAFETY: tasks write before they read, and nobody reads before all are done.
                 let grad_qkv = unsafe { MatrixMut::from_uninit(grad_qkv, [t, row]) };
                 let mut parts: Vec<_> = grad_qkv.split_columns(widths).collect();
@@ -244,19 +243,14 @@ mod tests {
     }
 
     fn all_parts() -> impl Iterator<Item = Parts> {
-        (0..8).map(|bits| Parts {
-            norm: bits & 1 > 0,
-            rotation: bits & 2 > 0,
-            dropout: bits & 4 > 0,
-        })
+        (0..8).map(|bits| Parts { norm: bits & 1 > 0, rotation: bits & 2 > 0, dropout: bits & 4 > 0 })
     }
 
     #[test]
     fn equals_the_composed_operation_and_its_gradients() {
         for shape in SHAPES {
             for parts in all_parts() {
-                let [got, want] =
-                    [self_attention, composed_self_attention].map(|f| run_with(f, shape, parts));
+                let [got, want] = [self_attention, composed_self_attention].map(|f| run_with(f, shape, parts));
                 assert_close(&got, &want, &format!("{shape:?}, {parts:?}"));
             }
         }
@@ -264,13 +258,7 @@ mod tests {
 
     #[test]
     fn huge_scores_stay_finite_and_nan_stays_nan() {
-        let attention = || SelfAttention {
-            n_heads: 2,
-            n_kv_heads: 1,
-            norm: None,
-            rotation: None,
-            dropout: None,
-        };
+        let attention = || SelfAttention { n_heads: 2, n_kv_heads: 1, norm: None, rotation: None, dropout: None };
         let qkv = constant([1, 70, 32], 1) * 1e3;
         let got = numbers(self_attention(qkv.clone(), attention()));
         let want = numbers(composed_self_attention(qkv.clone(), attention()));
@@ -284,8 +272,7 @@ mod tests {
     fn threads_do_not_change_a_byte() {
         for parts in all_parts() {
             let bytes = |threads| {
-                let got =
-                    with_threads(threads, || run_with(self_attention, [4, 2, 16, 5, 70], parts));
+                let got = with_threads(threads, || run_with(self_attention, [4, 2, 16, 5, 70], parts));
                 got.concat().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
             };
             assert_eq!(bytes(1), bytes(2));
