@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use burn::backend::DispatchTensor;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 use pulp::{Simd, WithSimd};
@@ -22,19 +23,30 @@ pub(crate) fn linear<const D: usize>(
     bias: Option<Tensor<1>>,
     precision: MatmulPrecision,
 ) -> Tensor<D> {
+    let bias = bias.map(Tensor::into_dispatch);
+    Tensor::from_dispatch(of_any_rank(x.into_dispatch(), weight.into_dispatch(), bias, precision))
+}
+
+/// Not generic, so that the products are compiled in this crate, in one unit with what they inline.
+fn of_any_rank(
+    x: DispatchTensor,
+    weight: DispatchTensor,
+    bias: Option<DispatchTensor>,
+    precision: MatmulPrecision,
+) -> DispatchTensor {
     match precision {
-        MatmulPrecision::F32 => with::<f32, D>(x, weight, bias),
-        MatmulPrecision::Bf16 => with::<Bf16x2, D>(x, weight, bias),
+        MatmulPrecision::F32 => with::<f32>(x, weight, bias),
+        MatmulPrecision::Bf16 => with::<Bf16x2>(x, weight, bias),
     }
 }
 
-fn with<E: Element, const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
+fn with<E: Element>(x: DispatchTensor, weight: DispatchTensor, bias: Option<DispatchTensor>) -> DispatchTensor {
     let operation = Linear::<E>(PhantomData);
-    let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
     match bias {
-        None => apply_on_flex([x, weight], operation),
-        Some(bias) => apply_on_flex([x, weight, bias.into_dispatch()], operation),
+        None => apply_on_flex::<1, _>([x, weight], operation),
+        Some(bias) => apply_on_flex::<1, _>([x, weight, bias], operation),
     }
+    .into_dispatch()
 }
 
 /// Inputs: x, weight, and bias where there is one. Multiplies elements of `E`.
