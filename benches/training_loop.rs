@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn bare_ms(config: &Config) -> Result<f64, Box<dyn std::error::Error>> {
-    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length, OpenOptions::default())?;
+    let corpus = Corpus::open(config, OpenOptions::default())?;
     let device = device::open(&config.train.device.parse()?)?.device.autodiff();
     let vocab_size = corpus.tokenizer.vocab_size();
     let gpt = Gpt::new(&config.model, vocab_size, config.train.seed, &device);

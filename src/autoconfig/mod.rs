@@ -11,7 +11,6 @@ mod profile;
 mod prompt;
 mod token_choice;
 
-use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -143,9 +142,7 @@ fn encode(profile: &TextProfile, token_choice: &TokenChoice) -> Encoded {
             (of_alphabet.expect("the text is not empty"), beginning.as_bytes())
         }
         TokenizerKind::Bpe | TokenizerKind::File => {
-            let chunks = [Ok::<_, Infallible>(beginning.to_owned())];
-            let Ok(trained) = Tokenizer::train_bpe(token_choice.size, chunks);
-            (trained, beginning.as_bytes())
+            (Tokenizer::train_bpe(token_choice.size, beginning), beginning.as_bytes())
         }
     };
     let ids = tokenizer.encode_bytes(bytes).expect("the tokenizer is of this text");

@@ -114,13 +114,12 @@ fn open(config: &Config, text: Text, device: &OpenDevice) -> Result<(usize, Spli
     if let Some(machine) = plan.memory.machine.filter(|_| plan.memory.is_too_much_now()) {
         return Err(BenchError::Memory { needs: plan.memory.peak, available: machine.available });
     }
-    let context_length = config.model.context_length;
     if text == Text::Own {
-        let corpus = Corpus::open(&config.data, &config.tokenizer, context_length, OpenOptions::default())?;
+        let corpus = Corpus::open(config, OpenOptions::default())?;
         return Ok((corpus.tokenizer.vocab_size(), corpus.train));
     }
     let vocab_size = plan.vocabulary.size;
     // As long as a batch, so that its rows differ.
-    let n = config.train.batch_size * context_length + 1;
+    let n = config.train.batch_size * config.model.context_length + 1;
     Ok((vocab_size, Tokens::made_up(n, vocab_size).into()))
 }

@@ -1,21 +1,18 @@
-//! The folder of results that can be computed again: token files and trained tokenizers.
-//!
-//! The files are named by everything that they follow from, so nothing stale is ever found. The folder is kept
-//! below a size: the files unused for longest are removed first, and none that is in use. Texts that came
-//! through standard input lie there, too; they cannot be had again, and stay until someone deletes them.
+//! The folder of token files and trained tokenizers, each named by a hash of everything that it follows from. The least
+//! recently used ones are removed above a size, and none that is in use. Texts that came through standard input lie
+//! there, too; they cannot be had again, and stay until someone deletes them.
 
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::DataError;
 use super::source::Source;
 use crate::config::DataConfig;
 
-/// A temporary file this old without a lock is left over from a process that was killed. A younger one may not
-/// have been locked yet.
+/// A temporary file this old without a lock was left by a process that was killed; a younger one may not be locked yet.
 const LEFT_OVER_AFTER: Duration = Duration::from_hours(1);
 
 /// The file that a process locks while it removes others.
@@ -35,17 +32,13 @@ impl Cache {
     /// Creates the folder if it is missing.
     pub(super) fn open(data: &DataConfig) -> Result<Self, DataError> {
         let folder = data.cache_dir.clone().unwrap_or_else(default_folder);
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "above 0, and a limit beyond 2^64 bytes is none"
-        )]
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0, and 2^64 is no limit")]
         let limit_bytes = (data.cache_limit_gib * f64::from(1 << 30)) as u64;
         fs::create_dir_all(&folder).map_err(|source| DataError::cache(&folder, source))?;
         Ok(Self { folder, limit_bytes })
     }
 
-    /// Makes sure that the folder is not part of a text: the next run would read its files.
+    /// Refuses a folder that is part of a text: the next run would read its files.
     pub(super) fn check_apart(&self, source: &Source) -> Result<(), DataError> {
         if !source.path.is_dir() {
             return Ok(());
@@ -64,8 +57,7 @@ impl Cache {
 
     /// The path of the file with this key.
     pub(super) fn path(&self, key: &[u8; 32], extension: &str) -> PathBuf {
-        let (half, _) = key.split_at(DIGITS / 2);
-        let number = u128::from_be_bytes(half.try_into().expect("16 bytes"));
+        let number = u128::from_be_bytes(*key.first_chunk().expect("16 of 32 bytes"));
         self.folder.join(format!("{number:032x}.{extension}"))
     }
 
@@ -81,27 +73,26 @@ impl Cache {
             return;
         };
         if lock.try_lock().is_ok() {
-            let _ = self.remove_old(SystemTime::now());
+            let _ = self.remove_old();
         } // else another process does it now
     }
 
-    fn remove_old(&self, now: SystemTime) -> io::Result<()> {
+    fn remove_old(&self) -> io::Result<()> {
         let mut kept = Vec::new();
         for entry in fs::read_dir(&self.folder)?.flatten() {
             let name = entry.file_name();
-            let Some(kind) = name.to_str().and_then(kind_of) else {
-                continue;
-            };
+            let (number, rest) = name.to_str().and_then(|name| name.split_at_checked(DIGITS)).unwrap_or_default();
+            let is_cached = matches!(rest, ".tokens" | ".tokenizer.json");
+            let is_temporary = rest.starts_with('.') && rest.ends_with(".tmp");
+            if !number.bytes().all(|byte| byte.is_ascii_hexdigit()) || !(is_cached || is_temporary) {
+                continue; // not a file of this module
+            }
             let metadata = entry.metadata()?;
             let modified = metadata.modified()?;
-            match kind {
-                Kind::Cached => kept.push((modified, entry.path(), metadata.len())),
-                Kind::Temporary => {
-                    let age = now.duration_since(modified).unwrap_or_default();
-                    if age > LEFT_OVER_AFTER {
-                        remove_unused(&entry.path())?;
-                    }
-                }
+            if is_cached {
+                kept.push((modified, entry.path(), metadata.len()));
+            } else if modified.elapsed().unwrap_or_default() > LEFT_OVER_AFTER {
+                remove_unused(&entry.path())?;
             }
         }
         kept.sort();
@@ -132,11 +123,7 @@ impl Temporary {
             // Processes in containers that share a folder may have the same number.
             let random = RandomState::new().hash_one(std::process::id());
             let path = folder.join(format!("{:032x}.{random:016x}.tmp", 0));
-            let created = File::options().write(true).create_new(true).open(&path);
-            let file = match created {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                created => created?,
-            };
+            let file = File::options().write(true).create_new(true).open(&path)?;
             match file.try_lock() {
                 Err(TryLockError::WouldBlock) => {} // another process cleans up, and is about to remove it
                 // A file system without locks can do without: young files are not removed.
@@ -161,27 +148,6 @@ impl Drop for Temporary {
     }
 }
 
-/// The kinds of files in the folder that this module may remove.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Cached,
-    Temporary,
-}
-
-fn kind_of(name: &str) -> Option<Kind> {
-    let (number, rest) = name.split_at_checked(DIGITS)?;
-    if !number.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    match rest {
-        ".tokens" | ".tokenizer.json" => Some(Kind::Cached),
-        _ => {
-            let is_temporary = rest.starts_with('.') && rest.strip_suffix(".tmp").is_some();
-            is_temporary.then_some(Kind::Temporary)
-        }
-    }
-}
-
 /// Removes a file unless it is locked, and says whether it did.
 fn remove_unused(path: &Path) -> io::Result<bool> {
     let file = File::open(path)?;
@@ -198,6 +164,8 @@ fn default_folder() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     /// A cache with files of these names, one hour younger each, of 100 bytes.
@@ -206,12 +174,14 @@ mod tests {
         for (hour, name) in (0..).zip(names) {
             let path = folder.path().join(name);
             fs::write(&path, [0; 100]).unwrap();
-            let file = File::options().append(true).open(path).unwrap();
-            let age = Duration::from_hours(100 - hour);
-            file.set_modified(SystemTime::now() - age).unwrap();
+            make_older(&File::options().append(true).open(path).unwrap(), 100 - hour);
         }
         let cache = Cache { folder: folder.path().to_owned(), limit_bytes };
         (folder, cache)
+    }
+
+    fn make_older(file: &File, hours: u64) {
+        file.set_modified(SystemTime::now() - Duration::from_hours(hours)).unwrap();
     }
 
     fn names(cache: &Cache) -> Vec<String> {
@@ -224,9 +194,8 @@ mod tests {
 
     #[test]
     fn files_unused_for_longest_go_first() {
-        let [a, b, c, d] = ["a", "b", "c", "d"].map(|digit| digit.repeat(DIGITS));
-        let [b, a, d] = [b, a, d].map(|number| number + ".tokens");
-        let c = c + ".tokenizer.json";
+        let [a, b, d] = ["a", "b", "d"].map(|digit| digit.repeat(DIGITS) + ".tokens");
+        let c = "c".repeat(DIGITS) + ".tokenizer.json";
         let (_folder, cache) = cache(&[&b, &a, &d, &c], 250);
         cache.clean_up();
         assert_eq!(names(&cache), [c.clone(), d.clone()]);
@@ -249,28 +218,18 @@ mod tests {
     }
 
     #[test]
-    fn temporary_files_of_killed_processes_go() {
-        let digits = "a".repeat(DIGITS);
-        let [old, locked, young] = [1, 2, 3].map(|n| format!("{digits}.{n}-0.tmp"));
-        let (folder, cache) = cache(&[&old, &locked], u64::MAX);
-        fs::write(folder.path().join(&young), "x").unwrap();
-        let file = File::open(folder.path().join(&locked)).unwrap();
-        file.lock().unwrap();
-        cache.clean_up();
-        assert_eq!(names(&cache), [locked, young]);
-    }
-
-    #[test]
-    fn temporary_files_have_different_names_and_are_locked() {
-        let (folder, cache) = cache(&[], 0);
+    fn temporary_files_have_different_names_and_go_when_old_and_not_locked() {
+        let left_over = "a".repeat(DIGITS) + ".1-0.tmp";
+        let (folder, cache) = cache(&[&left_over], u64::MAX);
         let files: Vec<Temporary> = (0..9).map(|_| Temporary::create(folder.path()).unwrap()).collect();
-        assert_eq!(names(&cache).len(), 9);
-        for name in names(&cache) {
-            assert_eq!(kind_of(&name), Some(Kind::Temporary));
-            assert!(!remove_unused(&folder.path().join(name)).unwrap());
-        }
+        files.iter().for_each(|temporary| make_older(&temporary.file, 2));
+        let young = "a".repeat(DIGITS) + ".2-0.tmp";
+        fs::write(folder.path().join(&young), "x").unwrap();
+        cache.clean_up();
+        assert_eq!(names(&cache).len(), 10);
+        assert!(!names(&cache).contains(&left_over));
         drop(files);
-        assert_eq!(names(&cache).len(), 0);
+        assert_eq!(names(&cache), [young]);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! From text to a token file, on all cores, with memory that does not grow with the text.
 
+use std::mem;
+
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::DataError;
-use super::reader::{Chunk, Needs, Reader, Unit, as_utf8};
-use super::split::{Half, SplitPoint, SplitReader};
-use super::tokens::{Lengths, Width, Writer};
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use super::reader::{Chunk, Reader, as_utf8};
+use super::tokens::{Width, Writer};
+use crate::tokenizer::{Tokenizer, TokenizerError, TokenizerKind};
 
 /// The longest text that waits for a place to cut. Longer ones, such as megabytes without a space or any text
 /// of a tokenizer that tells no place, are cut at the end of a line, or where there is none between two
@@ -17,53 +18,25 @@ const MAX_WAITING_BYTES: usize = 1 << 22;
 /// Pieces in memory for each thread: some take longer than others.
 const PIECES_PER_THREAD: usize = 2;
 
-/// Encodes a text, and returns the lengths of both splits and the hash of what was read, which
-/// [`super::scan`] found before if the text has not changed.
-///
-/// Where documents are told apart, an end-of-text token stands behind each.
-pub(super) fn encode(
-    reader: Reader<'_>,
-    tokenizer: &Tokenizer,
-    split_point: SplitPoint,
-    writer: &mut Writer,
-) -> Result<(Lengths, [u8; 32]), DataError> {
-    struct Encoded {
-        half: Half,
-        chunk: Chunk,
-        n_tokens: u64,
-        bytes: Vec<u8>,
-    }
-    let unit = Needs::of(tokenizer).unit;
-    let cut = |text: &[u8]| match unit {
-        Unit::Byte | Unit::Character => text.len(),
-        Unit::Piece => tokenizer.cut(as_utf8(text)).unwrap_or(0),
-    };
-    let path = reader.path();
-    let mut pieces = Pieces::new(SplitReader::new(reader, split_point), cut);
+/// Encodes a text, with an end-of-text token behind each document, and returns the hash of what was read.
+pub(super) fn encode(reader: Reader<'_>, tokenizer: &Tokenizer, writer: &mut Writer) -> Result<[u8; 32], DataError> {
+    let path = &reader.source.path;
+    let mut pieces = Pieces::new(reader, tokenizer);
     let width = Width::of_vocabulary(tokenizer.vocab_size());
     let mut hash = Sha256::new();
-    let mut lengths = Lengths::default();
     in_order(
         || pieces.next(),
-        |(half, chunk)| {
-            let ids =
-                ids_of(&chunk, tokenizer).map_err(|source| DataError::Encode { path: path.to_owned(), source })?;
-            Ok(Encoded { half, n_tokens: ids.len() as u64, bytes: width.encode(&ids), chunk })
+        |chunk| {
+            let ids = ids_of(&chunk, tokenizer).map_err(|source| DataError::Encode { path: path.clone(), source })?;
+            Ok((chunk, width.encode(&ids)))
         },
-        |encoded| {
-            encoded.chunk.hash_into(&mut hash);
-            let n_bytes = encoded.chunk.text.len() as u64;
-            lengths.n_tokens += encoded.n_tokens;
-            lengths.bytes += n_bytes;
-            if encoded.half == Half::Train {
-                lengths.n_train += encoded.n_tokens;
-                lengths.train_bytes += n_bytes;
-            }
-            let written = writer.write(&encoded.bytes);
+        |(chunk, encoded)| {
+            chunk.hash_into(&mut hash);
+            let written = writer.write(chunk.half, chunk.text.len(), &encoded);
             written.map_err(|source| DataError::cache(&writer.path, source))
         },
     )?;
-    Ok((lengths, hash.finalize().into()))
+    Ok(hash.finalize().into())
 }
 
 fn ids_of(chunk: &Chunk, tokenizer: &Tokenizer) -> Result<Vec<u32>, TokenizerError> {
@@ -79,55 +52,50 @@ fn ids_of(chunk: &Chunk, tokenizer: &Tokenizer) -> Result<Vec<u32>, TokenizerErr
 }
 
 /// Reads a text in pieces that have the tokens of the whole when they are encoded one by one.
-struct Pieces<'a, C> {
-    reader: SplitReader<'a>,
-    cut: C,
+struct Pieces<'a> {
+    reader: Reader<'a>,
+    tokenizer: &'a Tokenizer,
     max_waiting_bytes: usize,
     /// The end of what was read, which waits for what follows it.
-    waiting: Option<(Half, Chunk)>,
+    waiting: Chunk,
 }
 
-impl<'a, C: FnMut(&[u8]) -> usize> Pieces<'a, C> {
-    /// `cut` returns the last place up to which a text may be encoded whatever follows, or 0.
-    fn new(reader: SplitReader<'a>, cut: C) -> Self {
-        Self { reader, cut, max_waiting_bytes: MAX_WAITING_BYTES, waiting: None }
+impl<'a> Pieces<'a> {
+    fn new(reader: Reader<'a>, tokenizer: &'a Tokenizer) -> Self {
+        Self { reader, tokenizer, max_waiting_bytes: MAX_WAITING_BYTES, waiting: Chunk::default() }
     }
 
     /// The next piece, which may hold several documents; `None` at the end.
-    fn next(&mut self) -> Result<Option<(Half, Chunk)>, DataError> {
-        loop {
-            let Some((half, chunk)) = self.reader.next()? else {
-                return Ok(self.waiting.take());
-            };
-            let mut piece = match self.waiting.take() {
-                Some((before, waiting)) if before != half => {
-                    self.waiting = Some((half, chunk)); // cut when the next one is here
-                    return Ok(Some((before, waiting)));
-                }
-                Some((_, mut waiting)) => {
-                    waiting.append(&chunk);
-                    waiting
-                }
-                None => chunk,
-            };
-            let at = self.end_of_piece(&piece);
-            let rest = piece.split_off(at);
-            self.waiting = Some((half, rest)).filter(|(_, rest)| !rest.is_empty());
+    fn next(&mut self) -> Result<Option<Chunk>, DataError> {
+        while let Some(chunk) = self.reader.next()? {
+            if self.waiting.half != chunk.half && !self.waiting.is_empty() {
+                return Ok(Some(mem::replace(&mut self.waiting, chunk))); // which is cut when the next one is here
+            }
+            self.waiting.append(chunk);
+            let rest = self.waiting.split_off(self.end_of_piece());
+            let piece = mem::replace(&mut self.waiting, rest);
             if !piece.is_empty() {
-                return Ok(Some((half, piece)));
+                return Ok(Some(piece));
             }
         }
+        Ok(Some(mem::take(&mut self.waiting)).filter(|rest| !rest.is_empty()))
     }
 
-    fn end_of_piece(&mut self, piece: &Chunk) -> usize {
-        let start = piece.ends.last().copied().unwrap_or(0);
-        let open_document = &piece.text[start..];
-        let at = match (self.cut)(open_document) {
-            0 if open_document.len() > self.max_waiting_bytes => {
+    /// The place up to which the tokens of what waits do not depend on what follows.
+    fn end_of_piece(&self) -> usize {
+        let start = self.waiting.ends.last().copied().unwrap_or(0);
+        let open_document = &self.waiting.text[start..];
+        let cut = match self.tokenizer.kind() {
+            TokenizerKind::Byte => Some(open_document.len()),
+            _ => self.tokenizer.cut(as_utf8(open_document)),
+        };
+        let at = match cut {
+            Some(at) => at,
+            None if open_document.len() > self.max_waiting_bytes => {
                 let line_break = open_document.iter().rposition(|byte| *byte == b'\n');
                 line_break.map_or(open_document.len(), |at| at + 1)
             }
-            at => at,
+            None => 0,
         };
         start + at
     }
@@ -166,88 +134,80 @@ pub(super) fn in_order<I: Send, O: Send>(
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
     use std::sync::LazyLock;
 
     use proptest::prelude::*;
 
+    use super::super::cache::Temporary;
+    use super::super::fixtures::{folder, ids, reader, record, source};
+    use super::super::reader::Needs;
+    use super::super::split::SplitPoint;
+    use super::super::{Tokens, tokens};
     use super::*;
-    use crate::config::SourceConfig;
-    use crate::data::Tokens;
-    use crate::data::cache::Temporary;
-    use crate::data::source::Source;
-    use crate::data::tokens;
 
     fn tokenizers(text: &str) -> [Tokenizer; 3] {
-        let bpe = Tokenizer::train_bpe(300, [Ok::<_, std::convert::Infallible>(text.repeat(4))]);
-        [Tokenizer::char_from_alphabet(text.chars()).unwrap(), Tokenizer::byte(), bpe.unwrap()]
+        let bpe = Tokenizer::train_bpe(300, &text.repeat(4));
+        [Tokenizer::char_from_alphabet(text.chars()).unwrap(), Tokenizer::byte(), bpe]
     }
 
+    /// One that tells no place to cut at, and one that tells few.
     static FILES: LazyLock<[Tokenizer; 2]> = LazyLock::new(|| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers");
         ["llama2.json", "wordpiece.json"].map(|name| Tokenizer::from_file(&folder.join(name)).unwrap())
     });
 
-    fn ids(tokens: &Tokens) -> Vec<u32> {
-        let mut ids = vec![0; tokens.len()];
-        tokens.read(0, &mut ids);
-        ids.into_iter().map(i32::cast_unsigned).collect()
-    }
-
-    fn source(path: PathBuf) -> Source {
-        Source::find(&SourceConfig { path, ..SourceConfig::default() }).unwrap()
+    fn split_point(text: &str, tokenizer: &Tokenizer, val_fraction: f64) -> SplitPoint {
+        let n_units = match tokenizer.kind() {
+            TokenizerKind::Char => text.chars().count(),
+            _ => text.len(),
+        };
+        SplitPoint::of(val_fraction, tokenizer.kind(), n_units as u64)
     }
 
     /// Both halves of a file, read in chunks of this size on so many threads.
     fn encoded(
-        content: &[u8],
+        (name, content): (&str, &str),
         tokenizer: &Tokenizer,
         split_point: SplitPoint,
         chunk_bytes: usize,
         n_threads: usize,
-    ) -> (Tokens, Tokens) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.jsonl");
-        let is_records = content.starts_with(b"{\"text\"");
-        let path = if is_records { path } else { path.with_extension("txt") };
-        fs::write(&path, content).unwrap();
-        let source = source(path);
-        let mut reader = Reader::new(&source, Needs::of(tokenizer));
-        reader.chunk_bytes = chunk_bytes;
+    ) -> [Tokens; 2] {
+        let folder = folder([(name, content.as_bytes())]);
+        let source = source(&folder.path().join(name));
+        let reader = reader(&source, Needs::of(tokenizer), chunk_bytes).split_at(split_point);
         let width = Width::of_vocabulary(tokenizer.vocab_size());
-        let tokens = folder.path().join("tokens");
+        let path = folder.path().join("tokens");
         let temporary = Temporary::create(folder.path()).unwrap();
-        let mut writer = Writer::create(temporary, &tokens, width).unwrap();
+        let mut writer = Writer::create(temporary, &path, width).unwrap();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build();
-        let write = || encode(reader, tokenizer, split_point, &mut writer);
-        let (lengths, _) = pool.unwrap().install(write).unwrap();
-        writer.finish(&[1; 32], lengths).unwrap();
-        tokens::open(&tokens, &[1; 32], width).unwrap()
+        pool.unwrap().install(|| encode(reader, tokenizer, &mut writer)).unwrap();
+        writer.finish(&[1; 32]).unwrap();
+        tokens::open(&path, &[1; 32], width).unwrap().into()
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))] // each learns a tokenizer
 
         #[test]
-        fn a_text_in_chunks_is_encoded_as_the_whole(
+        fn a_text_in_chunks_is_split_and_encoded_as_the_whole(
             text in "[a-c \n\u{e9}]{1,200}|(?s:.{1,80})|( ?[a-z]{1,5}|<\\|endoftext\\|>| {1,9}){1,40}",
             chunk_bytes in 4_usize..60,
             n_threads in 1_usize..6,
             val_fraction in 0.01_f64..0.99,
         ) {
-            prop_assume!(!text.starts_with('\u{feff}') && !text.starts_with("{\"text\""));
+            prop_assume!(!text.starts_with('\u{feff}'));
             for tokenizer in tokenizers(&text) {
-                let unit = Needs::of(&tokenizer).unit;
-                let n_units = match unit {
-                    Unit::Character => text.chars().count(),
-                    Unit::Byte | Unit::Piece => text.len(),
+                let halves = |chunk_bytes| {
+                    let split_point = split_point(&text, &tokenizer, val_fraction);
+                    encoded(("a.txt", text.as_str()), &tokenizer, split_point, chunk_bytes, n_threads)
                 };
-                let split_point = SplitPoint::of(val_fraction, unit, n_units as u64);
-                let (train, val) =
-                    encoded(text.as_bytes(), &tokenizer, split_point, chunk_bytes, n_threads);
-                let middle = usize::try_from(train.bytes()).unwrap();
-                let (before, behind) = text.as_bytes().split_at(middle);
+                let [train, val] = halves(chunk_bytes);
+                prop_assert_eq!(train.bytes(), halves(1 << 20)[0].bytes());
+                if tokenizer.kind() == TokenizerKind::Char {
+                    prop_assert_eq!(train.len(), ((1.0 - val_fraction) * text.chars().count() as f64) as usize);
+                }
+                let (before, behind) = text.as_bytes().split_at(usize::try_from(train.bytes()).unwrap());
                 prop_assert_eq!(ids(&train), tokenizer.encode_bytes(before).unwrap());
                 prop_assert_eq!(ids(&val), tokenizer.encode_bytes(behind).unwrap());
                 prop_assert_eq!(val.bytes(), behind.len() as u64);
@@ -259,43 +219,64 @@ mod tests {
             documents in prop::collection::vec("( ?[a-z]{1,5}|\n| {1,9}){1,9}", 1..20),
             chunk_bytes in 4_usize..60,
             n_threads in 1_usize..6,
+            val_fraction in 0.01_f64..0.99,
         ) {
-            let lines = documents.iter().map(|text| serde_json::json!({ "text": text }));
-            let content: String = lines.map(|line| line.to_string() + "\n").collect();
-            let [.., bpe] = tokenizers(&documents.concat());
-            // One that tells no place to cut at, and one that tells few.
+            let content: String = documents.iter().map(|text| record(text)).collect();
+            let (file, text) = (("a.jsonl", &*content), documents.concat());
+            let [.., bpe] = tokenizers(&text);
             let [llama2, wordpiece] = FILES.each_ref();
             for tokenizer in [&bpe, llama2, wordpiece] {
-                let content = content.as_bytes();
-                let (_, all) =
-                    encoded(content, tokenizer, SplitPoint::START, chunk_bytes, n_threads);
+                let [_, all] = encoded(file, tokenizer, SplitPoint::START, chunk_bytes, n_threads);
                 let expected = documents.iter().flat_map(|text| {
                     let mut ids = tokenizer.encode(text).unwrap();
                     ids.extend(tokenizer.end_of_text());
                     ids
                 });
                 prop_assert_eq!(ids(&all), expected.collect::<Vec<_>>());
-                prop_assert_eq!(all.bytes(), documents.concat().len() as u64);
+                prop_assert_eq!(all.bytes(), text.len() as u64);
             }
+            let split_point = split_point(&text, &bpe, val_fraction);
+            let [parts, whole] = [chunk_bytes, 1 << 20].map(|n| encoded(file, &bpe, split_point, n, n_threads));
+            prop_assert_eq!(parts.each_ref().map(ids), whole.each_ref().map(ids));
         }
     }
 
-    /// The pieces of a text in which there is no place to cut, read four bytes at a time.
-    fn pieces(text: &str, max_waiting_bytes: usize) -> Vec<String> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.txt");
-        fs::write(&path, text).unwrap();
-        let source = source(path);
-        let mut reader = Reader::new(&source, Needs::PIECES);
-        reader.chunk_bytes = 4;
-        let reader = SplitReader::new(reader, SplitPoint::START);
-        let mut pieces = Pieces { max_waiting_bytes, ..Pieces::new(reader, |_| 0) };
-        let next = || pieces.next().unwrap().map(|(_, chunk)| chunk.text);
-        std::iter::from_fn(next).map(|text| String::from_utf8(text).unwrap()).collect()
+    #[test]
+    fn a_text_for_words_is_split_at_the_end_of_a_line() {
+        let bpe = Tokenizer::train_bpe(260, "");
+        let lines = "a line of twenty b.\n".repeat(100); // 2000 bytes
+        for (text, val_fraction, expected) in [
+            (&lines, 0.1, 1800),    // exactly at the end of one
+            (&lines, 0.0951, 1820), // at the end of the one that it is in
+            (&lines, 0.9999, 20),
+            (&"\u{4e00}".repeat(400), 0.5, 675), // of 1200 bytes: a character, an eighth of the other half behind 600
+        ] {
+            let [train, _] = encoded(("a.txt", text.as_str()), &bpe, split_point(text, &bpe, val_fraction), 64, 1);
+            assert_eq!(train.bytes(), expected, "{val_fraction}");
+        }
+    }
+
+    #[test]
+    fn a_document_that_ends_at_the_split_ends_before_it() {
+        let bpe = Tokenizer::train_bpe(260, "");
+        let file = ("a.jsonl", &*record("ten bytes.").repeat(10));
+        for chunk_bytes in 4..30 {
+            let [train, val] = encoded(file, &bpe, SplitPoint::of(0.2, bpe.kind(), 100), chunk_bytes, 1);
+            let n_ends = |half| ids(half).into_iter().filter(|id| Some(*id) == bpe.end_of_text()).count();
+            assert_eq!((train.bytes(), n_ends(&train), n_ends(&val)), (80, 8, 2), "{chunk_bytes}");
+        }
     }
 
     #[test]
     fn without_a_place_to_cut_a_text_is_cut_at_the_end_of_a_line_or_between_characters() {
+        let pieces = |text: &str, max_waiting_bytes| -> Vec<String> {
+            let folder = folder([("a.txt", text.as_bytes())]);
+            let source = source(&folder.path().join("a.txt"));
+            let reader = reader(&source, Needs::BPE, 4);
+            let mut pieces = Pieces { max_waiting_bytes, ..Pieces::new(reader, &FILES[0]) };
+            let next = || pieces.next().unwrap().map(|chunk| chunk.text);
+            std::iter::from_fn(next).map(|text| String::from_utf8(text).unwrap()).collect()
+        };
         let text = "one\ntwo\nthree\nfour\n";
         assert_eq!(pieces(text, 100), [text], "a text waits as long as it can");
         assert_eq!(pieces(text, 10), ["one\ntwo\n", "three\nfour\n"]);
@@ -306,48 +287,28 @@ mod tests {
         assert_eq!(pieces.concat(), text);
     }
 
-    fn error(name: &str) -> DataError {
-        DataError::Empty { path: name.into() }
-    }
-
     #[test]
-    fn results_come_in_order_on_any_number_of_threads() {
-        for n_threads in [1, 2, 7] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads);
-            let mut numbers = 0..100_u64;
-            let mut taken = Vec::new();
-            let done = pool.build().unwrap().install(|| {
+    fn results_come_in_order_up_to_the_first_error() {
+        let error = |name: String| DataError::Empty { path: name.into() };
+        for (n_threads, n_good) in [(1, 40), (2, 60), (7, 50)] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
+            let (mut numbers, mut taken) = (0..60_u64, Vec::new());
+            let done = pool.install(|| {
                 in_order(
-                    || Ok(numbers.next()),
-                    |n| Ok((0..(n * 7919) % 1000).fold(n, |n, _| std::hint::black_box(n))),
+                    || numbers.next().map(Some).ok_or_else(|| error("read".to_owned())),
+                    |n| {
+                        let n = (0..(n * 7919) % 1000).fold(n, |n, _| std::hint::black_box(n));
+                        if n < n_good { Ok(n) } else { Err(error(n.to_string())) }
+                    },
                     |n| {
                         taken.push(n);
                         Ok(())
                     },
                 )
             });
-            done.unwrap();
-            assert_eq!(taken, (0..100).collect::<Vec<_>>());
+            let name = if n_good < 60 { n_good.to_string() } else { "read".to_owned() };
+            assert!(done.unwrap_err().to_string().contains(&format!("`{name}`")));
+            assert_eq!(taken, (0..n_good).collect::<Vec<_>>());
         }
-    }
-
-    #[test]
-    fn the_first_error_ends_it() {
-        let mut numbers = 0..100;
-        let mut n_taken = 0;
-        let done = in_order(
-            || numbers.next().filter(|n| *n < 60).ok_or_else(|| error("read")).map(Some),
-            |n| {
-                if n >= 40 { Err(error(&n.to_string())) } else { Ok(n) }
-            },
-            |_| {
-                n_taken += 1;
-                Ok(())
-            },
-        );
-        assert!(done.unwrap_err().to_string().contains("`40`"));
-        assert_eq!(n_taken, 40);
-        let done = in_order(|| Err(error("read")), Ok::<u8, _>, |_| Ok(()));
-        assert!(done.unwrap_err().to_string().contains("`read`"));
     }
 }

@@ -9,113 +9,88 @@ use crate::tokenizer::TokenizerError;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages explain the variants and their fields")]
 pub enum DataError {
-    #[error("there is no file or folder `{}`\n  hint: {}", path.display(), missing_hint(path, nearest.as_deref()))]
+    #[error("there is no file or folder `{path}`\n  hint: {}", missing_hint(path, nearest.as_deref()))]
     Missing { path: PathBuf, nearest: Option<PathBuf> },
     #[error(
-        "`{}` is a link to `{}`, which is not there\n  hint: remove the link, or put back what it \
-         leads to",
-        path.display(),
-        target.display()
+        "`{path}` is a link to `{target}`, which is not there\n  hint: remove the link, or put back what it leads to"
     )]
     DanglingLink { path: PathBuf, target: PathBuf },
-    #[error("cannot read the text `{}`: {source}\n  hint: {}", path.display(), read_hint(source))]
+    #[error("cannot read the text `{path}`: {source}\n  hint: {}", read_hint(source))]
     Read { path: PathBuf, source: io::Error },
     /// A device, a pipe or the like, which cannot be read twice.
     #[error(
-        "`{}` is neither a file nor a folder\n  hint: save the text to a file, or pipe it in with \
-         path = \"-\"",
-        path.display()
+        "`{path}` is neither a file nor a folder\n  hint: save the text to a file, or pipe it in with path = \"-\""
     )]
     NotAFile { path: PathBuf },
     #[error(
-        "there are no files in the folder `{}`\n  hint: every file in it and its subfolders counts \
-         as text, except those whose names begin with a dot",
-        path.display()
+        "there are no files in the folder `{path}`\n  hint: every file in it and its subfolders counts as text, except \
+         those whose names begin with a dot"
     )]
     NoFiles { path: PathBuf },
     #[error(
-        "`{}` is in two sources, `{}` and `{}`: what one keeps for validation, the other would \
-         train on\n  hint: name each file in one of them; a weight says how often it is drawn",
-        file.display(),
-        first.display(),
-        second.display()
+        "`{file}` is in two sources, `{first}` and `{second}`: what one keeps for validation, the other would train \
+         on\n  hint: name each file in one of them; a weight says how often it is drawn"
     )]
     InTwoSources { file: PathBuf, first: PathBuf, second: PathBuf },
-    #[error(
-        "the text `{}` is empty\n  hint: put text into it, or name another",
-        path.display()
-    )]
+    #[error("the text `{path}` is empty\n  hint: put text into it, or name another")]
     Empty { path: PathBuf },
-    #[error("`{}` is not text, but {what}\n  hint: {advice}", path.display())]
+    #[error("`{path}` is not text, but {what}\n  hint: {advice}")]
     NotText { path: PathBuf, what: &'static str, advice: &'static str },
     /// `offset` is the first byte that is not part of a character, counted from 0 in the unpacked file.
     #[error(
-        "`{}` is not UTF-8 at byte {offset}\n  hint: save it as UTF-8; a model trained with kind = \
-         \"byte\" under [tokenizer] takes any file",
-        path.display()
+        "`{path}` is not UTF-8 at byte {offset}\n  hint: save it as UTF-8; a model trained with kind = \"byte\" under \
+         [tokenizer] takes any file"
     )]
     NotUtf8 { path: PathBuf, offset: u64 },
     #[error(
-        "`{}` is not a whole gzip file: {source}\n  hint: download or pack it again; `gzip -t` tells whether it \
-         is whole",
-        path.display()
+        "`{path}` is not a whole gzip file: {source}\n  hint: download or pack it again; `gzip -t` tells whether it is \
+         whole"
     )]
     Gzip { path: PathBuf, source: io::Error },
     /// A line of a JSON Lines file, counted from 1, has no text.
-    #[error("line {line} of `{}` {source}", path.display())]
-    Record { path: PathBuf, line: u64, source: RecordError },
+    #[error("line {line} of `{path}` {problem}")]
+    Record { path: PathBuf, line: u64, problem: String },
     #[error(
-        "the text is to come through standard input, which is a terminal\n  hint: pipe it in, as in \
-         `cat *.txt | tinderbox train ...`, or name a file instead of \"-\""
+        "the text is to come through standard input, which is a terminal\n  hint: pipe it in, as in `cat *.txt | \
+         tinderbox train ...`, or name a file instead of \"-\""
     )]
     Terminal,
     #[error(
-        "the first line of standard input is a record of JSON Lines, with a field \"{field}\"\n  hint: \
-         data.format = \"jsonl\" reads that field of each line as the text, data.format = \"text\" reads the \
-         lines as they are; the name of a file would decide"
+        "the first line of standard input is a record of JSON Lines, with a field \"{field}\"\n  hint: data.format = \
+         \"jsonl\" reads that field of each line as the text, data.format = \"text\" reads the lines as they are; the \
+         name of a file would decide"
     )]
     TextOrRecords { field: String },
     #[error(
-        "the text came through standard input, and the copy kept as `{}` is gone\n  hint: save \
-         the same text to a file, and name that with --set data.path=FILE",
-        path.display()
+        "the text came through standard input, and the copy kept as `{path}` is gone\n  hint: save the same text to a \
+         file, and name that with --set data.path=FILE"
     )]
     NotKept { path: PathBuf },
     #[error("cannot use tokenizer.path: {0}")]
     Tokenizer(#[source] TokenizerError),
-    /// The texts have no characters.
-    #[error(transparent)]
-    Alphabet(TokenizerError),
-    #[error("cannot encode the text `{}`: {source}", path.display())]
+    #[error("cannot encode the text `{path}`: {source}")]
     Encode { path: PathBuf, source: TokenizerError },
     /// The training split is shorter than one window and the token after it.
     #[error(
-        "the text `{}` is too short: {n_train} of its {n_tokens} tokens are for training, and \
-         model.context_length = {context_length} needs at least {}\n  hint: use more text, a shorter \
-         model.context_length or a smaller data.val_fraction",
-        path.display(),
+        "the text `{path}` is too short: {n_train} of its {n_tokens} tokens are for training, and model.context_length = \
+         {context_length} needs at least {}\n  hint: use more text, a shorter model.context_length or a smaller \
+         data.val_fraction",
         context_length + 1
     )]
     TrainTooShort { path: PathBuf, n_tokens: u64, n_train: u64, context_length: usize },
     /// The validation split has nothing to predict.
     #[error(
-        "the text `{}` is too short: data.val_fraction = {val_fraction} leaves {n_val} of its \
-         {n_tokens} tokens for validation, which needs at least 2\n  hint: use more text or a larger \
-         data.val_fraction",
-        path.display()
+        "the text `{path}` is too short: data.val_fraction = {val_fraction} leaves {n_val} of its {n_tokens} tokens for \
+         validation, which needs at least 2\n  hint: use more text or a larger data.val_fraction"
     )]
     ValTooShort { path: PathBuf, n_tokens: u64, n_val: u64, val_fraction: f64 },
     /// A text without splits has nothing to predict.
     #[error(
-        "the text `{}` is too short: it has {n_tokens} tokens, and at least 2 are needed to predict \
-         one\n  hint: give a longer text",
-        path.display()
+        "the text `{path}` is too short: it has {n_tokens} tokens, and at least 2 are needed to predict one\n  hint: \
+         give a longer text"
     )]
     TooShort { path: PathBuf, n_tokens: u64 },
-    #[error(
-        "the text `{}` changed while it was read\n  hint: start again when nothing writes to it",
-        path.display()
-    )]
+    #[error("the text `{path}` changed while it was read\n  hint: start again when nothing writes to it")]
     Changed { path: PathBuf },
     /// The progress callback stopped the reading.
     #[error("stopped while the text was read")]
@@ -124,44 +99,12 @@ pub enum DataError {
     OtherText { paths: Vec<PathBuf> },
     /// The next run would read the token files as text.
     #[error(
-        "the token files of data.cache_dir = \"{}\" would lie within the text \
-         \"{}\"\n  hint: name a folder outside of it",
-        cache_dir.display(),
-        path.display()
+        "the token files of data.cache_dir = \"{cache_dir}\" would lie within the text \"{path}\"\n  hint: name a \
+         folder outside of it"
     )]
     CacheInsideText { cache_dir: PathBuf, path: PathBuf },
-    #[error(
-        "cannot keep the encoded text in `{}`: {source}\n  hint: {}",
-        path.display(),
-        cache_hint(source)
-    )]
+    #[error("cannot keep the encoded text in `{path}`: {source}\n  hint: {}", cache_hint(source))]
     Cache { path: PathBuf, source: io::Error },
-}
-
-/// Why a line of a JSON Lines file has no text.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages explain the variants and their fields")]
-pub enum RecordError {
-    #[error(
-        "is not JSON: {reason}\n  hint: JSON Lines is one object a line, such as {{\"text\": \"...\"}}; \
-         format = \"text\" under [data] takes the file as it is"
-    )]
-    NotJson { reason: String },
-    #[error(
-        "is {found}, not an object\n  hint: JSON Lines is one object a line, such as \
-         {{\"text\": \"...\"}}; format = \"text\" under [data] takes the file as it is"
-    )]
-    NotAnObject { found: &'static str },
-    #[error(
-        "has no field \"{field}\", only {}\n  hint: data.text_field names the one that holds the text",
-        field_names(found)
-    )]
-    NoField { field: String, found: Vec<String> },
-    #[error(
-        "has {found} in its field \"{field}\", not a text\n  hint: data.text_field names the field \
-         that holds the text"
-    )]
-    NotAText { field: String, found: &'static str },
 }
 
 impl DataError {
@@ -197,13 +140,6 @@ pub(crate) fn missing_hint(path: &Path, nearest: Option<&Path>) -> String {
         (Some(hint), _) => format!("{hint}; relative paths start at the working directory"),
         (None, Some(nearest)) => format!("did you mean `{}`?", nearest.display()),
         (None, None) => "relative paths start at the working directory".to_owned(),
-    }
-}
-
-fn field_names(fields: &[String]) -> String {
-    match fields {
-        [] => "{}".to_owned(),
-        fields => format!("\"{}\"", fields.join("\", \"")),
     }
 }
 

@@ -9,18 +9,23 @@ mod cache;
 mod corpus;
 mod encode;
 mod error;
+mod file;
+#[cfg(test)]
+mod fixtures;
 mod reader;
+mod record;
 mod scan;
 mod source;
 mod split;
+mod stdin;
 mod tokens;
 mod train_tokenizer;
 
 pub use batch::Batch;
-pub use corpus::{Corpus, OpenOptions, SourceSummary, TokenizerSource, open_text};
+pub use corpus::{Corpus, OpenOptions, SourceSummary, open_text};
+pub use error::DataError;
 #[cfg(feature = "cli")]
 pub(crate) use error::fetch_hint;
-pub use error::{DataError, RecordError};
 pub(crate) use error::{in_quotes, missing_hint};
 pub use reader::{OnProgress, Purpose, Reading};
 pub use scan::{ASSUMED_BYTES_PER_TOKEN, Estimate, Preview};

@@ -1,6 +1,7 @@
 //! The first reading of a text: its hash, length and alphabet, its beginning, or an estimate of its tokens.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
@@ -8,10 +9,10 @@ use sha2::{Digest, Sha256};
 use super::DataError;
 use super::corpus::check_lengths;
 use super::encode::in_order;
-use super::reader::{Chunk, Needs, OnProgress, Purpose, Reader, Unit, as_utf8, ignore};
-use super::source::Source;
+use super::reader::{Needs, OnProgress, Purpose, Reader, as_utf8, ignore};
+use super::source::{Source, TextFile};
 use super::split::train_share;
-use crate::config::{DataConfig, SourceConfig};
+use crate::config::{Config, SourceConfig};
 use crate::tokenizer::TokenizerKind;
 
 /// What a reading of a whole text tells.
@@ -32,62 +33,41 @@ impl Scan {
         let mut reader = Reader::new(source, needs).with_progress(on_progress, Purpose::Scan, None);
         let mut hash = Sha256::new();
         let (mut bytes, mut n_units) = (0, 0);
-        let mut seen = CharacterSet::default();
+        let mut seen = Vec::new();
         in_order(
             || reader.next(),
-            |chunk| Ok(count(chunk, needs.unit)),
-            |(chunk, n_units_here, seen_here)| {
+            |chunk| Ok((count(&chunk.text, needs.kind), chunk)),
+            |((n_units_here, seen_here), chunk)| {
                 chunk.hash_into(&mut hash);
                 bytes += chunk.text.len() as u64;
                 n_units += n_units_here;
-                seen.add_all(&seen_here);
+                seen.resize(seen.len().max(seen_here.len()), false);
+                seen.iter_mut().zip(seen_here).for_each(|(seen, here)| *seen |= here);
                 Ok(())
             },
         )?;
         if bytes == 0 {
             return Err(DataError::Empty { path: source.path.clone() });
         }
-        Ok(Self { hash: hash.finalize().into(), bytes, n_units, alphabet: seen.characters().collect() })
+        let alphabet = ('\0'..=char::MAX).filter(|c| seen.get(*c as usize) == Some(&true)).collect();
+        Ok(Self { hash: hash.finalize().into(), bytes, n_units, alphabet })
     }
 }
 
-/// The length of a chunk in units, and its characters if these are the units.
-fn count(chunk: Chunk, unit: Unit) -> (Chunk, u64, CharacterSet) {
-    let mut seen = CharacterSet::default();
-    let n_units = match unit {
-        Unit::Byte | Unit::Piece => chunk.text.len(),
-        Unit::Character => as_utf8(&chunk.text).chars().map(|c| seen.add(c)).count(),
-    };
-    (chunk, n_units as u64, seen)
-}
-
-/// A bit for each character, up to the last that was added.
-#[derive(Debug, Default)]
-struct CharacterSet(Vec<u64>);
-
-impl CharacterSet {
-    fn add(&mut self, character: char) {
-        let (word, bit) = (character as usize / 64, character as usize % 64);
-        if self.0.len() <= word {
-            self.0.resize(word + 1, 0);
-        }
-        self.0[word] |= 1 << bit;
+/// The length of a text in units; and if these are characters, by code point whether each occurs, up to the last.
+fn count(text: &[u8], kind: TokenizerKind) -> (u64, Vec<bool>) {
+    let (mut n_characters, mut seen) = (0, Vec::new());
+    if kind != TokenizerKind::Char {
+        return (text.len() as u64, seen);
     }
-
-    fn add_all(&mut self, others: &Self) {
-        if self.0.len() < others.0.len() {
-            self.0.resize(others.0.len(), 0);
+    for character in as_utf8(text).chars() {
+        n_characters += 1;
+        if seen.len() <= character as usize {
+            seen.resize(character as usize + 1, false);
         }
-        for (word, other) in self.0.iter_mut().zip(&others.0) {
-            *word |= other;
-        }
+        seen[character as usize] = true;
     }
-
-    /// In code point order.
-    fn characters(&self) -> impl Iterator<Item = char> {
-        let has = |c: char| self.0.get(c as usize / 64).is_some_and(|word| word >> (c as usize % 64) & 1 == 1);
-        ('\0'..=char::MAX).filter(move |c| has(*c))
-    }
+    (n_characters, seen)
 }
 
 /// The first part of a text: enough to say what it is like, however long it is.
@@ -108,7 +88,7 @@ impl Preview {
     /// If the text cannot be read, is empty, or with `utf8` is not UTF-8.
     pub fn read(path: &Path, max_bytes: usize, utf8: bool) -> Result<Self, DataError> {
         let source = Source::find(&SourceConfig { path: path.to_owned(), ..SourceConfig::default() })?;
-        let mut reader = Reader::new(&source, Needs { utf8, ..Needs::BYTES });
+        let mut reader = Reader::new(&source, if utf8 { Needs::CHARACTERS } else { Needs::BYTES });
         let mut bytes = Vec::new();
         while bytes.len() <= max_bytes
             && let Some(chunk) = reader.next()?
@@ -120,7 +100,8 @@ impl Preview {
         if bytes.is_empty() {
             return Err(DataError::Empty { path: path.to_owned() });
         }
-        Ok(Self { bytes, is_whole, bytes_on_disk: source.bytes_on_disk() })
+        let size = |file: &TextFile| fs::metadata(&file.path).map_or(0, |metadata| metadata.len());
+        Ok(Self { bytes, is_whole, bytes_on_disk: source.files.iter().map(size).sum() })
     }
 }
 
@@ -141,29 +122,24 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Reads the texts once, and writes nothing. Texts that are too short for the context length count, and
-    /// are reported to `too_short`.
+    /// Reads the texts once, and writes nothing. Texts that are too short for the context length count, and are
+    /// reported to `too_short`.
     ///
     /// # Errors
     /// If a text cannot be read, is empty, is not what the tokenizer needs, or shares a file with another.
-    pub fn read(
-        data: &DataConfig,
-        kind: TokenizerKind,
-        context_length: usize,
-        mut too_short: impl FnMut(DataError),
-    ) -> Result<Self, DataError> {
-        let needs = Needs { documents: false, ..Needs::of_kind(kind) };
+    pub fn read(config: &Config, mut too_short: impl FnMut(DataError)) -> Result<Self, DataError> {
+        let needs = Needs { kind: config.tokenizer.kind, documents: false };
         let mut estimate = Self::default();
         let mut characters = BTreeSet::new();
-        for source in &Source::find_all(&data.all_sources())? {
+        for source in &Source::find_all(&config.data.all_sources())? {
             let scan = Scan::read(source, needs, &ignore)?;
-            let n_tokens = match needs.unit {
-                Unit::Piece => scan.bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN),
-                Unit::Byte | Unit::Character => scan.n_units,
+            let n_tokens = match needs.kind {
+                TokenizerKind::Bpe | TokenizerKind::File => scan.bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN),
+                TokenizerKind::Byte | TokenizerKind::Char => scan.n_units,
             };
-            let train = train_share(data.val_fraction, n_tokens);
+            let train = train_share(config.data.val_fraction, n_tokens);
             let val = n_tokens - train;
-            if let Err(error) = check_lengths(&source.path, train, val, data, context_length) {
+            if let Err(error) = check_lengths(&source.path, train, val, config) {
                 too_short(error);
             }
             estimate.bytes += scan.bytes;
@@ -178,16 +154,12 @@ impl Estimate {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
+    use super::super::fixtures::{folder, source};
     use super::*;
 
     fn scan(text: &str, needs: Needs) -> Scan {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.txt");
-        fs::write(&path, text).unwrap();
-        let source = Source::find(&SourceConfig { path, ..SourceConfig::default() }).unwrap();
-        Scan::read(&source, needs, &ignore).unwrap()
+        let folder = folder([("a.txt", text.as_bytes())]);
+        Scan::read(&source(&folder.path().join("a.txt")), needs, &ignore).unwrap()
     }
 
     #[test]
@@ -196,10 +168,9 @@ mod tests {
         let characters = scan(text, Needs::CHARACTERS);
         assert_eq!((characters.bytes, characters.n_units), (14, 10));
         assert_eq!(characters.alphabet, "\n abc\u{e9}\u{1f525}");
-        for needs in [Needs::BYTES, Needs::PIECES] {
+        for needs in [Needs::BYTES, Needs::BPE] {
             let bytes = scan(text, needs);
-            assert_eq!((bytes.bytes, bytes.n_units), (14, 14));
-            assert_eq!(bytes.alphabet, "");
+            assert_eq!((bytes.bytes, bytes.n_units, &*bytes.alphabet), (14, 14, ""));
             assert_eq!(bytes.hash, characters.hash);
         }
         // SHA-256 of "abc", from the standard's examples.
@@ -209,15 +180,12 @@ mod tests {
 
     #[test]
     fn a_preview_is_the_beginning_of_what_training_reads() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("a.txt"), "one").unwrap();
-        fs::write(folder.path().join("b.txt"), "two").unwrap();
+        let folder = folder([("a.txt", &b"one"[..]), ("b.txt", b"two")]);
         for (max_bytes, expected, is_whole) in
             [(100, "one\ntwo", true), (7, "one\ntwo", true), (6, "one\ntw", false), (3, "one", false)]
         {
             let preview = Preview::read(folder.path(), max_bytes, true).unwrap();
-            assert_eq!(preview.bytes, expected.as_bytes());
-            assert_eq!(preview.is_whole, is_whole);
+            assert_eq!((&*preview.bytes, preview.is_whole), (expected.as_bytes(), is_whole));
             assert_eq!(preview.bytes_on_disk, 6);
         }
         fs::write(folder.path().join("a.txt"), "").unwrap();

@@ -1,8 +1,6 @@
-//! The token ids of a text: a part of a mapped token file, or in memory.
-//!
-//! A token file is named by its key and never changed: it is written under another name and renamed when it is
-//! complete, so that runs that start at the same time do not disturb each other. Readers hold a shared lock on
-//! it and writers an exclusive one, so [`super::cache`] knows which files it may not remove.
+//! The token ids of a text: a part of a mapped token file, or in memory. A token file never changes: it is written
+//! under another name and renamed when it is complete, so that runs that start at the same time do not disturb each
+//! other. Who reads or writes one holds a lock, so that [`super::cache`] does not remove it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,6 +12,7 @@ use std::time::SystemTime;
 use memmap2::Mmap;
 
 use super::cache::Temporary;
+use super::reader::Half;
 
 /// The ids of a split, one after another. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -38,21 +37,14 @@ enum Ids {
 /// The size of a token in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Width {
-    Two,
-    Four,
+    Two = 2,
+    Four = 4,
 }
 
 impl Width {
     /// The narrowest that every id fits into.
     pub(super) fn of_vocabulary(vocab_size: usize) -> Self {
         if vocab_size <= 1 << 16 { Self::Two } else { Self::Four }
-    }
-
-    pub(super) fn bytes(self) -> usize {
-        match self {
-            Self::Two => 2,
-            Self::Four => 4,
-        }
     }
 
     pub(super) fn encode(self, ids: &[u32]) -> Vec<u8> {
@@ -75,11 +67,9 @@ impl Tokens {
     #[must_use]
     pub fn made_up(n: usize, vocab_size: usize) -> Self {
         let vocab_size = u64::try_from(vocab_size).unwrap_or(u64::MAX);
-        let ids: Vec<u32> = (0..n as u64)
-            .map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32)
-            .map(|noise| u32::try_from(noise % vocab_size).unwrap_or(0))
-            .collect();
-        Self::from_ids(&ids, n as u64)
+        let noise = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let ids = (0..n as u64).map(|i| u32::try_from(noise(i) % vocab_size).unwrap_or(0));
+        Self::from_ids(&ids.collect::<Vec<u32>>(), n as u64)
     }
 
     /// The number of tokens.
@@ -109,28 +99,20 @@ impl Tokens {
         assert!(end.is_some(), "{} ids from {start} on, out of {}", out.len(), self.len());
         let start = self.range.start + start;
         match &*self.ids {
-            Ids::Memory(ids) => {
-                for (out, &id) in out.iter_mut().zip(&ids[start..]) {
-                    *out = id.cast_signed();
-                }
-            }
+            Ids::Memory(ids) => out.iter_mut().zip(&ids[start..]).for_each(|(out, id)| *out = id.cast_signed()),
             Ids::Mapped { map, width: Width::Two, .. } => {
                 let (ids, _) = map[HEADER_BYTES + 2 * start..].as_chunks();
-                for (out, &id) in out.iter_mut().zip(ids) {
-                    *out = i32::from(u16::from_le_bytes(id));
-                }
+                out.iter_mut().zip(ids).for_each(|(out, id)| *out = i32::from(u16::from_le_bytes(*id)));
             }
             Ids::Mapped { map, width: Width::Four, .. } => {
                 let (ids, _) = map[HEADER_BYTES + 4 * start..].as_chunks();
-                for (out, &id) in out.iter_mut().zip(ids) {
-                    *out = i32::from_le_bytes(id);
-                }
+                out.iter_mut().zip(ids).for_each(|(out, id)| *out = i32::from_le_bytes(*id));
             }
         }
     }
 }
 
-/// Maps a file, so that the operating system reads what is used and drops what is not.
+/// The operating system reads what is used of a map, and drops what is not.
 #[allow(unsafe_code, reason = "mapping a file is unsafe, and memory stays flat only with a map")]
 fn map_whole_file(file: &File) -> io::Result<Mmap> {
     // SAFETY: the bytes must not change while they are mapped. A token file is written under a temporary name
@@ -151,28 +133,25 @@ pub(super) type Key = [u8; 32];
 
 /// Tokens of both splits and of the training split, which comes first, and the bytes that they stand for.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Lengths {
-    pub n_tokens: u64,
-    pub n_train: u64,
-    pub bytes: u64,
-    pub train_bytes: u64,
+struct Lengths {
+    n_tokens: u64,
+    n_train: u64,
+    bytes: u64,
+    train_bytes: u64,
 }
 
-/// The training and the validation split of a token file. `None` if there is no such file, or it is damaged or
-/// has another key: then it is to be written again.
+/// The training and the validation split of a token file. `None` if it is missing, damaged or has another key.
 pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Tokens)> {
     let mut file = File::open(path).ok()?;
     let mut header = [0; HEADER_BYTES];
     file.read_exact(&mut header).ok()?;
-    let u64_at = |index: usize| {
-        let (numbers, _) = header[40..].as_chunks();
-        u64::from_le_bytes(numbers[index])
-    };
-    let lengths = Lengths { n_tokens: u64_at(1), n_train: u64_at(2), bytes: u64_at(3), train_bytes: u64_at(4) };
-    let n_bytes = lengths.n_tokens.checked_mul(width.bytes() as u64)?;
+    let (numbers, _) = header[40..].as_chunks();
+    let [_, n_tokens, n_train, bytes, train_bytes] = std::array::from_fn(|idx| u64::from_le_bytes(numbers[idx]));
+    let lengths = Lengths { n_tokens, n_train, bytes, train_bytes };
+    let n_bytes = n_tokens.checked_mul(width as u64)?;
     let is_whole = header == header_of(key, width, lengths)
-        && lengths.n_train <= lengths.n_tokens
-        && lengths.train_bytes <= lengths.bytes
+        && n_train <= n_tokens
+        && train_bytes <= bytes
         && file.metadata().ok()?.len() == n_bytes.checked_add(HEADER_BYTES as u64)?;
     if !is_whole {
         return None;
@@ -180,12 +159,10 @@ pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Toke
     // Both only help others to clean up: a file system without locks or times can do without.
     let _ = file.try_lock_shared();
     let _ = file.set_modified(SystemTime::now());
-    let n_tokens = usize::try_from(lengths.n_tokens).ok()?;
-    let n_train = usize::try_from(lengths.n_train).ok()?;
+    let (n_train, n_tokens) = (usize::try_from(n_train).ok()?, usize::try_from(n_tokens).ok()?);
     let ids = Arc::new(Ids::Mapped { map: map_whole_file(&file).ok()?, width, _file: file });
-    let train = Tokens { ids: ids.clone(), range: 0..n_train, bytes: lengths.train_bytes };
-    let val_bytes = lengths.bytes - lengths.train_bytes;
-    Some((train, Tokens { ids, range: n_train..n_tokens, bytes: val_bytes }))
+    let train = Tokens { ids: ids.clone(), range: 0..n_train, bytes: train_bytes };
+    Some((train, Tokens { ids, range: n_train..n_tokens, bytes: bytes - train_bytes }))
 }
 
 /// A token file under a temporary name until it is complete.
@@ -195,24 +172,32 @@ pub(super) struct Writer {
     /// The final path.
     pub path: PathBuf,
     width: Width,
+    lengths: Lengths,
 }
 
 impl Writer {
     pub(super) fn create(mut temporary: Temporary, path: &Path, width: Width) -> io::Result<Self> {
         temporary.file.write_all(&[0; HEADER_BYTES])?; // not a token file before it is complete
-        Ok(Self { temporary, path: path.to_owned(), width })
+        Ok(Self { temporary, path: path.to_owned(), width, lengths: Lengths::default() })
     }
 
-    /// Adds ids as [`Width::encode`] makes them.
-    pub(super) fn write(&mut self, encoded: &[u8]) -> io::Result<()> {
+    /// Adds ids, as [`Width::encode`] makes them, that stand for `n_bytes` of text.
+    pub(super) fn write(&mut self, half: Half, n_bytes: usize, encoded: &[u8]) -> io::Result<()> {
+        let (n_tokens, n_bytes) = (encoded.len() as u64 / self.width as u64, n_bytes as u64);
+        self.lengths.n_tokens += n_tokens;
+        self.lengths.bytes += n_bytes;
+        if half == Half::Train {
+            self.lengths.n_train += n_tokens;
+            self.lengths.train_bytes += n_bytes;
+        }
         self.temporary.file.write_all(encoded)
     }
 
     /// Completes the file and gives it its name.
-    pub(super) fn finish(mut self, key: &Key, lengths: Lengths) -> io::Result<()> {
+    pub(super) fn finish(mut self, key: &Key) -> io::Result<()> {
         let file = &mut self.temporary.file;
         file.seek(SeekFrom::Start(0))?;
-        file.write_all(&header_of(key, self.width, lengths))?;
+        file.write_all(&header_of(key, self.width, self.lengths))?;
         file.sync_all()?;
         self.temporary.rename(&self.path)
     }
@@ -223,7 +208,7 @@ fn header_of(key: &Key, width: Width, lengths: Lengths) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&MAGIC);
     header[8..40].copy_from_slice(key);
-    let numbers = [width.bytes() as u64, n_tokens, n_train, bytes, train_bytes];
+    let numbers = [width as u64, n_tokens, n_train, bytes, train_bytes];
     for (field, number) in header[40..].chunks_exact_mut(8).zip(numbers) {
         field.copy_from_slice(&number.to_le_bytes());
     }
@@ -234,37 +219,32 @@ fn header_of(key: &Key, width: Width, lengths: Lengths) -> [u8; HEADER_BYTES] {
 mod tests {
     use std::fs;
 
+    use super::super::fixtures::ids;
     use super::*;
 
     const KEY: Key = [7; 32];
-    const LENGTHS: Lengths = Lengths { n_tokens: 4, n_train: 3, bytes: 9, train_bytes: 5 };
 
     fn written(folder: &Path, width: Width, ids: [u32; 4]) -> PathBuf {
         let path = folder.join("a.tokens");
         let temporary = Temporary::create(folder).unwrap();
         let mut writer = Writer::create(temporary, &path, width).unwrap();
-        writer.write(&width.encode(&ids[..2])).unwrap();
-        writer.write(&width.encode(&ids[2..])).unwrap();
-        writer.finish(&KEY, LENGTHS).unwrap();
+        writer.write(Half::Train, 2, &width.encode(&ids[..2])).unwrap();
+        writer.write(Half::Train, 3, &width.encode(&ids[2..3])).unwrap();
+        writer.write(Half::Val, 4, &width.encode(&ids[3..])).unwrap();
+        writer.finish(&KEY).unwrap();
         path
-    }
-
-    fn read_all(tokens: &Tokens) -> Vec<u32> {
-        let mut ids = vec![-1; tokens.len()];
-        tokens.read(0, &mut ids);
-        ids.into_iter().map(i32::cast_unsigned).collect()
     }
 
     #[test]
     fn ids_come_back_from_files_and_from_memory() {
         let folder = tempfile::tempdir().unwrap();
-        for (width, ids) in [(Width::Two, [0, 1, 65535, 7]), (Width::Four, [0, 1, 70000, 7])] {
-            let path = written(folder.path(), width, ids);
+        for (width, all) in [(Width::Two, [0, 1, 65535, 7]), (Width::Four, [0, 1, 70000, 7])] {
+            let path = written(folder.path(), width, all);
             let (train, val) = open(&path, &KEY, width).unwrap();
-            assert_eq!((read_all(&train), train.bytes()), (ids[..3].to_vec(), 5));
-            assert_eq!((read_all(&val), val.bytes()), (vec![7], 4));
-            let memory = Tokens::from_ids(&ids, 9);
-            assert_eq!((read_all(&memory), memory.bytes()), (ids.to_vec(), 9));
+            assert_eq!((ids(&train), train.bytes()), (all[..3].to_vec(), 5));
+            assert_eq!((ids(&val), val.bytes()), (vec![7], 4));
+            let memory = Tokens::from_ids(&all, 9);
+            assert_eq!((ids(&memory), memory.bytes()), (all.to_vec(), 9));
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -285,28 +265,14 @@ mod tests {
         assert!(open(&path, &[8; 32], Width::Two).is_none());
         assert!(open(&path, &KEY, Width::Four).is_none());
         let good = fs::read(&path).unwrap();
-        for n_kept in 0..good.len() {
-            fs::write(&path, &good[..n_kept]).unwrap();
-            assert!(open(&path, &KEY, Width::Two).is_none(), "{n_kept} bytes");
-        }
-        fs::write(&path, [&good[..], &[0]].concat()).unwrap();
-        assert!(open(&path, &KEY, Width::Two).is_none());
         let mut longer_train = good.clone();
         longer_train[HEADER_BYTES - 24] = 5; // n_train, beyond all tokens
-        fs::write(&path, longer_train).unwrap();
-        assert!(open(&path, &KEY, Width::Two).is_none());
+        let shorter = (0..good.len()).map(|n| good[..n].to_vec());
+        for damaged in shorter.chain([[&good[..], &[0]].concat(), longer_train]) {
+            fs::write(&path, &damaged).unwrap();
+            assert!(open(&path, &KEY, Width::Two).is_none(), "{} bytes", damaged.len());
+        }
         fs::write(&path, good).unwrap();
         assert!(open(&path, &KEY, Width::Two).is_some());
-    }
-
-    #[test]
-    fn a_writer_that_gives_up_leaves_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.tokens");
-        let temporary = Temporary::create(folder.path()).unwrap();
-        let mut writer = Writer::create(temporary, &path, Width::Two).unwrap();
-        writer.write(&Width::Two.encode(&[1])).unwrap();
-        drop(writer);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

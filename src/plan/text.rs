@@ -44,7 +44,6 @@ pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, 
     let (mut notes, mut warnings) = (Vec::new(), Vec::new());
     let path = config.data.path.display();
     let kind = config.tokenizer.kind;
-    let context_length = config.model.context_length;
     let mut too_short = |error: DataError| warnings.push(error.to_string());
     let mut left_out = |why: String| {
         notes.push(format!("{why}, so the number of epochs and the last evaluation are left out"));
@@ -53,7 +52,7 @@ pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, 
     let extent = if config.data.path == Path::new("-") {
         left_out("standard input is not read".to_owned())
     } else {
-        match Estimate::read(&config.data, kind, context_length, &mut too_short) {
+        match Estimate::read(config, &mut too_short) {
             Ok(extent) => Some(extent),
             Err(DataError::Missing { path, nearest }) => left_out(format!(
                 "the text `{}` is not there ({})",

@@ -44,12 +44,7 @@ pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, LookError> {
     let (config, tokenizer) = (run.config()?, run.tokenizer()?);
     let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), device);
     let model = Checkpoint::load_model(&checkpoint, model)?;
-    let corpus = Corpus::open(
-        &config.data,
-        tokenizer.clone(),
-        config.model.context_length,
-        OpenOptions::earlier(&state.text_sha256),
-    )?;
+    let corpus = Corpus::open(&config, OpenOptions::earlier(&tokenizer, &state.text_sha256))?;
     let step = state.step as u64;
     let heads = match run::head_metrics(run, ScoredHeads::from_json)?.remove(&step) {
         Some(logged) => logged, // the same numbers

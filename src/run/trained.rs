@@ -64,8 +64,6 @@ impl Trained {
     /// If the text cannot be read, or has changed since.
     pub fn corpus(&self) -> Result<Corpus, OpenError> {
         let state = Checkpoint::read_state(&self.checkpoint)?;
-        let options = OpenOptions::earlier(&state.text_sha256);
-        let context_length = self.config.model.context_length;
-        Ok(Corpus::open(&self.config.data, self.tokenizer.clone(), context_length, options)?)
+        Ok(Corpus::open(&self.config, OpenOptions::earlier(&self.tokenizer, &state.text_sha256))?)
     }
 }

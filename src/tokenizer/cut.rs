@@ -1,10 +1,8 @@
 //! Where a text may be cut, so that its parts have the ids of the whole.
 //!
-//! Cutting only after line breaks is not enough: a text may have none for megabytes, and GPT-2's pattern treats
-//! several of them at the end of a text as one word. A text is split at added tokens, normalized and cut into
-//! words, and the model decides only within a word; so a place is safe if a word ends there whatever follows, and
-//! if nothing else treats the beginning or the end of a text differently. That is known of the word patterns
-//! below; with any other, no place is safe.
+//! Line breaks are not enough: a text may have none for megabytes, and GPT-2's pattern takes several of them at the end
+//! of a text as one word. The model decides only within a word, so a place is safe if a word ends there whatever
+//! follows, and nothing else treats the ends of a text differently. That is known of the word patterns below.
 
 use serde_json::{Value, json};
 use tokenizers::normalizers::NormalizerWrapper;
@@ -18,31 +16,28 @@ use super::words::{Class, class_of};
 /// Where a tokenizer's texts may be cut.
 #[derive(Debug)]
 pub(super) struct Cuts {
-    /// `None`: nowhere.
-    between: Option<Between>,
-    /// Added tokens that a cut could go through, or touch with an effect.
-    awkward: Vec<Awkward>,
+    between: Rule,
+    /// Those that a cut could go through, or touch with an effect.
+    awkward: Vec<AddedToken>,
 }
 
-/// The characters on both sides of a safe place.
-///
-/// The right one is a space: so nothing before it depends on whether the text ends there, as in GPT-2's
-/// `\s+(?!\S)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Between {
-    /// Anything but a space, and any space. In GPT-2's pattern a word has spaces only at its start.
-    WordAndSpace,
-    /// A letter or number, and any space. In later patterns punctuation takes line breaks along.
-    AlphanumericAndSpace,
-    /// Characters that no local normalizer changes.
-    AsciiAlphanumericAndBlank,
+/// Whether a place between two characters is safe. The second is a space, so that nothing before it depends on whether
+/// the text ends there, as in GPT-2's `\s+(?!\S)`.
+type Rule = fn(char, char) -> bool;
+
+/// In GPT-2's pattern a word has spaces only at its start.
+fn word_and_space(before: char, after: char) -> bool {
+    class_of(before) != Class::Space && class_of(after) == Class::Space
 }
 
-#[derive(Debug)]
-struct Awkward {
-    content: Box<str>,
-    /// Whether the text beside the token matters.
-    looks_around: bool,
+/// In later patterns punctuation takes line breaks along.
+fn alphanumeric_and_space(before: char, after: char) -> bool {
+    matches!(class_of(before), Class::Letter | Class::Number) && class_of(after) == Class::Space
+}
+
+/// Characters that no local normalizer changes.
+fn ascii_alphanumeric_and_blank(before: char, after: char) -> bool {
+    before.is_ascii_alphanumeric() && after == ' '
 }
 
 /// Patterns in which a letter or number and a space after it are never in one word, and which look ahead
@@ -55,35 +50,29 @@ const KNOWN_PATTERNS: [&str; 4] = [
 ];
 
 impl Cuts {
-    pub(super) fn of(library: &Tokenizer, added: &[(u32, AddedToken)]) -> Self {
-        let nowhere = Self { between: None, awkward: Vec::new() };
-        let rule = library.get_pre_tokenizer().and_then(word_rule);
-        let between = match (rule, library.get_normalizer()) {
-            (Some((between, _)), None) => between,
-            (Some((_, blank)), Some(normalizer)) if is_local(normalizer, blank) => Between::AsciiAlphanumericAndBlank,
-            _ => return nowhere,
+    /// `None` if no place is known to be safe.
+    pub(super) fn of(library: &Tokenizer, added: &[(u32, AddedToken)]) -> Option<Self> {
+        let (between, blank) = word_rule(library.get_pre_tokenizer()?)?;
+        let between = match library.get_normalizer() {
+            None => between,
+            Some(normalizer) if is_local(normalizer, blank) => ascii_alphanumeric_and_blank,
+            Some(_) => return None,
         };
-        let mut awkward = Vec::new();
-        for (_, token) in added {
-            let looks_around = token.lstrip || token.rstrip || token.single_word;
-            if looks_around || token.content.contains(char::is_whitespace) {
-                if token.normalized && library.get_normalizer().is_some() {
-                    return nowhere; // the text holds another form of the token
-                }
-                awkward.push(Awkward { content: token.content.as_str().into(), looks_around });
-            }
+        let is_awkward = |token: &&AddedToken| looks_around(token) || token.content.contains(char::is_whitespace);
+        let awkward: Vec<AddedToken> = added.iter().map(|(_, token)| token).filter(is_awkward).cloned().collect();
+        if library.get_normalizer().is_some() && awkward.iter().any(|token| token.normalized) {
+            return None; // the text holds another form of the token
         }
-        Self { between: Some(between), awkward }
+        Some(Self { between, awkward })
     }
 
     /// The last safe place in a text, behind its start and before its end.
     pub(super) fn last(&self, text: &str) -> Option<usize> {
-        let between = self.between?;
         let mut after: Option<char> = None;
         text.char_indices().rev().find_map(|(start, character)| {
             let after = after.replace(character)?;
             let at = start + character.len_utf8();
-            (between.allows(character, after) && self.is_clear(text.as_bytes(), at)).then_some(at)
+            ((self.between)(character, after) && self.is_clear(text.as_bytes(), at)).then_some(at)
         })
     }
 
@@ -91,7 +80,7 @@ impl Cuts {
     fn is_clear(&self, text: &[u8], at: usize) -> bool {
         self.awkward.iter().all(|token| {
             let content = token.content.as_bytes();
-            let touching = usize::from(token.looks_around);
+            let touching = usize::from(looks_around(token));
             let first = (at + 1).saturating_sub(content.len() + touching);
             (first..at + touching).all(|start| {
                 let n = content.len().min(text.len() - start);
@@ -101,38 +90,28 @@ impl Cuts {
     }
 }
 
-impl Between {
-    fn allows(self, before: char, after: char) -> bool {
-        let is_alphanumeric = |c| matches!(class_of(c), Class::Letter | Class::Number);
-        let is_space = |c| class_of(c) == Class::Space;
-        match self {
-            Self::WordAndSpace => !is_space(before) && is_space(after),
-            Self::AlphanumericAndSpace => is_alphanumeric(before) && is_space(after),
-            Self::AsciiAlphanumericAndBlank => before.is_ascii_alphanumeric() && after == ' ',
-        }
-    }
+/// Whether the text beside a token matters.
+pub(super) fn looks_around(token: &AddedToken) -> bool {
+    token.single_word || token.lstrip || token.rstrip
 }
 
-/// Where words end in a text that is not normalized, and the character that stands for a blank if words
-/// begin with it.
-fn word_rule(pre_tokenizer: &PreTokenizerWrapper) -> Option<(Between, Option<char>)> {
+/// Where words end in a text that is not normalized, and the character for a blank if words begin with it.
+fn word_rule(pre_tokenizer: &PreTokenizerWrapper) -> Option<(Rule, Option<char>)> {
     use PreTokenizerWrapper as P;
-    let before_blanks = |blank| Some((Between::AsciiAlphanumericAndBlank, Some(blank)));
+    let rule = |rule: Rule, blank| Some((rule, blank));
     match pre_tokenizer {
         // A blank is not put before a text that begins with one.
-        P::ByteLevel(it) if it.use_regex && it.add_prefix_space => before_blanks(' '),
-        P::ByteLevel(it) if it.use_regex => Some((Between::WordAndSpace, None)),
-        P::Metaspace(it) if it.get_split() => before_blanks(it.get_replacement()),
-        P::BertPreTokenizer(_) | P::Whitespace(_) | P::WhitespaceSplit(_) => {
-            Some((Between::AlphanumericAndSpace, None))
-        }
+        P::ByteLevel(it) if it.use_regex && it.add_prefix_space => rule(ascii_alphanumeric_and_blank, Some(' ')),
+        P::ByteLevel(it) if it.use_regex => rule(word_and_space, None),
+        P::Metaspace(it) if it.get_split() => rule(ascii_alphanumeric_and_blank, Some(it.get_replacement())),
+        P::BertPreTokenizer(_) | P::Whitespace(_) | P::WhitespaceSplit(_) => rule(alphanumeric_and_space, None),
         P::Split(split) => match &split.pattern {
             SplitPattern::Regex(pattern)
                 if KNOWN_PATTERNS.contains(&pattern.as_str())
                     && split.behavior == SplitDelimiterBehavior::Isolated
                     && !split.invert =>
             {
-                Some((Between::AlphanumericAndSpace, None))
+                rule(alphanumeric_and_space, None)
             }
             _ => None,
         },

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 pub enum TokenizerError {
     /// The distinct characters of a text without a token, in code point order.
     #[error(
-        "the tokenizer does not know {}\n  hint: leave out or replace what it does not know; a \
-         model trained with kind = \"byte\" under [tokenizer] knows every character",
+        "the tokenizer does not know {}\n  hint: leave out or replace what it does not know; a model trained with kind = \
+         \"byte\" under [tokenizer] knows every character",
         described_characters(characters)
     )]
     UnknownCharacters { characters: Vec<char> },
@@ -24,26 +24,23 @@ pub enum TokenizerError {
     EmptyAlphabet,
     /// A piece of text, as far as it is known and after normalization, has no token, and nor has the unknown.
     #[error(
-        "the tokenizer has no token for {}: {reason}\n  hint: it is made for other texts, or lacks an \
-         unknown token; a model trained with kind = \"byte\" or kind = \"bpe\" under [tokenizer] takes any \
-         text",
+        "the tokenizer has no token for {}: {reason}\n  hint: it is made for other texts, or lacks an unknown token; a \
+         model trained with kind = \"byte\" or kind = \"bpe\" under [tokenizer] takes any text",
         text.as_ref().map_or_else(|| "a piece of the text".to_owned(), |text| shortened(text))
     )]
     NoToken { text: Option<String>, reason: String },
-    #[error("cannot read the tokenizer `{}`: {source}\n  hint: {}", path.display(), read_hint(source))]
+    #[error("cannot read the tokenizer `{path}`: {source}\n  hint: {}", read_hint(source))]
     Read { path: PathBuf, source: io::Error },
     #[error(
-        "`{}` is not a tokenizer.json: {reason}\n  hint: it is the file of that name beside a model of the \
-         Hugging Face hub, or what `save` of the tokenizers library writes; vocab.json, \
-         tokenizer_config.json and tokenizer.model are others",
-        path.display()
+        "`{path}` is not a tokenizer.json: {reason}\n  hint: it is the file of that name beside a model of the Hugging \
+         Face hub, or what `save` of the tokenizers library writes; vocab.json, tokenizer_config.json and \
+         tokenizer.model are others"
     )]
     Malformed { path: PathBuf, reason: String },
     /// The file is a tokenizer, but not one for text.
     #[error(
-        "the tokenizer `{}` cannot be used: {reason}\n  hint: name the tokenizer.json of a model for text, \
-         or use kind = \"bpe\" under [tokenizer], which makes one",
-        path.display()
+        "the tokenizer `{path}` cannot be used: {reason}\n  hint: name the tokenizer.json of a model for text, or use \
+         kind = \"bpe\" under [tokenizer], which makes one"
     )]
     Unsupported { path: PathBuf, reason: String },
 }

@@ -1,12 +1,9 @@
 //! Text from ids that come one at a time, in whole characters.
 
-use super::{Inner, Tokenizer};
+use super::{Tokenizer, text_of};
 
-/// Decodes ids one by one, and returns whole characters only. Together they are the text of all ids, except for an
-/// incomplete character at the end.
-///
-/// A character of several bytes is held back until its last byte is there; bytes that cannot become a character
-/// are U+FFFD, the replacement character.
+/// Decodes ids one by one, and returns whole characters only: together the text of all ids, except for an incomplete
+/// character at the end. Bytes that cannot become a character are U+FFFD.
 #[derive(Debug, Clone)]
 pub struct DecodeStream {
     tokenizer: Tokenizer,
@@ -23,29 +20,21 @@ enum State {
 }
 
 impl DecodeStream {
-    /// A stream at the start of a text.
-    #[must_use]
-    pub fn new(tokenizer: &Tokenizer) -> Self {
-        let state = match tokenizer.token_bytes(0) {
-            Some(_) => State::Bytes(Vec::new()),
-            None => State::Tokens { ids: Vec::new(), n_given: 0 },
-        };
-        Self { tokenizer: tokenizer.clone(), state }
-    }
-
-    /// A stream that continues after these ids, whose text is known. It matters for tokenizers that drop the
+    /// A stream that continues after these ids, whose text is known. They matter for tokenizers that drop the
     /// space before a token at the start of a text.
     ///
     /// # Panics
     /// If an id is not below the tokenizer's vocabulary size.
     #[must_use]
     pub fn after(tokenizer: &Tokenizer, ids: &[u32]) -> Self {
-        let mut stream = Self::new(tokenizer);
-        if let State::Tokens { ids: known, n_given } = &mut stream.state {
-            known.extend_from_slice(context(tokenizer, ids));
-            *n_given = known.len();
-        }
-        stream
+        let state = match &tokenizer.inner.bytes {
+            Some(_) => State::Bytes(Vec::new()),
+            None => {
+                let ids = context(tokenizer, ids).to_vec();
+                State::Tokens { n_given: ids.len(), ids }
+            }
+        };
+        Self { tokenizer: tokenizer.clone(), state }
     }
 
     /// Adds one token, and returns the characters that it completes; often none.
@@ -76,25 +65,19 @@ impl DecodeStream {
 
     /// The text that was held back and is complete if nothing follows.
     pub fn finish(&mut self) -> String {
-        match &mut self.state {
-            State::Bytes(held_back) => {
-                held_back.clear();
-                String::new()
-            }
-            State::Tokens { ids, n_given } => {
-                let text = new_text(&self.tokenizer, ids, *n_given);
-                *n_given = ids.len();
-                text.trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned()
-            }
-        }
+        let State::Tokens { ids, n_given } = &mut self.state else {
+            return String::new(); // an incomplete character
+        };
+        let text = new_text(&self.tokenizer, ids, *n_given);
+        *n_given = ids.len();
+        text.trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned()
     }
 }
 
+/// Whether a token is one byte among tokens that are text, as `<0x0A>` is.
 fn is_byte_token(tokenizer: &Tokenizer, id: u32) -> bool {
-    match &*tokenizer.inner {
-        Inner::Table(_) => false,
-        Inner::Library(library) => library.is_byte_token(id),
-    }
+    let token = tokenizer.inner.tokenizer.id_to_token(id).unwrap_or_default();
+    token.len() == 6 && token.starts_with("<0x") && token.ends_with('>')
 }
 
 /// The text that the ids after the first `n_given` add to the text of those.
@@ -113,21 +96,13 @@ fn context<'a>(tokenizer: &Tokenizer, ids: &'a [u32]) -> &'a [u32] {
     ends.find(|end| !tokenizer.decode(end).is_empty()).unwrap_or(ids)
 }
 
-/// Takes whole characters, and bytes that cannot become one, from the front.
+/// Takes everything except the beginning of a character at the end.
 fn complete(held_back: &mut Vec<u8>) -> String {
-    let bytes = std::mem::take(held_back);
-    let mut text = String::new();
-    let mut chunks = bytes.utf8_chunks().peekable();
-    while let Some(chunk) = chunks.next() {
-        text.push_str(chunk.valid());
-        let may_go_on = |invalid| std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
-        if chunks.peek().is_none() && may_go_on(chunk.invalid()) {
-            *held_back = chunk.invalid().to_vec();
-        } else if !chunk.invalid().is_empty() {
-            text.push(char::REPLACEMENT_CHARACTER);
-        }
-    }
-    text
+    let may_go_on = |bytes: &[u8]| std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none());
+    let last = held_back.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
+    let n_open = if may_go_on(last) { last.len() } else { 0 };
+    let open = held_back.split_off(held_back.len() - n_open);
+    text_of(std::mem::replace(held_back, open))
 }
 
 #[cfg(test)]
@@ -135,7 +110,7 @@ mod tests {
     use super::*;
 
     fn pieces(ids: &[u32]) -> Vec<String> {
-        let mut stream = DecodeStream::new(&Tokenizer::byte());
+        let mut stream = DecodeStream::after(&Tokenizer::byte(), &[]);
         ids.iter().map(|&id| stream.push(id)).collect()
     }
 

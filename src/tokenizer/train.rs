@@ -1,10 +1,9 @@
-//! Trains byte-level BPE on a text.
-//!
-//! The library finds the merges. The words are counted here, as the text streams by, so that only distinct words
-//! are in memory.
+//! Trains byte-level BPE on a text. The library finds the merges; the words are counted here, as the text streams by,
+//! so that only distinct words are in memory.
 
 use std::collections::HashMap;
 
+use serde_json::Value;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
@@ -26,7 +25,7 @@ const MAX_WORD_BYTES: usize = 1 << 12;
 const LOOKAHEAD: usize = 32;
 
 /// A tokenizer of this model with GPT-2's other parts, without a space put before the text.
-pub(super) fn with_parts(model: BPE) -> Tokenizer {
+fn with_parts(model: BPE) -> Tokenizer {
     let mut library = Tokenizer::new(model);
     library
         .with_pre_tokenizer(Some(ByteLevel::new(false, true, true)))
@@ -36,17 +35,27 @@ pub(super) fn with_parts(model: BPE) -> Tokenizer {
     library
 }
 
-/// Counts words, and then finds the merges that shorten the most of them.
+/// Whether all of a `tokenizer.json` except the vocabulary is as it is written here.
+pub(super) fn is_trained_here(file: &Value) -> bool {
+    let ours = with_parts(BPE::default()).to_string(false);
+    let ours: Value = serde_json::from_str(&ours.expect("plain data")).expect("just written");
+    let sections = ["added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder"];
+    let in_model = ["type", "dropout", "unk_token", "ignore_merges"];
+    sections.iter().all(|key| file[key] == ours[key])
+        && in_model.iter().all(|key| file["model"][key] == ours["model"][key])
+}
+
+/// Counts the words of a text that streams by, and then finds the merges that shorten the most of them.
 #[derive(Debug, Default)]
-pub(super) struct Counter {
+pub(crate) struct WordCounter {
     words: HashMap<Box<str>, u64>,
     /// The end of the text so far, which may go on.
     rest: String,
 }
 
-impl Counter {
+impl WordCounter {
     /// Counts the next piece of the text, which may end anywhere.
-    pub(super) fn add(&mut self, piece: &str) {
+    pub(crate) fn add(&mut self, piece: &str) {
         self.rest.push_str(piece);
         let text = std::mem::take(&mut self.rest);
         let mut open = text.as_str();
@@ -121,8 +130,8 @@ mod tests {
 
     use super::*;
 
-    fn counted<'a>(pieces: impl IntoIterator<Item = &'a str>) -> Counter {
-        let mut counter = Counter::default();
+    fn counted<'a>(pieces: impl IntoIterator<Item = &'a str>) -> WordCounter {
+        let mut counter = WordCounter::default();
         for piece in pieces {
             counter.add(piece);
             assert!(counter.rest.len() <= MAX_WORD_BYTES + LOOKAHEAD);

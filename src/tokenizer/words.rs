@@ -1,8 +1,7 @@
 //! Byte-level BPE, word by word: the ids of each word are worked out once by the library and then looked up.
 //!
-//! The library's own way aligns every byte of a text with its normalized form, which costs many times more than
-//! the merging; so texts are cut into words here, exactly as the library would. GPT-2's pattern, within whose
-//! words it merges, is
+//! The library aligns every byte of a text with its normalized form, which costs many times more than the merging; so
+//! texts are cut into words here, exactly as the library would. GPT-2's pattern, within whose words it merges, is
 //!
 //! ```text
 //! 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
@@ -13,18 +12,17 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::ops::Range;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use tokenizers::Model;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
-use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::tokenizer::{ModelWrapper, SplitDelimiterBehavior};
 use tokenizers::utils::SysRegex;
+use tokenizers::{AddedToken, Model};
 
 use super::TokenizerError;
-use super::library::{AddedTokens, Section, encode_piece};
+use super::cut::looks_around;
+use super::library::encode_piece;
 
 /// Encodes texts as a byte-level tokenizer of the library does.
 #[derive(Debug)]
@@ -45,13 +43,13 @@ enum Pattern {
 
 impl Words {
     /// `None` if the library does more with a text than this.
-    pub(super) fn of(library: &tokenizers::Tokenizer, added: Option<AddedTokens>) -> Option<Self> {
+    pub(super) fn of(library: &tokenizers::Tokenizer, added: &[(u32, AddedToken)]) -> Option<Self> {
         let is_bpe = matches!(library.get_model(), ModelWrapper::BPE(_));
         if !is_bpe || library.get_normalizer().is_some() {
             return None;
         }
         let pattern = Pattern::of(library.get_pre_tokenizer()?)?;
-        Some(Self { pattern, added: added?, caches: Mutex::default() })
+        Some(Self { pattern, added: AddedTokens::plain(added)?, caches: Mutex::default() })
     }
 
     /// The ids of a text; `model` is the library's.
@@ -59,43 +57,93 @@ impl Words {
         let caches = || self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let mut cache = caches().pop().unwrap_or_default();
         let mut ids = Vec::with_capacity(text.len() / 3);
-        for section in self.added.sections(text) {
-            match section {
-                Section::Token(id) => ids.push(id),
-                Section::Text(text) => {
-                    self.pattern.for_each_word(text, |word| cache.encode(word, model, &mut ids))?;
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (before, added, after) = self.added.split(rest);
+            self.pattern.for_each_word(before, |word| {
+                if let Some(known) = cache.get(word) {
+                    ids.extend_from_slice(known);
+                    return Ok(());
                 }
-            }
+                let n_before = ids.len();
+                encode_piece(&spell(word), model, &mut ids).map_err(|error| match error {
+                    TokenizerError::UnknownCharacters { .. } => unknown_characters(word, model),
+                    other => other,
+                })?;
+                if word.len() <= MAX_CACHED_BYTES && cache.len() < MAX_CACHED_WORDS {
+                    cache.insert(word.into(), ids[n_before..].into());
+                }
+                Ok(())
+            })?;
+            ids.extend(added);
+            rest = after;
         }
         caches().push(cache);
         Ok(ids)
     }
 }
 
+/// The added tokens of a tokenizer that are found in a text wherever they stand, such as `<|endoftext|>`.
+#[derive(Debug)]
+struct AddedTokens {
+    /// Longer ones before shorter ones: at one place, the longest counts.
+    tokens: Vec<(Box<str>, u32)>,
+    /// The bytes that a token can begin with.
+    begins: [bool; 256],
+}
+
+impl AddedTokens {
+    /// `None` if a token also asks for the text around it.
+    fn plain(tokens: &[(u32, AddedToken)]) -> Option<Self> {
+        let is_plain = |token: &AddedToken| !looks_around(token) && !token.content.is_empty();
+        // The library looks for those that are not normalized first, on their own.
+        let is_one_search = tokens.windows(2).all(|pair| pair[0].1.normalized == pair[1].1.normalized);
+        if !is_one_search || !tokens.iter().all(|(_, token)| is_plain(token)) {
+            return None;
+        }
+        let mut begins = [false; 256];
+        let mut tokens: Vec<(Box<str>, u32)> =
+            tokens.iter().map(|(id, token)| (token.content.as_str().into(), *id)).collect();
+        tokens.sort_by_key(|(content, _)| std::cmp::Reverse(content.len()));
+        for (content, _) in &tokens {
+            begins[usize::from(content.as_bytes()[0])] = true;
+        }
+        Some(Self { tokens, begins })
+    }
+
+    /// The text before the leftmost of the longest tokens, the token, and the text behind it.
+    fn split<'a>(&self, text: &'a str) -> (&'a str, Option<u32>, &'a str) {
+        let begins = |(_, byte): &(usize, &u8)| self.begins[usize::from(**byte)];
+        let found = text.as_bytes().iter().enumerate().filter(begins).find_map(|(at, _)| {
+            let here = &text.as_bytes()[at..];
+            let (content, id) = self.tokens.iter().find(|(content, _)| here.starts_with(content.as_bytes()))?;
+            Some((&text[..at], Some(*id), &text[at + content.len()..]))
+        });
+        found.unwrap_or((text, None, ""))
+    }
+}
+
 impl Pattern {
     fn of(pre_tokenizer: &PreTokenizerWrapper) -> Option<Self> {
-        let is_plain =
-            |byte_level: &ByteLevel, use_regex| !byte_level.add_prefix_space && byte_level.use_regex == use_regex;
+        use PreTokenizerWrapper::{ByteLevel, Sequence, Split};
         match pre_tokenizer {
-            PreTokenizerWrapper::ByteLevel(byte_level) => is_plain(byte_level, true).then_some(Self::Gpt2),
-            PreTokenizerWrapper::Sequence(sequence) => match sequence.as_ref() {
-                [PreTokenizerWrapper::Split(split), PreTokenizerWrapper::ByteLevel(byte_level)]
-                    if is_plain(byte_level, false)
-                        && split.behavior == SplitDelimiterBehavior::Isolated
-                        && !split.invert =>
-                {
-                    match &split.pattern {
-                        SplitPattern::Regex(pattern) => Some(Self::Regex(SysRegex::new(pattern).ok()?)),
-                        SplitPattern::String(_) => None,
-                    }
-                }
-                _ => None,
-            },
+            ByteLevel(bytes) => (!bytes.add_prefix_space && bytes.use_regex).then_some(Self::Gpt2),
+            Sequence(sequence) => {
+                let [Split(split), ByteLevel(bytes)] = sequence.as_ref() else { return None };
+                let SplitPattern::Regex(pattern) = &split.pattern else { return None };
+                let is_plain = split.behavior == SplitDelimiterBehavior::Isolated
+                    && !(split.invert || bytes.add_prefix_space || bytes.use_regex);
+                is_plain.then(|| SysRegex::new(pattern).ok().map(Self::Regex))?
+            }
             _ => None,
         }
     }
 
-    fn for_each_word<E>(&self, text: &str, mut each: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+    fn for_each_word(
+        &self,
+        text: &str,
+        mut each: impl FnMut(&str) -> Result<(), TokenizerError>,
+    ) -> Result<(), TokenizerError> {
         match self {
             Self::Gpt2 => {
                 let mut rest = text;
@@ -107,17 +155,13 @@ impl Pattern {
             }
             Self::Regex(regex) => {
                 let mut done = 0;
-                for (start, end) in regex.find_iter(text) {
-                    if done < start {
-                        each(&text[done..start])?;
-                    }
-                    if start < end {
-                        each(&text[start..end])?;
+                for (start, end) in regex.find_iter(text).chain([(text.len(), text.len())]) {
+                    for word in [&text[done..start], &text[start..end]] {
+                        if !word.is_empty() {
+                            each(word)?;
+                        }
                     }
                     done = end;
-                }
-                if done < text.len() {
-                    each(&text[done..])?;
                 }
             }
         }
@@ -126,38 +170,13 @@ impl Pattern {
 }
 
 /// Words that were met before, with their ids.
-#[derive(Debug, Default)]
-struct Cache {
-    words: HashMap<Box<str>, Range<usize>, BuildHasherDefault<WordHasher>>,
-    /// The ids of all words, one after another.
-    ids: Vec<u32>,
-}
+type Cache = HashMap<Box<str>, Box<[u32]>, BuildHasherDefault<WordHasher>>;
 
-impl Cache {
-    /// The frequent words come early, and a hundred thousand are ten megabytes.
-    const MAX_WORDS: usize = 100_000;
+/// The frequent words come early, and a hundred thousand are ten megabytes.
+const MAX_CACHED_WORDS: usize = 100_000;
 
-    /// Longer words, in bytes, hardly come twice.
-    const MAX_WORD_BYTES: usize = 64;
-
-    fn encode(&mut self, word: &str, model: &ModelWrapper, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
-        if let Some(range) = self.words.get(word) {
-            ids.extend_from_slice(&self.ids[range.clone()]);
-            return Ok(());
-        }
-        let before = ids.len();
-        encode_piece(&spell(word), model, ids).map_err(|error| match error {
-            TokenizerError::UnknownCharacters { .. } => unknown_characters(word, model),
-            other => other,
-        })?;
-        if word.len() <= Self::MAX_WORD_BYTES && self.words.len() < Self::MAX_WORDS {
-            let start = self.ids.len();
-            self.ids.extend_from_slice(&ids[before..]);
-            self.words.insert(word.into(), start..self.ids.len());
-        }
-        Ok(())
-    }
-}
+/// Longer words, in bytes, hardly come twice.
+const MAX_CACHED_BYTES: usize = 64;
 
 /// The characters of a word that have a byte without a token: few vocabularies lack one.
 fn unknown_characters(word: &str, model: &ModelWrapper) -> TokenizerError {
@@ -172,22 +191,16 @@ fn unknown_characters(word: &str, model: &ModelWrapper) -> TokenizerError {
 #[derive(Debug, Default)]
 struct WordHasher(u64);
 
-impl WordHasher {
-    fn add(&mut self, number: u64) {
-        const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
-        self.0 = (self.0.rotate_left(26) ^ number).wrapping_mul(GOLDEN_RATIO);
-    }
-}
-
 impl Hasher for WordHasher {
     fn write(&mut self, bytes: &[u8]) {
-        let (eights, rest) = bytes.as_chunks::<8>();
-        for eight in eights {
-            self.add(u64::from_le_bytes(*eight));
-        }
+        const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+        let (eights, rest) = bytes.as_chunks();
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
-        self.add(u64::from_le_bytes(last) ^ (bytes.len() as u64).rotate_right(8));
+        let last = u64::from_le_bytes(last) ^ (bytes.len() as u64).rotate_right(8);
+        for number in eights.iter().map(|eight| u64::from_le_bytes(*eight)).chain([last]) {
+            self.0 = (self.0.rotate_left(26) ^ number).wrapping_mul(GOLDEN_RATIO);
+        }
     }
 
     fn write_u8(&mut self, _: u8) {} // the end of a string, which its length tells already
@@ -197,14 +210,11 @@ impl Hasher for WordHasher {
     }
 }
 
-/// The classes of characters in GPT-2's pattern.
+/// The classes of characters in GPT-2's pattern: `\p{L}`, `\p{N}`, `\s` and all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// `\p{L}`
     Letter,
-    /// `\p{N}`
     Number,
-    /// `\s`
     Space,
     Other,
 }
@@ -241,20 +251,19 @@ fn spaces(text: &str) -> usize {
 }
 
 pub(super) fn class_of(character: char) -> Class {
-    static BEYOND_ASCII: LazyLock<Vec<Class>> = LazyLock::new(classes);
+    static ALL: LazyLock<Vec<Class>> = LazyLock::new(classes);
     match character {
         'a'..='z' | 'A'..='Z' => Class::Letter,
         '0'..='9' => Class::Number,
         ' ' | '\t'..='\r' => Class::Space,
         '\0'..='\x7f' => Class::Other,
-        // Private planes and unassigned characters lie beyond the table.
-        _ => BEYOND_ASCII.get(character as usize).copied().unwrap_or(Class::Other),
+        _ => ALL[character as usize],
     }
 }
 
-/// The class of every character, by code point, up to the last that is not [`Class::Other`].
+/// The class of every character, by code point.
 fn classes() -> Vec<Class> {
-    let mut classes = Vec::new();
+    let mut classes = vec![Class::Other; char::MAX as usize + 1];
     // The library's tables decide; the standard library's, which may be newer, only narrow the search.
     let candidates = [
         (Class::Letter, r"\p{L}+", char::is_alphabetic as fn(char) -> bool),
@@ -265,13 +274,7 @@ fn classes() -> Vec<Class> {
         let text: String = ('\0'..=char::MAX).filter(|&c| may_be(c)).collect();
         let regex = SysRegex::new(pattern).expect("a valid pattern");
         for (start, end) in regex.find_iter(&text) {
-            for character in text[start..end].chars() {
-                let index = character as usize;
-                if classes.len() <= index {
-                    classes.resize(index + 1, Class::Other);
-                }
-                classes[index] = class;
-            }
+            text[start..end].chars().for_each(|character| classes[character as usize] = class);
         }
     }
     classes
@@ -296,9 +299,8 @@ pub(super) fn spell(text: &str) -> String {
     text.bytes().map(|byte| CHARACTERS[usize::from(byte)]).collect()
 }
 
-/// The bytes that a token's characters stand for. A token with any other character, such as a special one
-/// with a space in it, stands for itself.
-pub(super) fn unspell(token: &str) -> Vec<u8> {
+/// The bytes that a token's characters stand for. A token with any other character, as in `<a b>`, stands for itself.
+pub(super) fn unspell(token: String) -> Vec<u8> {
     static BYTES: LazyLock<Vec<Option<u8>>> = LazyLock::new(|| {
         let mut bytes = vec![None; 0x200];
         byte_alphabet().for_each(|(byte, character)| bytes[character as usize] = Some(byte));
@@ -306,48 +308,25 @@ pub(super) fn unspell(token: &str) -> Vec<u8> {
     });
     let byte = |character: char| BYTES.get(character as usize).copied().flatten();
     let bytes: Option<Vec<u8>> = token.chars().map(byte).collect();
-    bytes.unwrap_or_else(|| token.as_bytes().to_vec())
+    bytes.unwrap_or_else(|| token.into_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
     use super::*;
 
     const PATTERN: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-    fn words(text: &str) -> Vec<String> {
-        let mut words = Vec::new();
-        let pushed: Result<(), ()> = Pattern::Gpt2.for_each_word(text, |word| {
-            words.push(word.to_owned());
-            Ok(())
-        });
-        pushed.unwrap();
-        words
-    }
-
-    #[test]
-    fn words_are_those_of_the_pattern() {
-        assert_eq!(
-            words("I'll  say 'we've 3.14\u{e9}\t\n x!'s "),
-            ["I", "'ll", " ", " say", " '", "we", "'ve", " 3", ".", "14", "\u{e9}", "\t\n", " x", "!'", "s", " "]
-        );
-    }
-
     #[test]
     fn every_character_has_the_librarys_class() {
         let all: String = ('\0'..=char::MAX).collect();
-        let mut found = vec![Class::Other; char::MAX as usize + 1];
         for (class, pattern) in [(Class::Letter, r"\p{L}"), (Class::Number, r"\p{N}"), (Class::Space, r"\s")] {
             let regex = SysRegex::new(pattern).unwrap();
-            for (start, _) in regex.find_iter(&all) {
-                let character = all[start..].chars().next().unwrap();
-                found[character as usize] = class;
-            }
-        }
-        for character in all.chars() {
-            assert_eq!(class_of(character), found[character as usize], "{character:?}");
+            let expected: String = regex.find_iter(&all).map(|(start, end)| &all[start..end]).collect();
+            assert!(all.chars().filter(|c| class_of(*c) == class).eq(expected.chars()), "{class:?}");
         }
     }
 
@@ -356,9 +335,15 @@ mod tests {
         fn any_text_has_the_words_of_the_pattern(
             text in "(?s:.{0,30})|[a-c1 \n\t'slveremtd.!\u{e9}\u{a0}\u{2003}\u{301}\u{663}]{0,40}"
         ) {
-            let regex = SysRegex::new(PATTERN).unwrap();
-            let expected = regex.find_iter(&text).map(|(start, end)| &text[start..end]);
-            prop_assert_eq!(words(&text), expected.collect::<Vec<_>>());
+            let words = |pattern: Pattern| {
+                let mut words = Vec::new();
+                let pushed = pattern.for_each_word(&text, |word| {
+                    words.push(word.to_owned());
+                    Ok(())
+                });
+                pushed.map(|()| words).unwrap()
+            };
+            prop_assert_eq!(words(Pattern::Gpt2), words(Pattern::Regex(SysRegex::new(PATTERN).unwrap())));
         }
     }
 
@@ -369,7 +354,36 @@ mod tests {
         assert!(ours.iter().all(|c| ByteLevel::alphabet().contains(c)));
         let text = "a b\n\u{e9}\u{1f525}\0";
         assert_eq!(spell("a b\n"), "a\u{120}b\u{10a}");
-        assert_eq!(unspell(&spell(text)), text.as_bytes());
-        assert_eq!(unspell("<a b>"), b"<a b>");
+        assert_eq!(unspell(spell(text)), text.as_bytes());
+        assert_eq!(unspell("<a b>".to_owned()), b"<a b>");
+    }
+
+    #[test]
+    fn the_leftmost_of_the_longest_added_tokens_is_found() {
+        let added = |contents: &[&str]| {
+            let tokens = contents.iter().map(|content| AddedToken::from(*content, true));
+            AddedTokens::plain(&(0..).zip(tokens).collect::<Vec<_>>()).unwrap()
+        };
+        let tokens = added(&["<a", "<a>", "b<"]);
+        assert_eq!(tokens.split("x<a>y<ab<<a"), ("x", Some(1), "y<ab<<a"));
+        assert_eq!(tokens.split("y<ab<<a"), ("y", Some(0), "b<<a"));
+        assert_eq!(tokens.split("b<<a"), ("", Some(2), "<a"));
+        assert_eq!(tokens.split("<a"), ("", Some(0), ""));
+        assert_eq!(added(&[]).split("<a>"), ("<a>", None, ""));
+    }
+
+    #[test]
+    fn added_tokens_that_ask_for_more_are_not_plain() {
+        let token = || AddedToken::from("<a>", true);
+        for (tokens, is_plain) in [
+            (vec![token()], true),
+            (vec![token().lstrip(true)], false),
+            (vec![token().rstrip(true)], false),
+            (vec![token().single_word(true)], false),
+            (vec![token(), AddedToken::from("b", false)], false), // two searches
+        ] {
+            let tokens: Vec<(u32, AddedToken)> = (0..).zip(tokens).collect();
+            assert_eq!(AddedTokens::plain(&tokens).is_some(), is_plain, "{tokens:?}");
+        }
     }
 }

@@ -71,11 +71,7 @@ fn create(
     on_progress: OnProgress<'_>,
 ) -> Result<Prepared, TrainError> {
     let corpus = match parent {
-        None => {
-            let context_length = config.model.context_length;
-            let options = OpenOptions { on_progress, ..OpenOptions::default() };
-            Corpus::open(&config.data, &config.tokenizer, context_length, options)?
-        }
+        None => Corpus::open(&config, OpenOptions { on_progress, ..OpenOptions::default() })?,
         Some(parent) => parent.corpus(&config, on_progress)?,
     };
     check_sample_prompt(&config, &corpus)?;
@@ -122,11 +118,8 @@ impl Parent {
 
     /// The text of `config` in the parent's tokens.
     fn corpus(&self, config: &Config, on_progress: OnProgress<'_>) -> Result<Corpus, TrainError> {
-        let context_length = config.model.context_length;
-        let tokenizer = self.tokenizer.clone();
-        let options = OpenOptions { on_progress, ..OpenOptions::default() };
-        let corpus = Corpus::open(&config.data, tokenizer, context_length, options);
-        corpus.map_err(|error| match error {
+        let options = OpenOptions { tokenizer: Some(self.tokenizer.clone()), earlier: None, on_progress };
+        Corpus::open(config, options).map_err(|error| match error {
             DataError::Encode { path, source: TokenizerError::UnknownCharacters { characters } } => {
                 TrainError::UnknownCharacters { text: path, from: self.located.run.root().to_owned(), characters }
             }
@@ -163,13 +156,8 @@ fn resume(config: Config, run: RunDir, device: &Device, on_progress: OnProgress<
     }
     let tokenizer = run.tokenizer()?;
     refuse(other_tokenizer(&config, &tokenizer))?;
-    let corpus = Corpus::open(
-        &config.data,
-        tokenizer,
-        config.model.context_length,
-        OpenOptions { earlier: Some(&state.text_sha256), on_progress },
-    )
-    .map_err(|error| match error {
+    let options = OpenOptions { tokenizer: Some(tokenizer), earlier: Some(&state.text_sha256), on_progress };
+    let corpus = Corpus::open(&config, options).map_err(|error| match error {
         DataError::OtherText { paths } => {
             let text = format!("the text {} is another than it was", data::in_quotes(&paths));
             TrainError::OtherRun { run: root(), differences: vec![text] }

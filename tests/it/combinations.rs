@@ -104,7 +104,7 @@ impl AnyRun {
 
 /// A model before its first step on the text of `place`, and the text's tokenizer.
 fn trainer(config: &Config, device: &Device) -> (Trainer, Tokenizer) {
-    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length, OpenOptions::default());
+    let corpus = Corpus::open(config, OpenOptions::default());
     let corpus = corpus.expect("a corpus");
     let vocab_size = corpus.tokenizer.vocab_size();
     let device = device.clone().autodiff();

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use insta::assert_snapshot;
-use tinderbox::config::{DataConfig, TokenizerConfig, TokenizerKind};
+use tinderbox::config::{Config, DataConfig, ModelConfig, TokenizerConfig, TokenizerKind};
 use tinderbox::data::{Corpus, OpenOptions, Split};
 
 use crate::runs::text;
@@ -82,7 +82,9 @@ impl Folder {
     fn corpus(&self, path: &str, kind: TokenizerKind) -> Corpus {
         let data = DataConfig { path: self.path(path), cache_dir: Some(self.path("cache")), ..DataConfig::default() };
         let tokenizer = TokenizerConfig { kind, vocab_size: Some(300), ..TokenizerConfig::default() };
-        Corpus::open(&data, &tokenizer, 16, OpenOptions::default()).unwrap_or_else(|error| panic!("{path}: {error}"))
+        let model = ModelConfig { context_length: 16, ..ModelConfig::default() };
+        let config = Config { data, tokenizer, model, ..Config::default() };
+        Corpus::open(&config, OpenOptions::default()).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 }
 
@@ -328,7 +330,7 @@ fn mistakes_are_answered_with_a_way_out() {
     folder.write("stories/tales.txt", text());
     folder.write("report.docx", b"PK\x03\x04 and so on");
     folder.write("cut.txt.gz", &gzip(text().as_bytes())[..100]);
-    folder.write("a.jsonl", "{\"text\": \"x\"}\n{\"body\": \"x\", \"title\": \"y\"}\n");
+    folder.write("a.jsonl", "{\"text\": \"x\"}\n\n{\"body\": \"x\", \"title\": \"y\"}\n");
     folder.write("b.jsonl", "{\"text\": \"x\"}\n[\"x\"]\n");
     folder.write("c.jsonl", "{\"text\": null}\n");
     folder.write("d.jsonl", "{\n  \"text\": \"x\"\n}\n");
@@ -352,7 +354,7 @@ fn mistakes_are_answered_with_a_way_out() {
       hint: save it as plain text (UTF-8)
     error: `cut.txt.gz` is not a whole gzip file: incomplete deflate stream
       hint: download or pack it again; `gzip -t` tells whether it is whole
-    error: line 2 of `a.jsonl` has no field "text", only "body", "title"
+    error: line 3 of `a.jsonl` has no field "text", only "body", "title"
       hint: data.text_field names the one that holds the text
     error: line 2 of `b.jsonl` is a list, not an object
       hint: JSON Lines is one object a line, such as {"text": "..."}; format = "text" under [data] takes the file as it is

@@ -68,8 +68,8 @@ fn the_first_losses_are_those_of_the_run_that_it_starts_from() {
         let trained = place.train_from(Some("base"), &run, config.clone(), Start::New, None);
         let (_, losses) = trained.expect("trains");
 
-        let corpus = Corpus::open(&config.data, tokenizer.clone(), context_length, OpenOptions::default());
-        let corpus = corpus.expect("a corpus");
+        let options = OpenOptions { tokenizer: Some(tokenizer.clone()), ..OpenOptions::default() };
+        let corpus = Corpus::open(&config, options).expect("a corpus");
         let batch = batch::sample(&corpus.train, 0..4, context_length, config.train.seed, 0);
         let tensor = |ids: Vec<i32>| -> Tensor<2, Int> {
             Tensor::from_data(TensorData::new(ids, [4, context_length]), &Device::flex())

@@ -319,12 +319,10 @@ fn the_reasons_are_in_the_numbers_of_the_text() {
     let parameters = report["parameters"].as_u64().expect("a number");
     let grouped = format!("{},{:03} parameters", parameters / 1000, parameters % 1000);
     assert!(said.stdout.contains(&grouped), "{grouped} in\n{}", said.stdout);
-    let config = Config::load(&folder.path("my.toml"), &[]).expect("it loads");
-    let mut data = config.data.clone();
-    data.path = folder.path("my.txt");
-    data.cache_dir = Some(folder.path("cache"));
-    let corpus =
-        Corpus::open(&data, &config.tokenizer, config.model.context_length, OpenOptions::default()).expect("opens");
+    let mut config = Config::load(&folder.path("my.toml"), &[]).expect("it loads");
+    config.data.path = folder.path("my.txt");
+    config.data.cache_dir = Some(folder.path("cache"));
+    let corpus = Corpus::open(&config, OpenOptions::default()).expect("opens");
     let held_back = format!("about {},{:03} tokens", corpus.val.len() / 1000, corpus.val.len() % 1000);
     assert!(said.stdout.contains(&held_back), "{held_back} in\n{}", said.stdout);
 }

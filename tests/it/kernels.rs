@@ -187,13 +187,7 @@ proptest! {
 /// The losses of the first steps of a run on a device.
 fn losses(place: &Place, device: &Device, options: &[&str]) -> Vec<f32> {
     let config = place.config(options);
-    let corpus = tinderbox::data::Corpus::open(
-        &config.data,
-        &config.tokenizer,
-        config.model.context_length,
-        tinderbox::data::OpenOptions::default(),
-    );
-    let corpus = corpus.expect("a corpus");
+    let corpus = tinderbox::data::Corpus::open(&config, tinderbox::data::OpenOptions::default()).expect("a corpus");
     let device = device.clone().autodiff();
     let vocab_size = corpus.tokenizer.vocab_size();
     let gpt = Gpt::new(&config.model, vocab_size, config.train.seed, &device);

@@ -18,8 +18,7 @@ use crate::runs::{Place, TEN_STEPS};
 const BF16: &str = "train.matmul_precision=bf16";
 
 fn corpus(config: &Config) -> Corpus {
-    let context_length = config.model.context_length;
-    Corpus::open(&config.data, &config.tokenizer, context_length, OpenOptions::default()).expect("a corpus")
+    Corpus::open(config, OpenOptions::default()).expect("a corpus")
 }
 
 #[test]

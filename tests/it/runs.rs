@@ -373,7 +373,7 @@ fn weights_of(trainer: &Trainer) -> BTreeMap<String, HostTensor> {
 }
 
 fn trainer(config: &Config) -> Trainer {
-    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length, OpenOptions::default());
+    let corpus = Corpus::open(config, OpenOptions::default());
     let corpus = corpus.expect("a corpus");
     let device = Device::flex().autodiff();
     let gpt = Gpt::new(&config.model, corpus.tokenizer.vocab_size(), config.train.seed, &device);
@@ -430,7 +430,7 @@ fn the_golden_losses_of_a_fixed_run() {
 fn a_text_in_memory_trains_like_one_on_the_disk() {
     let place = Place::new();
     let config = place.config(&[]);
-    let corpus = Corpus::open(&config.data, &config.tokenizer, config.model.context_length, OpenOptions::default());
+    let corpus = Corpus::open(&config, OpenOptions::default());
     let corpus = corpus.expect("a corpus");
     let text = corpus.train.texts().next().expect("one text").clone();
     let mut ids = vec![0; text.len()];

@@ -1,0 +1,233 @@
+//! One file of a text: its parts or records, unpacked, as UTF-8.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::DataError;
+use super::record::record_text;
+
+/// How a gzip file begins.
+const GZIP: &[u8] = &[0x1f, 0x8b];
+
+/// How UTF-8 may begin, which is not part of the text.
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Enough bytes to tell what a file is.
+const HEAD_BYTES: usize = 16;
+
+/// Bytes read from the disk at once.
+pub(super) const BUFFER_BYTES: usize = 1 << 16;
+
+/// First bytes of files that are often taken for text, what they are, and what to do with them.
+const NOT_TEXT: &[(&[u8], &str, &str)] = &[
+    (b"PK\x03\x04", "a zip archive", "unzip it, and name the folder that comes out"),
+    (b"%PDF-", "a PDF document", "convert it to text first, for instance with pdftotext"),
+    (b"{\\rtf", "an RTF document", "save it as plain text (UTF-8)"),
+    (b"\xd0\xcf\x11\xe0", "an old Office document", "save it as plain text (UTF-8)"),
+    (b"PAR1", "a Parquet file", "write its texts as JSON Lines, one object a line"),
+    (b"SQLite format 3\0", "an SQLite database", "write its texts as JSON Lines, one object a line"),
+    (b"\x28\xb5\x2f\xfd", "packed with zstd", "unpack it with `unzstd`, or pack it with gzip"),
+    (b"\xfd7zXZ\0", "packed with xz", "unpack it with `unxz`, or pack it with gzip"),
+    (b"BZh91AY&SY", "packed with bzip2", "unpack it with `bunzip2`, or pack it with gzip"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "unpack it first"),
+    (b"\xff\xfe", "UTF-16", "save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`"),
+    (b"\xfe\xff", "UTF-16", "save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`"),
+    (b"\x89PNG", "a picture", "name a file of text"),
+    (b"\xff\xd8\xff", "a picture", "name a file of text"),
+    (b"\x7fELF", "a program", "name a file of text"),
+];
+
+/// The extensions of zip archives that are documents.
+const OFFICE: &[&str] = &["docx", "odt", "pptx", "odp", "xlsx", "ods", "pages", "epub"];
+
+/// A file of a text that is being read: unpacked, and without a byte order mark.
+pub(super) struct OpenFile {
+    bytes: Box<dyn BufRead + Send>,
+    is_gzip: bool,
+    utf8: bool,
+    /// The path that errors show.
+    shown: PathBuf,
+    /// Of the next byte of text, in the unpacked file.
+    offset: u64,
+    /// The beginning of a character, which the next bytes will end; at most three bytes.
+    partial: Vec<u8>,
+    /// The current line of a JSON Lines file, and its number.
+    line: Vec<u8>,
+    line_number: u64,
+}
+
+impl OpenFile {
+    /// Opens a file, unpacked if it is gzip, whatever its name. With `utf8` it must not begin like anything but text.
+    pub(super) fn open(path: &Path, shown: &Path, utf8: bool) -> Result<Self, DataError> {
+        let fail = |source| DataError::read(shown, source);
+        let file = File::open(path).map_err(fail)?;
+        let file = BufReader::with_capacity(BUFFER_BYTES, file);
+        let (mut head, file) = peek(file).map_err(fail)?;
+        let is_gzip = head.starts_with(GZIP);
+        let gzip_error = |source| DataError::Gzip { path: shown.to_owned(), source };
+        let name_says_gzip = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
+        if name_says_gzip && !is_gzip && !head.is_empty() {
+            let source = io::Error::new(io::ErrorKind::InvalidData, "it does not begin like one");
+            return Err(gzip_error(source));
+        }
+        let mut bytes: Box<dyn BufRead + Send> = Box::new(file);
+        if is_gzip {
+            let unpacked = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(bytes));
+            let (unpacked_head, unpacked) = peek(unpacked).map_err(gzip_error)?;
+            (head, bytes) = (unpacked_head, Box::new(unpacked));
+        }
+        let mut offset = 0;
+        if utf8 {
+            if let Some((what, advice)) = not_text(&head, path) {
+                return Err(DataError::NotText { path: shown.to_owned(), what, advice });
+            }
+            if head.starts_with(BYTE_ORDER_MARK) {
+                bytes.consume(BYTE_ORDER_MARK.len()); // the whole head is in the buffer
+                offset = BYTE_ORDER_MARK.len() as u64;
+            }
+        }
+        let (shown, partial, line) = (shown.to_owned(), Vec::new(), Vec::new());
+        Ok(Self { bytes, is_gzip, utf8, shown, offset, partial, line, line_number: 0 })
+    }
+
+    /// Appends about `n` bytes to the text, at least 4, and says whether there may be more.
+    pub(super) fn read_text(&mut self, n: usize, text: &mut Vec<u8>) -> Result<bool, DataError> {
+        let start = text.len();
+        text.append(&mut self.partial);
+        let n_missing = n.max(4) - (text.len() - start);
+        let read = (&mut self.bytes).take(n_missing as u64).read_to_end(text);
+        let is_end = read.map_err(|source| self.error(source))? < n_missing;
+        if self.utf8 {
+            let n_whole = match std::str::from_utf8(&text[start..]) {
+                Ok(text) => text.len(),
+                Err(error) if error.error_len().is_none() && !is_end => error.valid_up_to(),
+                Err(error) => {
+                    let offset = self.offset + error.valid_up_to() as u64;
+                    return Err(DataError::NotUtf8 { path: self.shown.clone(), offset });
+                }
+            };
+            self.partial = text.split_off(start + n_whole);
+        }
+        self.offset += (text.len() - start) as u64;
+        Ok(!is_end)
+    }
+
+    /// Appends what a field of the next record holds; false if there are no more.
+    pub(super) fn read_record(&mut self, field: &str, text: &mut Vec<u8>) -> Result<bool, DataError> {
+        self.line.clear();
+        while self.line.trim_ascii().is_empty() {
+            self.line.clear();
+            let read = self.bytes.read_until(b'\n', &mut self.line);
+            if read.map_err(|source| self.error(source))? == 0 {
+                return Ok(false);
+            }
+            self.line_number += 1;
+        }
+        let record = record_text(&self.line, field).map_err(|problem| {
+            let (path, line) = (self.shown.clone(), self.line_number);
+            DataError::Record { path, line, problem }
+        })?;
+        text.extend_from_slice(record.as_bytes());
+        Ok(true)
+    }
+
+    fn error(&self, source: io::Error) -> DataError {
+        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+        let path = self.shown.clone();
+        match source.kind() {
+            InvalidData | InvalidInput | UnexpectedEof if self.is_gzip => DataError::Gzip { path, source },
+            _ => DataError::Read { path, source },
+        }
+    }
+}
+
+/// The first bytes, and a reader that begins with them.
+fn peek(mut reader: impl BufRead + Send + 'static) -> io::Result<(Vec<u8>, impl BufRead + Send + 'static)> {
+    let mut head = Vec::with_capacity(HEAD_BYTES);
+    (&mut reader).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+    Ok((head.clone(), Cursor::new(head).chain(reader)))
+}
+
+/// The kind of file that begins like this, and advice; `None` if it may be text.
+fn not_text(head: &[u8], path: &Path) -> Option<(&'static str, &'static str)> {
+    let &(magic, what, advice) = NOT_TEXT.iter().find(|(magic, ..)| head.starts_with(magic))?;
+    let is_document = path.extension().is_some_and(|extension| {
+        let extension = extension.to_string_lossy().to_ascii_lowercase();
+        OFFICE.contains(&extension.as_str())
+    });
+    if magic.starts_with(b"PK") && is_document {
+        return Some(("an Office document or e-book", "save it as plain text (UTF-8)"));
+    }
+    Some((what, advice))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::super::fixtures::folder;
+    use super::*;
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// All bytes of a file with this name and content.
+    fn read(name: &str, content: &[u8], utf8: bool) -> Result<Vec<u8>, DataError> {
+        let folder = folder([(name, content)]);
+        let path = folder.path().join(name);
+        let mut file = OpenFile::open(&path, &path, utf8)?;
+        let mut all = Vec::new();
+        while file.read_text(5, &mut all)? {}
+        Ok(all)
+    }
+
+    #[test]
+    fn gzip_is_unpacked_whatever_its_name_and_a_byte_order_mark_is_no_part_of_a_text() {
+        let text = &b"some text, long enough to be more than a head"[..];
+        let members = [gzip(&text[..1]), gzip(&text[1..])].concat();
+        let marked = &b"\xef\xbb\xbfabc"[..];
+        for (name, content, utf8, expected) in [
+            ("a.txt", gzip(text), true, text),
+            ("a.txt.gz", gzip(text), true, text),
+            ("a.txt", members.clone(), false, text),
+            ("a.txt.gz", members, false, text),
+            ("a.gz", Vec::new(), true, b""),
+            ("a.gz", gzip(b""), true, b""),
+            ("a.txt", marked.to_vec(), true, b"abc"),
+            ("a.txt", gzip(marked), true, b"abc"),
+            ("a.txt", marked.to_vec(), false, marked),
+        ] {
+            assert_eq!(read(name, &content, utf8).unwrap(), expected, "{name}");
+        }
+        let whole = gzip(&b"0123456789abcdef".repeat(9));
+        for broken in [&whole[..whole.len() - 3], &whole[..12], b"no gzip at all"] {
+            let error = read("a.gz", broken, true).unwrap_err();
+            assert!(matches!(error, DataError::Gzip { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_files_than_text_are_named_with_advice() {
+        for (name, content, what, advice) in [
+            ("a.docx", &b"PK\x03\x04..."[..], "Office", "plain text"),
+            ("a.txt", b"PK\x03\x04...", "zip", "unzip"),
+            ("a.pdf", b"%PDF-1.7", "PDF", "pdftotext"),
+            ("a.gz", &gzip(b"%PDF-1.7"), "PDF", "pdftotext"),
+            ("a.txt", b"\xff\xfea\0b\0", "UTF-16", "UTF-8"),
+            ("a.zst", b"\x28\xb5\x2f\xfd..", "zstd", "unzstd"),
+        ] {
+            let error = read(name, content, true).unwrap_err().to_string();
+            assert!(error.contains(what) && error.contains(advice), "{error}");
+            assert!(read(name, content, false).is_ok(), "any bytes are bytes");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Standard input, which is saved to a file because a text is read more than once.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::Path;
+
+use super::DataError;
+use super::cache::{Cache, Temporary};
+use super::file::{BUFFER_BYTES, BYTE_ORDER_MARK, OpenFile};
+use super::reader::{OnProgress, Purpose, Reading, report};
+use super::record::record_text;
+use super::source::STANDARD_INPUT;
+use crate::config::{SourceConfig, TextFormat};
+
+/// How much is searched for the end of the first line; a longer line is taken for text.
+const MAX_RECORD_BYTES: usize = 1 << 22;
+
+/// Saves all of standard input to a file, which is deleted with the result unless that is renamed.
+pub(super) fn receive(
+    config: &SourceConfig,
+    cache: &Cache,
+    on_progress: OnProgress<'_>,
+) -> Result<Temporary, DataError> {
+    let stdin = io::stdin().lock();
+    if stdin.is_terminal() {
+        return Err(DataError::Terminal); // where nobody sees that input is waited for
+    }
+    let received = save(stdin, cache, on_progress)?;
+    check_format(received.path(), config)?;
+    Ok(received)
+}
+
+fn save(mut input: impl Read, cache: &Cache, on_progress: OnProgress<'_>) -> Result<Temporary, DataError> {
+    let path = Path::new(STANDARD_INPUT);
+    let fail = |source| DataError::cache(&cache.folder, source);
+    let mut temporary = Temporary::create(&cache.folder).map_err(fail)?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut reading = Reading { path, purpose: Purpose::Scan, bytes: 0, of: None };
+    loop {
+        report(on_progress, &reading)?;
+        // Not `io::copy`, which does not tell which of both sides failed.
+        match input.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => {
+                temporary.file.write_all(&buffer[..n]).map_err(fail)?;
+                reading.bytes += n as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => return Err(DataError::read(path, source)),
+        }
+    }
+    report(on_progress, &reading)?; // the sender may have ended early on the same Ctrl-C
+    temporary.file.sync_all().map_err(fail)?;
+    // Some systems let nobody read a file locked for writing; a shared lock also says that it is in use.
+    let _ = temporary.file.unlock();
+    let _ = temporary.file.try_lock_shared();
+    Ok(temporary)
+}
+
+/// Refuses a first line that is a record, unless the format is given: no file name tells what is meant.
+fn check_format(saved: &Path, config: &SourceConfig) -> Result<(), DataError> {
+    if config.format.unwrap_or_default() != TextFormat::Auto {
+        return Ok(());
+    }
+    let mut head = Vec::new();
+    OpenFile::open(saved, Path::new(STANDARD_INPUT), false)?.read_text(MAX_RECORD_BYTES, &mut head)?;
+    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&head);
+    let first_line = head.trim_ascii_start().split(|byte| *byte == b'\n').next();
+    let field = config.text_field.clone().unwrap_or_default();
+    match record_text(first_line.unwrap_or_default(), &field) {
+        Ok(_) => Err(DataError::TextOrRecords { field }),
+        Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::ops::ControlFlow;
+
+    use flate2::read::GzDecoder;
+
+    use super::super::reader::ignore;
+    use super::*;
+    use crate::config::DataConfig;
+
+    fn cache(folder: &tempfile::TempDir) -> Cache {
+        let cache_dir = Some(folder.path().to_owned());
+        Cache::open(&DataConfig { cache_dir, ..DataConfig::default() }).unwrap()
+    }
+
+    #[test]
+    fn standard_input_is_deleted_or_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(&folder);
+        let n_files = || fs::read_dir(folder.path()).unwrap().count();
+        let received = save(&b"abc"[..], &cache, &ignore).unwrap();
+        assert_eq!(fs::read(received.path()).unwrap(), b"abc");
+        drop(received);
+        let broken = b"abc".as_slice().chain(GzDecoder::new(&b"no gzip at all"[..]));
+        let error = save(broken, &cache, &ignore).unwrap_err();
+        assert!(error.to_string().contains("cannot read the text `-`: invalid gzip header"), "{error}");
+        let stop_at_end = |reading: &Reading<'_>| match reading.bytes {
+            0 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        };
+        let error = save(&b"abc"[..], &cache, &stop_at_end).unwrap_err();
+        assert!(matches!(error, DataError::Stopped), "{error}");
+        assert_eq!(n_files(), 0);
+
+        let received = save(&b"abc"[..], &cache, &ignore).unwrap();
+        let path = cache.kept_text("1234");
+        received.rename(&path).unwrap();
+        assert_eq!(fs::read(path).unwrap(), b"abc");
+        assert_eq!(n_files(), 1);
+    }
+
+    #[test]
+    fn records_are_not_taken_for_a_text_unless_the_config_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |input: &str, format| {
+            let saved = save(input.as_bytes(), &cache(&folder), &ignore).unwrap();
+            let text_field = Some("text".to_owned());
+            let config = SourceConfig { format: Some(format), text_field, ..SourceConfig::default() };
+            check_format(saved.path(), &config)
+        };
+        let records = "\u{feff}\n{\"id\": 1, \"text\": \"a\"}\n{\"id\": 2, \"text\": \"b\"}\n";
+        let error = check(records, TextFormat::Auto).unwrap_err().to_string();
+        assert!(error.contains("field \"text\"") && error.contains("data.format = \"jsonl\""));
+        for format in [TextFormat::Jsonl, TextFormat::Text] {
+            check(records, format).unwrap();
+        }
+        for text in ["", "once", "{\"body\": \"a\"}\n", "{\n\"text\": \"a\"}", "[1]"] {
+            check(text, TextFormat::Auto).unwrap();
+        }
+    }
+}
