@@ -9,11 +9,11 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::Serialize;
 
 use super::columns::fit;
-use super::{Fragment, Page, escape};
+use super::{Fragment, escape, page};
 use crate::config::{ModelConfig, PositionKind};
 use crate::format::counted;
-use crate::inspect::{AttentionDetails, HeadSelection, InspectError};
-use crate::model::parameters::HostTensor;
+use crate::inspect::{HeadSelection, InspectError, PromptAttention};
+use crate::model::probe::Point;
 
 const STYLES: &[&str] = &[
     include_str!("assets/attention/attention.css"),
@@ -42,21 +42,19 @@ const HEADING: usize = 72;
 
 /// The page: a section for each prompt.
 #[must_use]
-pub fn attention_html(prompts: &[AttentionDetails]) -> String {
+pub fn attention_html(prompts: &[PromptAttention]) -> String {
     let lead =
         "What attention in a trained model does with a text. The tabs share one choice of layer, head and token.";
-    let mut page = Page::new("Attention: who looks at whom", lead);
-    for details in prompts {
+    let section = |details: &PromptAttention| {
         let heading = fit(&details.prompt.whole_pieces().concat(), HEADING);
         // A line may end after each visible blank.
-        let heading = heading.trim_end().replace('·', "·\u{200b}");
-        page = page.section(&heading, attention_fragment(details));
-    }
-    page.render()
+        (heading.trim_end().replace('·', "·\u{200b}"), attention_fragment(details))
+    };
+    page("Attention: who looks at whom", lead, &prompts.iter().map(section).collect::<Vec<_>>())
 }
 
 /// One prompt's views as a section of any page.
-pub(crate) fn attention_fragment(details: &AttentionDetails) -> Fragment {
+pub(crate) fn attention_fragment(details: &PromptAttention) -> Fragment {
     let data = serde_json::to_string(&Data::new(details)).expect("plain data");
     Fragment {
         kind: "attention",
@@ -70,7 +68,7 @@ pub(crate) fn attention_fragment(details: &AttentionDetails) -> Fragment {
 /// About how large the section of a prompt with `n_tokens` is, in MiB.
 #[must_use]
 pub fn attention_mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize) -> usize {
-    let n_bytes = AttentionDetails::n_numbers(config, selection, n_tokens) * size_of::<f32>();
+    let n_bytes = PromptAttention::n_numbers(config, selection, n_tokens) * size_of::<f32>();
     n_bytes.div_ceil(3) * 4 / (1024 * 1024)
 }
 
@@ -85,8 +83,7 @@ pub fn check_size(mib: usize) -> Result<(), InspectError> {
     }
 }
 
-/// The input of the scripts. Lists of numbers are 32-bit floats, little endian, in base 64: exact, and smaller than in
-/// digits.
+/// The input of the scripts. Lists of numbers are 32-bit floats, little endian, in base 64: exact and small.
 #[derive(Serialize)]
 struct Data<'a> {
     /// The tokens as a person reads them, `[T]`.
@@ -105,33 +102,37 @@ struct Data<'a> {
     queries: Vec<Vec<String>>,
     /// For each layer the keys by their head, `[T, D]`.
     keys: Vec<BTreeMap<usize, String>>,
-    /// For the embedding and after each layer of the model the cosines of each token with itself and those before,
-    /// `T (T + 1) / 2`, row by row.
+    /// As [`PromptAttention::similarity`].
     similarity: Vec<String>,
 }
 
 impl<'a> Data<'a> {
-    fn new(details: &'a AttentionDetails) -> Self {
-        let AttentionDetails { prompt, selection, maps, queries, keys, similarity, config } = details;
+    fn new(details: &'a PromptAttention) -> Self {
+        let PromptAttention { prompt, selection, recording, config } = details;
         let layers: Vec<usize> = selection.layers.clone().collect();
         let heads: Vec<usize> = selection.heads.clone().collect();
         let kv_heads: Vec<usize> = heads.iter().map(|head| details.kv_head(*head)).collect();
-        let triangle = |layer, head| {
-            let rows = (0..prompt.len()).flat_map(|query| &maps.row(layer, head, query)[..=query]);
-            packed(rows)
+        let triangle = |layer, head| packed((0..prompt.len()).flat_map(|at| &recording.row(layer, head, at)[..=at]));
+        let vectors = |layer, point, head| {
+            let tensor = recording.get(layer, point);
+            packed((0..prompt.len()).flat_map(|at| tensor.vector(head, at)))
         };
-        let vectors = |tensor: &HostTensor, head: usize| packed((0..prompt.len()).flat_map(|t| tensor.vector(head, t)));
-        let weights = |layer: &usize| heads.iter().map(|head| triangle(*layer, *head)).collect();
-        let of_heads = |tensor: &HostTensor| heads.iter().map(|head| vectors(tensor, *head)).collect();
-        let of_kv_heads = |tensor: &HostTensor| kv_heads.iter().map(|head| (*head, vectors(tensor, *head))).collect();
+        let of_heads = |of_head: &dyn Fn(usize, usize) -> String| -> Vec<Vec<String>> {
+            let of_layer = |layer: &usize| heads.iter().map(|head| of_head(*layer, *head)).collect();
+            layers.iter().map(of_layer).collect()
+        };
+        let keys = |layer: &usize| {
+            let keys = kv_heads.iter().map(|head| (*head, vectors(*layer, Point::Keys, *head)));
+            keys.collect::<BTreeMap<_, _>>()
+        };
         Self {
             tokens: &prompt.pieces,
-            head_dim: details.head_dim(),
+            head_dim: config.head_dim(),
             prepared: prepared(config),
-            weights: layers.iter().map(weights).collect(),
-            queries: queries.iter().map(of_heads).collect(),
-            keys: keys.iter().map(of_kv_heads).collect(),
-            similarity: similarity.iter().map(packed).collect(),
+            weights: of_heads(&triangle),
+            queries: of_heads(&|layer, head| vectors(layer, Point::Queries, head)),
+            keys: layers.iter().map(keys).collect(),
+            similarity: details.similarity().iter().map(packed).collect(),
             layers,
             heads,
             kv_heads,
@@ -146,19 +147,14 @@ fn packed<'a>(numbers: impl IntoIterator<Item = &'a f32>) -> String {
 
 /// The steps between the projection of queries and keys and their product, in words.
 fn prepared(config: &ModelConfig) -> String {
-    let mut steps = Vec::new();
-    if config.qk_norm {
-        steps.push("normed in each head (qk_norm)");
-    }
-    if config.position == PositionKind::Rope {
-        steps.push("turned by their position (rope)");
-    }
-    steps.join(" and ")
+    let norm = config.qk_norm.then_some("normed in each head (qk_norm)");
+    let rotation = (config.position == PositionKind::Rope).then_some("turned by their position (rope)");
+    norm.into_iter().chain(rotation).collect::<Vec<_>>().join(" and ")
 }
 
 /// The prompt and the model in a few sentences.
-fn facts(details: &AttentionDetails) -> String {
-    let AttentionDetails { prompt, config, .. } = details;
+fn facts(details: &PromptAttention) -> String {
+    let PromptAttention { prompt, config, .. } = details;
     let counted = |n: usize, noun: &str| counted(n as u64, noun);
     let mut facts = counted(prompt.len(), "token");
     if prompt.n_dropped > 0 {
@@ -169,7 +165,7 @@ fn facts(details: &AttentionDetails) -> String {
         ". The model has {} of {}, with queries and keys of {}",
         counted(config.n_layers, "layer"),
         counted(config.n_heads, "head"),
-        counted(details.head_dim(), "number"),
+        counted(config.head_dim(), "number"),
     );
     let prepared = prepared(config);
     if !prepared.is_empty() {
@@ -185,29 +181,22 @@ fn facts(details: &AttentionDetails) -> String {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
     use serde_json::Value;
 
     use super::*;
     use crate::inspect::Prompt;
-    use crate::model::Gpt;
+    use crate::inspect::tests::{model, small_config};
     use crate::tokenizer::Tokenizer;
 
-    fn details(text: &str, place: [Option<usize>; 2]) -> AttentionDetails {
-        let config = ModelConfig {
-            context_length: 64,
-            d_model: 16,
-            n_layers: 2,
-            n_heads: 4,
-            n_kv_heads: 2,
-            d_ff: 16,
-            position: PositionKind::Rope,
-            ..ModelConfig::default()
-        };
-        let model = Gpt::new(&config, 256, 1, &Device::flex());
+    fn details(text: &str, layer: Option<usize>, head: Option<usize>) -> PromptAttention {
+        let config = ModelConfig { context_length: 64, position: PositionKind::Rope, ..small_config() };
         let prompt = Prompt::read(text, &Tokenizer::byte(), 64).expect("bytes");
-        let selection = HeadSelection::new(place[0], place[1], 2, 4).expect("is there");
-        AttentionDetails::new(&model, &prompt, &selection).expect("captured")
+        let selection = HeadSelection::new(layer, head, &config).expect("is there");
+        PromptAttention::new(&model(&config), &prompt, &selection, &PromptAttention::DETAILS).expect("captured")
+    }
+
+    fn data(details: &PromptAttention) -> Value {
+        serde_json::from_str(&attention_fragment(details).data.expect("data")).expect("JSON")
     }
 
     fn unpacked(text: &Value) -> Vec<f32> {
@@ -218,43 +207,37 @@ mod tests {
 
     #[test]
     fn every_number_is_there_to_the_bit() {
-        let it = details("hello", [Some(1), None]);
-        let data = attention_fragment(&it).data.expect("data");
-        let data: Value = serde_json::from_str(&data).expect("JSON");
+        let it = details("hello", Some(1), None);
+        let data = data(&it);
         assert_eq!(data["layers"], serde_json::json!([1]));
         assert_eq!(data["heads"], serde_json::json!([0, 1, 2, 3]));
         assert_eq!(data["kv_heads"], serde_json::json!([0, 0, 1, 1]));
+        let [queries, keys] = [Point::Queries, Point::Keys].map(|point| &it.recording.get(1, point).values);
         for head in 0..4 {
-            let weights = unpacked(&data["weights"][0][head]);
-            let rows = (0..5).flat_map(|query| it.maps.row(1, head, query)[..=query].to_vec());
-            assert_eq!(weights, rows.collect::<Vec<f32>>());
-            let queries = unpacked(&data["queries"][0][head]);
-            assert_eq!(queries, it.queries[0].values[head * 20..(head + 1) * 20]);
+            let rows = (0..5).flat_map(|query| it.recording.row(1, head, query)[..=query].to_vec());
+            assert_eq!(unpacked(&data["weights"][0][head]), rows.collect::<Vec<f32>>());
+            assert_eq!(unpacked(&data["queries"][0][head]), queries[head * 20..(head + 1) * 20]);
         }
-        for kv_head in ["0", "1"] {
-            let keys = unpacked(&data["keys"][0][kv_head]);
-            let start = 20 * kv_head.parse::<usize>().expect("a number");
-            assert_eq!(keys, it.keys[0].values[start..start + 20]);
+        for (kv_head, place) in [("0", 0..20), ("1", 20..40)] {
+            assert_eq!(unpacked(&data["keys"][0][kv_head]), keys[place]);
         }
-        assert_eq!(unpacked(&data["similarity"][2]), it.similarity[2]);
+        assert_eq!(unpacked(&data["similarity"][2]), it.similarity()[2]);
     }
 
     #[test]
     fn one_head_has_its_own_numbers_only() {
-        let it = details("hello", [Some(0), Some(3)]);
-        let data = attention_fragment(&it).data.expect("data");
-        let data: Value = serde_json::from_str(&data).expect("JSON");
+        let it = details("hello", Some(0), Some(3));
+        let data = data(&it);
         assert_eq!(data["kv_heads"], serde_json::json!([1]));
         assert_eq!(data["keys"][0].as_object().expect("by head").len(), 1);
         assert_eq!(data["weights"][0].as_array().expect("heads").len(), 1);
-        let keys = unpacked(&data["keys"][0]["1"]);
-        assert_eq!(keys, it.keys[0].values[20..40]);
+        assert_eq!(unpacked(&data["keys"][0]["1"]), it.recording.get(0, Point::Keys).values[20..40]);
     }
 
     #[test]
     fn a_prompt_stays_text() {
         let evil = "</script><script>alert(1)</script><!-- & \"'";
-        let html = attention_html(&[details(evil, [None, None]), details("b", [None, None])]);
+        let html = attention_html(&[evil, "b"].map(|text| details(text, None, None)));
         assert_eq!(html.matches("<script").count(), 3, "one, and data twice");
         assert_eq!(html.matches("</script").count(), 3);
         assert!(!html.contains("<!-- ") && !html.contains("<script>alert"));
@@ -263,9 +246,8 @@ mod tests {
 
     #[test]
     fn the_model_is_described() {
-        let it = details("hello", [None, None]);
         assert_eq!(
-            facts(&it),
+            facts(&details("hello", None, None)),
             "5 tokens. The model has 2 layers of 4 heads, with queries and keys of 4 numbers, turned by their \
              position (rope). Every 2 heads share their keys."
         );
@@ -274,16 +256,17 @@ mod tests {
     #[test]
     fn scripts_cannot_end_their_element_and_fetch_nothing() {
         for asset in SCRIPTS.iter().chain(STYLES) {
-            assert!(!asset.contains("</") && !asset.contains("<!--") && !asset.contains('\r'));
-            assert!(!asset.contains("://") && !asset.contains("url(") && !asset.contains("@import"));
+            for forbidden in ["</", "<!--", "\r", "://", "url(", "@import"] {
+                assert!(!asset.contains(forbidden), "{forbidden}");
+            }
         }
     }
 
     #[test]
     fn a_page_has_a_size_before_it_is_made() {
-        let it = details("hello, and good bye", [None, None]);
+        let it = details("hello, and good bye", None, None);
         let data = attention_fragment(&it).data.expect("data").len();
-        let bytes = AttentionDetails::n_numbers(&it.config, &it.selection, it.prompt.len()) * 16 / 3;
+        let bytes = PromptAttention::n_numbers(&it.config, &it.selection, it.prompt.len()) * 16 / 3;
         assert!(data >= bytes && data < bytes + 2000, "{data} {bytes}");
         assert!(check_size(LIMIT_MIB).is_ok());
         let error = check_size(LIMIT_MIB + 1).unwrap_err().to_string();

@@ -3,12 +3,10 @@
 //! The opacity of a cell shows its weight. A single head has a cell with a tooltip for every pair; of several heads,
 //! cells of about the same weight are one path, so that a long prompt is still a small file.
 
-use std::ops::Range;
-
 use super::columns::{flow, width};
 use super::svg::{self, Anchor};
 use super::{escape, terminal};
-use crate::inspect::AttentionView;
+use crate::inspect::PromptAttention;
 
 const STYLE: &str = "\
 svg{background:#fff;max-width:100%;height:auto;font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}
@@ -31,12 +29,12 @@ const GAP: f32 = 18.0;
 /// The width of the legend, and so the least width of a picture.
 const LEAST_WIDTH: f32 = 430.0;
 /// The number of shades of several heads.
-const N_SHADES: u8 = 16;
+const N_SHADES: usize = 16;
 
-/// The heads of each view, one prompt below the other.
+/// The heads of each prompt, one prompt below the other.
 #[must_use]
-pub fn attention_svg(views: &[AttentionView<'_>]) -> String {
-    let sheets: Vec<Sheet<'_>> = views.iter().map(Sheet::new).collect();
+pub fn attention_svg(prompts: &[PromptAttention]) -> String {
+    let sheets: Vec<Sheet<'_>> = prompts.iter().map(Sheet::new).collect();
     let content_width = sheets.iter().map(|sheet| sheet.width).fold(LEAST_WIDTH, f32::max);
     // A picture wider than a screen is shown smaller: its text has to be larger.
     let size = TEXT_SIZE * (content_width / SCREEN).max(1.0);
@@ -51,7 +49,7 @@ pub fn attention_svg(views: &[AttentionView<'_>]) -> String {
 
 /// The layout of one prompt's picture.
 struct Sheet<'a> {
-    view: &'a AttentionView<'a>,
+    attention: &'a PromptAttention,
     is_single: bool,
     cell: f32,
     /// The size of the letters beside cells.
@@ -67,26 +65,26 @@ struct Sheet<'a> {
 }
 
 impl<'a> Sheet<'a> {
-    fn new(view: &'a AttentionView<'a>) -> Self {
-        let is_single = view.selection.single().is_some();
+    fn new(attention: &'a PromptAttention) -> Self {
+        let is_single = attention.selection.single().is_some();
         let cell = if is_single { LARGE_CELL } else { SMALL_CELL };
         let font = (cell * 0.85).min(TEXT_SIZE);
-        let longest = view.prompt.pieces.iter().map(|piece| width(piece)).max().unwrap_or(1);
+        let longest = attention.prompt.pieces.iter().map(|piece| width(piece)).max().unwrap_or(1);
         let is_upright = longest <= 1;
-        let digits = (view.prompt.len() - 1).to_string().len();
+        let digits = (attention.prompt.len() - 1).to_string().len();
         let advance = font * ADVANCE;
         // A single head's rows are numbered too.
         let left = advance * (longest as f32 + if is_single { digits as f32 + 2.0 } else { 1.0 });
         let above = if is_upright { cell * 1.2 } else { advance * (longest as f32 + 1.0) };
-        let side = cell * view.prompt.len() as f32;
-        let n = view.selection.heads.len() as f32;
+        let side = cell * attention.prompt.len() as f32;
+        let n = attention.selection.heads.len() as f32;
         let width = left + n * side + (n - 1.0) * GAP;
-        Self { view, is_single, cell, font, left, above, is_upright, side, width }
+        Self { attention, is_single, cell, font, left, above, is_upright, side, width }
     }
 
     /// Draws the prompt and its heads below `y`, and returns where they end.
     fn draw(&self, svg: &mut String, mut y: f32, content_width: f32, size: f32) -> f32 {
-        let AttentionView { prompt, maps, selection } = self.view;
+        let PromptAttention { prompt, recording, selection, .. } = self.attention;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of columns")]
         let columns = (content_width / (size * ADVANCE)) as usize;
         for line in flow(&prompt.whole_pieces(), columns) {
@@ -108,7 +106,7 @@ impl<'a> Sheet<'a> {
                 if index == 0 {
                     self.queries(svg, x, top);
                 }
-                self.map(svg, maps.map(layer, head), x, top);
+                self.map(svg, recording.map(layer, head), x, top);
             }
             y = top + self.side;
         }
@@ -118,27 +116,22 @@ impl<'a> Sheet<'a> {
     /// The names of the keys, above a map.
     fn keys(&self, svg: &mut String, x: f32, top: f32) {
         let size = self.font;
-        for (at, piece) in self.view.prompt.pieces.iter().enumerate() {
+        for (at, piece) in self.attention.prompt.pieces.iter().enumerate() {
             let middle = x + (at as f32 + 0.5) * self.cell;
-            *svg += &if self.is_upright {
-                let place = [middle, top - self.cell * 0.3];
-                svg::text("i", place, Some(size), Anchor::Middle, piece)
-            } else {
-                format!(
-                    "<text class=\"i\" transform=\"translate({:.1} {:.1}) rotate(-90)\" font-size=\"{size:.1}\">\
-                     {}</text>\n",
-                    middle + size * 0.35,
-                    top - 4.0,
-                    escape(piece)
-                )
-            };
+            if self.is_upright {
+                *svg += &svg::text("i", [middle, top - self.cell * 0.3], Some(size), Anchor::Middle, piece);
+                continue;
+            }
+            let place = format!("translate({:.1} {:.1}) rotate(-90)", middle + size * 0.35, top - 4.0);
+            let piece = escape(piece);
+            *svg += &format!("<text class=\"i\" transform=\"{place}\" font-size=\"{size:.1}\">{piece}</text>\n");
         }
     }
 
     /// The names of the queries, left of a map.
     fn queries(&self, svg: &mut String, x: f32, top: f32) {
         let size = self.font;
-        for (at, piece) in self.view.prompt.pieces.iter().enumerate() {
+        for (at, piece) in self.attention.prompt.pieces.iter().enumerate() {
             let y = top + (at as f32 + 0.5) * self.cell + size * 0.35;
             *svg += &svg::text("i", [x - size * 0.4, y], Some(size), Anchor::End, piece);
             if self.is_single {
@@ -148,7 +141,7 @@ impl<'a> Sheet<'a> {
     }
 
     fn map(&self, svg: &mut String, map: &[f32], x: f32, top: f32) {
-        let pieces = &self.view.prompt.pieces;
+        let pieces = &self.attention.prompt.pieces;
         // The triangle of the keys that each query can see.
         let triangle = "h1v1".repeat(pieces.len());
         *svg += &format!(
@@ -168,8 +161,8 @@ fn pairs(map: &[f32], pieces: &[String]) -> String {
             let weight = map[query * pieces.len() + key];
             let (from, to) = (escape(&pieces[query]), escape(&pieces[key]));
             svg += &format!(
-                "<rect class=\"c\" x=\"{key}\" y=\"{query}\" width=\"1\" height=\"1\" fill-opacity=\"{:.3}\"><title>{query} \
-                 {from} looks at {key} {to}: {weight:.4}</title></rect>\n",
+                "<rect class=\"c\" x=\"{key}\" y=\"{query}\" width=\"1\" height=\"1\" fill-opacity=\"{:.3}\">\
+                 <title>{query} {from} looks at {key} {to}: {weight:.4}</title></rect>\n",
                 terminal::strength(weight)
             );
         }
@@ -177,40 +170,28 @@ fn pairs(map: &[f32], pieces: &[String]) -> String {
     svg
 }
 
-/// All cells of about the same weight as one path.
+/// All cells of about the same weight as one path, in which neighbours in a row are one rectangle.
 fn shades(map: &[f32], t: usize) -> String {
-    let mut svg = String::new();
-    for shade in 1..=N_SHADES {
-        let mut path = String::new();
-        for query in 0..t {
-            let row = &map[query * t..=query * t + query];
-            for Range { start, end } in runs(row, |weight| shade_of(weight) == shade) {
-                path += &format!("M{start} {query}h{}v1H{start}z", end - start);
-            }
-        }
-        if !path.is_empty() {
-            let opacity = f32::from(shade) / f32::from(N_SHADES);
-            svg += &format!("<path class=\"c\" fill-opacity=\"{opacity:.3}\" d=\"{path}\"/>\n");
+    let mut paths = vec![String::new(); N_SHADES + 1];
+    for query in 0..t {
+        let mut start = 0;
+        for run in map[query * t..=query * t + query].chunk_by(|a, b| shade_of(*a) == shade_of(*b)) {
+            paths[shade_of(run[0])] += &format!("M{start} {query}h{}v1H{start}z", run.len());
+            start += run.len();
         }
     }
-    svg
+    // Nothing is drawn where there is hardly a weight.
+    let drawn = paths.iter().enumerate().skip(1).filter(|(_, path)| !path.is_empty());
+    let path = |(shade, path): (usize, &String)| {
+        let opacity = shade as f32 / N_SHADES as f32;
+        format!("<path class=\"c\" fill-opacity=\"{opacity:.3}\" d=\"{path}\"/>\n")
+    };
+    drawn.map(path).collect()
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in 0..=N_SHADES")]
-fn shade_of(weight: f32) -> u8 {
-    (terminal::strength(weight) * f32::from(N_SHADES)).round() as u8
-}
-
-/// The stretches of `row` in which every weight is `wanted`.
-fn runs(row: &[f32], wanted: impl Fn(f32) -> bool) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
-    for (at, _) in row.iter().enumerate().filter(|(_, weight)| wanted(**weight)) {
-        match runs.last_mut() {
-            Some(run) if run.end == at => run.end += 1,
-            _ => runs.push(at..at + 1),
-        }
-    }
-    runs
+fn shade_of(weight: f32) -> usize {
+    (terminal::strength(weight) * N_SHADES as f32).round() as usize
 }
 
 /// Draws the scale and the names of the axes below `y`, and returns where they end.
@@ -238,17 +219,14 @@ fn legend(svg: &mut String, y: f32, size: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::{AttentionMaps, HeadSelection, Prompt};
-    use crate::tokenizer::Tokenizer;
+    use crate::inspect::tests::attention;
 
     #[test]
     fn neighbours_of_one_shade_are_one_run() {
-        assert_eq!(runs(&[1.0, 1.0, 0.0, 1.0], |w| w > 0.5), [0..2, 3..4]);
-        assert!(runs(&[0.0], |w| w > 0.5).is_empty());
-    }
-
-    #[test]
-    fn shades_reach_from_nothing_to_everything() {
+        let map = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0];
+        let path = "M0 0h1v1H0zM0 1h2v1H0zM0 2h1v1H0zM2 2h1v1H2z";
+        assert_eq!(shades(&map, 3), format!("<path class=\"c\" fill-opacity=\"1.000\" d=\"{path}\"/>\n"));
+        assert_eq!(shades(&[0.0], 1), "");
         assert_eq!((shade_of(0.0), shade_of(1.0)), (0, N_SHADES));
     }
 
@@ -256,9 +234,7 @@ mod tests {
     fn is_well_formed(xml: &str) -> bool {
         let mut open = Vec::new();
         for tag in xml.split('<').skip(1) {
-            let Some((tag, _)) = tag.split_once('>') else {
-                return false;
-            };
+            let Some((tag, _)) = tag.split_once('>') else { return false };
             let name = |tag: &str| tag.split_whitespace().next().unwrap_or("").to_owned();
             match tag.strip_prefix('/') {
                 Some(end) if open.pop() != Some(name(end)) => return false,
@@ -271,20 +247,9 @@ mod tests {
 
     #[test]
     fn a_picture_is_well_formed_whatever_the_text_is() {
-        let prompts = ["</svg><script>x&y\"'\u{1b}\u{0}", "b"];
-        let prompts = prompts.map(|text| Prompt::read(text, &Tokenizer::byte(), 40).expect("bytes"));
-        let maps = prompts.each_ref().map(|prompt| {
-            let t = prompt.len();
-            AttentionMaps::new(1, 2, t, vec![0.3; 2 * t * t])
-        });
         for head in [None, Some(1)] {
-            let selection = HeadSelection::new(None, head, 1, 2).expect("is there");
-            let views = [0, 1].map(|index| AttentionView {
-                prompt: &prompts[index],
-                maps: &maps[index],
-                selection: &selection,
-            });
-            let svg = attention_svg(&views);
+            let prompts = ["</svg><script>x&y\"'\u{1b}\u{0}", "b"];
+            let svg = attention_svg(&prompts.map(|text| attention(text, [1, 2], [None, head], |_, _, _| 0.3)));
             assert!(is_well_formed(&svg), "{svg}");
             assert!(!svg.contains("<script") && !svg.contains('\u{1b}') && !svg.contains('\u{0}'));
             assert!(svg.contains("&lt;") && svg.contains("&amp;"));

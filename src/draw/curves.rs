@@ -66,18 +66,10 @@ impl Chart {
 
     /// The chart as a part of a page.
     fn svg(&self, size: Size) -> String {
-        let [width, height] = pixels(size);
-        let plot = self.plot([width, height]);
-        let class = size.class();
-        let [title, unit] = self.title;
+        let plot = self.plot(pixels(size));
         let numbers = |Scale { domain: [a, b], range: [c, d] }: Scale| format!("{a} {b} {c} {d}");
-        format!(
-            "<svg class=\"{class}\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}, {unit}\" \
-             data-x=\"{}\" data-y=\"{}\">\n{}</svg>\n",
-            numbers(plot.x),
-            numbers(plot.y),
-            self.drawn(&plot)
-        )
+        let data = format!(" data-x=\"{}\" data-y=\"{}\"", numbers(plot.x), numbers(plot.y));
+        plot::in_page(size, pixels(size), &self.title.join(", "), &data, &self.drawn(&plot))
     }
 
     /// The chart as a figure of a page, and the numbers that it reads out.
@@ -168,11 +160,11 @@ fn pixels(size: Size) -> [f64; 2] {
     }
 }
 
-/// The charts that have anything to draw, each with its name in the page, as a section; `None` if none has.
-pub(crate) fn curves(charts: &[(&str, Chart)]) -> Option<Fragment> {
+/// The charts that have anything to draw, by their names in the page, as a section; `None` if none has.
+pub(crate) fn curves(names: &[&str], charts: &[Chart]) -> Option<Fragment> {
     let mut body = String::new();
     let mut data = Map::new();
-    for (name, chart) in charts.iter().filter(|(_, chart)| !chart.is_empty()) {
+    for (name, chart) in names.iter().zip(charts).filter(|(_, chart)| !chart.is_empty()) {
         let (figure, numbers) = chart.figure(name);
         body += &figure;
         data.insert((*name).to_owned(), numbers);

@@ -1,7 +1,7 @@
 //! The text of `inspect explain`: one token in one head, step by step.
 
 use super::columns::{fit, flow, width};
-use crate::inspect::{Explanation, Projection, ProjectionStep, Prompt, strongest};
+use crate::inspect::{Explanation, Projection, Prompt, strongest};
 
 /// How many numbers of a vector are shown.
 const SHOWN: usize = 6;
@@ -85,9 +85,8 @@ impl Writer<'_> {
         self.vector(&name, &wide(&it.embedding));
         if it.layer > 0 {
             let below = it.layer - 1;
-            let name = format!("x after layer {below}");
-            let name = if below == 0 { name } else { format!("x after layers 0 to {below}") };
-            self.vector(&name, &wide(&it.residual));
+            let name = if below == 0 { "layer 0".to_owned() } else { format!("layers 0 to {below}") };
+            self.vector(&format!("x after {name}"), &wide(&it.residual));
         }
         self.vector("normed: what the layer reads", &wide(&it.normed));
     }
@@ -95,14 +94,12 @@ impl Writer<'_> {
     fn projections(&mut self) {
         let it = self.it;
         self.columns("2. Three learned matrices make a query, a key and a value of it", it.head_dim);
-        let parts: [(&str, &Projection); 3] = [("q", &it.query), ("k", &it.key), ("v", &it.value)];
-        for (letter, projection) in parts {
-            for (step, vector) in projection.steps() {
-                let name = match step {
-                    ProjectionStep::Projected => format!("{letter} = x W_{letter}"),
-                    ProjectionStep::Normed => format!("{letter} normed (qk_norm)"),
-                    ProjectionStep::Rotated => format!("{letter} turned by position {}", it.token),
-                };
+        for (letter, Projection { projected, normed, rotated }) in [("q", &it.query), ("k", &it.key), ("v", &it.value)]
+        {
+            self.vector(&format!("{letter} = x W_{letter}"), &wide(projected));
+            let normed = normed.as_ref().map(|vector| (format!("{letter} normed (qk_norm)"), vector));
+            let rotated = rotated.as_ref().map(|vector| (format!("{letter} turned by position {}", it.token), vector));
+            for (name, vector) in normed.into_iter().chain(rotated) {
                 self.vector(&name, &wide(vector));
             }
         }

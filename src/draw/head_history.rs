@@ -40,8 +40,7 @@ pub(super) const SCORES: [(&str, &str); 9] = [
 
 /// The value of a score by its key.
 pub(super) fn score(scores: &HeadScores, key: &str) -> Option<f64> {
-    let named = scores.named().into_iter();
-    named.filter(|(name, _)| *name == key).find_map(|(_, score)| score)
+    scores.named().into_iter().find(|(name, _)| *name == key)?.1
 }
 
 /// The scores of all heads over the evaluations of a run.
@@ -56,8 +55,7 @@ pub(crate) struct HeadHistory {
 }
 
 impl HeadHistory {
-    /// The history that a run logged by its steps; `None` if it logged none. Evaluations of a model of another size
-    /// than the last one's are left out.
+    /// The history that a run logged, without evaluations of a model of another size than the last; `None` if empty.
     pub fn new(log: &BTreeMap<u64, ScoredHeads>) -> Option<Self> {
         let last = log.values().next_back()?;
         let (n_layers, n_heads) = (last.scores.len(), last.scores.first()?.len());
@@ -105,20 +103,12 @@ impl HeadHistory {
     pub fn file(&self) -> String {
         let layout = Layout::of(Size::Wide);
         let title = ["What each head does", "score by step, a line for each head"];
-        let size = [layout.width, layout.height()];
-        plot::file(title, &self.legend(), None, size, &self.panels(&layout))
+        plot::file(title, &self.legend(), None, layout.size(), &self.panels(&layout))
     }
 
     fn svg(&self, size: Size) -> String {
         let layout = Layout::of(size);
-        format!(
-            "<svg class=\"{}\" viewBox=\"0 0 {:.0} {:.0}\" role=\"img\" aria-label=\"What each head does, by \
-             evaluation\">\n{}</svg>\n",
-            size.class(),
-            layout.width,
-            layout.height(),
-            self.panels(&layout)
-        )
+        plot::in_page(size, layout.size(), "What each head does, by evaluation", "", &self.panels(&layout))
     }
 
     /// The classes of lines with the layers that have them.
@@ -214,8 +204,8 @@ impl Layout {
         self.panel[1] + NAME + ROW_GAP
     }
 
-    fn height(&self) -> f64 {
-        SCORES.len().div_ceil(self.n_columns) as f64 * self.row_height()
+    fn size(&self) -> [f64; 2] {
+        [self.width, SCORES.len().div_ceil(self.n_columns) as f64 * self.row_height()]
     }
 
     fn place(&self, at: usize) -> [f64; 2] {
@@ -277,18 +267,7 @@ mod tests {
 
     #[test]
     fn every_score_is_one() {
-        let scores = HeadScores {
-            entropy: Some(0.1),
-            uniform: Some(0.1),
-            focused: Some(0.1),
-            diagonal: Some(0.1),
-            previous_token: Some(0.1),
-            first_token: Some(0.1),
-            local: Some(0.1),
-            duplicate_token: Some(0.1),
-            induction: Some(0.1),
-            ..HeadScores::default()
-        };
-        assert!(SCORES.iter().all(|(key, _)| score(&scores, key).is_some()));
+        let known = HeadScores::default().named().map(|(name, _)| name);
+        assert!(SCORES.iter().all(|(key, _)| known.contains(key)));
     }
 }

@@ -13,17 +13,17 @@ const SCRIPT: &str = include_str!("assets/heads.js");
 /// From this number of heads in a layer on, a cell has room for an abbreviation only.
 const MANY_HEADS: usize = 7;
 
-/// Every kind, in the order of the legend.
-const KINDS: [HeadKind; 9] = [
-    HeadKind::PreviousToken,
-    HeadKind::Local,
-    HeadKind::Diagonal,
-    HeadKind::FirstToken,
-    HeadKind::DuplicateToken,
-    HeadKind::Induction,
-    HeadKind::Focused,
-    HeadKind::Uniform,
-    HeadKind::Mixed,
+/// Every kind, in the order of the legend, with an abbreviation and a sentence.
+const KINDS: [(HeadKind, &str, &str); 9] = [
+    (HeadKind::PreviousToken, "prev", "Looks at the token before."),
+    (HeadKind::Local, "local", "Looks at what is near."),
+    (HeadKind::Diagonal, "self", "Looks at the token itself."),
+    (HeadKind::FirstToken, "first", "Looks at the first token: often a head that has nothing to do here."),
+    (HeadKind::DuplicateToken, "same", "Looks at where the same token came before."),
+    (HeadKind::Induction, "ind", "Looks at what followed when the same token came before."),
+    (HeadKind::Focused, "foc", "Looks sharply, at no place that has a name."),
+    (HeadKind::Uniform, "uni", "Looks at everything alike."),
+    (HeadKind::Mixed, "mix", "Does none of these for the most part."),
 ];
 
 /// The heads of the weights after `step`.
@@ -48,7 +48,7 @@ pub(crate) fn head_map(step: u64, heads: &ScoredHeads) -> Fragment {
         rows += "</tr>\n";
     }
     let mut kinds = String::new();
-    for kind in KINDS {
+    for (kind, ..) in KINDS {
         let n = heads.scores.iter().flatten().filter(|scores| scores.kind() == kind).count();
         if n > 0 {
             kinds += &format!("<li><i class=\"{}\"></i>{kind}: {n}</li>\n", class(kind));
@@ -80,44 +80,32 @@ fn data(heads: &ScoredHeads) -> serde_json::Value {
 
 /// All scores in a line, for readers without scripts.
 fn summary(scores: &HeadScores) -> String {
-    let known = SCORES.into_iter().filter_map(|(key, name)| {
-        let score = score(scores, key)?;
-        Some(format!("{name} {score:.2}"))
-    });
-    known.collect::<Vec<_>>().join(", ")
+    let shown = |(key, name)| score(scores, key).map(|score| format!("{name} {score:.2}"));
+    SCORES.into_iter().filter_map(shown).collect::<Vec<_>>().join(", ")
 }
 
 fn class(kind: HeadKind) -> String {
     kind.to_string().replace(' ', "-")
 }
 
-/// An abbreviation, and a sentence.
+/// The abbreviation and the sentence of a kind.
 fn describe(kind: HeadKind) -> [&'static str; 2] {
-    match kind {
-        HeadKind::Uniform => ["uni", "Looks at everything alike."],
-        HeadKind::Induction => ["ind", "Looks at what followed when the same token came before."],
-        HeadKind::DuplicateToken => ["same", "Looks at where the same token came before."],
-        HeadKind::PreviousToken => ["prev", "Looks at the token before."],
-        HeadKind::FirstToken => ["first", "Looks at the first token: often a head that has nothing to do here."],
-        HeadKind::Diagonal => ["self", "Looks at the token itself."],
-        HeadKind::Local => ["local", "Looks at what is near."],
-        HeadKind::Focused => ["foc", "Looks sharply, at no place that has a name."],
-        HeadKind::Mixed => ["mix", "Does none of these for the most part."],
-    }
+    let known = KINDS.iter().find(|known| known.0 == kind);
+    known.map(|(_, abbreviation, sentence)| [*abbreviation, *sentence]).expect("every kind is listed")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn every_kind_has_a_colour_and_a_place_in_the_legend() {
-        for kind in KINDS {
+        for (kind, ..) in KINDS {
             assert!(STYLE.contains(&format!(".{} {{", class(kind))), "{kind}");
         }
-        let mut names: Vec<String> = KINDS.iter().map(ToString::to_string).collect();
-        names.sort();
-        names.dedup();
+        let names: BTreeSet<String> = KINDS.iter().map(|(kind, ..)| kind.to_string()).collect();
         assert_eq!(names.len(), KINDS.len());
     }
 }

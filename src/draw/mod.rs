@@ -32,26 +32,25 @@ pub(crate) use curves::{Chart, Series, curves};
 pub use explanation::explanation;
 pub(crate) use head_history::HeadHistory;
 pub(crate) use head_map::head_map;
-pub(crate) use page::{Fragment, Page, escape};
+pub(crate) use page::{Fragment, escape, page};
 pub(crate) use plot::spread;
 pub use runs::{curves_table, runs_side_by_side, runs_table};
 pub use tables::{ablation, embeddings, lens, patching};
 pub use terminal::{Palette, attention_text};
 
-use crate::inspect::AttentionView;
+use crate::inspect::PromptAttention;
 
-/// `{"tokens": [T], "weights": [L][H][T][T]}`: the text of each token, and for each layer and head that is
-/// shown a row of weights for each query. Numbers are as short as they can be and still the same when read back as
-/// 32-bit floats.
+/// `{"tokens": [T], "weights": [L][H][T][T]}`: the text of each token, and for each layer and head that is shown a row of
+/// weights for each query. Numbers are as short as they can be and still the same when read back as 32-bit floats.
 #[must_use]
-pub fn attention_json(view: &AttentionView<'_>) -> String {
+pub fn attention_json(attention: &PromptAttention) -> String {
     #[derive(Serialize)]
     struct Attention<'a> {
         tokens: &'a [String],
         weights: Vec<Vec<Vec<&'a [f32]>>>,
     }
-    let AttentionView { prompt, maps, selection } = view;
-    let head = |layer, head| maps.map(layer, head).chunks(maps.n_tokens).collect();
+    let PromptAttention { prompt, recording, selection, .. } = attention;
+    let head = |layer, head| recording.map(layer, head).chunks(prompt.len()).collect();
     let layer = |layer| selection.heads.clone().map(|index| head(layer, index)).collect();
     let weights = selection.layers.clone().map(layer).collect();
     serde_json::to_string(&Attention { tokens: &prompt.texts, weights }).expect("plain data")

@@ -3,8 +3,6 @@
 //! A page is safe to open whatever text it shows: [`escape`] is for text between tags and in attributes, data
 //! cannot end its element, and the browser is told to run the page's own script, known by its hash, and no other.
 
-use std::collections::BTreeSet;
-
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};
 
@@ -28,125 +26,91 @@ pub(crate) struct Fragment {
     pub data: Option<String>,
 }
 
-/// A title, a lead and sections.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Page {
-    title: String,
-    lead: String,
-    sections: Vec<(String, Fragment)>,
+/// A page with a title, a lead, which may be empty, and sections below their headings. All three are plain text.
+pub(crate) fn page(title: &str, lead: &str, sections: &[(impl AsRef<str>, Fragment)]) -> String {
+    let (mut contents, mut body) = (String::new(), String::new());
+    let mut kinds: Vec<&Fragment> = Vec::new(); // the first fragment of each kind
+    for (number, (heading, fragment)) in (1..).zip(sections) {
+        let heading = escape(heading.as_ref());
+        contents += &format!("<li><a href=\"#section-{number}\">{heading}</a></li>\n");
+        body += &section(number, &heading, fragment);
+        if kinds.iter().all(|known| known.kind != fragment.kind) {
+            kinds.push(fragment);
+        }
+    }
+    if sections.len() > 1 {
+        contents = format!("<nav class=\"page-contents\" aria-label=\"Contents\">\n<ol>\n{contents}</ol>\n</nav>\n");
+    } else {
+        contents.clear();
+    }
+    let script = script(&kinds);
+    let policy = format!(
+        "default-src 'none'; script-src 'sha256-{}'; style-src 'unsafe-inline'; img-src data:; \
+         base-uri 'none'; form-action 'none'",
+        BASE64_STANDARD.encode(Sha256::digest(&script))
+    );
+    let lead = match lead {
+        "" => String::new(),
+        lead => format!("<p class=\"page-lead\">{}</p>\n", escape(lead)),
+    };
+    format!(
+        "<!doctype html>\n\
+         <html lang=\"en\">\n\
+         <head>\n\
+         <meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"generator\" content=\"tinderbox {version}\">\n\
+         <link rel=\"icon\" href=\"data:,\">\n\
+         <title>{title}</title>\n\
+         <style>\n{style}</style>\n\
+         </head>\n\
+         <body>\n\
+         <header class=\"page-header\">\n\
+         <h1>{title}</h1>\n\
+         <button type=\"button\" class=\"page-theme\" hidden></button>\n\
+         </header>\n\
+         {lead}{contents}\
+         <main>\n\
+         {body}\
+         </main>\n\
+         <script>{script}</script>\n\
+         </body>\n\
+         </html>\n",
+        version = env!("CARGO_PKG_VERSION"),
+        title = escape(title),
+        style = style(&kinds),
+    )
 }
 
-impl Page {
-    /// An empty page. `title` and `lead` are plain text; the lead may be empty.
-    pub fn new(title: &str, lead: &str) -> Self {
-        Self { title: title.to_owned(), lead: lead.to_owned(), sections: Vec::new() }
+fn style(kinds: &[&Fragment]) -> String {
+    let mut style = STYLE.to_owned();
+    for fragment in kinds.iter().filter(|fragment| !fragment.styles.is_empty()) {
+        style += &format!("section.{} {{\n{}}}\n", fragment.kind, fragment.styles.concat());
     }
+    style
+}
 
-    /// Adds a section at the end. `heading` is plain text.
-    pub fn section(mut self, heading: &str, fragment: Fragment) -> Self {
-        self.sections.push((heading.to_owned(), fragment));
-        self
+/// One script, so that one hash allows it; a block for each kind keeps their names apart.
+fn script(kinds: &[&Fragment]) -> String {
+    let mut script = format!("\n{SCRIPT}");
+    for fragment in kinds.iter().filter(|fragment| !fragment.scripts.is_empty()) {
+        script += &format!("\n{{\n{}}}\n", fragment.scripts.join("\n"));
     }
+    script + "\npage.start();\n"
+}
 
-    /// The whole file.
-    pub fn render(&self) -> String {
-        let script = self.script();
-        let policy = format!(
-            "default-src 'none'; script-src 'sha256-{}'; style-src 'unsafe-inline'; img-src data:; \
-             base-uri 'none'; form-action 'none'",
-            BASE64_STANDARD.encode(Sha256::digest(&script))
-        );
-        let lead = match self.lead.as_str() {
-            "" => String::new(),
-            lead => format!("<p class=\"page-lead\">{}</p>\n", escape(lead)),
-        };
-        format!(
-            "<!doctype html>\n\
-             <html lang=\"en\">\n\
-             <head>\n\
-             <meta charset=\"utf-8\">\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <meta name=\"generator\" content=\"tinderbox {version}\">\n\
-             <link rel=\"icon\" href=\"data:,\">\n\
-             <title>{title}</title>\n\
-             <style>\n{style}</style>\n\
-             </head>\n\
-             <body>\n\
-             <header class=\"page-header\">\n\
-             <h1>{title}</h1>\n\
-             <button type=\"button\" class=\"page-theme\" hidden></button>\n\
-             </header>\n\
-             {lead}{contents}\
-             <main>\n\
-             {sections}\
-             </main>\n\
-             <script>{script}</script>\n\
-             </body>\n\
-             </html>\n",
-            version = env!("CARGO_PKG_VERSION"),
-            title = escape(&self.title),
-            style = self.style(),
-            contents = self.contents(),
-            sections = self.body(),
-        )
+fn section(number: usize, heading: &str, Fragment { kind, scripts, body, data, .. }: &Fragment) -> String {
+    let mut html = format!(
+        "<section id=\"section-{number}\" class=\"{kind}\" data-view=\"{kind}\">\n<h2>{heading}</h2>\n{body}\n"
+    );
+    if !scripts.is_empty() {
+        html += "<noscript><p>This part of the page needs JavaScript.</p></noscript>\n";
     }
-
-    /// The first fragment of each kind.
-    fn kinds(&self) -> impl Iterator<Item = &Fragment> {
-        let mut seen = BTreeSet::new();
-        let fragments = self.sections.iter().map(|(_, fragment)| fragment);
-        fragments.filter(move |fragment| seen.insert(fragment.kind))
+    if let Some(data) = data {
+        html += &format!("<script type=\"application/json\">{}</script>\n", escape_json(data));
     }
-
-    fn style(&self) -> String {
-        let mut style = STYLE.to_owned();
-        for fragment in self.kinds().filter(|fragment| !fragment.styles.is_empty()) {
-            style += &format!("section.{} {{\n{}}}\n", fragment.kind, fragment.styles.concat());
-        }
-        style
-    }
-
-    /// One script, so that one hash allows it; a block for each kind keeps their names apart.
-    fn script(&self) -> String {
-        let mut script = format!("\n{SCRIPT}");
-        for fragment in self.kinds().filter(|fragment| !fragment.scripts.is_empty()) {
-            script += &format!("\n{{\n{}}}\n", fragment.scripts.join("\n"));
-        }
-        script + "\npage.start();\n"
-    }
-
-    /// Links to the sections, if there are several.
-    fn contents(&self) -> String {
-        if self.sections.len() < 2 {
-            return String::new();
-        }
-        let links = (1..)
-            .zip(&self.sections)
-            .map(|(number, (heading, _))| format!("<li><a href=\"#section-{number}\">{}</a></li>\n", escape(heading)));
-        let links: String = links.collect();
-        format!("<nav class=\"page-contents\" aria-label=\"Contents\">\n<ol>\n{links}</ol>\n</nav>\n")
-    }
-
-    fn body(&self) -> String {
-        let mut html = String::new();
-        for (number, (heading, fragment)) in (1..).zip(&self.sections) {
-            let Fragment { kind, scripts, body, data, .. } = fragment;
-            html += &format!(
-                "<section id=\"section-{number}\" class=\"{kind}\" data-view=\"{kind}\">\n<h2>{}</h2>\n{body}\n",
-                escape(heading)
-            );
-            if !scripts.is_empty() {
-                html += "<noscript><p>This part of the page needs JavaScript.</p></noscript>\n";
-            }
-            if let Some(data) = data {
-                let data = escape_json(data);
-                html += &format!("<script type=\"application/json\">{data}</script>\n");
-            }
-            html += "</section>\n";
-        }
-        html
-    }
+    html + "</section>\n"
 }
 
 /// Text as HTML or SVG, between tags or in a quoted attribute.
@@ -202,9 +166,9 @@ mod tests {
     #[test]
     fn styles_and_scripts_of_a_kind_are_written_once() {
         let still = Fragment { kind: "words", styles: &[], scripts: &[], body: String::new(), data: None };
-        let page = Page::new("A page", "").section("One", moving("[1]"));
-        assert!(!page.render().contains("<nav"), "a single section needs no contents");
-        let html = page.section("Still", still).section("Two", moving("[2]")).render();
+        let sections = [("One", moving("[1]")), ("Still", still), ("Two", moving("[2]"))];
+        assert!(!page("A page", "", &sections[..1]).contains("<nav"), "a single section needs no contents");
+        let html = page("A page", "", &sections);
         assert_eq!(html.matches("const one = 1;").count(), 1);
         assert_eq!(html.matches("section.example {").count(), 1);
         assert!(!html.contains("section.words"));
@@ -217,7 +181,7 @@ mod tests {
     fn text_and_data_stay_what_they_are() {
         let evil = "</title></script><script>alert(1)</script><!--<script>]]>\"'&amp;\u{2028}\\";
         let data = serde_json::to_string(&[evil]).expect("plain data");
-        let html = Page::new(evil, evil).section(evil, moving(&data)).render();
+        let html = page(evil, evil, &[(evil, moving(&data))]);
         assert_eq!(html.matches("<script").count(), 2, "its own and the data");
         assert_eq!(html.matches("</script").count(), 2);
         assert_eq!(html.matches("<title>").count(), 1);
@@ -230,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_browser_runs_this_script_and_fetches_nothing() {
-        let html = Page::new("A page", "").section("One", moving("1")).render();
+        let html = page("A page", "", &[("One", moving("1"))]);
         let script = between(&html, "<script>", "</script>");
         let policy = between(&html, "Content-Security-Policy\" content=\"", "\"");
         let hash = BASE64_STANDARD.encode(Sha256::digest(script));

@@ -37,13 +37,16 @@ pub(super) enum Size {
     Narrow,
 }
 
-impl Size {
-    pub fn class(self) -> &'static str {
-        match self {
-            Self::Wide => "wide",
-            Self::Narrow => "narrow",
-        }
-    }
+/// A plot in a page, with further attributes of its element.
+pub(super) fn in_page(size: Size, [width, height]: [f64; 2], label: &str, attributes: &str, body: &str) -> String {
+    let class = match size {
+        Size::Wide => "wide",
+        Size::Narrow => "narrow",
+    };
+    format!(
+        "<svg class=\"{class}\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" \
+         aria-label=\"{label}\"{attributes}>\n{body}</svg>\n"
+    )
 }
 
 /// The area of the curves: steps from left to right, numbers from below.
@@ -70,13 +73,12 @@ impl Plot {
 
     /// The points joined by lines.
     pub fn path(&self, points: &[Point]) -> String {
-        let mut path = String::new();
-        for (index, point) in points.iter().enumerate() {
+        let verbs = std::iter::once('M').chain(std::iter::repeat('L'));
+        let line = |(verb, point): (char, &Point)| {
             let [x, y] = self.place(*point);
-            let verb = if index == 0 { 'M' } else { 'L' };
-            path += &format!("{verb}{x:.1} {y:.1}");
-        }
-        path
+            format!("{verb}{x:.1} {y:.1}")
+        };
+        verbs.zip(points).map(line).collect()
     }
 
     /// Lines at round numbers, with these numbers, and round steps below.
@@ -134,9 +136,8 @@ impl Scale {
 /// The least number from `least` on that is 1, 2 or 5 times a power of ten.
 fn round_step(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
-    let factors = [1.0, 2.0, 5.0, 10.0];
     let is_enough = |factor: &f64| factor * power >= least * (1.0 - 1e-9);
-    factors.into_iter().find(is_enough).unwrap_or(10.0) * power
+    [1.0, 2.0, 5.0].into_iter().find(is_enough).unwrap_or(10.0) * power
 }
 
 /// A number with as many digits as tell it from the next, `step` away; `largest` is the largest on the axis.
@@ -167,11 +168,9 @@ pub(super) fn thinned(points: &[Point], n_stretches: usize) -> Vec<Point> {
     let mut kept = vec![first];
     for stretch in points.chunk_by(|a, b| stretch_of(a) == stretch_of(b)) {
         let by_value = |a: &&Point, b: &&Point| a.1.total_cmp(&b.1);
-        let lowest = stretch.iter().min_by(by_value).expect("a chunk is not empty");
-        let highest = stretch.iter().max_by(by_value).expect("a chunk is not empty");
-        let mut extremes = [*lowest, *highest];
-        extremes.sort_unstable_by_key(|point| point.0);
-        kept.extend(extremes);
+        let mut extremes = [stretch.iter().min_by(by_value), stretch.iter().max_by(by_value)];
+        extremes.sort_unstable_by_key(|point| point.map(|point| point.0));
+        kept.extend(extremes.into_iter().flatten());
     }
     kept.push(last);
     kept.dedup_by_key(|point| point.0);

@@ -1,4 +1,4 @@
-//! What all SVG pictures are made of.
+//! The parts that all SVG pictures share.
 
 use std::fmt::Display;
 
@@ -12,7 +12,7 @@ pub(super) fn picture<T: Display>([width, height]: [T; 2], title: &str, style: &
     )
 }
 
-/// The part of a text that lies at its place.
+/// The part of a text that lies at its place, as `text-anchor`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Anchor {
     Start,

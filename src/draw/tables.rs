@@ -39,8 +39,8 @@ pub fn ablation(it: &Ablation, measured_on: &str) -> String {
     text
 }
 
-/// One word in several texts: how alike its vectors are in each two texts, how alike the word and others are, and how
-/// attention changes it, at every position if `all_positions`.
+/// How alike one word's vectors are in each two texts, how alike the word and others are, and how attention changes it,
+/// at every position if `all_positions`.
 #[must_use]
 pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> String {
     let mut text = format!("`{}`, by the vector of its last token\n", it.word);
@@ -181,8 +181,7 @@ fn parts(it: &Attribution) -> String {
     )
 }
 
-/// Two texts, the parts that move the prediction of the one towards that of the other, and where in the residual
-/// stream the difference is.
+/// The parts that move one text's prediction towards another's, and where in the residual stream the difference is.
 #[must_use]
 pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
     let mut text = String::new();

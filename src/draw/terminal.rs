@@ -3,9 +3,11 @@
 //! A single head has a line for each query and one or two columns for each key; keys that do not fit continue below,
 //! in blocks of columns. Several heads are thumbnails side by side, two rows of cells in a line.
 
+use unicode_width::UnicodeWidthChar;
+
 use super::columns::{fit, flow, width};
 use crate::format::counted;
-use crate::inspect::{AttentionView, Prompt, strongest};
+use crate::inspect::{Prompt, PromptAttention, strongest};
 
 /// The colours that a terminal, or a file in its place, can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,27 +50,27 @@ const SMALL_THUMBNAIL: usize = 24;
 /// Columns between two thumbnails.
 const GAP: usize = 2;
 
-/// The heads of `view` in at most `n_columns` columns. Every line ends with a line break.
+/// The heads of `attention` in at most `n_columns` columns. Every line ends with a line break.
 #[must_use]
-pub fn attention_text(view: &AttentionView<'_>, palette: Palette, n_columns: usize) -> String {
-    let caption = counted(view.prompt.len() as u64, "token") + "  ";
-    let lines = flow(&view.prompt.whole_pieces(), n_columns.saturating_sub(caption.len()).max(1));
+pub fn attention_text(attention: &PromptAttention, palette: Palette, n_columns: usize) -> String {
+    let caption = counted(attention.prompt.len() as u64, "token") + "  ";
+    let lines = flow(&attention.prompt.whole_pieces(), n_columns.saturating_sub(caption.len()).max(1));
     let lines = lines.join(&format!("\n{}", " ".repeat(caption.len())));
-    let maps = match view.selection.single() {
-        Some(place) => large(view, place, palette, n_columns),
-        None => thumbnails(view, palette, n_columns),
+    let maps = match attention.selection.single() {
+        Some(place) => large(attention, place, palette, n_columns),
+        None => thumbnails(attention, palette, n_columns),
     };
     format!("{caption}{lines}\n\n{maps}\n{}", legend(palette))
 }
 
 /// Every head small: a row of them for each layer, or several where they do not fit.
-fn thumbnails(view: &AttentionView<'_>, palette: Palette, n_columns: usize) -> String {
+fn thumbnails(attention: &PromptAttention, palette: Palette, n_columns: usize) -> String {
     let mut text = String::new();
-    let t = view.maps.n_tokens;
-    let heads: Vec<usize> = view.selection.heads.clone().collect();
+    let t = attention.prompt.len();
+    let heads: Vec<usize> = attention.selection.heads.clone().collect();
     let (side, per_row) = thumbnail_size(t, heads.len(), n_columns);
     let column = side.max(SMALLEST_THUMBNAIL) + GAP;
-    for layer in view.selection.layers.clone() {
+    for layer in attention.selection.layers.clone() {
         for heads in heads.chunks(per_row) {
             let captions = heads.iter().map(|head| fit(&format!("layer {layer} head {head}"), column));
             text += captions.collect::<String>().trim_end();
@@ -79,7 +81,7 @@ fn thumbnails(view: &AttentionView<'_>, palette: Palette, n_columns: usize) -> S
                     if index > 0 {
                         painter.text(&" ".repeat(column - side));
                     }
-                    let map = view.maps.map(layer, head);
+                    let map = attention.recording.map(layer, head);
                     for x in 0..side {
                         let at = |y| (y < side).then(|| pixel(map, t, side, [y, x])).flatten();
                         painter.pair(at(2 * line), at(2 * line + 1));
@@ -119,16 +121,15 @@ fn pixel(map: &[f32], n_tokens: usize, side: usize, [y, x]: [usize; 2]) -> Optio
 }
 
 /// One head, with the names of its tokens and the strongest weights of each.
-fn large(view: &AttentionView<'_>, (layer, head): (usize, usize), palette: Palette, n_columns: usize) -> String {
-    let AttentionView { prompt, maps, .. } = view;
+fn large(attention: &PromptAttention, (layer, head): (usize, usize), palette: Palette, n_columns: usize) -> String {
+    let PromptAttention { prompt, recording, .. } = attention;
     let t = prompt.len();
     let names = Names::new(prompt);
     let left = names.width + 1;
-    let is_wide = |c: char| width(c.encode_utf8(&mut [0; 4])) > 1;
-    let has_wide = prompt.pieces.iter().any(|piece| piece.contains(is_wide));
+    let has_wide = prompt.pieces.iter().any(|piece| piece.contains(|c: char| c.width() > Some(1)));
     let cell = if has_wide || left + 2 * t <= n_columns { 2 } else { 1 };
     let per_block = (n_columns.saturating_sub(left) / cell).clamp(1, t);
-    let top: Vec<String> = (0..t).map(|query| names.top(maps.row(layer, head, query))).collect();
+    let top: Vec<String> = (0..t).map(|query| names.top(recording.row(layer, head, query))).collect();
     let longest = top.iter().map(|top| width(top)).max().unwrap_or(0);
     let has_top_beside = left + cell * t + 3 + longest <= n_columns;
 
@@ -145,7 +146,7 @@ fn large(view: &AttentionView<'_>, (layer, head): (usize, usize), palette: Palet
         for (query, top) in top.iter().enumerate().skip(start) {
             let mut painter = Painter::new(palette);
             painter.text(&format!("{} ", names.beside[query]));
-            let row = maps.row(layer, head, query);
+            let row = recording.row(layer, head, query);
             for key in keys.clone() {
                 painter.cell((key <= query).then(|| row[key]), cell);
             }
@@ -198,10 +199,8 @@ impl Names {
             text += &key.to_string();
         }
         text.push('\n');
-        let has_width = |c: &char| width(c.encode_utf8(&mut [0; 4])) > 0;
-        let names = prompt.pieces[keys].iter();
-        let names: Vec<Vec<char>> =
-            names.map(|piece| piece.chars().filter(has_width).take(self.name_width).collect()).collect();
+        let visible = |piece: &String| piece.chars().filter(|c| c.width() > Some(0)).take(self.name_width).collect();
+        let names: Vec<Vec<char>> = prompt.pieces[keys].iter().map(visible).collect();
         let height = names.iter().map(Vec::len).max().unwrap_or(0);
         for y in 0..height {
             let characters = names.iter().map(|name| {
@@ -330,25 +329,18 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
-    use crate::inspect::{AttentionMaps, HeadSelection};
-    use crate::tokenizer::Tokenizer;
+    use crate::inspect::tests::attention;
 
     /// Two layers of two heads: each token looks at itself; at the one before; at all alike; at the first.
     fn shown(text: &str, place: [Option<usize>; 2], palette: Palette, n_columns: usize) -> String {
-        let prompt = Prompt::read(text, &Tokenizer::byte(), 200).expect("bytes");
-        let t = prompt.len();
         let weight = |head: usize, query: usize, key: usize| match head {
             _ if key > query => 0.0,
-            0 => f32::from(u8::from(key == query)),
-            1 => f32::from(u8::from(key == query.saturating_sub(1))),
+            0 => f32::from(key == query),
+            1 => f32::from(key == query.saturating_sub(1)),
             2 => 1.0 / (query + 1) as f32,
-            _ => f32::from(u8::from(key == 0)),
+            _ => f32::from(key == 0),
         };
-        let cells = (0..4 * t * t).map(|at| weight(at / (t * t), at / t % t, at % t));
-        let maps = AttentionMaps::new(2, 2, t, cells.collect());
-        let selection = HeadSelection::new(place[0], place[1], 2, 2).expect("is there");
-        let view = AttentionView { prompt: &prompt, maps: &maps, selection: &selection };
-        attention_text(&view, palette, n_columns)
+        attention_text(&attention(text, [2, 2], place, weight), palette, n_columns)
     }
 
     #[test]

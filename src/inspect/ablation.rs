@@ -59,15 +59,6 @@ pub struct Ablated {
     pub mean: Option<f64>,
 }
 
-impl Ablated {
-    /// The loss by which parts are ranked: with means if those were measured, since zeros are further from anything that
-    /// the rest of the model has seen.
-    #[must_use]
-    pub fn loss(&self) -> f64 {
-        self.mean.or(self.zero).expect("measured by some method")
-    }
-}
-
 impl Ablation {
     /// Removes each part in turn, by each of `methods`, and measures the loss.
     ///
@@ -79,10 +70,7 @@ impl Ablation {
     pub fn new(model: &Gpt, sample: AblationText<'_>, methods: &[Removal]) -> Result<Self, InspectError> {
         assert!(!methods.is_empty(), "a part is removed somehow");
         let (tokens, loss) = sample.loss(model, &mut Replace::default())?;
-        let means = match methods.contains(&Removal::Mean) {
-            true => sample.means(model)?,
-            false => HashMap::new(),
-        };
+        let means = if methods.contains(&Removal::Mean) { sample.means(model)? } else { HashMap::new() };
         let without = |part: Part, method| -> Result<_, InspectError> {
             if !methods.contains(&method) {
                 return Ok(None);
@@ -98,7 +86,9 @@ impl Ablation {
             |part| Ok(Ablated { part, zero: without(part, Removal::Zero)?, mean: without(part, Removal::Mean)? });
         let parts = Part::writers(model.config()).into_iter().map(ablated);
         let mut parts = parts.collect::<Result<Vec<_>, InspectError>>()?;
-        parts.sort_by(|a, b| b.loss().total_cmp(&a.loss())); // stable
+        // By means if those were measured: zeros are further from anything that the rest of the model has seen.
+        let loss_without = |it: &Ablated| it.mean.or(it.zero).expect("measured by some method");
+        parts.sort_by(|a, b| loss_without(b).total_cmp(&loss_without(a))); // stable
         Ok(Self { tokens, loss, parts })
     }
 }
@@ -186,11 +176,8 @@ mod tests {
     use super::*;
     use crate::config::ModelConfig;
     use crate::data::Tokens;
-    use crate::inspect::tests::{louder, small_config};
-    use crate::model::parameters;
+    use crate::inspect::tests::{edited, louder, small_config};
     use crate::train::evaluate;
-
-    const BOTH: [Removal; 2] = [Removal::Zero, Removal::Mean];
 
     fn text() -> Split {
         let ids: Vec<u32> = (0..150_u32).map(|i| i * i % 11).collect();
@@ -201,58 +188,43 @@ mod tests {
         louder(&ModelConfig { context_length: 8, bias: true, ..small_config() }, 11)
     }
 
+    /// The loss of the model, and that without a part by zeros and by means.
+    fn losses(model: &Gpt, part: Part) -> [f64; 3] {
+        let sample = AblationText { text: &text(), batch_size: 4, max_batches: None };
+        let ablation = Ablation::new(model, sample, &[Removal::Zero, Removal::Mean]).expect("measured");
+        let found = ablation.parts.iter().find(|ablated| ablated.part == part).expect("measured");
+        [ablation.loss, found.zero.expect("measured"), found.mean.expect("measured")]
+    }
+
     /// Removing a head by zeros is the same as a model whose output projection does not read it.
     #[test]
     fn a_removed_part_is_one_whose_weights_are_zero() {
-        let (model, text) = (model(), text());
-        let sample = AblationText { text: &text, batch_size: 4, max_batches: None };
-        let ablation = Ablation::new(&model, sample, &BOTH).expect("measured");
-        let drawn = parameters::read(&model);
-        let without = |name: &str, rows: std::ops::Range<usize>| {
-            let zeroed = parameters::assign(model.clone(), |path, shape| {
-                let mut tensor = drawn[path].clone();
+        for (part, name, rows) in [
+            (Part::Head { layer: 1, head: 1 }, "blocks.1.attention.output.weight", 4..8),
+            (Part::Mlp { layer: 0 }, "blocks.0.mlp.contract.weight", 0..32), // biases start at zero
+        ] {
+            let [whole, zero, _] = losses(&model(), part);
+            let without = edited(model(), |path, tensor| {
                 if path == name {
-                    let n = shape.get(1).map_or(1, |columns| *columns);
+                    let n = tensor.shape[1];
                     tensor.values[rows.start * n..rows.end * n].fill(0.0);
                 }
-                Some(tensor)
             });
-            let zeroed = zeroed.expect("the same shapes");
-            evaluate::full(&zeroed, &text, 4).expect("a device").nats_per_token
-        };
-        let shown = |part| {
-            let found = ablation.parts.iter().find(|ablated| ablated.part == part);
-            found.and_then(|ablated| ablated.zero).expect("measured")
-        };
-        let head = shown(Part::Head { layer: 1, head: 1 });
-        assert!((head - without("blocks.1.attention.output.weight", 4..8)).abs() < 1e-5);
-        assert!((head - ablation.loss).abs() > 1e-4, "it did something");
-        let mlp = shown(Part::Mlp { layer: 0 });
-        let expected = without("blocks.0.mlp.contract.weight", 0..32);
-        assert!((mlp - expected).abs() < 1e-5, "biases start at zero");
+            let expected = evaluate::full(&without, &text(), 4).expect("a device").nats_per_token;
+            assert!((zero - expected).abs() < 1e-5, "{part}");
+            assert!((zero - whole).abs() > 1e-4, "{part} did something");
+        }
     }
 
     #[test]
     fn a_part_that_always_writes_the_same_is_its_mean() {
-        let model = model();
-        let drawn = parameters::read(&model);
-        let constant = parameters::assign(model, |path, _| {
-            let mut tensor = drawn[path].clone();
-            if path == "blocks.0.mlp.contract.weight" {
-                tensor.values.fill(0.0);
-            } else if path == "blocks.0.mlp.contract.bias" {
-                tensor.values = [0.5, -1.0, 2.0, 0.0, 1.0, -0.5, 0.25, 3.0].repeat(2);
-            }
-            Some(tensor)
+        let constant = edited(model(), |path, tensor| match path {
+            "blocks.0.mlp.contract.weight" => tensor.values.fill(0.0),
+            "blocks.0.mlp.contract.bias" => tensor.values = [0.5, -1.0, 2.0, 0.0, 1.0, -0.5, 0.25, 3.0].repeat(2),
+            _ => {}
         });
-        let text = text();
-        let sample = AblationText { text: &text, batch_size: 4, max_batches: None };
-        let constant = constant.expect("the same shapes");
-        let ablation = Ablation::new(&constant, sample, &BOTH).expect("measured");
-        let mlp = Part::Mlp { layer: 0 };
-        let found = ablation.parts.iter().find(|ablated| ablated.part == mlp);
-        let found = found.expect("measured");
-        assert!((found.mean.expect("measured") - ablation.loss).abs() < 1e-5);
-        assert!((found.zero.expect("measured") - ablation.loss).abs() > 1e-3);
+        let [whole, zero, mean] = losses(&constant, Part::Mlp { layer: 0 });
+        assert!((mean - whole).abs() < 1e-5);
+        assert!((zero - whole).abs() > 1e-3);
     }
 }

@@ -3,11 +3,11 @@
 //! Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Wang et al. 2022,
 //! "Interpretability in the Wild", section 3.1.
 
-use burn::tensor::Tensor;
 use serde::Serialize;
 
-use super::capture::{Recording, capture, host};
-use super::{Answer, InspectError, Prompt};
+use super::capture::{capture, host};
+use super::vectors::{dot, mean, minus};
+use super::{Answer, InspectError, Prompt, Recording};
 use crate::config::NormKind;
 use crate::model::Gpt;
 use crate::model::probe::Point;
@@ -84,7 +84,7 @@ impl Attribution {
         answer: Answer,
         against: Option<Answer>,
     ) -> Result<Self, InspectError> {
-        InspectError::check_token(position, prompt.len())?;
+        prompt.check(position)?;
         if against.as_ref() == Some(&answer) {
             return Err(InspectError::SameAnswers(answer.token));
         }
@@ -93,7 +93,7 @@ impl Attribution {
         let logits = recording.get(None, Point::Logits).vector(0, position);
         let other = match &against {
             Some(against) => f64::from(logits[against.id as usize]),
-            None => mean(&wide(logits)),
+            None => mean(logits),
         };
         let difference = f64::from(logits[answer.id as usize]) - other;
         let terms = terms(model, prompt, &recording, position, [Some(&answer), against.as_ref()])?;
@@ -124,34 +124,29 @@ fn terms(
 ) -> Result<Vec<Term>, InspectError> {
     let config = model.config();
     let last = recording.get(config.n_layers - 1, Point::Residual);
-    let residual = wide(last.vector(0, position));
-    let (direction, norm_bias) = direction(model, answers, &residual)?;
+    let (direction, norm_bias) = direction(model, answers, last.vector(0, position))?;
     let mut terms = Vec::new();
     let mut add = |component, logit| terms.push(Term { component, logit });
 
-    let embedding = wide(recording.get(None, Point::Embedding).vector(0, position));
     let id = prompt.ids[position] as usize;
-    let row = model.token_embedding.weight.val().narrow(0, id, 1); // [1, C]
-    let token = read(row)?;
+    let token = host(model.token_embedding.weight.val().narrow(0, id, 1))?; // [C]
     add(Component::Token, dot(&token, &direction));
     if model.position_embedding.is_some() {
-        let of_position: Vec<f64> = embedding.iter().zip(&token).map(|(x, t)| x - t).collect();
-        add(Component::Position, dot(&of_position, &direction));
+        let embedding = recording.get(None, Point::Embedding).vector(0, position);
+        add(Component::Position, dot(&minus(embedding, &token), &direction));
     }
     for (layer, block) in model.blocks.iter().enumerate() {
         let output = &block.attention.output;
-        let projection = read(output.weight.val())?; // [H D, C], row by row
+        let projection = host(output.weight.val())?; // [H D, C], row by row
         let into_logit: Vec<f64> = projection.chunks(config.d_model).map(|row| dot(row, &direction)).collect();
         for (head, of_head) in into_logit.chunks(config.head_dim()).enumerate() {
-            let gathered = wide(recording.get(layer, Point::Heads).vector(head, position));
-            add(Component::Head { layer, head }, dot(&gathered, of_head));
+            let gathered = recording.get(layer, Point::Heads).vector(head, position);
+            add(Component::Head { layer, head }, dot(gathered, of_head));
         }
         if let Some(bias) = &output.bias {
-            let bias = read(bias.val())?;
-            add(Component::AttentionBias { layer }, dot(&bias, &direction));
+            add(Component::AttentionBias { layer }, dot(&host(bias.val())?, &direction));
         }
-        let mlp = wide(recording.get(layer, Point::Mlp).vector(0, position));
-        add(Component::Mlp { layer }, dot(&mlp, &direction));
+        add(Component::Mlp { layer }, dot(recording.get(layer, Point::Mlp).vector(0, position), &direction));
     }
     if let Some(logit) = norm_bias {
         add(Component::NormBias, logit);
@@ -164,55 +159,35 @@ fn terms(
 fn direction(
     model: &Gpt,
     [answer, against]: [Option<&Answer>; 2],
-    residual: &[f64],
+    residual: &[f32],
 ) -> Result<(Vec<f64>, Option<f64>), InspectError> {
     let unembedding = model.unembedding(); // [C, V]
-    let column = |answer: &Answer| unembedding.clone().narrow(1, answer.id as usize, 1);
-    let of = |answer: Option<&Answer>| {
-        let column = answer.map_or_else(|| unembedding.clone().mean_dim(1), column);
-        read(column)
+    let column = |answer: Option<&Answer>| {
+        host(match answer {
+            Some(answer) => unembedding.clone().narrow(1, answer.id as usize, 1),
+            None => unembedding.clone().mean_dim(1),
+        })
     };
-    let (answer, against) = (of(answer)?, of(against)?);
-    let apart: Vec<f64> = answer.iter().zip(&against).map(|(a, b)| a - b).collect();
+    let apart = minus(&column(answer)?, &column(against)?);
 
-    let norm_bias = model.norm.bias.as_ref().map(|bias| read(bias.val()));
-    let norm_bias = norm_bias.transpose()?.map(|bias| dot(&bias, &apart));
-    let weight = read(model.norm.weight.val())?;
+    let norm_bias = model.norm.bias.as_ref().map(|bias| host(bias.val())).transpose()?;
+    let norm_bias = norm_bias.map(|bias| dot(&bias, &apart));
+    let weight = host(model.norm.weight.val())?;
     // A layer norm subtracts the mean of its input; in a product it can be subtracted from the other factor instead.
     let is_centred = model.config().norm == NormKind::LayerNorm;
-    let centre = |x: &[f64]| if is_centred { mean(x) } else { 0.0 };
-    let middle = centre(residual);
-    let squares: Vec<f64> = residual.iter().map(|x| (x - middle).powi(2)).collect();
+    let middle = if is_centred { mean(residual) } else { 0.0 };
+    let squares: Vec<f64> = residual.iter().map(|x| (f64::from(*x) - middle).powi(2)).collect();
     let scale = (mean(&squares) + model.norm.epsilon()).sqrt();
-    let direction: Vec<f64> = apart.iter().zip(&weight).map(|(u, w)| u * w / scale).collect();
-    let middle = centre(&direction);
+    let direction: Vec<f64> = apart.iter().zip(&weight).map(|(u, w)| u * f64::from(*w) / scale).collect();
+    let middle = if is_centred { mean(&direction) } else { 0.0 };
     Ok((direction.iter().map(|x| x - middle).collect(), norm_bias))
-}
-
-fn read<const D: usize>(x: Tensor<D>) -> Result<Vec<f64>, InspectError> {
-    Ok(wide(&host(x)?))
-}
-
-fn wide(values: &[f32]) -> Vec<f64> {
-    values.iter().copied().map(f64::from).collect()
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-fn mean(x: &[f64]) -> f64 {
-    x.iter().sum::<f64>() / x.len() as f64
 }
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
     use crate::config::{MlpKind, ModelConfig, PositionKind};
-    use crate::inspect::tests::{prompt, small_config};
-    use crate::model::parameters::{self, HostTensor};
+    use crate::inspect::tests::{self, edited, prompt, small_config};
     use crate::tokenizer::Tokenizer;
 
     /// Every norm, position and bias there is, tied and untied, heads that share keys.
@@ -224,29 +199,15 @@ mod tests {
             (NormKind::RmsNorm, PositionKind::Rope, true, true),
             (NormKind::RmsNorm, PositionKind::Learned, false, false),
         ] {
-            let config = ModelConfig {
-                n_layers: 3,
-                norm,
-                position,
-                bias,
-                tie_embeddings,
-                mlp: MlpKind::Swiglu,
-                ..small_config()
-            };
-            let drawn = Gpt::new(&config, 256, 1, &Device::flex());
-            let values = parameters::read(&drawn);
+            let mlp = MlpKind::Swiglu;
+            let config = ModelConfig { n_layers: 3, norm, position, bias, tie_embeddings, mlp, ..small_config() };
             // Biases and scales that are not those of a new model, and numbers large enough to matter.
-            let model = parameters::assign(drawn, |path, _| {
-                let HostTensor { shape, values } = values[path].clone();
-                let is_flat = shape.len() == 1;
-                let lively = values.iter().zip((0_u8..7).cycle()).map(|(x, i)| match is_flat {
-                    true => x + f32::from(i) / 10.0 - 0.3,
-                    false => x * 10.0,
-                });
-                let values = lively.collect();
-                Some(HostTensor { shape, values })
+            let model = edited(tests::model(&config), |_, tensor| {
+                let is_flat = tensor.shape.len() == 1;
+                for (x, i) in tensor.values.iter_mut().zip((0_u8..7).cycle()) {
+                    *x = if is_flat { *x + f32::from(i) / 10.0 - 0.3 } else { *x * 10.0 };
+                }
             });
-            let model = model.expect("the same shapes");
             let (tokenizer, prompt) = (Tokenizer::byte(), prompt("hello you"));
             let answer = |text| Answer::read(text, &tokenizer).expect("a byte");
             for (position, against) in [(8, None), (0, Some(answer("b"))), (4, Some(answer("c")))] {
@@ -255,11 +216,10 @@ mod tests {
                 assert!(it.difference.abs() > 1e-3, "{}", it.difference);
                 let error = it.sum() - it.difference;
                 assert!(error.abs() < 1e-4, "{norm:?} {position:?}: {error}");
-                let mut n_terms = 1 + 3 * (4 + 1);
-                n_terms += usize::from(config.position == PositionKind::Learned);
-                n_terms += if bias { 3 } else { 0 };
-                n_terms += usize::from(bias && norm == NormKind::LayerNorm);
-                assert_eq!(it.terms.len(), n_terms);
+                let has = |n: usize, condition: bool| if condition { n } else { 0 };
+                let n_embeddings = 1 + has(1, config.position == PositionKind::Learned);
+                let n_biases = has(3, bias) + has(1, bias && norm == NormKind::LayerNorm);
+                assert_eq!(it.terms.len(), n_embeddings + 3 * (4 + 1) + n_biases);
             }
             let same = Attribution::new(&model, &prompt, 1, answer("a"), Some(answer("a")));
             assert!(matches!(same, Err(InspectError::SameAnswers(_))));

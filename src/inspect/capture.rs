@@ -1,53 +1,16 @@
 //! Forward passes of which chosen values are kept.
 
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::Tensor;
 
-use super::{AttentionMaps, InspectError, Prompt};
+use super::prompt::to_tensor;
+use super::{InspectError, Prompt};
 use crate::model::Gpt;
 use crate::model::parameters::HostTensor;
 use crate::model::probe::{Point, Probe, Site};
 
-/// A probe that keeps the values at chosen points of every block, and changes nothing.
-#[derive(Debug)]
-pub struct Capture {
-    points: Vec<Point>,
-    /// Flat, so that tensors of any rank fit one list; read at the end, so that no site waits for the device.
-    taken: Vec<(Site, Vec<usize>, Tensor<1>)>,
-}
-
-impl Capture {
-    /// A probe that keeps the values at `points`.
-    #[must_use]
-    pub fn new(points: &[Point]) -> Self {
-        Self { points: points.to_vec(), taken: Vec::new() }
-    }
-
-    /// Waits for the device and reads the values.
-    ///
-    /// # Errors
-    /// If the device fails, or a number is not finite: the weights are damaged.
-    pub fn read(self) -> Result<Recording, InspectError> {
-        let read = |(site, shape, values)| Ok((site, HostTensor { shape, values: finite(site, values)? }));
-        let taken = self.taken.into_iter().map(read).collect::<Result<_, InspectError>>()?;
-        Ok(Recording { taken })
-    }
-}
-
-impl Probe for Capture {
-    fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
-        if self.points.contains(&site.point) {
-            let flat = value.clone().reshape([-1]);
-            self.taken.push((site, value.dims().to_vec(), flat));
-        }
-        value
-    }
-}
-
-/// The values that a [`Capture`] kept, on the host.
+/// The values at chosen points of a forward pass, on the host.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recording {
-    taken: Vec<(Site, HostTensor)>,
-}
+pub struct Recording(Vec<(Site, HostTensor)>);
 
 impl Recording {
     /// The values at a site: of a block, or with `None` before or after the blocks.
@@ -57,7 +20,7 @@ impl Recording {
     #[must_use]
     pub fn get(&self, block_idx: impl Into<Option<usize>>, point: Point) -> &HostTensor {
         let site = Site { block_idx: block_idx.into(), point };
-        let found = self.taken.iter().find(|(at, _)| *at == site);
+        let found = self.0.iter().find(|(at, _)| *at == site);
         &found.unwrap_or_else(|| panic!("nothing was kept at `{site}`")).1
     }
 
@@ -69,36 +32,67 @@ impl Recording {
         }
     }
 
-    /// The attention weights of the first row of the batch, in every layer and head.
+    /// The attention weights of one head, row by row: `[T, T]`, queries then keys, each row summing to 1.
     ///
     /// # Panics
-    /// If [`Point::Weights`] was not kept.
+    /// If [`Point::Weights`] was not kept, or there is no such layer or head.
     #[must_use]
-    pub fn attention(&self) -> AttentionMaps {
-        let weights = self.taken.iter().filter(|(site, _)| site.point == Point::Weights);
-        let layers: Vec<&HostTensor> = weights.map(|(_, weights)| weights).collect();
-        let [_, n_heads, t, s] = layers.first().expect("weights were kept").shape[..] else {
-            unreachable!("weights have four dimensions");
+    pub fn map(&self, layer: usize, head: usize) -> &[f32] {
+        let HostTensor { shape, values } = self.get(layer, Point::Weights); // [1, H, T, T]
+        let size = shape[2] * shape[3];
+        &values[head * size..(head + 1) * size]
+    }
+
+    /// How strongly the token at `query` attends to each token, in one head: `[T]`.
+    ///
+    /// # Panics
+    /// If [`Point::Weights`] was not kept, or there is no such layer, head or token.
+    #[must_use]
+    pub fn row(&self, layer: usize, head: usize, query: usize) -> &[f32] {
+        self.get(layer, Point::Weights).vector(head, query)
+    }
+
+    /// The attention weights of `n_layers` layers, `[L, H, T, T]`.
+    #[cfg(test)]
+    pub(crate) fn of_weights([n_layers, n_heads, t]: [usize; 3], values: &[f32]) -> Self {
+        let layers = values.chunks(values.len() / n_layers).enumerate();
+        let layer = |(layer, values): (usize, &[f32])| {
+            let site = Site { block_idx: Some(layer), point: Point::Weights };
+            (site, HostTensor { shape: vec![1, n_heads, t, t], values: values.to_vec() })
         };
-        assert_eq!(t, s, "a pass without a cache");
-        let values = layers.iter().flat_map(|layer| &layer.values[..n_heads * t * t]).copied();
-        AttentionMaps::new(layers.len(), n_heads, t, values.collect())
+        Self(layers.map(layer).collect())
     }
 }
 
-/// Reads a prompt, and keeps the values at `points`.
+/// Reads a prompt, and keeps the values at `points` of every block.
 ///
 /// # Errors
-/// As [`Capture::read`].
+/// If the device fails, or a number is not finite: the weights are damaged.
 pub fn capture(model: &Gpt, prompt: &Prompt, points: &[Point]) -> Result<Recording, InspectError> {
-    let mut probe = Capture::new(points);
+    /// Flat, so that tensors of any rank fit one list; read at the end, so that no site waits for the device.
+    struct Capture<'a>(&'a [Point], Vec<(Site, Vec<usize>, Tensor<1>)>);
+    impl Probe for Capture<'_> {
+        fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D> {
+            if self.0.contains(&site.point) {
+                self.1.push((site, value.dims().to_vec(), value.clone().reshape([-1])));
+            }
+            value
+        }
+    }
+    let mut probe = Capture(points, Vec::new());
     let _logits = model.forward_with(prompt.tokens(&model.device()), &mut probe);
-    probe.read()
+    let read = |(site, shape, values)| Ok((site, HostTensor { shape, values: finite(site, values)? }));
+    Ok(Recording(probe.1.into_iter().map(read).collect::<Result<_, InspectError>>()?))
 }
 
 /// The numbers of a tensor, row-major.
 pub(super) fn host<const D: usize>(x: Tensor<D>) -> Result<Vec<f32>, InspectError> {
     Ok(x.reshape([-1]).try_into_vec_as::<f32>()?)
+}
+
+/// A copy of a tensor on the host.
+pub(super) fn host_tensor<const D: usize>(x: Tensor<D>) -> Result<HostTensor, InspectError> {
+    Ok(HostTensor { shape: x.dims().to_vec(), values: host(x)? })
 }
 
 /// As [`host`], for values that passed `site`.
@@ -110,8 +104,7 @@ fn finite<const D: usize>(site: Site, x: Tensor<D>) -> Result<Vec<f32>, InspectE
     }
 }
 
-/// Reads one row of tokens, and calls `see(layer, head, weights)` with the weights `[T, T]` of each head, so that those
-/// of only one layer are held at a time.
+/// Reads one row of tokens, and calls `see(layer, head, weights)` with `[T, T]` weights, one layer's held at a time.
 ///
 /// # Errors
 /// If the device fails, or a weight is not finite: the model is damaged.
@@ -130,38 +123,44 @@ pub(super) fn each_map(model: &Gpt, ids: &[u32], see: impl FnMut(usize, usize, &
             value
         }
     }
-    let ids: Vec<i64> = ids.iter().map(|&id| i64::from(id)).collect();
-    let shape = [1, ids.len()];
-    let tokens = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), &model.device());
     let mut probe = Maps(see, Ok(()));
-    let _logits = model.forward_with(tokens, &mut probe);
+    let _logits = model.forward_with(to_tensor(ids, &model.device()), &mut probe);
     probe.1
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::tests::{constant, prompt, small_model};
+    use crate::inspect::tests::{edited, model, prompt, small_config};
 
     #[test]
     fn weights_that_are_no_numbers_are_an_error() {
-        let broken = constant("blocks.1.attention", f32::NAN);
-        let error = capture(&broken, &prompt("hello"), &[Point::Weights]).unwrap_err();
-        assert!(error.to_string().contains("blocks.1.attention.weights"), "{error}");
-        let error = each_map(&broken, &[1, 2, 3], |_, _, _| ()).unwrap_err();
-        assert!(error.to_string().contains("blocks.1.attention.weights"), "{error}");
+        let broken = edited(model(&small_config()), |path, tensor| {
+            if path.starts_with("blocks.1.attention") {
+                tensor.values.fill(f32::NAN);
+            }
+        });
+        let captured = capture(&broken, &prompt("hello"), &[Point::Weights]).unwrap_err();
+        let mapped = each_map(&broken, &[1, 2, 3], |_, _, _| ()).unwrap_err();
+        for error in [captured, mapped] {
+            assert!(error.to_string().contains("blocks.1.attention.weights"), "{error}");
+        }
     }
 
     #[test]
     fn capturing_changes_nothing() {
-        let (model, prompt) = (small_model(), prompt("hello"));
-        let tokens = || prompt.tokens(&model.device());
-        let mut probe = Capture::new(&[Point::Residual, Point::Logits]);
-        let seen = model.forward_with(tokens(), &mut probe).into_data();
+        let (model, prompt) = (model(&small_config()), prompt("hello"));
+        let recording = capture(&model, &prompt, &[Point::Residual, Point::Logits]).expect("captured");
+        let kept = recording.get(None, Point::Logits).to_device::<3>(&model.device()).into_data();
         let tolerance = burn::tensor::Tolerance::<f32>::absolute(1e-5);
-        seen.assert_approx_eq(&model.forward(tokens()).into_data(), tolerance);
-        let recording = probe.read().expect("read");
-        let kept = &recording.get(None, Point::Logits).values;
-        assert_eq!(*kept, seen.try_to_vec::<f32>().expect("f32"));
+        kept.assert_approx_eq(&model.forward(prompt.tokens(&model.device())).into_data(), tolerance);
+    }
+
+    #[test]
+    fn a_map_is_found_by_layer_and_head() {
+        let counted: Vec<f32> = (0..16_u8).map(f32::from).collect();
+        let recording = Recording::of_weights([2, 2, 2], &counted);
+        assert_eq!(recording.map(1, 0), [8.0, 9.0, 10.0, 11.0]);
+        assert_eq!(recording.row(0, 1, 1), [6.0, 7.0]);
     }
 }

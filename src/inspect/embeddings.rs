@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::capture::{capture, host};
+use super::capture::{capture, host_tensor};
+use super::vectors::{dot, mean};
 use super::{InspectError, Prompt};
 use crate::model::Gpt;
 use crate::model::parameters::HostTensor;
@@ -86,17 +87,17 @@ impl Embeddings {
         };
         let places = prompts.iter().map(place).collect::<Result<Vec<_>, InspectError>>()?;
         let context = context_places(prompts, context)?;
-        let stages = stages(model);
         let (mut vectors, mut attention) = (Vec::new(), Vec::new());
         for prompt in prompts {
-            let (of_prompt, of_attention) = read(model, prompt, &stages)?;
+            let (of_prompt, of_attention) = read(model, prompt)?;
             vectors.push(of_prompt);
             attention.push(of_attention);
         }
+        let stages: Vec<Stage> = vectors[0].iter().map(|(stage, _)| *stage).collect();
         // Of text p at a stage, the vector of the word, and its similarity to another token.
-        let of_word = |p: usize, stage: usize| vectors[p][stage].vector(0, places[p].position);
-        let to_token =
-            |p: usize, stage: usize, position: usize| cosine(of_word(p, stage), vectors[p][stage].vector(0, position));
+        let of_token = |p: usize, stage: usize, position| vectors[p][stage].1.vector(0, position);
+        let of_word = |p, stage| of_token(p, stage, places[p].position);
+        let to_token = |p, stage, position| cosine(of_word(p, stage), of_token(p, stage, position));
         let n_texts = places.len();
         let between_texts = |stage: usize| {
             let row = |a| (0..n_texts).map(|b| cosine(of_word(a, stage), of_word(b, stage))).collect();
@@ -108,7 +109,7 @@ impl Embeddings {
                 let others = (0..place.tokens.len()).filter(|at| *at != place.position);
                 all.extend(others.map(|at| to_token(p, stage, at)));
             }
-            mean(&all)
+            (!all.is_empty()).then(|| mean(&all))
         };
         let to_context = |(word, prompt, position)| ContextWord {
             word,
@@ -133,8 +134,8 @@ impl Embeddings {
     /// If there is no such text.
     #[must_use]
     pub fn have_same_past(&self, one: usize, other: usize) -> bool {
-        let past = |place: &WordPlace| place.tokens[..=place.position].to_vec();
-        past(&self.places[one]) == past(&self.places[other])
+        let [one, other] = [one, other].map(|text| &self.places[text]);
+        one.tokens[..=one.position] == other.tokens[..=other.position]
     }
 }
 
@@ -153,35 +154,22 @@ fn context_places(prompts: &[Prompt], context: &[String]) -> Result<Vec<(String,
     Ok(found)
 }
 
-fn stages(model: &Gpt) -> Vec<Stage> {
-    let mut stages = vec![Stage::Token];
-    stages.extend(model.position_embedding.as_ref().map(|_| Stage::Embedding));
-    stages.extend((0..model.config().n_layers).map(Stage::Layer));
-    stages.push(Stage::Norm);
-    stages
-}
-
-/// A prompt's vectors at each stage, each `[1, T, C]`, and the similarity of what attention reads and writes, `[L][T]`.
-fn read(model: &Gpt, prompt: &Prompt, stages: &[Stage]) -> Result<(Vec<HostTensor>, Vec<Vec<f64>>), InspectError> {
+/// The vectors `[1, T, C]` of a prompt at each stage, and the similarity of what attention reads and writes, `[L][T]`.
+fn read(model: &Gpt, prompt: &Prompt) -> Result<(Vec<(Stage, HostTensor)>, Vec<Vec<f64>>), InspectError> {
     let points = [Point::Embedding, Point::Residual, Point::Attention, Point::Norm];
     let recording = capture(model, prompt, &points)?;
     let device = model.device();
-    let shape = recording.get(None, Point::Embedding).shape.clone(); // [1, T, C]
-    let vectors = stages.iter().map(|stage| match *stage {
-        Stage::Token => {
-            let values = host(model.token_embedding.forward(prompt.tokens(&device)))?;
-            Ok(HostTensor { shape: shape.clone(), values })
-        }
-        Stage::Embedding => Ok(recording.residual(None).clone()),
-        Stage::Layer(layer) => Ok(recording.residual(Some(layer)).clone()),
-        Stage::Norm => Ok(recording.get(None, Point::Norm).clone()),
-    });
-    let vectors = vectors.collect::<Result<Vec<_>, InspectError>>()?;
+    let mut vectors = vec![(Stage::Token, host_tensor(model.token_embedding.forward(prompt.tokens(&device)))?)];
+    if model.position_embedding.is_some() {
+        vectors.push((Stage::Embedding, recording.residual(None).clone()));
+    }
+    let layers = 0..model.config().n_layers;
+    vectors.extend(layers.map(|layer| (Stage::Layer(layer), recording.residual(Some(layer)).clone())));
+    vectors.push((Stage::Norm, recording.get(None, Point::Norm).clone()));
     let mut attention = Vec::new();
     for (layer, block) in model.blocks.iter().enumerate() {
         let before = recording.residual(layer.checked_sub(1)).to_device::<3>(&device);
-        let values = host(block.attention_norm.forward(before))?;
-        let input = HostTensor { shape: shape.clone(), values };
+        let input = host_tensor(block.attention_norm.forward(before))?;
         let output = recording.get(layer, Point::Attention);
         let alike = |at| cosine(input.vector(0, at), output.vector(0, at));
         attention.push((0..prompt.len()).map(alike).collect());
@@ -191,41 +179,26 @@ fn read(model: &Gpt, prompt: &Prompt, stages: &[Stage]) -> Result<(Vec<HostTenso
 
 /// The cosine of the angle between two vectors; 0 if one has no length.
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| -> f64 {
-        let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
-        products.sum()
-    };
     let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    match lengths > 0.0 {
-        true => dot(a, b) / lengths,
-        false => 0.0,
-    }
-}
-
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
 }
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
     use crate::config::ModelConfig;
-    use crate::inspect::tests::{prompt, small_config};
+    use crate::inspect::tests::{self, prompt, small_config};
 
     #[test]
     fn cosines_are_those_of_the_angle() {
         assert!((cosine(&[1.0, 0.0], &[2.0, 2.0]) - 0.5_f64.sqrt()).abs() < 1e-12);
         assert!((cosine(&[3.0, -1.0], &[-3.0, 1.0]) + 1.0).abs() < 1e-12);
         assert!(cosine(&[0.0, 0.0], &[1.0, 0.0]).abs() < 1e-12);
-        assert_eq!(mean(&[]), None);
     }
 
     #[test]
     fn what_comes_later_changes_nothing() {
-        let config = ModelConfig { context_length: 32, ..small_config() };
-        let model = Gpt::new(&config, 256, 1, &Device::flex());
+        let model = tests::model(&ModelConfig { context_length: 32, ..small_config() });
         let texts = ["The bank of the river", "The bank approved the"].map(prompt);
         let it = Embeddings::new(&model, &texts, "bank", &[]).expect("read");
         assert!(it.have_same_past(0, 1));

@@ -4,9 +4,9 @@ use burn::tensor::Tensor;
 use serde::Serialize;
 
 use super::capture::{capture, host};
-use super::{InspectError, Prompt};
+use super::vectors::{dot, softmax};
+use super::{HeadSelection, InspectError, Prompt};
 use crate::config::PositionKind;
-use crate::model::parameters::HostTensor;
 use crate::model::probe::Point;
 use crate::model::{Gpt, Norm};
 
@@ -75,35 +75,11 @@ pub struct Projection {
     pub rotated: Option<Vec<f32>>,
 }
 
-/// A step in the making of a head's vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProjectionStep {
-    /// The projection.
-    Projected,
-    /// The head's own norm.
-    Normed,
-    /// The rotation by the position.
-    Rotated,
-}
-
 impl Projection {
-    /// The steps that were taken, each with the vector after it.
-    #[must_use]
-    pub fn steps(&self) -> Vec<(ProjectionStep, &[f32])> {
-        let steps = [
-            (ProjectionStep::Projected, Some(&self.projected)),
-            (ProjectionStep::Normed, self.normed.as_ref()),
-            (ProjectionStep::Rotated, self.rotated.as_ref()),
-        ];
-        let taken = steps.into_iter().filter_map(|(step, vector)| Some((step, vector?.as_slice())));
-        taken.collect()
-    }
-
     /// The vector after the last step.
     #[must_use]
     pub fn used(&self) -> &[f32] {
-        let normed = self.normed.as_ref().unwrap_or(&self.projected);
-        self.rotated.as_ref().unwrap_or(normed)
+        self.rotated.as_ref().or(self.normed.as_ref()).unwrap_or(&self.projected)
     }
 }
 
@@ -114,30 +90,18 @@ impl Explanation {
     /// If there is no such layer, head or token, or as [`capture()`].
     pub fn new(model: &Gpt, prompt: &Prompt, [layer, head, token]: [usize; 3]) -> Result<Self, InspectError> {
         let config = model.config();
-        InspectError::check_layer(layer, config.n_layers)?;
-        InspectError::check_head(head, config.n_heads)?;
-        InspectError::check_token(token, prompt.len())?;
+        HeadSelection::new(Some(layer), Some(head), config)?;
+        prompt.check(token)?;
         let group = config.n_heads / config.n_kv_heads;
         let kv_head = head / group;
 
-        let points = [
-            Point::Embedding,
-            Point::Residual,
-            Point::Queries,
-            Point::Keys,
-            Point::Values,
-            Point::Weights,
-            Point::Heads,
-        ];
-        let recording = capture(model, prompt, &points)?;
-        let embedding = row(recording.get(None, Point::Embedding), 0, token);
-        let residual = row(recording.residual(layer.checked_sub(1)), 0, token);
-        let rows = |point| {
-            let all = recording.get(layer, point);
-            (0..prompt.len()).map(|t| row(all, kv_head, t)).collect()
-        };
-        let (keys, values): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (rows(Point::Keys), rows(Point::Values));
-        let used = [row(recording.get(layer, Point::Queries), head, token), keys[token].clone(), values[token].clone()];
+        let of_layer = [Point::Queries, Point::Keys, Point::Values, Point::Weights, Point::Heads];
+        let recording = capture(model, prompt, &[&[Point::Embedding, Point::Residual], &of_layer[..]].concat())?;
+        let vector = |point, head, t| recording.get(layer, point).vector(head, t).to_vec();
+        let vectors = |point| (0..prompt.len()).map(|t| vector(point, kv_head, t)).collect::<Vec<_>>();
+        let residual = recording.residual(layer.checked_sub(1)).vector(0, token).to_vec();
+        let (keys, values) = (vectors(Point::Keys), vectors(Point::Values));
+        let used = [vector(Point::Queries, head, token), keys[token].clone(), values[token].clone()];
         let (normed, [query, key, value]) = project(model, &residual, [layer, head, kv_head], used)?;
 
         let (scores, scaled, masked, weights) = weigh(query.used(), &keys, token);
@@ -150,7 +114,7 @@ impl Explanation {
             kv_shared_by: (kv_head * group..(kv_head + 1) * group).collect(),
             token,
             head_dim: config.head_dim(),
-            embedding,
+            embedding: recording.get(None, Point::Embedding).vector(0, token).to_vec(),
             residual,
             normed,
             query,
@@ -163,21 +127,19 @@ impl Explanation {
             masked,
             weights,
             context,
-            model_weights: row(recording.get(layer, Point::Weights), head, token),
-            model_context: row(recording.get(layer, Point::Heads), head, token),
+            model_weights: vector(Point::Weights, head, token),
+            model_context: vector(Point::Heads, head, token),
         })
     }
 
     /// The largest difference between the weights of the plain formula and the model's own.
     #[must_use]
     pub fn largest_difference(&self) -> f64 {
-        let pairs = self.weights.iter().zip(&self.model_weights);
-        pairs.map(|(ours, theirs)| (ours - f64::from(*theirs)).abs()).fold(0.0, f64::max)
+        largest_difference(&self.weights, &self.model_weights)
     }
 }
 
-/// The normed vector, and its projections of one head with the steps between; `used` are the query, key and value after
-/// the last step.
+/// The normed vector, and its projections of one head; `used` are the query, key and value after the last step.
 fn project(
     model: &Gpt,
     residual: &[f32],
@@ -215,16 +177,17 @@ type Weighed = (Vec<f64>, Vec<f64>, Vec<Option<f64>>, Vec<f64>);
 
 /// Scores, scaled, masked and as weights: `softmax(mask(q k^T / sqrt(D)))`, as the paper writes it.
 fn weigh(q: &[f32], keys: &[Vec<f32>], token: usize) -> Weighed {
-    let dot = |k: &Vec<f32>| q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
     let root = (q.len() as f64).sqrt();
-    let scores: Vec<f64> = keys.iter().map(dot).collect();
+    let scores: Vec<f64> = keys.iter().map(|k| dot(q, k)).collect();
     let scaled: Vec<f64> = scores.iter().map(|score| score / root).collect();
     let masked: Vec<Option<f64>> = (0..).zip(&scaled).map(|(at, x)| (at <= token).then_some(*x)).collect();
-    let largest = masked.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max);
-    let powers: Vec<f64> = masked.iter().map(|x| x.map_or(0.0, |x| (x - largest).exp())).collect();
-    let sum: f64 = powers.iter().sum();
-    let weights = powers.iter().map(|power| power / sum).collect();
+    let weights = softmax(&masked.iter().map(|x| x.unwrap_or(f64::NEG_INFINITY)).collect::<Vec<_>>());
     (scores, scaled, masked, weights)
+}
+
+fn largest_difference(ours: &[f64], theirs: &[f32]) -> f64 {
+    let pairs = ours.iter().zip(theirs);
+    pairs.map(|(ours, theirs)| (ours - f64::from(*theirs)).abs()).fold(0.0, f64::max)
 }
 
 /// The values, each times its weight, added up.
@@ -238,18 +201,11 @@ fn gather(weights: &[f64], values: &[Vec<f32>]) -> Vec<f64> {
     context
 }
 
-/// The last dimension at `t` of `[1, T, N]`, or of the head `h` of `[1, H, T, N]`.
-fn row(tensor: &HostTensor, h: usize, t: usize) -> Vec<f32> {
-    tensor.vector(h, t).to_vec()
-}
-
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
     use crate::config::ModelConfig;
-    use crate::inspect::tests::{prompt, small_config};
+    use crate::inspect::tests::{self, prompt, small_config};
     use crate::model::attention::Rotation;
 
     /// The first of the five worked examples: `it` over animal, street and because, `d_k` = 2.
@@ -258,16 +214,16 @@ mod tests {
         let keys = [vec![3.0, 1.0], vec![1.0, 4.0], vec![1.5, 0.5]];
         let values = [vec![2.0, 1.5], vec![0.5, 0.3], vec![-0.5, 1.2]];
         let (scores, scaled, masked, weights) = weigh(&[3.0, 1.0], &keys, 2);
-        let close = |found: &[f64], expected: [f64; 3]| {
-            let pairs = found.iter().zip(expected);
-            assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
-        };
-        close(&scores, [10.0, 7.0, 5.0]);
-        close(&scaled, [7.071_068, 4.949_748, 3.535_534]);
-        close(&weights, [0.870_310, 0.104_327, 0.025_364]);
         assert!(masked.iter().all(Option::is_some));
         let context = gather(&weights, &values);
-        assert!((context[0] - 1.780_101).abs() < 1e-6 && (context[1] - 1.367_199).abs() < 1e-6);
+        for (found, expected) in [
+            (scores, &[10.0, 7.0, 5.0][..]),
+            (scaled, &[7.071_068, 4.949_748, 3.535_534]),
+            (weights, &[0.870_310, 0.104_327, 0.025_364]),
+            (context, &[1.780_101, 1.367_199]),
+        ] {
+            assert!(largest_difference(&found, expected) < 1e-6, "{found:?}");
+        }
     }
 
     #[test]
@@ -281,32 +237,27 @@ mod tests {
 
     #[test]
     fn every_step_leads_to_what_the_model_used() {
-        let device = Device::flex();
         for (position, qk_norm, bias) in [
             (PositionKind::Learned, false, true),
             (PositionKind::Learned, true, false),
             (PositionKind::Rope, false, false),
             (PositionKind::Rope, true, true),
         ] {
-            let config = ModelConfig { position, bias, qk_norm, ..small_config() };
-            let model = Gpt::new(&config, 256, 1, &device);
+            let model = tests::model(&ModelConfig { position, bias, qk_norm, ..small_config() });
             let it = Explanation::new(&model, &prompt("hello"), [1, 3, 3]).expect("explained");
             assert_eq!((it.kv_head, &*it.kv_shared_by), (1, &[2, 3][..]));
-            let n_steps = 1 + usize::from(qk_norm) + usize::from(position == PositionKind::Rope);
-            assert_eq!(it.query.steps().len(), n_steps);
+            assert_eq!(it.query.normed.is_some(), qk_norm);
+            assert_eq!(it.query.rotated.is_some(), position == PositionKind::Rope);
             assert_eq!(it.key.used(), it.keys[3]);
             assert_eq!(it.value.used(), it.values[3]);
             if let Some(rotated) = &it.query.rotated {
                 let before = it.query.normed.as_ref().unwrap_or(&it.query.projected);
-                let before = Tensor::<1>::from_floats(&**before, &device).reshape([1, 1, 1, -1]);
-                let turned = Rotation::new(3..4, 4, &device).apply(before);
-                let turned: Vec<f32> = turned.into_data().try_to_vec().expect("f32");
-                let pairs = turned.iter().zip(rotated);
-                assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-5));
+                let before = Tensor::<1>::from_floats(&**before, &model.device()).reshape([1, 1, 1, -1]);
+                let turned = host(Rotation::new(3..4, 4, &model.device()).apply(before)).expect("read");
+                assert!(turned.iter().zip(rotated).all(|(a, b)| (a - b).abs() < 1e-5));
             }
             assert!(it.largest_difference() < 1e-5, "{}", it.largest_difference());
-            let pairs = it.context.iter().zip(&it.model_context);
-            assert!(pairs.into_iter().all(|(a, b)| (a - f64::from(*b)).abs() < 1e-5));
+            assert!(largest_difference(&it.context, &it.model_context) < 1e-5);
         }
     }
 }

@@ -5,13 +5,13 @@
 use serde::Serialize;
 
 use super::capture::{capture, host};
+use super::vectors::{largest, softmax};
 use super::{InspectError, Prompt};
 use crate::model::Gpt;
 use crate::model::probe::Point;
 use crate::tokenizer::Tokenizer;
 
-/// What the model would predict after each token if it ended after each layer: its residual stream goes through the
-/// final norm and the output layer.
+/// The predictions of a model that ends after each layer: the residual stream through final norm and output layer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lens {
     /// The text of each token, `[T]`.
@@ -85,32 +85,21 @@ impl Lens {
 
 impl LayerPrediction {
     fn new(logits: &[f32], tokenizer: &Tokenizer, n_top: usize, layer: Option<usize>, next: Option<u32>) -> Self {
-        let probabilities = softmax(logits);
+        let probabilities = softmax(&logits.iter().copied().map(f64::from).collect::<Vec<_>>());
         let guess = |index: usize| {
-            let id = u32::try_from(index).expect("ids are 32 bits");
+            let id = id_of(index);
             Guess { id, token: tokenizer.piece(id), probability: probabilities[index] }
         };
         let came = next.map(|id| {
             let logit = logits[id as usize];
             Came { rank: 1 + logits.iter().filter(|other| **other > logit).count(), guess: guess(id as usize) }
         });
-        Self { layer, top: likeliest(logits, n_top).into_iter().map(guess).collect(), came }
+        Self { layer, top: largest(logits, n_top).into_iter().map(guess).collect(), came }
     }
 }
 
-/// The largest of `logits`, at most `n`, largest first; among equals, the earlier.
-fn likeliest(logits: &[f32], n: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..logits.len()).collect();
-    order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a])); // stable
-    order.truncate(n);
-    order
-}
-
-fn softmax(logits: &[f32]) -> Vec<f64> {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let powers: Vec<f64> = logits.iter().map(|logit| (f64::from(*logit) - f64::from(largest)).exp()).collect();
-    let sum: f64 = powers.iter().sum();
-    powers.iter().map(|power| power / sum).collect()
+fn id_of(index: usize) -> u32 {
+    u32::try_from(index).expect("ids are 32 bits")
 }
 
 /// A token that a model may predict.
@@ -123,16 +112,6 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The token with this number.
-    ///
-    /// # Panics
-    /// If there is none.
-    #[must_use]
-    pub fn new(id: u32, tokenizer: &Tokenizer) -> Self {
-        let token = tokenizer.piece(id);
-        Self { id, token }
-    }
-
     /// The token that a text is.
     ///
     /// # Errors
@@ -141,7 +120,7 @@ impl Answer {
         let ids = tokenizer.encode(text);
         let ids = ids.map_err(|source| InspectError::NotAToken { text: text.to_owned(), source })?;
         match ids[..] {
-            [id] => Ok(Self::new(id, tokenizer)),
+            [id] => Ok(Self { id, token: tokenizer.piece(id) }),
             _ => Err(InspectError::NotOneToken { text: text.to_owned(), n_tokens: ids.len() }),
         }
     }
@@ -156,33 +135,30 @@ impl Answer {
         prompt: &Prompt,
         position: usize,
     ) -> Result<Self, InspectError> {
-        InspectError::check_token(position, prompt.len())?;
+        prompt.check(position)?;
         let logits = model.forward(prompt.tokens(&model.device())); // [1, T, V]
         let logits = host(logits.narrow(1, position, 1))?; // [V]
-        let first = likeliest(&logits, 1)[0];
-        let id = u32::try_from(first).expect("ids are 32 bits");
-        Ok(Self::new(id, tokenizer))
+        let id = id_of(largest(&logits, 1)[0]);
+        Ok(Self { id, token: tokenizer.piece(id) })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Device, activation};
+    use burn::tensor::activation;
 
     use super::*;
     use crate::config::ModelConfig;
-    use crate::inspect::tests::{prompt, small_config};
+    use crate::inspect::tests::{self, prompt, small_config};
 
     #[test]
     fn the_last_layer_predicts_what_the_model_does() {
-        for tied in [true, false] {
-            let config = ModelConfig { tie_embeddings: tied, ..small_config() };
-            let model = Gpt::new(&config, 256, 1, &Device::flex());
+        for tie_embeddings in [true, false] {
+            let model = tests::model(&ModelConfig { tie_embeddings, ..small_config() });
             let (tokenizer, prompt) = (Tokenizer::byte(), prompt("hello"));
             let lens = Lens::new(&model, &tokenizer, &prompt, 256).expect("read");
-            let logits = model.forward(prompt.tokens(&Device::flex()));
-            let expected = activation::softmax(logits, 2);
-            let expected: Vec<f32> = expected.into_data().try_to_vec().expect("f32");
+            let logits = model.forward(prompt.tokens(&model.device()));
+            let expected = host(activation::softmax(logits, 2)).expect("read"); // [1, T, V]
             for (position, at) in lens.positions.iter().enumerate() {
                 assert_eq!((at.position, at.stages.len()), (position, 3));
                 let last = at.stages.last().expect("three stages");
@@ -194,21 +170,15 @@ mod tests {
                 assert!(last.top.is_sorted_by(|a, b| a.probability >= b.probability));
                 let sum: f64 = last.top.iter().map(|guess| guess.probability).sum();
                 assert!((sum - 1.0).abs() < 1e-9);
-                match &last.came {
-                    Some(came) => {
-                        assert_eq!(came.guess.id, prompt.ids[position + 1]);
-                        assert_eq!(last.top[came.rank - 1].id, came.guess.id);
-                    }
-                    None => assert_eq!(position, 4),
-                }
+                let came = last.came.as_ref();
+                assert_eq!(came.map(|came| came.guess.id), prompt.ids.get(position + 1).copied());
+                assert!(came.is_none_or(|came| last.top[came.rank - 1].id == came.guess.id));
             }
         }
     }
 
     #[test]
-    fn of_equals_the_earlier_is_likelier() {
-        assert_eq!(likeliest(&[1.0, 3.0, 1.0, 3.0], 3), [1, 3, 0]);
-        assert_eq!(likeliest(&[1.0], 3), [0]);
+    fn large_logits_have_probabilities() {
         assert_eq!(softmax(&[1e4, 1e4]), [0.5, 0.5]);
     }
 

@@ -2,12 +2,6 @@
 //!
 //! [`Prompt`] is a text as the model reads it, and [`capture()`] a forward pass of which chosen values are kept.
 //! Everything else is computed from these, and from probes that replace values: see [`crate::model::probe`].
-//!
-//! [`AttentionMaps`] are the attention weights; [`Explanation`] derives those of one token in one head number by number,
-//! and [`AttentionDetails`] has their queries and keys. [`ScoredHeads`] scores every head over a whole text, and [`References`] tests
-//! whether a head attends to the right answer in an annotated one. [`Embeddings`] follows one word through several texts,
-//! [`Ablation`] removes each part, [`Lens`] shows the prediction of each layer, [`Attribution`] the parts behind a
-//! prediction, and [`Patching`] the parts that carry the difference between two texts.
 
 mod ablation;
 mod attribution;
@@ -23,30 +17,31 @@ mod patching;
 mod patterns;
 mod prompt;
 mod references;
+mod vectors;
 
 pub use ablation::{Ablated, Ablation, AblationText, Removal};
 pub use attribution::{Attribution, Component, Term};
-pub use capture::{Capture, Recording, capture};
+pub use capture::{Recording, capture};
 pub use embeddings::{ContextWord, Embeddings, Stage, WordPlace};
 pub use error::InspectError;
-pub use explain::{Explanation, Projection, ProjectionStep};
+pub use explain::{Explanation, Projection};
 pub use heads::{N_REPEATED, N_WINDOWS, ScoredHeads};
 pub use lens::{Answer, Came, Guess, LayerPrediction, Lens, TokenPredictions};
-pub use maps::{AttentionDetails, AttentionMaps, AttentionView, HeadSelection, strongest};
-pub use part::{Part, Replace, Replacement, Substitute};
+pub use maps::{HeadSelection, PromptAttention, strongest};
+pub use part::Part;
 pub use patching::{Patched, Patching};
 pub use patterns::{HeadKind, HeadScores};
 pub use prompt::Prompt;
 pub use references::{Annotations, Asked, HeadAnswer, ModelAnswers, Question, References};
 
 #[cfg(test)]
-mod tests {
-    //! A small model and its prompts, for the tests of the parts.
+pub(crate) mod tests {
+    //! Small models and their prompts, for the tests of the parts.
 
     use burn::tensor::Device;
 
     use super::*;
-    use crate::config::ModelConfig;
+    use crate::config::{ModelConfig, NormKind};
     use crate::model::Gpt;
     use crate::model::parameters::{self, HostTensor};
     use crate::tokenizer::Tokenizer;
@@ -63,29 +58,51 @@ mod tests {
         }
     }
 
-    pub fn small_model() -> Gpt {
-        Gpt::new(&small_config(), 256, 1, &Device::flex())
+    /// A new model that reads bytes.
+    pub fn model(config: &ModelConfig) -> Gpt {
+        Gpt::new(config, 256, 1, &Device::flex())
+    }
+
+    /// The model with every parameter as `edit` leaves it.
+    pub fn edited(model: Gpt, edit: impl Fn(&str, &mut HostTensor)) -> Gpt {
+        let drawn = parameters::read(&model);
+        let edited = parameters::assign(model, |path, _| {
+            let mut tensor = drawn[path].clone();
+            edit(path, &mut tensor);
+            Some(tensor)
+        });
+        edited.expect("the same shapes")
     }
 
     /// A model whose numbers are large enough for every part to matter.
     pub fn louder(config: &ModelConfig, vocab_size: usize) -> Gpt {
         let model = Gpt::new(config, vocab_size, 1, &Device::flex());
-        let drawn = parameters::read(&model);
-        let louder = parameters::assign(model, |path, _| {
-            let HostTensor { shape, values } = drawn[path].clone();
-            Some(HostTensor { shape, values: values.iter().map(|x| x * 8.0).collect() })
-        });
-        louder.expect("the same shapes")
+        edited(model, |_, tensor| tensor.values.iter_mut().for_each(|x| *x *= 8.0))
     }
 
-    /// The small model with one half everywhere, but `value` in the parameters whose names begin with `prefix`.
-    pub fn constant(prefix: &str, value: f32) -> Gpt {
-        let model = parameters::assign(small_model(), |path, shape| {
-            let value = if path.starts_with(prefix) { value } else { 0.5 };
-            let values = vec![value; shape.iter().product()];
-            Some(HostTensor { shape: shape.to_vec(), values })
-        });
-        model.expect("the same shapes")
+    /// A model with one head a layer, of zeros but for the scales of its norms, which are 1, and what `fill` writes.
+    pub fn by_hand(config: ModelConfig, vocab_size: usize, fill: impl Fn(&str, &mut [f32])) -> Gpt {
+        let config = ModelConfig { n_heads: 1, n_kv_heads: 1, d_ff: 1, norm: NormKind::RmsNorm, ..config };
+        edited(Gpt::zeros(&config, vocab_size, &Device::flex()), |path, tensor| match path.ends_with("norm.weight") {
+            true => tensor.values.fill(1.0),
+            false => fill(path, &mut tensor.values),
+        })
+    }
+
+    /// A text of at most 200 bytes, with `weight(head, query, key)`, heads of all layers counted on.
+    pub fn attention(
+        text: &str,
+        [n_layers, n_heads]: [usize; 2],
+        place: [Option<usize>; 2],
+        weight: impl Fn(usize, usize, usize) -> f32,
+    ) -> PromptAttention {
+        let prompt = Prompt::read(text, &Tokenizer::byte(), 200).expect("bytes");
+        let config = ModelConfig { n_layers, n_heads, ..ModelConfig::default() };
+        let selection = HeadSelection::new(place[0], place[1], &config).expect("is there");
+        let t = prompt.len();
+        let cells = (0..n_layers * n_heads * t * t).map(|at| weight(at / (t * t), at / t % t, at % t));
+        let recording = Recording::of_weights([n_layers, n_heads, t], &cells.collect::<Vec<_>>());
+        PromptAttention { prompt, config, selection, recording }
     }
 
     pub fn prompt(text: &str) -> Prompt {

@@ -27,8 +27,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All parts of the layers that write to the residual stream: the heads of each layer, then its attention as a
-    /// whole, then its feed-forward layer.
+    /// All that write to the residual stream: each layer's heads, its attention as a whole, its feed-forward layer.
     #[must_use]
     pub fn writers(config: &ModelConfig) -> Vec<Self> {
         let of_layer = |layer| {
@@ -67,7 +66,6 @@ impl fmt::Display for Part {
 /// The values that replace a part's.
 #[derive(Clone, Debug)]
 pub enum Substitute {
-    /// Zeros.
     Zero,
     /// The same vector at every position: `[C]`, or for heads `[H * D]`, of which a head takes its own.
     Mean(Tensor<1>),
@@ -78,7 +76,6 @@ pub enum Substitute {
 /// One part whose values are replaced.
 #[derive(Clone, Debug)]
 pub struct Replacement {
-    /// The part.
     pub part: Part,
     /// The only position at which they are replaced, counted from 0; `None` for all.
     pub position: Option<usize>,
@@ -139,19 +136,8 @@ mod tests {
     fn every_writer_is_named_once() {
         let config = ModelConfig { n_layers: 2, n_heads: 2, ..ModelConfig::default() };
         let names: Vec<String> = Part::writers(&config).iter().map(ToString::to_string).collect();
-        assert_eq!(
-            names,
-            [
-                "layer 0 head 0",
-                "layer 0 head 1",
-                "layer 0 attention",
-                "layer 0 mlp",
-                "layer 1 head 0",
-                "layer 1 head 1",
-                "layer 1 attention",
-                "layer 1 mlp",
-            ]
-        );
+        let of_layer = |layer| ["head 0", "head 1", "attention", "mlp"].map(|part| format!("layer {layer} {part}"));
+        assert_eq!(names, [0, 1].map(of_layer).concat());
         let head = Part::Head { layer: 1, head: 0 };
         assert_eq!(serde_json::to_string(&head).expect("plain data"), r#"{"part":"head","layer":1,"head":0}"#);
         assert_eq!(head.site().to_string(), "blocks.1.attention.heads");
@@ -170,37 +156,31 @@ mod tests {
         value: Tensor<D>,
     ) -> Vec<f32> {
         let mut probe = Replace(vec![Replacement { part, position, substitute }]);
-        let value = probe.visit(part.site(), value);
-        value.into_data().try_to_vec().expect("f32")
+        probe.visit(part.site(), value).into_data().try_to_vec().expect("f32")
     }
 
     #[test]
     fn only_the_part_at_its_positions_is_replaced() {
+        use Substitute::{Mean, Recorded, Zero};
         let head = Part::Head { layer: 0, head: 1 };
-        let heads = counted([1, 2, 2, 2]); // [B, H, T, D]
-        let zero = replaced(head, None, Substitute::Zero, heads.clone());
-        assert_eq!(zero, [1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0]);
-        let one = replaced(head, Some(1), Substitute::Zero, heads.clone());
-        assert_eq!(one, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0, 0.0]);
-        let mean = Substitute::Mean(counted([4]).neg());
-        let mean = replaced(head, None, mean, heads.clone());
-        assert_eq!(mean, [1.0, 2.0, 3.0, 4.0, -3.0, -4.0, -3.0, -4.0]);
-        let recorded = Substitute::Recorded(counted([8]).neg());
-        let recorded = replaced(head, Some(0), recorded, heads);
-        assert_eq!(recorded, [1.0, 2.0, 3.0, 4.0, -5.0, -6.0, 7.0, 8.0]);
-
-        let mlp = Part::Mlp { layer: 0 };
-        let added = counted([1, 2, 2]); // [B, T, C]
-        let mean = replaced(mlp, None, Substitute::Mean(counted([2]).neg()), added.clone());
-        assert_eq!(mean, [-1.0, -2.0, -1.0, -2.0]);
-        let recorded = replaced(mlp, Some(1), Substitute::Recorded(counted([4]).neg()), added);
-        assert_eq!(recorded, [1.0, 2.0, -3.0, -4.0]);
+        for (position, substitute, expected) in [
+            (None, Zero, [0.0, 0.0, 0.0, 0.0]),
+            (Some(1), Zero, [5.0, 6.0, 0.0, 0.0]),
+            (None, Mean(counted([4]).neg()), [-3.0, -4.0, -3.0, -4.0]),
+            (Some(0), Recorded(counted([8]).neg()), [-5.0, -6.0, 7.0, 8.0]),
+        ] {
+            let heads = replaced(head, position, substitute, counted([1, 2, 2, 2])); // [B, H, T, D]
+            assert_eq!(heads, [[1.0, 2.0, 3.0, 4.0], expected].concat());
+        }
+        let mlp = |position, substitute| replaced(Part::Mlp { layer: 0 }, position, substitute, counted([1, 2, 2]));
+        assert_eq!(mlp(None, Mean(counted([2]).neg())), [-1.0, -2.0, -1.0, -2.0]);
+        assert_eq!(mlp(Some(1), Recorded(counted([4]).neg())), [1.0, 2.0, -3.0, -4.0]);
     }
 
     #[test]
     fn other_sites_pass_as_they_are() {
-        let mut probe =
-            Replace(vec![Replacement { part: Part::Mlp { layer: 1 }, position: None, substitute: Substitute::Zero }]);
+        let part = Part::Mlp { layer: 1 };
+        let mut probe = Replace(vec![Replacement { part, position: None, substitute: Substitute::Zero }]);
         for other in [Part::Mlp { layer: 0 }, Part::Attention { layer: 1 }] {
             let seen = probe.visit(other.site(), counted([1, 1, 2])).into_data();
             assert_eq!(seen.try_to_vec::<f32>().expect("f32"), [1.0, 2.0]);

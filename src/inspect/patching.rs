@@ -6,17 +6,15 @@
 use burn::tensor::{Int, Tensor};
 use serde::Serialize;
 
-use super::capture::{Recording, capture, host};
+use super::capture::{capture, host};
 use super::part::{Part, Replace, Replacement, Substitute};
-use super::{Answer, InspectError, Prompt};
+use super::{Answer, InspectError, Prompt, Recording};
 use crate::model::Gpt;
-use crate::model::parameters::HostTensor;
 use crate::model::probe::Point;
 
 /// How far each part's values of another text move a prediction towards that text's.
 ///
-/// The prediction is the logit of one token minus that of another. Both texts have as many tokens, and values are
-/// patched into the same positions.
+/// The prediction is the logit of one token minus that of another. Values are patched into the same positions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Patching {
     /// The text of each token of the prompt, `[T]`.
@@ -33,11 +31,9 @@ pub struct Patching {
     pub difference: f64,
     /// The logit difference after the other prompt.
     pub from_difference: f64,
-    /// Each head, attention layer and feed-forward layer patched at all positions, the one that moves the difference
-    /// most first.
+    /// The effect of each part, patched at all positions; the one that moves the difference most first.
     pub parts: Vec<Patched>,
-    /// The share of the way with the residual stream patched at one token: at the embedding, then after each layer,
-    /// `[1 + L][T]`.
+    /// The share with the residual stream patched at one token, at the embedding and after each layer: `[1 + L][T]`.
     pub residual: Vec<Vec<f64>>,
 }
 
@@ -58,8 +54,7 @@ impl Patching {
     /// `answers` minus that of the second after the token at `position`.
     ///
     /// # Errors
-    /// If the prompts have not as many tokens or do not differ before the prediction, if there is no such
-    /// position, if both answers are the same or as far apart after both prompts, or if the device fails.
+    /// As [`Patching::check`], if both answers are the same or as far apart after both prompts, or as [`capture()`].
     pub fn new(
         model: &Gpt,
         [prompt, from]: [&Prompt; 2],
@@ -86,8 +81,7 @@ impl Patching {
         }
         let with_part = |part| {
             let difference = difference(vec![patcher.from(part, None)])?;
-            let share = share(difference);
-            Ok(Patched { part, difference, share })
+            Ok(Patched { part, difference, share: share(difference) })
         };
         let parts = Part::writers(model.config()).into_iter().map(with_part);
         let mut parts = parts.collect::<Result<Vec<_>, InspectError>>()?;
@@ -97,7 +91,7 @@ impl Patching {
         let mut residual = Vec::new();
         for stage in std::iter::once(Part::Embedding).chain(layers) {
             // Before the first token that differs both passes are the same, and no later token changes the prediction.
-            let carries = first_difference(prompt, from)..=position;
+            let carries = first_difference(&prompt.ids, &from.ids)..=position;
             let at_one = |at: usize| match carries.contains(&at) {
                 true => Ok(share(difference(vec![patcher.from(stage, Some(at))])?)),
                 false => Ok(0.0),
@@ -126,8 +120,8 @@ impl Patching {
         if prompt.len() != from.len() {
             return Err(InspectError::UnequalLengths { prompt: prompt.len(), from: from.len() });
         }
-        InspectError::check_token(position, prompt.len())?;
-        match first_difference(prompt, from) <= position {
+        prompt.check(position)?;
+        match first_difference(&prompt.ids, &from.ids) <= position {
             true => Ok(()),
             false => Err(InspectError::SamePast(position)),
         }
@@ -136,15 +130,13 @@ impl Patching {
     /// The first token that differs, counted from 0.
     #[must_use]
     pub fn first_difference(&self) -> usize {
-        let mut pairs = self.tokens.iter().zip(&self.from_tokens);
-        pairs.position(|(a, b)| a != b).unwrap_or(self.tokens.len())
+        first_difference(&self.tokens, &self.from_tokens)
     }
 }
 
 /// The first token that differs; the length of both if none does.
-fn first_difference(prompt: &Prompt, from: &Prompt) -> usize {
-    let mut pairs = prompt.ids.iter().zip(&from.ids);
-    pairs.position(|(a, b)| a != b).unwrap_or(prompt.len())
+fn first_difference<T: PartialEq>(tokens: &[T], others: &[T]) -> usize {
+    tokens.iter().zip(others).position(|(a, b)| a != b).unwrap_or(tokens.len())
 }
 
 /// A prompt, and the values of a pass over the other one.
@@ -164,12 +156,9 @@ impl<'a> Patcher<'a> {
     /// Replaces a part's values by those of the other pass.
     fn from(&self, part: Part, position: Option<usize>) -> Replacement {
         let site = part.site();
-        let HostTensor { values, .. } = self.from.get(site.block_idx, site.point);
-        Replacement {
-            part,
-            position,
-            substitute: Substitute::Recorded(Tensor::from_floats(&**values, &self.model.device())),
-        }
+        let values = &*self.from.get(site.block_idx, site.point).values;
+        let substitute = Substitute::Recorded(Tensor::from_floats(values, &self.model.device()));
+        Replacement { part, position, substitute }
     }
 
     /// The logits after the token at `position`, `[V]`.
@@ -182,12 +171,9 @@ impl<'a> Patcher<'a> {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
     use crate::config::{ModelConfig, PositionKind};
     use crate::inspect::tests::{louder, prompt, small_config};
-    use crate::model::probe::{Probe, Site};
     use crate::tokenizer::Tokenizer;
 
     fn model() -> Gpt {
@@ -199,52 +185,29 @@ mod tests {
         ["a", "b"].map(|text| Answer::read(text, &Tokenizer::byte()).expect("a byte"))
     }
 
-    /// A probe that changes nothing, so that attention takes the path that it takes with any probe.
-    struct Watch;
-
-    impl Probe for Watch {
-        fn visit<const D: usize>(&mut self, _: Site, value: Tensor<D>) -> Tensor<D> {
-            value
-        }
-    }
-
-    fn last_row(logits: Tensor<3>) -> Vec<f32> {
-        let [_, t, _] = logits.dims();
-        let row = logits.narrow(1, t - 1, 1).into_data();
-        row.try_to_vec().expect("f32")
-    }
-
     #[test]
     fn nothing_replaced_is_the_plain_pass_and_everything_is_the_other() {
         let model = model();
         let (one, other) = (prompt("the bank of"), prompt("a bank, the"));
         let patcher = Patcher::new(&model, [&one, &other]).expect("read");
-        let pass = |of: &Prompt| last_row(model.forward_with(of.tokens(&Device::flex()), &mut Watch));
+        // With any probe, attention takes the path that holds the weights.
+        let pass =
+            |of| capture(&model, of, &[Point::Logits]).expect("read").get(None, Point::Logits).vector(0, 10).to_vec();
         let logits = |replacements| patcher.logits(replacements, 10).expect("read");
         assert_eq!(logits(Vec::new()), pass(&one), "to the bit");
-        let fused = last_row(model.forward(one.tokens(&Device::flex())));
-        let pairs = fused.iter().zip(logits(Vec::new()));
-        assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-4));
-
-        let last = patcher.from(Part::Residual { layer: 2 }, None);
-        assert_eq!(logits(vec![last]), pass(&other), "to the bit");
-        let embedding = patcher.from(Part::Embedding, None);
-        assert_eq!(logits(vec![embedding.clone()]), pass(&other), "to the bit");
-        let mut all: Vec<_> = Part::writers(model.config()).into_iter().map(|part| patcher.from(part, None)).collect();
-        all.push(embedding);
-        assert_eq!(logits(all), pass(&other), "to the bit");
+        let fused = host(model.forward(one.tokens(&model.device())).narrow(1, 10, 1)).expect("read");
+        assert!(fused.iter().zip(logits(Vec::new())).all(|(a, b)| (a - b).abs() < 1e-4));
         assert_ne!(pass(&one), pass(&other));
-    }
 
-    #[test]
-    fn all_heads_of_a_layer_are_its_attention() {
-        let model = model();
-        let (one, other) = (prompt("the bank of"), prompt("a bank, the"));
-        let patcher = Patcher::new(&model, [&one, &other]).expect("read");
-        let logits = |replacements| patcher.logits(replacements, 10).expect("read");
-        let heads = (0..4).map(|head| patcher.from(Part::Head { layer: 1, head }, None));
-        let attention = patcher.from(Part::Attention { layer: 1 }, None);
-        assert_eq!(logits(heads.collect()), logits(vec![attention]));
+        let all = |part| patcher.from(part, None);
+        let (embedding, last) = (all(Part::Embedding), all(Part::Residual { layer: 2 }));
+        let everything = Part::writers(model.config()).into_iter().map(all).chain([embedding.clone()]).collect();
+        for replacements in [vec![last], vec![embedding], everything] {
+            assert_eq!(logits(replacements), pass(&other), "to the bit");
+        }
+        let heads = (0..4).map(|head| all(Part::Head { layer: 1, head })).collect();
+        let attention = all(Part::Attention { layer: 1 });
+        assert_eq!(logits(heads), logits(vec![attention]), "all heads of a layer are its attention");
     }
 
     #[test]
@@ -261,14 +224,12 @@ mod tests {
             assert!((patched.difference - expected).abs() < 1e-9);
         }
         assert_eq!((it.first_difference(), it.residual.len()), (5, 4));
-        // The only token that differs makes all of the difference before the first layer, the last token all of it
-        // after the last.
-        assert!((it.residual[0][5] - 1.0).abs() < 1e-9);
-        assert!(it.residual[0][6..].iter().all(|share| share.abs() < 1e-9));
-        assert!((it.residual[3][10] - 1.0).abs() < 1e-9);
-        assert!(it.residual[3][..10].iter().all(|share| share.abs() < 1e-9));
+        // Before the first layer the one token that differs makes all of the difference, after the last the last token.
+        let is = |share: f64, expected: f64| (share - expected).abs() < 1e-9;
+        assert!(is(it.residual[0][5], 1.0) && it.residual[0][6..].iter().all(|share| is(*share, 0.0)));
+        assert!(is(it.residual[3][10], 1.0) && it.residual[3][..10].iter().all(|share| is(*share, 0.0)));
         let earlier = Patching::new(&model, [&one, &other], 7, answers()).expect("patched");
-        assert!((earlier.residual[3][7] - 1.0).abs() < 1e-9);
+        assert!(is(earlier.residual[3][7], 1.0));
         assert!(earlier.residual.iter().all(|row| row[8..] == [0.0; 3]));
     }
 

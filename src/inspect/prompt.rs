@@ -10,8 +10,7 @@ use crate::tokenizer::{Tokenizer, visible};
 pub struct Prompt {
     /// The tokens, T of them, at least one.
     pub ids: Vec<u32>,
-    /// The text of each token, `[T]`, as [`Tokenizer::piece`] gives it: bytes that are no whole character are
-    /// written `\xe7`.
+    /// The text of each token, `[T]`, as [`Tokenizer::piece`] gives it, such as `\xe7` for a part of a character.
     pub texts: Vec<String>,
     /// The tokens as a person reads them, on one line, blanks and line ends visible: `[T]`.
     pub pieces: Vec<String>,
@@ -86,20 +85,36 @@ impl Prompt {
     /// -> `[1, T]`
     #[must_use]
     pub fn tokens(&self, device: &Device) -> Tensor<2, Int> {
-        let ids: Vec<i64> = self.ids.iter().map(|&id| i64::from(id)).collect();
-        let n = ids.len();
-        Tensor::from_data(TensorData::new(ids, [1, n]), device)
+        to_tensor(&self.ids, device)
     }
+
+    /// Checks that there is a token at `position`.
+    pub(super) fn check(&self, position: usize) -> Result<(), InspectError> {
+        match position < self.len() {
+            true => Ok(()),
+            false => Err(InspectError::OutOfRange { what: "token", index: position, of: "the prompt", n: self.len() }),
+        }
+    }
+}
+
+/// # Shapes
+/// `ids: [T]` -> `[1, T]`
+pub(super) fn to_tensor(ids: &[u32], device: &Device) -> Tensor<2, Int> {
+    let signed: Vec<i64> = ids.iter().map(|&id| i64::from(id)).collect();
+    Tensor::from_data(TensorData::new(signed, [1, ids.len()]), device)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn read(text: &str, context_length: usize) -> Prompt {
+        Prompt::read(text, &Tokenizer::byte(), context_length).expect("bytes")
+    }
+
     #[test]
     fn pieces_can_be_seen() {
-        let tokenizer = Tokenizer::byte();
-        let prompt = Prompt::read("a \n\t\0", &tokenizer, 8).expect("bytes");
+        let prompt = read("a \n\t\0", 8);
         assert_eq!(prompt.pieces, ["a", "·", "↵", "→", "\u{fffd}"]);
         assert_eq!(prompt.texts, ["a", " ", "\n", "\t", "\0"]);
         assert_eq!((prompt.len(), prompt.n_dropped), (5, 0));
@@ -107,16 +122,15 @@ mod tests {
 
     #[test]
     fn a_part_of_a_character_is_shown_as_its_bytes() {
-        let prompt = Prompt::read("é", &Tokenizer::byte(), 8).expect("bytes");
+        let prompt = read("é", 8);
         assert_eq!(prompt.texts, [r"\xc3", r"\xa9"]);
         assert_eq!(prompt.whole_pieces(), ["é"]);
-        let cut = Prompt::read("éa猫", &Tokenizer::byte(), 5).expect("bytes");
-        assert_eq!(cut.whole_pieces(), ["\u{fffd}", "a", "猫"]);
+        assert_eq!(read("éa猫", 5).whole_pieces(), ["\u{fffd}", "a", "猫"]);
     }
 
     #[test]
     fn what_does_not_fit_the_context_is_left_out_at_the_front() {
-        let prompt = Prompt::read("abcdef", &Tokenizer::byte(), 4).expect("bytes");
+        let prompt = read("abcdef", 4);
         assert_eq!(prompt.ids, b"cdef".map(u32::from));
         assert_eq!(prompt.n_dropped, 2);
         assert_eq!(prompt.position_of("a"), None);
@@ -124,11 +138,9 @@ mod tests {
 
     #[test]
     fn a_text_is_found_where_it_ends_last() {
-        let prompt = Prompt::read("a cat, é cat.", &Tokenizer::byte(), 20).expect("bytes");
-        assert_eq!(prompt.position_of("cat"), Some(12));
-        assert_eq!(prompt.position_of("é"), Some(8));
-        assert_eq!(prompt.position_of("a cat"), Some(4));
-        assert_eq!(prompt.position_of("dog"), None);
-        assert_eq!(prompt.position_of(""), None);
+        let prompt = read("a cat, é cat.", 20);
+        for (text, position) in [("cat", Some(12)), ("é", Some(8)), ("a cat", Some(4)), ("dog", None), ("", None)] {
+            assert_eq!(prompt.position_of(text), position, "{text}");
+        }
     }
 }

@@ -3,8 +3,7 @@
 use crate::draw::{Chart, Series};
 use crate::run::Curves;
 
-/// Losses above this many times the first one are drawn at the upper edge: a run that explodes would hide
-/// everything else.
+/// Losses above this many times the first are drawn at the upper edge: an explosion would hide everything else.
 const MOST_GROWTH: f64 = 4.0;
 
 /// The losses: means over the log intervals for training, and the estimates for validation, the best one marked.

@@ -1,13 +1,14 @@
 //! Measures a run's best weights: each head on the validation split, and the attention of all of them on a few words.
 
+use std::error::Error;
 use std::ops::RangeInclusive;
 
 use burn::tensor::Device;
 
-use crate::data::{Corpus, DataError, OpenOptions, Split, Tokens};
-use crate::inspect::{AttentionDetails, HeadSelection, InspectError, N_WINDOWS, Prompt, ScoredHeads};
+use crate::data::{Corpus, OpenOptions, Split, Tokens};
+use crate::inspect::{HeadSelection, InspectError, N_WINDOWS, Prompt, PromptAttention, ScoredHeads};
 use crate::model::Gpt;
-use crate::run::{self, Checkpoint, RunDir, RunError};
+use crate::run::{self, Checkpoint, RunDir};
 use crate::tokenizer::Tokenizer;
 
 /// The least and the most tokens of the words, so that their maps fit a page.
@@ -25,20 +26,11 @@ pub(super) struct Inside {
     pub step: u64,
     pub heads: ScoredHeads,
     /// The attention on some words of the validation split; `None` if it is empty.
-    pub attention: Option<AttentionDetails>,
-}
-
-/// The reason why the weights cannot be measured.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub(super) enum LookError {
-    Run(#[from] RunError),
-    Text(#[from] DataError),
-    Model(#[from] InspectError),
+    pub attention: Option<PromptAttention>,
 }
 
 /// Measures the best checkpoint of a run.
-pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, LookError> {
+pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, Box<dyn Error>> {
     let checkpoint = run.best()?;
     let state = Checkpoint::read_state(&checkpoint)?;
     let (config, tokenizer) = (run.config()?, run.tokenizer()?);
@@ -53,9 +45,9 @@ pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, LookError> {
     Ok(Inside { step, heads, attention: attention(&model, &tokenizer, &corpus.val)? })
 }
 
-fn attention(model: &Gpt, tokenizer: &Tokenizer, text: &Split) -> Result<Option<AttentionDetails>, InspectError> {
+fn attention(model: &Gpt, tokenizer: &Tokenizer, text: &Split) -> Result<Option<PromptAttention>, InspectError> {
     let config = model.config();
-    let selection = HeadSelection::new(None, None, config.n_layers, config.n_heads)?;
+    let selection = HeadSelection::new(None, None, config)?;
     let is_small = |n: &usize| crate::draw::attention_mib(config, &selection, *n) <= MOST_MIB;
     let most = PROMPT_TOKENS.rev().find(is_small);
     let n_tokens = most.unwrap_or(*PROMPT_TOKENS.start());
@@ -67,11 +59,10 @@ fn attention(model: &Gpt, tokenizer: &Tokenizer, text: &Split) -> Result<Option<
     let Ok(prompt) = Prompt::read(&words, tokenizer, config.context_length) else {
         return Ok(None);
     };
-    AttentionDetails::new(model, &prompt, &selection).map(Some)
+    PromptAttention::new(model, &prompt, &selection, &PromptAttention::DETAILS).map(Some)
 }
 
-/// At most `n` tokens from the first line that begins in `tokens`, or from their beginning; a word that is cut at the
-/// end is left out.
+/// At most `n` tokens from the first line that begins in `tokens`, or from their beginning, without a word cut short.
 fn some_words(tokens: &Tokens, tokenizer: &Tokenizer, n: usize) -> String {
     let mut ids = vec![0; tokens.len().min(SEARCHED_TOKENS)];
     tokens.read(0, &mut ids);

@@ -1,8 +1,7 @@
 //! The report of a run: one page of HTML with the curves, texts, heads and config of a run.
 //!
-//! [`Report::read`] gathers the files of a run directory, [`Report::look_inside`] measures the best weights, and
-//! [`Report::write`] writes the page and its plots. A run in progress, a failed run, or a run of an older version has a
-//! report as far as its files reach; [`Report::notes`] says what is missing. Nothing here changes a run.
+//! A run in progress, a failed run, or a run of an older version has a report as far as its files reach;
+//! [`Report::notes`] says what is missing.
 
 #![allow(clippy::format_push_string, reason = "a line reads better than it saves an allocation")]
 
@@ -16,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 
-use crate::draw::{self, Chart, HeadHistory, Page};
+use crate::draw::{self, Chart, HeadHistory};
 use crate::inspect::ScoredHeads;
 use crate::run::{self, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout, write_atomically};
 use inside::Inside;
@@ -110,20 +109,14 @@ impl Report {
     /// # Errors
     /// If a file cannot be written; each is replaced whole or not at all.
     pub fn write(&self, run: &RunDir) -> Result<(), ReportError> {
-        for (name, picture) in self.pictures() {
-            replace(&run.join(name), &picture)?;
+        let names = [layout::LOSS_SVG, layout::LEARNING_RATE_SVG];
+        for (name, chart) in names.into_iter().zip(self.charts()).filter(|(_, chart)| !chart.is_empty()) {
+            replace(&run.join(name), &chart.file())?;
+        }
+        if let Some(heads) = &self.heads {
+            replace(&run.join(layout::HEADS_SVG), &heads.file())?;
         }
         replace(&run.join(PAGE), &self.html())
-    }
-
-    /// The plots of everything that was logged, as SVG with their file names.
-    #[must_use]
-    pub fn pictures(&self) -> Vec<(&'static str, String)> {
-        let [loss, rate] = self.charts();
-        let charts = [(layout::LOSS_SVG, loss), (layout::LEARNING_RATE_SVG, rate)].into_iter();
-        let charts = charts.filter(|(_, chart)| !chart.is_empty());
-        let heads = self.heads.as_ref().map(|heads| (layout::HEADS_SVG, heads.file()));
-        charts.map(|(name, chart)| (name, chart.file())).chain(heads).collect()
     }
 
     /// The page.
@@ -133,25 +126,21 @@ impl Report {
         let run = &self.facts.run;
         let root = std::path::absolute(run).unwrap_or_else(|_| run.clone());
         let name = root.file_name().unwrap_or(root.as_os_str()).to_string_lossy();
-        let mut page = Page::new(&name, &numbers::lead(self));
-        page = page.section("Numbers", numbers::numbers(self));
-        let [loss, rate] = self.charts();
-        if let Some(curves) = draw::curves(&[("loss", loss), ("rate", rate)]) {
-            page = page.section("Curves", curves);
-        }
-        if let Some(samples) = samples::samples(&self.samples, &self.curves) {
-            page = page.section("What it wrote", samples);
-        }
-        if let Some(Inside { step, heads, .. }) = &self.inside {
-            page = page.section("What each head does", draw::head_map(*step, heads));
-        }
-        if let Some(heads) = &self.heads {
-            page = page.section("How its heads formed", heads.fragment());
-        }
-        if let Some(attention) = self.inside.as_ref().and_then(|inside| inside.attention.as_ref()) {
-            page = page.section("Who looks at whom", draw::attention_fragment(attention));
-        }
-        page.section("Config", settings::settings(&self.settings)).render()
+        let charts = self.charts();
+        let inside = self.inside.as_ref();
+        let head_map = |Inside { step, heads, .. }: &Inside| draw::head_map(*step, heads);
+        let attention = inside.and_then(|inside| inside.attention.as_ref());
+        let sections = [
+            ("Numbers", Some(numbers::numbers(self))),
+            ("Curves", draw::curves(&["loss", "rate"], &charts)),
+            ("What it wrote", samples::samples(&self.samples, &self.curves)),
+            ("What each head does", inside.map(head_map)),
+            ("How its heads formed", self.heads.as_ref().map(HeadHistory::fragment)),
+            ("Who looks at whom", attention.map(draw::attention_fragment)),
+            ("Config", Some(settings::settings(&self.settings))),
+        ];
+        let known = sections.into_iter().filter_map(|(heading, fragment)| Some((heading, fragment?)));
+        draw::page(&name, &numbers::lead(self), &known.collect::<Vec<_>>())
     }
 
     fn charts(&self) -> [Chart; 2] {

@@ -20,20 +20,18 @@ pub(super) fn lead(report: &Report) -> String {
     };
     let device = facts.device.as_ref();
     let on = device.map_or_else(String::new, |device| format!(" on {device}"));
-    let time = facts.wall_s.map(duration);
-    match (facts.status, time) {
-        (Status::Done, Some(time)) => format!("Done: {steps}{on} in {time}"),
-        (Status::Done, None) => format!("Done: {steps}{on}"),
-        (Status::Running, Some(time)) => format!("In progress: {steps}{on}, after {time}"),
-        (Status::Running, None) => format!("In progress: {steps}{on}"),
-        (Status::Stopped, _) => format!("Stopped after {steps}{on}"),
+    let time = |before: &str| facts.wall_s.map_or_else(String::new, |s| format!("{before} {}", duration(s)));
+    match facts.status {
+        Status::Done => format!("Done: {steps}{on}{}", time(" in")),
+        Status::Running => format!("In progress: {steps}{on}{}", time(", after")),
+        Status::Stopped => format!("Stopped after {steps}{on}"),
     }
 }
 
 /// The numbers of the run, the most important ones large.
 pub(super) fn numbers(report: &Report) -> Fragment {
     let mut body = "<dl class=\"tiles\">\n".to_owned();
-    for [name, value, detail] in tiles(report) {
+    for (name, value, detail) in tiles(report) {
         body += &format!(
             "<div><dt>{name}</dt><dd class=\"value\">{}</dd><dd class=\"detail\">{}</dd></div>\n",
             escape(&value),
@@ -53,69 +51,55 @@ pub(super) fn numbers(report: &Report) -> Fragment {
 }
 
 /// The name, the value and a remark of each important number that is known.
-fn tiles(report: &Report) -> Vec<[String; 3]> {
+fn tiles(report: &Report) -> Vec<(&'static str, String, String)> {
     let facts = &report.facts;
-    let mark = if facts.is_estimate { "~" } else { "" };
-    let mut tiles = Vec::new();
-    let mut add = |name: &str, value: String, detail: String| {
-        tiles.push([name.to_owned(), value, detail]);
+    let (mark, unit) = match facts.is_estimate {
+        true => ("~", "nats per token, an estimate"),
+        false => ("", "nats per token"),
     };
-    if let Some(loss) = facts.val_loss {
-        let unit = match facts.is_estimate {
-            true => "nats per token, an estimate",
-            false => "nats per token",
-        };
-        add("Best validation loss", format!("{mark}{loss:.4}"), unit.to_owned());
-        let perplexity = format!("{mark}{}", short(loss.exp()));
-        add("Perplexity", perplexity, "tokens it is unsure between".to_owned());
-    }
-    if let Some(bits) = facts.val_bits_per_byte {
-        add("Bits per byte", format!("{mark}{bits:.4}"), "of the validation text".to_owned());
-    }
-    if let Some(parameters) = facts.parameters {
-        add("Parameters", grouped(parameters), "numbers that were learned".to_owned());
-    }
-    if let Some(tokens) = facts.tokens {
-        let trained = report.processes.last().and_then(|process| process.train_tokens);
+    let perplexity = facts.val_loss.map(|loss| format!("{mark}{}", short(loss.exp())));
+    let trained = report.processes.last().and_then(|process| process.train_tokens);
+    let epochs = |tokens: u64| {
         let epochs = trained.map(|n| short(tokens as f64 / n.max(1) as f64));
-        let detail = epochs.map(|epochs| format!("{epochs} times the training text"));
-        add("Tokens seen", grouped(tokens), detail.unwrap_or_default());
-    }
-    if let Some(speed) = median(&report.curves, "tokens_per_s") {
-        let step_ms = median(&report.curves, "median_step_ms");
-        let detail = step_ms.map(|ms| format!("{} ms per step", short(ms)));
-        add("Tokens per second", whole(speed), detail.unwrap_or_default());
-    }
-    tiles
+        epochs.map(|epochs| format!("{epochs} times the training text")).unwrap_or_default()
+    };
+    let step_ms = median(&report.curves, "median_step_ms").map(|ms| format!("{} ms per step", short(ms)));
+    let tiles = [
+        ("Best validation loss", facts.val_loss.map(|loss| format!("{mark}{loss:.4}")), unit.to_owned()),
+        ("Perplexity", perplexity, "tokens it is unsure between".to_owned()),
+        (
+            "Bits per byte",
+            facts.val_bits_per_byte.map(|bits| format!("{mark}{bits:.4}")),
+            "of the validation text".to_owned(),
+        ),
+        ("Parameters", facts.parameters.map(grouped), "numbers that were learned".to_owned()),
+        ("Tokens seen", facts.tokens.map(grouped), facts.tokens.map(epochs).unwrap_or_default()),
+        ("Tokens per second", median(&report.curves, "tokens_per_s").map(whole), step_ms.unwrap_or_default()),
+    ];
+    tiles.into_iter().filter_map(|(name, value, detail)| Some((name, value?, detail))).collect()
 }
 
 /// The name and the value of every other number that is known.
 fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let facts = &report.facts;
     let last = report.processes.last();
-    let mut rows = Vec::new();
-    rows.extend(facts.best_step.map(|step| ("Best checkpoint", format!("step {}", grouped(step)))));
-    rows.extend(last_weights(&report.curves).map(|value| ("Last weights", value)));
-    rows.extend(facts.wall_s.map(|s| ("Time of all", duration(s))));
-    rows.extend(facts.train_s.map(|s| ("Time of steps", duration(s))));
-    let peaks = report.processes.iter().filter_map(|process| process.peak_rss_mib);
-    let peak = peaks.reduce(f64::max);
-    rows.extend(peak.map(|mib| ("Peak memory", format!("{} MiB", whole(mib)))));
-    rows.extend(facts.device.clone().map(|device| ("Device", device)));
-    let text = last.and_then(|process| Some((process.train_tokens?, process.val_tokens?)));
-    rows.extend(
-        text.map(|(train, val)| {
-            ("Text", format!("{} training and {} validation tokens", grouped(train), grouped(val)))
-        }),
-    );
-    let vocab = last.and_then(|process| process.vocab_size);
-    rows.extend(vocab.map(|n| ("Vocabulary", format!("{} tokens", grouped(n)))));
-    rows.extend(facts.started_from.clone().map(|from| ("Started from", from)));
+    let peak_mib = report.processes.iter().filter_map(|process| process.peak_rss_mib).reduce(f64::max);
+    let text = last.and_then(|process| Some([process.train_tokens?, process.val_tokens?].map(grouped)));
     let resumed = report.processes.len().saturating_sub(1);
-    rows.extend((resumed > 0).then(|| ("Went on", times(resumed))));
-    let version = last.and_then(|process| process.version.clone());
-    rows.extend(version.map(|version| ("Version", format!("Tinderbox {version}"))));
-    rows
+    let rows = [
+        ("Best checkpoint", facts.best_step.map(|step| format!("step {}", grouped(step)))),
+        ("Last weights", last_weights(&report.curves)),
+        ("Time of all", facts.wall_s.map(duration)),
+        ("Time of steps", facts.train_s.map(duration)),
+        ("Peak memory", peak_mib.map(|mib| format!("{} MiB", whole(mib)))),
+        ("Device", facts.device.clone()),
+        ("Text", text.map(|[train, val]| format!("{train} training and {val} validation tokens"))),
+        ("Vocabulary", last.and_then(|process| process.vocab_size).map(|n| format!("{} tokens", grouped(n)))),
+        ("Started from", facts.started_from.clone()),
+        ("Went on", (resumed > 0).then(|| times(resumed))),
+        ("Version", last.and_then(|process| process.version.as_ref()).map(|version| format!("Tinderbox {version}"))),
+    ];
+    rows.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 /// The loss of the last weights: over the whole validation split, or the last estimate.

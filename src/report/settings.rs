@@ -54,13 +54,15 @@ pub(super) fn sections(config: &Table) -> Vec<Section> {
             .collect();
         Section { name: name.clone(), settings }
     };
-    let sections = config.iter().map(of_section);
-    let mut sections: Vec<Section> = sections.filter(|section| !section.settings.is_empty()).collect();
-    // A table is sorted by name.
-    let order = Order::of(&known.unwrap_or_default());
-    sections.sort_by_key(|section| order.of_section(&section.name));
+    let mut sections: Vec<Section> = config.iter().map(of_section).collect();
+    sections.retain(|section| !section.settings.is_empty());
+    // A table is sorted by name; unknown keys come last.
+    let written = known.unwrap_or_default();
+    let keys = keys(&written);
+    let place = |is_it: &dyn Fn(&(&str, &str)) -> bool| keys.iter().position(is_it).unwrap_or(usize::MAX);
+    sections.sort_by_key(|section| place(&|(name, _)| *name == section.name));
     for Section { name, settings } in &mut sections {
-        settings.sort_by_key(|setting| order.of_key(name, &setting.key));
+        settings.sort_by_key(|setting| place(&|(section, key)| *section == name.as_str() && *key == setting.key));
     }
     sections
 }
@@ -97,33 +99,18 @@ pub(super) fn settings(sections: &[Section]) -> Fragment {
     Fragment { kind: "settings", styles: &[STYLE], scripts: &[], body, data: None }
 }
 
-/// Where keys stand in a config as it is written.
-struct Order(Vec<(String, String)>);
-
-impl Order {
-    fn of(text: &str) -> Self {
-        let mut section = "";
-        let mut keys = Vec::new();
-        for line in text.lines() {
-            if let Some(name) = line.strip_prefix('[') {
-                section = name.trim_end_matches(']');
-            } else if let Some((key, _)) = line.split_once(" = ") {
-                keys.push((section.to_owned(), key.to_owned()));
-            }
+/// The keys of a config as it is written, with their sections.
+fn keys(config: &str) -> Vec<(&str, &str)> {
+    let mut section = "";
+    let mut keys = Vec::new();
+    for line in config.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']');
+        } else if let Some((key, _)) = line.split_once(" = ") {
+            keys.push((section, key));
         }
-        Self(keys)
     }
-
-    /// What is not there comes last.
-    fn of_section(&self, name: &str) -> usize {
-        let found = self.0.iter().position(|(section, _)| section == name);
-        found.unwrap_or(usize::MAX)
-    }
-
-    fn of_key(&self, name: &str, key: &str) -> usize {
-        let is_it = |known: &(String, String)| known.0 == name && known.1 == key;
-        self.0.iter().position(is_it).unwrap_or(usize::MAX)
-    }
+    keys
 }
 
 fn origin(config: &Table, section: &str, key: &str, value: &Value) -> Origin {

@@ -62,7 +62,7 @@ fn weights_are_the_models_own_to_the_bit() {
         let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &Device::flex());
         let model = Checkpoint::load_model(&located.checkpoint, model).expect("weights");
         let prompt = Prompt::read(PROMPT, &tokenizer, config.model.context_length).expect("tokens");
-        let maps = capture(&model, &prompt, &[Point::Weights]).expect("captured").attention();
+        let maps = capture(&model, &prompt, &[Point::Weights]).expect("captured");
 
         assert_eq!(list(&shown["weights"]).len(), config.model.n_layers);
         for (layer, heads) in list(&shown["weights"]).iter().enumerate() {

@@ -5,10 +5,10 @@ use clap::ValueEnum;
 use super::output::{Output, TextStyle, json_of};
 use super::{Prompts, Subject};
 use crate::cli::note;
+use crate::config::ModelConfig;
 use crate::draw;
-use crate::inspect::{AttentionDetails, AttentionMaps, AttentionView, HeadSelection, Prompt, capture};
+use crate::inspect::{HeadSelection, InspectError, Prompt, PromptAttention};
 use crate::model::probe::Point;
-use crate::run::Trained;
 
 /// Show which tokens look at which, in every layer and head or in one
 #[derive(Debug, clap::Args)]
@@ -57,31 +57,29 @@ const LARGE_MIB: usize = 32;
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;
-    let model = &opened.config.model;
-    let selection = HeadSelection::new(args.layer, args.head, model.n_layers, model.n_heads)?;
+    let selection = HeadSelection::new(args.layer, args.head, &opened.config.model)?;
     let prompts = args.prompts.read(&opened)?;
-    let maps = || -> anyhow::Result<Vec<AttentionMaps>> {
-        let read = |prompt| Ok(capture(&opened.model, prompt, &[Point::Weights])?.attention());
-        prompts.iter().map(read).collect()
+    let read = |points: &[Point]| -> Result<Vec<PromptAttention>, InspectError> {
+        prompts.iter().map(|prompt| PromptAttention::new(&opened.model, prompt, &selection, points)).collect()
     };
-    let view = |(prompt, maps)| AttentionView { prompt, maps, selection: &selection };
-    let views = |maps| -> Vec<AttentionView<'_>> { prompts.iter().zip(maps).map(view).collect() };
     args.output.write(&match args.format {
         Format::Text => {
             let palette = args.style.palette(args.output.is_file());
             let n_columns = args.style.n_columns();
-            let text = |view: &_| draw::attention_text(view, palette, n_columns);
-            views(&maps()?).iter().map(text).collect::<Vec<_>>().join("\n")
+            let text = |attention: &_| draw::attention_text(attention, palette, n_columns);
+            read(&[])?.iter().map(text).collect::<Vec<_>>().join("\n")
         }
-        Format::Json => json_of(views(&maps()?).iter().map(draw::attention_json).collect()),
-        Format::Svg => draw::attention_svg(&views(&maps()?)),
-        Format::Html => page(&opened, &prompts, &selection)?,
+        Format::Json => json_of(read(&[])?.iter().map(draw::attention_json).collect()),
+        Format::Svg => draw::attention_svg(&read(&[])?),
+        Format::Html => {
+            check_size(&opened.config.model, &prompts, &selection)?;
+            draw::attention_html(&read(&PromptAttention::DETAILS)?)
+        }
     })
 }
 
-/// The page of all prompts, with a note on standard error if it is large.
-fn page(opened: &Trained, prompts: &[Prompt], selection: &HeadSelection) -> anyhow::Result<String> {
-    let config = &opened.config.model;
+/// Checks the size of the page of all prompts, with a note on standard error if it is large.
+fn check_size(config: &ModelConfig, prompts: &[Prompt], selection: &HeadSelection) -> Result<(), InspectError> {
     let mib = |prompt: &Prompt| draw::attention_mib(config, selection, prompt.len());
     let mib = prompts.iter().map(mib).sum();
     draw::check_size(mib)?;
@@ -90,6 +88,5 @@ fn page(opened: &Trained, prompts: &[Prompt], selection: &HeadSelection) -> anyh
             "note: the page holds {mib} MiB of numbers, and a browser opens it slowly: --layer and --head choose less"
         ));
     }
-    let details = |prompt| AttentionDetails::new(&opened.model, prompt, selection);
-    Ok(draw::attention_html(&prompts.iter().map(details).collect::<Result<Vec<_>, _>>()?))
+    Ok(())
 }
