@@ -83,7 +83,7 @@ impl Cache {
             let name = entry.file_name();
             let (number, rest) = name.to_str().and_then(|name| name.split_at_checked(DIGITS)).unwrap_or_default();
             let is_cached = matches!(rest, ".tokens" | ".tokenizer.json");
-            let is_temporary = rest.starts_with('.') && rest.ends_with(".tmp");
+            let is_temporary = rest.starts_with('.') && rest.strip_suffix(".tmp").is_some();
             if !number.bytes().all(|byte| byte.is_ascii_hexdigit()) || !(is_cached || is_temporary) {
                 continue; // not a file of this module
             }
