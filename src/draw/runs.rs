@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::table::{Column, MAX_WIDTH, cut_in_the_middle, table, width};
+use super::table::{Column, MAX_WIDTH, columns, cut_in_the_middle, table, width};
 use crate::format::{compact, duration, grouped, rough_duration};
 use crate::run::{Difference, Row, RunInfo, Status};
 
@@ -18,18 +18,7 @@ const MIN_CELL: usize = 10;
 /// A line for each run.
 #[must_use]
 pub fn runs_table(runs: &[RunInfo], now_unix_s: f64) -> String {
-    let columns = [
-        Column::Left("RUN"),
-        Column::Left("STATUS"),
-        Column::Right("STEPS"),
-        Column::Right("PARAMS"),
-        Column::Right("TOKENS"),
-        Column::Right("TIME"),
-        Column::Right("VAL LOSS"),
-        Column::Right("BITS/BYTE"),
-        Column::Left("DEVICE"),
-        Column::Right("AGO"),
-    ];
+    let columns = columns("RUN | STATUS | >STEPS | >PARAMS | >TOKENS | >TIME | >VAL LOSS | >BITS/BYTE | DEVICE | >AGO");
     let row = |info: &RunInfo| {
         let ago = info.began_unix_s.map(|began| rough_duration(now_unix_s - began));
         [
@@ -143,17 +132,9 @@ fn loss(info: &RunInfo, loss: Option<f64>) -> String {
 /// The rows with the columns that matter most. Estimated losses are marked with `~`.
 #[must_use]
 pub fn curves_table(rows: &[&Row]) -> String {
-    let columns = [
-        Column::Right("STEP"),
-        Column::Right("TRAIN LOSS"),
-        Column::Right("VAL LOSS"),
-        Column::Right("BITS/BYTE"),
-        Column::Left(""),
-        Column::Right("LEARNING RATE"),
-        Column::Right("GRADIENT NORM"),
-        Column::Right("MS/STEP"),
-        Column::Right("TOKENS/S"),
-    ];
+    let columns = columns(
+        ">STEP | >TRAIN LOSS | >VAL LOSS | >BITS/BYTE | | >LEARNING RATE | >GRADIENT NORM | >MS/STEP | >TOKENS/S",
+    );
     let cells = |row: &&Row| {
         let number = |key: &str| row.get(key).and_then(Value::as_f64);
         let show = |key: &str, format: fn(f64) -> String| number(key).map(format).unwrap_or_default();

@@ -17,6 +17,12 @@ pub(crate) enum Column<'a> {
     Right(&'a str),
 }
 
+/// Columns from their headings, apart by `|`; a `>` begins those that line up on the right.
+pub(crate) fn columns(headings: &str) -> Vec<Column<'_>> {
+    let headings = headings.split('|').map(str::trim);
+    headings.map(|heading| heading.strip_prefix('>').map_or(Column::Left(heading), Column::Right)).collect()
+}
+
 /// A table with a line for each row below the headings. Cells of the first column are cut in the middle if the others
 /// leave too little space.
 pub(crate) fn table<'a>(columns: impl AsRef<[Column<'a>]>, rows: &[impl AsRef<[String]>]) -> String {
@@ -68,10 +74,9 @@ mod tests {
 
     #[test]
     fn columns_line_up_on_their_sides() {
-        let columns = [Column::Left("NAME"), Column::Right("N"), Column::Left("KIND")];
         let row = |a: &str, b: &str, c: &str| [a, b, c].map(str::to_owned);
         assert_eq!(
-            table(columns, &[row("a", "1", "x"), row("longer", "1,000", "")]),
+            table(columns("NAME | >N | KIND"), &[row("a", "1", "x"), row("longer", "1,000", "")]),
             "NAME        N  KIND\n\
              a           1  x\n\
              longer  1,000\n"
@@ -81,8 +86,7 @@ mod tests {
     #[test]
     fn a_table_stays_within_its_width_by_cutting_names() {
         let name = "sweep-".to_owned() + &"x".repeat(100) + "-lr3e-4";
-        let columns = [Column::Left("NAME"), Column::Right("N")];
-        let text = table(columns, &[[name, "1,000".to_owned()]]);
+        let text = table(columns("NAME | >N"), &[[name, "1,000".to_owned()]]);
         let line = text.lines().nth(1).unwrap();
         assert_eq!(width(line), MAX_WIDTH);
         assert!(line.starts_with("sweep-") && line.contains("x-lr3e-4  1,000") && line.contains('\u{2026}'), "{line}");
