@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::DataError;
@@ -109,7 +110,7 @@ impl Preview {
 pub const ASSUMED_BYTES_PER_TOKEN: u64 = 4;
 
 /// The length of all texts of a config, without encoding them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Estimate {
     /// Bytes of text; at least 1.
     pub bytes: u64,
@@ -118,6 +119,7 @@ pub struct Estimate {
     /// Tokens of the validation split, counted the same way.
     pub val_tokens: u64,
     /// The number of distinct characters; 0 if they are not tokens.
+    #[serde(skip)]
     pub n_characters: usize,
 }
 

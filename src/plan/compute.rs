@@ -47,17 +47,9 @@ const FUSED_BACKWARD: f64 = 5.0 / 2.0;
 /// Counts the FLOPs of one token.
 #[must_use]
 pub fn compute(config: &ModelConfig, vocab_size: usize, operations: Operations) -> Compute {
-    let [l, t, c, f, v, h, h_kv] = [
-        config.n_layers,
-        config.context_length,
-        config.d_model,
-        config.d_ff,
-        vocab_size,
-        config.n_heads,
-        config.n_kv_heads,
-    ]
-    .map(|n| n as f64);
-    let d = config.head_dim() as f64;
+    let ModelConfig { n_layers, context_length, d_model, d_ff, n_heads, n_kv_heads, .. } = *config;
+    let [l, t, c, f] = [n_layers, context_length, d_model, d_ff].map(|n| n as f64);
+    let [v, h, h_kv, d] = [vocab_size, n_heads, n_kv_heads, config.head_dim()].map(|n| n as f64);
     let n_mlp_matrices = match config.mlp {
         MlpKind::Gelu | MlpKind::ReluSquared => 2.0,
         MlpKind::Swiglu => 3.0,
@@ -97,11 +89,9 @@ pub fn update_flops(config: &ModelConfig, vocab_size: usize, kind: OptimizerKind
         return 0.0;
     }
     let mut flops = 0.0;
-    for weight in tensors(config, vocab_size) {
-        let widths = hidden_widths(config, &weight.name, &weight.shape).unwrap_or_default();
-        for columns in widths {
-            let rows = weight.shape[0];
-            let (m, n) = (rows.min(columns) as f64, rows.max(columns) as f64);
+    for (name, shape) in tensors(config, vocab_size) {
+        for columns in hidden_widths(config, &name, &shape).unwrap_or_default() {
+            let (m, n) = (shape[0].min(columns) as f64, shape[0].max(columns) as f64);
             // A matrix with its transpose, the square of that, and both with the matrix.
             flops += NEWTON_SCHULZ_ITERATIONS as f64 * (4.0 * m * m * n + 2.0 * m * m * m);
         }
@@ -114,15 +104,8 @@ mod tests {
     use super::*;
 
     fn small() -> ModelConfig {
-        ModelConfig {
-            context_length: 3,
-            d_model: 4,
-            n_layers: 2,
-            n_heads: 2,
-            n_kv_heads: 1,
-            d_ff: 8,
-            ..ModelConfig::default()
-        }
+        let sizes = ModelConfig { context_length: 3, d_model: 4, d_ff: 8, ..ModelConfig::default() };
+        ModelConfig { n_layers: 2, n_heads: 2, n_kv_heads: 1, ..sizes }
     }
 
     fn exactly(flops: f64, by_hand: u32) {
@@ -159,15 +142,8 @@ mod tests {
 
     #[test]
     fn six_for_each_parameter_is_close_for_a_large_model_with_a_short_context() {
-        let gpt_2 = ModelConfig {
-            context_length: 64,
-            d_model: 768,
-            n_layers: 12,
-            n_heads: 12,
-            n_kv_heads: 12,
-            d_ff: 3072,
-            ..ModelConfig::default()
-        };
+        let sizes = ModelConfig { context_length: 64, d_model: 768, d_ff: 3072, ..ModelConfig::default() };
+        let gpt_2 = ModelConfig { n_layers: 12, n_heads: 12, n_kv_heads: 12, ..sizes };
         let counted = compute(&gpt_2, 50_257, Operations::Composed);
         assert!((counted.training / counted.six_n - 1.0).abs() < 0.02, "{counted:?}");
     }

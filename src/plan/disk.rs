@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::{ParameterTensor, tensors};
+use super::{NamedShape, tensors};
 use crate::config::{Config, OptimizerKind};
 use crate::model::parameters::is_hidden_matrix;
-use crate::run;
+use crate::run::tensors::file_bytes;
 
 /// The checkpoints of a run, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -24,8 +24,8 @@ impl Disk {
     /// `checkpoints` are saved in the whole run.
     pub(super) fn new(config: &Config, vocab_size: usize, checkpoints: u64) -> Self {
         let weights = tensors(&config.model, vocab_size);
-        let model = file_bytes(&weights);
-        let optimizer = file_bytes(&optimizer_state(config.optimizer.kind, &weights));
+        let optimizer = file_bytes(optimizer_state(config.optimizer.kind, &weights).into_iter().collect());
+        let model = file_bytes(weights.into_iter().collect());
         // The latest ones, and the best one if it is older.
         let kept = (config.train.keep_checkpoints as u64).saturating_add(1);
         let checkpoints_kept = kept.min(checkpoints);
@@ -34,22 +34,16 @@ impl Disk {
 }
 
 /// The tensors of the optimizer's state, as it saves them.
-pub(super) fn optimizer_state(kind: OptimizerKind, weights: &[ParameterTensor]) -> Vec<ParameterTensor> {
-    let means = |weight: &ParameterTensor| -> &[&str] {
+pub(super) fn optimizer_state(kind: OptimizerKind, weights: &[NamedShape]) -> Vec<NamedShape> {
+    let means = |(name, shape): &NamedShape| -> &[&str] {
         match kind {
-            OptimizerKind::Muon if is_hidden_matrix(&weight.name, &weight.shape) => &["momentum"],
+            OptimizerKind::Muon if is_hidden_matrix(name, shape) => &["momentum"],
             OptimizerKind::Adamw | OptimizerKind::Muon => &["first_moment", "second_moment"],
         }
     };
-    let named = |mean: &str, weight: &ParameterTensor| ParameterTensor {
-        name: format!("{mean}.{}", weight.name),
-        shape: vec![weight.shape.iter().product()],
+    let of = |weight| {
+        let (name, shape): &NamedShape = weight;
+        means(weight).iter().map(move |mean| (format!("{mean}.{name}"), vec![shape.iter().product()]))
     };
-    let all = weights.iter().flat_map(|weight| means(weight).iter().map(|mean| named(mean, weight)));
-    all.collect()
-}
-
-fn file_bytes(tensors: &[ParameterTensor]) -> u64 {
-    let shapes = tensors.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone()));
-    run::tensors::file_bytes(shapes.collect())
+    weights.iter().flat_map(of).collect()
 }

@@ -3,10 +3,11 @@
 //! Checkpoints are saved one tensor at a time and evaluations save nothing for a backward pass, so neither needs more.
 //! Token files are mapped and not counted. Every number counts as an f32; training in bf16 holds a little less.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::disk::optimizer_state;
-use super::{Held, Operations, ParameterTensor, PassMemory, pass_memory, tensors};
+use super::parameters::numbers;
+use super::{Held, NamedShape, Operations, PassMemory, pass_memory, tensors};
 use crate::config::{Config, ModelConfig, OptimizerKind};
 use crate::device::OpenDevice;
 use crate::format::size;
@@ -33,35 +34,16 @@ pub struct Memory {
     pub peak: u64,
     /// The fullest moment.
     pub peak_during: &'static str,
-    /// The parts that add up to the peak.
-    pub parts: Parts,
+    /// The parts that add up to the peak, by name: the weights, the optimizer's state, the fields of [`Held`], and the
+    /// process with its allocator, which is 0 on a GPU, whose driver has its own.
+    #[serde(serialize_with = "as_map")]
+    pub parts: [(&'static str, u64); 8],
     /// Saved by the forward pass for the backward pass.
     pub kept_for_backward: u64,
     /// Always 0, since attention saves no weights; there for scripts that read it.
     pub kept_attention_weights: u64,
     /// The machine's memory; `None` where it is not known, as on a GPU.
     pub machine: Option<Machine>,
-}
-
-/// The parts of the peak, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Parts {
-    /// The weights.
-    pub weights: u64,
-    /// The optimizer's state.
-    pub optimizer: u64,
-    /// The gradients, and their sum over micro-batches.
-    pub gradients: u64,
-    /// Saved for the backward pass, without the two below.
-    pub activations: u64,
-    /// Attention weights of one block of queries; 0 with fused attention.
-    pub attention_weights: u64,
-    /// The logits; 0 with a fused loss.
-    pub logits: u64,
-    /// Needed by an operation while it computes.
-    pub temporaries: u64,
-    /// The process and its allocator; 0 on a GPU, whose driver has its own.
-    pub process: u64,
 }
 
 impl Memory {
@@ -78,16 +60,17 @@ impl Memory {
         Self {
             peak: whole(asked_for + process),
             peak_during,
-            parts: Parts {
-                weights: whole(weights),
-                optimizer: whole(optimizer),
-                gradients: whole(held.gradients),
-                activations: whole(held.activations),
-                attention_weights: whole(held.attention_weights),
-                logits: whole(held.logits),
-                temporaries: whole(held.temporaries),
-                process: whole(process),
-            },
+            parts: [
+                ("weights", weights),
+                ("optimizer", optimizer),
+                ("gradients", held.gradients),
+                ("activations", held.activations),
+                ("attention_weights", held.attention_weights),
+                ("logits", held.logits),
+                ("temporaries", held.temporaries),
+                ("process", process),
+            ]
+            .map(|(name, bytes)| (name, whole(bytes))),
             kept_for_backward: whole(pass.saved.total()),
             kept_attention_weights: 0,
             machine: on_cpu.then(Machine::here),
@@ -95,8 +78,7 @@ impl Memory {
     }
 
     /// Whether the peak is more than the machine has.
-    #[must_use]
-    pub fn is_too_much(&self) -> bool {
+    pub(super) fn is_too_much(&self) -> bool {
         self.machine.is_some_and(|machine| self.peak > machine.total)
     }
 
@@ -125,21 +107,23 @@ impl Memory {
     }
 }
 
+fn as_map<S: Serializer>(parts: &[(&str, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(parts.iter().copied())
+}
+
 /// The largest batch that fits, with more micro-batches instead: the same updates in less memory.
 fn smaller_batch(config: &Config, vocab_size: usize, device: &OpenDevice, limit: u64) -> Option<String> {
     let batch_size = config.train.batch_size;
-    let divisors = (2..=batch_size).filter(|n| batch_size.is_multiple_of(*n));
-    divisors.into_iter().find_map(|n| {
+    let mut divisors = (2..=batch_size).filter(|n| batch_size.is_multiple_of(*n));
+    divisors.find_map(|n| {
         let mut smaller = config.clone();
-        smaller.train.batch_size /= n;
-        smaller.train.grad_accumulation_steps *= n;
+        let (rows, steps) = (batch_size / n, config.train.grad_accumulation_steps * n);
+        (smaller.train.batch_size, smaller.train.grad_accumulation_steps) = (rows, steps);
         let peak = Memory::new(&smaller, vocab_size, device).peak;
         (peak <= limit).then(|| {
             format!(
-                "train.batch_size = {} and train.grad_accumulation_steps = {} learn the same from the same \
+                "train.batch_size = {rows} and train.grad_accumulation_steps = {steps} learn the same from the same \
                  tokens, in {}",
-                smaller.train.batch_size,
-                smaller.train.grad_accumulation_steps,
                 size(peak)
             )
         })
@@ -147,12 +131,7 @@ fn smaller_batch(config: &Config, vocab_size: usize, device: &OpenDevice, limit:
 }
 
 /// The fullest moment of a step, and what it holds beside weights and optimizer state.
-fn fullest(
-    config: &Config,
-    weights: &[ParameterTensor],
-    pass: &PassMemory,
-    operations: Operations,
-) -> (&'static str, Held) {
+fn fullest(config: &Config, weights: &[NamedShape], pass: &PassMemory, operations: Operations) -> (&'static str, Held) {
     let (mut during, mut held) = (pass.peak_during, pass.peak);
     if config.train.grad_accumulation_steps > 1 {
         held.gradients += bytes(weights); // the sum of the micro-batches before
@@ -160,35 +139,30 @@ fn fullest(
     // The update goes tensor by tensor, and each frees its gradient.
     let mut gradients = bytes(weights);
     for weight in weights {
-        let kind = config.optimizer.kind;
-        let temporaries = update_temporaries(&config.model, weight, kind, operations);
+        let temporaries = update_temporaries(&config.model, weight, config.optimizer.kind, operations);
         let now = Held { gradients, temporaries, ..Held::default() };
         if now.total() > held.total() {
             (during, held) = ("the update of the weights", now);
         }
-        gradients -= bytes(std::slice::from_ref(weight));
+        gradients -= bytes([weight]);
     }
     (during, held)
 }
 
 /// Bytes that the update of one tensor needs for a moment.
-fn update_temporaries(
-    config: &ModelConfig,
-    weight: &ParameterTensor,
-    kind: OptimizerKind,
-    operations: Operations,
-) -> f64 {
+fn update_temporaries(config: &ModelConfig, weight: &NamedShape, kind: OptimizerKind, operations: Operations) -> f64 {
+    let (name, shape) = weight;
     let widths = match kind {
         OptimizerKind::Adamw => None,
-        OptimizerKind::Muon => hidden_widths(config, &weight.name, &weight.shape),
+        OptimizerKind::Muon => hidden_widths(config, name, shape),
     };
-    let same_shape = 2.0 * bytes(std::slice::from_ref(weight));
+    let same_shape = 2.0 * bytes([weight]);
     match widths {
         None if operations == Operations::Fused => 0.0, // AdamW in place
         None => same_shape,                             // the new means beside the old ones
         Some(widths) => {
             // Two more matrices of the same shape in an iteration, and a square one of the smaller side.
-            let sides = widths.into_iter().map(|width| width.min(weight.shape[0]));
+            let sides = widths.into_iter().map(|width| width.min(shape[0]));
             same_shape + 4.0 * (sides.max().unwrap_or(0) as f64).powi(2)
         }
     }
@@ -204,8 +178,8 @@ fn allocator(asked_for: f64, held: Held, weights: f64, pass: &PassMemory) -> f64
     PROCESS + free_blocks + PASS_OVERHEAD * held.total() + FRAGMENTATION * asked_for + not_given_back
 }
 
-fn bytes(tensors: &[ParameterTensor]) -> f64 {
-    4.0 * tensors.iter().map(|tensor| tensor.numbers() as f64).sum::<f64>()
+fn bytes<'a>(tensors: impl IntoIterator<Item = &'a NamedShape>) -> f64 {
+    4.0 * tensors.into_iter().map(|(_, shape)| numbers(shape) as f64).sum::<f64>()
 }
 
 #[allow(
@@ -226,7 +200,7 @@ mod tests {
         let config = ModelConfig { d_model: 4, n_heads: 2, d_ff: 8, ..ModelConfig::default() };
         let weights = tensors(&config, 5);
         let check = |name: &str, kind, by_hand: [u32; 2]| {
-            let weight = weights.iter().find(|weight| weight.name == name).unwrap();
+            let weight = weights.iter().find(|weight| weight.0 == name).unwrap();
             let found = [Operations::Fused, Operations::Composed]
                 .map(|operations| update_temporaries(&config, weight, kind, operations));
             assert_eq!(found.map(whole), by_hand.map(|numbers| 4 * u64::from(numbers)), "{name}");

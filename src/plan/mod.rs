@@ -16,16 +16,16 @@ use serde::Serialize;
 
 pub use compute::{Compute, compute, update_flops};
 pub use disk::Disk;
-pub use memory::{Memory, Parts};
-pub use parameters::{BlockParameters, ParameterTensor, Parameters, parameters, tensors};
+pub use memory::Memory;
+pub use parameters::{BlockParameters, NamedShape, Parameters, parameters, tensors};
 pub use pass::{Held, Operations, PassMemory, pass_memory};
 pub use run_counts::RunCounts;
 pub use table::table;
-pub use text::{Text, Vocabulary};
+pub use text::Vocabulary;
 pub use time::{Measured, Time};
 
 use crate::config::Config;
-use crate::data::DataError;
+use crate::data::{DataError, Estimate};
 use crate::device::OpenDevice;
 use crate::tokenizer::TokenizerError;
 use crate::train::precision;
@@ -61,7 +61,7 @@ pub struct Plan {
     /// The vocabulary.
     pub vocabulary: Vocabulary,
     /// The text; `None` if it was not found.
-    pub text: Option<Text>,
+    pub text: Option<Estimate>,
     /// The parameters.
     pub parameters: Parameters,
     /// The arithmetic of one token.
@@ -89,18 +89,18 @@ pub struct Plan {
 /// # Errors
 /// If the text cannot be used, the model is too large to count, or the device fails.
 pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, measure: bool) -> Result<Plan, PlanError> {
-    let found = text::find(config, known)?;
-    let vocab_size = found.vocabulary.size;
+    let (mut notes, mut warnings) = (Vec::new(), Vec::new());
+    let (vocabulary, text) = text::find(config, known, &mut notes, &mut warnings)?;
+    let vocab_size = vocabulary.size;
     let parameters = parameters(&config.model, vocab_size);
     if parameters.total > MAX_PARAMETERS {
         return Err(PlanError::TooLarge(parameters.total));
     }
     let flops_per_token = compute(&config.model, vocab_size, Operations::of(device.backend));
     let update_flops = update_flops(&config.model, vocab_size, config.optimizer.kind);
-    let run = RunCounts::new(config, found.text.as_ref(), &flops_per_token, update_flops);
+    let run = RunCounts::new(config, text.as_ref(), &flops_per_token, update_flops);
     let memory = Memory::new(config, vocab_size, device);
     let disk = Disk::new(config, vocab_size, run.checkpoints);
-    let (mut notes, mut warnings) = (found.notes, found.warnings);
     warnings.extend(memory.advice(config, vocab_size, device));
     let precision = precision::advice(config.train.matmul_precision, device);
     let obstacle = if memory.is_too_much() {
@@ -121,8 +121,8 @@ pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, mea
     };
     Ok(Plan {
         device: device.name.clone(),
-        vocabulary: found.vocabulary,
-        text: found.text,
+        vocabulary,
+        text,
         parameters,
         flops_per_token,
         run,

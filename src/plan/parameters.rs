@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 
 /// The parameters of a model, by part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Parameters {
     /// A vector for each token.
     pub token_embedding: u64,
@@ -38,27 +38,14 @@ pub struct BlockParameters {
     pub total: u64,
 }
 
-/// A tensor of parameters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParameterTensor {
-    /// Its name in checkpoints, such as `blocks.0.attention.qkv.weight`.
-    pub name: String,
-    /// Sizes of its dimensions.
-    pub shape: Vec<usize>,
-}
-
-impl ParameterTensor {
-    /// The product of its sizes.
-    #[must_use]
-    pub fn numbers(&self) -> u64 {
-        numbers(&self.shape)
-    }
-}
+/// The name of a tensor in checkpoints, such as `blocks.0.attention.qkv.weight`, and the sizes of its dimensions.
+pub type NamedShape = (String, Vec<usize>);
 
 /// Counts the parameters of a model.
 #[must_use]
 pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
-    let mut block = BlockParameters::default();
+    let mut counted = Parameters { n_layers: config.n_layers as u64, ..Parameters::default() };
+    let block = &mut counted.block;
     for (name, shape) in block_tensors(config) {
         let part = match name {
             _ if name.contains("norm") => &mut block.norms,
@@ -69,15 +56,7 @@ pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
         *part += numbers(&shape);
         block.total += numbers(&shape);
     }
-    let mut counted = Parameters {
-        token_embedding: 0,
-        position_embedding: 0,
-        block,
-        n_layers: config.n_layers as u64,
-        final_norm: 0,
-        output: 0,
-        total: block.total.saturating_mul(config.n_layers as u64),
-    };
+    counted.total = block.total.saturating_mul(counted.n_layers);
     for (name, shape) in outer_tensors(config, vocab_size) {
         let part = match name {
             "token_embedding.weight" => &mut counted.token_embedding,
@@ -93,16 +72,14 @@ pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
 
 /// Every tensor of parameters, in the order in which the model holds them.
 #[must_use]
-pub fn tensors(config: &ModelConfig, vocab_size: usize) -> Vec<ParameterTensor> {
-    let named = |(name, shape): (&str, Vec<usize>)| ParameterTensor { name: name.to_owned(), shape };
-    let is_embedding = |name: &str| name.contains("embedding");
-    let (before, after): (Vec<_>, Vec<_>) = outer_tensors(config, vocab_size).partition(|(name, _)| is_embedding(name));
-    let blocks = (0..config.n_layers).flat_map(|block_idx| {
-        block_tensors(config)
-            .map(move |(name, shape)| ParameterTensor { name: format!("blocks.{block_idx}.{name}"), shape })
-    });
-    let before = before.into_iter().map(named);
-    before.chain(blocks).chain(after.into_iter().map(named)).collect()
+pub fn tensors(config: &ModelConfig, vocab_size: usize) -> Vec<NamedShape> {
+    let outer = outer_tensors(config, vocab_size).map(|(name, shape)| (name.to_owned(), shape));
+    let (mut tensors, after): (Vec<_>, Vec<_>) = outer.partition(|(name, _)| name.contains("embedding"));
+    for block_idx in 0..config.n_layers {
+        tensors.extend(block_tensors(config).map(|(name, shape)| (format!("blocks.{block_idx}.{name}"), shape)));
+    }
+    tensors.extend(after);
+    tensors
 }
 
 /// The tensors before and after the blocks.
@@ -152,7 +129,7 @@ fn block_tensors(config: &ModelConfig) -> impl Iterator<Item = (&'static str, Ve
     .flatten()
 }
 
-fn numbers(shape: &[usize]) -> u64 {
-    let sizes = shape.iter().map(|size| *size as u64);
-    sizes.fold(1, u64::saturating_mul)
+/// The numbers of a tensor of this shape.
+pub(super) fn numbers(shape: &[usize]) -> u64 {
+    shape.iter().map(|size| *size as u64).fold(1, u64::saturating_mul)
 }

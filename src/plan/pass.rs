@@ -72,27 +72,23 @@ pub struct PassMemory {
 /// Estimates the memory of a training pass of `batch_size` rows of a whole context.
 #[must_use]
 pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations: Operations) -> PassMemory {
-    let sizes = Sizes::new(config, vocab_size, batch_size);
-    let costs = match operations {
-        Operations::Fused => fused(config, &sizes),
-        Operations::Composed => composed(config, &sizes),
-    };
+    let costs = costs(config, vocab_size, batch_size, operations);
     let parameters = parameters(config, vocab_size).block;
     let block = costs.projection.saved + costs.attention.saved + costs.mlp.saved;
     let mut now = Held {
-        activations: sizes.mask + config.n_layers as f64 * block + costs.last_norm,
+        activations: costs.mask + config.n_layers as f64 * block + costs.last_norm,
         logits: costs.logits,
         ..Held::default()
     };
     if operations == Operations::Fused {
-        now.gradients = sizes.output_matrix; // the fused loss computes it in the forward pass
+        now.gradients = costs.output_matrix; // the fused loss computes it in the forward pass
     }
     let mut memory = PassMemory { saved: now, peak: now, peak_during: "the loss" };
     memory.visit("the loss", now, costs.loss);
     if operations == Operations::Composed {
         now.logits = 0.0;
         memory.visit("the output layer's backward pass", now, costs.output);
-        now.gradients = sizes.output_matrix;
+        now.gradients = costs.output_matrix;
     }
     now.activations -= costs.last_norm;
     for _ in 0..config.n_layers {
@@ -106,7 +102,7 @@ pub fn pass_memory(config: &ModelConfig, vocab_size: usize, batch_size: usize, o
         now.activations -= costs.projection.saved;
         now.gradients += F32 * (parameters.total - parameters.mlp) as f64;
     }
-    memory.visit("the embedding's backward pass", now, sizes.stream + sizes.output_matrix);
+    memory.visit("the embedding's backward pass", now, costs.stream + costs.output_matrix);
     memory
 }
 
@@ -120,69 +116,20 @@ impl PassMemory {
     }
 }
 
-/// Bytes of the tensors of a pass; shapes as in [`crate::model`].
-struct Sizes {
-    batch_size: f64,
-    /// `[B, T, C]`
-    stream: f64,
-    /// A dropout mask of that size; 0 without dropout.
-    mask: f64,
-    /// `[B, T, Hkv D]`
-    shared_heads: f64,
-    /// `[B, T, (H + 2 Hkv) D]`
-    qkv: f64,
-    /// `[B, T, F]`
-    hidden: f64,
-    /// `[B, T, V]`
-    logits: f64,
-    /// A number for each row of the attention weights: `[B, H, T]`.
-    row_sums: f64,
-    /// `[B, H, T, T]`, of as many queries as one block takes.
-    attention_weights: f64,
-    /// `[C, (H + 2 Hkv) D]`
-    qkv_matrix: f64,
-    /// `[C, F]`
-    mlp_matrix: f64,
-    /// `[C, V]`
-    output_matrix: f64,
-}
-
-impl Sizes {
-    fn new(config: &ModelConfig, vocab_size: usize, batch_size: usize) -> Self {
-        let ModelConfig { context_length, d_model, d_ff, n_heads, n_kv_heads, .. } = *config;
-        let rows = |width: usize| F32 * batch_size as f64 * context_length as f64 * width as f64;
-        let matrix = |width: usize| F32 * d_model as f64 * width as f64;
-        let shared_heads = n_kv_heads * config.head_dim();
-        let qkv = d_model + 2 * shared_heads;
-        Self {
-            batch_size: batch_size as f64,
-            stream: rows(d_model),
-            mask: if config.dropout > 0.0 { rows(d_model) } else { 0.0 },
-            shared_heads: rows(shared_heads),
-            qkv: rows(qkv),
-            hidden: rows(d_ff),
-            logits: rows(vocab_size),
-            row_sums: rows(n_heads),
-            attention_weights: (rows(n_heads) * context_length as f64).min(MOST_BYTES as f64),
-            qkv_matrix: matrix(qkv),
-            mlp_matrix: matrix(d_ff),
-            output_matrix: matrix(vocab_size),
-        }
-    }
-
-    /// The gradient of what a block adds to, and of what it adds where dropout makes them differ.
-    fn upstream(&self) -> f64 {
-        self.stream + self.mask
-    }
-}
-
 /// Bytes that a part of a block saves, and that its backward pass needs for a moment.
 struct Cost {
     saved: f64,
     temporary: f64,
 }
 
+/// Bytes of the parts of a pass; shapes as in [`crate::model`].
 struct Costs {
+    /// `[B, T, C]`
+    stream: f64,
+    /// A dropout mask of that size; 0 without dropout.
+    mask: f64,
+    /// `[C, V]`
+    output_matrix: f64,
     /// The norm before attention, and the projection to queries, keys and values.
     projection: Cost,
     /// From queries, keys and values to the attention's output.
@@ -200,66 +147,88 @@ struct Costs {
     output: f64,
 }
 
-/// Each operation saves its inputs, which it shares with its neighbours, and what takes long to compute again: the
-/// MLP its activation and the activation's derivatives, attention a number for each head and position. The backward
-/// pass of a layer holds its matrices transposed, and their gradients.
-fn fused(config: &ModelConfig, sizes: &Sizes) -> Costs {
-    let Sizes { stream, mask, qkv, hidden, .. } = *sizes;
-    let (n_derivatives, n_matrices) = match config.mlp {
-        MlpKind::Gelu | MlpKind::ReluSquared => (1.0, 2.0),
-        MlpKind::Swiglu => (2.0, 3.0),
-    };
-    let norm = 2.0 * stream; // input and output
-    let upstream = sizes.upstream();
-    Costs {
-        projection: Cost { saved: norm + qkv, temporary: upstream + stream + qkv + 2.0 * sizes.qkv_matrix },
-        attention: Cost { saved: stream + sizes.row_sums + mask, temporary: upstream + stream + qkv },
-        attention_weights: 0.0,
-        mlp: Cost {
-            saved: norm + (1.0 + n_derivatives) * hidden + mask,
-            temporary: upstream + stream + n_derivatives * hidden + 2.0 * n_matrices * sizes.mlp_matrix,
-        },
-        // The input of the norm, and its gradient, which the loss computes.
-        last_norm: norm,
-        logits: 0.0,
-        loss: stream + sizes.logits.min(F32 * MAX_LOSS_LOGITS as f64),
-        output: 0.0,
-    }
-}
-
-/// Burn's autodiff saves the factors of every product and the inputs of activations. Attention is one operation, which
-/// saves no weights. Burn 0.22 multiplies the rows of a batch one by one if their length is a multiple of 32, and always
-/// with the token embedding: then it makes a gradient of the matrix for each row, and adds these up.
-fn composed(config: &ModelConfig, sizes: &Sizes) -> Costs {
-    let Sizes { batch_size, stream, mask, shared_heads, qkv, hidden, logits, .. } = *sizes;
-    let n_gradients = if config.context_length.is_multiple_of(32) { batch_size } else { 1.0 };
-    let n_output_gradients = if config.tie_embeddings { batch_size } else { n_gradients };
-    let n_hidden = match config.mlp {
-        MlpKind::Gelu => 4.0,
-        MlpKind::ReluSquared => 3.0,
-        MlpKind::Swiglu => 5.0, // of the gate: input, sigmoid, output; the other factor; the product
-    };
-    let norm = 3.0 * stream; // two factors and the output
-    let head_norms = if config.qk_norm { 2.0 * (stream + shared_heads) } else { 0.0 };
-    // The weights, their gradient and that of the scores, and the weights that dropout left.
-    let n_weights = if config.dropout > 0.0 { 4.0 } else { 3.0 };
-    let upstream = sizes.upstream();
-    Costs {
-        projection: Cost { saved: norm, temporary: upstream + stream + qkv + n_gradients * sizes.qkv_matrix },
-        attention: Cost {
-            // Queries, keys and values, the output by head and side by side, and two numbers for each row of weights.
-            saved: 3.0 * stream + 2.0 * shared_heads + 2.0 * sizes.row_sums + head_norms + mask,
-            temporary: upstream + 2.0 * stream + 2.0 * shared_heads,
-        },
-        attention_weights: n_weights * sizes.attention_weights,
-        mlp: Cost {
-            saved: norm + n_hidden * hidden + mask,
-            temporary: upstream + hidden + n_gradients * sizes.mlp_matrix,
-        },
-        last_norm: norm,
-        logits,
-        loss: 2.0 * logits,
-        output: logits + stream + n_output_gradients * sizes.output_matrix,
+fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations: Operations) -> Costs {
+    let ModelConfig { context_length, d_model, d_ff, n_heads, n_kv_heads, mlp, .. } = *config;
+    let rows = |width: usize| F32 * batch_size as f64 * context_length as f64 * width as f64; // [B, T, width]
+    let matrix = |width: usize| F32 * d_model as f64 * width as f64; // [C, width]
+    let d_shared = n_kv_heads * config.head_dim();
+    let d_qkv = d_model + 2 * d_shared;
+    let (stream, hidden, logits) = (rows(d_model), rows(d_ff), rows(vocab_size));
+    let (shared_heads, qkv) = (rows(d_shared), rows(d_qkv));
+    let (qkv_matrix, mlp_matrix, output_matrix) = (matrix(d_qkv), matrix(d_ff), matrix(vocab_size));
+    let row_sums = rows(n_heads); // a number for each row of the attention weights: [B, H, T]
+    let has_dropout = config.dropout > 0.0;
+    let mask = if has_dropout { stream } else { 0.0 };
+    // The gradient of what a block adds to, and of what it adds where dropout makes them differ.
+    let upstream = stream + mask;
+    match operations {
+        // Each operation saves its inputs, which it shares with its neighbours, and what takes long to compute again:
+        // the MLP its activation and the activation's derivatives, attention a number for each head and position. The
+        // backward pass of a layer holds its matrices transposed, and their gradients.
+        Operations::Fused => {
+            let (n_derivatives, n_matrices) = match mlp {
+                MlpKind::Gelu | MlpKind::ReluSquared => (1.0, 2.0),
+                MlpKind::Swiglu => (2.0, 3.0),
+            };
+            let norm = 2.0 * stream; // input and output
+            Costs {
+                stream,
+                mask,
+                output_matrix,
+                projection: Cost { saved: norm + qkv, temporary: upstream + stream + qkv + 2.0 * qkv_matrix },
+                attention: Cost { saved: stream + row_sums + mask, temporary: upstream + stream + qkv },
+                attention_weights: 0.0,
+                mlp: Cost {
+                    saved: norm + (1.0 + n_derivatives) * hidden + mask,
+                    temporary: upstream + stream + n_derivatives * hidden + 2.0 * n_matrices * mlp_matrix,
+                },
+                // The input of the norm, and its gradient, which the loss computes.
+                last_norm: norm,
+                logits: 0.0,
+                loss: stream + logits.min(F32 * MAX_LOSS_LOGITS as f64),
+                output: 0.0,
+            }
+        }
+        // Burn's autodiff saves the factors of every product and the inputs of activations. Attention is one
+        // operation, which saves no weights. Burn 0.22 multiplies the rows of a batch one by one if their length is a
+        // multiple of 32, and always with the token embedding: then it makes a gradient of the matrix for each row,
+        // and adds these up.
+        Operations::Composed => {
+            let batch_size = batch_size as f64;
+            let n_gradients = if context_length.is_multiple_of(32) { batch_size } else { 1.0 };
+            let n_output_gradients = if config.tie_embeddings { batch_size } else { n_gradients };
+            let n_hidden = match mlp {
+                MlpKind::Gelu => 4.0,
+                MlpKind::ReluSquared => 3.0,
+                MlpKind::Swiglu => 5.0, // of the gate: input, sigmoid, output; the other factor; the product
+            };
+            let norm = 3.0 * stream; // two factors and the output
+            let head_norms = if config.qk_norm { 2.0 * (stream + shared_heads) } else { 0.0 };
+            // The weights of one block of queries, their gradient and that of the scores, and what dropout left.
+            let n_weights = if has_dropout { 4.0 } else { 3.0 };
+            let weights = (row_sums * context_length as f64).min(MOST_BYTES as f64); // [B, H, queries, T]
+            Costs {
+                stream,
+                mask,
+                output_matrix,
+                projection: Cost { saved: norm, temporary: upstream + stream + qkv + n_gradients * qkv_matrix },
+                attention: Cost {
+                    // Queries, keys and values, the output by head and side by side, and two numbers for each row of
+                    // weights.
+                    saved: 3.0 * stream + 2.0 * shared_heads + 2.0 * row_sums + head_norms + mask,
+                    temporary: upstream + 2.0 * stream + 2.0 * shared_heads,
+                },
+                attention_weights: n_weights * weights,
+                mlp: Cost {
+                    saved: norm + n_hidden * hidden + mask,
+                    temporary: upstream + hidden + n_gradients * mlp_matrix,
+                },
+                last_norm: norm,
+                logits,
+                loss: 2.0 * logits,
+                output: logits + stream + n_output_gradients * output_matrix,
+            }
+        }
     }
 }
 

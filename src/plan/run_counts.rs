@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Compute, Text};
+use super::Compute;
 use crate::config::Config;
+use crate::data::Estimate;
 
 /// The counts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -34,7 +35,7 @@ pub struct RunCounts {
 
 impl RunCounts {
     /// `compute` is the arithmetic of a token, `update_flops` that of an update.
-    pub(super) fn new(config: &Config, text: Option<&Text>, compute: &Compute, update_flops: f64) -> Self {
+    pub(super) fn new(config: &Config, text: Option<&Estimate>, compute: &Compute, update_flops: f64) -> Self {
         let train = &config.train;
         let steps = train.max_steps as u64;
         let row = config.model.context_length as u64;

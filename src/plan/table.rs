@@ -1,6 +1,6 @@
 //! A plan as text for a terminal.
 
-use super::{Memory, Plan, Time};
+use super::{Memory, Plan, Time, Vocabulary};
 use crate::config::{Config, precision_remark};
 use crate::format::{duration, grouped, milliseconds, size};
 
@@ -21,37 +21,30 @@ pub fn table(plan: &Plan, config: &Config) -> String {
 
 /// Begins a section.
 fn heading(text: &mut String, name: &str, rest: &str) {
-    if !text.is_empty() {
-        text.push('\n');
-    }
-    line(text, &format!("{name}: {rest}"));
-}
-
-fn line(text: &mut String, line: &str) {
-    text.push_str(line.trim_end());
-    text.push('\n');
+    let gap = if text.is_empty() { "" } else { "\n" };
+    text.extend([gap, name, ": ", rest, "\n"]);
 }
 
 /// A name, a right-aligned number and a remark.
 fn row(text: &mut String, name: &str, value: &str, remark: &str) {
-    line(text, &format!("  {name:<24} {value:>15}  {remark}"));
+    text.push_str(format!("  {name:<24} {value:>15}  {remark}").trim_end());
+    text.push('\n');
 }
 
 fn model(text: &mut String, plan: &Plan, config: &Config) {
     let (p, m) = (&plan.parameters, &config.model);
-    let vocabulary = &plan.vocabulary;
+    let Vocabulary { size, source } = &plan.vocabulary;
     let summary = format!(
-        "{} layers, {} heads, {} wide, context {}, {} tokens ({})",
-        m.n_layers, m.n_heads, m.d_model, m.context_length, vocabulary.size, vocabulary.source
+        "{} layers, {} heads, {} wide, context {}, {size} tokens ({source})",
+        m.n_layers, m.n_heads, m.d_model, m.context_length
     );
     heading(text, "model", &summary);
     let used = if m.tie_embeddings { "for the output layer too" } else { "" };
     row(text, "token embedding", &grouped(p.token_embedding), used);
     let rotated = if p.position_embedding == 0 { "rotated instead" } else { "" };
     row(text, "position embedding", &grouped(p.position_embedding), rotated);
-    let blocks = p.n_layers.saturating_mul(p.block.total);
     let of_each = format!("{} in each block:", grouped(p.block.total));
-    row(text, "blocks", &grouped(blocks), &of_each);
+    row(text, "blocks", &grouped(p.n_layers.saturating_mul(p.block.total)), &of_each);
     let parts = [
         ("  queries, keys, values", p.block.attention_qkv),
         ("  attention's output", p.block.attention_output),
@@ -59,7 +52,7 @@ fn model(text: &mut String, plan: &Plan, config: &Config) {
         ("  norms", p.block.norms),
     ];
     for (name, n) in parts {
-        line(text, &format!("  {name:<24} {:>15}  {:>13}", "", grouped(n)));
+        row(text, name, "", &format!("{:>13}", grouped(n)));
     }
     row(text, "last norm", &grouped(p.final_norm), "");
     if p.output > 0 {
@@ -100,40 +93,29 @@ fn compute(text: &mut String, plan: &Plan, config: &Config) {
 fn run(text: &mut String, plan: &Plan, config: &Config) {
     let (r, t) = (&plan.run, &config.train);
     heading(text, "run", &format!("{} steps", grouped(r.steps)));
-    let batch = match t.grad_accumulation_steps {
-        1 => format!("{} rows of {}", t.batch_size, config.model.context_length),
-        n => format!("{n} times {} rows of {}", t.batch_size, config.model.context_length),
-    };
+    let mut batch = format!("{} rows of {}", t.batch_size, config.model.context_length);
+    if t.grad_accumulation_steps > 1 {
+        batch = format!("{} times {batch}", t.grad_accumulation_steps);
+    }
     row(text, "tokens of a step", &grouped(r.tokens_per_step), &batch);
-    let epochs = match (r.epochs, &plan.text) {
-        (Some(epochs), Some(text)) => {
-            format!("{} over the {} of the training text", times(epochs), grouped(text.train_tokens))
-        }
-        _ => String::new(),
-    };
-    row(text, "tokens of the run", &grouped(r.tokens), &epochs);
-    let of_updates = match r.update_flops {
-        flops if flops > 0.0 => format!("{} of them in Muon's updates", si(flops)),
-        _ => String::new(),
-    };
-    row(text, "FLOPs of the run", &si(r.flops), &of_updates);
+    let epochs = r.epochs.zip(plan.text.as_ref()).map(|(epochs, text)| {
+        format!("{} over the {} of the training text", times(epochs), grouped(text.train_tokens))
+    });
+    row(text, "tokens of the run", &grouped(r.tokens), &epochs.unwrap_or_default());
+    let of_updates = format!("{} of them in Muon's updates", si(r.update_flops));
+    row(text, "FLOPs of the run", &si(r.flops), if r.update_flops > 0.0 { &of_updates } else { "" });
 }
 
 fn memory(text: &mut String, plan: &Plan) {
-    let Memory { peak, peak_during, parts: p, kept_for_backward, machine, .. } = plan.memory;
+    let Memory { peak, peak_during, parts, kept_for_backward, machine, .. } = plan.memory;
     heading(text, "memory", &format!("{} at most, during {peak_during}", size(peak)));
-    let parts = [
-        ("weights", p.weights),
-        ("optimizer state", p.optimizer),
-        ("gradients", p.gradients),
-        ("activations", p.activations),
-        ("attention weights", p.attention_weights),
-        ("logits", p.logits),
-        ("temporaries", p.temporaries),
-        ("process, allocator", p.process),
-    ];
     // Which parts there are at the peak depends on the device and on the moment.
     for (name, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        let name = match name {
+            "optimizer" => "optimizer state",
+            "process" => "process, allocator",
+            name => &name.replace('_', " "),
+        };
         row(text, name, &size(bytes), "");
     }
     row(text, "kept for backward", &size(kept_for_backward), "");
@@ -149,17 +131,15 @@ fn memory(text: &mut String, plan: &Plan) {
 fn disk(text: &mut String, plan: &Plan) {
     let d = &plan.disk;
     heading(text, "disk", &format!("{} in {} checkpoints", size(d.total), d.checkpoints_kept));
-    row(text, "model.safetensors", &size(d.model), &exact(d.model));
-    row(text, "optimizer.safetensors", &size(d.optimizer), &exact(d.optimizer));
+    for (name, bytes) in [("model.safetensors", d.model), ("optimizer.safetensors", d.optimizer)] {
+        row(text, name, &size(bytes), &format!("{} bytes", grouped(bytes)));
+    }
 }
 
 fn time(text: &mut String, time: &Time, plan: &Plan, config: &Config) {
     let (m, r) = (&time.measured, &plan.run);
-    heading(
-        text,
-        "time",
-        &format!("{} on {}{}", duration(time.total_s), plan.device, precision_remark(config.train.matmul_precision)),
-    );
+    let precision = precision_remark(config.train.matmul_precision);
+    heading(text, "time", &format!("{} on {}{precision}", duration(time.total_s), plan.device));
     let of_steps = format!(
         "{} steps of {}: {:.0} tokens/s, {} FLOPs/s",
         grouped(r.steps),
@@ -178,10 +158,6 @@ fn time(text: &mut String, time: &Time, plan: &Plan, config: &Config) {
     let of_saves = format!("{} of {}", grouped(r.checkpoints), milliseconds(m.checkpoint_ms));
     row(text, "checkpoints", &duration(time.checkpoints_s), &of_saves);
     row(text, "measured", "", &m.how);
-}
-
-fn exact(bytes: u64) -> String {
-    format!("{} bytes", grouped(bytes))
 }
 
 /// A number with an SI prefix, in three or four digits.

@@ -21,27 +21,13 @@ pub struct Vocabulary {
     pub source: String,
 }
 
-/// The text of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Text {
-    /// The length in bytes.
-    pub bytes: u64,
-    /// Tokens of the training split.
-    pub train_tokens: u64,
-    /// Tokens of the validation split.
-    pub val_tokens: u64,
-}
-
-pub(super) struct Found {
-    pub(super) vocabulary: Vocabulary,
-    pub(super) text: Option<Text>,
-    pub(super) notes: Vec<String>,
-    pub(super) warnings: Vec<String>,
-}
-
 /// Scans the text, if there is one, and determines the vocabulary, unless it is `known`.
-pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, PlanError> {
-    let (mut notes, mut warnings) = (Vec::new(), Vec::new());
+pub(super) fn find(
+    config: &Config,
+    known: Option<Vocabulary>,
+    notes: &mut Vec<String>,
+    warnings: &mut Vec<String>,
+) -> Result<(Vocabulary, Option<Estimate>), PlanError> {
     let path = config.data.path.display();
     let kind = config.tokenizer.kind;
     let mut too_short = |error: DataError| warnings.push(error.to_string());
@@ -54,11 +40,10 @@ pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, 
     } else {
         match Estimate::read(config, &mut too_short) {
             Ok(extent) => Some(extent),
-            Err(DataError::Missing { path, nearest }) => left_out(format!(
-                "the text `{}` is not there ({})",
-                path.display(),
-                data::missing_hint(&path, nearest.as_deref())
-            )),
+            Err(DataError::Missing { path, nearest }) => {
+                let hint = data::missing_hint(&path, nearest.as_deref());
+                left_out(format!("the text `{}` is not there ({hint})", path.display()))
+            }
             Err(error) => return Err(error.into()),
         }
     };
@@ -79,8 +64,7 @@ pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, 
                 source: "tokenizer.vocab_size, if the text has enough for it".to_owned(),
             },
             (TokenizerKind::File, _) => {
-                let path = config.tokenizer.path.as_ref();
-                let path = path.expect("a rule of the config");
+                let path = config.tokenizer.path.as_ref().expect("a rule of the config");
                 Vocabulary {
                     size: Tokenizer::from_file(path).map_err(PlanError::Tokenizer)?.vocab_size(),
                     source: format!("`{}`", path.display()),
@@ -99,10 +83,5 @@ pub(super) fn find(config: &Config, known: Option<Vocabulary>) -> Result<Found, 
              tells"
         ));
     }
-    let text = extent.map(|extent| Text {
-        bytes: extent.bytes,
-        train_tokens: extent.train_tokens,
-        val_tokens: extent.val_tokens,
-    });
-    Ok(Found { vocabulary, text, notes, warnings })
+    Ok((vocabulary, extent))
 }

@@ -7,7 +7,6 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use burn::tensor::Device;
 use serde::Serialize;
 
 use super::{Memory, Operations, PlanError, RunCounts, compute};
@@ -106,7 +105,7 @@ pub(super) fn measure(
     device: &OpenDevice,
     memory: &Memory,
 ) -> Result<Measured, PlanError> {
-    let bench = Bench { vocab_size, device: device.device.clone(), operations: Operations::of(device.backend) };
+    let bench = Bench { vocab_size, device };
     let train = &config.train;
     let n_rows = train.batch_size * train.grad_accumulation_steps;
     // A GPU tunes its kernels for every shape: there, a smaller trial takes longer than the whole.
@@ -128,14 +127,12 @@ pub(super) fn measure(
     // One row and two, through one layer and through two: (1 + 2) (1 + 2) rows of a layer.
     let row_of_a_layer_s = one_row_s / config.model.n_layers as f64;
     let is_long = (9 * n_steps) as f64 * row_of_a_layer_s > PATIENCE.as_secs_f64();
-    let how = if is_long {
+    let mut how = "steps of one row and of two, through one layer and through two";
+    if is_long {
         part.model.context_length = part.model.context_length.min(SHORT_CONTEXT);
-        "steps of one row and of two, through one layer and through two, of a shorter context"
-    } else {
-        "steps of one row and of two, through one layer and through two"
-    };
-    let measured = ModelConfig { n_layers: config.model.n_layers, ..part.model.clone() };
-    let longer = bench.row_flops(&config.model) / bench.row_flops(&measured);
+        how = "steps of one row and of two, through one layer and through two, of a shorter context";
+    }
+    let longer = bench.row_flops(&config.model) / bench.row_flops(&part.model);
     let mut of_layers = |n_layers: usize| {
         part.model.n_layers = n_layers;
         bench.run(&part, n_rows, how)
@@ -169,18 +166,16 @@ fn extended(one: f64, two: f64, n: usize) -> f64 {
 }
 
 /// The model's surroundings in all measurements.
-struct Bench {
+struct Bench<'a> {
     vocab_size: usize,
-    device: Device,
-    operations: Operations,
+    device: &'a OpenDevice,
 }
 
-impl Bench {
+impl Bench<'_> {
     /// Seconds of a training step for each row of a batch, roughly: one row through one layer, scaled by the FLOPs.
     fn step_of_one_row(&self, config: &Config) -> Result<f64, PlanError> {
         let mut small = config.clone();
-        small.train.batch_size = 1;
-        small.train.grad_accumulation_steps = 1;
+        (small.train.batch_size, small.train.grad_accumulation_steps) = (1, 1);
         small.model.n_layers = 1;
         small.model.context_length = small.model.context_length.min(SHORT_CONTEXT);
         let once = Trial { warm_up: 1, rounds: 1..=1, enough: Duration::ZERO };
@@ -193,28 +188,24 @@ impl Bench {
 
     /// FLOPs of a training step with one row.
     fn row_flops(&self, config: &ModelConfig) -> f64 {
-        let of_a_token = compute(config, self.vocab_size, self.operations);
+        let of_a_token = compute(config, self.vocab_size, Operations::of(self.device.backend));
         of_a_token.training * config.context_length as f64
     }
 
     /// Trains, evaluates, writes and saves a little, as `config` says; the time of a step is that of one with `times`
     /// as many micro-batches.
     fn run(&self, config: &Config, times: usize, how: &str) -> Result<Measured, PlanError> {
-        let measure = |trainer: &mut Trainer| {
-            let times = TRIAL.time(|| trainer.step().wait());
-            times.map_err(PlanError::Device)
-        };
-        let of_two = if times == 1 {
-            None
-        } else {
+        let measure = |trainer: &mut Trainer| TRIAL.time(|| trainer.step().wait()).map_err(PlanError::Device);
+        let mut of_two_ms = None;
+        if times > 1 {
             // The update comes once a step, and with Muon may take longer than a pass.
             let mut twice = config.clone();
             twice.train.grad_accumulation_steps *= 2;
-            Some(measure(&mut self.trainer(&twice))?)
-        };
+            of_two_ms = Some(measure(&mut self.trainer(&twice))?.median_ms);
+        }
         let mut trainer = self.trainer(config);
         let steps = measure(&mut trainer)?;
-        let step_ms = of_two.map_or(steps.median_ms, |of_two| extended(steps.median_ms, of_two.median_ms, times));
+        let step_ms = of_two_ms.map_or(steps.median_ms, |of_two_ms| extended(steps.median_ms, of_two_ms, times));
         let model = trainer.evaluated();
         let evaluation_batch_ms = self.evaluation_batch_ms(&model, config)?;
         let sample_token_ms = self.sample_token_ms(&model, config)?;
@@ -229,7 +220,7 @@ impl Bench {
     }
 
     fn trainer(&self, config: &Config) -> Trainer {
-        let device = self.device.clone().autodiff();
+        let device = self.device.device.clone().autodiff();
         let model = Gpt::new(&config.model, self.vocab_size, config.train.seed, &device);
         Trainer::new(model, config, self.text(config, 1))
     }
@@ -242,13 +233,11 @@ impl Bench {
 
     fn evaluation_batch_ms(&self, model: &Gpt, config: &Config) -> Result<f64, PlanError> {
         const BATCHES: usize = 4;
-        let batch_size = config.train.batch_size;
         let text = self.text(config, BATCHES).into();
-        let precision = config.train.matmul_precision;
         let evaluate = |n: usize| {
-            evaluate::estimate(model, &text, batch_size, n, precision)
+            evaluate::estimate(model, &text, config.train.batch_size, n, config.train.matmul_precision)
                 .map(|_| ())
-                .map_err(|error| PlanError::Device(error.to_string()))
+                .map_err(failed)
         };
         let first_ms = timed_ms(|| evaluate(1))?;
         if first_ms > BUDGET.as_secs_f64() * 1e3 / 10.0 {
@@ -264,14 +253,17 @@ impl Bench {
         }
         // Any text will do, so each token is a character.
         let alphabet = ('\u{20}'..=char::MAX).take(self.vocab_size);
-        let failed = |error: &dyn std::fmt::Display| PlanError::Device(error.to_string());
-        let tokenizer = Tokenizer::char_from_alphabet(alphabet).map_err(|error| failed(&error))?;
+        let tokenizer = Tokenizer::char_from_alphabet(alphabet).map_err(failed)?;
         let settings = GenerateConfig { max_new_tokens: n + 1, stop: Vec::new(), ..config.generate.clone() };
-        let mut writer = Writer::new(model, &tokenizer, &settings, " ", 0).map_err(|error| failed(&error))?;
-        writer.next().transpose().map_err(|error| failed(&error))?; // to warm up
-        let ms = timed_ms(|| writer.try_for_each(|piece| piece.map(|_| ()).map_err(|error| failed(&error))))?;
+        let mut writer = Writer::new(model, &tokenizer, &settings, " ", 0).map_err(failed)?;
+        writer.next().transpose().map_err(failed)?; // to warm up
+        let ms = timed_ms(|| writer.try_for_each(|piece| piece.map(|_| ()).map_err(failed)))?;
         Ok(ms / n as f64)
     }
+}
+
+fn failed(error: impl std::fmt::Display) -> PlanError {
+    PlanError::Device(error.to_string())
 }
 
 /// Milliseconds to write a checkpoint to the disk of the working directory, from [`MOST_WRITTEN`] bytes of it; 0 if
