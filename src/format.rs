@@ -1,5 +1,7 @@
 //! Numbers, sizes and times as people read them, and words as a shell reads them.
 
+use std::ffi::OsStr;
+
 /// A number with its thousands apart: `1,115,394`.
 #[must_use]
 pub fn grouped(n: u64) -> String {
@@ -59,6 +61,12 @@ pub fn short(x: f64) -> String {
 )]
 pub fn whole(x: f64) -> String {
     grouped(x.round() as u64)
+}
+
+/// The text, or a dash if there is none.
+#[must_use]
+pub fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
 }
 
 /// A time in seconds: `8.1 s`, `2 min 5 s`, `1 h 20 min`, `12 days 3 h`.
@@ -129,12 +137,13 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// A word as one types it in a shell.
+/// A word, such as a path, as one types it in a shell.
 #[must_use]
-pub fn shell_word(word: &str) -> String {
+pub fn shell_word(word: impl AsRef<OsStr>) -> String {
+    let word = word.as_ref().to_string_lossy();
     let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
-        word.to_owned()
+        word.into_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }

@@ -1,28 +1,22 @@
 //! The size of the model and the length of the run, from the text, the time there is, and the speed of a step.
 
+use super::profile::TextProfile;
 use super::token_choice::TokenChoice;
-use super::{AutoconfigError, TextProfile, prompt};
+use super::{AutoconfigError, Request, prompt};
 use crate::config::{Config, MlpKind, PositionKind, ScheduleKind, TokenizerKind};
+use crate::measure::Times;
 
-/// The size of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Size {
-    n_layers: usize,
-    d_model: usize,
-    n_heads: usize,
-}
-
-/// The sizes to choose from, each about two to four times the one before.
-const SIZES: [Size; 9] = [
-    size(2, 32, 1),
-    size(2, 64, 2),
-    size(3, 96, 3),
-    size(4, 128, 4), // the quick start's
-    size(5, 192, 6),
-    size(6, 256, 8),
-    size(6, 384, 6), // nanoGPT's on a GPU
-    size(8, 512, 8),
-    size(12, 768, 12), // GPT-2 small
+/// The sizes to choose from, each about two to four times the one before: `n_layers, d_model, n_heads`.
+const SIZES: [(usize, usize, usize); 9] = [
+    (2, 32, 1),
+    (2, 64, 2),
+    (3, 96, 3),
+    (4, 128, 4), // the quick start's
+    (5, 192, 6),
+    (6, 256, 8),
+    (6, 384, 6), // nanoGPT's on a GPU
+    (8, 512, 8),
+    (12, 768, 12), // GPT-2 small
 ];
 
 /// The first size that is measured on a CPU: the quick start's.
@@ -64,18 +58,11 @@ pub(super) const LONGEST_CONTEXT: usize = 512;
 /// The most models that are measured.
 const MAX_MEASUREMENTS: usize = 3;
 
-const fn size(n_layers: usize, d_model: usize, n_heads: usize) -> Size {
-    Size { n_layers, d_model, n_heads }
-}
-
 /// How fast a config trains.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Speed {
-    /// Median time of a step, milliseconds.
-    pub step_ms: f64,
-    /// Time of the fastest step, milliseconds: without background load.
-    pub fastest_ms: f64,
-    pub n_steps: usize,
+    /// The times of steps.
+    pub step: Times,
     pub n_parameters: usize,
 }
 
@@ -97,13 +84,11 @@ pub(super) struct Choice {
 
 /// Everything known before the first measurement.
 pub(super) struct Known<'a> {
+    pub request: &'a Request,
     pub profile: &'a TextProfile,
     pub token_choice: &'a TokenChoice,
     /// Estimated tokens of the whole text.
     pub n_tokens: u64,
-    pub minutes: f64,
-    /// The config's `train.device`.
-    pub device: String,
     pub is_gpu: bool,
 }
 
@@ -121,7 +106,7 @@ impl Known<'_> {
         loop {
             let config = self.config(size_idx, tokens_per_s);
             let speed = measure(&config)?;
-            let measured = tokens_of_batch(&config) / speed.fastest_ms * 1e3;
+            let measured = tokens_of_batch(&config) / speed.step.fastest_ms * 1e3;
             tried.push(size_idx);
             let best = self.largest_for_time(most, size_idx, measured);
             if tried.contains(&best) || tried.len() == MAX_MEASUREMENTS {
@@ -142,8 +127,7 @@ impl Known<'_> {
     /// The largest model that the text is long enough for.
     fn largest_for_text(&self) -> usize {
         let enough = self.train_tokens() * WEIGHTS_PER_TOKEN;
-        let fits = |&size_idx: &usize| weights(size_idx) <= enough;
-        (0..SIZES.len()).rev().find(fits).unwrap_or(0)
+        (0..SIZES.len()).rev().find(|size_idx| weights(*size_idx) <= enough).unwrap_or(0)
     }
 
     /// The largest model, up to `most`, that reads enough in the time if the measured one reads `tokens_per_s`.
@@ -158,7 +142,7 @@ impl Known<'_> {
 
     /// The config of a model of this size, without the length of the run.
     fn config(&self, size_idx: usize, tokens_per_s: Option<f64>) -> Config {
-        let Size { n_layers, d_model, n_heads } = SIZES[size_idx];
+        let (n_layers, d_model, n_heads) = SIZES[size_idx];
         let mut config = Config::default();
         config.data.path.clone_from(&self.profile.path);
         config.data.val_fraction = self.val_fraction();
@@ -174,9 +158,11 @@ impl Known<'_> {
         model.position = PositionKind::Rope;
         model.mlp = MlpKind::ReluSquared;
         model.qk_norm = true;
-        let tokens_per_s = tokens_per_s.unwrap_or_else(|| self.guessed_speed(size_idx));
+        // Before the first measurement, a guess that only decides its batch size.
+        let guessed = (if self.is_gpu { 1e12 } else { 1.5e10 }) / weights(size_idx);
+        let tokens_per_s = tokens_per_s.unwrap_or(guessed);
         config.train.batch_size = self.batch_size(config.model.context_length, tokens_per_s);
-        config.train.device.clone_from(&self.device);
+        config.train.device.clone_from(&self.request.device);
         let max_prompt = config.model.context_length / 2;
         config.train.sample_prompt = prompt::from_text(self.profile.sample_text(), max_prompt);
         config.optimizer.learning_rate = learning_rate(d_model);
@@ -185,16 +171,10 @@ impl Known<'_> {
         config
     }
 
-    /// Tokens per second of an unknown machine, which only decide the batch size of the first measurement.
-    fn guessed_speed(&self, size_idx: usize) -> f64 {
-        let weights_per_s = if self.is_gpu { 1e12 } else { 1.5e10 };
-        weights_per_s / weights(size_idx)
-    }
-
     /// Sets the length of the run and its intervals, now that the speed is known.
     fn complete(&self, mut config: Config, speed: Speed, is_largest: bool) -> Choice {
         let (train_tokens, batch) = (self.train_tokens(), tokens_of_batch(&config));
-        let by_time = self.seconds_of_steps() * 1e3 / speed.step_ms;
+        let by_time = self.seconds_of_steps() * 1e3 / speed.step.median_ms;
         let by_text = (MAX_EPOCHS * train_tokens / batch).max(MIN_STEPS_OF_SHORT_TEXTS);
         // The last evaluation is the end of the run.
         let eval_interval = rounded(by_time.min(by_text) / EVALUATIONS as f64);
@@ -205,7 +185,7 @@ impl Known<'_> {
         train.eval_interval = eval_interval;
         train.checkpoint_interval = train.eval_interval;
         train.eval_batches = (max_steps / 160).clamp(2, 20);
-        train.sample_tokens = whole(self.minutes * 20.0).clamp(20, 200);
+        train.sample_tokens = whole(self.request.minutes * 20.0).clamp(20, 200);
         config.schedule.warmup_steps = (max_steps / 10).clamp(1, 100);
         let epochs = max_steps as f64 * batch / train_tokens;
         // A model measured with dropout keeps it, even if the fewer steps fall below the bound.
@@ -224,7 +204,7 @@ impl Known<'_> {
     }
 
     fn seconds_of_steps(&self) -> f64 {
-        self.minutes * 60.0 * SHARE_OF_STEPS
+        self.request.minutes * 60.0 * SHARE_OF_STEPS
     }
 
     fn train_tokens(&self) -> f64 {
@@ -276,7 +256,7 @@ impl Known<'_> {
 
 /// Weights of the blocks of a model, on which its time and its capacity depend.
 fn weights(size_idx: usize) -> f64 {
-    let Size { n_layers, d_model, .. } = SIZES[size_idx];
+    let (n_layers, d_model, _) = SIZES[size_idx];
     (12 * n_layers * d_model * d_model) as f64
 }
 
@@ -324,14 +304,8 @@ mod tests {
     fn choose(n_tokens: u64, minutes: f64, weights_per_s: f64, is_gpu: bool) -> (Choice, usize) {
         let profile = profile(&"A line of text, and another.\n".repeat(20));
         let token_choice = TokenChoice::choose(&profile, None);
-        let known = Known {
-            profile: &profile,
-            token_choice: &token_choice,
-            n_tokens,
-            minutes,
-            device: "auto".to_owned(),
-            is_gpu,
-        };
+        let request = &Request { minutes, device: "auto".to_owned(), ..Request::default() };
+        let known = Known { request, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu };
         let mut n_measured = 0;
         let choice = known.choose(|config| {
             n_measured += 1;
@@ -340,7 +314,7 @@ mod tests {
             let slower = if model.dropout > 0.0 { 3.0 } else { 1.0 };
             let tokens_per_s = weights_per_s / n_parameters as f64 / slower;
             let step_ms = tokens_of_batch(config) / tokens_per_s * 1e3;
-            Ok(Speed { step_ms, fastest_ms: step_ms, n_steps: 5, n_parameters })
+            Ok(Speed { step: Times::of(&[step_ms]), n_parameters })
         });
         (choice.unwrap(), n_measured)
     }
@@ -354,7 +328,7 @@ mod tests {
         assert_eq!([1.0, 10.0, 100.0, 1000.0].map(widths), [64, 128, 192, 256]);
         let (choice, _) = choose(5_000_000, 10.0, TWO_CORES, false);
         assert!(!choice.text_limits_model && !choice.text_ends_first);
-        let time = choice.speed.step_ms * choice.config.train.max_steps as f64 / 1e3;
+        let time = choice.speed.step.median_ms * choice.config.train.max_steps as f64 / 1e3;
         assert!((500.0..=540.0).contains(&time), "{time} s of 600");
     }
 
@@ -378,11 +352,11 @@ mod tests {
         let (choice, _) = choose(70_000, 10.0, 2.9e8, false);
         let (model, train) = (&choice.config.model, &choice.config.train);
         assert!(model.dropout > 0.0 && !choice.text_ends_first);
-        let time = choice.speed.step_ms * train.max_steps as f64 / 1e3;
+        let time = choice.speed.step.median_ms * train.max_steps as f64 / 1e3;
         assert!((480.0..=540.0).contains(&time), "{time} s of 600");
         let weights = 12 * model.n_layers * model.d_model * model.d_model;
         let step_ms = tokens_of_batch(&choice.config) * weights as f64 / 2.9e8 * 1e3;
-        assert!((choice.speed.step_ms / step_ms - 3.0).abs() < 1e-9);
+        assert!((choice.speed.step.median_ms / step_ms - 3.0).abs() < 1e-9);
     }
 
     #[test]
@@ -400,9 +374,8 @@ mod tests {
 
     #[test]
     fn what_is_held_back_is_long_enough_and_not_longer() {
-        for (n_tokens, expected) in
-            [(500, 0.2), (100_000, 0.1), (1_115_394, 0.1), (5_000_000, 0.05), (1_000_000_000, 0.0002)]
-        {
+        let shares = [(500, 0.2), (100_000, 0.1), (1_115_394, 0.1), (5_000_000, 0.05), (1_000_000_000, 0.0002)];
+        for (n_tokens, expected) in shares {
             let (choice, _) = choose(n_tokens, 10.0, TWO_CORES, false);
             assert!((choice.config.data.val_fraction - expected).abs() < 1e-12, "{n_tokens}");
             assert!(choice.val_tokens >= 2.0);
@@ -411,10 +384,8 @@ mod tests {
 
     #[test]
     fn a_text_that_is_read_often_is_harder_to_learn_by_heart() {
-        let dropouts =
-            [(1.0, 9.0), (20.0, 0.1), (20.0, 1.0), (40.0, 1.0)].map(|(epochs, per_token)| dropout(epochs, per_token));
-        for (dropout, expected) in dropouts.into_iter().zip([0.0, 0.0, 0.1, 0.2]) {
-            assert!((dropout - expected).abs() < 1e-9);
+        for (epochs, per_token, expected) in [(1.0, 9.0, 0.0), (20.0, 0.1, 0.0), (20.0, 1.0, 0.1), (40.0, 1.0, 0.2)] {
+            assert!((dropout(epochs, per_token) - expected).abs() < 1e-9);
         }
     }
 

@@ -1,14 +1,14 @@
 //! Configs to begin with: the shipped [`PRESETS`], and [`for_text`], which makes one for a text and this machine.
 //!
-//! `token_choice` decides what a token stands for, `choice` the size of the model and the length of the run, and `page`
-//! writes the config with its reasons. The numbers behind the rules are explained in `docs/own-text.md`.
+//! `token_choice` decides what a token stands for, `choice` the size of the model and the length of the run, and
+//! `template` writes the config with its reasons. The numbers behind the rules are explained in `docs/own-text.md`.
 
 mod choice;
 mod error;
-mod page;
 mod preset;
 mod profile;
 mod prompt;
+mod template;
 mod token_choice;
 
 use std::path::{Path, PathBuf};
@@ -18,19 +18,18 @@ use burn::module::Module;
 
 pub use error::AutoconfigError;
 pub use preset::{PRESETS, Preset};
-pub use profile::{Characters, SAMPLE_BYTES, TextProfile};
 
 use crate::config::{Config, TokenizerKind};
 use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::format::grouped;
-use crate::measure::{Times, Trial};
+use crate::measure::Trial;
 use crate::model::Gpt;
 use crate::tokenizer::Tokenizer;
 use crate::train::Trainer;
 use choice::{Known, LONGEST_CONTEXT, Speed};
-use page::Page;
-use profile::MIN_TOKENS;
+use profile::{MIN_TOKENS, TextProfile};
+use template::Template;
 use token_choice::TokenChoice;
 
 /// The longest run, in minutes: a year.
@@ -43,7 +42,7 @@ const SHORT_TEXT: u64 = 100_000;
 const MUCH_REPEATED: f64 = 0.5;
 
 /// The text and the wishes that a config is made for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default, Clone)]
 pub struct Request {
     /// The text, as `data.path` names it.
     pub text: PathBuf,
@@ -62,8 +61,6 @@ pub struct Request {
 pub struct TextConfig {
     /// The config with its reasons, as TOML.
     pub toml: String,
-    /// The same, loaded.
-    pub config: Config,
     /// Warnings about the text; also in the config's comments.
     pub cautions: Vec<String>,
 }
@@ -76,7 +73,7 @@ pub fn check_minutes(minutes: f64) -> Result<(), AutoconfigError> {
     if minutes > 0.0 && minutes <= MAX_MINUTES {
         return Ok(());
     }
-    Err(AutoconfigError::Minutes { max: MAX_MINUTES }) // NaN too
+    Err(AutoconfigError::Minutes) // NaN too
 }
 
 /// Makes a config for a text and a device, on which it measures training steps for some seconds.
@@ -93,30 +90,16 @@ pub fn for_text(request: &Request, device: &OpenDevice) -> Result<TextConfig, Au
     let encoded = encode(&profile, &token_choice);
     let n_tokens = scaled(profile.bytes, encoded.tokens_per_byte);
     if n_tokens < MIN_TOKENS {
-        return Err(AutoconfigError::TooFewTokens { path: request.text.clone(), n_tokens });
+        return Err(AutoconfigError::TooFewTokens(request.text.clone(), n_tokens));
     }
-    let known = Known {
-        profile: &profile,
-        token_choice: &token_choice,
-        n_tokens,
-        minutes: request.minutes,
-        device: request.device.clone(),
-        is_gpu: device.kind.is_gpu(),
-    };
+    let is_gpu = device.kind.is_gpu();
+    let known = Known { request, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu };
     let choice = known.choose(|config| measure(config, &encoded, device))?;
-    let cautions = cautions(&profile, known.n_tokens);
-    let page = Page {
-        request,
-        profile: &profile,
-        token_choice: &token_choice,
-        choice: &choice,
-        device_name: &device.name,
-        cautions: &cautions,
-    };
-    let toml = page.write();
-    let config = Config::from_toml(&toml, Path::new(&request.config_name), &[])?;
-    assert_eq!(config, choice.config, "the page holds every choice");
-    Ok(TextConfig { toml, config, cautions })
+    let cautions = cautions(&profile, n_tokens);
+    let toml = Template { known: &known, choice: &choice, device_name: &device.name, cautions: &cautions }.fill();
+    let loaded = Config::from_toml(&toml, Path::new(&request.config_name), &[])?;
+    assert_eq!(loaded, choice.config, "the template holds every choice");
+    Ok(TextConfig { toml, cautions })
 }
 
 /// How much of the text is encoded, in bytes: enough to measure steps with, and to train BPE on.
@@ -162,10 +145,9 @@ fn measure(config: &Config, encoded: &Encoded, device: &OpenDevice) -> Result<Sp
     let model = Gpt::new(&config.model, encoded.vocab_size, config.train.seed, &with_gradients);
     let n_parameters = model.num_params();
     let mut trainer = Trainer::new(model, config, encoded.tokens.clone());
-    let times = trial.time(|| trainer.step().wait());
-    let Times { median_ms: step_ms, fastest_ms, rounds: n_steps, .. } =
-        times.map_err(|message| AutoconfigError::Device { device: device.name.clone(), message })?;
-    Ok(Speed { step_ms, fastest_ms, n_steps, n_parameters })
+    let step = trial.time(|| trainer.step().wait());
+    let step = step.map_err(|message| AutoconfigError::Device(device.name.clone(), message))?;
+    Ok(Speed { step, n_parameters })
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate, of numbers below 2^53")]

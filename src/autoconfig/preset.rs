@@ -17,38 +17,29 @@ pub struct Preset {
     pub toml: &'static str,
 }
 
+/// A preset by its name, its stem and what it is about.
+macro_rules! preset {
+    ($name:literal, $stem:literal, $about:literal) => {{
+        let toml = include_str!(concat!("../../configs/", $stem, ".toml"));
+        Preset { name: $name, stem: $stem, about: $about, toml }
+    }};
+}
+
 /// All of them, the smallest first.
 pub const PRESETS: [Preset; 5] = [
-    Preset {
-        name: "quickstart",
-        stem: "quickstart",
-        about: "a small GPT on the bundled stories, two minutes on two CPU cores",
-        toml: include_str!("../../configs/quickstart.toml"),
-    },
-    Preset {
-        name: "shakespeare",
-        stem: "shakespeare-nanogpt",
-        about: "nanoGPT's published CPU run: 0.8 million parameters on tiny Shakespeare",
-        toml: include_str!("../../configs/shakespeare-nanogpt.toml"),
-    },
-    Preset {
-        name: "shakespeare-gpu",
-        stem: "shakespeare-gpu",
-        about: "nanoGPT's published GPU run: 10.6 million parameters on tiny Shakespeare",
-        toml: include_str!("../../configs/shakespeare-gpu.toml"),
-    },
-    Preset {
-        name: "stories",
-        stem: "stories-15m",
-        about: "llama2.c's stories15M: 15 million parameters on TinyStories, for a GPU",
-        toml: include_str!("../../configs/stories-15m.toml"),
-    },
-    Preset {
-        name: "gpt2",
-        stem: "gpt2-124m",
-        about: "GPT-2 small: 124 million parameters, nanoGPT's recipe, for a large GPU",
-        toml: include_str!("../../configs/gpt2-124m.toml"),
-    },
+    preset!("quickstart", "quickstart", "a small GPT on the bundled stories, two minutes on two CPU cores"),
+    preset!(
+        "shakespeare",
+        "shakespeare-nanogpt",
+        "nanoGPT's published CPU run: 0.8 million parameters on tiny Shakespeare"
+    ),
+    preset!(
+        "shakespeare-gpu",
+        "shakespeare-gpu",
+        "nanoGPT's published GPU run: 10.6 million parameters on tiny Shakespeare"
+    ),
+    preset!("stories", "stories-15m", "llama2.c's stories15M: 15 million parameters on TinyStories, for a GPU"),
+    preset!("gpt2", "gpt2-124m", "GPT-2 small: 124 million parameters, nanoGPT's recipe, for a large GPU"),
 ];
 
 impl Preset {

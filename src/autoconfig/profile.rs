@@ -13,7 +13,7 @@ use crate::config::TokenizerKind;
 use crate::data::Preview;
 
 /// How much of a text is read, in bytes. The rest is taken to be like it.
-pub const SAMPLE_BYTES: usize = 32 << 20;
+const SAMPLE_BYTES: usize = 32 << 20;
 
 /// How much of it gzip packs, in bytes: plenty for its window of 32 KiB.
 const PACKED_BYTES: usize = 1 << 20;
@@ -23,29 +23,28 @@ pub(super) const MIN_TOKENS: u64 = 64;
 
 /// The properties of a text.
 #[derive(Debug, Clone)]
-pub struct TextProfile {
+pub(super) struct TextProfile {
     /// The file or folder, as the config names it.
     pub path: PathBuf,
     /// Whether the whole text was read; otherwise everything is an estimate.
     pub is_whole: bool,
-    /// Length of the text, bytes.
+    /// Length of the text.
     pub bytes: u64,
-    /// Its characters; `None` if it is read as bytes.
+    /// `None` if it is read as bytes.
     pub characters: Option<Characters>,
     /// Line breaks in the sample.
     pub n_lines: u64,
     /// The share of the sample, in bytes, in lines that occurred before.
     pub repeated: f64,
-    /// Bits into which gzip packs a byte of it on average.
     pub gzip_bits_per_byte: f64,
     /// The text, or the beginning that was read, cut to whole characters.
-    pub(super) sample: Vec<u8>,
+    pub sample: Vec<u8>,
 }
 
 /// The characters of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Characters {
-    /// How many characters the text has.
+pub(super) struct Characters {
+    /// How many the text has.
     pub n: u64,
     /// How often each occurs in the sample, the most frequent first.
     pub counts: Vec<(char, u64)>,
@@ -53,9 +52,6 @@ pub struct Characters {
 
 impl TextProfile {
     /// Reads the text at `path`; with `kind = byte` that may be any file.
-    ///
-    /// # Errors
-    /// If it cannot be read, is not text, or has nothing to learn from.
     pub fn read(path: &Path, kind: Option<TokenizerKind>) -> Result<Self, AutoconfigError> {
         if path == Path::new("-") {
             return Err(AutoconfigError::StandardInput);
@@ -68,27 +64,22 @@ impl TextProfile {
     fn of(preview: Preview, path: &Path, as_bytes: bool) -> Result<Self, AutoconfigError> {
         let Preview { bytes: mut sample, is_whole, bytes_on_disk } = preview;
         if path.to_str().is_none() {
-            return Err(AutoconfigError::Path { path: path.to_owned() });
+            return Err(AutoconfigError::Path(path.to_owned()));
         }
-        let whole = if is_whole {
-            sample.len() as u64
-        } else {
-            // A packed text takes less on the disk than it has.
-            bytes_on_disk.max(sample.len() as u64 + 1)
-        };
-        let characters = if as_bytes {
-            None
-        } else {
+        let n_read = sample.len() as u64;
+        let whole = if is_whole { n_read } else { bytes_on_disk.max(n_read + 1) }; // less on the disk if it is packed
+        let mut characters = None;
+        if !as_bytes {
             if let Some(offset) = sample.iter().position(|&byte| byte == 0) {
-                return Err(AutoconfigError::Binary { path: path.to_owned(), offset });
+                return Err(AutoconfigError::Binary(path.to_owned(), offset));
             }
             let text = whole_characters(&sample);
             let n_kept = text.len();
-            let mut characters = Characters::of(text);
-            characters.n = scaled(characters.n, whole, n_kept as u64);
+            let mut counted = Characters::of(text);
+            counted.n = scaled(counted.n, whole, n_kept as u64);
+            characters = Some(counted);
             sample.truncate(n_kept);
-            Some(characters)
-        };
+        }
         let profile = Self {
             path: path.to_owned(),
             is_whole,
@@ -104,28 +95,25 @@ impl TextProfile {
     }
 
     fn has_something_to_learn(&self) -> Result<(), AutoconfigError> {
-        let path = || self.path.clone();
         let (n_tokens, unit) = self.length();
         let first = self.sample[0];
         let repeated = match &self.characters {
+            _ if n_tokens == 1 => None,
             Some(characters) if characters.counts.len() == 1 => {
-                let only = characters.counts[0].0;
-                Some(format!("the character {only:?}"))
+                Some(format!("the character {:?}", characters.counts[0].0))
             }
             None if self.sample.iter().all(|&byte| byte == first) => Some(format!("the byte {first:#04x}")),
             _ => None,
         };
-        if let Some(repeated) = repeated.filter(|_| n_tokens > 1) {
-            return Err(AutoconfigError::Constant { path: path(), n_tokens, repeated });
+        match repeated {
+            Some(repeated) => Err(AutoconfigError::Constant(self.path.clone(), n_tokens, repeated)),
+            None if n_tokens < MIN_TOKENS => Err(AutoconfigError::TooShort(self.path.clone(), n_tokens, unit)),
+            None => Ok(()),
         }
-        if n_tokens < MIN_TOKENS {
-            return Err(AutoconfigError::TooShort { path: path(), n_tokens, unit });
-        }
-        Ok(())
     }
 
     /// The length of the text, and its unit.
-    pub(super) fn length(&self) -> (u64, &'static str) {
+    pub fn length(&self) -> (u64, &'static str) {
         match &self.characters {
             Some(Characters { n: 1, .. }) => (1, "character"),
             Some(characters) => (characters.n, "characters"),
@@ -134,7 +122,7 @@ impl TextProfile {
     }
 
     /// The sample as text; empty if it is read as bytes.
-    pub(super) fn sample_text(&self) -> &str {
+    pub fn sample_text(&self) -> &str {
         std::str::from_utf8(&self.sample).unwrap_or_default()
     }
 }
@@ -142,38 +130,30 @@ impl TextProfile {
 impl Characters {
     fn of(text: &str) -> Self {
         let mut seen = vec![0_u64; char::MAX as usize + 1];
-        let mut n = 0;
         for character in text.chars() {
             seen[character as usize] += 1;
-            n += 1;
         }
-        let mut counts: Vec<(char, u64)> = ('\0'..=char::MAX)
-            .map(|character| (character, seen[character as usize]))
-            .filter(|&(_, count)| count > 0)
-            .collect();
+        let counts = ('\0'..=char::MAX).map(|character| (character, seen[character as usize]));
+        let mut counts: Vec<_> = counts.filter(|&(_, count)| count > 0).collect();
         counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count)); // stable: then by code point
-        Self { n, counts }
+        Self { n: seen.iter().sum(), counts }
     }
 
     /// The number of different characters.
-    #[must_use]
     pub fn n_distinct(&self) -> usize {
         self.counts.len()
     }
 
     /// How many of the most frequent characters make up 99 % of the sample.
-    #[must_use]
     pub fn n_common(&self) -> usize {
         let total: u64 = self.counts.iter().map(|(_, count)| count).sum();
         let mut rest = total;
-        self.counts
-            .iter()
-            .take_while(|(_, count)| {
-                let is_needed = rest * 100 > total;
-                rest -= count;
-                is_needed
-            })
-            .count()
+        let is_needed = |(_, count): &&(char, u64)| {
+            let is_needed = rest * 100 > total;
+            rest -= count;
+            is_needed
+        };
+        self.counts.iter().take_while(is_needed).count()
     }
 }
 
@@ -253,9 +233,9 @@ pub(super) mod tests {
         let fails = |bytes: &[u8], as_bytes| profiled(bytes, true, as_bytes).unwrap_err();
         let text = "a text with a zero ".repeat(20);
         let zero = [text.as_bytes(), b"\0"].concat();
-        assert!(matches!(fails(&zero, false), AutoconfigError::Binary { .. }));
+        assert!(matches!(fails(&zero, false), AutoconfigError::Binary(..)));
         assert!(profiled(&zero, true, true).is_ok());
-        assert!(matches!(fails(b"short", false), AutoconfigError::TooShort { n_tokens: 5, .. }));
+        assert!(matches!(fails(b"short", false), AutoconfigError::TooShort(_, 5, _)));
         let constant = "\u{4e00}".repeat(1000);
         let error = fails(constant.as_bytes(), false);
         assert!(error.to_string().contains("1,000 times the character '\u{4e00}'"), "{error}");

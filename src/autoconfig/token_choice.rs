@@ -1,6 +1,6 @@
 //! The choice of the tokenizer, from the text alone.
 
-use super::TextProfile;
+use super::profile::TextProfile;
 use crate::config::TokenizerKind;
 use crate::format::grouped;
 
@@ -36,14 +36,10 @@ impl TokenChoice {
     /// The tokenizer that suits a text, unless one is `requested`.
     pub fn choose(profile: &TextProfile, requested: Option<TokenizerKind>) -> Self {
         let Some(characters) = &profile.characters else {
-            return Self {
-                kind: TokenizerKind::Byte,
-                size: 256,
-                why: "You asked for bytes: any file, 256 tokens.".to_owned(),
-            };
+            let why = "You asked for bytes: any file, 256 tokens.".to_owned();
+            return Self { kind: TokenizerKind::Byte, size: 256, why };
         };
         let (n, n_distinct) = (characters.n, characters.n_distinct());
-        let seen = format!("{} different characters", grouped(n_distinct as u64));
         let is_small = n_distinct <= MAX_ALPHABET;
         let is_sparse = n < MIN_OCCURRENCES * n_distinct as u64;
         let suits = match () {
@@ -53,44 +49,37 @@ impl TokenChoice {
             () => TokenizerKind::Byte,
         };
         let kind = requested.unwrap_or(suits);
-        let asked = if requested.is_some() { "You asked for it. " } else { "" };
         let size = match kind {
             TokenizerKind::Char => n_distinct,
             TokenizerKind::Byte => 256,
-            _ => bpe_size(profile.bytes),
+            _ => 1 << (profile.bytes / BYTES_PER_TOKEN).clamp(*BPE_SIZES.start(), *BPE_SIZES.end()).ilog2(),
         };
+        let seen = format!("{} different characters", grouped(n_distinct as u64));
+        let [n, bytes, least] = [n, profile.bytes, MIN_BPE_BYTES].map(grouped);
+        let common = grouped(characters.n_common() as u64);
         let why = match kind {
             TokenizerKind::Char => format!(
-                "{asked}One token for each of the {seen}: few enough that each is seen often, {} of them \
-                 make up 99 % of the text.",
-                grouped(characters.n_common() as u64)
+                "One token for each of the {seen}: few enough that each is seen often, {common} of them make up 99 % \
+                 of the text."
             ),
             TokenizerKind::Byte if is_small => {
-                format!("{asked}Bytes: {} characters are too few to see each of {seen} often.", grouped(n))
+                format!("Bytes: {n} characters are too few to see each of {seen} often.")
             }
             TokenizerKind::Byte => format!(
-                "{asked}Bytes: {seen} are too many for a token each, and {} bytes of text too few to find \
-                 frequent pieces in (from {} on).",
-                grouped(profile.bytes),
-                grouped(MIN_BPE_BYTES)
+                "Bytes: {seen} are too many for a token each, and {bytes} bytes of text too few to find frequent \
+                 pieces in (from {least} on)."
             ),
-            _ if is_small => format!(
-                "{asked}Pieces of several characters: so long a text is gone through sooner in larger steps, \
-                 and the same window holds more of it."
-            ),
+            _ if is_small => "Pieces of several characters: so long a text is gone through sooner in larger steps, \
+                              and the same window holds more of it."
+                .to_owned(),
             _ => format!(
-                "{asked}Frequent pieces, from single bytes up to words: {seen} are too many for a token each, \
-                 since {} make up 99 % of the text and the others are rare.",
-                grouped(characters.n_common() as u64)
+                "Frequent pieces, from single bytes up to words: {seen} are too many for a token each, since {common} \
+                 make up 99 % of the text and the others are rare."
             ),
         };
-        Self { kind, size, why }
+        let asked = if requested.is_some() { "You asked for it. " } else { "" };
+        Self { kind, size, why: format!("{asked}{why}") }
     }
-}
-
-fn bpe_size(bytes: u64) -> usize {
-    let wanted = (bytes / BYTES_PER_TOKEN).clamp(*BPE_SIZES.start(), *BPE_SIZES.end());
-    1 << wanted.ilog2()
 }
 
 #[cfg(test)]

@@ -8,14 +8,14 @@ use anyhow::Context;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
-use super::{note, output, program};
+use super::{note, output, print, program};
 use crate::autoconfig::{self, PRESETS, Preset, Request};
 use crate::config::TokenizerKind;
 use crate::data;
 use crate::device::{self, DeviceSpec};
 use crate::format::shell_word;
+use crate::run::layout::default_dir;
 
-/// Print a commented config to begin with: a shipped one, or one made for your text and this machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -138,16 +138,15 @@ fn config_name(args: &Args, text: &Path) -> String {
 
 fn emit(args: &Args, toml: &str) -> anyhow::Result<()> {
     let Some(path) = &args.output else {
-        return Ok(io::stdout().lock().write_all(toml.as_bytes())?);
+        return print(toml);
     };
     if args.overwrite {
         return output::write(path, toml);
     }
-    let mut file = File::create_new(path).or_else(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => Err(already_there(path)),
-        _ => Err(error).with_context(|| format!("cannot write `{}`", path.display())),
-    })?;
-    file.write_all(toml.as_bytes()).with_context(|| format!("cannot write `{}`", path.display()))
+    match File::create_new(path).and_then(|mut file| file.write_all(toml.as_bytes())) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(already_there(path)),
+        written => written.with_context(|| format!("cannot write `{}`", path.display())),
+    }
 }
 
 fn already_there(path: &Path) -> anyhow::Error {
@@ -159,8 +158,7 @@ fn already_there(path: &Path) -> anyhow::Error {
 
 fn list_presets() {
     note("\nThis is the preset quickstart. There are:");
-    for preset in PRESETS {
-        let Preset { name, about, stem, .. } = preset;
+    for Preset { name, about, stem, .. } in PRESETS {
         note(format!("    --preset {name:<16} {about} (configs/{stem}.toml)"));
     }
     note("    --from-text FILE          a config for your own text and this machine");
@@ -172,15 +170,10 @@ fn note_next_commands(args: &Args) {
         (None, Some(text)) => config_name(args, text).into(),
         (None, None) => PathBuf::from("my.toml"),
     };
-    let run = Path::new("runs").join(config.file_stem().unwrap_or(config.as_os_str()));
-    let word = |path: &Path| shell_word(&path.to_string_lossy());
-    let (program, config_word) = (program(), word(&config));
+    let (program, run, config) = (program(), shell_word(default_dir(&config)), shell_word(config));
     let save = match args.output {
         Some(_) => "It is written. Now".to_owned(),
-        None => format!("Save it, such as with `> {config_word}`, then"),
+        None => format!("Save it, such as with `> {config}`, then"),
     };
-    note(format!(
-        "\n{save}\n    {program} train {config_word}\n    {program} generate {} --prompt \"...\"",
-        word(&run)
-    ));
+    note(format!("\n{save}\n    {program} train {config}\n    {program} generate {run} --prompt \"...\""));
 }

@@ -9,7 +9,6 @@ use crate::report::{PAGE, Report};
 use crate::run::log::{NO_REPORT, REPORT};
 use crate::run::{self, RunDir};
 
-/// Write a page with a run's curves, texts, heads and config
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -59,7 +58,7 @@ pub(super) fn at_end(run_dir: &Path) -> String {
         Ok(()) => format!("{REPORT}`{}`", run_dir.join(PAGE).display()),
         Err(error) => {
             let (program, reason) = (super::program(), first_line(&*error));
-            let run = shell_word(&run_dir.to_string_lossy());
+            let run = shell_word(run_dir);
             format!("{NO_REPORT}{reason}\n  hint: make it again with `{program} report {run}`")
         }
     }
@@ -68,19 +67,13 @@ pub(super) fn at_end(run_dir: &Path) -> String {
 /// The report of a run, measured on `device`; without one on the run's device, if that can be opened.
 fn gather(run: &RunDir, device: Option<&DeviceSpec>) -> anyhow::Result<Report> {
     let mut report = Report::read(run)?;
-    let opened = match device {
-        Some(device) => Ok(device::open(device)?),
-        None => open_device_of(run),
-    };
-    match opened {
-        Ok(device) => report.look_inside(run, &device.device),
+    let of_run = || -> anyhow::Result<_> { Ok(device::open(&run.config()?.train.device.parse()?)?) };
+    match device.map_or_else(of_run, |device| Ok(device::open(device)?)) {
+        Ok(opened) => report.look_inside(run, &opened.device),
+        Err(error) if device.is_some() => return Err(error),
         Err(error) => report.note(first_line(&*error)),
     }
     Ok(report)
-}
-
-fn open_device_of(run: &RunDir) -> anyhow::Result<device::OpenDevice> {
-    Ok(device::open(&run.config()?.train.device.parse()?)?)
 }
 
 fn first_line(error: &dyn std::error::Error) -> String {

@@ -1,21 +1,20 @@
 //! `tinderbox train`: a config file becomes a run directory.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
 use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
-use super::{DONE, FAILED, INTERRUPTED, describe, load_config, note, program, report};
+use super::{DONE, FAILED, INTERRUPTED, describe, load_config, note, print_json, program, report};
 use crate::config::{Base, Config};
 use crate::device::{self, DeviceSpec};
 use crate::format::shell_word;
 use crate::run::RunDir;
+use crate::run::layout::default_dir;
 use crate::train::{self, Interrupter, Job, Start, Summary, TrainError};
 
-/// Train a model as a config file says
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an argument")]
 #[command(after_help = "\
@@ -60,7 +59,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     }
     let mut overrides = args.overrides.clone();
     overrides.extend(args.device.as_ref().map(|device| format!("train.device=\"{device}\"")));
-    let run_dir = args.run_dir.clone().unwrap_or_else(|| default_run_dir(&args.config));
+    let run_dir = args.run_dir.clone().unwrap_or_else(|| default_dir(&args.config));
     let config = if args.resume {
         let base = RunDir::open(&run_dir)?.config()?;
         Config::load_inheriting(&args.config, &overrides, Some(Base::Resumed(&base)))?
@@ -85,42 +84,35 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
             let has_curves = matches!(error, TrainError::NotFinite { .. });
             let error = anyhow::Error::from(error);
             progress.failed(&describe(&error));
-            if has_curves {
-                note(describe(&error));
-                progress.say(&report::at_end(&run_dir));
-                return Ok(FAILED);
-            }
             if is_interrupted {
                 note(error);
                 return Ok(INTERRUPTED);
             }
-            return Err(error);
+            if !has_curves {
+                return Err(error);
+            }
+            note(describe(&error));
+            progress.say(&report::at_end(&run_dir));
+            return Ok(FAILED);
         }
     };
     let report = report::at_end(&run_dir);
     progress.finish(&summary, &report, &next_command(args, &summary));
     if args.json {
-        writeln!(io::stdout(), "{}", serde_json::to_string(&summary)?)?;
+        print_json(&summary)?;
     }
     Ok(if summary.interrupted { INTERRUPTED } else { DONE })
 }
 
-/// `runs/NAME`, NAME from the config's file name.
-fn default_run_dir(config: &Path) -> PathBuf {
-    Path::new("runs").join(config.file_stem().unwrap_or(config.as_os_str()))
-}
-
 /// A command to paste next: one that continues the run, or one that writes with it.
 fn next_command(args: &Args, summary: &Summary) -> String {
-    let run_dir = shell_word(&summary.run_dir.to_string_lossy());
+    let run_dir = shell_word(&summary.run_dir);
     if !summary.interrupted {
         return format!("{} generate {run_dir} --prompt \"...\"", program());
     }
-    let mut words = vec![program(), "train".to_owned(), shell_word(&args.config.to_string_lossy())];
-    let overrides = args.overrides.iter();
-    words.extend(overrides.map(|set| format!("--set {}", shell_word(set))));
-    let device = args.device.as_ref();
-    words.extend(device.map(|device| format!("--device {device}")));
+    let mut words = vec![program(), "train".to_owned(), shell_word(&args.config)];
+    words.extend(args.overrides.iter().map(|set| format!("--set {}", shell_word(set))));
+    words.extend(args.device.map(|device| format!("--device {device}")));
     if args.run_dir.is_some() {
         words.push(format!("--run-dir {run_dir}"));
     }

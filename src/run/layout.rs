@@ -50,6 +50,12 @@ const CONTENTS: [&str; 15] = [
 const LOCK_ATTEMPTS: usize = 3;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
+/// `runs/NAME`, NAME from the config's file name.
+pub(crate) fn default_dir(config: impl AsRef<Path>) -> PathBuf {
+    let config = config.as_ref();
+    Path::new("runs").join(config.file_stem().unwrap_or(config.as_os_str()))
+}
+
 /// The directory of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir {

@@ -1,51 +1,45 @@
-//! Fills in `page.toml`, the commented template of a config: each choice with its reason, in the numbers of the text.
-
-use std::path::Path;
+//! Fills in `template.toml`, a commented config: each choice with its reason, in the numbers of the text.
 
 use serde::Serialize;
 
-use super::choice::Choice;
-use super::token_choice::TokenChoice;
-use super::{Request, TextProfile};
+use super::choice::{Choice, Known};
 use crate::config::TokenizerKind;
 use crate::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
+use crate::run::layout::default_dir;
 
 /// Where comments are wrapped, in characters.
 const WIDTH: usize = 100;
 
-/// The contents of a page.
-pub(super) struct Page<'a> {
-    pub request: &'a Request,
-    pub profile: &'a TextProfile,
-    pub token_choice: &'a TokenChoice,
+/// What the template is filled in with.
+pub(super) struct Template<'a> {
+    pub known: &'a Known<'a>,
     pub choice: &'a Choice,
     /// The device on which the speed was measured.
     pub device_name: &'a str,
     pub cautions: &'a [String],
 }
 
-impl Page<'_> {
-    pub fn write(&self) -> String {
+impl Template<'_> {
+    pub fn fill(&self) -> String {
         let Choice { config, speed, train_tokens, val_tokens, .. } = self.choice;
         let (model, train) = (&config.model, &config.train);
-        let config_name = &self.request.config_name;
-        let run = Path::new("runs").join(Path::new(config_name).file_stem().unwrap_or(config_name.as_ref()));
+        let config_name = &self.known.request.config_name;
         let cautions: Vec<String> = self.cautions.iter().map(|caution| format!("\n# {}", one_line(caution))).collect();
-        let page = format!(
-            include_str!("page.toml"),
-            text = one_line(&self.profile.path.to_string_lossy()),
+        let text = format!(
+            include_str!("template.toml"),
+            text = one_line(&self.known.profile.path.to_string_lossy()),
             config_name = one_line(&shell_word(config_name)),
-            run = one_line(&shell_word(&run.to_string_lossy())),
+            run = one_line(&shell_word(default_dir(config_name))),
             about_text = self.about_text(),
-            gzip = self.profile.gzip_bits_per_byte,
-            step = milliseconds(speed.step_ms),
+            gzip = self.known.profile.gzip_bits_per_byte,
+            step = milliseconds(speed.step.median_ms),
             device_name = one_line(self.device_name),
-            n_steps = speed.n_steps,
+            n_steps = speed.step.rounds,
             cautions = cautions.concat(),
             path = literal(&config.data.path),
             val_tokens = whole(*val_tokens),
             val_fraction = config.data.val_fraction,
-            why_tokenizer = one_line(&self.token_choice.why),
+            why_tokenizer = one_line(&self.known.token_choice.why),
             tokenizer = literal(&config.tokenizer.kind),
             vocab_size = self.vocab_size(),
             n_windows = whole(train_tokens / model.context_length as f64),
@@ -71,24 +65,20 @@ impl Page<'_> {
             learning_rate = config.optimizer.learning_rate,
             warmup_steps = config.schedule.warmup_steps,
         );
-        wrapped(&page)
+        wrapped(&text)
     }
 
     fn about_text(&self) -> String {
-        let profile = self.profile;
-        let judged_by = match profile.is_whole {
-            true => String::new(),
-            false => format!(
-                "judged by its first {} bytes, which is all that was read, about ",
-                grouped(profile.sample.len() as u64)
-            ),
-        };
+        let profile = self.known.profile;
+        let (mut judged_by, mut lines) = (String::new(), String::new());
+        if profile.is_whole {
+            lines = format!(", in {}", counted(profile.n_lines, "line"));
+        } else {
+            let n_read = grouped(profile.sample.len() as u64);
+            judged_by = format!("judged by its first {n_read} bytes, which is all that was read, about ");
+        }
         let Some(characters) = &profile.characters else {
             return format!("{judged_by}{} bytes, taken as they are", grouped(profile.bytes));
-        };
-        let lines = match profile.is_whole {
-            true => format!(", in {}", counted(profile.n_lines, "line")),
-            false => String::new(),
         };
         format!(
             "{judged_by}{} characters ({} bytes), {} different ones, of which {} make up 99 % of it{lines}",
@@ -108,7 +98,7 @@ impl Page<'_> {
             "\n# A piece for each 500 bytes of the text or so, as a power of two from 512 to 4096. About {} \
              tokens in all.\nvocab_size = {}",
             whole(self.choice.train_tokens + self.choice.val_tokens),
-            self.token_choice.size
+            self.known.token_choice.size
         )
     }
 
@@ -116,19 +106,13 @@ impl Page<'_> {
         let Choice { speed, train_tokens, epochs, text_limits_model, .. } = self.choice;
         let parameters = speed.n_parameters as f64;
         if *text_limits_model {
-            format!(
-                "{} for each token of the training split; a larger model would rather learn so short a text \
-                 by heart.",
-                short(parameters / train_tokens)
-            )
-        } else {
-            format!(
-                "for each of which it reads {} tokens in {}; a larger model would read too few to learn as \
-                 much.",
-                short(epochs * train_tokens / parameters),
-                minutes(self.request.minutes)
-            )
+            let per_token = short(parameters / train_tokens);
+            return format!(
+                "{per_token} for each token of the training split; a larger model would rather learn so short a text by heart."
+            );
         }
+        let (n, time) = (short(epochs * train_tokens / parameters), minutes(self.known.request.minutes));
+        format!("for each of which it reads {n} tokens in {time}; a larger model would read too few to learn as much.")
     }
 
     fn why_dropout(&self) -> String {
@@ -144,20 +128,19 @@ impl Page<'_> {
 
     fn why_steps(&self) -> String {
         let Choice { config, speed, epochs, text_ends_first, .. } = self.choice;
-        let time = duration(config.train.max_steps as f64 * speed.step_ms / 1e3);
-        let (epochs, wanted) = (short(*epochs), minutes(self.request.minutes));
+        let time = duration(config.train.max_steps as f64 * speed.step.median_ms / 1e3);
+        let (epochs, wanted) = (short(*epochs), minutes(self.known.request.minutes));
         if *text_ends_first {
-            format!(
+            return format!(
                 "{epochs} times through the text, about {time} of your {wanted}: to go on would only learn it \
                  by heart. More text would use more time."
-            )
-        } else {
-            let step = milliseconds(speed.step_ms);
-            format!(
-                "About {time} at {step} a step; evaluations, samples and checkpoints take the rest of your \
-                 {wanted}. {epochs} times through the text."
-            )
+            );
         }
+        let step = milliseconds(speed.step.median_ms);
+        format!(
+            "About {time} at {step} a step; evaluations, samples and checkpoints take the rest of your \
+             {wanted}. {epochs} times through the text."
+        )
     }
 }
 
@@ -172,10 +155,10 @@ fn one_line(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// The page with its comments wrapped between words.
-fn wrapped(page: &str) -> String {
+/// The text with its comments wrapped between words.
+fn wrapped(text: &str) -> String {
     let mut wrapped = String::new();
-    for line in page.lines() {
+    for line in text.lines() {
         let is_prose = line.starts_with("# ") && !line.starts_with("#  ");
         let mut width = 0;
         for word in line.split(' ') {
@@ -208,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn texts_survive_the_page(text in any::<String>()) {
+        fn texts_survive_the_template(text in any::<String>()) {
             let page = wrapped(&format!("# {}\ntext = {}\n", one_line(&text), literal(&text)));
             let table: toml::Table = toml::from_str(&page).unwrap();
             prop_assert_eq!(table["text"].as_str(), Some(&*text));
