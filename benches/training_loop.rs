@@ -1,20 +1,16 @@
-//! Overhead of the training loop (logs, observer) over bare steps.
+//! The training loop with its logs and its observer, timed from its start to its last step, before evaluation and
+//! checkpoint. Bare steps are timed by `tinderbox bench train CONFIG --own-text`: run both in turn.
 //!
 //!     cargo bench --bench training_loop -- CONFIG [STEPS] [ROUNDS]
-//!
-//! Alternates, in one process, a bare loop of `Trainer::step` that reads each loss with `train` on the same
-//! config, timed from its start to its last step, before evaluation and checkpoint.
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 use tinderbox::config::Config;
-use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::device;
 use tinderbox::measure::median;
-use tinderbox::model::Gpt;
-use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Trainer, train};
+use tinderbox::train::{Event, Interrupter, Job, Observer, Start, train};
 
 /// As in the program itself.
 #[global_allocator]
@@ -51,30 +47,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "train.sample_tokens=0".to_owned(),
     ];
     let config = Config::load(Path::new(path), &overrides)?;
-    let (mut bare, mut looped) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        bare.push(bare_ms(&config)?);
-        looped.push(looped_ms(&config)?);
-    }
-    let (bare, looped) = (median(&bare), median(&looped));
-    println!("bare steps     {bare:.2} ms/step");
-    println!("the whole loop {looped:.2} ms/step");
-    println!("the loop costs {:+.2} %", (looped / bare - 1.0) * 100.0);
+    let looped = (0..rounds).map(|_| looped_ms(&config)).collect::<Result<Vec<f64>, _>>()?;
+    println!("the whole loop {:.2} ms/step", median(&looped));
     Ok(())
-}
-
-fn bare_ms(config: &Config) -> Result<f64, Box<dyn std::error::Error>> {
-    let corpus = Corpus::open(config, OpenOptions::default())?;
-    let device = device::open(&config.train.device.parse()?)?.device.autodiff();
-    let vocab_size = corpus.tokenizer.vocab_size();
-    let gpt = Gpt::new(&config.model, vocab_size, config.train.seed, &device);
-    let mut trainer = Trainer::new(gpt, config, corpus.train);
-    let began = Instant::now();
-    for _ in 0..config.train.max_steps {
-        let loss: f32 = trainer.step().loss.into_scalar();
-        assert!(loss.is_finite(), "a loss is {loss}");
-    }
-    Ok(began.elapsed().as_secs_f64() * 1e3 / config.train.max_steps as f64)
 }
 
 fn looped_ms(config: &Config) -> Result<f64, Box<dyn std::error::Error>> {

@@ -6,8 +6,8 @@
 //!    [`inference`]: the same model, packed for writing on a CPU;
 //! 2. [`config`], [`tokenizer`], [`data`]: a run's settings, and how text becomes batches;
 //! 3. [`optimizer`], [`train`], [`run`]: how weights change, and how a run is saved;
-//! 4. [`generate`], [`inspect`], [`report`], [`plan`], [`mod@bench`], [`autoconfig`]: everything that one does with a
-//!    model or a config;
+//! 4. [`generate`], [`inspect`], [`report`], [`plan`], [`autoconfig`]: everything that one does with a model or a
+//!    config;
 //! 5. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, clocks, numbers as text, and pictures.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through an observer. The
@@ -19,7 +19,8 @@
 )]
 
 pub mod autoconfig;
-pub mod bench;
+#[cfg(feature = "cli")]
+mod bench;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;

@@ -8,7 +8,7 @@ use std::fmt;
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{BenchError, noise_tensor, wait};
+use super::{noise_tensor, wait};
 use crate::device::OpenDevice;
 use crate::measure::{Times, Trial, peak_rss_mib, rss_mib};
 use crate::model::attention::{causal_mask, scaled_dot_product_attention};
@@ -37,67 +37,51 @@ pub enum Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pass {
-    /// The forward pass.
     Forward,
     /// The forward pass, and the gradients of queries, keys and values.
     ForwardBackward,
 }
 
 impl Method {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::Explicit, Self::Fused];
 }
 
 impl Pass {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::Forward, Self::ForwardBackward];
 }
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Explicit => "explicit",
-            Self::Fused => "fused",
-        })
+        f.write_str(if *self == Self::Explicit { "explicit" } else { "fused" })
     }
 }
 
 impl fmt::Display for Pass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Forward => "forward",
-            Self::ForwardBackward => "forward and backward",
-        })
+        f.write_str(if *self == Self::Forward { "forward" } else { "forward and backward" })
     }
 }
 
 /// The sizes of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Shape {
-    /// Texts at once.
     pub batch_size: usize,
-    /// Heads, of queries and of keys.
     pub n_heads: usize,
-    /// The width of a query, a key or a value.
     pub head_dim: usize,
 }
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Case {
-    /// How attention is computed.
     #[serde(rename = "way")]
     pub method: Method,
-    /// How far.
     pub pass: Pass,
-    /// The length of the text.
     pub tokens: usize,
 }
 
 /// The cost of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// The time.
     #[serde(flatten)]
     pub times: Times,
     /// The most memory that the first pass held beyond queries, keys and values, MiB; `None` if it is not known, as on a
@@ -108,10 +92,8 @@ pub struct Cost {
 /// A case with its cost, or with why it was left out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The case.
     #[serde(flatten)]
     pub case: Case,
-    /// Its cost; `None` if it was left out.
     pub cost: Option<Cost>,
     /// Its time over that of the row before.
     pub time_ratio: Option<f64>,
@@ -122,45 +104,35 @@ pub struct Row {
 }
 
 /// Times `case`. The memory is that of this process, in which nothing else may happen.
-///
-/// # Errors
-/// If the device fails.
-pub fn measure(case: Case, shape: Shape, device: &OpenDevice, trial: &Trial) -> Result<Cost, BenchError> {
+pub fn measure(case: Case, shape: Shape, device: &OpenDevice, trial: &Trial) -> anyhow::Result<Cost> {
     let warm_up = Case { tokens: 16, ..case };
-    let n_heads = shape.n_heads;
-    Projected::new(warm_up, shape, &device.device).compute(case, n_heads)?; // threads start, buffers are made
-    let inputs = Projected::new(case, shape, &device.device);
+    compute(&projected(warm_up, shape, &device.device), case, shape)?; // threads start, buffers are made
+    let qkv = projected(case, shape, &device.device);
     let before = rss_mib();
-    inputs.compute(case, n_heads)?;
-    let extra_mib = before.zip(peak_rss_mib());
-    let extra_mib = extra_mib.map(|(before, peak)| (peak - before).max(0.0));
+    compute(&qkv, case, shape)?;
+    let extra_mib = before.zip(peak_rss_mib()).map(|(before, peak)| (peak - before).max(0.0));
     Ok(Cost {
-        times: trial.time(|| inputs.compute(case, n_heads))?,
+        times: trial.time(|| compute(&qkv, case, shape))?,
         extra_mib: extra_mib.filter(|_| device.backend.is_cpu()),
     })
 }
 
 /// Queries, then keys, then values of all heads, `[B, T, 3 H D]`.
-struct Projected(Tensor<3>);
-
-impl Projected {
-    fn new(case: Case, shape: Shape, device: &Device) -> Self {
-        let width = 3 * shape.n_heads * shape.head_dim;
-        let shape = [shape.batch_size, case.tokens, width];
-        Self(match case.pass {
-            Pass::Forward => noise_tensor(shape, device),
-            Pass::ForwardBackward => noise_tensor(shape, &device.clone().autodiff()).require_grad(),
-        })
+fn projected(case: Case, shape: Shape, device: &Device) -> Tensor<3> {
+    let sizes = [shape.batch_size, case.tokens, 3 * shape.n_heads * shape.head_dim];
+    match case.pass {
+        Pass::Forward => noise_tensor(sizes, device),
+        Pass::ForwardBackward => noise_tensor(sizes, &device.clone().autodiff()).require_grad(),
     }
+}
 
-    fn compute(&self, case: Case, n_heads: usize) -> Result<(), BenchError> {
-        let gathered = gather(case.method, self.0.clone(), n_heads);
-        match case.pass {
-            Pass::Forward => wait(&gathered),
-            Pass::ForwardBackward => {
-                let gradients = gathered.sum().backward();
-                wait(&self.0.grad(&gradients).expect("it has a gradient"))
-            }
+fn compute(qkv: &Tensor<3>, case: Case, shape: Shape) -> anyhow::Result<()> {
+    let gathered = gather(case.method, qkv.clone(), shape.n_heads);
+    match case.pass {
+        Pass::Forward => wait(&gathered),
+        Pass::ForwardBackward => {
+            let gradients = gathered.sum().backward();
+            wait(&qkv.grad(&gradients).expect("it has a gradient"))
         }
     }
 }
@@ -185,7 +157,6 @@ fn gather(method: Method, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
 }
 
 /// `shortest` and its doubles up to `longest`.
-#[must_use]
 pub fn lengths(shortest: usize, longest: usize) -> Vec<usize> {
     std::iter::successors(Some(shortest), |tokens| tokens.checked_mul(2))
         .take_while(|tokens| *tokens <= longest)
@@ -208,24 +179,17 @@ pub fn series(
             Some(why) => Err(why),
             None => measure(case),
         };
-        let (cost, left_out) = match measured {
-            Ok(cost) => (Some(cost), None),
-            Err(why) => (None, Some(why)),
-        };
-        let now = cost.as_ref();
-        let memory_of = |cost: &Cost| cost.extra_mib.filter(|mib| *mib >= LEAST_MIB);
+        let (cost, left_out) = (measured.as_ref().ok().copied(), measured.err());
+        let both = before.zip(cost);
+        let large = |cost: Cost| cost.extra_mib.filter(|mib| *mib >= LEAST_MIB);
         rows.push(Row {
             case,
             cost,
-            time_ratio: ratio(now, before.as_ref(), |cost| Some(cost.times.median_ms)),
-            memory_ratio: ratio(now, before.as_ref(), memory_of),
+            time_ratio: both.map(|(before, cost)| cost.times.median_ms / before.times.median_ms),
+            memory_ratio: both.and_then(|(before, cost)| Some(large(cost)? / large(before)?)),
             left_out,
         });
-        needed_mib = match now {
-            Some(cost) => cost.extra_mib,
-            None => needed_mib,
-        }
-        .map(|mib| PER_DOUBLING * mib);
+        needed_mib = cost.map_or(needed_mib, |cost| cost.extra_mib).map(|mib| PER_DOUBLING * mib);
         before = cost;
     }
     rows
@@ -236,10 +200,6 @@ fn lacking(needed_mib: Option<f64>, available_mib: Option<f64>) -> Option<String
     let (needed, available) = needed_mib.zip(available_mib)?;
     (needed > available * (1.0 - RESERVE))
         .then(|| format!("it may need {needed:.0} MiB, and {available:.0} MiB are free"))
-}
-
-fn ratio(now: Option<&Cost>, before: Option<&Cost>, value: impl Fn(&Cost) -> Option<f64>) -> Option<f64> {
-    Some(value(now?)? / value(before?)?)
 }
 
 #[cfg(test)]
@@ -257,19 +217,14 @@ mod tests {
         Ok(cost(tokens, Some(tokens * tokens)))
     }
 
-    fn explicit(
-        lengths: &[usize],
-        available_mib: Option<f64>,
-        measure: impl FnMut(Case) -> Result<Cost, String>,
-    ) -> Vec<Row> {
-        series(Method::Explicit, Pass::Forward, lengths, || available_mib, measure)
+    fn explicit(lengths: &[usize], mib: Option<f64>, measure: impl FnMut(Case) -> Result<Cost, String>) -> Vec<Row> {
+        series(Method::Explicit, Pass::Forward, lengths, || mib, measure)
     }
 
     #[test]
     fn lengths_double_up_to_the_longest() {
         assert_eq!(lengths(64, 512), [64, 128, 256, 512]);
         assert_eq!(lengths(64, 511), [64, 128, 256]);
-        assert_eq!(lengths(3, 3), [3]);
         assert_eq!(lengths(4, 3), [0; 0]);
         assert_eq!(lengths(usize::MAX, usize::MAX), [usize::MAX]);
     }
@@ -313,9 +268,8 @@ mod tests {
     #[test]
     fn both_methods_compute_the_same() {
         let case = Case { method: Method::Explicit, pass: Pass::Forward, tokens: 33 };
-        let shape = Shape { batch_size: 2, n_heads: 3, head_dim: 8 };
-        let inputs = || Projected::new(case, shape, &Device::flex()).0;
-        let [explicit, fused] = Method::ALL.map(|method| gather(method, inputs(), 3).into_data());
+        let qkv = projected(case, Shape { batch_size: 2, n_heads: 3, head_dim: 8 }, &Device::flex());
+        let [explicit, fused] = Method::ALL.map(|method| gather(method, qkv.clone(), 3).into_data());
         explicit.assert_approx_eq::<f32>(&fused, burn::tensor::Tolerance::absolute(1e-5));
     }
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use anyhow::ensure;
 use burn::module::Module;
 use burn::tensor::{Int, Tensor, TensorData};
 use serde::Serialize;
 
-use super::BenchError;
+use super::device_failed;
 use crate::data::Tokens;
 use crate::generate::LanguageModel;
 use crate::inference::{Engine, Session};
@@ -17,9 +18,7 @@ use crate::model::Gpt;
 /// The tokens that are read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Case {
-    /// Texts at once.
     pub batch_size: usize,
-    /// Tokens of each prompt.
     pub prompt_tokens: usize,
     /// Tokens that are written after it, one by one.
     pub new_tokens: usize,
@@ -28,7 +27,6 @@ pub struct Case {
 /// How fast a model reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Speed {
-    /// The tokens that were read and written.
     #[serde(flatten)]
     pub case: Case,
     /// The time to read the prompt, up to the first token after it.
@@ -47,28 +45,28 @@ pub struct Speed {
 ///
 /// # Errors
 /// If the tokens do not fit the context, or the device fails.
-pub fn measure(author: &LanguageModel, case: Case, rounds: usize) -> Result<Speed, BenchError> {
+pub fn measure(author: &LanguageModel, case: Case, rounds: usize) -> anyhow::Result<Speed> {
     let Case { batch_size, prompt_tokens, new_tokens } = case;
     let context_length = author.config().context_length;
-    if prompt_tokens.saturating_add(new_tokens) > context_length {
-        return Err(BenchError::Context { prompt_tokens, new_tokens, context_length });
-    }
+    ensure!(
+        prompt_tokens.saturating_add(new_tokens) <= context_length,
+        "a prompt of {prompt_tokens} tokens and {new_tokens} new ones do not fit a context of {context_length}\n  \
+         hint: lower --prompt-tokens or --new-tokens"
+    );
     let weight_bytes = match author {
         LanguageModel::Engine(engine) => engine.bytes_per_token(),
         LanguageModel::Tensors(model) => size_of::<f32>() * model.num_params(),
     };
     let (mut prompts_ms, mut tokens_ms) = (Vec::new(), Vec::new());
-    for round in 0..=rounds {
+    for _ in 0..=rounds {
         let (read_ms, written_ms) = match author {
             LanguageModel::Engine(engine) => once_packed(engine, case),
             LanguageModel::Tensors(model) => once(model, case)?,
         };
-        if round > 0 {
-            prompts_ms.push(read_ms);
-            tokens_ms.push(written_ms / new_tokens as f64);
-        }
+        prompts_ms.push(read_ms);
+        tokens_ms.push(written_ms / new_tokens as f64);
     }
-    let (prompt, token) = (Times::of(&prompts_ms), Times::of(&tokens_ms));
+    let (prompt, token) = (Times::of(&prompts_ms[1..]), Times::of(&tokens_ms[1..])); // the first warms up
     Ok(Speed {
         case,
         prompt,
@@ -82,12 +80,10 @@ pub fn measure(author: &LanguageModel, case: Case, rounds: usize) -> Result<Spee
 /// Milliseconds of reading and of writing, with packed weights.
 fn once_packed(engine: &Arc<Engine>, case: Case) -> (f64, f64) {
     let Case { batch_size, prompt_tokens, new_tokens } = case;
-    let prompts = prompts(case, engine.vocab_size());
-    let prompts: Vec<u32> = prompts.into_iter().map(i32::unsigned_abs).collect();
+    let prompts: Vec<u32> = prompts(case, engine.vocab_size()).into_iter().map(i32::unsigned_abs).collect();
     let mut session = Session::new(engine.clone(), batch_size, prompt_tokens + new_tokens);
     let next = |session: &Session| -> Vec<Option<u32>> {
-        let best = |sample| u32::try_from(argmax(session.logits(sample))).ok();
-        (0..batch_size).map(best).collect()
+        (0..batch_size).map(|sample| u32::try_from(argmax(session.logits(sample))).ok()).collect()
     };
     let began = Instant::now();
     for (sample, prompt) in prompts.chunks(prompt_tokens).enumerate() {
@@ -104,7 +100,7 @@ fn once_packed(engine: &Arc<Engine>, case: Case) -> (f64, f64) {
 }
 
 /// Milliseconds of reading and of writing, with burn's tensors.
-fn once(model: &Gpt, case: Case) -> Result<(f64, f64), BenchError> {
+fn once(model: &Gpt, case: Case) -> anyhow::Result<(f64, f64)> {
     let b = case.batch_size;
     let mut cache = model.kv_cache(b);
     let mut next = |ids: Vec<i32>| {
@@ -131,18 +127,15 @@ fn prompts(case: Case, vocab_size: usize) -> Vec<i32> {
 }
 
 /// The likeliest token after the last of `t` positions, for each row: chosen on the host, as sampling is.
-fn likeliest(logits: Tensor<3>, t: usize) -> Result<Vec<i32>, BenchError> {
+fn likeliest(logits: Tensor<3>, t: usize) -> anyhow::Result<Vec<i32>> {
     let [_, _, vocab_size] = logits.dims();
     let last = logits.narrow(1, t - 1, 1).try_into_vec_as::<f32>(); // [B, 1, V]
-    let last = last.map_err(|error| BenchError::Device(error.to_string()))?;
-    let of_row = |row: &[f32]| i32::try_from(argmax(row)).unwrap_or(0);
-    Ok(last.chunks(vocab_size).map(of_row).collect())
+    let last = last.map_err(device_failed)?;
+    Ok(last.chunks(vocab_size).map(|row| i32::try_from(argmax(row)).unwrap_or(0)).collect())
 }
 
 fn argmax(logits: &[f32]) -> usize {
-    let numbered = logits.iter().enumerate();
-    let best = numbered.max_by(|(_, a), (_, b)| a.total_cmp(b));
-    best.map_or(0, |(at, _)| at)
+    (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap_or(0)
 }
 
 #[cfg(all(test, feature = "flex"))]
@@ -152,15 +145,8 @@ mod tests {
     use burn::tensor::Device;
 
     fn tiny() -> Gpt {
-        let config = ModelConfig {
-            context_length: 12,
-            d_model: 8,
-            n_layers: 1,
-            n_heads: 2,
-            n_kv_heads: 2,
-            d_ff: 16,
-            ..ModelConfig::default()
-        };
+        let sizes = ModelConfig { context_length: 12, d_model: 8, d_ff: 16, ..ModelConfig::default() };
+        let config = ModelConfig { n_layers: 1, n_heads: 2, n_kv_heads: 2, ..sizes };
         Gpt::new(&config, 7, 1, &Device::flex())
     }
 

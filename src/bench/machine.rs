@@ -1,11 +1,12 @@
 //! The machine's ceilings: products of matrices, which limit training and reading, and memory bandwidth, which limits
 //! writing.
 
+use anyhow::Context;
 use burn::tensor::Tensor;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{BenchError, noise_tensor, wait};
+use super::{noise_tensor, wait};
 use crate::config::{Config, ModelConfig};
 use crate::device::OpenDevice;
 use crate::measure::{Times, Trial};
@@ -13,27 +14,21 @@ use crate::measure::{Times, Trial};
 /// A product `[m, k] x [k, n]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Product {
-    /// Its place in a model.
     pub name: String,
-    /// Rows of the first matrix.
     pub m: usize,
-    /// Columns of the first matrix, and rows of the second one.
     pub k: usize,
-    /// Columns of the second one.
     pub n: usize,
 }
 
 /// The speed of something with one thread and with all threads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ceiling<T> {
-    /// The something.
     #[serde(flatten)]
     pub what: T,
     /// Billions per second with one thread; `None` on a GPU.
     pub one_thread: Option<f64>,
     /// Billions per second with all threads, or on a GPU.
     pub all_threads: f64,
-    /// The times with all threads.
     pub times: Times,
 }
 
@@ -49,23 +44,8 @@ pub enum Access {
     Triad,
 }
 
-impl Access {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Read, Self::Copy, Self::Triad];
-
-    /// Numbers that are read or written for each element.
-    fn numbers(self) -> usize {
-        match self {
-            Self::Read => 1,
-            Self::Copy => 2,
-            Self::Triad => 3,
-        }
-    }
-}
-
 impl Product {
     /// The products of a forward pass, for all positions of a micro-batch at once.
-    #[must_use]
     pub fn of(config: &Config, vocab_size: usize) -> Vec<Self> {
         let m = config.train.batch_size * config.model.context_length;
         let ModelConfig { d_model, n_heads, n_kv_heads, d_ff, .. } = config.model;
@@ -82,17 +62,13 @@ impl Product {
     }
 
     /// FLOPs: a multiplication and an addition are two.
-    #[must_use]
     pub fn flops(&self) -> f64 {
         2.0 * self.m as f64 * self.k as f64 * self.n as f64
     }
 }
 
 /// Times products of these sizes.
-///
-/// # Errors
-/// If the device fails, or no thread can be started.
-pub fn products(sizes: Vec<Product>, device: &OpenDevice, trial: &Trial) -> Result<Vec<Ceiling<Product>>, BenchError> {
+pub fn products(sizes: Vec<Product>, device: &OpenDevice, trial: &Trial) -> anyhow::Result<Vec<Ceiling<Product>>> {
     let ceiling = |product: Product| {
         let a: Tensor<2> = noise_tensor([product.m, product.k], &device.device);
         let b: Tensor<2> = noise_tensor([product.k, product.n], &device.device);
@@ -103,18 +79,15 @@ pub fn products(sizes: Vec<Product>, device: &OpenDevice, trial: &Trial) -> Resu
 }
 
 /// Times each access to arrays of `numbers` f32 each.
-///
-/// # Errors
-/// If the device fails, or no thread can be started.
-pub fn bandwidth(numbers: usize, device: &OpenDevice, trial: &Trial) -> Result<Vec<Ceiling<Access>>, BenchError> {
+pub fn bandwidth(numbers: usize, device: &OpenDevice, trial: &Trial) -> anyhow::Result<Vec<Ceiling<Access>>> {
     let mut arrays = Arrays::new(numbers, device);
-    let mut ceilings = Vec::new();
-    for access in Access::ALL {
-        let bytes = (4 * numbers * access.numbers()) as f64;
+    // Numbers that are read or written for each element.
+    let accesses = [(Access::Read, 1), (Access::Copy, 2), (Access::Triad, 3)];
+    let ceiling = |(access, n)| {
         let time = || trial.time(|| arrays.go(access));
-        ceilings.push(ceiling(bytes, access, device, time)?);
-    }
-    Ok(ceilings)
+        ceiling((4 * numbers * n) as f64, access, device, time)
+    };
+    accesses.into_iter().map(ceiling).collect()
 }
 
 /// The speed of rounds of `amount` each, with one thread and with all threads.
@@ -122,23 +95,24 @@ fn ceiling<T>(
     amount: f64,
     what: T,
     device: &OpenDevice,
-    mut time: impl FnMut() -> Result<Times, BenchError> + Send,
-) -> Result<Ceiling<T>, BenchError> {
-    let one_thread = if device.backend.is_cpu() { Some(on_threads(1, &mut time)??.per_s(amount) / 1e9) } else { None };
+    mut time: impl FnMut() -> anyhow::Result<Times> + Send,
+) -> anyhow::Result<Ceiling<T>> {
+    let billions_per_s = |times: Times| times.per_s(amount) / 1e9;
+    let on_one = device.backend.is_cpu().then(|| on_threads(1, &mut time)).transpose()?.transpose()?;
     let times = time()?;
-    Ok(Ceiling { what, one_thread, all_threads: times.per_s(amount) / 1e9, times })
+    Ok(Ceiling { what, one_thread: on_one.map(billions_per_s), all_threads: billions_per_s(times), times })
 }
 
 /// Runs `f` in a pool of `n_threads`.
-fn on_threads<T: Send>(n_threads: usize, f: impl FnOnce() -> T + Send) -> Result<T, BenchError> {
+fn on_threads<T: Send>(n_threads: usize, f: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads);
-    let pool = pool.build().map_err(|error| BenchError::Threads { n_threads, message: error.to_string() })?;
+    let pool = pool.build().with_context(|| format!("cannot start {n_threads} threads"))?;
     Ok(pool.install(f))
 }
 
 /// Arrays far larger than caches, on the host or on another device.
 enum Arrays {
-    Host { a: Vec<f32>, b: Vec<f32>, c: Vec<f32> },
+    Host([Vec<f32>; 3]),
     Device(Box<[Tensor<1>; 2]>),
 }
 
@@ -149,17 +123,15 @@ impl Arrays {
     fn new(numbers: usize, device: &OpenDevice) -> Self {
         if device.backend.is_cpu() {
             // Filled by the threads that will use them, so that each finds its part near by.
-            let filled = |value: f32| (0..numbers).into_par_iter().map(|_| value).collect();
-            Self::Host { a: filled(1.0), b: filled(2.0), c: filled(3.0) }
+            Self::Host([1.0, 2.0, 3.0].map(|value| (0..numbers).into_par_iter().map(|_| value).collect()))
         } else {
-            let noise = || noise_tensor([numbers], &device.device);
-            Self::Device(Box::new([noise(), noise()]))
+            Self::Device(Box::new([(); 2].map(|()| noise_tensor([numbers], &device.device))))
         }
     }
 
-    fn go(&mut self, access: Access) -> Result<(), BenchError> {
+    fn go(&mut self, access: Access) -> anyhow::Result<()> {
         let (a, b, c) = match self {
-            Self::Host { a, b, c } => (a, b, c),
+            Self::Host([a, b, c]) => (a, b, c),
             Self::Device(arrays) => {
                 let [a, b] = &**arrays;
                 return wait(&match access {
@@ -181,7 +153,7 @@ impl Arrays {
                     for (c, (a, b)) in c.iter_mut().zip(a.iter().zip(b)) {
                         *c = a + 0.5 * b;
                     }
-                })
+                });
             }
         }
         std::hint::black_box((b, c));
@@ -211,7 +183,7 @@ mod tests {
         let mut arrays = Arrays::new(1000, &device);
         arrays.go(Access::Copy).unwrap();
         arrays.go(Access::Triad).unwrap();
-        let Arrays::Host { a, b, c } = arrays else { panic!("flex is on the host") };
+        let Arrays::Host([a, b, c]) = arrays else { panic!("flex is on the host") };
         assert!(b.iter().all(|b| (b - 1.0).abs() < f32::EPSILON));
         assert!(c.iter().all(|c| (c - 1.5).abs() < f32::EPSILON));
         assert!((sum(&a) - 1000.0).abs() < f32::EPSILON);

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
 use burn::module::Module;
 use serde::Serialize;
 
-use super::BenchError;
+use super::device_failed;
 use crate::config::{Config, MatmulPrecision};
 use crate::data::{Corpus, OpenOptions, Split, Tokens};
 use crate::device::OpenDevice;
+use crate::format::size;
 use crate::measure::{Times, Trial, peak_rss_mib};
 use crate::model::Gpt;
 use crate::plan::{self, Operations};
@@ -26,10 +28,9 @@ pub enum Text {
 
 /// How many steps are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Rounds {
+pub struct Repetitions {
     /// Steps before the clock starts.
     pub warm_up_steps: usize,
-    /// Rounds.
     pub rounds: usize,
     /// Steps of a round, whose median counts.
     pub steps: usize,
@@ -38,26 +39,17 @@ pub struct Rounds {
 /// How fast a model trains.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Speed {
-    /// The device's name.
     pub device: String,
-    /// The precision of matrix products.
     pub matmul_precision: MatmulPrecision,
-    /// The training text.
     pub text: Text,
-    /// The size of the vocabulary.
     pub vocab_size: usize,
-    /// The parameters of the model.
     pub parameters: usize,
-    /// Tokens of a step.
     pub tokens_per_step: usize,
-    /// How many steps were timed.
-    pub measured: Rounds,
+    pub measured: Repetitions,
     /// The median time of a step in each round, milliseconds.
     pub rounds_ms: Vec<f64>,
-    /// The times of all rounds.
     #[serde(flatten)]
     pub step: Times,
-    /// Tokens per second.
     pub tokens_per_s: f64,
     /// FLOPs of matrix products per second.
     pub flops_per_s: f64,
@@ -70,28 +62,24 @@ pub struct Speed {
 /// # Errors
 /// If the device does not have the config's precision, the text cannot be used, the memory is too small, or the device
 /// fails.
-pub fn measure(config: &Config, text: Text, device: &OpenDevice, measured: Rounds) -> Result<Speed, BenchError> {
+pub fn measure(config: &Config, text: Text, device: &OpenDevice, measured: Repetitions) -> anyhow::Result<Speed> {
     precision::check(config.train.matmul_precision, device)?;
     let (vocab_size, tokens) = open(config, text, device)?;
-    let with_gradients = device.device.clone().autodiff();
-    let seed = config.train.seed;
-    let model = Gpt::new(&config.model, vocab_size, seed, &with_gradients);
+    let model = Gpt::new(&config.model, vocab_size, config.train.seed, &device.device.clone().autodiff());
     let parameters = model.num_params();
     let mut trainer = Trainer::new(model, config, tokens);
     let mut time = |warm_up, steps: usize| {
         let trial = Trial { warm_up, rounds: steps..=steps, enough: Duration::ZERO };
-        let times = trial.time(|| trainer.step().wait());
-        times.map_err(BenchError::Device)
+        trial.time(|| trainer.step().wait()).map_err(device_failed)
     };
     time(measured.warm_up_steps, 0)?;
-    let rounds_ms = (0..measured.rounds)
-        .map(|_| Ok(time(0, measured.steps)?.median_ms))
-        .collect::<Result<Vec<f64>, BenchError>>()?;
+    let rounds_ms =
+        (0..measured.rounds).map(|_| Ok(time(0, measured.steps)?.median_ms)).collect::<anyhow::Result<Vec<f64>>>()?;
     let step = Times::of(&rounds_ms);
     let train = &config.train;
     let tokens_per_step = train.batch_size * train.grad_accumulation_steps * config.model.context_length;
     let tokens_per_s = step.per_s(tokens_per_step as f64);
-    let operations = Operations::of(device.backend);
+    let flops = plan::compute(&config.model, vocab_size, Operations::of(device.backend)).training;
     Ok(Speed {
         device: device.name.clone(),
         matmul_precision: train.matmul_precision,
@@ -103,23 +91,27 @@ pub fn measure(config: &Config, text: Text, device: &OpenDevice, measured: Round
         rounds_ms,
         step,
         tokens_per_s,
-        flops_per_s: tokens_per_s * plan::compute(&config.model, vocab_size, operations).training,
+        flops_per_s: tokens_per_s * flops,
         peak_rss_mib: peak_rss_mib(),
     })
 }
 
 /// The size of the vocabulary, and the text; refuses a config that does not fit the memory.
-fn open(config: &Config, text: Text, device: &OpenDevice) -> Result<(usize, Split), BenchError> {
+fn open(config: &Config, text: Text, device: &OpenDevice) -> anyhow::Result<(usize, Split)> {
     let plan = plan::plan(config, None, device, false)?;
     if let Some(machine) = plan.memory.machine.filter(|_| plan.memory.is_too_much_now()) {
-        return Err(BenchError::Memory { needs: plan.memory.peak, available: machine.available });
+        bail!(
+            "training needs {}, and this machine has {} free now\n  hint: end other programs, or make it smaller, \
+             such as by --set train.batch_size=1",
+            size(plan.memory.peak),
+            size(machine.available)
+        );
     }
     if text == Text::Own {
         let corpus = Corpus::open(config, OpenOptions::default())?;
         return Ok((corpus.tokenizer.vocab_size(), corpus.train));
     }
-    let vocab_size = plan.vocabulary.size;
     // As long as a batch, so that its rows differ.
     let n = config.train.batch_size * config.model.context_length + 1;
-    Ok((vocab_size, Tokens::made_up(n, vocab_size).into()))
+    Ok((plan.vocabulary.size, Tokens::made_up(n, plan.vocabulary.size).into()))
 }

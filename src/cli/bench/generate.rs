@@ -1,18 +1,17 @@
 //! `tinderbox bench generate`: how fast a model reads and writes.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use burn::module::Module;
 use serde_json::json;
 
-use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
-use crate::bench::generate::{self, Case, Speed};
+use super::{at_least_one, config, under_way};
+use crate::bench::generate::{self, Case};
+use crate::bench::text;
 use crate::cli::weights::WeightFormat;
+use crate::cli::{print, print_json};
 use crate::device::{self, DeviceSpec, OpenDevice};
-use crate::draw::table::{Column, table};
-use crate::format::grouped;
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
 use crate::plan;
@@ -21,10 +20,6 @@ use crate::run::{self, Trained};
 /// The most tokens that are written by default.
 const MOST_NEW_TOKENS: usize = 64;
 
-/// Measure how fast a model reads a prompt and writes
-///
-/// Of a run, its model; of a config, its model with random weights, which is as fast. The prompt is made up, and
-/// each next token is the likeliest.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -86,8 +81,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             "peak_rss_mib": peak_rss_mib(),
         }));
     }
-    let place = on(&device.name, device.backend.is_cpu());
-    Ok(write!(io::stdout(), "{}", page(n_parameters, &speeds, &place))?)
+    print(&text::generate(n_parameters, &speeds, &text::place(&device)))
 }
 
 impl Args {
@@ -101,10 +95,7 @@ impl Args {
             Some(run) => run::locate(run)?.run.config()?,
             None => config(self.model.as_deref(), &self.overrides)?,
         };
-        let spec = match self.device {
-            Some(spec) => spec,
-            None => config.train.device.parse()?,
-        };
+        let spec = self.device.map_or_else(|| config.train.device.parse(), Ok)?;
         let device = device::open(&spec)?;
         if let Some(run) = run {
             return Ok((device, Trained::open(run, Some(&spec))?.model));
@@ -114,36 +105,4 @@ impl Args {
         let model = Gpt::new(&config.model, vocab_size, seed, &device.device);
         Ok((device, model))
     }
-}
-
-fn page(n_parameters: usize, speeds: &[Speed], place: &str) -> String {
-    let lines: Vec<_> = speeds
-        .iter()
-        .map(|speed| {
-            [
-                speed.case.batch_size.to_string(),
-                figures(speed.prompt_tokens_per_s),
-                figures(speed.prompt.median_ms),
-                spread(&speed.prompt),
-                figures(speed.tokens_per_s),
-                figures(speed.token.median_ms),
-                spread(&speed.token),
-                figures(speed.weight_bytes_per_s / 1e9),
-            ]
-        })
-        .collect();
-    let columns = ["TEXTS", "READ tokens/s", "ms", "SPREAD", "WRITTEN tokens/s", "ms/token", "SPREAD", "GB/s"];
-    let table = table(columns.map(Column::Right), &lines);
-    let measured = speeds.first().map_or_else(String::new, |speed| {
-        format!(
-            "a prompt of {} tokens, then {} tokens one by one; medians of {} rounds\n",
-            speed.case.prompt_tokens, speed.case.new_tokens, speed.token.rounds
-        )
-    });
-    format!(
-        "writing with {} parameters on {place}\n{table}{measured}\
-         GB/s: the bytes of all weights, read once for each token that a text gets; peak memory {} MiB\n",
-        grouped(n_parameters as u64),
-        or_dash(peak_rss_mib().map(figures)),
-    )
 }

@@ -1,27 +1,22 @@
 //! `tinderbox bench machine`: the machine's ceilings.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::{at_least_one, config, figures, on, or_dash, print_json, spread, under_way};
+use super::{Measuring, at_least_one, config, under_way};
 use crate::autoconfig::Preset;
-use crate::bench::machine::{self, Access, Ceiling, Product};
+use crate::bench::machine::{self, Product};
+use crate::bench::text;
+use crate::cli::{print, print_json};
 use crate::config::Config;
-use crate::device::{self, DeviceSpec};
-use crate::draw::table::{Column, table};
-use crate::measure::Trial;
+use crate::device;
 use crate::plan;
 
 /// No more rounds than fit this time, but at least 3.
 const ENOUGH: Duration = Duration::from_secs(2);
 
-/// Measure what the machine could reach: products of matrices, memory bandwidth
-///
-/// Training and the reading of prompts are limited by products of matrices, writing by how fast weights are read from
-/// memory. On a CPU both are measured with one thread and with all.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -37,19 +32,12 @@ pub(super) struct Args {
     /// The size of each of the arrays that bandwidth is measured with, MiB; well above what caches hold
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one())]
     array: usize,
-    /// The most rounds that a row is the median of; one that takes long has fewer, at least 3
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one())]
-    rounds: usize,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists
-    #[arg(long, value_name = "DEVICE", default_value_t = DeviceSpec::Auto)]
-    device: DeviceSpec,
-    /// Print one JSON object instead of tables
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    measuring: Measuring,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let device = device::open(&args.device)?;
+    let device = device::open(&args.measuring.device)?;
     let sizes = match &args.config {
         Some(path) => {
             let config = config(Some(path), &args.overrides)?;
@@ -58,12 +46,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
         None => default_products(),
     };
-    let trial = Trial { warm_up: 1, rounds: args.rounds.min(3)..=args.rounds, enough: ENOUGH };
+    let trial = args.measuring.trial(1, ENOUGH);
     under_way("products of matrices");
     let products = machine::products(sizes, &device, &trial)?;
     under_way("memory");
     let bandwidth = machine::bandwidth(args.array << 18, &device, &trial)?;
-    if args.json {
+    if args.measuring.json {
         return print_json(&json!({
             "device": device.name,
             "threads": rayon::current_num_threads(),
@@ -72,17 +60,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             "bandwidth": bandwidth,
         }));
     }
-    let place = on(&device.name, device.backend.is_cpu());
-    Ok(write!(
-        io::stdout(),
-        "products of matrices on {place}: GFLOP/s\n{}\n\
-         memory, arrays of {} MiB: GB/s\n{}\
-         medians of at most {} rounds; SPREAD: the width of their middle half\n",
-        products_table(&products),
-        args.array,
-        bandwidth_table(&bandwidth),
-        args.rounds,
-    )?)
+    print(&text::machine(&products, &bandwidth, args.array, args.measuring.rounds, &text::place(&device)))
 }
 
 /// The largest product of models of three sizes, for as many tokens as suit a CPU, and a square one.
@@ -103,45 +81,4 @@ fn default_products() -> Vec<Product> {
         }),
         Product { name: "square".to_owned(), m: 1024, k: 1024, n: 1024 },
     ]
-}
-
-fn products_table(products: &[Ceiling<Product>]) -> String {
-    let lines: Vec<_> = products
-        .iter()
-        .map(|ceiling| {
-            let Product { name, m, k, n } = &ceiling.what;
-            let [one, all, apart] = speeds(ceiling);
-            [name.clone(), format!("[{m}, {k}] x [{k}, {n}]"), one, all, apart]
-        })
-        .collect();
-    let columns = [
-        Column::Left("OF"),
-        Column::Left("PRODUCT"),
-        Column::Right("1 THREAD"),
-        Column::Right("ALL"),
-        Column::Right("SPREAD"),
-    ];
-    table(columns, &lines)
-}
-
-fn bandwidth_table(bandwidth: &[Ceiling<Access>]) -> String {
-    let lines: Vec<_> = bandwidth
-        .iter()
-        .map(|ceiling| {
-            let what = match ceiling.what {
-                Access::Read => "read   sum(a)",
-                Access::Copy => "copy   b = a",
-                Access::Triad => "triad  c = a + x b",
-            };
-            let [one, all, apart] = speeds(ceiling);
-            [what.to_owned(), one, all, apart]
-        })
-        .collect();
-    let columns = [Column::Left("ACCESS"), Column::Right("1 THREAD"), Column::Right("ALL"), Column::Right("SPREAD")];
-    table(columns, &lines)
-}
-
-/// With one thread, with all threads, and the spread.
-fn speeds<T>(ceiling: &Ceiling<T>) -> [String; 3] {
-    [or_dash(ceiling.one_thread.map(figures)), figures(ceiling.all_threads), spread(&ceiling.times)]
 }

@@ -8,27 +8,22 @@ mod train;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use clap::builder::{RangedU64ValueParser, TypedValueParser};
-use serde_json::{Map, Value};
+use serde_json::Map;
 
-use super::{load_config, note};
+use super::{load_config, note, print_json};
 use crate::autoconfig::Preset;
 use crate::config::Config;
 use crate::device::DeviceSpec;
-use crate::format::short;
-use crate::measure::Times;
+use crate::measure::Trial;
 
 /// The preset that is measured by default.
 const DEFAULT_PRESET: &str = "quickstart";
 
-const MIB: f64 = 1_048_576.0;
-
-/// Measure how fast this machine trains, writes and attends, and in how much memory
-///
-/// Without a subcommand: all of them in short, a minute or two, each in a process of its own.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
@@ -57,6 +52,26 @@ enum What {
     Generate(generate::Args),
     /// Measure what the machine could reach: products of matrices, memory bandwidth
     Machine(machine::Args),
+}
+
+/// How something is measured, on which device, and how the result is printed.
+#[derive(Debug, clap::Args)]
+struct Measuring {
+    /// The most rounds that a row is the median of; one that takes long has fewer, at least 3
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one())]
+    rounds: usize,
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceSpec::Auto)]
+    device: DeviceSpec,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+impl Measuring {
+    fn trial(&self, warm_up: usize, enough: Duration) -> Trial {
+        Trial { warm_up, rounds: self.rounds.min(3)..=self.rounds, enough }
+    }
 }
 
 /// The arguments of a short run of everything.
@@ -98,10 +113,7 @@ fn run_all(args: &Args) -> anyhow::Result<()> {
             found.insert(name.to_owned(), serde_json::from_slice(&done.stdout)?);
         }
     }
-    if args.json {
-        writeln!(io::stdout(), "{}", Value::Object(found))?;
-    }
-    Ok(())
+    if args.json { print_json(&found) } else { Ok(()) }
 }
 
 /// `tinderbox bench`, to be run in another process.
@@ -126,39 +138,9 @@ fn at_least_one() -> impl TypedValueParser<Value = usize> {
     RangedU64ValueParser::<u64>::new().range(1..).try_map(usize::try_from)
 }
 
-/// Prints one JSON object.
-fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    Ok(writeln!(io::stdout(), "{}", serde_json::to_string(value)?)?)
-}
-
 /// Notes on standard error what is being measured.
 fn under_way(what: impl std::fmt::Display) {
     note(format!("measuring {what} ..."));
-}
-
-/// A number in about three digits.
-fn figures(x: f64) -> String {
-    if x < 0.995 { format!("{x:.3}") } else { short(x) }
-}
-
-/// The width of the middle half of all rounds, in percent of their median.
-fn spread(times: &Times) -> String {
-    format!("{:.0} %", times.spread * 100.0)
-}
-
-fn or_dash(text: Option<String>) -> String {
-    text.unwrap_or_else(|| "-".to_owned())
-}
-
-/// `flex, 2 threads`; a GPU by its name alone.
-fn on(device: &str, is_cpu: bool) -> String {
-    if !is_cpu {
-        return device.to_owned();
-    }
-    match rayon::current_num_threads() {
-        1 => format!("{device}, 1 thread"),
-        n => format!("{device}, {n} threads"),
-    }
 }
 
 #[cfg(test)]
@@ -175,11 +157,5 @@ mod tests {
             let parsed = Cli::try_parse_from(words);
             assert!(parsed.is_ok(), "{name}: {}", parsed.unwrap_err());
         }
-    }
-
-    #[test]
-    fn numbers_have_about_three_figures() {
-        let shown = [0.0123, 0.999, 1.234, 9.96, 56.78, 99.6, 567.8, 12_345.6].map(figures);
-        assert_eq!(shown, ["0.012", "1.00", "1.23", "9.96", "56.8", "99.6", "568", "12,346"]);
     }
 }
