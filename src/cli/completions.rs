@@ -4,7 +4,6 @@ use std::io::{self, Write};
 
 use clap_complete::Shell;
 
-/// Print a script with which a shell completes commands and options
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

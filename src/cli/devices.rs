@@ -1,12 +1,11 @@
 //! `tinderbox devices`: lists the devices.
 
-use std::io::{self, Write};
-
 use serde::Serialize;
 
-use super::note;
+use super::{note, print, print_json};
 use crate::device::{self, AdapterKind, Backend, DeviceListing, DeviceSpec};
-use crate::draw::table::{Column, table};
+use crate::draw::table::{columns, table};
+use crate::format::or_dash;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -35,16 +34,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         cpu: device::resolve(&DeviceSpec::Cpu).ok(),
         features: device::compiled(),
     };
-    let mut stdout = io::stdout().lock();
     if args.json {
-        writeln!(stdout, "{}", serde_json::to_string(&report)?)?;
-        return Ok(());
+        return print_json(&report);
     }
-    writeln!(stdout, "{}", listed(&report.devices))?;
-    for (name, device) in [("auto", &report.auto), ("cpu", &report.cpu)] {
-        let device = device.as_deref().unwrap_or("nothing: there is none");
-        writeln!(stdout, "{name:<4}  takes {device}")?;
-    }
+    let [auto, cpu] = [&report.auto, &report.cpu].map(|device| device.as_deref().unwrap_or("nothing: there is none"));
+    print(&format!("{}\nauto  takes {auto}\ncpu   takes {cpu}\n", listed(&report.devices)))?;
     if !has_gpu(&report.devices) {
         note("hint: no GPU was found; if this machine has one, install its driver. All works on the CPU too.");
     }
@@ -60,16 +54,16 @@ fn listed(devices: &[DeviceListing]) -> String {
         .iter()
         .map(|device| {
             let details = [&device.name, &device.unavailable].into_iter().flatten();
-            let details: Vec<&str> = details.map(String::as_str).collect();
+            let details = details.cloned().reduce(|name, unavailable| name + "; " + &unavailable);
             [
                 device.device.clone(),
                 device.kind.map_or("-", AdapterKind::name).to_owned(),
                 device.api.map_or("-", device::Api::name).to_owned(),
-                if details.is_empty() { "-".to_owned() } else { details.join("; ") },
+                or_dash(details),
             ]
         })
         .collect();
-    table(["DEVICE", "KIND", "API", "NAME"].map(Column::Left), &rows)
+    table(columns("DEVICE | KIND | API | NAME"), &rows)
 }
 
 #[cfg(test)]
@@ -88,20 +82,16 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up() {
-        let devices =
-            [listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Software)), listing("cuda", Backend::Cuda, None)];
+    fn columns_line_up_and_a_software_adapter_is_no_gpu() {
+        let software = listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Software));
+        assert!(has_gpu(&[listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Discrete))]));
+        let devices = [software, listing("cuda", Backend::Cuda, None)];
+        assert!(!has_gpu(&devices));
         assert_eq!(
             listed(&devices),
             "DEVICE  KIND      API     NAME\n\
              wgpu:0  software  Vulkan  A Card\n\
              cuda    -         -       not in this binary\n"
         );
-    }
-
-    #[test]
-    fn a_software_adapter_is_no_gpu() {
-        assert!(!has_gpu(&[listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Software))]));
-        assert!(has_gpu(&[listing("wgpu:0", Backend::Wgpu, Some(AdapterKind::Discrete))]));
     }
 }

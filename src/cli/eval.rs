@@ -1,6 +1,5 @@
 //! `tinderbox eval`: how well a trained model predicts a text.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
@@ -8,13 +7,12 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use super::weights::WeightFormat;
+use super::{Subject, print, print_json};
 use crate::data::{self, DataError};
-use crate::device::DeviceSpec;
 use crate::generate::LanguageModel;
-use crate::run::{OpenError, Trained};
+use crate::run::OpenError;
 use crate::train::evaluate;
 
-/// Measure a trained model's loss on a text
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -22,8 +20,6 @@ Examples:
   tinderbox eval runs/quickstart/last --text other.txt --json
   tinderbox eval runs/quickstart --weights int8 --device cpu")]
 pub(super) struct Args {
-    /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
-    run: PathBuf,
     /// Which part of the run's text
     #[arg(long, value_enum, default_value_t = Split::Val)]
     split: Split,
@@ -33,9 +29,8 @@ pub(super) struct Args {
     /// How the weights are kept, on a CPU: what fewer bits cost
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
-    #[arg(long, value_name = "DEVICE")]
-    device: Option<DeviceSpec>,
+    #[command(flatten)]
+    subject: Subject,
     /// Print one JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -48,29 +43,24 @@ enum Split {
     Val,
 }
 
-impl Split {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Train => "train",
-            Self::Val => "val",
-        }
-    }
-}
-
 /// Evaluates the whole text, and prints its loss.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let opened = Trained::open(&args.run, args.device.as_ref())?;
+    let opened = args.subject.open()?;
     let config = &opened.config;
     let (name, tokens) = if let Some(path) = &args.text {
         ("text", data::open_text(path, &config.data, &opened.tokenizer)?)
     } else {
+        let name = match args.split {
+            Split::Train => "train",
+            Split::Val => "val",
+        };
         let corpus = opened.corpus().map_err(|error| match error {
             OpenError::Data(DataError::OtherText { paths }) => anyhow!(
                 "the text {} is another than it was when `{}` was trained on it: what is in its {} split now may \
                  not have been there\n  hint: put the text back as it was, or measure all of one with --text PATH",
                 data::in_quotes(&paths),
-                args.run.display(),
-                args.split.name(),
+                args.subject.run.display(),
+                name,
             ),
             other => other.into(),
         })?;
@@ -78,7 +68,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             Split::Train => corpus.train,
             Split::Val => corpus.val,
         };
-        (args.split.name(), split)
+        (name, split)
     };
     let loss = match args.weights {
         // As the losses of training are computed, on any device.
@@ -90,32 +80,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             LanguageModel::Tensors(_) => unreachable!("there is an engine, or an error"),
         },
     };
-    let mut stdout = io::stdout().lock();
+    let (n, nats, perplexity) = (loss.tokens, loss.nats_per_token, loss.perplexity());
+    let (bits, bits_per_byte) = (loss.bits_per_token(), loss.bits_per_byte(&tokens));
     if args.json {
-        let object = json!({
-            "split": name,
-            "tokens": loss.tokens,
-            "loss": loss.nats_per_token,
-            "perplexity": loss.perplexity(),
-            "bits_per_token": loss.bits_per_token(),
-            "bits_per_byte": loss.bits_per_byte(&tokens),
-        });
-        writeln!(stdout, "{object}")?;
-    } else {
-        writeln!(
-            stdout,
-            "split           {name}\n\
-             tokens          {}\n\
-             loss            {:.4} nats per token\n\
-             perplexity      {:.4}\n\
-             bits per token  {:.4}\n\
-             bits per byte   {:.4}",
-            loss.tokens,
-            loss.nats_per_token,
-            loss.perplexity(),
-            loss.bits_per_token(),
-            loss.bits_per_byte(&tokens),
-        )?;
+        return print_json(&json!({
+            "split": name, "tokens": n, "loss": nats, "perplexity": perplexity,
+            "bits_per_token": bits, "bits_per_byte": bits_per_byte,
+        }));
     }
-    Ok(())
+    print(&format!(
+        "split           {name}\n\
+         tokens          {n}\n\
+         loss            {nats:.4} nats per token\n\
+         perplexity      {perplexity:.4}\n\
+         bits per token  {bits:.4}\n\
+         bits per byte   {bits_per_byte:.4}\n"
+    ))
 }

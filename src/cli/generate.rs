@@ -8,16 +8,14 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
+use super::Subject;
 use super::weights::WeightFormat;
 use crate::config::GenerateConfig;
-use crate::device::DeviceSpec;
-use crate::generate::{Piece, Writers};
-use crate::run::Trained;
+use crate::generate::{GenerateError, Piece, Writers};
 
 /// How many texts are written at once.
 const AT_ONCE: u64 = 16;
 
-/// Write text with a trained model
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -25,8 +23,6 @@ Examples:
   tinderbox generate runs/quickstart/last --num-samples 3 --max-new-tokens 200 --seed 7
   tinderbox generate runs/quickstart --weights int8 --device cpu")]
 pub(super) struct Args {
-    /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
-    run: PathBuf,
     /// What the text begins with [default: the run's train.sample_prompt]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "prompt_file")]
     prompt: Option<String>,
@@ -68,14 +64,13 @@ pub(super) struct Args {
     /// How the weights are kept, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
-    #[arg(long, value_name = "DEVICE")]
-    device: Option<DeviceSpec>,
+    #[command(flatten)]
+    subject: Subject,
 }
 
 /// Writes the samples in their order, each piece as soon as possible.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let opened = Trained::open(&args.run, args.device.as_ref())?;
+    let opened = args.subject.open()?;
     let settings = args.settings(&opened.config.generate);
     settings.check()?;
     let prompt = match (&args.prompt, &args.prompt_file) {
@@ -87,68 +82,48 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let model = args.weights.of(opened.model, &opened.device)?;
     let n_samples = settings.num_samples as u64;
-    let mut texts = InOrder::new(io::stdout().lock());
+    let mut stdout = io::stdout().lock();
     let mut first = 0;
     while first < n_samples {
         let samples = first..n_samples.min(first.saturating_add(AT_ONCE));
         first = samples.end;
-        let writers = Writers::new(model.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
-        texts.begin(samples.clone(), &prompt)?;
-        for round in writers {
-            texts.add(round?)?;
-        }
+        let rounds = Writers::new(model.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
+        print_in_order(&mut stdout, samples, &prompt, rounds)?;
     }
     Ok(())
 }
 
-/// Prints several texts in their order: the first that is not finished is shown as it is written, the others wait.
-struct InOrder<W> {
-    out: W,
-    /// The texts from `turn` on as far as they are written, and whether they are finished.
-    waiting: VecDeque<(String, bool)>,
-    turn: u64,
-}
-
-impl<W: Write> InOrder<W> {
-    fn new(out: W) -> Self {
-        Self { out, waiting: VecDeque::new(), turn: 0 }
-    }
-
-    /// Begins further texts with their prompt.
-    fn begin(&mut self, samples: Range<u64>, prompt: &str) -> io::Result<()> {
-        for sample in samples {
-            let separator = if sample > 0 { "---\n" } else { "" };
-            self.waiting.push_back((format!("{separator}{prompt}"), false));
-        }
-        self.show()
-    }
-
-    /// Takes the pieces of a round.
-    fn add(&mut self, pieces: Vec<Piece>) -> io::Result<()> {
-        for piece in pieces {
-            let place = usize::try_from(piece.sample_idx - self.turn).expect("a few texts");
-            let (text, is_finished) = &mut self.waiting[place];
-            text.push_str(&piece.text);
-            if piece.is_last {
-                text.push('\n');
-                *is_finished = true;
-            }
-        }
-        self.show()
-    }
-
-    /// Prints the text whose turn it is as far as it goes, and those after it if it is finished.
-    fn show(&mut self) -> io::Result<()> {
-        while let Some((text, is_finished)) = self.waiting.front_mut() {
-            self.out.write_all(text.as_bytes())?;
+/// Prints the texts of `samples` in their order, each with its prompt: the first that is not finished is shown as it is
+/// written, the others wait.
+fn print_in_order(
+    out: &mut impl Write,
+    samples: Range<u64>,
+    prompt: &str,
+    mut rounds: impl Iterator<Item = Result<Vec<Piece>, GenerateError>>,
+) -> anyhow::Result<()> {
+    let mut turn = samples.start;
+    let begun = |sample| (format!("{}{prompt}", if sample > 0 { "---\n" } else { "" }), false);
+    let mut waiting: VecDeque<(String, bool)> = samples.map(begun).collect();
+    loop {
+        while let Some((text, is_finished)) = waiting.front_mut() {
+            out.write_all(text.as_bytes())?;
             text.clear();
             if !*is_finished {
                 break;
             }
-            self.waiting.pop_front();
-            self.turn += 1;
+            waiting.pop_front();
+            turn += 1;
         }
-        self.out.flush() // a reader sees every token as it is made
+        out.flush()?; // a reader sees every token as it is made
+        let Some(round) = rounds.next() else { return Ok(()) };
+        for Piece { sample_idx, text: more, is_last } in round? {
+            let (text, is_finished) = &mut waiting[usize::try_from(sample_idx - turn).expect("a few texts")];
+            text.push_str(&more);
+            if is_last {
+                text.push('\n');
+                *is_finished = true;
+            }
+        }
     }
 }
 
@@ -177,21 +152,31 @@ mod tests {
         Piece { sample_idx, text: text.to_owned(), is_last }
     }
 
+    /// What was printed at each flush.
+    struct Flushed(Vec<String>);
+
+    impl Write for Flushed {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.last_mut().expect("there is always a last one").push_str(str::from_utf8(bytes).expect("text"));
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.0.push(String::new());
+            Ok(())
+        }
+    }
+
     #[test]
     fn texts_are_printed_in_order_whichever_is_finished_first() {
-        let mut texts = InOrder::new(Vec::new());
-        texts.begin(0..3, "A").expect("memory");
-        assert_eq!(texts.out, b"A");
-        let mut add = |pieces| {
-            texts.add(pieces).expect("memory");
-            String::from_utf8(texts.out.clone()).expect("text")
-        };
-        let round = vec![piece(0, "b", false), piece(1, "x", true), piece(2, "y", false)];
-        assert_eq!(add(round), "Ab");
-        assert_eq!(add(vec![piece(0, "c", true), piece(2, "z", false)]), "Abc\n---\nAx\n---\nAyz");
-        assert_eq!(add(vec![piece(2, "!", true)]), "Abc\n---\nAx\n---\nAyz!\n");
-        texts.begin(3..4, "A").expect("memory");
-        texts.add(vec![piece(3, "", true)]).expect("memory");
-        assert!(texts.out.ends_with(b"z!\n---\nA\n"));
+        let mut out = Flushed(vec![String::new()]);
+        let rounds = [
+            vec![piece(0, "b", false), piece(1, "x", true), piece(2, "y", false)],
+            vec![piece(0, "c", true), piece(2, "z", false)],
+            vec![piece(2, "!", true)],
+        ];
+        print_in_order(&mut out, 0..3, "A", rounds.into_iter().map(Ok)).expect("memory");
+        print_in_order(&mut out, 3..4, "A", [Ok(vec![piece(3, "", true)])].into_iter()).expect("memory");
+        assert_eq!(out.0, ["A", "b", "c\n---\nAx\n---\nAyz", "!\n", "---\nA", "\n", ""]);
     }
 }

@@ -6,29 +6,8 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 use super::Cli;
 
 /// What numbers may count. An option with another unit adds its word.
-const UNITS: &[&str] = &[
-    "tokens",
-    "texts",
-    "characters",
-    "bytes",
-    "MiB",
-    "steps",
-    "columns",
-    "runs",
-    "rounds",
-    "heads",
-    "numbers",
-    "checkpoints",
-    "batches",
-    "minutes",
-    "seconds",
-    "milliseconds",
-    "ms",
-    "probability",
-    "share",
-    "factor",
-    "seed",
-];
+const UNITS: &str = "tokens texts characters bytes MiB steps columns runs rounds heads numbers checkpoints batches \
+    minutes seconds milliseconds ms probability share factor seed";
 
 /// How options are called whose value is a number.
 const NUMBERS: &[&str] = &["N", "X"];
@@ -78,7 +57,7 @@ fn problems_of(arg: &Arg) -> Vec<&'static str> {
     // The name of a key that is the default says nothing of the unit.
     let about = help.split("[default: ").next().unwrap_or_default();
     let mut words = about.split(|c: char| !c.is_alphabetic());
-    if is_number && !words.any(|word| UNITS.contains(&word)) {
+    if is_number && !words.any(|word| UNITS.split(' ').any(|unit| unit == word)) {
         problems.push("does not say what its number counts: use a word of UNITS, or add one there");
     }
     problems

@@ -4,12 +4,11 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap_mangen::Man;
 
-use super::{note, output};
+use super::note;
 
-/// Print the manual page, or write a page for each command to a folder
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,7 +29,9 @@ pub(super) fn run(args: &Args, command: clap::Command) -> anyhow::Result<()> {
         return Ok(io::stdout().lock().write_all(&page)?);
     };
     let cannot = || format!("cannot write manual pages to `{}`", folder.display());
-    output::check_folder(folder)?;
+    if folder.exists() && !folder.is_dir() {
+        bail!("cannot write to `{}`: it is not a folder\n  hint: name a folder", folder.display());
+    }
     fs::create_dir_all(folder).with_context(cannot)?;
     clap_mangen::generate_to(command, folder).with_context(cannot)?;
     note(format!("wrote the pages to `{}`", folder.display()));

@@ -1,18 +1,16 @@
 //! `tinderbox metrics`: prints the curves of a run.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::note;
+use super::{note, print, print_json};
 use crate::draw;
 use crate::run::{self, Curves, Row};
 
 /// The rows of a table by default: about a screen.
 const MAX_ROWS: usize = 24;
 
-/// Print the curves of a run: losses, learning rate, speed
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -53,13 +51,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if curves.rows.is_empty() {
         note("note: the run has not logged anything yet");
     }
-    let mut stdout = io::stdout().lock();
     if args.csv {
-        stdout.write_all(&csv(&curves.columns, &rows)?)?;
+        print(&csv(&curves.columns, &rows)?)?;
     } else if args.json {
-        writeln!(stdout, "{}", serde_json::to_string(&rows)?)?;
+        print_json(&rows)?;
     } else if !rows.is_empty() {
-        write!(stdout, "{}", draw::curves_table(&rows))?;
+        print(&draw::curves_table(&rows))?;
         if rows.len() < curves.rows.len() && args.every.is_none() {
             let (shown, all) = (rows.len(), curves.rows.len());
             note(format!("{shown} of {all} rows; --all shows every one, --csv all columns too"));
@@ -69,7 +66,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The rows with all columns. A missing value is an empty cell.
-fn csv(columns: &[String], rows: &[&Row]) -> anyhow::Result<Vec<u8>> {
+fn csv(columns: &[String], rows: &[&Row]) -> anyhow::Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     if !columns.is_empty() {
         writer.write_record(columns)?;
@@ -82,7 +79,7 @@ fn csv(columns: &[String], rows: &[&Row]) -> anyhow::Result<Vec<u8>> {
         });
         writer.write_record(cells)?;
     }
-    Ok(writer.into_inner()?)
+    Ok(String::from_utf8(writer.into_inner()?)?)
 }
 
 #[cfg(test)]
@@ -103,9 +100,6 @@ mod tests {
         ];
         let columns = ["step", "train_loss", "is_best", "note"].map(str::to_owned);
         let text = csv(&columns, &rows.iter().collect::<Vec<_>>()).unwrap();
-        assert_eq!(
-            String::from_utf8(text).unwrap(),
-            "step,train_loss,is_best,note\n5,0.1,,\"a, \"\"b\"\"\"\n10,,true,\n"
-        );
+        assert_eq!(text, "step,train_loss,is_best,note\n5,0.1,,\"a, \"\"b\"\"\"\n10,,true,\n");
     }
 }

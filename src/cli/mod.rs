@@ -30,15 +30,17 @@ mod weights;
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use serde::Serialize;
 
 use crate::config::{Base, Config};
+use crate::device::DeviceSpec;
 use crate::format::shell_word;
-use crate::run;
 use crate::run::log::ERROR;
+use crate::run::{self, OpenError, Trained};
 
 /// Everything was done.
 const DONE: u8 = 0;
@@ -95,6 +97,22 @@ enum Command {
     Man(man::Args),
 }
 
+/// A trained model.
+#[derive(Debug, clap::Args)]
+struct Subject {
+    /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
+    run: PathBuf,
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceSpec>,
+}
+
+impl Subject {
+    fn open(&self) -> Result<Trained, OpenError> {
+        Trained::open(&self.run, self.device.as_ref())
+    }
+}
+
 /// Runs the program with the process's arguments, prints any error, and returns the exit code.
 ///
 /// `keep_freed_memory` is called first if the command trains: the allocator belongs to the binary.
@@ -134,6 +152,18 @@ fn note(line: impl Display) {
     writeln!(io::stderr(), "{line}").ok();
 }
 
+/// Prints a result.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    Ok(stdout.flush()?)
+}
+
+/// Prints a result as one line of JSON.
+fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    print(&(serde_json::to_string(value)? + "\n"))
+}
+
 /// The error and its causes, each once: some messages quote their cause themselves.
 fn describe(error: &anyhow::Error) -> String {
     let mut text = format!("{ERROR}{error}");
@@ -157,7 +187,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// How this program was called, for commands that a user can paste.
 fn program() -> String {
-    std::env::args_os().next().map_or_else(|| "tinderbox".to_owned(), |name| shell_word(&name.to_string_lossy()))
+    std::env::args_os().next().map_or_else(|| "tinderbox".to_owned(), shell_word)
 }
 
 /// The config of a new run, which may leave out what is known of the model where it starts `from` the weights of

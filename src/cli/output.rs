@@ -1,4 +1,4 @@
-//! Files and folders that a user names for results: checked before anything is computed, and written atomically.
+//! Files that a user names for results: checked before anything is computed, and written atomically.
 
 use std::fs;
 use std::path::Path;
@@ -7,42 +7,21 @@ use anyhow::{Context, bail};
 
 use crate::run::write_atomically;
 
-/// Checks that a file can be written at `path`, replacing one that is there.
-///
-/// # Errors
-/// If it is a folder, or its folder does not exist.
+/// Fails if no file can be written at `path`: it is a folder, or its folder does not exist.
 pub(super) fn check_file(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     if path.is_dir() || path.file_name().is_none() {
         bail!("cannot write `{shown}`: it is a folder\n  hint: name a file in it");
     }
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    if !folder.is_dir() {
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         let folder = folder.display();
         bail!("cannot write `{shown}`: there is no folder `{folder}`\n  hint: make it first, or name another");
     }
     Ok(())
 }
 
-/// Checks that `path` is a folder, or can become one.
-///
-/// # Errors
-/// If it is something else.
-pub(super) fn check_folder(path: &Path) -> anyhow::Result<()> {
-    if path.exists() && !path.is_dir() {
-        let shown = path.display();
-        bail!("cannot write to `{shown}`: it is not a folder\n  hint: name a folder");
-    }
-    Ok(())
-}
-
 /// Writes a file atomically, replacing one that is there.
-///
-/// # Errors
-/// If it cannot be written.
 pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let result = match fs::canonicalize(path) {
         // A pipe or a device is written to; a file, also behind a link, is replaced.

@@ -1,14 +1,12 @@
 //! `tinderbox plan`: plans a run and prints its cost.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::{load_config, note};
+use super::{load_config, note, print, print_json};
 use crate::device::{self, DeviceSpec};
 use crate::plan::{self, Vocabulary};
 use crate::run;
 
-/// Say what a run will cost: parameters, FLOPs, memory, disk and time
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -43,12 +41,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let device = device::open(&config.train.device.parse()?)?;
     let known = args.from.as_deref().map(vocabulary_of).transpose()?;
     let plan = plan::plan(&config, known, &device, !args.no_measure)?;
-    let mut stdout = io::stdout().lock();
     if args.json {
-        writeln!(stdout, "{}", serde_json::to_string(&plan)?)?;
+        print_json(&plan)?;
     } else {
-        write!(stdout, "{}", plan::table(&plan, &config))?;
-        stdout.flush()?;
+        print(&plan::table(&plan, &config))?;
         for text in &plan.notes {
             note(format!("note: {text}"));
         }

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -85,60 +85,52 @@ impl Progress {
 
     /// Reports how the run ended; `report` names its report, `next` is a command to continue with.
     pub(super) fn finish(&self, summary: &Summary, report: &str, next: &str) {
-        self.with(|screen| {
-            screen.is_over = true;
-            screen.finish(summary, report, next);
-        });
+        let mut screen = self.screen();
+        screen.is_over = true;
+        screen.finish(summary, report, next);
     }
 
     /// Clears the screen for an error, and writes it to the log.
     pub(super) fn failed(&self, error: &str) {
-        self.with(|screen| {
-            screen.is_over = true;
-            screen.clear();
-            screen.keep(error);
-        });
+        let mut screen = self.screen();
+        screen.is_over = true;
+        screen.clear();
+        screen.keep(error);
     }
 
     /// Adds a line after the end of the run.
     pub(super) fn say(&self, line: &str) {
-        self.with(|screen| screen.line(line));
+        self.screen().line(line);
     }
 
     /// Confirms a request to stop.
     pub(super) fn stopping(&self) {
-        self.with(|screen| {
-            if screen.is_over {
-                return;
+        let screen = self.screen();
+        match *screen {
+            Screen { is_over: true, .. } => {}
+            Screen { reading: Some(_), .. } => {
+                screen.show_line("stopping before the first step; press Ctrl-C again to stop at once");
             }
-            screen.show_line(if screen.reading.is_some() {
-                "stopping before the first step; press Ctrl-C again to stop at once"
-            } else if screen.is_last_evaluation {
-                "stopping; all is saved"
-            } else {
-                "stopping after this step; press Ctrl-C again to stop at once without saving"
-            });
-        });
+            Screen { is_last_evaluation: true, .. } => screen.show_line("stopping; all is saved"),
+            _ => screen.show_line("stopping after this step; press Ctrl-C again to stop at once without saving"),
+        }
     }
 
-    fn with(&self, f: impl FnOnce(&mut Screen)) {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    fn screen(&self) -> MutexGuard<'_, Screen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Observer for Progress {
     fn observe(&mut self, event: &Event<'_>) {
-        self.with(|screen| screen.show(event));
+        self.screen().show(event);
     }
 
     fn metrics_renderer(&mut self) -> Option<Box<dyn MetricsRenderer>> {
-        let mut renderer = None;
-        self.with(|screen| {
-            if let Display::Dashboard(dashboard) = &screen.display {
-                renderer = Some(dashboard.renderer());
-            }
-        });
-        renderer
+        match &self.screen().display {
+            Display::Dashboard(dashboard) => Some(dashboard.renderer()),
+            Display::Lines | Display::Bar(_) => None,
+        }
     }
 }
 
@@ -150,9 +142,7 @@ impl Screen {
             Event::Stepped { step, loss } => self.step(*step, *loss),
             Event::Logged(logged) => self.logged(logged),
             Event::Evaluated(evaluation) => self.evaluated(evaluation),
-            Event::Sampled { text, .. } => {
-                self.line(&format!("sample:{}", quotation(text)));
-            }
+            Event::Sampled { text, .. } => self.line(&format!("sample:{}", quotation(text))),
             Event::Saved { path, is_best } => {
                 let best = if *is_best { " (best)" } else { "" };
                 self.line(&format!("saved `{}`{best}", path.display()));
@@ -172,9 +162,7 @@ impl Screen {
 
     /// Reports a text that takes long to read.
     fn reading(&mut self, reading: &Reading<'_>) {
-        let Some(waiting) = &mut self.reading else {
-            return;
-        };
+        let Some(waiting) = &mut self.reading else { return };
         let what = match reading.purpose {
             Purpose::Scan => "reading",
             Purpose::CountWords => "counting the words of",
@@ -183,8 +171,7 @@ impl Screen {
         };
         let line = format!("{what} `{}` ...", reading.path.display());
         if waiting.line != line {
-            waiting.line = line;
-            waiting.is_reported = false;
+            (waiting.line, waiting.is_reported) = (line, false);
         }
         let is_long = waiting.began.elapsed() >= MOMENT;
         if let Display::Bar(bar) = &mut self.display {
@@ -214,8 +201,10 @@ impl Screen {
         self.max_steps = started.max_steps;
         self.tokens_per_step = started.tokens_per_step;
         self.began = Instant::now();
-        let verb = if started.resumed { "resuming" } else { "training" };
-        let after = if started.resumed { format!(", after step {}", started.step) } else { String::new() };
+        let (verb, after) = match started.resumed {
+            true => ("resuming", format!(", after step {}", started.step)),
+            false => ("training", String::new()),
+        };
         self.line(&format!(
             "{verb} `{}` on {}{}{after}",
             started.run_dir.display(),
@@ -237,9 +226,8 @@ impl Screen {
         ));
         self.sources(started);
         if let Display::Bar(_) = self.display {
-            let bar = ProgressBar::new(started.max_steps as u64);
             let style = ProgressStyle::with_template(BAR).expect("a valid template");
-            let bar = bar.with_style(style).with_position(started.step as u64);
+            let bar = ProgressBar::new(started.max_steps as u64).with_style(style).with_position(started.step as u64);
             bar.tick(); // the estimate of the time left begins at this position,
             bar.reset_eta(); // as if no time was needed to get there
             self.display = Display::Bar(bar);
@@ -274,7 +262,6 @@ impl Screen {
     fn step(&mut self, step: usize, loss: Option<f32>) {
         self.steps += 1;
         if let Display::Bar(bar) = &self.display {
-            #[allow(clippy::cast_precision_loss, reason = "a speed to look at")]
             let tokens_per_s = (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
             let loss = loss.map(|loss| format!("loss {loss:.3}, ")).unwrap_or_default();
             bar.set_message(format!("{loss}{tokens_per_s:.0} tokens/s"));
@@ -386,9 +373,7 @@ impl Screen {
         let path = run_dir.join(TRAIN_LOG);
         match OpenOptions::new().create(true).append(true).open(&path) {
             Ok(log) => self.log = Some(log),
-            Err(error) => {
-                self.lasting_line(format!("warning: cannot write `{}`: {error}", path.display()));
-            }
+            Err(error) => self.lasting_line(format!("warning: cannot write `{}`: {error}", path.display())),
         }
     }
 }
@@ -413,13 +398,8 @@ fn quotation(text: &str) -> String {
     let is_written = |line: &String| !line.is_empty();
     let first = lines.iter().position(is_written).unwrap_or(0);
     let last = lines.iter().rposition(is_written).unwrap_or(0);
-    let mut quotation = String::new();
-    for line in lines.iter().take(last + 1).skip(first) {
-        quotation.push_str("\n    | ");
-        quotation.push_str(line);
-        quotation.truncate(quotation.trim_end().len());
-    }
-    quotation
+    let quoted = |line: &String| format!("\n    | {line}").trim_end().to_owned();
+    lines.iter().take(last + 1).skip(first).map(quoted).collect::<Vec<_>>().concat()
 }
 
 #[cfg(test)]

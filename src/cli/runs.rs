@@ -1,15 +1,13 @@
 //! `tinderbox runs`: lists the runs in a folder, or compares some.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::note;
+use super::{note, print, print_json};
 use crate::draw;
 use crate::run::{self, Difference, Order, RunDir, RunInfo, unix_s};
 
-/// List runs, or compare some of them
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -39,11 +37,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 fn list(folder: &Path, args: &Args) -> anyhow::Result<()> {
     let mut listing = run::list(folder)?;
     run::sort(&mut listing.runs, args.sort);
-    let text = match args.json {
-        true => serde_json::to_string(&listing.runs)? + "\n",
-        false => draw::runs_table(&listing.runs, unix_s()),
-    };
-    io::stdout().write_all(text.as_bytes())?;
+    match args.json {
+        true => print_json(&listing.runs)?,
+        false => print(&draw::runs_table(&listing.runs, unix_s()))?,
+    }
     for line in &listing.skipped {
         note(format!("note: skipped: {line}"));
     }
@@ -55,11 +52,10 @@ fn compare(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
     let dirs = paths.iter().map(|path| RunDir::open(path)).collect::<Result<Vec<_>, _>>()?;
     let runs = dirs.iter().map(RunInfo::read).collect::<Result<Vec<_>, _>>()?;
     let differences = run::differences(&dirs)?;
-    let text = match json {
-        true => serde_json::to_string(&objects(&runs, &differences)?)? + "\n",
-        false => draw::runs_side_by_side(&runs, &differences, unix_s()),
-    };
-    io::stdout().write_all(text.as_bytes())?;
+    match json {
+        true => print_json(&objects(&runs, &differences)?)?,
+        false => print(&draw::runs_side_by_side(&runs, &differences, unix_s()))?,
+    }
     print_notes(&runs);
     Ok(())
 }
@@ -72,13 +68,14 @@ fn print_notes(runs: &[RunInfo]) {
 
 /// Each run with its values of the keys that differ.
 fn objects(runs: &[RunInfo], differences: &[Difference]) -> serde_json::Result<Vec<Value>> {
-    let with_settings = |(index, info): (usize, &RunInfo)| {
+    let mut objects = Vec::new();
+    for (index, info) in runs.iter().enumerate() {
         let mut object = serde_json::to_value(info)?;
-        let setting =
-            |difference: &Difference| Ok((difference.key.clone(), serde_json::to_value(&difference.values[index])?));
-        let settings = differences.iter().map(setting);
-        object["differing_settings"] = settings.collect::<serde_json::Result<Map<_, _>>>()?.into();
-        Ok(object)
-    };
-    runs.iter().enumerate().map(with_settings).collect()
+        object["differing_settings"] = Map::new().into();
+        for Difference { key, values } in differences {
+            object["differing_settings"][key] = serde_json::to_value(&values[index])?;
+        }
+        objects.push(object);
+    }
+    Ok(objects)
 }

@@ -1,12 +1,13 @@
 //! `tinderbox tokenizer`: the tokens of a text, the text of tokens, and facts about a tokenizer.
 
 use std::fs;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde_json::json;
 
+use super::{print, print_json};
 use crate::data;
 use crate::run::{self, RunDir};
 use crate::tokenizer::{Tokenizer, visible};
@@ -17,7 +18,6 @@ const N_SHOWN: usize = 8;
 /// The most text that `info` measures, in bytes.
 const MAX_MEASURED: u64 = 1 << 20;
 
-/// See how a tokenizer takes text apart
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -105,23 +105,19 @@ fn encode(args: &Encode) -> anyhow::Result<()> {
         bail!("the text is empty\n  hint: give at least one character");
     }
     let ids = tokenizer.encode_bytes(&text).context("cannot encode the text")?;
-    let bytes_per_token = ratio(text.len(), ids.len());
-    let mut stdout = io::stdout().lock();
+    let (n_tokens, n_bytes, bytes_per_token) = (ids.len(), text.len(), ratio(text.len(), ids.len()));
     if args.ids {
         let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
-        writeln!(stdout, "{}", ids.join(" "))?;
-    } else if args.json {
-        let object = json!({
-            "tokens": ids.len(), "bytes": text.len(), "bytes_per_token": bytes_per_token,
-            "ids": ids, "pieces": pieces(&tokenizer, &ids),
-        });
-        writeln!(stdout, "{object}")?;
-    } else {
-        write_lines(&mut stdout, &tokenizer, &ids)?;
-        let (n_tokens, n_bytes) = (ids.len(), text.len());
-        writeln!(stdout, "\n{n_tokens} tokens of {n_bytes} bytes: {bytes_per_token:.2} bytes per token")?;
+        return print(&(ids.join(" ") + "\n"));
     }
-    Ok(())
+    if args.json {
+        return print_json(&json!({
+            "tokens": n_tokens, "bytes": n_bytes, "bytes_per_token": bytes_per_token,
+            "ids": ids, "pieces": pieces(&tokenizer, &ids),
+        }));
+    }
+    let lines = lines(&tokenizer, &ids);
+    print(&format!("{lines}\n{n_tokens} tokens of {n_bytes} bytes: {bytes_per_token:.2} bytes per token\n"))
 }
 
 fn decode(args: &Decode) -> anyhow::Result<()> {
@@ -138,21 +134,16 @@ fn decode(args: &Decode) -> anyhow::Result<()> {
         match word.parse::<u32>() {
             Ok(id) if (id as usize) < n_ids => ids.push(id),
             Ok(_) => bail!("there is no token {word}: this tokenizer has {n_ids}\n  hint: ids are from 0 to {last}"),
-            Err(_) => {
-                bail!("`{word}` is not an id\n  hint: ids are whole numbers from 0 to {last}")
-            }
+            Err(_) => bail!("`{word}` is not an id\n  hint: ids are whole numbers from 0 to {last}"),
         }
     }
     if ids.is_empty() {
         bail!("there are no ids to decode\n  hint: give at least one, such as 0");
     }
     let text = tokenizer.decode(&ids);
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    if stdout.is_terminal() && !text.ends_with('\n') {
-        writeln!(stdout)?; // for the prompt; into a pipe goes the text alone
-    }
-    Ok(())
+    // A line break for the prompt; into a pipe goes the text alone.
+    let is_unfinished = io::stdout().is_terminal() && !text.ends_with('\n');
+    print(&(text + if is_unfinished { "\n" } else { "" }))
 }
 
 fn info(args: &Info) -> anyhow::Result<()> {
@@ -161,39 +152,35 @@ fn info(args: &Info) -> anyhow::Result<()> {
     let added = tokenizer.added_tokens();
     let measured = measure(&args.run, &tokenizer);
     let (longest, samples) = (longest(&tokenizer, &added), samples(&tokenizer));
-    let mut stdout = io::stdout().lock();
     if args.json {
-        let added = added.iter().map(|(id, content)| json!({ "id": id, "content": content }));
-        let object = json!({
+        let added: Vec<_> = added.iter().map(|(id, content)| json!({ "id": id, "content": content })).collect();
+        return print_json(&json!({
             "kind": kind, "vocab_size": tokenizer.vocab_size(), "end_of_text": tokenizer.end_of_text(),
-            "added_tokens": added.collect::<Vec<_>>(),
-            "bytes_per_token": measured.as_ref().map(|measured| measured.bytes_per_token),
+            "added_tokens": added, "bytes_per_token": measured.map(|(bytes_per_token, ..)| bytes_per_token),
             "longest": pieces(&tokenizer, &longest), "samples": pieces(&tokenizer, &samples),
-        });
-        writeln!(stdout, "{object}")?;
-        return Ok(());
+        }));
     }
-    writeln!(stdout, "kind             {}", kind.as_str().unwrap_or_default())?;
-    writeln!(stdout, "tokens           {}", tokenizer.vocab_size())?;
     let name = |id| format!("{id} {}", visible(&tokenizer.piece(id)));
-    let end = tokenizer.end_of_text().map_or_else(|| "none".to_owned(), name);
-    writeln!(stdout, "end of text      {end}")?;
+    let mut facts = vec![
+        ("kind", kind.as_str().unwrap_or_default().to_owned()),
+        ("tokens", tokenizer.vocab_size().to_string()),
+        ("end of text", tokenizer.end_of_text().map_or_else(|| "none".to_owned(), name)),
+    ];
     if !added.is_empty() {
         let mut names: Vec<String> = added.iter().take(N_SHOWN).map(|(id, _)| name(*id)).collect();
         if added.len() > N_SHOWN {
             names.push(format!("and {} more", added.len() - N_SHOWN));
         }
-        writeln!(stdout, "added tokens     {}", names.join(", "))?;
+        facts.push(("added tokens", names.join(", ")));
     }
-    if let Some(Measured { bytes_per_token, n_bytes, path }) = measured {
-        let path = path.display();
-        writeln!(stdout, "bytes per token  {bytes_per_token:.2}, on the last {n_bytes} bytes of `{path}`")?;
+    if let Some((bytes_per_token, n_bytes, path)) = measured {
+        let on = format!("on the last {n_bytes} bytes of `{}`", path.display());
+        facts.push(("bytes per token", format!("{bytes_per_token:.2}, {on}")));
     }
-    for (heading, ids) in [("longest", longest), ("samples", samples)] {
-        writeln!(stdout, "\n{heading}")?;
-        write_lines(&mut stdout, &tokenizer, &ids)?;
-    }
-    Ok(())
+    let facts: Vec<String> = facts.into_iter().map(|(name, fact)| format!("{name:<17}{fact}\n")).collect();
+    let lists = [("longest", longest), ("samples", samples)];
+    let lists = lists.map(|(heading, ids)| format!("\n{heading}\n{}", lines(&tokenizer, &ids)));
+    print(&(facts.concat() + &lists.concat()))
 }
 
 /// The tokenizer of a run, of a folder with a tokenizer.json, or of that file itself.
@@ -224,40 +211,28 @@ fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
     ids.iter().map(|id| tokenizer.piece(*id)).collect()
 }
 
-/// Writes each token on a line of its own: its id and its text.
-fn write_lines(out: &mut impl Write, tokenizer: &Tokenizer, ids: &[u32]) -> io::Result<()> {
+/// A line for each token: its id and its text.
+fn lines(tokenizer: &Tokenizer, ids: &[u32]) -> String {
     let width = (tokenizer.vocab_size() - 1).to_string().len();
-    ids.iter().try_for_each(|id| writeln!(out, "{id:>width$}  {}", visible(&tokenizer.piece(*id))))
+    let line = |id: &u32| format!("{id:>width$}  {}\n", visible(&tokenizer.piece(*id)));
+    ids.iter().map(line).collect::<Vec<_>>().concat()
 }
 
-/// The mean length of the tokens of a text.
-struct Measured {
-    bytes_per_token: f64,
-    n_bytes: usize,
-    path: PathBuf,
-}
-
-/// Measures the end of a run's text, on which it is validated, if the text is one file of plain text that is still
-/// there.
-fn measure(run: &Path, tokenizer: &Tokenizer) -> Option<Measured> {
+/// The mean length of the tokens, in bytes, of the end of a run's text, on which it is validated; the length of that
+/// end, and its file. `None` unless the text is one file of plain text that is still there.
+fn measure(run: &Path, tokenizer: &Tokenizer) -> Option<(f64, usize, PathBuf)> {
     let located = run::locate(run).map(|located| located.run);
     let data = located.or_else(|_| RunDir::open(run)).ok()?.config().ok()?.data;
     if data::is_jsonl(data.format, &data.path) {
         return None; // whose lines are not what is encoded
     }
     let text = end_of_file(&data.path, data.val_fraction)?;
-    let n_tokens = tokenizer.encode(&text).ok().filter(|ids| !ids.is_empty())?.len();
-    let bytes_per_token = ratio(text.len(), n_tokens);
-    Some(Measured { bytes_per_token, n_bytes: text.len(), path: data.path })
+    let ids = tokenizer.encode(&text).ok().filter(|ids| !ids.is_empty())?;
+    Some((ratio(text.len(), ids.len()), text.len(), data.path))
 }
 
 /// The last share of a file of text, at most [`MAX_MEASURED`] bytes.
-#[allow(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a length to look at"
-)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a length to look at")]
 fn end_of_file(path: &Path, fraction: f64) -> Option<String> {
     let mut file = fs::File::open(path).ok()?;
     let length = file.metadata().ok().filter(fs::Metadata::is_file)?.len();
@@ -270,7 +245,6 @@ fn end_of_file(path: &Path, fraction: f64) -> Option<String> {
     String::from_utf8(bytes.split_off(start)).ok()
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a ratio to look at")]
 fn ratio(n_bytes: usize, n_tokens: usize) -> f64 {
     n_bytes as f64 / n_tokens.max(1) as f64
 }
@@ -279,12 +253,8 @@ fn ratio(n_bytes: usize, n_tokens: usize) -> f64 {
 fn longest(tokenizer: &Tokenizer, added: &[(u32, String)]) -> Vec<u32> {
     let is_added = |id: &u32| added.binary_search_by_key(id, |(id, _)| *id).is_ok();
     let mut ids: Vec<u32> = ids(tokenizer).filter(|id| !is_added(id)).collect();
-    ids.sort_by_cached_key(|id| {
-        std::cmp::Reverse(match tokenizer.token_bytes(*id) {
-            Some(bytes) => bytes.len(),
-            None => tokenizer.piece(*id).chars().count(),
-        })
-    });
+    let length = |id| tokenizer.token_bytes(id).map_or_else(|| tokenizer.piece(id).chars().count(), <[u8]>::len);
+    ids.sort_by_cached_key(|id| std::cmp::Reverse(length(*id)));
     ids.truncate(N_SHOWN);
     ids
 }

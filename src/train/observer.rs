@@ -45,7 +45,7 @@ pub enum Event<'a> {
 }
 
 /// The facts of a run that are known before its next step.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "the fields say what they are")]
 pub struct Started {
     pub run_dir: PathBuf,
@@ -70,7 +70,7 @@ pub struct Started {
 }
 
 /// A log interval.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Logged {
     /// Updates made so far.
     pub step: usize,
@@ -87,7 +87,7 @@ pub struct Logged {
 }
 
 /// Estimated losses.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Evaluation {
     /// Updates made so far.
     pub step: usize,

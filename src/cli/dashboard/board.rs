@@ -16,7 +16,8 @@ const MOST_POINTS: usize = 1024;
 pub(super) struct Board {
     /// The run and its device.
     pub(super) title: String,
-    pub(super) activity: Activity,
+    /// One of the names of splits in [`crate::train::metrics`]; empty before the first.
+    pub(super) split: &'static str,
     /// Updates made before this process.
     pub(super) first_step: usize,
     /// Updates made so far.
@@ -31,15 +32,6 @@ pub(super) struct Board {
     /// Index of the metric on the chart.
     pub(super) selected: usize,
     pub(super) lines: VecDeque<String>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Activity {
-    #[default]
-    Training,
-    Evaluating,
-    /// Over the whole validation split, after the last step.
-    EvaluatingFully,
 }
 
 /// The split that a number was measured on.
@@ -74,9 +66,7 @@ pub(super) struct Curve {
 impl Board {
     pub(super) fn started(&mut self, started: &Started) {
         self.title = format!("{} on {}", started.run_dir.display(), started.device);
-        self.first_step = started.step;
-        self.step = started.step;
-        self.max_steps = started.max_steps;
+        (self.first_step, self.step, self.max_steps) = (started.step, started.step, started.max_steps);
     }
 
     /// Adds lines to the log.
@@ -88,18 +78,11 @@ impl Board {
 
     /// Adds a metric, unless it is known.
     pub(super) fn register(&mut self, definition: MetricDefinition) {
-        let unit = match definition.attributes {
-            MetricAttributes::Numeric(numeric) => numeric.unit.unwrap_or_default(),
-            MetricAttributes::None => return, // not a number
-        };
-        if self.metrics.iter().all(|known| known.id != definition.metric_id) {
-            self.metrics.push(History {
-                id: definition.metric_id,
-                name: definition.name.to_string(),
-                unit,
-                train: Curve::default(),
-                val: Curve::default(),
-            });
+        let MetricDefinition { metric_id: id, name, attributes, .. } = definition;
+        let MetricAttributes::Numeric(numeric) = attributes else { return };
+        if self.metrics.iter().all(|known| known.id != id) {
+            let (name, unit) = (name.to_string(), numeric.unit.unwrap_or_default());
+            self.metrics.push(History { id, name, unit, train: Curve::default(), val: Curve::default() });
         }
     }
 
@@ -112,7 +95,6 @@ impl Board {
                 MeasuredOn::Val => &mut metric.val,
             };
             curve.latest = Some(value);
-            #[allow(clippy::cast_precision_loss, reason = "steps are below 2^52")]
             curve.push((self.step as f64, value));
         }
     }
@@ -140,7 +122,6 @@ impl Curve {
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a handful of points")]
 fn mean(points: &[(f64, f64)]) -> (f64, f64) {
     let n = points.len() as f64;
     let (x, y) = points.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));

@@ -181,30 +181,19 @@ impl Screen {
     fn press(&self, key: KeyEvent) {
         match key.code {
             // In raw mode, Ctrl-C sends no signal.
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                stop_or_exit(&self.interrupter);
-            }
-            KeyCode::Char('q') if !self.interrupter.should_stop() => {
-                stop_or_exit(&self.interrupter);
-            }
-            KeyCode::Up | KeyCode::Left | KeyCode::BackTab => self.select(-1),
-            KeyCode::Down | KeyCode::Right | KeyCode::Tab => self.select(1),
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => stop_or_exit(&self.interrupter),
+            KeyCode::Char('q') if !self.interrupter.should_stop() => stop_or_exit(&self.interrupter),
+            KeyCode::Up | KeyCode::Left | KeyCode::BackTab => self.shared.with(|board| board.select(-1)),
+            KeyCode::Down | KeyCode::Right | KeyCode::Tab => self.shared.with(|board| board.select(1)),
             _ => {}
         }
-    }
-
-    fn select(&self, places: isize) {
-        self.shared.with(|board| board.select(places));
     }
 }
 
 /// The next event, if it comes within [`KEY_WAIT`]. If keys cannot be read, the dashboard is drawn all the same.
 fn next_event() -> Option<Event> {
     let event = event::poll(KEY_WAIT).and_then(|is_there| is_there.then(event::read).transpose());
-    event.unwrap_or_else(|_| {
-        thread::sleep(KEY_WAIT);
-        None
-    })
+    event.inspect_err(|_| thread::sleep(KEY_WAIT)).unwrap_or_default()
 }
 
 fn take_terminal() -> io::Result<()> {
@@ -229,29 +218,14 @@ mod tests {
     use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 
     use super::*;
-    use crate::config::MatmulPrecision;
 
     /// A program of its own, in a terminal: the test below starts this test binary again for it.
     #[test]
     #[ignore = "is run by `a_panic_gives_the_terminal_back`"]
     fn panics_under_a_dashboard() {
         let mut dashboard = Dashboard::new(Interrupter::new());
-        let started = Started {
-            run_dir: "runs/mine".into(),
-            device: "flex".to_owned(),
-            matmul_precision: MatmulPrecision::F32,
-            parameters: 1,
-            train_tokens: 1,
-            val_tokens: 1,
-            vocab_size: 1,
-            step: 0,
-            max_steps: 1,
-            tokens_per_step: 1,
-            resumed: false,
-            val_bytes: 0,
-            sources: Vec::new(),
-            from: None,
-        };
+        let (run_dir, device) = ("runs/mine".into(), "flex".to_owned());
+        let started = Started { run_dir, device, max_steps: 1, ..Started::default() };
         dashboard.open(&started).expect("a terminal");
         thread::sleep(2 * FRAME);
         let died = thread::spawn(|| panic!("a panic on purpose")).join();
@@ -266,13 +240,12 @@ mod tests {
         let name = "cli::dashboard::tests::panics_under_a_dashboard";
         command.args([name, "--exact", "--ignored", "--nocapture", "--color=never"]);
         command.env("TERM", "xterm-256color");
-        let size = PtySize::default();
-        let pty = native_pty_system().openpty(size).expect("a terminal");
+        let pty = native_pty_system().openpty(PtySize::default()).expect("a terminal");
         let mut child = pty.slave.spawn_command(command).expect("it starts");
         drop(pty.slave);
         let mut output = Vec::new();
-        let mut reader = pty.master.try_clone_reader().expect("a reader");
-        reader.read_to_end(&mut output).ok(); // ends in an error where the other side is gone
+        // Ends in an error where the other side is gone.
+        pty.master.try_clone_reader().expect("a reader").read_to_end(&mut output).ok();
         assert!(child.wait().expect("ended").success());
         let output = String::from_utf8_lossy(&output);
         let (_, dashboard) = output.split_once("\u{1b}[?1049h").expect("taken");

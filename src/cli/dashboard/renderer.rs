@@ -7,8 +7,8 @@ use burn::train::renderer::{
 };
 
 use super::Shared;
-use super::board::{Activity, MeasuredOn};
-use crate::train::metrics::{EVALUATING, TRAINING};
+use super::board::MeasuredOn;
+use crate::train::metrics::{EVALUATING, EVALUATING_FULLY, TRAINING};
 
 /// Puts a run's progress and metrics onto a board.
 pub(super) struct Renderer(pub(super) Shared);
@@ -48,12 +48,8 @@ impl TrainingProgressLogger for Renderer {
     }
 
     fn start_split(&mut self, split: &str, _: usize) {
-        let activity = match split {
-            TRAINING => Activity::Training,
-            EVALUATING => Activity::Evaluating,
-            _ => Activity::EvaluatingFully,
-        };
-        self.0.with(|board| board.activity = activity);
+        let known = [TRAINING, EVALUATING].into_iter().find(|known| *known == split);
+        self.0.with(|board| board.split = known.unwrap_or(EVALUATING_FULLY));
     }
 
     fn update_split(&mut self, step: usize) {
@@ -98,26 +94,16 @@ mod tests {
         let mut metrics = Metrics::start(Some(Box::new(Renderer(shared.clone()))), &config, 300);
         let counts = || shared.with(|board| (board.evaluations, board.all_evaluations));
         assert_eq!(counts(), (1, 5));
-        let logged = Logged {
-            step: 310,
-            train_loss: 2.0,
-            learning_rate: 1e-3,
-            gradient_norm: 0.5,
-            median_step_ms: 1.0,
-            tokens_per_s: 9.0,
-        };
         metrics.stepped(310);
-        metrics.logged(&logged);
+        metrics.logged(&Logged { step: 310, train_loss: 2.0, ..Logged::default() });
         for (step, n) in [(500, 2), (750, 3), (1000, 4), (1001, 5)] {
             metrics.stepped(step);
             metrics.enter(EVALUATING);
-            let (train_loss, val_loss, val_bits_per_byte, is_best) = (1.0, 1.0, 1.0, false);
-            let evaluation = Evaluation { step, train_loss, val_loss, val_bits_per_byte, is_best };
-            metrics.evaluated(&evaluation);
+            metrics.evaluated(&Evaluation { step, ..Evaluation::default() });
             assert_eq!(counts(), (n, 5), "step {step}");
         }
         shared.with(|board| {
-            assert_eq!(board.activity, Activity::Evaluating);
+            assert_eq!(board.split, EVALUATING);
             assert_eq!(board.metrics[0].train.points, [(310.0, 2.0)]);
             assert_eq!(board.metrics[0].val.points.len(), 4);
         });

@@ -9,8 +9,9 @@ use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Cell, Chart, Dataset, Gauge, GraphType, Paragraph, Row, Table};
 
-use super::board::{Activity, Board, Curve, History};
-use crate::format::{duration, grouped};
+use super::board::{Board, Curve, History};
+use crate::format::{duration, grouped, whole};
+use crate::train::metrics::{EVALUATING, EVALUATING_FULLY};
 
 /// The colours of the two splits.
 const TRAIN: Color = Color::Cyan;
@@ -56,35 +57,24 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
         frame.render_widget(block, area);
     }
     let [bar, words] = Layout::vertical([Constraint::Length(1), Constraint::Length(1)]).areas(inner);
-    let done = fraction(board.step, board.max_steps);
+    let done = (board.step as f64 / board.max_steps.max(1) as f64).min(1.0);
     let label = format!(
         "step {}/{}  {:.0} %",
         grouped(board.step as u64),
         grouped(board.max_steps as u64),
         (done * 100.0).floor() // 100 % is all of them
     );
-    let gauge = Gauge::default()
-        .ratio(done)
-        .label(label)
-        .use_unicode(true)
-        .gauge_style(Style::new().fg(TRAIN).bg(Color::Black));
-    frame.render_widget(gauge, bar);
-    let activity = match board.activity {
-        Activity::Training => "training",
-        Activity::Evaluating => "evaluating",
-        Activity::EvaluatingFully => "evaluating the whole validation split",
+    let gauge = Gauge::default().ratio(done).label(label).use_unicode(true);
+    frame.render_widget(gauge.gauge_style(Style::new().fg(TRAIN).bg(Color::Black)), bar);
+    let activity = match board.split {
+        EVALUATING => "evaluating",
+        EVALUATING_FULLY => "evaluating the whole validation split",
+        _ => "training",
     };
-    let line = Line::from(vec![
-        activity.bold(),
-        Span::raw(format!(
-            "   evaluations {}/{}   {} gone{}",
-            board.evaluations,
-            board.all_evaluations,
-            duration(elapsed.as_secs_f64()),
-            time_left(board, elapsed).map(|left| format!(", about {} left", duration(left))).unwrap_or_default(),
-        )),
-    ]);
-    frame.render_widget(line, words);
+    let (evaluations, all, gone) = (board.evaluations, board.all_evaluations, duration(elapsed.as_secs_f64()));
+    let left = time_left(board, elapsed).map(|left| format!(", about {} left", duration(left))).unwrap_or_default();
+    let rest = format!("   evaluations {evaluations}/{all}   {gone} gone{left}");
+    frame.render_widget(Line::from(vec![activity.bold(), Span::raw(rest)]), words);
 }
 
 fn draw_table(frame: &mut Frame, area: Rect, board: &Board) {
@@ -92,18 +82,12 @@ fn draw_table(frame: &mut Frame, area: Rect, board: &Board) {
     let right = |text: String| Cell::from(Line::from(text).right_aligned());
     let value = |curve: &Curve| right(curve.latest.map(number).unwrap_or_default());
     let rows = board.metrics.iter().enumerate().map(|(i, metric)| {
-        let is_selected = i == board.selected;
-        let (mark, style) = match is_selected {
+        let (mark, style) = match i == board.selected {
             true => ("▸ ", Modifier::BOLD),
             false => ("  ", Modifier::empty()),
         };
-        let name = match is_narrow {
-            true => metric.name.clone(),
-            false => title(metric),
-        };
-        let name = Cell::from(format!("{mark}{name}"));
-        let row = Row::new([name, value(&metric.train), value(&metric.val)]);
-        row.style(style)
+        let name = if is_narrow { metric.name.clone() } else { title(metric) };
+        Row::new([Cell::from(format!("{mark}{name}")), value(&metric.train), value(&metric.val)]).style(style)
     });
     let header =
         Row::new([Cell::from(""), right("train".to_owned()).style(TRAIN), right("validation".to_owned()).style(VAL)]);
@@ -121,12 +105,12 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
     };
     let block = Block::bordered().title(format!(" {} ", title(metric)));
     let points = || metric.train.points.iter().chain(&metric.val.points);
-    let Some((y_min, y_max)) = bounds(points().map(|point| point.1)) else {
+    let y = || points().map(|point| point.1);
+    let (Some(y_min), Some(y_max)) = (y().reduce(f64::min), y().reduce(f64::max)) else {
         let nothing = Paragraph::new("nothing measured yet").alignment(Alignment::Center).dim();
         frame.render_widget(nothing.block(block), area);
         return;
     };
-    #[allow(clippy::cast_precision_loss, reason = "steps are below 2^52")]
     let x_min = board.first_step as f64;
     let x_max = points().fold(x_min + 1.0, |max, point| max.max(point.0));
     // Room above and below, also for a constant.
@@ -145,7 +129,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
         false => vec![line.name("train"), dots.name("validation")],
     };
     let chart = Chart::new(datasets)
-        .x_axis(Axis::default().style(Color::DarkGray).bounds([x_min, x_max]).labels([step(x_min), step(x_max)]))
+        .x_axis(Axis::default().style(Color::DarkGray).bounds([x_min, x_max]).labels([x_min, x_max].map(whole)))
         .y_axis(
             Axis::default()
                 .style(Color::DarkGray)
@@ -177,15 +161,12 @@ fn draw_log(frame: &mut Frame, area: Rect, board: &Board) {
 }
 
 fn draw_keys(frame: &mut Frame, area: Rect, board: &Board, is_stopping: bool) {
-    let words = match (is_stopping, board.activity) {
+    let words = match (is_stopping, board.split) {
         (false, _) => " q or Ctrl-C: save and stop   ↑ ↓: another metric's chart",
-        (true, Activity::EvaluatingFully) => " stopping; all is saved",
+        (true, EVALUATING_FULLY) => " stopping; all is saved",
         (true, _) => " stopping after this step; press Ctrl-C again to stop at once without saving",
     };
-    let style = match is_stopping {
-        true => Style::new().fg(Color::Yellow).bold(),
-        false => Style::new().dim(),
-    };
+    let style = if is_stopping { Style::new().fg(Color::Yellow).bold() } else { Style::new().dim() };
     frame.render_widget(Line::from(words).style(style), area);
 }
 
@@ -198,28 +179,13 @@ fn title(metric: &History) -> String {
 }
 
 /// Estimated seconds to the last step, at the pace so far, evaluations included.
-#[allow(clippy::cast_precision_loss, reason = "steps are below 2^52")]
 fn time_left(board: &Board, elapsed: Duration) -> Option<f64> {
     let made = board.step.saturating_sub(board.first_step);
     let left = board.max_steps.saturating_sub(board.step);
     (made > 0 && left > 0).then(|| elapsed.as_secs_f64() / made as f64 * left as f64)
 }
 
-#[allow(clippy::cast_precision_loss, reason = "steps are below 2^52")]
-fn fraction(part: usize, whole: usize) -> f64 {
-    (part as f64 / whole.max(1) as f64).min(1.0)
-}
-
-/// Minimum and maximum.
-fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    values.fold(None, |bounds, value| match bounds {
-        None => Some((value, value)),
-        Some((min, max)) => Some((value.min(min), value.max(max))),
-    })
-}
-
 /// A number with three to five significant digits.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, not negative, and below 10^15")]
 fn number(x: f64) -> String {
     match x.abs() {
         0.0 => "0".to_owned(),
@@ -227,16 +193,8 @@ fn number(x: f64) -> String {
         size if size < 10.0 => format!("{x:.4}"),
         size if size < 100.0 => format!("{x:.2}"),
         size if size < 1000.0 => format!("{x:.1}"),
-        size => {
-            let sign = if x < 0.0 { "-" } else { "" };
-            format!("{sign}{}", grouped(size.round() as u64))
-        }
+        size => format!("{}{}", if x < 0.0 { "-" } else { "" }, whole(size)),
     }
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a step")]
-fn step(x: f64) -> String {
-    grouped(x.round() as u64)
 }
 
 /// A line in pieces that are at most `width` columns wide.
@@ -271,10 +229,9 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("in memory");
         let elapsed = Duration::from_secs(75);
         terminal.draw(|frame| draw(frame, board, elapsed, is_stopping)).expect("in memory");
-        let symbols: Vec<&str> =
-            terminal.backend().buffer().content().iter().map(ratatui::buffer::Cell::symbol).collect();
-        let rows = symbols.chunks(usize::from(width.max(1)));
-        rows.map(|row| row.concat().trim_end().to_owned() + "\n").collect()
+        let cells = terminal.backend().buffer().content().chunks(usize::from(width.max(1)));
+        let row = |row: &[ratatui::buffer::Cell]| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>();
+        cells.map(|cells| row(cells).trim_end().to_owned() + "\n").collect()
     }
 
     /// A run that registered its metrics and has no values yet.
@@ -291,9 +248,8 @@ mod tests {
         let mut board = begun();
         for interval in 1..=30_u32 {
             board.step = 10 * interval as usize;
-            for (name, value) in
-                [("loss", 1.0 + 3.0 / f64::from(interval)), ("learning rate", 3e-4), ("speed", 18_450.0)]
-            {
+            let loss = 1.0 + 3.0 / f64::from(interval);
+            for (name, value) in [("loss", loss), ("learning rate", 3e-4), ("speed", 18_450.0)] {
                 board.measured(&definition(name, None).metric_id, MeasuredOn::Train, value);
             }
         }
@@ -354,8 +310,7 @@ mod tests {
     #[test]
     fn a_tiny_window_has_the_step_and_the_loss() {
         let picture = picture(&running(), 20, 5, false);
-        assert!(picture.contains("step 300/2,000"), "{picture}");
-        assert!(picture.contains("loss") && picture.contains("1.1000"), "{picture}");
+        assert!(["step 300/2,000", "loss", "1.1000"].iter().all(|part| picture.contains(part)), "{picture}");
     }
 
     #[test]

@@ -3,15 +3,13 @@
 use std::num::NonZeroUsize;
 
 use clap::ValueEnum;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::output::Output;
-use super::{Format, Subject};
-use crate::cli::note;
+use crate::cli::{Subject, note};
 use crate::draw;
 use crate::inspect::{Ablation, AblationText, Part, Removal};
 
-/// Measure how much the loss rises without each head, attention layer and feed-forward layer
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -25,9 +23,6 @@ pub(super) struct Args {
     /// Measure on so many batches, evenly spread over the validation split [default: all of it]
     #[arg(long, value_name = "N")]
     max_batches: Option<NonZeroUsize>,
-    /// In which form
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
-    format: Format,
     #[command(flatten)]
     output: Output,
 }
@@ -59,24 +54,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     note(format!("measuring {n_losses} losses, each over {n_batches} batches ..."));
     let ablation = Ablation::new(&opened.model, sample, methods)?;
     let whole = args.max_batches.is_none();
-    args.output.write(&match args.format {
-        Format::Text => {
-            let measured_on = match whole {
-                true => "the whole validation split".to_owned(),
-                false => format!("{n_batches} batches, spread over the validation split"),
-            };
-            draw::ablation(&ablation, &measured_on)
-        }
-        Format::Json => {
-            let mut document = json!({"split": "val", "whole": whole, "batches": n_batches});
-            let measured = serde_json::to_value(&ablation)?;
-            let fields = measured.as_object().into_iter().flatten();
-            for (name, value) in fields {
-                document[name] = value.clone();
-            }
-            format!("{document}\n")
-        }
-    })
+    let mut document = json!({ "split": "val", "whole": whole, "batches": n_batches });
+    if let (Value::Object(document), Value::Object(measured)) = (&mut document, serde_json::to_value(&ablation)?) {
+        document.extend(measured);
+    }
+    let measured_on = match whole {
+        true => "the whole validation split".to_owned(),
+        false => format!("{n_batches} batches, spread over the validation split"),
+    };
+    args.output.write(vec![args.output.page(&document, |_| draw::ablation(&ablation, &measured_on))?])
 }
 
 impl Instead {

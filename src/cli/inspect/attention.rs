@@ -2,15 +2,14 @@
 
 use clap::ValueEnum;
 
-use super::output::{Output, TextStyle, json_of};
-use super::{Prompts, Subject};
-use crate::cli::note;
+use super::Prompts;
+use super::output::{File, TextStyle, json_of};
+use crate::cli::{Subject, note};
 use crate::config::ModelConfig;
 use crate::draw;
 use crate::inspect::{HeadSelection, InspectError, Prompt, PromptAttention};
 use crate::model::probe::Point;
 
-/// Show which tokens look at which, in every layer and head or in one
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,7 +34,7 @@ pub(super) struct Args {
     #[command(flatten)]
     style: TextStyle,
     #[command(flatten)]
-    output: Output,
+    output: File,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -64,7 +63,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
     args.output.write(&match args.format {
         Format::Text => {
-            let palette = args.style.palette(args.output.is_file());
+            let palette = args.style.palette(args.output.is_given());
             let n_columns = args.style.n_columns();
             let text = |attention: &_| draw::attention_text(attention, palette, n_columns);
             read(&[])?.iter().map(text).collect::<Vec<_>>().join("\n")

@@ -1,11 +1,11 @@
 //! `tinderbox inspect embeddings`: one word in several texts.
 
+use super::Prompts;
 use super::output::Output;
-use super::{Format, Prompts, Subject};
+use crate::cli::Subject;
 use crate::draw;
 use crate::inspect::Embeddings;
 
-/// Follow one word through several texts: how alike its vectors are, layer by layer
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -24,9 +24,6 @@ pub(super) struct Args {
     /// Show what attention does at every token, not only at the word's
     #[arg(long)]
     positions: bool,
-    /// In which form
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
-    format: Format,
     #[command(flatten)]
     output: Output,
 }
@@ -37,8 +34,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let prompts = args.prompts.read(&opened)?;
     let embeddings = Embeddings::new(&opened.model, &prompts, &args.word, &args.context)?;
-    args.output.write(&match args.format {
-        Format::Text => draw::embeddings(&embeddings, &prompts, args.positions),
-        Format::Json => serde_json::to_string(&embeddings)? + "\n",
-    })
+    let text = |embeddings: &_| draw::embeddings(embeddings, &prompts, args.positions);
+    args.output.write(vec![args.output.page(&embeddings, text)?])
 }

@@ -1,11 +1,11 @@
 //! `tinderbox inspect explain`: one token in one head, number by number.
 
-use super::output::{Output, json_of};
-use super::{Format, Prompts, Subject, Token};
+use super::output::Output;
+use super::{Prompts, Token};
+use crate::cli::Subject;
 use crate::draw;
 use crate::inspect::Explanation;
 
-/// Follow one token through one head, number by number
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -24,9 +24,6 @@ pub(super) struct Args {
     head: usize,
     #[command(flatten)]
     token: Token,
-    /// In which form
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
-    format: Format,
     #[command(flatten)]
     output: Output,
 }
@@ -39,13 +36,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for prompt in args.prompts.read(&opened)? {
         let place = [args.layer, args.head, args.token.position(&prompt)?];
         let explanation = Explanation::new(&opened.model, &prompt, place)?;
-        pages.push(match args.format {
-            Format::Text => draw::explanation(&explanation, &prompt),
-            Format::Json => serde_json::to_string(&explanation)?,
-        });
+        pages.push(args.output.page(&explanation, |explanation| draw::explanation(explanation, &prompt))?);
     }
-    args.output.write(&match args.format {
-        Format::Text => pages.join("\n"),
-        Format::Json => json_of(pages),
-    })
+    args.output.write(pages)
 }

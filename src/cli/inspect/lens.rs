@@ -3,16 +3,14 @@
 use anyhow::bail;
 use serde_json::json;
 
-use super::output::{Output, json_of};
-use super::{Format, Prompts, Subject, Token};
+use super::output::Output;
+use super::{Prompts, Token};
+use crate::cli::Subject;
 use crate::draw;
 use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt};
 use crate::run::Trained;
 use crate::tokenizer::Tokenizer;
 
-/// Show what each layer would have predicted, and which part speaks for it
-///
-/// With --patch-from: which part carries the difference between two texts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -37,9 +35,6 @@ pub(super) struct Args {
     /// A text of as many tokens, whose values take the place of the prompt's, part by part [default: none]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     patch_from: Option<String>,
-    /// In which form
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
-    format: Format,
     #[command(flatten)]
     output: Output,
 }
@@ -59,10 +54,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             None => args.look(&opened, &prompt)?,
         });
     }
-    args.output.write(&match args.format {
-        Format::Text => pages.join("\n"),
-        Format::Json => json_of(pages),
-    })
+    args.output.write(pages)
 }
 
 impl Args {
@@ -73,15 +65,8 @@ impl Args {
         let answer = answer.map_or_else(|| Answer::likeliest(model, tokenizer, prompt, position), Ok)?;
         let lens = Lens::new(model, tokenizer, prompt, usize::try_from(self.top)?)?;
         let attribution = Attribution::new(model, prompt, position, answer, against)?;
-        Ok(match self.format {
-            Format::Text => draw::lens(&lens, &attribution, prompt, !self.token.is_given()),
-            Format::Json => json!({
-                "tokens": lens.tokens,
-                "positions": lens.positions,
-                "attribution": attribution,
-            })
-            .to_string(),
-        })
+        let document = json!({ "tokens": lens.tokens, "positions": lens.positions, "attribution": attribution });
+        self.output.page(&document, |_| draw::lens(&lens, &attribution, prompt, !self.token.is_given()))
     }
 
     fn patch(&self, opened: &Trained, prompt: &Prompt, from: &str) -> anyhow::Result<String> {
@@ -95,10 +80,7 @@ impl Args {
         };
         let answers = [or_likeliest(answer, prompt)?, or_likeliest(against, &from)?];
         let patching = Patching::new(model, [prompt, &from], position, answers)?;
-        Ok(match self.format {
-            Format::Text => draw::patching(&patching, [prompt, &from]),
-            Format::Json => serde_json::to_string(&patching)?,
-        })
+        self.output.page(&patching, |patching| draw::patching(patching, [prompt, &from]))
     }
 
     /// The tokens of --answer and --against.

@@ -12,14 +12,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 
 use crate::cli::note;
-use crate::device::DeviceSpec;
 use crate::inspect::{InspectError, Prompt};
-use crate::run::{OpenError, Trained};
+use crate::run::Trained;
 
-/// Look inside a trained model
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -55,31 +53,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Look::Embeddings(args) => embeddings::run(args),
         Look::Ablate(args) => ablate::run(args),
         Look::Lens(args) => lens::run(args),
-    }
-}
-
-/// The form of the output.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    /// Tables
-    Text,
-    /// Every number, exact
-    Json,
-}
-
-/// The trained model.
-#[derive(Debug, clap::Args)]
-struct Subject {
-    /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
-    run: PathBuf,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
-    #[arg(long, value_name = "DEVICE")]
-    device: Option<DeviceSpec>,
-}
-
-impl Subject {
-    fn open(&self) -> Result<Trained, OpenError> {
-        Trained::open(&self.run, self.device.as_ref())
     }
 }
 

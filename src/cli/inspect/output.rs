@@ -1,27 +1,70 @@
 //! The output of `inspect`: its place, and the colours and the width of a map in text.
 
 use std::env;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use serde::Serialize;
 
-use crate::cli::output;
+use crate::cli::{output, print};
 use crate::draw::Palette;
 
 /// The columns of a map whose width nothing says.
 const DEFAULT_COLUMNS: usize = 100;
 
-/// The place of the output.
+/// The form of the output.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// Tables
+    Text,
+    /// Every number, exact
+    Json,
+}
+
+/// The form and the place of the output.
 #[derive(Debug, clap::Args)]
 pub(super) struct Output {
+    /// In which form
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
+    format: Format,
+    #[command(flatten)]
+    file: File,
+}
+
+impl Output {
+    /// Checks that the file can be written, before anything is computed for it.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        self.file.check()
+    }
+
+    /// A document as JSON or as text.
+    pub(super) fn page<T: Serialize>(&self, document: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<String> {
+        Ok(match self.format {
+            Format::Text => text(document),
+            Format::Json => serde_json::to_string(document)?,
+        })
+    }
+
+    /// Writes the pages.
+    pub(super) fn write(&self, pages: Vec<String>) -> anyhow::Result<()> {
+        self.file.write(&match self.format {
+            Format::Text => pages.join("\n"),
+            Format::Json => json_of(pages),
+        })
+    }
+}
+
+/// The place of the output.
+#[derive(Debug, clap::Args)]
+pub(super) struct File {
     /// A file to write; one that is there is replaced [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
-impl Output {
-    pub(super) fn is_file(&self) -> bool {
+impl File {
+    pub(super) fn is_given(&self) -> bool {
         self.output.is_some()
     }
 
@@ -35,9 +78,7 @@ impl Output {
         if let Some(path) = &self.output {
             return output::write(path, text);
         }
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(text.as_bytes())?;
-        Ok(stdout.flush()?)
+        print(text)
     }
 }
 
