@@ -2,9 +2,9 @@
 
 use super::engine::{host, linear, norm};
 use crate::config::{MlpKind, ModelConfig};
-use crate::model::Block;
+use crate::model::{Block, activation};
 use tinderbox_kernels::decode::{
-    ActivationKind, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
+    Activation, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
 };
 
 /// The weights of a block.
@@ -17,7 +17,7 @@ pub(super) struct Layer {
     output: PackedLinear,
     mlp_norm: RowNorm,
     expand: PackedLinear,
-    activation: ActivationKind,
+    activation: Activation,
     gate: Option<PackedLinear>,
     contract: PackedLinear,
     n_heads: usize,
@@ -54,11 +54,7 @@ impl Layer {
             output: linear(&attention.output, precision),
             mlp_norm: norm(&block.mlp_norm, config.norm),
             expand: linear(&mlp.expand, precision),
-            activation: match config.mlp {
-                MlpKind::Gelu => ActivationKind::Gelu,
-                MlpKind::ReluSquared => ActivationKind::ReluSquared,
-                MlpKind::Swiglu => ActivationKind::Swiglu,
-            },
+            activation: activation(config.mlp),
             gate: mlp.gate.as_ref().map(|gate| linear(gate, precision)),
             contract: linear(&mlp.contract, precision),
             n_heads: config.n_heads,

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use super::parameters::zeros_linear;
 use super::probe::{Pass, Point, Probe};
 use crate::config::{MlpKind, ModelConfig};
-use tinderbox_kernels::{self as kernels, mlp::Activation, mlp::Layer};
+use tinderbox_kernels::{self as kernels, Activation, mlp::Layer};
 
 /// `contract(activation(expand(x)))`; with SwiGLU, `contract(silu(gate(x)) * expand(x))`.
 ///
@@ -42,18 +42,22 @@ impl Mlp {
     #[must_use]
     pub fn forward<P: Probe>(&self, x: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
         let layer = |linear: &Linear| Layer { weight: linear.weight.val(), bias: linear.bias.as_ref().map(Param::val) };
-        let activation = match (self.kind, &self.gate) {
-            (MlpKind::Gelu, _) => Activation::Gelu,
-            (MlpKind::ReluSquared, _) => Activation::ReluSquared,
-            (MlpKind::Swiglu, Some(gate)) => Activation::Swiglu(layer(gate)),
-            (MlpKind::Swiglu, None) => unreachable!("a SwiGLU is made with its gate"),
-        };
         let mlp = kernels::mlp::Mlp {
             expand: layer(&self.expand),
-            activation,
+            gate: self.gate.as_ref().map(layer),
             contract: layer(&self.contract),
+            activation: activation(self.kind),
             precision: pass.precision(),
         };
         pass.visit(Point::Mlp, kernels::mlp(x, mlp))
+    }
+}
+
+/// The kernels' name of a kind.
+pub(crate) fn activation(kind: MlpKind) -> Activation {
+    match kind {
+        MlpKind::Gelu => Activation::Gelu,
+        MlpKind::ReluSquared => Activation::ReluSquared,
+        MlpKind::Swiglu => Activation::Swiglu,
     }
 }

@@ -19,5 +19,6 @@ pub use block::Block;
 pub use gpt::Gpt;
 pub use lazy_tensor::LazyTensor;
 pub use mlp::Mlp;
+pub(crate) use mlp::activation;
 pub use norm::Norm;
 pub use probe::Pass;

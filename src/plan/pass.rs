@@ -5,8 +5,7 @@
 //! moment, and finds the fullest moment.
 
 use serde::Serialize;
-use tinderbox_kernels::MAX_LOSS_LOGITS;
-use tinderbox_kernels::attention::blocked::MOST_BYTES;
+use tinderbox_kernels::{MAX_LOSS_LOGITS, MAX_SCORE_BYTES};
 
 use super::parameters;
 use crate::config::{MlpKind, ModelConfig};
@@ -206,7 +205,7 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
             let head_norms = if config.qk_norm { 2.0 * (stream + shared_heads) } else { 0.0 };
             // The weights of one block of queries, their gradient and that of the scores, and what dropout left.
             let n_weights = if has_dropout { 4.0 } else { 3.0 };
-            let weights = (row_sums * context_length as f64).min(MOST_BYTES as f64); // [B, H, queries, T]
+            let weights = (row_sums * context_length as f64).min(MAX_SCORE_BYTES as f64); // [B, H, queries, T]
             Costs {
                 stream,
                 mask,

@@ -5,7 +5,6 @@ use tinderbox::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 use tinderbox::model::Gpt;
 use tinderbox::model::attention::{causal_mask, scaled_dot_product_attention};
 use tinderbox::plan::{Operations, pass_memory};
-use tinderbox_kernels::attention::blocked::in_blocks;
 use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, MatmulPrecision, SelfAttention};
 
 use crate::allocations::live_bytes;
@@ -59,7 +58,7 @@ fn check(device: &Device, shape: [usize; 6], n_queries: usize, dropout: Option<D
         }
     });
     let most_bytes = n_queries * b * h * s * size_of::<f32>();
-    let got = run(device, shape, |[q, k, v]| in_blocks(q, k, v, dropout, most_bytes));
+    let got = run(device, shape, |[q, k, v]| kernels::causal_attention_in_blocks(q, k, v, dropout, most_bytes));
     for ((part, got), (_, want)) in got.iter().zip(&want) {
         let what = format!("{part} of {shape:?}, {n_queries} queries, {dropout:?}");
         expect_close(&what, got, want, 1e-5);

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use tinderbox::model::Gpt;
 use tinderbox::train::Trainer;
 use tinderbox_kernels::{
-    Dropout, DropoutKey, MatmulPrecision, Output, Positions, QkNorm, SelfAttention,
-    mlp::{Activation, Layer, Mlp},
+    Activation, Dropout, DropoutKey, MatmulPrecision, Output, Positions, QkNorm, SelfAttention,
+    mlp::{Layer, Mlp},
 };
 
 use crate::fixtures::host;
@@ -138,8 +138,9 @@ proptest! {
                 activation: match kind {
                     0 => Activation::Gelu,
                     1 => Activation::ReluSquared,
-                    _ => Activation::Swiglu(layer(2)),
+                    _ => Activation::Swiglu,
                 },
+                gate: (kind == 2).then(|| layer(2)),
                 contract: layer(1),
                 precision: MatmulPrecision::F32,
             };

@@ -11,8 +11,8 @@ use std::fmt;
 
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use divan::Bencher;
-use tinderbox_kernels::mlp::{Activation, Layer, Mlp};
-use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, MatmulPrecision, Output, SelfAttention};
+use tinderbox_kernels::mlp::{Layer, Mlp};
+use tinderbox_kernels::{self as kernels, Activation, Dropout, DropoutKey, MatmulPrecision, Output, SelfAttention};
 
 /// As in the program itself, and counted.
 #[global_allocator]
@@ -148,17 +148,17 @@ fn newton_schulz(bencher: Bencher<'_, '_>, precision: MatmulPrecision) {
 
 #[divan::bench(args = cases())]
 fn mlp_gelu(bencher: Bencher<'_, '_>, case: &Case) {
-    mlp(bencher, case, |_| Activation::Gelu, MatmulPrecision::F32);
+    mlp(bencher, case, Activation::Gelu, MatmulPrecision::F32);
 }
 
 #[divan::bench(args = cases())]
 fn mlp_gelu_in_bf16(bencher: Bencher<'_, '_>, case: &Case) {
-    mlp(bencher, case, |_| Activation::Gelu, MatmulPrecision::Bf16);
+    mlp(bencher, case, Activation::Gelu, MatmulPrecision::Bf16);
 }
 
 #[divan::bench(args = cases())]
 fn mlp_relu_squared(bencher: Bencher<'_, '_>, case: &Case) {
-    mlp(bencher, case, |_| Activation::ReluSquared, MatmulPrecision::F32);
+    mlp(bencher, case, Activation::ReluSquared, MatmulPrecision::F32);
 }
 
 #[divan::bench(args = cases())]
@@ -166,14 +166,14 @@ fn mlp_swiglu(bencher: Bencher<'_, '_>, case: &Case) {
     mlp(bencher, case, Activation::Swiglu, MatmulPrecision::F32);
 }
 
-/// The layer with an activation, which may want a projection of its own.
-fn mlp(bencher: Bencher<'_, '_>, case: &Case, activation: impl Fn(Layer) -> Activation, precision: MatmulPrecision) {
+fn mlp(bencher: Bencher<'_, '_>, case: &Case, activation: Activation, precision: MatmulPrecision) {
     let c = case.1.c;
     let layer = |shape| Layer { weight: case.random(shape), bias: None };
     let mlp = Mlp {
         expand: layer([c, 4 * c]),
-        activation: activation(layer([c, 4 * c])),
+        gate: activation.is_gated().then(|| layer([c, 4 * c])),
         contract: layer([4 * c, c]),
+        activation,
         precision,
     };
     case.of_activations(bencher, 1, |x| kernels::mlp::mlp(x, mlp.clone()));

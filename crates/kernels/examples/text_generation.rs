@@ -10,8 +10,8 @@ use burn::nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig
 use burn::nn::transformer::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Distribution, Tensor};
-use tinderbox_kernels::mlp::{Activation, Layer, Mlp};
-use tinderbox_kernels::{self as kernels, MatmulPrecision, SelfAttention};
+use tinderbox_kernels::mlp::{Layer, Mlp};
+use tinderbox_kernels::{self as kernels, Activation, MatmulPrecision, SelfAttention};
 
 const BATCH: usize = 8;
 const SEQ_LEN: usize = 128;
@@ -58,8 +58,9 @@ impl Block {
         let x = x + linear(output, heads);
         let mlp = Mlp {
             expand: layer(&self.mlp.linear_inner),
-            activation: Activation::Gelu,
+            gate: None,
             contract: layer(&self.mlp.linear_outer),
+            activation: Activation::Gelu,
             precision: MatmulPrecision::F32,
         };
         x.clone() + kernels::mlp(layer_norm(&self.mlp_norm, x), mlp) // [B, T, C]

@@ -1,6 +1,13 @@
 //! Pointwise non-linearities of the feed-forward layer.
 
+#![allow(unsafe_code, reason = "each block says why it is sound")]
+
+use std::mem::MaybeUninit;
+
 use burn::tensor::{Tensor, activation};
+use pulp::Simd;
+
+use crate::elementary::{fma, phi, sigmoid};
 
 /// The Gaussian error linear unit in its exact form, `x * Phi(x)`.
 ///
@@ -12,14 +19,6 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     x.clone() * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0) * 0.5
 }
 
-/// The sigmoid linear unit, `x * sigmoid(x)`: the gate of `SwiGLU`.
-///
-/// Source: Shazeer 2020, "GLU Variants Improve Transformer", section 2 (Swish with beta = 1).
-#[must_use]
-pub fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    activation::silu(x)
-}
-
 /// The squared rectifier, `max(x, 0)^2`.
 ///
 /// Source: So et al. 2021, "Primer: Searching for Efficient Transformers", section 4.
@@ -29,27 +28,89 @@ pub fn relu_squared<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     positive.clone() * positive
 }
 
+/// What a feed-forward layer does between its projections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x Phi(x)`
+    Gelu,
+    /// `max(x, 0)^2`
+    ReluSquared,
+    /// `silu(gate) x`, with `silu(x) = x sigmoid(x)`
+    Swiglu,
+}
+
+impl Activation {
+    /// Whether it takes a gate for each number.
+    #[must_use]
+    pub fn is_gated(self) -> bool {
+        self == Self::Swiglu
+    }
+
+    /// Writes the activation of `x`, and of the gates where it has them, to `out`. Turns both into the derivatives by
+    /// them: all that the backward pass will need.
+    #[inline(always)]
+    pub(crate) fn forward<'a, S: Simd>(
+        self,
+        x: &mut [f32],
+        gate: &mut [f32],
+        out: &'a mut [MaybeUninit<f32>],
+    ) -> &'a mut [f32] {
+        assert!(x.len() == out.len() && (gate.len() == x.len() || self != Self::Swiglu));
+        let pairs = out.iter_mut().zip(x);
+        match self {
+            Self::Gelu => {
+                for (out, x) in pairs {
+                    let (distribution, density) = phi::<S>(*x);
+                    out.write(*x * distribution);
+                    *x = fma::<S>(*x, density, distribution);
+                }
+            }
+            Self::ReluSquared => {
+                for (out, x) in pairs {
+                    let positive = if *x < 0.0 { 0.0 } else { *x }; // not `max`, which would hide NaN
+                    out.write(positive * positive);
+                    *x = 2.0 * positive;
+                }
+            }
+            Self::Swiglu => {
+                for ((out, x), gate) in pairs.zip(gate) {
+                    let sigmoid = sigmoid::<S>(*gate);
+                    let silu = *gate * sigmoid;
+                    out.write(silu * *x);
+                    *gate = *x * fma::<S>(silu, 1.0 - sigmoid, sigmoid);
+                    *x = silu;
+                }
+            }
+        }
+        // SAFETY: there are as many numbers of each, and of every one the output was written.
+        unsafe { out.assume_init_mut() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::numbers;
     use burn::tensor::Device;
-
-    fn values(f: impl Fn(Tensor<1>) -> Tensor<1>, x: &[f32]) -> Vec<f32> {
-        let x = Tensor::<1>::from_floats(x, &Device::flex());
-        f(x).into_data().try_to_vec().expect("f32 on flex")
-    }
 
     #[test]
     fn activations_take_their_known_values() {
-        let x = [-2.0, -1.0, 0.0, 1.0, 2.0];
-        // Phi(1) = 0.841345, Phi(2) = 0.977250; sigmoid(1) = 0.731059, sigmoid(2) = 0.880797.
-        let expected = [
-            values(gelu, &x).into_iter().zip([-0.045_5, -0.158_655, 0.0, 0.841_345, 1.954_5]),
-            values(silu, &x).into_iter().zip([-0.238_406, -0.268_941, 0.0, 0.731_059, 1.761_594]),
-            values(relu_squared, &x).into_iter().zip([0.0, 0.0, 0.0, 1.0, 4.0]),
-        ];
-        for (got, want) in expected.into_iter().flatten() {
-            assert!((got - want).abs() < 1e-5, "{got} is not {want}");
+        // Phi(1) = 0.841345, Phi(2) = 0.977250.
+        let table: [(fn(Tensor<1>) -> Tensor<1>, [f32; 5]); 2] =
+            [(gelu, [-0.045_5, -0.158_655, 0.0, 0.841_345, 1.954_5]), (relu_squared, [0.0, 0.0, 0.0, 1.0, 4.0])];
+        for (f, want) in table {
+            let got = numbers(f(Tensor::from_floats([-2.0, -1.0, 0.0, 1.0, 2.0], &Device::flex())));
+            assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-5), "{got:?} is not {want:?}");
+        }
+    }
+
+    #[test]
+    fn nan_stays_nan() {
+        for activation in [Activation::Gelu, Activation::ReluSquared, Activation::Swiglu] {
+            let (mut x, mut gate) = ([f32::NAN, 1.0], [1.0, f32::NAN]);
+            let mut out = [MaybeUninit::uninit(); 2];
+            let out = activation.forward::<pulp::Scalar>(&mut x, &mut gate, &mut out);
+            assert!(out[0].is_nan() && out[1].is_nan() == activation.is_gated());
         }
     }
 }

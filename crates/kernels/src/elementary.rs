@@ -1,22 +1,20 @@
-//! Functions of single numbers and sums of many, in a form that compilers turn into SIMD instructions.
+//! Functions of single numbers, and sums and softmax of many, in a form that compilers turn into SIMD instructions.
 //!
 //! Sums run over a fixed number of lanes in a fixed order, and Rust never reorders floating-point arithmetic.
 
-use pulp::Simd;
+use pulp::{Arch, Simd, WithSimd};
 
 /// Running sums that a sum is kept in: one register of AVX-512, two of AVX2, four of NEON.
 pub(super) const LANES: usize = 16;
 
 /// The sum of `f(a, b)` over pairs of numbers from slices of equal length.
 #[inline(always)]
-#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
 pub(super) fn sum(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     sum_in_lanes::<LANES>(a, b, f)
 }
 
 /// As [`sum`], in L running sums.
 #[inline(always)]
-#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
 pub(super) fn sum_in_lanes<const L: usize>(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0; L];
     let (a, a_rest) = a.as_chunks::<L>();
@@ -32,30 +30,41 @@ pub(super) fn sum_in_lanes<const L: usize>(a: &[f32], b: &[f32], f: impl Fn(f32,
     total(lanes)
 }
 
-/// The sum of the lanes, by halves.
+/// The sum of the lanes.
 #[inline(always)]
-#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
-pub(super) fn total<const L: usize>(mut lanes: [f32; L]) -> f32 {
+pub(super) fn total<const L: usize>(lanes: [f32; L]) -> f32 {
+    by_halves(lanes, |a, b| a + b)
+}
+
+/// `f` of the two halves of the lanes, then of the halves of the result, down to a single number.
+#[inline(always)]
+pub(super) fn by_halves<const L: usize>(mut lanes: [f32; L], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = L / 2;
     while half > 0 {
         for i in 0..half {
-            lanes[i] += lanes[i + half];
+            lanes[i] = f(lanes[i], lanes[i + half]);
         }
         half /= 2;
     }
     lanes[0]
 }
 
+/// Adds numbers to as many sums.
+#[inline(always)]
+pub(super) fn add_to(sums: &mut [f32], x: &[f32]) {
+    for (sum, x) in sums.iter_mut().zip(x) {
+        *sum += x;
+    }
+}
+
 /// `a b + c`: rounded once where the CPU can, which is twice as fast; else as two operations.
 #[inline(always)]
-#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
 pub(super) fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
     if S::IS_SCALAR { a * b + c } else { a.mul_add(b, c) }
 }
 
 /// `c[0] + c[1] x + c[2] x^2 + ..`
 #[inline(always)]
-#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
 pub(super) fn polynomial<S: Simd, const N: usize>(x: f32, c: [f32; N]) -> f32 {
     let mut sum = c[N - 1];
     for c in c.iter().rev().skip(1) {
@@ -68,7 +77,6 @@ pub(super) fn polynomial<S: Simd, const N: usize>(x: f32, c: [f32; N]) -> f32 {
 ///
 /// `e^x = 2^n e^r` with n whole and `|r| <= ln(2) / 2`; `e^r` by its Taylor series.
 #[inline(always)]
-#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
 pub(super) fn exp<S: Simd>(x: f32) -> f32 {
     // Adding and taking away 1.5 * 2^23 rounds to a whole number: f32 has no bits left for a fraction.
     const ROUND: f32 = 12_582_912.0;
@@ -87,7 +95,6 @@ pub(super) fn exp<S: Simd>(x: f32) -> f32 {
 
 /// `1 / (1 + e^-x)`, within 3e-7.
 #[inline(always)]
-#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
 pub(super) fn sigmoid<S: Simd>(x: f32) -> f32 {
     let small = exp::<S>(-x.abs());
     let share = 1.0 / (1.0 + small);
@@ -100,7 +107,6 @@ pub(super) fn sigmoid<S: Simd>(x: f32) -> f32 {
 /// `erf(z) = 1 - (a1 t + .. + a5 t^5) exp(-z^2)` with `t = 1 / (1 + p z)`, within 1.5e-7. Their `exp(-z^2)`
 /// is the density's too.
 #[inline(always)]
-#[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
 pub(super) fn phi<S: Simd>(x: f32) -> (f32, f32) {
     const P: f32 = 0.327_591_1;
     const A: [f32; 5] = [0.254_829_6, -0.284_496_74, 1.421_413_7, -1.453_152, 1.061_405_4];
@@ -113,10 +119,79 @@ pub(super) fn phi<S: Simd>(x: f32) -> (f32, f32) {
     (if x > 0.0 { 1.0 - tail } else { tail }, INV_SQRT_TAU * exp)
 }
 
+/// The logarithm of the sum of `e^x` over some numbers, which become their softmax.
+#[must_use]
+pub fn log_sum_exp(x: &mut [f32]) -> f32 {
+    Arch::new().dispatch(LogSumExp(x))
+}
+
+struct LogSumExp<'a>(&'a mut [f32]);
+
+impl WithSimd for LogSumExp<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> f32 {
+        softmax::<S>(self.0)
+    }
+}
+
+/// Turns a row's numbers into their softmax. Returns the logarithm of the sum of their exponentials.
+#[inline(always)]
+pub(super) fn softmax<S: Simd>(row: &mut [f32]) -> f32 {
+    let mut largest = [f32::NEG_INFINITY; LANES];
+    let (blocks, rest) = row.as_chunks_mut::<LANES>();
+    let mut last = [f32::NEG_INFINITY; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    for block in blocks.iter() {
+        larger(&mut largest, block);
+    }
+    larger(&mut largest, &last);
+    let max = max(largest);
+    let mut sums = [0.0; LANES];
+    for block in blocks {
+        exps::<S, LANES>(block, max, 1.0, &mut sums);
+    }
+    if !rest.is_empty() {
+        // A whole block again, for a whole register; what fills it up adds nothing that 1 would notice.
+        exps::<S, LANES>(&mut last, max, 1.0, &mut sums);
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+    let sum = total(sums);
+    let share = 1.0 / sum;
+    for x in row {
+        *x *= share;
+    }
+    max + sum.ln()
+}
+
+/// Turns scores into unnormalised weights and adds them to the sums.
+#[inline(always)]
+pub(super) fn exps<S: Simd, const L: usize>(block: &mut [f32; L], max: f32, scale: f32, sums: &mut [f32; L]) {
+    for (x, sum) in block.iter_mut().zip(sums) {
+        *x = exp::<S>((*x - max) * scale);
+        *sum += *x;
+    }
+}
+
+/// Keeps the larger of each two lanes.
+#[inline(always)]
+pub(super) fn larger<const L: usize>(lanes: &mut [f32; L], block: &[f32; L]) {
+    for (lane, x) in lanes.iter_mut().zip(block) {
+        *lane = if *x > *lane { *x } else { *lane };
+    }
+}
+
+/// The largest of the lanes.
+#[inline(always)]
+pub(super) fn max<const L: usize>(lanes: [f32; L]) -> f32 {
+    by_halves(lanes, f32::max)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pulp::{Arch, Scalar, WithSimd};
+    use pulp::Scalar;
 
     /// The distribution and the density in double precision, by numerical integration.
     fn reference(x: f64) -> (f64, f64) {
@@ -166,7 +241,6 @@ mod tests {
             type Output = ();
 
             #[inline(always)]
-            #[allow(clippy::inline_always, reason = "the instructions are those of the caller's SIMD level")]
             fn with_simd<S: Simd>(self, _: S) {
                 self.0.iter_mut().for_each(|x| *x = exp::<S>(*x));
             }
@@ -195,6 +269,15 @@ mod tests {
             let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
             let want: f32 = a.iter().map(|a| a * a).sum();
             assert_eq!(sum(&a, &a, |a, b| a * b).to_bits(), want.to_bits());
+        }
+    }
+
+    #[test]
+    fn log_sum_exp_is_exact_for_large_numbers_too() {
+        for n in [1, 7, 16, 65] {
+            let mut x: Vec<f32> = (0..n).map(|i| (i % 9) as f32 + 1000.0).collect();
+            let want = x.iter().map(|x| (f64::from(*x) - 1000.0).exp()).sum::<f64>().ln() + 1000.0;
+            assert!((f64::from(log_sum_exp(&mut x)) - want).abs() < 1e-4);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The vectors that a model begins with: of tokens and of positions.
 
 use burn::backend::flex::FlexTensor;
-use burn::tensor::{Int, Shape, Tensor, module};
+use burn::tensor::{Int, Tensor, module};
 
-use crate::flex::{self, from_vec, tensor, values};
-use crate::fused::linear::matrix;
+use crate::elementary::add_to;
+use crate::flex::{self, from_vec, matrix, tensor, values};
 use crate::op::{FlexOperation, apply_on_flex};
 
 /// Learned vectors of positions, `[P, C]`, and the position of the first token.
@@ -28,10 +28,14 @@ pub struct Positions {
 /// If a token or a position is past the weights: a bug in the caller, never bad user input.
 #[must_use]
 pub fn embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positions>) -> Tensor<3> {
-    if flex::is_for(&weight) {
-        return fused_embed(tokens, weight, positions);
+    if !flex::is_for(&weight) {
+        return composed_embed(tokens, weight, positions);
     }
-    composed_embed(tokens, weight, positions)
+    let [_, seq_len] = tokens.dims();
+    let first = positions.as_ref().map_or(0, |positions| positions.first);
+    let operation = Embedding { tokens: flex::tokens(tokens), seq_len, first };
+    let weights = std::iter::once(weight).chain(positions.map(|positions| positions.weight));
+    apply_on_flex(weights.map(Tensor::into_dispatch).collect(), operation)
 }
 
 /// [`embed`] by burn's own operations.
@@ -41,22 +45,6 @@ fn composed_embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<P
     match positions {
         None => x,
         Some(Positions { weight, first }) => x + weight.narrow(0, first, t).unsqueeze(),
-    }
-}
-
-/// [`embed`] of f32 on flex.
-fn fused_embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positions>) -> Tensor<3> {
-    let [_, seq_len] = tokens.dims();
-    let tokens = tokens.into_data();
-    let tokens = tokens.iter::<i64>().map(|token| usize::try_from(token).expect("a token"));
-    let mut operation = Embedding { tokens: tokens.collect(), seq_len, first: 0 };
-    let weight = weight.into_dispatch();
-    match positions {
-        None => apply_on_flex([weight], operation),
-        Some(positions) => {
-            operation.first = positions.first;
-            apply_on_flex([weight, positions.weight.into_dispatch()], operation)
-        }
     }
 }
 
@@ -79,9 +67,8 @@ impl Embedding {
 }
 
 impl FlexOperation for Embedding {
-    fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
-        let inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
-        let [_, c] = matrix(&inputs[0]);
+    fn forward(&self, inputs: Vec<FlexTensor>, _: bool) -> (FlexTensor, Vec<FlexTensor>) {
+        let c = matrix(&inputs[0]).n_columns();
         let (weight, positions) = (values(&inputs[0]), inputs.get(1).map(values));
         let mut out = Vec::with_capacity(self.tokens.len() * c);
         for [token, position] in self.places() {
@@ -94,23 +81,18 @@ impl FlexOperation for Embedding {
                 }
             }
         }
-        let shape = [self.tokens.len() / self.seq_len.max(1), self.seq_len, c];
-        let out = from_vec(out, Shape::new(shape));
-        // Only their shapes are asked for; nothing is held longer than elsewhere, since these are parameters.
-        (out, if keep { inputs } else { Vec::new() })
+        let out = from_vec(out, [self.tokens.len() / self.seq_len.max(1), self.seq_len, c]);
+        // Only the inputs' shapes are asked for; nothing is held longer than elsewhere, since these are parameters.
+        (out, inputs)
     }
 
     /// Rows of the gradient are added one after another, where they belong.
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
-        let gradient = gradient.to_contiguous();
-        let [_, c] = matrix(&saved[0]);
+        let c = matrix(&gradient).n_columns();
         let sums = saved.iter().enumerate().map(|(input, weight)| {
             let mut sums = vec![0.0; values(weight).len()];
             for (place, gradient) in self.places().zip(values(&gradient).chunks_exact(c)) {
-                let row = &mut sums[place[input] * c..][..c];
-                for (sum, gradient) in row.iter_mut().zip(gradient) {
-                    *sum += gradient;
-                }
+                add_to(&mut sums[place[input] * c..][..c], gradient);
             }
             Some(tensor(sums, weight))
         });
@@ -121,34 +103,24 @@ impl FlexOperation for Embedding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flex::testing::{assert_close, constant, leaf, numbers};
+    use crate::testing::{assert_close, output_and_gradients};
     use burn::tensor::{Device, TensorData};
-
-    type Operation = fn(Tensor<2, Int>, Tensor<2>, Option<Positions>) -> Tensor<3>;
-
-    /// Output and gradients, of tokens of which some come often and some never.
-    fn run_with(f: Operation, [b, t, vocab_size, c]: [usize; 4], first: Option<usize>) -> Vec<Vec<f32>> {
-        let tokens: Vec<u64> = (0..b * t).map(|i| ((i * i) % vocab_size) as u64).collect();
-        let device = Device::flex().autodiff();
-        let tokens = Tensor::from_data(TensorData::new(tokens, [b, t]), &device);
-        let (weight, of_positions) = (leaf([vocab_size, c], 1), leaf([t + 3, c], 2));
-        let positions = first.map(|first| Positions { weight: of_positions.clone(), first });
-        let out = f(tokens, weight.clone(), positions);
-        let asked = constant(out.dims(), 3);
-        let gradients = (out.clone() * asked).sum().backward();
-        let mut got = vec![numbers(out)];
-        got.push(numbers(weight.grad(&gradients).expect("the weight has one")));
-        got.extend(of_positions.grad(&gradients).map(numbers));
-        assert_eq!(got.len(), if first.is_some() { 3 } else { 2 });
-        got
-    }
 
     #[test]
     fn equals_the_composed_operation_and_its_gradients() {
-        for shape in [[1, 1, 1, 1], [2, 5, 7, 3], [12, 64, 65, 128], [3, 1, 9, 33]] {
+        for [b, t, vocab_size, c] in [[1, 1, 1, 1], [2, 5, 7, 3], [12, 64, 65, 128], [3, 1, 9, 33]] {
+            // Some come often and some never.
+            let tokens: Vec<u64> = (0..b * t).map(|i| ((i * i) % vocab_size) as u64).collect();
+            let tokens = Tensor::from_data(TensorData::new(tokens, [b, t]), &Device::flex().autodiff());
             for first in [None, Some(0), Some(2)] {
-                let [got, want] = [fused_embed, composed_embed].map(|f: Operation| run_with(f, shape, first));
-                assert_close(&got, &want, &format!("{shape:?} from {first:?}"));
+                let [got, want] = [embed, composed_embed].map(|f| {
+                    output_and_gradients(3, |leaves| {
+                        let weight = leaves.next([vocab_size, c], 1);
+                        let positions = first.map(|first| Positions { weight: leaves.next([t + 3, c], 2), first });
+                        f(tokens.clone(), weight, positions)
+                    })
+                });
+                assert_close(&got, &want, &format!("[{b}, {t}] of {vocab_size} tokens, {c} wide, from {first:?}"));
             }
         }
     }

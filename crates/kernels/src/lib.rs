@@ -1,12 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(
     test,
-    allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "numbers in tests are small"
-    )
+    allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers in tests are small")
 )]
 #![allow(
     clippy::inline_always,
@@ -15,16 +10,12 @@
 
 pub mod activation;
 pub mod attention;
-mod backend;
 pub mod decode;
 pub mod dropout;
 mod elementary;
 pub mod embedding;
 mod flex;
-mod fused;
 mod gemm;
-mod heads;
-mod host;
 pub mod linear;
 pub mod loss;
 pub mod mlp;
@@ -33,18 +24,18 @@ pub mod norm;
 mod op;
 pub mod optimizer;
 mod precision;
-pub mod rope;
-mod rows;
 mod tasks;
+#[cfg(test)]
+mod testing;
 
-pub use activation::{gelu, relu_squared, silu};
+pub use activation::{Activation, gelu, relu_squared};
 pub use attention::{
-    QkNorm, SelfAttention, attention_weights, causal_attention, future, merge_heads, repeat_kv, self_attention,
-    split_heads,
+    MAX_SCORE_BYTES, QkNorm, SelfAttention, attention_weights, causal_attention, causal_attention_in_blocks, future,
+    merge_heads, repeat_kv, rotate, self_attention, split_heads,
 };
 pub use dropout::{Dropout, DropoutKey, dropout};
 pub use embedding::{Positions, embed};
-pub use host::with_values;
+pub use flex::with_values;
 pub use linear::linear;
 pub use loss::{MAX_LOSS_LOGITS, Output, cross_entropy, cross_entropy_of_logits};
 pub use mlp::mlp;
@@ -52,4 +43,3 @@ pub use newton_schulz::newton_schulz;
 pub use norm::{layer_norm, rms_norm};
 pub use optimizer::{AdamW, adamw, sum_of_squares};
 pub use precision::MatmulPrecision;
-pub use rope::rotate;

@@ -1,9 +1,17 @@
-//! A linear layer.
+//! A linear layer, and the gradient of a bias, which it shares with the feed-forward layer.
 
+use std::marker::PhantomData;
+
+use burn::backend::DispatchTensor;
+use burn::backend::flex::FlexTensor;
 use burn::tensor::{Tensor, module};
+use pulp::{Simd, WithSimd};
 
-use super::MatmulPrecision;
-use crate::{flex, fused};
+use crate::MatmulPrecision;
+use crate::flex::{self, from_vec, matrix, tensor, values};
+use crate::gemm::{Bf16x2, Element, Packed, PackedRef, Plain, Role, Transposed, WIDTH, n_panels, product};
+use crate::op::{FlexOperation, apply_on_flex};
+use crate::tasks::run;
 
 /// `x weight + bias` over the last dimension; the product and its gradients in a precision.
 ///
@@ -16,8 +24,139 @@ pub fn linear<const D: usize>(
     bias: Option<Tensor<1>>,
     precision: MatmulPrecision,
 ) -> Tensor<D> {
-    if flex::is_for(&x) {
-        return fused::linear::linear(x, weight, bias, precision);
+    if !flex::is_for(&x) {
+        return module::linear(x, weight, bias);
     }
-    module::linear(x, weight, bias)
+    let mut inputs = vec![x.into_dispatch(), weight.into_dispatch()];
+    inputs.extend(bias.map(Tensor::into_dispatch));
+    Tensor::from_dispatch(fused_linear(inputs, precision))
+}
+
+/// Not generic, so that the products are compiled in this crate, in one unit with what they inline.
+fn fused_linear(inputs: Vec<DispatchTensor>, precision: MatmulPrecision) -> DispatchTensor {
+    let out: Tensor<1> = match precision {
+        MatmulPrecision::F32 => apply_on_flex(inputs, Linear::<f32>(PhantomData)),
+        MatmulPrecision::Bf16 => apply_on_flex(inputs, Linear::<Bf16x2>(PhantomData)),
+    };
+    out.into_dispatch()
+}
+
+/// Inputs: x, weight, and bias where there is one. Multiplies elements of `E`.
+#[derive(Debug)]
+struct Linear<E>(PhantomData<E>);
+
+impl<E: Element> FlexOperation for Linear<E> {
+    fn forward(&self, inputs: Vec<FlexTensor>, _: bool) -> (FlexTensor, Vec<FlexTensor>) {
+        let weight = matrix(&inputs[1]);
+        let bias = inputs.get(2).map_or(&[][..], values);
+        let mut shape = inputs[0].layout().shape().clone();
+        let last = shape.num_dims() - 1;
+        shape[last] = weight.n_columns();
+        let [x, weight] = Packed::<E>::all([(matrix(&inputs[0]), Role::Left), (weight, Role::Right)]);
+        let out = product(Plain(x.left()), weight.right(), bias);
+        (from_vec(out, shape), inputs)
+    }
+
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+        let [grad_out, x, weight] = Packed::<E>::all([
+            (matrix(&gradient), Role::Both),
+            (matrix(&saved[0]), Role::Right),
+            (matrix(&saved[1]).transposed(), Role::Right),
+        ]);
+        let (grad_x, (grad_weight, grad_bias)) = rayon::join(
+            || product(Plain(grad_out.left()), weight.right(), &[]),
+            || {
+                rayon::join(
+                    || product(Transposed(x.right()), grad_out.right(), &[]),
+                    || saved.get(2).map(|_| column_sums(grad_out.right())),
+                )
+            },
+        );
+        let parts = [Some(grad_x), Some(grad_weight), grad_bias].into_iter().flatten();
+        parts.zip(&saved).map(|(part, like)| Some(tensor(part, like))).collect()
+    }
+}
+
+/// The sum of each column of a right matrix.
+pub(crate) fn column_sums<E: Element>(x: PackedRef<'_, E>) -> Vec<f32> {
+    let mut sums = vec![0.0; n_panels(x.n_columns()) * WIDTH];
+    let panels = sums.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate();
+    let tasks = panels.map(|(panel, sums)| ColumnSums { x, panel, sums });
+    run(x.n_rows() * x.n_columns(), tasks);
+    sums.truncate(x.n_columns());
+    sums
+}
+
+struct ColumnSums<'a, E> {
+    x: PackedRef<'a, E>,
+    panel: usize,
+    sums: &'a mut [f32; WIDTH],
+}
+
+impl<E: Element> WithSimd for ColumnSums<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for row in self.x.panel(self.panel) {
+            E::add_to(row, self.sums);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_close, assert_threads_change_nothing, assert_within, output_and_gradients};
+
+    type Operation = fn(Tensor<3>, Tensor<2>, Option<Tensor<1>>) -> Tensor<3>;
+
+    const EXACT: Operation = |x, weight, bias| linear(x, weight, bias, MatmulPrecision::F32);
+    const ROUNDED: Operation = |x, weight, bias| linear(x, weight, bias, MatmulPrecision::Bf16);
+
+    fn run_with(
+        f: Operation,
+        [b, t, k, m]: [usize; 4],
+        is_biased: bool,
+        view: fn(Tensor<3>) -> Tensor<3>,
+    ) -> Vec<Vec<f32>> {
+        output_and_gradients(4, |leaves| {
+            let (x, weight) = (leaves.next([b, t, k], 1), leaves.next([k, m], 2));
+            f(view(x), weight, is_biased.then(|| leaves.next([m], 3)))
+        })
+    }
+
+    /// Rows of the batch, positions, inputs, outputs.
+    const SHAPES: [[usize; 4]; 6] =
+        [[1, 1, 1, 1], [2, 3, 5, 7], [12, 64, 128, 384], [3, 100, 33, 65], [1, 1, 64, 300], [2, 700, 8, 3]];
+
+    #[test]
+    fn equals_burns_own_and_its_gradients() {
+        for shape in SHAPES {
+            for is_biased in [false, true] {
+                let [got, want] = [EXACT, module::linear].map(|f| run_with(f, shape, is_biased, |x| x));
+                assert_close(&got, &want, &format!("{shape:?}, bias {is_biased}"));
+            }
+        }
+        let view = |x: Tensor<3>| x.swap_dims(0, 1);
+        let [got, want] = [EXACT, module::linear].map(|f| run_with(f, [4, 9, 6, 5], true, view));
+        assert_close(&got, &want, "a view");
+    }
+
+    #[test]
+    fn in_bfloat16_it_is_nearly_the_same() {
+        for shape in SHAPES {
+            let [got, want] = [ROUNDED, EXACT].map(|f| run_with(f, shape, true, |x| x));
+            // A factor is off by 2^-9 of itself at most.
+            assert_within(&got, &want, 1.0 / 128.0, &format!("{shape:?}"));
+            assert_ne!(got[0], want[0], "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_byte() {
+        for f in [EXACT, ROUNDED] {
+            assert_threads_change_nothing(|| run_with(f, [7, 91, 131, 70], true, |x| x));
+        }
+    }
 }

@@ -4,10 +4,10 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Tensor, module};
 use pulp::{Simd, WithSimd};
 
-use crate::flex::{self, in_f32, map_in_place, rows_per_task, tensor, values};
+use crate::elementary::{LANES, add_to, sum, sum_in_lanes};
+use crate::flex::{self, in_f32, tensor, values, values_mut};
 use crate::op::{FlexOperation, apply_on_flex};
-use crate::rows::Norm;
-use crate::tasks::run;
+use crate::tasks::{CHUNK, run};
 
 /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, over the last dimension.
 ///
@@ -21,7 +21,7 @@ pub fn layer_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<
         let norm = Norm { centred: true, epsilon: in_f32(epsilon) };
         return fused_norm(x, weight, bias, norm);
     }
-    composed_layer_norm(x, weight, bias, epsilon)
+    module::layer_norm(x, weight, bias, epsilon)
 }
 
 /// `x / sqrt(mean(x^2) + epsilon) * weight`, over the last dimension.
@@ -39,16 +39,6 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -
     composed_rms_norm(x, weight, epsilon)
 }
 
-/// Layer norm by burn's own operations.
-fn composed_layer_norm<const D: usize>(
-    x: Tensor<D>,
-    weight: Tensor<1>,
-    bias: Option<Tensor<1>>,
-    epsilon: f64,
-) -> Tensor<D> {
-    module::layer_norm(x, weight, bias, epsilon)
-}
-
 /// RMS norm by burn's own operations.
 fn composed_rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -> Tensor<D> {
     let mean_square = (x.clone() * x.clone()).mean_dim(D - 1); // [.., 1]
@@ -63,52 +53,103 @@ fn composed_rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f
 fn fused_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<Tensor<1>>, norm: Norm) -> Tensor<D> {
     let c = x.dims()[D - 1];
     assert!(weight.dims() == [c] && bias.as_ref().is_none_or(|bias| bias.dims() == [c]));
-    let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
-    match bias {
-        None => apply_on_flex([x, weight], norm),
-        Some(bias) => apply_on_flex([x, weight, bias.into_dispatch()], norm),
+    let mut inputs = vec![x.into_dispatch(), weight.into_dispatch()];
+    inputs.extend(bias.map(Tensor::into_dispatch));
+    apply_on_flex(inputs, norm)
+}
+
+/// How rows are normalised: `(x - mean) / sqrt(variance + epsilon)`, or the same about 0 instead of the mean.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Norm {
+    /// Whether the mean is taken away first: layer norm does, RMS norm does not.
+    pub(crate) centred: bool,
+    /// What is added to the variance, or to the mean square.
+    pub(crate) epsilon: f32,
+}
+
+impl Norm {
+    /// Norms a row and scales it.
+    #[inline(always)]
+    pub(crate) fn forward(self, x: &[f32], weight: &[f32], out: &mut [f32]) {
+        let (mean, scale) = self.mean_and_scale::<LANES>(x);
+        for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+            *out = (x - mean) * scale * weight;
+        }
     }
+
+    /// A row's mean (0 if it is not taken away) and what the differences from it are multiplied with, by L running
+    /// sums.
+    #[inline(always)]
+    pub(crate) fn mean_and_scale<const L: usize>(self, x: &[f32]) -> (f32, f32) {
+        let share = 1.0 / x.len() as f32;
+        let mean = if self.centred { sum_in_lanes::<L>(x, x, |x, _| x) * share } else { 0.0 };
+        let variance = sum_in_lanes::<L>(x, x, |x, _| (x - mean) * (x - mean)) * share;
+        (mean, 1.0 / (variance + self.epsilon).sqrt())
+    }
+
+    /// Turns a row's gradient into that of `x`, and adds to the gradients of weight and bias (an empty slice
+    /// where there is none).
+    ///
+    /// With `y = (x - mean) * scale` and `h = gradient * weight`, the gradient of `x` is
+    /// `scale * (h - mean(h) - y * mean(h * y))`; about 0, `mean(h)` falls away.
+    #[inline(always)]
+    pub(crate) fn backward(
+        self,
+        x: &[f32],
+        weight: &[f32],
+        gradient: &mut [f32],
+        grad_weight: &mut [f32],
+        grad_bias: &mut [f32],
+    ) {
+        let (mean, scale) = self.mean_and_scale::<LANES>(x);
+        for (sum, gradient) in grad_bias.iter_mut().zip(&*gradient) {
+            *sum += gradient;
+        }
+        let weights = weight.iter().zip(grad_weight);
+        for ((gradient, x), (weight, sum)) in gradient.iter_mut().zip(x).zip(weights) {
+            *sum += *gradient * ((x - mean) * scale);
+            *gradient *= weight; // h
+        }
+        let share = 1.0 / x.len() as f32;
+        let delta = sum(gradient, x, |h, x| h * ((x - mean) * scale)) * share;
+        let level = if self.centred { sum(gradient, x, |h, _| h) * share } else { 0.0 };
+        for (gradient, x) in gradient.iter_mut().zip(x) {
+            *gradient = scale * (*gradient - level - (x - mean) * scale * delta);
+        }
+    }
+}
+
+/// Numbers of the rows that one task takes, of `c` numbers each: a function of the shape alone.
+fn chunk(c: usize) -> usize {
+    (CHUNK / c.max(1)).max(1) * c
 }
 
 /// Inputs: x, weight, and bias where there is one.
 impl FlexOperation for Norm {
-    fn forward(&self, inputs: Vec<FlexTensor>, keep: bool) -> (FlexTensor, Vec<FlexTensor>) {
-        let mut inputs: Vec<_> = inputs.iter().map(FlexTensor::to_contiguous).collect();
+    fn forward(&self, inputs: Vec<FlexTensor>, _: bool) -> (FlexTensor, Vec<FlexTensor>) {
         let weight = values(&inputs[1]);
         let bias = inputs.get(2).map_or(&[][..], values);
-        let c = weight.len();
-        let mut out = vec![0.0; inputs[0].layout().num_elements()];
-        let n = out.len();
-        let chunk = rows_per_task(c) * c;
-        let chunks = out.chunks_mut(chunk).zip(values(&inputs[0]).chunks(chunk));
-        run(n, chunks.map(|(out, x)| Forward { x, weight, bias, out, norm: *self }));
-        let out = tensor(out, &inputs[0]);
-        if !keep {
-            inputs.clear();
-        }
-        (out, inputs)
+        let x = values(&inputs[0]);
+        let mut out = vec![0.0; x.len()];
+        let chunk = chunk(weight.len());
+        let chunks = out.chunks_mut(chunk).zip(x.chunks(chunk));
+        run(x.len(), chunks.map(|(out, x)| Forward { x, weight, bias, out, norm: *self }));
+        (tensor(out, &inputs[0]), inputs)
     }
 
-    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+    fn backward(&self, saved: Vec<FlexTensor>, mut gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
         let (x, weight) = (values(&saved[0]), values(&saved[1]));
         let c = weight.len();
         let width = (saved.len() - 1) * c; // of the sums: for the weight, and for the bias
         let mut sums = vec![0.0; width];
-        let grad_x = map_in_place(gradient, |gradient| {
-            let n = gradient.len();
-            let chunk = rows_per_task(c) * c;
-            // Every task sums over its own rows, and the tasks' sums are added in their order.
-            let mut parts = vec![0.0; n.div_ceil(chunk) * width];
-            let chunks = gradient.chunks_mut(chunk).zip(x.chunks(chunk)).zip(parts.chunks_mut(width));
-            run(n, chunks.map(|((gradient, x), sums)| BackwardPass { x, weight, gradient, sums, norm: *self }));
-            for part in parts.chunks_exact(width) {
-                for (sum, part) in sums.iter_mut().zip(part) {
-                    *sum += part;
-                }
-            }
-        });
+        // Every task sums over its own rows, and the tasks' sums are added in their order.
+        let mut parts = vec![0.0; x.len().div_ceil(chunk(c)) * width];
+        let chunks = values_mut(&mut gradient).chunks_mut(chunk(c)).zip(x.chunks(chunk(c)));
+        let tasks = chunks.zip(parts.chunks_mut(width));
+        run(x.len(), tasks.map(|((gradient, x), sums)| BackwardPass { x, weight, gradient, sums, norm: *self }));
+        parts.chunks_exact(width).for_each(|part| add_to(&mut sums, part));
         let sums = sums.chunks_exact(c).map(|sum| tensor(sum.to_vec(), &saved[1]));
-        std::iter::once(grad_x).chain(sums).map(Some).collect()
+        std::iter::once(gradient).chain(sums).map(Some).collect()
     }
 }
 
@@ -162,63 +203,49 @@ impl WithSimd for BackwardPass<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flex::testing::{assert_close, constant, leaf, numbers, with_threads};
+    use crate::testing::{assert_close, assert_threads_change_nothing, constant, numbers, output_and_gradients};
     use burn::tensor::Device;
 
     type Operation = fn(Tensor<3>, Tensor<1>, Option<Tensor<1>>) -> Tensor<3>;
-    type View = fn(Tensor<3>) -> Tensor<3>;
 
-    const LAYER_NORM: Norm = Norm { centred: true, epsilon: 1e-5 };
-    const RMS_NORM: Norm = Norm { centred: false, epsilon: 1e-6 };
-    /// Each fused operation and how every other backend computes it.
+    /// Each fused operation and how every other backend computes it. RMS norm ignores its bias.
     const PAIRS: [[Operation; 2]; 2] = [
         [
-            |x, weight, bias| fused_norm(x, weight, bias, LAYER_NORM),
-            |x, weight, bias| composed_layer_norm(x, weight, bias, 1e-5),
+            |x, weight, bias| layer_norm(x, weight, bias, 1e-5),
+            |x, weight, bias| module::layer_norm(x, weight, bias, 1e-5),
         ],
-        [|x, weight, _| fused_norm(x, weight, None, RMS_NORM), |x, weight, _| composed_rms_norm(x, weight, 1e-6)],
+        [|x, weight, _| rms_norm(x, weight, 1e-6), |x, weight, _| composed_rms_norm(x, weight, 1e-6)],
     ];
 
-    /// Output and gradients of `f`, of an input that `view` cuts out of a leaf.
-    fn output_and_gradients(f: Operation, shape: [usize; 3], bias: bool, view: View) -> Vec<Vec<f32>> {
-        let leaf_x = leaf(shape, 1);
-        let x = view(leaf_x.clone());
-        let c = x.dims()[2];
-        let (weight, bias) = (leaf([c], 2), bias.then(|| leaf([c], 3)));
-        let y = f(x, weight.clone(), bias.clone());
-        let gradients = (y.clone() * constant(y.dims(), 4)).sum().backward();
-        let mut parts = vec![numbers(y)];
-        parts.push(numbers(leaf_x.grad(&gradients).expect("x has one")));
-        parts.push(numbers(weight.grad(&gradients).expect("the weight too")));
-        // RMS norm ignores its bias.
-        let grad_bias = bias.and_then(|bias| bias.grad(&gradients));
-        parts.extend(grad_bias.map(numbers));
-        parts
+    /// Output and gradients of an input that `view` cuts out of a leaf.
+    fn run_with(f: Operation, shape: [usize; 3], is_biased: bool, view: fn(Tensor<3>) -> Tensor<3>) -> Vec<Vec<f32>> {
+        output_and_gradients(4, |leaves| {
+            let x = view(leaves.next(shape, 1));
+            let [.., c] = x.dims();
+            let weight = leaves.next([c], 2);
+            f(x, weight, is_biased.then(|| leaves.next([c], 3)))
+        })
     }
 
     #[test]
     fn equal_the_composed_operations_and_their_gradients() {
-        for shape in
-            [[1, 1, 8], [2, 1, 128], [1, 3, 5], [3, 7, 17], [12, 64, 128], [2, 50, 384], [4, 100, 32], [2, 301, 33]]
-        {
-            for [fused, composed] in PAIRS {
-                for bias in [false, true] {
-                    let run = |f| output_and_gradients(f, shape, bias, |x| x);
-                    let what = format!("{shape:?}, bias {bias}");
-                    assert_close(&run(fused), &run(composed), &what);
-                }
+        let shapes =
+            [[1, 1, 8], [2, 1, 128], [1, 3, 5], [3, 7, 17], [12, 64, 128], [2, 50, 384], [4, 100, 32], [2, 301, 33]];
+        for (shape, pair) in shapes.iter().flat_map(|shape| PAIRS.map(|pair| (*shape, pair))) {
+            for is_biased in [false, true] {
+                let [got, want] = pair.map(|f| run_with(f, shape, is_biased, |x| x));
+                assert_close(&got, &want, &format!("{shape:?}, bias {is_biased}"));
             }
         }
     }
 
     #[test]
     fn read_inputs_that_do_not_lie_in_a_row() {
-        let views: [View; 3] = [|x| x.swap_dims(1, 2), |x| x.swap_dims(0, 1).narrow(2, 3, 9), |x| x.narrow(0, 1, 1)];
-        for view in views {
-            for [fused, composed] in PAIRS {
-                let run = |f| output_and_gradients(f, [3, 20, 16], true, view);
-                assert_close(&run(fused), &run(composed), "a view");
-            }
+        let views: [fn(Tensor<3>) -> Tensor<3>; 3] =
+            [|x| x.swap_dims(1, 2), |x| x.swap_dims(0, 1).narrow(2, 3, 9), |x| x.narrow(0, 1, 1)];
+        for (view, pair) in views.iter().flat_map(|view| PAIRS.map(|pair| (*view, pair))) {
+            let [got, want] = pair.map(|f| run_with(f, [3, 20, 16], true, view));
+            assert_close(&got, &want, "a view");
         }
     }
 
@@ -236,13 +263,7 @@ mod tests {
     #[test]
     fn threads_do_not_change_a_byte() {
         for [fused, _] in PAIRS {
-            let bytes = |threads| {
-                with_threads(threads, || {
-                    let parts = output_and_gradients(fused, [7, 91, 65], true, |x| x);
-                    parts.concat().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
-                })
-            };
-            assert_eq!(bytes(1), bytes(2));
+            assert_threads_change_nothing(|| run_with(fused, [7, 91, 65], true, |x| x));
         }
     }
 
@@ -252,13 +273,14 @@ mod tests {
         let x = Tensor::<2>::from_data([[1.0, 2.0, 3.0, 4.0]], &device);
         let weight = Tensor::<1>::from_data([1.0, 1.0, 1.0, 2.0], &device);
         let bias = Tensor::<1>::from_data([0.0, 0.0, 0.5, 0.0], &device);
-        let close = |got: Tensor<2>, want: [f32; 4]| {
-            let got: Vec<f32> = got.into_data().try_to_vec().expect("f32");
-            assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-5), "{got:?} {want:?}");
-        };
         let s = 1.25_f32.sqrt(); // of mean 2.5 and variance 1.25
-        close(layer_norm(x.clone(), weight.clone(), Some(bias), 0.0), [-1.5 / s, -0.5 / s, 0.5 / s + 0.5, 3.0 / s]);
         let r = 7.5_f32.sqrt(); // of mean square 7.5
-        close(rms_norm(x, weight, 0.0), [1.0 / r, 2.0 / r, 3.0 / r, 8.0 / r]);
+        for (got, want) in [
+            (layer_norm(x.clone(), weight.clone(), Some(bias), 0.0), [-1.5 / s, -0.5 / s, 0.5 / s + 0.5, 3.0 / s]),
+            (rms_norm(x, weight, 0.0), [1.0 / r, 2.0 / r, 3.0 / r, 8.0 / r]),
+        ] {
+            let got = numbers(got);
+            assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-5), "{got:?} {want:?}");
+        }
     }
 }

@@ -15,8 +15,7 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{
-    Autodiff, Backend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, Flex,
-    backend_extension,
+    Autodiff, Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, Flex, backend_extension,
 };
 use burn::tensor::Tensor;
 
@@ -30,7 +29,7 @@ pub(crate) trait Operation: Debug + Send + Sync + 'static {
     fn backward(&self, saved: Vec<DispatchTensor>, gradient: DispatchTensor) -> Vec<Option<DispatchTensor>>;
 }
 
-/// [`Operation`] on tensors of f32 on flex.
+/// [`Operation`] on tensors of f32 on flex. Inputs and gradients are contiguous.
 pub(crate) trait FlexOperation: Debug + Send + Sync + 'static {
     /// As [`Operation::forward`].
     fn forward(&self, inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>);
@@ -39,22 +38,13 @@ pub(crate) trait FlexOperation: Debug + Send + Sync + 'static {
     fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>>;
 }
 
-/// Applies an operation to its inputs.
-pub(crate) fn apply<const D: usize, const N: usize>(inputs: [DispatchTensor; N], operation: impl Operation) -> Tensor<D>
-where
-    [DispatchTensor; N]: Inputs,
-{
-    Tensor::from_dispatch(inputs.route(Arc::new(operation)))
+/// Applies an operation to its inputs, of which there are one to seven.
+pub(crate) fn apply<const D: usize>(inputs: Vec<DispatchTensor>, operation: impl Operation) -> Tensor<D> {
+    Tensor::from_dispatch(route(inputs, Arc::new(operation)))
 }
 
 /// Applies an operation of flex to its inputs.
-pub(crate) fn apply_on_flex<const D: usize, const N: usize>(
-    inputs: [DispatchTensor; N],
-    operation: impl FlexOperation,
-) -> Tensor<D>
-where
-    [DispatchTensor; N]: Inputs,
-{
+pub(crate) fn apply_on_flex<const D: usize>(inputs: Vec<DispatchTensor>, operation: impl FlexOperation) -> Tensor<D> {
     apply(inputs, OnFlex(operation))
 }
 
@@ -63,21 +53,20 @@ struct OnFlex<O>(O);
 
 impl<O: FlexOperation> Operation for OnFlex<O> {
     fn forward(&self, inputs: Vec<DispatchTensor>, save: bool) -> (DispatchTensor, Vec<DispatchTensor>) {
-        let inputs = inputs.into_iter().map(Flex::unwrap).collect();
+        let inputs = inputs.into_iter().map(contiguous).collect();
         let (output, saved) = self.0.forward(inputs, save);
         (Flex::wrap(output), saved.into_iter().map(Flex::wrap).collect())
     }
 
     fn backward(&self, saved: Vec<DispatchTensor>, gradient: DispatchTensor) -> Vec<Option<DispatchTensor>> {
         let saved = saved.into_iter().map(Flex::unwrap).collect();
-        let gradients = self.0.backward(saved, Flex::unwrap(gradient));
+        let gradients = self.0.backward(saved, contiguous(gradient));
         gradients.into_iter().map(|gradient| gradient.map(Flex::wrap)).collect()
     }
 }
 
-/// Inputs of an operation: an array of a length that has a route below.
-pub(crate) trait Inputs {
-    fn route(self, operation: Arc<dyn Operation>) -> DispatchTensor;
+fn contiguous(tensor: DispatchTensor) -> FlexTensor {
+    Flex::unwrap(tensor).to_contiguous()
 }
 
 /// A backend that computes. Its tensors have no gradients.
@@ -97,18 +86,12 @@ macro_rules! concrete {
         $(#[$attribute])*
         impl Concrete for burn::backend::$backend {
             fn wrap(tensor: FloatTensor<Self>) -> DispatchTensor {
-                DispatchTensor {
-                    kind: DispatchTensorKind::$backend(BackendTensor::Float(tensor)),
-                    autodiff: DispatchAutodiffContext::Disabled,
-                }
+                DispatchTensor::from_backend(BackendTensor::<Self>::Float(tensor))
             }
 
             fn unwrap(tensor: DispatchTensor) -> FloatTensor<Self> {
-                match tensor.kind {
-                    DispatchTensorKind::$backend(tensor) => tensor.float(),
-                    #[allow(unreachable_patterns, reason = "only one backend may be compiled in")]
-                    other => unreachable!("a tensor of another backend: {other:?}"),
-                }
+                let tensor: Result<BackendTensor<Self>, _> = DispatchTensor::try_into_backend(tensor);
+                tensor.expect("a tensor of this backend, without gradients").float()
             }
         }
     };
@@ -118,37 +101,45 @@ concrete! { Flex }
 concrete! { #[cfg(feature = "ndarray")] NdArray }
 concrete! { #[cfg(any(feature = "wgpu", feature = "cuda"))] Cube }
 
-/// An operation of one to seven tensors, for the backends that have them.
-#[allow(clippy::too_many_arguments, reason = "burn routes functions of single tensors, not of lists")]
-#[rustfmt::skip]
-#[backend_extension(
-    Flex,
-    NdArray: cfg(feature = "ndarray"),
-    Cube: cfg(any(feature = "wgpu", feature = "cuda")),
-    Autodiff
-)]
-trait Differentiable: Backend {
-    fn of_1(a: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
-    fn of_2(a: FloatTensor<Self>, b: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
-    fn of_3(a: FloatTensor<Self>, b: FloatTensor<Self>, c: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
-    fn of_4(a: FloatTensor<Self>, b: FloatTensor<Self>, c: FloatTensor<Self>, d: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
-    fn of_5(a: FloatTensor<Self>, b: FloatTensor<Self>, c: FloatTensor<Self>, d: FloatTensor<Self>, e: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
-    fn of_6(a: FloatTensor<Self>, b: FloatTensor<Self>, c: FloatTensor<Self>, d: FloatTensor<Self>, e: FloatTensor<Self>, f: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
-    fn of_7(a: FloatTensor<Self>, b: FloatTensor<Self>, c: FloatTensor<Self>, d: FloatTensor<Self>, e: FloatTensor<Self>, f: FloatTensor<Self>, g: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
-}
-
-macro_rules! inputs {
+/// Writes a function of single tensors for each number of inputs, since burn routes no lists of them to the backends.
+macro_rules! arities {
     ($($n:literal $name:ident($($input:ident),+);)+) => {
-        $(impl Inputs for [DispatchTensor; $n] {
-            fn route(self, operation: Arc<dyn Operation>) -> DispatchTensor {
-                let [$($input),+] = self;
-                <Dispatch as Differentiable>::$name($($input,)+ operation)
+        fn route(inputs: Vec<DispatchTensor>, operation: Arc<dyn Operation>) -> DispatchTensor {
+            match inputs.len() {
+                $($n => {
+                    let [$($input),+]: [DispatchTensor; $n] = inputs.try_into().expect("so many inputs");
+                    <Dispatch as Differentiable>::$name($($input,)+ operation)
+                })+
+                n => unreachable!("an operation of {n} inputs"),
             }
-        })+
+        }
+
+        #[allow(clippy::too_many_arguments, reason = "single tensors")]
+        #[backend_extension(
+            Flex,
+            NdArray: cfg(feature = "ndarray"),
+            Cube: cfg(any(feature = "wgpu", feature = "cuda")),
+            Autodiff
+        )]
+        trait Differentiable: Backend {
+            $(fn $name($($input: FloatTensor<Self>,)+ operation: Arc<dyn Operation>) -> FloatTensor<Self>;)+
+        }
+
+        impl<B: Concrete> Differentiable for B {
+            $(fn $name($($input: FloatTensor<Self>,)+ operation: Arc<dyn Operation>) -> FloatTensor<Self> {
+                untracked::<B, _>([$($input),+], operation)
+            })+
+        }
+
+        impl<B: Concrete, C: CheckpointStrategy> Differentiable for Autodiff<B, C> {
+            $(fn $name($($input: FloatTensor<Self>,)+ operation: Arc<dyn Operation>) -> FloatTensor<Self> {
+                tracked::<B, C, _>([$($input),+], operation)
+            })+
+        }
     };
 }
 
-inputs! {
+arities! {
     1 of_1(a);
     2 of_2(a, b);
     3 of_3(a, b, c);
@@ -158,45 +149,12 @@ inputs! {
     7 of_7(a, b, c, d, e, f, g);
 }
 
-/// Implements the trait's functions of `a`, `b`, .. by handing all of them to one function.
-macro_rules! forward_to {
-    ($all:expr => $($name:ident($($input:ident),+);)+) => {
-        $(fn $name($($input: FloatTensor<Self>,)+ operation: Arc<dyn Operation>) -> FloatTensor<Self> {
-            ($all)([$($input),+], operation)
-        })+
-    };
-}
-
-impl<B: Concrete> Differentiable for B {
-    forward_to! { untracked::<B, _> =>
-        of_1(a);
-        of_2(a, b);
-        of_3(a, b, c);
-        of_4(a, b, c, d);
-        of_5(a, b, c, d, e);
-        of_6(a, b, c, d, e, f);
-        of_7(a, b, c, d, e, f, g);
-    }
-}
-
 fn untracked<B: Concrete, const N: usize>(
     inputs: [FloatTensor<B>; N],
     operation: Arc<dyn Operation>,
 ) -> FloatTensor<B> {
     let inputs = inputs.into_iter().map(B::wrap).collect();
     B::unwrap(operation.forward(inputs, false).0)
-}
-
-impl<B: Concrete, C: CheckpointStrategy> Differentiable for Autodiff<B, C> {
-    forward_to! { tracked::<B, C, _> =>
-        of_1(a);
-        of_2(a, b);
-        of_3(a, b, c);
-        of_4(a, b, c, d);
-        of_5(a, b, c, d, e);
-        of_6(a, b, c, d, e, f);
-        of_7(a, b, c, d, e, f, g);
-    }
 }
 
 fn tracked<B: Concrete, C: CheckpointStrategy, const N: usize>(
@@ -240,7 +198,7 @@ fn tracked<B: Concrete, C: CheckpointStrategy, const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flex::testing::{leaf, numbers};
+    use crate::testing::{constant, numbers};
 
     /// The sum of all inputs, the `i`-th of them times `i + 1`.
     #[derive(Debug)]
@@ -260,27 +218,16 @@ mod tests {
         }
     }
 
-    fn check<const N: usize>()
-    where
-        [DispatchTensor; N]: Inputs,
-    {
-        let inputs: [Tensor<1>; N] = std::array::from_fn(|i| leaf([3], i as u32));
-        let sum: Tensor<1> = apply(inputs.clone().map(Tensor::into_dispatch), WeightedSum);
-        let gradients = sum.sum().backward();
-        for (i, input) in inputs.into_iter().enumerate() {
-            let gradient = numbers(input.grad(&gradients).expect("it has one"));
-            assert_eq!(gradient, [(i + 1) as f32; 3], "input {i} of {N}");
-        }
-    }
-
     #[test]
     fn one_to_seven_inputs_have_their_gradients() {
-        check::<1>();
-        check::<2>();
-        check::<3>();
-        check::<4>();
-        check::<5>();
-        check::<6>();
-        check::<7>();
+        for n in 1..=7 {
+            let inputs: Vec<Tensor<1>> = (0..n).map(|i| constant([3], i).require_grad()).collect();
+            let dispatched = inputs.iter().cloned().map(Tensor::into_dispatch).collect();
+            let gradients = apply::<1>(dispatched, WeightedSum).sum().backward();
+            for (i, input) in inputs.into_iter().enumerate() {
+                let gradient = numbers(input.grad(&gradients).expect("it has one"));
+                assert_eq!(gradient, [(i + 1) as f32; 3], "input {i} of {n}");
+            }
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! The parts of an optimiser that touch every number: sums of squares, and the update of `AdamW`.
 
 use burn::backend::Flex;
-use burn::tensor::{Shape, Tensor};
+use burn::tensor::Tensor;
 use pulp::{Simd, WithSimd};
 
 use crate::elementary::sum;
-use crate::flex::{self, from_vec, in_f32, map_in_place, primitive, values};
+use crate::flex::{self, from_vec, in_f32, primitive, values, values_mut};
 use crate::tasks::run;
 
 /// What one update of a parameter multiplies with and adds.
@@ -23,6 +23,9 @@ pub struct AdamW {
     pub decay: f64,
 }
 
+/// Running means of gradients and of their squares, each `[n]`.
+type Means = [Tensor<1>; 2];
+
 /// New weights and running means from a gradient, which is multiplied with `factor` first. No `means` are zeros.
 ///
 /// With `g` the gradient: `m = beta_1 m + (1 - beta_1) g`, `v = beta_2 v + (1 - beta_2) g^2`, and
@@ -37,13 +40,30 @@ pub fn adamw(
     weights: Tensor<1>,
     gradient: Tensor<1>,
     factor: Option<Tensor<1>>,
-    means: Option<[Tensor<1>; 2]>,
+    means: Option<Means>,
     update: AdamW,
-) -> (Tensor<1>, [Tensor<1>; 2]) {
-    if flex::is_for(&weights) {
-        return fused_adamw(weights, gradient, factor, means, update);
+) -> (Tensor<1>, Means) {
+    if !flex::is_for(&weights) {
+        return composed_adamw(weights, gradient, factor, means, update);
     }
-    composed_adamw(weights, gradient, factor, means, update)
+    // In place, unless somebody else holds the weights or means.
+    let gradient = primitive(gradient).to_contiguous();
+    let gradient = values(&gradient);
+    let factor = factor.map_or(1.0, |factor| values(&primitive(factor).to_contiguous())[0]);
+    let n = gradient.len();
+    let mut weights = primitive(weights);
+    let [mut first, mut second] = match means {
+        Some(means) => means.map(primitive),
+        None => [(); 2].map(|()| from_vec(vec![0.0; n], [n])),
+    };
+    let numbers = [&mut weights, &mut first, &mut second].map(values_mut);
+    assert!(numbers.iter().all(|numbers| numbers.len() == n), "as many numbers of each");
+    let [weight_chunks, first_chunks, second_chunks] = numbers.map(|numbers| numbers.chunks_mut(CHUNK));
+    let tasks = weight_chunks.zip(gradient.chunks(CHUNK)).zip(first_chunks.zip(second_chunks));
+    let task = |((weights, gradient), (first, second))| Update { weights, gradient, factor, first, second, update };
+    run(n, tasks.map(task));
+    let tensor = Tensor::from_primitive::<Flex>;
+    (tensor(weights), [first, second].map(tensor))
 }
 
 /// [`adamw`] by burn's own operations.
@@ -51,9 +71,9 @@ fn composed_adamw(
     weights: Tensor<1>,
     gradient: Tensor<1>,
     factor: Option<Tensor<1>>,
-    means: Option<[Tensor<1>; 2]>,
+    means: Option<Means>,
     update: AdamW,
-) -> (Tensor<1>, [Tensor<1>; 2]) {
+) -> (Tensor<1>, Means) {
     let AdamW { betas: [beta_1, beta_2], step_size, second_scale, epsilon, decay } = update;
     let gradient = match factor {
         Some(factor) => gradient * factor,
@@ -83,10 +103,18 @@ const MOST_SUMMED: usize = 1 << 20;
 /// If there are no numbers.
 #[must_use]
 pub fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
-    if flex::is_for(&x) {
-        return fused_sum_of_squares(x);
+    if !flex::is_for(&x) {
+        return composed_sum_of_squares(x);
     }
-    composed_sum_of_squares(x)
+    // Sums of chunks are f32, and the sum of them is f64: a norm of many parameters loses nothing by their number.
+    let x = primitive(x).to_contiguous();
+    let x = values(&x);
+    assert!(!x.is_empty(), "a parameter has numbers");
+    let mut sums = vec![0.0; x.len().div_ceil(CHUNK)];
+    let tasks = sums.iter_mut().zip(x.chunks(CHUNK));
+    run(x.len(), tasks.map(|(sum, x)| Squares { x, sum }));
+    let total: f64 = sums.into_iter().map(f64::from).sum();
+    Tensor::from_primitive::<Flex>(from_vec(vec![in_f32(total)], [1]))
 }
 
 /// [`sum_of_squares`] by burn's own operations.
@@ -98,21 +126,6 @@ fn composed_sum_of_squares(x: Tensor<1>) -> Tensor<1> {
 
 /// Numbers that one task takes.
 const CHUNK: usize = 16 * 1024;
-
-/// [`sum_of_squares`] of f32 on flex.
-///
-/// Sums of chunks are f32, and the sum of them is f64: a norm of many parameters loses nothing by their number.
-fn fused_sum_of_squares(x: Tensor<1>) -> Tensor<1> {
-    let x = primitive(x).to_contiguous();
-    let x = values(&x);
-    assert!(!x.is_empty(), "a parameter has numbers");
-    let mut sums = vec![0.0; x.len().div_ceil(CHUNK)];
-    let tasks = sums.iter_mut().zip(x.chunks(CHUNK));
-    run(x.len(), tasks.map(|(sum, x)| Squares { x, sum }));
-    let total: f64 = sums.into_iter().map(f64::from).sum();
-    let total = vec![in_f32(total)];
-    Tensor::from_primitive::<Flex>(from_vec(total, Shape::new([1])))
-}
 
 struct Squares<'a> {
     x: &'a [f32],
@@ -128,82 +141,13 @@ impl WithSimd for Squares<'_> {
     }
 }
 
-/// [`adamw`] of f32 on flex: in place, unless somebody else holds the weights or means.
-fn fused_adamw(
-    weights: Tensor<1>,
-    gradient: Tensor<1>,
-    factor: Option<Tensor<1>>,
-    means: Option<[Tensor<1>; 2]>,
-    update: AdamW,
-) -> (Tensor<1>, [Tensor<1>; 2]) {
-    let gradient = primitive(gradient).to_contiguous();
-    let gradient = values(&gradient);
-    let factor = factor.map_or(1.0, |factor| values(&primitive(factor).to_contiguous())[0]);
-    let [first, second] = match means {
-        Some(means) => means.map(primitive),
-        None => [(); 2].map(|()| from_vec(vec![0.0; gradient.len()], Shape::new([gradient.len()]))),
-    };
-    let rates = Rates::new(update, factor);
-    let (mut new_first, mut new_second) = (None, None);
-    let weights = map_in_place(primitive(weights), |weights| {
-        new_first = Some(map_in_place(first, |first| {
-            new_second = Some(map_in_place(second, |second| {
-                assert!([weights.len(), first.len(), second.len()] == [gradient.len(); 3], "as many numbers of each");
-                let tasks = weights
-                    .chunks_mut(CHUNK)
-                    .zip(gradient.chunks(CHUNK))
-                    .zip(first.chunks_mut(CHUNK).zip(second.chunks_mut(CHUNK)));
-                run(
-                    gradient.len(),
-                    tasks.map(|((weights, gradient), (first, second))| Update {
-                        weights,
-                        gradient,
-                        first,
-                        second,
-                        rates,
-                    }),
-                );
-            }));
-        }));
-    });
-    let means = [new_first, new_second].map(|mean| mean.expect("it was written"));
-    let tensor = Tensor::from_primitive::<Flex>;
-    (tensor(weights), means.map(tensor))
-}
-
-/// [`AdamW`] in the precision that it computes in.
-#[derive(Clone, Copy, Debug)]
-struct Rates {
-    factor: f32,
-    betas: [f32; 2],
-    /// One minus each beta.
-    news: [f32; 2],
-    step_size: f32,
-    second_scale: f32,
-    epsilon: f32,
-    kept: f32,
-}
-
-impl Rates {
-    fn new(update: AdamW, factor: f32) -> Self {
-        Self {
-            factor,
-            betas: update.betas.map(in_f32),
-            news: update.betas.map(|beta| in_f32(1.0 - beta)),
-            step_size: in_f32(update.step_size),
-            second_scale: in_f32(update.second_scale),
-            epsilon: in_f32(update.epsilon),
-            kept: in_f32(1.0 - update.decay),
-        }
-    }
-}
-
 struct Update<'a> {
     weights: &'a mut [f32],
     gradient: &'a [f32],
+    factor: f32,
     first: &'a mut [f32],
     second: &'a mut [f32],
-    rates: Rates,
+    update: AdamW,
 }
 
 impl WithSimd for Update<'_> {
@@ -211,9 +155,12 @@ impl WithSimd for Update<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Rates { factor, betas, news, step_size, second_scale, epsilon, kept } = self.rates;
-        let means = self.first.iter_mut().zip(self.second);
-        let numbers = self.weights.iter_mut().zip(self.gradient).zip(means);
+        let Self { weights, gradient, factor, first, second, update } = self;
+        let AdamW { betas, step_size, second_scale, epsilon, decay } = update;
+        let news = betas.map(|beta| in_f32(1.0 - beta));
+        let betas = betas.map(in_f32);
+        let [step_size, second_scale, epsilon, kept] = [step_size, second_scale, epsilon, 1.0 - decay].map(in_f32);
+        let numbers = weights.iter_mut().zip(gradient).zip(first.iter_mut().zip(second));
         for ((weight, gradient), (first, second)) in numbers {
             let gradient = gradient * factor;
             *first = *first * betas[0] + gradient * news[0];
@@ -227,22 +174,22 @@ impl WithSimd for Update<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flex::testing::{assert_close, noise, numbers, with_threads};
+    use crate::testing::{assert_close, assert_threads_change_nothing, numbers};
     use burn::tensor::Device;
 
     fn constant(n: usize, seed: u32) -> Tensor<1> {
-        Tensor::from_floats(noise(n, seed).as_slice(), &Device::flex())
+        crate::testing::constant([n], seed).inner()
     }
 
     const SIZES: [usize; 5] = [1, 7, 1000, CHUNK + 1, 5 * CHUNK - 3];
 
     const UPDATE: AdamW = AdamW { betas: [0.9, 0.99], step_size: 0.02, second_scale: 3.0, epsilon: 1e-8, decay: 0.01 };
 
-    type Operation =
-        fn(Tensor<1>, Tensor<1>, Option<Tensor<1>>, Option<[Tensor<1>; 2]>, AdamW) -> (Tensor<1>, [Tensor<1>; 2]);
-
     /// Weights and means after two steps, of which the second is clipped.
-    fn two_steps(f: Operation, n: usize) -> Vec<Vec<f32>> {
+    fn two_steps(
+        f: impl Fn(Tensor<1>, Tensor<1>, Option<Tensor<1>>, Option<Means>, AdamW) -> (Tensor<1>, Means),
+        n: usize,
+    ) -> Vec<Vec<f32>> {
         let (weights, means) = f(constant(n, 1), constant(n, 2), None, None, UPDATE);
         let factor = Tensor::from_floats([0.25], &Device::flex());
         let (weights, [first, second]) = f(weights, constant(n, 3), Some(factor), Some(means), UPDATE);
@@ -250,10 +197,12 @@ mod tests {
     }
 
     #[test]
-    fn updates_are_those_of_the_composed_operations() {
+    fn updates_and_sums_are_those_of_the_composed_operations() {
         for n in SIZES {
-            let [got, want] = [fused_adamw, composed_adamw].map(|f: Operation| two_steps(f, n));
-            assert_close(&got, &want, &format!("{n} numbers"));
+            let what = format!("{n} numbers");
+            assert_close(&two_steps(adamw, n), &two_steps(composed_adamw, n), &what);
+            let [got, want] = [sum_of_squares, composed_sum_of_squares].map(|f| [numbers(f(constant(n, 1)))]);
+            assert_close(&got, &want, &what);
         }
     }
 
@@ -267,23 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_squares_are_those_of_the_composed_operations() {
-        for n in SIZES {
-            let [got, want] = [fused_sum_of_squares, composed_sum_of_squares]
-                .map(|f: fn(Tensor<1>) -> Tensor<1>| vec![numbers(f(constant(n, 1)))]);
-            assert_close(&got, &want, &format!("{n} numbers"));
-        }
-    }
-
-    #[test]
     fn threads_do_not_change_a_byte() {
-        let bytes = |threads| {
-            let got = with_threads(threads, || {
-                let squares = numbers(sum_of_squares(constant(9 * CHUNK, 1)));
-                [two_steps(fused_adamw, 3 * CHUNK + 5), vec![squares]].concat()
-            });
-            got.concat().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
-        };
-        assert_eq!(bytes(1), bytes(2));
+        assert_threads_change_nothing(|| {
+            let squares = numbers(sum_of_squares(constant(9 * CHUNK, 1)));
+            [two_steps(adamw, 3 * CHUNK + 5), vec![squares]].concat()
+        });
     }
 }

@@ -21,14 +21,10 @@ impl MatmulPrecision {
     pub fn is_native(self) -> bool {
         match self {
             Self::F32 => true,
-            Self::Bf16 => {
-                #[cfg(target_arch = "x86_64")]
-                {
-                    is_x86_feature_detected!("avx512bf16")
-                }
-                #[cfg(not(target_arch = "x86_64"))]
-                false
-            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Bf16 => is_x86_feature_detected!("avx512bf16"),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Bf16 => false,
         }
     }
 }

@@ -33,18 +33,7 @@ pub(crate) fn for_each(numbers: usize, n: usize, task: impl Fn(usize) + Sync + S
     }
 }
 
-/// `n` numbers that `write` initialises. Zeroing them first would take as long as a tenth of a product.
-///
-/// # Safety
-/// `write` writes every one of them.
-pub(crate) unsafe fn fill(n: usize, write: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
-    let mut out = uninit(n);
-    write(&mut out);
-    // SAFETY: the caller's.
-    unsafe { assume_init(out) }
-}
-
-/// `n` uninitialised numbers.
+/// `n` uninitialised numbers: zeroing them first would take as long as a tenth of a product.
 pub(crate) fn uninit(n: usize) -> Vec<MaybeUninit<f32>> {
     let mut out = Vec::with_capacity(n);
     // SAFETY: the capacity suffices, and `MaybeUninit` needs no initial value.

@@ -17,7 +17,7 @@ use crate::dropout::{Choice, Dropout};
 use crate::op::{Operation, apply};
 
 /// Bytes of the scores of one block, at most: the largest buffer that every WebGPU device can bind.
-pub const MOST_BYTES: usize = 128 * 1024 * 1024;
+pub const MAX_SCORE_BYTES: usize = 128 * 1024 * 1024;
 
 /// Queries of a block are a multiple of this, where there are as many: products of whole tiles are the fastest.
 const TILE: usize = 32;
@@ -39,7 +39,7 @@ const TILE: usize = 32;
 /// On any other shape: a bug in the caller, never bad user input.
 #[must_use]
 pub fn causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, weights_dropout: Option<Dropout>) -> Tensor<4> {
-    in_blocks(q, k, v, weights_dropout, MOST_BYTES)
+    causal_attention_in_blocks(q, k, v, weights_dropout, MAX_SCORE_BYTES)
 }
 
 /// [`causal_attention`] with at most so many bytes of scores at a time, and at least one query's.
@@ -47,44 +47,50 @@ pub fn causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, weights_dropou
 /// # Panics
 /// As [`causal_attention`].
 #[must_use]
-pub fn in_blocks(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, dropout: Option<Dropout>, most_bytes: usize) -> Tensor<4> {
+pub fn causal_attention_in_blocks(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    dropout: Option<Dropout>,
+    max_bytes: usize,
+) -> Tensor<4> {
     let [b, h, t, d] = q.dims();
     let [_, h_kv, s, _] = k.dims();
     assert!(s >= t && h % h_kv == 0, "{t} queries of {h} heads, {s} keys of {h_kv} heads");
     assert_shape!(k, [b, h_kv, s, d]);
     assert_shape!(v, [b, h_kv, s, d]);
-    let operation = CausalAttention { dropout, most_bytes };
-    apply([q, k, v].map(Tensor::into_dispatch), operation)
+    let operation = CausalAttention { dropout, max_bytes };
+    apply([q, k, v].map(Tensor::into_dispatch).into(), operation)
 }
 
 /// Inputs: queries `[B, H, T, D]`, keys and values `[B, Hkv, S, D]`.
 #[derive(Debug)]
 struct CausalAttention {
     dropout: Option<Dropout>,
-    most_bytes: usize,
+    max_bytes: usize,
 }
 
 impl Operation for CausalAttention {
-    fn forward(&self, inputs: Vec<DispatchTensor>, keep: bool) -> (DispatchTensor, Vec<DispatchTensor>) {
+    fn forward(&self, inputs: Vec<DispatchTensor>, save: bool) -> (DispatchTensor, Vec<DispatchTensor>) {
         let [q, k, v] = tensors(inputs);
-        let shape = MapShape::new(&q, &k);
+        let sizes = sizes(&q, &k);
         let (mut out, mut maxima, mut sums) = (Vec::new(), Vec::new(), Vec::new());
-        for block in shape.blocks(self.most_bytes) {
+        for block in blocks(sizes, self.max_bytes) {
             let scores = block.scores(&q, &k); // [B, H, R, S]
             let max = scores.clone().max_dim(3); // [B, H, R, 1]
             let mut weights = (scores - max.clone()).exp();
             let sum = weights.clone().sum_dim(3); // [B, H, R, 1]
-            if let Some(choice) = self.choose(shape, &block, &q) {
+            if let Some(choice) = self.choose(sizes, &block, &q) {
                 weights = choice.apply(weights);
             }
             out.push(product(weights, block.seen(&v)) / sum.clone()); // [B, H, R, D]
-            if keep {
+            if save {
                 maxima.push(max);
                 sums.push(sum);
             }
         }
         let out = joined(out); // [B, H, T, D]
-        let saved = match keep {
+        let saved = match save {
             true => vec![q, k, v, out.clone(), joined(maxima), joined(sums)],
             false => Vec::new(),
         };
@@ -96,16 +102,16 @@ impl Operation for CausalAttention {
         let [q, k, v, out, maxima, sums] = tensors(saved);
         let grad_out = Tensor::<4>::from_dispatch(gradient); // [B, H, T, D]
         let delta = (out * grad_out.clone()).sum_dim(3); // [B, H, T, 1]
-        let shape = MapShape::new(&q, &k);
-        let factor = scale(shape.d);
+        let sizes = sizes(&q, &k);
+        let [_, _, h_kv, _, _, d] = sizes;
         let mut grad_q = Vec::new();
         let [mut grad_k, mut grad_v] = [None, None];
         // From the last block, which sees all keys: what the others see is a part of it.
-        for block in shape.blocks(self.most_bytes).into_iter().rev() {
+        for block in blocks(sizes, self.max_bytes).into_iter().rev() {
             let [max, sum, delta, grad_out] = [&maxima, &sums, &delta, &grad_out].map(|x| block.rows(x));
             let mut weights = (block.scores(&q, &k) - max).exp() / sum; // [B, H, R, S]
             let mut grad_weights = product(grad_out.clone(), block.seen(&v).swap_dims(2, 3));
-            let choice = self.choose(shape, &block, &q);
+            let choice = self.choose(sizes, &block, &q);
             if let Some(choice) = &choice {
                 grad_weights = choice.apply(grad_weights);
             }
@@ -113,10 +119,10 @@ impl Operation for CausalAttention {
             if let Some(choice) = &choice {
                 weights = choice.apply(weights);
             }
-            grad_v = Some(sum_of(grad_v, transposed_product(weights, grad_out, shape.h_kv)));
-            grad_q.push(product(grad_scores.clone(), block.seen(&k)) * factor);
-            let q = block.rows(&q) * factor;
-            grad_k = Some(sum_of(grad_k, transposed_product(grad_scores, q, shape.h_kv)));
+            grad_v = Some(sum_of(grad_v, transposed_product(weights, grad_out, h_kv)));
+            grad_q.push(product(grad_scores.clone(), block.seen(&k)) * scale(d));
+            let q = block.rows(&q) * scale(d);
+            grad_k = Some(sum_of(grad_k, transposed_product(grad_scores, q, h_kv)));
         }
         grad_q.reverse();
         [Some(joined(grad_q)), grad_k, grad_v].map(|part| part.map(Tensor::into_dispatch)).into()
@@ -125,56 +131,41 @@ impl Operation for CausalAttention {
 
 impl CausalAttention {
     /// Which weights of a block are dropped, if any are. It is the same in both passes.
-    fn choose(&self, shape: MapShape, block: &Block, q: &Tensor<4>) -> Option<Choice<4>> {
-        let MapShape { b, h, t, s, .. } = shape;
+    fn choose(&self, [b, h, _, t, s, _]: Sizes, block: &QueryBlock, q: &Tensor<4>) -> Option<Choice<4>> {
         let part = [0..b, 0..h, block.queries.clone(), 0..block.n_keys];
         let dropout = self.dropout.as_ref()?;
         Some(dropout.choose([b, h, t, s], part, &q.device()))
     }
 }
 
-/// The sizes of an attention.
-#[derive(Clone, Copy, Debug)]
-struct MapShape {
-    b: usize,
-    h: usize,
-    h_kv: usize,
-    t: usize,
-    s: usize,
-    d: usize,
+/// B, H, Hkv, T, S, D
+type Sizes = [usize; 6];
+
+fn sizes(q: &Tensor<4>, k: &Tensor<4>) -> Sizes {
+    let ([b, h, t, d], [_, h_kv, s, _]) = (q.dims(), k.dims());
+    [b, h, h_kv, t, s, d]
 }
 
-impl MapShape {
-    fn new(q: &Tensor<4>, k: &Tensor<4>) -> Self {
-        let ([b, h, t, d], [_, h_kv, s, _]) = (q.dims(), k.dims());
-        Self { b, h, h_kv, t, s, d }
-    }
-
-    /// All queries, in blocks of about the same size, each with at most so many bytes of scores.
-    fn blocks(self, most_bytes: usize) -> Vec<Block> {
-        let Self { b, h, t, s, .. } = self;
-        let fitting = (most_bytes / (b * h * s * size_of::<f32>())).clamp(1, t);
-        let n_blocks = t.div_ceil(fitting);
-        let n_queries = t.div_ceil(n_blocks).next_multiple_of(TILE).min(fitting);
-        let firsts = (0..t).step_by(n_queries);
-        let blocks = firsts.map(|first| {
-            let queries = first..(first + n_queries).min(t);
-            Block { n_keys: s - t + queries.end, past: s - t, queries }
-        });
-        blocks.collect()
-    }
+/// All queries, in blocks of about the same size, each with at most so many bytes of scores.
+fn blocks([b, h, _, t, s, _]: Sizes, max_bytes: usize) -> Vec<QueryBlock> {
+    let fitting = (max_bytes / (b * h * s * size_of::<f32>())).clamp(1, t);
+    let n_blocks = t.div_ceil(fitting);
+    let n_queries = t.div_ceil(n_blocks).next_multiple_of(TILE).min(fitting);
+    let blocks = (0..t).step_by(n_queries).map(|first| {
+        let queries = first..(first + n_queries).min(t);
+        QueryBlock { n_keys: s - t + queries.end, queries }
+    });
+    blocks.collect()
 }
 
 /// A few queries in a row, and the keys that the last of them sees.
 #[derive(Debug)]
-struct Block {
+struct QueryBlock {
     queries: Range<usize>,
     n_keys: usize,
-    /// Keys before that of the first of all queries.
-    past: usize,
 }
 
-impl Block {
+impl QueryBlock {
     /// Its rows of `x: [B, H, T, X]` -> `[B, H, R, X]`
     fn rows(&self, x: &Tensor<4>) -> Tensor<4> {
         narrow(x, self.queries.clone())
@@ -188,15 +179,13 @@ impl Block {
     /// How well its queries match each key, with a floor where they may not look: `[B, H, R, S]`.
     fn scores(&self, q: &Tensor<4>, k: &Tensor<4>) -> Tensor<4> {
         let [.., d] = q.dims();
-        let scores = product(
-            self.rows(q) * scale(d), // fewer numbers than the scores
-            self.seen(k).swap_dims(2, 3),
-        );
+        let q = self.rows(q) * scale(d); // fewer numbers than the scores
+        let device = q.device();
+        let scores = product(q, self.seen(k).swap_dims(2, 3));
         if self.queries.len() == 1 {
             return scores; // a single query sees all of its keys
         }
-        let device = q.device();
-        let positions = self.past + self.queries.start..self.past + self.queries.end;
+        let positions = self.n_keys - self.queries.len()..self.n_keys;
         let future = future(positions, self.n_keys, &device); // [1, 1, R, S]
         scores + Tensor::zeros(future.dims(), &device).mask_fill(future, BLOCKED)
     }
@@ -267,10 +256,9 @@ fn tensors<const N: usize>(tensors: Vec<DispatchTensor>) -> [Tensor<4>; N] {
 mod tests {
     use super::super::explicit_causal_attention;
     use super::*;
-    use crate::flex::testing::{DROPOUT, assert_within, constant, leaf, numbers};
+    use crate::testing::{DROPOUT, assert_within, constant, output_and_gradients};
 
-    /// Rows of the batch, heads, key heads, queries, keys, width of a head.
-    const SHAPES: [[usize; 6]; 11] = [
+    const SHAPES: [Sizes; 11] = [
         [1, 1, 1, 1, 1, 2],
         [2, 3, 3, 1, 9, 4],
         [1, 1, 1, 2, 2, 1],
@@ -285,37 +273,32 @@ mod tests {
     ];
 
     /// Bytes of the scores of so many queries.
-    fn bytes_of(n_queries: usize, [b, h, _, _, s, _]: [usize; 6]) -> usize {
+    fn bytes_of(n_queries: usize, [b, h, _, _, s, _]: Sizes) -> usize {
         n_queries * b * h * s * size_of::<f32>()
     }
 
-    /// Output, and gradients of queries, keys and values that are `size` times as large as usual.
+    /// Output, and gradients of queries, keys and values; the queries are `size` times as large as usual.
     fn run(
         f: impl Fn(Tensor<4>, Tensor<4>, Tensor<4>) -> Tensor<4>,
-        [b, h, h_kv, t, s, d]: [usize; 6],
+        [b, h, h_kv, t, s, d]: Sizes,
         size: f32,
     ) -> Vec<Vec<f32>> {
-        let inputs = [leaf([b, h, t, d], 1), leaf([b, h_kv, s, d], 2), leaf([b, h_kv, s, d], 3)];
-        let [q, k, v] = inputs.clone();
-        let out = f(q * size, k, v);
-        let asked = constant([b, h, t, d], 4);
-        let gradients = (out.clone() * asked).sum().backward();
-        let grad_inputs = inputs.map(|x| numbers(x.grad(&gradients).expect("it has a gradient")));
-        std::iter::once(numbers(out)).chain(grad_inputs).collect()
+        output_and_gradients(4, |leaves| {
+            let q = leaves.next([b, h, t, d], 1) * size;
+            let [k, v] = [2, 3].map(|seed| leaves.next([b, h_kv, s, d], seed));
+            f(q, k, v)
+        })
     }
 
     #[test]
     fn equals_the_explicit_attention_and_its_gradients_in_blocks_of_any_size() {
-        for shape in SHAPES {
+        for (shape, dropout) in SHAPES.into_iter().flat_map(|shape| [(shape, None), (shape, Some(DROPOUT))]) {
             let [_, _, _, t, ..] = shape;
-            for dropout in [None, Some(DROPOUT)] {
-                let want = run(|q, k, v| explicit_causal_attention(q, k, v, dropout), shape, 1.0);
-                for n_queries in [1, t.div_ceil(3), t.div_ceil(2), t] {
-                    let bytes = bytes_of(n_queries, shape);
-                    let got = run(|q, k, v| in_blocks(q, k, v, dropout, bytes), shape, 1.0);
-                    let what = format!("{shape:?}, {n_queries} queries, {dropout:?}");
-                    assert_within(&got, &want, 4e-6, &what);
-                }
+            let want = run(|q, k, v| explicit_causal_attention(q, k, v, dropout), shape, 1.0);
+            for n_queries in [1, t.div_ceil(3), t.div_ceil(2), t] {
+                let bytes = bytes_of(n_queries, shape);
+                let got = run(|q, k, v| causal_attention_in_blocks(q, k, v, dropout, bytes), shape, 1.0);
+                assert_within(&got, &want, 4e-6, &format!("{shape:?}, {n_queries} queries, {dropout:?}"));
             }
         }
     }
@@ -324,7 +307,7 @@ mod tests {
     fn huge_scores_stay_finite_and_nan_stays_nan() {
         let shape = [1, 2, 1, 70, 70, 16];
         for n_queries in [20, 70] {
-            let ours = |q, k, v| in_blocks(q, k, v, None, bytes_of(n_queries, shape));
+            let ours = |q, k, v| causal_attention_in_blocks(q, k, v, None, bytes_of(n_queries, shape));
             for size in [1e3, 1e6, 1e30] {
                 let got = run(ours, shape, size);
                 assert!(got.iter().flatten().all(|x| x.is_finite()), "{size}");
@@ -344,7 +327,7 @@ mod tests {
             let [b, h, h_kv, t, s, d] = shape;
             let inputs = [constant([b, h, t, d], 1), constant([b, h_kv, s, d], 2), constant([b, h_kv, s, d], 3)];
             let inputs = inputs.map(|x: Tensor<4>| x.inner().into_dispatch());
-            let operation = CausalAttention { dropout: Some(DROPOUT), most_bytes: usize::MAX };
+            let operation = CausalAttention { dropout: Some(DROPOUT), max_bytes: usize::MAX };
             let (_, saved) = operation.forward(inputs.into(), true);
             let sizes = saved.into_iter().map(|saved| {
                 let saved = Tensor::<4>::from_dispatch(saved);
@@ -356,10 +339,6 @@ mod tests {
         }
     }
 
-    fn map_shape([b, h, h_kv, t, s, d]: [usize; 6]) -> MapShape {
-        MapShape { b, h, h_kv, t, s, d }
-    }
-
     #[test]
     fn blocks_hold_every_query_once_and_no_more_bytes_than_they_may() {
         let long = [[1, 12, 12, 8192, 8192, 64], [12, 12, 12, 1000, 1024, 64]];
@@ -367,7 +346,7 @@ mod tests {
             let [b, h, _, t, s, _] = shape;
             for n_queries in [1, 2, 31, 32, 33, 100, t] {
                 let bytes = bytes_of(n_queries, shape);
-                let blocks = map_shape(shape).blocks(bytes);
+                let blocks = blocks(shape, bytes);
                 let queries: Vec<usize> = blocks.iter().flat_map(|block| block.queries.clone()).collect();
                 assert!(queries.into_iter().eq(0..t), "{shape:?}");
                 for block in &blocks {
@@ -381,7 +360,7 @@ mod tests {
 
     #[test]
     fn usual_sizes_need_few_blocks() {
-        let n_blocks = |shape| map_shape(shape).blocks(MOST_BYTES).len();
+        let n_blocks = |shape| blocks(shape, MAX_SCORE_BYTES).len();
         assert_eq!(n_blocks([64, 6, 6, 256, 256, 64]), 1); // configs/shakespeare-gpu.toml
         assert_eq!(n_blocks([4, 12, 12, 512, 512, 64]), 1);
         assert_eq!(n_blocks([12, 12, 12, 1024, 1024, 64]), 5); // GPT-2 small

@@ -1,18 +1,23 @@
 //! The arithmetic of attention on queries, keys and values that are already projected.
 
-pub mod blocked;
+mod blocked;
+pub(crate) mod decode;
+pub(crate) mod heads;
+mod scores;
 mod train;
 
 use std::ops::Range;
 
-use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation};
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation, assert_shape};
 
-pub use blocked::causal_attention;
+pub use blocked::{MAX_SCORE_BYTES, causal_attention, causal_attention_in_blocks};
 
 use crate::dropout::Dropout;
-#[cfg(test)]
-use crate::dropout::dropout;
-use crate::{flex, rms_norm, rotate};
+use crate::{flex, rms_norm};
+
+/// Queries whose scores a task of the CPU holds at once: fewer see less of a future that is computed in vain, more make
+/// larger products.
+const QUERIES: usize = 32;
 
 /// Norms of each head's queries and keys.
 ///
@@ -61,24 +66,19 @@ pub fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
 
 /// [`self_attention`] with its weights in the open, which burn differentiates: the reference.
 #[cfg(test)]
-pub(super) fn composed_self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
+fn composed_self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
     self_attention_by(explicit_causal_attention, qkv, attention)
 }
 
 /// [`causal_attention`] with its weights in the open.
 #[cfg(test)]
-pub(super) fn explicit_causal_attention(
-    q: Tensor<4>,
-    k: Tensor<4>,
-    v: Tensor<4>,
-    weights_dropout: Option<Dropout>,
-) -> Tensor<4> {
+fn explicit_causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, weights_dropout: Option<Dropout>) -> Tensor<4> {
     let ([_, h, t, _], [_, _, s, _]) = (q.dims(), k.dims());
     let (k, v) = (repeat_kv(k, h), repeat_kv(v, h)); // each [B, H, S, D]
     let blocked = future(s - t..s, s, &q.device());
     let mut weights = attention_weights(q, k, Some(blocked)); // [B, H, T, S]
     if let Some(weights_dropout) = weights_dropout {
-        weights = dropout(weights, weights_dropout);
+        weights = crate::dropout(weights, weights_dropout);
     }
     weights.matmul(v) // [B, H, T, D]
 }
@@ -100,6 +100,25 @@ fn self_attention_by(
         k = rotate(k, cos, sin);
     }
     merge_heads(causal_attention(q, k, v, dropout))
+}
+
+/// Rotary positions: turns the pairs `(i, i + D / 2)` of each vector by angles.
+///
+/// Source: Su et al. 2021, "RoFormer", eq. 34, with halves for its pairs of neighbours.
+///
+/// # Shapes
+/// `x: [B, H, T, D]`, `cos, sin: [1, 1, T, D / 2]` -> `[B, H, T, D]`
+///
+/// # Panics
+/// If T or D is not what the angles were made for.
+#[must_use]
+pub fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
+    let [.., t, half] = cos.dims();
+    assert_shape!(x, [_, _, t, 2 * half]);
+    let (a, b) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half)); // each [B, H, T, D / 2]
+    let first = a.clone() * cos.clone() - b.clone() * sin.clone();
+    let second = b * cos + a * sin;
+    Tensor::cat(vec![first, second], 3) // [B, H, T, D]
 }
 
 /// Queries, keys and values of each head, out of their projection.
@@ -129,7 +148,7 @@ pub fn merge_heads(heads: Tensor<4>) -> Tensor<3> {
 
 /// The score of a pair that may not see each other. It is finite, as the softmax of nothing but minus infinities is
 /// 0/0.
-pub(super) const BLOCKED: f32 = f32::MIN / 2.0;
+const BLOCKED: f32 = f32::MIN / 2.0;
 
 /// How strongly every query attends to every key: `softmax(q k^T / sqrt(D))`.
 ///
@@ -142,7 +161,8 @@ pub(super) const BLOCKED: f32 = f32::MIN / 2.0;
 /// `q: [B, H, T, D]`, `k: [B, H, S, D]`, `blocked: [B or 1, H or 1, T, S]` -> `[B, H, T, S]`
 #[must_use]
 pub fn attention_weights(q: Tensor<4>, k: Tensor<4>, blocked: Option<Tensor<4, Bool>>) -> Tensor<4> {
-    let scores = scaled_scores(q, k); // [B, H, T, S]
+    let [.., d] = q.dims();
+    let scores = (q * scale(d)).matmul(k.swap_dims(2, 3)); // [B, H, T, S]; queries are fewer numbers than scores
     let Some(blocked) = blocked else {
         return activation::softmax(scores, 3);
     };
@@ -160,12 +180,8 @@ pub fn attention_weights(q: Tensor<4>, k: Tensor<4>, blocked: Option<Tensor<4, B
 #[must_use]
 pub fn future(queries: Range<usize>, n_keys: usize, device: &Device) -> Tensor<4, Bool> {
     let positions = |range: Range<usize>, shape: [usize; 4]| {
-        #[allow(
-            clippy::cast_possible_wrap,
-            clippy::cast_possible_truncation,
-            reason = "there are far fewer than 2^31 positions"
-        )]
-        let positions = range.map(|position| position as i32).collect::<Vec<_>>();
+        let positions = range.map(|position| i32::try_from(position).expect("fewer than 2^31 positions"));
+        let positions = positions.collect::<Vec<_>>();
         Tensor::<4, Int>::from_data(TensorData::new(positions, shape), (device, DType::I32))
     };
     let t = queries.len();
@@ -189,26 +205,15 @@ pub fn repeat_kv(x: Tensor<4>, n_heads: usize) -> Tensor<4> {
         .reshape([b, n_heads, s, d])
 }
 
-/// `q k^T / sqrt(D)`. The factor goes into the queries, which are fewer numbers than the scores.
-fn scaled_scores(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
-    let [.., d] = q.dims();
-    (q * scale(d)).matmul(k.swap_dims(2, 3)) // [B, H, T, S]
-}
-
 /// `1 / sqrt(D)`.
-#[allow(clippy::cast_precision_loss, reason = "a head has far fewer than 2^52 dimensions")]
-pub(super) fn scale(head_dim: usize) -> f64 {
+fn scale(head_dim: usize) -> f64 {
     1.0 / (head_dim as f64).sqrt()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::Distribution;
-
-    fn random(shape: [usize; 4]) -> Tensor<4> {
-        Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex())
-    }
+    use crate::testing::constant;
 
     #[test]
     fn the_last_queries_see_their_past_and_themselves() {
@@ -219,16 +224,16 @@ mod tests {
 
     #[test]
     fn a_row_with_nothing_to_see_is_zero_and_others_sum_to_one() {
-        let device = Device::flex();
-        let blocked = Tensor::<4, Bool>::from_data([[[[true, true, true], [true, false, false]]]], &device);
-        let weights = attention_weights(random([1, 1, 2, 4]), random([1, 1, 3, 4]), Some(blocked));
+        let blocked = [[[[true, true, true], [true, false, false]]]];
+        let blocked = Tensor::<4, Bool>::from_data(blocked, &Device::flex().autodiff());
+        let weights = attention_weights(constant([1, 1, 2, 4], 1), constant([1, 1, 3, 4], 2), Some(blocked));
         let rows: Vec<f32> = weights.sum_dim(3).into_data().try_to_vec().expect("f32");
         assert!(rows[0].abs() < 1e-7 && (rows[1] - 1.0).abs() < 1e-6, "{rows:?}");
     }
 
     #[test]
     fn heads_share_keys_in_consecutive_groups() {
-        let k = random([1, 2, 3, 4]);
+        let k = constant::<4>([1, 2, 3, 4], 1);
         let repeated = repeat_kv(k.clone(), 4);
         for head in 0..4 {
             let (shared, own) = (k.clone().narrow(1, head / 2, 1), repeated.clone().narrow(1, head, 1));

@@ -21,9 +21,9 @@ pub struct Cache {
 
 /// How the keys, or the values, of a head lie in rows of panels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HeadShape {
-    pub(super) capacity: usize,
-    pub(super) head_dim: usize,
+pub(crate) struct HeadShape {
+    pub(crate) capacity: usize,
+    pub(crate) head_dim: usize,
 }
 
 impl HeadShape {
@@ -38,23 +38,23 @@ impl HeadShape {
     }
 
     /// Rows of a head: as many for keys as for values.
-    pub(super) fn rows(self) -> usize {
+    pub(crate) fn rows(self) -> usize {
         n_panels(self.capacity) * self.key_rows()
     }
 
     /// The keys of the first `n` positions, `[D, n]`.
-    pub(super) fn keys(self, rows: &[Row], n: usize) -> PackedRef<'_> {
+    pub(crate) fn keys(self, rows: &[Row], n: usize) -> PackedRef<'_> {
         PackedRef::within(rows, [self.head_dim, n], self.key_rows())
     }
 
     /// The values of the first `n` positions, `[n, D]`.
-    pub(super) fn values(self, rows: &[Row], n: usize) -> PackedRef<'_> {
+    pub(crate) fn values(self, rows: &[Row], n: usize) -> PackedRef<'_> {
         PackedRef::within(rows, [n, self.head_dim], self.value_rows())
     }
 
     /// Writes the key and the value of a position.
     #[inline(always)]
-    pub(super) fn write(self, [keys, values]: [&mut [Row]; 2], position: usize, [key, value]: [&[f32]; 2]) {
+    pub(crate) fn write(self, [keys, values]: [&mut [Row]; 2], position: usize, [key, value]: [&[f32]; 2]) {
         let column = position % WIDTH;
         let keys = &mut keys[position / WIDTH * self.key_rows()..];
         for (row, x) in keys.iter_mut().zip(key) {
@@ -64,16 +64,6 @@ impl HeadShape {
             values[panel * self.value_rows() + position][..x.len()].copy_from_slice(x);
         }
     }
-}
-
-/// The part of a [`Cache`] that a layer has of some samples.
-pub(super) struct LayerCache<'a> {
-    /// Head after head, sample after sample.
-    pub(super) keys: &'a mut [Row],
-    /// In the same order.
-    pub(super) values: &'a mut [Row],
-    /// How many positions each sample had before.
-    pub(super) lens: &'a [usize],
 }
 
 impl Cache {
@@ -133,15 +123,17 @@ impl Cache {
         self.lens[to] = len;
     }
 
-    pub(super) fn shape(&self) -> HeadShape {
+    pub(crate) fn shape(&self) -> HeadShape {
         self.shape
     }
 
-    pub(super) fn layer(&mut self, layer: usize, samples: Range<usize>) -> LayerCache<'_> {
+    /// The keys and the values that a layer has of some samples, head after head and sample after sample; and how many
+    /// positions each sample has.
+    pub(crate) fn layer(&mut self, layer: usize, samples: Range<usize>) -> ([&mut [Row]; 2], &[usize]) {
         let sample_rows = self.n_kv_heads * self.shape.rows();
         let start = layer * self.lens.len();
         let rows = (start + samples.start) * sample_rows..(start + samples.end) * sample_rows;
-        LayerCache { keys: &mut self.keys[rows.clone()], values: &mut self.values[rows], lens: &self.lens[samples] }
+        ([&mut self.keys[rows.clone()], &mut self.values[rows]], &self.lens[samples])
     }
 }
 
@@ -156,9 +148,8 @@ mod tests {
         let shape = cache.shape();
         let key = |position: usize, layer: usize| vec![(position + 100 * layer) as f32; 50];
         for layer in 0..2 {
-            let part = cache.layer(layer, 0..1);
-            let heads = part.keys.chunks_mut(shape.rows()).zip(part.values.chunks_mut(shape.rows()));
-            for (keys, values) in heads {
+            let ([keys, values], _) = cache.layer(layer, 0..1);
+            for (keys, values) in keys.chunks_mut(shape.rows()).zip(values.chunks_mut(shape.rows())) {
                 for position in 0..37 {
                     let key = key(position, layer);
                     shape.write([&mut *keys, &mut *values], position, [&key, &key]);
@@ -170,8 +161,8 @@ mod tests {
         cache.clear(0);
         assert_eq!([cache.len(0), cache.len(1), cache.len(2)], [0, 0, 37]);
         for layer in 0..2 {
-            let part = cache.layer(layer, 2..3);
-            for (keys, values) in part.keys.chunks(shape.rows()).zip(part.values.chunks(shape.rows())) {
+            let ([keys, values], _) = cache.layer(layer, 2..3);
+            for (keys, values) in keys.chunks(shape.rows()).zip(values.chunks(shape.rows())) {
                 for position in 0..37 {
                     let want = key(position, layer)[0];
                     let key = shape.keys(keys, 37).panel(position / WIDTH)[49][position % WIDTH];
@@ -179,8 +170,8 @@ mod tests {
                     assert_eq!([key, value], [want, want], "{position} of layer {layer}");
                 }
             }
-            let other = cache.layer(layer, 1..2);
-            assert!(other.keys.as_flattened().iter().chain(other.values.as_flattened()).all(|x| *x == 0.0));
+            let (other, _) = cache.layer(layer, 1..2);
+            assert!(other.iter().all(|rows| rows.as_flattened().iter().all(|x| *x == 0.0)));
         }
     }
 }

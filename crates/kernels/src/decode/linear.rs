@@ -7,9 +7,10 @@ use rayon::prelude::*;
 
 use super::packed_rows::{PackedRows, Rows};
 use super::pages::Pages;
+use crate::activation::Activation;
 use crate::gemm::{
-    Activate, ActivationKind, Arithmetic, Bf16x2, Epilogue, Int8x4, MatrixMut, Mixed, Mode, PackedRef, Plain, Row,
-    Store, WIDTH, Weight, multiply_all, n_panels, part_of,
+    Activate, Arithmetic, Bf16x2, Divisible, Epilogue, Int8x4, MatrixMut, Mixed, Mode, PackedRef, Plain, Row, Store,
+    WIDTH, Weight, multiply_all, n_panels,
 };
 
 /// How the numbers of a weight are kept.
@@ -125,49 +126,51 @@ impl PackedLinear {
     /// If the sizes do not fit, here and below.
     pub fn store(&self, x: &PackedRows, out: &mut Rows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        self.multiply(x, &Output::Store(Mode::Put, out.whole_panels(x.n_rows())));
+        self.multiply(x, self.written(Mode::Put, out.whole_panels(x.n_rows())));
     }
 
     /// `out += x weights + bias`, row by row.
     pub fn add(&self, x: &PackedRows, out: &mut Rows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        self.multiply(x, &Output::Store(Mode::Add, out.whole_panels(x.n_rows())));
+        self.multiply(x, self.written(Mode::Add, out.whole_panels(x.n_rows())));
     }
 
     /// `out = x weights + bias`, packed.
     pub fn pack_into(&self, x: &PackedRows, out: &mut PackedRows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        self.multiply(x, &Output::Store(Mode::Put, out.resize(x.n_rows())));
+        self.multiply(x, self.written(Mode::Put, out.resize(x.n_rows())));
     }
 
     /// `out = activation(x weights + bias)`, packed; with a gate for each number where the activation has them, whose
     /// numbers are lost.
-    pub fn activate(&self, x: &PackedRows, activation: ActivationKind, gate: &mut PackedRows, out: &mut PackedRows) {
+    pub fn activate(&self, x: &PackedRows, activation: Activation, gate: &mut PackedRows, out: &mut PackedRows) {
         assert_eq!(out.n_columns(), self.shape[1], "outputs");
-        let (out, gate) = (out.resize(x.n_rows()), gate.resize(x.n_rows()));
-        self.multiply(x, &Output::Activate { activation, out, gate });
+        let (active, gate) = (out.resize(x.n_rows()), gate.resize(x.n_rows()));
+        // SAFETY: of no numbers.
+        let derivatives = [unsafe { gate.block(0..0, 0..0) }, gate];
+        self.multiply(x, Output::Activate(Activate { activation, bias: &self.bias, active, derivatives }));
     }
 
-    fn multiply(&self, x: &PackedRows, output: &Output<'_>) {
+    fn written<'a>(&'a self, mode: Mode, out: MatrixMut<'a>) -> Output<'a> {
+        Output::Store(Store { mode, out, bias: &self.bias })
+    }
+
+    fn multiply(&self, x: &PackedRows, output: Output<'_>) {
         let [inputs, outputs] = [self.shape[0], n_panels(self.shape[1]) * WIDTH];
         assert_eq!(x.n_columns(), inputs, "inputs");
         let n_blocks = n_panels(inputs);
-        let epilogue = |[rows, columns]: [Range<usize>; 2]| {
-            // SAFETY: the blocks of a product do not overlap.
-            unsafe { output.block(rows, columns, &self.bias) }
-        };
         match &self.weights {
             Weights::F32(rows) => {
                 let right = PackedRef::within(rows, [inputs, outputs], n_blocks * f32::ROWS);
-                multiply_all(Plain(x.view()), right, epilogue);
+                multiply_all(Plain(x.view()), right, output);
             }
             Weights::Bf16(rows) => {
                 let right = PackedRef::new(rows, [n_blocks * Bf16x2::ROWS, outputs]);
-                multiply_all(Mixed::new(x.view()), right, epilogue);
+                multiply_all(Mixed::new(x.view()), right, output);
             }
             Weights::Int8(rows) => {
                 let right = PackedRef::new(rows, [n_blocks * Int8x4::ROWS, outputs]);
-                multiply_all(Mixed::new(x.view()), right, epilogue);
+                multiply_all(Mixed::new(x.view()), right, output);
             }
         }
     }
@@ -194,55 +197,42 @@ fn value<W: Weight>(rows: &[Row<W>], inputs: usize, [input, output]: [usize; 2])
     W::value(&rows[block * W::ROWS..][..W::ROWS], input % WIDTH, output % WIDTH)
 }
 
-/// Where the sums of a product go.
+/// What is done with the sums of a product: one epilogue for all, so that the products of each precision are compiled
+/// once.
 enum Output<'a> {
-    Store(Mode, MatrixMut<'a>),
-    Activate { activation: ActivationKind, out: MatrixMut<'a>, gate: MatrixMut<'a> },
-}
-
-impl Output<'_> {
-    /// # Safety
-    /// Nobody else uses the numbers of the block as long as it lives.
-    unsafe fn block<'a>(&'a self, rows: Range<usize>, columns: Range<usize>, bias: &'a [f32]) -> Block<'a> {
-        let bias = part_of(bias, columns.clone());
-        // SAFETY: the caller's.
-        unsafe {
-            match self {
-                Self::Store(mode, out) => Block::Store(Store { mode: *mode, out: out.block(rows, columns), bias }),
-                Self::Activate { activation, out, gate } => Block::Activate(Activate {
-                    activation: *activation,
-                    bias,
-                    active: out.block(rows.clone(), columns.clone()),
-                    derivatives: [gate.block(0..0, 0..0), gate.block(rows, columns)],
-                }),
-            }
-        }
-    }
-}
-
-/// A block of an [`Output`]: one epilogue for all, so that the products of each precision are compiled once.
-enum Block<'a> {
     Store(Store<'a>),
     Activate(Activate<'a, f32>),
 }
 
-impl Epilogue<f32> for Block<'_> {
+impl Epilogue<f32> for Output<'_> {
     const WHOLE_PANELS: bool = true;
     const READS_ONCE: bool = true;
 
     #[inline(always)]
     fn prefetch(&self, row: usize, column: usize) {
         match self {
-            Self::Store(block) => Epilogue::<f32>::prefetch(block, row, column),
-            Self::Activate(block) => block.prefetch(row, column),
+            Self::Store(store) => Epilogue::<f32>::prefetch(store, row, column),
+            Self::Activate(activate) => activate.prefetch(row, column),
         }
     }
 
     #[inline(always)]
     fn apply<A: Arithmetic<Element = f32>>(&mut self, arithmetic: A, at: [usize; 2], sums: &[f32]) {
         match self {
-            Self::Store(block) => block.apply(arithmetic, at, sums),
-            Self::Activate(block) => block.apply(arithmetic, at, sums),
+            Self::Store(store) => store.apply(arithmetic, at, sums),
+            Self::Activate(activate) => activate.apply(arithmetic, at, sums),
+        }
+    }
+}
+
+impl Divisible<f32> for Output<'_> {
+    unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> Self {
+        // SAFETY: the caller's.
+        unsafe {
+            match self {
+                Self::Store(store) => Self::Store(Divisible::<f32>::block(store, rows, columns)),
+                Self::Activate(activate) => Self::Activate(activate.block(rows, columns)),
+            }
         }
     }
 }
@@ -251,14 +241,10 @@ impl Epilogue<f32> for Block<'_> {
 #[allow(clippy::float_cmp, reason = "the same operations on the same numbers")]
 mod tests {
     use super::*;
+    use crate::testing;
 
     fn noise(n: usize, seed: u32) -> Vec<f32> {
-        let number = |i: usize| {
-            let bits = (i as u32 ^ seed.wrapping_mul(0x9E37_79B9)).wrapping_mul(0x85EB_CA6B);
-            let bits = (bits ^ (bits >> 15)).wrapping_mul(0xC2B2_AE35);
-            (bits >> 8) as f32 / (1 << 23) as f32 - 1.0
-        };
-        (0..n).map(number).collect()
+        testing::noise(n, seed).iter().map(|x| x / 2.0).collect()
     }
 
     fn packed_rows(x: &[f32], n_columns: usize) -> PackedRows {
@@ -316,18 +302,17 @@ mod tests {
             linear.pack_into(&packed, &mut out);
             assert_eq!(unpacked(&out), stored, "{precision}");
             let gates = noise(n_rows * n, 5);
-            for kind in [ActivationKind::Gelu, ActivationKind::ReluSquared, ActivationKind::Swiglu] {
-                let is_gated = kind == ActivationKind::Swiglu;
-                if is_gated {
+            for kind in [Activation::Gelu, Activation::ReluSquared, Activation::Swiglu] {
+                if kind.is_gated() {
                     gate = packed_rows(&gates, n);
                 }
                 linear.activate(&packed, kind, &mut gate, &mut out);
                 for (i, got) in unpacked(&out).into_iter().enumerate() {
                     let (x, gate) = (f64::from(stored[i]), f64::from(gates[i]));
                     let want = match kind {
-                        ActivationKind::Gelu => x * f64::from(crate::elementary::phi::<pulp::Scalar>(stored[i]).0),
-                        ActivationKind::ReluSquared => x.max(0.0).powi(2),
-                        ActivationKind::Swiglu => x * gate / (1.0 + (-gate).exp()),
+                        Activation::Gelu => x * f64::from(crate::elementary::phi::<pulp::Scalar>(stored[i]).0),
+                        Activation::ReluSquared => x.max(0.0).powi(2),
+                        Activation::Swiglu => x * gate / (1.0 + (-gate).exp()),
                     };
                     assert!((f64::from(got) - want).abs() < 1e-5, "{kind:?}: {got}, not {want}");
                 }

@@ -6,8 +6,9 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::pages::Pages;
+use crate::flex::in_f32;
 use crate::gemm::{MatrixMut, PackedRef, WIDTH, n_panels};
-use crate::rows::Norm;
+use crate::norm::Norm;
 
 /// Some rows of numbers, each with space for whole panels, and a line of the cache more: rows that begin a power of two
 /// after each other would push each other out of it.
@@ -44,21 +45,21 @@ impl Rows {
         rows.map(move |row| &mut row[..n_columns])
     }
 
-    pub(super) fn n_columns(&self) -> usize {
+    pub(crate) fn n_columns(&self) -> usize {
         self.n_columns
     }
 
     /// All rows from `first` on, and what is behind their last columns.
-    pub(super) fn from(&self, first: usize) -> &[f32] {
+    pub(crate) fn from(&self, first: usize) -> &[f32] {
         &self.values[first * self.row_step..]
     }
 
-    pub(super) fn row_step(&self) -> usize {
+    pub(crate) fn row_step(&self) -> usize {
         self.row_step
     }
 
     /// The first `n_rows` rows, in whole panels.
-    pub(super) fn whole_panels(&mut self, n_rows: usize) -> MatrixMut<'_> {
+    pub(crate) fn whole_panels(&mut self, n_rows: usize) -> MatrixMut<'_> {
         let n_columns = n_panels(self.n_columns) * WIDTH;
         MatrixMut::within(&mut self.values, [n_rows, n_columns], self.row_step)
     }
@@ -79,21 +80,21 @@ impl PackedRows {
         Self { rows: Pages::zeros(max_rows * n_panels(n_columns)), n_rows: 0, n_columns }
     }
 
-    pub(super) fn n_rows(&self) -> usize {
+    pub(crate) fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    pub(super) fn n_columns(&self) -> usize {
+    pub(crate) fn n_columns(&self) -> usize {
         self.n_columns
     }
 
-    pub(super) fn view(&self) -> PackedRef<'_> {
+    pub(crate) fn view(&self) -> PackedRef<'_> {
         PackedRef::new(&self.rows, [self.n_rows, self.n_columns])
     }
 
     /// `n_rows` rows to be written, in whole panels. What is behind the last column meets weights of zero, and must be
     /// numbers: it is zero where only columns are written.
-    pub(super) fn resize(&mut self, n_rows: usize) -> MatrixMut<'_> {
+    pub(crate) fn resize(&mut self, n_rows: usize) -> MatrixMut<'_> {
         self.n_rows = n_rows;
         let n_panels = n_panels(self.n_columns);
         let rows = &mut self.rows[..n_rows * n_panels];
@@ -120,10 +121,9 @@ impl RowNorm {
     /// # Panics
     /// If there are not as many biases as weights.
     #[must_use]
-    #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
     pub fn new(weight: Vec<f32>, bias: Option<Vec<f32>>, centred: bool, epsilon: f64) -> Self {
         assert!(bias.as_ref().is_none_or(|bias| bias.len() == weight.len()), "a bias for each weight");
-        Self { weight, bias, norm: Norm { centred, epsilon: epsilon as f32 } }
+        Self { weight, bias, norm: Norm { centred, epsilon: in_f32(epsilon) } }
     }
 
     /// Normalises some rows of `x`.

@@ -11,7 +11,7 @@ use memmap2::MmapMut;
 use crate::gemm::{Row, Word};
 
 /// Rows of panels, all zeros at first, whose memory is there once it is touched.
-pub(super) struct Pages<W = f32> {
+pub(crate) struct Pages<W = f32> {
     map: MmapMut,
     n_rows: usize,
     elements: PhantomData<W>,
@@ -20,7 +20,7 @@ pub(super) struct Pages<W = f32> {
 impl<W: Word> Pages<W> {
     /// # Panics
     /// If the system has no memory left.
-    pub(super) fn zeros(n_rows: usize) -> Self {
+    pub(crate) fn zeros(n_rows: usize) -> Self {
         let n_bytes = n_rows.checked_mul(size_of::<Row<W>>()).expect("no machine has so much memory");
         // An empty mapping is refused.
         let map =

@@ -9,7 +9,6 @@ use super::weight::Weight;
 /// Products of elements, summed in registers of f32, and elements made of numbers.
 pub(crate) trait Arithmetic: Copy {
     type Element: Element;
-    /// The level.
     type Simd: Simd;
     /// A register of elements.
     type Factors: Copy;

@@ -3,11 +3,11 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::activation::ActivationKind;
 use super::arithmetic::Arithmetic;
 use super::element::Element;
 use super::matrix::MatrixMut;
 use super::packed::{PackedRef, WIDTH};
+use crate::activation::Activation;
 
 /// What is done with the sums of a product of elements as they come out of the registers.
 pub(crate) trait Epilogue<E> {
@@ -23,6 +23,15 @@ pub(crate) trait Epilogue<E> {
 
     /// Takes the sums of row `at[0]` from column `at[1]` on: no more columns than a panel has, all of one panel.
     fn apply<A: Arithmetic<Element = E>>(&mut self, arithmetic: A, at: [usize; 2], sums: &[f32]);
+}
+
+/// An epilogue of a whole product, which is applied in blocks.
+pub(crate) trait Divisible<E>: Epilogue<E> + Sync {
+    /// The epilogue of a block, whose rows and columns are counted from its first.
+    ///
+    /// # Safety
+    /// Nobody else uses the block's outputs as long as it lives.
+    unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> Self;
 }
 
 /// Writes the sums, with the bias.
@@ -62,6 +71,14 @@ impl<E> Epilogue<E> for Store<'_> {
     }
 }
 
+impl<E> Divisible<E> for Store<'_> {
+    unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> Self {
+        let bias = part_of(self.bias, columns.clone());
+        // SAFETY: the caller's.
+        Self { mode: self.mode, out: unsafe { self.out.block(rows, columns) }, bias }
+    }
+}
+
 impl Store<'_> {
     #[inline(always)]
     fn store(&mut self, [row, column]: [usize; 2], sums: &[f32]) {
@@ -78,7 +95,7 @@ impl Store<'_> {
 }
 
 /// Some columns of a bias; of an empty one nothing.
-pub(crate) fn part_of(bias: &[f32], columns: Range<usize>) -> &[f32] {
+fn part_of(bias: &[f32], columns: Range<usize>) -> &[f32] {
     if bias.is_empty() { bias } else { &bias[columns] }
 }
 
@@ -97,7 +114,7 @@ fn biased<'a>(out: &'a mut [f32; WIDTH], sums: &[f32], bias: &[f32], column: usi
 
 /// Writes to panels what the activation makes of sums and bias, and its derivatives by them and by the gate.
 pub(crate) struct Activate<'a, E> {
-    pub(crate) activation: ActivationKind,
+    pub(crate) activation: Activation,
     pub(crate) bias: &'a [f32],
     /// What comes of it.
     pub(crate) active: MatrixMut<'a, E>,
@@ -123,15 +140,22 @@ impl<E: Element> Epilogue<E> for Activate<'_, E> {
         let values = biased(&mut values, sums, self.bias, column);
         let mut out = [const { MaybeUninit::uninit() }; WIDTH];
         let out = &mut out[..sums.len()];
-        let gate = match self.activation {
-            ActivationKind::Swiglu => gate.get(row, column, sums.len()),
-            ActivationKind::Gelu | ActivationKind::ReluSquared => &mut [],
-        };
+        let gate = if self.activation.is_gated() { gate.get(row, column, sums.len()) } else { &mut [] };
         let out = self.activation.forward::<A::Simd>(values, gate, out);
         self.active.put_elements(arithmetic, row, column, out);
         if !slope.is_empty() {
             slope.put(row, column, values);
         }
+    }
+}
+
+impl<E: Element> Divisible<E> for Activate<'_, E> {
+    unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> Self {
+        let bias = part_of(self.bias, columns.clone());
+        // SAFETY: the caller's.
+        let derivatives = self.derivatives.each_ref().map(|out| unsafe { out.block(rows.clone(), columns.clone()) });
+        // SAFETY: the caller's.
+        Self { activation: self.activation, bias, active: unsafe { self.active.block(rows, columns) }, derivatives }
     }
 }
 
@@ -166,5 +190,14 @@ impl<E: Element> Epilogue<E> for Slopes<'_, E> {
             }
             out.put_elements(arithmetic, row, column, values);
         }
+    }
+}
+
+impl<E: Element> Divisible<E> for Slopes<'_, E> {
+    unsafe fn block(&self, rows: Range<usize>, columns: Range<usize>) -> Self {
+        let slopes = self.slopes.map(|slope| slope.map(|slope| slope.rows(rows.clone()).columns(columns.clone())));
+        // SAFETY: the caller's.
+        let outs = self.outs.each_ref().map(|out| unsafe { out.block(rows.clone(), columns.clone()) });
+        Self { slopes, outs }
     }
 }

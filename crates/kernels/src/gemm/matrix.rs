@@ -31,17 +31,14 @@ impl<'a> Matrix<'a> {
         Self { values, rows, columns, row_step, column_step: 1 }
     }
 
-    /// How many rows there are.
     pub(crate) fn n_rows(self) -> usize {
         self.rows
     }
 
-    /// How many columns there are.
     pub(crate) fn n_columns(self) -> usize {
         self.columns
     }
 
-    /// Some columns.
     pub(crate) fn columns(self, range: Range<usize>) -> Self {
         let transposed = self.transposed().rows(range.start, range.len());
         transposed.transposed()
@@ -59,7 +56,6 @@ impl<'a> Matrix<'a> {
         Self { values: &self.values[start..], rows, ..self }
     }
 
-    /// One row.
     pub(crate) fn row(self, row: usize) -> &'a [f32] {
         assert!(row < self.rows && self.column_step == 1, "row {row}");
         &self.values[row * self.row_step..][..self.columns]
@@ -107,14 +103,12 @@ impl<'a, E: Word> MatrixMut<'a, E> {
         shape @ [n_rows, n_columns]: [usize; 2],
     ) -> Self {
         assert!(out.is_empty() || out.len() == Self::n_packed(shape), "{shape:?}, {}", out.len());
-        Self {
-            elements: out.as_mut_ptr().cast(),
-            n_rows: if out.is_empty() { 0 } else { n_rows },
-            n_columns,
-            steps: [WIDTH, n_rows * WIDTH],
-            first: 0,
-            borrowed: PhantomData,
-        }
+        let shape = [if out.is_empty() { 0 } else { n_rows }, n_columns];
+        Self::over(out.as_mut_ptr().cast(), shape, [WIDTH, n_rows * WIDTH])
+    }
+
+    fn over(elements: *mut E, [n_rows, n_columns]: [usize; 2], steps: [usize; 2]) -> Self {
+        Self { elements, n_rows, n_columns, steps, first: 0, borrowed: PhantomData }
     }
 
     /// Panels of rows.
@@ -217,8 +211,7 @@ impl<'a> MatrixMut<'a> {
         assert!(n_columns <= row_step || n_rows <= 1, "rows overlap");
         let end = last(n_rows, n_columns, row_step);
         assert!(end <= values.len(), "{end} numbers of {}", values.len());
-        let (elements, steps) = (values.as_mut_ptr(), [row_step, WIDTH]);
-        Self { elements, n_rows, n_columns, steps, first: 0, borrowed: PhantomData }
+        Self::over(values.as_mut_ptr(), [n_rows, n_columns], [row_step, WIDTH])
     }
 
     /// Rows that nobody has written yet.
@@ -228,22 +221,17 @@ impl<'a> MatrixMut<'a> {
     pub(crate) unsafe fn from_uninit(out: &'a mut [MaybeUninit<f32>], shape: [usize; 2]) -> Self {
         let [n_rows, n_columns] = shape;
         assert_eq!(out.len(), n_rows * n_columns, "{shape:?}");
-        let (elements, steps) = (out.as_mut_ptr().cast(), [n_columns, WIDTH]);
-        Self { elements, n_rows, n_columns, steps, first: 0, borrowed: PhantomData }
+        Self::over(out.as_mut_ptr().cast(), shape, [n_columns, WIDTH])
     }
 
-    /// The matrix cut between columns, into parts of these widths from the left.
-    pub(crate) fn split_columns(self, widths: impl IntoIterator<Item = usize>) -> impl Iterator<Item = Self> {
-        let mut start = 0;
-        widths.into_iter().map(move |n_columns| {
-            let columns = start..start + n_columns;
-            start = columns.end;
+    /// The matrix cut between columns, into parts of this width from the left.
+    pub(crate) fn split_columns(self, width: usize) -> impl Iterator<Item = Self> {
+        (0..self.n_columns / width).map(move |i| {
             // SAFETY: columns that follow each other do not overlap, and the whole is gone.
-            unsafe { self.block(0..self.n_rows, columns) }
+            unsafe { self.block(0..self.n_rows, i * width..(i + 1) * width) }
         })
     }
 
-    /// Some columns.
     pub(crate) fn columns(self, range: Range<usize>) -> Self {
         // SAFETY: the whole is gone.
         unsafe { self.block(0..self.n_rows, range) }

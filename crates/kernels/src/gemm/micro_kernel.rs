@@ -28,7 +28,6 @@ pub(crate) trait Left: Copy + Send + Sync {
     /// Rows that are never parted.
     const UNIT: usize;
 
-    /// How many rows there are.
     fn n_rows(self) -> usize;
 
     /// How many rows of elements the right matrix has.

@@ -7,12 +7,7 @@
 //! each weight is read once.
 
 #![allow(unsafe_code, reason = "each block says why it is sound, and bounds are asserted")]
-#![allow(
-    clippy::inline_always,
-    reason = "what is called in an inner loop must have the instructions of its caller's SIMD level"
-)]
 
-mod activation;
 mod arithmetic;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
@@ -27,25 +22,22 @@ mod scratch;
 mod transpose;
 mod weight;
 
-use std::ops::Range;
-
 use pulp::{Arch, Simd, WithSimd};
 
-pub use activation::ActivationKind;
 pub(crate) use arithmetic::{Arithmetic, Exact};
 pub(crate) use element::{Bf16x2, Element, Word, as_elements};
-pub(crate) use epilogue::{Activate, Epilogue, Mode, Slopes, Store, part_of};
+pub(crate) use epilogue::{Activate, Divisible, Epilogue, Mode, Slopes, Store};
 pub(crate) use macro_kernel::multiply;
 pub(crate) use matrix::{Matrix, MatrixMut};
 pub(crate) use micro_kernel::{Left, Mixed, Plain, Transposed};
-pub(crate) use pack::{Packed, Role};
+pub(crate) use pack::{Operand, Packed, Role};
 pub(crate) use packed::{PackedRef, Row, WIDTH, n_panels};
 pub(crate) use scratch::Scratch;
 pub(crate) use weight::{Int8x4, Weight};
 
 use self::arithmetic::WithArithmetic;
 use self::macro_kernel::Blocks;
-use crate::tasks::{fill, for_each};
+use crate::tasks::{assume_init, for_each, uninit};
 
 /// A block of a product.
 struct Block<'a, L: Left, F> {
@@ -72,20 +64,16 @@ impl<L: Left, F: Epilogue<L::Element>> WithArithmetic for Block<'_, L, F> {
     }
 }
 
-/// Multiplies on all cores. `epilogue` says what becomes of the sums of each block, whose rows and columns are
-/// counted from the block's first.
-pub(crate) fn multiply_all<L: Left, F: Epilogue<L::Element>>(
-    left: L,
-    right: PackedRef<'_, L::Right>,
-    epilogue: impl Fn([Range<usize>; 2]) -> F + Sync,
-) {
+/// Multiplies on all cores, in blocks.
+pub(crate) fn multiply_all<L: Left, F: Divisible<L::Element>>(left: L, right: PackedRef<'_, L::Right>, epilogue: F) {
     let blocks = Blocks::new(left, right, F::READS_ONCE);
     for_each(left.n_rows() * left.depth() * right.n_columns(), blocks.len(), |i| {
         let [rows, columns] = blocks.get(i);
         Arch::new().dispatch(Block {
             left: left.part(rows.clone()),
             right: right.columns(columns.clone()),
-            epilogue: epilogue([rows, columns]),
+            // SAFETY: blocks do not overlap, and nobody else uses what the epilogue holds before all are done.
+            epilogue: unsafe { epilogue.block(rows, columns) },
         });
     });
 }
@@ -93,23 +81,18 @@ pub(crate) fn multiply_all<L: Left, F: Epilogue<L::Element>>(
 /// `left right + bias` on all cores; an empty bias is none.
 pub(crate) fn product<L: Left>(left: L, right: PackedRef<'_, L::Right>, bias: &[f32]) -> Vec<f32> {
     let shape = [left.n_rows(), right.n_columns()];
+    let mut out = uninit(shape[0] * shape[1]);
     // SAFETY: nothing reads the output before it is written, and all of it is.
     unsafe {
-        fill(shape[0] * shape[1], |out| {
-            store(Mode::Put, MatrixMut::from_uninit(out, shape), left, right, bias);
-        })
+        store(Mode::Put, MatrixMut::from_uninit(&mut out, shape), left, right, bias);
+        assume_init(out)
     }
 }
 
 /// `left right + bias` into `out` on all cores, in one of the [`Mode`]s; an empty bias is none.
 pub(crate) fn store<L: Left>(mode: Mode, out: MatrixMut<'_>, left: L, right: PackedRef<'_, L::Right>, bias: &[f32]) {
     assert!(bias.is_empty() || bias.len() == right.n_columns(), "a number for each column");
-    multiply_all(left, right, |[rows, columns]| {
-        let bias = part_of(bias, columns.clone());
-        // SAFETY: blocks do not overlap, and nobody else writes before all are done.
-        let out = unsafe { out.block(rows, columns) };
-        Store { mode, out, bias }
-    });
+    multiply_all(left, right, Store { mode, out, bias });
 }
 
 #[cfg(test)]
@@ -117,7 +100,7 @@ mod tests {
     use std::marker::PhantomData;
 
     use super::*;
-    use crate::flex::testing::{noise, with_threads};
+    use crate::testing::{assert_threads_change_nothing, noise};
 
     /// Rows, depth and columns of products that end within tiles, registers and panels, and that do not.
     const SHAPES: [[usize; 3]; 10] = [
@@ -133,9 +116,9 @@ mod tests {
         [200, 130, 170],
     ];
 
-    /// The product in double precision, plus one.
+    /// The product in double precision.
     fn reference(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f64> {
-        let mut out = vec![1.0; m * n];
+        let mut out = vec![0.0; m * n];
         for (row, out) in out.chunks_mut(n).enumerate() {
             for i in 0..k {
                 for (out, b) in out.iter_mut().zip(&b[i * n..]) {
@@ -167,6 +150,28 @@ mod tests {
         x.iter().map(rounded).collect()
     }
 
+    /// Factors `[m, k]` and `[k, n]`, and both transposed.
+    struct Factors([Vec<f32>; 4]);
+
+    impl Factors {
+        fn new([m, k, n]: [usize; 3]) -> Self {
+            let (a, b) = (noise(m * k, 1), noise(k * n, 2));
+            let (a_transposed, b_transposed) = (transposed(&a, [m, k]), transposed(&b, [k, n]));
+            Self([a, b, a_transposed, b_transposed])
+        }
+
+        /// The left matrix as it is, and to be transposed; the right matrix in rows and in columns.
+        fn matrices(&self, [m, k, n]: [usize; 3]) -> [Matrix<'_>; 4] {
+            let Self([a, b, a_transposed, b_transposed]) = self;
+            let b_transposed = Matrix::new(b_transposed, [n, k]).transposed();
+            [Matrix::new(a, [m, k]), Matrix::new(a_transposed, [k, m]), Matrix::new(b, [k, n]), b_transposed]
+        }
+
+        fn product<E: Element>(&self, shape: [usize; 3]) -> Vec<f64> {
+            reference(&rounded::<E>(&self.0[0]), &rounded::<E>(&self.0[1]), shape)
+        }
+    }
+
     #[test]
     fn matrices_in_any_order_multiply() {
         for shape in SHAPES {
@@ -175,37 +180,41 @@ mod tests {
         }
     }
 
-    fn multiplies_in_any_order<E: Element>(shape: [usize; 3]) {
-        let [m, k, n] = shape;
-        let (a, b, bias) = (noise(m * k, 1), noise(k * n, 2), vec![1.0; n]);
-        let want = reference(&rounded::<E>(&a), &rounded::<E>(&b), shape);
-        let (a_transposed, b_transposed) = (transposed(&a, [m, k]), transposed(&b, [k, n]));
-        for b_is_transposed in [false, true] {
-            let b = match b_is_transposed {
-                false => Matrix::new(&b, [k, n]),
-                true => Matrix::new(&b_transposed, [n, k]).transposed(),
-            };
-            let [plain, transposed, right] = Packed::<E>::all([
-                (Matrix::new(&a, [m, k]), Role::Left),
-                (Matrix::new(&a_transposed, [k, m]), Role::Both),
-                (b, Role::Right),
-            ]);
+    fn multiplies_in_any_order<E: Element>(shape @ [m, _, n]: [usize; 3]) {
+        let factors = Factors::new(shape);
+        let want: Vec<f64> = factors.product::<E>(shape).iter().map(|x| x + 1.0).collect();
+        let [a, a_transposed, b, b_transposed] = factors.matrices(shape);
+        for right in [b, b_transposed] {
+            let [plain, transposed, right] =
+                Packed::<E>::all([(a, Role::Left), (a_transposed, Role::Both), (right, Role::Right)]);
             let (left, right) = (Plain(plain.left()), right.right());
-            let what = format!("{shape:?} of {} in one, right matrix transposed: {b_is_transposed}", E::NUMBERS);
-            let whole = product(left, right, &bias);
-            assert_close(&whole, &want, &what);
-            let copy = E::left_as_right(transposed.left(), m);
-            let copy = match &copy {
-                None => transposed.right(),
-                Some(rows) => PackedRef::new(rows, [E::count(k), m]),
-            };
-            for left in [transposed.right(), copy] {
+            let what = format!("{shape:?} of {} in one", E::NUMBERS);
+            assert_close(&product(left, right, &vec![1.0; n]), &want, &what);
+            let regrouped = Operand::new(transposed.left(), m);
+            for left in [transposed.right(), regrouped.right()] {
                 let mut sums = vec![1.0; m * n];
                 let out = MatrixMut::new(&mut sums, [m, n]);
                 store(Mode::Add, out, Transposed(left), right, &[]);
-                assert_close(&sums, &want, &format!("{what}, left too"));
+                assert_close(&sums, &want, &format!("{what}, left transposed"));
             }
         }
+    }
+
+    /// What a check gives by each SIMD level; on AVX2 the same bytes as on this CPU if it `is_exact`.
+    fn by_every_level<C: WithSimd<Output = Vec<f32>>>(check: impl Fn() -> C, is_exact: bool) -> Vec<Vec<f32>> {
+        let native = Arch::new().dispatch(check());
+        let mut all = vec![Simd::vectorize(pulp::Scalar, check())];
+        #[cfg(target_arch = "x86_64")]
+        {
+            all.extend(pulp::x86::V2::try_new().map(|simd| Simd::vectorize(simd, check())));
+            if let Some(simd) = pulp::x86::V3::try_new() {
+                let avx2 = Simd::vectorize(simd, check());
+                assert!(!is_exact || avx2 == native, "AVX2");
+                all.push(avx2);
+            }
+        }
+        all.push(native);
+        all
     }
 
     /// A product by the instructions of one SIMD level.
@@ -220,25 +229,18 @@ mod tests {
 
         #[inline(always)]
         fn with_simd<S: Simd>(self, simd: S) -> Vec<f32> {
-            let [m, k, n] = self.shape;
-            let (a, b) = (noise(m * k, 1), noise(k * n, 2));
-            let (a_transposed, b_transposed) = (transposed(&a, [m, k]), transposed(&b, [k, n]));
-            let [plain, transposed, right] = [
-                (Matrix::new(&a, [m, k]), Role::Left),
-                (Matrix::new(&a_transposed, [k, m]), Role::Right),
-                (Matrix::new(&b_transposed, [n, k]).transposed(), Role::Right),
-            ]
-            .map(|(matrix, role)| Packed::<E>::by(simd, matrix, role));
+            let shape @ [m, _, n] = self.shape;
+            let factors = Factors::new(shape);
+            let [a, a_transposed, _, b] = factors.matrices(shape);
+            let [plain, transposed, right] = [(a, Role::Left), (a_transposed, Role::Right), (b, Role::Right)]
+                .map(|(matrix, role)| Packed::<E>::by(simd, matrix, role));
             let right = right.right();
             let mut values = vec![f32::NAN; m * n];
             let out = MatrixMut::new(&mut values, [m, n]);
             let epilogue = Store { mode: Mode::Put, out, bias: &[] };
-            if self.transposed {
-                let left = Transposed(transposed.right());
-                E::run(simd, Block { left, right, epilogue });
-            } else {
-                let left = Plain(plain.left());
-                E::run(simd, Block { left, right, epilogue });
+            match self.transposed {
+                true => E::run(simd, Block { left: Transposed(transposed.right()), right, epilogue }),
+                false => E::run(simd, Block { left: Plain(plain.left()), right, epilogue }),
             }
             values
         }
@@ -246,36 +248,17 @@ mod tests {
 
     #[test]
     fn every_simd_level_multiplies() {
-        for shape in SHAPES {
-            for transposed in [false, true] {
-                every_level_multiplies::<f32>(shape, transposed);
-                every_level_multiplies::<Bf16x2>(shape, transposed);
-            }
+        for (shape, transposed) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
+            every_level_multiplies::<f32>(shape, transposed);
+            every_level_multiplies::<Bf16x2>(shape, transposed);
         }
     }
 
     fn every_level_multiplies<E: Element>(shape: [usize; 3], transposed: bool) {
-        let check = || Check::<E> { shape, transposed, elements: PhantomData };
-        let native = pulp::Arch::new().dispatch(check());
-        let [m, k, n] = shape;
-        let [a, b] = [(m * k, 1), (k * n, 2)].map(|(n, seed)| rounded::<E>(&noise(n, seed)));
-        let want: Vec<_> = reference(&a, &b, shape).iter().map(|x| x - 1.0).collect();
-        assert_close(&native, &want, "native");
-        assert_close(&Simd::vectorize(pulp::Scalar, check()), &want, "scalar");
-        #[cfg(target_arch = "x86_64")]
-        {
-            if let Some(simd) = pulp::x86::V2::try_new() {
-                assert_close(&Simd::vectorize(simd, check()), &want, "SSE");
-            }
-            if let Some(simd) = pulp::x86::V3::try_new() {
-                let avx2 = Simd::vectorize(simd, check());
-                assert_close(&avx2, &want, "AVX2");
-                if E::NUMBERS == 1 {
-                    // Each number is one sum of fused multiply-adds in the same order.
-                    assert_eq!(avx2, native, "AVX2, {shape:?}");
-                }
-            }
-        }
+        let want = Factors::new(shape).product::<E>(shape);
+        // In f32 each number is one sum of fused multiply-adds in the same order.
+        let got = by_every_level(|| Check::<E> { shape, transposed, elements: PhantomData }, E::NUMBERS == 1);
+        got.iter().for_each(|got| assert_close(got, &want, &format!("{shape:?} of {} in one", E::NUMBERS)));
     }
 
     /// Rows of f32 times weights, by the instructions of one SIMD level.
@@ -308,8 +291,7 @@ mod tests {
             let out = MatrixMut::new(&mut values, [m, n]);
             let epilogue = Store { mode: Mode::Put, out, bias: &[] };
             f32::run(simd, Block { left, right, epilogue });
-            let want: Vec<_> = reference(&x, &rounded, [m, k, n]).iter().map(|x| x - 1.0).collect();
-            assert_close(&values, &want, &format!("{m} rows of {} in one", W::NUMBERS));
+            assert_close(&values, &reference(&x, &rounded, [m, k, n]), &format!("{m} rows of {} in one", W::NUMBERS));
             values
         }
     }
@@ -317,21 +299,9 @@ mod tests {
     #[test]
     fn every_simd_level_multiplies_every_kind_of_weights() {
         for n_rows in [1, 2, 3, 4, 7, 8, 9, 15, 16] {
-            every_level_multiplies_weights::<f32>(n_rows);
-            every_level_multiplies_weights::<Bf16x2>(n_rows);
-            every_level_multiplies_weights::<Int8x4>(n_rows);
+            by_every_level(|| MixedCheck::<Bf16x2> { n_rows, elements: PhantomData }, true);
+            by_every_level(|| MixedCheck::<Int8x4> { n_rows, elements: PhantomData }, true);
         }
-    }
-
-    fn every_level_multiplies_weights<W: Weight>(n_rows: usize) {
-        let check = || MixedCheck::<W> { n_rows, elements: PhantomData };
-        let native = Arch::new().dispatch(check());
-        Simd::vectorize(pulp::Scalar, check());
-        #[cfg(target_arch = "x86_64")]
-        if let Some(simd) = pulp::x86::V3::try_new() {
-            assert_eq!(Simd::vectorize(simd, check()), native, "AVX2, {n_rows} rows");
-        }
-        let _ = native;
     }
 
     #[test]
@@ -375,23 +345,18 @@ mod tests {
         let want = reference(&a, &b, [6, 7, 10]);
         for (row, values) in values.chunks(12).enumerate() {
             let (written, beside) = values.split_at(if row < 2 { 0 } else { 10 });
-            let want: Vec<_> = want[row * 10..].iter().map(|x| x - 1.0).collect();
-            assert_close(written, &want, "a row");
+            assert_close(written, &want[row * 10..], "a row");
             assert!(beside.iter().all(|x| x.is_nan()), "row {row} has more numbers");
         }
     }
 
     #[test]
     fn threads_do_not_change_a_byte() {
-        let bits = |threads| {
-            let got = with_threads(threads, || {
-                let (a, b) = (noise(300 * 200, 1), noise(200 * 150, 2));
-                let matrices = [Matrix::new(&a, [300, 200]), Matrix::new(&b, [200, 150])];
-                let [left, right] = Packed::all(matrices.map(|matrix| (matrix, Role::Both)));
-                product(Plain(left.view()), right.view(), &[])
-            });
-            got.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
-        };
-        assert_eq!(bits(1), bits(2));
+        assert_threads_change_nothing(|| {
+            let (a, b) = (noise(300 * 200, 1), noise(200 * 150, 2));
+            let matrices = [Matrix::new(&a, [300, 200]), Matrix::new(&b, [200, 150])];
+            let [left, right] = Packed::all(matrices.map(|matrix| (matrix, Role::Both)));
+            vec![product(Plain(left.view()), right.view(), &[])]
+        });
     }
 }

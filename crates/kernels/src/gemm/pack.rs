@@ -17,15 +17,35 @@ pub(crate) enum Role {
     Left,
     /// The right matrix of products, or the left one transposed.
     Right,
-    /// Both.
     Both,
 }
 
-/// A copy of a matrix in panels.
+/// On which side of a product a copy stands.
+#[derive(Clone, Copy)]
+enum Side {
+    /// As the left matrix: an element is of columns that follow each other.
+    Left,
+    /// As the right matrix, or as the left one transposed: an element is of rows that follow each other.
+    Right,
+}
+
+impl Side {
+    const BOTH: [Self; 2] = [Self::Left, Self::Right];
+
+    /// Rows and columns of a matrix in elements, given those in numbers.
+    fn shape<E: Word>(self, [n_rows, n_columns]: [usize; 2]) -> [usize; 2] {
+        match self {
+            Self::Left => [n_rows, E::count(n_columns)],
+            Self::Right => [E::count(n_rows), n_columns],
+        }
+    }
+}
+
+/// Copies of a matrix in panels, for one side of products or for both.
 #[derive(Debug)]
 pub(crate) struct Packed<E = f32> {
-    left: Option<Scratch<E>>,
-    right: Option<Scratch<E>>,
+    copies: [Option<Scratch<E>>; 2],
+    /// In numbers.
     shape: [usize; 2],
 }
 
@@ -43,24 +63,24 @@ impl Packed {
 }
 
 impl<E: Element> Packed<E> {
-    /// Room for a copy.
+    /// Room for copies.
     fn new(matrix: Matrix<'_>, role: Role) -> Self {
-        let shape @ [n_rows, n_columns] = [matrix.n_rows(), matrix.n_columns()];
-        let is_left = role != Role::Right || E::LEFT_IS_RIGHT;
-        let is_right = role != Role::Left && !E::LEFT_IS_RIGHT;
-        Self {
-            left: is_left.then(|| Scratch::new(n_rows * n_panels(E::count(n_columns)))),
-            right: is_right.then(|| Scratch::new(E::count(n_rows) * n_panels(n_columns))),
-            shape,
-        }
+        let shape = [matrix.n_rows(), matrix.n_columns()];
+        let copies = Side::BOTH.map(|side| {
+            let [n_rows, n_columns] = side.shape::<E>(shape);
+            let is_needed = match side {
+                Side::Left => role != Role::Right || E::LEFT_IS_RIGHT,
+                Side::Right => role != Role::Left && !E::LEFT_IS_RIGHT,
+            };
+            is_needed.then(|| Scratch::new(n_rows * n_panels(n_columns)))
+        });
+        Self { copies, shape }
     }
 
     /// The tasks that copy the matrix.
     fn tasks<'a>(&'a mut self, matrix: Matrix<'a>) -> impl Iterator<Item = Pack<'a, E>> {
-        let left = self.left.iter_mut();
-        let left = left.flat_map(move |out| Pack::tasks(matrix, out, Side::Left));
-        let right = self.right.iter_mut();
-        left.chain(right.flat_map(move |out| Pack::tasks(matrix, out, Side::Right)))
+        let copies = Side::BOTH.into_iter().zip(&mut self.copies);
+        copies.flat_map(move |(side, out)| out.iter_mut().flat_map(move |out| Pack::tasks(matrix, out, side)))
     }
 
     /// Copies a matrix by the instructions of a SIMD level, in this thread.
@@ -83,8 +103,8 @@ impl<E: Element> Packed<E> {
     pub(crate) fn all_of(matrices: &[(Matrix<'_>, Role)]) -> Vec<Self> {
         let matrices = matrices.iter();
         let mut packed: Vec<_> = matrices.clone().map(|(matrix, role)| Self::new(*matrix, *role)).collect();
-        let size = |rows: &Option<Scratch<E>>| rows.as_ref().map_or(0, |rows| rows.len() * WIDTH);
-        let numbers = packed.iter().map(|x| size(&x.left) + size(&x.right)).sum();
+        let copies = packed.iter().flat_map(|packed| packed.copies.iter().flatten());
+        let numbers = copies.map(|rows| rows.len() * WIDTH).sum();
         let tasks = matrices.zip(&mut packed);
         let tasks = tasks.flat_map(|((matrix, _), packed)| packed.tasks(*matrix));
         run(numbers, tasks);
@@ -96,9 +116,7 @@ impl<E: Element> Packed<E> {
     /// # Panics
     /// If it was not copied for that.
     pub(crate) fn left(&self) -> PackedRef<'_, E> {
-        let [n_rows, n_columns] = self.shape;
-        let rows = self.left.as_ref().expect("a left matrix");
-        PackedRef::new(rows, [n_rows, E::count(n_columns)])
+        self.copy(Side::Left)
     }
 
     /// As the right matrix of products, or as the left one transposed.
@@ -106,22 +124,13 @@ impl<E: Element> Packed<E> {
     /// # Panics
     /// If it was not copied for that.
     pub(crate) fn right(&self) -> PackedRef<'_, E> {
-        if E::LEFT_IS_RIGHT {
-            return self.left();
-        }
-        let [n_rows, n_columns] = self.shape;
-        let rows = self.right.as_ref().expect("a right matrix");
-        PackedRef::new(rows, [E::count(n_rows), n_columns])
+        self.copy(if E::LEFT_IS_RIGHT { Side::Left } else { Side::Right })
     }
-}
 
-/// On which side of a product a copy stands.
-#[derive(Clone, Copy)]
-enum Side {
-    /// As the left matrix: an element is of columns that follow each other.
-    Left,
-    /// As the right matrix, or as the left one transposed: an element is of rows that follow each other.
-    Right,
+    fn copy(&self, side: Side) -> PackedRef<'_, E> {
+        let rows = self.copies[side as usize].as_ref().expect("a copy for this side");
+        PackedRef::new(rows, side.shape::<E>(self.shape))
+    }
 }
 
 /// Copies some panels of a matrix.
@@ -134,12 +143,12 @@ struct Pack<'a, E> {
 impl<'a, E: Element> Pack<'a, E> {
     /// The tasks that copy a whole matrix.
     fn tasks(matrix: Matrix<'a>, out: &'a mut [Row<E>], side: Side) -> impl Iterator<Item = Self> {
-        // Rows and columns of a panel, the one in elements, the others in numbers.
-        let (n_rows, width) = match side {
-            Side::Left => (matrix.n_rows(), WIDTH * E::NUMBERS),
-            Side::Right => (E::count(matrix.n_rows()), WIDTH),
+        let [n_rows, _] = side.shape::<E>([matrix.n_rows(), matrix.n_columns()]).map(|n| n.max(1));
+        // Numbers of a row of a panel.
+        let width = match side {
+            Side::Left => WIDTH * E::NUMBERS,
+            Side::Right => WIDTH,
         };
-        let n_rows = n_rows.max(1);
         let panels = matrix.n_columns().div_ceil(width);
         let panels = (ELEMENTS / (n_rows * WIDTH)).max(panels.div_ceil(TASKS));
         let panels = panels.max(1);
@@ -283,6 +292,31 @@ fn pack_transposed<A: Arithmetic>(arithmetic: A, matrix: Matrix<'_>, out: &mut [
             for (column, out) in out[..n_columns].iter_mut().enumerate() {
                 *out = A::Element::first(&matrix.row(first + column)[row * numbers..]);
             }
+        }
+    }
+}
+
+/// A matrix that was packed as the left one of products, as the right one too.
+pub(crate) struct Operand<'a, E> {
+    left: PackedRef<'a, E>,
+    right: Option<Scratch<E>>,
+    n_columns: usize,
+}
+
+impl<'a, E: Element> Operand<'a, E> {
+    pub(crate) fn new(left: PackedRef<'a, E>, n_columns: usize) -> Self {
+        let right = E::left_as_right(left, n_columns);
+        Self { left, right, n_columns }
+    }
+
+    pub(crate) fn left(&self) -> PackedRef<'a, E> {
+        self.left
+    }
+
+    pub(crate) fn right(&self) -> PackedRef<'_, E> {
+        match &self.right {
+            None => self.left,
+            Some(rows) => PackedRef::new(rows, [E::count(self.left.n_rows()), self.n_columns]),
         }
     }
 }

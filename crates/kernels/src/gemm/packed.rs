@@ -68,7 +68,6 @@ impl<'a, E: Word> PackedRef<'a, E> {
         prefetch(self.panel(column / WIDTH)[row].as_ptr().cast());
     }
 
-    /// Some of the rows.
     pub(crate) fn rows(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.n_rows, "{range:?}");
         Self { rows: &self.rows[range.start.min(self.rows.len())..], n_rows: range.len(), ..self }

@@ -129,16 +129,9 @@ impl Weight for Int8x4 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::noise;
 
     const ZEROS: [Row; WIDTH] = [[0.0; WIDTH]; WIDTH];
-
-    fn noise() -> [Row; WIDTH] {
-        let number = |i: usize| {
-            let bits = (i as u32 + 5).wrapping_mul(0x9E37_79B9);
-            (bits >> 8) as f32 / (1 << 23) as f32 - 1.0
-        };
-        std::array::from_fn(|row| std::array::from_fn(|column| number(row * 77 + column * 13)))
-    }
 
     fn packed<W: Weight>(numbers: &[Row; WIDTH]) -> Vec<Row<W>> {
         let mut block = vec![[W::default(); WIDTH]; W::ROWS];
@@ -147,8 +140,9 @@ mod tests {
     }
 
     fn check<W: Weight>(tolerance: impl Fn(f32, f32) -> f32) {
-        let numbers = noise();
-        let block = packed::<W>(&numbers);
+        let noise = noise(WIDTH * WIDTH, 1);
+        let numbers: &[Row; WIDTH] = noise.as_chunks().0.try_into().expect("as many rows");
+        let block = packed::<W>(numbers);
         for (row, column) in (0..WIDTH).flat_map(|row| (0..WIDTH).map(move |c| (row, c))) {
             let (want, got) = (numbers[row][column], W::value(&block, row, column));
             let largest = numbers.iter().fold(0.0_f32, |m, row| m.max(row[column].abs()));

@@ -4,15 +4,15 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-use super::QUERIES;
-use crate::dropout::Dropout;
+use super::HeadGroup;
+use crate::attention::QUERIES;
+use crate::attention::heads::Prepared;
+use crate::attention::scores::{Query, Scores, softmax_backward};
 use crate::elementary::sum;
-use crate::gemm::Scratch;
 use crate::gemm::{
-    Exact, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain, Row, Store, Transposed, WIDTH, multiply, n_panels,
+    Exact, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain, Row, Scratch, Store, Transposed, WIDTH, multiply,
+    n_panels,
 };
-use crate::heads::{HeadLayout, Prepared};
-use crate::rows::{Query, Scores, attend_backward};
 
 /// Queries whose weights the backward pass holds at once: what it adds to the gradients of keys and values is
 /// summed over them in the registers. A multiple of a panel's width.
@@ -21,14 +21,9 @@ const BLOCK: usize = 128;
 // What a query does not see is zero only to the end of the last panel that it sees any of.
 const _: () = assert!(WIDTH.is_multiple_of(QUERIES) && BLOCK.is_multiple_of(WIDTH));
 
-/// As [`super::forward::Forward`], the other way.
+/// The backward pass of some heads.
 pub(super) struct BackwardPass<'a> {
-    pub(super) prepared: Prepared<'a>,
-    pub(super) dropout: Option<Dropout>,
-    pub(super) first_map: usize,
-    pub(super) kv_head: usize,
-    /// `[T, (H + 2 Hkv) D]`
-    pub(super) qkv: &'a [f32],
+    pub(super) heads: HeadGroup<'a>,
     /// `[T, H D]`
     pub(super) out: &'a [f32],
     /// `[T, H D]`
@@ -46,25 +41,24 @@ impl WithSimd for BackwardPass<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let heads = self.prepared.heads;
-        let HeadLayout { head_dim, t, .. } = heads;
-        let (scale, group, width) = (heads.scale(), heads.group(), heads.n_heads * head_dim);
+        let HeadGroup { prepared, dropout, first_map, kv_head, qkv } = self.heads;
+        let Prepared { heads, t, .. } = prepared;
+        let (head_dim, group, scale) = (heads.head_dim, heads.group(), heads.scale());
+        let width = heads.n_heads * head_dim;
         let [grad_q, mut grad_k, mut grad_v] = self.grad_qkv;
         let (grad_query_norm, grad_key_norm) = self.grad_norms.split_at_mut(head_dim);
-        let mut buffer = self.prepared.buffer();
-        let k = self.prepared.keys(self.qkv, self.kv_head, &mut buffer);
+        let mut buffer = prepared.buffer();
+        let k = prepared.read(qkv, heads.keys(kv_head), &mut buffer);
         let k_transposed = Packed::here(simd, k.transposed());
         let k = Packed::here(simd, k);
-        let v = self.prepared.values(self.qkv, self.kv_head);
+        let v = prepared.projected(qkv, heads.values(kv_head));
         let v_transposed = Packed::here(simd, v.transposed());
         let block = BLOCK.min(t);
         let [mut weights, mut grad_scores] = [(); 2].map(|()| Scratch::new(block * n_panels(t)));
-        let mut mask = vec![0.0; if self.dropout.is_some() { n_panels(t) * WIDTH } else { 0 }];
-        let grad_qs = grad_q.split_columns(std::iter::repeat_n(head_dim, group));
-        for (i, (mut grad_q, lse)) in grad_qs.zip(self.lse.chunks_exact(t)).enumerate() {
-            let head = self.kv_head * group + i;
-            let q = self.prepared.queries(self.qkv, head, &mut buffer);
-            let q = Packed::here(simd, q);
+        let mut mask = vec![0.0; if dropout.is_some() { n_panels(t) * WIDTH } else { 0 }];
+        for (i, (mut grad_q, lse)) in grad_q.split_columns(head_dim).zip(self.lse.chunks_exact(t)).enumerate() {
+            let head = kv_head * group + i;
+            let q = Packed::here(simd, prepared.read(qkv, head, &mut buffer));
             let column = head * head_dim;
             let out = Matrix::within(&self.out[column..], [t, head_dim], width);
             let grad_out = Matrix::within(&self.gradient[column..], [t, head_dim], width);
@@ -86,9 +80,9 @@ impl WithSimd for BackwardPass<'_> {
                     }
                     let [tile, grad_tile] = &mut tiles;
                     for (row, query) in queries.clone().enumerate() {
-                        let mask = self.dropout.map(|dropout| {
+                        let mask = dropout.map(|dropout| {
                             mask[..=query].fill(1.0);
-                            let at = ((self.first_map + i) * t + query) * t;
+                            let at = ((first_map + i) * t + query) * t;
                             dropout.apply(&mut mask[..=query], at);
                             &*mask
                         });
@@ -100,7 +94,7 @@ impl WithSimd for BackwardPass<'_> {
                             delta: sum(out, grad_out, |out, grad_out| out * grad_out),
                             mask,
                         };
-                        attend_backward::<S>(tile, grad_tile, row, query);
+                        softmax_backward::<S>(tile, grad_tile, row, query);
                     }
                     let grad_scores = Plain(PackedRef::within(&grad_scores[first..], [rows, keys], block));
                     let out = grad_q.rows(queries.start, rows);
@@ -114,9 +108,9 @@ impl WithSimd for BackwardPass<'_> {
                     add_key_gradients(simd, gradient, queries.clone(), right, out, i == 0);
                 }
             }
-            self.prepared.queries_backward(self.qkv, head, &mut grad_q, grad_query_norm);
+            prepared.backward(qkv, head, &mut grad_q, grad_query_norm);
         }
-        self.prepared.keys_backward(self.qkv, self.kv_head, &mut grad_k, grad_key_norm);
+        prepared.backward(qkv, heads.keys(kv_head), &mut grad_k, grad_key_norm);
     }
 }
 

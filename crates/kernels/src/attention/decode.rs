@@ -5,37 +5,20 @@
 //!
 //! Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1; grouped queries: Ainslie et al. 2023, "GQA".
 
+#![allow(unsafe_code, reason = "each block says why it is sound")]
+
 use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::cache::{Cache, HeadShape};
-use super::packed_rows::{PackedRows, Rows};
-use super::pages::Pages;
+use super::QUERIES;
+use super::heads::{Heads, Prepared};
+use super::scores::{Scores, softmax};
+use crate::decode::cache::{Cache, HeadShape};
+use crate::decode::packed_rows::{PackedRows, Rows};
+use crate::decode::pages::Pages;
 use crate::gemm::{Arithmetic, Epilogue, Exact, MatrixMut, PackedRef, Plain, Row, WIDTH, multiply, n_panels};
-use crate::heads::{HeadLayout, Prepared};
-use crate::rows::{Norm, Scores, attend as softmax};
-
-/// Queries whose scores a task holds at once.
-const QUERIES: usize = 32;
-
-/// The heads of a layer, and what happens to queries and keys before they meet.
-#[derive(Clone, Copy, Debug)]
-pub struct Heads<'a> {
-    /// Heads of queries.
-    pub n_heads: usize,
-    /// Heads of keys and values; divides `n_heads`.
-    pub n_kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Weights of the RMS norms of queries and of keys, each of `head_dim` numbers.
-    pub norms: Option<[&'a [f32]; 2]>,
-    /// What these norms add to the mean square.
-    pub epsilon: f32,
-    /// Cosines and sines of all positions, `[capacity, D / 2]`, by which queries and keys are rotated.
-    pub rotation: Option<[&'a [f32]; 2]>,
-}
 
 /// Which samples go on, and by how many positions.
 #[derive(Clone, Debug)]
@@ -59,10 +42,6 @@ pub struct Buffers {
 }
 
 impl Heads<'_> {
-    fn group(&self) -> usize {
-        self.n_heads / self.n_kv_heads
-    }
-
     /// Rows of panels that a task needs for `t` positions' queries, and for some queries' scores; numbers of a head.
     fn sizes(&self, t: usize, capacity: usize) -> [usize; 3] {
         let n_queries = t * self.group();
@@ -97,26 +76,23 @@ pub fn attend(
     buffers: &mut Buffers,
     out: &mut PackedRows,
 ) {
-    let Heads { n_heads, n_kv_heads, head_dim, .. } = heads;
+    let Heads { n_kv_heads, head_dim, .. } = heads;
     let (shape, t) = (cache.shape(), stream.t);
     let first_rows = &stream.first_rows[stream.samples.clone()];
-    let cache = cache.layer(layer, stream.samples.clone());
-    for (len, first_row) in cache.lens.iter().zip(first_rows) {
+    let ([keys, values], lens) = cache.layer(layer, stream.samples.clone());
+    for (len, first_row) in lens.iter().zip(first_rows) {
         assert!(
             first_row.is_none() || len + t <= shape.capacity,
             "{len} and {t} positions in a cache of {}",
             shape.capacity
         );
     }
-    let layout = HeadLayout { n_heads, n_kv_heads, head_dim, t };
-    assert_eq!(qkv.n_columns(), layout.row(), "queries, keys and values");
+    assert_eq!(qkv.n_columns(), heads.row(), "queries, keys and values");
     let width = heads.group() * head_dim;
     let out = out.resize(stream.n_rows);
     let [queries, scores, head] = heads.sizes(t, shape.capacity);
-    cache
-        .keys
-        .par_chunks_mut(shape.rows())
-        .zip(cache.values.par_chunks_mut(shape.rows()))
+    keys.par_chunks_mut(shape.rows())
+        .zip(values.par_chunks_mut(shape.rows()))
         .zip(buffers.queries.par_chunks_mut(queries))
         .zip(buffers.scores.par_chunks_mut(scores))
         .zip(buffers.heads.par_chunks_mut(head))
@@ -126,9 +102,8 @@ pub fn attend(
             let Some(first_row) = first_rows[sample] else {
                 return;
             };
-            let start = cache.lens[sample];
+            let start = lens[sample];
             let angles = start * (head_dim / 2);
-            let norm = Norm { centred: false, epsilon: heads.epsilon };
             let rotation = heads.rotation.map(|tables| tables.map(|table| &table[angles..]));
             // SAFETY: each sample has rows of its own, and each head columns.
             let out = unsafe {
@@ -136,7 +111,7 @@ pub fn attend(
                 out.block(first_row..first_row + t, columns)
             };
             Arch::new().dispatch(Task {
-                prepared: Prepared { heads: layout, row_step: qkv.row_step(), rotation, norms: heads.norms, norm },
+                prepared: Prepared { heads: Heads { rotation, ..heads }, t, row_step: qkv.row_step() },
                 kv_head,
                 qkv: qkv.from(first_row),
                 start,
@@ -176,10 +151,10 @@ impl WithSimd for Task<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        let HeadLayout { head_dim, t, .. } = self.prepared.heads;
-        let group = self.prepared.heads.group();
-        let keys = self.prepared.keys(self.qkv, self.kv_head, self.buffer);
-        let values = self.prepared.values(self.qkv, self.kv_head);
+        let Prepared { heads, t, .. } = self.prepared;
+        let (head_dim, group) = (heads.head_dim, heads.group());
+        let keys = self.prepared.read(self.qkv, heads.keys(self.kv_head), self.buffer);
+        let values = self.prepared.projected(self.qkv, heads.values(self.kv_head));
         for i in 0..t {
             let caches = [&mut *self.keys, &mut *self.values];
             self.shape.write(caches, self.start + i, [keys.row(i), values.row(i)]);
@@ -187,12 +162,12 @@ impl WithSimd for Task<'_> {
         let n_queries = t * group;
         let mut queries = MatrixMut::packed(self.queries, [n_queries, head_dim]);
         for head in 0..group {
-            let q = self.prepared.queries(self.qkv, self.kv_head * group + head, self.buffer);
+            let q = self.prepared.read(self.qkv, self.kv_head * group + head, self.buffer);
             for i in 0..t {
                 for (panel, q) in q.row(i).chunks(WIDTH).enumerate() {
                     let mut scaled = [0.0; WIDTH];
                     for (scaled, q) in scaled.iter_mut().zip(q) {
-                        *scaled = q * self.prepared.heads.scale();
+                        *scaled = q * heads.scale();
                     }
                     queries.put(i * group + head, panel * WIDTH, &scaled[..q.len()]);
                 }

@@ -1,10 +1,11 @@
 //! The feed-forward layer: two projections, with an activation between them.
 
-use burn::tensor::{Tensor, module};
+mod fused;
 
-use super::MatmulPrecision;
-use super::activation::{gelu, relu_squared, silu};
-use crate::{flex, fused};
+use burn::tensor::{Tensor, activation, module};
+
+use crate::activation::{Activation, gelu, relu_squared};
+use crate::{MatmulPrecision, flex};
 
 /// The weight `[K, M]` and the bias `[M]` of a projection.
 #[derive(Clone, Debug)]
@@ -15,27 +16,17 @@ pub struct Layer {
     pub bias: Option<Tensor<1>>,
 }
 
-/// What stands between the projections.
-#[allow(clippy::large_enum_variant, reason = "one of them for a layer and a pass, and it is only moved")]
-#[derive(Clone, Debug)]
-pub enum Activation {
-    /// The Gaussian error linear unit.
-    Gelu,
-    /// The squared rectifier.
-    ReluSquared,
-    /// The sigmoid linear unit of a gate, times the value; with the gate's projection, `[C, F]`.
-    Swiglu(Layer),
-}
-
 /// What a feed-forward layer is made of. Either all projections have a bias, or none has.
 #[derive(Clone, Debug)]
 pub struct Mlp {
     /// `[C, F]`
     pub expand: Layer,
-    /// Between the projections.
-    pub activation: Activation,
+    /// `[C, F]`, if the activation [is gated](Activation::is_gated).
+    pub gate: Option<Layer>,
     /// `[F, C]`
     pub contract: Layer,
+    /// Between the projections.
+    pub activation: Activation,
     /// Of the products with the projections.
     pub precision: MatmulPrecision,
 }
@@ -46,22 +37,28 @@ pub struct Mlp {
 ///
 /// # Shapes
 /// `x: [B, T, C]` -> `[B, T, C]`
+///
+/// # Panics
+/// If a gate is missing or superfluous.
 #[must_use]
 pub fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
+    assert_eq!(mlp.gate.is_some(), mlp.activation.is_gated(), "a gate for {:?}", mlp.activation);
     if flex::is_for(&x) {
-        return fused::mlp::mlp(x, mlp);
+        return fused::mlp(x, mlp);
     }
     composed_mlp(x, mlp)
 }
 
 /// [`mlp`] by burn's own operations.
-pub(super) fn composed_mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
-    let Mlp { expand, activation, contract, precision: _ } = mlp;
+fn composed_mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
+    let Mlp { expand, gate, contract, activation: kind, precision: _ } = mlp;
     let apply = |layer: Layer, x| module::linear(x, layer.weight, layer.bias);
-    let hidden = match activation {
-        Activation::Gelu => gelu(apply(expand, x)),
-        Activation::ReluSquared => relu_squared(apply(expand, x)),
-        Activation::Swiglu(gate) => silu(apply(gate, x.clone())) * apply(expand, x),
-    }; // [B, T, F]
+    let gate = gate.map(|gate| apply(gate, x.clone())); // [B, T, F]
+    let hidden = apply(expand, x); // [B, T, F]
+    let hidden = match kind {
+        Activation::Gelu => gelu(hidden),
+        Activation::ReluSquared => relu_squared(hidden),
+        Activation::Swiglu => activation::silu(gate.expect("a SwiGLU has a gate")) * hidden,
+    };
     apply(contract, hidden) // [B, T, C]
 }

@@ -1,9 +1,10 @@
 //! The loss of next-token prediction.
 
+mod fused;
+
 use burn::tensor::{Int, Tensor, activation, assert_shape};
 
-use super::MatmulPrecision;
-use crate::{flex, fused};
+use crate::{MatmulPrecision, flex};
 
 /// The most logits that the fused [`cross_entropy`] holds at once.
 pub const MAX_LOSS_LOGITS: usize = 1 << 22;
@@ -35,13 +36,13 @@ pub fn cross_entropy(
     let [n, _] = hidden.dims();
     assert_shape!(targets, [n]);
     if flex::is_for(&hidden) {
-        return fused::loss::cross_entropy(hidden, output, targets, precision);
+        return fused::cross_entropy(hidden, output, targets, precision, fused::Limits::default());
     }
     composed_cross_entropy(hidden, output, targets)
 }
 
 /// [`cross_entropy`] by burn's own operations.
-pub(super) fn composed_cross_entropy(hidden: Tensor<2>, output: Output, targets: Tensor<1, Int>) -> Tensor<1> {
+fn composed_cross_entropy(hidden: Tensor<2>, output: Output, targets: Tensor<1, Int>) -> Tensor<1> {
     let logits = match output {
         Output::Tied(weight) => hidden.matmul(weight.transpose()),
         Output::Own(weight) => hidden.matmul(weight),

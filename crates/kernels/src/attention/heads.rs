@@ -1,0 +1,147 @@
+//! Heads in the fused projection, normed and rotated as they are read, and their gradients as they are written.
+
+use crate::gemm::{Matrix, MatrixMut};
+use crate::norm::Norm;
+
+/// The heads of a layer, and what happens to queries and keys before they meet. In a row of the projection are H heads
+/// of queries, Hkv of keys and Hkv of values, D numbers each.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads<'a> {
+    /// Heads of queries.
+    pub n_heads: usize,
+    /// Heads of keys and values; divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Weights of the RMS norms of queries and of keys, each of `head_dim` numbers.
+    pub norms: Option<[&'a [f32]; 2]>,
+    /// What these norms add to the mean square.
+    pub epsilon: f32,
+    /// Cosines and sines of all positions, `[capacity, D / 2]`, by which queries and keys are rotated.
+    pub rotation: Option<[&'a [f32]; 2]>,
+}
+
+impl Heads<'_> {
+    /// Numbers in a row of the projection.
+    pub(super) fn row(self) -> usize {
+        (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
+    }
+
+    /// Query heads that share a key head.
+    pub(super) fn group(self) -> usize {
+        self.n_heads / self.n_kv_heads
+    }
+
+    /// Where among all heads the keys of a key head are.
+    pub(super) fn keys(self, kv_head: usize) -> usize {
+        self.n_heads + kv_head
+    }
+
+    /// Where among all heads the values of a key head are.
+    pub(super) fn values(self, kv_head: usize) -> usize {
+        self.n_heads + self.n_kv_heads + kv_head
+    }
+
+    /// What scores are multiplied with: `1 / sqrt(D)`.
+    pub(super) fn scale(self) -> f32 {
+        1.0 / (self.head_dim as f32).sqrt()
+    }
+}
+
+/// Positions whose queries and keys are read out of a projection.
+#[derive(Clone, Copy)]
+pub(super) struct Prepared<'a> {
+    pub(super) heads: Heads<'a>,
+    /// How many positions, from the first of the rotation on.
+    pub(super) t: usize,
+    /// Numbers from one row of the projection to the next.
+    pub(super) row_step: usize,
+}
+
+impl<'a> Prepared<'a> {
+    /// Whether nothing is done to them.
+    fn is_as_it_lies(&self) -> bool {
+        self.heads.rotation.is_none() && self.heads.norms.is_none()
+    }
+
+    /// Memory for the queries or keys of a head.
+    pub(super) fn buffer(&self) -> Vec<f32> {
+        vec![0.0; if self.is_as_it_lies() { 0 } else { self.t * self.heads.head_dim }]
+    }
+
+    /// The queries of a head, or the keys of a [key head](Heads::keys), `[T, D]`: as they lie if there is nothing to
+    /// do, else in `buffer`.
+    #[inline(always)]
+    pub(super) fn read<'b>(&self, qkv: &'b [f32], head: usize, buffer: &'b mut [f32]) -> Matrix<'b> {
+        let x = self.projected(qkv, head);
+        if self.is_as_it_lies() {
+            return x;
+        }
+        let weight = self.norm_weight(head);
+        for (position, out) in buffer.chunks_exact_mut(self.heads.head_dim).enumerate() {
+            let x = x.row(position);
+            match weight {
+                None => out.copy_from_slice(x),
+                Some(weight) => self.norm().forward(x, weight, out),
+            }
+            if let Some((cos, sin)) = self.angles(position) {
+                rotate(out, cos, sin, |sin| sin);
+            }
+        }
+        Matrix::new(buffer, [self.t, self.heads.head_dim])
+    }
+
+    /// Turns the gradient of what [`Prepared::read`] gives into that of the projection, and adds to that of the norm's
+    /// weight.
+    #[inline(always)]
+    pub(super) fn backward(&self, qkv: &[f32], head: usize, gradient: &mut MatrixMut<'_>, grad_weight: &mut [f32]) {
+        if self.is_as_it_lies() {
+            return;
+        }
+        let (x, weight) = (self.projected(qkv, head), self.norm_weight(head));
+        for position in 0..self.t {
+            let gradient = gradient.row(position);
+            if let Some((cos, sin)) = self.angles(position) {
+                rotate(gradient, cos, sin, |sin| -sin);
+            }
+            if let Some(weight) = weight {
+                self.norm().backward(x.row(position), weight, gradient, grad_weight, &mut []);
+            }
+        }
+    }
+
+    /// One of the projection's H + 2 Hkv heads, `[T, D]`.
+    pub(super) fn projected<'b>(&self, qkv: &'b [f32], head: usize) -> Matrix<'b> {
+        let head_dim = self.heads.head_dim;
+        Matrix::within(&qkv[head * head_dim..], [self.t, head_dim], self.row_step)
+    }
+
+    fn norm(&self) -> Norm {
+        Norm { centred: false, epsilon: self.heads.epsilon }
+    }
+
+    /// The weight of the norm of a head's queries, or of a key head's keys.
+    fn norm_weight(&self, head: usize) -> Option<&'a [f32]> {
+        self.heads.norms.map(|[q, k]| if head < self.heads.n_heads { q } else { k })
+    }
+
+    /// Cosines and sines of a position.
+    fn angles(&self, position: usize) -> Option<(&'a [f32], &'a [f32])> {
+        let half = self.heads.head_dim / 2;
+        let [cos, sin] = self.heads.rotation?;
+        let row = position * half..(position + 1) * half;
+        Some((&cos[row.clone()], &sin[row]))
+    }
+}
+
+/// Turns the pairs `(i, i + D / 2)` of a vector.
+///
+/// Source: Su et al. 2021, "RoFormer", eq. 34; halves as in [`rotate`].
+#[inline(always)]
+fn rotate(x: &mut [f32], cos: &[f32], sin: &[f32], direction: impl Fn(f32) -> f32) {
+    let (first, second) = x.split_at_mut(cos.len());
+    for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+        let sin = direction(*sin);
+        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+    }
+}

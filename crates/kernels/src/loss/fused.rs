@@ -1,0 +1,286 @@
+//! Cross-entropy straight from hidden states: the logits of a few rows at a time, never all of them.
+//!
+//! The gradient of a mean of losses is known but for one factor, which the backward pass brings: it is computed
+//! here along with the loss, while the logits are at hand.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{Int, Tensor};
+use pulp::{Simd, WithSimd};
+
+use super::{MAX_LOSS_LOGITS, Output};
+use crate::MatmulPrecision;
+use crate::elementary::softmax;
+use crate::flex::{from_vec, in_f32, matrix, tensor, tokens, values, values_mut};
+use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, WIDTH, store};
+use crate::op::{FlexOperation, apply_on_flex};
+use crate::tasks::{CHUNK, run};
+
+/// How much is worked on at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Logits, and as many of their gradients in panels.
+    logits: usize,
+    /// Weights that are copied into panels.
+    weights: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { logits: MAX_LOSS_LOGITS, weights: 1 << 22 }
+    }
+}
+
+impl Limits {
+    /// The vocabulary in blocks whose weights are copied at once.
+    fn blocks(self, vocab_size: usize, c: usize) -> impl Iterator<Item = Range<usize>> {
+        let block = (self.weights / c).next_multiple_of(WIDTH).max(WIDTH);
+        (0..vocab_size).step_by(block).map(move |first| first..vocab_size.min(first + block))
+    }
+}
+
+/// As [`crate::cross_entropy`], of f32 on flex.
+pub(super) fn cross_entropy(
+    hidden: Tensor<2>,
+    output: Output,
+    targets: Tensor<1, Int>,
+    precision: MatmulPrecision,
+    limits: Limits,
+) -> Tensor<1> {
+    let (targets, by_token) = (tokens(targets), matches!(output, Output::Tied(_)));
+    let (Output::Tied(weight) | Output::Own(weight)) = output;
+    let inputs = vec![hidden.into_dispatch(), weight.into_dispatch()];
+    match precision {
+        MatmulPrecision::F32 => {
+            apply_on_flex(inputs, CrossEntropy::<f32> { targets, by_token, limits, elements: PhantomData })
+        }
+        MatmulPrecision::Bf16 => {
+            apply_on_flex(inputs, CrossEntropy::<Bf16x2> { targets, by_token, limits, elements: PhantomData })
+        }
+    }
+}
+
+/// Inputs: hidden states `[N, C]`, and weights `[V, C]` if `by_token`, else `[C, V]`.
+///
+/// Gradients are products of elements of `E`. Logits are always products of f32: nothing comes after them that would
+/// even out what rounding does to them, and alone they move the loss more than all other products of a model.
+#[derive(Debug)]
+struct CrossEntropy<E> {
+    targets: Vec<usize>,
+    by_token: bool,
+    limits: Limits,
+    elements: PhantomData<E>,
+}
+
+impl<E: Element> FlexOperation for CrossEntropy<E> {
+    fn forward(&self, inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>) {
+        let (hidden, weight) = (matrix(&inputs[0]), matrix(&inputs[1]));
+        let projection = if self.by_token { weight.transposed() } else { weight }; // [C, V]
+        let [n, c, vocab_size] = [hidden.n_rows(), projection.n_rows(), projection.n_columns()];
+        assert!(
+            self.targets.len() == n && self.targets.iter().all(|target| *target < vocab_size),
+            "{n} targets below {vocab_size}"
+        );
+        let mut grad_hidden = vec![0.0; if save { n * c } else { 0 }];
+        let mut grad_weight = vec![0.0; if save { c * vocab_size } else { 0 }];
+        let mut losses = vec![0.0; n];
+        let share = in_f32(1.0 / n as f64);
+        let rows = (self.limits.logits / vocab_size).max(1);
+        let mut logits = vec![0.0; rows.min(n) * vocab_size];
+        for first in (0..n).step_by(rows) {
+            let rows = rows.min(n - first);
+            let logits = &mut logits[..rows * vocab_size];
+            let hidden = hidden.rows(first, rows);
+            let blocks = || self.limits.blocks(vocab_size, c);
+            {
+                let [hidden] = Packed::<f32>::all([(hidden, Role::Left)]);
+                for tokens in blocks() {
+                    let [weights] = Packed::all([(projection.columns(tokens.clone()), Role::Right)]);
+                    let logits = MatrixMut::new(logits, [rows, vocab_size]);
+                    let out = logits.columns(tokens);
+                    store(Mode::Put, out, Plain(hidden.left()), weights.right(), &[]);
+                }
+            }
+            let task_rows = (CHUNK / vocab_size).max(1);
+            let tasks = logits
+                .chunks_mut(task_rows * vocab_size)
+                .zip(losses[first..first + rows].chunks_mut(task_rows))
+                .zip(self.targets[first..first + rows].chunks(task_rows));
+            run(
+                rows * vocab_size,
+                tasks.map(|((logits, losses), targets)| RowLosses { logits, losses, targets, share }),
+            );
+            if !save {
+                continue;
+            }
+            // Again: for what follows it may be in pairs.
+            let [hidden] = Packed::<E>::all([(hidden, Role::Right)]);
+            let grad_logits = Matrix::new(logits, [rows, vocab_size]);
+            let grad_hidden = &mut grad_hidden[first * c..][..rows * c];
+            // Each chunk of rows and each block of tokens adds its part, in their order.
+            for tokens in blocks() {
+                let weights = projection.columns(tokens.clone()).transposed();
+                let [grad_logits, weights] =
+                    Packed::all([(grad_logits.columns(tokens.clone()), Role::Both), (weights, Role::Right)]);
+                let grad_hidden = MatrixMut::new(grad_hidden, [rows, c]);
+                store(Mode::Add, grad_hidden, Plain(grad_logits.left()), weights.right(), &[]);
+                let mut grad_weight = MatrixMut::new(&mut grad_weight, [weight.n_rows(), weight.n_columns()]);
+                if self.by_token {
+                    let grad_weight = grad_weight.rows(tokens.start, tokens.len());
+                    store(Mode::Add, grad_weight, Transposed(grad_logits.right()), hidden.right(), &[]);
+                } else {
+                    let grad_weight = grad_weight.columns(tokens);
+                    store(Mode::Add, grad_weight, Transposed(hidden.right()), grad_logits.right(), &[]);
+                }
+            }
+        }
+        let loss = from_vec(vec![mean(&losses)], [1]);
+        let saved = match save {
+            true => vec![tensor(grad_hidden, &inputs[0]), tensor(grad_weight, &inputs[1])],
+            false => Vec::new(),
+        };
+        (loss, saved)
+    }
+
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+        let factor = values(&gradient)[0];
+        let scaled = saved.into_iter().map(|mut part| {
+            // A loss that nothing was done to has the gradient 1.
+            if factor.to_bits() != 1.0_f32.to_bits() {
+                let part = values_mut(&mut part);
+                run(part.len(), part.chunks_mut(CHUNK).map(|part| Scale { part, factor }));
+            }
+            Some(part)
+        });
+        scaled.collect()
+    }
+}
+
+/// The mean of losses, one after another.
+fn mean(losses: &[f32]) -> f32 {
+    let sum: f64 = losses.iter().map(|loss| f64::from(*loss)).sum();
+    in_f32(sum / losses.len() as f64)
+}
+
+/// Turns some rows of logits into their gradient, and writes the losses.
+struct RowLosses<'a> {
+    /// `[n, V]`
+    logits: &'a mut [f32],
+    losses: &'a mut [f32],
+    targets: &'a [usize],
+    /// What a loss counts for in the mean.
+    share: f32,
+}
+
+impl WithSimd for RowLosses<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let vocab_size = self.logits.len() / self.losses.len();
+        let rows = self.logits.chunks_exact_mut(vocab_size);
+        for ((logits, loss), target) in rows.zip(self.losses).zip(self.targets) {
+            let logit = logits[*target];
+            *loss = softmax::<S>(logits) - logit;
+            logits[*target] -= 1.0;
+            for logit in logits {
+                *logit *= self.share;
+            }
+        }
+    }
+}
+
+struct Scale<'a> {
+    part: &'a mut [f32],
+    factor: f32,
+}
+
+impl WithSimd for Scale<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for x in self.part {
+            *x *= self.factor;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::composed_cross_entropy;
+    use super::*;
+    use crate::MatmulPrecision::{Bf16, F32};
+    use crate::testing::{Leaves, assert_threads_change_nothing, assert_within, output_and_gradients_by};
+    use burn::tensor::{Device, TensorData};
+
+    /// The loss, and its gradients when it is multiplied by a factor.
+    fn run_with(
+        f: impl Fn(Tensor<2>, Output, Tensor<1, Int>) -> Tensor<1>,
+        [n, c, vocab_size]: [usize; 3],
+        tied: bool,
+        factor: f32,
+    ) -> Vec<Vec<f32>> {
+        let targets: Vec<u64> = (0..n).map(|i| ((i * 7 + 3) % vocab_size) as u64).collect();
+        let targets = Tensor::from_data(TensorData::new(targets, [n]), &Device::flex().autodiff());
+        let loss = |leaves: &mut Leaves| {
+            let hidden = leaves.next([n, c], 1);
+            let output = match tied {
+                true => Output::Tied(leaves.next([vocab_size, c], 2)),
+                false => Output::Own(leaves.next([c, vocab_size], 2)),
+            };
+            f(hidden, output, targets)
+        };
+        output_and_gradients_by(loss, |loss| loss * factor)
+    }
+
+    fn fused(precision: MatmulPrecision, shape: [usize; 3], tied: bool, factor: f32) -> Vec<Vec<f32>> {
+        let f = |hidden, output, targets| cross_entropy(hidden, output, targets, precision, Limits::default());
+        run_with(f, shape, tied, factor)
+    }
+
+    /// A loss is a small difference of large logits: it loses digits that its gradients keep.
+    const SHARE: f32 = 1e-5;
+
+    /// RowLosses, width, vocabulary.
+    const SHAPES: [[usize; 3]; 5] = [[1, 1, 1], [1, 8, 5], [70, 32, 65], [33, 7, 1000], [5, 3, 130]];
+
+    #[test]
+    fn equals_the_composed_operation_and_nearly_in_bfloat16() {
+        for (shape, tied) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
+            for factor in [1.0, 0.25] {
+                let what = format!("{shape:?}, tied {tied}");
+                let exact = fused(F32, shape, tied, factor);
+                assert_within(&exact, &run_with(composed_cross_entropy, shape, tied, factor), SHARE, &what);
+                let rounded = fused(Bf16, shape, tied, factor);
+                assert_eq!(rounded[0][0].to_bits(), exact[0][0].to_bits(), "{what}");
+                // A factor is off by 2^-9 of itself at most.
+                assert_within(&rounded, &exact, 1.0 / 128.0, &what);
+                assert!(shape == [1, 1, 1] || rounded[1..] != exact[1..], "{what}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_are_the_whole() {
+        // 4 rows at a time, and 1 at the end; then one by one; then 32 tokens at a time, and 6 at the end; then both.
+        let limits = [(4 * 70 + 69, 10_000), (3, 10_000), (10_000, 1), (4 * 70, 12 * 32)];
+        for (tied, precision) in [(false, F32), (false, Bf16), (true, F32), (true, Bf16)] {
+            let want = fused(precision, [9, 12, 70], tied, 1.0);
+            for (logits, weights) in limits {
+                let limits = Limits { logits, weights };
+                let parts = |hidden, output, targets| cross_entropy(hidden, output, targets, precision, limits);
+                assert_within(&run_with(parts, [9, 12, 70], tied, 1.0), &want, SHARE, &format!("{limits:?}"));
+            }
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_byte() {
+        for (tied, precision) in [(false, F32), (false, Bf16), (true, F32), (true, Bf16)] {
+            assert_threads_change_nothing(|| fused(precision, [91, 33, 300], tied, 0.5));
+        }
+    }
+}

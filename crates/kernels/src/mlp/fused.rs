@@ -1,0 +1,249 @@
+//! The feed-forward layer as one operation.
+//!
+//! The activation and its derivative are computed together, once, from sums that are still in registers: both are
+//! made of the same exponential. What lies between the two projections stays in panels.
+
+#![allow(unsafe_code, reason = "each block says why it is sound")]
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use burn::backend::flex::FlexTensor;
+use burn::tensor::Tensor;
+
+use super::{Layer, Mlp};
+use crate::MatmulPrecision;
+use crate::activation::Activation;
+use crate::flex::{from_vec, matrix, tensor, values};
+use crate::gemm::{
+    Activate, Bf16x2, Element, MatrixMut, Mode, Operand, Packed, PackedRef, Plain, Role, Scratch, Slopes, Transposed,
+    WIDTH, as_elements, multiply_all, n_panels, product, store,
+};
+use crate::linear::column_sums;
+use crate::op::{FlexOperation, apply_on_flex};
+use crate::tasks::{assume_init, uninit};
+
+/// As [`crate::mlp`], of f32 on flex.
+pub(super) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
+    let Mlp { expand, gate, contract, activation, precision } = mlp;
+    let has_bias = expand.bias.is_some();
+    let layers = [expand, contract].into_iter().chain(gate);
+    let parts = layers.map(|Layer { weight, bias }| {
+        assert_eq!(bias.is_some(), has_bias, "all projections have a bias, or none has");
+        (weight.into_dispatch(), bias.map(Tensor::into_dispatch))
+    });
+    let (weights, biases): (Vec<_>, Vec<_>) = parts.unzip();
+    let mut inputs = vec![x.into_dispatch()];
+    inputs.extend(weights.into_iter().chain(biases.into_iter().flatten()));
+    match precision {
+        MatmulPrecision::F32 => {
+            apply_on_flex(inputs, FeedForward::<f32> { activation, has_bias, elements: PhantomData })
+        }
+        MatmulPrecision::Bf16 => {
+            apply_on_flex(inputs, FeedForward::<Bf16x2> { activation, has_bias, elements: PhantomData })
+        }
+    }
+}
+
+/// Inputs: x; the weights of expand, contract, and gate where there is one; then their biases if they have them.
+///
+/// Multiplies elements of `E`.
+#[derive(Debug)]
+struct FeedForward<E> {
+    activation: Activation,
+    has_bias: bool,
+    elements: PhantomData<E>,
+}
+
+impl<E: Element> FeedForward<E> {
+    /// How many weights there are.
+    fn n_weights(&self) -> usize {
+        if self.activation.is_gated() { 3 } else { 2 }
+    }
+
+    /// The bias of a weight; an empty one is none.
+    fn bias<'a>(&self, inputs: &'a [FlexTensor], weight: usize) -> &'a [f32] {
+        match self.has_bias {
+            true => values(&inputs[1 + self.n_weights() + weight]),
+            false => &[],
+        }
+    }
+}
+
+/// Which of the weights is which.
+const EXPAND: usize = 0;
+const CONTRACT: usize = 1;
+const GATE: usize = 2;
+
+impl<E: Element> FlexOperation for FeedForward<E> {
+    /// Saves the inputs, and in panels what the activation gave, and its derivatives by what went into it.
+    fn forward(&self, mut inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>) {
+        let weights = inputs[1..=self.n_weights()].iter().map(|weight| (matrix(weight), Role::Right));
+        let matrices: Vec<_> = std::iter::once((matrix(&inputs[0]), Role::Left)).chain(weights).collect();
+        let packed = Packed::<E>::all_of(&matrices);
+        let x = Plain(packed[0].left());
+        let weight = |i: usize| packed[1 + i].right();
+        let shape @ [n, f] = [matrix(&inputs[0]).n_rows(), matrix(&inputs[1]).n_columns()];
+        let is_gated = self.activation.is_gated();
+        let mut active = uninit(MatrixMut::<E>::n_packed(shape));
+        let [mut slope, mut gate] =
+            [save, is_gated].map(|is_kept| uninit(if is_kept { MatrixMut::<f32>::n_packed(shape) } else { 0 }));
+        if is_gated {
+            // SAFETY: it is written before it is read.
+            let out = unsafe { MatrixMut::packed_uninit(&mut gate, shape) };
+            store(Mode::Put, out, x, weight(GATE), self.bias(&inputs, GATE));
+        }
+        // SAFETY: all but the gate, which was written above, are only written.
+        let epilogue = unsafe {
+            Activate {
+                activation: self.activation,
+                bias: self.bias(&inputs, EXPAND),
+                active: MatrixMut::<E>::packed_uninit(&mut active, shape),
+                derivatives: [&mut slope, &mut gate].map(|out| MatrixMut::packed_uninit(out, shape)),
+            }
+        };
+        multiply_all(x, weight(EXPAND), epilogue);
+        let active = whole(active, [n, E::count(f)]);
+        let [slope, gate] = [slope, gate].map(|saved| whole(saved, shape));
+        let out = {
+            let active = PackedRef::new(as_elements::<E>(&active), [n, E::count(f)]);
+            product(Plain(active), weight(CONTRACT), self.bias(&inputs, CONTRACT))
+        };
+        drop(packed);
+        let out = tensor(out, &inputs[0]);
+        if !save {
+            return (out, Vec::new());
+        }
+        let saved = [Some(active), Some(slope), is_gated.then_some(gate)].into_iter().flatten();
+        inputs.extend(saved.map(|saved| {
+            let n = saved.len();
+            from_vec(saved, [n])
+        }));
+        (out, inputs)
+    }
+
+    fn backward(&self, saved: Vec<FlexTensor>, gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+        let is_gated = self.activation.is_gated();
+        let (inputs, saved) = saved.split_at(saved.len() - if is_gated { 3 } else { 2 });
+        let weights = inputs[1..=self.n_weights()].iter();
+        let weights = weights.map(|weight| (matrix(weight).transposed(), Role::Right));
+        let rows = [(matrix(&inputs[0]), Role::Right), (matrix(&gradient), Role::Both)];
+        let matrices: Vec<_> = rows.into_iter().chain(weights).collect();
+        let packed = Packed::<E>::all_of(&matrices);
+        let [x, grad_out] = [&packed[0], &packed[1]];
+        let weight = |i: usize| packed[2 + i].right();
+        let [n, c] = [matrix(&gradient).n_rows(), matrix(&gradient).n_columns()];
+        let shape @ [_, f] = [n, matrix(&inputs[1]).n_columns()];
+        let rows = MatrixMut::<E>::n_packed(shape) / WIDTH;
+        let [mut grad_hidden, mut grad_gate] = [true, is_gated].map(|is| Scratch::<E>::new(if is { rows } else { 0 }));
+        let outs = [&mut grad_hidden, &mut grad_gate].map(|out| MatrixMut::packed(out, shape));
+        let slopes = [Some(1), is_gated.then_some(2)]
+            .map(|slope| slope.map(|slope| PackedRef::new(as_elements(values(&saved[slope])), shape)));
+        multiply_all(Plain(grad_out.left()), weight(CONTRACT), Slopes { slopes, outs });
+        let left = |rows| PackedRef::new(rows, [n, E::count(f)]);
+        let grad_hidden = Operand::new(left(&grad_hidden), f);
+        let grad_gate = is_gated.then(|| Operand::new(left(&grad_gate), f));
+        let active = Operand::new(left(as_elements(values(&saved[0]))), f);
+        let grad_x = || {
+            let mut grad_x = product(Plain(grad_hidden.left()), weight(EXPAND), &[]);
+            if let Some(grad_gate) = &grad_gate {
+                let grad_x = MatrixMut::new(&mut grad_x, [n, c]);
+                store(Mode::Add, grad_x, Plain(grad_gate.left()), weight(GATE), &[]);
+            }
+            grad_x
+        };
+        let grad_bias = |grad_out: PackedRef<'_, E>| self.has_bias.then(|| column_sums(grad_out));
+        // Of a weight and its bias.
+        let grad_layer = |x: PackedRef<'_, E>, grad_out: PackedRef<'_, E>| {
+            rayon::join(|| product(Transposed(x), grad_out, &[]), || grad_bias(grad_out))
+        };
+        let (grad_x, ((expand, contract), gate)) = rayon::join(grad_x, || {
+            rayon::join(
+                || {
+                    rayon::join(
+                        || grad_layer(x.right(), grad_hidden.right()),
+                        || grad_layer(active.right(), grad_out.right()),
+                    )
+                },
+                || {
+                    let grad_gate = grad_gate.as_ref();
+                    grad_gate.map(|grad_gate| grad_layer(x.right(), grad_gate.right()))
+                },
+            )
+        });
+        let layers = [expand, contract].into_iter().chain(gate);
+        let (weights, biases): (Vec<_>, Vec<_>) = layers.unzip();
+        let parts = [grad_x].into_iter().chain(weights).chain(biases.into_iter().flatten());
+        parts.zip(inputs).map(|(part, like)| Some(tensor(part, like))).collect()
+    }
+}
+
+/// What was written to panels, with zeros behind the last column.
+fn whole(mut panels: Vec<MaybeUninit<f32>>, [n_rows, n_columns]: [usize; 2]) -> Vec<f32> {
+    let beyond = (n_panels(n_columns) - 1) * n_rows * WIDTH;
+    let last = panels.get_mut(beyond..).unwrap_or_default(); // of no room, nothing
+    for row in last.as_chunks_mut::<WIDTH>().0 {
+        for x in row.iter_mut().skip((n_columns - 1) % WIDTH + 1) {
+            x.write(0.0);
+        }
+    }
+    // SAFETY: the products wrote all columns of every row, and the loop what is beyond the last one.
+    unsafe { assume_init(panels) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::composed_mlp;
+    use super::*;
+    use crate::MatmulPrecision::{Bf16, F32};
+    use crate::testing::{assert_close, assert_threads_change_nothing, assert_within, output_and_gradients};
+
+    fn run_with(
+        f: fn(Tensor<3>, Mlp) -> Tensor<3>,
+        [b, t, c, d_ff]: [usize; 4],
+        activation: Activation,
+        is_biased: bool,
+        precision: MatmulPrecision,
+    ) -> Vec<Vec<f32>> {
+        output_and_gradients(5, |leaves| {
+            let x = leaves.next([b, t, c], 1) * 0.3;
+            let mut layer = |[k, m]: [usize; 2], seed| Layer {
+                weight: leaves.next([k, m], seed),
+                bias: is_biased.then(|| leaves.next([m], seed + 10)),
+            };
+            let (expand, contract) = (layer([c, d_ff], 2), layer([d_ff, c], 3));
+            let gate = activation.is_gated().then(|| layer([c, d_ff], 4));
+            f(x, Mlp { expand, gate, contract, activation, precision })
+        })
+    }
+
+    const ACTIVATIONS: [Activation; 3] = [Activation::Gelu, Activation::ReluSquared, Activation::Swiglu];
+
+    /// Rows of the batch, positions, width, inner width.
+    const SHAPES: [[usize; 4]; 4] = [[1, 1, 1, 1], [2, 3, 5, 7], [12, 64, 64, 256], [1, 200, 33, 65]];
+
+    #[test]
+    fn equals_the_composed_operation_and_nearly_in_bfloat16() {
+        for (shape, activation) in SHAPES.iter().flat_map(|shape| ACTIVATIONS.map(|activation| (*shape, activation))) {
+            for is_biased in [false, true] {
+                let [got, want] = [mlp, composed_mlp].map(|f| run_with(f, shape, activation, is_biased, F32));
+                let what = format!("{shape:?}, {activation:?}, bias {is_biased}");
+                assert_close(&got, &want, &what);
+                if is_biased {
+                    let rounded = run_with(mlp, shape, activation, is_biased, Bf16);
+                    // A factor is off by 2^-9 of itself at most; a product of products has some, and a sum with a
+                    // bias may be smaller than its parts.
+                    assert_within(&rounded, &got, 1.0 / 32.0, &what);
+                    assert_ne!(rounded[0], got[0], "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_byte() {
+        for (activation, precision) in ACTIVATIONS.into_iter().flat_map(|x| [(x, F32), (x, Bf16)]) {
+            assert_threads_change_nothing(|| run_with(mlp, [7, 91, 33, 121], activation, true, precision));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What the tests of the operations share.
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+use crate::dropout::{Dropout, DropoutKey};
+
+/// Of three of ten numbers.
+pub(crate) const DROPOUT: Dropout =
+    Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3 }, site: 4 };
+
+/// Numbers without a pattern, between -2 and 2: the same in every run.
+pub(crate) fn noise(n: usize, seed: u32) -> Vec<f32> {
+    (0..n)
+        .map(|i| {
+            let bits = (i as u32 ^ seed.wrapping_mul(0x9E37_79B9)).wrapping_mul(0x85EB_CA6B);
+            let bits = (bits ^ (bits >> 15)).wrapping_mul(0xC2B2_AE35);
+            (bits >> 8) as f32 / (1 << 22) as f32 - 2.0
+        })
+        .collect()
+}
+
+/// A tensor of [`noise`].
+pub(crate) fn constant<const D: usize>(shape: [usize; D], seed: u32) -> Tensor<D> {
+    let values = noise(shape.iter().product(), seed);
+    Tensor::from_data(TensorData::new(values, shape), &Device::flex().autodiff())
+}
+
+/// Inputs of an operation that gradients are asked of.
+#[derive(Default)]
+pub(crate) struct Leaves(Vec<Tensor<1>>);
+
+impl Leaves {
+    /// Another one, of [`noise`].
+    pub(crate) fn next<const D: usize>(&mut self, shape: [usize; D], seed: u32) -> Tensor<D> {
+        let leaf = constant([shape.iter().product()], seed).require_grad();
+        self.0.push(leaf.clone());
+        leaf.reshape(shape)
+    }
+}
+
+/// The output of `f`, and the gradients of its leaves when its numbers count as much as [`noise`] of this seed says.
+pub(crate) fn output_and_gradients<const D: usize>(
+    seed: u32,
+    f: impl FnOnce(&mut Leaves) -> Tensor<D>,
+) -> Vec<Vec<f32>> {
+    output_and_gradients_by(f, |out| (out.clone() * constant(out.dims(), seed)).sum())
+}
+
+/// The output of `f`, and the gradients of its leaves by a loss that is made of it; of one that has none, nothing.
+pub(crate) fn output_and_gradients_by<const D: usize>(
+    f: impl FnOnce(&mut Leaves) -> Tensor<D>,
+    loss: impl FnOnce(Tensor<D>) -> Tensor<1>,
+) -> Vec<Vec<f32>> {
+    let mut leaves = Leaves::default();
+    let out = f(&mut leaves);
+    let gradients = loss(out.clone()).backward();
+    let gradients = leaves.0.into_iter().filter_map(|leaf| leaf.grad(&gradients).map(numbers));
+    std::iter::once(numbers(out)).chain(gradients).collect()
+}
+
+/// The numbers of a tensor.
+pub(crate) fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+    x.into_data().try_to_vec().expect("f32")
+}
+
+/// Numbers that agree within 2e-6 of the largest of them.
+pub(crate) fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], what: &str) {
+    assert_within(got, want, 2e-6, what);
+}
+
+/// Numbers that agree within so much of the largest of them.
+pub(crate) fn assert_within(got: &[Vec<f32>], want: &[Vec<f32>], share: f32, what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (part, (got, want)) in got.iter().zip(want).enumerate() {
+        assert_eq!(got.len(), want.len(), "{what}, part {part}");
+        let largest = want.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        for (i, (got, want)) in got.iter().zip(want).enumerate() {
+            assert!((got - want).abs() <= share * largest, "{what}, part {part}, number {i}: {got} is not {want}");
+        }
+    }
+}
+
+/// The same bytes with one thread as with two.
+pub(crate) fn assert_threads_change_nothing(f: impl Fn() -> Vec<Vec<f32>> + Sync) {
+    let [one, two] = [1, 2].map(|threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let got = pool.expect("threads can be started").install(&f);
+        got.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+    });
+    assert_eq!(one, two);
+}
