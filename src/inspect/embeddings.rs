@@ -155,7 +155,9 @@ fn context_places(prompts: &[Prompt], context: &[String]) -> Result<Vec<(String,
 }
 
 /// The vectors `[1, T, C]` of a prompt at each stage, and the similarity of what attention reads and writes, `[L][T]`.
-fn read(model: &Gpt, prompt: &Prompt) -> Result<(Vec<(Stage, HostTensor)>, Vec<Vec<f64>>), InspectError> {
+type Followed = (Vec<(Stage, HostTensor)>, Vec<Vec<f64>>);
+
+fn read(model: &Gpt, prompt: &Prompt) -> Result<Followed, InspectError> {
     let points = [Point::Embedding, Point::Residual, Point::Attention, Point::Norm];
     let recording = capture(model, prompt, &points)?;
     let device = model.device();
