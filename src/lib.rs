@@ -3,15 +3,14 @@
 //! In reading order:
 //!
 //! 1. [`model`]: a GPT with its attention, and named places for probes, made of the operations of `tinderbox_kernels`;
-//!    [`inference`]: the same model, packed for writing on a CPU;
 //! 2. [`config`], [`tokenizer`], [`data`]: a run's settings, and how text becomes batches;
 //! 3. [`optimizer`], [`train`], [`run`]: how weights change, and how a run is saved;
 //! 4. [`generate`], [`inspect`], [`report`], [`plan`], [`autoconfig`]: everything that one does with a model or a
 //!    config;
 //! 5. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, clocks, numbers as text, and pictures.
 //!
-//! The library never prints and never exits: it returns values and errors, and reports progress through an observer. The
-//! program's `cli` turns arguments into calls.
+//! The library never prints and never exits: it returns values and errors, and reports progress through an observer.
+//! The program's `cli` turns arguments into calls.
 
 #![cfg_attr(
     test,
@@ -29,7 +28,6 @@ pub mod device;
 pub mod draw;
 pub mod format;
 pub mod generate;
-pub mod inference;
 pub mod inspect;
 pub mod measure;
 pub mod model;

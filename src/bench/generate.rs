@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::device_failed;
 use crate::data::Tokens;
 use crate::generate::LanguageModel;
-use crate::inference::{Engine, Session};
+use crate::generate::engine::{Decoder, Engine};
 use crate::measure::{Times, ms_since};
 use crate::model::Gpt;
 
@@ -81,20 +81,20 @@ pub fn measure(author: &LanguageModel, case: Case, rounds: usize) -> anyhow::Res
 fn once_packed(engine: &Arc<Engine>, case: Case) -> (f64, f64) {
     let Case { batch_size, prompt_tokens, new_tokens } = case;
     let prompts: Vec<u32> = prompts(case, engine.vocab_size()).into_iter().map(i32::unsigned_abs).collect();
-    let mut session = Session::new(engine.clone(), batch_size, prompt_tokens + new_tokens);
-    let next = |session: &Session| -> Vec<Option<u32>> {
-        (0..batch_size).map(|sample| u32::try_from(argmax(session.logits(sample))).ok()).collect()
+    let mut decoder = Decoder::new(engine.clone(), batch_size, prompt_tokens + new_tokens);
+    let next = |decoder: &Decoder| -> Vec<Option<u32>> {
+        (0..batch_size).map(|sample| u32::try_from(argmax(decoder.logits(sample))).ok()).collect()
     };
     let began = Instant::now();
     for (sample, prompt) in prompts.chunks(prompt_tokens).enumerate() {
-        session.read(sample, prompt);
+        decoder.prefill(sample, prompt);
     }
-    let mut ids = next(&session);
+    let mut ids = next(&decoder);
     let prompt_ms = ms_since(began);
     let began = Instant::now();
     for _ in 0..new_tokens {
-        session.step(&ids);
-        ids = next(&session);
+        decoder.decode(&ids);
+        ids = next(&decoder);
     }
     (prompt_ms, ms_since(began))
 }

@@ -4,7 +4,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 
 use crate::generate::LanguageModel;
-use crate::inference::Precision;
+use crate::generate::engine::Precision;
 use crate::model::Gpt;
 
 /// How weights are kept.

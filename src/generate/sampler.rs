@@ -10,8 +10,7 @@ use crate::config::GenerateConfig;
 
 /// Chooses the next token of a text.
 pub trait ChooseToken: Debug + Send {
-    /// The next token, from the logits of all tokens and those that the text already has. `None` if the logits are
-    /// not finite.
+    /// The next token, from the logits of all tokens and the tokens so far. `None` if a logit is not finite.
     fn choose(&mut self, logits: &[f32], text: &[u32]) -> Option<u32>;
 }
 
@@ -24,7 +23,6 @@ pub struct Sampler {
 
 impl Sampler {
     /// The sampler of sample `sample_idx`, whose draws do not depend on the other samples.
-    #[must_use]
     pub fn new(config: &GenerateConfig, sample_idx: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         rng.set_stream(sample_idx);
@@ -51,11 +49,9 @@ impl ChooseToken for Sampler {
     }
 }
 
-/// The tokens that may come next with their probabilities, which sum to 1, the likeliest first. `None` if a logit is
-/// not finite.
+/// The tokens that may come next with their probabilities, the likeliest first. `None` if a logit is not finite.
 ///
-/// The repetition penalty and top-k apply to the logits; then come the temperature, top-p and min-p. At temperature 0
-/// only the likeliest token is left.
+/// Repetition penalty and top-k apply to the logits; then come temperature, top-p and min-p. Temperature 0 is greedy.
 ///
 /// Source of top-p: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1; of
 /// the penalty: Keskar et al. 2019, "CTRL", section 4.1; of min-p: Nguyen et al. 2024, "Turning Up the Heat".
@@ -101,13 +97,12 @@ fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig) -> Option<R
 fn penalise(scored: &mut [(u32, f64)], text: &[u32], penalty: f64) {
     let mut seen = vec![false; scored.len()];
     for token in text {
-        let Some(first) = seen.get_mut(*token as usize).filter(|seen| !**seen) else {
-            continue;
-        };
-        *first = true;
-        let logit = &mut scored[*token as usize].1;
-        let penalised = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
-        *logit = penalised.clamp(f64::MIN, f64::MAX); // differences stay numbers, whatever the penalty
+        if let Some(seen) = seen.get_mut(*token as usize).filter(|seen| !**seen) {
+            *seen = true;
+            let logit = &mut scored[*token as usize].1;
+            let penalised = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+            *logit = penalised.clamp(f64::MIN, f64::MAX); // differences stay numbers, whatever the penalty
+        }
     }
 }
 
@@ -138,13 +133,11 @@ impl Ranking {
         self.scored.get(rank).map(|(token, _)| *token)
     }
 
-    /// The highest score.
     fn first(&mut self) -> f64 {
         self.sort(1);
         self.scored[0].1
     }
 
-    /// Keeps the `n` highest.
     fn truncate(&mut self, n: usize) {
         if n < self.len() {
             self.sort(n);
@@ -159,7 +152,6 @@ impl Ranking {
         self.n_sorted = 0; // scores that differed may be equal now, and are then ordered by token
     }
 
-    /// Divides every score by the sum of all.
     fn normalise(&mut self) {
         let sum: f64 = self.scored.iter().map(|(_, score)| score).sum();
         self.map(|score| score / sum);
@@ -212,14 +204,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn config() -> GenerateConfig {
-        GenerateConfig {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            ..GenerateConfig::default()
-        }
+        GenerateConfig { temperature: 1.0, ..GenerateConfig::default() }
     }
 
     fn sorted(logits: &[f32], text: &[u32], config: &GenerateConfig) -> Vec<(u32, f64)> {
@@ -230,20 +215,21 @@ mod tests {
         candidates.iter().map(|(token, _)| *token).collect()
     }
 
+    fn mass(candidates: &[(u32, f64)]) -> f64 {
+        candidates.iter().map(|(_, probability)| probability).sum()
+    }
+
     #[test]
     fn temperature_zero_takes_the_likeliest() {
-        let greedy = GenerateConfig { temperature: 0.0, ..config() };
-        let mut sampler = Sampler::new(&greedy, 0);
+        let mut sampler = Sampler::new(&GenerateConfig { temperature: 0.0, ..config() }, 0);
         assert_eq!(sampler.choose(&[0.0, 3.0, 3.0, -1.0], &[]), Some(1));
     }
 
     #[test]
     fn the_largest_and_smallest_penalties_leave_probabilities() {
         for (repetition_penalty, logits) in [(1e-308, [3.0, -1.0, 0.5]), (1e308, [-3.0, -1.0, -0.5])] {
-            let config = GenerateConfig { repetition_penalty, ..config() };
-            let found = sorted(&logits, &[0, 1, 2], &config);
-            let total: f64 = found.iter().map(|(_, probability)| probability).sum();
-            assert!((total - 1.0).abs() < 1e-9, "{found:?}");
+            let found = sorted(&logits, &[0, 1, 2], &GenerateConfig { repetition_penalty, ..config() });
+            assert!((mass(&found) - 1.0).abs() < 1e-9, "{found:?}");
         }
     }
 
@@ -273,13 +259,19 @@ mod tests {
 
     #[test]
     fn each_filter_keeps_what_it_should() {
-        let logits: Vec<f32> = [0.5_f32, 0.25, 0.15, 0.1].iter().map(|p| p.ln()).collect();
-        let kept = |config: GenerateConfig| tokens(&sorted(&logits, &[], &config));
-        assert_eq!(kept(GenerateConfig { top_k: 2, ..config() }), [0, 1]);
-        assert_eq!(kept(GenerateConfig { top_p: 0.7, ..config() }), [0, 1]);
-        assert_eq!(kept(GenerateConfig { top_p: 0.76, ..config() }), [0, 1, 2]);
-        assert_eq!(kept(GenerateConfig { min_p: 0.25, ..config() }), [0, 1, 2]);
-        assert_eq!(kept(GenerateConfig { top_p: 1e-9, ..config() }), [0]);
+        let logits = [0.5_f32, 0.25, 0.15, 0.1].map(f32::ln);
+        for (filter, kept) in [
+            (GenerateConfig { top_k: 2, ..config() }, &[0, 1][..]),
+            (GenerateConfig { top_p: 0.7, ..config() }, &[0, 1]),
+            (GenerateConfig { top_p: 0.76, ..config() }, &[0, 1, 2]),
+            (GenerateConfig { min_p: 0.25, ..config() }, &[0, 1, 2]),
+            (GenerateConfig { top_p: 1e-9, ..config() }, &[0]),
+        ] {
+            assert_eq!(tokens(&sorted(&logits, &[], &filter)), kept, "{filter:?}");
+        }
+        for logit in [f32::NAN, f32::INFINITY] {
+            assert!(candidates(&[0.0, logit], &[], &config()).is_none());
+        }
     }
 
     #[test]
@@ -292,13 +284,6 @@ mod tests {
         assert!(probability(&[0], 0) < probability(&[], 0));
         assert!(probability(&[1], 1) < probability(&[], 1));
         assert!((probability(&[0, 0, 0], 0) - probability(&[0], 0)).abs() < 1e-12);
-    }
-
-    #[test]
-    fn logits_that_are_not_numbers_give_nothing() {
-        for logit in [f32::NAN, f32::INFINITY] {
-            assert!(candidates(&[0.0, logit], &[], &config()).is_none());
-        }
     }
 
     /// The reference of [`Sampler::choose`]: goes through all candidates, the likeliest first.
@@ -326,17 +311,12 @@ mod tests {
             assert_eq!(lazy.get(rank), Some(*token));
         }
         assert_eq!(lazy.get(1000), None);
-    }
-
-    #[test]
-    fn counting_stops_at_the_first_that_fails() {
-        let sorted = ranking(1000).into_sorted();
         for least in [101.0, 100.0, 50.5, 3.0, -1.0] {
-            let want = sorted.iter().take_while(|(_, score)| *score >= least).count();
             let mut lazy = ranking(1000);
-            assert_eq!(lazy.count_while(|score| score >= least), want);
-            lazy.truncate(want);
-            assert_eq!(lazy.into_sorted(), sorted[..want]);
+            let n = lazy.count_while(|score| score >= least);
+            assert_eq!(n, sorted.iter().filter(|(_, score)| *score >= least).count());
+            lazy.truncate(n);
+            assert_eq!(lazy.into_sorted(), sorted[..n]);
         }
     }
 
@@ -370,11 +350,10 @@ mod tests {
             let all = GenerateConfig { temperature, ..config() };
             let full = sorted(&logits, &[], &all);
             let kept = sorted(&logits, &[], &GenerateConfig { top_p, ..all });
-            prop_assert!((kept.iter().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-9);
+            prop_assert!((mass(&kept) - 1.0).abs() < 1e-9);
             prop_assert_eq!(tokens(&kept), tokens(&full[..kept.len()]));
-            let mass = |n: usize| full[..n].iter().map(|(_, p)| p).sum::<f64>();
-            prop_assert!(mass(kept.len()) >= top_p - 1e-9);
-            prop_assert!(mass(kept.len() - 1) < top_p, "one token less would have been enough");
+            prop_assert!(mass(&full[..kept.len()]) >= top_p - 1e-9);
+            prop_assert!(mass(&full[..kept.len() - 1]) < top_p, "one token less would have been enough");
         }
     }
 }

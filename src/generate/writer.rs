@@ -5,7 +5,7 @@ use std::ops::Range;
 use burn::tensor::TensorReadError;
 use rayon::prelude::*;
 
-use super::language_model::{LanguageModel, Reader};
+use super::language_model::{AnyDecoder, LanguageModel};
 use super::sampler::{ChooseToken, Sampler};
 use crate::config::GenerateConfig;
 use crate::tokenizer::{DecodeStream, Tokenizer, TokenizerError};
@@ -14,10 +14,7 @@ use crate::tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
     /// The prompt is empty.
-    #[error(
-        "the prompt is empty\n  hint: give at least one character to write on from, such as --prompt \
-         \"The\""
-    )]
+    #[error("the prompt is empty\n  hint: give at least one character to write on from, such as --prompt \"The\"")]
     EmptyPrompt,
     /// The prompt has characters that the tokenizer does not know.
     #[error("cannot use the prompt: {0}")]
@@ -44,27 +41,23 @@ pub struct Piece {
     pub is_last: bool,
 }
 
-/// Writes on from a prompt in several samples at once; an iterator over rounds, each with a piece of every sample
-/// that goes on.
+/// Writes several samples of a prompt at once; an iterator over rounds, each with a piece of every unfinished sample.
 ///
-/// They share one reading of the prompt, and on the CPU every pass over the weights. Each is the text that a
-/// [`Writer`] writes alone.
+/// They share the prefill, and on the CPU every pass over the weights. Each is the text that a [`Writer`] writes alone.
 #[derive(Debug)]
 pub struct Writers {
-    reader: Reader,
-    drafts: Vec<Draft>,
+    decoder: AnyDecoder,
+    sequences: Vec<Sequence>,
     first_idx: u64,
     context_length: usize,
     /// How many tokens at the beginning of each text are outside the context.
     forgotten: usize,
     has_read: bool,
-    failed: bool,
 }
 
 /// Writes on from a prompt; an iterator over pieces of text, each of whole characters.
 ///
-/// When the context is full, the older half of it is forgotten and the newer half read anew: the mean cost per token
-/// stays constant.
+/// When the context is full, its older half is forgotten and the newer half read anew, at a constant cost per token.
 #[derive(Debug)]
 pub struct Writer(Writers);
 
@@ -83,67 +76,57 @@ impl Writers {
         prompt: &str,
         samples: Range<u64>,
     ) -> Result<Self, GenerateError> {
-        let tokens = tokenizer.encode(prompt)?;
-        if tokens.is_empty() {
+        let prompt = tokenizer.encode(prompt)?;
+        if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
         let model = model.into();
         let context_length = model.config().context_length;
-        let drafts: Vec<Draft> =
-            samples.clone().map(|sample_idx| Draft::new(tokenizer, config, &tokens, sample_idx)).collect();
-        let most = tokens.len().saturating_add(config.max_new_tokens);
+        let capacity = prompt.len().saturating_add(config.max_new_tokens).min(context_length);
+        let first_idx = samples.start;
+        let sequences: Vec<_> = samples.map(|idx| Sequence::new(tokenizer, config, &prompt, idx)).collect();
         Ok(Self {
-            reader: Reader::new(model, drafts.len(), most.min(context_length)),
-            drafts,
-            first_idx: samples.start,
+            decoder: AnyDecoder::new(model, sequences.len(), capacity),
+            sequences,
+            first_idx,
             context_length,
             // Of a prompt that is longer than the context, the model reads the end.
-            forgotten: tokens.len().saturating_sub(context_length),
+            forgotten: prompt.len().saturating_sub(context_length),
             has_read: false,
-            failed: false,
         })
     }
 
     /// Computes the logits of the next token of every sample that goes on.
     fn read(&mut self) -> Result<(), TensorReadError> {
-        // Samples that go on have written as many tokens.
-        let going_on = |draft: &&Draft| !draft.done;
-        let Some(n_tokens) = self.drafts.iter().find(going_on).map(|d| d.tokens.len()) else {
-            return Ok(());
-        };
+        let Self { decoder, sequences, forgotten, context_length, .. } = self;
+        // Samples that go on have as many tokens as each other, and `next` has seen that one goes on.
+        let n_tokens = sequences.iter().find(|sequence| !sequence.done).map_or(0, |sequence| sequence.tokens.len());
         if !std::mem::replace(&mut self.has_read, true) {
-            let prompt = &self.drafts[0].tokens[self.forgotten..];
-            self.reader.read(0, prompt)?;
-            self.reader.share();
+            decoder.prefill(0, &sequences[0].tokens[*forgotten..])?;
+            decoder.share();
             return Ok(());
         }
-        if n_tokens - self.forgotten > self.context_length {
-            self.forgotten = n_tokens - (self.context_length / 2).max(1);
-            let drafts = self.drafts.iter().enumerate();
-            for (sample, draft) in drafts.filter(|(_, draft)| going_on(draft)) {
-                self.reader.read(sample, &draft.tokens[self.forgotten..])?;
-            }
-            return Ok(());
+        if n_tokens - *forgotten > *context_length {
+            *forgotten = n_tokens - (*context_length / 2).max(1);
+            let mut going_on = sequences.iter().enumerate().filter(|(_, sequence)| !sequence.done);
+            return going_on.try_for_each(|(i, sequence)| decoder.prefill(i, &sequence.tokens[*forgotten..]));
         }
-        let last = |draft: &Draft| draft.tokens.last().copied();
-        let tokens = self.drafts.iter().map(|d| last(d).filter(|_| !d.done));
-        let tokens: Vec<_> = tokens.collect();
-        self.reader.step(&tokens)
+        let next = |sequence: &Sequence| sequence.tokens.last().copied().filter(|_| !sequence.done);
+        decoder.decode(&sequences.iter().map(next).collect::<Vec<_>>())
     }
 
-    /// Reads, and lets every sample that goes on write a token.
+    /// Lets every sample that goes on write a token.
     fn round(&mut self) -> Result<Vec<Piece>, GenerateError> {
         self.read()?;
-        let Self { reader, drafts, first_idx, .. } = self;
-        let write = |(i, draft): (usize, &mut Draft)| {
-            let text = draft.write(reader.logits(i))?;
-            Ok(Piece { sample_idx: *first_idx + i as u64, text, is_last: draft.done })
+        let Self { decoder, sequences, first_idx, .. } = self;
+        let write = |(i, sequence): (usize, &mut Sequence)| {
+            let text = sequence.write(decoder.logits(i))?;
+            Ok(Piece { sample_idx: *first_idx + i as u64, text, is_last: sequence.done })
         };
-        let drafts = drafts.iter_mut().enumerate();
-        let mut tasks: Vec<_> = drafts.filter(|(_, draft)| !draft.done).collect();
-        match tasks.len() {
-            1 => tasks.pop().map(write).into_iter().collect(),
-            _ => tasks.into_par_iter().map(write).collect(),
+        let mut going_on: Vec<_> = sequences.iter_mut().enumerate().filter(|(_, sequence)| !sequence.done).collect();
+        match going_on.len() {
+            1 => going_on.pop().map(write).into_iter().collect(),
+            _ => going_on.into_par_iter().map(write).collect(),
         }
     }
 }
@@ -152,12 +135,11 @@ impl Iterator for Writers {
     type Item = Result<Vec<Piece>, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.failed || self.drafts.iter().all(|draft| draft.done) {
+        if self.sequences.iter().all(|sequence| sequence.done) {
             return None;
         }
         let round = self.round();
-        self.failed = round.is_err();
-        Some(round)
+        Some(round.inspect_err(|_| self.sequences.clear())) // nothing is written after an error
     }
 }
 
@@ -180,7 +162,7 @@ impl Writer {
     /// The writer with a sampler of your own in place of the config's.
     #[must_use]
     pub fn with_sampler(mut self, sampler: impl ChooseToken + 'static) -> Self {
-        self.0.drafts[0].sampler = Box::new(sampler);
+        self.0.sequences[0].sampler = Box::new(sampler);
         self
     }
 }
@@ -196,7 +178,7 @@ impl Iterator for Writer {
 
 /// The text of one sample, which grows by a token at a time.
 #[derive(Debug)]
-struct Draft {
+struct Sequence {
     sampler: Box<dyn ChooseToken>,
     decoder: DecodeStream,
     stops: StopTexts,
@@ -205,7 +187,7 @@ struct Draft {
     done: bool,
 }
 
-impl Draft {
+impl Sequence {
     /// The text of sample `sample_idx`, so far only its prompt.
     fn new(tokenizer: &Tokenizer, config: &GenerateConfig, prompt: &[u32], sample_idx: u64) -> Self {
         Self {

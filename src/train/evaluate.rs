@@ -6,7 +6,7 @@ use burn::tensor::{Tensor, TensorReadError};
 
 use super::trainer::to_device;
 use crate::data::{Batch, Split, batch};
-use crate::inference::{Engine, Session};
+use crate::generate::engine::{Decoder, Engine};
 use crate::model::Gpt;
 use tinderbox_kernels::MatmulPrecision;
 
@@ -21,26 +21,22 @@ pub struct Loss {
 
 impl Loss {
     /// `exp(loss)`: a uniform choice among this many tokens has the same loss.
-    #[must_use]
     pub fn perplexity(&self) -> f64 {
         self.nats_per_token.exp()
     }
 
     /// The loss in bits.
-    #[must_use]
     pub fn bits_per_token(&self) -> f64 {
         self.nats_per_token / std::f64::consts::LN_2
     }
 
     /// The loss in bits per byte of `text`: comparable between tokenizers.
-    #[must_use]
     pub fn bits_per_byte(&self, text: &Split) -> f64 {
         bits_per_byte(self.nats_per_token, text)
     }
 }
 
 /// A loss in nats per token of `text` as bits per byte of it.
-#[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 bytes")]
 pub(super) fn bits_per_byte(nats_per_token: f64, text: &Split) -> f64 {
     let tokens_per_byte = text.len() as f64 / text.bytes().max(1) as f64;
     nats_per_token / std::f64::consts::LN_2 * tokens_per_byte
@@ -61,18 +57,13 @@ pub fn full(model: &Gpt, text: &Split, batch_size: usize) -> Result<Loss, Tensor
 }
 
 /// As [`full`], for a model that is packed for writing.
-#[must_use]
-#[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 tokens")]
 pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
     let context_length = engine.config().context_length;
-    let mut session = Session::new(engine, 1, context_length);
-    let ids = |tokens: Vec<i32>| -> Vec<u32> {
-        let id = |token| u32::try_from(token).expect("tokens are not negative");
-        tokens.into_iter().map(id).collect()
-    };
+    let mut decoder = Decoder::new(engine, 1, context_length);
+    let ids = |tokens: Vec<i32>| tokens.into_iter().map(i32::unsigned_abs).collect::<Vec<_>>(); // none is negative
     let (mut total, mut n_tokens) = (0.0, 0);
     for batch in batch::windows(text, context_length, 1) {
-        let token_losses = session.token_losses(&ids(batch.inputs), &ids(batch.targets));
+        let token_losses = decoder.token_losses(&ids(batch.inputs), &ids(batch.targets));
         total += token_losses.iter().map(|x| f64::from(*x)).sum::<f64>();
         n_tokens += token_losses.len();
     }
@@ -86,13 +77,12 @@ pub(super) fn full_unless(
     batch_size: usize,
     is_stopped: impl Fn() -> bool,
 ) -> Result<Option<Loss>, TensorReadError> {
-    let batches = batch::windows(text, model.config().context_length, batch_size);
-    let loss = mean(model, batches.take_while(|_| !is_stopped()), MatmulPrecision::F32)?;
+    let batches = batch::windows(text, model.config().context_length, batch_size).take_while(|_| !is_stopped());
+    let loss = mean(model, batches, MatmulPrecision::F32)?;
     Ok((!is_stopped()).then_some(loss))
 }
 
-/// The loss over `n_batches` batches spread evenly over `text`, the same ones each time, with products in `precision`:
-/// a cheap estimate of [`full`].
+/// A cheap estimate of [`full`]: the loss over `n_batches` batches spread evenly over `text`, products in `precision`.
 ///
 /// # Errors
 /// If the device fails.
@@ -107,7 +97,6 @@ pub fn estimate(
     mean(model, batch::spread(text, context_length, batch_size, n_batches), precision)
 }
 
-#[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 tokens")]
 fn mean(
     model: &Gpt,
     batches: impl Iterator<Item = Batch>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use tinderbox::config::ModelConfig;
-use tinderbox::inference::{Engine, Precision, Session};
+use tinderbox::generate::engine::{Decoder, Engine, Precision};
 use tinderbox::model::{Gpt, LazyTensor, parameters};
 use tinderbox::run::{Checkpoint, TrainState};
 
@@ -115,13 +115,13 @@ fn reading_on_allocates_nothing() {
     pool.expect("a thread can be started").install(|| {
         for (kind, precision) in (0..3).flat_map(|kind| Precision::ALL.map(|one| (kind, one))) {
             let gpt = lively(&wide(kind), 1, &Device::flex());
-            let mut session = Session::new(Arc::new(Engine::new(&gpt, precision)), 3, 150);
+            let mut decoder = Decoder::new(Arc::new(Engine::new(gpt, precision)), 3, 150);
             let mut read = || {
-                session.clear(1);
-                session.read(1, &[2; 140]);
-                session.copy(1, 2);
+                decoder.clear(1);
+                decoder.prefill(1, &[2; 140]);
+                decoder.copy(1, 2);
                 for _ in 0..9 {
-                    session.step(&[None, Some(1), Some(3)]);
+                    decoder.decode(&[None, Some(1), Some(3)]);
                 }
             };
             read(); // threads may set up what they keep

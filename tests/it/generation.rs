@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
+use tinderbox::generate::engine::{Engine, Precision};
 use tinderbox::generate::{LanguageModel, Piece, Writer, Writers};
-use tinderbox::inference::{Engine, Precision};
 use tinderbox::model::Gpt;
 use tinderbox::tokenizer::Tokenizer;
 
@@ -93,7 +93,7 @@ fn fewer_bits_write_text_of_their_own_that_a_seed_repeats() {
     let gpt = model(PositionKind::Rope);
     let settings = settings(200, &[]);
     let texts = Precision::ALL.map(|precision| {
-        let engine = Arc::new(Engine::new(&gpt, precision));
+        let engine = Arc::new(Engine::new(gpt.clone(), precision));
         let text = alone(LanguageModel::Engine(engine.clone()), &settings, 0);
         assert_eq!(alone(LanguageModel::Engine(engine), &settings, 0), text);
         text

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use proptest::prelude::*;
 use tinderbox::config::{MlpKind, ModelConfig, NormKind, PositionKind};
-use tinderbox::inference::{Engine, Precision, Session};
+use tinderbox::generate::engine::{Decoder, Engine, Precision};
 use tinderbox::model::{Gpt, parameters};
 use tinderbox_kernels::MatmulPrecision;
 
@@ -27,16 +27,16 @@ fn reference(gpt: &Gpt, tokens: &[i32]) -> Vec<Vec<f32>> {
 
 /// The logits after each of the tokens, one by one.
 fn stepped(engine: &Arc<Engine>, tokens: &[u32]) -> Vec<Vec<f32>> {
-    let mut session = Session::new(engine.clone(), 1, tokens.len());
+    let mut decoder = Decoder::new(engine.clone(), 1, tokens.len());
     let after = tokens.iter().map(|token| {
-        session.step(&[Some(*token)]);
-        session.logits(0).to_vec()
+        decoder.decode(&[Some(*token)]);
+        decoder.logits(0).to_vec()
     });
     after.collect()
 }
 
 fn engine(gpt: &Gpt, precision: Precision) -> Arc<Engine> {
-    Arc::new(Engine::new(gpt, precision))
+    Arc::new(Engine::new(gpt.clone(), precision))
 }
 
 fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], tolerance: f32) {
@@ -101,13 +101,13 @@ proptest! {
         let engine = engine(&gpt, Precision::ALL[precision]);
         let all = ids(&tokens(config.context_length, 2));
         let one_by_one = stepped(&engine, &all);
-        let mut session = Session::new(engine, 1, all.len());
-        session.read(0, &all);
-        prop_assert_eq!(session.logits(0), &one_by_one[all.len() - 1][..]);
-        session.clear(0);
+        let mut decoder = Decoder::new(engine, 1, all.len());
+        decoder.prefill(0, &all);
+        prop_assert_eq!(decoder.logits(0), &one_by_one[all.len() - 1][..]);
+        decoder.clear(0);
         for part in all.chunks(first) {
-            session.read(0, part);
-            prop_assert_eq!(session.logits(0), &one_by_one[session.len(0) - 1][..]);
+            decoder.prefill(0, part);
+            prop_assert_eq!(decoder.logits(0), &one_by_one[decoder.len(0) - 1][..]);
         }
     }
 }
@@ -120,9 +120,9 @@ fn wide_models_too_have_the_logits_of_the_composed_path() {
         let engine = engine(&gpt, Precision::F32);
         let one_by_one = stepped(&engine, &ids(&all));
         assert_close(&one_by_one, &reference(&gpt, &all), TOLERANCE);
-        let mut session = Session::new(engine, 1, 150);
-        session.read(0, &ids(&all)); // more than are taken at once
-        assert_eq!(session.logits(0), one_by_one[149]);
+        let mut decoder = Decoder::new(engine, 1, 150);
+        decoder.prefill(0, &ids(&all)); // more than are taken at once
+        assert_eq!(decoder.logits(0), one_by_one[149]);
     }
 }
 
@@ -134,13 +134,13 @@ fn samples_among_others_get_what_they_get_alone_on_any_number_of_threads() {
         let texts: Vec<Vec<u32>> = (0..11).map(|seed| ids(&tokens(40, seed))).collect();
         let alone: Vec<_> = texts.iter().map(|text| stepped(&engine, text)).collect();
         for n_threads in [1, 2, 3] {
-            let mut session = Session::new(engine.clone(), texts.len(), 40);
+            let mut decoder = Decoder::new(engine.clone(), texts.len(), 40);
             in_threads(n_threads, || {
                 // The first one reads its beginning at once, the second one takes it over, the third one ends early.
-                session.read(0, &texts[0][..7]);
-                session.copy(0, 1);
-                assert_eq!(session.logits(1), alone[0][6]);
-                session.clear(1);
+                decoder.prefill(0, &texts[0][..7]);
+                decoder.copy(0, 1);
+                assert_eq!(decoder.logits(1), alone[0][6]);
+                decoder.clear(1);
                 for i in 0..40 {
                     let next = |(sample, text): (usize, &Vec<u32>)| match sample {
                         0 if i < 7 => None,
@@ -148,10 +148,10 @@ fn samples_among_others_get_what_they_get_alone_on_any_number_of_threads() {
                         _ => Some(text[i]),
                     };
                     let step: Vec<_> = texts.iter().enumerate().map(next).collect();
-                    session.step(&step);
+                    decoder.decode(&step);
                     for (sample, alone) in alone.iter().enumerate() {
                         if step[sample].is_some() {
-                            assert_eq!(session.logits(sample), alone[i], "{sample} at {i}");
+                            assert_eq!(decoder.logits(sample), alone[i], "{sample} at {i}");
                         }
                     }
                 }
@@ -188,13 +188,13 @@ fn token_losses_are_those_of_the_composed_path() {
     let all = tokens(151, 2);
     let (inputs, targets) = (&all[..150], &all[1..]);
     let engine = engine(&gpt, Precision::F32);
-    let mut session = Session::new(engine, 1, 150);
-    let token_losses = session.token_losses(&ids(inputs), &ids(targets));
+    let mut decoder = Decoder::new(engine, 1, 150);
+    let token_losses = decoder.token_losses(&ids(inputs), &ids(targets));
     let mean = token_losses.iter().map(|x| f64::from(*x)).sum::<f64>() / 150.0;
     let loss: f32 =
         gpt.loss(tensor(inputs, &device), tensor(targets, &device), MatmulPrecision::F32, None).into_scalar();
     assert!((mean - f64::from(loss)).abs() < 1e-4, "{mean}, not {loss}");
-    assert_eq!(session.token_losses(&ids(inputs), &ids(targets)), token_losses);
+    assert_eq!(decoder.token_losses(&ids(inputs), &ids(targets)), token_losses);
 }
 
 #[test]
@@ -205,8 +205,8 @@ fn a_damaged_model_has_no_logits() {
     matrix.values[7] = f32::NAN;
     let gpt = parameters::assign(gpt, |path, _| values.remove(path)).expect("the same");
     for precision in Precision::ALL {
-        let mut session = Session::new(engine(&gpt, precision), 1, 10);
-        session.read(0, &[1, 2, 3]);
-        assert!(session.logits(0).iter().any(|x| !x.is_finite()), "{precision}");
+        let mut decoder = Decoder::new(engine(&gpt, precision), 1, 10);
+        decoder.prefill(0, &[1, 2, 3]);
+        assert!(decoder.logits(0).iter().any(|x| !x.is_finite()), "{precision}");
     }
 }

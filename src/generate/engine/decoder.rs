@@ -1,4 +1,4 @@
-//! Texts in the making: what an engine has read of some samples, and which token comes next.
+//! Reads the tokens of some samples with an engine, and tells which token comes next.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,17 +9,14 @@ use super::Engine;
 use super::layer::Work;
 use tinderbox_kernels::decode::{Cache, Rows, Stream, log_sum_exp};
 
-/// Tokens of one sample that go through the model at once: enough that reading the weights costs little beside
-/// computing with them.
+/// Tokens of one sample in a pass: enough that reading the weights costs little beside computing with them.
 const TOKENS_AT_ONCE: usize = 128;
 
-/// Some samples that an [`Engine`] reads, each a text of its own, in room that is allocated once: reading on
-/// allocates nothing.
+/// The cache and the logits of some samples, each a text of its own. Memory is allocated once, and none while decoding.
 ///
-/// What is computed for a sample does not depend on the other ones, nor on how its tokens are handed over: the same
-/// tokens give the same bytes.
+/// The logits of a sample depend neither on the others nor on how its tokens are split: equal tokens give equal bytes.
 #[derive(Debug)]
-pub struct Session {
+pub struct Decoder {
     engine: Arc<Engine>,
     cache: Cache,
     work: Work,
@@ -31,12 +28,11 @@ pub struct Session {
     logits: Vec<f32>,
 }
 
-impl Session {
+impl Decoder {
     /// Room for `n_samples` texts of up to `capacity` tokens.
     ///
     /// # Panics
     /// If there are no samples, no room, or more than the model's context.
-    #[must_use]
     pub fn new(engine: Arc<Engine>, n_samples: usize, capacity: usize) -> Self {
         let config = engine.config();
         assert!(
@@ -57,27 +53,13 @@ impl Session {
     }
 
     /// How many samples there are.
-    #[must_use]
-    pub fn n_samples(&self) -> usize {
+    pub(in crate::generate) fn n_samples(&self) -> usize {
         self.cache.n_samples()
     }
 
     /// How many tokens a sample has.
-    #[must_use]
     pub fn len(&self, sample: usize) -> usize {
         self.cache.len(sample)
-    }
-
-    /// Whether a sample has no tokens yet.
-    #[must_use]
-    pub fn is_empty(&self, sample: usize) -> bool {
-        self.len(sample) == 0
-    }
-
-    /// How many tokens a sample may have.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.cache.capacity()
     }
 
     /// Forgets the tokens of a sample.
@@ -94,17 +76,16 @@ impl Session {
     }
 
     /// The logits of the token after the last one that a sample has, `[V]`.
-    #[must_use]
     pub fn logits(&self, sample: usize) -> &[f32] {
         &self.logits[self.range(sample)]
     }
 
-    /// Reads on in one sample, and computes the logits of the token after these.
+    /// Appends `tokens` to one sample, and computes the logits of the token after them.
     ///
     /// # Panics
     /// If there are no tokens, or no room for them, or one is not in the vocabulary.
-    pub fn read(&mut self, sample: usize, tokens: &[u32]) {
-        assert!(!tokens.is_empty(), "no tokens to read");
+    pub fn prefill(&mut self, sample: usize, tokens: &[u32]) {
+        assert!(!tokens.is_empty(), "no tokens");
         // Inside of rayon's threads, which hand each other work without going to sleep in between.
         rayon::scope(|_| {
             for tokens in tokens.chunks(TOKENS_AT_ONCE) {
@@ -117,11 +98,11 @@ impl Session {
         });
     }
 
-    /// Reads one more token in each sample that has one, and computes the logits of the token after it.
+    /// Appends a token to each sample that has one here, and computes the logits of the token after it.
     ///
     /// # Panics
     /// If there is not one entry for each sample, or no room for a token, or one is not in the vocabulary.
-    pub fn step(&mut self, tokens: &[Option<u32>]) {
+    pub fn decode(&mut self, tokens: &[Option<u32>]) {
         assert_eq!(tokens.len(), self.first_rows.len(), "an entry for each sample");
         let n_rows = tokens.iter().flatten().count();
         if n_rows == 0 {
@@ -132,7 +113,7 @@ impl Session {
             for (sample, token) in tokens.iter().enumerate() {
                 self.first_rows[sample] = token.map(|_| row);
                 if let Some(token) = token {
-                    self.embed(*token, self.cache.len(sample), row);
+                    self.engine.embed(*token, self.cache.len(sample), self.work.x.row_mut(row));
                     row += 1;
                 }
             }
@@ -148,12 +129,10 @@ impl Session {
         });
     }
 
-    /// Reads a text as sample 0 from its beginning, and returns the cross-entropy of each of the
-    /// `targets`, which follow the tokens, in nats.
+    /// Reads a text as sample 0, and returns the cross-entropy of each target, which follow the tokens, in nats.
     ///
     /// # Panics
     /// If there are not as many targets as tokens, no room for them, or one is not in the vocabulary.
-    #[must_use]
     pub fn token_losses(&mut self, tokens: &[u32], targets: &[u32]) -> Vec<f32> {
         assert_eq!(tokens.len(), targets.len(), "a target for each token");
         self.clear(0);
@@ -167,7 +146,7 @@ impl Session {
                 predict(&self.engine, &mut self.work, 0..tokens.len(), &mut scores);
                 let rows = scores.par_rows_mut(tokens.len()).zip(targets);
                 rows.zip(out).for_each(|((logits, target), out)| {
-                    let logit = logits[*target as usize];
+                    let logit = logits[*target as usize]; // before the logits are overwritten
                     *out = log_sum_exp(logits) - logit;
                 });
             });
@@ -179,15 +158,10 @@ impl Session {
     fn pass_one(&mut self, sample: usize, tokens: &[u32]) {
         let (start, n_rows) = (self.cache.len(sample), tokens.len());
         for (row, token) in tokens.iter().enumerate() {
-            self.embed(*token, start + row, row);
+            self.engine.embed(*token, start + row, self.work.x.row_mut(row));
         }
         self.first_rows[sample] = Some(0);
         self.layers(sample..sample + 1, n_rows, n_rows);
-    }
-
-    /// Begins row `row` of the residual stream.
-    fn embed(&mut self, token: u32, position: usize, row: usize) {
-        self.engine.embed(token, position, self.work.x.row_mut(row));
     }
 
     /// Takes the rows that were embedded, `t` for each sample that has any, through all layers.
@@ -196,7 +170,7 @@ impl Session {
         let stream = Stream { samples: samples.clone(), first_rows, t, n_rows };
         let rotation = engine.rotation.as_ref().map(|[cos, sin]| [&cos[..], &sin[..]]);
         for (i, layer) in engine.layers.iter().enumerate() {
-            layer.forward(work, (cache, i), &stream, rotation);
+            layer.forward(&engine.config, work, (cache, i), &stream, rotation);
         }
         for sample in samples.filter(|sample| stream.first_rows[*sample].is_some()) {
             cache.advance(sample, t);

@@ -1,28 +1,24 @@
 //! One block: what `model::Block` computes, on packed weights.
 
-use super::engine::{host, linear, norm};
+use super::{host, linear, norm};
 use crate::config::{MlpKind, ModelConfig};
+use crate::model::norm::RMS_NORM_EPSILON;
 use crate::model::{Block, activation};
 use tinderbox_kernels::decode::{
     Activation, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
 };
 
-/// The weights of a block.
 #[derive(Debug)]
 pub(super) struct Layer {
     attention_norm: RowNorm,
     qkv: PackedLinear,
-    /// Weights of the RMS norms of queries and keys, and what these add to the mean square.
-    qk_norm: Option<([Vec<f32>; 2], f32)>,
+    qk_norm: Option<[Vec<f32>; 2]>,
     output: PackedLinear,
     mlp_norm: RowNorm,
     expand: PackedLinear,
     activation: Activation,
     gate: Option<PackedLinear>,
     contract: PackedLinear,
-    n_heads: usize,
-    n_kv_heads: usize,
-    head_dim: usize,
 }
 
 /// Memory for what a pass computes: rows of the samples at hand.
@@ -42,24 +38,17 @@ pub(super) struct Work {
 impl Layer {
     pub(super) fn new(block: &Block, config: &ModelConfig, precision: Precision) -> Self {
         let (attention, mlp) = (&block.attention, &block.mlp);
-        #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
-        let qk_norm = match (&attention.q_norm, &attention.k_norm) {
-            (Some(q), Some(k)) => Some(([host(&q.weight), host(&k.weight)], q.epsilon() as f32)),
-            _ => None,
-        };
+        let qk_norm = attention.q_norm.as_ref().zip(attention.k_norm.as_ref());
         Self {
             attention_norm: norm(&block.attention_norm, config.norm),
             qkv: linear(&attention.qkv, precision),
-            qk_norm,
+            qk_norm: qk_norm.map(|(q, k)| [q, k].map(|norm| host(&norm.weight))),
             output: linear(&attention.output, precision),
             mlp_norm: norm(&block.mlp_norm, config.norm),
             expand: linear(&mlp.expand, precision),
             activation: activation(config.mlp),
             gate: mlp.gate.as_ref().map(|gate| linear(gate, precision)),
             contract: linear(&mlp.contract, precision),
-            n_heads: config.n_heads,
-            n_kv_heads: config.n_kv_heads,
-            head_dim: config.head_dim(),
         }
     }
 
@@ -72,13 +61,22 @@ impl Layer {
     /// Takes the residual stream in `work` through the block.
     pub(super) fn forward(
         &self,
+        config: &ModelConfig,
         work: &mut Work,
         cache: (&mut Cache, usize),
         stream: &Stream<'_>,
         rotation: Option<[&[f32]; 2]>,
     ) {
         let Work { x, normed, qkv, context, gate, hidden, buffers } = work;
-        let heads = self.heads(rotation);
+        #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
+        let heads = Heads {
+            n_heads: config.n_heads,
+            n_kv_heads: config.n_kv_heads,
+            head_dim: config.head_dim(),
+            norms: self.qk_norm.as_ref().map(|[q, k]| [&q[..], &k[..]]),
+            epsilon: RMS_NORM_EPSILON as f32,
+            rotation,
+        };
         self.attention_norm.apply(x, 0..stream.n_rows, normed);
         self.qkv.store(normed, qkv);
         attend(heads, stream, cache, qkv, buffers, context);
@@ -90,26 +88,12 @@ impl Layer {
         self.expand.activate(normed, self.activation, gate, hidden);
         self.contract.add(hidden, x);
     }
-
-    fn heads<'a>(&'a self, rotation: Option<[&'a [f32]; 2]>) -> Heads<'a> {
-        let norms = self.qk_norm.as_ref();
-        Heads {
-            n_heads: self.n_heads,
-            n_kv_heads: self.n_kv_heads,
-            head_dim: self.head_dim,
-            norms: norms.map(|([q, k], _)| [&q[..], &k[..]]),
-            epsilon: norms.map_or(0.0, |(_, epsilon)| *epsilon),
-            rotation,
-        }
-    }
 }
 
 impl Work {
-    /// Memory for passes with any of these pairs of numbers of samples and of new positions, over a cache of this
-    /// capacity.
+    /// Memory for passes with any of these pairs of numbers of samples and new positions, over a cache of `capacity`.
     pub(super) fn new(config: &ModelConfig, capacity: usize, streams: &[[usize; 2]]) -> Self {
-        let (n_heads, n_kv_heads) = (config.n_heads, config.n_kv_heads);
-        let head_dim = config.head_dim();
+        let (n_heads, n_kv_heads, head_dim) = (config.n_heads, config.n_kv_heads, config.head_dim());
         let heads = Heads { n_heads, n_kv_heads, head_dim, norms: None, epsilon: 0.0, rotation: None };
         let n_rows = streams.iter().map(|[n, t]| n * t).max().unwrap_or(0);
         let d_gate = if config.mlp == MlpKind::Swiglu { config.d_ff } else { 0 };

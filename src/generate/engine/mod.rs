@@ -1,58 +1,47 @@
-//! What a model has learned, packed to be read from the first number to the last for each new token.
+//! A trained model on the CPU without tensors: its weights packed once, to be read from the first number to the last
+//! for each new token. The model of tensors is the reference for every number here.
+
+mod decoder;
+mod layer;
 
 use burn::module::Param;
 use burn::nn;
 use burn::tensor::Tensor;
 
-use super::layer::Layer;
+use self::layer::Layer;
 use crate::config::{ModelConfig, NormKind, PositionKind};
 use crate::device;
 use crate::model::attention::Rotation;
 use crate::model::{self, Gpt};
 use tinderbox_kernels as kernels;
-use tinderbox_kernels::decode::{PackedLinear, Precision, RowNorm};
+use tinderbox_kernels::decode::{PackedLinear, RowNorm};
+
+pub use self::decoder::Decoder;
+pub use tinderbox_kernels::decode::Precision;
 
 /// A model without gradients on the CPU, its matrices in some [`Precision`], everything else in f32.
 #[derive(Debug)]
 pub struct Engine {
     config: ModelConfig,
     vocab_size: usize,
-    token_embedding: TokenEmbedding,
+    /// `[V, C]`; `None` if it is tied to the output layer, whose columns it is.
+    token_embedding: Option<Vec<f32>>,
     /// `[context_length, C]`
     position_embedding: Option<Vec<f32>>,
     /// Cosines and sines, `[context_length, D / 2]`.
-    pub(super) rotation: Option<[Vec<f32>; 2]>,
-    pub(super) layers: Vec<Layer>,
-    pub(super) norm: RowNorm,
+    rotation: Option<[Vec<f32>; 2]>,
+    layers: Vec<Layer>,
+    norm: RowNorm,
     /// `[C, V]`
-    pub(super) output: PackedLinear,
-}
-
-#[derive(Debug)]
-enum TokenEmbedding {
-    /// The columns of the output's weights.
-    Tied,
-    /// `[V, C]`
-    Own(Vec<f32>),
+    output: PackedLinear,
 }
 
 impl Engine {
-    /// Packs the weights of `model`.
+    /// Packs the weights of `model`, and frees each as soon as it is packed: a large model is not in memory twice.
     ///
     /// # Panics
     /// If the model's device fails.
-    #[must_use]
-    pub fn new(model: &Gpt, precision: Precision) -> Self {
-        Self::from_owned(model.clone(), precision)
-    }
-
-    /// Packs the weights of `model`, each freed where nobody else has it as soon as it is packed: a large model is
-    /// not in memory twice.
-    ///
-    /// # Panics
-    /// If the model's device fails.
-    #[must_use]
-    pub fn from_owned(model: Gpt, precision: Precision) -> Self {
+    pub fn new(model: Gpt, precision: Precision) -> Self {
         // Taken apart in full: a new option does not compile until it is computed here as well.
         let ModelConfig {
             context_length,
@@ -71,16 +60,15 @@ impl Engine {
         } = *model.config();
         let vocab_size = model.vocab_size();
         let embedding = &model.token_embedding.weight;
-        let shape = [d_model, vocab_size];
         let (output, token_embedding) = match &model.output {
-            Some(output) => (linear(output, precision), TokenEmbedding::Own(host(embedding))),
-            None => (
-                with_values(embedding, |values| {
+            Some(output) => (linear(output, precision), Some(host(embedding))),
+            None => {
+                let pack = |values: &[f32]| {
                     let at = |c: usize, token: usize| values[token * d_model + c];
-                    PackedLinear::pack(precision, shape, at, None)
-                }),
-                TokenEmbedding::Tied,
-            ),
+                    PackedLinear::pack(precision, [d_model, vocab_size], at, None)
+                };
+                (with_values(embedding, pack), None)
+            }
         };
         let config = model.config().clone();
         let Gpt { position_embedding, blocks, norm: last_norm, .. } = model;
@@ -96,51 +84,38 @@ impl Engine {
         }
     }
 
-    /// Whether the engine is the faster way to compute what `model` computes, on the device where it is: burn's
-    /// own CPU backend.
-    #[must_use]
+    /// Whether the engine is the faster way to compute `model` on its device, which is so on burn's own CPU backend.
     pub fn is_for(model: &Gpt) -> bool {
         device::is_flex(&model.device())
     }
 
-    /// What the model was made from.
-    #[must_use]
+    /// The config that the model was made from.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
     /// Number of tokens in the vocabulary.
-    #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
     /// How the matrices are kept.
-    #[must_use]
     pub fn precision(&self) -> Precision {
         self.output.precision()
     }
 
     /// Bytes that are read for each new token: those of all matrices.
-    #[must_use]
     pub fn bytes_per_token(&self) -> usize {
-        let of_layers: usize = self.layers.iter().map(Layer::bytes).sum();
-        of_layers + self.output.bytes()
+        self.layers.iter().map(Layer::bytes).sum::<usize>() + self.output.bytes()
     }
 
     /// Writes the sum of a token's and a position's embedding.
-    pub(super) fn embed(&self, token: u32, position: usize, out: &mut [f32]) {
+    fn embed(&self, token: u32, position: usize, out: &mut [f32]) {
         let (token, width) = (token as usize, self.config.d_model);
         assert!(token < self.vocab_size, "token {token} of {}", self.vocab_size);
         match &self.token_embedding {
-            TokenEmbedding::Tied => {
-                for (c, x) in out.iter_mut().enumerate() {
-                    *x = self.output.value(c, token);
-                }
-            }
-            TokenEmbedding::Own(embedding) => {
-                out.copy_from_slice(&embedding[token * width..][..width]);
-            }
+            Some(embedding) => out.copy_from_slice(&embedding[token * width..][..width]),
+            None => out.iter_mut().enumerate().for_each(|(c, x)| *x = self.output.value(c, token)),
         }
         if let Some(positions) = &self.position_embedding {
             let position = &positions[position * width..][..width];
@@ -149,19 +124,17 @@ impl Engine {
     }
 }
 
-/// The numbers of a parameter.
-pub(super) fn host<const D: usize>(param: &Param<Tensor<D>>) -> Vec<f32> {
+fn host<const D: usize>(param: &Param<Tensor<D>>) -> Vec<f32> {
     with_values(param, <[f32]>::to_vec)
 }
 
-/// What `f` makes of the numbers of a parameter.
+/// The result of `f` for the numbers of a parameter.
 fn with_values<const D: usize, R>(param: &Param<Tensor<D>>, f: impl FnOnce(&[f32]) -> R) -> R {
     let flat = param.val().inner().reshape([param.shape().num_elements()]);
     kernels::with_values(&flat, f).expect("the model's device works")
 }
 
-/// A projection with its bias.
-pub(super) fn linear(linear: &nn::Linear, precision: Precision) -> PackedLinear {
+fn linear(linear: &nn::Linear, precision: Precision) -> PackedLinear {
     let [inputs, outputs] = linear.weight.dims();
     let bias = linear.bias.as_ref().map(host);
     with_values(&linear.weight, |values| {
@@ -170,8 +143,7 @@ pub(super) fn linear(linear: &nn::Linear, precision: Precision) -> PackedLinear 
     })
 }
 
-/// A norm of this kind.
-pub(super) fn norm(norm: &model::Norm, kind: NormKind) -> RowNorm {
+fn norm(norm: &model::Norm, kind: NormKind) -> RowNorm {
     let bias = norm.bias.as_ref().map(host);
     RowNorm::new(host(&norm.weight), bias, kind == NormKind::LayerNorm, norm.epsilon())
 }
