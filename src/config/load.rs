@@ -12,40 +12,18 @@ use super::{Config, ModelConfig, SourceConfig, TokenizerConfig, TokenizerKind, o
 /// Why there is no config.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
-    #[error(
-        "cannot read the config file `{}`: {source}\n  hint: {}",
-        path.display(),
-        read_hint(source)
-    )]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's error.
-        source: std::io::Error,
-    },
-    /// The file is not TOML.
-    #[error("cannot read the config file `{}`: {source}", path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Line, column and what was expected there.
-        source: Box<toml::de::Error>,
-    },
-    /// The file is TOML, but not a config: unknown keys, wrong types, broken rules.
-    #[error("the config `{}` has {}:{}", path.display(), count(problems), listed(problems))]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// Everything that is wrong, each with its key and value.
-        problems: Vec<String>,
-    },
-    /// Settings from a config and from arguments break rules.
-    #[error("the settings have {}:{}", count(problems), listed(problems))]
-    Settings {
-        /// Everything that is wrong, each with its key and value.
-        problems: Vec<String>,
-    },
+    /// The file cannot be read: the operating system's error.
+    #[error("cannot read the config file `{}`: {}\n  hint: {}", .0.display(), .1, read_hint(.1))]
+    Read(PathBuf, #[source] std::io::Error),
+    /// The file is not TOML: line, column and what was expected there.
+    #[error("cannot read the config file `{}`: {}", .0.display(), .1)]
+    Syntax(PathBuf, #[source] Box<toml::de::Error>),
+    /// The file is TOML, but not a config: everything that is wrong, each with its key and value.
+    #[error("the config `{}` has {}", .0.display(), listed(.1))]
+    Invalid(PathBuf, Vec<String>),
+    /// Settings from a config and from arguments break rules: everything that is wrong, each with its key and value.
+    #[error("the settings have {}", listed(.0))]
+    Settings(Vec<String>),
 }
 
 impl Config {
@@ -63,15 +41,14 @@ impl Config {
     /// # Errors
     /// As [`Config::load`], and if a new run would not fit the weights that it starts from.
     pub fn load_inheriting(path: &Path, overrides: &[String], base: Option<Base<'_>>) -> Result<Self, ConfigError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read(path.to_owned(), error))?;
         Self::from_toml_inheriting(&text, path, overrides, base)
     }
 
     /// As [`Config::load`], of a text; `origin` is its name in errors.
     ///
     /// # Errors
-    /// If the text is not TOML, or breaks any rule; all broken rules are in one error.
+    /// As [`Config::load`], short of reading a file.
     pub fn from_toml(text: &str, origin: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
         Self::from_toml_inheriting(text, origin, overrides, None)
     }
@@ -86,8 +63,11 @@ impl Config {
         overrides: &[String],
         base: Option<Base<'_>>,
     ) -> Result<Self, ConfigError> {
-        let mut table: Table = toml::from_str(text)
-            .map_err(|source| ConfigError::Syntax { path: origin.to_owned(), source: Box::new(source) })?;
+        let path = origin.to_owned();
+        let mut table: Table = match toml::from_str(text) {
+            Ok(table) => table,
+            Err(error) => return Err(ConfigError::Syntax(path, Box::new(error))),
+        };
         // The file's values, then the overrides, then the base's values for what is still missing.
         let known = known_keys();
         let mut problems = overrides::apply(&mut table, overrides, &known);
@@ -118,20 +98,18 @@ impl Config {
         let broken = config.problems().into_iter().filter(is_readable).collect();
         problems.extend(explain_derived(broken, &derived));
         problems.extend(mistyped.into_iter().map(|(_, problem)| problem));
-        if problems.is_empty() { Ok(config) } else { Err(ConfigError::Invalid { path: origin.to_owned(), problems }) }
+        if problems.is_empty() { Ok(config) } else { Err(ConfigError::Invalid(path, problems)) }
     }
 
     /// The whole config as TOML, defaults included. Loads back to an equal config.
     ///
     /// # Panics
     /// If the config was not loaded but made by hand, with a path that is not UTF-8 or a seed of 2^63 or more.
-    #[must_use]
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a config that passed its rules can be written as TOML")
     }
 
-    /// Fills in the missing keys whose defaults follow from other keys. Returns these, each with the key that it was
-    /// derived from.
+    /// Fills in the missing keys whose defaults follow from other keys, and returns each with the key it follows from.
     fn derive_defaults(&mut self, given: &Table) -> Vec<(&'static str, &'static str)> {
         let missing = |section: &str, key: &str| given.get(section).and_then(|table| table.get(key)).is_none();
         let mut derived = Vec::new();
@@ -157,14 +135,12 @@ impl Config {
 /// Says of a derived key where its value comes from, and drops its problem if that key has one itself.
 fn explain_derived(problems: Vec<String>, derived: &[(&str, &str)]) -> Vec<String> {
     let starts = |problem: &String, key: &str| problem.strip_prefix(key).is_some_and(|rest| rest.starts_with(' '));
-    let explained = problems.iter().filter_map(|problem| {
-        let Some((_, from)) = derived.iter().find(|(key, _)| starts(problem, key)) else {
-            return Some(problem.clone());
-        };
-        let is_repeated = problems.iter().any(|other| starts(other, from));
-        (!is_repeated).then(|| format!("{problem}; left out, it follows from {from}"))
-    });
-    explained.collect()
+    let explain = |problem: &String| match derived.iter().find(|(key, _)| starts(problem, key)) {
+        None => Some(problem.clone()),
+        Some((_, from)) if problems.iter().any(|other| starts(other, from)) => None,
+        Some((_, from)) => Some(format!("{problem}; left out, it follows from {from}")),
+    };
+    problems.iter().filter_map(explain).collect()
 }
 
 /// Every section with every key, and a value of each key's type.
@@ -185,27 +161,16 @@ fn section<S>(table: &mut Table, name: &str, mistyped: &mut Vec<(String, String)
 where
     S: Default + Serialize + DeserializeOwned,
 {
-    let mut readable = Table::new();
-    for (key, value) in table.remove(name).and_then(into_table).unwrap_or_default() {
-        let alone = Table::from_iter([(key.clone(), value.clone())]);
-        match alone.try_into::<S>() {
-            Ok(_) => {
-                readable.insert(key, value);
-            }
-            Err(error) => {
-                let problem = format!("{name}.{key} = {value}: {}", plain(error.message()));
-                mistyped.push((format!("{name}.{key}"), problem));
-            }
+    let Some(Value::Table(mut keys)) = table.remove(name) else { return S::default() };
+    keys.retain(|key, value| {
+        let alone = Table::from_iter([(key.to_owned(), value.clone())]).try_into::<S>();
+        if let Err(error) = &alone {
+            let problem = format!("{name}.{key} = {value}: {}", plain(error.message()));
+            mistyped.push((format!("{name}.{key}"), problem));
         }
-    }
-    readable.try_into().expect("each key was read on its own before")
-}
-
-fn into_table(value: Value) -> Option<Table> {
-    match value {
-        Value::Table(table) => Some(table),
-        _ => None,
-    }
+        alone.is_ok()
+    });
+    keys.try_into().expect("each key was read on its own before")
 }
 
 /// serde's message, with the types named as a config file's author knows them.
@@ -226,8 +191,8 @@ fn plain(message: &str) -> String {
 fn read_hint(source: &std::io::Error) -> &'static str {
     match source.kind() {
         std::io::ErrorKind::NotFound => {
-            "give the path of a config file, such as configs/quickstart.toml; relative paths start \
-             at the working directory"
+            "give the path of a config file, such as configs/quickstart.toml; relative paths start at the working \
+             directory"
         }
         std::io::ErrorKind::IsADirectory => "this is a folder; give the path of a config file in it",
         std::io::ErrorKind::InvalidData => "save the file as UTF-8",
@@ -235,19 +200,17 @@ fn read_hint(source: &std::io::Error) -> &'static str {
     }
 }
 
-fn count(problems: &[String]) -> String {
-    match problems.len() {
-        1 => "a problem".to_owned(),
-        n => format!("{n} problems"),
-    }
-}
-
+/// The problems with their number, each on a line of its own.
 fn listed(problems: &[String]) -> String {
-    problems.iter().fold(String::new(), |list, problem| list + "\n  - " + problem)
+    let count = match problems.len() {
+        1 => "a problem:".to_owned(),
+        n => format!("{n} problems:"),
+    };
+    problems.iter().fold(count, |list, problem| list + "\n  - " + problem)
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -255,30 +218,34 @@ mod tests {
 
     const SMALLEST: &str = "[data]\npath = \"a.txt\"\n";
 
-    fn read(text: &str, overrides: &[&str]) -> Result<Config, ConfigError> {
+    pub fn read(text: &str, overrides: &[&str], base: Option<Base<'_>>) -> Result<Config, ConfigError> {
         let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-        Config::from_toml(text, Path::new("a.toml"), &overrides)
+        Config::from_toml_inheriting(text, Path::new("a.toml"), &overrides, base)
+    }
+
+    fn with(overrides: &[&str]) -> Config {
+        read(SMALLEST, overrides, None).unwrap()
+    }
+
+    fn loaded_back(config: &Config) -> Config {
+        read(&config.to_toml(), &[], None).unwrap()
     }
 
     fn problems(text: &str, overrides: &[&str]) -> Vec<String> {
-        match read(text, overrides) {
-            Err(ConfigError::Invalid { problems, .. }) => problems,
+        match read(text, overrides, None) {
+            Err(ConfigError::Invalid(_, problems)) => problems,
             other => panic!("expected problems, got {other:?}"),
         }
     }
 
     #[test]
     fn a_path_is_all_that_a_config_needs() {
-        let config = read(SMALLEST, &[]).unwrap();
+        let config = with(&[]);
         assert_eq!(config.data.path, Path::new("a.txt"));
         assert_eq!(config.tokenizer.kind, TokenizerKind::Char);
         assert_eq!(config.model.d_ff, 512);
         assert_eq!(config.optimizer.kind, OptimizerKind::Adamw);
         assert_eq!(config.data.cache_dir, None);
-    }
-
-    #[test]
-    fn without_a_path_the_error_says_so() {
         let problems = problems("", &[]);
         assert_eq!(problems.len(), 1);
         assert!(problems[0].starts_with("data.path is missing"), "{problems:?}");
@@ -286,29 +253,11 @@ mod tests {
 
     #[test]
     fn defaults_follow_from_the_keys_that_are_given() {
-        let config = read(SMALLEST, &["model.mlp=swiglu", "model.d_model=100", "model.n_heads=2"]);
-        let config = config.unwrap();
-        assert_eq!(config.model.d_ff, 288); // 8/3 of 100 is 266.7, rounded up
-        assert_eq!(config.model.n_kv_heads, 2);
-        let config = read(SMALLEST, &["optimizer.learning_rate=2e-4"]).unwrap();
-        assert!((config.schedule.min_learning_rate - 2e-5).abs() < 1e-18);
-        let config = read(SMALLEST, &["model.d_model=96", "model.mlp=swiglu"]).unwrap();
-        assert_eq!(config.model.d_ff, 256); // exactly 8/3 of 96
-    }
-
-    #[test]
-    fn matrices_are_multiplied_in_f32_or_in_bf16() {
-        let precision = |text: &str, overrides: &[&str]| {
-            let config = read(&format!("{SMALLEST}{text}"), overrides).unwrap();
-            config.train.matmul_precision
-        };
-        let bf16 = "[train]\nmatmul_precision = \"bf16\"\n";
-        let f32 = "train.matmul_precision=f32";
-        assert_eq!(precision("", &[]), MatmulPrecision::F32);
-        assert_eq!(precision(bf16, &[]), MatmulPrecision::Bf16);
-        assert_eq!(precision(bf16, &[f32]), MatmulPrecision::F32);
-        let expected = "train.matmul_precision = \"BF16\": unknown variant `BF16`, expected `f32` or `bf16`";
-        assert_eq!(problems(SMALLEST, &["train.matmul_precision=BF16"]), [expected]);
+        let model = with(&["model.mlp=swiglu", "model.d_model=100", "model.n_heads=2"]).model;
+        assert_eq!((model.d_ff, model.n_kv_heads), (288, 2)); // 8/3 of 100 is 266.7, rounded up
+        assert_eq!(with(&["model.d_model=96", "model.mlp=swiglu"]).model.d_ff, 256); // exactly 8/3 of 96
+        let schedule = with(&["optimizer.learning_rate=2e-4"]).schedule;
+        assert!((schedule.min_learning_rate - 2e-5).abs() < 1e-18);
     }
 
     #[test]
@@ -325,19 +274,16 @@ mod tests {
             "data.cache_dir=/tmp/c",
             "generate.stop=[\"\\n\\n\", \"end\"]",
         ];
-        let config = read(SMALLEST, &settings).unwrap();
+        let [config, bpe, file] =
+            [&settings[..], &["tokenizer.kind=bpe"], &["tokenizer.kind=file", "tokenizer.path=2024"]].map(with);
         assert_eq!(config.model.position, PositionKind::Rope);
         assert_eq!(config.generate.stop, ["\n\n", "end"]);
-        assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
-        let config = read(SMALLEST, &[]).unwrap();
-        assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
-        let config = read(SMALLEST, &["tokenizer.kind=bpe"]).unwrap();
-        assert_eq!(config.tokenizer.vocab_size, Some(2048));
-        assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
-        let file = ["tokenizer.kind=file", "tokenizer.path=2024"];
-        let config = read(SMALLEST, &file).unwrap();
-        assert_eq!(config.tokenizer.path.as_deref(), Some(Path::new("2024")));
-        assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
+        assert_eq!(config.train.matmul_precision, MatmulPrecision::Bf16);
+        assert_eq!(bpe.tokenizer.vocab_size, Some(2048));
+        assert_eq!(file.tokenizer.path.as_deref(), Some(Path::new("2024")));
+        for config in [config, bpe, file, with(&[])] {
+            assert_eq!(loaded_back(&config), config);
+        }
     }
 
     proptest! {
@@ -348,14 +294,14 @@ mod tests {
             rate in 1e-12_f64..1e3,
             val_fraction in 1e-9_f64..1.0,
         ) {
-            let mut config = read(SMALLEST, &[]).unwrap();
+            let mut config = with(&[]);
             config.train.sample_prompt = text.clone() + "\r\n";
             config.data.path = PathBuf::from("a/".to_owned() + &text);
             config.generate.stop = stop;
             config.optimizer.learning_rate = rate;
             config.schedule.min_learning_rate = rate / 3.0;
             config.data.val_fraction = val_fraction;
-            prop_assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
+            prop_assert_eq!(loaded_back(&config), config);
         }
     }
 
@@ -393,43 +339,35 @@ mod tests {
         let expected = "model.d_ff = 67108864 must be at least 1 and at most 16777216; left out, it follows \
                         from model.d_model";
         assert_eq!(problems(SMALLEST, &wide), [expected]);
-        let config = read(SMALLEST, &[&wide[..], &["model.d_ff=16777216"]].concat()).unwrap();
-        assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
+        let config = with(&[&wide[..], &["model.d_ff=16777216"]].concat());
+        assert_eq!(loaded_back(&config), config);
+    }
+
+    fn shipped_configs() -> Vec<PathBuf> {
+        let folder = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("configs")).unwrap();
+        let paths: Vec<PathBuf> = folder.map(|file| file.unwrap().path()).collect();
+        assert!(paths.len() >= 3);
+        paths
     }
 
     #[test]
-    fn syntax_errors_keep_their_line_and_column() {
-        let error = read("[data]\npath = \"a.txt\"\n[model\n", &[]).unwrap_err();
-        assert!(matches!(error, ConfigError::Syntax { .. }));
-        assert!(error.to_string().contains("line 3, column 7"), "{error}");
-    }
-
-    #[test]
-    fn a_missing_file_is_named_with_a_hint() {
-        let error = Config::load(Path::new("no/such.toml"), &[]).unwrap_err().to_string();
-        assert!(error.contains("`no/such.toml`") && error.contains("hint: "), "{error}");
-    }
-
-    #[test]
-    fn every_shipped_config_loads() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
-        let mut n_configs = 0;
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let text = std::fs::read_to_string(&path).unwrap();
+    fn every_shipped_config_loads_and_has_a_comment_above_each_key() {
+        for path in shipped_configs() {
             let config = Config::load(&path, &[]).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(read(&config.to_toml(), &[]).unwrap(), config);
-            assert_every_key_has_a_comment(&text, &path);
-            n_configs += 1;
+            assert_eq!(loaded_back(&config), config);
+            let text = std::fs::read_to_string(&path).unwrap();
+            for (above, line) in std::iter::once("").chain(text.lines()).zip(text.lines()) {
+                let is_key = !line.is_empty() && !line.starts_with(['#', '[', ' ']);
+                assert!(!is_key || above.starts_with('#'), "{}: {line}", path.display());
+            }
         }
-        assert!(n_configs >= 3);
     }
 
     /// The lines above a key of a section, commented out or not: what they say of it, and then of its value.
     fn comment_of<'a>(text: &'a str, section: &str, key: &str) -> Option<Vec<&'a str>> {
-        let mut lines = text.lines().skip_while(|line| *line != format!("[{section}]"));
+        let lines = text.lines().skip_while(|line| *line != format!("[{section}]"));
         let mut comment = Vec::new();
-        for line in lines.by_ref().skip(1).take_while(|line| !line.starts_with('[')) {
+        for line in lines.skip(1).take_while(|line| !line.starts_with('[')) {
             let plain = line.strip_prefix("# ").unwrap_or(line);
             match plain.split_once(" = ") {
                 Some((name, _)) if name == key => return Some(comment),
@@ -442,24 +380,20 @@ mod tests {
 
     #[test]
     fn every_shipped_config_says_the_same_of_every_key() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
-        let files = std::fs::read_dir(folder).unwrap();
-        let configs: Vec<String> = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+        let configs = shipped_configs().into_iter().map(|path| std::fs::read_to_string(path).unwrap());
+        let configs: Vec<String> = configs.collect();
         for (section, keys) in known_keys() {
             let keys = keys.as_table().unwrap().keys();
             for key in keys.filter(|key| *key != "sources") {
                 let comments = configs.iter().map(|config| comment_of(config, &section, key));
                 let comments = comments.collect::<Option<Vec<_>>>();
                 let comments = comments.unwrap_or_else(|| panic!("{section}.{key} is left out"));
-                let n_same = (0..).take_while(|&i| {
-                    comments[0].get(i).is_some() && comments.iter().all(|c| c.get(i) == comments[0].get(i))
-                });
-                let same = comments[0][..n_same.count()].join(" ");
-                let is_whole = ["Default", "Required", "required"];
-                assert!(
-                    is_whole.iter().any(|word| same.contains(word)),
-                    "what is said of {section}.{key} differs after `{same}`"
-                );
+                let is_same = |&(i, line): &(usize, &&str)| comments.iter().all(|other| other.get(i) == Some(line));
+                let same: Vec<&str> =
+                    comments[0].iter().enumerate().take_while(is_same).map(|(_, line)| *line).collect();
+                let same = same.join(" ");
+                let is_whole = ["Default", "Required", "required"].iter().any(|word| same.contains(word));
+                assert!(is_whole, "what is said of {section}.{key} differs after `{same}`");
             }
         }
     }
@@ -468,19 +402,8 @@ mod tests {
     fn what_is_said_of_a_key_stands_above_it() {
         let text = "[a]\n# Of b.\nb = 1\n# Of c = d:\n# c. Default 2.\n# c = 3\n\n[e]\nf = 4\n";
         assert_eq!(comment_of(text, "a", "b"), Some(vec!["# Of b."]));
-        let of_c = vec!["# Of c = d:", "# c. Default 2."];
-        assert_eq!(comment_of(text, "a", "c"), Some(of_c));
+        assert_eq!(comment_of(text, "a", "c"), Some(vec!["# Of c = d:", "# c. Default 2."]));
         assert_eq!(comment_of(text, "a", "f"), None);
         assert_eq!(comment_of(text, "e", "f"), Some(vec![]));
-    }
-
-    /// A comment stands directly above each key.
-    fn assert_every_key_has_a_comment(text: &str, path: &Path) {
-        let mut before = "";
-        for line in text.lines() {
-            let is_key = !line.is_empty() && !line.starts_with(['#', '[', ' ']);
-            assert!(!is_key || before.starts_with('#'), "{}: {line}", path.display());
-            before = line;
-        }
     }
 }

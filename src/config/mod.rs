@@ -3,7 +3,6 @@
 //! Every key but `data.path` has a default. A loaded [`Config`] has passed every rule, so the code that reads it does
 //! not check again; whether the text exists, or the device can be opened, shows later.
 
-mod defaults;
 mod inherit;
 mod load;
 mod overrides;
@@ -17,6 +16,26 @@ use serde::{Deserialize, Serialize};
 pub use inherit::Base;
 pub use load::ConfigError;
 pub use tinderbox_kernels::MatmulPrecision;
+
+/// Defines the sections of a config: structs whose keys have their defaults beside them.
+macro_rules! sections {
+    ($($(#[$doc:meta])* pub struct $name:ident {
+        $($(#[$key_doc:meta])* pub $key:ident: $type:ty = $default:expr,)*
+    })*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name {
+            $($(#[$key_doc])* pub $key: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($key: $default,)* }
+            }
+        }
+    )*};
+}
 
 /// The config of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -38,201 +57,174 @@ pub struct Config {
     pub generate: GenerateConfig,
 }
 
-/// `[data]`: the training text.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DataConfig {
-    /// A file of text, a folder of them, or `-` for standard input; relative to the working
-    /// directory. Required, unless there are `sources`.
-    #[serde(skip_serializing_if = "is_empty")]
-    pub path: PathBuf,
-    /// How files are read. Default `auto`.
-    pub format: TextFormat,
-    /// The field that holds the text of a JSON Lines record. Default `text`.
-    pub text_field: String,
-    /// The share of each source, at its end, that is kept for validation. In (0, 1); default 0.1.
-    pub val_fraction: f64,
-    /// The folder of encoded token files. Default: `tinderbox/tokens` in the user's cache directory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_dir: Option<PathBuf>,
-    /// The most that token files may take, GiB; the least recently used ones are deleted first, and none that is in use.
-    /// Above 0; default 20.
-    pub cache_limit_gib: f64,
-    /// Several texts instead of `path`, each under `[[data.sources]]`. Default none.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub sources: Vec<SourceConfig>,
-}
+sections! {
+    /// `[data]`: the training text.
+    pub struct DataConfig {
+        /// A file of text, a folder of them, or `-` for standard input; relative to the working directory. Required,
+        /// unless there are `sources`.
+        #[serde(skip_serializing_if = "is_empty")]
+        pub path: PathBuf = PathBuf::new(),
+        /// How files are read. Default `auto`.
+        pub format: TextFormat = TextFormat::default(),
+        /// The field that holds the text of a JSON Lines record. Default `text`.
+        pub text_field: String = "text".to_owned(),
+        /// The share of each source, at its end, that is kept for validation. In (0, 1); default 0.1.
+        pub val_fraction: f64 = 0.1,
+        /// The folder of encoded token files. Default: `tinderbox/tokens` in the user's cache directory.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub cache_dir: Option<PathBuf> = None,
+        /// The most that token files may take, GiB; the least recently used go first, none in use. Above 0; default 20.
+        pub cache_limit_gib: f64 = 20.0,
+        /// Several texts instead of `path`, each under `[[data.sources]]`. Default none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub sources: Vec<SourceConfig> = Vec::new(),
+    }
 
-/// `[[data.sources]]`: one of several texts to learn from.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SourceConfig {
-    /// A file of text, or a folder of them; relative to the working directory. Required.
-    pub path: PathBuf,
-    /// How often training windows come from this text, relative to the other weights and independent of its length.
-    /// Above 0, at most 1e15; default 1.
-    pub weight: f64,
-    /// How its files are read. Default `data.format`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub format: Option<TextFormat>,
-    /// The field that holds the text of a JSON Lines record. Default `data.text_field`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub text_field: Option<String>,
-}
+    /// `[[data.sources]]`: one of several texts to learn from.
+    pub struct SourceConfig {
+        /// A file of text, or a folder of them; relative to the working directory. Required.
+        pub path: PathBuf = PathBuf::new(),
+        /// How often training windows come from this text, relative to the others and whatever its length. Above 0, at
+        /// most 1e15; default 1.
+        pub weight: f64 = 1.0,
+        /// How its files are read. Default `data.format`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub format: Option<TextFormat> = None,
+        /// The field that holds the text of a JSON Lines record. Default `data.text_field`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub text_field: Option<String> = None,
+    }
 
-/// `[tokenizer]`: how text becomes tokens.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TokenizerConfig {
-    /// The kind of tokens. Default `char`.
-    pub kind: TokenizerKind,
-    /// Only with `bpe`: how many tokens to make, if the text has enough for them. At least 257, the bytes
-    /// and the end of a text; default 2048.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub vocab_size: Option<usize>,
-    /// Only with `file`, and required there: a `tokenizer.json` of the `tokenizers` library; relative to the
-    /// working directory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path: Option<PathBuf>,
-}
+    /// `[tokenizer]`: how text becomes tokens.
+    pub struct TokenizerConfig {
+        /// The kind of tokens. Default `char`.
+        pub kind: TokenizerKind = TokenizerKind::default(),
+        /// Only with `bpe`: the most tokens to make. At least 257, the bytes and the end of a text; default 2048.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub vocab_size: Option<usize> = None,
+        /// Only with `file`, and required there: a `tokenizer.json`; relative to the working directory.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub path: Option<PathBuf> = None,
+    }
 
-/// `[model]`: the shape of the network.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ModelConfig {
-    /// The most tokens that the model sees at once. At least 1; default 128.
-    pub context_length: usize,
-    /// The width of the residual stream. Divisible by `n_heads`; default 128.
-    pub d_model: usize,
-    /// How many blocks are stacked. At least 1; default 4.
-    pub n_layers: usize,
-    /// How many heads of queries each attention layer has. At least 1; default 4.
-    pub n_heads: usize,
-    /// How many heads of keys and values; fewer than `n_heads` is grouped-query attention. Divides
-    /// `n_heads`; default `n_heads`.
-    pub n_kv_heads: usize,
-    /// The width inside the MLP. At least 1; default 4 `d_model`, and for `swiglu`, which has a
-    /// third matrix, 8/3 `d_model` rounded up to a multiple of 32.
-    pub d_ff: usize,
-    /// How the model knows the positions of tokens. Default `learned`.
-    pub position: PositionKind,
-    /// The normalisation before each layer. Default `layer_norm`.
-    pub norm: NormKind,
-    /// The activation of the MLP. Default `gelu`.
-    pub mlp: MlpKind,
-    /// Whether linear layers and layer norms have biases. Default false.
-    pub bias: bool,
-    /// Whether queries and keys are normalised in each head. Default false.
-    pub qk_norm: bool,
-    /// Whether the output layer uses the token embedding's weights. Default true.
-    pub tie_embeddings: bool,
-    /// The share of activations that are dropped in training. In [0, 1); default 0.
-    pub dropout: f64,
-}
+    /// `[model]`: the shape of the network.
+    pub struct ModelConfig {
+        /// The most tokens that the model sees at once. At least 1; default 128.
+        pub context_length: usize = 128,
+        /// The width of the residual stream. Divisible by `n_heads`; default 128.
+        pub d_model: usize = 128,
+        /// How many blocks are stacked. At least 1; default 4.
+        pub n_layers: usize = 4,
+        /// How many heads of queries each attention layer has. At least 1; default 4.
+        pub n_heads: usize = 4,
+        /// How many heads of keys and values; fewer is grouped-query attention. Divides `n_heads`, the default.
+        pub n_kv_heads: usize = 4,
+        /// The width inside the MLP. At least 1; default 4 `d_model`, and for `swiglu`, which has a
+        /// third matrix, 8/3 `d_model` rounded up to a multiple of 32.
+        pub d_ff: usize = Self::default_d_ff(MlpKind::default(), 128),
+        /// How the model knows the positions of tokens. Default `learned`.
+        pub position: PositionKind = PositionKind::default(),
+        /// The normalisation before each layer. Default `layer_norm`.
+        pub norm: NormKind = NormKind::default(),
+        /// The activation of the MLP. Default `gelu`.
+        pub mlp: MlpKind = MlpKind::default(),
+        /// Whether linear layers and layer norms have biases. Default false.
+        pub bias: bool = false,
+        /// Whether queries and keys are normalised in each head. Default false.
+        pub qk_norm: bool = false,
+        /// Whether the output layer uses the token embedding's weights. Default true.
+        pub tie_embeddings: bool = true,
+        /// The share of activations that are dropped in training. In [0, 1); default 0.
+        pub dropout: f64 = 0.0,
+    }
 
-/// `[train]`: the length of the run, and its intervals.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TrainConfig {
-    /// Seeds initial weights, batches and dropout. Below 2^63, the largest integer of TOML; default 1337.
-    pub seed: u64,
-    /// The device: `auto`, `cpu`, `wgpu:1` and so on, as `tinderbox devices` lists them. Default `auto`.
-    pub device: String,
-    /// The precision of matrix products in projections and in Muon's steps; `bf16` only on `flex`, burn's CPU backend.
-    /// Default `f32`.
-    pub matmul_precision: MatmulPrecision,
-    /// How many times the weights are updated. At least 1; default 2000.
-    pub max_steps: usize,
-    /// How many windows of text go through the model at once. At least 1; default 12.
-    pub batch_size: usize,
-    /// How many batches are accumulated for one update. At least 1; default 1.
-    pub grad_accumulation_steps: usize,
-    /// Steps between two lines of the log. At least 1; default 10.
-    pub log_interval: usize,
-    /// Steps between two evaluations; 0: only at the end. Default 250.
-    pub eval_interval: usize,
-    /// How many batches of each split an evaluation during the run reads. At least 1; default 20.
-    pub eval_batches: usize,
-    /// Steps between two checkpoints; 0: only at the end. Default 250.
-    pub checkpoint_interval: usize,
-    /// How many of the latest checkpoints stay on disk; the best one always stays. At least 1;
-    /// default 2.
-    pub keep_checkpoints: usize,
-    /// The prompt of the sample texts of each evaluation. Not empty unless samples are off; default a line break.
-    pub sample_prompt: String,
-    /// The length, in tokens, of the sample text at each evaluation; 0: off. Default 200.
-    pub sample_tokens: usize,
-    /// The run stops after this many evaluations in a row without a better validation loss; 0: never. Default 0.
-    pub early_stopping_patience: usize,
-    /// Whether the curves and samples are also written to `tensorboard/` in the run, as `TensorBoard`
-    /// reads them. Default false.
-    pub tensorboard: bool,
-    /// Whether each evaluation also measures what every attention head does, into `head_metrics.jsonl`
-    /// in the run. Default false.
-    pub head_metrics: bool,
-}
+    /// `[train]`: the length of the run, and its intervals.
+    pub struct TrainConfig {
+        /// Seeds initial weights, batches and dropout. Below 2^63, the largest integer of TOML; default 1337.
+        pub seed: u64 = 1337,
+        /// The device: `auto`, `cpu`, `wgpu:1` and so on, as `tinderbox devices` lists them. Default `auto`.
+        pub device: String = "auto".to_owned(),
+        /// The precision of products in projections and in Muon's steps; `bf16` only on `flex`. Default `f32`.
+        pub matmul_precision: MatmulPrecision = MatmulPrecision::F32,
+        /// How many times the weights are updated. At least 1; default 2000.
+        pub max_steps: usize = 2000,
+        /// How many windows of text go through the model at once. At least 1; default 12.
+        pub batch_size: usize = 12,
+        /// How many batches are accumulated for one update. At least 1; default 1.
+        pub grad_accumulation_steps: usize = 1,
+        /// Steps between two lines of the log. At least 1; default 10.
+        pub log_interval: usize = 10,
+        /// Steps between two evaluations; 0: only at the end. Default 250.
+        pub eval_interval: usize = 250,
+        /// How many batches of each split an evaluation during the run reads. At least 1; default 20.
+        pub eval_batches: usize = 20,
+        /// Steps between two checkpoints; 0: only at the end. Default 250.
+        pub checkpoint_interval: usize = 250,
+        /// How many of the latest checkpoints stay on disk; the best one always stays. At least 1; default 2.
+        pub keep_checkpoints: usize = 2,
+        /// The prompt of the sample texts of each evaluation. Not empty unless samples are off; default a line break.
+        pub sample_prompt: String = "\n".to_owned(),
+        /// The length, in tokens, of the sample text at each evaluation; 0: off. Default 200.
+        pub sample_tokens: usize = 200,
+        /// The run stops after this many evaluations in a row without a better validation loss; 0: never. Default 0.
+        pub early_stopping_patience: usize = 0,
+        /// Whether curves and samples are also written for `TensorBoard`, to `tensorboard/` in the run. Default false.
+        pub tensorboard: bool = false,
+        /// Whether evaluations also measure every attention head, into `head_metrics.jsonl` in the run. Default false.
+        pub head_metrics: bool = false,
+    }
 
-/// `[optimizer]`: how gradients change the weights.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct OptimizerConfig {
-    /// Which optimiser. Default `adamw`.
-    pub kind: OptimizerKind,
-    /// The highest learning rate; with `muon` that of everything but the blocks' matrices. Above 0; default 1e-3.
-    pub learning_rate: f64,
-    /// Decay rates of the running means of the gradient and of its square. Each in [0, 1); default [0.9, 0.99].
-    pub betas: [f64; 2],
-    /// How strongly matrices shrink towards zero. At least 0; default 0.1.
-    pub weight_decay: f64,
-    /// The global norm to which longer gradients are scaled down; 0: off. At least 0; default 1.
-    pub grad_clip_norm: f64,
-    /// The highest learning rate of the blocks' matrices, which rises and falls with `learning_rate`; `adamw` ignores it.
-    /// Above 0; default 0.02.
-    pub muon_learning_rate: f64,
-    /// The decay rate of the running mean of those matrices' gradients; `adamw` ignores it. In [0, 1); default 0.95.
-    pub muon_momentum: f64,
-}
+    /// `[optimizer]`: how gradients change the weights.
+    pub struct OptimizerConfig {
+        /// Which optimiser. Default `adamw`.
+        pub kind: OptimizerKind = OptimizerKind::default(),
+        /// The highest learning rate; with `muon` that of everything but the blocks' matrices. Above 0; default 1e-3.
+        pub learning_rate: f64 = 1e-3,
+        /// Decay rates of the running means of the gradient and of its square. Each in [0, 1); default [0.9, 0.99].
+        pub betas: [f64; 2] = [0.9, 0.99],
+        /// How strongly matrices shrink towards zero. At least 0; default 0.1.
+        pub weight_decay: f64 = 0.1,
+        /// The global norm to which longer gradients are scaled down; 0: off. At least 0; default 1.
+        pub grad_clip_norm: f64 = 1.0,
+        /// The highest learning rate of the blocks' matrices, scheduled as `learning_rate`. Above 0; default 0.02.
+        pub muon_learning_rate: f64 = 0.02,
+        /// The decay rate of the running mean of their gradients; `adamw` ignores both. In [0, 1); default 0.95.
+        pub muon_momentum: f64 = 0.95,
+    }
 
-/// `[schedule]`: how the learning rate moves during the run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ScheduleConfig {
-    /// The curve after the warm-up. Default `cosine`.
-    pub kind: ScheduleKind,
-    /// Steps over which the learning rate rises from 0; may be longer than the run. Default 100.
-    pub warmup_steps: usize,
-    /// Where the curve ends. From 0 to `optimizer.learning_rate`; default a tenth of it.
-    pub min_learning_rate: f64,
-    /// The share of the run, at its end, in which `wsd` falls; other kinds ignore it. In (0, 1];
-    /// default 0.2.
-    pub decay_fraction: f64,
-}
+    /// `[schedule]`: how the learning rate moves during the run.
+    pub struct ScheduleConfig {
+        /// The curve after the warm-up. Default `cosine`.
+        pub kind: ScheduleKind = ScheduleKind::default(),
+        /// Steps over which the learning rate rises from 0; may be longer than the run. Default 100.
+        pub warmup_steps: usize = 100,
+        /// Where the curve ends. From 0 to `optimizer.learning_rate`; default a tenth of it.
+        pub min_learning_rate: f64 = 1e-4,
+        /// The share of the run, at its end, in which `wsd` falls; other kinds ignore it. In (0, 1]; default 0.2.
+        pub decay_fraction: f64 = 0.2,
+    }
 
-/// `[generate]`: the defaults of `tinderbox generate`, whose arguments take precedence.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GenerateConfig {
-    /// The most tokens that are written after the prompt. At least 1; default 500.
-    pub max_new_tokens: usize,
-    /// How many texts are written. At least 1; default 1.
-    pub num_samples: usize,
-    /// Divides the logits: below 1 is safer, above 1 wilder, 0 always takes the likeliest token.
-    /// Default 0.8.
-    pub temperature: f64,
-    /// Only this many of the likeliest tokens may be drawn; 0: off. Default 0.
-    pub top_k: usize,
-    /// Only the likeliest tokens that together have this probability may be drawn; 1: off. In (0,
-    /// 1]; default 1.
-    pub top_p: f64,
-    /// Only tokens with at least this share of the likeliest one's probability may be drawn; 0:
-    /// off. In [0, 1]; default 0.
-    pub min_p: f64,
-    /// Makes tokens that were used already less likely; 1: off. Above 0; default 1.
-    pub repetition_penalty: f64,
-    /// Texts at which writing ends, none of them empty. Default: no texts.
-    pub stop: Vec<String>,
-    /// Seeds the draws: the same seed writes the same text. Below 2^63; default 1337.
-    pub seed: u64,
+    /// `[generate]`: the defaults of `tinderbox generate`, whose arguments take precedence.
+    pub struct GenerateConfig {
+        /// The most tokens that are written after the prompt. At least 1; default 500.
+        pub max_new_tokens: usize = 500,
+        /// How many texts are written. At least 1; default 1.
+        pub num_samples: usize = 1,
+        /// Divides the logits: below 1 is safer, above 1 wilder, 0 always takes the likeliest token. Default 0.8.
+        pub temperature: f64 = 0.8,
+        /// Only this many of the likeliest tokens may be drawn; 0: off. Default 0.
+        pub top_k: usize = 0,
+        /// Only the likeliest tokens that together have this probability may be drawn; 1: off. In (0, 1]; default 1.
+        pub top_p: f64 = 1.0,
+        /// Only tokens with this share of the likeliest one's probability may be drawn; 0: off. In [0, 1]; default 0.
+        pub min_p: f64 = 0.0,
+        /// Makes tokens that were used already less likely; 1: off. Above 0; default 1.
+        pub repetition_penalty: f64 = 1.0,
+        /// Texts at which writing ends, none of them empty. Default: no texts.
+        pub stop: Vec<String> = Vec::new(),
+        /// Seeds the draws: the same seed writes the same text. Below 2^63; default 1337.
+        pub seed: u64 = 1337,
+    }
 }
 
 /// How files become text.
@@ -320,14 +312,12 @@ pub enum ScheduleKind {
     /// Falls on half a cosine to the minimum.
     #[default]
     Cosine,
-    /// Warm-up, stable, decay: stays, then falls on a straight line in the last `decay_fraction` of
-    /// the run.
+    /// Warm-up, stable, decay: stays, then falls on a straight line in the last `decay_fraction` of the run.
     Wsd,
 }
 
 impl DataConfig {
     /// The training texts, each with its own settings: the `sources`, or the one at `path`.
-    #[must_use]
     pub fn all_sources(&self) -> Vec<SourceConfig> {
         let filled = |source: SourceConfig| SourceConfig {
             format: source.format.or(Some(self.format)),
@@ -335,23 +325,21 @@ impl DataConfig {
             ..source
         };
         let only = SourceConfig { path: self.path.clone(), ..SourceConfig::default() };
-        match self.sources.is_empty() {
-            true => vec![filled(only)],
-            false => self.sources.iter().cloned().map(filled).collect(),
-        }
+        if self.sources.is_empty() { vec![filled(only)] } else { self.sources.iter().cloned().map(filled).collect() }
     }
 }
 
 impl TokenizerConfig {
+    /// The `vocab_size` of a config with `kind = "bpe"` that does not give one.
+    const DEFAULT_VOCAB_SIZE: usize = 2048;
+
     /// The vocabulary size of BPE: the given one, or the default.
-    #[must_use]
     pub fn bpe_vocab_size(&self) -> usize {
         self.vocab_size.unwrap_or(Self::DEFAULT_VOCAB_SIZE)
     }
 }
 
 /// The precision in messages, behind a device's name; empty for f32.
-#[must_use]
 pub fn precision_remark(precision: MatmulPrecision) -> &'static str {
     match precision {
         MatmulPrecision::F32 => "",
@@ -364,8 +352,15 @@ fn is_empty(path: &Path) -> bool {
 }
 
 impl ModelConfig {
+    /// The `d_ff` of a config that does not give one.
+    fn default_d_ff(mlp: MlpKind, d_model: usize) -> usize {
+        match mlp {
+            MlpKind::Gelu | MlpKind::ReluSquared => d_model.saturating_mul(4),
+            MlpKind::Swiglu => d_model.saturating_mul(8).div_ceil(3).div_ceil(32).saturating_mul(32),
+        }
+    }
+
     /// The width of one head: `d_model / n_heads`.
-    #[must_use]
     pub fn head_dim(&self) -> usize {
         self.d_model / self.n_heads
     }

@@ -11,8 +11,7 @@ use super::{
     SourceConfig, TokenizerConfig, TokenizerKind, TrainConfig,
 };
 
-/// The largest length, width or count of a model and of a batch: far above what fits any machine, and low enough that
-/// a product of two of them does not overflow.
+/// The largest length, width or count: more than fits any machine, and a product of two does not overflow.
 const MAX_SIZE: usize = 1 << 24;
 
 /// The smallest vocabulary of byte-level BPE: every byte, and the end of a text.
@@ -27,209 +26,167 @@ const MAX_WEIGHT: f64 = 1e15;
 /// The largest integer of TOML.
 const MAX_SEED: u64 = i64::MAX as u64;
 
-/// Adds the problem `KEY = VALUE must RULE`, unless the rule `holds`.
-fn must(problems: &mut Vec<String>, key: &str, value: impl Display, holds: bool, rule: &str) {
-    if !holds {
-        problems.push(format!("{key} = {value} must {rule}"));
+#[derive(Default)]
+struct Problems(Vec<String>);
+
+impl Problems {
+    /// Adds the problem `KEY = VALUE must RULE`, unless the rule `holds`.
+    fn must(&mut self, holds: bool, key: &str, value: impl Display, rule: &str) {
+        if !holds {
+            self.0.push(format!("{key} = {value} must {rule}"));
+        }
     }
-}
 
-fn size(problems: &mut Vec<String>, key: &str, value: usize) {
-    let rule = format!("be at least 1 and at most {MAX_SIZE}");
-    must(problems, key, value, (1..=MAX_SIZE).contains(&value), &rule);
-}
+    fn size(&mut self, key: &str, value: usize) {
+        let rule = format!("be at least 1 and at most {MAX_SIZE}");
+        self.must((1..=MAX_SIZE).contains(&value), key, value, &rule);
+    }
 
-fn at_least_one(problems: &mut Vec<String>, key: &str, value: usize) {
-    must(problems, key, value, value >= 1, "be at least 1");
-}
+    fn at_least_one(&mut self, key: &str, value: usize) {
+        self.must(value >= 1, key, value, "be at least 1");
+    }
 
-fn above_zero(problems: &mut Vec<String>, key: &str, value: f64) {
-    let holds = value.is_finite() && value > 0.0;
-    must(problems, key, value, holds, "be a finite number above 0");
-}
+    fn above_zero(&mut self, key: &str, value: f64) {
+        self.must(value.is_finite() && value > 0.0, key, value, "be a finite number above 0");
+    }
 
-fn not_negative(problems: &mut Vec<String>, key: &str, value: f64) {
-    let holds = value.is_finite() && value >= 0.0;
-    must(problems, key, value, holds, "be a finite number, 0 or more");
-}
+    fn not_negative(&mut self, key: &str, value: f64) {
+        self.must(value.is_finite() && value >= 0.0, key, value, "be a finite number, 0 or more");
+    }
 
-/// A share below 1; NaN is refused too.
-fn below_one(problems: &mut Vec<String>, key: &str, value: f64) {
-    must(problems, key, value, (0.0..1.0).contains(&value), "be at least 0 and below 1");
-}
+    /// A share below 1; NaN is refused too.
+    fn below_one(&mut self, key: &str, value: f64) {
+        self.must((0.0..1.0).contains(&value), key, value, "be at least 0 and below 1");
+    }
 
-fn text_field_name(problems: &mut Vec<String>, key: &str, value: &str) {
-    let rule = "name the field of a JSON Lines record that holds its text";
-    must(problems, key, "\"\"", !value.is_empty(), rule);
-}
+    fn text_field(&mut self, key: &str, value: &str) {
+        let rule = "name the field of a JSON Lines record that holds its text";
+        self.must(!value.is_empty(), key, "\"\"", rule);
+    }
 
-fn seed(problems: &mut Vec<String>, key: &str, value: u64) {
-    let rule = format!("be at most {MAX_SEED}, the largest integer of TOML");
-    must(problems, key, value, value <= MAX_SEED, &rule);
+    fn seed(&mut self, key: &str, value: u64) {
+        self.must(value <= MAX_SEED, key, value, &format!("be at most {MAX_SEED}, the largest integer of TOML"));
+    }
 }
 
 impl Config {
     /// Everything that is wrong with this config; empty if it can be used.
     pub(super) fn problems(&self) -> Vec<String> {
         let Self { data, tokenizer, model, train, optimizer, schedule, generate } = self;
-        let sections = [
-            data.problems(),
-            tokenizer.problems(),
-            model.problems(),
-            train.problems(),
-            optimizer.problems(),
-            schedule.problems(),
-            generate.problems(),
-        ];
-        let mut problems = sections.concat();
+        let mut problems = Problems::default();
+        data.check_into(&mut problems);
+        tokenizer.check_into(&mut problems);
+        model.check_into(&mut problems);
+        train.check_into(&mut problems);
+        optimizer.check_into(&mut problems);
+        schedule.check_into(&mut problems);
+        generate.check_into(&mut problems);
         let (highest, lowest) = (optimizer.learning_rate, schedule.min_learning_rate);
         if highest > 0.0 && lowest > highest {
-            problems.push(format!(
-                "schedule.min_learning_rate = {lowest} must be at most \
-                 optimizer.learning_rate = {highest}"
-            ));
+            let rule = format!("be at most optimizer.learning_rate = {highest}");
+            problems.must(false, "schedule.min_learning_rate", lowest, &rule);
         }
         let (rows, columns) = (train.batch_size, model.context_length);
         if rows.saturating_mul(columns) > MAX_BATCH_TOKENS {
-            problems.push(format!(
-                "train.batch_size = {rows} times model.context_length = {columns} must be at \
-                 most {MAX_BATCH_TOKENS} tokens; use train.grad_accumulation_steps for larger updates"
+            problems.0.push(format!(
+                "train.batch_size = {rows} times model.context_length = {columns} must be at most {MAX_BATCH_TOKENS} \
+                 tokens; use train.grad_accumulation_steps for larger updates"
             ));
         }
-        problems
+        problems.0
     }
 }
 
 impl DataConfig {
-    fn problems(&self) -> Vec<String> {
-        let Self {
-            path,
-            format: _, // an enum
-            text_field,
-            val_fraction,
-            cache_dir,
-            cache_limit_gib,
-            sources,
-        } = self;
-        let mut problems = Vec::new();
+    fn check_into(&self, problems: &mut Problems) {
+        let Self { path, format: _, text_field, val_fraction, cache_dir, cache_limit_gib, sources } = self;
         match (path.as_os_str().is_empty(), sources.is_empty()) {
-            (true, true) => problems.push(
-                "data.path is missing or empty: name a text file or a folder of them, such as \
-                 path = \"data/stories.txt\" under [data], or several under [[data.sources]]"
+            (true, true) => problems.0.push(
+                "data.path is missing or empty: name a text file or a folder of them, such as path = \
+                 \"data/stories.txt\" under [data], or several under [[data.sources]]"
                     .to_owned(),
             ),
-            (false, false) => problems.push(format!(
-                "data.path = \"{}\" must not be there beside [[data.sources]]: name it as one of \
-                 them, or leave them out",
+            (false, false) => problems.0.push(format!(
+                "data.path = \"{}\" must not be there beside [[data.sources]]: name it as one of them, or leave them \
+                 out",
                 path.display()
             )),
             _ => {}
         }
-        text_field_name(&mut problems, "data.text_field", text_field);
-        must(
-            &mut problems,
-            "data.val_fraction",
-            val_fraction,
-            *val_fraction > 0.0 && *val_fraction < 1.0,
-            "be above 0 and below 1",
-        );
-        if cache_dir.as_ref().is_some_and(|dir| dir.as_os_str().is_empty()) {
-            problems.push("data.cache_dir = \"\" must name a folder; leave it out for the default one".to_owned());
-        }
-        above_zero(&mut problems, "data.cache_limit_gib", *cache_limit_gib);
+        problems.text_field("data.text_field", text_field);
+        let is_share = *val_fraction > 0.0 && *val_fraction < 1.0;
+        problems.must(is_share, "data.val_fraction", val_fraction, "be above 0 and below 1");
+        let has_name = cache_dir.as_ref().is_none_or(|dir| !dir.as_os_str().is_empty());
+        problems.must(has_name, "data.cache_dir", "\"\"", "name a folder; leave it out for the default one");
+        problems.above_zero("data.cache_limit_gib", *cache_limit_gib);
         for (idx, source) in sources.iter().enumerate() {
-            problems.extend(source.problems(&format!("data.sources[{idx}]")));
+            source.check_into(&format!("data.sources[{idx}]"), problems);
             if let Some(first) = sources[..idx].iter().position(|it| it.path == source.path)
                 && !source.path.as_os_str().is_empty()
             {
-                problems.push(format!(
-                    "data.sources[{idx}].path = \"{}\" is data.sources[{first}] already: raise its \
-                     weight instead",
+                problems.0.push(format!(
+                    "data.sources[{idx}].path = \"{}\" is data.sources[{first}] already: raise its weight instead",
                     source.path.display()
                 ));
             }
         }
-        problems
     }
 }
 
 impl SourceConfig {
     /// `key` is the name of this source in messages.
-    fn problems(&self, key: &str) -> Vec<String> {
-        let Self {
-            path,
-            weight,
-            format: _, // an enum
-            text_field,
-        } = self;
-        let mut problems = Vec::new();
+    fn check_into(&self, key: &str, problems: &mut Problems) {
+        let Self { path, weight, format: _, text_field } = self;
         if path.as_os_str().is_empty() {
-            problems.push(format!("{key}.path is missing or empty: name a text file or a folder of them"));
+            problems.0.push(format!("{key}.path is missing or empty: name a text file or a folder of them"));
         }
         if path == Path::new("-") {
-            problems.push(format!(
-                "{key}.path = \"-\": standard input can only be the one text of data.path; save it \
-                 to a file first"
+            problems.0.push(format!(
+                "{key}.path = \"-\": standard input can only be the one text of data.path; save it to a file first"
             ));
         }
-        must(
-            &mut problems,
-            &format!("{key}.weight"),
-            weight,
-            *weight > 0.0 && *weight <= MAX_WEIGHT,
-            &format!("be above 0 and at most {MAX_WEIGHT:e}: only how weights compare matters"),
-        );
+        let rule = format!("be above 0 and at most {MAX_WEIGHT:e}: only how weights compare matters");
+        problems.must(*weight > 0.0 && *weight <= MAX_WEIGHT, &format!("{key}.weight"), weight, &rule);
         if let Some(text_field) = text_field {
-            text_field_name(&mut problems, &format!("{key}.text_field"), text_field);
+            problems.text_field(&format!("{key}.text_field"), text_field);
         }
-        problems
     }
 }
 
 impl TokenizerConfig {
-    fn problems(&self) -> Vec<String> {
+    fn check_into(&self, problems: &mut Problems) {
         let Self { kind, vocab_size, path } = self;
-        let mut problems = Vec::new();
-        let name = match kind {
-            TokenizerKind::Char => "char",
-            TokenizerKind::Byte => "byte",
-            TokenizerKind::Bpe => "bpe",
-            TokenizerKind::File => "file",
-        };
+        let name = toml::Value::try_from(kind).expect("a kind has a name"); // in quotes
         match (kind, vocab_size) {
-            (TokenizerKind::Bpe, Some(size)) => must(
-                &mut problems,
-                "tokenizer.vocab_size",
-                size,
-                (MIN_BPE_SIZE..=MAX_SIZE).contains(size),
-                &format!("be at least {MIN_BPE_SIZE}, the 256 bytes and the end of a text, and at most {MAX_SIZE}"),
-            ),
-            (_, Some(size)) => problems.push(format!(
-                "tokenizer.vocab_size = {size} is only for tokenizer.kind = \"bpe\": with \"{name}\" the \
-                 size is given; leave it out, or use kind = \"bpe\""
+            (TokenizerKind::Bpe, Some(size)) => {
+                let rule =
+                    format!("be at least {MIN_BPE_SIZE}, the 256 bytes and the end of a text, and at most {MAX_SIZE}");
+                problems.must((MIN_BPE_SIZE..=MAX_SIZE).contains(size), "tokenizer.vocab_size", size, &rule);
+            }
+            (_, Some(size)) => problems.0.push(format!(
+                "tokenizer.vocab_size = {size} is only for tokenizer.kind = \"bpe\": with {name} the size is \
+                 given; leave it out, or use kind = \"bpe\""
             )),
             (_, None) => {}
         }
         match (kind, path) {
             (TokenizerKind::File, Some(path)) if !path.as_os_str().is_empty() => {}
-            (TokenizerKind::File, _) => problems.push(
-                "tokenizer.path is missing or empty: with tokenizer.kind = \"file\" it names a \
-                 tokenizer.json"
+            (TokenizerKind::File, _) => problems.0.push(
+                "tokenizer.path is missing or empty: with tokenizer.kind = \"file\" it names a tokenizer.json"
                     .to_owned(),
             ),
-            (_, Some(path)) => problems.push(format!(
-                "tokenizer.path = \"{}\" is only for tokenizer.kind = \"file\", and the kind is \
-                 \"{name}\"; leave it out, or use kind = \"file\"",
+            (_, Some(path)) => problems.0.push(format!(
+                "tokenizer.path = \"{}\" is only for tokenizer.kind = \"file\", and the kind is {name}; leave it \
+                 out, or use kind = \"file\"",
                 path.display()
             )),
             (_, None) => {}
         }
-        problems
     }
 }
 
 impl ModelConfig {
-    fn problems(&self) -> Vec<String> {
+    fn check_into(&self, problems: &mut Problems) {
         let Self {
             context_length,
             d_model,
@@ -245,36 +202,34 @@ impl ModelConfig {
             tie_embeddings: _,
             dropout,
         } = self;
-        let mut problems = Vec::new();
-        size(&mut problems, "model.context_length", *context_length);
-        size(&mut problems, "model.d_model", *d_model);
-        size(&mut problems, "model.n_layers", *n_layers);
-        size(&mut problems, "model.n_heads", *n_heads);
-        size(&mut problems, "model.n_kv_heads", *n_kv_heads);
-        size(&mut problems, "model.d_ff", *d_ff);
+        problems.size("model.context_length", *context_length);
+        problems.size("model.d_model", *d_model);
+        problems.size("model.n_layers", *n_layers);
+        problems.size("model.n_heads", *n_heads);
+        problems.size("model.n_kv_heads", *n_kv_heads);
+        problems.size("model.d_ff", *d_ff);
         if *n_heads > 0 && *d_model > 0 {
+            let head_dim = d_model / n_heads;
             if d_model % n_heads != 0 {
-                problems.push(format!("model.d_model = {d_model} must be divisible by model.n_heads = {n_heads}"));
-            } else if *position == PositionKind::Rope && (d_model / n_heads) % 2 != 0 {
-                problems.push(format!(
-                    "model.position = \"rope\" rotates pairs: model.d_model = {d_model} over \
-                     model.n_heads = {n_heads} must be even, and is {}",
-                    d_model / n_heads
+                problems.0.push(format!("model.d_model = {d_model} must be divisible by model.n_heads = {n_heads}"));
+            } else if *position == PositionKind::Rope && head_dim % 2 != 0 {
+                problems.0.push(format!(
+                    "model.position = \"rope\" rotates pairs: model.d_model = {d_model} over model.n_heads = {n_heads} \
+                     must be even, and is {head_dim}"
                 ));
             }
         }
         if *n_heads > 0 && *n_kv_heads > 0 && n_heads % n_kv_heads != 0 {
-            problems.push(format!("model.n_heads = {n_heads} must be divisible by model.n_kv_heads = {n_kv_heads}"));
+            problems.0.push(format!("model.n_heads = {n_heads} must be divisible by model.n_kv_heads = {n_kv_heads}"));
         }
-        below_one(&mut problems, "model.dropout", *dropout);
-        problems
+        problems.below_one("model.dropout", *dropout);
     }
 }
 
 impl TrainConfig {
-    fn problems(&self) -> Vec<String> {
+    fn check_into(&self, problems: &mut Problems) {
         let Self {
-            seed: seed_value,
+            seed,
             device,
             matmul_precision: _, // checked against the device when that is opened
             max_steps,
@@ -291,66 +246,41 @@ impl TrainConfig {
             tensorboard: _,
             head_metrics: _,
         } = self;
-        let mut problems = Vec::new();
-        seed(&mut problems, "train.seed", *seed_value);
-        if device.trim().is_empty() {
-            problems.push(format!(
-                "train.device = {device:?} must name a device, such as \"auto\" or \"cpu\"; `tinderbox \
-                 devices` lists them"
-            ));
-        }
-        at_least_one(&mut problems, "train.max_steps", *max_steps);
-        size(&mut problems, "train.batch_size", *batch_size);
-        size(&mut problems, "train.grad_accumulation_steps", *grad_accumulation_steps);
-        at_least_one(&mut problems, "train.log_interval", *log_interval);
-        at_least_one(&mut problems, "train.eval_batches", *eval_batches);
-        at_least_one(&mut problems, "train.keep_checkpoints", *keep_checkpoints);
-        if *sample_tokens > 0 && sample_prompt.is_empty() {
-            problems.push(
-                "train.sample_prompt = \"\" must not be empty: the model needs something to write \
-                 on; train.sample_tokens = 0 turns samples off"
-                    .to_owned(),
-            );
-        }
-        problems
+        problems.seed("train.seed", *seed);
+        let rule = "name a device, such as \"auto\" or \"cpu\"; `tinderbox devices` lists them";
+        problems.must(!device.trim().is_empty(), "train.device", format!("{device:?}"), rule);
+        problems.at_least_one("train.max_steps", *max_steps);
+        problems.size("train.batch_size", *batch_size);
+        problems.size("train.grad_accumulation_steps", *grad_accumulation_steps);
+        problems.at_least_one("train.log_interval", *log_interval);
+        problems.at_least_one("train.eval_batches", *eval_batches);
+        problems.at_least_one("train.keep_checkpoints", *keep_checkpoints);
+        let rule = "not be empty: the model needs something to write on; train.sample_tokens = 0 turns samples off";
+        problems.must(*sample_tokens == 0 || !sample_prompt.is_empty(), "train.sample_prompt", "\"\"", rule);
     }
 }
 
 impl OptimizerConfig {
-    fn problems(&self) -> Vec<String> {
+    fn check_into(&self, problems: &mut Problems) {
         let Self { kind: _, learning_rate, betas, weight_decay, grad_clip_norm, muon_learning_rate, muon_momentum } =
             self;
-        let mut problems = Vec::new();
-        above_zero(&mut problems, "optimizer.learning_rate", *learning_rate);
-        above_zero(&mut problems, "optimizer.muon_learning_rate", *muon_learning_rate);
-        if !betas.iter().all(|beta| (0.0..1.0).contains(beta)) {
-            problems.push(format!("optimizer.betas = {betas:?} must each be at least 0 and below 1"));
-        }
-        not_negative(&mut problems, "optimizer.weight_decay", *weight_decay);
-        not_negative(&mut problems, "optimizer.grad_clip_norm", *grad_clip_norm);
-        below_one(&mut problems, "optimizer.muon_momentum", *muon_momentum);
-        problems
+        problems.above_zero("optimizer.learning_rate", *learning_rate);
+        problems.above_zero("optimizer.muon_learning_rate", *muon_learning_rate);
+        let are_shares = betas.iter().all(|beta| (0.0..1.0).contains(beta));
+        problems.must(are_shares, "optimizer.betas", format!("{betas:?}"), "each be at least 0 and below 1");
+        problems.not_negative("optimizer.weight_decay", *weight_decay);
+        problems.not_negative("optimizer.grad_clip_norm", *grad_clip_norm);
+        problems.below_one("optimizer.muon_momentum", *muon_momentum);
     }
 }
 
 impl ScheduleConfig {
-    fn problems(&self) -> Vec<String> {
-        let Self {
-            kind: _,
-            warmup_steps: _, // may be longer than the run
-            min_learning_rate,
-            decay_fraction,
-        } = self;
-        let mut problems = Vec::new();
-        not_negative(&mut problems, "schedule.min_learning_rate", *min_learning_rate);
-        must(
-            &mut problems,
-            "schedule.decay_fraction",
-            decay_fraction,
-            *decay_fraction > 0.0 && *decay_fraction <= 1.0,
-            "be above 0 and at most 1",
-        );
-        problems
+    fn check_into(&self, problems: &mut Problems) {
+        // The warm-up may be longer than the run.
+        let Self { kind: _, warmup_steps: _, min_learning_rate, decay_fraction } = self;
+        problems.not_negative("schedule.min_learning_rate", *min_learning_rate);
+        let is_share = *decay_fraction > 0.0 && *decay_fraction <= 1.0;
+        problems.must(is_share, "schedule.decay_fraction", decay_fraction, "be above 0 and at most 1");
     }
 }
 
@@ -360,13 +290,12 @@ impl GenerateConfig {
     /// # Errors
     /// If any rule is broken; all broken rules are in one error.
     pub fn check(&self) -> Result<(), ConfigError> {
-        match self.problems() {
-            problems if problems.is_empty() => Ok(()),
-            problems => Err(ConfigError::Settings { problems }),
-        }
+        let mut problems = Problems::default();
+        self.check_into(&mut problems);
+        if problems.0.is_empty() { Ok(()) } else { Err(ConfigError::Settings(problems.0)) }
     }
 
-    fn problems(&self) -> Vec<String> {
+    fn check_into(&self, problems: &mut Problems) {
         let Self {
             max_new_tokens,
             num_samples,
@@ -374,60 +303,35 @@ impl GenerateConfig {
             top_k: _, // 0 is off, and more than the vocabulary is all of it
             top_p,
             min_p,
-            repetition_penalty,
+            repetition_penalty: penalty,
             stop,
-            seed: seed_value,
+            seed,
         } = self;
-        let mut problems = Vec::new();
-        at_least_one(&mut problems, "generate.max_new_tokens", *max_new_tokens);
-        at_least_one(&mut problems, "generate.num_samples", *num_samples);
-        not_negative(&mut problems, "generate.temperature", *temperature);
-        must(
-            &mut problems,
-            "generate.top_p",
-            top_p,
-            *top_p > 0.0 && *top_p <= 1.0,
-            "be above 0 and at most 1 (1 turns it off)",
-        );
-        must(
-            &mut problems,
-            "generate.min_p",
-            min_p,
-            (0.0..=1.0).contains(min_p),
-            "be at least 0 and at most 1 (0 turns it off)",
-        );
-        must(
-            &mut problems,
-            "generate.repetition_penalty",
-            repetition_penalty,
-            repetition_penalty.is_finite() && *repetition_penalty > 0.0,
-            "be a finite number above 0 (1 turns it off)",
-        );
-        if stop.iter().any(String::is_empty) {
-            problems.push(format!(
-                "generate.stop = {stop:?} must not hold an empty text, at which nothing would \
-                 be written"
-            ));
-        }
-        seed(&mut problems, "generate.seed", *seed_value);
-        problems
+        problems.at_least_one("generate.max_new_tokens", *max_new_tokens);
+        problems.at_least_one("generate.num_samples", *num_samples);
+        problems.not_negative("generate.temperature", *temperature);
+        let rule = "be above 0 and at most 1 (1 turns it off)";
+        problems.must(*top_p > 0.0 && *top_p <= 1.0, "generate.top_p", top_p, rule);
+        let rule = "be at least 0 and at most 1 (0 turns it off)";
+        problems.must((0.0..=1.0).contains(min_p), "generate.min_p", min_p, rule);
+        let rule = "be a finite number above 0 (1 turns it off)";
+        problems.must(penalty.is_finite() && *penalty > 0.0, "generate.repetition_penalty", penalty, rule);
+        let rule = "not hold an empty text, at which nothing would be written";
+        problems.must(!stop.iter().any(String::is_empty), "generate.stop", format!("{stop:?}"), rule);
+        problems.seed("generate.seed", *seed);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
+    use super::super::load::tests::read;
     use super::*;
-    use crate::config::ConfigError;
 
     /// The problems of an otherwise good config with these overrides.
     fn problems(overrides: &[&str]) -> Vec<String> {
-        let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-        let text = "[data]\npath = \"a.txt\"\n";
-        match Config::from_toml(text, Path::new("a.toml"), &overrides) {
+        match read("[data]\npath = \"a.txt\"\n", overrides, None) {
             Ok(_) => Vec::new(),
-            Err(ConfigError::Invalid { problems, .. }) => problems,
+            Err(ConfigError::Invalid(_, problems)) => problems,
             Err(other) => panic!("{other}"),
         }
     }
@@ -435,64 +339,28 @@ mod tests {
     #[test]
     fn each_rule_names_its_key() {
         let broken = [
-            "data.path=",
-            "data.val_fraction=0",
-            "data.val_fraction=1.0",
-            "data.val_fraction=nan",
-            "data.cache_dir=",
-            "tokenizer.vocab_size=512",
-            "tokenizer.path=a.json",
-            "data.cache_limit_gib=0",
-            "data.cache_limit_gib=nan",
-            "data.text_field=",
-            "model.context_length=0",
-            "model.d_model=0",
-            "model.d_model=9000000000",
-            "model.n_layers=0",
-            "model.n_heads=0",
-            "model.n_heads=3",
-            "model.n_kv_heads=3",
-            "model.n_kv_heads=8",
-            "model.n_kv_heads=0",
-            "model.d_ff=0",
-            "model.dropout=1",
-            "model.dropout=-0.1",
-            "model.dropout=nan",
-            "train.device= ",
-            "train.max_steps=0",
-            "train.batch_size=0",
-            "train.batch_size=16777216",
-            "train.grad_accumulation_steps=0",
-            "train.log_interval=0",
-            "train.eval_batches=0",
-            "train.keep_checkpoints=0",
-            "train.sample_prompt=",
-            "optimizer.learning_rate=0",
-            "optimizer.learning_rate=inf",
-            "optimizer.betas=[0.9, 1.0]",
-            "optimizer.weight_decay=-1",
-            "optimizer.grad_clip_norm=nan",
-            "optimizer.muon_learning_rate=0",
-            "optimizer.muon_learning_rate=nan",
-            "optimizer.muon_momentum=1",
-            "optimizer.muon_momentum=-0.1",
-            "schedule.min_learning_rate=1",
-            "schedule.min_learning_rate=-1",
-            "schedule.decay_fraction=0",
-            "generate.max_new_tokens=0",
-            "generate.num_samples=0",
-            "generate.temperature=-1",
-            "generate.top_p=0",
-            "generate.top_p=1.1",
-            "generate.min_p=1.1",
-            "generate.repetition_penalty=0",
-            "generate.stop=[\"\"]",
+            ("data.", "path= | text_field= | cache_dir= | cache_limit_gib=0 | cache_limit_gib=nan"),
+            ("data.val_fraction=", "0 | 1.0 | nan"),
+            ("tokenizer.", "vocab_size=512 | path=a.json"),
+            ("model.", "context_length=0 | n_layers=0 | d_ff=0 | d_model=0 | d_model=9000000000"),
+            ("model.", "n_heads=0 | n_heads=3 | n_kv_heads=0 | n_kv_heads=3 | n_kv_heads=8"),
+            ("model.dropout=", "1 | -0.1 | nan"),
+            ("train.", "device=  | max_steps=0 | batch_size=0 | batch_size=16777216 | grad_accumulation_steps=0"),
+            ("train.", "log_interval=0 | eval_batches=0 | keep_checkpoints=0 | sample_prompt="),
+            ("optimizer.", "learning_rate=0 | learning_rate=inf | betas=[0.9, 1.0] | weight_decay=-1"),
+            ("optimizer.", "grad_clip_norm=nan | muon_learning_rate=0 | muon_learning_rate=nan"),
+            ("optimizer.", "muon_momentum=1 | muon_momentum=-0.1"),
+            ("schedule.", "min_learning_rate=1 | min_learning_rate=-1 | decay_fraction=0"),
+            ("generate.", "max_new_tokens=0 | num_samples=0 | temperature=-1 | top_p=0 | top_p=1.1 | min_p=1.1"),
+            ("generate.", "repetition_penalty=0 | stop=[\"\"]"),
         ];
-        for setting in broken {
-            let key = setting.split_once('=').unwrap().0;
-            let found = problems(&[setting]);
-            assert_eq!(found.len(), 1, "{setting}: {found:?}");
-            assert!(found[0].contains(key), "{setting}: {found:?}");
+        for (start, ends) in broken {
+            for setting in ends.split(" | ").map(|end| format!("{start}{end}")) {
+                let key = setting.split_once('=').unwrap().0;
+                let found = problems(&[&setting]);
+                assert_eq!(found.len(), 1, "{setting}: {found:?}");
+                assert!(found[0].contains(key), "{setting}: {found:?}");
+            }
         }
     }
 
@@ -528,26 +396,16 @@ mod tests {
 
     #[test]
     fn the_edges_of_each_range_are_allowed() {
-        let allowed = [
-            "train.eval_interval=0",
-            "train.checkpoint_interval=0",
-            "train.eval_interval=1000000",
-            "train.log_interval=1000000",
-            "schedule.warmup_steps=1000000",
-            "schedule.warmup_steps=0",
-            "schedule.decay_fraction=1",
-            "schedule.min_learning_rate=0.001",
-            "model.n_kv_heads=1",
-            "model.dropout=0",
-            "optimizer.betas=[0.0, 0.0]",
-            "optimizer.kind=muon",
-            "optimizer.muon_momentum=0",
-            "generate.temperature=0",
-            "generate.top_k=1000000",
-            "generate.min_p=1",
-            "generate.top_p=1",
-        ];
+        let allowed = "train.eval_interval=0 train.checkpoint_interval=0 train.log_interval=1000000 \
+                       schedule.warmup_steps=0 schedule.decay_fraction=1 schedule.min_learning_rate=0.001 \
+                       model.n_kv_heads=1 model.dropout=0 optimizer.betas=[0.0,0.0] optimizer.kind=muon \
+                       optimizer.muon_momentum=0 generate.temperature=0 generate.top_k=1000000 generate.min_p=1 \
+                       generate.top_p=1";
+        let allowed: Vec<&str> = allowed.split_whitespace().collect();
         assert_eq!(problems(&allowed), Vec::<String>::new());
+        assert_eq!(problems(&["train.eval_interval=1000000", "schedule.warmup_steps=1000000"]), Vec::<String>::new());
+        let without_samples = ["train.sample_prompt=", "train.sample_tokens=0"];
+        assert_eq!(problems(&without_samples), Vec::<String>::new());
     }
 
     #[test]
@@ -556,11 +414,6 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("model.position = \"rope\""), "{found:?}");
         assert!(problems(&["model.d_model=12", "model.n_heads=4"]).is_empty());
-    }
-
-    #[test]
-    fn samples_may_be_off_without_a_prompt() {
-        assert!(problems(&["train.sample_prompt=", "train.sample_tokens=0"]).is_empty());
     }
 
     #[test]

@@ -33,32 +33,29 @@ pub(super) fn sections_with<'a>(known: &'a Table, key: &str) -> Vec<&'a str> {
 }
 
 fn unknown_key(section: &str, known_section: &Table, key: &str, value: &Value, known: &Table) -> String {
-    let homes = sections_with(known, key);
-    let advice = if homes.is_empty() {
-        format!("did you mean `{section}.{}`?", nearest(key, known_section.keys()))
-    } else {
-        format!("it belongs in {}", bracketed(&homes))
-    };
+    let advice =
+        home(key, known).unwrap_or_else(|| format!("did you mean `{section}.{}`?", nearest(key, known_section.keys())));
     format!("{section}.{key} = {value}: there is no such key in [{section}]; {advice}")
 }
 
 fn without_section(key: &str, value: &Value, known: &Table) -> String {
-    let homes = sections_with(known, key);
-    let advice = if homes.is_empty() {
-        let all = known.values().filter_map(Value::as_table).flat_map(Table::keys);
-        let nearest = nearest(key, all);
+    let advice = home(key, known).unwrap_or_else(|| {
+        let nearest = nearest(key, known.values().filter_map(Value::as_table).flat_map(Table::keys));
         format!("did you mean `{nearest}` in {}?", bracketed(&sections_with(known, nearest)))
-    } else {
-        format!("it belongs in {}", bracketed(&homes))
-    };
+    });
     format!("{key} = {value}: there is no such key outside of a section; {advice}")
+}
+
+/// Where a key belongs that some section has.
+fn home(key: &str, known: &Table) -> Option<String> {
+    let homes = sections_with(known, key);
+    (!homes.is_empty()).then(|| format!("it belongs in {}", bracketed(&homes)))
 }
 
 fn bracketed(sections: &[&str]) -> String {
     sections.iter().map(|section| format!("[{section}]")).collect::<Vec<_>>().join(" or ")
 }
 
-/// The most similar candidate.
 fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a String>) -> &'a str {
     candidates
         .into_iter()
@@ -79,25 +76,21 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_key_is_named() {
-        for (wrong, right) in [("d_modell", "d_model"), ("dff", "d_ff"), ("num_heads", "n_heads")] {
-            let found = problems(&format!("[model]\n{wrong} = 1"));
-            assert!(found[0].ends_with(&format!("did you mean `model.{right}`?")), "{found:?}");
+    fn the_key_or_section_that_was_meant_is_named() {
+        for (text, advice) in [
+            ("[model]\nd_modell = 1", "did you mean `model.d_model`?"),
+            ("[model]\ndff = 1", "did you mean `model.d_ff`?"),
+            ("[model]\nnum_heads = 1", "did you mean `model.n_heads`?"),
+            ("[model.d_fg]\nx = 1", "did you mean `model.d_ff`?"),
+            ("[model]\nseed = 1", "it belongs in [generate] or [train]"),
+            ("d_ff = 1", "it belongs in [model]"),
+            ("d_fff = 1", "did you mean `d_ff` in [model]?"),
+            ("[trian]\nseed = 1", "did you mean [train]?"),
+            ("train = 3", "`train` is a section; write its keys under [train]"),
+        ] {
+            let found = problems(text);
+            assert!(found.len() == 1 && found[0].ends_with(advice), "{text}: {found:?}");
         }
-    }
-
-    #[test]
-    fn a_key_in_the_wrong_section_is_told_where_it_belongs() {
-        assert!(problems("[model]\nseed = 1")[0].ends_with("it belongs in [generate] or [train]"));
-        assert!(problems("d_ff = 1")[0].ends_with("it belongs in [model]"));
-        assert!(problems("d_fff = 1")[0].ends_with("did you mean `d_ff` in [model]?"));
-    }
-
-    #[test]
-    fn sections_are_checked_like_keys() {
-        assert!(problems("[trian]\nseed = 1")[0].ends_with("did you mean [train]?"));
-        assert!(problems("train = 3")[0].contains("`train` is a section"));
-        assert!(problems("[model.d_fg]\nx = 1")[0].contains("did you mean `model.d_ff`"));
         assert!(problems("[model]\nd_ff = 1\n[train]").is_empty());
     }
 }
