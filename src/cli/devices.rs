@@ -57,8 +57,8 @@ fn listed(devices: &[DeviceListing]) -> String {
             let details = details.cloned().reduce(|name, unavailable| name + "; " + &unavailable);
             [
                 device.device.clone(),
-                device.kind.map_or("-", AdapterKind::name).to_owned(),
-                device.api.map_or("-", device::Api::name).to_owned(),
+                or_dash(device.kind.map(|kind| kind.to_string())),
+                or_dash(device.api.map(|api| api.to_string())),
                 or_dash(details),
             ]
         })

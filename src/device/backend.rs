@@ -9,7 +9,6 @@ use super::cuda;
 use super::graphics;
 use super::spec::Backend;
 
-/// Whether this binary was built with `backend`.
 pub(super) fn is_compiled(backend: Backend) -> bool {
     match backend {
         Backend::Flex => cfg!(feature = "flex"),

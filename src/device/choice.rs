@@ -26,23 +26,15 @@ pub enum AdapterKind {
 }
 
 impl AdapterKind {
-    /// Its name in listings.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Discrete => "discrete",
-            Self::Integrated => "integrated",
-            Self::Virtual => "virtual",
-            Self::Other => "other",
-            Self::Software => "software",
-            Self::Cpu => "cpu",
-        }
-    }
-
     /// Whether it is a GPU, and not a CPU that acts as one.
-    #[must_use]
     pub fn is_gpu(self) -> bool {
         !matches!(self, Self::Software | Self::Cpu)
+    }
+}
+
+impl fmt::Display for AdapterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
@@ -64,17 +56,9 @@ pub enum Api {
     Cuda,
 }
 
-impl Api {
-    /// Its name in listings.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Vulkan => "Vulkan",
-            Self::Metal => "Metal",
-            Self::Dx12 => "DirectX 12",
-            Self::OpenGl => "OpenGL",
-            Self::Cuda => "CUDA",
-        }
+impl fmt::Display for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
@@ -97,7 +81,6 @@ pub struct Adapter {
 
 impl Adapter {
     /// Its name as an argument of `--device`.
-    #[must_use]
     pub fn spec(&self) -> String {
         format!("{}:{}", self.backend, self.index)
     }
@@ -105,15 +88,14 @@ impl Adapter {
 
 impl fmt::Display for Adapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}, {})", self.spec(), self.name, self.api.name())
+        write!(f, "{} ({}, {})", self.spec(), self.name, self.api)
     }
 }
 
 /// The backends that `auto` asks, best first. `vulkan` and `metal` find nothing that `wgpu` does not.
 pub(super) const AUTO_ORDER: [Backend; 2] = [Backend::Cuda, Backend::Wgpu];
 
-/// The adapter that `auto` takes among those of one backend. An integrated GPU is taken only on Metal; elsewhere it is
-/// often slower than the CPU.
+/// The adapter that `auto` takes. An integrated GPU is taken only on Metal; elsewhere it is often slower than the CPU.
 pub(super) fn automatic(found: &[Adapter]) -> Option<&Adapter> {
     found.iter().find(|adapter| match adapter.backend {
         Backend::Cuda => true,
@@ -121,7 +103,6 @@ pub(super) fn automatic(found: &[Adapter]) -> Option<&Adapter> {
     })
 }
 
-/// The backend that `cpu` means.
 pub(super) fn cpu(compiled: &[Backend]) -> Option<Backend> {
     [Backend::Flex, Backend::Ndarray].into_iter().find(|backend| compiled.contains(backend))
 }
@@ -138,21 +119,19 @@ pub(super) fn pick(backend: Backend, index: Option<usize>, found: &[Adapter]) ->
             Backend::Metal => "no Metal device was found",
             _ => "no graphics driver was found",
         };
-        return Err(DeviceError::NoAdapter { backend, found, hint: hint(backend) });
+        return Err(DeviceError::NoAdapter(backend, found, hint(backend)));
     }
     let index = index.unwrap_or(0);
-    found.get(index).ok_or_else(|| DeviceError::NoSuchAdapter { backend, index, found: joined(found) })
+    found.get(index).ok_or_else(|| DeviceError::NoSuchAdapter(backend, index, joined(found)))
 }
 
-/// Names for a message.
-pub(super) fn joined(names: &[impl fmt::Display]) -> String {
+pub(super) fn joined(names: &[impl ToString]) -> String {
     match names {
         [] => "nothing".to_owned(),
         names => names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     }
 }
 
-/// The hint for a backend without an adapter.
 pub(super) fn hint(backend: Backend) -> &'static str {
     match backend {
         Backend::Cuda => "install NVIDIA's driver (`nvidia-smi` must list the GPU)",
@@ -164,11 +143,10 @@ pub(super) fn hint(backend: Backend) -> &'static str {
     }
 }
 
-/// Orders one interface's adapters, the best first, and numbers them. `found` is in the driver's order, by which burn
-/// numbers the adapters of a kind.
+/// Numbers one interface's adapters, the best first. `found` is in the driver's order, by which burn numbers a kind.
 #[cfg(any(feature = "wgpu", feature = "cuda", test))]
 pub(super) fn number(backend: Backend, api: Api, found: Vec<(String, AdapterKind)>) -> Vec<Adapter> {
-    let mut adapters: Vec<Adapter> = Vec::with_capacity(found.len());
+    let mut adapters: Vec<Adapter> = Vec::new();
     for (name, kind) in found {
         let index_of_kind = adapters.iter().filter(|other| other.kind == kind).count();
         // Burn can name only the first software adapter.
@@ -196,16 +174,10 @@ mod tests {
     fn the_best_adapter_has_number_0_and_keeps_burns_own_number() {
         use AdapterKind::{Discrete, Integrated, Software};
         let adapters = found(Backend::Wgpu, Api::Vulkan, &[Software, Integrated, Discrete, Discrete, Software]);
-        let seen: Vec<_> = adapters.iter().map(|a| (a.index, a.kind, a.index_of_kind, a.name.as_str())).collect();
-        assert_eq!(
-            seen,
-            [
-                (0, Discrete, 0, "card 2"),
-                (1, Discrete, 1, "card 3"),
-                (2, Integrated, 0, "card 1"),
-                (3, Software, 0, "card 0"),
-            ]
-        );
+        let seen: Vec<_> = adapters.iter().map(|a| (a.index, a.kind, a.index_of_kind, &*a.name)).collect();
+        let discrete = [(0, Discrete, 0, "card 2"), (1, Discrete, 1, "card 3")];
+        assert_eq!(seen[..2], discrete);
+        assert_eq!(seen[2..], [(2, Integrated, 0, "card 1"), (3, Software, 0, "card 0")]);
     }
 
     #[test]
@@ -230,20 +202,18 @@ mod tests {
         let pick = |index| pick(Backend::Wgpu, index, &adapters).map(|a| a.kind);
         assert_eq!(pick(None).ok(), Some(Discrete));
         assert_eq!(pick(Some(1)).ok(), Some(Software));
-        let error = pick(Some(2)).expect_err("there are two").to_string();
-        assert_eq!(
-            error,
-            "there is no `wgpu:2`\n  hint: choose one that is there: wgpu:0 (card 1, Vulkan), wgpu:1 (card 0, Vulkan)"
-        );
+        let expected =
+            "there is no `wgpu:2`\n  hint: choose one that is there: wgpu:0 (card 1, Vulkan), wgpu:1 (card 0, Vulkan)";
+        assert_eq!(pick(Some(2)).expect_err("there are two").to_string(), expected);
     }
 
     #[test]
     fn a_machine_without_adapters_is_told_what_to_install() {
-        let error = pick(Backend::Cuda, None, &[]).expect_err("there is none").to_string();
-        assert!(error.contains("no adapter for `cuda`: no NVIDIA driver"), "{error}");
-        assert!(error.contains("`nvidia-smi`") && error.ends_with("`--device cpu`"), "{error}");
-        let error = pick(Backend::Wgpu, Some(3), &[]).expect_err("there is none").to_string();
-        assert!(error.contains("no graphics driver was found"), "{error}");
+        let error = |backend, index| pick(backend, index, &[]).expect_err("there is none").to_string();
+        let cuda = error(Backend::Cuda, None);
+        assert!(cuda.contains("no adapter for `cuda`: no NVIDIA driver"), "{cuda}");
+        assert!(cuda.contains("`nvidia-smi`") && cuda.ends_with("`--device cpu`"), "{cuda}");
+        assert!(error(Backend::Wgpu, Some(3)).contains("no graphics driver was found"));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! NVIDIA GPUs through CUDA, whose libraries are loaded at run time; a missing one shows as a panic.
 
-use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 
 use burn::tensor::{Device, DeviceType, Tensor};
@@ -53,12 +52,10 @@ fn guarded<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     panic::set_hook(Box::new(|_| {}));
     let result = panic::catch_unwind(AssertUnwindSafe(f));
     panic::set_hook(report);
-    result.map_err(|payload| message(payload.as_ref()))
-}
-
-fn message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("CUDA stopped without saying why").to_owned()
+    result.map_err(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("CUDA stopped without saying why").to_owned()
+    })
 }
 
 #[cfg(test)]

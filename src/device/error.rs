@@ -7,85 +7,45 @@ use super::spec::Backend;
 /// Why there is no device.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// The name is unknown.
+    /// The name is unknown; the most similar known name.
     #[error(
-        "unknown device `{name}`\n  hint: {} are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], \
-         metal[:n] and cuda[:n]",
-        nearest.map_or("known".to_owned(), |name| format!("did you mean `{name}`? Known"))
+        "unknown device `{}`\n  hint: {} are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], metal[:n] \
+         and cuda[:n]",
+        .0, .1.map_or("known".to_owned(), |name| format!("did you mean `{name}`? Known"))
     )]
-    Unknown {
-        /// The name.
-        name: String,
-        /// The most similar known name.
-        nearest: Option<&'static str>,
-    },
-    /// The part after the colon is not a number.
+    Unknown(String, Option<&'static str>),
+    /// The part after the colon is not a number: the device as given, and that part.
     #[error(
-        "device `{spec}`: `{index}` is not an adapter's number\n  hint: they count from 0, and \
-         `tinderbox devices` lists them"
+        "device `{0}`: `{1}` is not an adapter's number\n  hint: they count from 0, and `tinderbox devices` lists them"
     )]
-    BadIndex {
-        /// The device as given.
-        spec: String,
-        /// Its part after the colon.
-        index: String,
-    },
-    /// A number after a device of which there is only one.
-    #[error("device `{spec}`: there is only one `{name}`\n  hint: write it without a number")]
-    NoIndex {
-        /// The device as given.
-        spec: String,
-        /// Its part before the colon.
-        name: String,
-    },
-    /// The binary was built without this backend.
+    BadIndex(String, String),
+    /// A number after a device of which there is only one: the device as given, and its part before the colon.
+    #[error("device `{0}`: there is only one `{1}`\n  hint: write it without a number")]
+    NoIndex(String, String),
+    /// The binary was built without this backend, but with those.
     #[error(
-        "this binary was built without the `{0}` backend\n  hint: build it with `cargo build --release \
-         --features {0}`, or choose one of {1}"
+        "this binary was built without the `{0}` backend\n  hint: build it with `cargo build --release --features \
+         {0}`, or choose one of {1}"
     )]
     NotCompiled(Backend, String),
     /// The binary was built without a CPU backend.
     #[error(
-        "this binary was built without a CPU backend\n  hint: build it with `cargo build --release \
-         --features flex`"
+        "this binary was built without a CPU backend\n  hint: build it with `cargo build --release --features flex`"
     )]
     NoCpu,
-    /// The backend has no adapter.
-    #[error("no adapter for `{backend}`: {found}\n  hint: {hint}, or use `--device cpu`")]
-    NoAdapter {
-        /// The backend.
-        backend: Backend,
-        /// The missing driver or device.
-        found: &'static str,
-        /// The hint.
-        hint: &'static str,
-    },
-    /// The backend has fewer adapters.
-    #[error("there is no `{backend}:{index}`\n  hint: choose one that is there: {found}")]
-    NoSuchAdapter {
-        /// The backend.
-        backend: Backend,
-        /// The adapter's number.
-        index: usize,
-        /// The backend's adapters.
-        found: String,
-    },
-    /// The adapter's driver is known to crash with this binary's shaders.
+    /// The backend has no adapter: the missing driver or device, and how to get one.
+    #[error("no adapter for `{0}`: {1}\n  hint: {2}, or use `--device cpu`")]
+    NoAdapter(Backend, &'static str, &'static str),
+    /// The backend has no adapter of this number, but those.
+    #[error("there is no `{0}:{1}`\n  hint: choose one that is there: {2}")]
+    NoSuchAdapter(Backend, usize, String),
+    /// The driver of this adapter is known to crash with this binary's shaders.
     #[error(
-        "`{device}` renders in software, and this binary was built with the `vulkan` feature, whose \
-         SPIR-V shaders crash such drivers\n  hint: build without that feature to use it, or use \
-         `--device cpu`"
+        "`{0}` renders in software, and this binary was built with the `vulkan` feature, whose SPIR-V shaders crash \
+         such drivers\n  hint: build without that feature to use it, or use `--device cpu`"
     )]
-    SoftwareSpirv {
-        /// The adapter.
-        device: String,
-    },
-    /// The driver refused.
-    #[error("cannot open `{device}`: {message}\n  hint: check its driver, or use `--device cpu`")]
-    Open {
-        /// The adapter.
-        device: String,
-        /// The driver's message.
-        message: String,
-    },
+    SoftwareSpirv(String),
+    /// The driver of this adapter refused, with this message.
+    #[error("cannot open `{0}`: {1}\n  hint: check its driver, or use `--device cpu`")]
+    Open(String, String),
 }

@@ -1,16 +1,13 @@
 //! Adapters of the graphics interfaces, as wgpu names them; burn's own enumeration gives no names.
 
-use std::fs::{self, DirEntry};
-use std::future::Future;
-use std::io;
+use std::fs;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
 
 use burn::backend::wgpu::graphics::AutoGraphicsApi;
 use burn::backend::wgpu::{RuntimeOptions, try_init_setup, wgpu};
 use burn::backend::{WgpuBackend, WgpuDevice, WgpuDeviceKind};
+use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 
 use super::backend;
@@ -22,24 +19,19 @@ use super::spec::Backend;
 pub(super) const BEST_FIRST: &[Api] =
     if cfg!(target_os = "macos") { &[Api::Metal] } else { &[Api::Vulkan, Api::Dx12, Api::OpenGl] };
 
-/// Whether this machine can have a GPU at all. Starting the interfaces takes a tenth of a second, and some drivers
-/// complain if there is none.
+/// Whether this machine can have a GPU. Starting an interface takes 0.1 s, and some drivers complain without a GPU.
 pub(super) fn may_have_gpu() -> bool {
     !cfg!(target_os = "linux") || has_gpu_node(Path::new("/dev"))
 }
 
-/// Whether there is a device file through which Linux reaches a GPU: of the kernel's own drivers, of NVIDIA's, or of
-/// Windows below its Linux.
+/// Whether there is a device file of a GPU: of the kernel's own drivers, of NVIDIA's, or of Windows below its Linux.
 fn has_gpu_node(dev: &Path) -> bool {
-    let is_renderer = |entry: io::Result<DirEntry>| {
-        entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("renderD"))
-    };
-    let has_renderer = fs::read_dir(dev.join("dri")).is_ok_and(|mut dri| dri.any(is_renderer));
+    let is_renderer = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with("renderD");
+    let has_renderer = fs::read_dir(dev.join("dri")).is_ok_and(|dri| dri.flatten().any(is_renderer));
     has_renderer || ["nvidiactl", "dxg"].iter().any(|name| dev.join(name).exists())
 }
 
-/// The adapters of the first of `apis` with a GPU, or else of the first with any that works. The same card through two
-/// interfaces would look like two cards.
+/// The adapters of the first of `apis` with a GPU, or else with any that works: of two, a card would be listed twice.
 pub(super) fn find(backend: Backend, apis: &[Api]) -> Vec<Adapter> {
     let mut software = Vec::new();
     for &api in apis {
@@ -72,27 +64,22 @@ fn probe(api: Api) -> Vec<Named> {
         Api::OpenGl => wgpu::Backend::Gl,
         Api::Cuda => unreachable!("CUDA is not a graphics interface"),
     });
-    let found = if wgpu::Instance::enabled_backend_features().contains(backends) {
+    let mut found = Vec::new();
+    if wgpu::Instance::enabled_backend_features().contains(backends) {
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
         descriptor.backends = backends;
-        let instance = wgpu::Instance::new(descriptor);
-        ready(instance.enumerate_adapters(backends))
-            .iter()
-            .map(|adapter| {
-                let info = adapter.get_info();
-                let kind = match info.device_type {
-                    wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
-                    wgpu::DeviceType::IntegratedGpu => AdapterKind::Integrated,
-                    wgpu::DeviceType::VirtualGpu => AdapterKind::Virtual,
-                    wgpu::DeviceType::Cpu => AdapterKind::Software,
-                    wgpu::DeviceType::Other => AdapterKind::Other,
-                };
-                (info.name, kind)
-            })
-            .collect()
-    } else {
-        Vec::new()
-    };
+        for adapter in block_on(wgpu::Instance::new(descriptor).enumerate_adapters(backends)) {
+            let info = adapter.get_info();
+            let kind = match info.device_type {
+                wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
+                wgpu::DeviceType::IntegratedGpu => AdapterKind::Integrated,
+                wgpu::DeviceType::VirtualGpu => AdapterKind::Virtual,
+                wgpu::DeviceType::Cpu => AdapterKind::Software,
+                wgpu::DeviceType::Other => AdapterKind::Other,
+            };
+            found.push((info.name, kind));
+        }
+    }
     probed.push((api, found.clone()));
     found
 }
@@ -129,35 +116,19 @@ pub(super) fn open(adapter: &Adapter) -> Result<Device, String> {
     Ok(Device::new(device))
 }
 
-/// Waits for a future of wgpu, which outside a browser is ready at once.
-fn ready<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return output;
-        }
-        std::thread::yield_now();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_gpu_has_a_file_among_the_devices() {
-        let dev = tempfile::tempdir().expect("a temporary directory");
-        assert!(!has_gpu_node(dev.path()));
-        fs::create_dir(dev.path().join("dri")).expect("made");
-        fs::write(dev.path().join("dri/card0"), "").expect("written");
-        assert!(!has_gpu_node(dev.path()), "a screen, and nothing that computes");
-        fs::write(dev.path().join("dri/renderD128"), "").expect("written");
-        assert!(has_gpu_node(dev.path()));
-        for name in ["nvidiactl", "dxg"] {
+        // A card is a screen, and nothing that computes.
+        for (name, is_gpu) in [("dri/card0", false), ("dri/renderD128", true), ("nvidiactl", true), ("dxg", true)] {
             let dev = tempfile::tempdir().expect("a temporary directory");
+            assert!(!has_gpu_node(dev.path()));
+            fs::create_dir(dev.path().join("dri")).expect("made");
             fs::write(dev.path().join(name), "").expect("written");
-            assert!(has_gpu_node(dev.path()), "{name}");
+            assert_eq!(has_gpu_node(dev.path()), is_gpu, "{name}");
         }
     }
 }

@@ -37,28 +37,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tuning_is_short_on_software_adapters_only() {
-        let samples = |kind| adjust(CubeClRuntimeConfig::default(), kind, false).autotune.bench.samples();
+    fn tuning_is_short_on_software_adapters_unless_the_user_said_how() {
+        let default = CubeClRuntimeConfig::default;
+        let samples = |kind| adjust(default(), kind, false).autotune.bench.samples();
         assert_eq!(samples(AdapterKind::Software), (1, 1));
-        assert_eq!(samples(AdapterKind::Discrete), CubeClRuntimeConfig::default().autotune.bench.samples());
-    }
-
-    #[test]
-    fn what_the_user_set_stays() {
-        let mut config = CubeClRuntimeConfig::default();
+        assert_eq!(samples(AdapterKind::Discrete), default().autotune.bench.samples());
+        let forced = adjust(default(), AdapterKind::Software, true);
+        assert!(matches!(forced.autotune.level, AutotuneLevel::Balanced));
+        let mut config = default();
         config.autotune.level = AutotuneLevel::Extensive;
-        config.environment.path = CacheConfig::Local;
         let adjusted = adjust(config, AdapterKind::Software, false);
         assert!(matches!(adjusted.autotune.level, AutotuneLevel::Extensive));
-        assert!(matches!(adjusted.environment.path, CacheConfig::Local));
-        let forced = adjust(CubeClRuntimeConfig::default(), AdapterKind::Software, true);
-        assert!(matches!(forced.autotune.level, AutotuneLevel::Balanced));
     }
 
     #[test]
-    fn the_cache_leaves_the_project_folder() {
-        let config = adjust(CubeClRuntimeConfig::default(), AdapterKind::Discrete, false);
-        match (config.environment.path, dirs::cache_dir()) {
+    fn the_cache_leaves_the_project_folder_unless_the_user_named_one() {
+        let place = |path| {
+            let mut config = CubeClRuntimeConfig::default();
+            config.environment.path = path;
+            adjust(config, AdapterKind::Discrete, false).environment.path
+        };
+        assert!(matches!(place(CacheConfig::Local), CacheConfig::Local));
+        match (place(CacheConfig::Target), dirs::cache_dir()) {
             (CacheConfig::Directory(path), Some(cache)) => assert!(path.starts_with(cache)),
             (CacheConfig::Target, None) => {}
             (path, _) => panic!("unexpected place {path:?}"),

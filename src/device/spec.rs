@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::DeviceError;
 
@@ -19,7 +19,8 @@ pub enum DeviceSpec {
 }
 
 /// A backend of burn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Backend {
     /// Burn's own CPU backend.
     Flex,
@@ -40,7 +41,6 @@ impl Backend {
     pub const ALL: [Self; 6] = [Self::Flex, Self::Ndarray, Self::Wgpu, Self::Vulkan, Self::Metal, Self::Cuda];
 
     /// Its name, which is also that of its cargo feature.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Flex => "flex",
@@ -53,7 +53,6 @@ impl Backend {
     }
 
     /// Whether it computes on the CPU, and has no adapters.
-    #[must_use]
     pub fn is_cpu(self) -> bool {
         matches!(self, Self::Flex | Self::Ndarray)
     }
@@ -62,12 +61,6 @@ impl Backend {
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
-    }
-}
-
-impl Serialize for Backend {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
     }
 }
 
@@ -81,25 +74,20 @@ impl FromStr for DeviceSpec {
             Some((name, index)) => (name, Some(index)),
             None => (spec, None),
         };
-        let backend = Backend::ALL.into_iter().find(|backend| backend.name() == name);
-        let parsed = match (name, backend) {
-            ("auto", _) => Self::Auto,
-            ("cpu", _) => Self::Cpu,
-            (_, Some(backend)) => Self::On(backend, None),
-            (name, None) => {
-                let (name, nearest) = (name.to_owned(), nearest(name));
-                return Err(DeviceError::Unknown { name, nearest });
-            }
+        let backend = || Backend::ALL.into_iter().find(|backend| backend.name() == name);
+        let unknown = || DeviceError::Unknown(name.to_owned(), nearest(name));
+        let parsed = match name {
+            "auto" => Self::Auto,
+            "cpu" => Self::Cpu,
+            _ => Self::On(backend().ok_or_else(unknown)?, None),
         };
         match (parsed, index) {
             (parsed, None) => Ok(parsed),
             (Self::On(backend, _), Some(index)) if !backend.is_cpu() => {
-                let number = index
-                    .parse()
-                    .map_err(|_| DeviceError::BadIndex { spec: spec.to_owned(), index: index.to_owned() })?;
+                let number = index.parse().map_err(|_| DeviceError::BadIndex(spec.to_owned(), index.to_owned()))?;
                 Ok(Self::On(backend, Some(number)))
             }
-            _ => Err(DeviceError::NoIndex { spec: spec.to_owned(), name: name.to_owned() }),
+            _ => Err(DeviceError::NoIndex(spec.to_owned(), name.to_owned())),
         }
     }
 }
@@ -141,22 +129,21 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_told_the_nearest_one() {
-        let error = |text: &str| text.parse::<DeviceSpec>().expect_err("not a device").to_string();
-        assert!(error("wpgu:0").contains("unknown device `wpgu`\n  hint: did you mean `wgpu`?"), "{}", error("wpgu:0"));
-        assert!(error("CUDA").contains("did you mean `cuda`?"));
-        assert!(error("gpu").contains("did you mean `wgpu`?"), "not `cpu`");
-        assert!(error("quantum").starts_with("unknown device `quantum`\n  hint: known are auto"));
-        assert!(error("").starts_with("unknown device ``"));
-    }
-
-    #[test]
-    fn numbers_are_checked() {
-        let error = |text: &str| text.parse::<DeviceSpec>().expect_err("not a device").to_string();
-        assert!(error("wgpu:one").contains("`one` is not an adapter's number"));
-        assert!(error("wgpu:").contains("`` is not an adapter's number"));
-        assert!(error("wgpu:-1").contains("`-1` is not"));
-        assert!(error("flex:0").contains("only one `flex`"));
-        assert!(error("auto:0").contains("only one `auto`"));
+    fn what_is_no_device_is_told_why() {
+        for (text, expected) in [
+            ("wpgu:0", "unknown device `wpgu`\n  hint: did you mean `wgpu`?"),
+            ("CUDA", "did you mean `cuda`?"),
+            ("gpu", "did you mean `wgpu`?"), // not `cpu`
+            ("quantum", "unknown device `quantum`\n  hint: known are auto"),
+            ("", "unknown device ``"),
+            ("wgpu:one", "`one` is not an adapter's number"),
+            ("wgpu:", "`` is not an adapter's number"),
+            ("wgpu:-1", "`-1` is not"),
+            ("flex:0", "only one `flex`"),
+            ("auto:0", "only one `auto`"),
+        ] {
+            let error = text.parse::<DeviceSpec>().expect_err("not a device").to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
     }
 }
