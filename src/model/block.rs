@@ -28,30 +28,21 @@ pub struct Block {
 
 impl Block {
     /// A block with its norms at identity and all other weights at zero.
-    #[must_use]
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
-        let norm = || Norm::new(config.norm, config.d_model, config.bias, device);
-        let attention = MultiHeadAttentionConfig {
-            d_model: config.d_model,
-            n_heads: config.n_heads,
-            n_kv_heads: config.n_kv_heads,
-            bias: config.bias,
-            qk_norm: config.qk_norm,
-            causal: true,
-            dropout: config.dropout,
-        };
+        let ModelConfig { d_model, n_heads, n_kv_heads, bias, qk_norm, dropout, .. } = *config;
+        let norm = || Norm::new(config.norm, d_model, bias, device);
+        let attention = MultiHeadAttentionConfig { d_model, n_heads, n_kv_heads, bias, qk_norm, causal: true, dropout };
         Self {
             attention_norm: norm(),
             attention: attention.init(device),
             mlp_norm: norm(),
             mlp: Mlp::new(config, device),
-            dropout: config.dropout,
+            dropout,
         }
     }
 
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, C]`
-    #[must_use]
     pub fn forward<P: Probe>(
         &self,
         x: Tensor<3>,

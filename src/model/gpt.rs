@@ -34,13 +34,11 @@ pub struct Gpt {
 
 impl Gpt {
     /// A new model with weights drawn from `seed`.
-    #[must_use]
     pub fn new(config: &ModelConfig, vocab_size: usize, seed: u64, device: &Device) -> Self {
         init::initialize(Self::zeros(config, vocab_size, device), seed)
     }
 
     /// A model with its norms at identity and all other weights at zero, to be loaded into.
-    #[must_use]
     pub fn zeros(config: &ModelConfig, vocab_size: usize, device: &Device) -> Self {
         let embedding = |n: usize| Embedding { weight: Param::from_tensor(zeros([n, config.d_model], device)) };
         let learned = config.position == PositionKind::Learned;
@@ -56,26 +54,22 @@ impl Gpt {
     }
 
     /// The config that the model was made from.
-    #[must_use]
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
     /// Number of tokens in the vocabulary.
-    #[must_use]
     pub fn vocab_size(&self) -> usize {
         let [vocab_size, _] = self.token_embedding.weight.dims();
         vocab_size
     }
 
     /// The device of the weights.
-    #[must_use]
     pub fn device(&self) -> Device {
         self.token_embedding.weight.device()
     }
 
     /// An empty cache for `batch_size` texts of up to `context_length` tokens.
-    #[must_use]
     pub fn kv_cache(&self, batch_size: usize) -> KvCache {
         let ModelConfig { n_layers, context_length, n_kv_heads, .. } = self.config;
         let shape = [batch_size, n_kv_heads, self.config.head_dim()];
@@ -89,13 +83,11 @@ impl Gpt {
     ///
     /// # Panics
     /// If T is longer than the context.
-    #[must_use]
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         self.forward_with(tokens, &mut NoProbe)
     }
 
     /// As [`Gpt::forward`], with a probe that sees what passes. See [`super::probe`] for the sites.
-    #[must_use]
     pub fn forward_with(&self, tokens: Tensor<2, Int>, probe: &mut impl Probe) -> Tensor<3> {
         let mut pass = Pass::new(probe, MatmulPrecision::F32, None);
         let hidden = self.hidden(tokens, None, &mut pass); // [B, T, C]
@@ -106,7 +98,6 @@ impl Gpt {
     ///
     /// # Panics
     /// If the tokens do not fit the cache.
-    #[must_use]
     pub fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Tensor<3> {
         let mut probe = NoProbe;
         let mut pass = Pass::new(&mut probe, MatmulPrecision::F32, None);
@@ -123,7 +114,6 @@ impl Gpt {
     ///
     /// # Panics
     /// On bf16 anywhere but on burn's flex backend, the only one that has it.
-    #[must_use]
     pub fn loss(
         &self,
         tokens: Tensor<2, Int>,
@@ -155,17 +145,13 @@ impl Gpt {
         mut cache: Option<&mut KvCache>,
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
-        let [_, t] = tokens.dims();
         let start = cache.as_ref().map_or(0, |cache| cache.len());
-        let context_length = self.config.context_length;
-        let end = start + t;
+        let (end, context_length) = (start + tokens.dims()[1], self.config.context_length);
         assert!(end <= context_length, "position {end} is past the context of {context_length}");
-        let positions = self
-            .position_embedding
-            .as_ref()
-            .map(|embedding| Positions { weight: embedding.weight.val(), first: start });
-        let rotation = (self.config.position == PositionKind::Rope)
-            .then(|| Rotation::new(start..end, self.config.head_dim(), &tokens.device()));
+        let learned = self.position_embedding.as_ref();
+        let positions = learned.map(|embedding| Positions { weight: embedding.weight.val(), first: start });
+        let rotates = self.config.position == PositionKind::Rope;
+        let rotation = rotates.then(|| Rotation::new(start..end, self.config.head_dim(), &tokens.device()));
 
         let mut x = kernels::embed(tokens, self.token_embedding.weight.val(), positions); // [B, T, C]
         x = pass.visit(Point::Embedding, x);
@@ -179,18 +165,15 @@ impl Gpt {
         pass.visit(Point::Norm, self.norm.forward(x))
     }
 
-    /// The logits of a residual stream, through the final norm and the output layer; after the last block, those of
-    /// the model.
+    /// The logits of a residual stream, through the final norm and the output layer.
     ///
     /// # Shapes
     /// `residual: [B, T, C]` -> `[B, T, V]`
-    #[must_use]
     pub fn unembed(&self, residual: Tensor<3>) -> Tensor<3> {
         self.logits(self.norm.forward(residual))
     }
 
     /// The matrix of the output layer, `[C, V]`.
-    #[must_use]
     pub fn unembedding(&self) -> Tensor<2> {
         match &self.output {
             Some(output) => output.weight.val(),

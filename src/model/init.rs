@@ -16,7 +16,6 @@ use super::parameters::{self, HostTensor};
 const STANDARD_DEVIATION: f64 = 0.02;
 
 /// The model with all its weights drawn from `seed`.
-#[must_use]
 pub fn initialize(model: Gpt, seed: u64) -> Gpt {
     let n_residual_writes = 2 * model.blocks.len();
     parameters::assign(model, |path, shape| {
@@ -37,13 +36,9 @@ fn draw(path: &str, shape: &[usize], n_residual_writes: usize, seed: u64) -> Vec
         true => STANDARD_DEVIATION / (n_residual_writes as f64).sqrt(),
         false => STANDARD_DEVIATION,
     };
-    let mut rng = generator(path, seed);
+    let normal = StandardNormal.sample_iter(generator(path, seed));
     #[allow(clippy::cast_possible_truncation, reason = "f32 is what a parameter holds")]
-    let mut normal = || {
-        let x: f64 = StandardNormal.sample(&mut rng);
-        (x * std) as f32
-    };
-    (0..n).map(|_| normal()).collect()
+    normal.take(n).map(|x: f64| (x * std) as f32).collect()
 }
 
 fn generator(path: &str, seed: u64) -> ChaCha8Rng {

@@ -1,7 +1,5 @@
-//! A tensor that stays on its device or in a file until it is read, so that a checkpoint is written and loaded with
-//! only one of its tensors on the host at a time.
+//! A tensor that stays on its device or in a file until it is read: a checkpoint has one tensor on the host at a time.
 
-use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,50 +21,36 @@ pub struct LazyTensor {
 
 #[derive(Clone, Debug)]
 enum Place {
-    Device(Arc<dyn OnDevice>),
+    /// Without gradients, as a vector.
+    Device(Tensor<1>),
     /// Little-endian, from this byte on.
     File(Arc<Mutex<File>>, u64),
 }
 
-/// A tensor of any rank, without gradients.
-trait OnDevice: Debug + Send + Sync {
-    /// The values as a vector. A GPU may have to copy them.
-    fn flat(&self) -> Tensor<1>;
-}
-
-impl<const D: usize> OnDevice for Tensor<D> {
-    fn flat(&self) -> Tensor<1> {
-        self.clone().reshape([self.shape().num_elements()])
-    }
-}
-
 impl LazyTensor {
     /// A tensor on its device. Later updates of a parameter do not change it.
-    #[must_use]
     pub fn on_device<const D: usize>(tensor: Tensor<D>) -> Self {
-        Self { shape: tensor.shape().to_vec(), place: Place::Device(Arc::new(tensor.inner())) }
+        let shape = tensor.shape();
+        let place = Place::Device(tensor.inner().reshape([shape.num_elements()]));
+        Self { shape: shape.to_vec(), place }
     }
 
     /// A tensor whose values are in `file`, row-major and little-endian, from the byte `start` on.
-    #[must_use]
     pub fn in_file(shape: Vec<usize>, file: Arc<Mutex<File>>, start: u64) -> Self {
         Self { shape, place: Place::File(file, start) }
     }
 
     /// Sizes of the dimensions.
-    #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
     /// The number of values.
-    #[must_use]
     pub fn n_numbers(&self) -> usize {
         self.shape.iter().product()
     }
 
     /// The number of bytes that [`LazyTensor::write_to`] writes.
-    #[must_use]
     pub fn n_bytes(&self) -> usize {
         size_of::<f32>() * self.n_numbers()
     }
@@ -77,7 +61,7 @@ impl LazyTensor {
     /// If the file cannot be read or is too short, or the device fails.
     pub fn read(&self) -> io::Result<HostTensor> {
         let values = match &self.place {
-            Place::Device(tensor) => kernels::with_values(&tensor.flat(), <[f32]>::to_vec).map_err(io::Error::other),
+            Place::Device(tensor) => kernels::with_values(tensor, <[f32]>::to_vec).map_err(io::Error::other),
             Place::File(file, start) => {
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
                 read_values(&mut file, *start, self.n_numbers())
@@ -93,7 +77,7 @@ impl LazyTensor {
     pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         match &self.place {
             Place::Device(tensor) => {
-                kernels::with_values(&tensor.flat(), |values| write_values(out, values)).map_err(io::Error::other)?
+                kernels::with_values(tensor, |values| write_values(out, values)).map_err(io::Error::other)?
             }
             Place::File(..) => write_values(out, &self.read()?.values),
         }
@@ -132,28 +116,19 @@ mod tests {
     use super::*;
     use burn::tensor::{Device, TensorData};
 
-    const STRANGE: [f32; 4] = [f32::MIN_POSITIVE, -0.0, 1e-45, f32::MAX];
-
-    /// More values than are converted at once, of every magnitude.
-    fn numbers() -> Vec<f32> {
-        let ordinary = (0..2 * CHUNK + 3).map(|i| i as f32 - 1e4);
-        STRANGE.into_iter().chain(ordinary).collect()
-    }
-
     #[test]
     fn values_are_the_same_on_a_device_in_a_file_and_on_the_host() {
-        let values = numbers();
+        // More values than are converted at once, of every magnitude.
+        let ordinary = (0..2 * CHUNK + 3).map(|i| i as f32 - 1e4);
+        let values: Vec<f32> = [f32::MIN_POSITIVE, -0.0, 1e-45, f32::MAX].into_iter().chain(ordinary).collect();
         let shape = [1, values.len()];
         let data = TensorData::new(values.clone(), shape);
         let on_device = LazyTensor::on_device(Tensor::<2>::from_data(data, &Device::flex()));
         let mut file = tempfile::tempfile().expect("a temporary file");
         file.write_all(b"before").expect("written");
         on_device.write_to(&mut file).expect("written");
-        let written = file.metadata().expect("a file").len();
-        assert_eq!(written, 6 + on_device.n_bytes() as u64);
-
-        let file = Arc::new(Mutex::new(file));
-        let in_file = LazyTensor::in_file(shape.to_vec(), file, 6);
+        assert_eq!(file.metadata().expect("a file").len(), 6 + on_device.n_bytes() as u64);
+        let in_file = LazyTensor::in_file(shape.to_vec(), Arc::new(Mutex::new(file)), 6);
         for tensor in [on_device, in_file] {
             let host = tensor.read().expect("read");
             assert_eq!((tensor.shape(), &host.shape[..]), (&shape[..], &shape[..]));
@@ -179,9 +154,8 @@ mod tests {
         let device = Device::flex().autodiff();
         let weights = Tensor::<1>::from_floats([1.0, 2.0], &device).require_grad();
         let kept = LazyTensor::on_device(weights.clone());
-        let doubled = weights.inner() * 2.0;
+        let doubled = LazyTensor::on_device(weights.inner() * 2.0);
         assert_eq!(kept.read().expect("read").values, [1.0, 2.0]);
-        let doubled = LazyTensor::on_device(doubled);
         assert_eq!(doubled.read().expect("read").values, [2.0, 4.0]);
     }
 }

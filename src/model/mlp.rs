@@ -26,7 +26,6 @@ pub struct Mlp {
 
 impl Mlp {
     /// A layer with all weights at zero: they are drawn or loaded by name.
-    #[must_use]
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
         let ModelConfig { d_model, d_ff, bias, mlp: kind, .. } = *config;
         Self {
@@ -39,7 +38,6 @@ impl Mlp {
 
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, C]`
-    #[must_use]
     pub fn forward<P: Probe>(&self, x: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
         let layer = |linear: &Linear| Layer { weight: linear.weight.val(), bias: linear.bias.as_ref().map(Param::val) };
         let mlp = kernels::mlp::Mlp {

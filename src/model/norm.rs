@@ -23,7 +23,6 @@ pub struct Norm {
 
 impl Norm {
     /// A norm over `dim` numbers; `bias` is ignored by an RMS norm.
-    #[must_use]
     pub fn new(kind: NormKind, dim: usize, bias: bool, device: &Device) -> Self {
         let bias = bias && kind == NormKind::LayerNorm;
         Self {
@@ -33,14 +32,7 @@ impl Norm {
         }
     }
 
-    /// An RMS norm over `dim` numbers.
-    #[must_use]
-    pub fn rms_norm(dim: usize, device: &Device) -> Self {
-        Self::new(NormKind::RmsNorm, dim, false, device)
-    }
-
     /// The number that is added to the mean square under the root.
-    #[must_use]
     pub fn epsilon(&self) -> f64 {
         match self.kind {
             NormKind::LayerNorm => LAYER_NORM_EPSILON,
@@ -50,7 +42,6 @@ impl Norm {
 
     /// # Shapes
     /// `x: [.., C]` -> `[.., C]`
-    #[must_use]
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let (weight, bias) = (self.weight.val(), self.bias.as_ref().map(Param::val));
         match self.kind {

@@ -1,5 +1,4 @@
-//! The parameters of a model by name, such as `blocks.0.attention.qkv.weight`: read to the host, and assigned from
-//! there.
+//! The parameters of a model by name, such as `blocks.0.attention.qkv.weight`: read to, and assigned from, the host.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,6 +10,20 @@ use burn::tensor::{Device, Tensor, TensorData};
 use super::{Gpt, LazyTensor};
 use crate::config::ModelConfig;
 use crate::device;
+
+/// The two methods by which a visitor or a mapper of modules keeps the path that it has reached in its field `$path`.
+macro_rules! follow_path {
+    ($path:tt) => {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.$path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.$path.pop();
+        }
+    };
+}
+pub(crate) use follow_path;
 
 /// A tensor on the host.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,11 +39,8 @@ impl HostTensor {
     ///
     /// # Panics
     /// If `t` or `h` is out of range.
-    #[must_use]
     pub fn vector(&self, h: usize, t: usize) -> &[f32] {
-        let [.., n_rows, n] = self.shape[..] else {
-            panic!("at least two dimensions");
-        };
+        let [.., n_rows, n] = self.shape[..] else { panic!("at least two dimensions") };
         let start = (h * n_rows + t) * n;
         &self.values[start..start + n]
     }
@@ -39,10 +49,8 @@ impl HostTensor {
     ///
     /// # Panics
     /// If it does not have D dimensions.
-    #[must_use]
     pub fn to_device<const D: usize>(&self, device: &Device) -> Tensor<D> {
-        let data = TensorData::new(self.values.clone(), self.shape.clone());
-        Tensor::from_data(data, device)
+        Tensor::from_data(TensorData::new(self.values.clone(), self.shape.clone()), device)
     }
 }
 
@@ -57,22 +65,15 @@ pub enum AssignError {
 }
 
 /// All parameters of `module`, left on its device.
-#[must_use]
 pub fn lazy<M: Module>(module: &M) -> BTreeMap<String, LazyTensor> {
-    struct Lister(Path, BTreeMap<String, LazyTensor>);
+    struct Lister(Vec<String>, BTreeMap<String, LazyTensor>);
     impl ModuleVisitor for Lister {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let tensor = LazyTensor::on_device(param.val());
-            self.1.insert(self.0.join(), tensor);
+            self.1.insert(self.0.join("."), LazyTensor::on_device(param.val()));
         }
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.0.enter(name);
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.0.exit();
-        }
+        follow_path!(0);
     }
-    let mut lister = Lister(Path::default(), BTreeMap::new());
+    let mut lister = Lister(Vec::new(), BTreeMap::new());
     module.visit(&mut lister);
     lister.1
 }
@@ -81,7 +82,6 @@ pub fn lazy<M: Module>(module: &M) -> BTreeMap<String, LazyTensor> {
 ///
 /// # Panics
 /// If the device fails.
-#[must_use]
 pub fn read<M: Module>(module: &M) -> BTreeMap<String, HostTensor> {
     to_host(&lazy(module)).expect("the module's device works")
 }
@@ -91,26 +91,21 @@ pub fn read<M: Module>(module: &M) -> BTreeMap<String, HostTensor> {
 /// # Errors
 /// As [`LazyTensor::read`].
 pub fn to_host(tensors: &BTreeMap<String, LazyTensor>) -> io::Result<BTreeMap<String, HostTensor>> {
-    let host = |(name, tensor): (&String, &LazyTensor)| Ok((name.clone(), tensor.read()?));
-    tensors.iter().map(host).collect()
+    tensors.iter().map(|(name, tensor)| Ok((name.clone(), tensor.read()?))).collect()
 }
 
 /// The names and shapes of all parameters of `module`.
-#[must_use]
 pub fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
-    let shape = |(name, tensor): (String, LazyTensor)| (name, tensor.shape().to_vec());
-    lazy(module).into_iter().map(shape).collect()
+    lazy(module).into_iter().map(|(name, tensor)| (name, tensor.shape().to_vec())).collect()
 }
 
 /// Whether a parameter is a matrix inside a block.
-#[must_use]
 pub fn is_hidden_matrix(name: &str, shape: &[usize]) -> bool {
     name.starts_with("blocks.") && shape.len() == 2
 }
 
 /// The widths of the matrices that a matrix inside a block consists of: its own, or those of queries, keys and values
 /// in a fused projection. `None` for any other parameter.
-#[must_use]
 pub fn hidden_widths(config: &ModelConfig, name: &str, shape: &[usize]) -> Option<Vec<usize>> {
     let of_heads = |n_heads: usize| n_heads * config.head_dim();
     let (q, kv) = (of_heads(config.n_heads), of_heads(config.n_kv_heads));
@@ -121,7 +116,6 @@ pub fn hidden_widths(config: &ModelConfig, name: &str, shape: &[usize]) -> Optio
 }
 
 /// The matrices inside the blocks with their [`hidden_widths`].
-#[must_use]
 pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
     let widths = |(name, shape): (String, Vec<usize>)| {
         let widths = hidden_widths(model.config(), &name, &shape)?;
@@ -135,17 +129,16 @@ pub fn hidden_matrices(model: &Gpt) -> BTreeMap<String, Vec<usize>> {
 /// # Errors
 /// If a value is missing or has another shape.
 pub fn assign(model: Gpt, value: impl FnMut(&str, &[usize]) -> Option<HostTensor>) -> Result<Gpt, AssignError> {
-    struct Assigner<F>(Path, F, Option<AssignError>);
+    struct Assigner<F>(Vec<String>, F, Option<AssignError>);
     impl<F: FnMut(&str, &[usize]) -> Option<HostTensor>> ModuleMapper for Assigner<F> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let (path, expected) = (self.0.join(), param.shape().to_vec());
+            let (path, expected) = (self.0.join("."), param.shape().to_vec());
             let Some(HostTensor { shape, values }) = (self.1)(&path, &expected) else {
                 self.2.get_or_insert(AssignError::Missing(path));
                 return param;
             };
             if shape != expected {
-                let found = shape;
-                self.2.get_or_insert(AssignError::Shape { path, expected, found });
+                self.2.get_or_insert(AssignError::Shape { path, expected, found: shape });
                 return param;
             }
             param.map(|old| {
@@ -153,37 +146,11 @@ pub fn assign(model: Gpt, value: impl FnMut(&str, &[usize]) -> Option<HostTensor
                 new.set_require_grad(old.is_require_grad())
             })
         }
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.0.enter(name);
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.0.exit();
-        }
+        follow_path!(0);
     }
-    let mut assigner = Assigner(Path::default(), value, None);
+    let mut assigner = Assigner(Vec::new(), value, None);
     let model = model.map(&mut assigner);
-    match assigner.2 {
-        Some(error) => Err(error),
-        None => Ok(model),
-    }
-}
-
-/// The path of the field that a visitor of a module has reached.
-#[derive(Debug, Default)]
-pub(crate) struct Path(Vec<String>);
-
-impl Path {
-    pub(crate) fn enter(&mut self, name: &str) {
-        self.0.push(name.to_owned());
-    }
-
-    pub(crate) fn exit(&mut self) {
-        self.0.pop();
-    }
-
-    pub(crate) fn join(&self) -> String {
-        self.0.join(".")
-    }
+    assigner.2.map_or(Ok(model), Err)
 }
 
 /// A linear layer of zeros, to be initialized or loaded by name.
@@ -194,8 +161,7 @@ pub(crate) fn zeros_linear(d_in: usize, d_out: usize, bias: bool, device: &Devic
     }
 }
 
-/// Zeros that will be replaced. On a CPU they take no memory until they are written to; those of `Tensor::zeros` are
-/// written, twice.
+/// Zeros that will be replaced. On a CPU they take no memory until written to; `Tensor::zeros` writes them, twice.
 pub(crate) fn zeros<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     if !device::is_cpu(device) {
         return Tensor::zeros(shape, device);

@@ -7,6 +7,7 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 
+use super::init::name_id;
 use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, MatmulPrecision};
 
 /// The kind of value at a [`Site`]. Points from `Queries` to `Residual` belong to a block.
@@ -45,13 +46,6 @@ pub struct Site {
     pub point: Point,
 }
 
-impl Site {
-    /// A number for the site's name, the same in every build: FNV-1a over its text.
-    fn id(self) -> u64 {
-        crate::model::init::name_id(&self.to_string())
-    }
-}
-
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.point {
@@ -79,8 +73,7 @@ pub trait Probe {
     /// False only for the probe that does nothing.
     const ACTIVE: bool = true;
 
-    /// Sees the value at `site` and returns the one that the pass goes on with: the same, or a replacement of the same
-    /// shape.
+    /// Sees the value at `site` and returns the one that the pass goes on with: the same, or another of the same shape.
     fn visit<const D: usize>(&mut self, site: Site, value: Tensor<D>) -> Tensor<D>;
 }
 
@@ -113,7 +106,6 @@ impl<'a, P: Probe> Pass<'a, P> {
     }
 
     /// The precision of the products with the blocks' projections.
-    #[must_use]
     pub fn precision(&self) -> MatmulPrecision {
         self.precision
     }
@@ -129,15 +121,13 @@ impl<'a, P: Probe> Pass<'a, P> {
     }
 
     /// The dropout at `point`; `None` in evaluation.
-    #[must_use]
     pub fn dropout(&self, point: Point, probability: f64) -> Option<Dropout> {
         let key = self.dropout.filter(|_| probability > 0.0)?;
-        let site = self.site(point).id();
+        let site = name_id(&self.site(point).to_string());
         Some(Dropout { probability, key, site })
     }
 
     /// Applies the dropout of `point` to `value`.
-    #[must_use]
     pub fn drop<const D: usize>(&self, point: Point, value: Tensor<D>, probability: f64) -> Tensor<D> {
         match self.dropout(point, probability) {
             Some(dropout) => kernels::dropout(value, dropout),
@@ -171,15 +161,7 @@ mod tests {
     }
 
     fn visited<const ACTIVE: bool>() -> Vec<String> {
-        let config = ModelConfig {
-            context_length: 4,
-            d_model: 8,
-            n_layers: 2,
-            n_heads: 2,
-            n_kv_heads: 2,
-            d_ff: 16,
-            ..ModelConfig::default()
-        };
+        let config = ModelConfig { d_model: 8, n_layers: 2, n_heads: 2, n_kv_heads: 2, ..ModelConfig::default() };
         let gpt = Gpt::new(&config, 5, 1, &Device::flex());
         let tokens = Tensor::<2, Int>::from_data([[1, 2, 3]], &Device::flex());
         let mut probe = Sites::<ACTIVE>(Vec::new());

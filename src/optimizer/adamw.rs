@@ -10,6 +10,9 @@ use tinderbox_kernels as kernels;
 
 const EPSILON: f64 = 1e-8;
 
+/// Prefixes of the running means' names in a checkpoint.
+const KEYS: [&str; 2] = ["first_moment.", "second_moment."];
+
 /// The rule with its two running means per parameter. Weight decay shrinks matrices only, not norms and biases.
 ///
 /// Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
@@ -17,23 +20,8 @@ const EPSILON: f64 = 1e-8;
 pub(super) struct AdamW {
     betas: [f64; 2],
     weight_decay: f64,
-    moments: BTreeMap<String, Moments>,
-}
-
-/// Running means of one parameter's gradients and of their squares, flattened.
-#[derive(Clone, Debug)]
-struct Moments {
-    first: Tensor<1>,
-    second: Tensor<1>,
-}
-
-/// The numbers that all updates of a step share.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rates {
-    learning_rate: f64,
-    /// Corrects for a running mean that starts at zero.
-    first_correction: f64,
-    second_correction: f64,
+    /// Running means of each parameter's gradients and of their squares, flattened.
+    pub(super) moments: BTreeMap<String, [Tensor<1>; 2]>,
 }
 
 impl AdamW {
@@ -42,13 +30,17 @@ impl AdamW {
         Self { betas, weight_decay, moments: BTreeMap::new() }
     }
 
-    /// The rates of step `step`, counted from 0.
-    pub(super) fn rates(&self, learning_rate: f64, step: usize) -> Rates {
+    /// The numbers that all matrices share in step `step`, counted from 0.
+    pub(super) fn rates(&self, learning_rate: f64, step: usize) -> kernels::AdamW {
         let t = i32::try_from(step + 1).unwrap_or(i32::MAX); // by then the corrections are 1
-        Rates {
-            learning_rate,
-            first_correction: 1.0 - self.betas[0].powi(t),
-            second_correction: 1.0 - self.betas[1].powi(t),
+        // They correct for running means that start at zero.
+        let [first_correction, second_correction] = self.betas.map(|beta| 1.0 - beta.powi(t));
+        kernels::AdamW {
+            betas: self.betas,
+            step_size: learning_rate / first_correction,
+            second_scale: second_correction.sqrt().recip(),
+            epsilon: EPSILON,
+            decay: learning_rate * self.weight_decay,
         }
     }
 
@@ -62,42 +54,27 @@ impl AdamW {
         weights: Tensor<1>,
         (gradient, factor): (Tensor<1>, Option<Tensor<1>>),
         is_matrix: bool,
-        rates: Rates,
+        rates: kernels::AdamW,
     ) -> Tensor<1> {
-        let decay = if is_matrix { rates.learning_rate * self.weight_decay } else { 0.0 };
-        let update = kernels::AdamW {
-            betas: self.betas,
-            step_size: rates.learning_rate / rates.first_correction,
-            second_scale: rates.second_correction.sqrt().recip(),
-            epsilon: EPSILON,
-            decay,
-        };
-        let means = self.moments.remove(&name);
-        let means = means.map(|Moments { first, second }| [first, second]);
-        let (weights, [first, second]) = kernels::adamw(weights, gradient, factor, means, update);
-        self.moments.insert(name, Moments { first, second });
+        let rates = if is_matrix { rates } else { kernels::AdamW { decay: 0.0, ..rates } };
+        let (weights, moments) = kernels::adamw(weights, gradient, factor, self.moments.remove(&name), rates);
+        self.moments.insert(name, moments);
         weights
     }
 
     /// Adds the running means to `state`, as `first_moment.NAME` and `second_moment.NAME`.
     pub(super) fn save(&self, state: &mut State) {
-        for (name, Moments { first, second }) in &self.moments {
-            put(state, format!("first_moment.{name}"), first);
-            put(state, format!("second_moment.{name}"), second);
+        for (name, moments) in &self.moments {
+            for (key, moment) in KEYS.into_iter().zip(moments) {
+                put(state, format!("{key}{name}"), moment);
+            }
         }
     }
 
     /// Moves the running means of a parameter of `n` numbers out of `state`.
     pub(super) fn load(&mut self, name: &str, n: usize, state: &mut State, device: &Device) -> Result<(), StateError> {
-        let moments = Moments {
-            first: take(state, format!("first_moment.{name}"), n, device)?,
-            second: take(state, format!("second_moment.{name}"), n, device)?,
-        };
-        self.moments.insert(name.to_owned(), moments);
+        let [first, second] = KEYS.map(|key| take(state, format!("{key}{name}"), n, device));
+        self.moments.insert(name.to_owned(), [first?, second?]);
         Ok(())
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.moments.clear();
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients as Backward, Tensor};
 
-use crate::model::parameters::Path;
+use crate::model::parameters::follow_path;
 use tinderbox_kernels as kernels;
 
 /// Gradients by parameter name, flattened, on the device without its autodiff.
@@ -18,29 +18,22 @@ pub struct Gradients {
 
 impl Gradients {
     /// Takes the gradients of `module`'s parameters out of a backward pass.
-    #[must_use]
     pub fn take<M: Module>(module: &M, backward: Backward) -> Self {
-        struct Taker(Path, Backward, BTreeMap<String, Tensor<1>>);
+        struct Taker(Vec<String>, Backward, BTreeMap<String, Tensor<1>>);
         impl ModuleVisitor for Taker {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 if let Some(gradient) = param.val().grad_remove(&mut self.1) {
-                    self.2.insert(self.0.join(), flatten(gradient));
+                    self.2.insert(self.0.join("."), flatten(gradient));
                 }
             }
-            fn enter_module(&mut self, name: &str, _: &str) {
-                self.0.enter(name);
-            }
-            fn exit_module(&mut self, _: &str, _: &str) {
-                self.0.exit();
-            }
+            follow_path!(0);
         }
-        let mut taker = Taker(Path::default(), backward, BTreeMap::new());
+        let mut taker = Taker(Vec::new(), backward, BTreeMap::new());
         module.visit(&mut taker);
         Self::from_named(taker.2)
     }
 
     /// Gradients from elsewhere, flattened.
-    #[must_use]
     pub fn from_named(by_name: BTreeMap<String, Tensor<1>>) -> Self {
         Self { by_name, factor: None }
     }
@@ -62,7 +55,6 @@ impl Gradients {
     ///
     /// # Panics
     /// If there are no gradients.
-    #[must_use]
     pub fn global_norm(&self) -> Tensor<1> {
         let squares = self.by_name.values().cloned().map(kernels::sum_of_squares); // in the order of names
         squares.reduce(|sum, square| sum + square).expect("a model has parameters").sqrt()

@@ -17,16 +17,15 @@ pub use schedule::learning_rate;
 
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::model::LazyTensor;
-use crate::model::parameters::Path;
+use crate::model::parameters::follow_path;
 use adamw::AdamW;
 use gradients::flatten;
 use muon::Muon;
-use tinderbox_kernels::MatmulPrecision;
+use tinderbox_kernels::{self as kernels, MatmulPrecision};
 
 /// The optimizer of a run with its running means.
 ///
-/// [`OptimizerKind::Muon`] moves the matrices of the blocks by Muon and all other parameters by `AdamW`;
-/// [`OptimizerKind::Adamw`] moves every parameter by `AdamW`.
+/// [`OptimizerKind::Muon`] moves the matrices of the blocks by Muon; everything else is moved by `AdamW`.
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     peak_learning_rate: f64,
@@ -35,42 +34,26 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// An optimizer before its first step. `hidden` are the matrices for Muon, from
-    /// [`hidden_matrices`](crate::model::parameters::hidden_matrices).
-    #[must_use]
-    pub fn new(config: &OptimizerConfig, hidden: BTreeMap<String, Vec<usize>>) -> Self {
-        let muon = match config.kind {
-            OptimizerKind::Adamw => None,
-            OptimizerKind::Muon => Some(Muon::new(config, hidden)),
-        };
+    /// An optimizer before its first step. `hidden` are the matrices for Muon, as of
+    /// [`hidden_matrices`](crate::model::parameters::hidden_matrices), and `precision` is that of its products.
+    pub fn new(config: &OptimizerConfig, hidden: BTreeMap<String, Vec<usize>>, precision: MatmulPrecision) -> Self {
+        let muon = (config.kind == OptimizerKind::Muon).then(|| Muon::new(config, hidden, precision));
         Self { peak_learning_rate: config.learning_rate, adamw: AdamW::new(config), muon }
-    }
-
-    /// Sets the precision of the products that make Muon's steps orthogonal; f32 by default.
-    #[must_use]
-    pub fn with_matmul_precision(mut self, precision: MatmulPrecision) -> Self {
-        if let Some(muon) = &mut self.muon {
-            muon.precision = precision;
-        }
-        self
     }
 
     /// Moves every parameter of `module` that has a gradient, at the schedule's `learning_rate` of `step`,
     /// which counts from 0. Muon's learning rate is the same share of its peak.
-    #[must_use]
     pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, learning_rate: f64, step: usize) -> M {
         module.map(&mut Update {
             rates: self.adamw.rates(learning_rate, step),
             share: learning_rate / self.peak_learning_rate,
             optimizer: self,
             gradients,
-            path: Path::default(),
+            path: Vec::new(),
         })
     }
 
-    /// All running means by kind and parameter, for a checkpoint, still on the device. Keeping them beyond the next
-    /// step costs a copy.
-    #[must_use]
+    /// All running means by kind and parameter, still on the device. Keeping them beyond the next step costs a copy.
     pub fn state(&self) -> BTreeMap<String, LazyTensor> {
         let mut state = BTreeMap::new();
         self.adamw.save(&mut state);
@@ -91,14 +74,16 @@ impl Optimizer {
         shapes: &BTreeMap<String, Vec<usize>>,
         device: &Device,
     ) -> Result<(), StateError> {
-        self.adamw.clear();
+        self.adamw.moments.clear();
         if let Some(muon) = &mut self.muon {
-            muon.clear();
+            muon.means.clear();
         }
         if state.is_empty() {
             return Ok(());
         }
-        let (written, configured) = (kind_of(&state), self.kind());
+        let kind = |has_muon| if has_muon { OptimizerKind::Muon } else { OptimizerKind::Adamw };
+        let written = kind(state.keys().any(|key| muon::is_key(key)));
+        let configured = kind(self.muon.is_some());
         if written != configured {
             return Err(StateError::OtherKind { written, configured });
         }
@@ -114,39 +99,22 @@ impl Optimizer {
             None => Ok(()),
         }
     }
-
-    fn kind(&self) -> OptimizerKind {
-        match self.muon {
-            Some(_) => OptimizerKind::Muon,
-            None => OptimizerKind::Adamw,
-        }
-    }
-}
-
-/// The kind of optimizer that wrote a state that is not empty.
-fn kind_of(state: &State) -> OptimizerKind {
-    match state.keys().any(|key| muon::is_key(key)) {
-        true => OptimizerKind::Muon,
-        false => OptimizerKind::Adamw,
-    }
 }
 
 /// One step's walk over a module.
 struct Update<'a> {
     optimizer: &'a mut Optimizer,
     gradients: Gradients,
-    rates: adamw::Rates,
+    rates: kernels::AdamW,
     /// The learning rate as a share of its peak.
     share: f64,
-    path: Path,
+    path: Vec<String>,
 }
 
 impl ModuleMapper for Update<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let name = self.path.join();
-        let Some(gradient) = self.gradients.remove(&name) else {
-            return param;
-        };
+        let name = self.path.join(".");
+        let Some(gradient) = self.gradients.remove(&name) else { return param };
         let Optimizer { adamw, muon, .. } = &mut *self.optimizer;
         param.map(|old| {
             let shape = old.shape();
@@ -159,13 +127,7 @@ impl ModuleMapper for Update<'_> {
         })
     }
 
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.enter(name);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
+    follow_path!(path);
 }
 
 /// Why the state in a checkpoint cannot be restored.

@@ -48,11 +48,9 @@ impl Trainer {
     /// A trainer before its first step. The model's device has gradients turned on.
     ///
     /// Only flex trains in bf16: [check](super::precision::check) the config first.
-    #[must_use]
     pub fn new(model: Gpt, config: &Config, text: impl Into<Split>) -> Self {
         let hidden = parameters::hidden_matrices(&model);
-        let precision = config.train.matmul_precision;
-        let optimizer = Optimizer::new(&config.optimizer, hidden).with_matmul_precision(precision);
+        let optimizer = Optimizer::new(&config.optimizer, hidden, config.train.matmul_precision);
         Self { model: Some(model), optimizer, config: config.clone(), text: text.into(), step: 0 }
     }
 
@@ -89,7 +87,6 @@ impl Trainer {
             let batch = data::batch::sample(&self.text, rows, context_length, train.seed, self.step as u64);
             let (tokens, targets) = to_device(batch, &device);
             let key = DropoutKey { seed: train.seed, step: self.step as u64, micro_step: micro_step as u64 };
-            #[allow(clippy::cast_precision_loss, reason = "a handful of micro-batches")]
             let loss = model.loss(tokens, targets, precision, Some(key)) / n_micro_steps as f32;
             let gradients = Gradients::take(model, loss.backward());
             let loss = loss.inner();
@@ -101,31 +98,18 @@ impl Trainer {
         sum.expect("a step has at least one micro-batch")
     }
 
-    /// Updates made so far.
-    #[must_use]
-    pub fn steps_done(&self) -> usize {
-        self.step
-    }
-
-    /// The learning rate of the latest step, or of the first one if none was made.
-    #[must_use]
-    pub fn last_learning_rate(&self) -> f64 {
-        self.learning_rate_of(self.step.saturating_sub(1))
-    }
-
-    fn learning_rate_of(&self, step: usize) -> f64 {
+    /// The learning rate of step `step`, counted from 0.
+    pub(super) fn learning_rate_of(&self, step: usize) -> f64 {
         let peak = self.config.optimizer.learning_rate;
         learning_rate(&self.config.schedule, peak, step, self.config.train.max_steps)
     }
 
     /// The current model for evaluation: without gradients or dropout.
-    #[must_use]
     pub fn evaluated(&self) -> Gpt {
         self.trained().valid()
     }
 
     /// The contents of a checkpoint, still on the device. Keeping them beyond the next step costs a copy.
-    #[must_use]
     pub fn checkpoint(&self, state: TrainState) -> Checkpoint {
         Checkpoint { model: parameters::lazy(self.trained()), optimizer: self.optimizer.state(), state }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use tinderbox::config::{ModelConfig, OptimizerConfig, OptimizerKind, ScheduleConfig};
+use tinderbox::config::{MatmulPrecision, ModelConfig, OptimizerConfig, OptimizerKind, ScheduleConfig};
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::{Gpt, LazyTensor};
 use tinderbox::optimizer::{Gradients, Optimizer, StateError, learning_rate};
@@ -49,7 +49,7 @@ fn adamw_makes_pytorchs_updates_from_the_same_gradients() {
     };
     let config =
         OptimizerConfig { betas: [0.9, 0.99], weight_decay: 0.1, grad_clip_norm: 1.0, ..OptimizerConfig::default() };
-    let mut optimizer = Optimizer::new(&config, BTreeMap::new());
+    let mut optimizer = Optimizer::new(&config, BTreeMap::new(), MatmulPrecision::F32);
     let mut toy = toy;
     for step in 0..8 {
         let prefix = format!("steps.{step}.grads.");
@@ -139,7 +139,7 @@ pub fn check_muon(device: &Device) {
     let mut gpt = setup.gpt(&fixture, device);
     let hidden = parameters::hidden_matrices(&gpt);
     assert_eq!(hidden, setup.hidden);
-    let mut optimizer = Optimizer::new(&setup.optimizer, hidden);
+    let mut optimizer = Optimizer::new(&setup.optimizer, hidden, MatmulPrecision::F32);
     let rates: Vec<f32> = (0..setup.n_steps).map(|step| setup.learning_rate(step) as f32).collect();
     expect_close("rates", &rates, fixture.values("learning_rates"), 1e-7);
     for step in 0..setup.n_steps {
@@ -166,7 +166,7 @@ fn after_one_step(kind: OptimizerKind) -> (Optimizer, BTreeMap<String, Vec<usize
     let (setup, fixture) = MuonFixture::read();
     let config = OptimizerConfig { kind, ..setup.optimizer.clone() };
     let gpt = setup.gpt(&fixture, &Device::flex());
-    let mut optimizer = Optimizer::new(&config, parameters::hidden_matrices(&gpt));
+    let mut optimizer = Optimizer::new(&config, parameters::hidden_matrices(&gpt), MatmulPrecision::F32);
     let (gradients, _) = setup.clipped(&fixture, 0, &Device::flex());
     let gpt = optimizer.step(gpt, gradients, setup.learning_rate(0), 0);
     (optimizer, parameters::shapes(&gpt))

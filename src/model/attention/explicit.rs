@@ -30,7 +30,6 @@ use tinderbox_kernels::{self as kernels, MatmulPrecision};
 /// let (context, weights) = scaled_dot_product_attention(q, k, v, None);
 /// println!("{weights} {context}"); // 0.870310, 0.104327, 0.025364 -> 1.780101, 1.367199
 /// ```
-#[must_use]
 pub fn scaled_dot_product_attention(
     q: Tensor<4>,
     k: Tensor<4>,
@@ -52,7 +51,6 @@ pub fn scaled_dot_product_attention(
 ///
 /// # Panics
 /// If there are more queries than keys.
-#[must_use]
 pub fn causal_mask(t: usize, s: usize, device: &Device) -> Tensor<4, Bool> {
     assert!(t <= s, "{t} queries cannot be the last of {s} positions");
     kernels::future(s - t..s, s, device)
@@ -64,17 +62,16 @@ impl MultiHeadAttention {
     ///
     /// # Shapes
     /// `x: [B, T, C]`, `context: [B, S, C]` -> output `[B, T, C]`, weights `[B, H, T, S]`, each row summing to 1
-    #[must_use]
     pub fn attend(&self, x: Tensor<3>, context: Option<Tensor<3>>) -> (Tensor<3>, Tensor<4>) {
         let [_, t, _] = x.dims();
-        let is_causal = self.causal && context.is_none();
+        let is_causal = self.config.causal && context.is_none();
         let mask = is_causal.then(|| causal_mask(t, t, &x.device())); // [1, 1, T, T]
         let project = |x| self.split(linear(&self.qkv, x, MatmulPrecision::F32));
         let [q, mut k, mut v] = project(x); // [B, H, T, D], twice [B, Hkv, T, D]
         if let Some(context) = context {
             [_, k, v] = project(context); // twice [B, Hkv, S, D]
         }
-        let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.n_heads)); // each [B, H, S, D]
+        let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.config.n_heads)); // each [B, H, S, D]
         let (heads, weights) = scaled_dot_product_attention(q, k, v, mask); // [B, H, T, D]
         let gathered = kernels::merge_heads(heads); // [B, T, H D]
         (linear(&self.output, gathered, MatmulPrecision::F32), weights) // [B, T, C]

@@ -11,11 +11,6 @@ pub struct LayerCache {
 }
 
 impl LayerCache {
-    fn new(shape: [usize; 4], device: &Device) -> Self {
-        let buffer = || Tensor::zeros(shape, device);
-        Self { keys: buffer(), values: buffer(), len: 0 }
-    }
-
     /// Adds the newest positions and returns all, oldest first.
     ///
     /// # Shapes
@@ -50,34 +45,28 @@ pub struct KvCache {
 impl KvCache {
     /// An empty cache of `capacity` positions in each of `n_layers` layers.
     ///
-    /// `shape` is batch size, key/value heads, and dimensions of a head: `[B, Hkv, D]`.
-    #[must_use]
-    pub fn new(n_layers: usize, capacity: usize, shape: [usize; 3], device: &Device) -> Self {
-        let [b, h_kv, d] = shape;
-        let layer = || LayerCache::new([b, h_kv, capacity, d], device);
+    /// The shape is batch size, key/value heads, and dimensions of a head.
+    pub fn new(n_layers: usize, capacity: usize, [b, h_kv, d]: [usize; 3], device: &Device) -> Self {
+        let buffer = || Tensor::zeros([b, h_kv, capacity, d], device);
+        let layer = || LayerCache { keys: buffer(), values: buffer(), len: 0 };
         Self { layers: (0..n_layers).map(|_| layer()).collect() }
     }
 
     /// How many positions are cached.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.layers.first().map_or(0, |layer| layer.len)
     }
 
     /// Whether nothing is cached yet.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Forgets all positions and keeps the buffers.
     pub fn clear(&mut self) {
-        for layer in &mut self.layers {
-            layer.len = 0;
-        }
+        self.layers.iter_mut().for_each(|layer| layer.len = 0);
     }
 
-    /// The cache of layer `layer_idx`.
     pub(crate) fn layer(&mut self, layer_idx: usize) -> &mut LayerCache {
         &mut self.layers[layer_idx]
     }

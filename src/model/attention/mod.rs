@@ -16,6 +16,7 @@ use burn::tensor::{Device, Tensor};
 use super::norm::{Norm, RMS_NORM_EPSILON};
 use super::parameters::zeros_linear;
 use super::probe::{Pass, Point, Probe};
+use crate::config::NormKind;
 use tinderbox_kernels::{self as kernels, MatmulPrecision, QkNorm, SelfAttention};
 
 pub use explicit::{causal_mask, scaled_dot_product_attention};
@@ -45,7 +46,6 @@ pub struct MultiHeadAttentionConfig {
 
 impl MultiHeadAttentionConfig {
     /// A causal attention with as many key as query heads, biases, and neither dropout nor `qk_norm`.
-    #[must_use]
     pub fn new(d_model: usize, n_heads: usize) -> Self {
         Self { d_model, n_heads, n_kv_heads: n_heads, bias: true, qk_norm: false, causal: true, dropout: 0.0 }
     }
@@ -54,24 +54,20 @@ impl MultiHeadAttentionConfig {
     ///
     /// # Panics
     /// If the heads do not divide the width, or the key heads the query heads.
-    #[must_use]
     pub fn init(&self, device: &Device) -> MultiHeadAttention {
-        let Self { d_model, n_heads, n_kv_heads, bias, qk_norm, causal, dropout } = *self;
+        let Self { d_model, n_heads, n_kv_heads, bias, qk_norm, .. } = *self;
         assert!(
             d_model.is_multiple_of(n_heads) && n_heads.is_multiple_of(n_kv_heads),
             "{n_heads} heads over {n_kv_heads} key heads in {d_model} dimensions"
         );
         let head_dim = d_model / n_heads;
-        let norm = || qk_norm.then(|| Norm::rms_norm(head_dim, device));
+        let norm = || qk_norm.then(|| Norm::new(NormKind::RmsNorm, head_dim, false, device));
         MultiHeadAttention {
             qkv: zeros_linear(d_model, (n_heads + 2 * n_kv_heads) * head_dim, bias, device),
             output: zeros_linear(d_model, d_model, bias, device),
             q_norm: norm(),
             k_norm: norm(),
-            n_heads,
-            n_kv_heads,
-            causal,
-            dropout,
+            config: self.clone(),
         }
     }
 }
@@ -90,13 +86,7 @@ pub struct MultiHeadAttention {
     /// Norm of each head's keys, if configured.
     pub k_norm: Option<Norm>,
     #[module(skip)]
-    n_heads: usize,
-    #[module(skip)]
-    n_kv_heads: usize,
-    #[module(skip)]
-    causal: bool,
-    #[module(skip)]
-    dropout: f64,
+    config: MultiHeadAttentionConfig,
 }
 
 impl MultiHeadAttention {
@@ -104,7 +94,6 @@ impl MultiHeadAttention {
     ///
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, C]`
-    #[must_use]
     pub fn forward<P: Probe>(
         &self,
         x: Tensor<3>,
@@ -113,7 +102,7 @@ impl MultiHeadAttention {
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
         let qkv = linear(&self.qkv, x, pass.precision()); // [B, T, (H + 2 Hkv) D]
-        let gathered = if self.causal && cache.is_none() && !P::ACTIVE {
+        let gathered = if self.config.causal && cache.is_none() && !P::ACTIVE {
             kernels::self_attention(qkv, self.fused(rotation, pass)) // [B, T, H D]
         } else {
             kernels::merge_heads(self.gather(qkv, rotation, cache, pass)) // [B, T, H D]
@@ -122,15 +111,14 @@ impl MultiHeadAttention {
         pass.visit(Point::Attention, output)
     }
 
-    /// The parameters of the fused path.
     fn fused<P: Probe>(&self, rotation: Option<&Rotation>, pass: &Pass<'_, P>) -> SelfAttention {
         let norm = self.q_norm.as_ref().zip(self.k_norm.as_ref());
         SelfAttention {
-            n_heads: self.n_heads,
-            n_kv_heads: self.n_kv_heads,
+            n_heads: self.config.n_heads,
+            n_kv_heads: self.config.n_kv_heads,
             norm: norm.map(|(q, k)| QkNorm { q: q.weight.val(), k: k.weight.val(), epsilon: RMS_NORM_EPSILON }),
             rotation: rotation.map(Rotation::angles),
-            dropout: pass.dropout(Point::Weights, self.dropout),
+            dropout: pass.dropout(Point::Weights, self.config.dropout),
         }
     }
 
@@ -152,29 +140,27 @@ impl MultiHeadAttention {
         if let Some(cache) = cache {
             (k, v) = cache.append(k, v); // each [B, Hkv, S, D]
         }
-        if self.causal && !P::ACTIVE {
-            let dropout = pass.dropout(Point::Weights, self.dropout);
+        if self.config.causal && !P::ACTIVE {
+            let dropout = pass.dropout(Point::Weights, self.config.dropout);
             return kernels::causal_attention(q, k, v, dropout); // [B, H, T, D]
         }
         let ([_, _, t, _], [_, _, s, _]) = (q.dims(), k.dims());
-        let mask = self.causal.then(|| causal_mask(t, s, &q.device())); // [1, 1, T, S]
-        let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.n_heads)); // each [B, H, S, D]
+        let mask = self.config.causal.then(|| causal_mask(t, s, &q.device())); // [1, 1, T, S]
+        let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.config.n_heads)); // each [B, H, S, D]
         let weights = kernels::attention_weights(q, k, mask); // [B, H, T, S]
         let weights = pass.visit(Point::Weights, weights);
-        let heads = pass.drop(Point::Weights, weights, self.dropout).matmul(v); // [B, H, T, D]
+        let heads = pass.drop(Point::Weights, weights, self.config.dropout).matmul(v); // [B, H, T, D]
         pass.visit(Point::Heads, heads)
     }
 
     /// Queries, keys and values of each head, normed if configured: `[B, H, T, D]` and twice `[B, Hkv, T, D]`.
     fn split(&self, qkv: Tensor<3>) -> [Tensor<4>; 3] {
-        let [mut q, mut k, v] = kernels::split_heads(qkv, self.n_heads, self.n_kv_heads);
-        if let Some(norm) = &self.q_norm {
-            q = norm.forward(q);
-        }
-        if let Some(norm) = &self.k_norm {
-            k = norm.forward(k);
-        }
-        [q, k, v]
+        let [q, k, v] = kernels::split_heads(qkv, self.config.n_heads, self.config.n_kv_heads);
+        let normed = |norm: &Option<Norm>, x: Tensor<4>| match norm {
+            Some(norm) => norm.forward(x),
+            None => x,
+        };
+        [normed(&self.q_norm, q), normed(&self.k_norm, k), v]
     }
 }
 

@@ -11,8 +11,7 @@ use tinderbox_kernels as kernels;
 /// Source: Su et al. 2021, "RoFormer", section 3.3; the value of Llama 1 and 2.
 const THETA: f64 = 10_000.0;
 
-/// The rotation of a range of positions: after it, the product of a query and a key depends on
-/// their distance alone.
+/// The rotation of a range of positions: after it, the product of a query and a key depends on their distance alone.
 ///
 /// Dimension `i` turns together with dimension `i + D / 2` (halves, as in Llama and Qwen checkpoints;
 /// the paper pairs neighbours, which is the same up to a fixed permutation of the dimensions).
@@ -29,7 +28,6 @@ impl Rotation {
     ///
     /// # Panics
     /// If `head_dim` is odd.
-    #[must_use]
     pub fn new(positions: Range<usize>, head_dim: usize, device: &Device) -> Self {
         let shape = [1, 1, positions.len(), head_dim / 2];
         let table = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, shape), device);
@@ -41,7 +39,6 @@ impl Rotation {
     ///
     /// # Panics
     /// If `head_dim` is odd.
-    #[must_use]
     pub fn tables(positions: Range<usize>, head_dim: usize) -> [Vec<f32>; 2] {
         assert!(head_dim.is_multiple_of(2), "rotary halves need an even head_dim, not {head_dim}");
         let angles: Vec<f64> = positions
@@ -61,41 +58,12 @@ impl Rotation {
     ///
     /// # Panics
     /// If T or D is not what the rotation was made for.
-    #[must_use]
     pub fn apply(&self, x: Tensor<4>) -> Tensor<4> {
         kernels::rotate(x, self.cos.clone(), self.sin.clone())
     }
 
     /// Cosines and sines of the angles, each `[1, 1, T, D / 2]`.
-    #[must_use]
     pub fn angles(&self) -> [Tensor<4>; 2] {
         [self.cos.clone(), self.sin.clone()]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use burn::tensor::Distribution;
-
-    #[test]
-    fn products_depend_on_the_distance_alone() {
-        let device = Device::flex();
-        let random = || Tensor::<4>::random([1, 1, 1, 8], Distribution::Normal(0.0, 1.0), &device);
-        let (q, k) = (random(), random());
-        let product = |at_q: usize, at_k: usize| -> f32 {
-            let q = Rotation::new(at_q..at_q + 1, 8, &device).apply(q.clone());
-            let k = Rotation::new(at_k..at_k + 1, 8, &device).apply(k.clone());
-            (q * k).sum().into_scalar()
-        };
-        assert!((product(3, 1) - product(12, 10)).abs() < 1e-4);
-        assert!((product(3, 1) - product(3, 2)).abs() > 1e-4);
-    }
-
-    #[test]
-    fn position_zero_is_not_turned() {
-        let x = Tensor::<4>::random([2, 3, 1, 6], Distribution::Normal(0.0, 1.0), &Device::flex());
-        let turned = Rotation::new(0..1, 6, &Device::flex()).apply(x.clone());
-        assert_eq!(turned.into_data(), x.into_data());
     }
 }

@@ -26,7 +26,6 @@ use burn::tensor::{Bool, Tensor, activation};
 ///
 /// # Shapes
 /// `q: [.., T, D]`, `k: [.., S, D]` -> `[.., T, S]`
-#[must_use]
 pub fn scores<const N: usize>(q: Tensor<N>, k: Tensor<N>) -> Tensor<N> {
     q.matmul(k.transpose())
 }
@@ -37,7 +36,6 @@ pub fn scores<const N: usize>(q: Tensor<N>, k: Tensor<N>) -> Tensor<N> {
 /// differences shrink, on which the softmax depends.
 ///
 /// Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1.
-#[must_use]
 pub fn scaled<const N: usize>(scores: Tensor<N>, head_dim: usize) -> Tensor<N> {
     let root = (head_dim as f64).sqrt();
     scores / root
@@ -45,12 +43,11 @@ pub fn scaled<const N: usize>(scores: Tensor<N>, head_dim: usize) -> Tensor<N> {
 
 /// The scores with minus infinity wherever `blocked` is true: pairs that may not see each other.
 ///
-/// It belongs before [`weights`]. Weights that are set to zero afterwards no longer sum to 1, and the others still depend
-/// on the hidden keys.
+/// It belongs before [`weights`]. Weights that are set to zero afterwards no longer sum to 1, and the others still
+/// depend on the hidden keys.
 ///
 /// # Shapes
 /// `scores: [.., T, S]`, `blocked`: the same, or 1 in a dimension that shares it -> `[.., T, S]`
-#[must_use]
 pub fn masked<const N: usize>(scores: Tensor<N>, blocked: Tensor<N, Bool>) -> Tensor<N> {
     let blocked = blocked.expand(scores.dims());
     scores.mask_fill(blocked, f32::NEG_INFINITY)
@@ -62,7 +59,6 @@ pub fn masked<const N: usize>(scores: Tensor<N>, blocked: Tensor<N, Bool>) -> Te
 ///
 /// # Shapes
 /// `[.., T, S]` -> `[.., T, S]`
-#[must_use]
 pub fn weights<const N: usize>(scores: Tensor<N>) -> Tensor<N> {
     let blocked = scores.clone().equal_elem(f32::NEG_INFINITY);
     // A finite floor, since the softmax of only minus infinities is 0/0.
@@ -77,7 +73,6 @@ pub fn weights<const N: usize>(scores: Tensor<N>) -> Tensor<N> {
 ///
 /// # Shapes
 /// `x: [.., T, C]` -> context `[.., T, C]`, weights `[.., T, T]`
-#[must_use]
 pub fn parameter_free_self_attention<const N: usize>(x: Tensor<N>) -> (Tensor<N>, Tensor<N>) {
     let weights = weights(scores(x.clone(), x.clone())); // [.., T, T]
     (weights.clone().matmul(x), weights) // [.., T, C]
