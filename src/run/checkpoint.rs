@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{partial_name, read_text, rename, sync_dir, write_synced};
 use super::{RunError, cannot_read, cannot_write, tensors};
-use crate::model::parameters::{self, HostTensor};
-use crate::model::{Gpt, LazyTensor};
+use crate::model::{Gpt, LazyTensor, parameters};
 
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -19,7 +18,6 @@ const STATE: &str = "state.json";
 /// The parameter with a row for each position of the context.
 const POSITIONS: &str = "position_embedding.weight";
 
-/// The version of `state.json`.
 const VERSION: u32 = 1;
 
 /// The best evaluation so far.
@@ -31,16 +29,14 @@ pub struct Best {
     pub val_loss: f64,
 }
 
-/// Where a run stands, apart from its tensors. Batches, dropout and learning rates are functions of the step, so this
-/// is all.
+/// Where a run stands, apart from its tensors. Batches, dropout and learning rates follow from the step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainState {
     /// Updates made.
     pub step: usize,
     /// SHA-256 of the training text, in hexadecimal.
     pub text_sha256: String,
-    /// The checkpoint that the run inherited its first weights from, as it was named then; `None` if they were drawn
-    /// from the seed.
+    /// The checkpoint that the first weights came from, as it was named then; `None` if they were drawn from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_from: Option<String>,
     /// The best evaluation so far.
@@ -60,8 +56,7 @@ struct StateFile {
     state: TrainState,
 }
 
-/// The contents of a checkpoint. Its tensors stay on the device or in the file until they are written or loaded, one
-/// by one.
+/// The contents of a checkpoint. Its tensors stay on the device or in the file until they are written or loaded.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     /// The weights, by parameter name.
@@ -117,50 +112,45 @@ impl Checkpoint {
 
     /// Loads the weights of the checkpoint in `dir` into `model`.
     pub fn load_model(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
-        let path = dir.join(MODEL);
-        load(&path, tensors::open(&path)?, model, |_, _| {})
+        load(dir, tensors::open(&dir.join(MODEL))?, model, usize::MAX)
     }
 
-    /// As [`Checkpoint::load_model`], for a `model` whose context may be shorter: it leaves out the learned positions that
-    /// `model` does not have.
+    /// As [`Checkpoint::load_model`], without the learned positions that `model` has no room for.
     pub fn load_model_shortened(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
-        let path = dir.join(MODEL);
         let n_positions = model.config().context_length;
-        load(&path, tensors::open(&path)?, model, |name, weight| {
-            if name == POSITIONS
-                && let [n, width] = weight.shape[..]
-                && n > n_positions
-            {
-                weight.values.truncate(n_positions * width);
-                weight.shape[0] = n_positions;
-            }
-        })
+        load(dir, tensors::open(&dir.join(MODEL))?, model, n_positions)
     }
 
     /// Loads the weights, which were read from `dir`, into `model`.
     pub fn into_model(self, dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
-        load(&dir.join(MODEL), self.model, model, |_, _| {})
+        load(dir, self.model, model, usize::MAX)
     }
 }
 
-/// Loads the weights of the file `path` into `model` one by one, each after `change`.
+/// Loads the weights of the checkpoint in `dir` into `model` one by one, of learned positions the first `n_positions`.
 fn load(
-    path: &Path,
+    dir: &Path,
     mut weights: BTreeMap<String, LazyTensor>,
     model: Gpt,
-    change: impl Fn(&str, &mut HostTensor),
+    n_positions: usize,
 ) -> Result<Gpt, RunError> {
     let mut unreadable = None;
     let assigned = parameters::assign(model, |name, _| {
         let read = weights.remove(name)?.read();
         let mut weight = read.map_err(|error| _ = unreadable.get_or_insert(error)).ok()?;
-        change(name, &mut weight);
+        if name == POSITIONS
+            && let [n, width] = weight.shape[..]
+            && n > n_positions
+        {
+            weight.values.truncate(n_positions * width);
+            weight.shape[0] = n_positions;
+        }
         Some(weight)
     });
+    let path = dir.join(MODEL);
     if let Some(error) = unreadable {
-        return Err(cannot_read(path)(error));
+        return Err(cannot_read(&path)(error));
     }
-    let path = path.to_owned();
     match (assigned, weights.pop_first()) {
         (Err(source), _) => Err(RunError::Misfit { path, source }),
         (Ok(_), Some((name, _))) => Err(RunError::Damaged { path, reason: format!("the model has no `{name}`") }),

@@ -31,7 +31,7 @@ impl Curves {
             let lines = read_lines::<Row>(&run.join(name))?;
             broken_lines += lines.broken;
             for line in lines.lines {
-                let Some(step) = line.get("step").and_then(Value::as_u64) else {
+                let Some(step) = step_of(&line) else {
                     broken_lines += 1;
                     continue;
                 };
@@ -47,27 +47,22 @@ impl Curves {
     }
 
     /// The finite numbers of a column, with their steps.
-    #[must_use]
     pub fn column(&self, name: &str) -> Vec<(u64, f64)> {
         let of_row = |row: &Row| {
             let number = row.get(name)?.as_f64().filter(|number| number.is_finite())?;
-            Some((row.get("step")?.as_u64()?, number))
+            Some((step_of(row)?, number))
         };
         self.rows.iter().filter_map(of_row).collect()
     }
 
     /// The rows of steps that are multiples of `n`, and the last row.
-    #[must_use]
     pub fn every(&self, n: u64) -> Vec<&Row> {
-        let is_wanted = |row: &&Row| {
-            let step = row.get("step").and_then(Value::as_u64);
-            step.is_some_and(|step| step.is_multiple_of(n)) || Some(*row) == self.rows.last()
-        };
-        self.rows.iter().filter(is_wanted).collect()
+        let is_wanted =
+            |row: &Row| step_of(row).is_some_and(|step| step.is_multiple_of(n)) || Some(row) == self.rows.last();
+        self.rows.iter().filter(|row| is_wanted(row)).collect()
     }
 
     /// At most `most` rows: the last one, evaluations up to half of `most`, and others at even distances.
-    #[must_use]
     pub fn thinned(&self, most: usize) -> Vec<&Row> {
         let n = self.rows.len();
         if n <= most {
@@ -80,6 +75,10 @@ impl Curves {
         kept.extend(spread(&others, most - kept.len()));
         kept.into_iter().map(|at| &self.rows[at]).collect()
     }
+}
+
+fn step_of(row: &Row) -> Option<u64> {
+    row.get("step")?.as_u64()
 }
 
 /// At most `most` of the items, at even distances, the last one among them.

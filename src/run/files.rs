@@ -39,7 +39,6 @@ pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Removes a directory.
 pub(super) fn remove_dir(dir: &Path) -> io::Result<()> {
     let partial = partial_name(dir);
     rename(dir, &partial)?;
@@ -52,7 +51,6 @@ pub(super) fn partial_name(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.partial"))
 }
 
-/// Reads a text file.
 pub(super) fn read_text(path: &Path) -> Result<String, RunError> {
     fs::read_to_string(path).map_err(cannot_read(path))
 }

@@ -90,6 +90,7 @@ impl RunInfo {
             Some(end) => best_at_end(end),
             None => best_estimate(&metrics, step),
         };
+        let (val_loss, best_step) = best.unzip();
         Ok(Self {
             run: run.root().to_owned(),
             status,
@@ -99,10 +100,10 @@ impl RunInfo {
             tokens: metrics.iter().rfind(|line| line.step <= step).and_then(|line| line.tokens),
             train_s: timings.iter().rev().find_map(|line| line.train_s),
             wall_s: timings.iter().rev().find_map(|line| line.wall_s),
-            val_loss: best.map(|best| best.val_loss),
-            is_estimate: best.is_some_and(|best| best.is_estimate),
-            val_bits_per_byte: best.and_then(|best| Some(best.val_loss * bits_per_byte_of_a_nat(last_process, end)?)),
-            best_step: best.map(|best| best.step),
+            val_loss,
+            is_estimate: val_loss.is_some() && !is_complete,
+            val_bits_per_byte: val_loss.and_then(|loss| Some(loss * bits_per_byte_of_a_nat(last_process, end)?)),
+            best_step,
             device: last_process.and_then(|process| process.device.clone()),
             began_unix_s: processes.first().and_then(|first| first.began_unix_s),
             started_from: last_process.and_then(|process| process.from.clone()),
@@ -111,31 +112,22 @@ impl RunInfo {
     }
 }
 
-#[derive(Clone, Copy)]
-struct BestLoss {
-    val_loss: f64,
-    step: u64,
-    is_estimate: bool,
+/// The best loss over the whole validation split, and its step.
+fn best_at_end(end: &MetricsLine) -> Option<(f64, u64)> {
+    match end.best_val_loss {
+        Some(loss) => Some((loss, end.best_step.unwrap_or(end.step))),
+        None => Some((end.val_loss?, end.step)), // older versions evaluated only the last weights
+    }
 }
 
-/// The best loss over the whole validation split.
-fn best_at_end(end: &MetricsLine) -> Option<BestLoss> {
-    // Older versions evaluated only the last weights.
-    let of_best = end.best_val_loss.map(|loss| (loss, end.best_step));
-    let (val_loss, step) = of_best.or(end.val_loss.map(|loss| (loss, None)))?;
-    Some(BestLoss { val_loss, step: step.unwrap_or(end.step), is_estimate: false })
-}
-
-/// The best estimate up to `step`. At step 0 the weights are another run's.
-fn best_estimate(metrics: &[MetricsLine], step: u64) -> Option<BestLoss> {
+/// The best estimate up to `step`, and its step. At step 0 the weights are another run's.
+fn best_estimate(metrics: &[MetricsLine], step: u64) -> Option<(f64, u64)> {
     let of_this_run = metrics.iter().filter(|line| (1..=step).contains(&line.step));
-    let estimates = of_this_run
-        .filter_map(|line| Some(BestLoss { val_loss: line.val_loss_estimate?, step: line.step, is_estimate: true }));
-    estimates.min_by(|a, b| a.val_loss.total_cmp(&b.val_loss))
+    let estimates = of_this_run.filter_map(|line| Some((line.val_loss_estimate?, line.step)));
+    estimates.min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 /// Bits per byte of the validation split for each nat per token: from its sizes, or from an end that has both losses.
-#[allow(clippy::cast_precision_loss, reason = "texts are below 2^52 bytes")]
 fn bits_per_byte_of_a_nat(process: Option<&Process>, end: Option<&MetricsLine>) -> Option<f64> {
     let of_sizes = process.and_then(|process| {
         let (tokens, bytes) = (process.val_tokens?, process.val_bytes?);

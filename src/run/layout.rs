@@ -63,8 +63,7 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Checks, without changing anything, that a new run may be created at `root`: there is nothing, or a run and
-    /// `overwrite`.
+    /// Checks, changing nothing, that a new run may be created at `root`: there is nothing, or a run and `overwrite`.
     pub fn check_new(root: &Path, overwrite: bool) -> Result<(), RunError> {
         let mut entries = match fs::read_dir(root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -102,8 +101,7 @@ impl RunDir {
         Ok(run)
     }
 
-    /// Keeps other processes from training in `root` until the returned file is dropped. Creates the directory if
-    /// there is none.
+    /// Keeps other processes from training in `root`, which is created, until the returned file is dropped.
     pub fn lock(root: &Path) -> Result<fs::File, RunError> {
         let path = root.join(LOCK);
         let file = fs::create_dir_all(root).and_then(|()| fs::File::create(&path));
@@ -119,7 +117,6 @@ impl RunDir {
     }
 
     /// Whether a process trains in this run. Changes nothing on the disk.
-    #[must_use]
     pub fn is_busy(&self) -> bool {
         fs::File::open(self.join(LOCK))
             .is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
@@ -135,13 +132,11 @@ impl RunDir {
     }
 
     /// The path of the directory.
-    #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
     /// The path of a file in the directory.
-    #[must_use]
     pub fn join(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
@@ -162,7 +157,6 @@ impl RunDir {
     }
 
     /// The directory of the checkpoint after `step` updates.
-    #[must_use]
     pub fn checkpoint(&self, step: usize) -> PathBuf {
         self.join(CHECKPOINTS).join(checkpoint_name(step))
     }
@@ -275,10 +269,8 @@ pub fn locate(path: &Path) -> Result<Located, RunError> {
     {
         let run = RunDir::open(&root)?;
         let padded = run.checkpoint(step); // `step-500` means `step-000500`
-        return match [path.to_owned(), padded].into_iter().find(|path| path.is_dir()) {
-            Some(checkpoint) => Ok(Located { run, checkpoint }),
-            None => Err(not_found(path)),
-        };
+        let checkpoint = [path.to_owned(), padded].into_iter().find(|path| path.is_dir());
+        return Ok(Located { run, checkpoint: checkpoint.ok_or_else(|| not_found(path))? });
     }
     let run = RunDir::open(path)?;
     let checkpoint = run.best()?;

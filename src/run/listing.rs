@@ -1,8 +1,8 @@
 //! Several runs: those in a folder, and how their configs differ.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, DirEntry};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use toml::{Table, Value};
@@ -34,17 +34,11 @@ pub fn list(folder: &Path) -> Result<Listing, RunError> {
         ErrorKind::NotFound => RunError::NoFolder(folder.to_owned()),
         _ => cannot_read(folder)(error),
     })?;
-    let mut paths = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(cannot_read(folder))?;
-        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        if !is_hidden && entry.path().is_dir() {
-            paths.push(entry.path());
-        }
-    }
-    paths.sort();
+    let mut entries = entries.collect::<io::Result<Vec<_>>>().map_err(cannot_read(folder))?;
+    entries.sort_by_key(DirEntry::path);
     let (mut runs, mut skipped) = (Vec::new(), Vec::new());
-    for path in paths {
+    let is_visible = |entry: &DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
+    for path in entries.into_iter().filter(is_visible).map(|entry| entry.path()).filter(|path| path.is_dir()) {
         match RunDir::open(&path).and_then(|run| RunInfo::read(&run)) {
             Ok(info) => runs.push(info),
             Err(error) => skipped.push(error.first_line()),
@@ -86,15 +80,12 @@ pub fn differences(runs: &[RunDir]) -> Result<Vec<Difference>, RunError> {
     Ok(differences_of(&tables))
 }
 
-fn differences_of(tables: &[Table]) -> Vec<Difference> {
-    let keys: BTreeSet<(&str, &str)> = tables
-        .iter()
-        .flatten()
-        .flat_map(|(name, section)| {
-            let keys = section.as_table().into_iter().flat_map(Table::keys);
-            keys.map(move |key| (name.as_str(), key.as_str()))
-        })
-        .collect();
+fn differences_of<'a>(tables: &'a [Table]) -> Vec<Difference> {
+    let keys_of = |(name, section): (&'a String, &'a Value)| {
+        let keys = section.as_table().into_iter().flat_map(Table::keys);
+        keys.map(move |key| (name.as_str(), key.as_str()))
+    };
+    let keys: BTreeSet<(&str, &str)> = tables.iter().flatten().flat_map(keys_of).collect();
     let of_key = |(section, key): (&str, &str)| Difference {
         key: format!("{section}.{key}"),
         values: tables.iter().map(|table| Some(table.get(section)?.get(key)?.clone())).collect(),

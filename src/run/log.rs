@@ -187,7 +187,6 @@ pub(crate) fn elapsed_s(run: &RunDir) -> Result<[f64; 2], RunError> {
     Ok(last.unwrap_or_default())
 }
 
-/// A log that is open for appending.
 #[derive(Debug)]
 pub(crate) struct LogFile {
     path: PathBuf,
@@ -209,7 +208,6 @@ impl LogFile {
         self.write(json_line(line).as_bytes())
     }
 
-    /// Waits until the log is on the disk.
     pub(crate) fn sync(&self) -> Result<(), RunError> {
         self.file.sync_data().map_err(cannot_write(&self.path))
     }
@@ -261,14 +259,11 @@ fn lines_up_to(bytes: &[u8], step: usize, step_of: impl Fn(&str) -> Option<usize
 
 /// The step of a line of JSON; a torn line counts as later than any.
 fn json_step(line: &str) -> Option<usize> {
-    let Ok(value) = serde_json::from_str::<Value>(line) else {
-        return Some(usize::MAX);
-    };
+    let Ok(value) = serde_json::from_str::<Value>(line) else { return Some(usize::MAX) };
     value["step"].as_u64().and_then(|step| usize::try_from(step).ok())
 }
 
 /// The start of a line of `train.log` about a step: `step  500/2000`.
-#[must_use]
 pub fn step_label(step: usize, max_steps: usize) -> String {
     let width = max_steps.to_string().len();
     format!("step {step:>width$}/{max_steps}")
@@ -300,7 +295,6 @@ fn last_error_of(log: &str) -> Option<String> {
 }
 
 /// Now, in seconds since 1970.
-#[must_use]
 pub fn unix_s() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
@@ -308,67 +302,40 @@ pub fn unix_s() -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use std::collections::BTreeSet;
     use std::fs;
 
     use super::*;
 
+    fn rewritten<T: Serialize + DeserializeOwned>(line: &str) -> String {
+        json_line(&serde_json::from_str::<T>(line).unwrap())
+    }
+
     #[test]
     fn lines_are_read_back_as_they_were_written() {
-        let metrics = MetricsLine {
-            step: 10,
-            tokens: Some(5120),
-            train_loss: Some(2.866_443_276_405_334_5),
-            learning_rate: Some(9.900_990_099_009_902e-5),
-            gradient_norm: Some(f64::from(1.059_538_1_f32)),
-            ..MetricsLine::default()
-        };
-        let line = json_line(&metrics);
-        assert_eq!(
-            line,
-            "{\"gradient_norm\":1.0595381259918213,\"learning_rate\":0.00009900990099009902,\"step\":10,\
-             \"tokens\":5120,\"train_loss\":2.8664432764053345}\n"
-        );
-        assert_eq!(serde_json::from_str::<MetricsLine>(&line).unwrap(), metrics);
-        let start = Process {
-            began_unix_s: Some(1.5),
-            device: Some("flex".to_owned()),
-            matmul_precision: Some("f32".into()),
-            parameters: Some(7),
-            vocab_size: Some(5),
-            train_tokens: Some(4),
-            val_tokens: Some(3),
-            val_bytes: Some(2),
-            from: None,
-            version: Some("0.1.0".to_owned()),
-            ..Process::default()
-        };
-        let timings = TimingsLine { step: 0, session: Some(start), ..TimingsLine::default() };
-        let line = json_line(&timings);
-        assert_eq!(
-            line,
-            "{\"session\":{\"began_unix_s\":1.5,\"device\":\"flex\",\"from\":null,\"matmul_precision\":\"f32\",\
-             \"parameters\":7,\"train_tokens\":4,\"val_bytes\":2,\"val_tokens\":3,\"version\":\"0.1.0\",\
-             \"vocab_size\":5},\"step\":0}\n"
-        );
-        assert_eq!(serde_json::from_str::<TimingsLine>(&line).unwrap(), timings);
-        let end = TimingsLine { step: 9, end: Some(End::default()), ..TimingsLine::default() };
-        assert_eq!(json_line(&end), "{\"end\":{\"peak_rss_mib\":null},\"step\":9}\n");
-        let heads = HeadMetricsLine { step: 3, heads: json!({"windows": 4}) };
-        assert_eq!(json_line(&heads), "{\"step\":3,\"windows\":4}\n");
+        let metrics = "{\"gradient_norm\":1.0595381259918213,\"learning_rate\":0.00009900990099009902,\"step\":10,\
+                       \"tokens\":5120,\"train_loss\":2.8664432764053345}\n";
+        assert_eq!(rewritten::<MetricsLine>(metrics), metrics);
+        let train_loss = Some(2.866_443_276_405_334_5);
+        assert_eq!(serde_json::from_str::<MetricsLine>(metrics).unwrap().train_loss, train_loss);
+        let session = "{\"session\":{\"began_unix_s\":1.5,\"device\":\"flex\",\"from\":null,\
+                       \"matmul_precision\":\"f32\",\"parameters\":7,\"train_tokens\":4,\"val_bytes\":2,\
+                       \"val_tokens\":3,\"version\":\"0.1.0\",\"vocab_size\":5},\"step\":0}\n";
+        for timings in [session, "{\"end\":{\"peak_rss_mib\":null},\"step\":9}\n"] {
+            assert_eq!(rewritten::<TimingsLine>(timings), timings);
+        }
+        let heads = "{\"step\":3,\"windows\":4}\n";
+        assert_eq!(rewritten::<HeadMetricsLine>(heads), heads);
     }
 
     #[test]
     fn columns_are_the_fields_of_the_lines() {
-        let names = |line: Value| line.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        let mut fields = names(serde_json::to_value(MetricsLine::default()).unwrap());
-        fields.extend(names(serde_json::to_value(TimingsLine::default()).unwrap()));
-        fields.retain(|name| name != "session" && name != "end"); // objects are no columns
-        fields.sort_unstable();
-        fields.dedup();
-        let mut columns = COLUMNS.map(str::to_owned);
-        columns.sort_unstable();
-        assert_eq!(fields, columns);
+        let fields = |line: Value| line.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+        let metrics = fields(serde_json::to_value(MetricsLine::default()).unwrap());
+        let timings = fields(serde_json::to_value(TimingsLine::default()).unwrap());
+        let mut all = &metrics | &timings;
+        all.retain(|name| name != "session" && name != "end"); // objects are no columns
+        assert_eq!(all, BTreeSet::from(COLUMNS.map(str::to_owned)));
     }
 
     #[test]
@@ -390,8 +357,7 @@ mod tests {
     #[test]
     fn a_process_ends_once_it_has_started() {
         let read = |text: &str| {
-            let lines: Vec<_> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-            processes_of(&lines)
+            processes_of(&text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<_>>())
         };
         let processes = read(
             "{\"step\":0,\"session\":{\"device\":\"flex\",\"version\":\"0.1.0\",\"val_tokens\":7}}
@@ -399,31 +365,25 @@ mod tests {
              {\"step\":5,\"session\":{\"device\":\"wgpu\"}}
              {\"step\":8,\"tokens_per_s\":9.0}",
         );
-        let first = Process {
-            step: 0,
-            peak_rss_mib: Some(50.5),
-            device: Some("flex".to_owned()),
-            version: Some("0.1.0".to_owned()),
-            val_tokens: Some(7),
-            ..Process::default()
-        };
-        let second = Process { step: 5, device: Some("wgpu".to_owned()), ..Process::default() };
-        assert_eq!(processes, [first, second]);
+        let [first, second] = &processes[..] else { panic!("{processes:?}") };
+        assert_eq!((first.step, first.peak_rss_mib, first.device.as_deref()), (0, Some(50.5), Some("flex")));
+        assert_eq!((first.version.as_deref(), first.val_tokens), (Some("0.1.0"), Some(7)));
+        let expected = Process { step: 5, device: Some("wgpu".to_owned()), ..Process::default() };
+        assert_eq!(*second, expected);
         assert_eq!(read("{\"step\":5,\"end\":{\"peak_rss_mib\":1.0}}"), []);
     }
 
     #[test]
     fn logs_are_cut_back_to_a_step() {
-        let kept = |text: &'static str, step, step_of: fn(&str) -> Option<usize>| {
-            &text[..lines_up_to(text.as_bytes(), step, step_of)]
-        };
-        let jsonl = "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n";
-        assert_eq!(kept(jsonl, 2, json_step), "{\"step\":1}\n{\"step\":2}\n");
-        assert_eq!(kept("{\"step\":1}\n{\"st", 9, json_step), "{\"step\":1}\n");
-        let samples = "===== step 5 =====\nstep 9 is\n\n===== step 10 =====\nb\n\n";
-        assert_eq!(kept(samples, 5, samples::heading_step), "===== step 5 =====\nstep 9 is\n\n");
-        let log = "hello\nstep  50/200  loss 1\nstep 100/200  loss 1\n";
-        assert_eq!(kept(log, 50, label_step), "hello\nstep  50/200  loss 1\n");
+        type StepOf = fn(&str) -> Option<usize>;
+        for (step, step_of, kept, cut) in [
+            (2, json_step as StepOf, "{\"step\":1}\n{\"step\":2}\n", "{\"step\":3}\n"),
+            (9, json_step, "{\"step\":1}\n", "{\"st"),
+            (5, samples::heading_step, "===== step 5 =====\nstep 9 is\n\n", "===== step 10 =====\nb\n\n"),
+            (50, label_step, "hello\nstep  50/200  loss 1\n", "step 100/200  loss 1\n"),
+        ] {
+            assert_eq!(lines_up_to(format!("{kept}{cut}").as_bytes(), step, step_of), kept.len(), "{kept}");
+        }
     }
 
     #[test]
@@ -440,8 +400,7 @@ mod tests {
         let log = format!("step 1/5  loss 3\n{ERROR}the loss is NaN\n  hint: lower it\n");
         assert_eq!(last_error_of(&log).as_deref(), Some("the loss is NaN"));
         for aside in [REPORT, NO_REPORT] {
-            let log = format!("{log}{aside}`x/report.html`\n");
-            assert_eq!(last_error_of(&log).as_deref(), Some("the loss is NaN"));
+            assert_eq!(last_error_of(&format!("{log}{aside}`x/report.html`\n")).as_deref(), Some("the loss is NaN"));
         }
         assert_eq!(last_error_of(&(log + "resuming `x`\n")), None);
         assert_eq!(last_error_of(""), None);

@@ -44,8 +44,7 @@ pub enum RunError {
     )]
     Exists(PathBuf),
     #[error(
-        "`{0}` is not empty and not a run, so nothing is written there\n  hint: choose another place \
-         with --run-dir"
+        "`{0}` is not empty and not a run, so nothing is written there\n  hint: choose another place with --run-dir"
     )]
     NotEmpty(PathBuf),
     #[error("another process is training in `{0}`\n  hint: wait for it, or choose another place with --run-dir")]
@@ -53,8 +52,7 @@ pub enum RunError {
     #[error("there is no run at `{path}`\n  hint: {hint}")]
     NotFound { path: PathBuf, hint: String },
     #[error(
-        "`{0}` is not a run\n  hint: name a run directory, its `best` or `last`, or one of its \
-         `checkpoints/step-N`"
+        "`{0}` is not a run\n  hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`"
     )]
     NotARun(PathBuf),
     #[error(

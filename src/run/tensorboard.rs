@@ -1,11 +1,9 @@
 //! The event file of `TensorBoard`.
 //!
 //! A file is a sequence of records: the length of the data (8 bytes), its checksum, the data, and its checksum, all
-//! little-endian. The data is a protocol buffer, an `Event`, of which only the fields in use are declared here, under
-//! their official numbers.
+//! little-endian. The data is a protocol buffer, an `Event`, of which only the fields in use are declared here.
 //!
-//! Sources: `tensorboard/compat/proto/{event,summary,tensor}.proto`, and `TensorFlow`'s
-//! `core/lib/io/record_writer.h`.
+//! Sources: `tensorboard/compat/proto/{event,summary,tensor}.proto`, and `TensorFlow`'s `core/lib/io/record_writer.h`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +27,6 @@ const FOOTER_BYTES: usize = 4;
 /// `DT_STRING` of `types.proto`.
 const STRING: i32 = 7;
 
-/// Opens the event file of a run for appending.
 pub(crate) fn open(run: &RunDir) -> Result<LogFile, RunError> {
     let folder = run.join(TENSORBOARD);
     fs::create_dir_all(&folder).map_err(cannot_write(&folder))?;
@@ -40,7 +37,6 @@ pub(crate) fn open(run: &RunDir) -> Result<LogFile, RunError> {
     Ok(file)
 }
 
-/// The path of the event file.
 pub(super) fn path(run: &RunDir) -> PathBuf {
     run.join(TENSORBOARD).join(EVENTS)
 }
@@ -73,8 +69,9 @@ struct Entry {
     simple_value: Option<f32>,
     #[prost(message, optional, tag = "8")]
     tensor: Option<Strings>,
-    #[prost(message, optional, tag = "9")]
-    metadata: Option<Metadata>,
+    /// A message, encoded: see [`TEXT_PLUGIN`].
+    #[prost(bytes = "vec", optional, tag = "9")]
+    metadata: Option<Vec<u8>>,
 }
 
 /// A `TensorProto` of texts.
@@ -82,45 +79,27 @@ struct Entry {
 struct Strings {
     #[prost(int32, tag = "1")]
     dtype: i32,
-    #[prost(message, optional, tag = "2")]
-    shape: Option<Shape>,
+    /// A message, encoded: see [`ONE_STRING`].
+    #[prost(bytes = "vec", tag = "2")]
+    shape: Vec<u8>,
     #[prost(bytes = "vec", repeated, tag = "8")]
     string_val: Vec<Vec<u8>>,
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct Shape {
-    #[prost(message, repeated, tag = "2")]
-    dim: Vec<Dim>,
-}
+/// `TensorShapeProto { dim: [Dim { size: 1 }] }`
+const ONE_STRING: [u8; 4] = *b"\x12\x02\x08\x01";
 
-#[derive(Clone, PartialEq, Message)]
-struct Dim {
-    #[prost(int64, tag = "1")]
-    size: i64,
-}
+/// `SummaryMetadata { plugin_data: PluginData { plugin_name: "text" } }`
+const TEXT_PLUGIN: [u8; 8] = *b"\x0a\x06\x0a\x04text";
 
-#[derive(Clone, PartialEq, Message)]
-struct Metadata {
-    #[prost(message, optional, tag = "1")]
-    plugin_data: Option<PluginData>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct PluginData {
-    #[prost(string, tag = "1")]
-    plugin_name: String,
-}
-
-/// The first record of a file.
 fn opening(wall_time: f64) -> Vec<u8> {
     record(&Event { wall_time, file_version: Some(FILE_VERSION.to_owned()), ..Event::default() })
 }
 
 /// A record with a number for each tag.
-pub(crate) fn scalars(wall_time: f64, step: usize, numbers: &[(&str, f64)]) -> Vec<u8> {
+pub(crate) fn scalars(wall_time: f64, step: usize, numbers: &[(impl AsRef<str>, f64)]) -> Vec<u8> {
     let values = numbers.iter().map(|(tag, number)| Entry {
-        tag: (*tag).to_owned(),
+        tag: tag.as_ref().to_owned(),
         #[allow(clippy::cast_possible_truncation, reason = "the format has 32 bits")]
         simple_value: Some(*number as f32),
         ..Entry::default()
@@ -131,15 +110,11 @@ pub(crate) fn scalars(wall_time: f64, step: usize, numbers: &[(&str, f64)]) -> V
 /// A record with a text. `TensorBoard` reads it as Markdown: indented, it is shown verbatim.
 pub(crate) fn text(wall_time: f64, step: usize, tag: &str, text: &str) -> Vec<u8> {
     let lines = text.lines().map(|line| format!("    {line}\n"));
-    let plugin_data = Some(PluginData { plugin_name: "text".to_owned() });
+    let string_val = vec![lines.collect::<String>().into_bytes()];
     let value = Entry {
         tag: tag.to_owned(),
-        tensor: Some(Strings {
-            dtype: STRING,
-            shape: Some(Shape { dim: vec![Dim { size: 1 }] }),
-            string_val: vec![lines.collect::<String>().into_bytes()],
-        }),
-        metadata: Some(Metadata { plugin_data }),
+        tensor: Some(Strings { dtype: STRING, shape: ONE_STRING.to_vec(), string_val }),
+        metadata: Some(TEXT_PLUGIN.to_vec()),
         ..Entry::default()
     };
     summary(wall_time, step, vec![value])
@@ -157,12 +132,7 @@ fn summary(wall_time: f64, step: usize, value: Vec<Entry>) -> Vec<u8> {
 fn record(event: &Event) -> Vec<u8> {
     let data = event.encode_to_vec();
     let length = (data.len() as u64).to_le_bytes();
-    let mut record = Vec::with_capacity(HEADER_BYTES + data.len() + FOOTER_BYTES);
-    record.extend(length);
-    record.extend(checksum(&length).to_le_bytes());
-    record.extend(&data);
-    record.extend(checksum(&data).to_le_bytes());
-    record
+    [&length[..], &checksum(&length).to_le_bytes(), &data, &checksum(&data).to_le_bytes()].concat()
 }
 
 /// How many bytes precede the first record that is of a later step than `step`, or torn.
@@ -206,9 +176,7 @@ mod tests {
         1f0807120412020801421520202020546865206361740a202020207361742e0a4a080a060a04746578746c90771e";
 
     fn hexadecimal(bytes: &[u8]) -> String {
-        let digit = |half: u8| char::from_digit(half.into(), 16).expect("below 16");
-        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-        digits.map(digit).collect()
+        bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
     }
 
     fn scalars_at(step: usize) -> Vec<u8> {
@@ -225,24 +193,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_kept_up_to_its_step() {
-        let records = [opening(1.0), scalars_at(1), scalars_at(2), scalars_at(3)];
-        let file = records.concat();
-        let upto = |n: usize| records[..n].concat().len();
-        assert_eq!(records_up_to(&file, 9), file.len());
-        assert_eq!(records_up_to(&file, 2), upto(3));
-        assert_eq!(records_up_to(&file, 0), upto(1));
-        assert_eq!(records_up_to(&[], 0), 0);
-    }
-
-    #[test]
     fn a_file_is_kept_up_to_where_it_is_broken() {
         let whole = [opening(1.0), scalars_at(1)].concat();
         let file = [whole.clone(), scalars_at(2)].concat();
-        for end in whole.len()..file.len() {
-            assert_eq!(records_up_to(&file[..end], 9), whole.len(), "cut at {end}");
-        }
         for at in whole.len()..file.len() {
+            assert_eq!(records_up_to(&file[..at], 9), whole.len(), "cut at {at}");
             let mut broken = file.clone();
             broken[at] ^= 1;
             assert_eq!(records_up_to(&broken, 9), whole.len(), "broken at {at}");

@@ -48,10 +48,8 @@ impl Trained {
         let located = locate(run)?;
         let config = located.run.config()?;
         let tokenizer = located.run.tokenizer()?;
-        let opened = match device {
-            Some(spec) => device::open(spec)?,
-            None => device::open(&config.train.device.parse()?)?,
-        };
+        let spec = device.copied().map_or_else(|| config.train.device.parse(), Ok)?;
+        let opened = device::open(&spec)?;
         let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);
         let model = Checkpoint::load_model(&located.checkpoint, model)?;
         let checkpoint = located.checkpoint;
