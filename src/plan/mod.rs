@@ -102,15 +102,16 @@ pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, mea
     let memory = Memory::new(config, vocab_size, device);
     let disk = Disk::new(config, vocab_size, run.checkpoints);
     warnings.extend(memory.advice(config, vocab_size, device));
-    let precision = precision::advice(config.train.matmul_precision, device);
+    let precision = config.train.matmul_precision;
+    let unusable = precision::check(precision, device).err();
     let obstacle = if memory.is_too_much() {
         Some("the run does not fit the memory")
-    } else if precision.is_err() {
+    } else if unusable.is_some() {
         Some("the run cannot be made on this device")
     } else {
         None
     };
-    warnings.extend(precision.unwrap_or_else(|error| Some(error.to_string())));
+    warnings.extend(unusable.map(|error| error.to_string()).or_else(|| precision::warning(precision)));
     let time = match obstacle {
         _ if !measure => None,
         Some(obstacle) => {

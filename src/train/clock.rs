@@ -21,7 +21,6 @@ pub(super) struct StepClock {
 }
 
 impl StepClock {
-    /// A step begins.
     pub(super) fn begin(&mut self) {
         self.since.get_or_insert_with(Instant::now);
         self.steps += 1;
@@ -29,12 +28,9 @@ impl StepClock {
 
     /// Every step that began is done.
     pub(super) fn done(&mut self) {
-        let Some(since) = self.since.take() else {
-            return;
-        };
+        let Some(since) = self.since.take() else { return };
         let elapsed = since.elapsed();
         self.total += elapsed;
-        #[allow(clippy::cast_precision_loss, reason = "a handful of steps")]
         let each = elapsed.as_secs_f64() * 1e3 / self.steps as f64;
         for _ in 0..std::mem::take(&mut self.steps) {
             self.interval.push(each);
@@ -52,43 +48,35 @@ impl StepClock {
         self.all.median(WARM_UP_STEPS)
     }
 
-    /// Time of all steps together.
     pub(super) fn total(&self) -> Duration {
         self.total
     }
 }
 
-/// Every time while there are few, then every second, fourth, ... one: the median of a long run is that of an even
-/// sample of its steps.
-#[derive(Debug)]
+/// Every time while there are few, then every second, fourth, ... one: an even sample of the steps of a long run.
+#[derive(Debug, Default)]
 struct Sample {
     times: Vec<f64>,
-    /// Every `stride`-th time is kept.
-    stride: usize,
     seen: usize,
-}
-
-impl Default for Sample {
-    fn default() -> Self {
-        Self { times: Vec::new(), stride: 1, seen: 0 }
-    }
+    /// Every `2^n_halvings`-th time is kept.
+    n_halvings: u32,
 }
 
 impl Sample {
     fn push(&mut self, time: f64) {
-        if self.seen.is_multiple_of(self.stride) {
+        if self.seen.is_multiple_of(1 << self.n_halvings) {
             self.times.push(time);
         }
         self.seen += 1;
         if self.times.len() == MAX_TIMES {
             self.times = self.times.iter().copied().step_by(2).collect();
-            self.stride *= 2;
+            self.n_halvings += 1;
         }
     }
 
     /// The median without the first `skipped` times, or the first half where there are fewer than twice as many.
     fn median(&self, skipped: usize) -> f64 {
-        median(&self.times[skipped.div_ceil(self.stride).min(self.times.len() / 2)..])
+        median(&self.times[skipped.div_ceil(1 << self.n_halvings).min(self.times.len() / 2)..])
     }
 }
 
@@ -130,7 +118,7 @@ mod tests {
         assert!((exact.median(0) - 30_000.0).abs() < f64::EPSILON);
         let million = sample((0..1_000_000).map(f64::from));
         assert!((MAX_TIMES / 4..MAX_TIMES).contains(&million.times.len()));
-        let distance = |pair: &[f64]| pair[1] - pair[0] - million.stride as f64;
+        let distance = |pair: &[f64]| pair[1] - pair[0] - f64::from(1 << million.n_halvings);
         assert!(million.times.windows(2).all(|pair| distance(pair).abs() < f64::EPSILON));
         let warm_up = sample((0..1_000_000).map(|i| if i < 5 { 1e9 } else { f64::from(i) }));
         for sample in [million, warm_up] {

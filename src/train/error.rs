@@ -29,9 +29,9 @@ pub enum TrainError {
     )]
     StartsFromItself(PathBuf),
     #[error(
-        "the text `{}` cannot be read by the tokenizer of `{}`, which does not know {}\n  hint: leave out or \
-         replace these, or start from a run with kind = \"byte\" under [tokenizer], which knows every \
-         character", text.display(), from.display(), described_characters(characters)
+        "the text `{}` cannot be read by the tokenizer of `{}`, which does not know {}\n  hint: leave out or replace \
+         these, or start from a run with kind = \"byte\" under [tokenizer], which knows every character",
+        text.display(), from.display(), described_characters(characters)
     )]
     UnknownCharacters { text: PathBuf, from: PathBuf, characters: Vec<char> },
     #[error("cannot write a sample: {0}")]
@@ -43,8 +43,7 @@ pub enum TrainError {
     )]
     OtherRun { run: PathBuf, differences: Vec<String> },
     #[error(
-        "`{run}` is done: it made all of its {step} steps\n  hint: for more of them, raise \
-         train.max_steps with --set"
+        "`{run}` is done: it made all of its {step} steps\n  hint: for more of them, raise train.max_steps with --set"
     )]
     AlreadyDone { run: PathBuf, step: usize },
     #[error(

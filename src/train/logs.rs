@@ -45,7 +45,6 @@ impl Logs {
         })
     }
 
-    /// A process starts to train.
     pub(super) fn began(&mut self, started: &Started) -> Result<(), TrainError> {
         let session = Process {
             began_unix_s: Some(unix_s()),
@@ -116,19 +115,15 @@ impl Logs {
     }
 
     pub(super) fn heads(&mut self, step: usize, heads: &ScoredHeads) -> Result<(), TrainError> {
-        let Some(log) = &mut self.heads else {
-            return Ok(());
-        };
+        let Some(log) = &mut self.heads else { return Ok(()) };
         log.line(&HeadMetricsLine { step: step as u64, heads: heads.to_json() })?;
         let mut numbers = Vec::new();
-        for (layer, scores) in heads.scores.iter().enumerate() {
-            for (head, scores) in scores.iter().enumerate() {
-                let known = scores.named().into_iter();
-                numbers
-                    .extend(known.filter_map(|(name, score)| Some((format!("heads/{name}/{layer}.{head}"), score?))));
+        for (layer, heads) in heads.scores.iter().enumerate() {
+            for (head, scores) in heads.iter().enumerate() {
+                let known = scores.named().into_iter().filter_map(|(name, score)| Some((name, score?)));
+                numbers.extend(known.map(|(name, score)| (format!("heads/{name}/{layer}.{head}"), score)));
             }
         }
-        let numbers: Vec<(&str, f64)> = numbers.iter().map(|(tag, x)| (&**tag, *x)).collect();
         self.scalars(step, &numbers)
     }
 
@@ -156,7 +151,6 @@ impl Logs {
         Ok(())
     }
 
-    /// Waits until all lines are on the disk.
     pub(super) fn sync(&self) -> Result<(), TrainError> {
         let files = [&self.metrics, &self.timings, &self.samples];
         let mut files = files.into_iter().chain(&self.heads).chain(&self.events);
@@ -172,7 +166,7 @@ impl Logs {
         }
     }
 
-    fn scalars(&mut self, step: usize, numbers: &[(&str, f64)]) -> Result<(), TrainError> {
+    fn scalars(&mut self, step: usize, numbers: &[(impl AsRef<str>, f64)]) -> Result<(), TrainError> {
         if let Some(events) = &mut self.events {
             events.write(&tensorboard::scalars(unix_s(), step, numbers))?;
         }

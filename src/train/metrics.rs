@@ -28,8 +28,7 @@ pub(crate) const EVALUATING: &str = "valid";
 /// The whole validation split, after the last step.
 pub(crate) const EVALUATING_FULLY: &str = "valid, whole split";
 
-/// Tells a renderer, if there is one, what the loop does and measures. burn-train's items are steps, its epochs
-/// evaluations.
+/// Tells a renderer, if any, what the loop does and measures. burn-train's items are steps, its epochs evaluations.
 pub(crate) struct Metrics {
     renderer: Option<Box<dyn MetricsRenderer>>,
     eval_interval: usize,

@@ -50,7 +50,6 @@ pub struct Job {
     /// How the run starts.
     pub start: Start,
     /// The run or checkpoint whose weights and tokenizer a new run starts from; `None` draws weights from the seed.
-    /// Not used with [`Start::Resume`].
     pub from: Option<PathBuf>,
     /// The device that computes.
     pub device: OpenDevice,

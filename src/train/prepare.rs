@@ -8,13 +8,12 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::Device;
 
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
-use crate::config::{Config, ConfigError, DataConfig, TrainConfig};
+use crate::config::{Config, ConfigError, DataConfig};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
 use crate::model::Gpt;
 use crate::run::{self, Checkpoint, Located, RunDir, TrainState};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// A run that is ready for its next step.
 pub(super) struct Prepared {
     pub config: Config,
     pub corpus: Corpus,
@@ -36,13 +35,9 @@ pub(super) fn prepare(
     let on_progress = |reading: &Reading<'_>| {
         let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
         observer.observe(&Event::Reading(reading));
-        match interrupter.should_stop() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
+        if interrupter.should_stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let prepared = start(job, &on_progress);
-    prepared.map_err(|error| match error {
+    start(job, &on_progress).map_err(|error| match error {
         TrainError::Data(DataError::Stopped) => TrainError::InterruptedEarly,
         other => other,
     })
@@ -51,7 +46,7 @@ pub(super) fn prepare(
 fn start(job: Job, on_progress: OnProgress<'_>) -> Result<Prepared, TrainError> {
     let Job { config, run_dir, start, from, device } = job;
     precision::check(config.train.matmul_precision, &device)?;
-    let device = &device.device;
+    let device = &device.device.clone().autodiff();
     let overwrite = match start {
         Start::Resume => return resume(config, RunDir::open(&run_dir)?, device, on_progress),
         Start::New => false,
@@ -59,28 +54,34 @@ fn start(job: Job, on_progress: OnProgress<'_>) -> Result<Prepared, TrainError> 
     };
     let parent = from.map(|from| Parent::find(&from, &config, &run_dir)).transpose()?;
     RunDir::check_new(&run_dir, overwrite)?; // before minutes go into reading a large text
-    create(config, &run_dir, overwrite, parent.as_ref(), device, on_progress)
+    create(config, &run_dir, overwrite, parent, device, on_progress)
 }
 
 fn create(
     config: Config,
     root: &Path,
     overwrite: bool,
-    parent: Option<&Parent>,
+    parent: Option<Parent>,
     device: &Device,
     on_progress: OnProgress<'_>,
 ) -> Result<Prepared, TrainError> {
-    let corpus = match parent {
-        None => Corpus::open(&config, OpenOptions { on_progress, ..OpenOptions::default() })?,
-        Some(parent) => parent.corpus(&config, on_progress)?,
-    };
-    check_sample_prompt(&config, &corpus)?;
+    let tokenizer = parent.as_ref().map(|parent| parent.tokenizer.clone());
+    let options = OpenOptions { tokenizer, earlier: None, on_progress };
+    let corpus = open_corpus(&config, options).map_err(|error| match (error, &parent) {
+        (
+            TrainError::Data(DataError::Encode { path, source: TokenizerError::UnknownCharacters { characters } }),
+            Some(parent),
+        ) => {
+            let from = parent.located.run.root().to_owned();
+            TrainError::UnknownCharacters { text: path, from, characters }
+        }
+        (other, _) => other,
+    })?;
     let vocab_size = corpus.tokenizer.vocab_size();
-    let device = device.clone().autodiff();
-    let model = match parent {
-        None => Gpt::new(&config.model, vocab_size, config.train.seed, &device),
+    let model = match &parent {
+        None => Gpt::new(&config.model, vocab_size, config.train.seed, device),
         Some(parent) => {
-            let model = Gpt::zeros(&config.model, vocab_size, &device);
+            let model = Gpt::zeros(&config.model, vocab_size, device);
             Checkpoint::load_model_shortened(&parent.located.checkpoint, model)?
         }
     };
@@ -95,6 +96,15 @@ fn create(
     Ok(Prepared { config, corpus, run, trainer, state, resumed: false, lock })
 }
 
+/// Opens the text of `config`. Checks now that the sample prompt can be encoded, not when the first sample is due.
+fn open_corpus(config: &Config, options: OpenOptions<'_>) -> Result<Corpus, TrainError> {
+    let corpus = Corpus::open(config, options)?;
+    if config.train.sample_tokens > 0 {
+        corpus.tokenizer.encode(&config.train.sample_prompt).map_err(TrainError::SamplePrompt)?;
+    }
+    Ok(corpus)
+}
+
 /// The checkpoint that a new run starts from, and the tokenizer that its weights were trained with.
 struct Parent {
     located: Located,
@@ -105,34 +115,16 @@ impl Parent {
     /// Finds the checkpoint `from`, for a new run of `config` at `root`.
     fn find(from: &Path, config: &Config, root: &Path) -> Result<Self, TrainError> {
         let located = run::locate(from)?;
-        if is_same_place(located.run.root(), root) {
+        let own = located.run.root().canonicalize();
+        if own.is_ok_and(|own| root.canonicalize().is_ok_and(|root| root == own)) {
             return Err(TrainError::StartsFromItself(root.to_owned()));
         }
         let problems = config.disagreements(&located.run.config()?);
         if !problems.is_empty() {
-            return Err(ConfigError::Settings { problems }.into());
+            return Err(ConfigError::Settings(problems).into());
         }
         let tokenizer = located.run.tokenizer()?;
         Ok(Self { located, tokenizer })
-    }
-
-    /// The text of `config` in the parent's tokens.
-    fn corpus(&self, config: &Config, on_progress: OnProgress<'_>) -> Result<Corpus, TrainError> {
-        let options = OpenOptions { tokenizer: Some(self.tokenizer.clone()), earlier: None, on_progress };
-        Corpus::open(config, options).map_err(|error| match error {
-            DataError::Encode { path, source: TokenizerError::UnknownCharacters { characters } } => {
-                TrainError::UnknownCharacters { text: path, from: self.located.run.root().to_owned(), characters }
-            }
-            other => other.into(),
-        })
-    }
-}
-
-/// Whether two paths lead to one existing directory.
-fn is_same_place(one: &Path, other: &Path) -> bool {
-    match (one.canonicalize(), other.canonicalize()) {
-        (Ok(one), Ok(other)) => one == other,
-        _ => false,
     }
 }
 
@@ -147,29 +139,33 @@ fn resume(config: Config, run: RunDir, device: &Device, on_progress: OnProgress<
     let dir = run.last()?;
     let checkpoint = Checkpoint::read(&dir)?;
     let mut state = checkpoint.state.clone();
-    if run::log::has_ended(&run, state.step) {
-        refuse_if_done(&state, &config, root())?;
+    let TrainState { step, evaluations_without_improvement: evaluations, .. } = state;
+    let max_steps = config.train.max_steps;
+    if run::log::has_ended(&run, step) {
+        if step >= max_steps {
+            return Err(TrainError::AlreadyDone { run: root(), step });
+        }
+        if has_stopped_early(&state, &config) {
+            return Err(TrainError::AlreadyStopped { run: root(), step, evaluations });
+        }
     }
-    if state.step > config.train.max_steps {
-        let TrainConfig { max_steps, .. } = config.train;
-        return Err(TrainError::PastEnd { run: root(), step: state.step, max_steps });
+    if step > max_steps {
+        return Err(TrainError::PastEnd { run: root(), step, max_steps });
     }
     let tokenizer = run.tokenizer()?;
     refuse(other_tokenizer(&config, &tokenizer))?;
     let options = OpenOptions { tokenizer: Some(tokenizer), earlier: Some(&state.text_sha256), on_progress };
-    let corpus = Corpus::open(&config, options).map_err(|error| match error {
-        DataError::OtherText { paths } => {
+    let corpus = open_corpus(&config, options).map_err(|error| match error {
+        TrainError::Data(DataError::OtherText { paths }) => {
             let text = format!("the text {} is another than it was", data::in_quotes(&paths));
             TrainError::OtherRun { run: root(), differences: vec![text] }
         }
-        other => other.into(),
+        other => other,
     })?;
-    check_sample_prompt(&config, &corpus)?;
-    let device = device.clone().autodiff();
-    let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &device);
+    let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), device);
     let mut trainer = Trainer::new(model, &config, corpus.train.clone());
     trainer.restore(checkpoint, &dir)?;
-    run.remove_checkpoints_after(state.step)?;
+    run.remove_checkpoints_after(step)?;
     if state.best.is_some_and(|best| !run.checkpoint(best.step).is_dir()) {
         state.best = None; // it was removed for a better one, which came after this step and is gone now
         state.evaluations_without_improvement = 0;
@@ -178,30 +174,10 @@ fn resume(config: Config, run: RunDir, device: &Device, on_progress: OnProgress<
     Ok(Prepared { config, corpus, run, trainer, state, resumed: true, lock })
 }
 
-/// Whether the run reached its last step or stopped early, by `config`.
-fn refuse_if_done(state: &TrainState, config: &Config, run: PathBuf) -> Result<(), TrainError> {
-    let TrainState { step, evaluations_without_improvement: evaluations, .. } = *state;
-    if step >= config.train.max_steps {
-        return Err(TrainError::AlreadyDone { run, step });
-    }
-    if has_stopped_early(state, config) {
-        return Err(TrainError::AlreadyStopped { run, step, evaluations });
-    }
-    Ok(())
-}
-
 /// Whether the last evaluations, as many as the config allows, did not improve on the best.
 pub(super) fn has_stopped_early(state: &TrainState, config: &Config) -> bool {
     let patience = config.train.early_stopping_patience;
     patience > 0 && state.evaluations_without_improvement >= patience
-}
-
-/// Checks now that the prompt can be encoded, not when the first sample is due.
-fn check_sample_prompt(config: &Config, corpus: &Corpus) -> Result<(), TrainError> {
-    if config.train.sample_tokens > 0 {
-        corpus.tokenizer.encode(&config.train.sample_prompt).map_err(TrainError::SamplePrompt)?;
-    }
-    Ok(())
 }
 
 /// Settings that differ and may not, if the run is to continue.

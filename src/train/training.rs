@@ -23,11 +23,9 @@ use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
 use crate::run::{Best, Checkpoint, RunDir, TrainState};
 
-/// The most steps that a GPU may be ahead of the loop: few enough to notice in time that a loss is not finite,
-/// enough to keep the GPU busy.
+/// The most steps that a GPU may be ahead of the loop: enough to keep it busy, few until a NaN is noticed.
 const MAX_STEPS_AHEAD: usize = 16;
 
-/// A run in progress.
 pub(super) struct Training {
     config: Config,
     corpus: Corpus,
@@ -50,13 +48,6 @@ pub(super) struct Training {
     evaluated_step: Option<usize>,
     /// Keeps other processes out of the run directory.
     _lock: File,
-}
-
-/// Losses over the whole validation split, nats per token.
-struct FullEvaluation {
-    val_loss: f64,
-    best_val_loss: f64,
-    best_step: usize,
 }
 
 impl Training {
@@ -105,21 +96,22 @@ impl Training {
     }
 
     fn announce(&mut self, resumed: bool) -> Result<(), TrainError> {
+        let Self { config, corpus, state, .. } = &*self;
         let started = Started {
             run_dir: self.run.root().to_owned(),
             device: self.device.name.clone(),
-            matmul_precision: self.config.train.matmul_precision,
+            matmul_precision: config.train.matmul_precision,
             parameters: self.trainer.evaluated().num_params(),
-            train_tokens: self.corpus.train.len(),
-            val_tokens: self.corpus.val.len(),
-            val_bytes: self.corpus.val.bytes(),
-            sources: self.corpus.sources.clone(),
-            vocab_size: self.corpus.tokenizer.vocab_size(),
-            step: self.state.step,
-            max_steps: self.config.train.max_steps,
+            train_tokens: corpus.train.len(),
+            val_tokens: corpus.val.len(),
+            val_bytes: corpus.val.bytes(),
+            sources: corpus.sources.clone(),
+            vocab_size: corpus.tokenizer.vocab_size(),
+            step: state.step,
+            max_steps: config.train.max_steps,
             tokens_per_step: self.tokens_per_step(),
             resumed,
-            from: self.state.started_from.clone(),
+            from: state.started_from.clone(),
         };
         self.logs.began(&started)?;
         self.observer.observe(&Event::Started(&started));
@@ -145,12 +137,11 @@ impl Training {
         self.state.best.is_some_and(|best| best.step == self.state.step)
     }
 
-    /// Updates the weights once.
     pub(super) fn step(&mut self) -> Result<(), TrainError> {
         self.metrics.enter(TRAINING);
         self.clock.begin();
         self.unread.push(self.trainer.step());
-        self.state.step = self.trainer.steps_done();
+        self.state.step += 1;
         if self.unread.len() >= self.max_unread {
             self.read_back()?;
         }
@@ -187,18 +178,16 @@ impl Training {
         Ok(())
     }
 
-    /// Logs the steps since the last log line.
     pub(super) fn log(&mut self) -> Result<(), TrainError> {
         self.read_back()?;
         let window = std::mem::take(&mut self.state.loss_window);
-        #[allow(clippy::cast_precision_loss, reason = "an interval has far fewer than 2^52 steps")]
         let train_loss = window.iter().map(|loss| f64::from(*loss)).sum::<f64>() / window.len() as f64;
         self.state.train_loss = Some(train_loss);
         let median_step_ms = self.clock.interval_median_ms();
         let logged = Logged {
             step: self.state.step,
             train_loss,
-            learning_rate: self.trainer.last_learning_rate(),
+            learning_rate: self.trainer.learning_rate_of(self.state.step - 1),
             gradient_norm: self.last_gradient_norm,
             median_step_ms,
             tokens_per_s: self.tokens_per_s(median_step_ms),
@@ -248,14 +237,10 @@ impl Training {
         self.finite(evaluate::estimate(model, split, batch_size, n_batches, precision))
     }
 
-    /// The mean of an evaluated loss. A step's loss belongs to the weights before its update, so only an evaluation
-    /// shows what the last update did.
+    /// The mean of an evaluated loss, which shows the last update: a step's loss is that of the weights before it.
     fn finite(&self, loss: Result<Loss, TensorReadError>) -> Result<f64, TrainError> {
         let loss = loss.map_err(|error| self.device_failed(&error))?.nats_per_token;
-        match loss.is_finite() {
-            true => Ok(loss),
-            false => Err(self.not_finite(self.state.step, "evaluated loss", loss)),
-        }
+        if loss.is_finite() { Ok(loss) } else { Err(self.not_finite(self.state.step, "evaluated loss", loss)) }
     }
 
     fn measure_heads(&mut self) -> Result<(), TrainError> {
@@ -263,8 +248,7 @@ impl Training {
             return Ok(());
         }
         let step = self.state.step;
-        let model = self.trainer.evaluated();
-        let heads = ScoredHeads::measure(&model, &self.corpus.val, inspect::N_WINDOWS)
+        let heads = ScoredHeads::measure(&self.trainer.evaluated(), &self.corpus.val, inspect::N_WINDOWS)
             .map_err(|source| TrainError::Heads { step, source: Box::new(source), kept: self.kept() })?;
         self.logs.heads(step, &heads)
     }
@@ -319,7 +303,7 @@ impl Training {
         self.metrics.end();
         let Elapsed { train_s, wall_s } = self.elapsed();
         let median_step_ms = self.clock.median_ms();
-        let val_loss = evaluation.as_ref().map(|full| full.val_loss);
+        let (val_loss, best) = evaluation.unzip();
         let summary = Summary {
             run_dir: self.run.root().to_owned(),
             device: self.device.name.clone(),
@@ -333,46 +317,42 @@ impl Training {
             peak_rss_mib: peak_rss_mib(),
             train_loss: self.state.train_loss,
             val_loss,
-            best_val_loss: evaluation.as_ref().map(|full| full.best_val_loss),
-            best_step: evaluation.as_ref().map(|full| full.best_step).or(self.state.best.map(|best| best.step)),
+            best_val_loss: best.map(|best| best.val_loss),
+            best_step: best.or(self.state.best).map(|best| best.step),
             val_bits_per_byte: val_loss.map(|loss| evaluate::bits_per_byte(loss, &self.corpus.val)),
-            interrupted: evaluation.is_none(),
+            interrupted: val_loss.is_none(),
         };
-        if evaluation.is_some() {
+        if !summary.interrupted {
             self.logs.finished(&summary)?;
         }
         self.logs.ended(summary.steps, Elapsed { train_s, wall_s }, summary.peak_rss_mib)?;
         Ok(summary)
     }
 
-    /// Compares the last weights with the best checkpoint; `None` if interrupted, which `--resume` makes up for.
-    fn evaluate_fully(&mut self) -> Result<Option<FullEvaluation>, TrainError> {
+    /// The loss of the last weights over the whole validation split, and the best one: theirs or that of the best
+    /// checkpoint. `None` if interrupted, which `--resume` makes up for.
+    fn evaluate_fully(&mut self) -> Result<Option<(f64, Best)>, TrainError> {
         self.metrics.enter(EVALUATING_FULLY);
         self.observer.observe(&Event::FinalEvaluation);
-        let Some(val_loss) = self.full_loss(&self.trainer.evaluated())? else {
-            return Ok(None);
-        };
-        let (mut best_step, mut best_val_loss) = (self.state.step, val_loss);
+        let Some(val_loss) = self.full_loss(&self.trainer.evaluated())? else { return Ok(None) };
+        let mut best = Best { step: self.state.step, val_loss };
         if let Some(earlier) = self.state.best.filter(|best| best.step != self.state.step) {
             let vocab_size = self.corpus.tokenizer.vocab_size();
             let model = Gpt::zeros(&self.config.model, vocab_size, &self.device.device);
             let model = Checkpoint::load_model(&self.run.checkpoint(earlier.step), model)?;
-            let Some(loss) = self.full_loss(&model)? else {
-                return Ok(None);
-            };
+            let Some(loss) = self.full_loss(&model)? else { return Ok(None) };
             if loss <= val_loss {
-                (best_step, best_val_loss) = (earlier.step, loss);
+                best = Best { step: earlier.step, val_loss: loss };
             }
         }
-        self.run.set_best(best_step)?; // the whole split may judge differently from the estimates
-        Ok(Some(FullEvaluation { val_loss, best_val_loss, best_step }))
+        self.run.set_best(best.step)?; // the whole split may judge differently from the estimates
+        Ok(Some((val_loss, best)))
     }
 
     /// The loss over the whole validation split; `None` if interrupted.
     fn full_loss(&self, model: &Gpt) -> Result<Option<f64>, TrainError> {
-        let (val, batch_size) = (&self.corpus.val, self.config.train.batch_size);
         let is_stopped = || self.interrupter.should_stop();
-        let loss = evaluate::full_unless(model, val, batch_size, is_stopped);
+        let loss = evaluate::full_unless(model, &self.corpus.val, self.config.train.batch_size, is_stopped);
         loss.transpose().map(|loss| self.finite(loss)).transpose()
     }
 
@@ -410,8 +390,6 @@ impl Training {
     fn tokens(&self) -> u64 {
         (self.state.step * self.tokens_per_step()) as u64
     }
-
-    #[allow(clippy::cast_precision_loss, reason = "a step has far fewer than 2^52 tokens")]
     fn tokens_per_s(&self, step_ms: f64) -> f64 {
         if step_ms > 0.0 { self.tokens_per_step() as f64 / step_ms * 1e3 } else { 0.0 }
     }
