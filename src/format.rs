@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 
 /// A number with its thousands apart: `1,115,394`.
-#[must_use]
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let groups: Vec<&str> =
@@ -12,14 +11,12 @@ pub fn grouped(n: u64) -> String {
 }
 
 /// A count with its noun: `1 line`, `1,200 lines`.
-#[must_use]
 pub fn counted(n: u64, noun: &str) -> String {
     let s = if n == 1 { "" } else { "s" };
     format!("{} {noun}{s}", grouped(n))
 }
 
 /// A number with this many decimals; zero has no sign.
-#[must_use]
 pub fn fixed(x: f64, decimals: usize) -> String {
     let text = format!("{x:.decimals$}");
     match text.strip_prefix('-') {
@@ -29,20 +26,17 @@ pub fn fixed(x: f64, decimals: usize) -> String {
 }
 
 /// The same with a sign: `+0.5000`, `-0.5000`, `+0.0000`.
-#[must_use]
 pub fn signed(x: f64, decimals: usize) -> String {
     let text = fixed(x, decimals);
     if text.starts_with('-') { text } else { format!("+{text}") }
 }
 
 /// A share in percent: `12.5 %`.
-#[must_use]
 pub fn percent(share: f64) -> String {
     format!("{} %", fixed(100.0 * share, 1))
 }
 
 /// A number above 0 in about three digits, its thousands apart: `0.03`, `74.8`, `19,855`.
-#[must_use]
 pub fn short(x: f64) -> String {
     match x {
         _ if x >= 1000.0 => whole(x),
@@ -53,41 +47,32 @@ pub fn short(x: f64) -> String {
 }
 
 /// A number rounded to a whole one, its thousands apart: `19,855`.
-#[must_use]
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a negative number is shown as 0, a huge one as the largest"
-)]
 pub fn whole(x: f64) -> String {
-    grouped(x.round() as u64)
+    grouped(rounded(x))
+}
+
+/// The nearest whole number; 0 for one below it.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the conversion saturates")]
+fn rounded(x: f64) -> u64 {
+    x.round() as u64
 }
 
 /// The text, or a dash if there is none.
-#[must_use]
 pub fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
 
 /// A time in seconds: `8.1 s`, `2 min 5 s`, `1 h 20 min`, `12 days 3 h`.
-#[must_use]
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a run takes fewer than 2^64 seconds, and not fewer than 0"
-)]
 pub fn duration(s: f64) -> String {
-    let whole = s.round() as u64;
-    match whole {
+    match rounded(s) {
         0..60 => format!("{s:.1} s"),
-        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
-        3600..172_800 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
-        _ => format!("{} days {} h", grouped(whole / 86_400), whole % 86_400 / 3600),
+        whole @ 60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        whole @ 3600..172_800 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        whole => format!("{} days {} h", grouped(whole / 86_400), whole % 86_400 / 3600),
     }
 }
 
 /// A time in milliseconds: `1.23 ms`, `123 ms`, `12.3 s`.
-#[must_use]
 pub fn milliseconds(ms: f64) -> String {
     match ms {
         _ if ms >= 9_999.5 => format!("{:.1} s", ms / 1e3),
@@ -97,7 +82,6 @@ pub fn milliseconds(ms: f64) -> String {
 }
 
 /// A time in whole units of its largest unit: `45 s`, `2 h`, `12 d`.
-#[must_use]
 pub fn rough_duration(s: f64) -> String {
     let (n, unit) = match s {
         ..60.0 => (s.max(0.0), "s"),
@@ -109,15 +93,10 @@ pub fn rough_duration(s: f64) -> String {
 }
 
 /// A number in three digits: `804K`, `1.23M`.
-#[must_use]
-#[allow(clippy::cast_precision_loss, reason = "three digits to look at")]
 pub fn compact(n: u64) -> String {
-    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")];
+    let mut units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")].into_iter();
     // A number that rounds up to the next unit has that unit.
-    let unit = units.into_iter().find(|(size, _)| n as f64 >= size * 0.9995);
-    let Some((size, unit)) = unit else {
-        return n.to_string();
-    };
+    let Some((size, unit)) = units.find(|(size, _)| n as f64 >= size * 0.9995) else { return n.to_string() };
     match n as f64 / size {
         x if x < 9.995 => format!("{x:.2}{unit}"),
         x if x < 99.95 => format!("{x:.1}{unit}"),
@@ -126,8 +105,6 @@ pub fn compact(n: u64) -> String {
 }
 
 /// A size in bytes, in the unit that suits it: `3.0 MiB`, `20.0 GiB`.
-#[must_use]
-#[allow(clippy::cast_precision_loss, reason = "sizes are shown in few digits")]
 pub fn size(bytes: u64) -> String {
     let mib = bytes as f64 / 1_048_576.0;
     match mib {
@@ -138,7 +115,6 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// A word, such as a path, as one types it in a shell.
-#[must_use]
 pub fn shell_word(word: impl AsRef<OsStr>) -> String {
     let word = word.as_ref().to_string_lossy();
     let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
@@ -154,8 +130,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_stand_apart() {
+    fn numbers_are_read_at_a_glance() {
         assert_eq!([7, 999, 804_096, 124_439_808].map(grouped), ["7", "999", "804,096", "124,439,808"]);
+        assert_eq!([0.034, 2.7949, 74.76, 512.4, 19_855.3].map(short), ["0.03", "2.79", "74.8", "512", "19,855"]);
+        assert_eq!(
+            [7, 999, 1234, 804_096, 999_600, 12_345_678, 1_500_000_000].map(compact),
+            ["7", "999", "1.23K", "804K", "1.00M", "12.3M", "1.50G"]
+        );
+        assert_eq!([1 << 20, 20 << 30, 3 << 40].map(size), ["1.0 MiB", "20.0 GiB", "3.0 TiB"]);
     }
 
     #[test]
@@ -166,43 +148,24 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_as_many_digits_as_help() {
-        let shown = [0.034, 2.7949, 74.76, 512.4, 19_855.3].map(short);
-        assert_eq!(shown, ["0.03", "2.79", "74.8", "512", "19,855"]);
-    }
-
-    #[test]
-    fn times_are_read_at_a_glance() {
+    fn times_are_in_units_that_suit_them() {
         assert_eq!(
             [0.04, 8.14, 59.96, 125.4, 4800.0, 1_000_000.0].map(duration),
             ["0.0 s", "8.1 s", "1 min 0 s", "2 min 5 s", "1 h 20 min", "11 days 13 h"]
         );
         assert_eq!([1.234, 123.4, 12_345.0].map(milliseconds), ["1.23 ms", "123 ms", "12.3 s"]);
-    }
-
-    #[test]
-    fn rough_times_have_one_unit() {
         assert_eq!([-5.0, 59.9, 119.0, 7200.0, 200_000.0].map(rough_duration), ["0 s", "59 s", "1 min", "2 h", "2 d"]);
     }
 
     #[test]
-    fn compact_numbers_have_three_digits() {
-        assert_eq!(
-            [7, 999, 1234, 804_096, 999_600, 12_345_678, 1_500_000_000].map(compact),
-            ["7", "999", "1.23K", "804K", "1.00M", "12.3M", "1.50G"]
-        );
-    }
-
-    #[test]
-    fn sizes_are_in_a_unit_that_suits_them() {
-        assert_eq!([1 << 20, 20 << 30, 3 << 40].map(size), ["1.0 MiB", "20.0 GiB", "3.0 TiB"]);
-    }
-
-    #[test]
     fn words_that_a_shell_would_change_are_quoted() {
-        assert_eq!(shell_word("train.max_steps=3000"), "train.max_steps=3000");
-        assert_eq!(shell_word("my runs/one"), "'my runs/one'");
-        assert_eq!(shell_word("generate.stop=[\"it's\"]"), r#"'generate.stop=["it'\''s"]'"#);
-        assert_eq!(shell_word(""), "''");
+        for (word, expected) in [
+            ("train.max_steps=3000", "train.max_steps=3000"),
+            ("my runs/one", "'my runs/one'"),
+            ("generate.stop=[\"it's\"]", r#"'generate.stop=["it'\''s"]'"#),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_word(word), expected);
+        }
     }
 }

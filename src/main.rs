@@ -2,10 +2,14 @@
 
 use std::process::ExitCode;
 
-/// Training allocates and frees every intermediate tensor, which is much faster with mimalloc than with the system's
-/// allocator.
+use libmimalloc_sys::mi_option_t;
+
+/// Training allocates and frees every intermediate tensor, which is much faster than with the system's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// `mi_option_purge_delay` in mimalloc.h: milliseconds until freed memory is returned, or -1 for never.
+const MI_OPTION_PURGE_DELAY: mi_option_t = 15;
 
 fn main() -> ExitCode {
     tinderbox::cli::main(keep_freed_memory)
@@ -13,13 +17,29 @@ fn main() -> ExitCode {
 
 /// Stops mimalloc from returning freed memory to the system. A training step needs what the previous one freed;
 /// getting it back from the system page by page takes up to 5 % of the step.
+#[allow(unsafe_code)]
 fn keep_freed_memory() {
-    /// `mi_option_purge_delay` in mimalloc.h, which the bindings do not name: the delay in milliseconds until freed
-    /// memory is returned, or -1 for never.
-    const MI_OPTION_PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
-    #[allow(unsafe_code)]
     // SAFETY: the option exists, and may be set at any time. The variable MIMALLOC_PURGE_DELAY takes precedence.
-    unsafe {
-        libmimalloc_sys::mi_option_set_default(MI_OPTION_PURGE_DELAY, -1);
+    unsafe { libmimalloc_sys::mi_option_set_default(MI_OPTION_PURGE_DELAY, -1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The test runs a second time with the variable, which shows that the number is that of the option.
+    #[test]
+    #[allow(unsafe_code)]
+    fn freed_memory_is_kept_unless_the_variable_says_otherwise() {
+        let wanted = std::env::var("MIMALLOC_PURGE_DELAY");
+        keep_freed_memory();
+        // SAFETY: the option exists.
+        let delay = unsafe { libmimalloc_sys::mi_option_get(MI_OPTION_PURGE_DELAY) };
+        assert_eq!(delay.to_string(), wanted.as_deref().unwrap_or("-1"));
+        if wanted.is_err() {
+            let mut this = std::process::Command::new(std::env::current_exe().expect("a path"));
+            let status = this.env("MIMALLOC_PURGE_DELAY", "7").status();
+            assert!(status.expect("it starts").success());
+        }
     }
 }

@@ -54,7 +54,6 @@ impl Trial {
 
 impl Times {
     /// The statistics of these times, in milliseconds.
-    #[must_use]
     pub fn of(times_ms: &[f64]) -> Self {
         let mut sorted = times_ms.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -71,20 +70,17 @@ impl Times {
     }
 
     /// The rate per second of something of which a round has `n`.
-    #[must_use]
     pub fn per_s(&self, n: f64) -> f64 {
         n * 1e3 / self.median_ms
     }
 }
 
 /// Milliseconds since `began`.
-#[must_use]
 pub fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
 /// The median, of an even number the upper one of the two in the middle; 0 of an empty slice.
-#[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -102,7 +98,6 @@ pub struct Machine {
 
 impl Machine {
     /// This machine now.
-    #[must_use]
     pub fn here() -> Self {
         let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything());
         let system = System::new_with_specifics(kinds);
@@ -116,26 +111,12 @@ impl Machine {
 }
 
 /// The memory of this process, MiB; its peak on a system that tells only that, and `None` on one that tells neither.
-#[must_use]
 pub fn rss_mib() -> Option<f64> {
-    #[cfg(target_os = "linux")]
-    {
-        status_mib("VmRSS:")
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        peak_rss_mib()
-    }
+    if cfg!(target_os = "linux") { status_mib("VmRSS:") } else { peak_rss_mib() }
 }
 
 /// The peak memory of this process, MiB; `None` if the system does not tell.
-#[must_use]
 pub fn peak_rss_mib() -> Option<f64> {
-    #[cfg(target_os = "linux")]
-    {
-        // Not `getrusage`, which counts the program that started this one as well.
-        status_mib("VmHWM:")
-    }
     #[cfg(all(unix, not(target_os = "linux")))]
     {
         use nix::sys::resource::{UsageWho, getrusage};
@@ -143,12 +124,14 @@ pub fn peak_rss_mib() -> Option<f64> {
         let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
         Some(usage.max_rss() as f64 * unit / 1_048_576.0)
     }
-    #[cfg(not(unix))]
-    None
+    #[cfg(not(all(unix, not(target_os = "linux"))))]
+    {
+        // On Linux not `getrusage`, which counts the program that started this one as well.
+        status_mib("VmHWM:")
+    }
 }
 
-/// A size in this process's status, MiB.
-#[cfg(target_os = "linux")]
+/// A size in this process's status, MiB; `None` on a system without `/proc`.
 fn status_mib(key: &str) -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let size = status.lines().find_map(|line| line.strip_prefix(key))?;
@@ -160,44 +143,29 @@ fn status_mib(key: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn never() -> Result<(), ()> {
-        Err(())
-    }
-
     #[test]
-    fn a_trial_ends_after_enough_time_but_not_before_its_fewest_rounds() {
-        let n_done = |rounds, enough| {
-            let trial = Trial { warm_up: 2, rounds, enough };
+    fn a_trial_ends_after_enough_time_but_not_before_its_fewest_rounds_or_with_an_error() {
+        for (enough, expected) in [(Duration::ZERO, 3), (Duration::MAX, 5)] {
+            let trial = Trial { warm_up: 2, rounds: 3..=5, enough };
             let mut n = 0;
             let times = trial.time(|| {
                 n += 1;
                 Ok::<(), ()>(())
             });
-            (n, times.expect("nothing fails").rounds)
-        };
-        assert_eq!(n_done(3..=5, Duration::ZERO), (2 + 3, 3));
-        assert_eq!(n_done(3..=5, Duration::MAX), (2 + 5, 5));
-    }
-
-    #[test]
-    fn a_trial_ends_with_what_fails() {
-        let trial = Trial { warm_up: 0, rounds: 1..=1, enough: Duration::ZERO };
-        assert_eq!(trial.time(never), Err(()));
+            assert_eq!((n, times.expect("nothing fails").rounds), (2 + expected, expected));
+            assert_eq!(trial.time(|| Err(())), Err(()));
+        }
     }
 
     #[test]
     fn times_have_a_median_ends_and_a_spread() {
         let times = Times::of(&[3.0, 1.0, 10.0, 2.0, 4.0]);
-        let expected =
-            Times { median_ms: 3.0, fastest_ms: 1.0, slowest_ms: 10.0, spread: (4.0 - 2.0) / 3.0, rounds: 5 };
-        assert_eq!(times, expected);
+        let spread = (4.0 - 2.0) / 3.0;
+        assert_eq!(times, Times { median_ms: 3.0, fastest_ms: 1.0, slowest_ms: 10.0, spread, rounds: 5 });
         assert!((times.per_s(6.0) - 2000.0).abs() < 1e-9);
         let of_two = Times::of(&[3.0, 6.0]).spread;
         assert!((of_two - 0.5).abs() < 1e-12, "of few rounds all count");
-    }
-
-    #[test]
-    fn the_median_of_an_even_number_is_the_upper_one() {
+        // Of an even number it is the upper one.
         assert!((median(&[4.0, 1.0, 3.0, 2.0]) - 3.0).abs() < f64::EPSILON);
         assert!(median(&[]).abs() < f64::EPSILON);
     }
