@@ -110,8 +110,8 @@ impl AnyDecoder {
                 Ok(())
             }
             Self::Tensors { model, texts } => {
-                let going_on = texts.iter_mut().zip(tokens).filter_map(|(text, token)| Some((text, (*token)?)));
-                going_on.map(|(text, token)| text.append(model, &[token])).collect()
+                let mut going_on = texts.iter_mut().zip(tokens).filter_map(|(text, token)| Some((text, (*token)?)));
+                going_on.try_for_each(|(text, token)| text.append(model, &[token]))
             }
         }
     }

@@ -22,7 +22,7 @@ pub struct LazyTensor {
 #[derive(Clone, Debug)]
 enum Place {
     /// Without gradients, as a vector.
-    Device(Tensor<1>),
+    Device(Box<Tensor<1>>),
     /// Little-endian, from this byte on.
     File(Arc<Mutex<File>>, u64),
 }
@@ -31,7 +31,7 @@ impl LazyTensor {
     /// A tensor on its device. Later updates of a parameter do not change it.
     pub fn on_device<const D: usize>(tensor: Tensor<D>) -> Self {
         let shape = tensor.shape();
-        let place = Place::Device(tensor.inner().reshape([shape.num_elements()]));
+        let place = Place::Device(Box::new(tensor.inner().reshape([shape.num_elements()])));
         Self { shape: shape.to_vec(), place }
     }
 

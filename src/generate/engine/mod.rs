@@ -60,15 +60,14 @@ impl Engine {
         } = *model.config();
         let vocab_size = model.vocab_size();
         let embedding = &model.token_embedding.weight;
-        let (output, token_embedding) = match &model.output {
-            Some(output) => (linear(output, precision), Some(host(embedding))),
-            None => {
-                let pack = |values: &[f32]| {
-                    let at = |c: usize, token: usize| values[token * d_model + c];
-                    PackedLinear::pack(precision, [d_model, vocab_size], at, None)
-                };
-                (with_values(embedding, pack), None)
-            }
+        let (output, token_embedding) = if let Some(output) = &model.output {
+            (linear(output, precision), Some(host(embedding)))
+        } else {
+            let pack = |values: &[f32]| {
+                let at = |c: usize, token: usize| values[token * d_model + c];
+                PackedLinear::pack(precision, [d_model, vocab_size], at, None)
+            };
+            (with_values(embedding, pack), None)
         };
         let config = model.config().clone();
         let Gpt { position_embedding, blocks, norm: last_norm, .. } = model;
