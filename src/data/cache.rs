@@ -222,7 +222,9 @@ mod tests {
         let left_over = "a".repeat(DIGITS) + ".1-0.tmp";
         let (folder, cache) = cache(&[&left_over], u64::MAX);
         let files: Vec<Temporary> = (0..9).map(|_| Temporary::create(folder.path()).unwrap()).collect();
-        files.iter().for_each(|temporary| make_older(&temporary.file, 2));
+        for temporary in &files {
+            make_older(&temporary.file, 2);
+        }
         let young = "a".repeat(DIGITS) + ".2-0.tmp";
         fs::write(folder.path().join(&young), "x").unwrap();
         cache.clean_up();

@@ -27,12 +27,11 @@ impl DecodeStream {
     /// If an id is not below the tokenizer's vocabulary size.
     #[must_use]
     pub fn after(tokenizer: &Tokenizer, ids: &[u32]) -> Self {
-        let state = match &tokenizer.inner.bytes {
-            Some(_) => State::Bytes(Vec::new()),
-            None => {
-                let ids = context(tokenizer, ids).to_vec();
-                State::Tokens { n_given: ids.len(), ids }
-            }
+        let state = if tokenizer.inner.bytes.is_some() {
+            State::Bytes(Vec::new())
+        } else {
+            let ids = context(tokenizer, ids).to_vec();
+            State::Tokens { n_given: ids.len(), ids }
         };
         Self { tokenizer: tokenizer.clone(), state }
     }
