@@ -155,7 +155,9 @@ fn answers(model: &Gpt, cases: &[&Case]) -> Result<Vec<Vec<HeadAnswer>>, Inspect
         })?;
     }
     for HeadAnswer { right, other, accuracy } in heads.iter_mut().flatten() {
-        [right, other, accuracy].into_iter().for_each(|sum| *sum /= cases.len() as f64);
+        for sum in [right, other, accuracy] {
+            *sum /= cases.len() as f64;
+        }
     }
     Ok(heads)
 }
