@@ -1,4 +1,4 @@
-//! The machine's ceilings: products of matrices, which limit training and reading, and memory bandwidth, which limits
+//! The machine's ceilings: matrix products, which limit training and reading, and memory bandwidth, which limits
 //! writing.
 
 use anyhow::Context;

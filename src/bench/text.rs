@@ -30,8 +30,8 @@ pub fn attention(rows: &[Row], shape: Shape, rounds: usize, place: &str) -> Stri
     format!(
         "{heading}{tables}\n{left_out}\
          medians of at most {}; SPREAD: the width of their middle half; RATIO: to the row above\n\
-         MiB: the most memory of the first pass, without queries, keys and values; of {longest} tokens the\n\
-         weights alone are {} MiB\n",
+         MiB: the peak memory of the first pass, without queries, keys and values; the weights of {longest}\n\
+         tokens alone are {} MiB\n",
         counted(rounds as u64, "round"),
         figures(weights_mib),
     )
@@ -114,7 +114,7 @@ pub fn machine(
         vec![what.to_owned()]
     };
     format!(
-        "products of matrices on {place}: GFLOP/s\n{}\n\
+        "matrix products on {place}: GFLOP/s\n{}\n\
          memory, arrays of {array_mib} MiB: GB/s\n{}\
          medians of at most {rounds} rounds; SPREAD: the width of their middle half\n",
         ceilings("OF | PRODUCT | >1 THREAD | >ALL | >SPREAD", products, product),

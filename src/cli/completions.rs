@@ -11,7 +11,7 @@ Examples:
   tinderbox completions zsh > ~/.zfunc/_tinderbox
   tinderbox completions fish > ~/.config/fish/completions/tinderbox.fish")]
 pub(super) struct Args {
-    /// Whose script
+    /// The shell to write the script for
     shell: Shell,
 }
 

@@ -12,7 +12,7 @@ use crate::format::or_dash;
 Example:
   tinderbox train my.toml --device wgpu:0    with a name of the first column")]
 pub(super) struct Args {
-    /// Print one JSON object instead of a table.
+    /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
 }
@@ -37,10 +37,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json {
         return print_json(&report);
     }
-    let [auto, cpu] = [&report.auto, &report.cpu].map(|device| device.as_deref().unwrap_or("nothing: there is none"));
+    let [auto, cpu] =
+        [&report.auto, &report.cpu].map(|device| device.as_deref().unwrap_or("no device: none was found"));
     print(&format!("{}\nauto  takes {auto}\ncpu   takes {cpu}\n", listed(&report.devices)))?;
     if !has_gpu(&report.devices) {
-        note("hint: no GPU was found; if this machine has one, install its driver. All works on the CPU too.");
+        note("hint: no GPU was found; if this machine has one, install its driver. Everything also works on the CPU.");
     }
     Ok(())
 }

@@ -20,13 +20,13 @@ Examples:
   tinderbox eval runs/quickstart/last --text other.txt --json
   tinderbox eval runs/quickstart --weights int8 --device cpu")]
 pub(super) struct Args {
-    /// Which part of the run's text
+    /// The split of the run's text to measure
     #[arg(long, value_enum, default_value_t = Split::Val)]
     split: Split,
-    /// A text of your own instead: a file, a folder, or - for standard input [default: the run's, see --split]
+    /// Measure another text: a file, a folder, or - for standard input [default: the run's, see --split]
     #[arg(long, value_name = "PATH", conflicts_with = "split")]
     text: Option<PathBuf>,
-    /// How the weights are kept, on a CPU: what fewer bits cost
+    /// The precision of the weights, on a CPU, to measure the loss with fewer bits
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
     #[command(flatten)]
@@ -56,8 +56,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         };
         let corpus = opened.corpus().map_err(|error| match error {
             OpenError::Data(DataError::OtherText { paths }) => anyhow!(
-                "the text {} is another than it was when `{}` was trained on it: what is in its {} split now may \
-                 not have been there\n  hint: put the text back as it was, or measure all of one with --text PATH",
+                "the text {} has changed since `{}` was trained on it, so its {} split may hold other text than it \
+                 did\n  hint: restore the text, or measure a whole text with --text PATH",
                 data::in_quotes(&paths),
                 args.subject.run.display(),
                 name,

@@ -23,10 +23,10 @@ Examples:
   tinderbox generate runs/quickstart/last --num-samples 3 --max-new-tokens 200 --seed 7
   tinderbox generate runs/quickstart --weights int8 --device cpu")]
 pub(super) struct Args {
-    /// What the text begins with [default: the run's train.sample_prompt]
+    /// The beginning of the text [default: the run's train.sample_prompt]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "prompt_file")]
     prompt: Option<String>,
-    /// A file with what the text begins with [default: --prompt]
+    /// A file with the beginning of the text [default: --prompt]
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
     /// The most tokens to write after the prompt [default: the run's
@@ -36,11 +36,11 @@ pub(super) struct Args {
     /// How many texts to write, separated by a line `---` [default: the run's generate.num_samples]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     num_samples: Option<usize>,
-    /// A factor: below 1 is safer, above 1 wilder, 0 always takes the likeliest token [default: the run's
-    /// generate.temperature]
+    /// A factor: below 1 favours likely tokens, above 1 evens out the probabilities, 0 always takes the likeliest token
+    /// [default: the run's generate.temperature]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     temperature: Option<f64>,
-    /// Draw only from the N likeliest tokens; 0: from all [default: the run's generate.top_k]
+    /// Draw only from the N likeliest tokens; 0 draws from all [default: the run's generate.top_k]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     top_k: Option<usize>,
     /// Draw only from the likeliest tokens that together have this probability, in (0, 1] [default:
@@ -51,17 +51,16 @@ pub(super) struct Args {
     /// the run's generate.min_p]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     min_p: Option<f64>,
-    /// A factor: above 1, tokens that were used already become less likely [default: the run's
-    /// generate.repetition_penalty]
+    /// A factor: above 1 makes tokens that already occur less likely [default: the run's generate.repetition_penalty]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     repetition_penalty: Option<f64>,
-    /// End before this text would come; may be repeated [default: the run's generate.stop]
+    /// Stop before this text; may be repeated [default: the run's generate.stop]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     /// The same seed writes the same text [default: the run's generate.seed]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
-    /// How the weights are kept, on a CPU: fewer bits are faster and less exact
+    /// The precision of the weights, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
     #[command(flatten)]

@@ -26,8 +26,8 @@ pub(super) struct Args {
     /// A shipped config, byte for byte [default: quickstart]
     #[arg(long, value_name = "NAME", value_parser = preset_names(), conflicts_with = "from_text")]
     preset: Option<String>,
-    /// Make a config for this text, a file or a folder: it is looked at, and a few training steps are
-    /// measured [default: print a preset]
+    /// Make a config for this text, a file or a folder: the text is read, and a few training steps are measured
+    /// [default: print a preset]
     #[arg(long, value_name = "FILE")]
     from_text: Option<PathBuf>,
     /// How long the training may take, in minutes
@@ -40,14 +40,14 @@ pub(super) struct Args {
         allow_negative_numbers = true
     )]
     minutes: f64,
-    /// What a token stands for; auto: what suits the text
+    /// The kind of tokens; auto chooses what suits the text
     #[arg(long, value_name = "KIND", value_enum, default_value_t = Kind::Auto, requires = "from_text")]
     tokenizer: Kind,
     /// The device to measure and to train on: auto, cpu, or a name that `tinderbox devices` lists
     /// [default: auto]
     #[arg(long, value_name = "DEVICE", requires = "from_text")]
     device: Option<DeviceSpec>,
-    /// Write the config to this file, which must not exist yet [default: standard output]
+    /// Write the config to this new file [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace the file of --output if it exists
@@ -119,7 +119,7 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
         config_name: config_name(args, text),
     };
     let device = device::open(&spec)?;
-    note(format!("looking at `{}`, and measuring training steps on {} ...", text.display(), device.name));
+    note(format!("reading `{}` and measuring training steps on {} ...", text.display(), device.name));
     let config = autoconfig::for_text(&request, &device)?;
     for caution in config.cautions {
         note(caution);
@@ -151,13 +151,13 @@ fn emit(args: &Args, toml: &str) -> anyhow::Result<()> {
 
 fn already_there(path: &Path) -> anyhow::Error {
     anyhow::anyhow!(
-        "`{}` is already there, and nothing was written\n  hint: choose another name, or replace it with --overwrite",
+        "`{}` already exists; nothing was written\n  hint: choose another name, or replace it with --overwrite",
         path.display()
     )
 }
 
 fn list_presets() {
-    note("\nThis is the preset quickstart. There are:");
+    note("\nThis is the preset quickstart. The presets are:");
     for Preset { name, about, stem, .. } in PRESETS {
         note(format!("    --preset {name:<16} {about} (configs/{stem}.toml)"));
     }
@@ -172,8 +172,8 @@ fn note_next_commands(args: &Args) {
     };
     let (program, run, config) = (program(), shell_word(default_dir(&config)), shell_word(config));
     let save = match args.output {
-        Some(_) => "It is written. Now".to_owned(),
-        None => format!("Save it, such as with `> {config}`, then"),
+        Some(_) => "The config is written. Next:".to_owned(),
+        None => format!("Save it, for example with `> {config}`, then"),
     };
     note(format!("\n{save}\n    {program} train {config}\n    {program} generate {run} --prompt \"...\""));
 }

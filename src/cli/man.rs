@@ -15,8 +15,7 @@ Examples:
   tinderbox man | man -l -
   tinderbox man --output ~/.local/share/man/man1")]
 pub(super) struct Args {
-    /// Write one page for each command to this folder, replacing those that are there [default: one page
-    /// on standard output]
+    /// Write one page for each command to this folder, replacing existing ones [default: one page on standard output]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
 }

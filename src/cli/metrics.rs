@@ -18,7 +18,7 @@ Examples:
   tinderbox metrics runs/quickstart --every 500
   tinderbox metrics runs/quickstart --csv > quickstart.csv")]
 pub(super) struct Args {
-    /// A run directory; a run in progress is fine
+    /// A run directory; the run may still be in progress
     run: PathBuf,
     /// Print every column and row as CSV
     #[arg(long, conflicts_with = "json")]
@@ -26,10 +26,10 @@ pub(super) struct Args {
     /// Print a JSON array with an object for each row
     #[arg(long)]
     json: bool,
-    /// Print only the rows of every N steps, and the last one [default: about a screen of rows]
+    /// Print only the rows at multiples of N steps, and the last one [default: about a screen of rows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
-    /// Print every row of the table, not about a screen of them
+    /// Print every row of the table instead of about a screen
     #[arg(long, conflicts_with = "every")]
     all: bool,
 }
@@ -45,8 +45,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
     match curves.broken_lines {
         0 => {}
-        1 => note("note: a line of the logs cannot be read, and is left out"),
-        n => note(format!("note: {n} lines of the logs cannot be read, and are left out")),
+        1 => note("note: one line of the logs cannot be read and is left out"),
+        n => note(format!("note: {n} lines of the logs cannot be read and are left out")),
     }
     if curves.rows.is_empty() {
         note("note: the run has not logged anything yet");
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         print(&draw::curves_table(&rows))?;
         if rows.len() < curves.rows.len() && args.every.is_none() {
             let (shown, all) = (rows.len(), curves.rows.len());
-            note(format!("{shown} of {all} rows; --all shows every one, --csv all columns too"));
+            note(format!("{shown} of {all} rows; --all shows every row, --csv also all columns"));
         }
     }
     Ok(())

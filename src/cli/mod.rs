@@ -67,11 +67,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print a commented config to begin with: a shipped one, or one made for your text
+    /// Print a commented config: a shipped one, or one made for your text
     Init(init::Args),
-    /// Say what a run will cost, before it is made
+    /// Estimate the cost of a run before it starts
     Plan(plan::Args),
-    /// Train a model as a config file says
+    /// Train a model from a config file
     Train(train::Args),
     /// Write text with a trained model
     Generate(generate::Args),
@@ -83,15 +83,15 @@ enum Command {
     Runs(runs::Args),
     /// Print the curves of a run: losses, learning rate, speed
     Metrics(metrics::Args),
-    /// Write a page with a run's curves, texts, heads and config
+    /// Write a page with a run's curves, samples, heads and config
     Report(report::Args),
-    /// See how a tokenizer takes text apart
+    /// Show how a tokenizer splits text
     Tokenizer(tokenizer::Args),
-    /// Measure how fast this machine trains, writes and attends, and in how much memory
+    /// Measure the speed and memory of training, generation and attention on this machine
     Bench(bench::Args),
-    /// List what this binary can compute on, here
+    /// List the devices that this binary can use on this machine
     Devices(devices::Args),
-    /// Print a script with which a shell completes commands and options
+    /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print the manual page, or write a page for each command to a folder
     Man(man::Args),

@@ -16,17 +16,17 @@ Examples:
 pub(super) struct Args {
     /// The config, such as configs/quickstart.toml
     config: PathBuf,
-    /// Use another value for a key of the config, such as train.batch_size=4; may be repeated
+    /// Replace the value of a key of the config, such as train.batch_size=4; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
-    /// Plan a run that starts from the weights of RUN, with its model and its tokenizer, as `train --from`
-    /// makes it [default: from weights drawn by train.seed]
+    /// Plan a run that starts from the weights of RUN, with its model and its tokenizer, as `train --from` does
+    /// [default: random weights, drawn with train.seed]
     #[arg(long, value_name = "RUN")]
     from: Option<PathBuf>,
-    /// Only calculate: no training steps are made, and no time is estimated
+    /// Only calculate: run no training steps and estimate no time
     #[arg(long)]
     no_measure: bool,
     /// Print one JSON object instead of text

@@ -111,7 +111,7 @@ impl Progress {
             Screen { reading: Some(_), .. } => {
                 screen.show_line("stopping before the first step; press Ctrl-C again to stop at once");
             }
-            Screen { is_last_evaluation: true, .. } => screen.show_line("stopping; all is saved"),
+            Screen { is_last_evaluation: true, .. } => screen.show_line("stopping; everything is saved"),
             _ => screen.show_line("stopping after this step; press Ctrl-C again to stop at once without saving"),
         }
     }
@@ -155,7 +155,7 @@ impl Screen {
                 self.line("evaluating the whole validation split ...");
             }
             Event::StoppedEarly { evaluations, .. } => {
-                self.lasting_line(format!("stopping early: {evaluations} evaluations without a better one"));
+                self.lasting_line(format!("stopping early: no improvement in {evaluations} evaluations"));
             }
         }
     }
@@ -215,7 +215,7 @@ impl Screen {
             self.lasting_line(format!("warning: {warning}"));
         }
         if let Some(from) = started.from.as_ref().filter(|_| !started.resumed) {
-            self.line(&format!("the first weights are those of `{from}`"));
+            self.line(&format!("starting from the weights of `{from}`"));
         }
         self.line(&format!(
             "{} parameters; {} training and {} validation tokens; vocabulary of {}",
@@ -241,7 +241,7 @@ impl Screen {
         for source in &started.sources {
             if is_several {
                 self.line(&format!(
-                    "source `{}`: {} training and {} validation tokens; {:.1} % of what is drawn, {:.2} epochs",
+                    "source `{}`: {} training and {} validation tokens; {:.1} % of the windows, {:.2} epochs",
                     source.path.display(),
                     grouped(source.train_tokens as u64),
                     grouped(source.val_tokens as u64),
@@ -251,8 +251,8 @@ impl Screen {
             }
             if let Some(kept) = &source.kept {
                 self.line(&format!(
-                    "standard input is kept as `{}`, without which this run cannot go on; delete it when that is no \
-                     longer wanted",
+                    "standard input is kept as `{}`, without which this run cannot be resumed; delete it once you no \
+                     longer need to resume",
                     kept.display()
                 ));
             }
@@ -300,10 +300,10 @@ impl Screen {
         self.clear();
         if summary.interrupted {
             let run = summary.run_dir.display();
-            let when = if self.is_last_evaluation { "in the last evaluation, after" } else { "after" };
+            let when = if self.is_last_evaluation { "during the last evaluation, after" } else { "after" };
             self.line(report);
             self.line(&format!(
-                "interrupted {when} step {} of {}; all is saved in `{run}`. Go on with\n    {next}",
+                "interrupted {when} step {} of {}; everything is saved in `{run}`. Continue with\n    {next}",
                 summary.steps, self.max_steps
             ));
             return;
@@ -324,7 +324,7 @@ impl Screen {
             ));
         }
         self.line(report);
-        self.line(&format!("write with it:\n    {next}"));
+        self.line(&format!("generate text with it:\n    {next}"));
     }
 
     /// Shows a line and writes it to the log.
@@ -365,7 +365,7 @@ impl Screen {
         let Some(log) = &mut self.log else { return };
         if let Err(error) = writeln!(log, "{line}") {
             self.log = None; // one warning; what matters is in the checkpoints and the metrics
-            self.lasting_line(format!("warning: cannot write train.log any more: {error}"));
+            self.lasting_line(format!("warning: cannot continue to write train.log: {error}"));
         }
     }
 

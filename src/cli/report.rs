@@ -15,13 +15,13 @@ Examples:
   tinderbox report runs/quickstart
   tinderbox report runs/quickstart --output quickstart.html")]
 pub(super) struct Args {
-    /// A run directory; a run in progress is fine
+    /// A run directory; the run may still be in progress
     run: PathBuf,
-    /// The page to write; one that is there is replaced [default: report.html in the run, with the curves as
-    /// SVG beside it]
+    /// The page to write; an existing one is replaced [default: report.html in the run, with the curves as SVG beside
+    /// it]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// What to measure the heads on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
+    /// The device to measure the heads on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
 }

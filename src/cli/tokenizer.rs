@@ -30,7 +30,7 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Show the tokens of a text, one a line
+    /// Show the tokens of a text, one per line
     Encode(Encode),
     /// Print the text of ids
     Decode(Decode),
@@ -67,7 +67,7 @@ Example:
 struct Decode {
     /// A run directory, a checkpoint in it, or a tokenizer.json
     run: PathBuf,
-    /// The ids, apart by spaces or commas [default: standard input]
+    /// The ids, separated by spaces or commas [default: standard input]
     #[arg(allow_negative_numbers = true)]
     ids: Vec<String>,
 }
@@ -200,7 +200,7 @@ fn open(path: &Path) -> anyhow::Result<Tokenizer> {
 fn read_stdin(wanted: &str) -> anyhow::Result<Vec<u8>> {
     let mut stdin = io::stdin().lock();
     if stdin.is_terminal() {
-        bail!("there is nothing to read\n  hint: give {wanted}, or send it through a pipe");
+        bail!("there is nothing to read\n  hint: give {wanted}, or use a pipe");
     }
     let mut bytes = Vec::new();
     stdin.read_to_end(&mut bytes).context("cannot read standard input")?;

@@ -25,26 +25,26 @@ Examples:
 pub(super) struct Args {
     /// The config, such as configs/quickstart.toml
     config: PathBuf,
-    /// Use another value for a key of the config, such as train.max_steps=3000; may be repeated
+    /// Replace the value of a key of the config, such as train.max_steps=3000; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
-    /// Where the run is kept [default: runs/ and the config's name]
+    /// The run directory [default: runs/ and the config's name]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Start a new run from the weights of RUN (its best checkpoint), RUN/last or one of its
-    /// checkpoints/step-N, with its model and its tokenizer [default: from weights drawn by train.seed]
+    /// Start a new run from the weights of RUN (its best checkpoint), RUN/last or one of its checkpoints/step-N, with
+    /// its model and its tokenizer [default: random weights, drawn with train.seed]
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
     from: Option<PathBuf>,
-    /// Go on from the run's last checkpoint
+    /// Continue from the run's last checkpoint
     #[arg(long, conflicts_with = "overwrite")]
     resume: bool,
-    /// Replace a run that is already there
+    /// Replace an existing run
     #[arg(long)]
     overwrite: bool,
-    /// Show the run on the whole terminal: metrics, charts, log
+    /// Show a full-screen dashboard: metrics, charts, log
     #[arg(long, conflicts_with = "json")]
     tui: bool,
     /// Print one JSON object on standard output at the end
@@ -131,7 +131,7 @@ fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Resul
             progress.stopping();
         }
     })
-    .context("cannot listen for Ctrl-C")
+    .context("cannot install the Ctrl-C handler")
 }
 
 /// Signals closer together than this count as one: both the shell and the system announce a closing terminal.

@@ -31,7 +31,7 @@ impl WeightFormat {
             Self::Int8 => Precision::Int8,
         };
         LanguageModel::new(model, precision).with_context(|| {
-            format!("`{device}` computes with weights of f32 alone\n  hint: add --device cpu, or leave --weights out")
+            format!("`{device}` supports only f32 weights\n  hint: add --device cpu, or leave out --weights")
         })
     }
 }

@@ -164,8 +164,8 @@ impl TokenizerConfig {
                 problems.must((MIN_BPE_SIZE..=MAX_SIZE).contains(size), "tokenizer.vocab_size", size, &rule);
             }
             (_, Some(size)) => problems.0.push(format!(
-                "tokenizer.vocab_size = {size} is only for tokenizer.kind = \"bpe\": with {name} the size is \
-                 given; leave it out, or use kind = \"bpe\""
+                "tokenizer.vocab_size = {size} is only for tokenizer.kind = \"bpe\": with {name} it cannot \
+                 be chosen; leave it out, or use kind = \"bpe\""
             )),
             (_, None) => {}
         }

@@ -43,8 +43,8 @@ pub enum DataError {
     )]
     NotUtf8 { path: PathBuf, offset: u64 },
     #[error(
-        "`{path}` is not a whole gzip file: {source}\n  hint: download or pack it again; `gzip -t` tells whether it is \
-         whole"
+        "`{path}` is not a complete gzip file: {source}\n  hint: download or compress it again; `gzip -t` checks \
+         whether it is complete"
     )]
     Gzip { path: PathBuf, source: io::Error },
     /// A line of a JSON Lines file, counted from 1, has no text.

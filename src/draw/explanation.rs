@@ -67,7 +67,7 @@ impl Writer<'_> {
     fn opening(&mut self) {
         let Explanation { layer, head, token, .. } = *self.it;
         self.line(format!(
-            "layer {layer} head {head}: what `{}`, the token at position {token}, gathers from those it may see",
+            "layer {layer} head {head}: what `{}`, the token at position {token}, gathers from the tokens it sees",
             self.prompt.pieces[token]
         ));
         for line in flow(&self.prompt.whole_pieces(), 97) {
@@ -98,7 +98,7 @@ impl Writer<'_> {
         {
             self.vector(&format!("{letter} = x W_{letter}"), &wide(projected));
             let normed = normed.as_ref().map(|vector| (format!("{letter} normed (qk_norm)"), vector));
-            let rotated = rotated.as_ref().map(|vector| (format!("{letter} turned by position {}", it.token), vector));
+            let rotated = rotated.as_ref().map(|vector| (format!("{letter} rotated by position {}", it.token), vector));
             for (name, vector) in normed.into_iter().chain(rotated) {
                 self.vector(&name, &wide(vector));
             }
@@ -119,7 +119,7 @@ impl Writer<'_> {
             it.head_dim,
             (it.head_dim as f64).sqrt()
         ));
-        self.line("5. What comes later is masked; the softmax turns the rest into weights that sum to 1");
+        self.line("5. Later tokens are masked; the softmax turns the rest into weights that sum to 1");
         let token_width = width(&self.token(0)).max(5);
         self.line(format!(
             "   {:<token_width$}  {:>9}  {:>9}  {:>9}  {:>7}",

@@ -23,7 +23,7 @@ const MANY_HEADS: usize = 48;
 const NAME: f64 = 22.0;
 const ROW_GAP: f64 = 14.0;
 /// The name of the dotted lines.
-const EVEN: &str = "a head that looks at everything alike";
+const EVEN: &str = "a head that looks at all tokens equally";
 
 /// The scores that are shown, by their keys, with their names. Entropy in bits would repeat entropy.
 pub(super) const SCORES: [(&str, &str); 9] = [

@@ -22,7 +22,7 @@ const KINDS: [(HeadKind, &str, &str); 9] = [
     (HeadKind::DuplicateToken, "same", "Looks at where the same token came before."),
     (HeadKind::Induction, "ind", "Looks at what followed when the same token came before."),
     (HeadKind::Focused, "foc", "Looks sharply, at no place that has a name."),
-    (HeadKind::Uniform, "uni", "Looks at everything alike."),
+    (HeadKind::Uniform, "uni", "Looks at all tokens equally."),
     (HeadKind::Mixed, "mix", "Does none of these for the most part."),
 ];
 

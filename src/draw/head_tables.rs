@@ -7,7 +7,7 @@ use crate::inspect::{HeadAnswer, HeadScores, Question, References, ScoredHeads};
 /// How many heads of each question are shown.
 const SHOWN: usize = 3;
 
-/// The scores of each head, and those of a head that looks at everything alike.
+/// The scores of each head, and those of a head that looks at all tokens equally.
 #[must_use]
 pub fn scored_heads(heads: &ScoredHeads) -> String {
     let columns = columns(
@@ -26,12 +26,12 @@ pub fn scored_heads(heads: &ScoredHeads) -> String {
     }
     rows.push(row("even".to_owned(), String::new(), &heads.even));
     let repeated = match heads.n_repeated {
-        0 => "no room for a sequence that repeats, so nothing of induction".to_owned(),
+        0 => "the context is too short for repeated sequences: induction is not measured".to_owned(),
         n => format!("induction: {n} sequences of {} random tokens, each twice", heads.period),
     };
     format!(
         "{}\n{} of {} tokens of the validation split\n{repeated}\n\
-         even: what a head would score that looks at everything alike\n",
+         even: the scores of a head that looks at all tokens equally\n",
         table(columns, &rows),
         counted(heads.n_windows, "window", "windows"),
         heads.window_tokens,
@@ -47,10 +47,10 @@ fn counted(n: usize, one: &str, many: &str) -> String {
 pub fn head_answers(references: &References) -> String {
     let sections = references.questions.iter().map(|asked| {
         let what = match asked.question {
-            Question::Pronoun => "she, her, he, him: whom it means, or the last of the other gender",
-            Question::It => "it: the noun that is meant, or the other, before anything has decided",
-            Question::ItDecided => "it, from the end of its sentence, where that is decided",
-            Question::Name => "a name that comes again: what followed the last time, or in another name",
+            Question::Pronoun => "she, her, he, him: the person meant, or the last one of the other gender",
+            Question::It => "it: the noun that is meant, or the other candidate, before the sentence decides",
+            Question::ItDecided => "it, from the end of its sentence, once that is decided",
+            Question::Name => "a repeated name: the token that followed the last time, or that of another name",
         };
         let columns = columns("HEAD | >RIGHT | >OTHER | >PICKS RIGHT | >UNTRAINED: RIGHT | >OTHER | >PICKS RIGHT");
         let row = |[layer, head]: [usize; 2]| {
@@ -74,7 +74,8 @@ pub fn head_answers(references: &References) -> String {
             shown.push(asked.untrained.best);
         }
         format!(
-            "\n{what}\n{} of {} cases; without looking: either 50.0 %, the nearer {:.1} %, the longer {:.1} %\n{}",
+            "\n{what}\n{} of {} cases; baselines: a coin 50.0 %, always the nearer {:.1} %, \
+             always the longer {:.1} %\n{}",
             asked.cases,
             asked.found,
             100.0 * asked.nearer,
@@ -84,7 +85,8 @@ pub fn head_answers(references: &References) -> String {
     });
     format!(
         "{} of the validation split; the model sees {} tokens\n{}\n\
-         best: of all heads, chosen in stories of the training split; the figures are of the validation split\n",
+         best: chosen among all heads on stories of the training split; the figures are \
+         those of the validation split\n",
         counted(references.stories, "story", "stories"),
         references.context_length,
         sections.collect::<Vec<_>>().concat()

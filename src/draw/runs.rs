@@ -47,7 +47,7 @@ pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_
         ("parameters", &|info| info.parameters.map(grouped)),
         ("tokens", &|info| info.tokens.map(grouped)),
         ("time of steps", &|info| info.train_s.map(duration)),
-        ("time of all", &|info| info.wall_s.map(duration)),
+        ("total time", &|info| info.wall_s.map(duration)),
         ("val loss", &|info| Some(loss(info, info.val_loss))),
         ("bits per byte", &|info| Some(loss(info, info.val_bits_per_byte))),
         ("best step", &|info| info.best_step.map(grouped)),
@@ -245,7 +245,7 @@ mod tests {
         parameters     804,096
         tokens         2,457,600
         time of steps  2 min 19 s
-        time of all    2 min 30 s
+        total time     2 min 30 s
         val loss       1.0277
         bits per byte  1.4827
         best step      1,600

@@ -48,10 +48,10 @@ pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> S
         let name = format!("  text {index}, token {}:", place.position);
         text += &named_flow(&name, 19, &prompt.whole_pieces(), MAX_WIDTH - 20);
     }
-    text += "\nHow alike the word's vectors are: 1 the same direction, 0 unrelated, -1 opposite\n";
+    text += "\nHow similar the word's vectors are: 1 the same direction, 0 unrelated, -1 opposite\n";
     text += &similarities(it);
     if !it.context.is_empty() {
-        text += "\nHow alike the word and others of the same text are\n";
+        text += "\nHow similar the word and others of the same text are\n";
         let names = it.context.iter().map(|other| format!("`{}` in {}", other.word, other.prompt));
         let cells = |stage: usize| {
             let cells = it.context.iter().map(|other| other.similarity[stage]);
@@ -59,7 +59,7 @@ pub fn embeddings(it: &Embeddings, prompts: &[Prompt], all_positions: bool) -> S
         };
         text += &table(&names.collect::<Vec<_>>(), &by_stage(it, cells));
     }
-    text += "\nHow alike what an attention layer reads and what it writes are\n";
+    text += "\nHow similar the input and the output of an attention layer are\n";
     let n_layers = it.attention.first().map_or(0, Vec::len);
     let columns: Vec<String> = (0..n_layers).map(|layer| format!("layer {layer}")).collect();
     let mut rows = Vec::new();
@@ -89,7 +89,7 @@ fn similarities(it: &Embeddings) -> String {
     text += "other tokens: the word and every other token of its text, on average\n";
     for (a, b) in pairs.into_iter().filter(|&(a, b)| it.have_same_past(a, b)) {
         text += &format!(
-            "{a} and {b} are the same up to the word: no token sees what comes later, so nothing tells them apart\n"
+            "{a} and {b} are the same up to the word: no token sees later ones, so its vectors are the same\n"
         );
     }
     text
@@ -163,7 +163,7 @@ fn parts(it: &Attribution) -> String {
     let answer = visible(&it.answer.token);
     let other = match &it.against {
         Some(against) => format!("that of `{}`", visible(&against.token)),
-        None => "the mean of all tokens'".to_owned(),
+        None => "the mean of all logits".to_owned(),
     };
     let ranked = it.ranked();
     let (named, rest) = ranked.split_at(n_named(ranked.len()));
@@ -175,7 +175,7 @@ fn parts(it: &Attribution) -> String {
     }
     rows.push(row("together".to_owned(), it.sum()));
     format!(
-        "Which parts speak for `{answer}`: its logit less {other} is {}, the sum of\n{}",
+        "The contributions to `{answer}`: its logit minus {other} is {}, the sum of\n{}",
         signed(it.difference, 4),
         table(&["logit".to_owned()], &rows)
     )
@@ -195,8 +195,8 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
         (patched.part.to_string(), cells)
     };
     text += &format!(
-        "\nAfter token {}, the logit of `{answer}` less that of `{against}` is {} in the prompt, {} in the other.\n\
-         With a part's values of the other prompt it goes so far from the one to the other:\n{}",
+        "\nAfter token {}, the logit of `{answer}` minus that of `{against}` is {} in the prompt, {} in the other.\n\
+         The same difference with one part's values from the other prompt, and how far that moves it:\n{}",
         it.position,
         signed(it.difference, 4),
         signed(it.from_difference, 4),
@@ -207,7 +207,7 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
     }
     let whole = (it.from_difference - it.difference).abs();
     if whole < SMALL_DIFFERENCE {
-        text += &format!("The whole way is only {whole:.4}: shares of so little say little.\n");
+        text += &format!("The two differences are only {whole:.4} apart: shares of so little mean little.\n");
     }
     text += "\nAnd with the residual stream of the other prompt at one token:\n";
     let layers = (0..it.residual.len() - 1).map(|layer| stage_name(Some(layer)));

@@ -157,7 +157,7 @@ fn large(attention: &PromptAttention, (layer, head): (usize, usize), palette: Pa
         }
     }
     if !has_top_beside {
-        text += "\nwhom each token looks at most\n\n";
+        text += "\nthe tokens that each token attends to most\n\n";
         for (name, top) in names.beside.iter().zip(&top) {
             text += &format!("{name}   {}\n", top.trim_end());
         }
@@ -419,7 +419,7 @@ mod tests {
         6 g @
         7 h  @
 
-        whom each token looks at most
+        the tokens that each token attends to most
 
         0 a   0 a 1.000
         1 b   0 a 1.000

@@ -63,7 +63,7 @@ fn model(text: &mut String, plan: &Plan, config: &Config) {
 
 fn compute(text: &mut String, plan: &Plan, config: &Config) {
     let c = &plan.flops_per_token;
-    heading(text, "FLOPs per token", "those of matrix products, a multiplication and an addition being two");
+    heading(text, "FLOPs per token", "matrix products only; a multiplication and an addition count as two");
     let parts = [
         ("queries, keys, values", c.attention_qkv),
         ("attention's output", c.attention_output),

@@ -24,7 +24,7 @@ pub enum TrainError {
     #[error("cannot use train.sample_prompt: {0}")]
     SamplePrompt(#[source] TokenizerError),
     #[error(
-        "the new run would take the place of the one that it starts from, `{0}`\n  hint: choose another place \
+        "the new run would replace the run that it starts from, `{0}`\n  hint: choose another place \
          with --run-dir; to continue the run itself, use --resume"
     )]
     StartsFromItself(PathBuf),
@@ -52,7 +52,7 @@ pub enum TrainError {
     )]
     PastEnd { run: PathBuf, step: usize, max_steps: usize },
     #[error(
-        "`{run}` is done: it stopped early after step {step}, {evaluations} evaluations without a better one\n  \
+        "`{run}` is done: it stopped early after step {step}, with no improvement in {evaluations} evaluations\n  \
          hint: for more of them, raise train.early_stopping_patience with --set, or set it to 0"
     )]
     AlreadyStopped { run: PathBuf, step: usize, evaluations: usize },

@@ -157,7 +157,7 @@ fn resume(config: Config, run: RunDir, device: &Device, on_progress: OnProgress<
     let options = OpenOptions { tokenizer: Some(tokenizer), earlier: Some(&state.text_sha256), on_progress };
     let corpus = open_corpus(&config, options).map_err(|error| match error {
         TrainError::Data(DataError::OtherText { paths }) => {
-            let text = format!("the text {} is another than it was", data::in_quotes(&paths));
+            let text = format!("the text {} has changed", data::in_quotes(&paths));
             TrainError::OtherRun { run: root(), differences: vec![text] }
         }
         other => other,
@@ -217,5 +217,5 @@ fn different_weights(old: &DataConfig, new: &DataConfig) -> Option<String> {
 fn other_tokenizer(config: &Config, own: &Tokenizer) -> Vec<String> {
     let is_other = |path: &&PathBuf| Tokenizer::from_file(path).is_ok_and(|found| found != *own);
     let path = config.tokenizer.path.as_ref().filter(is_other);
-    path.map(|path| format!("the tokenizer `{}` is another than it was", path.display())).into_iter().collect()
+    path.map(|path| format!("the tokenizer `{}` has changed", path.display())).into_iter().collect()
 }

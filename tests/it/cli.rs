@@ -311,12 +311,12 @@ fn a_text_that_changed_is_not_measured_as_what_the_run_was_validated_on() {
     let (end, start) = text.split_at(text.len() / 2); // what was trained on comes last
     folder.write("text.txt", format!("{start}{end}"));
     assert_snapshot!(folder.fail(&["eval", "runs/tiny"]), @r"
-    error: the text `text.txt` is another than it was when `runs/tiny` was trained on it: what is in its val split now may not have been there
-      hint: put the text back as it was, or measure all of one with --text PATH
+    error: the text `text.txt` has changed since `runs/tiny` was trained on it, so its val split may hold other text than it did
+      hint: restore the text, or measure a whole text with --text PATH
     ");
     folder.succeed(&["eval", "runs/tiny", "--text", "text.txt"]);
     let resumed = folder.fail(&["train", "tiny.toml", "--resume", "--set", "train.max_steps=50"]);
-    assert!(resumed.contains("the text `text.txt` is another than it was\n"), "{resumed}");
+    assert!(resumed.contains("the text `text.txt` has changed\n"), "{resumed}");
 }
 
 #[test]
@@ -423,7 +423,7 @@ fn ctrl_c_is_heard_in_evaluations() {
     let ran = training.finish();
     assert_eq!(ran.code, Some(130), "{}", ran.stderr);
     assert!(
-        ran.stderr.contains("interrupted in the last evaluation, after step 1 of 1; all is saved"),
+        ran.stderr.contains("interrupted during the last evaluation, after step 1 of 1; everything is saved"),
         "{}",
         ran.stderr
     );

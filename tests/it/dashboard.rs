@@ -272,7 +272,7 @@ fn a_run_is_on_the_screen_and_a_resumed_one_where_it_went_on() {
         "/1,000,000  0 %",
         "ing   evaluations ", // training or evaluating
         "/100000   ",
-        " gone, about ",
+        " elapsed, about ",
         "train validation",
         "▸ loss (nats/token)",
         "┌ loss (nats/token) ─",
@@ -300,7 +300,7 @@ fn a_run_is_on_the_screen_and_a_resumed_one_where_it_went_on() {
     let step = interrupted_step(&left.text);
     assert_eq!(folder.saved_step(), step);
     let go_on = format!(
-        "report: `runs/tiny/report.html`\ninterrupted after step {step} of 1000000; all is saved in `runs/tiny`. Go on with\n    "
+        "report: `runs/tiny/report.html`\ninterrupted after step {step} of 1000000; everything is saved in `runs/tiny`. Continue with\n    "
     );
     assert!(left.text.starts_with(&go_on), "{}", left.text);
     assert!(left.text.ends_with(" train tiny.toml --tui --resume\n"), "{}", left.text);
@@ -374,7 +374,7 @@ fn a_run_that_is_done_leaves_the_lines_that_it_leaves_without_a_dashboard() {
     };
     assert_eq!(results(&left.text).len(), 2);
     assert_eq!(results(&left.text), results(&plain), "the same weights");
-    assert!(left.text.contains("\nwrite with it:\n    "), "{}", left.text);
+    assert!(left.text.contains("\ngenerate text with it:\n    "), "{}", left.text);
     assert!(folder.log().ends_with(&left.text), "the log has it too");
 }
 
@@ -402,7 +402,7 @@ fn stopping_early_is_said_when_the_dashboard_is_gone() {
     let args: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
     let left = folder.train(&args).finish();
     assert_eq!(left.code, 0, "{}", left.text);
-    let said = "stopping early: 2 evaluations without a better one\n";
+    let said = "stopping early: no improvement in 2 evaluations\n";
     assert!(left.text.starts_with(&format!("{said}done: ")), "{}", left.text);
     assert_eq!(folder.log().matches(said).count(), 1);
 
@@ -422,7 +422,7 @@ fn stopping_early_is_said_when_the_dashboard_is_gone() {
     assert_eq!(
         stderr,
         format!(
-            "error: `runs/tiny` is done: it stopped early after step {steps}, 2 evaluations without a better one\n  \
+            "error: `runs/tiny` is done: it stopped early after step {steps}, with no improvement in 2 evaluations\n  \
              hint: for more of them, raise train.early_stopping_patience with --set, or set it to 0\n"
         )
     );
@@ -456,8 +456,8 @@ fn without_a_terminal_there_is_no_dashboard_and_nothing_is_begun() {
     let ran = folder.run(&["train", "tiny.toml", "--tui"]);
     assert_eq!((ran.status.code(), ran.stdout.len()), (Some(1), 0));
     assert_snapshot!(String::from_utf8(ran.stderr).expect("text"), @r"
-    error: --tui draws on standard output, which is not a terminal
-      hint: leave out --tui, or what sends the output elsewhere
+    error: --tui needs a terminal on standard output
+      hint: leave out --tui, or do not redirect the output
     ");
     let ran = folder.run(&["train", "tiny.toml", "--tui", "--json"]);
     assert_eq!(ran.status.code(), Some(2));
@@ -467,7 +467,7 @@ fn without_a_terminal_there_is_no_dashboard_and_nothing_is_begun() {
     let mut command = folder.command(&["train", "tiny.toml", "--tui"]);
     command.env("TERM", "dumb");
     let mut terminal = Terminal::start(command, (24, 80));
-    terminal.wait_for("says that it is `dumb`");
+    terminal.wait_for("a terminal of type `dumb`");
     assert_eq!(terminal.child.wait().expect("ended").exit_code(), 1);
     assert!(!folder.path("runs").exists() && !folder.path("cache").exists());
 }

@@ -276,8 +276,8 @@ fn several_sources_are_drawn_by_their_weights() {
     let said = folder.succeed(&["train", "tiny.toml"]);
     let lines = said.lines().filter(|line| line.starts_with("source "));
     assert_snapshot!(lines.collect::<Vec<_>>().join("\n"), @r"
-    source `text.txt`: 8,591 training and 955 validation tokens; 75.0 % of what is drawn, 0.03 epochs
-    source `other.jsonl`: 3,501 training and 389 validation tokens; 25.0 % of what is drawn, 0.03 epochs
+    source `text.txt`: 8,591 training and 955 validation tokens; 75.0 % of the windows, 0.03 epochs
+    source `other.jsonl`: 3,501 training and 389 validation tokens; 25.0 % of the windows, 0.03 epochs
     ");
     // The weights are a part of the run; where the texts lie is not.
     let resume = |sources: &str| {
@@ -352,8 +352,8 @@ fn mistakes_are_answered_with_a_way_out() {
       hint: relative paths start at the working directory
     error: `report.docx` is not text, but an Office document or e-book
       hint: save it as plain text (UTF-8)
-    error: `cut.txt.gz` is not a whole gzip file: incomplete deflate stream
-      hint: download or pack it again; `gzip -t` tells whether it is whole
+    error: `cut.txt.gz` is not a complete gzip file: incomplete deflate stream
+      hint: download or compress it again; `gzip -t` checks whether it is complete
     error: line 3 of `a.jsonl` has no field "text", only "body", "title"
       hint: data.text_field names the one that holds the text
     error: line 2 of `b.jsonl` is a list, not an object

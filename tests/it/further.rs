@@ -185,7 +185,7 @@ fn a_short_config_is_enough_and_resumes_without_naming_the_other_run() {
     let folder = folder();
     let ran = folder.run(&["train", "fine.toml", "--from", "runs/tiny"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(ran.stderr.contains("the first weights are those of `runs/tiny/checkpoints/step-0000"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("starting from the weights of `runs/tiny/checkpoints/step-0000"), "{}", ran.stderr);
     assert!(ran.stderr.contains("step  0/12  estimates: "), "{}", ran.stderr);
     fs::remove_dir_all(folder.path("runs/tiny")).expect("removed");
     let longer = ["train", "fine.toml", "--resume", "--json", "--set", "train.max_steps=14"];
@@ -224,7 +224,7 @@ fn mistakes_in_what_to_start_from_are_explained() {
     let itself = ["train", "fine.toml", "--from", "runs/tiny/last", "--run-dir", "./runs/tiny"];
     let message = folder.fail(&itself);
     assert_snapshot!(message, @r"
-    error: the new run would take the place of the one that it starts from, `./runs/tiny`
+    error: the new run would replace the run that it starts from, `./runs/tiny`
       hint: choose another place with --run-dir; to continue the run itself, use --resume
     ");
     assert_eq!(folder.fail(&[&itself[..], &["--overwrite"]].concat()), message);

@@ -132,8 +132,8 @@ fn weights_of_fewer_bits_write_and_are_measured() {
     assert_eq!(write(&["50", "--weights", "f32"]), write(&["50"]));
     let elsewhere = |command: &str| folder.fail(&[command, "runs/tiny", "--device", "ndarray", "--weights", "int8"]);
     insta::assert_snapshot!(elsewhere("generate"), @r"
-    error: `ndarray` computes with weights of f32 alone
-      hint: add --device cpu, or leave --weights out
+    error: `ndarray` supports only f32 weights
+      hint: add --device cpu, or leave out --weights
     ");
     assert_eq!(elsewhere("eval"), elsewhere("generate"));
 }

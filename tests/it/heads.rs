@@ -48,7 +48,7 @@ fn every_head_has_its_scores() {
 
     32 windows of 16 tokens of the validation split
     induction: 16 sequences of 8 random tokens, each twice
-    even: what a head would score that looks at everything alike
+    even: the scores of a head that looks at all tokens equally
     ");
     assert_eq!(folder.succeed(&[&HEADS[..], &["--output", "heads.txt"]].concat()), "");
     assert_eq!(folder.read("heads.txt"), text);
@@ -152,7 +152,7 @@ fn heads_are_asked_where_the_answer_is_known() {
     let text = folder.succeed(&ask);
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert!(text.starts_with("1 story of"), "{text}");
-    assert!(text.contains("2 of 2 cases; without looking: either 50.0 %, the nearer 50.0 %"), "{text}");
+    assert!(text.contains("2 of 2 cases; baselines: a coin 50.0 %, always the nearer 50.0 %"), "{text}");
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn a_file_is_replaced_only_when_that_is_wished_for() {
     let ran = folder.run(&["init", "--output", "mine.toml"]);
     assert_eq!(ran.code, Some(1));
     insta::assert_snapshot!(ran.stderr, @r"
-    error: `mine.toml` is already there, and nothing was written
+    error: `mine.toml` already exists; nothing was written
       hint: choose another name, or replace it with --overwrite
     ");
     assert_eq!(fs::read(folder.path("mine.toml")).expect("read"), b"years of work");

@@ -154,16 +154,16 @@ fn an_explanation_is_a_page() {
     let is_heading = |line: &&str| line.starts_with(|c: char| !c.is_whitespace());
     let headings: Vec<&str> = page.lines().filter(is_heading).collect();
     assert_snapshot!(headings.join("\n"), @r"
-    layer 1 head 3: what `a`, the token at position 5, gathers from those it may see
+    layer 1 head 3: what `a`, the token at position 5, gathers from the tokens it sees
     1. The token's vector
     2. Three learned matrices make a query, a key and a value of it
     3. The query times every key: how well they match.   4. Divided by sqrt(4) = 2.0000
-    5. What comes later is masked; the softmax turns the rest into weights that sum to 1
+    5. Later tokens are masked; the softmax turns the rest into weights that sum to 1
     6. The sum of the values, each times its weight
     ");
     for words in [
         "q normed (qk_norm)",
-        "k turned by position 5",
+        "k rotated by position 5",
         "k and v are those of key/value head 1, shared with head 2",
         "(itself)",
         "... 1 more that come later: masked too",

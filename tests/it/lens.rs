@@ -57,7 +57,7 @@ fn two_texts_with_the_same_past_are_called_that() {
     let folder = trained(&[]);
     let args = ["--prompt", "The bank was old", "--prompt", "The bank sat by", "--word", "bank"];
     let page = page(&folder, "embeddings", &args);
-    assert!(page.contains("nothing tells them apart"), "{page}");
+    assert!(page.contains("so its vectors are the same"), "{page}");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn mistakes_are_explained() {
       hint: leave out or replace what it does not know; a model trained with kind = "byte" under [tokenizer] knows every character
     "#);
     assert_snapshot!(lens(&["--prompt", "The hen", "--prompt", "The dog", "--patch-from", "The cat"]), @r#"
-    error: --patch-from compares two texts, and there are 2 beside it
+    error: --patch-from compares its text with one prompt, and there are 2
       hint: give one --prompt
     "#);
     folder.write("text.txt", "another text, which is not that of the run");

@@ -351,7 +351,7 @@ fn a_plan_in_words() {
       last norm                             64
       parameters                        34,752
 
-    FLOPs per token: those of matrix products, a multiplication and an addition being two
+    FLOPs per token: matrix products only; a multiplication and an addition count as two
       queries, keys, values             12.3 k
       attention's output                4.10 k
       MLPs                              32.8 k

@@ -186,7 +186,7 @@ fn curves_of_a_run_that_died_or_just_began_are_shown() {
     folder.write("runs/tiny/metrics.jsonl", "7\n".to_owned() + &half);
     let ran = folder.run(&["metrics", "runs/tiny", "--csv"]);
     assert_eq!(ran.code, Some(0));
-    assert_snapshot!(ran.stderr, @"note: a line of the logs cannot be read, and is left out");
+    assert_snapshot!(ran.stderr, @"note: one line of the logs cannot be read and is left out");
     for log in ["metrics.jsonl", "timings.jsonl"] {
         fs::remove_file(folder.path("runs/tiny").join(log)).expect("removed");
     }

@@ -25,7 +25,7 @@ pub(super) struct Args {
     /// How many heads there are
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one())]
     heads: usize,
-    /// How many numbers a query, a key or a value of a head has
+    /// The length of a query, a key or a value of a head, in numbers
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one())]
     head_dim: usize,
     /// How many texts are attended to at once
@@ -102,7 +102,7 @@ impl Args {
         let done = child.output().context("cannot start this program again")?;
         if !done.status.success() {
             let said = String::from_utf8_lossy(&done.stderr);
-            let said = said.lines().next().unwrap_or("it said nothing");
+            let said = said.lines().next().unwrap_or("it printed no message");
             bail!("its process ended with {}: {said}", done.status);
         }
         Ok(serde_json::from_slice(&done.stdout)?)

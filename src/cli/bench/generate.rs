@@ -31,10 +31,10 @@ pub(super) struct Args {
     /// a file whose name ends in .toml [default: the quick start's config]
     #[arg(value_name = "RUN|CONFIG")]
     model: Option<PathBuf>,
-    /// Use another value for a key of a config, such as model.n_layers=2; may be repeated
+    /// Replace the value of a key of a config, such as model.n_layers=2; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// How many texts are written at once; several numbers, with commas, are measured in turn
+    /// How many texts are written at once; several numbers, separated by commas, are measured in turn
     #[arg(long, value_name = "N", default_value = "1,16", value_delimiter = ',', value_parser = at_least_one())]
     batch_size: Vec<usize>,
     /// How many tokens a prompt has [default: half the context]
@@ -43,10 +43,10 @@ pub(super) struct Args {
     /// How many tokens are written after it [default: a quarter of the context, at most 64]
     #[arg(long, value_name = "N", value_parser = at_least_one())]
     new_tokens: Option<usize>,
-    /// How many rounds a row is the median of
+    /// The number of rounds; each row shows their median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one())]
     rounds: usize,
-    /// How the weights are kept, on a CPU: fewer bits are faster and less exact
+    /// The precision of the weights, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
@@ -90,7 +90,7 @@ impl Args {
         let run = self.model.as_deref().filter(|path| !is_config(path));
         let config = match run {
             Some(run) if !self.overrides.is_empty() => {
-                bail!("--set changes a config, and `{}` is none\n  hint: name a .toml file", run.display())
+                bail!("--set changes a config, and `{}` is not one\n  hint: name a .toml file", run.display())
             }
             Some(run) => run::locate(run)?.run.config()?,
             None => config(self.model.as_deref(), &self.overrides)?,

@@ -23,13 +23,13 @@ Examples:
   tinderbox bench machine
   tinderbox bench machine configs/gpt2-124m.toml --set train.batch_size=1 --device cpu")]
 pub(super) struct Args {
-    /// A config whose model's products are multiplied [default: the feed-forward layers of three shipped
-    /// configs, and a large square]
+    /// A config whose model's matrix products are measured [default: the feed-forward layers of three shipped configs,
+    /// and a large square]
     config: Option<PathBuf>,
-    /// Use another value for a key of the config, such as train.batch_size=4; may be repeated
+    /// Replace the value of a key of the config, such as train.batch_size=4; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "config")]
     overrides: Vec<String>,
-    /// The size of each of the arrays that bandwidth is measured with, MiB; well above what caches hold
+    /// The size of each array for measuring bandwidth, in MiB; well above the size of the caches
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one())]
     array: usize,
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         None => default_products(),
     };
     let trial = args.measuring.trial(1, ENOUGH);
-    under_way("products of matrices");
+    under_way("matrix products");
     let products = machine::products(sizes, &device, &trial)?;
     under_way("memory");
     let bandwidth = machine::bandwidth(args.array << 18, &device, &trial)?;

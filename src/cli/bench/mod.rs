@@ -44,20 +44,20 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Measure what attention costs as a text grows, explicit and fused
+    /// Measure the time and memory of explicit and fused attention as a text grows
     Attention(attention::Args),
     /// Measure how long the training steps of a config take
     Train(train::Args),
     /// Measure how fast a model reads a prompt and writes
     Generate(generate::Args),
-    /// Measure what the machine could reach: products of matrices, memory bandwidth
+    /// Measure the machine's limits: matrix products, memory bandwidth
     Machine(machine::Args),
 }
 
 /// How something is measured, on which device, and how the result is printed.
 #[derive(Debug, clap::Args)]
 struct Measuring {
-    /// The most rounds that a row is the median of; one that takes long has fewer, at least 3
+    /// The most rounds per row, which shows their median; a slow row has fewer, at least 3
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one())]
     rounds: usize,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists

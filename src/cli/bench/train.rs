@@ -17,19 +17,19 @@ Examples:
 pub(super) struct Args {
     /// The config, such as configs/shakespeare-nanogpt.toml [default: the quick start's]
     config: Option<PathBuf>,
-    /// Use another value for a key of the config, such as train.batch_size=4; may be repeated
+    /// Replace the value of a key of the config, such as train.batch_size=4; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Train on the config's own text rather than on made-up tokens
     #[arg(long)]
     own_text: bool,
-    /// How many rounds there are; each has the median of its steps, and their median is the result
+    /// The number of rounds; the result is the median over the rounds of each one's median step
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one())]
     rounds: usize,
-    /// How many steps a round has
+    /// The number of steps in a round
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one())]
     steps: usize,
-    /// How many steps are made before the first round
+    /// The number of warm-up steps before the first round
     #[arg(long, value_name = "N", default_value_t = 5)]
     warm_up: usize,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]

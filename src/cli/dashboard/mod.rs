@@ -56,15 +56,12 @@ pub(super) struct Dashboard {
 /// Fails if the terminal cannot show a dashboard.
 pub(super) fn check() -> anyhow::Result<()> {
     if !io::stdout().is_terminal() {
-        bail!(
-            "--tui draws on standard output, which is not a terminal\n  hint: leave out --tui, or what \
-             sends the output elsewhere"
-        );
+        bail!("--tui needs a terminal on standard output\n  hint: leave out --tui, or do not redirect the output");
     }
     if std::env::var_os("TERM").is_some_and(|kind| kind == "dumb") {
         bail!(
-            "--tui cannot draw on this terminal, which says that it is `dumb`\n  hint: leave out --tui, or \
-             set TERM to what the terminal is, such as xterm-256color"
+            "--tui cannot draw on a terminal of type `dumb`\n  hint: leave out --tui, or \
+             set TERM to the type of the terminal, such as xterm-256color"
         );
     }
     enable_raw_mode()

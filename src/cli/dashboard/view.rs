@@ -73,7 +73,7 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
     };
     let (evaluations, all, gone) = (board.evaluations, board.all_evaluations, duration(elapsed.as_secs_f64()));
     let left = time_left(board, elapsed).map(|left| format!(", about {} left", duration(left))).unwrap_or_default();
-    let rest = format!("   evaluations {evaluations}/{all}   {gone} gone{left}");
+    let rest = format!("   evaluations {evaluations}/{all}   {gone} elapsed{left}");
     frame.render_widget(Line::from(vec![activity.bold(), Span::raw(rest)]), words);
 }
 
@@ -107,7 +107,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
     let points = || metric.train.points.iter().chain(&metric.val.points);
     let y = || points().map(|point| point.1);
     let (Some(y_min), Some(y_max)) = (y().reduce(f64::min), y().reduce(f64::max)) else {
-        let nothing = Paragraph::new("nothing measured yet").alignment(Alignment::Center).dim();
+        let nothing = Paragraph::new("no measurements yet").alignment(Alignment::Center).dim();
         frame.render_widget(nothing.block(block), area);
         return;
     };
@@ -163,7 +163,7 @@ fn draw_log(frame: &mut Frame, area: Rect, board: &Board) {
 fn draw_keys(frame: &mut Frame, area: Rect, board: &Board, is_stopping: bool) {
     let words = match (is_stopping, board.split) {
         (false, _) => " q or Ctrl-C: save and stop   ↑ ↓: another metric's chart",
-        (true, EVALUATING_FULLY) => " stopping; all is saved",
+        (true, EVALUATING_FULLY) => " stopping; everything is saved",
         (true, _) => " stopping after this step; press Ctrl-C again to stop at once without saving",
     };
     let style = if is_stopping { Style::new().fg(Color::Yellow).bold() } else { Style::new().dim() };
@@ -269,7 +269,7 @@ mod tests {
         assert_snapshot!(picture(&running(), 80, 24, false), @r"
         ┌ runs/mine on flex ───────────────────────────────────────────────────────────┐
         │███████████▊                 step 300/2,000  15 %                             │
-        │training   evaluations 1/8   1 min 15 s gone, about 7 min 5 s left            │
+        │training   evaluations 1/8   1 min 15 s elapsed, about 7 min 5 s left         │
         └──────────────────────────────────────────────────────────────────────────────┘
         ┌ metrics ─────────────────────────────────┐┌ loss (nats/token) ───────────────┐
         │                          train validation││4.1450│ ⡆             ┌──────────┐│
@@ -298,7 +298,7 @@ mod tests {
     fn a_small_window_has_the_values() {
         assert_snapshot!(picture(&running(), 44, 7, true), @r"
         ██████▋     step 300/2,000  15 %
-        training   evaluations 1/8   1 min 15 s gone
+        training   evaluations 1/8   1 min 15 s elap
                                     train validation
         ▸ loss (nats/token)        1.1000     1.2500
           learning rate           3.00e-4
@@ -319,7 +319,7 @@ mod tests {
             let picture = picture(&board, 100, 30, false);
             assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
         }
-        assert!(picture(&begun(), 100, 30, false).contains("nothing measured yet"));
+        assert!(picture(&begun(), 100, 30, false).contains("no measurements yet"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(super) struct Args {
     /// The values that replace a removed part
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Instead::Both)]
     method: Instead,
-    /// Measure on so many batches, evenly spread over the validation split [default: all of it]
+    /// Measure on N batches, evenly spread over the validation split [default: all of it]
     #[arg(long, value_name = "N")]
     max_batches: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -33,7 +33,7 @@ enum Instead {
     Zero,
     /// The mean of its values
     Mean,
-    /// Each of them; ranked by the mean
+    /// Both; ranked by the mean
     Both,
 }
 

@@ -22,13 +22,13 @@ pub(super) struct Args {
     subject: Subject,
     #[command(flatten)]
     prompts: Prompts,
-    /// Only this layer, counted from 0 [default: every one]
+    /// Only this layer, counted from 0 [default: all]
     #[arg(long, value_name = "L", allow_negative_numbers = true)]
     layer: Option<usize>,
-    /// Only this head, counted from 0 [default: every one]
+    /// Only this head, counted from 0 [default: all]
     #[arg(long, value_name = "H", allow_negative_numbers = true)]
     head: Option<usize>,
-    /// In which form
+    /// The output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
     format: Format,
     #[command(flatten)]
@@ -39,9 +39,9 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
-    /// A map of characters or colours; one head with the tokens' names and whom each looks at most
+    /// A map in characters or colours; for one head, with its tokens and those that each attends to most
     Text,
-    /// {"tokens": [T], "weights": [L][H][T][T]}, exact; of several prompts an array of these
+    /// {"tokens": [T], "weights": [L][H][T][T]}, exact; for several prompts an array of these
     Json,
     /// A picture
     Svg,
@@ -84,7 +84,8 @@ fn check_size(config: &ModelConfig, prompts: &[Prompt], selection: &HeadSelectio
     draw::check_size(mib)?;
     if mib >= LARGE_MIB {
         note(format!(
-            "note: the page holds {mib} MiB of numbers, and a browser opens it slowly: --layer and --head choose less"
+            "note: the page holds {mib} MiB of numbers and opens slowly in a browser; choose less with --layer and \
+             --head"
         ));
     }
     Ok(())

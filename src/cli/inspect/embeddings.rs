@@ -15,13 +15,13 @@ pub(super) struct Args {
     subject: Subject,
     #[command(flatten)]
     prompts: Prompts,
-    /// The word, which stands in every prompt; where it stands several times, the last is meant
+    /// The word, which every prompt must contain; its last occurrence is used
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     word: String,
-    /// Another word to compare it with, in those prompts where it stands; may be repeated
+    /// Another word to compare it with, in the prompts that contain it; may be repeated
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     context: Vec<String>,
-    /// Show what attention does at every token, not only at the word's
+    /// Show the effect of attention at every token, not only at the word's
     #[arg(long)]
     positions: bool,
     #[command(flatten)]

@@ -16,10 +16,10 @@ pub(super) struct Args {
     subject: Subject,
     #[command(flatten)]
     prompts: Prompts,
-    /// Which layer, counted from 0
+    /// The layer, counted from 0
     #[arg(long, value_name = "L", default_value_t = 0, allow_negative_numbers = true)]
     layer: usize,
-    /// Which head, counted from 0
+    /// The head, counted from 0
     #[arg(long, value_name = "H", default_value_t = 0, allow_negative_numbers = true)]
     head: usize,
     #[command(flatten)]

@@ -16,11 +16,11 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// How many windows of the validation split are read, each of as many tokens as the model sees
+    /// The number of windows of the validation split to read, each as many tokens as the context holds
     #[arg(long, value_name = "N", default_value_t = N_WINDOWS as u64, value_parser = clap::value_parser!(u64).range(1..))]
     windows: u64,
-    /// Ask instead whether a head looks at the right noun, in a text whose pronouns and names are annotated: a file
-    /// like data/stories.jsonl, with its text beside it [default: scores of the validation split]
+    /// Measure instead whether a head looks at the right noun, in a text with annotated pronouns and names: a file like
+    /// data/stories.jsonl, with its text beside it [default: scores of the validation split]
     #[arg(long, value_name = "FILE", conflicts_with = "windows")]
     annotations: Option<PathBuf>,
     #[command(flatten)]

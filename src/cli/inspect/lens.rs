@@ -23,16 +23,16 @@ pub(super) struct Args {
     prompts: Prompts,
     #[command(flatten)]
     token: Token,
-    /// How many of the likeliest tokens of each layer are shown
+    /// The number of likeliest tokens to show for each layer
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = 1..=20)]
     top: i64,
     /// The next token to explain [default: the likeliest]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     answer: Option<String>,
-    /// The token it is compared with [default: the mean of all; with --patch-from the likeliest there]
+    /// The token to compare it with [default: the mean of all tokens; with --patch-from the likeliest after that text]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     against: Option<String>,
-    /// A text of as many tokens, whose values take the place of the prompt's, part by part [default: none]
+    /// A text of as many tokens, whose values replace those of the prompt, part by part [default: none]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     patch_from: Option<String>,
     #[command(flatten)]
@@ -45,7 +45,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let prompts = args.prompts.read(&opened)?;
     if args.patch_from.is_some() && prompts.len() > 1 {
-        bail!("--patch-from compares two texts, and there are {} beside it\n  hint: give one --prompt", prompts.len());
+        bail!(
+            "--patch-from compares its text with one prompt, and there are {}\n  hint: give one --prompt",
+            prompts.len()
+        );
     }
     let mut pages = Vec::new();
     for prompt in prompts {

@@ -34,13 +34,13 @@ enum Look {
     Attention(attention::Args),
     /// Follow one token through one head, number by number
     Explain(explain::Args),
-    /// Measure what each head mostly does with the text of the validation split
+    /// Score what each head mostly does on the validation split
     Heads(heads::Args),
-    /// Follow one word through several texts: how alike its vectors are, layer by layer
+    /// Compare the vectors of one word in several texts, layer by layer
     Embeddings(embeddings::Args),
     /// Measure how much the loss rises without each head, attention layer and feed-forward layer
     Ablate(ablate::Args),
-    /// Show what each layer would have predicted, and which part speaks for it
+    /// Show the prediction of each layer, and the contribution of each part to it
     Lens(lens::Args),
 }
 
@@ -98,7 +98,7 @@ impl Prompts {
 /// The token of a prompt.
 #[derive(Debug, clap::Args)]
 struct Token {
-    /// Which token: a position, counted from 0, or a text, whose last token in the prompt is meant [default: the last]
+    /// The token: a position, counted from 0, or a text in the prompt, meaning its last token [default: the last]
     #[arg(long, value_name = "N|TEXT", allow_hyphen_values = true)]
     token: Option<String>,
 }

@@ -25,7 +25,7 @@ enum Format {
 /// The form and the place of the output.
 #[derive(Debug, clap::Args)]
 pub(super) struct Output {
-    /// In which form
+    /// The output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
     format: Format,
     #[command(flatten)]
@@ -58,7 +58,7 @@ impl Output {
 /// The place of the output.
 #[derive(Debug, clap::Args)]
 pub(super) struct File {
-    /// A file to write; one that is there is replaced [default: standard output]
+    /// A file to write; an existing one is replaced [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -27,7 +27,7 @@ page.view("heads", (section, { names, even, heads }) => {
       page.element("h3", {}, `Head ${cell.dataset.head}: ${kind}`),
       page.element("p", {}, meaning),
       page.element("div", { class: "bars" }, ...names.flatMap((name, i) => bar(name, scores[i], even[i]))),
-      page.element("p", {}, page.element("small", {}, "The tick is what a head would score that looks at everything alike.")));
+      page.element("p", {}, page.element("small", {}, "The tick is the score of a head that looks at all tokens equally.")));
   }
 
   for (const cell of cells) {
