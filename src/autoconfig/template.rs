@@ -10,7 +10,7 @@ use crate::run::layout::default_dir;
 /// Where comments are wrapped, in characters.
 const WIDTH: usize = 100;
 
-/// What the template is filled in with.
+/// The values of the template's placeholders.
 pub(super) struct Template<'a> {
     pub known: &'a Known<'a>,
     pub choice: &'a Choice,

@@ -151,7 +151,7 @@ mod tests {
         Piece { sample_idx, text: text.to_owned(), is_last }
     }
 
-    /// What was printed at each flush.
+    /// The output printed up to each flush.
     struct Flushed(Vec<String>);
 
     impl Write for Flushed {

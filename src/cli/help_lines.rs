@@ -5,7 +5,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use super::Cli;
 
-/// What numbers may count. An option with another unit adds its word.
+/// The units that numbers may have. An option with another unit adds its word.
 const UNITS: &str = "tokens texts characters bytes MiB steps columns runs rounds heads numbers checkpoints batches \
     minutes seconds milliseconds ms probability share factor seed";
 

@@ -17,7 +17,7 @@ use crate::tokenizer::{Tokenizer, TokenizerKind};
 pub struct Reading<'a> {
     /// The text, as the config names it.
     pub path: &'a Path,
-    /// What it is read for.
+    /// The purpose of the reading.
     pub purpose: Purpose,
     /// Bytes of text read so far.
     pub bytes: u64,
@@ -25,7 +25,7 @@ pub struct Reading<'a> {
     pub of: Option<u64>,
 }
 
-/// What a text is read for.
+/// The purposes for which a text is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Its hash, length and alphabet.
@@ -53,7 +53,7 @@ pub(super) fn report(on_progress: OnProgress<'_>, reading: &Reading<'_>) -> Resu
     }
 }
 
-/// What a tokenizer needs of a text.
+/// The part of a text that training a tokenizer needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Needs {
     /// Characters and bytes are the units in which a text is measured and split. With tokens of any length it is

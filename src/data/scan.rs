@@ -16,7 +16,7 @@ use super::split::train_share;
 use crate::config::{Config, SourceConfig};
 use crate::tokenizer::TokenizerKind;
 
-/// What a reading of a whole text tells.
+/// The properties of a text that was read whole.
 #[derive(Debug)]
 pub(super) struct Scan {
     /// SHA-256 of the text, and of where its documents end if they are told apart.

@@ -1,4 +1,4 @@
-//! What can go wrong between text and tokens.
+//! Errors between text and tokens.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;

@@ -44,7 +44,7 @@ enum Pass {
     Both,
 }
 
-/// What one line of the output is about.
+/// The operation and sizes of one line of the output.
 struct Case(Pass, Shape);
 
 impl fmt::Display for Case {

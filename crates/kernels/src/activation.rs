@@ -28,7 +28,7 @@ pub fn relu_squared<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     positive.clone() * positive
 }
 
-/// What a feed-forward layer does between its projections.
+/// The activation between the projections of a feed-forward layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `x Phi(x)`

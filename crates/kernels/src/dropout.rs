@@ -8,7 +8,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::flex::in_f32;
 
-/// What the choices of one forward pass hang on, beside the place where they are made.
+/// The key of one forward pass's choices; they also depend on the site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DropoutKey {
     /// The run's seed.
@@ -24,7 +24,7 @@ pub struct DropoutKey {
 pub struct Dropout {
     /// Of a number to be dropped, in (0, 1).
     pub probability: f64,
-    /// What the choices hang on.
+    /// The key of the choices.
     pub key: DropoutKey,
     /// The place.
     pub site: u64,
@@ -89,7 +89,7 @@ impl Dropout {
         }
     }
 
-    /// What to multiply each number of a part with, drawn here.
+    /// The factor of each number of a part, drawn here.
     fn factors<const D: usize>(&self, whole: [usize; D], part: [Range<usize>; D], device: &Device) -> Tensor<D> {
         let sizes = part.each_ref().map(ExactSizeIterator::len);
         let mut factors = vec![1.0; sizes.iter().product()];
@@ -131,7 +131,7 @@ impl Dropout {
         hash(place, self.hash_words()).lower_elem(self.hashes_below())
     }
 
-    /// What makes the hashes of this place and pass differ from others'.
+    /// The salt of this site and pass.
     fn hash_words(&self) -> [u32; 2] {
         let mut generator = generator(self.key, self.site);
         [generator.next_u32(), generator.next_u32()]

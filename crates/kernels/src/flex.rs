@@ -25,7 +25,7 @@ pub(crate) fn matrix(x: &FlexTensor) -> Matrix<'_> {
     Matrix::new(values, [values.len() / n_columns, n_columns])
 }
 
-/// What `f` makes of the numbers of `x`. On burn's CPU backend they are in the host's memory and stay where they
+/// The result of `f` on the numbers of `x`. On burn's CPU backend they are in the host's memory and stay where they
 /// are; elsewhere they are read back and dropped again.
 ///
 /// # Errors

@@ -63,7 +63,7 @@ fn fused_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<Tens
 pub(crate) struct Norm {
     /// Whether the mean is taken away first: layer norm does, RMS norm does not.
     pub(crate) centred: bool,
-    /// What is added to the variance, or to the mean square.
+    /// Added to the variance, or to the mean square.
     pub(crate) epsilon: f32,
 }
 

@@ -8,16 +8,16 @@ use crate::elementary::sum;
 use crate::flex::{self, from_vec, in_f32, primitive, values, values_mut};
 use crate::tasks::run;
 
-/// What one update of a parameter multiplies with and adds.
+/// The factors and terms of one update of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamW {
-    /// What is kept of the running means of gradients and of their squares.
+    /// The decay of the running means of gradients and of their squares.
     pub betas: [f64; 2],
     /// The learning rate, over what the first mean's start at zero left of it.
     pub step_size: f64,
     /// One over the square root of what the second mean's start at zero left of it.
     pub second_scale: f64,
-    /// What is added to the root of the second mean.
+    /// Added to the root of the second mean.
     pub epsilon: f64,
     /// The share of the weights that is taken away.
     pub decay: f64,

@@ -1,8 +1,8 @@
 //! The precision in which matrices are multiplied.
 
-/// What the numbers of matrices are rounded to before they are multiplied: with weights, forward and backward, and in
-/// Muon's steps. Sums are in f32 either way, and so is everything else but the gradients of biases, which are sums of
-/// rounded numbers.
+/// The precision to which matrices are rounded before products: with weights, forward and backward, and in Muon's
+/// steps. Sums are in f32 either way, and so is everything else but the gradients of biases, which are sums of rounded
+/// numbers.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum MatmulPrecision {

@@ -1,4 +1,4 @@
-//! What the tests of the operations share.
+//! Inputs and comparisons that the tests of the operations share.
 
 use burn::tensor::{Device, Tensor, TensorData};
 

@@ -171,7 +171,7 @@ impl QueryBlock {
         narrow(x, self.queries.clone())
     }
 
-    /// What it sees of `x: [B, Hkv, S, X]`.
+    /// The keys of `x: [B, Hkv, S, X]` that it sees.
     fn seen(&self, x: &Tensor<4>) -> Tensor<4> {
         narrow(x, 0..self.n_keys)
     }
@@ -220,7 +220,7 @@ fn grouped(x: Tensor<4>, h_kv: usize) -> Tensor<4> {
     }
 }
 
-/// What is there so far, `[B, Hkv, S, D]`, and a part that belongs to the first of its keys.
+/// The sum so far, `[B, Hkv, S, D]`, and a part for the first of its keys.
 fn sum_of(so_far: Option<Tensor<4>>, part: Tensor<4>) -> Tensor<4> {
     let Some(so_far) = so_far else {
         return part;

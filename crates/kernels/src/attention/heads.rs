@@ -15,7 +15,7 @@ pub struct Heads<'a> {
     pub head_dim: usize,
     /// Weights of the RMS norms of queries and of keys, each of `head_dim` numbers.
     pub norms: Option<[&'a [f32]; 2]>,
-    /// What these norms add to the mean square.
+    /// Added to the mean square by these norms.
     pub epsilon: f32,
     /// Cosines and sines of all positions, `[capacity, D / 2]`, by which queries and keys are rotated.
     pub rotation: Option<[&'a [f32]; 2]>,
@@ -42,7 +42,7 @@ impl Heads<'_> {
         self.n_heads + self.n_kv_heads + kv_head
     }
 
-    /// What scores are multiplied with: `1 / sqrt(D)`.
+    /// The factor of scores: `1 / sqrt(D)`.
     pub(super) fn scale(self) -> f32 {
         1.0 / (self.head_dim as f32).sqrt()
     }

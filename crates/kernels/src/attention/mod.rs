@@ -28,11 +28,11 @@ pub struct QkNorm {
     pub q: Tensor<1>,
     /// Scale of the keys, `[D]`.
     pub k: Tensor<1>,
-    /// What is added to the mean square.
+    /// Added to the mean square.
     pub epsilon: f64,
 }
 
-/// What a causal self-attention does with a projection.
+/// The options of causal self-attention over a projection.
 #[derive(Clone, Debug)]
 pub struct SelfAttention {
     /// H, number of query heads.

@@ -74,18 +74,18 @@ pub(super) fn softmax<S: Simd, const L: usize>(scores: &mut Scores<'_>, row: usi
     max * scale + sum.ln()
 }
 
-/// What a query's gradient is made of.
+/// The saved values that a query's gradient needs.
 #[derive(Clone, Copy)]
 pub(super) struct Query<'a> {
     /// How many keys it sees.
     pub(super) visible: usize,
-    /// What its scores were multiplied with.
+    /// The factor of its scores.
     pub(super) scale: f32,
     /// The logarithm of its sum.
     pub(super) lse: f32,
     /// The sum of its output times the output's gradient.
     pub(super) delta: f32,
-    /// What dropout multiplied its weights with.
+    /// Dropout's factors of its weights.
     pub(super) mask: Option<&'a [f32]>,
 }
 

@@ -197,8 +197,7 @@ fn value<W: Weight>(rows: &[Row<W>], inputs: usize, [input, output]: [usize; 2])
     W::value(&rows[block * W::ROWS..][..W::ROWS], input % WIDTH, output % WIDTH)
 }
 
-/// What is done with the sums of a product: one epilogue for all, so that the products of each precision are compiled
-/// once.
+/// The epilogue of every output, so that the products of each precision are compiled once.
 enum Output<'a> {
     Store(Store<'a>),
     Activate(Activate<'a, f32>),

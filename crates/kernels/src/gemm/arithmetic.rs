@@ -1,4 +1,4 @@
-//! What the instructions of a SIMD level make of elements.
+//! Arithmetic on elements by the instructions of a SIMD level.
 
 use pulp::Simd;
 
@@ -35,7 +35,7 @@ pub(crate) trait Arithmetic: Copy {
 /// A register of sums.
 pub(crate) type Sums<A> = <<A as Arithmetic>::Simd as Simd>::f32s;
 
-/// What some arithmetic is to do.
+/// An operation that some arithmetic runs.
 pub(crate) trait WithArithmetic {
     type Element: Element;
 

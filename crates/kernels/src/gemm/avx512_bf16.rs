@@ -35,7 +35,7 @@ pub(super) fn run<S: Simd, O: WithArithmetic<Element = Bf16x2>>(_: S, operation:
     None
 }
 
-/// What calls the instructions must be compiled for CPUs that have them: those of the level, and bfloat16's.
+/// Code that uses the instructions must be compiled for CPUs that have them: those of the level, and bfloat16's.
 #[target_feature(enable = "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma")]
 #[target_feature(enable = "lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512bf16")]
 fn compiled<O: WithArithmetic<Element = Bf16x2>>(native: Avx512Bf16, operation: O) {

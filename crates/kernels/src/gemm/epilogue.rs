@@ -1,4 +1,4 @@
-//! What becomes of the sums of a product.
+//! Epilogues: how the sums of a product are stored.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use super::matrix::MatrixMut;
 use super::packed::{PackedRef, WIDTH};
 use crate::activation::Activation;
 
-/// What is done with the sums of a product of elements as they come out of the registers.
+/// Takes the sums of a product as they come out of the registers.
 pub(crate) trait Epilogue<E> {
     /// Whether sums behind the last column are taken too, so that it always gets those of whole panels.
     const WHOLE_PANELS: bool = false;
@@ -42,7 +42,7 @@ pub(crate) struct Store<'a> {
     pub(crate) bias: &'a [f32],
 }
 
-/// What sums do to the numbers that are there.
+/// How sums combine with the numbers that are there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mode {
     /// They replace them.
@@ -116,7 +116,7 @@ fn biased<'a>(out: &'a mut [f32; WIDTH], sums: &[f32], bias: &[f32], column: usi
 pub(crate) struct Activate<'a, E> {
     pub(crate) activation: Activation,
     pub(crate) bias: &'a [f32],
-    /// What comes of it.
+    /// The activated numbers.
     pub(crate) active: MatrixMut<'a, E>,
     /// The derivative, and the gate, which is replaced by its derivative; where they are not to be kept, or not
     /// there, of no numbers.

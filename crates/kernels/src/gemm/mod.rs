@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// What elements make of numbers.
+    /// Numbers as elements hold them.
     fn rounded<E: Element>(x: &[f32]) -> Vec<f32> {
         let rounded = |x: &f32| match E::NUMBERS {
             1 => *x,
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// What a check gives by each SIMD level; on AVX2 the same bytes as on this CPU if it `is_exact`.
+    /// The result of a check by each SIMD level; on AVX2 the same bytes as on this CPU if it `is_exact`.
     fn by_every_level<C: WithSimd<Output = Vec<f32>>>(check: impl Fn() -> C, is_exact: bool) -> Vec<Vec<f32>> {
         let native = Arch::new().dispatch(check());
         let mut all = vec![Simd::vectorize(pulp::Scalar, check())];

@@ -10,7 +10,7 @@ use super::scratch::Scratch;
 use super::transpose::{self, SIDE};
 use crate::tasks::run;
 
-/// What a copy of a matrix is for: in panels of f32 one copy serves for all.
+/// The role of a packed copy: in f32 one copy serves for all.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Role {
     /// The left matrix of products.

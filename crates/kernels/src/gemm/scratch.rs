@@ -45,7 +45,7 @@ impl<E> Scratch<E> {
     }
 }
 
-/// What new rows hold: where code is tested, what shows in every result that it gets into.
+/// The content of new rows: in tests a value that shows in every result that it reaches.
 const FRESH: f32 = if cfg!(test) { f32::NAN } else { 0.0 };
 
 /// A thread that panicked left buffers as good as any.

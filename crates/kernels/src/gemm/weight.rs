@@ -28,7 +28,7 @@ pub(crate) trait Weight: Word {
     }
 }
 
-/// What the columns of a block are to be multiplied with.
+/// The scales of a block's columns.
 #[inline(always)]
 pub(super) fn scales<S: Simd, W: Weight, const V: usize>(simd: S, block: &[Row<W>], column: usize) -> [S::f32s; V] {
     let mut scales = [simd.splat_f32s(1.0); V];

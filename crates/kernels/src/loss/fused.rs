@@ -170,7 +170,7 @@ struct RowLosses<'a> {
     logits: &'a mut [f32],
     losses: &'a mut [f32],
     targets: &'a [usize],
-    /// What a loss counts for in the mean.
+    /// The weight of one loss in the mean.
     share: f32,
 }
 

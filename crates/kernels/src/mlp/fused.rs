@@ -178,7 +178,7 @@ impl<E: Element> FlexOperation for FeedForward<E> {
     }
 }
 
-/// What was written to panels, with zeros behind the last column.
+/// The numbers written to panels, with zeros behind the last column.
 fn whole(mut panels: Vec<MaybeUninit<f32>>, [n_rows, n_columns]: [usize; 2]) -> Vec<f32> {
     let beyond = (n_panels(n_columns) - 1) * n_rows * WIDTH;
     let last = panels.get_mut(beyond..).unwrap_or_default(); // of no room, nothing

@@ -16,7 +16,7 @@ pub struct Layer {
     pub bias: Option<Tensor<1>>,
 }
 
-/// What a feed-forward layer is made of. Either all projections have a bias, or none has.
+/// The projections of a feed-forward layer. Either all projections have a bias, or none has.
 #[derive(Clone, Debug)]
 pub struct Mlp {
     /// `[C, F]`
