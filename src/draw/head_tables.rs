@@ -85,8 +85,7 @@ pub fn head_answers(references: &References) -> String {
     });
     format!(
         "{} of the validation split; the model sees {} tokens\n{}\n\
-         best: chosen among all heads on stories of the training split; the figures are \
-         those of the validation split\n",
+         best: chosen on stories of the training split; the figures are those of the validation split\n",
         counted(references.stories, "story", "stories"),
         references.context_length,
         sections.collect::<Vec<_>>().concat()

@@ -195,7 +195,7 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
         (patched.part.to_string(), cells)
     };
     text += &format!(
-        "\nAfter token {}, the logit of `{answer}` minus that of `{against}` is {} in the prompt, {} in the other.\n\
+        "\nAfter token {}, the logit of `{answer}` minus that of `{against}`: {} in the prompt, {} in the other.\n\
          The same difference with one part's values from the other prompt, and how far that moves it:\n{}",
         it.position,
         signed(it.difference, 4),
