@@ -96,10 +96,12 @@ mod tests {
     #[test]
     fn activations_take_their_known_values() {
         // Phi(1) = 0.841345, Phi(2) = 0.977250.
-        let table: [(fn(Tensor<1>) -> Tensor<1>, [f32; 5]); 2] =
-            [(gelu, [-0.045_5, -0.158_655, 0.0, 0.841_345, 1.954_5]), (relu_squared, [0.0, 0.0, 0.0, 1.0, 4.0])];
-        for (f, want) in table {
-            let got = numbers(f(Tensor::from_floats([-2.0, -1.0, 0.0, 1.0, 2.0], &Device::flex())));
+        let x = Tensor::<1>::from_floats([-2.0, -1.0, 0.0, 1.0, 2.0], &Device::flex());
+        for (got, want) in [
+            (gelu(x.clone()), [-0.045_5, -0.158_655, 0.0, 0.841_345, 1.954_5]),
+            (relu_squared(x), [0.0, 0.0, 0.0, 1.0, 4.0]),
+        ] {
+            let got = numbers(got);
             assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-5), "{got:?} is not {want:?}");
         }
     }

@@ -60,7 +60,8 @@ pub fn adamw(
     assert!(numbers.iter().all(|numbers| numbers.len() == n), "as many numbers of each");
     let [weight_chunks, first_chunks, second_chunks] = numbers.map(|numbers| numbers.chunks_mut(CHUNK));
     let tasks = weight_chunks.zip(gradient.chunks(CHUNK)).zip(first_chunks.zip(second_chunks));
-    let task = |((weights, gradient), (first, second))| Update { weights, gradient, factor, first, second, update };
+    let task =
+        |((weights, gradient), (first, second))| Update { weights, gradient, factor, first, second, adamw: update };
     run(n, tasks.map(task));
     let tensor = Tensor::from_primitive::<Flex>;
     (tensor(weights), [first, second].map(tensor))
@@ -147,7 +148,7 @@ struct Update<'a> {
     factor: f32,
     first: &'a mut [f32],
     second: &'a mut [f32],
-    update: AdamW,
+    adamw: AdamW,
 }
 
 impl WithSimd for Update<'_> {
@@ -155,8 +156,8 @@ impl WithSimd for Update<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { weights, gradient, factor, first, second, update } = self;
-        let AdamW { betas, step_size, second_scale, epsilon, decay } = update;
+        let Self { weights, gradient, factor, first, second, adamw } = self;
+        let AdamW { betas, step_size, second_scale, epsilon, decay } = adamw;
         let news = betas.map(|beta| in_f32(1.0 - beta));
         let betas = betas.map(in_f32);
         let [step_size, second_scale, epsilon, kept] = [step_size, second_scale, epsilon, 1.0 - decay].map(in_f32);

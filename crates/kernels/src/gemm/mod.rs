@@ -258,7 +258,9 @@ mod tests {
         let want = Factors::new(shape).product::<E>(shape);
         // In f32 each number is one sum of fused multiply-adds in the same order.
         let got = by_every_level(|| Check::<E> { shape, transposed, elements: PhantomData }, E::NUMBERS == 1);
-        got.iter().for_each(|got| assert_close(got, &want, &format!("{shape:?} of {} in one", E::NUMBERS)));
+        for got in got {
+            assert_close(&got, &want, &format!("{shape:?} of {} in one", E::NUMBERS));
+        }
     }
 
     /// Rows of f32 times weights, by the instructions of one SIMD level.

@@ -244,7 +244,7 @@ mod tests {
     /// A loss is a small difference of large logits: it loses digits that its gradients keep.
     const SHARE: f32 = 1e-5;
 
-    /// RowLosses, width, vocabulary.
+    /// Rows, width, vocabulary.
     const SHAPES: [[usize; 3]; 5] = [[1, 1, 1], [1, 8, 5], [70, 32, 65], [33, 7, 1000], [5, 3, 130]];
 
     #[test]
