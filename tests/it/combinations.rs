@@ -205,7 +205,8 @@ proptest! {
             // A single position looks at itself, whatever its query and key are.
             let is_deaf = config.context_length == 1 && matches!(site.point, Point::Queries | Point::Keys);
             let apart = changed.iter().zip(&probed).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            prop_assert!((apart > 1e-4) != is_deaf, "{} moves logits by {}", site, apart);
+            // Both passes compute the same but for the change, to the byte.
+            prop_assert!((apart > 0.0) != is_deaf, "{} moves logits by {}", site, apart);
         }
     }
 }
