@@ -114,7 +114,8 @@ impl Corpus {
         };
         let standard_input = earlier.map_or(StandardInput::Keep, StandardInput::Kept);
         let texts = opening.texts(needs, standard_input)?;
-        if earlier.is_some_and(|earlier| earlier != text_sha256(&texts)) {
+        let text_sha256 = text_sha256(&texts);
+        if earlier.is_some_and(|earlier| earlier != text_sha256) {
             return Err(DataError::OtherText { paths: texts.into_iter().map(|text| text.source.path).collect() });
         }
         let tokenizer = match (existing, kind) {
@@ -125,7 +126,6 @@ impl Corpus {
             }
             (None, _) => train_bpe(config, &texts, &opening)?,
         };
-        let text_sha256 = text_sha256(&texts);
         let weights: f64 = texts.iter().map(|text| text.weight).sum();
         let (mut train, mut val, mut sources) = (Vec::new(), Vec::new(), Vec::new());
         for text in texts {

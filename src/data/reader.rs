@@ -53,7 +53,7 @@ pub(super) fn report(on_progress: OnProgress<'_>, reading: &Reading<'_>) -> Resu
     }
 }
 
-/// The part of a text that training a tokenizer needs.
+/// The demands of a tokenizer on the reading of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Needs {
     /// Characters and bytes are the units in which a text is measured and split. With tokens of any length it is

@@ -2,8 +2,7 @@
 
 use unicode_width::UnicodeWidthChar;
 
-/// The most columns of a table or of text.
-pub(super) const MAX_WIDTH: usize = 100;
+pub(super) use super::table::MAX_WIDTH;
 
 /// How many columns a text takes: 2 for characters of East Asian scripts and most emoji, 0 for combining marks.
 pub(super) fn width(text: &str) -> usize {

@@ -35,7 +35,7 @@ pub fn embed(tokens: Tensor<2, Int>, weight: Tensor<2>, positions: Option<Positi
     let first = positions.as_ref().map_or(0, |positions| positions.first);
     let operation = Embedding { tokens: flex::tokens(tokens), seq_len, first };
     let weights = std::iter::once(weight).chain(positions.map(|positions| positions.weight));
-    apply_on_flex(weights.map(Tensor::into_dispatch).collect(), operation)
+    Tensor::from_dispatch(apply_on_flex(weights.map(Tensor::into_dispatch).collect(), operation))
 }
 
 /// [`embed`] by burn's own operations.

@@ -34,11 +34,10 @@ pub fn linear<const D: usize>(
 
 /// Not generic, so that the products are compiled in this crate, in one unit with what they inline.
 fn fused_linear(inputs: Vec<DispatchTensor>, precision: MatmulPrecision) -> DispatchTensor {
-    let out: Tensor<1> = match precision {
+    match precision {
         MatmulPrecision::F32 => apply_on_flex(inputs, Linear::<f32>(PhantomData)),
         MatmulPrecision::Bf16 => apply_on_flex(inputs, Linear::<Bf16x2>(PhantomData)),
-    };
-    out.into_dispatch()
+    }
 }
 
 /// Inputs: x, weight, and bias where there is one. Multiplies elements of `E`.

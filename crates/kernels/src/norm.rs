@@ -55,7 +55,7 @@ fn fused_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Option<Tens
     assert!(weight.dims() == [c] && bias.as_ref().is_none_or(|bias| bias.dims() == [c]));
     let mut inputs = vec![x.into_dispatch(), weight.into_dispatch()];
     inputs.extend(bias.map(Tensor::into_dispatch));
-    apply_on_flex(inputs, norm)
+    Tensor::from_dispatch(apply_on_flex(inputs, norm))
 }
 
 /// How rows are normalised: `(x - mean) / sqrt(variance + epsilon)`, or the same about 0 instead of the mean.

@@ -17,7 +17,6 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{
     Autodiff, Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, Flex, backend_extension,
 };
-use burn::tensor::Tensor;
 
 /// A differentiable function of a few tensors on any device, which it sees without gradients.
 pub(crate) trait Operation: Debug + Send + Sync + 'static {
@@ -39,12 +38,12 @@ pub(crate) trait FlexOperation: Debug + Send + Sync + 'static {
 }
 
 /// Applies an operation to its inputs, of which there are one to seven.
-pub(crate) fn apply<const D: usize>(inputs: Vec<DispatchTensor>, operation: impl Operation) -> Tensor<D> {
-    Tensor::from_dispatch(route(inputs, Arc::new(operation)))
+pub(crate) fn apply(inputs: Vec<DispatchTensor>, operation: impl Operation) -> DispatchTensor {
+    route(inputs, Arc::new(operation))
 }
 
 /// Applies an operation of flex to its inputs.
-pub(crate) fn apply_on_flex<const D: usize>(inputs: Vec<DispatchTensor>, operation: impl FlexOperation) -> Tensor<D> {
+pub(crate) fn apply_on_flex(inputs: Vec<DispatchTensor>, operation: impl FlexOperation) -> DispatchTensor {
     apply(inputs, OnFlex(operation))
 }
 
@@ -199,6 +198,7 @@ fn tracked<B: Concrete, C: CheckpointStrategy, const N: usize>(
 mod tests {
     use super::*;
     use crate::testing::{constant, numbers};
+    use burn::tensor::Tensor;
 
     /// The sum of all inputs, the `i`-th of them times `i + 1`.
     #[derive(Debug)]
@@ -223,7 +223,8 @@ mod tests {
         for n in 1..=7 {
             let inputs: Vec<Tensor<1>> = (0..n).map(|i| constant([3], i).require_grad()).collect();
             let dispatched = inputs.iter().cloned().map(Tensor::into_dispatch).collect();
-            let gradients = apply::<1>(dispatched, WeightedSum).sum().backward();
+            let sum = Tensor::<1>::from_dispatch(apply(dispatched, WeightedSum));
+            let gradients = sum.sum().backward();
             for (i, input) in inputs.into_iter().enumerate() {
                 let gradient = numbers(input.grad(&gradients).expect("it has one"));
                 assert_eq!(gradient, [(i + 1) as f32; 3], "input {i} of {n}");

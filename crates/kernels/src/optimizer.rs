@@ -60,8 +60,7 @@ pub fn adamw(
     assert!(numbers.iter().all(|numbers| numbers.len() == n), "as many numbers of each");
     let [weight_chunks, first_chunks, second_chunks] = numbers.map(|numbers| numbers.chunks_mut(CHUNK));
     let tasks = weight_chunks.zip(gradient.chunks(CHUNK)).zip(first_chunks.zip(second_chunks));
-    let task =
-        |((weights, gradient), (first, second))| Update { weights, gradient, factor, first, second, adamw: update };
+    let task = |((weights, gradient), (first, second))| Step { weights, gradient, factor, first, second, update };
     run(n, tasks.map(task));
     let tensor = Tensor::from_primitive::<Flex>;
     (tensor(weights), [first, second].map(tensor))
@@ -142,22 +141,22 @@ impl WithSimd for Squares<'_> {
     }
 }
 
-struct Update<'a> {
+struct Step<'a> {
     weights: &'a mut [f32],
     gradient: &'a [f32],
     factor: f32,
     first: &'a mut [f32],
     second: &'a mut [f32],
-    adamw: AdamW,
+    update: AdamW,
 }
 
-impl WithSimd for Update<'_> {
+impl WithSimd for Step<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { weights, gradient, factor, first, second, adamw } = self;
-        let AdamW { betas, step_size, second_scale, epsilon, decay } = adamw;
+        let Self { weights, gradient, factor, first, second, update } = self;
+        let AdamW { betas, step_size, second_scale, epsilon, decay } = update;
         let news = betas.map(|beta| in_f32(1.0 - beta));
         let betas = betas.map(in_f32);
         let [step_size, second_scale, epsilon, kept] = [step_size, second_scale, epsilon, 1.0 - decay].map(in_f32);

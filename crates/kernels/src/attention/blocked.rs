@@ -60,7 +60,7 @@ pub fn causal_attention_in_blocks(
     assert_shape!(k, [b, h_kv, s, d]);
     assert_shape!(v, [b, h_kv, s, d]);
     let operation = CausalAttention { dropout, max_bytes };
-    apply([q, k, v].map(Tensor::into_dispatch).into(), operation)
+    Tensor::from_dispatch(apply([q, k, v].map(Tensor::into_dispatch).into(), operation))
 }
 
 /// Inputs: queries `[B, H, T, D]`, keys and values `[B, Hkv, S, D]`.

@@ -52,14 +52,14 @@ pub(super) fn cross_entropy(
     let (targets, by_token) = (tokens(targets), matches!(output, Output::Tied(_)));
     let (Output::Tied(weight) | Output::Own(weight)) = output;
     let inputs = vec![hidden.into_dispatch(), weight.into_dispatch()];
-    match precision {
+    Tensor::from_dispatch(match precision {
         MatmulPrecision::F32 => {
             apply_on_flex(inputs, CrossEntropy::<f32> { targets, by_token, limits, elements: PhantomData })
         }
         MatmulPrecision::Bf16 => {
             apply_on_flex(inputs, CrossEntropy::<Bf16x2> { targets, by_token, limits, elements: PhantomData })
         }
-    }
+    })
 }
 
 /// Inputs: hidden states `[N, C]`, and weights `[V, C]` if `by_token`, else `[C, V]`.

@@ -35,14 +35,14 @@ pub(super) fn mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let (weights, biases): (Vec<_>, Vec<_>) = parts.unzip();
     let mut inputs = vec![x.into_dispatch()];
     inputs.extend(weights.into_iter().chain(biases.into_iter().flatten()));
-    match precision {
+    Tensor::from_dispatch(match precision {
         MatmulPrecision::F32 => {
             apply_on_flex(inputs, FeedForward::<f32> { activation, has_bias, elements: PhantomData })
         }
         MatmulPrecision::Bf16 => {
             apply_on_flex(inputs, FeedForward::<Bf16x2> { activation, has_bias, elements: PhantomData })
         }
-    }
+    })
 }
 
 /// Inputs: x; the weights of expand, contract, and gate where there is one; then their biases if they have them.

@@ -34,7 +34,7 @@ pub(super) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor
     let mut inputs = vec![qkv.into_dispatch()];
     inputs.extend(rotation.into_iter().flatten().map(Tensor::into_dispatch));
     inputs.extend(norm.into_iter().flat_map(|QkNorm { q, k, .. }| [q, k]).map(Tensor::into_dispatch));
-    apply_on_flex(inputs, operation)
+    Tensor::from_dispatch(apply_on_flex(inputs, operation))
 }
 
 /// The heads that share one key head, of one row of the batch.
