@@ -150,7 +150,16 @@ fn gather(method: Method, qkv: Tensor<3>, n_heads: usize) -> Tensor<3> {
             kernels::merge_heads(scaled_dot_product_attention(q, k, v, Some(mask)).0)
         }
         Method::Fused => {
-            let attention = SelfAttention { n_heads, n_kv_heads: n_heads, norm: None, rotation: None, dropout: None };
+            let [_, _, width] = qkv.dims();
+            let attention = SelfAttention {
+                n_heads,
+                n_kv_heads: n_heads,
+                norm: None,
+                rotation: None,
+                scale: kernels::attention_scale(width / (3 * n_heads)),
+                window: None,
+                dropout: None,
+            };
             kernels::self_attention(qkv, attention)
         }
     }

@@ -5,7 +5,7 @@ use tinderbox::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 use tinderbox::model::Gpt;
 use tinderbox::model::attention::{causal_mask, scaled_dot_product_attention};
 use tinderbox::plan::{Operations, pass_memory};
-use tinderbox_kernels::{self as kernels, Dropout, DropoutKey, MatmulPrecision, SelfAttention};
+use tinderbox_kernels::{self as kernels, CausalAttention, Dropout, DropoutKey, MatmulPrecision, SelfAttention};
 
 use crate::allocations::live_bytes;
 use crate::devices::{ndarray, wgpu};
@@ -41,8 +41,8 @@ fn run(
 }
 
 /// Holds attention in blocks on `device` against weights in the open on a CPU, with what dropout takes away there.
-fn check(device: &Device, shape: [usize; 6], n_queries: usize, dropout: Option<Dropout>) {
-    let [b, h, _, t, s, _] = shape;
+fn check(device: &Device, shape: [usize; 6], n_queries: usize, window: Option<usize>, dropout: Option<Dropout>) {
+    let [b, h, _, t, s, d] = shape;
     let kept = dropout.map(|dropout| {
         let whole = kernels::dropout(Tensor::<4>::ones([b, h, t, s], device), dropout);
         TensorData::new(host(whole), [b, h, t, s])
@@ -50,7 +50,7 @@ fn check(device: &Device, shape: [usize; 6], n_queries: usize, dropout: Option<D
     let want = run(&Device::flex(), shape, |[q, k, v]| {
         let device = q.device();
         let (k, v) = (kernels::repeat_kv(k, h), kernels::repeat_kv(v, h));
-        let mask = causal_mask(t, s, &device);
+        let mask = kernels::unseen(s - t..s, s, window, &device);
         let (out, weights) = scaled_dot_product_attention(q, k, v.clone(), Some(mask));
         match kept {
             Some(kept) => (weights * Tensor::from_data(kept, &device)).matmul(v),
@@ -58,9 +58,10 @@ fn check(device: &Device, shape: [usize; 6], n_queries: usize, dropout: Option<D
         }
     });
     let most_bytes = n_queries * b * h * s * size_of::<f32>();
-    let got = run(device, shape, |[q, k, v]| kernels::causal_attention_in_blocks(q, k, v, dropout, most_bytes));
+    let attention = CausalAttention { scale: kernels::attention_scale(d), window, dropout };
+    let got = run(device, shape, |[q, k, v]| kernels::causal_attention_in_blocks(q, k, v, attention, most_bytes));
     for ((part, got), (_, want)) in got.iter().zip(&want) {
-        let what = format!("{part} of {shape:?}, {n_queries} queries, {dropout:?}");
+        let what = format!("{part} of {shape:?}, {n_queries} queries, {window:?}, {dropout:?}");
         expect_close(&what, got, want, 1e-5);
     }
 }
@@ -68,9 +69,9 @@ fn check(device: &Device, shape: [usize; 6], n_queries: usize, dropout: Option<D
 #[test]
 fn ndarray_attends_in_blocks_as_flex_does_in_the_open() {
     for shape in [[2, 4, 2, 9, 9, 6], [1, 3, 1, 4, 11, 5], [2, 2, 2, 1, 1, 8], [1, 2, 2, 40, 40, 8]] {
-        for dropout in [None, Some(DROPOUT)] {
+        for (window, dropout) in [(None, None), (None, Some(DROPOUT)), (Some(5), None), (Some(5), Some(DROPOUT))] {
             for n_queries in [1, 4, 40] {
-                check(&ndarray(), shape, n_queries, dropout);
+                check(&ndarray(), shape, n_queries, window, dropout);
             }
         }
     }
@@ -79,8 +80,9 @@ fn ndarray_attends_in_blocks_as_flex_does_in_the_open() {
 #[test]
 fn a_gpu_attends_in_blocks_as_flex_does_in_the_open() {
     let Some(device) = wgpu() else { return };
-    check(&device, [2, 4, 2, 9, 9, 6], 9, None);
-    check(&device, [2, 4, 2, 9, 12, 6], 5, Some(DROPOUT));
+    check(&device, [2, 4, 2, 9, 9, 6], 9, None, None);
+    check(&device, [2, 4, 2, 9, 12, 6], 5, None, Some(DROPOUT));
+    check(&device, [2, 4, 2, 9, 12, 6], 5, Some(4), Some(DROPOUT));
 }
 
 /// Bytes that are there after `f`, and were not before, while what it gave is held.
@@ -106,8 +108,15 @@ fn no_map_of_weights_waits_for_the_backward_pass() {
         kept(|| attend(qkv)) / MAP as f64
     };
     let ours = kept(|qkv| {
-        let attention =
-            SelfAttention { n_heads: N_HEADS, n_kv_heads: N_HEADS, norm: None, rotation: None, dropout: Some(DROPOUT) };
+        let attention = SelfAttention {
+            n_heads: N_HEADS,
+            n_kv_heads: N_HEADS,
+            norm: None,
+            rotation: None,
+            scale: 0.5,
+            window: None,
+            dropout: Some(DROPOUT),
+        };
         kernels::self_attention(qkv, attention)
     });
     // What keeps its weights keeps those of each head, several times.

@@ -86,7 +86,7 @@ proptest! {
     fn gradients_of_attention_are_its_changes(
         seed in 0..1000_u64,
         (n_kv_heads, group, half, b, t) in (1..3_usize, 1..4_usize, 1..5_usize, 1..3_usize, 1..70_usize),
-        (norm, rotated, dropped) in any::<(bool, bool, bool)>(),
+        (norm, rotated, windowed, dropped) in any::<(bool, bool, bool, bool)>(),
     ) {
         let (n_heads, d) = (n_kv_heads * group, 2 * half);
         let width = (n_heads + 2 * n_kv_heads) * d;
@@ -103,6 +103,8 @@ proptest! {
                 n_kv_heads,
                 norm: norms.clone().map(|[q, k]| QkNorm { q, k, epsilon: 1e-2 }),
                 rotation: rotated.then(|| [angles.clone().cos(), angles.clone().sin()]),
+                scale: tinderbox_kernels::attention_scale(d),
+                window: windowed.then_some(3),
                 dropout: dropped.then_some(Dropout {
                     probability: 0.25,
                     key: DropoutKey { seed, step: 1, micro_step: 0 },
@@ -121,7 +123,7 @@ proptest! {
     fn gradients_of_layers_are_their_changes(
         seed in 0..1000_u64,
         (b, t, c, f) in (1..4_usize, 1..40_usize, 1..20_usize, 1..30_usize),
-        kind in 0..3_usize,
+        kind in 0..4_usize,
     ) {
         let n_weights = if kind == 2 { 3 } else { 2 };
         check("a feed-forward layer", b * t * c + n_weights * c * f + c, seed, |inputs| {
@@ -138,6 +140,7 @@ proptest! {
                 activation: match kind {
                     0 => Activation::Gelu,
                     1 => Activation::ReluSquared,
+                    3 => Activation::GeluTanh,
                     _ => Activation::Swiglu,
                 },
                 gate: (kind == 2).then(|| layer(2)),

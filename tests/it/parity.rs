@@ -12,6 +12,7 @@ use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::probe::{Point, Probe, Site};
 use tinderbox::optimizer::Gradients;
 use tinderbox_kernels::MatmulPrecision;
+use tinderbox_kernels::{CausalAttention, attention_scale, causal_attention};
 
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
 
@@ -124,7 +125,9 @@ fn the_causal_kernel_is_pytorchs() {
         let input = |name| fixture.float::<4>(name, &device).require_grad();
         let (q, k, v) = (input("q"), input("k"), input("v").narrow(3, 0, 5));
         // The kernel takes values as wide as keys; the fixture's are one wider.
-        let output = tinderbox_kernels::causal_attention(q, k, v, None);
+        let [.., d] = q.dims();
+        let attention = CausalAttention { scale: attention_scale(d), window: None, dropout: None };
+        let output = causal_attention(q, k, v, attention);
         let expected = fixture.float::<4>("output", &device).narrow(3, 0, 5);
         expect_close(name, &host(output), &host(expected), TOLERANCE);
     }

@@ -157,6 +157,11 @@ fn mlp_gelu_in_bf16(bencher: Bencher<'_, '_>, case: &Case) {
 }
 
 #[divan::bench(args = cases())]
+fn mlp_gelu_tanh(bencher: Bencher<'_, '_>, case: &Case) {
+    mlp(bencher, case, Activation::GeluTanh, MatmulPrecision::F32);
+}
+
+#[divan::bench(args = cases())]
 fn mlp_relu_squared(bencher: Bencher<'_, '_>, case: &Case) {
     mlp(bencher, case, Activation::ReluSquared, MatmulPrecision::F32);
 }
@@ -186,16 +191,23 @@ fn dropout(bencher: Bencher<'_, '_>, case: &Case) {
 
 #[divan::bench(args = cases())]
 fn self_attention(bencher: Bencher<'_, '_>, case: &Case) {
-    attention(bencher, case, None);
+    attention(bencher, case, None, None);
 }
 
 #[divan::bench(args = cases())]
 fn self_attention_with_dropout(bencher: Bencher<'_, '_>, case: &Case) {
-    attention(bencher, case, Some(DROPOUT));
+    attention(bencher, case, None, Some(DROPOUT));
 }
 
-fn attention(bencher: Bencher<'_, '_>, case: &Case, dropout: Option<Dropout>) {
-    let attention = SelfAttention { n_heads: case.1.h, n_kv_heads: case.1.h, norm: None, rotation: None, dropout };
+#[divan::bench(args = cases())]
+fn self_attention_in_a_window(bencher: Bencher<'_, '_>, case: &Case) {
+    attention(bencher, case, Some(64), None);
+}
+
+fn attention(bencher: Bencher<'_, '_>, case: &Case, window: Option<usize>, dropout: Option<Dropout>) {
+    let Shape { c, h, .. } = case.1;
+    let scale = kernels::attention_scale(c / h);
+    let attention = SelfAttention { n_heads: h, n_kv_heads: h, norm: None, rotation: None, scale, window, dropout };
     case.of_activations(bencher, 3, |qkv| kernels::self_attention(qkv, attention.clone()));
 }
 

@@ -52,8 +52,15 @@ impl Block {
         let normed = layer_norm(&self.attention_norm, x.clone());
         let MultiHeadAttention { query, key, value, output, .. } = &self.attention;
         let qkv = [query, key, value].map(|projection| linear(projection, normed.clone()));
-        let attention =
-            SelfAttention { n_heads: N_HEADS, n_kv_heads: N_HEADS, norm: None, rotation: None, dropout: None };
+        let attention = SelfAttention {
+            n_heads: N_HEADS,
+            n_kv_heads: N_HEADS,
+            norm: None,
+            rotation: None,
+            scale: kernels::attention_scale(D_MODEL / N_HEADS),
+            window: None,
+            dropout: None,
+        };
         let heads = kernels::self_attention(Tensor::cat(qkv.into(), 2), attention); // [B, T, C]
         let x = x + linear(output, heads);
         let mlp = Mlp {

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use burn::tensor::{Tensor, activation};
 use pulp::Simd;
 
-use crate::elementary::{fma, phi, sigmoid};
+use crate::elementary::{fma, phi, phi_by_tanh, sigmoid};
 
 /// The Gaussian error linear unit in its exact form, `x * Phi(x)`.
 ///
@@ -17,6 +17,16 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     // Composed by hand: burn 0.22 differentiates the tanh approximation of what it computes exactly, so that
     // gradients are off by up to 7e-4 of the largest.
     x.clone() * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0) * 0.5
+}
+
+/// The Gaussian error linear unit as GPT-2 has it, `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
+///
+/// Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units", section 2.
+#[must_use]
+pub fn gelu_tanh<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let root = std::f64::consts::FRAC_2_PI.sqrt();
+    let cube = x.clone() * x.clone() * x.clone();
+    x.clone() * (((x + cube * 0.044_715) * root).tanh() + 1.0) * 0.5
 }
 
 /// The squared rectifier, `max(x, 0)^2`.
@@ -33,6 +43,8 @@ pub fn relu_squared<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 pub enum Activation {
     /// `x Phi(x)`
     Gelu,
+    /// `x Phi(x)` with a tanh for Phi: see [`gelu_tanh`].
+    GeluTanh,
     /// `max(x, 0)^2`
     ReluSquared,
     /// `silu(gate) x`, with `silu(x) = x sigmoid(x)`
@@ -61,6 +73,13 @@ impl Activation {
             Self::Gelu => {
                 for (out, x) in pairs {
                     let (distribution, density) = phi::<S>(*x);
+                    out.write(*x * distribution);
+                    *x = fma::<S>(*x, density, distribution);
+                }
+            }
+            Self::GeluTanh => {
+                for (out, x) in pairs {
+                    let (distribution, density) = phi_by_tanh::<S>(*x);
                     out.write(*x * distribution);
                     *x = fma::<S>(*x, density, distribution);
                 }
@@ -95,10 +114,11 @@ mod tests {
 
     #[test]
     fn activations_take_their_known_values() {
-        // Phi(1) = 0.841345, Phi(2) = 0.977250.
+        // Phi(1) = 0.841345, Phi(2) = 0.977250; by a tanh 0.841192 and 0.977299.
         let x = Tensor::<1>::from_floats([-2.0, -1.0, 0.0, 1.0, 2.0], &Device::flex());
         for (got, want) in [
             (gelu(x.clone()), [-0.045_5, -0.158_655, 0.0, 0.841_345, 1.954_5]),
+            (gelu_tanh(x.clone()), [-0.045_402, -0.158_808, 0.0, 0.841_192, 1.954_598]),
             (relu_squared(x), [0.0, 0.0, 0.0, 1.0, 4.0]),
         ] {
             let got = numbers(got);
@@ -108,7 +128,7 @@ mod tests {
 
     #[test]
     fn nan_stays_nan() {
-        for activation in [Activation::Gelu, Activation::ReluSquared, Activation::Swiglu] {
+        for activation in [Activation::Gelu, Activation::GeluTanh, Activation::ReluSquared, Activation::Swiglu] {
             let (mut x, mut gate) = ([f32::NAN, 1.0], [1.0, f32::NAN]);
             let mut out = [MaybeUninit::uninit(); 2];
             let out = activation.forward::<pulp::Scalar>(&mut x, &mut gate, &mut out);

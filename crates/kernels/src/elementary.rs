@@ -96,9 +96,16 @@ pub(super) fn exp<S: Simd>(x: f32) -> f32 {
 /// `1 / (1 + e^-x)`, within 3e-7.
 #[inline(always)]
 pub(super) fn sigmoid<S: Simd>(x: f32) -> f32 {
+    sigmoid_and_slope::<S>(x).0
+}
+
+/// The [`sigmoid`] and its derivative at `x`.
+#[inline(always)]
+fn sigmoid_and_slope<S: Simd>(x: f32) -> (f32, f32) {
     let small = exp::<S>(-x.abs());
     let share = 1.0 / (1.0 + small);
-    if x < 0.0 { small * share } else { share }
+    let tail = small * share; // of the sigmoid, beyond |x|
+    (if x < 0.0 { tail } else { share }, tail * share)
 }
 
 /// The normal distribution function and its density at `x`, both within 2e-7.
@@ -117,6 +124,20 @@ pub(super) fn phi<S: Simd>(x: f32) -> (f32, f32) {
     let exp = exp::<S>(-z * z);
     let tail = 0.5 * series * exp; // of the distribution, beyond |x|
     (if x > 0.0 { 1.0 - tail } else { tail }, INV_SQRT_TAU * exp)
+}
+
+/// An approximation of the normal distribution function by a tanh, and its derivative at `x`, both within 3e-7.
+///
+/// Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units", section 2:
+/// `0.5 (1 + tanh(u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, which is the sigmoid of `2 u`.
+#[inline(always)]
+pub(super) fn phi_by_tanh<S: Simd>(x: f32) -> (f32, f32) {
+    const TWICE_ROOT: f32 = 1.595_769; // 2 sqrt(2 / pi)
+    const CUBIC: f32 = TWICE_ROOT * 0.044_715;
+    let x = x.clamp(-10.0, 10.0); // beyond, nothing changes but that the cube overflows
+    let square = x * x;
+    let (distribution, slope) = sigmoid_and_slope::<S>(x * fma::<S>(CUBIC, square, TWICE_ROOT));
+    (distribution, slope * fma::<S>(3.0 * CUBIC, square, TWICE_ROOT))
 }
 
 /// The logarithm of the sum of `e^x` over some numbers, which become their softmax.
@@ -220,6 +241,26 @@ mod tests {
             assert!((above - 1.0).abs() < 1e-7 && (below * x).abs() < 1e-30, "far out at {x}");
         }
         assert!(phi::<Scalar>(f32::NAN).0.is_nan());
+    }
+
+    #[test]
+    fn the_tanh_of_a_distribution_is_within_a_few_roundings() {
+        for i in -1200..=1200 {
+            let x = f64::from(i) / 100.0;
+            let root = std::f64::consts::FRAC_2_PI.sqrt();
+            let tanh = (root * (x + 0.044_715 * x.powi(3))).tanh();
+            let want = 0.5 * (1.0 + tanh);
+            let want_slope = 0.5 * (1.0 - tanh * tanh) * root * (1.0 + 3.0 * 0.044_715 * x * x);
+            let (got, slope) = phi_by_tanh::<Scalar>(i as f32 / 100.0);
+            assert!((f64::from(got) - want).abs() < 3e-7, "at {x}: {got}, not {want}");
+            assert!((f64::from(slope) - want_slope).abs() < 3e-7, "at {x}: {slope}, not {want_slope}");
+        }
+        for x in [50.0, 1e4, 1e30] {
+            let [below, above] = [-x, x].map(phi_by_tanh::<Scalar>);
+            assert!((above.0 - 1.0).abs() < 1e-7 && (below.0 * x).abs() < 1e-7, "far out at {x}");
+            assert!([below, above].iter().all(|(_, slope)| *slope * x < 1e-5), "far out at {x}");
+        }
+        assert!(phi_by_tanh::<Scalar>(f32::NAN).0.is_nan());
     }
 
     #[test]

@@ -28,10 +28,10 @@ mod tasks;
 #[cfg(test)]
 mod testing;
 
-pub use activation::{Activation, gelu, relu_squared};
+pub use activation::{Activation, gelu, gelu_tanh, relu_squared};
 pub use attention::{
-    MAX_SCORE_BYTES, QkNorm, SelfAttention, attention_weights, causal_attention, causal_attention_in_blocks, future,
-    merge_heads, repeat_kv, rotate, self_attention, split_heads,
+    CausalAttention, MAX_SCORE_BYTES, QkNorm, SelfAttention, attention_scale, attention_weights, causal_attention,
+    causal_attention_in_blocks, merge_heads, repeat_kv, rotate, self_attention, split_heads, unseen,
 };
 pub use dropout::{Dropout, DropoutKey, dropout};
 pub use embedding::{Positions, embed};

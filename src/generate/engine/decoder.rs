@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::Engine;
 use super::layer::Work;
-use tinderbox_kernels::decode::{Cache, Rows, Stream, log_sum_exp};
+use tinderbox_kernels::decode::{Angles, Cache, Rows, Stream, log_sum_exp};
 
 /// Tokens of one sample in a pass: enough that reading the weights costs little beside computing with them.
 const TOKENS_AT_ONCE: usize = 128;
@@ -168,7 +168,8 @@ impl Decoder {
     fn layers(&mut self, samples: Range<usize>, t: usize, n_rows: usize) {
         let Self { engine, cache, work, first_rows, .. } = self;
         let stream = Stream { samples: samples.clone(), first_rows, t, n_rows };
-        let rotation = engine.rotation.as_ref().map(|[cos, sin]| [&cos[..], &sin[..]]);
+        let n_pairs = engine.config.head_dim() / 2;
+        let rotation = engine.rotation.as_ref().map(|[cos, sin]| Angles { tables: [cos, sin], n_pairs });
         for (i, layer) in engine.layers.iter().enumerate() {
             layer.forward(&engine.config, work, (cache, i), &stream, rotation);
         }

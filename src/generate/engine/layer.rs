@@ -4,8 +4,9 @@ use super::{host, linear, norm};
 use crate::config::{MlpKind, ModelConfig};
 use crate::model::norm::RMS_NORM_EPSILON;
 use crate::model::{Block, activation};
+use tinderbox_kernels::attention_scale;
 use tinderbox_kernels::decode::{
-    Activation, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
+    Activation, Angles, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
 };
 
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl Layer {
         work: &mut Work,
         cache: (&mut Cache, usize),
         stream: &Stream<'_>,
-        rotation: Option<[&[f32]; 2]>,
+        rotation: Option<Angles<'_>>,
     ) {
         let Work { x, normed, qkv, context, gate, hidden, buffers } = work;
         #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
@@ -76,6 +77,8 @@ impl Layer {
             norms: self.qk_norm.as_ref().map(|[q, k]| [&q[..], &k[..]]),
             epsilon: RMS_NORM_EPSILON as f32,
             rotation,
+            scale: attention_scale(config.head_dim()),
+            window: None,
         };
         self.attention_norm.apply(x, 0..stream.n_rows, normed);
         self.qkv.store(normed, qkv);
@@ -94,7 +97,16 @@ impl Work {
     /// Memory for passes with any of these pairs of numbers of samples and new positions, over a cache of `capacity`.
     pub(super) fn new(config: &ModelConfig, capacity: usize, streams: &[[usize; 2]]) -> Self {
         let (n_heads, n_kv_heads, head_dim) = (config.n_heads, config.n_kv_heads, config.head_dim());
-        let heads = Heads { n_heads, n_kv_heads, head_dim, norms: None, epsilon: 0.0, rotation: None };
+        let heads = Heads {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            norms: None,
+            epsilon: 0.0,
+            rotation: None,
+            scale: attention_scale(head_dim),
+            window: None,
+        };
         let n_rows = streams.iter().map(|[n, t]| n * t).max().unwrap_or(0);
         let d_gate = if config.mlp == MlpKind::Swiglu { config.d_ff } else { 0 };
         Self {

@@ -40,7 +40,7 @@ pub fn scaled_dot_product_attention(
     let [_, _, s, _] = k.dims();
     assert_shape!(k, [b, h, s, d]);
     assert_shape!(v, [b, h, s, _]);
-    let weights = kernels::attention_weights(q, k, mask); // [B, H, T, S]
+    let weights = kernels::attention_weights(q, k, mask, kernels::attention_scale(d)); // [B, H, T, S]
     (weights.clone().matmul(v), weights) // [B, H, T, Dv]
 }
 
@@ -53,7 +53,7 @@ pub fn scaled_dot_product_attention(
 /// If there are more queries than keys.
 pub fn causal_mask(t: usize, s: usize, device: &Device) -> Tensor<4, Bool> {
     assert!(t <= s, "{t} queries cannot be the last of {s} positions");
-    kernels::future(s - t..s, s, device)
+    kernels::unseen(s - t..s, s, None, device)
 }
 
 impl MultiHeadAttention {

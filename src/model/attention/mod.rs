@@ -17,7 +17,7 @@ use super::norm::{Norm, RMS_NORM_EPSILON};
 use super::parameters::zeros_linear;
 use super::probe::{Pass, Point, Probe};
 use crate::config::NormKind;
-use tinderbox_kernels::{self as kernels, MatmulPrecision, QkNorm, SelfAttention};
+use tinderbox_kernels::{self as kernels, CausalAttention, MatmulPrecision, QkNorm, SelfAttention};
 
 pub use explicit::{causal_mask, scaled_dot_product_attention};
 pub use kv_cache::{KvCache, LayerCache};
@@ -118,8 +118,15 @@ impl MultiHeadAttention {
             n_kv_heads: self.config.n_kv_heads,
             norm: norm.map(|(q, k)| QkNorm { q: q.weight.val(), k: k.weight.val(), epsilon: RMS_NORM_EPSILON }),
             rotation: rotation.map(Rotation::angles),
+            scale: self.scale(),
+            window: None,
             dropout: pass.dropout(Point::Weights, self.config.dropout),
         }
+    }
+
+    /// The factor of scores.
+    fn scale(&self) -> f64 {
+        kernels::attention_scale(self.config.d_model / self.config.n_heads)
     }
 
     /// The same step by step, with a cache and an active probe: the values that each head gathered, `[B, H, T, D]`.
@@ -142,12 +149,13 @@ impl MultiHeadAttention {
         }
         if self.config.causal && !P::ACTIVE {
             let dropout = pass.dropout(Point::Weights, self.config.dropout);
-            return kernels::causal_attention(q, k, v, dropout); // [B, H, T, D]
+            let attention = CausalAttention { scale: self.scale(), window: None, dropout };
+            return kernels::causal_attention(q, k, v, attention); // [B, H, T, D]
         }
         let ([_, _, t, _], [_, _, s, _]) = (q.dims(), k.dims());
         let mask = self.config.causal.then(|| causal_mask(t, s, &q.device())); // [1, 1, T, S]
         let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.config.n_heads)); // each [B, H, S, D]
-        let weights = kernels::attention_weights(q, k, mask); // [B, H, T, S]
+        let weights = kernels::attention_weights(q, k, mask, self.scale()); // [B, H, T, S]
         let weights = pass.visit(Point::Weights, weights);
         let heads = pass.drop(Point::Weights, weights, self.config.dropout).matmul(v); // [B, H, T, D]
         pass.visit(Point::Heads, heads)

@@ -12,7 +12,7 @@ use std::ops::Range;
 use burn::backend::DispatchTensor;
 use burn::tensor::{Tensor, assert_shape};
 
-use super::{BLOCKED, future, scale};
+use super::{BLOCKED, unseen, visible};
 use crate::dropout::{Choice, Dropout};
 use crate::op::{Operation, apply};
 
@@ -22,11 +22,24 @@ pub const MAX_SCORE_BYTES: usize = 128 * 1024 * 1024;
 /// Queries of a block are a multiple of this, where there are as many: products of whole tiles are the fastest.
 const TILE: usize = 32;
 
+/// Queries of a block in a window, at most, or as many as the window is long: a block sees that much before it.
+const WINDOWED: usize = 256;
+
+/// The options of causal attention.
+#[derive(Clone, Copy, Debug)]
+pub struct CausalAttention {
+    /// The factor of scores, positive: usually [`attention_scale`](crate::attention_scale).
+    pub scale: f64,
+    /// How many keys a query sees, itself and those right before it; `None` for all before it.
+    pub window: Option<usize>,
+    /// Of the weights: it takes away whole links between positions while training.
+    pub dropout: Option<Dropout>,
+}
+
 /// Lets every query gather values from the keys up to its own position.
 ///
 /// Queries are the last T of the S positions, as in decoding with a cache: query `t` sees keys
-/// `0..=S - T + t`. Heads of `q` share heads of `k` and `v` in groups of `H / Hkv`. `weights`
-/// dropout takes away whole links between positions while training.
+/// `0..=S - T + t`, or the last of these in a window. Heads of `q` share heads of `k` and `v` in groups of `H / Hkv`.
 ///
 /// Neither pass holds a tensor `[B, H, T, S]` of more than 128 MiB, and none is kept between them.
 ///
@@ -38,8 +51,8 @@ const TILE: usize = 32;
 /// # Panics
 /// On any other shape: a bug in the caller, never bad user input.
 #[must_use]
-pub fn causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, weights_dropout: Option<Dropout>) -> Tensor<4> {
-    causal_attention_in_blocks(q, k, v, weights_dropout, MAX_SCORE_BYTES)
+pub fn causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, attention: CausalAttention) -> Tensor<4> {
+    causal_attention_in_blocks(q, k, v, attention, MAX_SCORE_BYTES)
 }
 
 /// [`causal_attention`] with at most so many bytes of scores at a time, and at least one query's.
@@ -51,7 +64,7 @@ pub fn causal_attention_in_blocks(
     q: Tensor<4>,
     k: Tensor<4>,
     v: Tensor<4>,
-    dropout: Option<Dropout>,
+    attention: CausalAttention,
     max_bytes: usize,
 ) -> Tensor<4> {
     let [b, h, t, d] = q.dims();
@@ -59,24 +72,24 @@ pub fn causal_attention_in_blocks(
     assert!(s >= t && h % h_kv == 0, "{t} queries of {h} heads, {s} keys of {h_kv} heads");
     assert_shape!(k, [b, h_kv, s, d]);
     assert_shape!(v, [b, h_kv, s, d]);
-    let operation = CausalAttention { dropout, max_bytes };
+    let operation = InBlocks { attention, max_bytes };
     Tensor::from_dispatch(apply([q, k, v].map(Tensor::into_dispatch).into(), operation))
 }
 
 /// Inputs: queries `[B, H, T, D]`, keys and values `[B, Hkv, S, D]`.
 #[derive(Debug)]
-struct CausalAttention {
-    dropout: Option<Dropout>,
+struct InBlocks {
+    attention: CausalAttention,
     max_bytes: usize,
 }
 
-impl Operation for CausalAttention {
+impl Operation for InBlocks {
     fn forward(&self, inputs: Vec<DispatchTensor>, save: bool) -> (DispatchTensor, Vec<DispatchTensor>) {
         let [q, k, v] = tensors(inputs);
         let sizes = sizes(&q, &k);
         let (mut out, mut maxima, mut sums) = (Vec::new(), Vec::new(), Vec::new());
-        for block in blocks(sizes, self.max_bytes) {
-            let scores = block.scores(&q, &k); // [B, H, R, S]
+        for block in self.blocks(sizes) {
+            let scores = self.scores(&block, &q, &k); // [B, H, R, S]
             let max = scores.clone().max_dim(3); // [B, H, R, 1]
             let mut weights = (scores - max.clone()).exp();
             let sum = weights.clone().sum_dim(3); // [B, H, R, 1]
@@ -103,13 +116,14 @@ impl Operation for CausalAttention {
         let grad_out = Tensor::<4>::from_dispatch(gradient); // [B, H, T, D]
         let delta = (out * grad_out.clone()).sum_dim(3); // [B, H, T, 1]
         let sizes = sizes(&q, &k);
-        let [_, _, h_kv, _, _, d] = sizes;
+        let [_, _, h_kv, _, s, _] = sizes;
+        let scale = self.attention.scale;
         let mut grad_q = Vec::new();
         let [mut grad_k, mut grad_v] = [None, None];
-        // From the last block, which sees all keys: what the others see is a part of it.
-        for block in blocks(sizes, self.max_bytes).into_iter().rev() {
+        // From the last block, which without a window sees all keys: what the others see is a part of it.
+        for block in self.blocks(sizes).into_iter().rev() {
             let [max, sum, delta, grad_out] = [&maxima, &sums, &delta, &grad_out].map(|x| block.rows(x));
-            let mut weights = (block.scores(&q, &k) - max).exp() / sum; // [B, H, R, S]
+            let mut weights = (self.scores(&block, &q, &k) - max).exp() / sum; // [B, H, R, S]
             let mut grad_weights = product(grad_out.clone(), block.seen(&v).swap_dims(2, 3));
             let choice = self.choose(sizes, &block, &q);
             if let Some(choice) = &choice {
@@ -119,21 +133,50 @@ impl Operation for CausalAttention {
             if let Some(choice) = &choice {
                 weights = choice.apply(weights);
             }
-            grad_v = Some(sum_of(grad_v, transposed_product(weights, grad_out, h_kv)));
-            grad_q.push(product(grad_scores.clone(), block.seen(&k)) * scale(d));
-            let q = block.rows(&q) * scale(d);
-            grad_k = Some(sum_of(grad_k, transposed_product(grad_scores, q, h_kv)));
+            grad_v = Some(sum_of(grad_v, transposed_product(weights, grad_out, h_kv), &block.keys, s));
+            grad_q.push(product(grad_scores.clone(), block.seen(&k)) * scale);
+            let q = block.rows(&q) * scale;
+            grad_k = Some(sum_of(grad_k, transposed_product(grad_scores, q, h_kv), &block.keys, s));
         }
         grad_q.reverse();
         [Some(joined(grad_q)), grad_k, grad_v].map(|part| part.map(Tensor::into_dispatch)).into()
     }
 }
 
-impl CausalAttention {
+impl InBlocks {
+    /// All queries, in blocks of about the same size, each with at most so many bytes of scores.
+    fn blocks(&self, [b, h, _, t, s, _]: Sizes) -> Vec<QueryBlock> {
+        let window = self.attention.window;
+        let fitting = (self.max_bytes / (b * h * s * size_of::<f32>())).clamp(1, t);
+        let fitting = window.map_or(fitting, |window| fitting.min(window.max(WINDOWED)));
+        let n_blocks = t.div_ceil(fitting);
+        let n_queries = t.div_ceil(n_blocks).next_multiple_of(TILE).min(fitting);
+        let blocks = (0..t).step_by(n_queries).map(|first| {
+            let queries = first..(first + n_queries).min(t);
+            QueryBlock { keys: visible(s - t + first, window).start..s - t + queries.end, queries }
+        });
+        blocks.collect()
+    }
+
+    /// How well the queries of a block match each key that one of them sees, with a floor where they may not look:
+    /// `[B, H, R, S]`.
+    fn scores(&self, block: &QueryBlock, q: &Tensor<4>, k: &Tensor<4>) -> Tensor<4> {
+        let q = block.rows(q) * self.attention.scale; // fewer numbers than the scores
+        let device = q.device();
+        let scores = product(q, block.seen(k).swap_dims(2, 3));
+        if block.queries.len() == 1 {
+            return scores; // a single query sees all of its keys
+        }
+        // Where the queries stand among these keys.
+        let n_keys = block.keys.len();
+        let unseen = unseen(n_keys - block.queries.len()..n_keys, n_keys, self.attention.window, &device); // [1, 1, R, S]
+        scores + Tensor::zeros(unseen.dims(), &device).mask_fill(unseen, BLOCKED)
+    }
+
     /// Which weights of a block are dropped, if any are. It is the same in both passes.
     fn choose(&self, [b, h, _, t, s, _]: Sizes, block: &QueryBlock, q: &Tensor<4>) -> Option<Choice<4>> {
-        let part = [0..b, 0..h, block.queries.clone(), 0..block.n_keys];
-        let dropout = self.dropout.as_ref()?;
+        let part = [0..b, 0..h, block.queries.clone(), block.keys.clone()];
+        let dropout = self.attention.dropout.as_ref()?;
         Some(dropout.choose([b, h, t, s], part, &q.device()))
     }
 }
@@ -146,23 +189,11 @@ fn sizes(q: &Tensor<4>, k: &Tensor<4>) -> Sizes {
     [b, h, h_kv, t, s, d]
 }
 
-/// All queries, in blocks of about the same size, each with at most so many bytes of scores.
-fn blocks([b, h, _, t, s, _]: Sizes, max_bytes: usize) -> Vec<QueryBlock> {
-    let fitting = (max_bytes / (b * h * s * size_of::<f32>())).clamp(1, t);
-    let n_blocks = t.div_ceil(fitting);
-    let n_queries = t.div_ceil(n_blocks).next_multiple_of(TILE).min(fitting);
-    let blocks = (0..t).step_by(n_queries).map(|first| {
-        let queries = first..(first + n_queries).min(t);
-        QueryBlock { n_keys: s - t + queries.end, queries }
-    });
-    blocks.collect()
-}
-
-/// A few queries in a row, and the keys that the last of them sees.
+/// A few queries in a row, and the keys that they see.
 #[derive(Debug)]
 struct QueryBlock {
     queries: Range<usize>,
-    n_keys: usize,
+    keys: Range<usize>,
 }
 
 impl QueryBlock {
@@ -173,21 +204,7 @@ impl QueryBlock {
 
     /// The keys of `x: [B, Hkv, S, X]` that it sees.
     fn seen(&self, x: &Tensor<4>) -> Tensor<4> {
-        narrow(x, 0..self.n_keys)
-    }
-
-    /// How well its queries match each key, with a floor where they may not look: `[B, H, R, S]`.
-    fn scores(&self, q: &Tensor<4>, k: &Tensor<4>) -> Tensor<4> {
-        let [.., d] = q.dims();
-        let q = self.rows(q) * scale(d); // fewer numbers than the scores
-        let device = q.device();
-        let scores = product(q, self.seen(k).swap_dims(2, 3));
-        if self.queries.len() == 1 {
-            return scores; // a single query sees all of its keys
-        }
-        let positions = self.n_keys - self.queries.len()..self.n_keys;
-        let future = future(positions, self.n_keys, &device); // [1, 1, R, S]
-        scores + Tensor::zeros(future.dims(), &device).mask_fill(future, BLOCKED)
+        narrow(x, self.keys.clone())
     }
 }
 
@@ -220,14 +237,15 @@ fn grouped(x: Tensor<4>, h_kv: usize) -> Tensor<4> {
     }
 }
 
-/// The sum so far, `[B, Hkv, S, D]`, and a part for the first of its keys.
-fn sum_of(so_far: Option<Tensor<4>>, part: Tensor<4>) -> Tensor<4> {
-    let Some(so_far) = so_far else {
-        return part;
-    };
+/// The sum so far, `[B, Hkv, S, D]`, and a part for some of its keys.
+fn sum_of(so_far: Option<Tensor<4>>, part: Tensor<4>, keys: &Range<usize>, s: usize) -> Tensor<4> {
     let [b, h, n, d] = part.dims();
-    let sum = narrow(&so_far, 0..n) + part;
-    so_far.slice_assign([0..b, 0..h, 0..n, 0..d], sum)
+    if so_far.is_none() && n == s {
+        return part;
+    }
+    let so_far = so_far.unwrap_or_else(|| Tensor::zeros([b, h, s, d], &part.device()));
+    let sum = narrow(&so_far, keys.clone()) + part;
+    so_far.slice_assign([0..b, 0..h, keys.clone(), 0..d], sum)
 }
 
 /// Some rows of `x: [B, H, T, X]`. All of them are the tensor itself.
@@ -272,9 +290,20 @@ mod tests {
         [1, 1, 1, 200, 200, 16],
     ];
 
+    /// Windows of one key, of less than a block, of a few blocks, and of all keys.
+    const WINDOWS: [Option<usize>; 5] = [None, Some(1), Some(5), Some(40), Some(1000)];
+
+    fn attention(window: Option<usize>, dropout: Option<Dropout>) -> CausalAttention {
+        CausalAttention { scale: 0.3, window, dropout }
+    }
+
     /// Bytes of the scores of so many queries.
     fn bytes_of(n_queries: usize, [b, h, _, _, s, _]: Sizes) -> usize {
         n_queries * b * h * s * size_of::<f32>()
+    }
+
+    fn blocks(shape: Sizes, window: Option<usize>, max_bytes: usize) -> Vec<QueryBlock> {
+        InBlocks { attention: attention(window, None), max_bytes }.blocks(shape)
     }
 
     /// Output, and gradients of queries, keys and values; the queries are `size` times as large as usual.
@@ -292,13 +321,16 @@ mod tests {
 
     #[test]
     fn equals_the_explicit_attention_and_its_gradients_in_blocks_of_any_size() {
-        for (shape, dropout) in SHAPES.into_iter().flat_map(|shape| [(shape, None), (shape, Some(DROPOUT))]) {
+        let attentions = WINDOWS.map(|window| [None, Some(DROPOUT)].map(|dropout| attention(window, dropout)));
+        for (shape, attention) in
+            SHAPES.into_iter().flat_map(|shape| attentions.as_flattened().iter().map(move |x| (shape, *x)))
+        {
             let [_, _, _, t, ..] = shape;
-            let want = run(|q, k, v| explicit_causal_attention(q, k, v, dropout), shape, 1.0);
+            let want = run(|q, k, v| explicit_causal_attention(q, k, v, attention), shape, 1.0);
             for n_queries in [1, t.div_ceil(3), t.div_ceil(2), t] {
                 let bytes = bytes_of(n_queries, shape);
-                let got = run(|q, k, v| causal_attention_in_blocks(q, k, v, dropout, bytes), shape, 1.0);
-                assert_within(&got, &want, 4e-6, &format!("{shape:?}, {n_queries} queries, {dropout:?}"));
+                let got = run(|q, k, v| causal_attention_in_blocks(q, k, v, attention, bytes), shape, 1.0);
+                assert_within(&got, &want, 4e-6, &format!("{shape:?}, {n_queries} queries, {attention:?}"));
             }
         }
     }
@@ -307,11 +339,11 @@ mod tests {
     fn huge_scores_stay_finite_and_nan_stays_nan() {
         let shape = [1, 2, 1, 70, 70, 16];
         for n_queries in [20, 70] {
-            let ours = |q, k, v| causal_attention_in_blocks(q, k, v, None, bytes_of(n_queries, shape));
+            let ours = |q, k, v| causal_attention_in_blocks(q, k, v, attention(None, None), bytes_of(n_queries, shape));
             for size in [1e3, 1e6, 1e30] {
                 let got = run(ours, shape, size);
                 assert!(got.iter().flatten().all(|x| x.is_finite()), "{size}");
-                let explicit = |q, k, v| explicit_causal_attention(q, k, v, None);
+                let explicit = |q, k, v| explicit_causal_attention(q, k, v, attention(None, None));
                 // Gradients of weights that are 0 or 1 are differences of nearly equal numbers.
                 let want = run(explicit, shape, size);
                 assert_within(&got[..1], &want[..1], 4e-6, "huge scores");
@@ -327,7 +359,7 @@ mod tests {
             let [b, h, h_kv, t, s, d] = shape;
             let inputs = [constant([b, h, t, d], 1), constant([b, h_kv, s, d], 2), constant([b, h_kv, s, d], 3)];
             let inputs = inputs.map(|x: Tensor<4>| x.inner().into_dispatch());
-            let operation = CausalAttention { dropout: Some(DROPOUT), max_bytes: usize::MAX };
+            let operation = InBlocks { attention: attention(None, Some(DROPOUT)), max_bytes: usize::MAX };
             let (_, saved) = operation.forward(inputs.into(), true);
             let sizes = saved.into_iter().map(|saved| {
                 let saved = Tensor::<4>::from_dispatch(saved);
@@ -344,14 +376,16 @@ mod tests {
         let long = [[1, 12, 12, 8192, 8192, 64], [12, 12, 12, 1000, 1024, 64]];
         for shape in SHAPES.into_iter().chain(long) {
             let [b, h, _, t, s, _] = shape;
-            for n_queries in [1, 2, 31, 32, 33, 100, t] {
+            for (n_queries, window) in [1, 2, 31, 32, 33, 100, t].into_iter().flat_map(|n| WINDOWS.map(|w| (n, w))) {
                 let bytes = bytes_of(n_queries, shape);
-                let blocks = blocks(shape, bytes);
+                let blocks = blocks(shape, window, bytes);
                 let queries: Vec<usize> = blocks.iter().flat_map(|block| block.queries.clone()).collect();
                 assert!(queries.into_iter().eq(0..t), "{shape:?}");
                 for block in &blocks {
-                    assert_eq!(block.n_keys, s - t + block.queries.end);
-                    let scores = b * h * block.queries.len() * block.n_keys;
+                    let [first, end] = [block.queries.start, block.queries.end].map(|query| s - t + query);
+                    let start = window.map_or(0, |window| (first + 1).max(window) - window);
+                    assert_eq!(block.keys, start..end, "{shape:?}, {window:?}");
+                    let scores = b * h * block.queries.len() * block.keys.len();
                     assert!(scores * size_of::<f32>() <= bytes, "{shape:?}, {n_queries}");
                 }
             }
@@ -360,10 +394,12 @@ mod tests {
 
     #[test]
     fn usual_sizes_need_few_blocks() {
-        let n_blocks = |shape| blocks(shape, MAX_SCORE_BYTES).len();
+        let n_blocks = |shape| blocks(shape, None, MAX_SCORE_BYTES).len();
         assert_eq!(n_blocks([64, 6, 6, 256, 256, 64]), 1); // configs/shakespeare-gpu.toml
         assert_eq!(n_blocks([4, 12, 12, 512, 512, 64]), 1);
         assert_eq!(n_blocks([12, 12, 12, 1024, 1024, 64]), 5); // GPT-2 small
         assert_eq!(n_blocks([1, 1, 1, 8192, 8192, 128]), 2);
+        // GPT-Neo: half of the products.
+        assert_eq!(blocks([1, 12, 12, 2048, 2048, 64], Some(256), MAX_SCORE_BYTES).len(), 8);
     }
 }

@@ -103,8 +103,7 @@ pub fn attend(
                 return;
             };
             let start = lens[sample];
-            let angles = start * (head_dim / 2);
-            let rotation = heads.rotation.map(|tables| tables.map(|table| &table[angles..]));
+            let rotation = heads.rotation.map(|angles| angles.from(start));
             // SAFETY: each sample has rows of its own, and each head columns.
             let out = unsafe {
                 let columns = kv_head * width..(kv_head + 1) * width;
@@ -176,16 +175,18 @@ impl WithSimd for Task<'_> {
         let queries = PackedRef::new(self.queries, [n_queries, head_dim]);
         for first in (0..n_queries).step_by(QUERIES) {
             let n = QUERIES.min(n_queries - first);
-            let visible = |query: usize| self.start + query / group + 1;
-            let n_keys = visible(first + n - 1);
-            let mut scores = Scores { rows: &mut self.scores[..n * n_panels(n_keys)], step: n };
+            let position = |query: usize| self.start + query / group;
+            let seen = heads.seen_by(position(first)..position(first + n - 1) + 1);
+            let mut scores = Scores { rows: &mut self.scores[..n * n_panels(seen.len())], step: n };
             let q = Plain(queries.rows(first..first + n));
-            multiply(Exact(simd), q, self.shape.keys(self.keys, n_keys), &mut scores);
+            let keys = self.shape.keys(self.keys, seen.end).columns(seen.clone());
+            multiply(Exact(simd), q, keys, &mut scores);
             for row in 0..n {
-                softmax::<S, WIDTH>(&mut scores, row, visible(first + row), 1.0);
+                let visible = heads.visible(position(first + row), seen.start);
+                softmax::<S, WIDTH>(&mut scores, row, visible, 1.0);
             }
-            let weights = Plain(PackedRef::new(scores.rows, [n, n_keys]));
-            let values = self.shape.values(self.values, n_keys);
+            let weights = Plain(PackedRef::new(scores.rows, [n, seen.len()]));
+            let values = self.shape.values(self.values, seen.end).rows(seen);
             let mut sums = Sums { out: &mut self.out, first, group, head_dim };
             multiply(Exact(simd), weights, values, &mut sums);
         }
@@ -208,5 +209,82 @@ impl Epilogue<f32> for Sums<'_, '_> {
         let query = self.first + row;
         let first = query % self.group * self.head_dim;
         self.out.put_across(query / self.group, first + column, sums);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Tensor, TensorData};
+
+    use super::*;
+    use crate::attention::heads::Angles;
+    use crate::attention::{QkNorm, SelfAttention, composed_self_attention};
+    use crate::testing::{assert_close, noise, numbers};
+
+    /// What each position gathers, `[T, H D]`, where passes bring so many positions each.
+    fn gathered(heads: Heads<'_>, qkv: &[f32], passes: &[usize]) -> Vec<f32> {
+        let (row, width) = (heads.row(), heads.n_heads * heads.head_dim);
+        let most = passes.iter().copied().max().unwrap_or(0);
+        let capacity = passes.iter().sum::<usize>() + 3;
+        let mut cache = Cache::new([1, 1], capacity, [heads.n_kv_heads, heads.head_dim]);
+        let mut buffers = Buffers::new(heads, capacity, &[[1, most]]);
+        let (mut rows, mut out) = (Rows::new(most, row), PackedRows::new(most, width));
+        let mut gathered = Vec::new();
+        for t in passes.iter().copied() {
+            for (i, x) in qkv[cache.len(0) * row..].chunks(row).take(t).enumerate() {
+                rows.row_mut(i).copy_from_slice(x);
+            }
+            let stream = Stream { samples: 0..1, first_rows: &[Some(0)], t, n_rows: t };
+            attend(heads, &stream, (&mut cache, 0), &rows, &mut buffers, &mut out);
+            cache.advance(0, t);
+            let at = |row: usize, column: usize| out.view().panel(column / WIDTH)[row][column % WIDTH];
+            gathered.extend((0..t).flat_map(|row| (0..width).map(move |column| at(row, column))));
+        }
+        gathered
+    }
+
+    #[test]
+    fn equals_the_composed_operation_however_the_positions_come() {
+        const T: usize = 110;
+        let passes = [vec![T], vec![1; T], vec![31, 1, 1, 33, 44], vec![64, 46]];
+        for [n_heads, n_kv_heads, head_dim] in [[1, 1, 8], [6, 2, 10], [3, 3, 40]] {
+            let norms = [1, 2].map(|seed| noise(head_dim, seed));
+            let qkv = noise(T * (n_heads + 2 * n_kv_heads) * head_dim, 3);
+            for (i, window) in [None, Some(1), Some(2), Some(32), Some(33), Some(70), Some(500)].into_iter().enumerate()
+            {
+                // All dimensions, some, or none.
+                let n_pairs = [head_dim / 2, head_dim / 4, 0][i % 3];
+                let angles = noise(T * n_pairs, 4);
+                let tables = [f32::cos, f32::sin].map(|f| angles.iter().copied().map(f).collect::<Vec<_>>());
+                let heads = Heads {
+                    n_heads,
+                    n_kv_heads,
+                    head_dim,
+                    norms: (i % 2 == 0).then(|| norms.each_ref().map(|norm| &norm[..])),
+                    epsilon: 1e-6,
+                    rotation: (n_pairs > 0)
+                        .then(|| Angles { tables: tables.each_ref().map(|table| &table[..]), n_pairs }),
+                    scale: 0.1 + i as f64 / 10.0,
+                    window,
+                };
+                let tensor = |x: &[f32]| Tensor::<1>::from_data(TensorData::from(x), &Device::flex());
+                let table = |x: &[f32]| tensor(x).reshape([1, 1, T, n_pairs]);
+                let attention = SelfAttention {
+                    n_heads,
+                    n_kv_heads,
+                    norm: heads.norms.map(|[q, k]| QkNorm { q: tensor(q), k: tensor(k), epsilon: 1e-6 }),
+                    rotation: heads.rotation.map(|angles| angles.tables.map(table)),
+                    scale: heads.scale,
+                    window,
+                    dropout: None,
+                };
+                let want = numbers(composed_self_attention(tensor(&qkv).reshape([1, T, heads.row()]), attention));
+                let [whole, others @ ..] = passes.each_ref().map(|passes| gathered(heads, &qkv, passes));
+                assert_close(std::slice::from_ref(&whole), &[want], &format!("{heads:?}"));
+                for other in others {
+                    assert!(other == whole, "the same bytes, whatever is computed beside: {heads:?}");
+                }
+            }
+        }
     }
 }

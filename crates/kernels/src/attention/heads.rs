@@ -1,6 +1,10 @@
 //! Heads in the fused projection, normed and rotated as they are read, and their gradients as they are written.
 
-use crate::gemm::{Matrix, MatrixMut};
+use std::ops::Range;
+
+use super::visible;
+use crate::flex::in_f32;
+use crate::gemm::{Matrix, MatrixMut, WIDTH};
 use crate::norm::Norm;
 
 /// The heads of a layer, and what happens to queries and keys before they meet. In a row of the projection are H heads
@@ -17,8 +21,33 @@ pub struct Heads<'a> {
     pub norms: Option<[&'a [f32]; 2]>,
     /// Added to the mean square by these norms.
     pub epsilon: f32,
-    /// Cosines and sines of all positions, `[capacity, D / 2]`, by which queries and keys are rotated.
-    pub rotation: Option<[&'a [f32]; 2]>,
+    /// By which queries and keys are rotated.
+    pub rotation: Option<Angles<'a>>,
+    /// The factor of scores, positive: usually [`attention_scale`](crate::attention_scale).
+    pub scale: f64,
+    /// How many keys a query sees, itself and those right before it; `None` for all before it.
+    pub window: Option<usize>,
+}
+
+/// The angles of all positions, for the first `2 n_pairs` dimensions of a head.
+#[derive(Clone, Copy, Debug)]
+pub struct Angles<'a> {
+    /// Cosines and sines, each `[capacity, n_pairs]`.
+    pub tables: [&'a [f32]; 2],
+    /// Half of the dimensions that turn.
+    pub n_pairs: usize,
+}
+
+impl<'a> Angles<'a> {
+    /// Those of the positions from `first` on.
+    pub(super) fn from(self, first: usize) -> Self {
+        Self { tables: self.tables.map(|table| &table[first * self.n_pairs..]), ..self }
+    }
+
+    /// Cosines and sines of a position.
+    fn at(self, position: usize) -> [&'a [f32]; 2] {
+        self.tables.map(|table| &table[position * self.n_pairs..][..self.n_pairs])
+    }
 }
 
 impl Heads<'_> {
@@ -42,9 +71,22 @@ impl Heads<'_> {
         self.n_heads + self.n_kv_heads + kv_head
     }
 
-    /// The factor of scores: `1 / sqrt(D)`.
+    /// The factor of scores. It is rounded as what scores are divided by: `1 / sqrt(D)` is that of the square root in
+    /// f32.
     pub(super) fn scale(self) -> f32 {
-        1.0 / (self.head_dim as f32).sqrt()
+        1.0 / in_f32(1.0 / self.scale)
+    }
+
+    /// The keys that some queries see, and before them those in the same panel.
+    pub(super) fn seen_by(self, queries: Range<usize>) -> Range<usize> {
+        let first = visible(queries.start, self.window).start;
+        first - first % WIDTH..queries.end
+    }
+
+    /// The keys that a query sees, counted from key `first` on.
+    pub(super) fn visible(self, query: usize, first: usize) -> Range<usize> {
+        let Range { start, end } = visible(query, self.window);
+        start - first..end - first
     }
 }
 
@@ -84,8 +126,8 @@ impl<'a> Prepared<'a> {
                 None => out.copy_from_slice(x),
                 Some(weight) => self.norm().forward(x, weight, out),
             }
-            if let Some((cos, sin)) = self.angles(position) {
-                rotate(out, cos, sin, |sin| sin);
+            if let Some(angles) = self.heads.rotation {
+                rotate(out, angles.at(position), |sin| sin);
             }
         }
         Matrix::new(buffer, [self.t, self.heads.head_dim])
@@ -101,8 +143,8 @@ impl<'a> Prepared<'a> {
         let (x, weight) = (self.projected(qkv, head), self.norm_weight(head));
         for position in 0..self.t {
             let gradient = gradient.row(position);
-            if let Some((cos, sin)) = self.angles(position) {
-                rotate(gradient, cos, sin, |sin| -sin);
+            if let Some(angles) = self.heads.rotation {
+                rotate(gradient, angles.at(position), |sin| -sin);
             }
             if let Some(weight) = weight {
                 self.norm().backward(x.row(position), weight, gradient, grad_weight, &mut []);
@@ -124,21 +166,13 @@ impl<'a> Prepared<'a> {
     fn norm_weight(&self, head: usize) -> Option<&'a [f32]> {
         self.heads.norms.map(|[q, k]| if head < self.heads.n_heads { q } else { k })
     }
-
-    /// Cosines and sines of a position.
-    fn angles(&self, position: usize) -> Option<(&'a [f32], &'a [f32])> {
-        let half = self.heads.head_dim / 2;
-        let [cos, sin] = self.heads.rotation?;
-        let row = position * half..(position + 1) * half;
-        Some((&cos[row.clone()], &sin[row]))
-    }
 }
 
-/// Turns the pairs `(i, i + D / 2)` of a vector.
+/// Turns the pairs `(i, i + R / 2)` of a vector's first R numbers.
 ///
-/// Source: Su et al. 2021, "RoFormer", eq. 34; halves as in [`rotate`].
+/// Source: Su et al. 2021, "RoFormer", eq. 34; halves as in [`rotate`](super::rotate).
 #[inline(always)]
-fn rotate(x: &mut [f32], cos: &[f32], sin: &[f32], direction: impl Fn(f32) -> f32) {
+fn rotate(x: &mut [f32], [cos, sin]: [&[f32]; 2], direction: impl Fn(f32) -> f32) {
     let (first, second) = x.split_at_mut(cos.len());
     for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
         let sin = direction(*sin);

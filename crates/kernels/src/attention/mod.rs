@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation, assert_shape};
 
-pub use blocked::{MAX_SCORE_BYTES, causal_attention, causal_attention_in_blocks};
+pub use blocked::{CausalAttention, MAX_SCORE_BYTES, causal_attention, causal_attention_in_blocks};
 
 use crate::dropout::Dropout;
 use crate::{flex, rms_norm};
@@ -41,15 +41,20 @@ pub struct SelfAttention {
     pub n_kv_heads: usize,
     /// RMS norm of queries and keys.
     pub norm: Option<QkNorm>,
-    /// Cosines and sines by which queries and keys are turned, each `[1, 1, T, D / 2]`.
+    /// Cosines and sines by which the first R dimensions of queries and keys are turned, each `[1, 1, T, R / 2]`.
     pub rotation: Option<[Tensor<4>; 2]>,
+    /// The factor of scores, positive: usually [`attention_scale`].
+    pub scale: f64,
+    /// How many keys a query sees, itself and those right before it; `None` for all before it.
+    pub window: Option<usize>,
     /// Of the weights.
     pub dropout: Option<Dropout>,
 }
 
 /// Causal self-attention from the projection of queries, keys and values to what each head gathered.
 ///
-/// Source: Vaswani et al. 2017, eq. 1 and section 3.2.3; grouped heads: Ainslie et al. 2023, "GQA".
+/// Source: Vaswani et al. 2017, eq. 1 and section 3.2.3; grouped heads: Ainslie et al. 2023, "GQA"; window: Beltagy et
+/// al. 2020, "Longformer", section 3.1.
 ///
 /// # Shapes
 /// `qkv: [B, T, (H + 2 Hkv) D]`, queries, then keys, then values -> `[B, T, H D]`
@@ -72,24 +77,25 @@ fn composed_self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3
 
 /// [`causal_attention`] with its weights in the open.
 #[cfg(test)]
-fn explicit_causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, weights_dropout: Option<Dropout>) -> Tensor<4> {
+fn explicit_causal_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, attention: CausalAttention) -> Tensor<4> {
+    let CausalAttention { scale, window, dropout } = attention;
     let ([_, h, t, _], [_, _, s, _]) = (q.dims(), k.dims());
     let (k, v) = (repeat_kv(k, h), repeat_kv(v, h)); // each [B, H, S, D]
-    let blocked = future(s - t..s, s, &q.device());
-    let mut weights = attention_weights(q, k, Some(blocked)); // [B, H, T, S]
-    if let Some(weights_dropout) = weights_dropout {
-        weights = crate::dropout(weights, weights_dropout);
+    let unseen = unseen(s - t..s, s, window, &q.device());
+    let mut weights = attention_weights(q, k, Some(unseen), scale); // [B, H, T, S]
+    if let Some(dropout) = dropout {
+        weights = crate::dropout(weights, dropout);
     }
     weights.matmul(v) // [B, H, T, D]
 }
 
 /// [`self_attention`] around a causal attention.
 fn self_attention_by(
-    causal_attention: fn(Tensor<4>, Tensor<4>, Tensor<4>, Option<Dropout>) -> Tensor<4>,
+    causal_attention: fn(Tensor<4>, Tensor<4>, Tensor<4>, CausalAttention) -> Tensor<4>,
     qkv: Tensor<3>,
     attention: SelfAttention,
 ) -> Tensor<3> {
-    let SelfAttention { n_heads, n_kv_heads, norm, rotation, dropout } = attention;
+    let SelfAttention { n_heads, n_kv_heads, norm, rotation, scale, window, dropout } = attention;
     let [mut q, mut k, v] = split_heads(qkv, n_heads, n_kv_heads);
     if let Some(norm) = norm {
         q = rms_norm(q, norm.q, norm.epsilon);
@@ -99,26 +105,30 @@ fn self_attention_by(
         q = rotate(q, cos.clone(), sin.clone());
         k = rotate(k, cos, sin);
     }
-    merge_heads(causal_attention(q, k, v, dropout))
+    merge_heads(causal_attention(q, k, v, CausalAttention { scale, window, dropout }))
 }
 
-/// Rotary positions: turns the pairs `(i, i + D / 2)` of each vector by angles.
+/// Rotary positions: turns the pairs `(i, i + R / 2)` of each vector's first R dimensions by angles. Dimensions beyond
+/// R stay as they are.
 ///
-/// Source: Su et al. 2021, "RoFormer", eq. 34, with halves for its pairs of neighbours.
+/// Source: Su et al. 2021, "RoFormer", eq. 34, with halves for its pairs of neighbours; of some dimensions only: Black
+/// et al. 2022, "GPT-NeoX-20B", section 2.1.1.
 ///
 /// # Shapes
-/// `x: [B, H, T, D]`, `cos, sin: [1, 1, T, D / 2]` -> `[B, H, T, D]`
+/// `x: [B, H, T, D]`, `cos, sin: [1, 1, T, R / 2]` -> `[B, H, T, D]`
 ///
 /// # Panics
-/// If T or D is not what the angles were made for.
+/// If T is not what the angles were made for, or D is less than R.
 #[must_use]
 pub fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
     let [.., t, half] = cos.dims();
-    assert_shape!(x, [_, _, t, 2 * half]);
-    let (a, b) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half)); // each [B, H, T, D / 2]
+    let [.., d] = x.dims();
+    assert_shape!(x, [_, _, t, d]);
+    let (a, b) = (x.clone().narrow(3, 0, half), x.clone().narrow(3, half, half)); // each [B, H, T, R / 2]
     let first = a.clone() * cos.clone() - b.clone() * sin.clone();
     let second = b * cos + a * sin;
-    Tensor::cat(vec![first, second], 3) // [B, H, T, D]
+    let rest = (d > 2 * half).then(|| x.narrow(3, 2 * half, d - 2 * half)); // [B, H, T, D - R]
+    Tensor::cat([first, second].into_iter().chain(rest).collect(), 3) // [B, H, T, D]
 }
 
 /// Queries, keys and values of each head, out of their projection.
@@ -150,7 +160,15 @@ pub fn merge_heads(heads: Tensor<4>) -> Tensor<3> {
 /// 0/0.
 const BLOCKED: f32 = f32::MIN / 2.0;
 
-/// How strongly every query attends to every key: `softmax(q k^T / sqrt(D))`.
+/// The usual factor of scores, `1 / sqrt(D)`.
+///
+/// Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1.
+#[must_use]
+pub fn attention_scale(head_dim: usize) -> f64 {
+    1.0 / (head_dim as f64).sqrt()
+}
+
+/// How strongly every query attends to every key: `softmax(q k^T scale)`, with `scale` usually [`attention_scale`].
 ///
 /// `blocked` marks pairs that may not see each other. They are taken out before the softmax, so
 /// that every row still sums to 1; a row in which everything is blocked is all zeros.
@@ -160,9 +178,8 @@ const BLOCKED: f32 = f32::MIN / 2.0;
 /// # Shapes
 /// `q: [B, H, T, D]`, `k: [B, H, S, D]`, `blocked: [B or 1, H or 1, T, S]` -> `[B, H, T, S]`
 #[must_use]
-pub fn attention_weights(q: Tensor<4>, k: Tensor<4>, blocked: Option<Tensor<4, Bool>>) -> Tensor<4> {
-    let [.., d] = q.dims();
-    let scores = (q * scale(d)).matmul(k.swap_dims(2, 3)); // [B, H, T, S]; queries are fewer numbers than scores
+pub fn attention_weights(q: Tensor<4>, k: Tensor<4>, blocked: Option<Tensor<4, Bool>>, scale: f64) -> Tensor<4> {
+    let scores = (q * scale).matmul(k.swap_dims(2, 3)); // [B, H, T, S]; queries are fewer numbers than scores
     let Some(blocked) = blocked else {
         return activation::softmax(scores, 3);
     };
@@ -171,21 +188,36 @@ pub fn attention_weights(q: Tensor<4>, k: Tensor<4>, blocked: Option<Tensor<4, B
     activation::softmax(scores, 3).mask_fill(blocked, 0.0)
 }
 
-/// True where a key stands behind a query, in its future, given the positions of the queries; keys stand from 0.
+/// True where a query does not see a key, which stands behind it, in its future, or before its window. The positions of
+/// the queries are given; keys stand from 0.
 ///
-/// It is made on the device, of two short vectors: as a whole it would be much to send to a GPU.
+/// It is made on the device, of short vectors: as a whole it would be much to send to a GPU.
 ///
 /// # Shapes
 /// -> `[1, 1, T, S]`
 #[must_use]
-pub fn future(queries: Range<usize>, n_keys: usize, device: &Device) -> Tensor<4, Bool> {
+pub fn unseen(queries: Range<usize>, n_keys: usize, window: Option<usize>, device: &Device) -> Tensor<4, Bool> {
     let positions = |range: Range<usize>, shape: [usize; 4]| {
         let positions = range.map(|position| i32::try_from(position).expect("fewer than 2^31 positions"));
         let positions = positions.collect::<Vec<_>>();
         Tensor::<4, Int>::from_data(TensorData::new(positions, shape), (device, DType::I32))
     };
     let t = queries.len();
-    positions(0..n_keys, [1, 1, 1, n_keys]).greater(positions(queries, [1, 1, t, 1]))
+    let (keys, queries) = (positions(0..n_keys, [1, 1, 1, n_keys]), positions(queries, [1, 1, t, 1]));
+    let future = keys.clone().greater(queries.clone());
+    match window.filter(|window| *window < n_keys) {
+        None => future,
+        Some(window) => {
+            let window = i64::try_from(window).expect("fewer than 2^31 positions");
+            future.bool_or((keys + window).lower_equal(queries))
+        }
+    }
+}
+
+/// The positions that the query at a position sees.
+fn visible(position: usize, window: Option<usize>) -> Range<usize> {
+    let end = position + 1;
+    window.map_or(0, |window| end.saturating_sub(window))..end
 }
 
 /// Repeats each of the Hkv heads for the queries that share it: head `i` serves query heads
@@ -205,11 +237,6 @@ pub fn repeat_kv(x: Tensor<4>, n_heads: usize) -> Tensor<4> {
         .reshape([b, n_heads, s, d])
 }
 
-/// `1 / sqrt(D)`.
-fn scale(head_dim: usize) -> f64 {
-    1.0 / (head_dim as f64).sqrt()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,16 +244,24 @@ mod tests {
 
     #[test]
     fn the_last_queries_see_their_past_and_themselves() {
-        let future = future(2..4, 4, &Device::flex());
-        let future: Vec<bool> = future.into_data().iter().collect();
-        assert_eq!(future, [false, false, false, true, false, false, false, false]);
+        let (o, x) = (false, true);
+        for (window, want) in [
+            (None, [o, o, o, x, o, o, o, o]),
+            (Some(4), [o, o, o, x, o, o, o, o]),
+            (Some(3), [o, o, o, x, x, o, o, o]),
+            (Some(1), [x, x, o, x, x, x, x, o]),
+        ] {
+            let unseen = unseen(2..4, 4, window, &Device::flex());
+            let unseen: Vec<bool> = unseen.into_data().iter().collect();
+            assert_eq!(unseen, want, "{window:?}");
+        }
     }
 
     #[test]
     fn a_row_with_nothing_to_see_is_zero_and_others_sum_to_one() {
         let blocked = [[[[true, true, true], [true, false, false]]]];
         let blocked = Tensor::<4, Bool>::from_data(blocked, &Device::flex().autodiff());
-        let weights = attention_weights(constant([1, 1, 2, 4], 1), constant([1, 1, 3, 4], 2), Some(blocked));
+        let weights = attention_weights(constant([1, 1, 2, 4], 1), constant([1, 1, 3, 4], 2), Some(blocked), 0.5);
         let rows: Vec<f32> = weights.sum_dim(3).into_data().try_to_vec().expect("f32");
         assert!(rows[0].abs() < 1e-7 && (rows[1] - 1.0).abs() < 1e-6, "{rows:?}");
     }

@@ -301,7 +301,7 @@ mod tests {
             linear.pack_into(&packed, &mut out);
             assert_eq!(unpacked(&out), stored, "{precision}");
             let gates = noise(n_rows * n, 5);
-            for kind in [Activation::Gelu, Activation::ReluSquared, Activation::Swiglu] {
+            for kind in [Activation::Gelu, Activation::GeluTanh, Activation::ReluSquared, Activation::Swiglu] {
                 if kind.is_gated() {
                     gate = packed_rows(&gates, n);
                 }
@@ -310,6 +310,9 @@ mod tests {
                     let (x, gate) = (f64::from(stored[i]), f64::from(gates[i]));
                     let want = match kind {
                         Activation::Gelu => x * f64::from(crate::elementary::phi::<pulp::Scalar>(stored[i]).0),
+                        Activation::GeluTanh => {
+                            x * f64::from(crate::elementary::phi_by_tanh::<pulp::Scalar>(stored[i]).0)
+                        }
                         Activation::ReluSquared => x.max(0.0).powi(2),
                         Activation::Swiglu => x * gate / (1.0 + (-gate).exp()),
                     };

@@ -14,7 +14,7 @@ pub(crate) mod pages;
 
 pub use crate::activation::Activation;
 pub use crate::attention::decode::{Buffers, Stream, attend};
-pub use crate::attention::heads::Heads;
+pub use crate::attention::heads::{Angles, Heads};
 pub use crate::elementary::log_sum_exp;
 pub use cache::Cache;
 pub use linear::{PackedLinear, Precision};

@@ -217,7 +217,8 @@ mod tests {
         })
     }
 
-    const ACTIVATIONS: [Activation; 3] = [Activation::Gelu, Activation::ReluSquared, Activation::Swiglu];
+    const ACTIVATIONS: [Activation; 4] =
+        [Activation::Gelu, Activation::GeluTanh, Activation::ReluSquared, Activation::Swiglu];
 
     /// Rows of the batch, positions, width, inner width.
     const SHAPES: [[usize; 4]; 4] = [[1, 1, 1, 1], [2, 3, 5, 7], [12, 64, 64, 256], [1, 200, 33, 65]];

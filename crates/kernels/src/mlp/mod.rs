@@ -4,7 +4,7 @@ mod fused;
 
 use burn::tensor::{Tensor, activation, module};
 
-use crate::activation::{Activation, gelu, relu_squared};
+use crate::activation::{Activation, gelu, gelu_tanh, relu_squared};
 use crate::{MatmulPrecision, flex};
 
 /// The weight `[K, M]` and the bias `[M]` of a projection.
@@ -57,6 +57,7 @@ fn composed_mlp(x: Tensor<3>, mlp: Mlp) -> Tensor<3> {
     let hidden = apply(expand, x); // [B, T, F]
     let hidden = match kind {
         Activation::Gelu => gelu(hidden),
+        Activation::GeluTanh => gelu_tanh(hidden),
         Activation::ReluSquared => relu_squared(hidden),
         Activation::Swiglu => activation::silu(gate.expect("a SwiGLU has a gate")) * hidden,
     };

@@ -6,12 +6,11 @@ use pulp::{Simd, WithSimd};
 
 use super::HeadGroup;
 use crate::attention::QUERIES;
-use crate::attention::heads::Prepared;
+use crate::attention::heads::{Heads, Prepared};
 use crate::attention::scores::{Query, Scores, softmax_backward};
 use crate::elementary::sum;
 use crate::gemm::{
-    Exact, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain, Row, Scratch, Store, Transposed, WIDTH, multiply,
-    n_panels,
+    Exact, Matrix, MatrixMut, Mode, Packed, PackedRef, Plain, Scratch, Store, Transposed, WIDTH, multiply, n_panels,
 };
 
 /// Queries whose weights the backward pass holds at once: what it adds to the gradients of keys and values is
@@ -65,14 +64,17 @@ impl WithSimd for BackwardPass<'_> {
             let grad_out_packed = Packed::here(simd, grad_out);
             for start in (0..t).step_by(BLOCK) {
                 let block = BLOCK.min(t - start);
+                let seen = heads.seen_by(start..start + block);
                 for first in (0..block).step_by(QUERIES) {
                     let rows = QUERIES.min(block - first);
                     let queries = start + first..start + first + rows;
-                    let keys = queries.end;
+                    let keys = heads.seen_by(queries.clone());
+                    // The first of these queries, in the panel of the first key that they see.
+                    let first = (keys.start - seen.start) / WIDTH * block + first;
                     let left = [&q, &grad_out_packed];
                     let left = left.map(|left| Plain(left.view().rows(queries.clone())));
                     let right = [&k_transposed, &v_transposed];
-                    let right = right.map(|right| right.view().columns(0..keys));
+                    let right = right.map(|right| right.view().columns(keys.clone()));
                     let mut tiles =
                         [&mut weights, &mut grad_scores].map(|rows| Scores { rows: &mut rows[first..], step: block });
                     for (tile, (left, right)) in tiles.iter_mut().zip(left.into_iter().zip(right)) {
@@ -80,15 +82,16 @@ impl WithSimd for BackwardPass<'_> {
                     }
                     let [tile, grad_tile] = &mut tiles;
                     for (row, query) in queries.clone().enumerate() {
+                        let visible = heads.visible(query, keys.start);
                         let mask = dropout.map(|dropout| {
-                            mask[..=query].fill(1.0);
-                            let at = ((first_map + i) * t + query) * t;
-                            dropout.apply(&mut mask[..=query], at);
+                            let factors = &mut mask[..visible.end];
+                            factors.fill(1.0);
+                            dropout.apply(factors, ((first_map + i) * t + query) * t + keys.start);
                             &*mask
                         });
                         let (out, grad_out) = (out.row(query), grad_out.row(query));
                         let query = Query {
-                            visible: query + 1,
+                            visible,
                             scale,
                             lse: lse[query],
                             delta: sum(out, grad_out, |out, grad_out| out * grad_out),
@@ -96,16 +99,17 @@ impl WithSimd for BackwardPass<'_> {
                         };
                         softmax_backward::<S>(tile, grad_tile, row, query);
                     }
-                    let grad_scores = Plain(PackedRef::within(&grad_scores[first..], [rows, keys], block));
+                    let grad_scores = Plain(PackedRef::within(&grad_scores[first..], [rows, keys.len()], block));
                     let out = grad_q.rows(queries.start, rows);
-                    let k = k.view().rows(0..keys);
+                    let k = k.view().rows(keys);
                     multiply(Exact(simd), grad_scores, k, &mut Store { mode: Mode::Put, out, bias: &[] });
                 }
                 let queries = start..start + block;
                 for (gradient, right, out) in
                     [(&grad_scores, &q, &mut grad_k), (&weights, &grad_out_packed, &mut grad_v)]
                 {
-                    add_key_gradients(simd, gradient, queries.clone(), right, out, i == 0);
+                    let tile = PackedRef::within(gradient, [block, seen.len()], block);
+                    add_key_gradients(simd, tile, heads, queries.clone(), right, out, i == 0);
                 }
             }
             prepared.backward(qkv, head, &mut grad_q, grad_query_norm);
@@ -115,24 +119,25 @@ impl WithSimd for BackwardPass<'_> {
 }
 
 /// Adds to the gradient of each key, or value, what some queries that see it contribute: their column of `tile`
-/// times their rows of `right`. The first head's first queries write it.
+/// times their rows of `right`. The first head's first queries to see it write it.
 #[inline(always)]
 fn add_key_gradients<S: Simd>(
     simd: S,
-    tile: &[Row],
+    tile: PackedRef<'_>,
+    heads: Heads<'_>,
     queries: Range<usize>,
     right: &Packed,
     out: &mut MatrixMut<'_>,
     is_first_head: bool,
 ) {
-    let n = queries.len();
-    for first in (0..queries.end).step_by(WIDTH) {
+    let seen = heads.seen_by(queries.clone());
+    for first in seen.clone().step_by(WIDTH) {
         let keys = first..queries.end.min(first + WIDTH);
-        // Queries before these see none of them.
-        let seeing = queries.start.max(first)..queries.end;
-        let left = PackedRef::within(tile, [n, queries.end], n);
-        let left = left.rows(seeing.start - queries.start..n);
-        let left = Transposed(left.columns(keys.clone()));
+        // Queries before these see none of the keys yet, those behind none any more.
+        let last = heads.window.map_or(queries.end, |window| queries.end.min(keys.end - 1 + window));
+        let seeing = queries.start.max(first)..last;
+        let left = tile.rows(seeing.start - queries.start..seeing.end - queries.start);
+        let left = Transposed(left.columns(keys.start - seen.start..keys.end - seen.start));
         let right = right.view().rows(seeing);
         let out = out.rows(keys.start, keys.len());
         let is_first = is_first_head && queries.start <= first;

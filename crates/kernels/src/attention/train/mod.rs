@@ -16,7 +16,7 @@ use burn::tensor::Tensor;
 use pulp::{Simd, WithSimd};
 
 use self::backward::BackwardPass;
-use super::heads::{Heads, Prepared};
+use super::heads::{Angles, Heads, Prepared};
 use super::scores::{Scores, softmax};
 use super::{QUERIES, QkNorm, SelfAttention};
 use crate::dropout::Dropout;
@@ -28,9 +28,9 @@ use crate::tasks::{assume_init, run, uninit};
 
 /// As [`crate::self_attention`], of f32 on flex.
 pub(super) fn self_attention(qkv: Tensor<3>, attention: SelfAttention) -> Tensor<3> {
-    let SelfAttention { n_heads, n_kv_heads, norm, rotation, dropout } = attention;
+    let SelfAttention { n_heads, n_kv_heads, norm, rotation, scale, window, dropout } = attention;
     let epsilon = norm.as_ref().map(|norm| in_f32(norm.epsilon));
-    let operation = Attention { n_heads, n_kv_heads, epsilon, rotated: rotation.is_some(), dropout };
+    let operation = Attention { n_heads, n_kv_heads, epsilon, rotated: rotation.is_some(), scale, window, dropout };
     let mut inputs = vec![qkv.into_dispatch()];
     inputs.extend(rotation.into_iter().flatten().map(Tensor::into_dispatch));
     inputs.extend(norm.into_iter().flat_map(|QkNorm { q, k, .. }| [q, k]).map(Tensor::into_dispatch));
@@ -48,7 +48,7 @@ struct HeadGroup<'a> {
     qkv: &'a [f32],
 }
 
-/// Inputs: the projection `[B, T, (H + 2 Hkv) D]`; cosines and sines `[.., T, D / 2]` if `rotated`; the weights
+/// Inputs: the projection `[B, T, (H + 2 Hkv) D]`; cosines and sines `[.., T, R / 2]` if `rotated`; the weights
 /// of the queries' and the keys' norm `[D]` if there is an `epsilon`.
 #[derive(Debug)]
 struct Attention {
@@ -56,12 +56,14 @@ struct Attention {
     n_kv_heads: usize,
     epsilon: Option<f32>,
     rotated: bool,
+    scale: f64,
+    window: Option<usize>,
     dropout: Option<Dropout>,
 }
 
 impl Attention {
     fn heads<'a>(&self, inputs: &'a [FlexTensor]) -> Heads<'a> {
-        let Self { n_heads, n_kv_heads, .. } = *self;
+        let Self { n_heads, n_kv_heads, scale, window, .. } = *self;
         let (rotation, norms) = inputs[1..].split_at(if self.rotated { 2 } else { 0 });
         Heads {
             n_heads,
@@ -69,7 +71,12 @@ impl Attention {
             head_dim: inputs[0].layout().shape()[2] / (n_heads + 2 * n_kv_heads),
             norms: self.epsilon.map(|_| [values(&norms[0]), values(&norms[1])]),
             epsilon: self.epsilon.unwrap_or_default(),
-            rotation: self.rotated.then(|| [values(&rotation[0]), values(&rotation[1])]),
+            rotation: self.rotated.then(|| Angles {
+                tables: [values(&rotation[0]), values(&rotation[1])],
+                n_pairs: rotation[0].layout().shape()[3],
+            }),
+            scale,
+            window,
         }
     }
 
@@ -186,22 +193,23 @@ impl WithSimd for Forward<'_> {
             let q = Packed::here(simd, prepared.read(qkv, kv_head * group + i, &mut buffer));
             for first in (0..t).step_by(QUERIES) {
                 let rows = QUERIES.min(t - first);
-                let keys = first + rows; // those that the last of these queries sees
-                let mut tile = Scores { rows: &mut scores[..rows * n_panels(keys)], step: rows };
-                let q = Plain(q.view().rows(first..keys));
-                multiply(Exact(simd), q, k_transposed.view().columns(0..keys), &mut tile);
-                for row in 0..rows {
-                    let query = first + row;
-                    lse[query] = softmax::<S, LANES>(&mut tile, row, query + 1, scale);
+                let queries = first..first + rows;
+                let keys = heads.seen_by(queries.clone());
+                let mut tile = Scores { rows: &mut scores[..rows * n_panels(keys.len())], step: rows };
+                let q = Plain(q.view().rows(queries.clone()));
+                multiply(Exact(simd), q, k_transposed.view().columns(keys.clone()), &mut tile);
+                for (row, query) in queries.enumerate() {
+                    let visible = heads.visible(query, keys.start);
+                    lse[query] = softmax::<S, LANES>(&mut tile, row, visible.clone(), scale);
                     if let Some(dropout) = dropout {
-                        let mask = &mut mask[..=query];
+                        let mask = &mut mask[..visible.end];
                         mask.fill(1.0);
-                        dropout.apply(mask, ((first_map + i) * t + query) * t);
+                        dropout.apply(mask, ((first_map + i) * t + query) * t + keys.start);
                         tile.multiply(row, mask);
                     }
                 }
-                let weights = Plain(PackedRef::within(&scores, [rows, keys], rows));
-                let v = v.view().rows(0..keys);
+                let weights = Plain(PackedRef::within(&scores, [rows, keys.len()], rows));
+                let v = v.view().rows(keys);
                 let out = out.rows(first, rows);
                 multiply(Exact(simd), weights, v, &mut Store { mode: Mode::Put, out, bias: &[] });
             }
@@ -231,24 +239,48 @@ mod tests {
         [1, 1, 16, 1, 200],
     ];
 
-    /// Whether there is a norm, a rotation and dropout.
-    fn all_parts() -> impl Iterator<Item = [bool; 3]> {
-        (0..8).map(|bits| [1, 2, 4].map(|bit| bits & bit > 0))
+    /// How much of a head is rotated, and the rest of the options.
+    #[derive(Clone, Copy, Debug)]
+    struct Parts {
+        norm: bool,
+        rotated: Option<f64>,
+        scale: f64,
+        window: Option<usize>,
+        dropout: bool,
+    }
+
+    /// Every norm, rotation and dropout, in a window and without; the scale is another in each.
+    fn all_parts(window: Option<usize>) -> impl Iterator<Item = Parts> {
+        let rotations = [None, Some(1.0), Some(0.25)];
+        (0..12).map(move |i| Parts {
+            norm: i & 1 > 0,
+            dropout: i & 2 > 0,
+            rotated: rotations[i / 4],
+            scale: 0.1 + i as f64 / 12.0,
+            window,
+        })
     }
 
     fn run_with(
         f: fn(Tensor<3>, SelfAttention) -> Tensor<3>,
         [n_heads, n_kv_heads, d, b, t]: [usize; 5],
-        [norm, rotation, dropout]: [bool; 3],
+        parts: Parts,
     ) -> Vec<Vec<f32>> {
+        let Parts { norm, rotated, scale, window, dropout } = parts;
         output_and_gradients(5, |leaves| {
             let qkv = leaves.next([b, t, (n_heads + 2 * n_kv_heads) * d], 1);
-            let angles = constant::<4>([1, 1, t, d / 2], 4);
+            let rotation = rotated.map(|share| {
+                let n_pairs = ((d as f64 * share / 2.0) as usize).max(1);
+                let angles = constant::<4>([1, 1, t, n_pairs], 4);
+                [angles.clone().cos(), angles.sin()]
+            });
             let attention = SelfAttention {
                 n_heads,
                 n_kv_heads,
                 norm: norm.then(|| QkNorm { q: leaves.next([d], 2), k: leaves.next([d], 3), epsilon: 1e-6 }),
-                rotation: rotation.then(|| [angles.clone().cos(), angles.sin()]),
+                rotation,
+                scale,
+                window,
                 dropout: dropout.then_some(DROPOUT),
             };
             f(qkv, attention)
@@ -257,7 +289,10 @@ mod tests {
 
     #[test]
     fn equals_the_composed_operation_and_its_gradients() {
-        for (shape, parts) in SHAPES.iter().flat_map(|shape| all_parts().map(move |parts| (*shape, parts))) {
+        // Windows of one key, up to and over the borders of blocks and panels, and of more than all keys.
+        let windows = [None, Some(1), Some(2), Some(31), Some(32), Some(33), Some(63), Some(100), Some(128), Some(500)];
+        let parts = windows.map(|window| all_parts(window).collect::<Vec<_>>()).concat();
+        for (shape, parts) in SHAPES.iter().flat_map(|shape| parts.iter().map(move |parts| (*shape, *parts))) {
             let [got, want] = [self_attention, composed_self_attention].map(|f| run_with(f, shape, parts));
             assert_close(&got, &want, &format!("{shape:?}, {parts:?}"));
         }
@@ -265,19 +300,29 @@ mod tests {
 
     #[test]
     fn huge_scores_stay_finite_and_nan_stays_nan() {
-        let attention = || SelfAttention { n_heads: 2, n_kv_heads: 1, norm: None, rotation: None, dropout: None };
-        let qkv = constant([1, 70, 32], 1) * 1e3;
-        let got = numbers(self_attention(qkv.clone(), attention()));
-        let want = numbers(composed_self_attention(qkv.clone(), attention()));
-        assert!(got.iter().all(|x| x.is_finite()));
-        assert_close(&[got], &[want], "1e3");
-        let nan = numbers(self_attention(qkv * f32::NAN, attention()));
-        assert!(nan.iter().all(|x| x.is_nan()));
+        for window in [None, Some(40)] {
+            let attention = || SelfAttention {
+                n_heads: 2,
+                n_kv_heads: 1,
+                norm: None,
+                rotation: None,
+                scale: 0.3,
+                window,
+                dropout: None,
+            };
+            let qkv = constant([1, 70, 32], 1) * 1e3;
+            let got = numbers(self_attention(qkv.clone(), attention()));
+            let want = numbers(composed_self_attention(qkv.clone(), attention()));
+            assert!(got.iter().all(|x| x.is_finite()));
+            assert_close(&[got], &[want], "1e3");
+            let nan = numbers(self_attention(qkv * f32::NAN, attention()));
+            assert!(nan.iter().all(|x| x.is_nan()));
+        }
     }
 
     #[test]
     fn threads_do_not_change_a_byte() {
-        for parts in all_parts() {
+        for parts in all_parts(None).chain(all_parts(Some(40))) {
             assert_threads_change_nothing(|| run_with(self_attention, [4, 2, 16, 5, 70], parts));
         }
     }
