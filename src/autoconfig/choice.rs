@@ -158,6 +158,7 @@ impl Known<'_> {
         model.position = PositionKind::Rope;
         model.mlp = MlpKind::ReluSquared;
         model.qk_norm = true;
+        *model = model.clone().with_derived();
         // Before the first measurement, a guess that only decides its batch size.
         let guessed = (if self.is_gpu { 1e12 } else { 1.5e10 }) / weights(size_idx);
         let tokens_per_s = tokens_per_s.unwrap_or(guessed);

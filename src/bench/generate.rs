@@ -146,7 +146,7 @@ mod tests {
 
     fn tiny() -> Gpt {
         let sizes = ModelConfig { context_length: 12, d_model: 8, d_ff: 16, ..ModelConfig::default() };
-        let config = ModelConfig { n_layers: 1, n_heads: 2, n_kv_heads: 2, ..sizes };
+        let config = ModelConfig { n_layers: 1, n_heads: 2, n_kv_heads: 2, ..sizes }.with_derived();
         Gpt::new(&config, 7, 1, &Device::flex())
     }
 

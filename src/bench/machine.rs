@@ -48,11 +48,11 @@ impl Product {
     /// The products of a forward pass, for all positions of a micro-batch at once.
     pub fn of(config: &Config, vocab_size: usize) -> Vec<Self> {
         let m = config.train.batch_size * config.model.context_length;
-        let ModelConfig { d_model, n_heads, n_kv_heads, d_ff, .. } = config.model;
-        let qkv = d_model / n_heads * (n_heads + 2 * n_kv_heads);
+        let ModelConfig { d_model, n_heads, n_kv_heads, head_dim, d_ff, .. } = config.model;
+        let qkv = head_dim * (n_heads + 2 * n_kv_heads);
         [
             ("queries, keys, values", d_model, qkv),
-            ("attention's output", d_model, d_model),
+            ("attention's output", n_heads * head_dim, d_model),
             ("MLP, in", d_model, d_ff),
             ("MLP, out", d_ff, d_model),
             ("output layer", d_model, vocab_size),

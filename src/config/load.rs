@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::inherit::{self, Base};
-use super::{Config, ModelConfig, SourceConfig, TokenizerConfig, TokenizerKind, overrides, unknown_keys};
+use super::{Config, ModelConfig, RopeScaling, SourceConfig, TokenizerConfig, TokenizerKind, overrides, unknown_keys};
 
 /// Why there is no config.
 #[derive(Debug, thiserror::Error)]
@@ -117,6 +117,18 @@ impl Config {
             self.model.n_kv_heads = self.model.n_heads;
             derived.push(("model.n_kv_heads", "model.n_heads"));
         }
+        if missing("model", "head_dim") {
+            self.model.head_dim = ModelConfig::default_head_dim(self.model.d_model, self.model.n_heads);
+            derived.push(("model.head_dim", "model.d_model"));
+        }
+        if missing("model", "norm_eps") {
+            self.model.norm_eps = ModelConfig::default_norm_eps(self.model.norm);
+            derived.push(("model.norm_eps", "model.norm"));
+        }
+        if missing("model", "qkv_bias") {
+            self.model.qkv_bias = self.model.bias;
+            derived.push(("model.qkv_bias", "model.bias"));
+        }
         if missing("model", "d_ff") {
             self.model.d_ff = ModelConfig::default_d_ff(self.model.mlp, self.model.d_model);
             derived.push(("model.d_ff", "model.d_model"));
@@ -152,6 +164,9 @@ fn known_keys() -> Table {
     config.data.sources = vec![SourceConfig::default()];
     config.tokenizer.vocab_size = Some(TokenizerConfig::DEFAULT_VOCAB_SIZE);
     config.tokenizer.path = Some(PathBuf::new());
+    config.model.attention_scale = Some(1.0);
+    config.model.vocab_size = Some(1);
+    config.model.rope_scaling = Some(RopeScaling::Linear { factor: 1.0 });
     Table::try_from(config).expect("the defaults can be written as TOML")
 }
 
@@ -181,7 +196,7 @@ fn plain(message: &str) -> String {
         "f64" => "a number",
         "a string" | "path string" => "a text in quotes",
         "a boolean" => "true or false",
-        "a sequence" => "a list of texts",
+        "a sequence" => "a list",
         "an array of length 2" => "a list of two numbers",
         other => other,
     };
@@ -256,6 +271,9 @@ pub(super) mod tests {
         let model = with(&["model.mlp=swiglu", "model.d_model=100", "model.n_heads=2"]).model;
         assert_eq!((model.d_ff, model.n_kv_heads), (288, 2)); // 8/3 of 100 is 266.7, rounded up
         assert_eq!(with(&["model.d_model=96", "model.mlp=swiglu"]).model.d_ff, 256); // exactly 8/3 of 96
+        let model = with(&["model.d_model=96", "model.norm=rms_norm", "model.bias=true"]).model;
+        assert!(model.head_dim == 24 && model.qkv_bias && (model.norm_eps - 1e-6).abs() < 1e-18);
+        assert_eq!(model, model.clone().with_derived());
         let schedule = with(&["optimizer.learning_rate=2e-4"]).schedule;
         assert!((schedule.min_learning_rate - 2e-5).abs() < 1e-18);
     }
@@ -274,6 +292,12 @@ pub(super) mod tests {
             "data.cache_dir=/tmp/c",
             "generate.stop=[\"\\n\\n\", \"end\"]",
         ];
+        let llama3 = "model.rope_scaling={kind=\"llama3\", factor=8, low_freq_factor=1, high_freq_factor=4, \
+                      original_context_length=8192}";
+        let foreign =
+            ["model.position=rope", "model.head_dim=128", "model.norm_eps=1e-12", "model.qkv_bias=true", llama3];
+        let foreign = with(&[&foreign[..], &["model.parallel_residual=true", "model.vocab_size=300"]].concat());
+        assert!(matches!(foreign.model.rope_scaling, Some(RopeScaling::Llama3 { .. })));
         let [config, bpe, file] =
             [&settings[..], &["tokenizer.kind=bpe"], &["tokenizer.kind=file", "tokenizer.path=2024"]].map(with);
         assert_eq!(config.model.position, PositionKind::Rope);
@@ -281,7 +305,7 @@ pub(super) mod tests {
         assert_eq!(config.train.matmul_precision, MatmulPrecision::Bf16);
         assert_eq!(bpe.tokenizer.vocab_size, Some(2048));
         assert_eq!(file.tokenizer.path.as_deref(), Some(Path::new("2024")));
-        for config in [config, bpe, file, with(&[])] {
+        for config in [config, bpe, file, foreign, with(&[])] {
             assert_eq!(loaded_back(&config), config);
         }
     }
@@ -320,7 +344,7 @@ pub(super) mod tests {
             "train.batch_size = 0 must be at least 1 and at most 16777216",
             "data.path = 3: invalid type: integer `3`, expected a text in quotes",
             "model.bias = 1: invalid type: integer `1`, expected true or false",
-            "model.mlp = \"swish\": unknown variant `swish`, expected one of `gelu`, `swiglu`, `relu_squared`",
+            "model.mlp = \"swish\": unknown variant `swish`, expected one of `gelu`, `gelu_tanh`, `swiglu`, `relu_squared`",
             "train.max_steps = -1: invalid value: integer `-1`, expected a whole number, 0 or more",
         ];
         assert_eq!(problems, expected);

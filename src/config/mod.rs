@@ -119,23 +119,49 @@ sections! {
         pub n_heads: usize = 4,
         /// How many heads of keys and values; fewer is grouped-query attention. Divides `n_heads`, the default.
         pub n_kv_heads: usize = 4,
+        /// The width of a head. At least 1, even with `rope`; default `d_model / n_heads`.
+        pub head_dim: usize = Self::default_head_dim(128, 4),
         /// The width inside the MLP. At least 1; default 4 `d_model`, and for `swiglu`, which has a
         /// third matrix, 8/3 `d_model` rounded up to a multiple of 32.
         pub d_ff: usize = Self::default_d_ff(MlpKind::default(), 128),
         /// How the model knows the positions of tokens. Default `learned`.
         pub position: PositionKind = PositionKind::default(),
+        /// The base of the wavelengths of `rope`; `learned` ignores it. Above 0; default 10000.
+        pub rope_theta: f64 = 10_000.0,
+        /// The share of each head, its first dimensions, that `rope` rotates. In (0, 1]; default 1.
+        pub rotary_fraction: f64 = 1.0,
         /// The normalisation before each layer. Default `layer_norm`.
         pub norm: NormKind = NormKind::default(),
+        /// What norms add to the variance or the mean square, under the root. Above 0; default 1e-5 with `layer_norm`,
+        /// 1e-6 with `rms_norm`.
+        pub norm_eps: f64 = Self::default_norm_eps(NormKind::default()),
         /// The activation of the MLP. Default `gelu`.
         pub mlp: MlpKind = MlpKind::default(),
         /// Whether linear layers and layer norms have biases. Default false.
         pub bias: bool = false,
+        /// Whether the projections to queries, keys and values have biases. Default `bias`.
+        pub qkv_bias: bool = false,
         /// Whether queries and keys are normalised in each head. Default false.
         pub qk_norm: bool = false,
+        /// Whether attention and the MLP of a block both read what comes in, instead of one after the other. Default
+        /// false.
+        pub parallel_residual: bool = false,
+        /// How many tokens a position sees, itself included, for each layer in turn and from the first again; 0 is the
+        /// whole context. Default: no windows.
+        pub attention_window: Vec<usize> = Vec::new(),
+        /// The factor of the products of queries and keys. Above 0; default 1 over the root of `head_dim`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub attention_scale: Option<f64> = None,
         /// Whether the output layer uses the token embedding's weights. Default true.
         pub tie_embeddings: bool = true,
+        /// Rows of the token embedding, if there are more than the tokenizer has tokens. Default: as many as tokens.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub vocab_size: Option<usize> = None,
         /// The share of activations that are dropped in training. In [0, 1); default 0.
         pub dropout: f64 = 0.0,
+        /// How the wavelengths of `rope` were stretched for a longer context. Default: they were not.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub rope_scaling: Option<RopeScaling> = None,
     }
 
     /// `[train]`: the length of the run, and its intervals.
@@ -284,10 +310,38 @@ pub enum MlpKind {
     /// GELU in its exact form.
     #[default]
     Gelu,
+    /// GELU by its approximation with the hyperbolic tangent, as in GPT-2.
+    GeluTanh,
     /// `SiLU` of a gate, times the value: three matrices instead of two.
     Swiglu,
     /// The square of `ReLU`.
     ReluSquared,
+}
+
+/// How the wavelengths of rotary positions are stretched.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum RopeScaling {
+    /// All by one factor.
+    ///
+    /// Source: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation".
+    Linear {
+        /// At least 1.
+        factor: f64,
+    },
+    /// Long ones by a factor, short ones not at all, and those between by something between.
+    ///
+    /// Source: Llama 3.1, `apply_scaling` in its reference code; Grattafiori et al. 2024, "The Llama 3 Herd of Models".
+    Llama3 {
+        /// At least 1.
+        factor: f64,
+        /// Wavelengths that fit `original_context_length` fewer times are stretched by the whole factor. Above 0.
+        low_freq_factor: f64,
+        /// Wavelengths that fit it more often stay. Above `low_freq_factor`.
+        high_freq_factor: f64,
+        /// The context before. At least 1.
+        original_context_length: usize,
+    },
 }
 
 /// Which optimiser.
@@ -355,13 +409,70 @@ impl ModelConfig {
     /// The `d_ff` of a config that does not give one.
     fn default_d_ff(mlp: MlpKind, d_model: usize) -> usize {
         match mlp {
-            MlpKind::Gelu | MlpKind::ReluSquared => d_model.saturating_mul(4),
+            MlpKind::Gelu | MlpKind::GeluTanh | MlpKind::ReluSquared => d_model.saturating_mul(4),
             MlpKind::Swiglu => d_model.saturating_mul(8).div_ceil(3).div_ceil(32).saturating_mul(32),
         }
     }
 
-    /// The width of one head: `d_model / n_heads`.
-    pub fn head_dim(&self) -> usize {
-        self.d_model / self.n_heads
+    /// The `head_dim` of a config that does not give one; 0 if the width cannot be divided.
+    fn default_head_dim(d_model: usize, n_heads: usize) -> usize {
+        match n_heads {
+            0 => 0,
+            n_heads if d_model.is_multiple_of(n_heads) => d_model / n_heads,
+            _ => 0,
+        }
+    }
+
+    /// The `norm_eps` of a config that does not give one.
+    fn default_norm_eps(norm: NormKind) -> f64 {
+        match norm {
+            NormKind::LayerNorm => 1e-5,
+            NormKind::RmsNorm => RMS_NORM_EPS,
+        }
+    }
+
+    /// The config with the `head_dim`, `norm_eps` and `qkv_bias` that follow from its other keys: for a config that is
+    /// made by hand, since a loaded one has them.
+    #[must_use]
+    pub fn with_derived(self) -> Self {
+        Self {
+            head_dim: Self::default_head_dim(self.d_model, self.n_heads),
+            norm_eps: Self::default_norm_eps(self.norm),
+            qkv_bias: self.bias,
+            ..self
+        }
+    }
+
+    /// Whether the MLP has a third matrix, its gate.
+    pub fn is_gated(&self) -> bool {
+        self.mlp == MlpKind::Swiglu
+    }
+
+    /// What the norms of queries and keys, always RMS norms, add to the mean square.
+    pub fn qk_norm_eps(&self) -> f64 {
+        match self.norm {
+            NormKind::LayerNorm => RMS_NORM_EPS,
+            NormKind::RmsNorm => self.norm_eps,
+        }
+    }
+
+    /// How many dimensions of each head are rotated, from the first on.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, as in GPT-NeoX")]
+    pub fn rotary_dim(&self) -> usize {
+        (self.head_dim as f64 * self.rotary_fraction) as usize
+    }
+
+    /// How many tokens a position sees in a layer, itself included; `None` for all before it.
+    pub fn attention_window_of(&self, layer: usize) -> Option<usize> {
+        let n = self.attention_window.len().max(1);
+        self.attention_window.get(layer % n).copied().filter(|window| *window > 0)
+    }
+
+    /// The factor of the products of queries and keys.
+    pub fn attention_scale(&self) -> f64 {
+        self.attention_scale.unwrap_or_else(|| 1.0 / (self.head_dim as f64).sqrt())
     }
 }
+
+/// What an RMS norm adds to the mean square by default.
+const RMS_NORM_EPS: f64 = 1e-6;

@@ -7,8 +7,8 @@ use std::fmt::Display;
 use std::path::Path;
 
 use super::{
-    Config, ConfigError, DataConfig, GenerateConfig, ModelConfig, OptimizerConfig, PositionKind, ScheduleConfig,
-    SourceConfig, TokenizerConfig, TokenizerKind, TrainConfig,
+    Config, ConfigError, DataConfig, GenerateConfig, ModelConfig, OptimizerConfig, PositionKind, RopeScaling,
+    ScheduleConfig, SourceConfig, TokenizerConfig, TokenizerKind, TrainConfig,
 };
 
 /// The largest length, width or count: more than fits any machine, and a product of two does not overflow.
@@ -193,14 +193,24 @@ impl ModelConfig {
             n_layers,
             n_heads,
             n_kv_heads,
+            head_dim,
             d_ff,
-            position,
+            position: _,
+            rope_theta,
+            rotary_fraction,
             norm: _,
+            norm_eps,
             mlp: _,
             bias: _,
+            qkv_bias: _,
             qk_norm: _,
+            parallel_residual: _,
+            attention_window,
+            attention_scale,
             tie_embeddings: _,
+            vocab_size,
             dropout,
+            rope_scaling,
         } = self;
         problems.size("model.context_length", *context_length);
         problems.size("model.d_model", *d_model);
@@ -209,20 +219,86 @@ impl ModelConfig {
         problems.size("model.n_kv_heads", *n_kv_heads);
         problems.size("model.d_ff", *d_ff);
         if *n_heads > 0 && *d_model > 0 {
-            let head_dim = d_model / n_heads;
-            if d_model % n_heads != 0 {
-                problems.0.push(format!("model.d_model = {d_model} must be divisible by model.n_heads = {n_heads}"));
-            } else if *position == PositionKind::Rope && head_dim % 2 != 0 {
-                problems.0.push(format!(
-                    "model.position = \"rope\" rotates pairs: model.d_model = {d_model} over model.n_heads = {n_heads} \
-                     must be even, and is {head_dim}"
-                ));
+            match head_dim {
+                0 if d_model % n_heads != 0 => {
+                    problems
+                        .0
+                        .push(format!("model.d_model = {d_model} must be divisible by model.n_heads = {n_heads}"));
+                }
+                _ => problems.size("model.head_dim", *head_dim),
             }
         }
         if *n_heads > 0 && *n_kv_heads > 0 && n_heads % n_kv_heads != 0 {
             problems.0.push(format!("model.n_heads = {n_heads} must be divisible by model.n_kv_heads = {n_kv_heads}"));
         }
+        problems.above_zero("model.rope_theta", *rope_theta);
+        let is_share = *rotary_fraction > 0.0 && *rotary_fraction <= 1.0;
+        problems.must(is_share, "model.rotary_fraction", rotary_fraction, "be above 0 and at most 1");
+        if is_share {
+            self.check_rotation(problems);
+        }
+        problems.above_zero("model.norm_eps", *norm_eps);
+        let are_sizes = attention_window.iter().all(|window| *window <= MAX_SIZE);
+        let rule = format!("hold at most {MAX_SIZE} for each layer, or 0 for the whole context");
+        problems.must(are_sizes, "model.attention_window", format!("{attention_window:?}"), &rule);
+        if let Some(scale) = attention_scale {
+            problems.above_zero("model.attention_scale", *scale);
+        }
+        if let Some(vocab_size) = vocab_size {
+            problems.size("model.vocab_size", *vocab_size);
+        }
         problems.below_one("model.dropout", *dropout);
+        if let Some(scaling) = rope_scaling {
+            self.check_scaling(*scaling, problems);
+        }
+        for (is_used, key) in [
+            (*rotary_fraction < 1.0, "rotary_fraction"),
+            (!attention_window.is_empty(), "attention_window"),
+            (attention_scale.is_some(), "attention_scale"),
+            (self.mlp == super::MlpKind::GeluTanh, "mlp = \"gelu_tanh\""),
+        ] {
+            if is_used {
+                problems.0.push(format!("model.{key} is not computed yet"));
+            }
+        }
+    }
+
+    /// What is rotated must be pairs.
+    fn check_rotation(&self, problems: &mut Problems) {
+        let Self { d_model, n_heads, head_dim, rotary_fraction, .. } = *self;
+        let n = self.rotary_dim();
+        let is_rotated = self.position == PositionKind::Rope && head_dim > 0;
+        if !is_rotated || n >= 2 && n.is_multiple_of(2) {
+            return;
+        }
+        let n_heads = n_heads.max(1);
+        let of = if rotary_fraction < 1.0 {
+            format!("model.rotary_fraction = {rotary_fraction} of model.head_dim = {head_dim}")
+        } else if head_dim == d_model / n_heads {
+            format!("model.d_model = {d_model} over model.n_heads = {n_heads}")
+        } else {
+            format!("model.head_dim = {head_dim}")
+        };
+        problems.0.push(format!("model.position = \"rope\" rotates pairs: {of} must be even, and is {n}"));
+    }
+
+    fn check_scaling(&self, scaling: RopeScaling, problems: &mut Problems) {
+        if self.position != PositionKind::Rope {
+            problems
+                .0
+                .push("model.rope_scaling is only for model.position = \"rope\": leave it out, or use rope".to_owned());
+        }
+        let (RopeScaling::Linear { factor } | RopeScaling::Llama3 { factor, .. }) = scaling;
+        let is_factor = factor.is_finite() && factor >= 1.0;
+        problems.must(is_factor, "model.rope_scaling.factor", factor, "be a finite number, 1 or more");
+        if let RopeScaling::Llama3 { low_freq_factor: low, high_freq_factor: high, original_context_length, .. } =
+            scaling
+        {
+            problems.above_zero("model.rope_scaling.low_freq_factor", low);
+            let rule = format!("be a finite number above low_freq_factor = {low}");
+            problems.must(high.is_finite() && high > low, "model.rope_scaling.high_freq_factor", high, &rule);
+            problems.size("model.rope_scaling.original_context_length", original_context_length);
+        }
     }
 }
 
@@ -345,6 +421,12 @@ mod tests {
             ("model.", "context_length=0 | n_layers=0 | d_ff=0 | d_model=0 | d_model=9000000000"),
             ("model.", "n_heads=0 | n_heads=3 | n_kv_heads=0 | n_kv_heads=3 | n_kv_heads=8"),
             ("model.dropout=", "1 | -0.1 | nan"),
+            (
+                "model.",
+                "head_dim=0 | rope_theta=0 | rotary_fraction=0 | rotary_fraction=nan | norm_eps=0 | norm_eps=inf",
+            ),
+            ("model.", "attention_window=[16777217] | attention_scale=0 | attention_scale=nan | vocab_size=0"),
+            ("model.", "rope_scaling={kind=\"linear\", factor=2}"), // without rope
             ("train.", "device=  | max_steps=0 | batch_size=0 | batch_size=16777216 | grad_accumulation_steps=0"),
             ("train.", "log_interval=0 | eval_batches=0 | keep_checkpoints=0 | sample_prompt="),
             ("optimizer.", "learning_rate=0 | learning_rate=inf | betas=[0.9, 1.0] | weight_decay=-1"),
@@ -414,6 +496,30 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("model.position = \"rope\""), "{found:?}");
         assert!(problems(&["model.d_model=12", "model.n_heads=4"]).is_empty());
+        let found = problems(&["model.head_dim=5", "model.position=rope"]);
+        assert_eq!(found, ["model.position = \"rope\" rotates pairs: model.head_dim = 5 must be even, and is 5"]);
+    }
+
+    #[test]
+    fn heads_of_their_own_width_need_not_divide_the_model() {
+        assert!(problems(&["model.d_model=130", "model.head_dim=64"]).is_empty());
+    }
+
+    #[test]
+    fn a_scaling_of_rope_names_what_is_wrong_with_it() {
+        let found = |scaling: &str| problems(&["model.position=rope", &format!("model.rope_scaling={scaling}")]);
+        let llama3 = |rest: &str| format!("{{kind=\"llama3\", factor=8, original_context_length=8192, {rest}}}");
+        assert_eq!(found(&llama3("low_freq_factor=1, high_freq_factor=4")), Vec::<String>::new());
+        for (scaling, problem) in [
+            ("{kind=\"linear\", factor=0.5}", "model.rope_scaling.factor = 0.5 must be a finite number, 1 or more"),
+            ("{kind=\"linear\"}", "missing field `factor`"),
+            ("{kind=\"linear\", factor=2, x=1}", "unknown field `x`"),
+            ("{kind=\"yarn\", factor=2}", "unknown variant `yarn`, expected `linear` or `llama3`"),
+            (&llama3("low_freq_factor=4, high_freq_factor=4"), "high_freq_factor = 4 must be a finite number above"),
+        ] {
+            let found = found(scaling);
+            assert!(found.len() == 1 && found[0].contains(problem), "{found:?}");
+        }
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl<'a> Data<'a> {
         };
         Self {
             tokens: &prompt.pieces,
-            head_dim: config.head_dim(),
+            head_dim: config.head_dim,
             prepared: prepared(config),
             weights: of_heads(&triangle),
             queries: of_heads(&|layer, head| vectors(layer, Point::Queries, head)),
@@ -165,7 +165,7 @@ fn facts(details: &PromptAttention) -> String {
         ". The model has {} of {}, with queries and keys of {}",
         counted(config.n_layers, "layer"),
         counted(config.n_heads, "head"),
-        counted(config.head_dim(), "number"),
+        counted(config.head_dim, "number"),
     );
     let prepared = prepared(config);
     if !prepared.is_empty() {

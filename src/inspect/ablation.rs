@@ -185,7 +185,7 @@ mod tests {
     }
 
     fn model() -> Gpt {
-        louder(&ModelConfig { context_length: 8, bias: true, ..small_config() }, 11)
+        louder(&ModelConfig { context_length: 8, bias: true, ..small_config() }.with_derived(), 11)
     }
 
     /// The loss of the model, and that without a part by zeros and by means.

@@ -139,7 +139,7 @@ fn terms(
         let output = &block.attention.output;
         let projection = host(output.weight.val())?; // [H D, C], row by row
         let into_logit: Vec<f64> = projection.chunks(config.d_model).map(|row| dot(row, &direction)).collect();
-        for (head, of_head) in into_logit.chunks(config.head_dim()).enumerate() {
+        for (head, of_head) in into_logit.chunks(config.head_dim).enumerate() {
             let gathered = recording.get(layer, Point::Heads).vector(head, position);
             add(Component::Head { layer, head }, dot(gathered, of_head));
         }
@@ -201,6 +201,7 @@ mod tests {
         ] {
             let mlp = MlpKind::Swiglu;
             let config = ModelConfig { n_layers: 3, norm, position, bias, tie_embeddings, mlp, ..small_config() };
+            let config = config.with_derived();
             // Biases and scales that are not those of a new model, and numbers large enough to matter.
             let model = edited(tests::model(&config), |_, tensor| {
                 let is_flat = tensor.shape.len() == 1;

@@ -32,6 +32,12 @@ pub struct Explanation {
     pub token: usize,
     /// D, the length of a query, a key and a value.
     pub head_dim: usize,
+    /// The factor of scores, if the model has one of its own: else they are divided by the square root of D.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale: Option<f64>,
+    /// How many tokens this layer sees, the token itself included; `None` for all before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<usize>,
     /// 1. The token's vector at the bottom of the model, with its position if those are learned: `[C]`.
     pub embedding: Vec<f32>,
     /// The token's vector in the residual stream before the layer, `[C]`; in layer 0 the embedding.
@@ -50,9 +56,9 @@ pub struct Explanation {
     pub values: Vec<Vec<f32>>,
     /// 3. The query times each key, `[T]`.
     pub scores: Vec<f64>,
-    /// 4. Those divided by the square root of D, `[T]`.
+    /// 4. Those divided by the square root of D, or times `scale`: `[T]`.
     pub scaled: Vec<f64>,
-    /// 5. The same with `None`, minus infinity, for every later token: `[T]`.
+    /// 5. The same with `None`, minus infinity, for every later token, and those before the window: `[T]`.
     pub masked: Vec<Option<f64>>,
     /// The softmax of those, `[T]`: they sum to 1.
     pub weights: Vec<f64>,
@@ -104,7 +110,8 @@ impl Explanation {
         let used = [vector(Point::Queries, head, token), keys[token].clone(), values[token].clone()];
         let (normed, [query, key, value]) = project(model, &residual, [layer, head, kv_head], used)?;
 
-        let (scores, scaled, masked, weights) = weigh(query.used(), &keys, token);
+        let (scale, window) = (config.attention_scale, config.attention_window_of(layer));
+        let (scores, scaled, masked, weights) = weigh(query.used(), &keys, token, scale, window);
         let context = gather(&weights, &values);
         Ok(Self {
             tokens: prompt.texts.clone(),
@@ -113,7 +120,9 @@ impl Explanation {
             kv_head,
             kv_shared_by: (kv_head * group..(kv_head + 1) * group).collect(),
             token,
-            head_dim: config.head_dim(),
+            head_dim: config.head_dim,
+            scale,
+            window,
             embedding: recording.get(None, Point::Embedding).vector(0, token).to_vec(),
             residual,
             normed,
@@ -148,7 +157,7 @@ fn project(
 ) -> Result<(Vec<f32>, [Projection; 3]), InspectError> {
     let config = model.config();
     let block = &model.blocks[layer];
-    let d = config.head_dim();
+    let d = config.head_dim;
     let residual = Tensor::<1>::from_floats(residual, &model.device());
     let normed = block.attention_norm.forward(residual.reshape([1, 1, -1])); // [1, 1, C]
     let qkv = block.attention.qkv.forward(normed.clone()); // [1, 1, (H + 2 Hkv) D]
@@ -176,11 +185,12 @@ fn project(
 type Weighed = (Vec<f64>, Vec<f64>, Vec<Option<f64>>, Vec<f64>);
 
 /// Scores, scaled, masked and as weights: `softmax(mask(q k^T / sqrt(D)))`, as the paper writes it.
-fn weigh(q: &[f32], keys: &[Vec<f32>], token: usize) -> Weighed {
+fn weigh(q: &[f32], keys: &[Vec<f32>], token: usize, scale: Option<f64>, window: Option<usize>) -> Weighed {
     let root = (q.len() as f64).sqrt();
     let scores: Vec<f64> = keys.iter().map(|k| dot(q, k)).collect();
-    let scaled: Vec<f64> = scores.iter().map(|score| score / root).collect();
-    let masked: Vec<Option<f64>> = (0..).zip(&scaled).map(|(at, x)| (at <= token).then_some(*x)).collect();
+    let scaled: Vec<f64> = scores.iter().map(|score| scale.map_or(score / root, |scale| score * scale)).collect();
+    let seen = window.map_or(0, |window| (token + 1).saturating_sub(window))..=token;
+    let masked: Vec<Option<f64>> = (0..).zip(&scaled).map(|(at, x)| seen.contains(&at).then_some(*x)).collect();
     let weights = softmax(&masked.iter().map(|x| x.unwrap_or(f64::NEG_INFINITY)).collect::<Vec<_>>());
     (scores, scaled, masked, weights)
 }
@@ -213,7 +223,7 @@ mod tests {
     fn the_worked_example_comes_out() {
         let keys = [vec![3.0, 1.0], vec![1.0, 4.0], vec![1.5, 0.5]];
         let values = [vec![2.0, 1.5], vec![0.5, 0.3], vec![-0.5, 1.2]];
-        let (scores, scaled, masked, weights) = weigh(&[3.0, 1.0], &keys, 2);
+        let (scores, scaled, masked, weights) = weigh(&[3.0, 1.0], &keys, 2, None, None);
         assert!(masked.iter().all(Option::is_some));
         let context = gather(&weights, &values);
         for (found, expected) in [
@@ -229,7 +239,7 @@ mod tests {
     #[test]
     fn what_comes_later_has_no_weight() {
         let keys = [vec![1.0], vec![1.0], vec![9.0]];
-        let (scores, _, masked, weights) = weigh(&[1.0], &keys, 1);
+        let (scores, _, masked, weights) = weigh(&[1.0], &keys, 1, None, None);
         assert_eq!(scores, [1.0, 1.0, 9.0]);
         assert_eq!(masked, [Some(1.0), Some(1.0), None]);
         assert_eq!(weights, [0.5, 0.5, 0.0]);
@@ -243,7 +253,7 @@ mod tests {
             (PositionKind::Rope, false, false),
             (PositionKind::Rope, true, true),
         ] {
-            let model = tests::model(&ModelConfig { position, bias, qk_norm, ..small_config() });
+            let model = tests::model(&ModelConfig { position, bias, qk_norm, ..small_config() }.with_derived());
             let it = Explanation::new(&model, &prompt("hello"), [1, 3, 3]).expect("explained");
             assert_eq!((it.kv_head, &*it.kv_shared_by), (1, &[2, 3][..]));
             assert_eq!(it.query.normed.is_some(), qk_norm);
@@ -253,7 +263,7 @@ mod tests {
             if let Some(rotated) = &it.query.rotated {
                 let before = it.query.normed.as_ref().unwrap_or(&it.query.projected);
                 let before = Tensor::<1>::from_floats(&**before, &model.device()).reshape([1, 1, 1, -1]);
-                let turned = host(Rotation::new(3..4, 4, &model.device()).apply(before)).expect("read");
+                let turned = host(Rotation::new(3..4, model.config(), &model.device()).apply(before)).expect("read");
                 assert!(turned.iter().zip(rotated).all(|(a, b)| (a - b).abs() < 1e-5));
             }
             assert!(it.largest_difference() < 1e-5, "{}", it.largest_difference());

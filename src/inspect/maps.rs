@@ -84,7 +84,7 @@ impl PromptAttention {
         let n_pairs = n_tokens * (n_tokens + 1) / 2;
         let n_heads = selection.layers.len() * selection.heads.len();
         let n_kv_heads = selection.layers.len() * selection.heads.len().min(config.n_kv_heads);
-        (n_heads + config.n_layers + 1) * n_pairs + (n_heads + n_kv_heads) * n_tokens * config.head_dim()
+        (n_heads + config.n_layers + 1) * n_pairs + (n_heads + n_kv_heads) * n_tokens * config.head_dim
     }
 
     /// The key/value head that `head` reads, counted from 0.

@@ -56,6 +56,7 @@ pub(crate) mod tests {
             d_ff: 32,
             ..ModelConfig::default()
         }
+        .with_derived()
     }
 
     /// A new model that reads bytes.
@@ -83,6 +84,7 @@ pub(crate) mod tests {
     /// A model with one head a layer, of zeros but for the scales of its norms, which are 1, and what `fill` writes.
     pub fn by_hand(config: ModelConfig, vocab_size: usize, fill: impl Fn(&str, &mut [f32])) -> Gpt {
         let config = ModelConfig { n_heads: 1, n_kv_heads: 1, d_ff: 1, norm: NormKind::RmsNorm, ..config };
+        let config = config.with_derived();
         edited(Gpt::zeros(&config, vocab_size, &Device::flex()), |path, tensor| match path.ends_with("norm.weight") {
             true => tensor.values.fill(1.0),
             false => fill(path, &mut tensor.values),
@@ -97,7 +99,7 @@ pub(crate) mod tests {
         weight: impl Fn(usize, usize, usize) -> f32,
     ) -> PromptAttention {
         let prompt = Prompt::read(text, &Tokenizer::byte(), 200).expect("bytes");
-        let config = ModelConfig { n_layers, n_heads, ..ModelConfig::default() };
+        let config = ModelConfig { n_layers, n_heads, ..ModelConfig::default() }.with_derived();
         let selection = HeadSelection::new(place[0], place[1], &config).expect("is there");
         let t = prompt.len();
         let cells = (0..n_layers * n_heads * t * t).map(|at| weight(at / (t * t), at / t % t, at % t));

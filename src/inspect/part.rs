@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn every_writer_is_named_once() {
-        let config = ModelConfig { n_layers: 2, n_heads: 2, ..ModelConfig::default() };
+        let config = ModelConfig { n_layers: 2, n_heads: 2, ..ModelConfig::default() }.with_derived();
         let names: Vec<String> = Part::writers(&config).iter().map(ToString::to_string).collect();
         let of_layer = |layer| ["head 0", "head 1", "attention", "mlp"].map(|part| format!("layer {layer} {part}"));
         assert_eq!(names, [0, 1].map(of_layer).concat());

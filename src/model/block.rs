@@ -8,10 +8,11 @@ use super::probe::{Pass, Point, Probe};
 use super::{Mlp, Norm};
 use crate::config::ModelConfig;
 
-/// A pre-norm transformer block: both layers read the normed residual stream and add to it.
+/// A pre-norm transformer block: both layers read the normed residual stream and add to it, the second one after the
+/// first, or in parallel, both from what comes in.
 ///
 /// Source: Radford et al. 2019 (GPT-2), section 2.3; Xiong et al. 2020, "On Layer Normalization in the
-/// Transformer Architecture", figure 1 b.
+/// Transformer Architecture", figure 1 b. In parallel: Wang and Komatsuzaki 2021 (GPT-J).
 #[derive(Module, Debug)]
 pub struct Block {
     /// Norm before the attention.
@@ -23,20 +24,22 @@ pub struct Block {
     /// Works on each position by itself.
     pub mlp: Mlp,
     #[module(skip)]
+    parallel_residual: bool,
+    #[module(skip)]
     dropout: f64,
 }
 
 impl Block {
     /// A block with its norms at identity and all other weights at zero.
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
-        let ModelConfig { d_model, n_heads, n_kv_heads, bias, qk_norm, dropout, .. } = *config;
-        let norm = || Norm::new(config.norm, d_model, bias, device);
-        let attention = MultiHeadAttentionConfig { d_model, n_heads, n_kv_heads, bias, qk_norm, causal: true, dropout };
+        let ModelConfig { d_model, norm, norm_eps, bias, parallel_residual, dropout, .. } = *config;
+        let norm = || Norm::new(norm, d_model, bias, norm_eps, device);
         Self {
             attention_norm: norm(),
-            attention: attention.init(device),
+            attention: MultiHeadAttentionConfig::of(config).init(device),
             mlp_norm: norm(),
             mlp: Mlp::new(config, device),
+            parallel_residual,
             dropout,
         }
     }
@@ -52,8 +55,9 @@ impl Block {
     ) -> Tensor<3> {
         let normed = self.attention_norm.forward(x.clone());
         let attended = self.attention.forward(normed, rotation, cache, pass);
+        let came_in = self.parallel_residual.then(|| x.clone());
         let x = x + pass.drop(Point::Attention, attended, self.dropout);
-        let normed = self.mlp_norm.forward(x.clone());
+        let normed = self.mlp_norm.forward(came_in.unwrap_or_else(|| x.clone()));
         let processed = self.mlp.forward(normed, pass);
         let x = x + pass.drop(Point::Mlp, processed, self.dropout);
         pass.visit(Point::Residual, x)

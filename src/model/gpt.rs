@@ -47,7 +47,7 @@ impl Gpt {
             token_embedding: embedding(vocab_size),
             position_embedding: learned.then(|| embedding(config.context_length)),
             blocks: (0..config.n_layers).map(|_| Block::new(config, device)).collect(),
-            norm: Norm::new(config.norm, config.d_model, config.bias, device),
+            norm: Norm::new(config.norm, config.d_model, config.bias, config.norm_eps, device),
             output: untied.then(|| zeros_linear(config.d_model, vocab_size, false, device)),
             config: config.clone(),
         }
@@ -72,7 +72,7 @@ impl Gpt {
     /// An empty cache for `batch_size` texts of up to `context_length` tokens.
     pub fn kv_cache(&self, batch_size: usize) -> KvCache {
         let ModelConfig { n_layers, context_length, n_kv_heads, .. } = self.config;
-        let shape = [batch_size, n_kv_heads, self.config.head_dim()];
+        let shape = [batch_size, n_kv_heads, self.config.head_dim];
         KvCache::new(n_layers, context_length, shape, &self.device())
     }
 
@@ -151,7 +151,7 @@ impl Gpt {
         let learned = self.position_embedding.as_ref();
         let positions = learned.map(|embedding| Positions { weight: embedding.weight.val(), first: start });
         let rotates = self.config.position == PositionKind::Rope;
-        let rotation = rotates.then(|| Rotation::new(start..end, self.config.head_dim(), &tokens.device()));
+        let rotation = rotates.then(|| Rotation::new(start..end, &self.config, &tokens.device()));
 
         let mut x = kernels::embed(tokens, self.token_embedding.weight.val(), positions); // [B, T, C]
         x = pass.visit(Point::Embedding, x);

@@ -30,7 +30,7 @@ impl Mlp {
         let ModelConfig { d_model, d_ff, bias, mlp: kind, .. } = *config;
         Self {
             expand: zeros_linear(d_model, d_ff, bias, device),
-            gate: (kind == MlpKind::Swiglu).then(|| zeros_linear(d_model, d_ff, bias, device)),
+            gate: config.is_gated().then(|| zeros_linear(d_model, d_ff, bias, device)),
             contract: zeros_linear(d_ff, d_model, bias, device),
             kind,
         }
@@ -54,7 +54,7 @@ impl Mlp {
 /// The kernels' name of a kind.
 pub(crate) fn activation(kind: MlpKind) -> Activation {
     match kind {
-        MlpKind::Gelu => Activation::Gelu,
+        MlpKind::Gelu | MlpKind::GeluTanh => Activation::Gelu,
         MlpKind::ReluSquared => Activation::ReluSquared,
         MlpKind::Swiglu => Activation::Swiglu,
     }

@@ -6,10 +6,6 @@ use burn::tensor::{Device, Tensor};
 use crate::config::NormKind;
 use tinderbox_kernels as kernels;
 
-const LAYER_NORM_EPSILON: f64 = 1e-5;
-/// Added to the mean square of an RMS norm.
-pub(crate) const RMS_NORM_EPSILON: f64 = 1e-6;
-
 /// Layer norm or RMS norm over the last dimension.
 #[derive(Module, Debug)]
 pub struct Norm {
@@ -19,25 +15,25 @@ pub struct Norm {
     pub bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     kind: NormKind,
+    #[module(skip)]
+    epsilon: f64,
 }
 
 impl Norm {
-    /// A norm over `dim` numbers; `bias` is ignored by an RMS norm.
-    pub fn new(kind: NormKind, dim: usize, bias: bool, device: &Device) -> Self {
+    /// A norm over `dim` numbers; `bias` is ignored by an RMS norm. `epsilon` is added under the root.
+    pub fn new(kind: NormKind, dim: usize, bias: bool, epsilon: f64, device: &Device) -> Self {
         let bias = bias && kind == NormKind::LayerNorm;
         Self {
             weight: Param::from_tensor(Tensor::ones([dim], device)),
             bias: bias.then(|| Param::from_tensor(Tensor::zeros([dim], device))),
             kind,
+            epsilon,
         }
     }
 
-    /// The number that is added to the mean square under the root.
+    /// The number that is added to the variance, or to the mean square, under the root.
     pub fn epsilon(&self) -> f64 {
-        match self.kind {
-            NormKind::LayerNorm => LAYER_NORM_EPSILON,
-            NormKind::RmsNorm => RMS_NORM_EPSILON,
-        }
+        self.epsilon
     }
 
     /// # Shapes
@@ -45,8 +41,8 @@ impl Norm {
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let (weight, bias) = (self.weight.val(), self.bias.as_ref().map(Param::val));
         match self.kind {
-            NormKind::LayerNorm => kernels::layer_norm(x, weight, bias, self.epsilon()),
-            NormKind::RmsNorm => kernels::rms_norm(x, weight, self.epsilon()),
+            NormKind::LayerNorm => kernels::layer_norm(x, weight, bias, self.epsilon),
+            NormKind::RmsNorm => kernels::rms_norm(x, weight, self.epsilon),
         }
     }
 }

@@ -107,7 +107,7 @@ pub fn is_hidden_matrix(name: &str, shape: &[usize]) -> bool {
 /// The widths of the matrices that a matrix inside a block consists of: its own, or those of queries, keys and values
 /// in a fused projection. `None` for any other parameter.
 pub fn hidden_widths(config: &ModelConfig, name: &str, shape: &[usize]) -> Option<Vec<usize>> {
-    let of_heads = |n_heads: usize| n_heads * config.head_dim();
+    let of_heads = |n_heads: usize| n_heads * config.head_dim;
     let (q, kv) = (of_heads(config.n_heads), of_heads(config.n_kv_heads));
     is_hidden_matrix(name, shape).then(|| match name.ends_with(".attention.qkv.weight") {
         true => vec![q, kv, kv],

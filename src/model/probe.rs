@@ -162,6 +162,7 @@ mod tests {
 
     fn visited<const ACTIVE: bool>() -> Vec<String> {
         let config = ModelConfig { d_model: 8, n_layers: 2, n_heads: 2, n_kv_heads: 2, ..ModelConfig::default() };
+        let config = config.with_derived();
         let gpt = Gpt::new(&config, 5, 1, &Device::flex());
         let tokens = Tensor::<2, Int>::from_data([[1, 2, 3]], &Device::flex());
         let mut probe = Sites::<ACTIVE>(Vec::new());

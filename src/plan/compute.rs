@@ -8,7 +8,7 @@
 use serde::Serialize;
 
 use super::{Operations, parameters, tensors};
-use crate::config::{MlpKind, ModelConfig, OptimizerKind};
+use crate::config::{ModelConfig, OptimizerKind};
 use crate::model::parameters::hidden_widths;
 use crate::optimizer::NEWTON_SCHULZ_ITERATIONS;
 
@@ -25,7 +25,7 @@ pub struct Compute {
     pub output: f64,
     /// Queries with keys, and weights with values, as they are computed: either of the next two.
     pub attention: f64,
-    /// The same over the positions that a token may see, half of them on average: fused attention.
+    /// The same over the positions that a token may see, without windows half of them on average: fused attention.
     pub attention_causal: f64,
     /// The same over the whole context: composed attention.
     pub attention_full: f64,
@@ -47,20 +47,18 @@ const FUSED_BACKWARD: f64 = 5.0 / 2.0;
 /// Counts the FLOPs of one token.
 #[must_use]
 pub fn compute(config: &ModelConfig, vocab_size: usize, operations: Operations) -> Compute {
-    let ModelConfig { n_layers, context_length, d_model, d_ff, n_heads, n_kv_heads, .. } = *config;
+    let ModelConfig { n_layers, context_length, d_model, d_ff, n_heads, n_kv_heads, head_dim, .. } = *config;
     let [l, t, c, f] = [n_layers, context_length, d_model, d_ff].map(|n| n as f64);
-    let [v, h, h_kv, d] = [vocab_size, n_heads, n_kv_heads, config.head_dim()].map(|n| n as f64);
-    let n_mlp_matrices = match config.mlp {
-        MlpKind::Gelu | MlpKind::ReluSquared => 2.0,
-        MlpKind::Swiglu => 3.0,
-    };
+    let [v, h, h_kv, d] = [vocab_size, n_heads, n_kv_heads, head_dim].map(|n| n as f64);
+    let n_mlp_matrices = if config.is_gated() { 3.0 } else { 2.0 };
     let attention_qkv = l * 2.0 * c * (h + 2.0 * h_kv) * d;
-    let attention_output = l * 2.0 * c * c;
+    let attention_output = l * 2.0 * h * d * c;
     let mlp = l * n_mlp_matrices * 2.0 * c * f;
     let output = 2.0 * c * v;
-    let for_each_key = l * 2.0 * 2.0 * h * d; // a product with the key, and one with its value
-    let attention_full = for_each_key * t;
-    let attention_causal = for_each_key * f64::midpoint(t, 1.0);
+    let for_each_key = 2.0 * 2.0 * h * d; // a product with the key, and one with its value
+    let attention_full = l * for_each_key * t;
+    let n_keys = (0..n_layers).map(|layer| mean_keys(context_length, config.attention_window_of(layer)));
+    let attention_causal = for_each_key * n_keys.sum::<f64>();
     let (attention, backward) = match operations {
         Operations::Fused => (attention_causal, FUSED_BACKWARD),
         Operations::Composed => (attention_full, 2.0),
@@ -79,6 +77,13 @@ pub fn compute(config: &ModelConfig, vocab_size: usize, operations: Operations) 
         training_mfu: 3.0 * (others + attention_full),
         six_n: 6.0 * parameters(config, vocab_size).total as f64,
     }
+}
+
+/// The positions that a token of a full context sees on average, itself included, of a window.
+fn mean_keys(context_length: usize, window: Option<usize>) -> f64 {
+    let (t, w) = (context_length as f64, window.unwrap_or(context_length).min(context_length) as f64);
+    // The first ones see 1 to `w`, all others `w`.
+    (w * f64::midpoint(w, 1.0) + (t - w) * w) / t
 }
 
 /// Counts the FLOPs of one update: 0 with `AdamW`; with Muon those of the Newton-Schulz iterations of each matrix
@@ -102,10 +107,11 @@ pub fn update_flops(config: &ModelConfig, vocab_size: usize, kind: OptimizerKind
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::MlpKind;
 
     fn small() -> ModelConfig {
         let sizes = ModelConfig { context_length: 3, d_model: 4, d_ff: 8, ..ModelConfig::default() };
-        ModelConfig { n_layers: 2, n_heads: 2, n_kv_heads: 1, ..sizes }
+        ModelConfig { n_layers: 2, n_heads: 2, n_kv_heads: 1, ..sizes }.with_derived()
     }
 
     fn exactly(flops: f64, by_hand: u32) {
@@ -136,6 +142,14 @@ mod tests {
         exactly(fused.forward, 488 + causal);
         exactly(fused.training, 3 * 488 + causal + causal / 2 * 5);
         exactly(fused.training_mfu, 3 * (488 + full));
+        // In the first layer one position, then two, and two; in the second one all.
+        let windows = ModelConfig { attention_window: vec![2, 0], ..config.clone() };
+        exactly(compute(&windows, 5, Operations::Fused).attention_causal * 3.0, 2 * (2 * 2 * 2) * (5 + 6));
+        // Heads of 3 numbers: [4] x [4, 3 (2 + 1 + 1)], and [6] x [6, 4].
+        let wide = compute(&ModelConfig { head_dim: 3, ..config.clone() }, 5, Operations::Fused);
+        exactly(wide.attention_qkv, 2 * (2 * 4 * 12));
+        exactly(wide.attention_output, 2 * (2 * 6 * 4));
+        exactly(wide.attention_full, 2 * 2 * (2 * 3 * 3 + 2 * 3 * 3));
         let gated = ModelConfig { mlp: MlpKind::Swiglu, ..config };
         exactly(compute(&gated, 5, Operations::Fused).mlp, 256 / 2 * 3);
     }
@@ -143,7 +157,7 @@ mod tests {
     #[test]
     fn six_for_each_parameter_is_close_for_a_large_model_with_a_short_context() {
         let sizes = ModelConfig { context_length: 64, d_model: 768, d_ff: 3072, ..ModelConfig::default() };
-        let gpt_2 = ModelConfig { n_layers: 12, n_heads: 12, n_kv_heads: 12, ..sizes };
+        let gpt_2 = ModelConfig { n_layers: 12, n_heads: 12, n_kv_heads: 12, ..sizes }.with_derived();
         let counted = compute(&gpt_2, 50_257, Operations::Composed);
         assert!((counted.training / counted.six_n - 1.0).abs() < 0.02, "{counted:?}");
     }

@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn muon_needs_a_square_more_for_a_matrix_that_it_moves() {
-        let config = ModelConfig { d_model: 4, n_heads: 2, d_ff: 8, ..ModelConfig::default() };
+        let config = ModelConfig { d_model: 4, n_heads: 2, d_ff: 8, ..ModelConfig::default() }.with_derived();
         let weights = tensors(&config, 5);
         let check = |name: &str, kind, by_hand: [u32; 2]| {
             let weight = weights.iter().find(|weight| weight.0 == name).unwrap();

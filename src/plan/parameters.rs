@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::config::{MlpKind, ModelConfig, NormKind, PositionKind};
+use crate::config::{ModelConfig, NormKind, PositionKind};
 
 /// The parameters of a model, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -100,19 +100,20 @@ fn outer_tensors(config: &ModelConfig, vocab_size: usize) -> impl Iterator<Item 
 
 /// The tensors of one block, without `blocks.N.`
 fn block_tensors(config: &ModelConfig) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
-    let (c, f, d) = (config.d_model, config.d_ff, config.head_dim());
+    let (c, f, d) = (config.d_model, config.d_ff, config.head_dim);
+    let gathered = config.n_heads * d;
     let qkv = (config.n_heads + 2 * config.n_kv_heads) * d;
     let has_shift = config.bias && config.norm == NormKind::LayerNorm;
     let shift = |name| has_shift.then(|| (name, vec![c]));
     let bias = |name, n| config.bias.then(|| (name, vec![n]));
     let of_heads = |name| config.qk_norm.then(|| (name, vec![d]));
-    let gated = config.mlp == MlpKind::Swiglu;
+    let gated = config.is_gated();
     [
         Some(("attention_norm.weight", vec![c])),
         shift("attention_norm.bias"),
         Some(("attention.qkv.weight", vec![c, qkv])),
-        bias("attention.qkv.bias", qkv),
-        Some(("attention.output.weight", vec![c, c])),
+        config.qkv_bias.then(|| ("attention.qkv.bias", vec![qkv])),
+        Some(("attention.output.weight", vec![gathered, c])),
         bias("attention.output.bias", c),
         of_heads("attention.q_norm.weight"),
         of_heads("attention.k_norm.weight"),

@@ -147,13 +147,13 @@ struct Costs {
 }
 
 fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations: Operations) -> Costs {
-    let ModelConfig { context_length, d_model, d_ff, n_heads, n_kv_heads, mlp, .. } = *config;
+    let ModelConfig { context_length, d_model, d_ff, n_heads, n_kv_heads, head_dim, mlp, .. } = *config;
     let rows = |width: usize| F32 * batch_size as f64 * context_length as f64 * width as f64; // [B, T, width]
     let matrix = |width: usize| F32 * d_model as f64 * width as f64; // [C, width]
-    let d_shared = n_kv_heads * config.head_dim();
-    let d_qkv = d_model + 2 * d_shared;
+    let (d_gathered, d_shared) = (n_heads * head_dim, n_kv_heads * head_dim);
+    let d_qkv = d_gathered + 2 * d_shared;
     let (stream, hidden, logits) = (rows(d_model), rows(d_ff), rows(vocab_size));
-    let (shared_heads, qkv) = (rows(d_shared), rows(d_qkv));
+    let (gathered, shared_heads, qkv) = (rows(d_gathered), rows(d_shared), rows(d_qkv));
     let (qkv_matrix, mlp_matrix, output_matrix) = (matrix(d_qkv), matrix(d_ff), matrix(vocab_size));
     let row_sums = rows(n_heads); // a number for each row of the attention weights: [B, H, T]
     let has_dropout = config.dropout > 0.0;
@@ -166,7 +166,7 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
         // backward pass of a layer holds its matrices transposed, and their gradients.
         Operations::Fused => {
             let (n_derivatives, n_matrices) = match mlp {
-                MlpKind::Gelu | MlpKind::ReluSquared => (1.0, 2.0),
+                MlpKind::Gelu | MlpKind::GeluTanh | MlpKind::ReluSquared => (1.0, 2.0),
                 MlpKind::Swiglu => (2.0, 3.0),
             };
             let norm = 2.0 * stream; // input and output
@@ -175,7 +175,7 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
                 mask,
                 output_matrix,
                 projection: Cost { saved: norm + qkv, temporary: upstream + stream + qkv + 2.0 * qkv_matrix },
-                attention: Cost { saved: stream + row_sums + mask, temporary: upstream + stream + qkv },
+                attention: Cost { saved: gathered + row_sums + mask, temporary: upstream + gathered + qkv },
                 attention_weights: 0.0,
                 mlp: Cost {
                     saved: norm + (1.0 + n_derivatives) * hidden + mask,
@@ -197,12 +197,12 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
             let n_gradients = if context_length.is_multiple_of(32) { batch_size } else { 1.0 };
             let n_output_gradients = if config.tie_embeddings { batch_size } else { n_gradients };
             let n_hidden = match mlp {
-                MlpKind::Gelu => 4.0,
+                MlpKind::Gelu | MlpKind::GeluTanh => 4.0,
                 MlpKind::ReluSquared => 3.0,
                 MlpKind::Swiglu => 5.0, // of the gate: input, sigmoid, output; the other factor; the product
             };
             let norm = 3.0 * stream; // two factors and the output
-            let head_norms = if config.qk_norm { 2.0 * (stream + shared_heads) } else { 0.0 };
+            let head_norms = if config.qk_norm { 2.0 * (gathered + shared_heads) } else { 0.0 };
             // The weights of one block of queries, their gradient and that of the scores, and what dropout left.
             let n_weights = if has_dropout { 4.0 } else { 3.0 };
             let weights = (row_sums * context_length as f64).min(MAX_SCORE_BYTES as f64); // [B, H, queries, T]
@@ -214,8 +214,8 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
                 attention: Cost {
                     // Queries, keys and values, the output by head and side by side, and two numbers for each row of
                     // weights.
-                    saved: 3.0 * stream + 2.0 * shared_heads + 2.0 * row_sums + head_norms + mask,
-                    temporary: upstream + 2.0 * stream + 2.0 * shared_heads,
+                    saved: 3.0 * gathered + 2.0 * shared_heads + 2.0 * row_sums + head_norms + mask,
+                    temporary: upstream + 2.0 * gathered + 2.0 * shared_heads,
                 },
                 attention_weights: n_weights * weights,
                 mlp: Cost {

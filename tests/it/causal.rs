@@ -141,7 +141,8 @@ fn what_a_model_keeps_is_what_is_planned() {
         n_kv_heads: 4,
         d_ff: 128,
         ..ModelConfig::default()
-    };
+    }
+    .with_derived();
     let modern = ModelConfig {
         n_kv_heads: 2,
         position: PositionKind::Rope,
@@ -150,7 +151,8 @@ fn what_a_model_keeps_is_what_is_planned() {
         qk_norm: true,
         bias: false,
         ..plain.clone()
-    };
+    }
+    .with_derived();
     let dropping = ModelConfig { dropout: 0.2, ..plain.clone() };
     for config in [plain, modern, dropping] {
         let planned = pass_memory(&config, 40, 16, Operations::Composed).saved.total();

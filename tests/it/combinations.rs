@@ -263,7 +263,7 @@ impl Probe for Shift {
 
 /// Every site of a model with the shape that the documentation gives it, in the order of a pass.
 fn sites(config: &ModelConfig) -> Vec<(Site, Vec<usize>)> {
-    let (t, c, d) = (config.context_length, config.d_model, config.head_dim());
+    let (t, c, d) = (config.context_length, config.d_model, config.head_dim);
     let (h, kv) = (config.n_heads, config.n_kv_heads);
     let stream = || vec![1, t, c];
     let of_block = |block_idx| {

@@ -20,6 +20,7 @@ fn tokenizer() -> Tokenizer {
 
 fn model(position: PositionKind) -> Gpt {
     let config = ModelConfig { context_length: 12, position, n_layers: 2, d_model: 16, ..ModelConfig::default() };
+    let config = config.with_derived();
     lively(&config, 7, &Device::flex())
 }
 
@@ -79,7 +80,7 @@ fn the_engine_writes_what_the_model_of_tensors_writes() {
 
 #[test]
 fn elsewhere_the_model_of_tensors_writes() {
-    let config = ModelConfig { n_layers: 1, d_model: 16, context_length: 12, ..ModelConfig::default() };
+    let config = ModelConfig { n_layers: 1, d_model: 16, context_length: 12, ..ModelConfig::default() }.with_derived();
     #[allow(deprecated)]
     let gpt = lively(&config, 7, &Device::ndarray());
     assert!(matches!(LanguageModel::from(&gpt), LanguageModel::Tensors(_)));

@@ -66,7 +66,7 @@ pub fn wide(kind: usize) -> ModelConfig {
         d_ff: 200,
         ..ModelConfig::default()
     };
-    match kind {
+    let config = match kind {
         0 => plain,
         1 => ModelConfig {
             n_heads: 6,
@@ -79,7 +79,8 @@ pub fn wide(kind: usize) -> ModelConfig {
             ..plain
         },
         _ => ModelConfig { d_model: 80, mlp: MlpKind::ReluSquared, bias: true, ..plain },
-    }
+    };
+    config.with_derived()
 }
 
 proptest! {

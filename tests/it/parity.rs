@@ -29,7 +29,7 @@ pub fn gpt(name: &str, device: &Device) -> (Gpt, Fixture) {
     let text = std::fs::read_to_string(format!("tests/fixtures/gpt/{name}.json")).expect("there");
     let GptFixture { model, vocab_size } = serde_json::from_str(&text).expect("a model config");
     let fixture = Fixture::read(&format!("gpt/{name}"));
-    let gpt = Gpt::zeros(&model, vocab_size, device);
+    let gpt = Gpt::zeros(&model.with_derived(), vocab_size, device);
     let gpt = parameters::assign(gpt, |path, shape| {
         let name = format!("weights.{path}");
         assert_eq!(fixture.shape(&name), shape, "{name}");

@@ -67,7 +67,7 @@ fn files(folder: &Folder) -> BTreeMap<PathBuf, u64> {
 fn model(change: impl FnOnce(&mut ModelConfig)) -> ModelConfig {
     let mut config = ModelConfig::default();
     change(&mut config);
-    config
+    config.with_derived()
 }
 
 /// The width, heads and layers, and everything that follows from them by default.

@@ -56,7 +56,9 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
                 qk_norm,
                 tie_embeddings,
                 dropout,
+                ..ModelConfig::default()
             }
+            .with_derived()
         },
     )
 }
@@ -185,7 +187,7 @@ fn writing_goes_on_past_the_context_as_documented() {
     for context_length in [1, 2, 5, 8] {
         for position in [PositionKind::Learned, PositionKind::Rope] {
             let config = ModelConfig { context_length, position, n_layers: 2, d_model: 16, ..ModelConfig::default() };
-            let gpt = lively(&config, 7, &Device::flex());
+            let gpt = lively(&config.with_derived(), 7, &Device::flex());
             let greedy = GenerateConfig { temperature: 0.0, max_new_tokens: 30, ..GenerateConfig::default() };
             for n_prompt in [1, context_length, context_length + 1, 11] {
                 let prompt = &alphabet[..n_prompt];
@@ -208,7 +210,8 @@ fn parameters_have_the_paths_that_checkpoints_use() {
         bias: true,
         tie_embeddings: false,
         ..ModelConfig::default()
-    };
+    }
+    .with_derived();
     let names: Vec<String> = parameters::shapes(&Gpt::zeros(&config, 7, &Device::flex())).into_keys().collect();
     let expected = [
         "blocks.0.attention.k_norm.weight",

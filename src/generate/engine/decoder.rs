@@ -43,7 +43,7 @@ impl Decoder {
         let vocab_size = engine.vocab_size();
         let streams = [[n_samples, 1], [1, TOKENS_AT_ONCE.min(capacity)]];
         Self {
-            cache: Cache::new([config.n_layers, n_samples], capacity, [config.n_kv_heads, config.head_dim()]),
+            cache: Cache::new([config.n_layers, n_samples], capacity, [config.n_kv_heads, config.head_dim]),
             work: Work::new(config, capacity, &streams),
             first_rows: vec![None; n_samples],
             scores: Rows::new(n_samples, vocab_size),

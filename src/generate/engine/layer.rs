@@ -1,10 +1,8 @@
 //! One block: what `model::Block` computes, on packed weights.
 
 use super::{host, linear, norm};
-use crate::config::{MlpKind, ModelConfig};
-use crate::model::norm::RMS_NORM_EPSILON;
+use crate::config::ModelConfig;
 use crate::model::{Block, activation};
-use tinderbox_kernels::attention_scale;
 use tinderbox_kernels::decode::{
     Activation, Angles, Buffers, Cache, Heads, PackedLinear, PackedRows, Precision, RowNorm, Rows, Stream, attend,
 };
@@ -14,6 +12,8 @@ pub(super) struct Layer {
     attention_norm: RowNorm,
     qkv: PackedLinear,
     qk_norm: Option<[Vec<f32>; 2]>,
+    /// How many positions a query sees.
+    window: Option<usize>,
     output: PackedLinear,
     mlp_norm: RowNorm,
     expand: PackedLinear,
@@ -37,13 +37,14 @@ pub(super) struct Work {
 }
 
 impl Layer {
-    pub(super) fn new(block: &Block, config: &ModelConfig, precision: Precision) -> Self {
+    pub(super) fn new(block: &Block, block_idx: usize, config: &ModelConfig, precision: Precision) -> Self {
         let (attention, mlp) = (&block.attention, &block.mlp);
         let qk_norm = attention.q_norm.as_ref().zip(attention.k_norm.as_ref());
         Self {
             attention_norm: norm(&block.attention_norm, config.norm),
             qkv: linear(&attention.qkv, precision),
             qk_norm: qk_norm.map(|(q, k)| [q, k].map(|norm| host(&norm.weight))),
+            window: config.attention_window_of(block_idx),
             output: linear(&attention.output, precision),
             mlp_norm: norm(&block.mlp_norm, config.norm),
             expand: linear(&mlp.expand, precision),
@@ -69,22 +70,18 @@ impl Layer {
         rotation: Option<Angles<'_>>,
     ) {
         let Work { x, normed, qkv, context, gate, hidden, buffers } = work;
-        #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
-        let heads = Heads {
-            n_heads: config.n_heads,
-            n_kv_heads: config.n_kv_heads,
-            head_dim: config.head_dim(),
-            norms: self.qk_norm.as_ref().map(|[q, k]| [&q[..], &k[..]]),
-            epsilon: RMS_NORM_EPSILON as f32,
-            rotation,
-            scale: attention_scale(config.head_dim()),
-            window: None,
-        };
+        let norms = self.qk_norm.as_ref().map(|[q, k]| [&q[..], &k[..]]);
+        let heads = Heads { norms, rotation, window: self.window, ..heads(config) };
         self.attention_norm.apply(x, 0..stream.n_rows, normed);
         self.qkv.store(normed, qkv);
         attend(heads, stream, cache, qkv, buffers, context);
-        self.output.add(context, x);
-        self.mlp_norm.apply(x, 0..stream.n_rows, normed);
+        if config.parallel_residual {
+            self.mlp_norm.apply(x, 0..stream.n_rows, normed); // what came in
+            self.output.add(context, x);
+        } else {
+            self.output.add(context, x);
+            self.mlp_norm.apply(x, 0..stream.n_rows, normed);
+        }
         if let Some(weights) = &self.gate {
             weights.pack_into(normed, gate);
         }
@@ -93,30 +90,36 @@ impl Layer {
     }
 }
 
+/// The heads of a layer without norms, rotation and window.
+fn heads<'a>(config: &ModelConfig) -> Heads<'a> {
+    #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
+    let epsilon = config.qk_norm_eps() as f32;
+    Heads {
+        n_heads: config.n_heads,
+        n_kv_heads: config.n_kv_heads,
+        head_dim: config.head_dim,
+        norms: None,
+        epsilon,
+        rotation: None,
+        scale: config.attention_scale(),
+        window: None,
+    }
+}
+
 impl Work {
     /// Memory for passes with any of these pairs of numbers of samples and new positions, over a cache of `capacity`.
     pub(super) fn new(config: &ModelConfig, capacity: usize, streams: &[[usize; 2]]) -> Self {
-        let (n_heads, n_kv_heads, head_dim) = (config.n_heads, config.n_kv_heads, config.head_dim());
-        let heads = Heads {
-            n_heads,
-            n_kv_heads,
-            head_dim,
-            norms: None,
-            epsilon: 0.0,
-            rotation: None,
-            scale: attention_scale(head_dim),
-            window: None,
-        };
+        let (n_heads, n_kv_heads, head_dim) = (config.n_heads, config.n_kv_heads, config.head_dim);
         let n_rows = streams.iter().map(|[n, t]| n * t).max().unwrap_or(0);
-        let d_gate = if config.mlp == MlpKind::Swiglu { config.d_ff } else { 0 };
+        let d_gate = if config.is_gated() { config.d_ff } else { 0 };
         Self {
             x: Rows::new(n_rows, config.d_model),
             normed: PackedRows::new(n_rows, config.d_model),
             qkv: Rows::new(n_rows, (n_heads + 2 * n_kv_heads) * head_dim),
-            context: PackedRows::new(n_rows, config.d_model),
+            context: PackedRows::new(n_rows, n_heads * head_dim),
             gate: PackedRows::new(n_rows, d_gate),
             hidden: PackedRows::new(n_rows, config.d_ff),
-            buffers: Buffers::new(heads, capacity, streams),
+            buffers: Buffers::new(heads(config), capacity, streams),
         }
     }
 }

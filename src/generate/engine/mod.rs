@@ -47,17 +47,28 @@ impl Engine {
             context_length,
             d_model,
             n_layers: _,
-            n_heads,
-            n_kv_heads: _, // Layer
+            n_heads: _, // Layer, as the three after it
+            n_kv_heads: _,
+            head_dim: _,
             d_ff: _,
             position,
-            norm: _, // its kind goes with the norm's weights
-            mlp: _,  // Layer
+            rope_theta: _, // Rotation, as the two of rope further down
+            rotary_fraction: _,
+            norm: _, // its kind goes with the norm's weights, and so does the next
+            norm_eps: _,
+            mlp: _, // Layer
             bias: _,
+            qkv_bias: _,
             qk_norm: _,
+            parallel_residual: _, // Layer, as the two after it
+            attention_window: _,
+            attention_scale: _,
             tie_embeddings: _,
-            dropout: _, // in training only
-        } = *model.config();
+            vocab_size: _, // that of the weights counts
+            dropout: _,    // in training only
+            rope_scaling: _,
+        } = model.config();
+        let (context_length, d_model, position) = (*context_length, *d_model, *position);
         let vocab_size = model.vocab_size();
         let embedding = &model.token_embedding.weight;
         let (output, token_embedding) = if let Some(output) = &model.output {
@@ -75,7 +86,7 @@ impl Engine {
             vocab_size,
             token_embedding,
             position_embedding: position_embedding.map(|embedding| host(&embedding.weight)),
-            rotation: (position == PositionKind::Rope).then(|| Rotation::tables(0..context_length, d_model / n_heads)),
+            rotation: (position == PositionKind::Rope).then(|| Rotation::tables(0..context_length, &config)),
             layers: blocks.into_iter().map(|block| Layer::new(&block, &config, precision)).collect(),
             norm: norm(&last_norm, config.norm),
             output,

@@ -13,10 +13,10 @@ use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
-use super::norm::{Norm, RMS_NORM_EPSILON};
+use super::norm::Norm;
 use super::parameters::zeros_linear;
 use super::probe::{Pass, Point, Probe};
-use crate::config::NormKind;
+use crate::config::{ModelConfig, NormKind};
 use tinderbox_kernels::{self as kernels, CausalAttention, MatmulPrecision, QkNorm, SelfAttention};
 
 pub use explicit::{causal_mask, scaled_dot_product_attention};
@@ -28,43 +28,72 @@ pub use rope::Rotation;
 pub struct MultiHeadAttentionConfig {
     /// Width of the vectors that come in and go out.
     pub d_model: usize,
-    /// Number of query heads; divides `d_model`.
+    /// Number of query heads.
     pub n_heads: usize,
     /// Number of key and value heads; divides `n_heads`.
     pub n_kv_heads: usize,
-    /// Whether the projections add a bias.
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Whether the output projection adds a bias.
     pub bias: bool,
-    /// Whether each head's queries and keys go through an RMS norm of their own.
+    /// Whether the projections to queries, keys and values add a bias.
+    pub qkv_bias: bool,
+    /// What the RMS norms of each head's queries and keys add to the mean square; `None` without these norms.
     ///
     /// Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2.
-    pub qk_norm: bool,
+    pub qk_norm: Option<f64>,
     /// Whether a position sees only itself and the positions before it.
     pub causal: bool,
+    /// The factor of scores.
+    pub scale: f64,
+    /// How many positions a query of a causal attention sees, its own included; `None` for all before it.
+    ///
+    /// Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", section 4.2.
+    pub window: Option<usize>,
     /// Probability with which a weight is dropped in training, in `[0, 1)`.
     pub dropout: f64,
 }
 
 impl MultiHeadAttentionConfig {
     /// A causal attention with as many key as query heads, biases, and neither dropout nor `qk_norm`.
+    ///
+    /// # Panics
+    /// If the heads do not divide the width.
     pub fn new(d_model: usize, n_heads: usize) -> Self {
-        Self { d_model, n_heads, n_kv_heads: n_heads, bias: true, qk_norm: false, causal: true, dropout: 0.0 }
+        assert!(d_model.is_multiple_of(n_heads), "{n_heads} heads in {d_model} dimensions");
+        let config = ModelConfig { d_model, n_heads, n_kv_heads: n_heads, bias: true, ..ModelConfig::default() };
+        Self::of(&config.with_derived(), 0)
+    }
+
+    /// The causal attention of a block.
+    pub fn of(config: &ModelConfig, block_idx: usize) -> Self {
+        let ModelConfig { d_model, n_heads, n_kv_heads, head_dim, bias, qkv_bias, qk_norm, dropout, .. } = *config;
+        Self {
+            d_model,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            bias,
+            qkv_bias,
+            qk_norm: qk_norm.then(|| config.qk_norm_eps()),
+            causal: true,
+            scale: config.attention_scale(),
+            window: config.attention_window_of(block_idx),
+            dropout,
+        }
     }
 
     /// The module with all projections at zero: they are drawn or loaded by name.
     ///
     /// # Panics
-    /// If the heads do not divide the width, or the key heads the query heads.
+    /// If the key heads do not divide the query heads.
     pub fn init(&self, device: &Device) -> MultiHeadAttention {
-        let Self { d_model, n_heads, n_kv_heads, bias, qk_norm, .. } = *self;
-        assert!(
-            d_model.is_multiple_of(n_heads) && n_heads.is_multiple_of(n_kv_heads),
-            "{n_heads} heads over {n_kv_heads} key heads in {d_model} dimensions"
-        );
-        let head_dim = d_model / n_heads;
-        let norm = || qk_norm.then(|| Norm::new(NormKind::RmsNorm, head_dim, false, device));
+        let Self { d_model, n_heads, n_kv_heads, head_dim, bias, qkv_bias, qk_norm, .. } = *self;
+        assert!(n_heads.is_multiple_of(n_kv_heads), "{n_heads} heads over {n_kv_heads} key heads");
+        let norm = || qk_norm.map(|epsilon| Norm::new(NormKind::RmsNorm, head_dim, false, epsilon, device));
         MultiHeadAttention {
-            qkv: zeros_linear(d_model, (n_heads + 2 * n_kv_heads) * head_dim, bias, device),
-            output: zeros_linear(d_model, d_model, bias, device),
+            qkv: zeros_linear(d_model, (n_heads + 2 * n_kv_heads) * head_dim, qkv_bias, device),
+            output: zeros_linear(n_heads * head_dim, d_model, bias, device),
             q_norm: norm(),
             k_norm: norm(),
             config: self.clone(),
@@ -79,7 +108,7 @@ impl MultiHeadAttentionConfig {
 pub struct MultiHeadAttention {
     /// The fused projection `[C, (H + 2 Hkv) D]`: queries, then keys, then values.
     pub qkv: Linear,
-    /// Mixes the heads, `[C, C]`.
+    /// Mixes the heads, `[H D, C]`.
     pub output: Linear,
     /// Norm of each head's queries, if configured.
     pub q_norm: Option<Norm>,
@@ -116,17 +145,12 @@ impl MultiHeadAttention {
         SelfAttention {
             n_heads: self.config.n_heads,
             n_kv_heads: self.config.n_kv_heads,
-            norm: norm.map(|(q, k)| QkNorm { q: q.weight.val(), k: k.weight.val(), epsilon: RMS_NORM_EPSILON }),
+            norm: norm.map(|(q, k)| QkNorm { q: q.weight.val(), k: k.weight.val(), epsilon: q.epsilon() }),
             rotation: rotation.map(Rotation::angles),
-            scale: self.scale(),
-            window: None,
+            scale: self.config.scale,
+            window: self.config.window,
             dropout: pass.dropout(Point::Weights, self.config.dropout),
         }
-    }
-
-    /// The factor of scores.
-    fn scale(&self) -> f64 {
-        kernels::attention_scale(self.config.d_model / self.config.n_heads)
     }
 
     /// The same step by step, with a cache and an active probe: the values that each head gathered, `[B, H, T, D]`.
@@ -149,13 +173,13 @@ impl MultiHeadAttention {
         }
         if self.config.causal && !P::ACTIVE {
             let dropout = pass.dropout(Point::Weights, self.config.dropout);
-            let attention = CausalAttention { scale: self.scale(), window: None, dropout };
+            let attention = CausalAttention { scale: self.config.scale, window: self.config.window, dropout };
             return kernels::causal_attention(q, k, v, attention); // [B, H, T, D]
         }
         let ([_, _, t, _], [_, _, s, _]) = (q.dims(), k.dims());
-        let mask = self.config.causal.then(|| causal_mask(t, s, &q.device())); // [1, 1, T, S]
+        let mask = self.config.causal.then(|| kernels::unseen(s - t..s, s, self.config.window, &q.device())); // [1, 1, T, S]
         let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.config.n_heads)); // each [B, H, S, D]
-        let weights = kernels::attention_weights(q, k, mask, self.scale()); // [B, H, T, S]
+        let weights = kernels::attention_weights(q, k, mask, self.config.scale); // [B, H, T, S]
         let weights = pass.visit(Point::Weights, weights);
         let heads = pass.drop(Point::Weights, weights, self.config.dropout).matmul(v); // [B, H, T, D]
         pass.visit(Point::Heads, heads)

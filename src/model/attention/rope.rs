@@ -1,50 +1,46 @@
 //! Rotary position embedding: positions as angles of queries and keys.
 
+use std::f64::consts::TAU;
 use std::ops::Range;
 
 use burn::tensor::{Device, Tensor, TensorData};
 
+use crate::config::{ModelConfig, RopeScaling};
 use tinderbox_kernels as kernels;
-
-/// The base of the geometric series of wavelengths.
-///
-/// Source: Su et al. 2021, "RoFormer", section 3.3; the value of Llama 1 and 2.
-const THETA: f64 = 10_000.0;
 
 /// The rotation of a range of positions: after it, the product of a query and a key depends on their distance alone.
 ///
-/// Dimension `i` turns together with dimension `i + D / 2` (halves, as in Llama and Qwen checkpoints;
-/// the paper pairs neighbours, which is the same up to a fixed permutation of the dimensions).
+/// Of the first R dimensions of a head, dimension `i` turns together with dimension `i + R / 2` (halves, as in Llama
+/// and Qwen checkpoints; the paper pairs neighbours, which is the same up to a fixed permutation of the dimensions).
+/// R is D, or less as in GPT-NeoX.
 ///
-/// Source: Su et al. 2021, "RoFormer", eq. 34.
+/// Source: Su et al. 2021, "RoFormer", eq. 34; Black et al. 2022, "GPT-NeoX-20B", section 2.1.
 #[derive(Clone, Debug)]
 pub struct Rotation {
-    cos: Tensor<4>, // [1, 1, T, D / 2]
-    sin: Tensor<4>, // [1, 1, T, D / 2]
+    cos: Tensor<4>, // [1, 1, T, R / 2]
+    sin: Tensor<4>, // [1, 1, T, R / 2]
 }
 
 impl Rotation {
-    /// The rotation of `positions` for heads of `head_dim` dimensions.
+    /// The rotation of `positions` in the heads of a model.
     ///
     /// # Panics
-    /// If `head_dim` is odd.
-    pub fn new(positions: Range<usize>, head_dim: usize, device: &Device) -> Self {
-        let shape = [1, 1, positions.len(), head_dim / 2];
+    /// If an odd number of dimensions is rotated.
+    pub fn new(positions: Range<usize>, config: &ModelConfig, device: &Device) -> Self {
+        let shape = [1, 1, positions.len(), config.rotary_dim() / 2];
         let table = |values: Vec<f32>| Tensor::from_data(TensorData::new(values, shape), device);
-        let [cos, sin] = Self::tables(positions, head_dim).map(table);
+        let [cos, sin] = Self::tables(positions, config).map(table);
         Self { cos, sin }
     }
 
-    /// Cosines and sines of the angles of `positions`, each `[T, D / 2]`, on the host.
+    /// Cosines and sines of the angles of `positions`, each `[T, R / 2]`, on the host.
     ///
     /// # Panics
-    /// If `head_dim` is odd.
-    pub fn tables(positions: Range<usize>, head_dim: usize) -> [Vec<f32>; 2] {
-        assert!(head_dim.is_multiple_of(2), "rotary halves need an even head_dim, not {head_dim}");
+    /// If an odd number of dimensions is rotated.
+    pub fn tables(positions: Range<usize>, config: &ModelConfig) -> [Vec<f32>; 2] {
+        let frequencies = frequencies(config);
         let angles: Vec<f64> = positions
-            .flat_map(|position| {
-                (0..head_dim / 2).map(move |i| position as f64 * THETA.powf(-2.0 * i as f64 / head_dim as f64))
-            })
+            .flat_map(|position| frequencies.iter().map(move |frequency| position as f64 * frequency))
             .collect();
         #[allow(clippy::cast_possible_truncation, reason = "everything is computed in f32")]
         let table = |f: fn(f64) -> f64| angles.iter().map(|angle| f(*angle) as f32).collect();
@@ -62,8 +58,69 @@ impl Rotation {
         kernels::rotate(x, self.cos.clone(), self.sin.clone())
     }
 
-    /// Cosines and sines of the angles, each `[1, 1, T, D / 2]`.
+    /// Cosines and sines of the angles, each `[1, 1, T, R / 2]`.
     pub fn angles(&self) -> [Tensor<4>; 2] {
         [self.cos.clone(), self.sin.clone()]
+    }
+}
+
+/// Angles from one position to the next, in radians, of each pair of dimensions: `[R / 2]`.
+fn frequencies(config: &ModelConfig) -> Vec<f64> {
+    let n = config.rotary_dim();
+    assert!(n.is_multiple_of(2), "pairs are rotated, not {n} dimensions");
+    let frequency = |i: usize| config.rope_theta.powf(-2.0 * i as f64 / n as f64);
+    (0..n / 2).map(frequency).map(|frequency| scaled(frequency, config.rope_scaling)).collect()
+}
+
+/// A frequency after the context was made longer.
+fn scaled(frequency: f64, scaling: Option<RopeScaling>) -> f64 {
+    match scaling {
+        None => frequency,
+        Some(RopeScaling::Linear { factor }) => frequency / factor,
+        Some(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_length }) => {
+            // How often the wavelength fits the original context: seldom is stretched, often stays.
+            let n_turns = original_context_length as f64 * frequency / TAU;
+            let kept = ((n_turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+            (1.0 - kept) * frequency / factor + kept * frequency
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PositionKind;
+
+    #[test]
+    fn frequencies_fall_from_one_to_nearly_the_inverse_of_theta() {
+        let config = ModelConfig { position: PositionKind::Rope, head_dim: 8, ..ModelConfig::default() };
+        let close = |config: &ModelConfig, want: &[f64]| {
+            let got = frequencies(config);
+            let is_close = got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-9 * want);
+            assert!(got.len() == want.len() && is_close, "{got:?} is not {want:?}");
+        };
+        close(&config, &[1.0, 0.1, 0.01, 0.001]);
+        close(&ModelConfig { rope_theta: 81.0, ..config.clone() }, &[1.0, 1.0 / 3.0, 1.0 / 9.0, 1.0 / 27.0]);
+        close(&ModelConfig { rotary_fraction: 0.5, ..config.clone() }, &[1.0, 0.01]);
+        let linear = Some(RopeScaling::Linear { factor: 4.0 });
+        close(&ModelConfig { rope_scaling: linear, ..config }, &[0.25, 0.025, 0.0025, 0.000_25]);
+    }
+
+    #[test]
+    fn llama_3_stretches_long_wavelengths_only() {
+        let llama3 = |frequency: f64| {
+            let scaling = RopeScaling::Llama3 {
+                factor: 8.0,
+                low_freq_factor: 1.0,
+                high_freq_factor: 4.0,
+                original_context_length: 8192,
+            };
+            scaled(frequency, Some(scaling)) / frequency
+        };
+        let fits = |n: f64| n * TAU / 8192.0;
+        for (n_turns, want) in [(100.0, 1.0), (4.0, 1.0), (2.5, 0.5 + 0.5 / 8.0), (1.0, 0.125), (0.1, 0.125)] {
+            let got = llama3(fits(n_turns));
+            assert!((got - want).abs() < 1e-9, "{n_turns}: {got} is not {want}");
+        }
     }
 }
