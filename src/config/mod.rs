@@ -470,7 +470,7 @@ impl ModelConfig {
 
     /// The factor of the products of queries and keys.
     pub fn attention_scale(&self) -> f64 {
-        self.attention_scale.unwrap_or_else(|| 1.0 / (self.head_dim as f64).sqrt())
+        self.attention_scale.unwrap_or_else(|| tinderbox_kernels::attention_scale(self.head_dim))
     }
 }
 

@@ -251,16 +251,6 @@ impl ModelConfig {
         if let Some(scaling) = rope_scaling {
             self.check_scaling(*scaling, problems);
         }
-        for (is_used, key) in [
-            (*rotary_fraction < 1.0, "rotary_fraction"),
-            (!attention_window.is_empty(), "attention_window"),
-            (attention_scale.is_some(), "attention_scale"),
-            (self.mlp == super::MlpKind::GeluTanh, "mlp = \"gelu_tanh\""),
-        ] {
-            if is_used {
-                problems.0.push(format!("model.{key} is not computed yet"));
-            }
-        }
     }
 
     /// What is rotated must be pairs.

@@ -193,15 +193,16 @@ mod tests {
     /// Every norm, position and bias there is, tied and untied, heads that share keys.
     #[test]
     fn the_parts_add_up_to_the_logit() {
-        for (norm, position, bias, tie_embeddings) in [
-            (NormKind::LayerNorm, PositionKind::Learned, true, true),
-            (NormKind::LayerNorm, PositionKind::Rope, false, false),
-            (NormKind::RmsNorm, PositionKind::Rope, true, true),
-            (NormKind::RmsNorm, PositionKind::Learned, false, false),
+        for (norm, position, bias, tie_embeddings, parallel_residual) in [
+            (NormKind::LayerNorm, PositionKind::Learned, true, true, false),
+            (NormKind::LayerNorm, PositionKind::Rope, false, false, true),
+            (NormKind::RmsNorm, PositionKind::Rope, true, true, false),
+            (NormKind::RmsNorm, PositionKind::Learned, false, false, false),
         ] {
             let mlp = MlpKind::Swiglu;
             let config = ModelConfig { n_layers: 3, norm, position, bias, tie_embeddings, mlp, ..small_config() };
-            let config = config.with_derived();
+            // Heads wider than the model, one after the other.
+            let config = ModelConfig { head_dim: 6, parallel_residual, ..config.with_derived() };
             // Biases and scales that are not those of a new model, and numbers large enough to matter.
             let model = edited(tests::model(&config), |_, tensor| {
                 let is_flat = tensor.shape.len() == 1;

@@ -243,6 +243,10 @@ mod tests {
         assert_eq!(scores, [1.0, 1.0, 9.0]);
         assert_eq!(masked, [Some(1.0), Some(1.0), None]);
         assert_eq!(weights, [0.5, 0.5, 0.0]);
+        let (_, scaled, masked, weights) = weigh(&[1.0], &keys, 1, Some(3.0), Some(1));
+        assert_eq!(scaled, [3.0, 3.0, 27.0]);
+        assert_eq!(masked, [None, Some(3.0), None]);
+        assert_eq!(weights, [0.0, 1.0, 0.0]);
     }
 
     #[test]
@@ -253,7 +257,9 @@ mod tests {
             (PositionKind::Rope, false, false),
             (PositionKind::Rope, true, true),
         ] {
-            let model = tests::model(&ModelConfig { position, bias, qk_norm, ..small_config() }.with_derived());
+            let plain = ModelConfig { position, bias, qk_norm, ..small_config() }.with_derived();
+            let (attention_window, attention_scale) = (vec![0, 3], bias.then_some(1.0));
+            let model = tests::model(&ModelConfig { attention_window, attention_scale, ..plain });
             let it = Explanation::new(&model, &prompt("hello"), [1, 3, 3]).expect("explained");
             assert_eq!((it.kv_head, &*it.kv_shared_by), (1, &[2, 3][..]));
             assert_eq!(it.query.normed.is_some(), qk_norm);

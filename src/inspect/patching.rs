@@ -177,8 +177,11 @@ mod tests {
     use crate::tokenizer::Tokenizer;
 
     fn model() -> Gpt {
-        let position = PositionKind::Rope;
-        louder(&ModelConfig { n_layers: 3, position, qk_norm: true, ..small_config() }, 256)
+        louder(&config(), 256)
+    }
+
+    fn config() -> ModelConfig {
+        ModelConfig { n_layers: 3, position: PositionKind::Rope, qk_norm: true, ..small_config() }
     }
 
     fn answers() -> [Answer; 2] {
@@ -187,12 +190,16 @@ mod tests {
 
     #[test]
     fn nothing_replaced_is_the_plain_pass_and_everything_is_the_other() {
-        let model = model();
+        check(&model());
+        check(&louder(&ModelConfig { parallel_residual: true, attention_window: vec![0, 5], ..config() }, 256));
+    }
+
+    fn check(model: &Gpt) {
         let (one, other) = (prompt("the bank of"), prompt("a bank, the"));
-        let patcher = Patcher::new(&model, [&one, &other]).expect("read");
+        let patcher = Patcher::new(model, [&one, &other]).expect("read");
         // With any probe, attention takes the path that holds the weights.
         let pass =
-            |of| capture(&model, of, &[Point::Logits]).expect("read").get(None, Point::Logits).vector(0, 10).to_vec();
+            |of| capture(model, of, &[Point::Logits]).expect("read").get(None, Point::Logits).vector(0, 10).to_vec();
         let logits = |replacements| patcher.logits(replacements, 10).expect("read");
         assert_eq!(logits(Vec::new()), pass(&one), "to the bit");
         let fused = host(model.forward(one.tokens(&model.device())).narrow(1, 10, 1)).expect("read");

@@ -30,13 +30,13 @@ pub struct Block {
 }
 
 impl Block {
-    /// A block with its norms at identity and all other weights at zero.
-    pub fn new(config: &ModelConfig, device: &Device) -> Self {
+    /// A block, counted from 0, with its norms at identity and all other weights at zero.
+    pub fn new(config: &ModelConfig, block_idx: usize, device: &Device) -> Self {
         let ModelConfig { d_model, norm, norm_eps, bias, parallel_residual, dropout, .. } = *config;
         let norm = || Norm::new(norm, d_model, bias, norm_eps, device);
         Self {
             attention_norm: norm(),
-            attention: MultiHeadAttentionConfig::of(config).init(device),
+            attention: MultiHeadAttentionConfig::of(config, block_idx).init(device),
             mlp_norm: norm(),
             mlp: Mlp::new(config, device),
             parallel_residual,

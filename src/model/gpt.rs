@@ -46,7 +46,7 @@ impl Gpt {
         Self {
             token_embedding: embedding(vocab_size),
             position_embedding: learned.then(|| embedding(config.context_length)),
-            blocks: (0..config.n_layers).map(|_| Block::new(config, device)).collect(),
+            blocks: (0..config.n_layers).map(|block_idx| Block::new(config, block_idx, device)).collect(),
             norm: Norm::new(config.norm, config.d_model, config.bias, config.norm_eps, device),
             output: untied.then(|| zeros_linear(config.d_model, vocab_size, false, device)),
             config: config.clone(),

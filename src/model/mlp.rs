@@ -54,7 +54,8 @@ impl Mlp {
 /// The kernels' name of a kind.
 pub(crate) fn activation(kind: MlpKind) -> Activation {
     match kind {
-        MlpKind::Gelu | MlpKind::GeluTanh => Activation::Gelu,
+        MlpKind::Gelu => Activation::Gelu,
+        MlpKind::GeluTanh => Activation::GeluTanh,
         MlpKind::ReluSquared => Activation::ReluSquared,
         MlpKind::Swiglu => Activation::Swiglu,
     }

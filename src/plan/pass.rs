@@ -170,6 +170,7 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
                 MlpKind::Swiglu => (2.0, 3.0),
             };
             let norm = 2.0 * stream; // input and output
+            let second_norm = if config.parallel_residual { stream } else { norm }; // of the same input
             Costs {
                 stream,
                 mask,
@@ -178,7 +179,7 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
                 attention: Cost { saved: gathered + row_sums + mask, temporary: upstream + gathered + qkv },
                 attention_weights: 0.0,
                 mlp: Cost {
-                    saved: norm + (1.0 + n_derivatives) * hidden + mask,
+                    saved: second_norm + (1.0 + n_derivatives) * hidden + mask,
                     temporary: upstream + stream + n_derivatives * hidden + 2.0 * n_matrices * mlp_matrix,
                 },
                 // The input of the norm, and its gradient, which the loss computes.

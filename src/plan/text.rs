@@ -76,6 +76,11 @@ pub(super) fn find(
         Some(known) => known,
         None => from_config()?,
     };
+    let vocabulary = match config.model.vocab_size {
+        // A tokenizer with more tokens is refused when the run is made.
+        Some(rows) => Vocabulary { size: rows.max(vocabulary.size), source: "model.vocab_size".to_owned() },
+        None => vocabulary,
+    };
     let is_estimate = matches!(kind, TokenizerKind::Bpe | TokenizerKind::File);
     if is_estimate && extent.is_some() {
         notes.push(format!(

@@ -154,7 +154,8 @@ fn what_a_model_keeps_is_what_is_planned() {
     }
     .with_derived();
     let dropping = ModelConfig { dropout: 0.2, ..plain.clone() };
-    for config in [plain, modern, dropping] {
+    let foreign = ModelConfig { head_dim: 24, parallel_residual: true, ..modern.clone() };
+    for config in [plain, modern, dropping, foreign] {
         let planned = pass_memory(&config, 40, 16, Operations::Composed).saved.total();
         let device = ndarray().autodiff();
         let gpt = Gpt::new(&config, 40, 1, &device);

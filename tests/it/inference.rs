@@ -55,6 +55,8 @@ fn in_threads<T: Send>(n: usize, f: impl FnOnce() -> T + Send) -> T {
     pool.expect("threads can be started").install(f)
 }
 
+const N_KINDS: usize = 4;
+
 /// A model of usual sizes: several panels in every direction.
 pub fn wide(kind: usize) -> ModelConfig {
     let plain = ModelConfig {
@@ -78,7 +80,20 @@ pub fn wide(kind: usize) -> ModelConfig {
             tie_embeddings: false,
             ..plain
         },
-        _ => ModelConfig { d_model: 80, mlp: MlpKind::ReluSquared, bias: true, ..plain },
+        2 => ModelConfig { d_model: 80, mlp: MlpKind::ReluSquared, bias: true, ..plain },
+        _ => {
+            let foreign = ModelConfig { position: PositionKind::Rope, mlp: MlpKind::GeluTanh, ..plain }.with_derived();
+            return ModelConfig {
+                head_dim: 40,
+                rotary_fraction: 0.5,
+                rope_theta: 500.0,
+                qkv_bias: true,
+                parallel_residual: true,
+                attention_window: vec![0, 40],
+                attention_scale: Some(0.1),
+                ..foreign
+            };
+        }
     };
     config.with_derived()
 }
@@ -115,7 +130,7 @@ proptest! {
 
 #[test]
 fn wide_models_too_have_the_logits_of_the_composed_path() {
-    for kind in 0..3 {
+    for kind in 0..N_KINDS {
         let gpt = lively(&wide(kind), 5, &Device::flex());
         let all = tokens(150, 2);
         let engine = engine(&gpt, Precision::F32);
@@ -129,7 +144,7 @@ fn wide_models_too_have_the_logits_of_the_composed_path() {
 
 #[test]
 fn samples_among_others_get_what_they_get_alone_on_any_number_of_threads() {
-    for (kind, precision) in (0..3).flat_map(|kind| Precision::ALL.map(|one| (kind, one))) {
+    for (kind, precision) in (0..N_KINDS).flat_map(|kind| Precision::ALL.map(|one| (kind, one))) {
         let gpt = lively(&wide(kind), 3, &Device::flex());
         let engine = engine(&gpt, precision);
         let texts: Vec<Vec<u32>> = (0..11).map(|seed| ids(&tokens(40, seed))).collect();
@@ -163,7 +178,7 @@ fn samples_among_others_get_what_they_get_alone_on_any_number_of_threads() {
 
 #[test]
 fn fewer_bits_cost_little_of_a_models_numbers() {
-    for kind in 0..3 {
+    for kind in 0..N_KINDS {
         let gpt = Gpt::new(&wide(kind), VOCAB_SIZE, 5, &Device::flex());
         let all = tokens(60, 2);
         let want = reference(&gpt, &all).concat();

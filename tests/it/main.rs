@@ -34,6 +34,7 @@ mod inspect;
 mod kernels;
 mod layering;
 mod lens;
+mod model_keys;
 mod optimizers;
 mod parity;
 mod plan;

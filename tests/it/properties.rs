@@ -3,7 +3,7 @@
 use burn::module::Param;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use proptest::prelude::*;
-use tinderbox::config::{GenerateConfig, MlpKind, ModelConfig, NormKind, PositionKind};
+use tinderbox::config::{GenerateConfig, MlpKind, ModelConfig, NormKind, PositionKind, RopeScaling};
 use tinderbox::generate::Writer;
 use tinderbox::model::Pass;
 use tinderbox::model::attention::MultiHeadAttentionConfig;
@@ -21,19 +21,20 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
     let kinds = (
         prop_oneof![Just(PositionKind::Learned), Just(PositionKind::Rope)],
         prop_oneof![Just(NormKind::LayerNorm), Just(NormKind::RmsNorm)],
-        prop_oneof![Just(MlpKind::Gelu), Just(MlpKind::Swiglu), Just(MlpKind::ReluSquared)],
+        prop_oneof![Just(MlpKind::Gelu), Just(MlpKind::GeluTanh), Just(MlpKind::Swiglu), Just(MlpKind::ReluSquared)],
     );
     // Query heads for each head of keys and values, heads of keys and values, and their width.
     let heads = (1..4_usize, 1..3_usize, 2..6_usize);
     let sizes = (1..4_usize, 1..20_usize, 1..9_usize);
     let dropout = prop_oneof![2 => Just(0.0), 1 => Just(0.3)];
-    (kinds, heads, any::<[bool; 3]>(), sizes, dropout).prop_map(
+    (kinds, heads, any::<[bool; 3]>(), sizes, dropout, any_foreign()).prop_map(
         |(
             (position, norm, mlp),
             (n_sharing, n_kv_heads, width),
             [bias, qk_norm, tie_embeddings],
             (n_layers, d_ff, context_length),
             dropout,
+            foreign,
         )| {
             let n_heads = n_sharing * n_kv_heads;
             let head_dim = match position {
@@ -42,7 +43,7 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
             };
             // A norm over two numbers leaves next to nothing of them.
             let head_dim = if n_heads == 1 { head_dim.max(4) } else { head_dim };
-            ModelConfig {
+            let plain = ModelConfig {
                 context_length,
                 d_model: n_heads * head_dim,
                 n_layers,
@@ -57,10 +58,55 @@ pub fn any_model() -> impl Strategy<Value = ModelConfig> {
                 tie_embeddings,
                 dropout,
                 ..ModelConfig::default()
-            }
-            .with_derived()
+            };
+            foreign.add_to(plain.with_derived())
         },
     )
+}
+
+/// The keys of models from elsewhere, most of them at their defaults.
+#[derive(Clone, Debug)]
+struct Foreign {
+    changes: [bool; 5],
+    window: Vec<usize>,
+    scale: Option<f64>,
+    scaling: Option<RopeScaling>,
+}
+
+fn any_foreign() -> impl Strategy<Value = Foreign> {
+    let seldom = || prop::bool::weighted(0.25);
+    let changes = [seldom(), seldom(), seldom(), seldom(), seldom()];
+    let window = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(0..5_usize, 1..3)];
+    let scale = prop_oneof![3 => Just(None), 1 => (0.3..1.5_f64).prop_map(Some)];
+    let llama3 =
+        RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context_length: 9 };
+    let scaling =
+        prop_oneof![2 => Just(None), 1 => Just(Some(RopeScaling::Linear { factor: 2.0 })), 1 => Just(Some(llama3))];
+    (changes, window, scale, scaling).prop_map(|(changes, window, scale, scaling)| Foreign {
+        changes,
+        window,
+        scale,
+        scaling,
+    })
+}
+
+impl Foreign {
+    fn add_to(self, plain: ModelConfig) -> ModelConfig {
+        let Self { changes: [is_wider, is_turned, is_biased, is_parallel, is_rough], window, scale, scaling } = self;
+        let rotates = plain.position == PositionKind::Rope;
+        ModelConfig {
+            d_model: plain.d_model + usize::from(is_wider),
+            rope_theta: if is_turned { 50.0 } else { plain.rope_theta },
+            rotary_fraction: if is_turned && plain.head_dim == 4 { 0.5 } else { 1.0 },
+            rope_scaling: scaling.filter(|_| rotates),
+            qkv_bias: plain.bias ^ is_biased,
+            parallel_residual: is_parallel,
+            norm_eps: if is_rough { 0.1 } else { plain.norm_eps },
+            attention_window: window,
+            attention_scale: scale,
+            ..plain
+        }
+    }
 }
 
 /// A model whose weights are large enough for mistakes to show.

@@ -168,7 +168,7 @@ impl Decoder {
     fn layers(&mut self, samples: Range<usize>, t: usize, n_rows: usize) {
         let Self { engine, cache, work, first_rows, .. } = self;
         let stream = Stream { samples: samples.clone(), first_rows, t, n_rows };
-        let n_pairs = engine.config.head_dim() / 2;
+        let n_pairs = engine.config.rotary_dim() / 2;
         let rotation = engine.rotation.as_ref().map(|[cos, sin]| Angles { tables: [cos, sin], n_pairs });
         for (i, layer) in engine.layers.iter().enumerate() {
             layer.forward(&engine.config, work, (cache, i), &stream, rotation);

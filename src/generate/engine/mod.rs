@@ -28,7 +28,7 @@ pub struct Engine {
     token_embedding: Option<Vec<f32>>,
     /// `[context_length, C]`
     position_embedding: Option<Vec<f32>>,
-    /// Cosines and sines, `[context_length, D / 2]`.
+    /// Cosines and sines, `[context_length, R / 2]`.
     rotation: Option<[Vec<f32>; 2]>,
     layers: Vec<Layer>,
     norm: RowNorm,
@@ -87,7 +87,7 @@ impl Engine {
             token_embedding,
             position_embedding: position_embedding.map(|embedding| host(&embedding.weight)),
             rotation: (position == PositionKind::Rope).then(|| Rotation::tables(0..context_length, &config)),
-            layers: blocks.into_iter().map(|block| Layer::new(&block, &config, precision)).collect(),
+            layers: (0..).zip(blocks).map(|(i, block)| Layer::new(&block, i, &config, precision)).collect(),
             norm: norm(&last_norm, config.norm),
             output,
             config,

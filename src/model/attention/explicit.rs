@@ -36,11 +36,23 @@ pub fn scaled_dot_product_attention(
     v: Tensor<4>,
     mask: Option<Tensor<4, Bool>>,
 ) -> (Tensor<4>, Tensor<4>) {
+    let [.., d] = q.dims();
+    attention_with_scale(q, k, v, mask, kernels::attention_scale(d))
+}
+
+/// [`scaled_dot_product_attention`] with another factor of scores.
+fn attention_with_scale(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    mask: Option<Tensor<4, Bool>>,
+    scale: f64,
+) -> (Tensor<4>, Tensor<4>) {
     let [b, h, _, d] = q.dims();
     let [_, _, s, _] = k.dims();
     assert_shape!(k, [b, h, s, d]);
     assert_shape!(v, [b, h, s, _]);
-    let weights = kernels::attention_weights(q, k, mask, kernels::attention_scale(d)); // [B, H, T, S]
+    let weights = kernels::attention_weights(q, k, mask, scale); // [B, H, T, S]
     (weights.clone().matmul(v), weights) // [B, H, T, Dv]
 }
 
@@ -65,14 +77,14 @@ impl MultiHeadAttention {
     pub fn attend(&self, x: Tensor<3>, context: Option<Tensor<3>>) -> (Tensor<3>, Tensor<4>) {
         let [_, t, _] = x.dims();
         let is_causal = self.config.causal && context.is_none();
-        let mask = is_causal.then(|| causal_mask(t, t, &x.device())); // [1, 1, T, T]
+        let mask = is_causal.then(|| kernels::unseen(0..t, t, self.config.window, &x.device())); // [1, 1, T, T]
         let project = |x| self.split(linear(&self.qkv, x, MatmulPrecision::F32));
         let [q, mut k, mut v] = project(x); // [B, H, T, D], twice [B, Hkv, T, D]
         if let Some(context) = context {
             [_, k, v] = project(context); // twice [B, Hkv, S, D]
         }
         let [k, v] = [k, v].map(|x| kernels::repeat_kv(x, self.config.n_heads)); // each [B, H, S, D]
-        let (heads, weights) = scaled_dot_product_attention(q, k, v, mask); // [B, H, T, D]
+        let (heads, weights) = attention_with_scale(q, k, v, mask, self.config.scale); // [B, H, T, D]
         let gathered = kernels::merge_heads(heads); // [B, T, H D]
         (linear(&self.output, gathered, MatmulPrecision::F32), weights) // [B, T, C]
     }
