@@ -7,7 +7,8 @@
 //! 3. [`optimizer`], [`train`], [`run`]: how weights change, and how a run is saved;
 //! 4. [`generate`], [`inspect`], [`report`], [`plan`], [`autoconfig`]: everything that one does with a model or a
 //!    config;
-//! 5. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, clocks, numbers as text, and pictures.
+//! 5. [`interop`]: models of other projects, in and out;
+//! 6. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, clocks, numbers as text, and pictures.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through an observer.
 //! The program's `cli` turns arguments into calls.
@@ -29,6 +30,7 @@ pub mod draw;
 pub mod format;
 pub mod generate;
 pub mod inspect;
+pub mod interop;
 pub mod measure;
 pub mod model;
 pub mod optimizer;

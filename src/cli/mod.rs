@@ -12,9 +12,11 @@ mod completions;
 mod dashboard;
 mod devices;
 mod eval;
+mod export;
 mod generate;
 #[cfg(test)]
 mod help_lines;
+mod import;
 mod init;
 mod inspect;
 mod man;
@@ -79,6 +81,10 @@ enum Command {
     Eval(eval::Args),
     /// Look inside a trained model
     Inspect(inspect::Args),
+    /// Make a run of a model from elsewhere
+    Import(import::Args),
+    /// Write a run's model for other projects
+    Export(export::Args),
     /// List runs, or compare some of them
     Runs(runs::Args),
     /// Print the curves of a run: losses, learning rate, speed
@@ -129,6 +135,8 @@ pub fn main(keep_freed_memory: fn()) -> ExitCode {
         Command::Generate(args) => generate::run(&args).map(|()| DONE),
         Command::Eval(args) => eval::run(&args).map(|()| DONE),
         Command::Inspect(args) => inspect::run(&args).map(|()| DONE),
+        Command::Import(args) => import::run(&args).map(|()| DONE),
+        Command::Export(args) => export::run(&args).map(|()| DONE),
         Command::Runs(args) => runs::run(&args).map(|()| DONE),
         Command::Metrics(args) => metrics::run(&args).map(|()| DONE),
         Command::Report(args) => report::run(&args).map(|()| DONE),

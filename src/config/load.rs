@@ -9,6 +9,13 @@ use toml::{Table, Value};
 use super::inherit::{self, Base};
 use super::{Config, ModelConfig, RopeScaling, SourceConfig, TokenizerConfig, TokenizerKind, overrides, unknown_keys};
 
+/// Whether a config must name a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Text {
+    Required,
+    MayBeMissing,
+}
+
 /// Why there is no config.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -33,6 +40,15 @@ impl Config {
     /// If the file cannot be read, is not TOML, or breaks any rule; all broken rules are in one error.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self, ConfigError> {
         Self::load_inheriting(path, overrides, None)
+    }
+
+    /// Loads the config of a run, which has no text if its model was imported.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_saved(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read(path.to_owned(), error))?;
+        Self::parse(&text, path, &[], None, Text::MayBeMissing)
     }
 
     /// As [`Config::load`], for the model of an existing run: keys of `[model]` and `[tokenizer]` that neither the
@@ -62,6 +78,16 @@ impl Config {
         origin: &Path,
         overrides: &[String],
         base: Option<Base<'_>>,
+    ) -> Result<Self, ConfigError> {
+        Self::parse(text, origin, overrides, base, Text::Required)
+    }
+
+    fn parse(
+        text: &str,
+        origin: &Path,
+        overrides: &[String],
+        base: Option<Base<'_>>,
+        needed: Text,
     ) -> Result<Self, ConfigError> {
         let path = origin.to_owned();
         let mut table: Table = match toml::from_str(text) {
@@ -95,7 +121,7 @@ impl Config {
             problems.extend(disagreements.filter(|it| is_readable(it) && !derived(it)));
             config.adopt(base); // a rule would only repeat a disagreement
         }
-        let broken = config.problems().into_iter().filter(is_readable).collect();
+        let broken = config.problems(needed).into_iter().filter(is_readable).collect();
         problems.extend(explain_derived(broken, &derived));
         problems.extend(mistyped.into_iter().map(|(_, problem)| problem));
         if problems.is_empty() { Ok(config) } else { Err(ConfigError::Invalid(path, problems)) }

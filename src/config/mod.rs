@@ -371,6 +371,11 @@ pub enum ScheduleKind {
 }
 
 impl DataConfig {
+    /// Whether a text is named; only the run of an imported model has none.
+    pub fn has_text(&self) -> bool {
+        !is_empty(&self.path) || !self.sources.is_empty()
+    }
+
     /// The training texts, each with its own settings: the `sources`, or the one at `path`.
     pub fn all_sources(&self) -> Vec<SourceConfig> {
         let filled = |source: SourceConfig| SourceConfig {

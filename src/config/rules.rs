@@ -6,6 +6,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
+use super::load::Text;
 use super::{
     Config, ConfigError, DataConfig, GenerateConfig, ModelConfig, OptimizerConfig, PositionKind, RopeScaling,
     ScheduleConfig, SourceConfig, TokenizerConfig, TokenizerKind, TrainConfig,
@@ -71,10 +72,10 @@ impl Problems {
 
 impl Config {
     /// Everything that is wrong with this config; empty if it can be used.
-    pub(super) fn problems(&self) -> Vec<String> {
+    pub(super) fn problems(&self, text: Text) -> Vec<String> {
         let Self { data, tokenizer, model, train, optimizer, schedule, generate } = self;
         let mut problems = Problems::default();
-        data.check_into(&mut problems);
+        data.check_into(text, &mut problems);
         tokenizer.check_into(&mut problems);
         model.check_into(&mut problems);
         train.check_into(&mut problems);
@@ -95,13 +96,22 @@ impl Config {
         }
         problems.0
     }
+
+    /// Checks a config that was made by hand, for a run that may have no text.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub(crate) fn check_saved(&self) -> Result<(), Vec<String>> {
+        let problems = self.problems(Text::MayBeMissing);
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
 }
 
 impl DataConfig {
-    fn check_into(&self, problems: &mut Problems) {
+    fn check_into(&self, text: Text, problems: &mut Problems) {
         let Self { path, format: _, text_field, val_fraction, cache_dir, cache_limit_gib, sources } = self;
         match (path.as_os_str().is_empty(), sources.is_empty()) {
-            (true, true) => problems.0.push(
+            (true, true) if text == Text::Required => problems.0.push(
                 "data.path is missing or empty: name a text file or a folder of them, such as path = \
                  \"data/stories.txt\" under [data], or several under [[data.sources]]"
                     .to_owned(),
@@ -186,6 +196,13 @@ impl TokenizerConfig {
 }
 
 impl ModelConfig {
+    /// Everything that is wrong with a model that was not loaded from a config; empty if it can be made.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = Problems::default();
+        self.check_into(&mut problems);
+        problems.0
+    }
+
     fn check_into(&self, problems: &mut Problems) {
         let Self {
             context_length,
@@ -517,6 +534,6 @@ mod tests {
         let mut config = Config::default();
         config.data.path = "a.txt".into();
         config.train.seed = u64::MAX;
-        assert_eq!(config.problems().len(), 1);
+        assert_eq!(config.problems(Text::Required).len(), 1);
     }
 }

@@ -97,6 +97,9 @@ impl Corpus {
     /// or the token file cannot be written; and if `on_progress` stops it.
     pub fn open(config: &Config, options: OpenOptions<'_>) -> Result<Self, DataError> {
         let OpenOptions { tokenizer, earlier, on_progress } = options;
+        if !config.data.has_text() {
+            return Err(DataError::NoText);
+        }
         let opening = Opening { data: &config.data, cache: Cache::open(&config.data)?, on_progress };
         let kind = config.tokenizer.kind;
         let existing = match (tokenizer, kind) {

@@ -9,6 +9,12 @@ use crate::tokenizer::TokenizerError;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages explain the variants and their fields")]
 pub enum DataError {
+    /// The config of a run names no text.
+    #[error(
+        "this model was imported and has no text of its own\n  hint: name one with `--text FILE`, or train the model on \
+         yours with `tinderbox train CONFIG --from RUN`"
+    )]
+    NoText,
     #[error("there is no file or folder `{path}`\n  hint: {}", missing_hint(path, nearest.as_deref()))]
     Missing { path: PathBuf, nearest: Option<PathBuf> },
     #[error(

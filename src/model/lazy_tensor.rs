@@ -1,10 +1,13 @@
-//! A tensor that stays on its device or in a file until it is read: a checkpoint has one tensor on the host at a time.
+//! A tensor that stays on its device, in a file or in a formula until it is read: a model is written, read and
+//! converted with one tensor on the host at a time.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Tensor;
+use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use super::parameters::HostTensor;
 use tinderbox_kernels as kernels;
@@ -12,19 +15,59 @@ use tinderbox_kernels as kernels;
 /// How many values are converted to bytes, or back, at once.
 const CHUNK: usize = 16 * 1024;
 
-/// An f32 tensor on a device or in a file. A clone shares its values.
+/// How numbers are written in a file, little-endian. On the host they are f32 in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dtype {
+    /// 32 bits.
+    #[default]
+    F32,
+    /// 16 bits, 10 of them behind the point.
+    F16,
+    /// 16 bits: the upper half of an f32.
+    Bf16,
+}
+
+impl Dtype {
+    /// The bytes of a number.
+    pub fn n_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+/// Takes the next values of a tensor.
+pub type Sink<'a> = &'a mut dyn FnMut(&[f32]) -> io::Result<()>;
+
+/// Passes the values of a tensor on, row-major, in pieces of any length.
+type Compute = dyn Fn(Sink<'_>) -> io::Result<()> + Send + Sync;
+
+/// An f32 tensor on a device, in a file, or computed. A clone shares its values.
 #[derive(Clone, Debug)]
 pub struct LazyTensor {
     shape: Vec<usize>,
     place: Place,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Place {
     /// Without gradients, as a vector.
     Device(Box<Tensor<1>>),
-    /// Little-endian, from this byte on.
-    File(Arc<Mutex<File>>, u64),
+    /// From this byte on.
+    File(Arc<Mutex<File>>, u64, Dtype),
+    /// Each time that it is read.
+    Computed(Arc<Compute>),
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(tensor) => f.debug_tuple("Device").field(tensor).finish(),
+            Self::File(file, start, dtype) => f.debug_tuple("File").field(file).field(start).field(dtype).finish(),
+            Self::Computed(_) => f.write_str("Computed"),
+        }
+    }
 }
 
 impl LazyTensor {
@@ -36,8 +79,14 @@ impl LazyTensor {
     }
 
     /// A tensor whose values are in `file`, row-major and little-endian, from the byte `start` on.
-    pub fn in_file(shape: Vec<usize>, file: Arc<Mutex<File>>, start: u64) -> Self {
-        Self { shape, place: Place::File(file, start) }
+    pub fn in_file(shape: Vec<usize>, file: Arc<Mutex<File>>, start: u64, dtype: Dtype) -> Self {
+        Self { shape, place: Place::File(file, start, dtype) }
+    }
+
+    /// A tensor whose values `compute` passes on each time that they are read: all of them, row-major, in pieces of
+    /// any length.
+    pub fn computed(shape: Vec<usize>, compute: impl Fn(Sink<'_>) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self { shape, place: Place::Computed(Arc::new(compute)) }
     }
 
     /// Sizes of the dimensions.
@@ -50,9 +99,29 @@ impl LazyTensor {
         self.shape.iter().product()
     }
 
-    /// The number of bytes that [`LazyTensor::write_to`] writes.
+    /// The number of bytes that [`LazyTensor::write_to`] writes as f32.
     pub fn n_bytes(&self) -> usize {
-        size_of::<f32>() * self.n_numbers()
+        Dtype::F32.n_bytes() * self.n_numbers()
+    }
+
+    /// Passes the values on, row-major, in pieces of any length.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is too short, the device fails, or `sink` does.
+    pub fn stream(&self, sink: Sink<'_>) -> io::Result<()> {
+        match &self.place {
+            Place::Device(tensor) => kernels::with_values(tensor, sink).map_err(io::Error::other)?,
+            Place::File(file, start, dtype) => read_values(file, *start, self.n_numbers(), *dtype, sink),
+            Place::Computed(compute) => {
+                let mut n_numbers = 0;
+                compute(&mut |values| {
+                    n_numbers += values.len();
+                    sink(values)
+                })?;
+                assert_eq!(n_numbers, self.n_numbers(), "a computed tensor has as many values as its shape says");
+                Ok(())
+            }
+        }
     }
 
     /// Reads the tensor to the host.
@@ -60,55 +129,84 @@ impl LazyTensor {
     /// # Errors
     /// If the file cannot be read or is too short, or the device fails.
     pub fn read(&self) -> io::Result<HostTensor> {
-        let values = match &self.place {
-            Place::Device(tensor) => kernels::with_values(tensor, <[f32]>::to_vec).map_err(io::Error::other),
-            Place::File(file, start) => {
-                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                read_values(&mut file, *start, self.n_numbers())
-            }
-        }?;
+        let mut values = Vec::with_capacity(self.n_numbers());
+        self.stream(&mut |piece| {
+            values.extend_from_slice(piece);
+            Ok(())
+        })?;
         Ok(HostTensor { shape: self.shape.clone(), values })
     }
 
-    /// Writes the values, row-major and little-endian.
+    /// Writes the values, row-major and little-endian, each rounded to the nearest number that `dtype` has.
     ///
     /// # Errors
     /// If they cannot be written, or as [`LazyTensor::read`].
-    pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
-        match &self.place {
-            Place::Device(tensor) => {
-                kernels::with_values(tensor, |values| write_values(out, values)).map_err(io::Error::other)?
+    pub fn write_to(&self, out: &mut dyn Write, dtype: Dtype) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        self.stream(&mut |values| {
+            for values in values.chunks(CHUNK) {
+                to_bytes(values, dtype, &mut bytes);
+                out.write_all(&bytes)?;
             }
-            Place::File(..) => write_values(out, &self.read()?.values),
-        }
+            Ok(())
+        })
     }
 }
 
-fn read_values(file: &mut File, start: u64, n: usize) -> io::Result<Vec<f32>> {
-    file.seek(SeekFrom::Start(start))?;
-    let mut values = Vec::with_capacity(n);
-    let mut bytes = vec![0; size_of::<f32>() * CHUNK.min(n)];
-    while values.len() < n {
-        let n_now = CHUNK.min(n - values.len());
-        let bytes = &mut bytes[..size_of::<f32>() * n_now];
-        file.read_exact(bytes)?;
-        let (numbers, _) = bytes.as_chunks();
-        values.extend(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)));
-    }
-    Ok(values)
-}
-
-fn write_values(out: &mut dyn Write, values: &[f32]) -> io::Result<()> {
-    let mut bytes = vec![0; size_of::<f32>() * CHUNK.min(values.len())];
-    for values in values.chunks(CHUNK) {
-        let bytes = &mut bytes[..size_of_val(values)];
-        let (numbers, _) = bytes.as_chunks_mut();
-        for (bytes, value) in numbers.iter_mut().zip(values) {
-            *bytes = value.to_le_bytes();
+/// Reads piece by piece. Other tensors of the file may be read in between.
+fn read_values(file: &Mutex<File>, start: u64, n: usize, dtype: Dtype, sink: Sink<'_>) -> io::Result<()> {
+    let mut bytes = vec![0; dtype.n_bytes() * CHUNK.min(n)];
+    let mut values = Vec::with_capacity(CHUNK.min(n));
+    let mut n_read = 0;
+    while n_read < n {
+        let n_now = CHUNK.min(n - n_read);
+        let bytes = &mut bytes[..dtype.n_bytes() * n_now];
+        {
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            file.seek(SeekFrom::Start(start + (dtype.n_bytes() * n_read) as u64))?;
+            file.read_exact(bytes)?;
         }
-        out.write_all(bytes)?;
+        from_bytes(bytes, dtype, &mut values);
+        sink(&values)?;
+        n_read += n_now;
     }
     Ok(())
+}
+
+fn from_bytes(bytes: &[u8], dtype: Dtype, values: &mut Vec<f32>) {
+    values.clear();
+    match dtype {
+        Dtype::F32 => values.extend(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes))),
+        Dtype::Bf16 => values.extend(bytes.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f32())),
+        Dtype::F16 => {
+            let numbers: Vec<f16> = bytes.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect();
+            values.resize(numbers.len(), 0.0);
+            numbers.convert_to_f32_slice(values);
+        }
+    }
+}
+
+fn to_bytes(values: &[f32], dtype: Dtype, bytes: &mut Vec<u8>) {
+    bytes.resize(dtype.n_bytes() * values.len(), 0);
+    match dtype {
+        Dtype::F32 => {
+            for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
+                *bytes = value.to_le_bytes();
+            }
+        }
+        Dtype::Bf16 => {
+            for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
+                *bytes = bf16::from_f32(*value).to_le_bytes();
+            }
+        }
+        Dtype::F16 => {
+            let mut numbers = vec![f16::ZERO; values.len()];
+            numbers.convert_from_f32_slice(values);
+            for (bytes, number) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
+                *bytes = number.to_le_bytes();
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -116,8 +214,12 @@ mod tests {
     use super::*;
     use burn::tensor::{Device, TensorData};
 
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|x| x.to_bits()).collect()
+    }
+
     #[test]
-    fn values_are_the_same_on_a_device_in_a_file_and_on_the_host() {
+    fn values_are_the_same_in_every_place() {
         // More values than are converted at once, of every magnitude.
         let ordinary = (0..2 * CHUNK + 3).map(|i| i as f32 - 1e4);
         let values: Vec<f32> = [f32::MIN_POSITIVE, -0.0, 1e-45, f32::MAX].into_iter().chain(ordinary).collect();
@@ -126,27 +228,60 @@ mod tests {
         let on_device = LazyTensor::on_device(Tensor::<2>::from_data(data, &Device::flex()));
         let mut file = tempfile::tempfile().expect("a temporary file");
         file.write_all(b"before").expect("written");
-        on_device.write_to(&mut file).expect("written");
+        on_device.write_to(&mut file, Dtype::F32).expect("written");
         assert_eq!(file.metadata().expect("a file").len(), 6 + on_device.n_bytes() as u64);
-        let in_file = LazyTensor::in_file(shape.to_vec(), Arc::new(Mutex::new(file)), 6);
-        for tensor in [on_device, in_file] {
+        let in_file = LazyTensor::in_file(shape.to_vec(), Arc::new(Mutex::new(file)), 6, Dtype::F32);
+        let pieces = values.clone();
+        let computed = LazyTensor::computed(shape.to_vec(), move |sink| pieces.chunks(1000).try_for_each(&mut *sink));
+        for tensor in [on_device, in_file, computed] {
             let host = tensor.read().expect("read");
             assert_eq!((tensor.shape(), &host.shape[..]), (&shape[..], &shape[..]));
-            let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&host.values), bits(&values));
             let mut bytes = Vec::new();
-            tensor.write_to(&mut bytes).expect("written");
+            tensor.write_to(&mut bytes, Dtype::F32).expect("written");
             let expected: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
             assert!(bytes == expected);
         }
     }
 
     #[test]
+    fn halves_are_the_nearest_numbers_and_come_back_as_they_are() {
+        let infinite = f32::INFINITY;
+        // Halfway between two numbers the even one is taken; what is too large becomes infinite.
+        let cases = [
+            (
+                Dtype::F16,
+                [1.0, 1.0 + 0.5 / 1024.0, 1.0 + 1.5 / 1024.0, -6e-8, 65_520.0, -0.0],
+                [1.0, 1.0, 1.0 + 2.0 / 1024.0, -5.960_464_5e-8, infinite, -0.0],
+            ),
+            (
+                Dtype::Bf16,
+                [1.0, 1.0 + 0.5 / 128.0, 1.0 + 1.5 / 128.0, -1e-40, f32::MAX, -0.0],
+                [1.0, 1.0, 1.0 + 2.0 / 128.0, -9.183_5e-41, infinite, -0.0],
+            ),
+        ];
+        for (dtype, values, expected) in cases {
+            let tensor = LazyTensor::computed(vec![6], move |sink| sink(&values));
+            let mut file = tempfile::tempfile().expect("a temporary file");
+            tensor.write_to(&mut file, dtype).expect("written");
+            assert_eq!(file.metadata().expect("a file").len(), 12);
+            let back = LazyTensor::in_file(vec![6], Arc::new(Mutex::new(file)), 0, dtype).read().expect("read");
+            assert_eq!(bits(&back.values), bits(&expected), "{dtype:?}: {:?}", back.values);
+        }
+    }
+
+    #[test]
     fn a_file_that_got_shorter_is_an_error() {
         let file = Arc::new(Mutex::new(tempfile::tempfile().expect("a temporary file")));
-        let tensor = LazyTensor::in_file(vec![2], file, 0);
+        let tensor = LazyTensor::in_file(vec![2], file, 0, Dtype::F32);
         let error = tensor.read().expect_err("there is nothing");
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    #[should_panic(expected = "as many values as its shape says")]
+    fn a_formula_passes_on_all_values() {
+        LazyTensor::computed(vec![3], |sink| sink(&[1.0, 2.0])).read().ok();
     }
 
     #[test]

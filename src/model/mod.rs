@@ -17,7 +17,7 @@ pub mod probe;
 
 pub use block::Block;
 pub use gpt::Gpt;
-pub use lazy_tensor::LazyTensor;
+pub use lazy_tensor::{Dtype, LazyTensor, Sink};
 pub use mlp::Mlp;
 pub(crate) use mlp::activation;
 pub use norm::Norm;

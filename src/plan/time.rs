@@ -15,7 +15,7 @@ use crate::data::Tokens;
 use crate::device::OpenDevice;
 use crate::generate::Writer;
 use crate::measure::{Trial, ms_since};
-use crate::model::{Gpt, LazyTensor};
+use crate::model::{Dtype, Gpt, LazyTensor};
 use crate::run::TrainState;
 use crate::tokenizer::Tokenizer;
 use crate::train::{Trainer, evaluate};
@@ -284,7 +284,7 @@ fn write_and_forget<'a>(mut tensors: impl Iterator<Item = &'a LazyTensor>) -> io
     let mut start = Start { file: &mut file, left: MOST_WRITTEN };
     let written = tensors.try_for_each(|tensor| match start.left {
         0 => Ok(()),
-        _ => tensor.write_to(&mut start),
+        _ => tensor.write_to(&mut start, Dtype::F32),
     });
     let written = written.and_then(|()| file.sync_all());
     drop(file);

@@ -34,9 +34,10 @@ pub struct Best {
 pub struct TrainState {
     /// Updates made.
     pub step: usize,
-    /// SHA-256 of the training text, in hexadecimal.
+    /// SHA-256 of the training text, in hexadecimal; empty in a model that was imported.
     pub text_sha256: String,
-    /// The checkpoint that the first weights came from, as it was named then; `None` if they were drawn from the seed.
+    /// The checkpoint, or the model of another project, that the first weights came from, as it was named then; `None`
+    /// if they were drawn from the seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_from: Option<String>,
     /// The best evaluation so far.
@@ -47,6 +48,13 @@ pub struct TrainState {
     pub loss_window: Vec<f32>,
     /// Mean training loss of the last line of the log, nats per token.
     pub train_loss: Option<f64>,
+}
+
+impl TrainState {
+    /// Whether the weights come from another project, and no text of ours was trained on.
+    pub fn is_imported(&self) -> bool {
+        self.text_sha256.is_empty()
+    }
 }
 
 #[derive(Serialize, Deserialize)]

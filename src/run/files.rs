@@ -15,14 +15,14 @@ pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
 }
 
 /// Creates a file, lets `write` fill it, and waits until it is on the disk.
-pub(super) fn write_synced(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn write_synced(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut file = File::create(path)?;
     write(&mut file)?;
     file.sync_all()
 }
 
 /// Renames within a directory and waits until the new name is on the disk.
-pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     match to.parent() {
         Some(parent) if parent.as_os_str().is_empty() => sync_dir(Path::new(".")),
@@ -32,31 +32,31 @@ pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Waits until the names in a directory are on the disk.
-pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     if !cfg!(unix) {
         return Ok(()); // other systems cannot flush a directory
     }
     File::open(dir)?.sync_all()
 }
 
-pub(super) fn remove_dir(dir: &Path) -> io::Result<()> {
+pub(crate) fn remove_dir(dir: &Path) -> io::Result<()> {
     let partial = partial_name(dir);
     rename(dir, &partial)?;
     fs::remove_dir_all(partial)
 }
 
 /// The hidden name beside `path` for something that is half written or half removed.
-pub(super) fn partial_name(path: &Path) -> PathBuf {
+pub(crate) fn partial_name(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.partial"))
 }
 
-pub(super) fn read_text(path: &Path) -> Result<String, RunError> {
+pub(crate) fn read_text(path: &Path) -> Result<String, RunError> {
     fs::read_to_string(path).map_err(cannot_read(path))
 }
 
 /// Reads a file; a missing one is empty.
-pub(super) fn read_or_empty(path: &Path) -> Result<Vec<u8>, RunError> {
+pub(crate) fn read_or_empty(path: &Path) -> Result<Vec<u8>, RunError> {
     match fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
         result => result.map_err(cannot_read(path)),

@@ -5,13 +5,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::files::{read_text, remove_dir, write_atomically};
+use super::files::{partial_name, read_text, remove_dir, rename, write_atomically};
 use super::{Checkpoint, RunError, cannot_read, cannot_write};
 use crate::config::Config;
 use crate::tokenizer::Tokenizer;
 
 pub(crate) const CONFIG: &str = "config.toml";
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
+pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const TIMINGS: &str = "timings.jsonl";
 pub(crate) const HEAD_METRICS: &str = "head_metrics.jsonl";
@@ -28,9 +29,10 @@ const LAST: &str = "last";
 const LOCK: &str = ".lock";
 
 /// Everything that `--overwrite` removes. The lock stays.
-const CONTENTS: [&str; 15] = [
+const CONTENTS: [&str; 16] = [
     CONFIG,
     TOKENIZER,
+    TOKENIZER_CONFIG,
     METRICS,
     TIMINGS,
     HEAD_METRICS,
@@ -101,6 +103,38 @@ impl RunDir {
         Ok(run)
     }
 
+    /// Creates the directory of a run with one checkpoint, of weights that were not trained there, in place of an old
+    /// one if `overwrite`. The checkpoint is written first, beside the directory: an old run stays if that fails.
+    pub fn create_with(
+        root: &Path,
+        overwrite: bool,
+        config: &Config,
+        tokenizer: &Tokenizer,
+        tokenizer_config: Option<&str>,
+        checkpoint: &Checkpoint,
+    ) -> Result<Self, RunError> {
+        Self::check_new(root, overwrite)?;
+        let beside = partial_name(root);
+        if beside.exists() {
+            fs::remove_dir_all(&beside).map_err(cannot_write(&beside))?; // a crash left it
+        }
+        checkpoint.write(&beside)?;
+        let created = Self::lock(root).and_then(|_lock| {
+            let run = Self::create(root, overwrite, config, tokenizer)?;
+            if let Some(tokenizer_config) = tokenizer_config {
+                run.replace(TOKENIZER_CONFIG, tokenizer_config)?;
+            }
+            let step = checkpoint.state.step;
+            rename(&beside, &run.checkpoint(step)).map_err(cannot_write(root))?;
+            run.write_pointer(LAST, step)?;
+            run.set_best(step)?;
+            Ok(run)
+        });
+        created.inspect_err(|_| {
+            fs::remove_dir_all(&beside).ok(); // the first error is the one to report
+        })
+    }
+
     /// Keeps other processes from training in `root`, which is created, until the returned file is dropped.
     pub fn lock(root: &Path) -> Result<fs::File, RunError> {
         let path = root.join(LOCK);
@@ -143,7 +177,7 @@ impl RunDir {
 
     /// The run's config, as resolved when the run began or was last resumed.
     pub fn config(&self) -> Result<Config, RunError> {
-        Ok(Config::load(&self.join(CONFIG), &[])?)
+        Ok(Config::load_saved(&self.join(CONFIG))?)
     }
 
     /// Replaces the run's config.

@@ -7,7 +7,7 @@
 
 mod checkpoint;
 mod curves;
-mod files;
+pub(crate) mod files;
 mod info;
 pub(crate) mod layout;
 mod listing;

@@ -1,6 +1,7 @@
-//! Named f32 tensors in safetensors files: equal tensors give equal bytes.
+//! Named tensors in safetensors files: equal tensors give equal bytes.
 //!
-//! A file is written and read tensor by tensor, so that a model is never in memory twice.
+//! A file is written and read tensor by tensor, so that a model is never in memory twice. A header is checked against
+//! the file before anything is allocated by it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -9,45 +10,67 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use safetensors::SafeTensorError;
-use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::files::write_synced;
 use super::{RunError, cannot_read, cannot_write};
-use crate::model::LazyTensor;
+use crate::model::{Dtype, LazyTensor};
 
 /// The longest header that is read, as in the library.
 const LONGEST_HEADER: u64 = 100_000_000;
 
-/// Writes `tensors` to `path` and waits until they are on the disk.
+/// Why a file of tensors cannot be opened.
+#[derive(Debug)]
+pub(crate) enum OpenTensorsError {
+    /// The operating system's error.
+    Read(io::Error),
+    /// The file is damaged, or holds numbers that are not known here.
+    Damaged(String),
+}
+
+impl From<SafeTensorError> for OpenTensorsError {
+    fn from(error: SafeTensorError) -> Self {
+        match error {
+            SafeTensorError::IoError(source) => Self::Read(source),
+            other => Self::Damaged(other.to_string()),
+        }
+    }
+}
+
+/// Writes `tensors` to `path` as f32 and waits until they are on the disk.
 pub(super) fn write(path: &Path, tensors: &BTreeMap<String, LazyTensor>) -> Result<(), RunError> {
+    write_as(path, tensors, Dtype::F32).map_err(cannot_write(path))
+}
+
+/// Writes `tensors` to `path` as numbers of `dtype` and waits until they are on the disk.
+pub(crate) fn write_as(path: &Path, tensors: &BTreeMap<String, LazyTensor>, dtype: Dtype) -> io::Result<()> {
     let shapes = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shape().to_vec()));
-    let header = header(shapes.collect()).map_err(damaged(path))?;
+    let header = header(shapes.collect(), dtype).expect("contiguous tensors");
     write_synced(path, |file| {
         let mut file = BufWriter::new(file);
         file.write_all(&header)?;
         // The header's order: by name, since all have the same type.
         for tensor in tensors.values() {
-            tensor.write_to(&mut file)?;
+            tensor.write_to(&mut file, dtype)?;
         }
         file.flush()
     })
-    .map_err(cannot_write(path))
 }
 
 /// The size of a file of f32 tensors with these shapes.
 pub(crate) fn file_bytes(shapes: BTreeMap<String, Vec<usize>>) -> u64 {
     let n: usize = shapes.values().map(|shape| shape.iter().product::<usize>()).sum();
-    let header = header(shapes).expect("contiguous tensors");
+    let header = header(shapes, Dtype::F32).expect("contiguous tensors");
     (header.len() + size_of::<f32>() * n) as u64
 }
 
 /// The start of a file: the length of the JSON, and the JSON. The library's own function needs all values in memory.
-fn header(shapes: BTreeMap<String, Vec<usize>>) -> Result<Vec<u8>, SafeTensorError> {
+fn header(shapes: BTreeMap<String, Vec<usize>>, dtype: Dtype) -> Result<Vec<u8>, SafeTensorError> {
     let mut end = 0;
     let infos = shapes.into_iter().map(|(name, shape)| {
         let start = end;
-        end += size_of::<f32>() * shape.iter().product::<usize>();
-        (name, TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) })
+        end += dtype.n_bytes() * shape.iter().product::<usize>();
+        (name, TensorInfo { dtype: library_dtype(dtype), shape, data_offsets: (start, end) })
     });
     // A single key: the map has no fixed order.
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
@@ -57,27 +80,43 @@ fn header(shapes: BTreeMap<String, Vec<usize>>) -> Result<Vec<u8>, SafeTensorErr
     Ok([&(json.len() as u64).to_le_bytes()[..], &json].concat())
 }
 
-/// Opens `path`. The values of its tensors are read on demand.
-pub(super) fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
-    let mut file = File::open(path).map_err(cannot_read(path))?;
-    let length = file.metadata().map_err(cannot_read(path))?.len();
-    let (metadata, start) = read_header(&mut file, length).map_err(|error| match error {
-        SafeTensorError::IoError(source) => cannot_read(path)(source),
-        other => damaged(path)(other),
-    })?;
-    let file = Arc::new(Mutex::new(file));
-    let lazy = |(name, info): (String, &TensorInfo)| {
-        if info.dtype != Dtype::F32 {
-            return Err(damaged(path)(format!("`{name}` holds {:?}, not F32", info.dtype)));
-        }
-        let start = start + info.data_offsets.0 as u64;
-        Ok((name, LazyTensor::in_file(info.shape.clone(), Arc::clone(&file), start)))
-    };
-    metadata.tensors().into_iter().map(lazy).collect()
+fn library_dtype(dtype: Dtype) -> safetensors::Dtype {
+    match dtype {
+        Dtype::F32 => safetensors::Dtype::F32,
+        Dtype::F16 => safetensors::Dtype::F16,
+        Dtype::Bf16 => safetensors::Dtype::BF16,
+    }
 }
 
-fn damaged<E: ToString>(path: &Path) -> impl Fn(E) -> RunError {
-    move |reason| RunError::Damaged { path: path.to_owned(), reason: reason.to_string() }
+/// Opens a checkpoint's file. The values of its tensors, all f32, are read on demand.
+pub(super) fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+    let damaged = |reason| RunError::Damaged { path: path.to_owned(), reason };
+    open_as(path, |name, dtype| match dtype {
+        safetensors::Dtype::F32 => Ok(Some(Dtype::F32)),
+        other => Err(format!("`{name}` holds {other:?}, not F32")),
+    })
+    .map_err(|error| match error {
+        OpenTensorsError::Read(source) => cannot_read(path)(source),
+        OpenTensorsError::Damaged(reason) => damaged(reason),
+    })
+}
+
+/// Opens any file. `dtype_of` says of a name and a type how its numbers are read, `None` to leave the tensor out, or
+/// what is wrong with it.
+pub(crate) fn open_as(
+    path: &Path,
+    dtype_of: impl Fn(&str, safetensors::Dtype) -> Result<Option<Dtype>, String>,
+) -> Result<BTreeMap<String, LazyTensor>, OpenTensorsError> {
+    let mut file = File::open(path).map_err(OpenTensorsError::Read)?;
+    let length = file.metadata().map_err(OpenTensorsError::Read)?.len();
+    let (metadata, start) = read_header(&mut file, length)?;
+    let file = Arc::new(Mutex::new(file));
+    let lazy = |(name, info): (String, &TensorInfo)| {
+        let dtype = dtype_of(&name, info.dtype).map_err(OpenTensorsError::Damaged).transpose()?;
+        let start = start + info.data_offsets.0 as u64;
+        Some(dtype.map(|dtype| (name, LazyTensor::in_file(info.shape.clone(), Arc::clone(&file), start, dtype))))
+    };
+    metadata.tensors().into_iter().filter_map(lazy).collect()
 }
 
 /// The header of a file of `length` bytes, and the offset of the values.
@@ -137,7 +176,7 @@ mod tests {
         let values = VALUES.concat();
         let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
         let views = named.iter().map(|(name, tensor)| {
-            let view = TensorView::new(Dtype::F32, tensor.shape().to_vec(), &bytes);
+            let view = TensorView::new(safetensors::Dtype::F32, tensor.shape().to_vec(), &bytes);
             (name, view.expect("as many bytes as the shape says"))
         });
         let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);

@@ -92,7 +92,7 @@ impl Tokenizer {
     }
 
     /// The tokenizer of a `tokenizer.json`; errors show `path`.
-    fn from_json(text: String, path: &Path) -> Result<Self, TokenizerError> {
+    pub(crate) fn from_json(text: String, path: &Path) -> Result<Self, TokenizerError> {
         let malformed = |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
         let value: serde_json::Value =
             serde_json::from_str(&text).map_err(|error| malformed(format!("not JSON: {error}")))?;

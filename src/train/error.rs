@@ -29,6 +29,11 @@ pub enum TrainError {
     )]
     StartsFromItself(PathBuf),
     #[error(
+        "the model of `{0}` was imported, so there is no training to go on with\n  hint: start a run from its weights \
+         with `tinderbox train CONFIG --from {0}` and another --run-dir"
+    )]
+    Imported(PathBuf),
+    #[error(
         "the text `{}` cannot be read by the tokenizer of `{}`, which does not know {}\n  hint: leave out or replace \
          these, or start from a run with kind = \"byte\" under [tokenizer], which knows every character",
         text.display(), from.display(), described_characters(characters)

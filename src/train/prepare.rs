@@ -135,10 +135,13 @@ fn resume(config: Config, run: RunDir, device: &Device, on_progress: OnProgress<
         true => Ok(()),
         false => Err(TrainError::OtherRun { run: root(), differences }),
     };
-    refuse(differences(&run.config()?, &config))?;
     let dir = run.last()?;
     let checkpoint = Checkpoint::read(&dir)?;
     let mut state = checkpoint.state.clone();
+    if state.is_imported() {
+        return Err(TrainError::Imported(root()));
+    }
+    refuse(differences(&run.config()?, &config))?;
     let TrainState { step, evaluations_without_improvement: evaluations, .. } = state;
     let max_steps = config.train.max_steps;
     if run::log::has_ended(&run, step) {

@@ -9,7 +9,7 @@ const LAYERS: &[&[&str]] = &[
     &["config", "device", "measure", "tokenizer", "format"],
     &["data", "model"],
     &["optimizer", "run"],
-    &["train", "generate", "plan", "autoconfig", "inspect", "draw", "report", "bench"],
+    &["train", "generate", "plan", "autoconfig", "inspect", "draw", "report", "bench", "interop"],
     &["cli", "main"],
 ];
 

@@ -1,0 +1,38 @@
+//! Models as the Hugging Face hub and the transformers library keep them: a folder with a `config.json`, safetensors
+//! files and a `tokenizer.json`.
+
+mod card;
+mod config;
+mod config_out;
+mod export;
+mod folder;
+mod keys;
+mod tokenizer;
+mod weights;
+
+use std::path::Path;
+
+pub use export::export;
+use folder::Folder;
+
+use super::layout::Naming;
+use super::{InteropError, Source};
+
+const CONFIG: &str = "config.json";
+
+/// Opens a folder. The values of its tensors are read on demand.
+pub(super) fn open(path: &Path) -> Result<Source, InteropError> {
+    let folder = Folder::open(path)?;
+    let Some(map) = folder.json(CONFIG)? else {
+        return Err(InteropError::NotAModel {
+            path: path.to_owned(),
+            reason: "it has no config.json".to_owned(),
+            hint: "name a folder that transformers' save_pretrained wrote, or one from the Hugging Face hub".to_owned(),
+        });
+    };
+    let (family, config) =
+        config::read(&map).map_err(|problems| InteropError::Unsupported { path: path.join(CONFIG), problems })?;
+    let tokenizer = tokenizer::read(&folder, &map)?;
+    let tensors = weights::open(&folder, family, config.tie_embeddings)?;
+    Ok(Source { path: path.to_owned(), family, naming: Naming::Hf, config, tokenizer, tensors })
+}

@@ -1,0 +1,94 @@
+//! A run's model, opened to be written for another project. Its tensors are read on demand.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::convert::{self, Tensors};
+use super::layout::{Naming, layout};
+use super::{Family, InteropError};
+use crate::config::{Config, ModelConfig};
+use crate::run::layout::TOKENIZER_CONFIG;
+use crate::run::{Checkpoint, RunDir, TrainState, locate};
+use crate::tokenizer::Tokenizer;
+
+/// A run's model on its way out.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// The run.
+    pub run: RunDir,
+    /// The directory of its checkpoint.
+    pub checkpoint: PathBuf,
+    /// Where the run stood then.
+    pub state: TrainState,
+    /// The run's config.
+    pub config: Config,
+    /// The family that other projects know the model as.
+    pub family: Family,
+    /// The run's tokenizer.
+    pub tokenizer: Tokenizer,
+    /// The run's `tokenizer_config.json`; empty if the tokenizer was made here.
+    pub tokenizer_config: Map<String, Value>,
+    parameters: Tensors,
+}
+
+impl Outgoing {
+    /// Opens a run directory (its best checkpoint), its `best` or `last`, or one of its `checkpoints/step-N`.
+    ///
+    /// # Errors
+    /// If there is no such checkpoint, or no family is like its model.
+    pub fn open(run: &Path) -> Result<Self, InteropError> {
+        let located = locate(run)?;
+        let config = located.run.config()?;
+        let family = Family::of(&config.model).map_err(|obstacles| InteropError::NotPortable { obstacles })?;
+        let tokenizer = located.run.tokenizer()?;
+        let checkpoint = Checkpoint::read(&located.checkpoint)?;
+        let (parameters, state) = (checkpoint.model, checkpoint.state);
+        let tokenizer_config = tokenizer_config(&located.run)?;
+        let (run, checkpoint) = (located.run, located.checkpoint);
+        Ok(Self { run, checkpoint, state, config, family, tokenizer, tokenizer_config, parameters })
+    }
+
+    /// The shape of the model.
+    pub fn model(&self) -> &ModelConfig {
+        &self.config.model
+    }
+
+    /// The rows of its token embedding.
+    pub fn vocab_size(&self) -> usize {
+        self.model().vocab_size.unwrap_or_else(|| self.tokenizer.vocab_size())
+    }
+
+    /// How many numbers it has learned.
+    pub fn n_parameters(&self) -> usize {
+        self.parameters.values().map(crate::model::LazyTensor::n_numbers).sum()
+    }
+
+    /// Its parameters as another project's tensors.
+    ///
+    /// # Errors
+    /// If the checkpoint does not fit the run's config.
+    pub fn tensors(&self, naming: Naming) -> Result<Tensors, InteropError> {
+        let layout = layout(self.family, naming, self.model(), self.vocab_size());
+        convert::to_theirs(&layout, &self.parameters)
+            .map_err(|problems| InteropError::Tensors { path: self.checkpoint.clone(), problems })
+    }
+
+    /// The name of the run's folder.
+    pub fn name(&self) -> String {
+        let root = self.run.root();
+        let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
+        root.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+    }
+}
+
+fn tokenizer_config(run: &RunDir) -> Result<Map<String, Value>, InteropError> {
+    let path = run.join(TOKENIZER_CONFIG);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Map::new()),
+        Err(source) => return Err(InteropError::Read { path, source }),
+    };
+    serde_json::from_str(&text)
+        .map_err(|error| InteropError::Damaged { path, reason: format!("it is not a JSON object: {error}") })
+}

@@ -1,0 +1,71 @@
+//! A model of another project, opened: a Hugging Face folder and a GGUF file both become one.
+
+use std::path::{Path, PathBuf};
+
+use super::convert::{self, Tensors};
+use super::layout::{Entry, Naming, layout};
+use super::{Family, InteropError, hf};
+use crate::config::ModelConfig;
+
+/// A model of another project. Its tensors are read on demand.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The folder or the file.
+    pub path: PathBuf,
+    /// The family that it says it is of.
+    pub family: Family,
+    /// Who named its tensors.
+    pub naming: Naming,
+    /// The model as a config of ours. `vocab_size` is always given: the rows of its token embedding.
+    pub config: ModelConfig,
+    /// Its tokenizer.
+    pub tokenizer: TokenizerFiles,
+    /// Its tensors, by their names, with shapes as PyTorch has them. Buffers that are no parameters are left out.
+    pub tensors: Tensors,
+}
+
+/// The files of a tokenizer, as they are copied into a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenizerFiles {
+    /// The content of `tokenizer.json`.
+    pub json: String,
+    /// The content of `tokenizer_config.json`, its chat template included.
+    pub config: Option<String>,
+}
+
+impl Source {
+    /// Opens a Hugging Face folder or a GGUF file.
+    ///
+    /// # Errors
+    /// If there is no such model, it is damaged, or one that cannot be said here.
+    pub fn open(path: &Path) -> Result<Self, InteropError> {
+        match path.metadata() {
+            Ok(metadata) if metadata.is_dir() => hf::open(path),
+            Ok(_) => Err(InteropError::NotAModel {
+                path: path.to_owned(),
+                reason: "it is a file".to_owned(),
+                hint: "name a folder with a config.json and safetensors files".to_owned(),
+            }),
+            Err(_) => Err(InteropError::NotFound(path.to_owned())),
+        }
+    }
+
+    /// The rows of its token embedding.
+    pub fn vocab_size(&self) -> usize {
+        self.config.vocab_size.expect("a source gives it")
+    }
+
+    /// Its tensors and what each of them is of ours.
+    pub fn layout(&self) -> Vec<Entry> {
+        layout(self.family, self.naming, &self.config, self.vocab_size())
+    }
+
+    /// Its tensors as our parameters.
+    ///
+    /// # Errors
+    /// If some are missing, misshapen, or too many.
+    pub fn parameters(&self) -> Result<Tensors, InteropError> {
+        convert::to_ours(&self.layout(), &self.tensors)
+            .map_err(|problems| InteropError::Tensors { path: self.path.clone(), problems })
+    }
+}
