@@ -24,6 +24,7 @@ mod dashboard;
 mod data;
 mod devices;
 mod examples;
+mod families;
 mod fixtures;
 mod further;
 mod generation;

@@ -1,0 +1,113 @@
+//! Models of every family, as transformers made and computed them: `scripts/fixtures/families.py`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor};
+use tinderbox::generate::engine::{Decoder, Engine, Precision};
+use tinderbox::interop::{Source, convert};
+use tinderbox::model::parameters;
+use tinderbox::model::probe::{Probe, Site};
+use tinderbox::model::{Gpt, LazyTensor};
+use tinderbox::optimizer::Gradients;
+use tinderbox_kernels::MatmulPrecision;
+
+use crate::devices::{ndarray, wgpu};
+use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
+
+/// Folders of fixtures; Llama twice, the second time with the scaling of Llama 3.
+pub const FAMILIES: [&str; 9] =
+    ["gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3", "arcee", "gpt_neox", "gpt_neo"];
+
+/// The model in a folder, and what transformers computes with it.
+fn open(name: &str, device: &Device) -> (Source, Gpt, Fixture) {
+    let source = Source::open(&Path::new("tests/fixtures/families").join(name)).expect("a model");
+    let mut ours = source.parameters().expect("all its tensors");
+    let gpt = Gpt::zeros(&source.config, source.vocab_size(), device);
+    let gpt = parameters::assign(gpt, |path, _| ours.remove(path)?.read().ok()).expect("all our parameters");
+    (source, gpt, Fixture::read(&format!("families/{name}/reference")))
+}
+
+/// Holds logits, loss and each gradient against those of transformers, whose names and layout the gradients get.
+fn check(name: &str, device: &Device) {
+    let (source, gpt, fixture) = open(name, &device.clone().autodiff());
+    let tokens = || fixture.int::<2>("tokens", &gpt.device());
+    fixture.expect("logits", gpt.forward(tokens()));
+    let loss = gpt.loss(tokens(), fixture.int("targets", &gpt.device()), MatmulPrecision::F32, None);
+    fixture.expect("loss", loss.clone());
+    let shapes = parameters::shapes(&gpt);
+    let gradient = |(path, gradient): (&str, &Tensor<1>)| {
+        let values = host(gradient.clone());
+        (path.to_owned(), LazyTensor::computed(shapes[path].clone(), move |sink| sink(&values)))
+    };
+    let gradients: BTreeMap<_, _> = Gradients::take(&gpt, loss.backward()).iter().map(gradient).collect();
+    assert_eq!(gradients.len(), shapes.len(), "{name}: gradients of all parameters");
+    let gradients = convert::to_theirs(&source.layout(), &gradients).expect("the gradients have a place each");
+    for (theirs, gradient) in &gradients {
+        let gradient = gradient.read().expect("on a device");
+        let key = format!("grads.{theirs}");
+        assert_eq!(gradient.shape, fixture.shape(&key), "{name}: {theirs}");
+        expect_close(&format!("{name}: gradient of {theirs}"), &gradient.values, fixture.values(&key), TOLERANCE);
+    }
+    assert_eq!(gradients.len(), fixture.names("grads.").count(), "{name}: gradients of all tensors");
+}
+
+#[test]
+fn every_family_has_the_logits_losses_and_gradients_of_transformers() {
+    for name in FAMILIES {
+        check(name, &Device::flex());
+    }
+}
+
+#[test]
+fn every_family_has_them_without_fused_operations() {
+    for name in FAMILIES {
+        check(name, &ndarray());
+    }
+}
+
+#[test]
+fn some_families_have_them_on_a_gpu() {
+    let Some(device) = wgpu() else { return };
+    for name in ["gpt_neox", "gpt_neo"] {
+        check(name, &device);
+    }
+}
+
+/// A probe that sees everything, which attention takes its open path for.
+struct Watch;
+
+impl Probe for Watch {
+    fn visit<const D: usize>(&mut self, _: Site, value: Tensor<D>) -> Tensor<D> {
+        value
+    }
+}
+
+#[test]
+fn every_family_has_their_logits_with_a_probe_with_a_cache_and_in_the_engine() {
+    let device = Device::flex();
+    for name in FAMILIES {
+        let (_, gpt, fixture) = open(name, &device);
+        let tokens = fixture.int::<2>("tokens", &device);
+        fixture.expect("logits", gpt.forward_with(tokens.clone(), &mut Watch));
+
+        let [n_rows, n_tokens] = tokens.dims();
+        let mut cache = gpt.kv_cache(n_rows);
+        let steps = (0..n_tokens).map(|at| gpt.forward_cached(tokens.clone().narrow(1, at, 1), &mut cache));
+        fixture.expect("logits", Tensor::cat(steps.collect(), 1));
+
+        let mut decoder = Decoder::new(Arc::new(Engine::new(gpt, Precision::F32)), n_rows, n_tokens);
+        let ids: Vec<u32> = fixture.values("tokens").iter().map(|id| *id as u32).collect();
+        let logits = fixture.values("logits");
+        let n = decoder.logits(0).len();
+        for at in 0..n_tokens {
+            let next: Vec<_> = ids.chunks(n_tokens).map(|row| Some(row[at])).collect();
+            decoder.decode(&next);
+            for row in 0..n_rows {
+                let expected = &logits[(row * n_tokens + at) * n..][..n];
+                expect_close(&format!("{name}: token {at} of row {row}"), decoder.logits(row), expected, TOLERANCE);
+            }
+        }
+    }
+}
