@@ -125,7 +125,7 @@ mod tests {
         let file = read(&with("kind = \"file\", path = \"a.json\""), None).unwrap();
         for base in [&bpe, &file] {
             let config = read(&with("kind = \"char\""), Some(Base::Resumed(base))).unwrap();
-            let TokenizerConfig { kind, vocab_size, path } = config.tokenizer;
+            let TokenizerConfig { kind, vocab_size, path, end_of_text: _ } = config.tokenizer;
             assert_eq!((kind, vocab_size, path), (TokenizerKind::Char, None, None), "resuming refuses it later");
             let problems = read(&with("kind = \"char\""), Some(Base::Weights(base))).unwrap_err();
             assert_eq!(problems.len(), 1, "{problems:#?}");

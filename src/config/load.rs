@@ -188,6 +188,7 @@ fn known_keys() -> Table {
     config.data.path = PathBuf::from(".");
     config.data.cache_dir = Some(PathBuf::new());
     config.data.sources = vec![SourceConfig::default()];
+    config.data.document_separator = Some(String::new());
     config.tokenizer.vocab_size = Some(TokenizerConfig::DEFAULT_VOCAB_SIZE);
     config.tokenizer.path = Some(PathBuf::new());
     config.model.attention_scale = Some(1.0);

@@ -68,6 +68,10 @@ sections! {
         pub format: TextFormat = TextFormat::default(),
         /// The field that holds the text of a JSON Lines record. Default `text`.
         pub text_field: String = "text".to_owned(),
+        /// The text at which a document of a text file ends, and which belongs to it. Not empty; default none: a text
+        /// file is one document.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub document_separator: Option<String> = None,
         /// The share of each source, at its end, that is kept for validation. In (0, 1); default 0.1.
         pub val_fraction: f64 = 0.1,
         /// The folder of encoded token files. Default: `tinderbox/tokens` in the user's cache directory.
@@ -93,6 +97,9 @@ sections! {
         /// The field that holds the text of a JSON Lines record. Default `data.text_field`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub text_field: Option<String> = None,
+        /// The text at which a document of its text files ends. Default `data.document_separator`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub document_separator: Option<String> = None,
     }
 
     /// `[tokenizer]`: how text becomes tokens.
@@ -102,6 +109,9 @@ sections! {
         /// Only with `bpe`: the most tokens to make. At least 257, the bytes and the end of a text; default 2048.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub vocab_size: Option<usize> = None,
+        /// Whether `char` and `byte` have one more token, `<|endoftext|>`, which follows each document; `bpe` always
+        /// has it, and `file` what its file has. Default false.
+        pub end_of_text: bool = false,
         /// Only with `file`, and required there: a `tokenizer.json`; relative to the working directory.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub path: Option<PathBuf> = None,
@@ -381,6 +391,7 @@ impl DataConfig {
         let filled = |source: SourceConfig| SourceConfig {
             format: source.format.or(Some(self.format)),
             text_field: source.text_field.or_else(|| Some(self.text_field.clone())),
+            document_separator: source.document_separator.or_else(|| self.document_separator.clone()),
             ..source
         };
         let only = SourceConfig { path: self.path.clone(), ..SourceConfig::default() };
@@ -412,7 +423,7 @@ fn is_empty(path: &Path) -> bool {
 
 impl ModelConfig {
     /// The `d_ff` of a config that does not give one.
-    fn default_d_ff(mlp: MlpKind, d_model: usize) -> usize {
+    pub(crate) fn default_d_ff(mlp: MlpKind, d_model: usize) -> usize {
         match mlp {
             MlpKind::Gelu | MlpKind::GeluTanh | MlpKind::ReluSquared => d_model.saturating_mul(4),
             MlpKind::Swiglu => d_model.saturating_mul(8).div_ceil(3).div_ceil(32).saturating_mul(32),

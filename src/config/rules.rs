@@ -65,6 +65,10 @@ impl Problems {
         self.must(!value.is_empty(), key, "\"\"", rule);
     }
 
+    fn document_separator(&mut self, key: &str, value: Option<&str>) {
+        self.must(value != Some(""), key, "\"\"", "hold a text; leave it out for files of one document each");
+    }
+
     fn seed(&mut self, key: &str, value: u64) {
         self.must(value <= MAX_SEED, key, value, &format!("be at most {MAX_SEED}, the largest integer of TOML"));
     }
@@ -109,7 +113,8 @@ impl Config {
 
 impl DataConfig {
     fn check_into(&self, text: Text, problems: &mut Problems) {
-        let Self { path, format: _, text_field, val_fraction, cache_dir, cache_limit_gib, sources } = self;
+        let Self { path, format: _, text_field, document_separator, val_fraction, cache_dir, cache_limit_gib, sources } =
+            self;
         match (path.as_os_str().is_empty(), sources.is_empty()) {
             (true, true) if text == Text::Required => problems.0.push(
                 "data.path is missing or empty: name a text file or a folder of them, such as path = \
@@ -124,6 +129,7 @@ impl DataConfig {
             _ => {}
         }
         problems.text_field("data.text_field", text_field);
+        problems.document_separator("data.document_separator", document_separator.as_deref());
         let is_share = *val_fraction > 0.0 && *val_fraction < 1.0;
         problems.must(is_share, "data.val_fraction", val_fraction, "be above 0 and below 1");
         let has_name = cache_dir.as_ref().is_none_or(|dir| !dir.as_os_str().is_empty());
@@ -146,7 +152,7 @@ impl DataConfig {
 impl SourceConfig {
     /// `key` is the name of this source in messages.
     fn check_into(&self, key: &str, problems: &mut Problems) {
-        let Self { path, weight, format: _, text_field } = self;
+        let Self { path, weight, format: _, text_field, document_separator } = self;
         if path.as_os_str().is_empty() {
             problems.0.push(format!("{key}.path is missing or empty: name a text file or a folder of them"));
         }
@@ -160,12 +166,13 @@ impl SourceConfig {
         if let Some(text_field) = text_field {
             problems.text_field(&format!("{key}.text_field"), text_field);
         }
+        problems.document_separator(&format!("{key}.document_separator"), document_separator.as_deref());
     }
 }
 
 impl TokenizerConfig {
     fn check_into(&self, problems: &mut Problems) {
-        let Self { kind, vocab_size, path } = self;
+        let Self { kind, vocab_size, end_of_text: _, path } = self;
         let name = toml::Value::try_from(kind).expect("a kind has a name"); // in quotes
         match (kind, vocab_size) {
             (TokenizerKind::Bpe, Some(size)) => {
@@ -422,7 +429,10 @@ mod tests {
     #[test]
     fn each_rule_names_its_key() {
         let broken = [
-            ("data.", "path= | text_field= | cache_dir= | cache_limit_gib=0 | cache_limit_gib=nan"),
+            (
+                "data.",
+                "path= | text_field= | document_separator= | cache_dir= | cache_limit_gib=0 | cache_limit_gib=nan",
+            ),
             ("data.val_fraction=", "0 | 1.0 | nan"),
             ("tokenizer.", "vocab_size=512 | path=a.json"),
             ("model.", "context_length=0 | n_layers=0 | d_ff=0 | d_model=0 | d_model=9000000000"),
@@ -471,6 +481,7 @@ mod tests {
                 "data.sources[0].weight = 2000000000000000 must be above 0 and at most 1e15",
             ),
             (r#"[{path="a", text_field=""}]"#, "data.sources[0].text_field = \"\" must"),
+            (r#"[{path="a", document_separator=""}]"#, "data.sources[0].document_separator = \"\" must"),
             (r#"[{path="a", wieght=1}]"#, "unknown field `wieght`"),
         ];
         for (sources, problem) in broken {

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::cache::{Cache, Temporary};
 use super::encode::encode;
-use super::reader::{Needs, OnProgress, Purpose, Reader, ignore};
+use super::reader::{Half, Needs, OnProgress, Purpose, Reader, ignore};
 use super::scan::Scan;
 use super::source::{Source, is_standard_input};
 use super::split::SplitPoint;
@@ -102,19 +102,19 @@ impl Corpus {
         }
         let opening = Opening { data: &config.data, cache: Cache::open(&config.data)?, on_progress };
         let kind = config.tokenizer.kind;
+        let ending = |tokenizer: Tokenizer| match config.tokenizer.end_of_text {
+            true => tokenizer.with_end_of_text(),
+            false => tokenizer,
+        };
         let existing = match (tokenizer, kind) {
-            (None, TokenizerKind::Byte) => Some(Tokenizer::byte()),
+            (None, TokenizerKind::Byte) => Some(ending(Tokenizer::byte())),
             (None, TokenizerKind::File) => {
                 let path = config.tokenizer.path.as_deref().unwrap_or(Path::new(""));
                 Some(Tokenizer::from_file(path).map_err(DataError::Tokenizer)?)
             }
             (given, _) => given,
         };
-        let needs = match (&existing, kind) {
-            (Some(tokenizer), _) => Needs::of(tokenizer),
-            (None, TokenizerKind::Char) => Needs::CHARACTERS,
-            (None, _) => Needs::BPE,
-        };
+        let needs = existing.as_ref().map_or_else(|| Needs::of_config(&config.tokenizer), Needs::of);
         let standard_input = earlier.map_or(StandardInput::Keep, StandardInput::Kept);
         let texts = opening.texts(needs, standard_input)?;
         let text_sha256 = text_sha256(&texts);
@@ -125,19 +125,22 @@ impl Corpus {
             (Some(tokenizer), _) => tokenizer,
             (None, TokenizerKind::Char) => {
                 let alphabets = texts.iter().flat_map(|text| text.scan.alphabet.chars());
-                Tokenizer::char_from_alphabet(alphabets).expect("no text is empty")
+                ending(Tokenizer::char_from_alphabet(alphabets).expect("no text is empty"))
             }
             (None, _) => train_bpe(config, &texts, &opening)?,
         };
+        let tokenizer = tokenizer.padded_to(config.model.vocab_size).map_err(DataError::Tokenizer)?;
         let weights: f64 = texts.iter().map(|text| text.weight).sum();
         let (mut train, mut val, mut sources) = (Vec::new(), Vec::new(), Vec::new());
         for text in texts {
             let check = |n_train: u64, n_val: u64| check_lengths(&text.source.path, n_train, n_val, config);
             check_characters(&text, &tokenizer)?;
-            if let SplitPoint::Bytes(n) | SplitPoint::Characters(n) = text.split_point {
+            if let SplitPoint::Bytes(n) | SplitPoint::Characters(n) = text.split_point
+                && !needs.documents
+            {
                 check(n, text.scan.n_units - n)?; // before a long text is encoded
             }
-            let halves = opening.tokens(&text, &tokenizer)?;
+            let halves = opening.tokens(&text, &tokenizer, None)?;
             let (train_tokens, val_tokens) = (halves.0.len(), halves.1.len());
             check(train_tokens as u64, val_tokens as u64)?;
             train.push((halves.0, text.weight));
@@ -150,8 +153,9 @@ impl Corpus {
     }
 }
 
-/// The tokens of a whole text without splits: a file, a folder, or `-` for standard input. `data` says where
-/// token files are kept, which field of a record is text, and whether standard input is records.
+/// The tokens of a whole text without splits: a file, a folder, or `-` for standard input, behind the token that begins
+/// a text if the tokenizer's files ask for one. `data` says where token files are kept, which field of a record is text,
+/// and whether standard input is records.
 ///
 /// # Errors
 /// As for [`Corpus::open`], and if the text is shorter than two tokens.
@@ -163,7 +167,7 @@ pub fn open_text(path: &Path, data: &DataConfig, tokenizer: &Tokenizer) -> Resul
     let text = &mut texts[0];
     check_characters(text, tokenizer)?;
     text.split_point = SplitPoint::START;
-    let (_, tokens) = opening.tokens(text, tokenizer)?;
+    let (_, tokens) = opening.tokens(text, tokenizer, tokenizer.bos())?;
     opening.cache.clean_up();
     if tokens.len() < 2 {
         return Err(DataError::TooShort { path: path.to_owned(), n_tokens: tokens.len() as u64 });
@@ -238,13 +242,16 @@ impl Opening<'_> {
         Ok(vec![Text { kept: Some(kept), ..text }])
     }
 
-    /// Opens the token file of a text, which is written first if it is missing.
-    fn tokens(&self, text: &Text, tokenizer: &Tokenizer) -> Result<(Tokens, Tokens), DataError> {
+    /// Opens the token file of a text, which is written first if it is missing, with `first` before everything else.
+    fn tokens(&self, text: &Text, tokenizer: &Tokenizer, first: Option<u32>) -> Result<(Tokens, Tokens), DataError> {
         let mut key = Sha256::new(); // of everything that the ids and their split follow from
         key.update(Sha256::digest(RULES));
         key.update(text.scan.hash);
         key.update(Sha256::digest(tokenizer.to_json()));
         key.update(self.data.val_fraction.to_le_bytes());
+        for id in [tokenizer.end_of_text(), first] {
+            key.update(id.unwrap_or(u32::MAX).to_le_bytes());
+        }
         let key = key.finalize().into();
         let width = Width::of_vocabulary(tokenizer.vocab_size());
         let path = self.cache.path(&key, "tokens");
@@ -254,6 +261,8 @@ impl Opening<'_> {
         let fail = |source| DataError::cache(&path, source);
         let temporary = Temporary::create(&self.cache.folder).map_err(fail)?;
         let mut writer = Writer::create(temporary, &path, width).map_err(fail)?;
+        let first: Vec<u32> = first.into_iter().collect();
+        writer.write(Half::Val, 0, &width.encode(&first)).map_err(fail)?; // only of texts without splits
         let reader = Reader::new(&text.source, Needs::of(tokenizer)).split_at(text.split_point);
         let reader = reader.with_progress(self.on_progress, Purpose::Encode, Some(text.scan.bytes));
         if encode(reader, tokenizer, &mut writer)? != text.scan.hash {

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::DataError;
-use super::reader::{Chunk, Reader, as_utf8};
+use super::reader::{Chunk, Half, Needs, Reader, as_utf8};
 use super::tokens::{Width, Writer};
 use crate::tokenizer::{Tokenizer, TokenizerError, TokenizerKind};
 
@@ -22,7 +22,7 @@ const PIECES_PER_THREAD: usize = 2;
 pub(super) fn encode(reader: Reader<'_>, tokenizer: &Tokenizer, writer: &mut Writer) -> Result<[u8; 32], DataError> {
     let path = &reader.source.path;
     let mut pieces = Pieces::new(reader, tokenizer);
-    let width = Width::of_vocabulary(tokenizer.vocab_size());
+    let (needs, width) = (Needs::of(tokenizer), Width::of_vocabulary(tokenizer.vocab_size()));
     let mut hash = Sha256::new();
     in_order(
         || pieces.next(),
@@ -31,12 +31,34 @@ pub(super) fn encode(reader: Reader<'_>, tokenizer: &Tokenizer, writer: &mut Wri
             Ok((chunk, width.encode(&ids)))
         },
         |(chunk, encoded)| {
-            chunk.hash_into(&mut hash);
+            chunk.hash_into(&mut hash, needs);
             let written = writer.write(chunk.half, chunk.text.len(), &encoded);
             written.map_err(|source| DataError::cache(&writer.path, source))
         },
     )?;
     Ok(hash.finalize().into())
+}
+
+/// How many tokens [`encode`] would write for training, and how many for validation.
+pub(super) fn count(reader: Reader<'_>, tokenizer: &Tokenizer) -> Result<(u64, u64), DataError> {
+    let path = &reader.source.path;
+    let mut pieces = Pieces::new(reader, tokenizer);
+    let (mut train, mut val) = (0, 0);
+    in_order(
+        || pieces.next(),
+        |chunk| {
+            let ids = ids_of(&chunk, tokenizer).map_err(|source| DataError::Encode { path: path.clone(), source })?;
+            Ok((chunk.half, ids.len() as u64))
+        },
+        |(half, n)| {
+            match half {
+                Half::Train => train += n,
+                Half::Val => val += n,
+            }
+            Ok(())
+        },
+    )?;
+    Ok((train, val))
 }
 
 fn ids_of(chunk: &Chunk, tokenizer: &Tokenizer) -> Result<Vec<u32>, TokenizerError> {
@@ -86,7 +108,7 @@ impl<'a> Pieces<'a> {
         let start = self.waiting.ends.last().copied().unwrap_or(0);
         let open_document = &self.waiting.text[start..];
         let cut = match self.tokenizer.kind() {
-            TokenizerKind::Byte => Some(open_document.len()),
+            TokenizerKind::Byte => self.tokenizer.cut_of_table(open_document),
             _ => self.tokenizer.cut(as_utf8(open_document)),
         };
         let at = match cut {
@@ -141,14 +163,17 @@ mod tests {
 
     use super::super::cache::Temporary;
     use super::super::fixtures::{folder, ids, reader, record, source};
-    use super::super::reader::Needs;
     use super::super::split::SplitPoint;
     use super::super::{Tokens, tokens};
     use super::*;
 
-    fn tokenizers(text: &str) -> [Tokenizer; 3] {
+    /// Tables, tables with an end of a text, and BPE.
+    fn tokenizers(text: &str) -> [Tokenizer; 5] {
         let bpe = Tokenizer::train_bpe(300, &text.repeat(4));
-        [Tokenizer::char_from_alphabet(text.chars()).unwrap(), Tokenizer::byte(), bpe]
+        let (characters, bytes) = (Tokenizer::char_from_alphabet(text.chars()).unwrap(), Tokenizer::byte());
+        let ending = [characters.clone(), bytes.clone()].map(Tokenizer::with_end_of_text);
+        let [ending_characters, ending_bytes] = ending;
+        [characters, bytes, ending_characters, ending_bytes, bpe]
     }
 
     /// One that tells no place to cut at, and one that tells few.
@@ -204,7 +229,7 @@ mod tests {
                 };
                 let [train, val] = halves(chunk_bytes);
                 prop_assert_eq!(train.bytes(), halves(1 << 20)[0].bytes());
-                if tokenizer.kind() == TokenizerKind::Char {
+                if tokenizer.kind() == TokenizerKind::Char && tokenizer.end_of_text().is_none() {
                     prop_assert_eq!(train.len(), ((1.0 - val_fraction) * text.chars().count() as f64) as usize);
                 }
                 let (before, behind) = text.as_bytes().split_at(usize::try_from(train.bytes()).unwrap());
@@ -223,9 +248,9 @@ mod tests {
         ) {
             let content: String = documents.iter().map(|text| record(text)).collect();
             let (file, text) = (("a.jsonl", &*content), documents.concat());
-            let [.., bpe] = tokenizers(&text);
+            let [_, _, ref characters, ref bytes, ref bpe] = tokenizers(&text);
             let [llama2, wordpiece] = FILES.each_ref();
-            for tokenizer in [&bpe, llama2, wordpiece] {
+            for tokenizer in [bpe, characters, bytes, llama2, wordpiece] {
                 let [_, all] = encoded(file, tokenizer, SplitPoint::START, chunk_bytes, n_threads);
                 let expected = documents.iter().flat_map(|text| {
                     let mut ids = tokenizer.encode(text).unwrap();
@@ -235,9 +260,11 @@ mod tests {
                 prop_assert_eq!(ids(&all), expected.collect::<Vec<_>>());
                 prop_assert_eq!(all.bytes(), text.len() as u64);
             }
-            let split_point = split_point(&text, &bpe, val_fraction);
-            let [parts, whole] = [chunk_bytes, 1 << 20].map(|n| encoded(file, &bpe, split_point, n, n_threads));
-            prop_assert_eq!(parts.each_ref().map(ids), whole.each_ref().map(ids));
+            for tokenizer in [bpe, characters, bytes] {
+                let split_point = split_point(&text, tokenizer, val_fraction);
+                let [parts, whole] = [chunk_bytes, 1 << 20].map(|n| encoded(file, tokenizer, split_point, n, n_threads));
+                prop_assert_eq!(parts.each_ref().map(ids), whole.each_ref().map(ids));
+            }
         }
     }
 

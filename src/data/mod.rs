@@ -15,6 +15,7 @@ mod fixtures;
 mod reader;
 mod record;
 mod scan;
+mod separator;
 mod source;
 mod split;
 mod stdin;

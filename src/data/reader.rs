@@ -8,8 +8,10 @@ use sha2::{Digest, Sha256};
 
 use super::DataError;
 use super::file::OpenFile;
+use super::separator::Separator;
 use super::source::{Source, TextFile};
 use super::split::SplitPoint;
+use crate::config::TokenizerConfig;
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// How far a text has been read for one of its purposes.
@@ -72,9 +74,23 @@ impl Needs {
         Self { kind: tokenizer.kind(), documents: tokenizer.end_of_text().is_some() }
     }
 
+    /// Those of the tokenizer that a config asks for, which does not exist yet.
+    pub(super) fn of_config(config: &TokenizerConfig) -> Self {
+        let TokenizerConfig { kind, end_of_text, vocab_size: _, path: _ } = config;
+        match kind {
+            TokenizerKind::Char | TokenizerKind::Byte => Self { kind: *kind, documents: *end_of_text },
+            TokenizerKind::Bpe | TokenizerKind::File => Self::BPE,
+        }
+    }
+
     /// Whether the text must be UTF-8.
     pub(super) fn utf8(self) -> bool {
         self.kind != TokenizerKind::Byte
+    }
+
+    /// What a hash has for the end of a document: in no UTF-8, and in no file by chance.
+    fn end_mark(self) -> &'static [u8] {
+        if self.utf8() { b"\xff" } else { b"\xff end of document \xff" }
     }
 }
 
@@ -125,11 +141,11 @@ impl Chunk {
     }
 
     /// Adds the text, and where its documents end, to a hash.
-    pub(super) fn hash_into(&self, hash: &mut Sha256) {
+    pub(super) fn hash_into(&self, hash: &mut Sha256, needs: Needs) {
         for (text, is_end) in self.pieces() {
             hash.update(text);
             if is_end {
-                hash.update([0xff]); // in no UTF-8
+                hash.update(needs.end_mark());
             }
         }
     }
@@ -142,6 +158,8 @@ pub(super) struct Reader<'a> {
     /// The approximate size of a chunk; at least 4, the longest character. Several for each core are in memory.
     pub chunk_bytes: usize,
     files: std::slice::Iter<'a, TextFile>,
+    /// Tells documents of a text file apart, if they are.
+    separator: Option<Separator>,
     /// The current file, and whether its lines are records.
     open: Option<(OpenFile, bool)>,
     /// Whether the text read so far ends in the middle of a line.
@@ -163,6 +181,7 @@ impl<'a> Reader<'a> {
             needs,
             chunk_bytes: 1 << 18,
             files: source.files.iter(),
+            separator: source.separator.as_ref().filter(|_| needs.documents).map(|text| Separator::new(text)),
             open: None,
             line_is_open: false,
             document_began: false,
@@ -229,12 +248,23 @@ impl<'a> Reader<'a> {
                 let has_more = file.read_text(self.chunk_bytes - start, &mut chunk.text)?;
                 (has_more, !has_more)
             };
+            let separator = self.separator.as_mut().filter(|_| !*is_jsonl);
             if !has_more {
                 self.open = None;
             }
+            let is_document = match separator {
+                Some(separator) => {
+                    let found = separator.find(&chunk.text[start..]);
+                    chunk.ends.extend(found.into_iter().map(|end| start + end));
+                    ends_document && separator.end()
+                }
+                None => ends_document && self.document_began | (chunk.text.len() > start),
+            };
             self.text_added(&mut chunk, start);
-            if ends_document && mem::take(&mut self.document_began) && self.needs.documents && self.source.has_documents
-            {
+            if ends_document {
+                self.document_began = false;
+            }
+            if is_document && self.needs.documents && self.source.has_documents {
                 chunk.ends.push(chunk.text.len());
             }
         }
@@ -300,6 +330,27 @@ mod tests {
             let whole = read(&files, chunk_bytes, Needs::BPE).unwrap();
             let documents = ["a/b/c\n\n", "a/z\n", "b, without an end of line", "d", "one", "two\n"];
             assert!(whole.pieces().eq(documents.map(|text| (text.as_bytes(), true))));
+        }
+    }
+
+    #[test]
+    fn a_text_file_has_several_documents_where_separators_tell_them_apart() {
+        let records = record("x\n\ny");
+        let files = [("a.txt", &b"one\n\n\ntwo\n\n"[..]), ("b.jsonl", records.as_bytes()), ("c.txt", b"three\n")];
+        let folder = folder(files);
+        let source = Source { separator: Some("\n\n".to_owned()), ..source(folder.path()) };
+        for chunk_bytes in 4..20 {
+            let whole = |needs| {
+                let mut reader = reader(&source, needs, chunk_bytes);
+                let mut whole = Chunk::default();
+                while let Some(chunk) = reader.next().unwrap() {
+                    whole.append(chunk);
+                }
+                whole
+            };
+            let documents = ["one\n\n", "\ntwo\n\n", "x\n\ny", "three\n"];
+            assert!(whole(Needs::BPE).pieces().eq(documents.map(|text| (text.as_bytes(), true))));
+            assert_eq!(whole(Needs::CHARACTERS).text, b"one\n\n\ntwo\n\nx\n\ny\nthree\n");
         }
     }
 

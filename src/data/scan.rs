@@ -9,12 +9,12 @@ use sha2::{Digest, Sha256};
 
 use super::DataError;
 use super::corpus::check_lengths;
-use super::encode::in_order;
+use super::encode::{count, in_order};
 use super::reader::{Needs, OnProgress, Purpose, Reader, as_utf8, ignore};
 use super::source::{Source, TextFile};
-use super::split::train_share;
+use super::split::{SplitPoint, train_share};
 use crate::config::{Config, SourceConfig};
-use crate::tokenizer::TokenizerKind;
+use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// The properties of a text that was read whole.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ impl Scan {
         let mut seen = Vec::new();
         in_order(
             || reader.next(),
-            |chunk| Ok((count(&chunk.text, needs.kind), chunk)),
+            |chunk| Ok((units(&chunk.text, needs.kind), chunk)),
             |((n_units_here, seen_here), chunk)| {
-                chunk.hash_into(&mut hash);
+                chunk.hash_into(&mut hash, needs);
                 bytes += chunk.text.len() as u64;
                 n_units += n_units_here;
                 seen.resize(seen.len().max(seen_here.len()), false);
@@ -56,7 +56,7 @@ impl Scan {
 }
 
 /// The length of a text in units; and if these are characters, by code point whether each occurs, up to the last.
-fn count(text: &[u8], kind: TokenizerKind) -> (u64, Vec<bool>) {
+fn units(text: &[u8], kind: TokenizerKind) -> (u64, Vec<bool>) {
     let (mut n_characters, mut seen) = (0, Vec::new());
     if kind != TokenizerKind::Char {
         return (text.len() as u64, seen);
@@ -114,7 +114,8 @@ pub const ASSUMED_BYTES_PER_TOKEN: u64 = 4;
 pub struct Estimate {
     /// Bytes of text; at least 1.
     pub bytes: u64,
-    /// Tokens of the training split: exact for characters and bytes, else by [`ASSUMED_BYTES_PER_TOKEN`].
+    /// Tokens of the training split: exact for characters and bytes, else by [`ASSUMED_BYTES_PER_TOKEN`]. Texts with
+    /// an end are read twice for that.
     pub train_tokens: u64,
     /// Tokens of the validation split, counted the same way.
     pub val_tokens: u64,
@@ -130,17 +131,27 @@ impl Estimate {
     /// # Errors
     /// If a text cannot be read, is empty, is not what the tokenizer needs, or shares a file with another.
     pub fn read(config: &Config, mut too_short: impl FnMut(DataError)) -> Result<Self, DataError> {
-        let needs = Needs { kind: config.tokenizer.kind, documents: false };
+        let (needs, val_fraction) = (Needs::of_config(&config.tokenizer), config.data.val_fraction);
         let mut estimate = Self::default();
         let mut characters = BTreeSet::new();
         for source in &Source::find_all(&config.data.all_sources())? {
             let scan = Scan::read(source, needs, &ignore)?;
-            let n_tokens = match needs.kind {
-                TokenizerKind::Bpe | TokenizerKind::File => scan.bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN),
-                TokenizerKind::Byte | TokenizerKind::Char => scan.n_units,
+            let split = |n_tokens: u64| {
+                let train = train_share(val_fraction, n_tokens);
+                (train, n_tokens - train)
             };
-            let train = train_share(config.data.val_fraction, n_tokens);
-            let val = n_tokens - train;
+            let table = || match needs.kind {
+                TokenizerKind::Char => Tokenizer::char_from_alphabet(scan.alphabet.chars()).expect("no text is empty"),
+                _ => Tokenizer::byte(),
+            };
+            let (train, val) = match needs.kind {
+                TokenizerKind::Bpe | TokenizerKind::File => split(scan.bytes.div_ceil(ASSUMED_BYTES_PER_TOKEN)),
+                TokenizerKind::Byte | TokenizerKind::Char if needs.documents => {
+                    let split_point = SplitPoint::of(val_fraction, needs.kind, scan.n_units);
+                    count(Reader::new(source, needs).split_at(split_point), &table().with_end_of_text())?
+                }
+                TokenizerKind::Byte | TokenizerKind::Char => split(scan.n_units),
+            };
             if let Err(error) = check_lengths(&source.path, train, val, config) {
                 too_short(error);
             }
@@ -178,6 +189,18 @@ mod tests {
         // SHA-256 of "abc", from the standard's examples.
         let hash = scan("abc", Needs::CHARACTERS).hash;
         assert_eq!(hash[..4], [0xba, 0x78, 0x16, 0xbf]);
+    }
+
+    #[test]
+    fn the_end_of_a_document_is_no_byte_of_its_text() {
+        let hash = |files: &[(&str, &[u8])], documents| {
+            let folder = folder(files.iter().copied());
+            let needs = Needs { documents, ..Needs::BYTES };
+            Scan::read(&source(folder.path()), needs, &ignore).unwrap().hash
+        };
+        let (two, one) = ([("a.txt", &b"a"[..]), ("b.txt", b"b")], [("a.txt", &b"a\xffb"[..])]);
+        assert_ne!(hash(&two, true), hash(&one, true));
+        assert_ne!(hash(&two, true), hash(&two, false));
     }
 
     #[test]

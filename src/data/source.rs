@@ -26,6 +26,8 @@ pub(super) struct Source {
     pub has_documents: bool,
     /// The field of a record that holds its text.
     pub text_field: String,
+    /// What ends a document within a text file.
+    pub separator: Option<String>,
 }
 
 #[derive(Debug)]
@@ -59,9 +61,12 @@ impl Source {
         let files: Vec<TextFile> = files.map(|path| TextFile { is_jsonl: is_jsonl(format, &path), path }).collect();
         Ok(Self {
             path: path.clone(),
-            has_documents: metadata.is_dir() || files.iter().any(|file| file.is_jsonl),
+            has_documents: metadata.is_dir()
+                || files.iter().any(|file| file.is_jsonl)
+                || config.document_separator.is_some(),
             files,
             text_field: config.text_field.clone().unwrap_or_else(|| "text".to_owned()),
+            separator: config.document_separator.clone(),
         })
     }
 
@@ -91,8 +96,9 @@ impl Source {
         Self {
             path: config.path.clone(),
             files: vec![TextFile { path: file.to_owned(), is_jsonl }],
-            has_documents: is_jsonl,
+            has_documents: is_jsonl || config.document_separator.is_some(),
             text_field: config.text_field.clone().unwrap_or_default(),
+            separator: config.document_separator.clone(),
         }
     }
 

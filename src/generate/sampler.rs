@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -19,6 +20,8 @@ pub trait ChooseToken: Debug + Send {
 pub struct Sampler {
     config: GenerateConfig,
     rng: ChaCha8Rng,
+    /// Tokens that are never drawn, in ascending order.
+    barred: Arc<[u32]>,
 }
 
 impl Sampler {
@@ -26,7 +29,13 @@ impl Sampler {
     pub fn new(config: &GenerateConfig, sample_idx: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         rng.set_stream(sample_idx);
-        Self { config: config.clone(), rng }
+        Self { config: config.clone(), rng, barred: Arc::default() }
+    }
+
+    /// Never draws these tokens, which are in ascending order.
+    #[must_use]
+    pub fn without(self, barred: Arc<[u32]>) -> Self {
+        Self { barred, ..self }
     }
 
     /// A number in `[0, 1)` with 53 random bits.
@@ -37,7 +46,7 @@ impl Sampler {
 
 impl ChooseToken for Sampler {
     fn choose(&mut self, logits: &[f32], text: &[u32]) -> Option<u32> {
-        let mut ranking = candidates(logits, text, &self.config)?;
+        let mut ranking = candidates(logits, text, &self.config, &self.barred)?;
         let at = self.uniform();
         let mut sum = 0.0;
         // Rounding may leave the sum below 1: then it is the last one.
@@ -49,19 +58,26 @@ impl ChooseToken for Sampler {
     }
 }
 
-/// The tokens that may come next with their probabilities, the likeliest first. `None` if a logit is not finite.
+/// The tokens that may come next with their probabilities, the likeliest first; none that is barred. `None` if there
+/// are none, or a logit is not finite.
 ///
 /// Repetition penalty and top-k apply to the logits; then come temperature, top-p and min-p. Temperature 0 is greedy.
 ///
 /// Source of top-p: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1; of
 /// the penalty: Keskar et al. 2019, "CTRL", section 4.1; of min-p: Nguyen et al. 2024, "Turning Up the Heat".
-fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig) -> Option<Ranking> {
-    if logits.is_empty() || logits.iter().any(|logit| !logit.is_finite()) {
+fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig, barred: &[u32]) -> Option<Ranking> {
+    if logits.iter().any(|logit| !logit.is_finite()) {
         return None;
     }
     let mut scored: Vec<(u32, f64)> = (0..).zip(logits.iter().map(|l| f64::from(*l))).collect();
     if (config.repetition_penalty - 1.0).abs() > f64::EPSILON {
         penalise(&mut scored, text, config.repetition_penalty);
+    }
+    if !barred.is_empty() {
+        scored.retain(|(token, _)| barred.binary_search(token).is_err());
+    }
+    if scored.is_empty() {
+        return None;
     }
     let mut ranking = Ranking::new(scored);
     if config.temperature <= 0.0 {
@@ -200,6 +216,8 @@ fn highest_first(a: &(u32, f64), b: &(u32, f64)) -> Ordering {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -208,7 +226,7 @@ mod tests {
     }
 
     fn sorted(logits: &[f32], text: &[u32], config: &GenerateConfig) -> Vec<(u32, f64)> {
-        candidates(logits, text, config).expect("numbers").into_sorted()
+        candidates(logits, text, config, &[]).expect("numbers").into_sorted()
     }
 
     fn tokens(candidates: &[(u32, f64)]) -> Vec<u32> {
@@ -270,8 +288,18 @@ mod tests {
             assert_eq!(tokens(&sorted(&logits, &[], &filter)), kept, "{filter:?}");
         }
         for logit in [f32::NAN, f32::INFINITY] {
-            assert!(candidates(&[0.0, logit], &[], &config()).is_none());
+            assert!(candidates(&[0.0, logit], &[], &config(), &[]).is_none());
         }
+    }
+
+    #[test]
+    fn barred_tokens_are_never_drawn() {
+        let sampler = |temperature| Sampler::new(&GenerateConfig { temperature, ..config() }, 0).without([1, 3].into());
+        assert_eq!(sampler(0.0).choose(&[0.0, 9.0, 1.0, 9.0], &[]), Some(2));
+        let mut draws = sampler(1.0);
+        let tokens: BTreeSet<_> = (0..100).map(|_| draws.choose(&[0.0; 5], &[])).collect();
+        assert_eq!(tokens, [0, 2, 4].map(Some).into());
+        assert_eq!(sampler(1.0).without([0].into()).choose(&[1.0], &[]), None);
     }
 
     #[test]

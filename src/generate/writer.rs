@@ -1,4 +1,4 @@
-//! Writing: iterators over pieces of text, as they are made.
+//! Writing: iterators over pieces of text, as they are made, until the model ends the text or it is long enough.
 
 use std::ops::Range;
 
@@ -76,7 +76,7 @@ impl Writers {
         prompt: &str,
         samples: Range<u64>,
     ) -> Result<Self, GenerateError> {
-        let prompt = tokenizer.encode(prompt)?;
+        let prompt = tokenizer.encode_prompt(prompt)?;
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
@@ -180,6 +180,10 @@ impl Iterator for Writer {
 #[derive(Debug)]
 struct Sequence {
     sampler: Box<dyn ChooseToken>,
+    /// Logits from here on are of padding.
+    n_ids: usize,
+    /// Ends the text, and is not part of it.
+    end_of_text: Option<u32>,
     decoder: DecodeStream,
     stops: StopTexts,
     tokens: Vec<u32>,
@@ -191,7 +195,9 @@ impl Sequence {
     /// The text of sample `sample_idx`, so far only its prompt.
     fn new(tokenizer: &Tokenizer, config: &GenerateConfig, prompt: &[u32], sample_idx: u64) -> Self {
         Self {
-            sampler: Box::new(Sampler::new(config, sample_idx)),
+            sampler: Box::new(Sampler::new(config, sample_idx).without(tokenizer.gaps())),
+            n_ids: tokenizer.n_ids(),
+            end_of_text: tokenizer.end_of_text(),
             decoder: DecodeStream::after(tokenizer, prompt),
             stops: StopTexts::new(&config.stop),
             tokens: prompt.to_vec(),
@@ -202,12 +208,13 @@ impl Sequence {
 
     /// Chooses a token by these logits, and returns the text that can be shown now.
     fn write(&mut self, logits: &[f32]) -> Result<String, GenerateError> {
-        let token = self.sampler.choose(logits, &self.tokens);
+        let token = self.sampler.choose(&logits[..self.n_ids], &self.tokens);
         let token = token.ok_or(GenerateError::NotFinite(self.tokens.len()))?;
         self.tokens.push(token);
         self.left -= 1;
-        let mut piece = self.decoder.push(token);
-        let is_last = self.left == 0;
+        let is_end = Some(token) == self.end_of_text;
+        let mut piece = if is_end { String::new() } else { self.decoder.push(token) };
+        let is_last = is_end || self.left == 0;
         if is_last {
             piece.push_str(&self.decoder.finish());
         }

@@ -28,7 +28,7 @@ impl Prompt {
     /// # Errors
     /// If the text is empty, or has what the tokenizer cannot say.
     pub fn read(text: &str, tokenizer: &Tokenizer, context_length: usize) -> Result<Self, InspectError> {
-        let mut ids = tokenizer.encode(text).map_err(InspectError::Prompt)?;
+        let mut ids = tokenizer.encode_prompt(text).map_err(InspectError::Prompt)?;
         if ids.is_empty() {
             return Err(InspectError::EmptyPrompt);
         }

@@ -39,7 +39,8 @@ pub fn import(source: &Source, origin: &str, root: &Path, overwrite: bool) -> Re
     let n_parameters = model.values().map(crate::model::LazyTensor::n_numbers).sum();
     let state = TrainState { started_from: Some(origin.to_owned()), ..TrainState::default() };
     let checkpoint = Checkpoint { model, optimizer: BTreeMap::new(), state };
-    let tokenizer_config = source.tokenizer.config.as_deref();
+    // Even an empty one: without it, nothing comes before a text.
+    let tokenizer_config = Some(source.tokenizer.config.as_deref().unwrap_or("{}"));
     let run = RunDir::create_with(root, overwrite, &config, &tokenizer, tokenizer_config, &checkpoint);
     let vocab_size = source.vocab_size();
     Ok(Imported { run: run.map_err(in_the_way)?, config, family: source.family, n_parameters, vocab_size })

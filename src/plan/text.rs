@@ -47,11 +47,13 @@ pub(super) fn find(
             Err(error) => return Err(error.into()),
         }
     };
+    let end = usize::from(config.tokenizer.end_of_text);
+    let and_end = if config.tokenizer.end_of_text { " and the end of a text" } else { "" };
     let mut from_config = || -> Result<Vocabulary, PlanError> {
         Ok(match (kind, &extent) {
-            (TokenizerKind::Byte, _) => Vocabulary { size: 256, source: "bytes".to_owned() },
+            (TokenizerKind::Byte, _) => Vocabulary { size: 256 + end, source: format!("bytes{and_end}") },
             (TokenizerKind::Char, Some(extent)) => {
-                Vocabulary { size: extent.n_characters, source: format!("the characters of `{path}`") }
+                Vocabulary { size: extent.n_characters + end, source: format!("the characters of `{path}`{and_end}") }
             }
             (TokenizerKind::Char, None) => {
                 notes.push(format!(

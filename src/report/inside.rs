@@ -33,7 +33,8 @@ pub(super) struct Inside {
 pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, Box<dyn Error>> {
     let checkpoint = run.best()?;
     let state = Checkpoint::read_state(&checkpoint)?;
-    let (config, tokenizer) = (run.config()?, run.tokenizer()?);
+    let config = run.config()?;
+    let tokenizer = run.tokenizer_of_model(&config)?;
     let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), device);
     let model = Checkpoint::load_model(&checkpoint, model)?;
     let corpus = Corpus::open(&config, OpenOptions::earlier(&tokenizer, &state.text_sha256))?;

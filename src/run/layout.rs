@@ -8,11 +8,11 @@ use std::time::Duration;
 use super::files::{partial_name, read_text, remove_dir, rename, write_atomically};
 use super::{Checkpoint, RunError, cannot_read, cannot_write};
 use crate::config::Config;
+pub(crate) use crate::tokenizer::TOKENIZER_CONFIG;
 use crate::tokenizer::Tokenizer;
 
 pub(crate) const CONFIG: &str = "config.toml";
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
-pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const TIMINGS: &str = "timings.jsonl";
 pub(crate) const HEAD_METRICS: &str = "head_metrics.jsonl";
@@ -98,6 +98,9 @@ impl RunDir {
         let run = Self { root: root.to_owned() };
         run.write_config(config)?;
         run.replace(TOKENIZER, &tokenizer.to_json())?;
+        if let Some(json) = tokenizer.config_json() {
+            run.replace(TOKENIZER_CONFIG, json)?;
+        }
         let checkpoints = run.join(CHECKPOINTS);
         fs::create_dir_all(&checkpoints).map_err(cannot_write(&checkpoints))?;
         Ok(run)
@@ -188,6 +191,11 @@ impl RunDir {
     /// The run's tokenizer.
     pub fn tokenizer(&self) -> Result<Tokenizer, RunError> {
         Ok(Tokenizer::from_file(&self.join(TOKENIZER))?)
+    }
+
+    /// The run's tokenizer, with as many ids as its model has rows.
+    pub fn tokenizer_of_model(&self, config: &Config) -> Result<Tokenizer, RunError> {
+        Ok(self.tokenizer()?.padded_to(config.model.vocab_size)?)
     }
 
     /// The directory of the checkpoint after `step` updates.

@@ -47,7 +47,7 @@ impl Trained {
     pub fn open(run: &Path, device: Option<&DeviceSpec>) -> Result<Self, OpenError> {
         let located = locate(run)?;
         let config = located.run.config()?;
-        let tokenizer = located.run.tokenizer()?;
+        let tokenizer = located.run.tokenizer_of_model(&config)?;
         let spec = device.copied().map_or_else(|| config.train.device.parse(), Ok)?;
         let opened = device::open(&spec)?;
         let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);

@@ -29,6 +29,12 @@ pub enum TokenizerError {
         text.as_ref().map_or_else(|| "a piece of the text".to_owned(), |text| shortened(text))
     )]
     NoToken { text: Option<String>, reason: String },
+    /// The model has fewer rows than the tokenizer has ids.
+    #[error(
+        "model.vocab_size = {vocab_size} is less than the {n_ids} ids of the tokenizer\n  hint: leave the key out, or \
+         give it at least {n_ids}"
+    )]
+    TooManyIds { n_ids: usize, vocab_size: usize },
     #[error("cannot read the tokenizer `{path}`: {source}\n  hint: {}", read_hint(source))]
     Read { path: PathBuf, source: io::Error },
     #[error(
@@ -37,6 +43,12 @@ pub enum TokenizerError {
          tokenizer.model are others"
     )]
     Malformed { path: PathBuf, reason: String },
+    /// The file beside a `tokenizer.json` cannot be read as what it should be.
+    #[error(
+        "`{path}` is not a tokenizer_config.json: {reason}\n  hint: it is the file of that name beside a model of the \
+         Hugging Face hub; without it the tokenizer.json alone is used"
+    )]
+    MalformedConfig { path: PathBuf, reason: String },
     /// The file is a tokenizer, but not one for text.
     #[error(
         "the tokenizer `{path}` cannot be used: {reason}\n  hint: name the tokenizer.json of a model for text, or use \

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use tokenizers::tokenizer::{ModelWrapper, OffsetReferential, OffsetType};
 use tokenizers::{AddedToken, DecoderWrapper, Model, PreTokenizer, Tokenizer};
 
+use super::companion::prepended;
 use super::cut::Cuts;
 use super::table::CharacterIds;
 use super::words::{Words, unspell};
@@ -36,12 +38,16 @@ pub(super) struct Library {
     pub(super) tokenizer: Tokenizer,
     /// One more than the largest id.
     pub(super) vocab_size: usize,
+    /// The ids below that without a token, in ascending order.
+    pub(super) gaps: Arc<[u32]>,
     /// The bytes of each token, by id, if tokens are bytes; empty for an id without a token.
     pub(super) bytes: Option<Vec<Box<[u8]>>>,
     pub(super) encoder: Encoder,
     /// `None` if nothing is known to separate words.
     pub(super) cuts: Option<Cuts>,
     pub(super) end_of_text: Option<u32>,
+    /// The token that post-processing would put before each text.
+    pub(super) prepended: Option<u32>,
     /// Tokens that are found in a text as they are, by id.
     pub(super) added: Vec<(u32, AddedToken)>,
 }
@@ -64,6 +70,7 @@ impl Library {
         path: &Path,
     ) -> Result<Self, TokenizerError> {
         let unsupported = |reason: String| TokenizerError::Unsupported { path: path.to_owned(), reason };
+        let prepended = tokenizer.get_post_processor().and_then(prepended);
         tokenizer
             .with_truncation(None)
             .map_err(|error| unsupported(error.to_string()))?
@@ -80,8 +87,9 @@ impl Library {
             let reason = "its decoder is one for speech, which takes tokens out again";
             return Err(unsupported(reason.to_owned()));
         }
-        let largest = tokenizer.get_vocab(true).into_values().max();
-        let largest = largest.ok_or_else(|| unsupported("it has no tokens".to_owned()))? as usize;
+        let mut ids: Vec<u32> = tokenizer.get_vocab(true).into_values().collect();
+        ids.sort_unstable();
+        let largest = *ids.last().ok_or_else(|| unsupported("it has no tokens".to_owned()))? as usize;
         if largest >= MAX_VOCAB_SIZE {
             return Err(unsupported(format!(
                 "its largest id is {largest}, and {} is the largest that a model here can have",
@@ -89,6 +97,12 @@ impl Library {
             )));
         }
         let vocab_size = largest + 1;
+        let mut known = ids.into_iter().peekable();
+        let is_gap = |id: &u32| {
+            while known.next_if(|known| known < id).is_some() {}
+            known.peek() != Some(id)
+        };
+        let gaps = (0..).take(vocab_size).filter(is_gap).collect();
         let mut added: Vec<(u32, AddedToken)> = tokenizer.get_added_tokens_decoder().into_iter().collect();
         added.sort_by_key(|(id, _)| *id);
         let end_of_text = ENDS_OF_TEXT.iter().find_map(|name| {
@@ -104,7 +118,7 @@ impl Library {
         };
         let bytes = token_bytes(&tokenizer, kind, vocab_size);
         let cuts = Cuts::of(&tokenizer, &added);
-        Ok(Self { kind, json, tokenizer, vocab_size, bytes, encoder, cuts, end_of_text, added })
+        Ok(Self { kind, json, tokenizer, vocab_size, gaps, bytes, encoder, cuts, end_of_text, prepended, added })
     }
 
     /// As the library's own `encode`, except that no part of the text is dropped silently.

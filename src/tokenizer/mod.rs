@@ -4,6 +4,7 @@
 //! bytes, byte-level BPE trained on a text (`train`), or any file (`library`). Added here is what the library lacks or
 //! is too slow for: ids of whole `words`, places to `cut` a text, and text from ids as they come (`stream`).
 
+mod companion;
 mod cut;
 mod error;
 mod library;
@@ -17,17 +18,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use crate::config::TokenizerKind;
+pub(crate) use companion::TOKENIZER_CONFIG;
 pub use error::TokenizerError;
 pub(crate) use error::described_characters;
 pub use stream::DecodeStream;
 pub(crate) use train::{END_OF_TEXT, WordCounter};
 
+use companion::Companion;
 use library::{Encoder, Library};
 
 /// Turns text into token ids and back. Cheap to clone, and used from several threads at once.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<Library>,
+    companion: Option<Companion>,
+    /// How many ids without a token follow those of the file.
+    n_padding: usize,
 }
 
 /// Tokenizers with the same file are equal.
@@ -50,6 +56,18 @@ impl Tokenizer {
     #[must_use]
     pub fn byte() -> Self {
         Self::made_here(table::bytes(), TokenizerKind::Byte)
+    }
+
+    /// With one more token, which ends a text: `<|endoftext|>`, also where a text contains it. A tokenizer of other
+    /// tokens than characters or bytes stays as it is.
+    #[must_use]
+    pub fn with_end_of_text(self) -> Self {
+        let kind = self.kind();
+        let is_table = matches!(kind, TokenizerKind::Char | TokenizerKind::Byte);
+        match is_table && self.end_of_text().is_none() {
+            true => Self::made_here(table::with_end_of_text(self.inner.tokenizer.clone()), kind),
+            false => self,
+        }
     }
 
     /// Trains byte-level BPE on a text.
@@ -75,20 +93,36 @@ impl Tokenizer {
     fn made_here(library: tokenizers::Tokenizer, kind: TokenizerKind) -> Self {
         let json = library.to_string(true).expect("plain data");
         let library = Library::new(library, json, kind, Path::new("made here"));
-        Self { inner: Arc::new(library.expect("tokens of text, and not too many")) }
+        Self::from(library.expect("tokens of text, and not too many"))
+    }
+
+    /// With ids without a token behind its own, so that there are `vocab_size`, if that is given: models are made with
+    /// more rows than tokens, for round numbers. Such an id decodes to nothing and is never written.
+    ///
+    /// # Errors
+    /// If it has more ids.
+    pub fn padded_to(self, vocab_size: Option<usize>) -> Result<Self, TokenizerError> {
+        let n_ids = self.inner.vocab_size;
+        let vocab_size = vocab_size.unwrap_or(n_ids);
+        match vocab_size.checked_sub(n_ids) {
+            Some(n_padding) => Ok(Self { n_padding, ..self }),
+            None => Err(TokenizerError::TooManyIds { n_ids, vocab_size }),
+        }
     }
 
     /// Reads a file that [`Tokenizer::to_json`] wrote, or any `tokenizer.json` of the `tokenizers` library.
     ///
     /// Encoding adds no special tokens, truncates nothing and ignores dropout, whatever the file says. A special
-    /// token that stands in a text becomes its id, and is shown when it is decoded.
+    /// token that stands in a text becomes its id, and is shown when it is decoded. A `tokenizer_config.json` beside a
+    /// file named `tokenizer.json` is read too.
     ///
     /// # Errors
-    /// If the file cannot be read, is not a tokenizer, or is one that cannot be used for text.
+    /// If a file cannot be read, is not a tokenizer, or is one that cannot be used for text.
     pub fn from_file(path: &Path) -> Result<Self, TokenizerError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
-        Self::from_json(text, path)
+        let tokenizer = Self::from_json(text, path)?;
+        Ok(Self { companion: Companion::beside(path, &tokenizer.inner)?, ..tokenizer })
     }
 
     /// The tokenizer of a `tokenizer.json`; errors show `path`.
@@ -108,7 +142,7 @@ impl Tokenizer {
             true => TokenizerKind::Bpe,
             false => TokenizerKind::File,
         };
-        Ok(Self { inner: Arc::new(Library::new(library, text, kind, path)?) })
+        Ok(Library::new(library, text, kind, path)?.into())
     }
 
     /// The content of its `tokenizer.json`: always the same bytes, and those of the file if it was read from one.
@@ -117,10 +151,22 @@ impl Tokenizer {
         self.inner.json.clone()
     }
 
-    /// One more than the largest id. A file may leave some ids without a token.
+    /// One more than the largest id. A file may leave some ids without a token, and so does padding.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
+        self.inner.vocab_size + self.n_padding
+    }
+
+    /// One more than the largest id of a token: those from here on are padding.
+    #[must_use]
+    pub fn n_ids(&self) -> usize {
         self.inner.vocab_size
+    }
+
+    /// The ids below [`Tokenizer::n_ids`] that the file leaves without a token, in ascending order.
+    #[must_use]
+    pub fn gaps(&self) -> Arc<[u32]> {
+        self.inner.gaps.clone()
     }
 
     /// The kind of token. A file is known by its content: one trained here is [`TokenizerKind::Bpe`] wherever it lies.
@@ -129,11 +175,41 @@ impl Tokenizer {
         self.inner.kind
     }
 
-    /// The token that ends a text: the first of `<|endoftext|>`, `<|end_of_text|>`, `<｜end▁of▁sentence｜>`, `</s>`,
-    /// `<eos>`, `[EOS]`, `<|im_end|>`, `[SEP]` that is an added token of the file.
+    /// The token that ends a text: the `eos_token` of its `tokenizer_config.json`, or else the first of
+    /// `<|endoftext|>`, `<|end_of_text|>`, `<｜end▁of▁sentence｜>`, `</s>`, `<eos>`, `[EOS]`, `<|im_end|>`, `[SEP]` that
+    /// is an added token of the file.
     #[must_use]
     pub fn end_of_text(&self) -> Option<u32> {
-        self.inner.end_of_text
+        let named = self.companion.as_ref().and_then(|companion| companion.end_of_text);
+        named.or(self.inner.end_of_text)
+    }
+
+    /// The token that comes before each text that the model reads, if its `tokenizer_config.json` asks for one, or is
+    /// there and the `tokenizer.json` has a template with one.
+    #[must_use]
+    pub fn bos(&self) -> Option<u32> {
+        self.companion.as_ref()?.bos
+    }
+
+    /// The same, with no token before texts: for a model that learns from texts without one.
+    #[must_use]
+    pub fn without_bos(self) -> Self {
+        match self.bos() {
+            Some(_) => Self { companion: self.companion.map(Companion::without_bos), ..self },
+            None => self,
+        }
+    }
+
+    /// The template, in Jinja, that makes a text of a conversation.
+    #[must_use]
+    pub fn chat_template(&self) -> Option<&str> {
+        self.companion.as_ref()?.chat_template.as_deref()
+    }
+
+    /// The content of the `tokenizer_config.json` that was found beside its file.
+    #[must_use]
+    pub fn config_json(&self) -> Option<&str> {
+        self.companion.as_ref().map(|companion| &*companion.json)
     }
 
     /// The tokens that are found in a text as they are, such as `<|endoftext|>`, by id.
@@ -149,11 +225,21 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let library = &*self.inner;
         match &library.encoder {
-            Encoder::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Encoder::Characters(ids) => ids.encode(text),
+            Encoder::Bytes => Ok(table::byte_ids(text.as_bytes(), library.end_of_text)),
+            Encoder::Characters(ids) => ids.encode(text, library.end_of_text),
             Encoder::Words(words) => words.encode(text, library.tokenizer.get_model()),
             Encoder::Library => library.encode_by_library(text),
         }
+    }
+
+    /// The ids of a text that a model goes on from: behind [`Tokenizer::bos`], unless the text begins with it.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let ids = self.encode(text)?;
+        let bos = self.bos().filter(|bos| ids.first() != Some(bos));
+        Ok(bos.into_iter().chain(ids).collect())
     }
 
     /// The ids of bytes, which must be UTF-8 except for a byte tokenizer.
@@ -162,7 +248,7 @@ impl Tokenizer {
     /// If the bytes are not UTF-8 but have to be, or have characters without a token.
     pub fn encode_bytes(&self, bytes: &[u8]) -> Result<Vec<u32>, TokenizerError> {
         if self.kind() == TokenizerKind::Byte {
-            return Ok(bytes.iter().map(|&byte| u32::from(byte)).collect());
+            return Ok(table::byte_ids(bytes, self.inner.end_of_text));
         }
         let text =
             std::str::from_utf8(bytes).map_err(|error| TokenizerError::NotUtf8 { offset: error.valid_up_to() })?;
@@ -172,16 +258,22 @@ impl Tokenizer {
     /// The last place at which a text may be cut: whatever follows the text, the ids of the part before the place
     /// and of the part behind it are the ids of the whole.
     ///
-    /// With characters and bytes it is the end of the text. With words it is before a space that follows something
-    /// else. `None` if the text has no such place, and for every text with a file in which nothing is known to
+    /// With characters and bytes it is the end of the text, or before what could become an `<|endoftext|>`. With words
+    /// it is before a space that follows something else. `None` if the text has no such place, and for every text with a file in which nothing is known to
     /// separate words: without a pre-tokenizer, as Llama 2's, with a prefix for each text, or with a pattern other
     /// than those of GPT-2, GPT-4 (and Llama 3), GPT-4o and Qwen2.
     #[must_use]
     pub fn cut(&self, text: &str) -> Option<usize> {
         match &self.inner.encoder {
-            Encoder::Bytes | Encoder::Characters(_) => (!text.is_empty()).then_some(text.len()),
+            Encoder::Bytes | Encoder::Characters(_) => self.cut_of_table(text.as_bytes()),
             Encoder::Words(_) | Encoder::Library => self.inner.cuts.as_ref()?.last(text),
         }
+    }
+
+    /// As [`Tokenizer::cut`], of a tokenizer of characters or bytes, which need not be text.
+    pub(crate) fn cut_of_table(&self, text: &[u8]) -> Option<usize> {
+        let n_open = if self.inner.end_of_text.is_some() { table::open_end(text) } else { 0 };
+        Some(text.len() - n_open).filter(|at| *at > 0)
     }
 
     /// The text of ids, special tokens included. Bytes that are not UTF-8 become U+FFFD.
@@ -193,7 +285,7 @@ impl Tokenizer {
         let n_ids = self.vocab_size();
         assert!(ids.iter().all(|&id| (id as usize) < n_ids), "ids are below {n_ids}");
         match &self.inner.bytes {
-            Some(bytes) => text_of(ids.iter().flat_map(|&id| &*bytes[id as usize]).copied().collect()),
+            Some(bytes) => text_of(ids.iter().filter_map(|&id| bytes.get(id as usize)).flatten().copied().collect()),
             None if ids.is_empty() => String::new(), // some decoders rely on a last token
             None => self.inner.tokenizer.decode(ids, false).expect("decoders of text take any tokens"),
         }
@@ -206,7 +298,7 @@ impl Tokenizer {
     #[must_use]
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         assert!((id as usize) < self.vocab_size(), "no token {id}");
-        self.inner.bytes.as_ref().map(|bytes| &*bytes[id as usize])
+        self.inner.bytes.as_ref().map(|bytes| bytes.get(id as usize).map_or(&[][..], |bytes| bytes))
     }
 
     /// A token for a person to read: its text, with bytes that are not text as `\xNN`; or, if tokens are decoded
@@ -227,6 +319,12 @@ impl Tokenizer {
             }
         }
         piece
+    }
+}
+
+impl From<Library> for Tokenizer {
+    fn from(library: Library) -> Self {
+        Self { inner: Arc::new(library), companion: None, n_padding: 0 }
     }
 }
 
@@ -293,6 +391,20 @@ mod tests {
         assert!(matches!(error, TokenizerError::NotUtf8 { offset: 2 }));
         let error = Tokenizer::char_from_alphabet([]).unwrap_err();
         assert!(matches!(error, TokenizerError::EmptyAlphabet));
+    }
+
+    #[test]
+    fn padding_decodes_to_nothing_and_may_not_cut_tokens_off() {
+        let padded = |size| Tokenizer::char_from_alphabet("abc".chars()).unwrap().padded_to(size);
+        let tokenizer = padded(Some(6)).unwrap();
+        assert_eq!((tokenizer.vocab_size(), tokenizer.n_ids()), (6, 3));
+        assert_eq!(tokenizer.encode("cab").unwrap(), [2, 0, 1]);
+        assert_eq!((tokenizer.decode(&[0, 5, 2]), tokenizer.piece(5)), ("ac".to_owned(), String::new()));
+        assert_eq!(tokenizer.token_bytes(3), Some(&[][..]));
+        assert_eq!(tokenizer, padded(None).unwrap());
+        assert_eq!(padded(None).unwrap().vocab_size(), 3);
+        let error = padded(Some(2)).unwrap_err();
+        assert!(matches!(error, TokenizerError::TooManyIds { n_ids: 3, vocab_size: 2 }), "{error}");
     }
 
     #[test]

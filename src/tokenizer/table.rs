@@ -4,14 +4,16 @@
 //! bytes go through GPT-2's byte-level alphabet.
 
 use std::collections::BTreeSet;
+use std::iter;
+use std::ops::Range;
 
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{ModelWrapper, Tokenizer};
+use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
 use super::words::byte_alphabet;
-use super::{TokenizerError, TokenizerKind};
+use super::{END_OF_TEXT, TokenizerError, TokenizerKind};
 
 /// One token for each distinct character, numbered in code point order.
 pub(super) fn characters(alphabet: impl IntoIterator<Item = char>) -> Result<Tokenizer, TokenizerError> {
@@ -33,12 +35,19 @@ pub(super) fn bytes() -> Tokenizer {
     library
 }
 
+/// A tokenizer of this file with one more token, the end of a text.
+pub(super) fn with_end_of_text(mut library: Tokenizer) -> Tokenizer {
+    let added = library.add_special_tokens([AddedToken::from(END_OF_TEXT, true)]);
+    assert_eq!(added.ok(), Some(1), "there is no normalizer that could fail, and no token like it");
+    library
+}
+
 fn without_merges(vocab: Vocab) -> Tokenizer {
     let model = BPE::builder().vocab_and_merges(vocab, Vec::new()).build();
     Tokenizer::new(model.expect("there are no merges"))
 }
 
-/// Whether a tokenizer does the same as [`characters`] or as [`bytes`].
+/// Whether a tokenizer does the same as [`characters`] or as [`bytes`], with or without an end of a text.
 pub(super) fn kind_of(library: &Tokenizer) -> Option<TokenizerKind> {
     let ModelWrapper::BPE(model) = library.get_model() else {
         return None;
@@ -49,6 +58,10 @@ pub(super) fn kind_of(library: &Tokenizer) -> Option<TokenizerKind> {
     } else {
         let alphabet: Option<Vec<char>> = vocab.keys().map(|token| only_char(token)).collect();
         (TokenizerKind::Char, characters(alphabet?).ok()?)
+    };
+    let table = match library.get_added_tokens_decoder().is_empty() {
+        true => table,
+        false => with_end_of_text(table),
     };
     // The JSON has every setting that makes the library split or number text in another way.
     (library.to_string(true).ok()? == table.to_string(true).ok()?).then_some(kind)
@@ -79,15 +92,52 @@ impl CharacterIds {
         self.0.get(character as usize).copied().unwrap_or(UNKNOWN)
     }
 
-    pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+    /// The ids of a text, in which `end`, if there is one, is the id of [`END_OF_TEXT`].
+    pub(super) fn encode(&self, text: &str, end: Option<u32>) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::with_capacity(text.len());
-        ids.extend(text.chars().map(|character| self.get(character)));
+        for (section, end) in sections(text.as_bytes(), end) {
+            ids.extend(text[section].chars().map(|character| self.get(character)));
+            ids.extend(end);
+        }
         if !ids.contains(&UNKNOWN) {
             return Ok(ids);
         }
-        let unknown: BTreeSet<char> = text.chars().filter(|&character| self.get(character) == UNKNOWN).collect();
+        let characters = sections(text.as_bytes(), end).flat_map(|(section, _)| text[section].chars());
+        let unknown: BTreeSet<char> = characters.filter(|&character| self.get(character) == UNKNOWN).collect();
         Err(TokenizerError::UnknownCharacters { characters: unknown.into_iter().collect() })
     }
+}
+
+/// The ids of bytes, among which `end`, if there is one, is the id of [`END_OF_TEXT`].
+pub(super) fn byte_ids(text: &[u8], end: Option<u32>) -> Vec<u32> {
+    let mut ids = Vec::with_capacity(text.len());
+    for (section, end) in sections(text, end) {
+        ids.extend(text[section].iter().map(|&byte| u32::from(byte)));
+        ids.extend(end);
+    }
+    ids
+}
+
+/// The parts of a text that [`END_OF_TEXT`] divides, each with the `end` behind it; without an `end`, the whole.
+fn sections(text: &[u8], end: Option<u32>) -> impl Iterator<Item = (Range<usize>, Option<u32>)> {
+    let mut start = Some(0);
+    iter::from_fn(move || {
+        let from = start.take()?;
+        let is_end = |at: &usize| text[*at] == b'<' && text[*at..].starts_with(END_OF_TEXT.as_bytes());
+        match end.and_then(|end| Some(((from..text.len()).find(is_end)?, end))) {
+            Some((at, end)) => {
+                start = Some(at + END_OF_TEXT.len());
+                Some((from..at, Some(end)))
+            }
+            None => Some((from..text.len(), None)),
+        }
+    })
+}
+
+/// How many bytes at the end of a text could become an [`END_OF_TEXT`] if the text goes on.
+pub(super) fn open_end(text: &[u8]) -> usize {
+    let end = END_OF_TEXT.as_bytes();
+    (1..end.len()).rev().find(|n| text.ends_with(&end[..*n])).unwrap_or(0)
 }
 
 fn only_char(text: &str) -> Option<char> {
@@ -109,7 +159,8 @@ mod tests {
     #[test]
     fn tables_are_recognised_and_other_tokenizers_are_not_taken_for_them() {
         let tables = [Tokenizer::byte(), Tokenizer::char_from_alphabet("ab".chars()).unwrap()];
-        for tokenizer in &tables {
+        let ending = tables.clone().map(Tokenizer::with_end_of_text);
+        for tokenizer in tables.iter().chain(&ending) {
             let again = reread(&tokenizer.to_json()).unwrap();
             assert_eq!((again.kind(), &again), (tokenizer.kind(), tokenizer));
         }
@@ -120,6 +171,8 @@ mod tests {
             bytes.replace("\"a\": 97", "\"a\": 98").replace("\"b\": 98", "\"b\": 97"),
             characters.replace("\"a\": 0", "\"a\": 1").replace("\"b\": 1", "\"b\": 0"),
             characters.replace("\"b\": 1", "\"bc\": 1"),
+            ending[1].to_json().replace("\"lstrip\": false", "\"lstrip\": true"),
+            ending[0].to_json().replace("\"special\": true", "\"special\": false"),
             characters
                 .replace("\"merges\": []", "\"merges\": [[\"a\", \"b\"]]")
                 .replace("\"b\": 1", "\"b\": 1, \"ab\": 2"),
@@ -130,6 +183,42 @@ mod tests {
             let other = reread(&json).unwrap();
             assert_eq!(other.kind(), TokenizerKind::File);
             assert_eq!(other.to_json(), json);
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_text_comes_behind_the_table_and_is_found_in_texts() {
+        let characters = Tokenizer::char_from_alphabet("<|ab".chars()).unwrap().with_end_of_text();
+        let bytes = Tokenizer::byte().with_end_of_text();
+        for (tokenizer, end) in [(&characters, 4), (&bytes, 256)] {
+            assert_eq!((tokenizer.end_of_text(), tokenizer.vocab_size()), (Some(end), end as usize + 1));
+            assert_eq!(tokenizer.piece(end), END_OF_TEXT);
+            assert_eq!(tokenizer.clone().with_end_of_text(), *tokenizer, "once is enough");
+            let ids = |text: &str| tokenizer.encode(text).unwrap();
+            for [before, between] in [["", ""], ["a<", "b|"], ["<|<|", "<"]] {
+                let text = format!("{before}{END_OF_TEXT}{between}{END_OF_TEXT}");
+                assert_eq!(ids(&text), [&ids(before)[..], &[end], &ids(between), &[end]].concat());
+                assert_eq!(tokenizer.encode_bytes(text.as_bytes()).unwrap(), ids(&text));
+                assert_eq!(tokenizer.decode(&ids(&text)), text);
+                assert_eq!(tokenizer.cut(&text), Some(text.len()));
+            }
+            let library = tokenizers::Tokenizer::from_bytes(tokenizer.to_json()).unwrap();
+            let text = "a<|endoftext|>b<|<|endoftext|>|b";
+            assert_eq!(library.encode(text, true).unwrap().get_ids(), ids(text));
+        }
+        let error = characters.encode("a?<|endoftext|>!").unwrap_err();
+        assert!(matches!(error, TokenizerError::UnknownCharacters { characters } if characters == ['!', '?']));
+        assert_eq!(bytes.encode_bytes(b"\xff<|endoftext|>\x80").unwrap(), [255, 256, 128]);
+    }
+
+    #[test]
+    fn no_cut_goes_through_an_end_of_a_text() {
+        let bytes = Tokenizer::byte().with_end_of_text();
+        for n in 1..END_OF_TEXT.len() {
+            let text = format!("ab<|{}", &END_OF_TEXT[..n]);
+            assert_eq!(bytes.cut(&text), Some(4), "{text}");
+            assert_eq!(Tokenizer::byte().cut(&text), Some(text.len()));
+            assert_eq!(bytes.cut(&END_OF_TEXT[..n]), None);
         }
     }
 

@@ -67,7 +67,7 @@ fn create(
 ) -> Result<Prepared, TrainError> {
     let tokenizer = parent.as_ref().map(|parent| parent.tokenizer.clone());
     let options = OpenOptions { tokenizer, earlier: None, on_progress };
-    let corpus = open_corpus(&config, options).map_err(|error| match (error, &parent) {
+    let mut corpus = open_corpus(&config, options).map_err(|error| match (error, &parent) {
         (
             TrainError::Data(DataError::Encode { path, source: TokenizerError::UnknownCharacters { characters } }),
             Some(parent),
@@ -77,6 +77,9 @@ fn create(
         }
         (other, _) => other,
     })?;
+    if parent.is_none() {
+        corpus.tokenizer = corpus.tokenizer.without_bos(); // its text has none either
+    }
     let vocab_size = corpus.tokenizer.vocab_size();
     let model = match &parent {
         None => Gpt::new(&config.model, vocab_size, config.train.seed, device),

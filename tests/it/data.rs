@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use insta::assert_snapshot;
 use tinderbox::config::{Config, DataConfig, ModelConfig, TokenizerConfig, TokenizerKind};
-use tinderbox::data::{Corpus, OpenOptions, Split};
+use tinderbox::data::{Corpus, Estimate, OpenOptions, Split};
 
 use crate::runs::text;
 
@@ -139,6 +139,72 @@ fn a_text_is_the_same_however_it_is_kept() {
             let single = folder.corpus("text.txt", kind);
             assert_eq!(ids(&single.train), ids(&plain.train), "one file after the other");
         }
+    }
+}
+
+#[test]
+fn documents_of_characters_and_bytes_end_with_a_token() {
+    let folder = Folder::new("");
+    let documents: Vec<String> = (0..30)
+        .map(|i| format!("{i} st\u{f6}ries{}\n\n", ["", " <|endoftext|> and <|end"][i % 2].repeat(i % 3)))
+        .collect();
+    let (mut records, mut names) = (String::new(), 10..);
+    for document in &documents {
+        records.push_str(&(serde_json::json!({ "text": document }).to_string() + "\n"));
+        folder.write(&format!("files/{}.txt", names.next().expect("endless")), document);
+    }
+    folder.write("records.jsonl", records);
+    folder.write("one.txt", documents.concat());
+    for (kind, val_fraction) in [(TokenizerKind::Char, 0.1), (TokenizerKind::Char, 0.43), (TokenizerKind::Byte, 0.2)] {
+        let config = |path: &str| {
+            let document_separator = (path == "one.txt").then(|| "\n\n".to_owned());
+            let (path, cache_dir) = (folder.path(path), Some(folder.path("cache")));
+            let data = DataConfig { path, cache_dir, val_fraction, document_separator, ..DataConfig::default() };
+            let tokenizer = TokenizerConfig { kind, end_of_text: true, ..TokenizerConfig::default() };
+            let model = ModelConfig { context_length: 16, ..ModelConfig::default() };
+            Config { data, tokenizer, model, ..Config::default() }
+        };
+        let open = |config: &Config| Corpus::open(config, OpenOptions::default()).expect("a corpus");
+        let corpus = open(&config("files"));
+        let end = corpus.tokenizer.end_of_text().expect("it was asked for");
+        // The split is that of the text, to the character or byte; each half is encoded document by document.
+        let ends = documents.iter().scan(0, |end, document| {
+            Some((*end, {
+                *end += document.len();
+                *end
+            }))
+        });
+        let text = documents.concat();
+        let n_units = if kind == TokenizerKind::Char { text.chars().count() } else { text.len() };
+        let n_train = ((1.0 - val_fraction) * n_units as f64) as usize;
+        let split = match kind {
+            TokenizerKind::Char => text.char_indices().nth(n_train).expect("some is left").0,
+            _ => n_train,
+        };
+        let mut expected = [Vec::new(), Vec::new()];
+        for (start, end_at) in ends {
+            for (half, range) in
+                [start.min(split)..end_at.min(split), start.max(split)..end_at.max(split)].into_iter().enumerate()
+            {
+                let ids = corpus.tokenizer.encode_bytes(&text.as_bytes()[range]).expect("its own text");
+                expected[half].extend(ids.into_iter().map(u32::cast_signed));
+            }
+            expected[usize::from(end_at > split)].push(end.cast_signed());
+        }
+        assert_eq!([ids(&corpus.train).concat(), ids(&corpus.val).concat()], expected);
+        for path in ["files", "records.jsonl", "one.txt"] {
+            let config = config(path);
+            let other = open(&config);
+            assert_eq!(other.text_sha256, corpus.text_sha256, "{path}");
+            assert_eq!([ids(&other.train).concat(), ids(&other.val).concat()], expected, "{path}");
+            let estimate = Estimate::read(&config, |error| panic!("{error}")).expect("read");
+            let n_tokens = [estimate.train_tokens, estimate.val_tokens].map(|n| n as usize);
+            assert_eq!(n_tokens, expected.each_ref().map(Vec::len), "{path}");
+        }
+        let mut without = config("files");
+        without.tokenizer.end_of_text = false;
+        let plain = open(&without);
+        assert!(plain.tokenizer.end_of_text().is_none() && plain.text_sha256 != corpus.text_sha256);
     }
 }
 

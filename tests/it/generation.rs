@@ -79,6 +79,41 @@ fn the_engine_writes_what_the_model_of_tensors_writes() {
 }
 
 #[test]
+fn a_text_ends_where_the_model_ends_it() {
+    let letters = ALPHABET.strip_suffix('k').expect("the last letter");
+    // The id of `k` is that of the end.
+    let ending = Tokenizer::char_from_alphabet(letters.chars()).expect("an alphabet").with_end_of_text();
+    let gpt = model(PositionKind::Rope);
+    let mut n_ended = 0;
+    for sample in 0..6 {
+        let settings = settings(60, &[]);
+        let endless = alone(&gpt, &settings, sample);
+        let writer = Writer::new(&gpt, &ending, &settings, "abc", sample).expect("a prompt");
+        let text: String = writer.collect::<Result<_, _>>().expect("writes");
+        assert_eq!(text, endless.split('k').next().expect("at least one part"));
+        n_ended += usize::from(text.len() < 60);
+    }
+    assert!(n_ended > 2, "most texts of so lively a model have a k");
+    let settings = settings(60, &["b"]);
+    let stopped = alone(&gpt, &settings, 1);
+    let writer = Writer::new(&gpt, &ending, &settings, "abc", 1).expect("a prompt");
+    let text: String = writer.collect::<Result<_, _>>().expect("writes");
+    assert_eq!(text, stopped.split('k').next().expect("at least one part"), "whichever comes first");
+}
+
+#[test]
+fn rows_without_a_token_are_never_written() {
+    let tokenizer = Tokenizer::char_from_alphabet("abcdefgh".chars()).expect("an alphabet");
+    let padded = tokenizer.padded_to(Some(ALPHABET.len())).expect("more rows than ids");
+    let gpt = model(PositionKind::Rope);
+    for model in [LanguageModel::from(&gpt), LanguageModel::Tensors(Box::new(gpt))] {
+        let writer = Writer::new(model, &padded, &settings(200, &[]), "abc", 0).expect("a prompt");
+        let text: String = writer.collect::<Result<_, _>>().expect("writes");
+        assert_eq!(text.len(), 200, "every token is a letter: {text}");
+    }
+}
+
+#[test]
 fn elsewhere_the_model_of_tensors_writes() {
     let config = ModelConfig { n_layers: 1, d_model: 16, context_length: 12, ..ModelConfig::default() }.with_derived();
     #[allow(deprecated)]

@@ -56,7 +56,9 @@ fn read_all() -> Vec<(&'static str, Tokenizer)> {
     let mut all: Vec<_> = FILES.iter().map(|name| (*name, file(name))).collect();
     all.push(("byte", Tokenizer::byte()));
     let alphabet = (' '..'\u{300}').chain(TRICKY.chars());
-    all.push(("char", Tokenizer::char_from_alphabet(alphabet).unwrap()));
+    all.push(("char", Tokenizer::char_from_alphabet(alphabet.clone()).unwrap()));
+    all.push(("ending byte", Tokenizer::byte().with_end_of_text()));
+    all.push(("ending char", Tokenizer::char_from_alphabet(alphabet).unwrap().with_end_of_text()));
     all
 }
 
@@ -122,6 +124,36 @@ fn the_end_of_a_text_is_known() {
     assert_eq!(name("llama2").as_deref(), Some("</s>"));
     assert_eq!(name("wordpiece").as_deref(), Some("[SEP]"));
     assert_eq!(Tokenizer::byte().end_of_text(), None);
+}
+
+#[test]
+fn a_run_keeps_the_file_beside_a_tokenizer_and_its_prompts_begin_as_that_asks() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("llama3")).unwrap();
+    std::fs::copy(path_of("llama3"), folder.path("llama3/tokenizer.json")).unwrap();
+    let config = r#"{"bos_token": "<|begin_of_text|>", "eos_token": {"content": "!"}, "chat_template": "T"}"#;
+    folder.write("llama3/tokenizer_config.json", config);
+    let sets = ["--set", "tokenizer.kind=file", "--set", "tokenizer.path=llama3/tokenizer.json"];
+    let train = [&["train", "tiny.toml", "--overwrite", "--set", "train.max_steps=2"], &sets[..]].concat();
+    folder.succeed(&train);
+    let path = "runs/tiny/tokenizer_config.json";
+    let kept: Value = serde_json::from_str(&folder.read(path)).unwrap();
+    assert_eq!(kept["chat_template"], "T");
+    assert_eq!(kept["add_bos_token"], false, "the text of this run had none");
+    assert_eq!(folder.json(&["tokenizer", "info", "runs/tiny", "--json"])["end_of_text"], 0);
+
+    let measured = || {
+        let n_tokens = folder.json(&["eval", "runs/tiny", "--text", "text.txt", "--json"])["tokens"].as_u64().unwrap();
+        let prompt = ["inspect", "attention", "runs/tiny", "--prompt", "The", "--format", "json"];
+        (n_tokens, folder.json(&prompt)["tokens"][0].clone())
+    };
+    let (n_tokens, first) = measured();
+    assert_eq!(first, "T");
+    folder.write(path, config); // a model that was trained elsewhere, with such a token before each text
+    assert_eq!(measured(), (n_tokens + 1, "<|begin_of_text|>".into()));
+    folder.succeed(&["generate", "runs/tiny", "--prompt", "", "--max-new-tokens", "3"]);
+    folder.succeed(&["train", "tiny.toml", "--overwrite", "--set", "train.max_steps=2"]);
+    assert!(!folder.path(path).exists(), "it goes with the run");
 }
 
 #[test]

@@ -1,0 +1,119 @@
+//! The ends of documents within a text file: places behind a separator.
+
+/// Finds a separator in a text that streams by.
+#[derive(Debug)]
+pub(super) struct Separator {
+    text: Vec<u8>,
+    /// For each beginning of the separator, the longest shorter one that it ends in (Knuth, Morris and Pratt 1977).
+    fallback: Vec<usize>,
+    /// How much of the separator the text so far ends in.
+    matched: usize,
+    /// How many bytes of the document so far are not white space, and how many of the separator.
+    n_visible: usize,
+    n_own: usize,
+}
+
+impl Separator {
+    /// # Panics
+    /// If the separator is empty.
+    pub(super) fn new(separator: &str) -> Self {
+        let text = separator.as_bytes().to_vec();
+        let mut fallback = vec![0];
+        for n in 2..=text.len() {
+            let is_border = |m: &usize| text[..n].ends_with(&text[..*m]);
+            fallback.push((0..n).rev().find(is_border).unwrap_or(0));
+        }
+        let n_own = text.iter().filter(|byte| !byte.is_ascii_whitespace()).count();
+        Self { text, fallback, matched: 0, n_visible: 0, n_own }
+    }
+
+    /// The ends of documents in the next piece of the text, each behind a separator. White space alone is no document:
+    /// it begins the next one.
+    pub(super) fn find(&mut self, text: &[u8]) -> Vec<usize> {
+        let mut ends = Vec::new();
+        for (at, byte) in text.iter().enumerate() {
+            self.n_visible += usize::from(!byte.is_ascii_whitespace());
+            while self.matched > 0 && self.text[self.matched] != *byte {
+                self.matched = self.fallback[self.matched - 1];
+            }
+            self.matched += usize::from(self.text[self.matched] == *byte);
+            if self.matched == self.text.len() {
+                self.matched = 0;
+                if self.n_visible > self.n_own {
+                    self.n_visible = 0;
+                    ends.push(at + 1);
+                }
+            }
+        }
+        ends
+    }
+
+    /// Ends the text, and says whether it ends in a document.
+    pub(super) fn end(&mut self) -> bool {
+        self.matched = 0;
+        std::mem::take(&mut self.n_visible) > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The ends that are found in these pieces of a text, the last one included.
+    fn ends<'a>(separator: &str, pieces: impl IntoIterator<Item = &'a str>) -> Vec<usize> {
+        let mut separator = Separator::new(separator);
+        let (mut ends, mut n) = (Vec::new(), 0);
+        for piece in pieces {
+            ends.extend(separator.find(piece.as_bytes()).into_iter().map(|end| n + end));
+            n += piece.len();
+        }
+        ends.extend(separator.end().then_some(n));
+        assert!(!separator.end(), "the next text begins anew");
+        ends
+    }
+
+    #[test]
+    fn documents_end_behind_a_separator_and_at_the_end_of_a_text() {
+        for (separator, text, expected) in [
+            ("\n\n", "one\nmore\n\ntwo\n\n", &[10, 15][..]),
+            ("\n\n", "one\n\ntwo", &[5, 8]),
+            ("\n\n", "\n\none\n\n\n\n \n\ntwo\n\n\n", &[7, 17]), // empty lines are no documents
+            ("\n---\n", "---\n---\none\n---\n\n---\ntwo", &[8, 16, 24]),
+            ("aab", "aaab", &[4]),
+            ("\n\n", " \n", &[]),
+            ("\n\n", "", &[]),
+        ] {
+            assert_eq!(ends(separator, [text]), expected, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_ends_are_those_of_the_text_however_it_comes(
+            text in "[ab\n ]{0,40}",
+            separator in "[ab\n]{1,4}",
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..9),
+        ) {
+            let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
+            at.extend([0, text.len()]);
+            at.sort_unstable();
+            let pieces = at.windows(2).map(|ends| &text[ends[0]..ends[1]]);
+            let found = ends(&separator, pieces);
+            prop_assert_eq!(&found, &ends(&separator, [text.as_str()]));
+            // Documents are whole texts between separators, unless they are blank.
+            let (mut start, mut expected, mut from) = (0, Vec::new(), 0);
+            while let Some(n) = text[from..].find(separator.as_str()) {
+                let end = from + n + separator.len();
+                if !text[start..end - separator.len()].trim().is_empty() {
+                    expected.push(end);
+                    start = end;
+                }
+                from = end;
+            }
+            expected.extend((!text[start..].trim().is_empty()).then_some(text.len()));
+            prop_assert_eq!(found, expected);
+        }
+    }
+}
