@@ -7,6 +7,7 @@ mod disk;
 mod memory;
 mod parameters;
 mod pass;
+mod portable;
 mod run_counts;
 mod table;
 mod text;
@@ -19,6 +20,7 @@ pub use disk::Disk;
 pub use memory::Memory;
 pub use parameters::{BlockParameters, NamedShape, Parameters, parameters, tensors};
 pub use pass::{Held, Operations, PassMemory, pass_memory};
+pub use portable::Portable;
 pub use run_counts::RunCounts;
 pub use table::table;
 pub use text::Vocabulary;
@@ -64,6 +66,8 @@ pub struct Plan {
     pub text: Option<Estimate>,
     /// The parameters.
     pub parameters: Parameters,
+    /// Whether other programs can read the model.
+    pub portable: Portable,
     /// The arithmetic of one token.
     pub flops_per_token: Compute,
     /// How often the run trains, evaluates, samples and saves.
@@ -125,6 +129,7 @@ pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, mea
         vocabulary,
         text,
         parameters,
+        portable: Portable::from(&config.model),
         flops_per_token,
         run,
         memory,

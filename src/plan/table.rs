@@ -59,6 +59,11 @@ fn model(text: &mut String, plan: &Plan, config: &Config) {
         row(text, "output layer", &grouped(p.output), "");
     }
     row(text, "parameters", &grouped(p.total), "");
+    let portable = plan.portable.family.map_or_else(|| "no".to_owned(), |family| format!("yes ({family})"));
+    heading(text, "portable", &portable);
+    for obstacle in &plan.portable.obstacles {
+        text.extend(["  ", obstacle, "\n"]);
+    }
 }
 
 fn compute(text: &mut String, plan: &Plan, config: &Config) {

@@ -351,6 +351,9 @@ fn a_plan_in_words() {
       last norm                             64
       parameters                        34,752
 
+    portable: no
+      model.qk_norm = true: this is not gpt2, it has false
+
     FLOPs per token: matrix products only; a multiplication and an addition count as two
       queries, keys, values             12.3 k
       attention's output                4.10 k
@@ -361,6 +364,11 @@ fn a_plan_in_words() {
       forward and backward               211 k  the rule of thumb, 6 for each parameter, gives 209 k
         as MFU counts                    221 k  with attention over all 32 positions
     ");
+    let qwen = ["--set", "model.position=rope", "--set", "model.norm=rms_norm", "--set", "model.mlp=swiglu"];
+    let qwen = [&["plan", "small.toml", "--no-measure", "--set", "model.bias=false"], &qwen[..]].concat();
+    assert!(folder.succeed(&qwen).contains("\n\nportable: yes (qwen3)\n\n"));
+    let portable = folder.json(&[&qwen[..], &["--json"]].concat())["portable"].clone();
+    assert_eq!(portable, serde_json::json!({ "family": "qwen3", "obstacles": [] }));
     assert!(rest.contains("in 3 checkpoints"), "{rest}");
     // Fused attention and the fused loss hold neither, so these rows would always be 0.
     for row in ["attention weights", "logits", "the square"] {
