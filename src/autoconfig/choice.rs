@@ -3,7 +3,7 @@
 use super::profile::TextProfile;
 use super::token_choice::TokenChoice;
 use super::{AutoconfigError, Request, prompt};
-use crate::config::{Config, MlpKind, PositionKind, ScheduleKind, TokenizerKind};
+use crate::config::{Config, MlpKind, ModelConfig, NormKind, OptimizerKind, PositionKind, ScheduleKind, TokenizerKind};
 use crate::measure::Times;
 
 /// The sizes to choose from, each about two to four times the one before: `n_layers, d_model, n_heads`.
@@ -147,6 +147,7 @@ impl Known<'_> {
         config.data.path.clone_from(&self.profile.path);
         config.data.val_fraction = self.val_fraction();
         config.tokenizer.kind = self.token_choice.kind;
+        config.tokenizer.end_of_text = true;
         if self.token_choice.kind == TokenizerKind::Bpe {
             config.tokenizer.vocab_size = Some(self.token_choice.size);
         }
@@ -154,9 +155,10 @@ impl Known<'_> {
         model.context_length = self.context_length(d_model);
         (model.n_layers, model.d_model) = (n_layers, d_model);
         (model.n_heads, model.n_kv_heads) = (n_heads, n_heads);
-        model.d_ff = 4 * d_model;
         model.position = PositionKind::Rope;
-        model.mlp = MlpKind::ReluSquared;
+        model.norm = NormKind::RmsNorm;
+        model.mlp = MlpKind::Swiglu;
+        model.d_ff = ModelConfig::default_d_ff(model.mlp, d_model);
         model.qk_norm = true;
         *model = model.clone().with_derived();
         // Before the first measurement, a guess that only decides its batch size.
@@ -166,6 +168,7 @@ impl Known<'_> {
         config.train.device.clone_from(&self.request.device);
         let max_prompt = config.model.context_length / 2;
         config.train.sample_prompt = prompt::from_text(self.profile.sample_text(), max_prompt);
+        config.optimizer.kind = OptimizerKind::Muon;
         config.optimizer.learning_rate = learning_rate(d_model);
         config.schedule.kind = ScheduleKind::Linear;
         config.schedule.min_learning_rate = 0.0;
@@ -267,7 +270,7 @@ fn tokens_of_batch(config: &Config) -> f64 {
 
 /// The quick start's, which was found by trying, up to its width, and then in proportion to 1 / width.
 fn learning_rate(d_model: usize) -> f64 {
-    let exact = 4e-3 * (128.0 / d_model as f64).min(1.0);
+    let exact = 3e-3 * (128.0 / d_model as f64).min(1.0);
     (exact * 1e4).round() / 1e4
 }
 

@@ -128,6 +128,7 @@ fn encode(profile: &TextProfile, token_choice: &TokenChoice) -> Encoded {
             (Tokenizer::train_bpe(token_choice.size, beginning), beginning.as_bytes())
         }
     };
+    let tokenizer = tokenizer.with_end_of_text();
     let ids = tokenizer.encode_bytes(bytes).expect("the tokenizer is of this text");
     let n_measured = ids.len().max(LONGEST_CONTEXT + 1);
     let measured: Vec<u32> = ids.iter().copied().cycle().take(n_measured).collect();
