@@ -3,12 +3,12 @@
 //! Rust writes the numbers and describes the model; the scripts in `assets/attention` draw and answer the reader:
 //! `data.js` reads the numbers, `choice.js` holds the reader's choice, `attention.js` joins the views, one file each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::Serialize;
 
 use super::columns::fit;
+use super::packing::Packing;
 use super::{Fragment, escape, page};
 use crate::config::{ModelConfig, PositionKind};
 use crate::format::counted;
@@ -27,6 +27,8 @@ const SCRIPTS: &[&str] = &[
     include_str!("assets/attention/data.js"),
     include_str!("assets/attention/choice.js"),
     include_str!("assets/attention/parts.js"),
+    include_str!("assets/attention/lazy_rows.js"),
+    include_str!("assets/attention/tall_canvas.js"),
     include_str!("assets/attention/head_view.js"),
     include_str!("assets/attention/model_view.js"),
     include_str!("assets/attention/neuron_view.js"),
@@ -35,8 +37,10 @@ const SCRIPTS: &[&str] = &[
     include_str!("assets/attention/attention.js"),
 ];
 
-/// The most numbers of a page, in MiB: half of the 2^29 characters that a string of Chromium can hold.
-const LIMIT_MIB: usize = 256;
+/// The largest page, in MiB: several times that is the memory of the browser's tab.
+const LIMIT_MIB: usize = 512;
+/// Up to this size a section has every number as it is; larger ones are rounded, so that they open fast.
+const EXACT_MIB: usize = 8;
 /// The most columns of a heading.
 const HEADING: usize = 72;
 
@@ -55,21 +59,48 @@ pub fn attention_html(prompts: &[PromptAttention]) -> String {
 
 /// One prompt's views as a section of any page.
 pub(crate) fn attention_fragment(details: &PromptAttention) -> Fragment {
-    let data = serde_json::to_string(&Data::new(details)).expect("plain data");
+    let packing = packing(&details.config, &details.selection, details.prompt.len());
+    fragment(details, packing)
+}
+
+fn fragment(details: &PromptAttention, packing: Packing) -> Fragment {
+    let (data, lists) = Data::new(details, packing);
     Fragment {
         kind: "attention",
         styles: STYLES,
         scripts: SCRIPTS,
-        body: format!("<p class=\"facts\">{}</p>", escape(&facts(details))),
-        data: Some(data),
+        body: format!("<p class=\"facts\">{}</p>", escape(&facts(details, packing))),
+        data: Some(serde_json::to_string(&data).expect("plain data")),
+        lists,
     }
 }
 
 /// About how large the section of a prompt with `n_tokens` is, in MiB.
 #[must_use]
 pub fn attention_mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize) -> usize {
-    let n_bytes = PromptAttention::n_numbers(config, selection, n_tokens) * size_of::<f32>();
-    n_bytes.div_ceil(3) * 4 / (1024 * 1024)
+    mib(config, selection, n_tokens, packing(config, selection, n_tokens))
+}
+
+/// The form of a section's numbers, by their size.
+fn packing(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize) -> Packing {
+    match mib(config, selection, n_tokens, Packing::Exact) <= EXACT_MIB {
+        true => Packing::Exact,
+        false => Packing::Rounded,
+    }
+}
+
+fn mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, packing: Packing) -> usize {
+    n_bytes(config, selection, n_tokens, packing).div_ceil(3) * 4 / (1024 * 1024)
+}
+
+/// About how many bytes the numbers of a section are, before base 64.
+fn n_bytes(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, packing: Packing) -> usize {
+    let n_pairs = n_tokens * (n_tokens + 1) / 2;
+    let n_heads = selection.layers.len() * selection.heads.len();
+    let n_kv_heads = selection.layers.len() * selection.heads.len().min(config.n_kv_heads);
+    n_heads * n_pairs * packing.weight_bytes()
+        + (config.n_layers + 1) * n_pairs * packing.cosine_bytes()
+        + (n_heads + n_kv_heads) * n_tokens * packing.vector_bytes(config.head_dim)
 }
 
 /// Checks the size of a page before it is made.
@@ -83,7 +114,8 @@ pub fn check_size(mib: usize) -> Result<(), InspectError> {
     }
 }
 
-/// The input of the scripts. Lists of numbers are 32-bit floats, little endian, in base 64: exact and small.
+/// The input of the scripts. A list of numbers is not in it, but beside it: here is its place among
+/// [`Fragment::lists`], so that a browser reads a head's numbers when it shows them.
 #[derive(Serialize)]
 struct Data<'a> {
     /// The tokens as a person reads them, `[T]`.
@@ -96,53 +128,68 @@ struct Data<'a> {
     head_dim: usize,
     /// The steps between a projection and the product of queries and keys, in words; may be empty.
     prepared: String,
+    /// The factor of scores, if it is not one over the square root of `head_dim`.
+    scale: Option<f64>,
+    /// For each layer how many tokens one sees, itself included; none where it is all before it.
+    windows: Vec<Option<usize>>,
+    /// The form of the lists.
+    packing: Packing,
     /// For each layer and head the weights of each token for itself and those before: `T (T + 1) / 2`, row by row.
-    weights: Vec<Vec<String>>,
+    weights: Vec<Vec<usize>>,
     /// For each layer and head the queries, `[T, D]`.
-    queries: Vec<Vec<String>>,
+    queries: Vec<Vec<usize>>,
     /// For each layer the keys by their head, `[T, D]`.
-    keys: Vec<BTreeMap<usize, String>>,
+    keys: Vec<BTreeMap<usize, usize>>,
     /// As [`PromptAttention::similarity`].
-    similarity: Vec<String>,
+    similarity: Vec<usize>,
 }
 
 impl<'a> Data<'a> {
-    fn new(details: &'a PromptAttention) -> Self {
+    fn new(details: &'a PromptAttention, packing: Packing) -> (Self, Vec<String>) {
         let PromptAttention { prompt, selection, recording, config } = details;
         let layers: Vec<usize> = selection.layers.clone().collect();
         let heads: Vec<usize> = selection.heads.clone().collect();
         let kv_heads: Vec<usize> = heads.iter().map(|head| details.kv_head(*head)).collect();
-        let triangle = |layer, head| packed((0..prompt.len()).flat_map(|at| &recording.row(layer, head, at)[..=at]));
+        let mut lists = Vec::new();
+        let mut add = |list: String| {
+            lists.push(list);
+            lists.len() - 1
+        };
+        let triangle =
+            |layer, head| packing.weights((0..prompt.len()).flat_map(|at| &recording.row(layer, head, at)[..=at]));
         let vectors = |layer, point, head| {
             let tensor = recording.get(layer, point);
-            packed((0..prompt.len()).flat_map(|at| tensor.vector(head, at)))
+            packing.vectors((0..prompt.len()).map(|at| tensor.vector(head, at)))
         };
-        let of_heads = |of_head: &dyn Fn(usize, usize) -> String| -> Vec<Vec<String>> {
-            let of_layer = |layer: &usize| heads.iter().map(|head| of_head(*layer, *head)).collect();
-            layers.iter().map(of_layer).collect()
+        let mut of_heads = |of_head: &dyn Fn(usize, usize) -> String| -> Vec<Vec<usize>> {
+            let mut of_layer = |layer: &usize| heads.iter().map(|head| add(of_head(*layer, *head))).collect();
+            layers.iter().map(&mut of_layer).collect()
         };
+        let weights = of_heads(&triangle);
+        let queries = of_heads(&|layer, head| vectors(layer, Point::Queries, head));
         let keys = |layer: &usize| {
-            let keys = kv_heads.iter().map(|head| (*head, vectors(*layer, Point::Keys, *head)));
-            keys.collect::<BTreeMap<_, _>>()
+            let each: BTreeSet<usize> = kv_heads.iter().copied().collect();
+            each.into_iter().map(|head| (head, add(vectors(*layer, Point::Keys, head)))).collect()
         };
-        Self {
+        let keys = layers.iter().map(keys).collect();
+        let similarity = details.similarity().iter().map(|cosines| add(packing.cosines(cosines))).collect();
+        let data = Self {
             tokens: &prompt.pieces,
             head_dim: config.head_dim,
             prepared: prepared(config),
-            weights: of_heads(&triangle),
-            queries: of_heads(&|layer, head| vectors(layer, Point::Queries, head)),
-            keys: layers.iter().map(keys).collect(),
-            similarity: details.similarity().iter().map(packed).collect(),
+            scale: config.attention_scale,
+            windows: layers.iter().map(|layer| config.attention_window_of(*layer)).collect(),
+            packing,
+            weights,
+            queries,
+            keys,
+            similarity,
             layers,
             heads,
             kv_heads,
-        }
+        };
+        (data, lists)
     }
-}
-
-fn packed<'a>(numbers: impl IntoIterator<Item = &'a f32>) -> String {
-    let bytes: Vec<u8> = numbers.into_iter().flat_map(|x| x.to_le_bytes()).collect();
-    BASE64_STANDARD.encode(bytes)
 }
 
 /// The steps between the projection of queries and keys and their product, in words.
@@ -153,7 +200,7 @@ fn prepared(config: &ModelConfig) -> String {
 }
 
 /// The prompt and the model in a few sentences.
-fn facts(details: &PromptAttention) -> String {
+fn facts(details: &PromptAttention, packing: Packing) -> String {
     let PromptAttention { prompt, config, .. } = details;
     let counted = |n: usize, noun: &str| counted(n as u64, noun);
     let mut facts = counted(prompt.len(), "token");
@@ -176,11 +223,22 @@ fn facts(details: &PromptAttention) -> String {
         let group = config.n_heads / config.n_kv_heads;
         facts += &format!(" Every {group} heads share their keys.");
     }
+    if let Some(scale) = config.attention_scale {
+        facts += &format!(" Scores are q · k times {scale}, not over √d.");
+    }
+    if config.attention_window.iter().any(|window| *window > 0) {
+        let windows: Vec<String> = config.attention_window.iter().map(ToString::to_string).collect();
+        facts += &format!(" Layer by layer a token sees the last {} tokens; 0 means all.", windows.join(", "));
+    }
+    if packing == Packing::Rounded {
+        facts += " The page is large: its weights are rounded to steps of 1/65535, other numbers to 16 bits.";
+    }
     facts
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::prelude::{BASE64_STANDARD, Engine as _};
     use serde_json::Value;
 
     use super::*;
@@ -195,20 +253,21 @@ mod tests {
         PromptAttention::new(&model(&config), &prompt, &selection, &PromptAttention::DETAILS).expect("captured")
     }
 
-    fn data(details: &PromptAttention) -> Value {
-        serde_json::from_str(&attention_fragment(details).data.expect("data")).expect("JSON")
-    }
-
-    fn unpacked(text: &Value) -> Vec<f32> {
-        let bytes = BASE64_STANDARD.decode(text.as_str().expect("packed")).expect("base 64");
-        let numbers = bytes.chunks_exact(4);
-        numbers.map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four"))).collect()
+    /// What the scripts read, and a reader of exact lists by their place.
+    fn data(details: &PromptAttention) -> (Value, impl Fn(&Value) -> Vec<f32>) {
+        let fragment = attention_fragment(details);
+        let list = move |place: &Value| {
+            let list = &fragment.lists[usize::try_from(place.as_u64().expect("a place")).expect("small")];
+            let bytes = BASE64_STANDARD.decode(list).expect("base 64");
+            bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four"))).collect()
+        };
+        (serde_json::from_str(&fragment.data.expect("data")).expect("JSON"), list)
     }
 
     #[test]
     fn every_number_is_there_to_the_bit() {
         let it = details("hello", Some(1), None);
-        let data = data(&it);
+        let (data, unpacked) = data(&it);
         assert_eq!(data["layers"], serde_json::json!([1]));
         assert_eq!(data["heads"], serde_json::json!([0, 1, 2, 3]));
         assert_eq!(data["kv_heads"], serde_json::json!([0, 0, 1, 1]));
@@ -227,7 +286,7 @@ mod tests {
     #[test]
     fn one_head_has_its_own_numbers_only() {
         let it = details("hello", Some(0), Some(3));
-        let data = data(&it);
+        let (data, unpacked) = data(&it);
         assert_eq!(data["kv_heads"], serde_json::json!([1]));
         assert_eq!(data["keys"][0].as_object().expect("by head").len(), 1);
         assert_eq!(data["weights"][0].as_array().expect("heads").len(), 1);
@@ -238,8 +297,9 @@ mod tests {
     fn a_prompt_stays_text() {
         let evil = "</script><script>alert(1)</script><!-- & \"'";
         let html = attention_html(&[evil, "b"].map(|text| details(text, None, None)));
-        assert_eq!(html.matches("<script").count(), 3, "one, and data twice");
-        assert_eq!(html.matches("</script").count(), 3);
+        let n_lists = attention_fragment(&details("b", None, None)).lists.len();
+        assert_eq!(html.matches("<script").count(), 1 + 2 * (1 + n_lists), "one, data twice, and its lists");
+        assert_eq!(html.matches("</script").count(), 1 + 2 * (1 + n_lists));
         assert!(!html.contains("<!-- ") && !html.contains("<script>alert"));
         assert!(html.contains("&lt;/script&gt;&lt;script&gt;alert(1)"));
     }
@@ -247,10 +307,25 @@ mod tests {
     #[test]
     fn the_model_is_described() {
         assert_eq!(
-            facts(&details("hello", None, None)),
+            facts(&details("hello", None, None), Packing::Exact),
             "5 tokens. The model has 2 layers of 4 heads, with queries and keys of 4 numbers, turned by their \
              position (rope). Every 2 heads share their keys."
         );
+    }
+
+    #[test]
+    fn what_scores_and_windows_are_not_of_the_paper_is_said() {
+        let config = ModelConfig { attention_scale: Some(1.0), attention_window: vec![0, 3], ..small_config() };
+        let prompt = Prompt::read("hello", &Tokenizer::byte(), 16).expect("bytes");
+        let selection = HeadSelection::new(Some(1), None, &config).expect("is there");
+        let it =
+            PromptAttention::new(&model(&config), &prompt, &selection, &PromptAttention::DETAILS).expect("captured");
+        let (data, _) = data(&it);
+        assert_eq!((&data["scale"], &data["windows"]), (&1.0.into(), &serde_json::json!([3])));
+        let facts = facts(&it, Packing::Exact);
+        let said =
+            " Scores are q · k times 1, not over √d. Layer by layer a token sees the last 0, 3 tokens; 0 means all.";
+        assert!(facts.ends_with(said), "{facts}");
     }
 
     #[test]
@@ -264,12 +339,27 @@ mod tests {
 
     #[test]
     fn a_page_has_a_size_before_it_is_made() {
-        let it = details("hello, and good bye", None, None);
-        let data = attention_fragment(&it).data.expect("data").len();
-        let bytes = PromptAttention::n_numbers(&it.config, &it.selection, it.prompt.len()) * 16 / 3;
-        assert!(data >= bytes && data < bytes + 2000, "{data} {bytes}");
+        let it = details(&"hello, and good bye".repeat(3), None, None);
+        let size = |packing| fragment(&it, packing).lists.concat().len();
+        let n_bytes = |packing| n_bytes(&it.config, &it.selection, it.prompt.len(), packing).div_ceil(3) * 4;
+        assert!((n_bytes(Packing::Exact)..n_bytes(Packing::Exact) + 200).contains(&size(Packing::Exact)));
+        assert!((n_bytes(Packing::Rounded) * 2 / 3..n_bytes(Packing::Rounded) + 200).contains(&size(Packing::Rounded)));
         assert!(check_size(LIMIT_MIB).is_ok());
         let error = check_size(LIMIT_MIB + 1).unwrap_err().to_string();
-        assert!(error.contains("257 MiB") && error.contains("--layer"), "{error}");
+        assert!(error.contains("513 MiB") && error.contains("--layer"), "{error}");
+    }
+
+    #[test]
+    fn long_prompts_are_rounded_and_short_ones_exact() {
+        let config = ModelConfig { n_layers: 12, n_heads: 3, n_kv_heads: 3, d_model: 192, ..small_config() };
+        let all = HeadSelection::new(None, None, &config).expect("is there");
+        assert_eq!(
+            [64, 128, 1024].map(|n| packing(&config, &all, n)),
+            [Packing::Exact, Packing::Exact, Packing::Rounded]
+        );
+        let one = HeadSelection::new(Some(0), Some(0), &config).expect("is there");
+        assert!(attention_mib(&config, &all, 1024) < 95 && attention_mib(&config, &one, 1024) < 25);
+        let facts = facts(&details("hello", None, None), Packing::Rounded);
+        assert!(facts.ends_with("its weights are rounded to steps of 1/65535, other numbers to 16 bits."), "{facts}");
     }
 }

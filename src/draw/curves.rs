@@ -175,6 +175,7 @@ pub(crate) fn curves(names: &[&str], charts: &[Chart]) -> Option<Fragment> {
         scripts: &[plot::FIGURE_SCRIPT, SCRIPT],
         body,
         data: Some(Value::Object(data).to_string()),
+        lists: Vec::new(),
     })
 }
 

@@ -96,6 +96,7 @@ impl HeadHistory {
             scripts: &[plot::FIGURE_SCRIPT, SCRIPT],
             body,
             data: Some(self.data().to_string()),
+            lists: Vec::new(),
         }
     }
 

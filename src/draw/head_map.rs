@@ -64,7 +64,7 @@ pub(crate) fn head_map(step: u64, heads: &ScoredHeads) -> Fragment {
         heads.window_tokens,
     );
     let data = data(heads).to_string();
-    Fragment { kind: "heads", styles: &[STYLE], scripts: &[SCRIPT], body, data: Some(data) }
+    Fragment { kind: "heads", styles: &[STYLE], scripts: &[SCRIPT], body, data: Some(data), lists: Vec::new() }
 }
 
 /// `{"names", "even": [..], "heads": [L * H]}`.

@@ -16,6 +16,7 @@ mod explanation;
 mod head_history;
 mod head_map;
 mod head_tables;
+mod packing;
 mod page;
 mod plot;
 mod runs;

@@ -24,6 +24,9 @@ pub(crate) struct Fragment {
     pub body: String,
     /// A JSON document for the script.
     pub data: Option<String>,
+    /// Texts in base 64, which the script reads one at a time. Large data is here: a browser takes in a long element
+    /// slowly, and parses all of a document at once.
+    pub lists: Vec<String>,
 }
 
 /// A page with a title, a lead, which may be empty, and sections below their headings. All three are plain text.
@@ -100,7 +103,7 @@ fn script(kinds: &[&Fragment]) -> String {
     script + "\npage.start();\n"
 }
 
-fn section(number: usize, heading: &str, Fragment { kind, scripts, body, data, .. }: &Fragment) -> String {
+fn section(number: usize, heading: &str, Fragment { kind, scripts, body, data, lists, .. }: &Fragment) -> String {
     let mut html = format!(
         "<section id=\"section-{number}\" class=\"{kind}\" data-view=\"{kind}\">\n<h2>{heading}</h2>\n{body}\n"
     );
@@ -109,6 +112,11 @@ fn section(number: usize, heading: &str, Fragment { kind, scripts, body, data, .
     }
     if let Some(data) = data {
         html += &format!("<script type=\"application/json\">{}</script>\n", escape_json(data));
+    }
+    for list in lists {
+        html += "<script type=\"text/plain\">";
+        html += list;
+        html += "</script>\n";
     }
     html + "</section>\n"
 }
@@ -146,6 +154,7 @@ mod tests {
             scripts: &["const one = 1;\n", "page.view(\"example\", () => one);\n"],
             body: "<p>x</p>".to_owned(),
             data: Some(data.to_owned()),
+            lists: Vec::new(),
         }
     }
 
@@ -165,7 +174,8 @@ mod tests {
 
     #[test]
     fn styles_and_scripts_of_a_kind_are_written_once() {
-        let still = Fragment { kind: "words", styles: &[], scripts: &[], body: String::new(), data: None };
+        let still =
+            Fragment { kind: "words", styles: &[], scripts: &[], body: String::new(), data: None, lists: Vec::new() };
         let sections = [("One", moving("[1]")), ("Still", still), ("Two", moving("[2]"))];
         assert!(!page("A page", "", &sections[..1]).contains("<nav"), "a single section needs no contents");
         let html = page("A page", "", &sections);

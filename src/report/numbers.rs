@@ -47,7 +47,7 @@ pub(super) fn numbers(report: &Report) -> Fragment {
         let notes = report.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note)));
         body += &format!("<ul class=\"notes\">\n{}</ul>\n", notes.collect::<String>());
     }
-    Fragment { kind: "numbers", styles: &[STYLE], scripts: &[], body, data: None }
+    Fragment { kind: "numbers", styles: &[STYLE], scripts: &[], body, data: None, lists: Vec::new() }
 }
 
 /// The name, the value and a remark of each important number that is known.

@@ -39,7 +39,7 @@ pub(super) fn samples(samples: &[Sample], curves: &Curves) -> Option<Fragment> {
         );
     }
     body += "</ol>";
-    Some(Fragment { kind: "samples", styles: &[STYLE], scripts: &[SCRIPT], body, data: None })
+    Some(Fragment { kind: "samples", styles: &[STYLE], scripts: &[SCRIPT], body, data: None, lists: Vec::new() })
 }
 
 /// The text with its control characters replaced: an untrained model may write anything.

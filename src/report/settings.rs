@@ -96,7 +96,7 @@ pub(super) fn settings(sections: &[Section]) -> Fragment {
         body += "</table>\n</div>\n";
     }
     body += "</div>";
-    Fragment { kind: "settings", styles: &[STYLE], scripts: &[], body, data: None }
+    Fragment { kind: "settings", styles: &[STYLE], scripts: &[], body, data: None, lists: Vec::new() }
 }
 
 /// The keys of a config as it is written, with their sections.

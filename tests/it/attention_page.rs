@@ -77,6 +77,13 @@ fn pixels(browser: &mut Browser, selector: &str, [x, y]: [usize; 2]) -> Vec<[f64
     pixels.map(channels).collect()
 }
 
+/// Head, query and key of each line that is drawn.
+fn lines(browser: &mut Browser) -> Vec<[u64; 3]> {
+    let drawn = browser.evaluate("document.querySelector('.lines').pairs.map((it) => [it.head, it.query, it.key])");
+    let of_line = |line: &Value| [0, 1, 2].map(|n| line[n].as_u64().expect("a number"));
+    drawn.as_array().expect("lines").iter().map(of_line).collect()
+}
+
 /// What is the same on every screen: nothing is wider than it, nothing went wrong. Takes a picture of it.
 fn check(browser: &mut Browser, (width, theme): (u32, Theme), view: &str) {
     assert!(browser.overflow() < 1.0, "{view} is wider than {width} pixels");
@@ -87,41 +94,70 @@ fn check(browser: &mut Browser, (width, theme): (u32, Theme), view: &str) {
 
 fn heads(browser: &mut Browser, weights: &Value, n_heads: usize) {
     tab(browser, "Heads");
-    assert!(browser.all(".lines line", "1").len() > 11);
+    assert!(lines(browser).len() > 11);
     choose(browser, "Layer", 1);
     let token = ".column.query .token:nth-child(7)";
     let place = "scrollY + it.getBoundingClientRect().top";
     let before = browser.all(token, place);
     browser.point(token);
     assert_eq!(browser.all(token, place), before, "nothing moves under the mouse");
+    let all = lines(browser);
     for head in 0..n_heads {
         let row = row(weights, [1, head, 6]);
         let expected: Vec<String> = strongest(&row, 3).iter().map(|(_, weight)| format!("{weight:.3}")).collect();
         let shown = browser.texts(&format!(".readout tr[data-head='{head}'] .bar"));
         assert_eq!(shown, expected, "head {head}");
-        let lines = browser.all(&format!(".lines line[data-pair^='{head} 6 ']"), "1");
-        assert_eq!(lines.len(), row.iter().filter(|weight| **weight > 0.001).count());
+        let of_head = all.iter().filter(|line| line[0] == head as u64).count();
+        assert_eq!(of_head, row.iter().filter(|weight| **weight > 0.001).count());
     }
-    let all = browser.all(".lines line", "it.dataset.pair.split(' ')[1]");
-    assert!(all.iter().all(|query| query == "6"), "{all:?}");
+    assert!(all.iter().all(|line| line[1] == 6), "{all:?}");
+    are_drawn(browser, &all);
 
     browser.click(".chip:first-of-type");
     browser.point(token);
-    let heads = browser.all(".lines line", "it.dataset.pair.split(' ')[0]");
-    assert!(!heads.is_empty() && heads.iter().all(|head| head != "0"));
+    let others = lines(browser);
+    assert!(!others.is_empty() && others.iter().all(|line| line[0] != 0));
     browser.click(".chip:first-of-type");
 
     browser.click(token);
     browser.point_away();
-    let kept = browser.all(".lines line", "it.dataset.pair.split(' ')[1]");
-    assert_eq!(kept.len(), all.len(), "a click keeps the token");
+    assert_eq!(lines(browser), all, "a click keeps the token");
     browser.press("Escape");
-    assert!(browser.all(".lines line", "1").len() > all.len());
+    assert!(lines(browser).len() > all.len());
 
     browser.point(".column.key .token:nth-child(3)");
-    let lines = browser.all(".lines line", "it.dataset.pair.split(' ')[2]");
-    assert!(!lines.is_empty() && lines.iter().all(|key| key == "2"));
+    let of_key = lines(browser);
+    assert!(!of_key.is_empty() && of_key.iter().all(|line| line[2] == 2));
     browser.point_away();
+}
+
+/// Whether colour is where the lines begin and end and where the blocks are, and nowhere else.
+fn are_drawn(browser: &mut Browser, lines: &[[u64; 3]]) {
+    let n_tokens = PROMPT.chars().count() as u64;
+    let drawn = |browser: &mut Browser, selector: &str, [x, y]: [f64; 2]| {
+        let size = browser.all(selector, "[it.width, it.height]");
+        let at = |share: f64, size: &Value| (share * size.as_f64().expect("pixels")) as usize;
+        let [.., opacity] = pixels(browser, selector, [at(x, &size[0][0]), at(y, &size[0][1])])[0];
+        opacity > 0.0
+    };
+    for token in 0..n_tokens {
+        let middle = (token as f64 + 0.5) / n_tokens as f64;
+        for shift in [-0.2, 0.0, 0.2] {
+            let y = middle + shift / n_tokens as f64;
+            let far = !lines.iter().any(|line| line[1] == token);
+            assert!(!(far && drawn(browser, ".lines canvas", [0.001, y])), "token {token} does not look");
+        }
+        for head in 0..4 {
+            let x = (head as f64 + 0.45) / 4.0;
+            let is_partner = lines.iter().any(|line| (line[0], line[2]) == (head, token));
+            assert_eq!(drawn(browser, ".blocks canvas", [x, middle]), is_partner, "head {head}, token {token}");
+        }
+    }
+    let looks = (0..100).any(|step| {
+        let y = (lines[0][1] as f64 + f64::from(step) / 100.0) / n_tokens as f64;
+        drawn(browser, ".lines canvas", [0.001, y])
+    });
+    assert!(looks, "lines begin at the token that looks");
 }
 
 fn model(browser: &mut Browser, weights: &Value, n_heads: usize) {
@@ -255,6 +291,70 @@ fn every_view_shows_the_models_numbers_on_every_screen() {
     }
 }
 
+/// A page so large that its numbers are rounded, and its rows filled when they come near the screen.
+#[test]
+fn a_long_prompt_has_rounded_numbers_and_all_its_rows() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let long = ["model.context_length=700", "tokenizer.kind=byte", "train.batch_size=1"];
+    let folder = trained(&[&long[..], &["model.n_heads=4", "model.n_kv_heads=2"]].concat());
+    let prompt: String = "The cat sat on the bank. ".chars().cycle().take(700).collect();
+    let page = page(&folder, &prompt, &[]);
+    let weights = weights(&folder, &prompt);
+    let row_of_last = row(&weights, [1, 1, 699]);
+    let close = |shown: &str, expected: f64| {
+        let n_digits = shown.len() - shown.find('.').expect("a point") - 1;
+        let off = (shown.parse::<f64>().expect("a number") - expected).abs();
+        assert!(off < 0.5 * 0.1_f64.powf(n_digits as f64) + 1.0 / 65535.0, "{shown} {expected}");
+    };
+    for screen in [SCREENS[0], SCREENS[3]] {
+        browser.look(screen);
+        browser.open(&page);
+        assert!(browser.texts(".facts")[0].ends_with("rounded to steps of 1/65535, other numbers to 16 bits."));
+        assert_eq!(lines(&mut browser).len(), row_count(&weights, 0.05).min(4000));
+        check(&mut browser, screen, "long-heads");
+
+        tab(&mut browser, "Model");
+        browser.click(".thumbnail:nth-of-type(6)");
+        let (_, weight) = strongest(&row_of_last, 1)[0];
+        close(&browser.texts(".large .readout strong")[0], weight);
+        let [.., opacity] = pixels(&mut browser, ".large canvas", [0, 699])[0];
+        assert!((opacity - 255.0 * (0.06 + 0.94 * row_of_last[0].sqrt())).abs() <= 1.0, "{opacity}");
+        check(&mut browser, screen, "long-map");
+
+        tab(&mut browser, "Neurons");
+        let filled = browser.all(".rows .sum", "1").len();
+        assert!((1..700).contains(&filled), "{filled} rows");
+        browser.point(".rows .row:nth-child(690)"); // scrolls to it
+        browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
+        close(&browser.texts(".row[data-key='689'] .bar")[0], row_of_last[689]);
+        let remark = &browser.texts(".neuron-view > .quiet")[0];
+        let (_, off) = remark.rsplit_once("at most ").expect("a difference");
+        assert!(off.trim_end_matches('.').parse::<f64>().expect("a number") < 1e-3, "{remark}");
+        check(&mut browser, screen, "long-neurons");
+
+        tab(&mut browser, "Similarity");
+        browser.evaluate("scrollTo(0, document.body.scrollHeight)");
+        browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
+        assert_eq!(browser.texts(".cosines .present td"), ["1.00"; 3], "the last token and itself");
+        check(&mut browser, screen, "long-similarity");
+        tab(&mut browser, "Top three");
+        browser.evaluate("scrollTo(0, document.body.scrollHeight)");
+        browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
+        close(&browser.texts(".top tr:last-child .bar")[0], weight);
+        check(&mut browser, screen, "long-top");
+    }
+}
+
+/// How many weights of the first layer are drawn as lines.
+fn row_count(weights: &Value, least: f64) -> usize {
+    let heads = weights[0].as_array().expect("heads").iter();
+    let rows = heads.flat_map(|head| head.as_array().expect("rows"));
+    let of_row = |row: &Value| row.as_array().expect("weights").iter().filter(|x| x.as_f64() >= Some(least)).count();
+    rows.map(of_row).sum()
+}
+
 #[test]
 fn the_keyboard_reaches_everything() {
     let Some(mut browser) = Browser::start() else {
@@ -281,13 +381,13 @@ fn the_keyboard_reaches_everything() {
     browser.press("ArrowDown");
     browser.press("ArrowDown");
     assert_eq!(focused(&mut browser), "2");
-    let lines = browser.all(".lines line", "it.dataset.pair.split(' ')[1]");
-    assert!(!lines.is_empty() && lines.iter().all(|query| query == "2"));
+    let of_query = lines(&mut browser);
+    assert!(!of_query.is_empty() && of_query.iter().all(|line| line[1] == 2));
     browser.press("Enter");
     assert_eq!(browser.all(".token[aria-pressed=true]", "it.dataset.token"), ["2"]);
     browser.press("ArrowRight");
-    let lines = browser.all(".lines line", "it.dataset.pair.split(' ')[2]");
-    assert!(!lines.is_empty() && lines.iter().all(|key| key == "2"), "the other column");
+    let of_key = lines(&mut browser);
+    assert!(!of_key.is_empty() && of_key.iter().all(|line| line[2] == 2), "the other column");
     let ring = "getComputedStyle(document.activeElement).outlineStyle";
     assert_eq!(browser.evaluate(ring), json!("solid"), "the focus can be seen");
     assert_eq!(browser.take_problems(), [""; 0]);

@@ -49,8 +49,8 @@ enum Format {
     Html,
 }
 
-/// From how large on a page is slow to open, MiB.
-const LARGE_MIB: usize = 32;
+/// From how large on a page takes seconds to open, MiB.
+const LARGE_MIB: usize = 128;
 
 /// Reads each prompt and draws its weights.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
@@ -84,7 +84,7 @@ fn check_size(config: &ModelConfig, prompts: &[Prompt], selection: &HeadSelectio
     draw::check_size(mib)?;
     if mib >= LARGE_MIB {
         note(format!(
-            "note: the page holds {mib} MiB of numbers and opens slowly in a browser; choose less with --layer and \
+            "note: the page holds up to {mib} MiB of numbers and takes seconds to open; choose less with --layer and \
              --head"
         ));
     }

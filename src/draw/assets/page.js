@@ -3,8 +3,9 @@
 /**
  * The parts of every page: a switch between light and dark, and a registry of views.
  *
- * A view builds the sections of one kind. It takes a section's element and data, and looks for elements inside that
- * section only, so that several views, and several sections of one view, share a page.
+ * A view builds the sections of one kind. It takes a section's element, its data and a function that reads one of its
+ * lists, and looks for elements inside that section only, so that several views, and several sections of one view,
+ * share a page.
  */
 const page = (() => {
   const SVG = "http://www.w3.org/2000/svg";
@@ -87,7 +88,7 @@ const page = (() => {
     /** A new id, for attributes that refer to other elements. */
     id: () => `page-${(nIds += 1)}`,
 
-    /** Registers `build(element, data)` for the sections of a kind. */
+    /** Registers `build(element, data, list)` for the sections of a kind; `list(place)` is a text in base 64. */
     view: (kind, build) => views.set(kind, build),
 
     /** Calls `redraw` whenever colours change: a canvas does not follow styles. */
@@ -99,8 +100,9 @@ const page = (() => {
       for (const section of document.querySelectorAll("section[data-view]")) {
         const build = views.get(section.dataset.view);
         const data = section.querySelector(":scope > script[type='application/json']");
+        const lists = section.querySelectorAll(":scope > script[type='text/plain']");
         try {
-          build?.(section, data && JSON.parse(data.textContent));
+          build?.(section, data && JSON.parse(data.textContent), (place) => lists[place].textContent);
         } catch (error) {
           // A section that an old browser cannot show must not break the others.
           console.error(error);

@@ -1,6 +1,6 @@
 /** The views of a prompt behind tabs. They share one choice. */
-page.view("attention", (section, data) => {
-  const attention = new Attention(data);
+page.view("attention", (section, data, list) => {
+  const attention = new Attention(data, list);
   const choice = new Choice(attention);
   const kinds = [HeadView, ModelView, NeuronView, SimilarityView, TopView];
   const made = new Map(); // each view is made when it is first shown

@@ -17,6 +17,7 @@ class HeadView {
     this.least = LEAST;
     const { layers, heads, nTokens } = attention;
     this.colors = heads.map((_, head) => headColor(head, heads.length));
+    this.pairs = [];
     this.layer = chooser(
       "Layer",
       layers,
@@ -51,26 +52,16 @@ class HeadView {
     );
     const column = (side, label, buttons) =>
       page.element("div", { class: `column ${side}`, role: "group", "aria-label": label }, ...buttons);
-    this.lines = page.svg("svg", {
-      class: "lines",
-      viewBox: `0 0 100 ${nTokens}`,
-      preserveAspectRatio: "none",
-      "aria-hidden": "true",
-    });
-    this.blocks = page.svg("svg", {
-      class: "blocks",
-      viewBox: `0 0 ${heads.length} ${nTokens}`,
-      preserveAspectRatio: "none",
-      "aria-hidden": "true",
-    });
+    this.lines = new TallCanvas("lines", (...canvas) => this.drawLines(...canvas));
+    this.blocks = new TallCanvas("blocks", (...canvas) => this.drawBlocks(...canvas));
     const diagram = page.element(
       "div",
       { class: "diagram" },
       page.element("div", { class: "caption" }, "looks"),
       page.element("div", { class: "caption end" }, "is looked at"),
       column("query", "Tokens that look", this.columns[0]),
-      this.lines,
-      this.blocks,
+      this.lines.node,
+      this.blocks.node,
       column("key", "Tokens that are looked at", this.columns[1]),
     );
     diagram.style.setProperty("--n-tokens", nTokens);
@@ -139,68 +130,98 @@ class HeadView {
         page.set(button, { "aria-pressed": String(is(choice.kept, token)) });
       });
     });
-    const pairs = this.pairs();
-    const isCut = pairs.length > MOST_LINES;
-    if (isCut) {
-      pairs.sort((a, b) => b.weight - a.weight);
-      pairs.length = MOST_LINES;
-    }
+    const isCut = this.findPairs();
     this.leastText.textContent = this.least.toFixed(2) + (isCut ? `, the strongest ${MOST_LINES}` : "");
-    this.lines.replaceChildren(...pairs.map((pair) => this.line(pair)));
-    this.blocks.replaceChildren(...(choice.present ? pairs.map((pair) => this.block(pair)) : []));
+    this.lines.redraw();
+    this.blocks.redraw();
     this.readout.replaceChildren(...this.explained());
     this.readout.classList.toggle("passing", choice.pointed !== null);
   }
 
-  /** The pairs that are drawn: every strong one, or all of the present token. */
-  pairs() {
+  redraw() {
+    this.inks = undefined;
+    if (this.node.isConnected) {
+      this.lines.redraw();
+      this.blocks.redraw();
+    }
+  }
+
+  /** The heads' colours in the present theme. */
+  ink(head) {
+    this.inks ??= this.colors.map((color) => resolved(this.node, color));
+    return this.inks[head];
+  }
+
+  /** Finds the pairs to draw, every strong one or all of the present token, and returns whether some are left out. */
+  findPairs() {
     const { attention, choice } = this;
     const { present } = choice;
+    const isOfKey = present?.side === "key";
+    const queries = present?.side === "query" ? [present.token] : [...attention.tokens.keys()];
     const pairs = [];
-    for (const head of [...choice.active].sort((a, b) => a - b)) {
-      for (let query = 0; query < attention.nTokens; query += 1) {
-        if (present?.side === "query" && present.token !== query) {
-          continue;
-        }
-        attention.weights(choice.layer, head, query).forEach((weight, key) => {
-          const isMeant = present?.side === "key" ? key === present.token : present || weight >= this.least;
-          if (isMeant && weight > 0.001) {
-            pairs.push({ head, query, key, weight });
+    let least = Math.max(0.001, present ? 0 : this.least);
+    let isCut = false;
+    const cut = () => {
+      isCut = true;
+      pairs.sort((a, b) => b.weight - a.weight); // of equal weights the first stays first
+      pairs.length = MOST_LINES;
+      least = pairs.at(-1).weight;
+    };
+    const heads = [...choice.active].sort((a, b) => a - b);
+    for (const head of heads) {
+      for (const query of queries) {
+        const row = attention.weights(choice.layer, head, query);
+        const [begin, end] = isOfKey ? [present.token, Math.min(present.token + 1, row.length)] : [0, row.length];
+        for (let key = begin; key < end; key += 1) {
+          if (row[key] > least || (row[key] === least && !isCut)) {
+            pairs.push({ head, query, key, weight: row[key] });
           }
-        });
+        }
+        if (pairs.length > 4 * MOST_LINES) {
+          cut();
+        }
       }
     }
-    return pairs;
+    if (pairs.length > MOST_LINES) {
+      cut();
+    }
+    this.pairs = pairs;
+    this.lines.node.pairs = pairs; // for scripts that ask what is drawn
+    return isCut;
   }
 
-  line({ head, query, key, weight }) {
+  /** The height of a pair's token in the diagram, in rows. */
+  row(head, token) {
     // The lines of each head are a little lower than those of the head before, so that they do not overlap.
-    const shift = 0.5 + (0.5 * (head + 0.5)) / this.attention.heads.length - 0.25;
-    const line = page.svg("line", {
-      x1: 0,
-      y1: query + shift,
-      x2: 100,
-      y2: key + shift,
-      "stroke-opacity": strength(weight).toFixed(3),
-      "stroke-width": (0.5 + 3 * weight).toFixed(2),
-      "data-pair": `${head} ${query} ${key}`,
-    });
-    line.style.stroke = this.colors[head];
-    return line;
+    return token + 0.5 + (0.5 * (head + 0.5)) / this.attention.heads.length - 0.25;
   }
 
-  /** The share of one head at the other end of a line, beside the token's name. */
-  block({ head, query, key, weight }) {
-    const other = this.choice.present.side === "query" ? key : query;
-    const block = page.svg("rect", {
-      x: head,
-      y: other + 0.1,
-      width: 0.9,
-      height: 0.8,
-      "fill-opacity": strength(weight).toFixed(3),
-    });
-    block.style.fill = this.colors[head];
-    return block;
+  drawLines(context, width, height) {
+    const row = height / this.attention.nTokens;
+    for (const { head, query, key, weight } of this.pairs) {
+      context.strokeStyle = this.ink(head);
+      context.globalAlpha = strength(weight);
+      context.lineWidth = 0.5 + 3 * weight;
+      context.beginPath();
+      context.moveTo(0, row * this.row(head, query));
+      context.lineTo(width, row * this.row(head, key));
+      context.stroke();
+    }
+  }
+
+  /** The share of each head at the other end of a line, beside the token's name. */
+  drawBlocks(context, width, height) {
+    if (!this.choice.present) {
+      return;
+    }
+    const row = height / this.attention.nTokens;
+    const column = width / this.colors.length;
+    for (const { head, query, key, weight } of this.pairs) {
+      const other = this.choice.present.side === "query" ? key : query;
+      context.fillStyle = this.ink(head);
+      context.globalAlpha = strength(weight);
+      context.fillRect(column * head, row * (other + 0.1), 0.9 * column, 0.8 * row);
+    }
   }
 
   /** The present token's strongest partners in words and numbers. */

@@ -13,6 +13,7 @@ class NeuronView {
     this.dimension = 0;
     this.shown = ""; // the head and the query of the rows
     this.isSorted = false;
+    this.marked = null; // the row of `key`, once that is marked
     this.place = placeChoosers(attention, choice);
     const sort = page.element("input", {
       type: "checkbox",
@@ -26,9 +27,15 @@ class NeuronView {
     this.readout = page.element("div", { class: "readout", "aria-live": "polite" });
     // The row of a key is never replaced, so that it keeps the focus and nothing moves.
     this.options = attention.tokens.map((_, key) =>
-      page.element("div", { class: "row", role: "option", tabindex: -1, "data-key": key }),
+      page.element("div", { class: "row", role: "option", tabindex: -1, "aria-selected": "false", "data-key": key }),
     );
     const list = page.element("div", { class: "rows", role: "listbox", "aria-label": "Keys" }, ...this.options);
+    this.lazy = new LazyRows(
+      list,
+      attention.nTokens,
+      (key) => this.fill(key),
+      (key) => this.options[key].replaceChildren(),
+    );
     this.asking = page.element("div", { class: "row asking" });
     this.table = page.element("div", { class: "neurons" }, this.heading(), this.asking, list);
     this.table.style.setProperty("--n-dimensions", attention.headDim);
@@ -78,20 +85,17 @@ class NeuronView {
       Math.max(...vectors.map((vector) => vector.reduce((a, x) => Math.max(a, Math.abs(x)), 0)));
     const vectorScale = most([q, ...rows.map((row) => row.k)]);
     const productScale = most(rows.map((row) => row.products));
-    this.asking.replaceChildren(...this.question(vectorScale));
+    this.scale = { vector: vectorScale, product: productScale };
+    this.asking.replaceChildren(...this.question());
     this.options.forEach((option, key) => {
-      const isMasked = key > choice.query;
+      const isMasked = this.isMasked(key);
       option.classList.toggle("masked", isMasked);
-      page.set(option, { "aria-disabled": String(isMasked) });
-      if (isMasked) {
-        this.fillMasked(option, key);
-      } else {
-        this.fill(option, rows[key], vectorScale, productScale);
-      }
+      page.set(option, { "aria-disabled": String(isMasked), "aria-label": this.label(key) });
     });
     const order = this.isSorted ? [...rows].sort((a, b) => b.softmax - a.softmax) : rows;
     this.order = [...order.map((row) => this.options[row.key]), ...this.options.slice(choice.query + 1)];
     this.order.forEach((option, place) => (option.style.order = place));
+    this.lazy.refill(this.order.map((option) => Number(option.dataset.key)));
     this.scales.replaceChildren(
       "colours: ",
       page.element("span", { class: "swatch negative" }),
@@ -104,13 +108,12 @@ class NeuronView {
   }
 
   heading() {
-    const root = `÷ √${this.attention.headDim}`;
     const names = {
       name: "token",
       k: "k, by dimension",
       products: "q × k, by dimension",
       sum: "q · k",
-      scaled: root,
+      scaled: this.attention.scaling,
       weight: "weight",
     };
     const cells = Object.entries(names).map(([kind, name]) => page.element("span", { class: kind }, name));
@@ -118,25 +121,47 @@ class NeuronView {
   }
 
   /** The contents of the query's row. */
-  question(scale) {
+  question() {
     const { attention, choice } = this;
     return [
       page.element("span", { class: "name" }, "q of ", tokenName(attention, choice.query)),
-      page.element("span", { class: "k" }, this.cells(this.q, scale, "its query")),
+      page.element("span", { class: "k" }, this.cells(this.q, this.scale.vector, "its query")),
       page.element("span", { class: "products quiet" }, "times the k of each of these:"),
     ];
   }
 
+  isMasked(key) {
+    const { layer, query } = this.choice;
+    return key > query || key < this.attention.firstSeen(layer, query);
+  }
+
+  /** Why a key is masked. */
+  mask(key) {
+    return key > this.choice.query ? "comes later" : "before the window";
+  }
+
+  label(key) {
+    const name = tokenText(this.attention, key);
+    if (this.isMasked(key)) {
+      return `${name}: ${this.mask(key)}, masked`;
+    }
+    const { sum, scaled, softmax } = this.rows[key];
+    return `${name}: q · k ${fixed(sum, 3)}, scaled ${fixed(scaled, 3)}, weight ${softmax.toFixed(4)}`;
+  }
+
   /** Fills the row of a key. */
-  fill(option, { key, k, products, sum, scaled, softmax }, vectorScale, productScale) {
+  fill(key) {
     const { attention, choice } = this;
-    const label = `${tokenText(attention, key)}: q · k ${fixed(sum, 3)}, scaled ${fixed(scaled, 3)}, weight ${softmax.toFixed(4)}`;
+    if (this.isMasked(key)) {
+      this.fillMasked(key);
+      return;
+    }
+    const { k, products, sum, scaled } = this.rows[key];
     const own = attention.weight(choice.layer, choice.head, choice.query, key);
-    page.set(option, { "aria-label": label });
-    option.replaceChildren(
+    this.options[key].replaceChildren(
       page.element("span", { class: "name" }, tokenName(attention, key)),
-      page.element("span", { class: "k" }, this.cells(k, vectorScale)),
-      page.element("span", { class: "products" }, this.cells(products, productScale)),
+      page.element("span", { class: "k" }, this.cells(k, this.scale.vector)),
+      page.element("span", { class: "products" }, this.cells(products, this.scale.product)),
       page.element("span", { class: "sum" }, fixed(sum, 3)),
       page.element("span", { class: "scaled" }, fixed(scaled, 3)),
       page.element("span", { class: "weight" }, bar(own, 4)),
@@ -144,11 +169,10 @@ class NeuronView {
   }
 
   /** Fills the row of a masked key. */
-  fillMasked(option, key) {
-    page.set(option, { "aria-label": `${tokenText(this.attention, key)}: comes later, masked` });
-    option.replaceChildren(
+  fillMasked(key) {
+    this.options[key].replaceChildren(
       page.element("span", { class: "name" }, tokenName(this.attention, key)),
-      page.element("span", { class: "k quiet" }, "comes later: masked"),
+      page.element("span", { class: "k quiet" }, `${this.mask(key)}: masked`),
     );
   }
 
@@ -185,9 +209,10 @@ class NeuronView {
     const row = this.order.indexOf(event.target);
     const move = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     const turn = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (row >= 0 && move && this.order[row + move] && row + move <= this.choice.query) {
+    const next = this.order[row + move];
+    if (row >= 0 && next && !next.classList.contains("masked")) {
       event.preventDefault();
-      this.order[row + move].focus();
+      next.focus();
     } else if (row >= 0 && turn) {
       event.preventDefault();
       this.dimension = (this.dimension + turn + this.attention.headDim) % this.attention.headDim;
@@ -200,11 +225,15 @@ class NeuronView {
     const { attention, choice, dimension } = this;
     const { key, k, products, sum, scaled, softmax } = this.rows[this.key];
     this.table.style.setProperty("--dimension", dimension);
-    this.options.forEach((option) => {
-      const isPresent = Number(option.dataset.key) === key;
-      page.set(option, { "aria-selected": String(isPresent) });
-      option.tabIndex = isPresent ? 0 : -1;
-    });
+    if (this.marked !== this.options[key]) {
+      const mark = (option, isPresent) => {
+        page.set(option, { "aria-selected": String(isPresent) });
+        option.tabIndex = isPresent ? 0 : -1;
+      };
+      this.marked && mark(this.marked, false);
+      this.marked = this.options[key];
+      mark(this.marked, true);
+    }
     const own = attention.weight(choice.layer, choice.head, choice.query, key);
     const line = (...parts) => page.element("p", {}, ...parts);
     this.readout.replaceChildren(
@@ -219,7 +248,7 @@ class NeuronView {
       ),
       line(`sum of all ${attention.headDim} products: q · k = ${fixed(sum, 3)}`),
       line(
-        `÷ √${attention.headDim} = ${fixed(scaled, 3)}, softmax: ${softmax.toFixed(4)}, the model's weight: ${own.toFixed(4)}`,
+        `${attention.scaling} = ${fixed(scaled, 3)}, softmax: ${softmax.toFixed(4)}, the model's weight: ${own.toFixed(4)}`,
       ),
     );
   }

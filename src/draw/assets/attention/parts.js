@@ -6,13 +6,19 @@ function headColor(head, nHeads) {
   return `light-dark(oklch(0.55 0.17 ${hue}), oklch(0.78 0.14 ${hue}))`;
 }
 
+/** A colour as the present theme has it, for a canvas. */
+function resolved(section, color) {
+  const probe = page.element("span", { hidden: true });
+  probe.style.color = color;
+  section.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
 /** A colour of the style sheet in the present theme, as "red green blue". */
 function colorOf(section, name) {
-  const probe = page.element("span", { hidden: true });
-  probe.style.color = `var(${name})`;
-  section.append(probe);
-  const [red, green, blue] = getComputedStyle(probe).color.match(/[\d.]+/g);
-  probe.remove();
+  const [red, green, blue] = resolved(section, `var(${name})`).match(/[\d.]+/g);
   return `${red} ${green} ${blue}`;
 }
 
@@ -176,21 +182,29 @@ function shade(weight) {
 function drawMap(canvas, attention, layer, head, color, most = Infinity) {
   const n = attention.nTokens;
   const side = Math.min(n, most);
+  const weights = attention.triangle(layer, head);
+  const pixels = new Float32Array(side * side).fill(-1); // of pairs that are masked
+  const pixelOf = Uint32Array.from({ length: n }, (_, token) => Math.ceil(((token + 1) * side) / n) - 1);
+  for (let query = 0, at = 0; query < n; query += 1) {
+    const row = pixelOf[query] * side;
+    const first = attention.firstSeen(layer, query);
+    for (let key = 0; key <= query; key += 1, at += 1) {
+      if (key >= first) {
+        const pixel = row + pixelOf[key];
+        pixels[pixel] = Math.max(pixels[pixel], weights[at]); // no strong weight is lost
+      }
+    }
+  }
   const [red, green, blue] = color.split(" ").map(Number);
   canvas.width = side;
   canvas.height = side;
   const image = new ImageData(side, side);
-  const begin = (at) => Math.floor((at * n) / side);
-  for (let y = 0; y < side; y += 1) {
-    for (let x = 0; x <= y; x += 1) {
-      let weight = 0;
-      for (let query = begin(y); query < begin(y + 1); query += 1) {
-        const row = attention.weights(layer, head, query);
-        for (let key = begin(x); key < Math.min(begin(x + 1), query + 1); key += 1) {
-          weight = Math.max(weight, row[key]); // no strong weight is lost
-        }
-      }
-      image.data.set([red, green, blue, 255 * shade(weight)], 4 * (y * side + x));
+  for (let at = 0; at < pixels.length; at += 1) {
+    if (pixels[at] >= 0) {
+      image.data[4 * at] = red;
+      image.data[4 * at + 1] = green;
+      image.data[4 * at + 2] = blue;
+      image.data[4 * at + 3] = 255 * shade(pixels[at]);
     }
   }
   canvas.getContext("2d").putImageData(image, 0, 0);

@@ -14,13 +14,18 @@ class SimilarityView {
       page.element("th", { scope: "col" }, stage === 0 ? "embedding" : `layer ${stage - 1}`),
     );
     this.caption = page.element("caption");
-    this.body = page.element("tbody");
+    this.rows = attention.tokens.map((_, token) =>
+      page.element("tr", {}, page.element("th", { scope: "row" }, tokenName(attention, token))),
+    );
+    const body = page.element("tbody", {}, ...this.rows);
+    const empty = (other) => this.rows[other].replaceChildren(this.rows[other].firstChild);
+    this.lazy = new LazyRows(body, attention.nTokens, (other) => this.fill(other), empty);
     const head = page.element(
       "thead",
       {},
       page.element("tr", {}, page.element("th", { scope: "col" }, "token"), ...names),
     );
-    const table = page.element("table", { class: "cosines" }, this.caption, head, this.body);
+    const table = page.element("table", { class: "cosines" }, this.caption, head, body);
     this.node = page.element(
       "div",
       { class: "similarity-view" },
@@ -34,14 +39,16 @@ class SimilarityView {
     this.strip.update();
     const token = choice.query;
     this.caption.replaceChildren("Cosines between ", tokenName(attention, token), " and …");
-    const rows = attention.tokens.map((_, other) => {
-      const cells = Array.from({ length: attention.nStages }, (_, stage) =>
-        this.cell(attention.cosine(stage, token, other)),
-      );
-      const name = page.element("th", { scope: "row" }, tokenName(attention, other));
-      return page.element("tr", { class: other === token ? "present" : "" }, name, ...cells);
-    });
-    this.body.replaceChildren(...rows);
+    this.rows.forEach((row, other) => row.classList.toggle("present", other === token));
+    this.lazy.refill();
+  }
+
+  fill(other) {
+    const { attention, choice } = this;
+    const cells = Array.from({ length: attention.nStages }, (_, stage) =>
+      this.cell(attention.cosine(stage, choice.query, other)),
+    );
+    this.rows[other].replaceChildren(this.rows[other].firstChild, ...cells);
   }
 
   cell(cosine) {

@@ -9,7 +9,12 @@ class TopView {
     this.attention = attention;
     this.choice = choice;
     this.place = placeChoosers(attention, choice);
-    this.body = page.element("tbody");
+    this.rows = attention.tokens.map((_, token) =>
+      page.element("tr", {}, page.element("th", { scope: "row" }, tokenName(attention, token))),
+    );
+    const body = page.element("tbody", {}, ...this.rows);
+    const empty = (query) => this.rows[query].replaceChildren(this.rows[query].firstChild);
+    this.lazy = new LazyRows(body, attention.nTokens, (query) => this.fill(query), empty);
     const names = ["token", "looks most at", "then at", "and at"].map((name) =>
       page.element("th", { scope: "col" }, name),
     );
@@ -17,7 +22,7 @@ class TopView {
       "table",
       { class: "top" },
       page.element("thead", {}, page.element("tr", {}, ...names)),
-      this.body,
+      body,
     );
     this.node = page.element(
       "div",
@@ -28,15 +33,16 @@ class TopView {
   }
 
   update() {
-    const { attention, choice } = this;
     this.place.update();
-    const rows = attention.tokens.map((_, query) => {
-      const name = page.element("th", { scope: "row" }, tokenName(attention, query));
-      const cells = attention
-        .strongest(choice.layer, choice.head, query, 3)
-        .map(([key, weight]) => page.element("td", {}, tokenName(attention, key), bar(weight, 3)));
-      return page.element("tr", { class: query === choice.kept?.token ? "present" : "" }, name, ...cells);
-    });
-    this.body.replaceChildren(...rows);
+    this.rows.forEach((row, query) => row.classList.toggle("present", query === this.choice.kept?.token));
+    this.lazy.refill();
+  }
+
+  fill(query) {
+    const { attention, choice } = this;
+    const cells = attention
+      .strongest(choice.layer, choice.head, query, 3)
+      .map(([key, weight]) => page.element("td", {}, tokenName(attention, key), bar(weight, 3)));
+    this.rows[query].replaceChildren(this.rows[query].firstChild, ...cells);
   }
 }
