@@ -28,6 +28,7 @@ mod report;
 mod runs;
 mod tokenizer;
 mod train;
+mod verify;
 mod weights;
 
 use std::fmt::Display;
@@ -85,6 +86,8 @@ enum Command {
     Import(import::Args),
     /// Write a run's model for other projects
     Export(export::Args),
+    /// Compare a run with the model of another project, tensor by tensor
+    Verify(verify::Args),
     /// List runs, or compare some of them
     Runs(runs::Args),
     /// Print the curves of a run: losses, learning rate, speed
@@ -137,6 +140,7 @@ pub fn main(keep_freed_memory: fn()) -> ExitCode {
         Command::Inspect(args) => inspect::run(&args).map(|()| DONE),
         Command::Import(args) => import::run(&args).map(|()| DONE),
         Command::Export(args) => export::run(&args).map(|()| DONE),
+        Command::Verify(args) => verify::run(&args).map(|()| DONE),
         Command::Runs(args) => runs::run(&args).map(|()| DONE),
         Command::Metrics(args) => metrics::run(&args).map(|()| DONE),
         Command::Report(args) => report::run(&args).map(|()| DONE),

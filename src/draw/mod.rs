@@ -24,6 +24,7 @@ mod svg;
 pub(crate) mod table;
 mod tables;
 mod terminal;
+mod verification;
 
 use serde::Serialize;
 
@@ -40,6 +41,7 @@ pub(crate) use plot::spread;
 pub use runs::{curves_table, runs_side_by_side, runs_table};
 pub use tables::{ablation, embeddings, lens, patching};
 pub use terminal::{Palette, attention_text};
+pub use verification::verification;
 
 use crate::inspect::PromptAttention;
 

@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use super::Family;
 use crate::run::RunError;
 use crate::tokenizer::TokenizerError;
 
@@ -38,6 +39,14 @@ pub enum InteropError {
         listed(obstacles)
     )]
     NotPortable { obstacles: Vec<String> },
+    #[error(
+        "the run cannot be the model in `{path}`, which is of the family {family}:{}\n  hint: compare it with a model that \
+         was exported from it, or that it was imported from",
+        listed(obstacles)
+    )]
+    OtherFamily { path: PathBuf, family: Family, obstacles: Vec<String> },
+    #[error("the text has no tokens\n  hint: give another one with --prompt")]
+    EmptyText,
     #[error("`{0}` already exists; nothing was written\n  hint: choose another place, or replace it with --overwrite")]
     Exists(PathBuf),
     #[error("`{0}` is not empty and holds no model, so nothing is written there\n  hint: choose another place")]

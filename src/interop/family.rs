@@ -10,7 +10,8 @@ use toml::Value;
 use crate::config::{MlpKind, ModelConfig, NormKind, PositionKind};
 
 /// A family of models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Family {
     /// Learned positions, layer norm, GELU, biases everywhere.
     ///

@@ -14,6 +14,7 @@ mod import;
 pub mod layout;
 mod outgoing;
 mod source;
+pub mod verify;
 
 pub use error::InteropError;
 pub use family::Family;

@@ -89,6 +89,14 @@ impl LazyTensor {
         Self { shape, place: Place::Computed(Arc::new(compute)) }
     }
 
+    /// How its numbers are written, if they are in a file.
+    pub fn dtype(&self) -> Option<Dtype> {
+        match &self.place {
+            Place::File(_, _, dtype) => Some(*dtype),
+            Place::Device(_) | Place::Computed(_) => None,
+        }
+    }
+
     /// Sizes of the dimensions.
     pub fn shape(&self) -> &[usize] {
         &self.shape

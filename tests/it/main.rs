@@ -46,6 +46,7 @@ mod runs;
 mod stopping;
 mod tokenizers;
 mod trackers;
+mod verify;
 mod worked_numbers;
 
 /// Says that a test is skipped and why; fails it instead if the environment `variable` requires what it lacks.

@@ -1,0 +1,51 @@
+//! `tinderbox verify`: whether a run is the model of another project's file.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+
+use super::{print, print_json};
+use crate::draw;
+use crate::interop::verify;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox verify runs/smollm2 --against SmolLM2-135M
+  tinderbox verify runs/quickstart --against quickstart.gguf --prompt \"The bank of\"")]
+pub(super) struct Args {
+    /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
+    run: PathBuf,
+    /// The model: a folder as transformers writes it, or a .gguf file
+    #[arg(long, value_name = "DIR|FILE.gguf")]
+    against: PathBuf,
+    /// A text for both models to read [default: a built-in one]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "text")]
+    prompt: Option<String>,
+    /// A file with the text [default: --prompt]
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Compares, prints what was found, and fails if the two are not one model.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let text = match &args.text {
+        Some(path) => {
+            Some(std::fs::read_to_string(path).with_context(|| format!("cannot read the text `{}`", path.display()))?)
+        }
+        None => args.prompt.clone(),
+    };
+    let found = verify::verify(&args.run, &args.against, text.as_deref())?;
+    if args.json {
+        print_json(&found)?;
+    } else {
+        print(&draw::verification(&found))?;
+    }
+    if !found.same {
+        bail!("`{}` is not the model in `{}`", args.run.display(), args.against.display());
+    }
+    Ok(())
+}
