@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::ValueEnum;
 
 use super::note;
 use crate::format::shell_word;
+use crate::interop::gguf::{self, TensorType};
 use crate::interop::{Outgoing, hf};
 use crate::model::Dtype;
 
@@ -13,7 +15,10 @@ use crate::model::Dtype;
 #[command(after_help = "\
 Examples:
   tinderbox export runs/quickstart --to hf
-  tinderbox export runs/quickstart/last --to hf --dtype bf16 --output my-model")]
+  tinderbox export runs/quickstart/last --to hf --dtype bf16 --output my-model
+  tinderbox export runs/quickstart --to gguf --dtype q8_0
+
+With a GGUF file comes a Modelfile: ollama create NAME -f FOLDER/Modelfile.")]
 pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N
     run: PathBuf,
@@ -23,7 +28,7 @@ pub(super) struct Args {
     /// The type of the numbers
     #[arg(long, value_enum, default_value_t = Numbers::F32)]
     dtype: Numbers,
-    /// Where to write it [default: a folder `hf` in the run]
+    /// Where to write it: a folder, or a .gguf file [default: a folder `hf` or `gguf` in the run]
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
     /// Replace what is there
@@ -35,6 +40,8 @@ pub(super) struct Args {
 enum Format {
     /// A folder for transformers and everything that reads its files
     Hf,
+    /// A file for llama.cpp, ollama, LM Studio and everything that reads it
+    Gguf,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -45,23 +52,43 @@ enum Numbers {
     F16,
     /// 16 bits, the upper half of 32
     Bf16,
+    /// 8 bits and a scale for 32 numbers; only in a GGUF file
+    #[value(name = "q8_0")]
+    Q8_0,
 }
 
 /// Exports, and says where to.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let model = Outgoing::open(&args.run)?;
-    let dtype = match args.dtype {
-        Numbers::F32 => Dtype::F32,
-        Numbers::F16 => Dtype::F16,
-        Numbers::Bf16 => Dtype::Bf16,
-    };
+    let output = |folder: &str| args.output.clone().unwrap_or_else(|| model.run.join(folder));
     let output = match args.to {
         Format::Hf => {
-            let output = args.output.clone().unwrap_or_else(|| model.run.join("hf"));
+            let (dtype, output) = (args.dtype.in_folder()?, output("hf"));
             hf::export(&model, dtype, &output, args.overwrite)?;
             output
         }
+        Format::Gguf => gguf::export(&model, args.dtype.in_file(), &output("gguf"), args.overwrite)?,
     };
     note(format!("exported {} to {}", model.family, shell_word(output)));
     Ok(())
+}
+
+impl Numbers {
+    fn in_folder(self) -> anyhow::Result<Dtype> {
+        match self {
+            Self::F32 => Ok(Dtype::F32),
+            Self::F16 => Ok(Dtype::F16),
+            Self::Bf16 => Ok(Dtype::Bf16),
+            Self::Q8_0 => bail!("--dtype q8_0 is a type of GGUF files\n  hint: add --to gguf, or choose bf16"),
+        }
+    }
+
+    fn in_file(self) -> TensorType {
+        match self {
+            Self::F32 => TensorType::F32,
+            Self::F16 => TensorType::F16,
+            Self::Bf16 => TensorType::Bf16,
+            Self::Q8_0 => TensorType::Q8_0,
+        }
+    }
 }

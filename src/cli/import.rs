@@ -11,10 +11,11 @@ use crate::interop::{self, Source};
 Examples:
   tinderbox import ~/models/SmolLM2-135M --run-dir runs/smollm2
   tinderbox import gpt2-folder --run-dir runs/gpt2 --overwrite
+  tinderbox import SmolLM2-135M-Instruct.Q8_0.gguf --run-dir runs/smollm2
 
 It takes models of the families gpt2, llama, mistral, qwen2, qwen3, arcee, gpt_neox and gpt_neo.")]
 pub(super) struct Args {
-    /// A folder as transformers writes it: config.json, safetensors files, tokenizer.json
+    /// A folder as transformers writes it (config.json, safetensors files, tokenizer.json), or a .gguf file
     model: PathBuf,
     /// The run directory to make
     #[arg(long, value_name = "DIR")]

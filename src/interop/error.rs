@@ -47,6 +47,10 @@ pub enum InteropError {
     OtherFamily { path: PathBuf, family: Family, obstacles: Vec<String> },
     #[error("the text has no tokens\n  hint: give another one with --prompt")]
     EmptyText,
+    #[error(
+        "this model cannot be a GGUF file: {reason}\n  hint: as a Hugging Face folder, with --to hf, it can be taken along"
+    )]
+    NoGguf { reason: String },
     #[error("`{0}` already exists; nothing was written\n  hint: choose another place, or replace it with --overwrite")]
     Exists(PathBuf),
     #[error("`{0}` is not empty and holds no model, so nothing is written there\n  hint: choose another place")]

@@ -9,6 +9,7 @@
 pub mod convert;
 mod error;
 mod family;
+pub mod gguf;
 pub mod hf;
 mod import;
 pub mod layout;

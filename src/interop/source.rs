@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::convert::{self, Tensors};
 use super::layout::{Entry, Naming, layout};
-use super::{Family, InteropError, hf};
+use super::{Family, InteropError, gguf, hf};
 use crate::config::ModelConfig;
 
 /// A model of another project. Its tensors are read on demand.
@@ -41,11 +41,7 @@ impl Source {
     pub fn open(path: &Path) -> Result<Self, InteropError> {
         match path.metadata() {
             Ok(metadata) if metadata.is_dir() => hf::open(path),
-            Ok(_) => Err(InteropError::NotAModel {
-                path: path.to_owned(),
-                reason: "it is a file".to_owned(),
-                hint: "name a folder with a config.json and safetensors files".to_owned(),
-            }),
+            Ok(_) => gguf::open(path),
             Err(_) => Err(InteropError::NotFound(path.to_owned())),
         }
     }

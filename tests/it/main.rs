@@ -28,6 +28,7 @@ mod families;
 mod fixtures;
 mod further;
 mod generation;
+mod gguf;
 mod heads;
 mod inference;
 mod init;

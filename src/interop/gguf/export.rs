@@ -1,0 +1,66 @@
+//! Writes a run's model as a GGUF file, with a `Modelfile` beside it.
+
+use std::path::{Path, PathBuf};
+
+use super::modelfile::{MODELFILE, modelfile};
+use super::vocab::Vocab;
+use super::write::{NewTensor, write};
+use super::{TensorType, metadata, rope_freqs};
+use crate::config::{ModelConfig, PositionKind};
+use crate::interop::error::cannot_write;
+use crate::interop::{InteropError, Naming, Outgoing};
+use crate::model::LazyTensor;
+use crate::run::write_atomically;
+
+/// The tensor of learned positions, which llama.cpp keeps in f32.
+const POSITIONS: &str = "position_embd.weight";
+
+/// Writes the file `output`, or one named after the run if it is a folder, in place of an old one if `overwrite`.
+/// Returns its path.
+///
+/// # Errors
+/// If llama.cpp does not know such a model or such a tokenizer, there is something already, or it cannot be written.
+pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: bool) -> Result<PathBuf, InteropError> {
+    let is_folder = output.is_dir() || output.extension().is_none_or(|extension| extension != "gguf");
+    let path = if is_folder { output.join(format!("{}.gguf", model.name())) } else { output.to_owned() };
+    let beside = path.with_file_name(MODELFILE);
+    if let Some(path) = [&path, &beside].into_iter().find(|path| !overwrite && path.exists()) {
+        return Err(InteropError::Exists(path.clone()));
+    }
+    let config = model.model();
+    let n_rows = model.vocab_size();
+    let mut values = metadata::write(model.family, config, &model.name(), n_rows, numbers.file_type())?;
+    values.extend(Vocab::of_tokenizer(&model.tokenizer, n_rows)?.write());
+    let tensors = model.tensors(Naming::Gguf)?.into_iter().chain(rope_freqs(config));
+    let tensors: Vec<NewTensor> =
+        tensors.map(|(name, tensor)| NewTensor { kind: kind(&name, tensor.shape(), numbers), name, tensor }).collect();
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(cannot_write(folder))?;
+    }
+    write(&path, &values, &tensors)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let has_chat_template = model.tokenizer.chat_template().is_some();
+    let text = modelfile(&name, &model.config.generate, config.context_length, has_chat_template);
+    write_atomically(&beside, text.as_bytes()).map_err(cannot_write(&beside))?;
+    Ok(path)
+}
+
+/// The type of a tensor where matrices are of the type `numbers`: vectors are always f32, and rows that are not whole
+/// blocks f16, as llama.cpp chooses them.
+fn kind(name: &str, shape: &[usize], numbers: TensorType) -> TensorType {
+    match shape {
+        [_, row] if name != POSITIONS => match row.is_multiple_of(numbers.block_len()) {
+            true => numbers,
+            false => TensorType::F16,
+        },
+        _ => TensorType::F32,
+    }
+}
+
+/// The tensor that says Llama 3's scaling.
+fn rope_freqs(config: &ModelConfig) -> Option<(String, LazyTensor)> {
+    let scaling = config.rope_scaling.filter(|_| config.position == PositionKind::Rope)?;
+    let factors = rope_freqs::factors(&scaling, config.rope_theta, config.rotary_dim())?;
+    let tensor = LazyTensor::computed(vec![factors.len()], move |sink| sink(&factors));
+    Some((rope_freqs::TENSOR.to_owned(), tensor))
+}

@@ -1,0 +1,20 @@
+//! GGUF files, the format of llama.cpp, ollama and LM Studio: a model, its settings and its vocabulary in one file.
+//!
+//! `docs/gguf.md` describes the format. Here are the container (`read`, `write`, `value`, `quant`), the settings of the
+//! model (`metadata`) and the vocabulary (`vocab`).
+
+mod export;
+mod keys;
+mod metadata;
+mod modelfile;
+mod open;
+mod quant;
+mod read;
+mod rope_freqs;
+mod value;
+mod vocab;
+mod write;
+
+pub use export::export;
+pub use open::open;
+pub use quant::TensorType;

@@ -1,0 +1,26 @@
+//! Opens a GGUF file as a model of another project.
+
+use std::path::Path;
+
+use super::read::{Gguf, StoredTensor};
+use super::vocab::Vocab;
+use super::{metadata, rope_freqs};
+use crate::interop::{InteropError, Naming, Source};
+use crate::model::LazyTensor;
+
+/// Opens the file at `path`. Its tensors are read on demand.
+///
+/// # Errors
+/// If it is damaged, or holds a model, a vocabulary or a type of tensor that is not known here.
+pub fn open(path: &Path) -> Result<Source, InteropError> {
+    let Gguf { metadata, mut tensors } = Gguf::open(path)?;
+    let (family, config) = metadata::read(&metadata, &tensors)?;
+    let tokenizer = Vocab::read(&metadata)?.to_tokenizer(&metadata)?;
+    tensors.remove(rope_freqs::TENSOR); // the config has it
+    let tensors = tensors.into_iter().map(|(name, tensor)| (name, lazy(tensor))).collect();
+    Ok(Source { path: path.to_owned(), family, naming: Naming::Gguf, config, tokenizer, tensors })
+}
+
+fn lazy(tensor: StoredTensor) -> LazyTensor {
+    LazyTensor::computed(tensor.shape.clone(), move |sink| tensor.stream(sink))
+}

@@ -1,0 +1,323 @@
+//! A value of GGUF's metadata, and its bytes.
+
+use super::read::Reader;
+
+/// How deep arrays may lie in each other: a crafted file could otherwise exhaust the stack.
+const DEEPEST: usize = 8;
+
+/// A type of number, by its code in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "the names of the types")]
+pub enum NumberType {
+    U8 = 0,
+    I8 = 1,
+    U16 = 2,
+    I16 = 3,
+    U32 = 4,
+    I32 = 5,
+    F32 = 6,
+    Bool = 7,
+    U64 = 10,
+    I64 = 11,
+    F64 = 12,
+}
+
+const STRING: u32 = 8;
+const ARRAY: u32 = 9;
+
+impl NumberType {
+    fn of_code(code: u32) -> Option<Self> {
+        use NumberType::{Bool, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+        [U8, I8, U16, I16, U32, I32, F32, Bool, U64, I64, F64].into_iter().find(|kind| *kind as u32 == code)
+    }
+
+    fn n_bytes(self) -> usize {
+        match self {
+            Self::U8 | Self::I8 | Self::Bool => 1,
+            Self::U16 | Self::I16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 => 8,
+        }
+    }
+}
+
+/// A number of any type, true and false among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    kind: NumberType,
+    /// Its bytes, little-endian, with zeros behind them.
+    bytes: [u8; 8],
+}
+
+impl Number {
+    fn new(kind: NumberType, little_endian: &[u8]) -> Self {
+        let mut bytes = [0; 8];
+        bytes[..kind.n_bytes()].copy_from_slice(little_endian);
+        Self { kind, bytes }
+    }
+
+    /// The value of an integer; `None` for a fraction or a truth value.
+    #[allow(clippy::cast_possible_truncation, reason = "the bytes above those of its type are zero")]
+    pub fn integer(self) -> Option<i128> {
+        let bits = u64::from_le_bytes(self.bytes);
+        match self.kind {
+            NumberType::U8 | NumberType::U16 | NumberType::U32 | NumberType::U64 => Some(bits.into()),
+            NumberType::I8 => Some((bits as u8).cast_signed().into()),
+            NumberType::I16 => Some((bits as u16).cast_signed().into()),
+            NumberType::I32 => Some((bits as u32).cast_signed().into()),
+            NumberType::I64 => Some(bits.cast_signed().into()),
+            NumberType::F32 | NumberType::F64 | NumberType::Bool => None,
+        }
+    }
+
+    /// The value of any number; an f32 is the shortest decimal number that is read as it: 1e-6, not 9.99999997e-7.
+    pub fn float(self) -> Option<f64> {
+        let bits = u64::from_le_bytes(self.bytes);
+        match self.kind {
+            #[allow(clippy::cast_possible_truncation, reason = "the bytes above those of its type are zero")]
+            NumberType::F32 => f32::from_bits(bits as u32).to_string().parse().ok(),
+            NumberType::F64 => Some(f64::from_bits(bits)),
+            NumberType::Bool => None,
+            _ => self.integer().map(|n| n as f64),
+        }
+    }
+
+    fn bool(self) -> Option<bool> {
+        (self.kind == NumberType::Bool).then_some(self.bytes[0] != 0)
+    }
+}
+
+/// A value of the metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A number, or true or false.
+    Number(Number),
+    /// A text.
+    String(String),
+    /// Values of one type.
+    Array(Array),
+}
+
+/// Values of one type, as compact as in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Array {
+    /// Numbers, one after the other.
+    Numbers(NumberType, Vec<u8>),
+    /// Texts.
+    Strings(Vec<String>),
+    /// Arrays, each with its own type.
+    Arrays(Vec<Array>),
+}
+
+impl Value {
+    pub(super) fn u32(number: u32) -> Self {
+        Self::Number(Number::new(NumberType::U32, &number.to_le_bytes()))
+    }
+
+    pub(super) fn f32(number: f32) -> Self {
+        Self::Number(Number::new(NumberType::F32, &number.to_le_bytes()))
+    }
+
+    pub(super) fn bool(truth: bool) -> Self {
+        Self::Number(Number::new(NumberType::Bool, &[u8::from(truth)]))
+    }
+
+    pub(super) fn string(text: impl Into<String>) -> Self {
+        Self::String(text.into())
+    }
+
+    pub(super) fn f32s(numbers: &[f32]) -> Self {
+        Self::Array(Array::Numbers(NumberType::F32, numbers.iter().flat_map(|x| x.to_le_bytes()).collect()))
+    }
+
+    pub(super) fn i32s(numbers: &[i32]) -> Self {
+        Self::Array(Array::Numbers(NumberType::I32, numbers.iter().flat_map(|x| x.to_le_bytes()).collect()))
+    }
+
+    pub(super) fn strings(texts: Vec<String>) -> Self {
+        Self::Array(Array::Strings(texts))
+    }
+
+    pub(super) fn integer(&self) -> Option<i128> {
+        if let Self::Number(number) = self { number.integer() } else { None }
+    }
+
+    pub(super) fn float(&self) -> Option<f64> {
+        if let Self::Number(number) = self { number.float() } else { None }
+    }
+
+    pub(super) fn truth(&self) -> Option<bool> {
+        if let Self::Number(number) = self { number.bool() } else { None }
+    }
+
+    pub(super) fn numbers(&self) -> Option<Vec<Number>> {
+        let Self::Array(Array::Numbers(kind, bytes)) = self else { return None };
+        Some(bytes.chunks_exact(kind.n_bytes()).map(|bytes| Number::new(*kind, bytes)).collect())
+    }
+
+    /// For an error: a number or a short text as it is, of anything else its type.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Self::Number(number) => match (number.bool(), number.integer(), number.float()) {
+                (Some(truth), ..) => truth.to_string(),
+                (_, Some(integer), _) => integer.to_string(),
+                (.., float) => float.unwrap_or(f64::NAN).to_string(),
+            },
+            Self::String(text) => format!("{:?}", text.chars().take(60).collect::<String>()),
+            Self::Array(Array::Numbers(kind, bytes)) => format!("{} numbers", bytes.len() / kind.n_bytes()),
+            Self::Array(Array::Strings(texts)) => format!("{} texts", texts.len()),
+            Self::Array(Array::Arrays(arrays)) => format!("{} arrays", arrays.len()),
+        }
+    }
+
+    /// Reads a type and a value of it.
+    pub(super) fn read(from: &mut Reader) -> Result<Self, String> {
+        match from.u32()? {
+            STRING => Ok(Self::String(from.string()?)),
+            ARRAY => Ok(Self::Array(Array::read(from, 1)?)),
+            code => {
+                let kind = NumberType::of_code(code).ok_or_else(|| unknown(code))?;
+                Ok(Self::Number(Number::new(kind, &from.bytes(kind.n_bytes() as u64)?)))
+            }
+        }
+    }
+
+    /// Appends the type and the value.
+    pub(super) fn write(&self, to: &mut Vec<u8>) {
+        match self {
+            Self::Number(Number { kind, bytes }) => {
+                to.extend((*kind as u32).to_le_bytes());
+                to.extend(&bytes[..kind.n_bytes()]);
+            }
+            Self::String(text) => {
+                to.extend(STRING.to_le_bytes());
+                write_string(text, to);
+            }
+            Self::Array(array) => {
+                to.extend(ARRAY.to_le_bytes());
+                array.write(to);
+            }
+        }
+    }
+}
+
+impl Array {
+    /// Reads a type, a length, and that many values. Memory grows as they are read.
+    fn read(from: &mut Reader, depth: usize) -> Result<Self, String> {
+        let (code, n) = (from.u32()?, from.u64()?);
+        match code {
+            STRING => (0..n).map(|_| from.string()).collect::<Result<_, _>>().map(Self::Strings),
+            ARRAY if depth == DEEPEST => Err(format!("arrays within arrays, deeper than {DEEPEST}")),
+            ARRAY => (0..n).map(|_| Self::read(from, depth + 1)).collect::<Result<_, _>>().map(Self::Arrays),
+            _ => {
+                let kind = NumberType::of_code(code).ok_or_else(|| unknown(code))?;
+                from.bytes(n.saturating_mul(kind.n_bytes() as u64)).map(|bytes| Self::Numbers(kind, bytes))
+            }
+        }
+    }
+
+    fn write(&self, to: &mut Vec<u8>) {
+        let mut head = |code: u32, n: usize| {
+            to.extend(code.to_le_bytes());
+            to.extend((n as u64).to_le_bytes());
+        };
+        match self {
+            Self::Numbers(kind, bytes) => {
+                head(*kind as u32, bytes.len() / kind.n_bytes());
+                to.extend(bytes);
+            }
+            Self::Strings(texts) => {
+                head(STRING, texts.len());
+                for text in texts {
+                    write_string(text, to);
+                }
+            }
+            Self::Arrays(arrays) => {
+                head(ARRAY, arrays.len());
+                for array in arrays {
+                    array.write(to);
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn write_string(text: &str, to: &mut Vec<u8>) {
+    to.extend((text.len() as u64).to_le_bytes());
+    to.extend(text.as_bytes());
+}
+
+fn unknown(code: u32) -> String {
+    format!("values of the unknown type {code}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn reread(value: &Value) -> Value {
+        let mut bytes = Vec::new();
+        value.write(&mut bytes);
+        let mut reader = Reader::of_bytes(&bytes);
+        let again = Value::read(&mut reader).unwrap();
+        assert_eq!(reader.at(), bytes.len() as u64, "all of it was read");
+        again
+    }
+
+    fn any_array() -> impl Strategy<Value = Array> {
+        let numbers =
+            (prop::sample::select(vec![0_u32, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12]), 0_usize..5).prop_map(|(code, n)| {
+                let kind = NumberType::of_code(code).unwrap();
+                Array::Numbers(kind, vec![0xa5; n * kind.n_bytes()])
+            });
+        let strings = prop::collection::vec(".{0,5}", 0..4).prop_map(Array::Strings);
+        prop_oneof![numbers, strings]
+            .prop_recursive(3, 12, 3, |inner| prop::collection::vec(inner, 0..3).prop_map(Array::Arrays))
+    }
+
+    proptest! {
+        #[test]
+        fn arrays_come_back(array in any_array()) {
+            let value = Value::Array(array);
+            prop_assert_eq!(reread(&value), value);
+        }
+    }
+
+    #[test]
+    fn numbers_are_what_their_type_says() {
+        let number = |kind, bytes: &[u8]| Value::Number(Number::new(kind, bytes));
+        for (value, integer, float) in [
+            (number(NumberType::U8, &[0xff]), Some(255), Some(255.0)),
+            (number(NumberType::I8, &[0xff]), Some(-1), Some(-1.0)),
+            (number(NumberType::I16, &[0, 0x80]), Some(-32768), Some(-32768.0)),
+            (number(NumberType::I32, &[0xfe, 0xff, 0xff, 0xff]), Some(-2), Some(-2.0)),
+            (number(NumberType::U64, &[0xff; 8]), Some(u64::MAX.into()), Some(u64::MAX as f64)),
+            (number(NumberType::I64, &[0xff; 8]), Some(-1), Some(-1.0)),
+            (Value::f32(1e-6), None, Some(1e-6)),
+            (number(NumberType::F64, &0.1_f64.to_le_bytes()), None, Some(0.1)),
+            (Value::bool(true), None, None),
+        ] {
+            assert_eq!((value.integer(), value.float()), (integer, float), "{value:?}");
+            assert_eq!(reread(&value), value);
+        }
+        assert_eq!((Value::bool(true).truth(), Value::u32(1).truth()), (Some(true), None));
+    }
+
+    #[test]
+    fn arrays_do_not_nest_without_end() {
+        let mut array = Array::Strings(Vec::new());
+        for depth in 1..=DEEPEST {
+            let mut bytes = Vec::new();
+            Value::Array(array.clone()).write(&mut bytes);
+            assert!(Value::read(&mut Reader::of_bytes(&bytes)).is_ok(), "{depth}");
+            array = Array::Arrays(vec![array]);
+        }
+        let mut bytes = Vec::new();
+        Value::Array(array).write(&mut bytes);
+        let error = Value::read(&mut Reader::of_bytes(&bytes)).unwrap_err();
+        assert_eq!(error, "arrays within arrays, deeper than 8");
+    }
+}

@@ -1,0 +1,167 @@
+//! What GGUF's names of pre-tokenizers stand for in a `tokenizer.json`: how a text is cut into the words within which
+//! pairs are merged.
+//!
+//! Sources: llama.cpp, `llama-vocab.cpp`; the `tokenizer.json` of GPT-2, OLMo, SmolLM2, Llama 3 and Qwen2.
+
+use serde_json::{Value, json};
+
+/// The one of a file that names none.
+pub(super) const DEFAULT: &str = "gpt-2";
+
+const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// What happens to a text before words are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PreTokenizer {
+    /// Its name in a file.
+    pub name: &'static str,
+    /// How a text is cut into words.
+    pub words: Words,
+    /// Whether characters are composed first, as Unicode's form C has them. llama.cpp does not.
+    pub nfc: bool,
+    /// Whether a word that is a token is taken as it is.
+    pub ignore_merges: bool,
+}
+
+/// How a text is cut into words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Words {
+    /// By GPT-2's pattern, which the library has built in.
+    Gpt2,
+    /// Each digit is a word, and the rest is cut by GPT-2's pattern.
+    Digits,
+    /// By a pattern.
+    Pattern(&'static str),
+}
+
+/// The first of those that do the same is the one that is written.
+const ALL: [PreTokenizer; 6] = [
+    PreTokenizer { name: DEFAULT, words: Words::Gpt2, nfc: false, ignore_merges: false },
+    PreTokenizer { name: "olmo", words: Words::Gpt2, nfc: true, ignore_merges: false },
+    PreTokenizer { name: "smollm", words: Words::Digits, nfc: false, ignore_merges: false },
+    PreTokenizer { name: "llama-bpe", words: Words::Pattern(LLAMA_3), nfc: false, ignore_merges: true },
+    PreTokenizer { name: "dbrx", words: Words::Pattern(LLAMA_3), nfc: false, ignore_merges: false },
+    PreTokenizer { name: "qwen2", words: Words::Pattern(QWEN2), nfc: true, ignore_merges: false },
+];
+
+impl PreTokenizer {
+    /// The one that a file names.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        let name = match name {
+            "default" => DEFAULT,
+            "llama3" | "llama-v3" => "llama-bpe",
+            name => name,
+        };
+        ALL.into_iter().find(|it| it.name == name)
+    }
+
+    /// The names that are known, for an error.
+    pub(super) fn names() -> String {
+        ALL.map(|it| format!("{:?}", it.name)).join(", ")
+    }
+
+    /// The one that does what a `tokenizer.json` says.
+    pub(super) fn of_tokenizer(file: &Value) -> Option<Self> {
+        let nfc = match &file["normalizer"] {
+            Value::Null => false,
+            normalizer if *normalizer == json!({"type": "NFC"}) => true,
+            _ => return None,
+        };
+        let words = Words::of_tokenizer(&file["pre_tokenizer"])?;
+        let ignore_merges = file["model"]["ignore_merges"].as_bool().unwrap_or(false);
+        let mut same = ALL.into_iter().filter(|it| it.words == words && it.ignore_merges == ignore_merges);
+        let first = same.clone().next();
+        same.find(|it| it.nfc == nfc).or(first) // llama.cpp composes characters with none of them
+    }
+
+    pub(super) fn normalizer(self) -> Value {
+        if self.nfc { json!({"type": "NFC"}) } else { Value::Null }
+    }
+
+    pub(super) fn pre_tokenizer(self) -> Value {
+        let split =
+            |pattern: Value| json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false});
+        match self.words {
+            Words::Gpt2 => byte_level(true),
+            Words::Digits => {
+                let digits = json!({"type": "Digits", "individual_digits": true});
+                json!({"type": "Sequence", "pretokenizers": [digits, byte_level(true)]})
+            }
+            Words::Pattern(pattern) => {
+                let split = split(json!({"Regex": pattern}));
+                json!({"type": "Sequence", "pretokenizers": [split, byte_level(false)]})
+            }
+        }
+    }
+}
+
+impl Words {
+    fn of_tokenizer(pre_tokenizer: &Value) -> Option<Self> {
+        let parts = match pre_tokenizer["type"].as_str()? {
+            "Sequence" => pre_tokenizer["pretokenizers"].as_array()?,
+            _ => std::slice::from_ref(pre_tokenizer),
+        };
+        let (last, before) = parts.split_last()?;
+        let is_byte_level = last["type"] == "ByteLevel" && last["add_prefix_space"] == false;
+        let by_pattern = last["use_regex"].as_bool().unwrap_or(true);
+        match before {
+            _ if !is_byte_level => None,
+            [] if by_pattern => Some(Self::Gpt2),
+            [digits] if by_pattern => {
+                (digits["type"] == "Digits" && digits["individual_digits"] == true).then_some(Self::Digits)
+            }
+            [split] => {
+                let is_plain = split["type"] == "Split" && split["behavior"] == "Isolated" && split["invert"] == false;
+                let pattern = split["pattern"]["Regex"].as_str().filter(|_| is_plain && !by_pattern)?;
+                [LLAMA_3, QWEN2].into_iter().find(|known| *known == pattern).map(Self::Pattern)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Spells the bytes of words as characters; `use_regex`: after cutting by GPT-2's pattern.
+pub(super) fn byte_level(use_regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_comes_back_from_its_parts() {
+        for it in ALL {
+            let file = json!({
+                "normalizer": it.normalizer(), "pre_tokenizer": it.pre_tokenizer(),
+                "model": {"ignore_merges": it.ignore_merges},
+            });
+            assert_eq!(PreTokenizer::of_tokenizer(&file), Some(it));
+            assert_eq!(PreTokenizer::of_name(it.name), Some(it));
+        }
+        assert_eq!(PreTokenizer::of_name("default").map(|it| it.name), Some("gpt-2"));
+        assert_eq!(PreTokenizer::of_name("tekken"), None);
+    }
+
+    #[test]
+    fn what_changes_a_text_otherwise_has_no_name() {
+        let file = |normalizer: Value, pre_tokenizer: Value| {
+            let file = json!({"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "model": {}});
+            PreTokenizer::of_tokenizer(&file).map(|it| it.name)
+        };
+        assert_eq!(file(Value::Null, byte_level(true)), Some("gpt-2"));
+        assert_eq!(file(json!({"type": "NFC"}), byte_level(true)), Some("olmo"));
+        assert_eq!(file(json!({"type": "Lowercase"}), byte_level(true)), None);
+        assert_eq!(file(Value::Null, byte_level(false)), None);
+        assert_eq!(file(Value::Null, json!({"type": "Whitespace"})), None);
+        let mut prefixed = byte_level(true);
+        prefixed["add_prefix_space"] = true.into();
+        assert_eq!(file(Value::Null, prefixed), None);
+        let mut qwen = PreTokenizer::of_name("qwen2").expect("it is known").pre_tokenizer();
+        assert_eq!(file(Value::Null, qwen.clone()), Some("qwen2"), "llama.cpp does not compose characters");
+        qwen["pretokenizers"][0]["pattern"]["Regex"] = "\\w+".into();
+        assert_eq!(file(Value::Null, qwen), None);
+    }
+}
