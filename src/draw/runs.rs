@@ -111,6 +111,7 @@ fn status(info: &RunInfo) -> String {
         Status::Done => "done",
         Status::Running => "running",
         Status::Stopped => "stopped",
+        Status::Imported => "imported",
     }
     .to_owned()
 }

@@ -25,6 +25,7 @@ pub(super) fn lead(report: &Report) -> String {
         Status::Done => format!("Done: {steps}{on}{}", time(" in")),
         Status::Running => format!("In progress: {steps}{on}{}", time(", after")),
         Status::Stopped => format!("Stopped after {steps}{on}"),
+        Status::Imported => "Imported".to_owned(),
     }
 }
 

@@ -8,7 +8,7 @@ use toml::Table;
 
 use super::layout::{CONFIG, METRICS, TIMINGS};
 use super::log::{MetricsLine, Process, TimingsLine, processes_of, read_lines};
-use super::{Checkpoint, RunDir, RunError};
+use super::{Checkpoint, RunDir, RunError, TrainState};
 
 /// Whether a run is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -20,6 +20,8 @@ pub enum Status {
     Running,
     /// It ended before its last step; `--resume` continues it if there is a checkpoint.
     Stopped,
+    /// Its model comes from another project, and was not trained here.
+    Imported,
 }
 
 /// A summary of a run. A value is `None` if the run did not get that far, or an older version did not log it.
@@ -77,15 +79,18 @@ impl RunInfo {
         let logged = metrics.last().map_or(0, |line| line.step);
         let end = metrics.iter().rfind(|line| line.val_loss.is_some());
         let is_complete = end.is_some_and(|end| end.step == logged);
-        let status = match (run.is_busy(), is_complete) {
+        let is_busy = run.is_busy();
+        let saved = if is_busy || is_complete { None } else { saved_state(run, &mut notes) };
+        let imported = saved.as_ref().filter(|state| state.is_imported());
+        let status = match (is_busy, is_complete) {
             (true, _) => Status::Running,
             (false, true) => Status::Done,
+            (false, false) if imported.is_some() => Status::Imported,
             (false, false) => Status::Stopped,
         };
-        let step = match status {
-            Status::Stopped => saved_step(run, &mut notes).unwrap_or(logged),
-            Status::Done | Status::Running => logged,
-        };
+        let step = saved.as_ref().map_or(logged, |state| state.step as u64);
+        let started_from = last_process.and_then(|process| process.from.clone());
+        let max_steps = config["train"].get("max_steps").and_then(|steps| steps.as_integer()?.try_into().ok());
         let best = match end.filter(|_| is_complete) {
             Some(end) => best_at_end(end),
             None => best_estimate(&metrics, step),
@@ -95,8 +100,11 @@ impl RunInfo {
             run: run.root().to_owned(),
             status,
             step,
-            max_steps: config["train"].get("max_steps").and_then(|steps| steps.as_integer()?.try_into().ok()),
-            parameters: last_process.and_then(|process| process.parameters),
+            max_steps: max_steps.filter(|_| imported.is_none()),
+            parameters: match imported {
+                None => last_process.and_then(|process| process.parameters),
+                Some(_) => n_parameters(run),
+            },
             tokens: metrics.iter().rfind(|line| line.step <= step).and_then(|line| line.tokens),
             train_s: timings.iter().rev().find_map(|line| line.train_s),
             wall_s: timings.iter().rev().find_map(|line| line.wall_s),
@@ -106,7 +114,7 @@ impl RunInfo {
             best_step,
             device: last_process.and_then(|process| process.device.clone()),
             began_unix_s: processes.first().and_then(|first| first.began_unix_s),
-            started_from: last_process.and_then(|process| process.from.clone()),
+            started_from: started_from.or_else(|| imported?.started_from.clone()),
             notes,
         })
     }
@@ -136,11 +144,16 @@ fn bits_per_byte_of_a_nat(process: Option<&Process>, end: Option<&MetricsLine>) 
     of_sizes.or_else(|| Some(end?.val_bits_per_byte? / end?.val_loss?))
 }
 
-/// The step that the run would resume from.
-fn saved_step(run: &RunDir, notes: &mut Vec<String>) -> Option<u64> {
+/// Where the run stood at its last checkpoint.
+fn saved_state(run: &RunDir, notes: &mut Vec<String>) -> Option<TrainState> {
     let last = run.last().ok()?;
-    let state = Checkpoint::read_state(&last).map_err(|error| notes.push(error.first_line()));
-    Some(state.ok()?.step as u64)
+    Checkpoint::read_state(&last).map_err(|error| notes.push(error.first_line())).ok()
+}
+
+/// The numbers in the last checkpoint of a run.
+fn n_parameters(run: &RunDir) -> Option<u64> {
+    let checkpoint = Checkpoint::read(&run.last().ok()?).ok()?;
+    Some(checkpoint.model.values().map(|tensor| tensor.n_numbers() as u64).sum())
 }
 
 /// The config of a run as a table with every section. Missing keys have their defaults, unless the config has keys

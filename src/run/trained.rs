@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Checkpoint, RunError, locate};
 use crate::config::Config;
-use crate::data::{Corpus, DataError, OpenOptions};
+use crate::data::{self, Corpus, DataError, OpenOptions, Split};
 use crate::device::{self, DeviceError, DeviceSpec};
 use crate::model::Gpt;
 use crate::tokenizer::Tokenizer;
@@ -63,5 +63,16 @@ impl Trained {
     pub fn corpus(&self) -> Result<Corpus, OpenError> {
         let state = Checkpoint::read_state(&self.checkpoint)?;
         Ok(Corpus::open(&self.config, OpenOptions::earlier(&self.tokenizer, &state.text_sha256))?)
+    }
+
+    /// The whole text at `path`, or the validation split of the text that the model was trained on.
+    ///
+    /// # Errors
+    /// If the text cannot be read, or the model's has changed since or is none.
+    pub fn text_or_val(&self, path: Option<&Path>) -> Result<Split, OpenError> {
+        match path {
+            Some(path) => Ok(data::open_text(path, &self.config.data, &self.tokenizer)?),
+            None => Ok(self.corpus()?.val),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! `tinderbox inspect ablate`: what each part is good for.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -17,10 +18,13 @@ Example:
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
+    /// Measure on another text: a file, a folder, or - for standard input [default: the run's validation split]
+    #[arg(long, value_name = "PATH")]
+    text: Option<PathBuf>,
     /// The values that replace a removed part
     #[arg(long, value_enum, value_name = "METHOD", default_value_t = Instead::Both)]
     method: Instead,
-    /// Measure on N batches, evenly spread over the validation split [default: all of it]
+    /// Measure on N batches, evenly spread over the text [default: all of it]
     #[arg(long, value_name = "N")]
     max_batches: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -41,7 +45,7 @@ enum Instead {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.output.check()?;
     let opened = args.subject.open()?;
-    let text = opened.corpus()?.val;
+    let text = opened.text_or_val(args.text.as_deref())?;
     let methods = args.method.methods();
     let sample = AblationText {
         text: &text,
@@ -54,13 +58,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     note(format!("measuring {n_losses} losses, each over {n_batches} batches ..."));
     let ablation = Ablation::new(&opened.model, sample, methods)?;
     let whole = args.max_batches.is_none();
-    let mut document = json!({ "split": "val", "whole": whole, "batches": n_batches });
+    let (split, of) = if args.text.is_some() { ("text", "text") } else { ("val", "validation split") };
+    let mut document = json!({ "split": split, "whole": whole, "batches": n_batches });
     if let (Value::Object(document), Value::Object(measured)) = (&mut document, serde_json::to_value(&ablation)?) {
         document.extend(measured);
     }
     let measured_on = match whole {
-        true => "the whole validation split".to_owned(),
-        false => format!("{n_batches} batches, spread over the validation split"),
+        true => format!("the whole {of}"),
+        false => format!("{n_batches} batches, spread over the {of}"),
     };
     args.output.write(vec![args.output.page(&document, |_| draw::ablation(&ablation, &measured_on))?])
 }

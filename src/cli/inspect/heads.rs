@@ -16,12 +16,15 @@ Examples:
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// The number of windows of the validation split to read, each as many tokens as the context holds
+    /// Read another text: a file, a folder, or - for standard input [default: the run's validation split]
+    #[arg(long, value_name = "PATH")]
+    text: Option<PathBuf>,
+    /// The number of windows of the text to read, each as many tokens as the context holds
     #[arg(long, value_name = "N", default_value_t = N_WINDOWS as u64, value_parser = clap::value_parser!(u64).range(1..))]
     windows: u64,
     /// Measure instead whether a head looks at the right noun, in a text with annotated pronouns and names: a file like
-    /// data/stories.jsonl, with its text beside it [default: scores of the validation split]
-    #[arg(long, value_name = "FILE", conflicts_with = "windows")]
+    /// data/stories.jsonl, with its text beside it [default: scores of the text]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["windows", "text"])]
     annotations: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
@@ -36,9 +39,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let references = References::measure(model, config, tokenizer, &Annotations::read(path)?)?;
         args.output.page(&references, draw::head_answers)?
     } else {
-        let val = opened.corpus()?.val;
+        let text = opened.text_or_val(args.text.as_deref())?;
         let n_windows = usize::try_from(args.windows).unwrap_or(usize::MAX);
-        let heads = ScoredHeads::measure(&opened.model, &val, n_windows)?;
+        let heads = ScoredHeads::measure(&opened.model, &text, n_windows)?;
         args.output.page(&heads.to_json(), |_| draw::scored_heads(&heads))?
     };
     args.output.write(vec![page])
