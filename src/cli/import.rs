@@ -10,12 +10,13 @@ use crate::interop::{self, Source};
 #[command(after_help = "\
 Examples:
   tinderbox import ~/models/SmolLM2-135M --run-dir runs/smollm2
-  tinderbox import gpt2-folder --run-dir runs/gpt2 --overwrite
   tinderbox import SmolLM2-135M-Instruct.Q8_0.gguf --run-dir runs/smollm2
+  tinderbox import hf:HuggingFaceTB/SmolLM2-135M --run-dir runs/smollm2
 
 It takes models of the families gpt2, llama, mistral, qwen2, qwen3, arcee, gpt_neox and gpt_neo.")]
 pub(super) struct Args {
-    /// A folder as transformers writes it (config.json, safetensors files, tokenizer.json), or a .gguf file
+    /// A folder as transformers writes it (config.json, safetensors files, tokenizer.json), a .gguf file, or
+    /// hf:OWNER/NAME, which is downloaded from the Hugging Face hub
     model: PathBuf,
     /// The run directory to make
     #[arg(long, value_name = "DIR")]
@@ -27,8 +28,12 @@ pub(super) struct Args {
 
 /// Imports, and says what was made and what to do with it.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let source = Source::open(&args.model)?;
     let origin = args.model.display().to_string();
+    let path = match origin.strip_prefix("hf:") {
+        Some(name) => download(name)?,
+        None => args.model.clone(),
+    };
+    let source = Source::open(&path)?;
     let imported = interop::import(&source, &origin, &args.run_dir, args.overwrite)?;
     let [parameters, vocabulary, context] =
         [imported.n_parameters, imported.vocab_size, imported.config.model.context_length].map(|n| grouped(n as u64));
@@ -43,4 +48,30 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
          inspect explain {run} --prompt \"...\"\n    {program} train CONFIG --from {run}"
     ));
     Ok(())
+}
+
+/// Downloads a model, and shows how far it is.
+#[cfg(feature = "hub")]
+fn download(name: &str) -> anyhow::Result<PathBuf> {
+    use indicatif::{ProgressBar, ProgressStyle};
+    let style = ProgressStyle::with_template("{bar:30} {msg}  {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left");
+    let bar = ProgressBar::new(0).with_style(style.expect("a valid template")); // hidden without a terminal
+    let folder = interop::hub::download(name, &mut |file, done, all| {
+        if bar.message() != file {
+            bar.set_message(file.to_owned());
+            bar.reset_eta();
+        }
+        bar.set_length(all);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    Ok(folder?)
+}
+
+#[cfg(not(feature = "hub"))]
+fn download(name: &str) -> anyhow::Result<PathBuf> {
+    anyhow::bail!(
+        "cannot download `{name}`: this binary was built without the feature `hub`\n  hint: build it with --features hub, \
+         or download the model's folder and import that"
+    )
 }

@@ -55,6 +55,8 @@ pub enum InteropError {
     Exists(PathBuf),
     #[error("`{0}` is not empty and holds no model, so nothing is written there\n  hint: choose another place")]
     NotAnExport(PathBuf),
+    #[error("cannot get the model `{name}` from the Hugging Face hub: {reason}\n  hint: {hint}")]
+    Hub { name: String, reason: String, hint: String },
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]

@@ -11,6 +11,8 @@ mod error;
 mod family;
 pub mod gguf;
 pub mod hf;
+#[cfg(feature = "hub")]
+pub mod hub;
 mod import;
 pub mod layout;
 mod outgoing;

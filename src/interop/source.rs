@@ -61,7 +61,14 @@ impl Source {
     /// # Errors
     /// If some are missing, misshapen, or too many.
     pub fn parameters(&self) -> Result<Tensors, InteropError> {
-        convert::to_ours(&self.layout(), &self.tensors)
-            .map_err(|problems| InteropError::Tensors { path: self.path.clone(), problems })
+        let misfit = |problems| InteropError::Tensors { path: self.path.clone(), problems };
+        let (n_layers, n_tensors) = (self.config.n_layers, self.tensors.len());
+        if n_layers > n_tensors {
+            // Not to list millions of names.
+            return Err(misfit(vec![format!(
+                "there are {n_tensors} tensors, which are too few for {n_layers} layers"
+            )]));
+        }
+        convert::to_ours(&self.layout(), &self.tensors).map_err(misfit)
     }
 }
