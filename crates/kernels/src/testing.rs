@@ -68,12 +68,12 @@ pub(crate) fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], what: &str) {
     assert_within(got, want, 2e-6, what);
 }
 
-/// Numbers that agree within so much of the largest of them, or of 0.01: all zeros may be differences of larger ones.
+/// Numbers that agree within so much of the largest of them.
 pub(crate) fn assert_within(got: &[Vec<f32>], want: &[Vec<f32>], share: f32, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (part, (got, want)) in got.iter().zip(want).enumerate() {
         assert_eq!(got.len(), want.len(), "{what}, part {part}");
-        let largest = want.iter().fold(0.01_f32, |largest, x| largest.max(x.abs()));
+        let largest = want.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
         for (i, (got, want)) in got.iter().zip(want).enumerate() {
             assert!((got - want).abs() <= share * largest, "{what}, part {part}, number {i}: {got} is not {want}");
         }

@@ -90,6 +90,16 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
 ) {
     for panel in 0..n_panels(right.n_columns()) {
         let rows = right.panel(panel);
+        // Few sums wait for each other: all of a panel's fill the registers, and it is read from one end to the other.
+        if F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 && left.n_rows() <= 2 {
+            let at = Place { rows, first_column: panel * WIDTH, column: 0, n_columns: WIDTH };
+            match left.n_rows() {
+                1 => tile::<A, L, 1, 4>(arithmetic, left, 0, at, epilogue),
+                2 => tile::<A, L, 2, 4>(arithmetic, left, 0, at, epilogue),
+                _ => {}
+            }
+            continue;
+        }
         let n_columns = match F::WHOLE_PANELS {
             true => WIDTH,
             false => WIDTH.min(right.n_columns() - panel * WIDTH),
