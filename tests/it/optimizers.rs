@@ -91,7 +91,7 @@ impl MuonFixture {
     }
 
     fn gpt(&self, fixture: &Fixture, device: &Device) -> Gpt {
-        let gpt = Gpt::zeros(&self.model, self.vocab_size, &device.clone().autodiff());
+        let gpt = Gpt::zeros(&self.model.clone().with_derived(), self.vocab_size, &device.clone().autodiff());
         let gpt = parameters::assign(gpt, |path, shape| {
             let values = fixture.values(&format!("initial.weights.{path}")).to_vec();
             let shape = shape.to_vec();
