@@ -147,8 +147,8 @@ fn the_program_writes_a_file_that_it_reads_again() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{}", ran.stderr);
     assert!(ran.stderr.contains("exported llama to runs/tiny/gguf/tiny.gguf"), "{}", ran.stderr);
     let modelfile = folder.read("runs/tiny/gguf/Modelfile");
-    let expected = "FROM ./tiny.gguf\nTEMPLATE \"\"\"{{ .Prompt }}\"\"\"\nPARAMETER num_ctx 16\n";
-    assert!(modelfile.starts_with(expected), "{modelfile}");
+    let expected = "\nFROM ./tiny.gguf\nTEMPLATE \"\"\"{{ .Prompt }}\"\"\"\nPARAMETER num_ctx 16\n";
+    assert!(modelfile.contains(expected), "{modelfile}");
     assert!(modelfile.ends_with("PARAMETER stop \"\"\"\n\"\"\"\n"), "{modelfile}");
     folder.succeed(&["import", "runs/tiny/gguf/tiny.gguf", "--run-dir", "runs/back"]);
     let write = |run: &str| {

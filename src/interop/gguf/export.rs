@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::modelfile::{MODELFILE, modelfile};
+use super::modelfile::{MODELFILE, is_ours, modelfile};
 use super::vocab::Vocab;
 use super::write::{NewTensor, write};
 use super::{TensorType, metadata, rope_freqs};
@@ -24,7 +24,9 @@ pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: b
     let is_folder = output.is_dir() || output.extension().is_none_or(|extension| extension != "gguf");
     let path = if is_folder { output.join(format!("{}.gguf", model.name())) } else { output.to_owned() };
     let beside = path.with_file_name(MODELFILE);
-    if let Some(path) = [&path, &beside].into_iter().find(|path| !overwrite && path.exists()) {
+    let others = beside.exists() && !std::fs::read_to_string(&beside).is_ok_and(|text| is_ours(&text));
+    let in_the_way = [(&path, path.exists()), (&beside, others)].into_iter().find(|(_, is)| *is && !overwrite);
+    if let Some((path, _)) = in_the_way {
         return Err(InteropError::Exists(path.clone()));
     }
     let config = model.model();

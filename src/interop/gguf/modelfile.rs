@@ -9,11 +9,19 @@ use crate::config::GenerateConfig;
 /// The name of the file.
 pub(super) const MODELFILE: &str = "Modelfile";
 
+/// Its first line, by which a later export knows that it may replace it.
+const FIRST_LINE: &str = "# Written by Tinderbox: ollama create NAME -f Modelfile";
+
+/// Whether a file was written here.
+pub(super) fn is_ours(text: &str) -> bool {
+    text.lines().next() == Some(FIRST_LINE)
+}
+
 /// The file for a model at `gguf`, relative to it, that writes as a run's `[generate]` says. A model with a template for
 /// conversations has it in the GGUF file; any other goes on from a prompt as it is.
 pub(super) fn modelfile(gguf: &str, config: &GenerateConfig, context_length: usize, has_chat_template: bool) -> String {
     let GenerateConfig { temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop, .. } = config;
-    let mut file = format!("FROM ./{gguf}\n");
+    let mut file = format!("{FIRST_LINE}\nFROM ./{gguf}\n");
     if !has_chat_template {
         file.push_str("TEMPLATE \"\"\"{{ .Prompt }}\"\"\"\n");
     }
@@ -49,6 +57,7 @@ mod tests {
             ..GenerateConfig::default()
         };
         insta::assert_snapshot!(modelfile("model.gguf", &config, 256, false), @r#"
+        # Written by Tinderbox: ollama create NAME -f Modelfile
         FROM ./model.gguf
         TEMPLATE """{{ .Prompt }}"""
         PARAMETER num_ctx 256
@@ -64,6 +73,7 @@ mod tests {
         PARAMETER stop """the end"""
         "#);
         let chat = modelfile("model.gguf", &config, 256, true);
-        assert!(!chat.contains("TEMPLATE") && chat.starts_with("FROM ./model.gguf\nPARAMETER num_ctx 256\n"), "{chat}");
+        assert!(!chat.contains("TEMPLATE") && chat.contains("\nFROM ./model.gguf\nPARAMETER num_ctx 256\n"), "{chat}");
+        assert!(is_ours(&chat) && !is_ours("FROM ./model.gguf\n") && !is_ours(""));
     }
 }
