@@ -113,7 +113,8 @@ collect() {
 # Small enough for a second each, with two evaluations and two checkpoints.
 tiny="data.cache_dir=tokens data.val_fraction=0.01 model.context_length=32 model.d_model=32 model.n_layers=2 model.d_ff=64
     train.max_steps=20 train.batch_size=4 train.log_interval=4 train.eval_interval=10 train.eval_batches=2
-    train.checkpoint_interval=10 train.sample_tokens=40 schedule.warmup_steps=5"
+    train.checkpoint_interval=10 train.sample_tokens=40 schedule.warmup_steps=5
+    model.norm=layer_norm model.mlp=relu_squared optimizer.kind=adamw optimizer.learning_rate=4e-3 tokenizer.end_of_text=false"
 gpt2="model.position=learned model.mlp=gelu model.bias=true model.qk_norm=false"
 llama="model.norm=rms_norm model.mlp=swiglu model.n_kv_heads=2 model.tie_embeddings=false tokenizer.kind=bpe tokenizer.vocab_size=300"
 # Sizes that fill no block, and sizes of several blocks.
