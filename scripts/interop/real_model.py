@@ -61,9 +61,9 @@ def checkpoint_tensors(run):
 
 
 def tensors(folder):
-    """The tensors of all safetensors files of a folder: type, shape and bytes."""
+    """The tensors of a model's safetensors files in a folder: type, shape and bytes."""
     found = {}
-    for path in sorted(Path(folder).glob("*.safetensors")):
+    for path in sorted(Path(folder).glob("model*.safetensors")):
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118: it is no mapping
                 tensor = file.get_tensor(name)

@@ -9,8 +9,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::convert::{self, Tensors};
-use super::layout::layout;
-use super::{Family, InteropError, Source};
+use super::gguf::TensorType;
+use super::layout::{Naming, layout};
+use super::{Family, InteropError, Source, gguf};
 use crate::config::{ModelConfig, PositionKind};
 use crate::model::{Dtype, Gpt, LazyTensor};
 use crate::run::{Checkpoint, TrainState, locate};
@@ -137,7 +138,7 @@ pub fn verify(run: &Path, against: &Path, text: Option<&str>) -> Result<Verifica
 
 /// Compares every tensor of both, in the order of their names.
 fn compare_all(ours: &Tensors, theirs: &Source) -> Result<Vec<TensorComparison>, InteropError> {
-    let roundings = roundings(theirs);
+    let roundings = roundings(theirs)?;
     let names: BTreeSet<&String> = ours.keys().chain(theirs.tensors.keys()).collect();
     let compared = names.into_iter().map(|name| {
         let (mine, other) = (ours.get(name), theirs.tensors.get(name));
@@ -177,9 +178,13 @@ fn compare_all(ours: &Tensors, theirs: &Source) -> Result<Vec<TensorComparison>,
 }
 
 /// How the numbers of each tensor of the file are rounded.
-fn roundings(source: &Source) -> BTreeMap<String, Rounding> {
+fn roundings(source: &Source) -> Result<BTreeMap<String, Rounding>, InteropError> {
+    if source.naming == Naming::Gguf {
+        let types = gguf::tensor_types(&source.path)?;
+        return Ok(types.into_iter().map(|(name, dtype)| (name, dtype.into())).collect());
+    }
     let rounding = |(name, tensor): (&String, &LazyTensor)| Some((name.clone(), tensor.dtype()?.into()));
-    source.tensors.iter().filter_map(rounding).collect()
+    Ok(source.tensors.iter().filter_map(rounding).collect())
 }
 
 struct Difference {
@@ -229,10 +234,27 @@ struct Rounding {
 impl From<Dtype> for Rounding {
     fn from(dtype: Dtype) -> Self {
         match dtype {
-            Dtype::F32 => Self { dtype: "F32", block: 1, share: 0.0 },
-            Dtype::F16 => Self { dtype: "F16", block: 1, share: 1.0 / 2048.0 },
-            Dtype::Bf16 => Self { dtype: "BF16", block: 1, share: 1.0 / 256.0 },
+            Dtype::F32 => TensorType::F32.into(),
+            Dtype::F16 => TensorType::F16.into(),
+            Dtype::Bf16 => TensorType::Bf16.into(),
         }
+    }
+}
+
+impl From<TensorType> for Rounding {
+    fn from(dtype: TensorType) -> Self {
+        let share = match dtype {
+            TensorType::F32 => 0.0,
+            TensorType::F16 => 1.0 / 2048.0,
+            TensorType::Bf16 => 1.0 / 256.0,
+            // Half a step of the scale, and as much as 127 times the rounding of the scale itself to an f16.
+            TensorType::Q8_0 => (0.5 + 127.0 / 2048.0) / 127.0,
+            // A step: the end of the scale that is not used by the largest number lacks one. And the scale's rounding.
+            TensorType::Q4_0 => (1.0 + 8.0 / 2048.0) / 8.0,
+            // Half a step of up to 2/15, and the rounding of scale and offset.
+            TensorType::Q4_1 => 1.0 / 15.0 + 3.0 / 2048.0,
+        };
+        Self { dtype: dtype.name(), block: dtype.block_len(), share }
     }
 }
 
@@ -358,9 +380,10 @@ mod tests {
     #[test]
     fn a_type_explains_its_own_rounding_and_no_more() {
         let numbers: Vec<f32> = (0..96_u8).map(|at| (f32::from(at) * 1.7).sin() * 0.3 * f32::from(at % 7)).collect();
-        let f16: Vec<f32> = numbers.iter().map(|x| half::f16::from_f32(*x).to_f32()).collect();
-        let bf16: Vec<f32> = numbers.iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect();
-        for (mut rounded, dtype) in [(f16, Dtype::F16), (bf16, Dtype::Bf16)] {
+        for dtype in [TensorType::F16, TensorType::Bf16, TensorType::Q8_0] {
+            let (mut bytes, mut rounded) = (Vec::new(), Vec::new());
+            dtype.encode(&numbers, &mut bytes);
+            dtype.decode(&bytes, &mut rounded);
             let (max, n, is_rounding) = found(&numbers, &rounded, dtype);
             assert!(max > 0.0 && n > 60 && is_rounding, "{dtype:?} {max} {n}");
             assert!(!found(&numbers, &rounded, Dtype::F32).2);
@@ -369,6 +392,21 @@ mod tests {
             }
             assert!(!found(&numbers, &rounded, dtype).2, "{dtype:?}");
         }
+    }
+
+    #[test]
+    fn four_bits_explain_their_steps() {
+        // As ggml makes them: d = largest / -8, and q = x / d + 8; d = (max - min) / 15, and q = (x - min) / d.
+        let numbers: Vec<f32> = (0..32_u8).map(|at| (f32::from(at) * 0.7).sin()).collect();
+        let largest = numbers.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).expect("some");
+        let d = largest / -8.0;
+        let q4_0: Vec<f32> = numbers.iter().map(|x| ((x / d + 8.5).floor().clamp(0.0, 15.0) - 8.0) * d).collect();
+        assert!(found(&numbers, &q4_0, TensorType::Q4_0).2);
+        let (min, max) = numbers.iter().fold((1.0_f32, -1.0_f32), |(min, max), x| (min.min(*x), max.max(*x)));
+        let d = (max - min) / 15.0;
+        let q4_1: Vec<f32> = numbers.iter().map(|x| ((x - min) / d + 0.5).floor() * d + min).collect();
+        assert!(found(&numbers, &q4_1, TensorType::Q4_1).2);
+        assert!(!found(&numbers, &q4_1, TensorType::Q8_0).2);
     }
 
     #[test]

@@ -71,6 +71,27 @@ fn an_imported_run_is_its_model_in_every_family() {
     }
 }
 
+/// A GGUF file of every type that is written: the differences are what the type explains, and no type explains others.
+#[test]
+fn an_export_is_the_run_in_every_type_of_numbers() {
+    let folder = Folder::new();
+    let llama = ["model.norm=rms_norm", "model.position=rope", "model.mlp=swiglu", "model.d_model=32"];
+    let sets = llama.iter().flat_map(|key| ["--set", *key]);
+    let always = ["train", "tiny.toml", "--set", "train.max_steps=3", "--set", "model.d_ff=64"];
+    folder.succeed(&always.into_iter().chain(sets).collect::<Vec<_>>());
+    for (dtype, result) in [("f32", "equal"), ("f16", "rounded"), ("bf16", "rounded"), ("q8_0", "rounded")] {
+        let file = format!("{dtype}.gguf");
+        folder.succeed(&["export", "runs/tiny", "--to", "gguf", "--dtype", dtype, "--output", &file]);
+        let found = folder.json(&["verify", "runs/tiny", "--against", &file, "--prompt", "the cat", "--json"]);
+        assert_eq!(found["same"], json!(true), "{dtype}: {found}");
+        let tensors = found["tensors"].as_array().expect("tensors");
+        let embedding =
+            tensors.iter().find(|tensor| tensor["name"] == json!("token_embd.weight")).expect("it is there");
+        assert_eq!(embedding["result"], json!(result), "{dtype}");
+        assert_eq!(embedding["dtype"], json!(dtype.to_uppercase()));
+    }
+}
+
 #[test]
 fn a_changed_number_is_found() {
     let folder = imported("llama");

@@ -17,4 +17,5 @@ mod write;
 
 pub use export::export;
 pub use open::open;
+pub(super) use open::tensor_types;
 pub use quant::TensorType;

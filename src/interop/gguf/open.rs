@@ -1,7 +1,9 @@
 //! Opens a GGUF file as a model of another project.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::TensorType;
 use super::read::{Gguf, StoredTensor};
 use super::vocab::Vocab;
 use super::{metadata, rope_freqs};
@@ -19,6 +21,14 @@ pub fn open(path: &Path) -> Result<Source, InteropError> {
     tensors.remove(rope_freqs::TENSOR); // the config has it
     let tensors = tensors.into_iter().map(|(name, tensor)| (name, lazy(tensor))).collect();
     Ok(Source { path: path.to_owned(), family, naming: Naming::Gguf, config, tokenizer, tensors })
+}
+
+/// The types of the numbers in the file at `path`, by tensor.
+///
+/// # Errors
+/// If its header is damaged.
+pub(in crate::interop) fn tensor_types(path: &Path) -> Result<BTreeMap<String, TensorType>, InteropError> {
+    Ok(Gguf::open(path)?.tensors.into_iter().map(|(name, tensor)| (name, tensor.kind)).collect())
 }
 
 fn lazy(tensor: StoredTensor) -> LazyTensor {
