@@ -148,7 +148,7 @@ fn a_run_keeps_the_file_beside_a_tokenizer_and_its_prompts_begin_as_that_asks() 
         (n_tokens, folder.json(&prompt)["tokens"][0].clone())
     };
     let (n_tokens, first) = measured();
-    assert_eq!(first, "T");
+    assert_eq!(first, "The");
     folder.write(path, config); // a model that was trained elsewhere, with such a token before each text
     assert_eq!(measured(), (n_tokens + 1, "<|begin_of_text|>".into()));
     folder.succeed(&["generate", "runs/tiny", "--prompt", "", "--max-new-tokens", "3"]);
