@@ -68,11 +68,9 @@ fn every_family_has_them_without_fused_operations() {
 }
 
 #[test]
-fn some_families_have_them_on_a_gpu() {
+fn a_family_has_them_on_a_gpu() {
     let Some(device) = wgpu() else { return };
-    for name in ["gpt_neox", "gpt_neo"] {
-        check(name, &device);
-    }
+    check("gpt_neox", &device); // the one furthest from the others
 }
 
 /// A probe that sees everything, which attention takes its open path for.
