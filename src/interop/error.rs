@@ -25,7 +25,7 @@ pub enum InteropError {
     Damaged { path: PathBuf, reason: String },
     #[error("`{path}` names `{name}`, which is outside of the folder\n  hint: all files of a model lie in its folder")]
     Outside { path: PathBuf, name: String },
-    #[error("the model in `{path}` is one that cannot be said here:{}", listed(problems))]
+    #[error("the model in `{path}` is not supported:{}", listed(problems))]
     Unsupported { path: PathBuf, problems: Vec<String> },
     #[error(
         "the tensors in `{path}` do not fit its config:{}\n  hint: the file is not whole, or of another model than \

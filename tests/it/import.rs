@@ -1,0 +1,313 @@
+//! Models of other projects as runs: every family comes in, everything works on it, and what does not fit is said.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
+use serde_json::{Value, json};
+use tinderbox::interop::{self, Source};
+use tinderbox::model::parameters;
+
+use crate::cli::Folder;
+
+/// The models that transformers made, by `scripts/fixtures/families.py`.
+pub const FAMILIES: [&str; 9] =
+    ["arcee", "gpt2", "gpt_neo", "gpt_neox", "llama", "llama3", "mistral", "qwen2", "qwen3"];
+
+/// A copy of such a model, to be changed.
+pub struct Model(tempfile::TempDir);
+
+/// A tensor of a file.
+#[derive(Clone)]
+struct Held {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Model {
+    pub fn of(family: &str) -> Self {
+        let model = Self(tempfile::tempdir().expect("a temporary directory"));
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(family);
+        for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+            fs::copy(fixture.join(file), model.path().join(file)).expect("a fixture");
+        }
+        model
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        fs::write(self.path().join(name), contents).expect("written");
+    }
+
+    fn remove(&self, name: &str) {
+        fs::remove_file(self.path().join(name)).expect("removed");
+    }
+
+    /// Sets keys of `config.json`; null removes one.
+    fn set(&self, keys: Value) -> &Self {
+        let text = fs::read_to_string(self.path().join("config.json")).expect("read");
+        let mut config: serde_json::Map<String, Value> = serde_json::from_str(&text).expect("an object");
+        for (key, value) in keys.as_object().expect("an object") {
+            config.insert(key.clone(), value.clone());
+        }
+        self.write("config.json", serde_json::to_string(&config).expect("plain data"));
+        self
+    }
+
+    fn tensors(&self) -> BTreeMap<String, Held> {
+        let bytes = fs::read(self.path().join("model.safetensors")).expect("read");
+        let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        let held = |view: TensorView<'_>| Held {
+            dtype: view.dtype(),
+            shape: view.shape().to_vec(),
+            bytes: view.data().to_vec(),
+        };
+        file.tensors().into_iter().map(|(name, view)| (name, held(view))).collect()
+    }
+
+    fn write_tensors(&self, file: &str, tensors: &BTreeMap<String, Held>) {
+        let views = tensors.iter().map(|(name, Held { dtype, shape, bytes })| {
+            (name, TensorView::new(*dtype, shape.clone(), bytes).expect("whole"))
+        });
+        serialize_to_file(views, None, &self.path().join(file)).expect("written");
+    }
+
+    /// Changes the tensors of the file.
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Held>)) -> &Self {
+        let mut tensors = self.tensors();
+        change(&mut tensors);
+        self.write_tensors("model.safetensors", &tensors);
+        self
+    }
+
+    pub fn open(&self) -> Source {
+        Source::open(self.path()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// What is said of it, with the folder's name left out.
+    fn error(&self) -> String {
+        let error = match Source::open(self.path()).and_then(|source| source.parameters()) {
+            Ok(_) => panic!("it opens"),
+            Err(error) => error.to_string(),
+        };
+        error.replace(&self.path().display().to_string(), "MODEL")
+    }
+}
+
+/// Asserts that opening the model fails with these lines and no others.
+fn assert_says(model: &Model, lines: &[&str]) {
+    let said = model.error();
+    let said: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("  - ")).collect();
+    assert_eq!(said, lines);
+}
+
+/// Our parameters, bit by bit.
+pub fn bits(source: &Source) -> BTreeMap<String, (Vec<usize>, Vec<u32>)> {
+    let ours = source.parameters().unwrap_or_else(|error| panic!("{error}"));
+    let ours = parameters::to_host(&ours).expect("the file can be read");
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect();
+    ours.into_iter().map(|(name, tensor)| (name, (tensor.shape, bits(tensor.values)))).collect()
+}
+
+/// Imports into the folder's `run`.
+pub fn import(model: &Model, folder: &Folder) -> PathBuf {
+    let run = folder.path("run");
+    interop::import(&model.open(), "there", &run, true).unwrap_or_else(|error| panic!("{error}"));
+    run
+}
+
+#[test]
+fn names_and_files_may_be_as_older_versions_wrote_them() {
+    for family in FAMILIES {
+        let model = Model::of(family);
+        let expected = bits(&model.open());
+        // The model within the whole, saved by itself, with masks and frequencies.
+        model.change(|tensors| {
+            let shorter = |(name, held): (String, Held)| {
+                let name = name
+                    .strip_prefix("transformer.")
+                    .or(name.strip_prefix("gpt_neox."))
+                    .or(name.strip_prefix("model."));
+                Some((name?.to_owned(), held))
+            };
+            let output = ["lm_head.weight", "embed_out.weight"].into_iter().find_map(|name| tensors.remove_entry(name));
+            *tensors = std::mem::take(tensors).into_iter().filter_map(shorter).chain(output).collect();
+            let mask = Held { dtype: Dtype::BOOL, shape: vec![2], bytes: vec![0, 1] };
+            for name in ["h.0.attn.bias", "layers.1.attention.masked_bias", "layers.0.self_attn.rotary_emb.inv_freq"] {
+                tensors.insert(name.to_owned(), mask.clone());
+            }
+            if ["gpt2", "gpt_neo", "qwen2"].contains(&family) {
+                let embedding = tensors
+                    .iter()
+                    .find(|(name, _)| name.ends_with("wte.weight") || name.ends_with("embed_tokens.weight"));
+                let held = embedding.expect("every model has one").1.clone();
+                tensors.insert("lm_head.weight".to_owned(), held); // although it is tied
+            }
+        });
+        assert!(bits(&model.open()) == expected, "{family}");
+    }
+}
+
+#[test]
+fn a_model_may_be_in_several_files() {
+    let model = Model::of("llama");
+    let expected = bits(&model.open());
+    let tensors = model.tensors();
+    model.remove("model.safetensors");
+    let mut weight_map = BTreeMap::new();
+    for (file, odd) in [("a.safetensors", 0), ("b.safetensors", 1)] {
+        let part = tensors.clone().into_iter().enumerate().filter(|(i, _)| i % 2 == odd).map(|(_, it)| it).collect();
+        model.write_tensors(file, &part);
+        weight_map.extend(part.into_keys().map(|name| (name, file)));
+    }
+    model.write("model.safetensors.index.json", json!({ "metadata": {}, "weight_map": weight_map }).to_string());
+    assert!(bits(&model.open()) == expected);
+
+    model.write_tensors("b.safetensors", &tensors);
+    assert!(model.error().contains("another file of the folder has `"), "{}", model.error());
+    model.remove("b.safetensors");
+    assert!(model.error().contains("it names `b.safetensors`, which is not there"), "{}", model.error());
+    for name in ["../b.safetensors", "/b.safetensors", "c/../../b.safetensors"] {
+        model.write("model.safetensors.index.json", json!({ "weight_map": { "x": name } }).to_string());
+        assert!(
+            model.error().contains(&format!("names `{name}`, which is outside of the folder")),
+            "{}",
+            model.error()
+        );
+    }
+    model.write("model.safetensors.index.json", json!({ "weight_map": { "x": 3 } }).to_string());
+    assert!(model.error().contains("does not name the files of tensors"), "{}", model.error());
+}
+
+#[cfg(unix)]
+#[test]
+fn links_may_not_leave_the_folder_but_in_a_cache_of_the_hub() {
+    use std::os::unix::fs::symlink;
+    let model = Model::of("llama");
+    let other = Model::of("llama");
+    model.remove("model.safetensors");
+    symlink(other.path().join("model.safetensors"), model.path().join("model.safetensors")).expect("linked");
+    assert!(model.error().contains("names `model.safetensors`, which is outside of the folder"), "{}", model.error());
+
+    let cache = tempfile::tempdir().expect("a temporary directory");
+    let [blobs, snapshot] = ["blobs", "snapshots/3f2a"].map(|name| cache.path().join("models--a--b").join(name));
+    fs::create_dir_all(&blobs).expect("made");
+    fs::create_dir_all(&snapshot).expect("made");
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(other.path().join(file), blobs.join(file)).expect("copied");
+        symlink(Path::new("../../blobs").join(file), snapshot.join(file)).expect("linked");
+    }
+    let source = Source::open(&snapshot).unwrap_or_else(|error| panic!("{error}"));
+    assert!(bits(&source) == bits(&other.open()));
+}
+
+#[test]
+fn halves_are_read_as_the_numbers_that_they_are() {
+    let model = Model::of("arcee");
+    let expected = bits(&model.open());
+    model.change(|tensors| {
+        for held in tensors.values_mut() {
+            // The upper half of an f32, little-endian.
+            held.bytes = held.bytes.chunks(4).flat_map(|bytes| [bytes[2], bytes[3]]).collect();
+            held.dtype = Dtype::BF16;
+        }
+    });
+    let cut: BTreeMap<_, _> = expected
+        .into_iter()
+        .map(|(name, (shape, bits))| {
+            (name, (shape, bits.into_iter().map(|bits| bits & 0xffff_0000).collect::<Vec<_>>()))
+        })
+        .collect();
+    assert!(bits(&model.open()) == cut);
+}
+
+#[test]
+fn a_config_that_cannot_be_said_here_is_refused_with_every_key_and_what_is_supported() {
+    let llama = Model::of("llama");
+    llama.set(json!({
+        "hidden_act": "gelu", "attention_bias": true, "partial_rotary_factor": 0.5, "max_position_embeddings": -1,
+        "rope_parameters": { "rope_type": "yarn", "factor": 4.0, "rope_theta": "high" },
+        "quantization_config": { "quant_method": "gptq", "bits": 4 }, "rms_norm_eps": null, "vocab_size": null,
+    }));
+    assert_says(
+        &llama,
+        &[
+            r#"quantization_config = {"bits":4,"quant_method":"gptq"}: weights in f32, f16 or bf16 are supported"#,
+            "max_position_embeddings = -1: a whole number above 0 is expected",
+            "mlp_bias = false: true is supported, as attention_bias is",
+            r#"hidden_act = "gelu": "silu", "swish" are supported"#,
+            "partial_rotary_factor = 0.5: 1 is supported",
+            r#"rope_parameters.rope_theta = "high": a number is expected"#,
+            r#"rope_parameters.rope_type = "yarn": "default", "linear", "llama3" are supported"#,
+            "vocab_size is missing",
+        ],
+    );
+    let mistral = Model::of("mistral");
+    mistral.set(json!({ "sliding_window": 8, "rope_scaling": { "type": "dynamic", "factor": 2.0 } }));
+    assert_says(
+        &mistral,
+        &[
+            "sliding_window = 8: null is supported, or at least max_position_embeddings = 16",
+            r#"rope_scaling.type = "dynamic": "default", "linear", "llama3" are supported"#,
+        ],
+    );
+    let qwen = Model::of("qwen2");
+    qwen.set(json!({ "use_sliding_window": true, "layer_types": ["full_attention", "sliding_attention"] }));
+    assert_says(
+        &qwen,
+        &[
+            "use_sliding_window = true: false is supported",
+            r#"layer_types = ["full_attention","sliding_attention"]: "full_attention" is supported"#,
+        ],
+    );
+    let gpt2 = Model::of("gpt2");
+    gpt2.set(json!({
+        "scale_attn_by_inverse_layer_idx": true, "scale_attn_weights": false, "n_head": 3, "add_cross_attention": true,
+        "activation_function": "relu",
+    }));
+    assert_says(
+        &gpt2,
+        &[
+            "add_cross_attention = true: false is supported",
+            "scale_attn_weights = false: true is supported",
+            "scale_attn_by_inverse_layer_idx = true: false is supported",
+            "n_embd = 16: it must be divisible by n_head = 3",
+            r#"activation_function = "relu": "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu" are supported"#,
+        ],
+    );
+    let neo = Model::of("gpt_neo");
+    neo.set(json!({ "attention_types": [[["global", "far"], 1]] }));
+    assert_says(
+        &neo,
+        &[
+            r#"attention_types = [[["global","far"],1]]: a list of "global" and "local", as many as num_layers, is supported"#,
+        ],
+    );
+    neo.set(json!({ "attention_types": [[["global", "local"], 1_000_000_000_000_u64]] }));
+    assert!(neo.error().contains("attention_types = "));
+    let neox = Model::of("gpt_neox");
+    neox.set(json!({ "attention_bias": false, "rotary_pct": 2.0 }));
+    assert_says(&neox, &["attention_bias = false: true is supported"]);
+    neox.set(json!({ "model_type": "gemma3" }));
+    assert_says(
+        &neox,
+        &[r#"model_type = "gemma3": gpt2, llama, mistral, qwen2, qwen3, arcee, gpt_neox, gpt_neo are supported"#],
+    );
+}
+
+#[test]
+fn what_stands_beside_the_tokenizer_comes_along() {
+    let model = Model::of("llama");
+    model.write("chat_template.jinja", "{{ messages }}");
+    model.write("tokenizer_config.json", json!({ "bos_token": null, "model_max_length": 7 }).to_string());
+    model.write("special_tokens_map.json", json!({ "bos_token": "a" }).to_string());
+    let config = model.open().tokenizer.config.expect("there is one");
+    let config: Value = serde_json::from_str(&config).expect("JSON");
+    assert_eq!(config, json!({ "bos_token": "a", "model_max_length": 7, "chat_template": "{{ messages }}" }));
+}
