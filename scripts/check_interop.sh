@@ -16,6 +16,7 @@
 #     PYTHON       the Python for the virtual environment, 3.10 or newer; python3
 #     VENV         a virtual environment that has everything already; WORK/venv
 #     TORCH_INDEX  where pip finds PyTorch for CPUs; https://download.pytorch.org/whl/cpu
+#     PROMPTS      how many prompts SmolLM2 reads; 64
 #     BUILT        the folder of the built program, which is not built then; target/release
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,5 +1,6 @@
 """SmolLM2-135M-Instruct, from its GGUF file and as a sharded bf16 folder: logits, tensors and back again."""
 
+import os
 import random
 import shutil
 from importlib.metadata import distribution
@@ -13,7 +14,7 @@ from safetensors import safe_open
 from common import ROOT, LlamaCpp, Logits, difference, ids, tinderbox
 
 # How many prompts, and the most tokens of one.
-N_PROMPTS, MOST_TOKENS = 64, 512
+N_PROMPTS, MOST_TOKENS = int(os.environ.get("PROMPTS", "64")), 512
 
 
 def gguf_file():
