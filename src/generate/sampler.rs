@@ -69,8 +69,16 @@ fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig, barred: &[u
     if logits.iter().any(|logit| !logit.is_finite()) {
         return None;
     }
-    let mut scored: Vec<(u32, f64)> = (0..).zip(logits.iter().map(|l| f64::from(*l))).collect();
-    if (config.repetition_penalty - 1.0).abs() > f64::EPSILON {
+    let is_penalised = (config.repetition_penalty - 1.0).abs() > f64::EPSILON;
+    let n_kept = if config.temperature <= 0.0 { 1 } else { config.top_k };
+    let floor = match is_penalised || n_kept == 0 {
+        true => f32::MIN,
+        // Of one more than are kept, so that the rest is cut off as it would be of all tokens.
+        false => floor_of_highest(logits, n_kept.saturating_add(barred.len() + 1)),
+    };
+    let tokens = (0..).zip(logits).filter(|(_, logit)| **logit >= floor);
+    let mut scored: Vec<(u32, f64)> = tokens.map(|(token, logit)| (token, f64::from(*logit))).collect();
+    if is_penalised {
         penalise(&mut scored, text, config.repetition_penalty);
     }
     if !barred.is_empty() {
@@ -107,6 +115,20 @@ fn candidates(logits: &[f32], text: &[u32], config: &GenerateConfig, barred: &[u
         ranking.normalise();
     }
     Some(ranking)
+}
+
+/// Logits of which only the largest is looked at to find the highest of all.
+const STRETCH: usize = 64;
+
+/// A number that the `n` highest logits are not below, and few others: it is looked for among the largest of each
+/// stretch, in one pass.
+fn floor_of_highest(logits: &[f32], n: usize) -> f32 {
+    let largest = |stretch: &[f32]| stretch.iter().fold(f32::MIN, |largest, x| if *x > largest { *x } else { largest });
+    let mut largest: Vec<f32> = logits.chunks(STRETCH).map(largest).collect();
+    if n > largest.len() {
+        return f32::MIN;
+    }
+    *largest.select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a)).1
 }
 
 /// Makes every token that the text already has less likely, once, however often it occurs.
@@ -241,6 +263,21 @@ mod tests {
     fn temperature_zero_takes_the_likeliest() {
         let mut sampler = Sampler::new(&GenerateConfig { temperature: 0.0, ..config() }, 0);
         assert_eq!(sampler.choose(&[0.0, 3.0, 3.0, -1.0], &[]), Some(1));
+    }
+
+    #[test]
+    fn the_highest_are_found_as_among_all() {
+        // Many of them equal, and neighbours alike.
+        let logits: Vec<f32> = (0..5000_u32).map(|i| (i / 7 * 7919 % 97) as f32 / 10.0 - 4.0).collect();
+        let barred = [3, 4, 70, 71];
+        let mut all: Vec<(u32, f64)> = (0..).zip(logits.iter().map(|logit| f64::from(*logit))).collect();
+        all.retain(|(token, _)| !barred.contains(token));
+        all.sort_by(highest_first);
+        for top_k in [1, 2, 5, 40, 70, 74, 77, 78, 79, 300, 4995, 4996, 5000, 9000] {
+            let config = GenerateConfig { top_k, ..config() };
+            let found = candidates(&logits, &[], &config, &barred).expect("numbers").into_sorted();
+            assert_eq!(tokens(&found), tokens(&all[..top_k.min(all.len())]), "{top_k}");
+        }
     }
 
     #[test]
