@@ -309,5 +309,8 @@ fn what_stands_beside_the_tokenizer_comes_along() {
     model.write("special_tokens_map.json", json!({ "bos_token": "a" }).to_string());
     let config = model.open().tokenizer.config.expect("there is one");
     let config: Value = serde_json::from_str(&config).expect("JSON");
-    assert_eq!(config, json!({ "bos_token": "a", "model_max_length": 7, "chat_template": "{{ messages }}" }));
+    let (bos, end) = ("a", "<|endoftext|>"); // the end is the one whose id is in config.json
+    let expected =
+        json!({ "bos_token": bos, "eos_token": end, "model_max_length": 7, "chat_template": "{{ messages }}" });
+    assert_eq!(config, expected);
 }
