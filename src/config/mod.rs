@@ -142,7 +142,7 @@ sections! {
         pub rotary_fraction: f64 = 1.0,
         /// The normalisation before each layer. Default `layer_norm`.
         pub norm: NormKind = NormKind::default(),
-        /// What norms add to the variance or the mean square, under the root. Above 0; default 1e-5 with `layer_norm`,
+        /// Added to the variance or the mean square by norms, under the root. Above 0; default 1e-5 with `layer_norm`,
         /// 1e-6 with `rms_norm`.
         pub norm_eps: f64 = Self::default_norm_eps(NormKind::default()),
         /// The activation of the MLP. Default `gelu`.
@@ -464,7 +464,7 @@ impl ModelConfig {
         self.mlp == MlpKind::Swiglu
     }
 
-    /// What the norms of queries and keys, always RMS norms, add to the mean square.
+    /// Added to the mean square by the norms of queries and keys, which are always RMS norms.
     pub fn qk_norm_eps(&self) -> f64 {
         match self.norm {
             NormKind::LayerNorm => RMS_NORM_EPS,
@@ -490,5 +490,5 @@ impl ModelConfig {
     }
 }
 
-/// What an RMS norm adds to the mean square by default.
+/// Added to the mean square by an RMS norm by default.
 const RMS_NORM_EPS: f64 = 1e-6;

@@ -277,7 +277,7 @@ impl ModelConfig {
         }
     }
 
-    /// What is rotated must be pairs.
+    /// The rotated dimensions must be pairs.
     fn check_rotation(&self, problems: &mut Problems) {
         let Self { d_model, n_heads, head_dim, rotary_fraction, .. } = *self;
         let n = self.rotary_dim();

@@ -88,7 +88,7 @@ impl Needs {
         self.kind != TokenizerKind::Byte
     }
 
-    /// What a hash has for the end of a document: in no UTF-8, and in no file by chance.
+    /// Stands for the end of a document in a hash: in no UTF-8, and in no file by chance.
     fn end_mark(self) -> &'static [u8] {
         if self.utf8() { b"\xff" } else { b"\xff end of document \xff" }
     }

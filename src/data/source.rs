@@ -26,7 +26,7 @@ pub(super) struct Source {
     pub has_documents: bool,
     /// The field of a record that holds its text.
     pub text_field: String,
-    /// What ends a document within a text file.
+    /// The text that ends a document within a text file.
     pub separator: Option<String>,
 }
 

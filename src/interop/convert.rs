@@ -24,7 +24,7 @@ const BLOCK: usize = 16;
 /// Our parameters as their tensors.
 ///
 /// # Errors
-/// What is missing, misshapen and too many among ours, each on a line.
+/// The missing, misshapen and extra tensors among ours, each on a line.
 pub fn to_theirs(layout: &[Entry], ours: &Tensors) -> Result<Tensors, Vec<String>> {
     check(&parameters(layout), ours)?;
     let theirs = layout.iter().map(|entry| {
@@ -41,7 +41,7 @@ pub fn to_theirs(layout: &[Entry], ours: &Tensors) -> Result<Tensors, Vec<String
 /// Their tensors as our parameters.
 ///
 /// # Errors
-/// What is missing, misshapen and too many among theirs, each on a line.
+/// The missing, misshapen and extra tensors among theirs, each on a line.
 pub fn to_ours(layout: &[Entry], theirs: &Tensors) -> Result<Tensors, Vec<String>> {
     check(&layout.iter().map(|entry| (entry.name.clone(), entry.shape.clone())).collect(), theirs)?;
     let mut pieces: BTreeMap<&str, Vec<(&Part, LazyTensor)>> = BTreeMap::new();

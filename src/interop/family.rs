@@ -183,7 +183,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// What stands in the way of a family.
+/// The keys that stand in the way of a family.
 struct Obstacles(Family, Vec<String>);
 
 impl Obstacles {

@@ -161,7 +161,7 @@ fn status(message: &str) -> Option<u16> {
     message.strip_prefix("http status: ")?.parse().ok()
 }
 
-/// What happened, and what helps.
+/// The error, with a hint.
 fn explained(error: &ApiError) -> (String, &'static str) {
     let ApiError::RequestError(request) = error else {
         return (error.to_string(), "try again: what was downloaded is kept");

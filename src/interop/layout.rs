@@ -27,7 +27,7 @@ pub struct Entry {
     pub name: String,
     /// The sizes of its dimensions, as PyTorch has them: the last one is contiguous. GGUF lists them the other way.
     pub shape: Vec<usize>,
-    /// What it is of ours; `None` for zeros, a bias that they need and we do not have.
+    /// The part of ours that it is; `None` for zeros, a bias that they need and we do not have.
     pub part: Option<Part>,
 }
 

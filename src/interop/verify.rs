@@ -24,7 +24,7 @@ pub const TEXT: &str =
 /// Logits of equal tensors differ by less, whatever the order of sums.
 const EQUAL_LOGITS: f32 = 1e-3;
 
-/// What the comparison found.
+/// The result of the comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verification {
     /// Whether the two are one model: all tensors are there and equal, but for the rounding of the other's type of
@@ -45,7 +45,7 @@ pub struct Verification {
 pub struct TensorComparison {
     /// The other's name.
     pub name: String,
-    /// What was found.
+    /// How the two compare.
     pub result: TensorResult,
     /// The shape that the run's tensor has, or the other's if the run has none.
     pub shape: Vec<usize>,

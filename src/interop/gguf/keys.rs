@@ -75,7 +75,7 @@ impl Metadata {
         self.get(key, "a list of integers", integers)
     }
 
-    /// What must be there.
+    /// A value that must be there.
     pub(super) fn required<T>(&self, key: &str, found: Option<T>) -> Result<T, InteropError> {
         found.ok_or_else(|| self.damaged(format!("`{key}` is missing in its metadata")))
     }

@@ -116,7 +116,7 @@ impl StoredTensor {
     }
 }
 
-/// What the header says of a tensor; the offset is from the start of all tensors.
+/// A tensor as the header describes it; the offset is from the start of all tensors.
 struct TensorInfo {
     shape: Vec<usize>,
     kind: TensorType,

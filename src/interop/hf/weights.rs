@@ -15,7 +15,7 @@ use crate::run::tensors::{OpenTensorsError, open_as};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// What the names end with that older versions saved although they are no parameters: masks and `RoPE`'s frequencies.
+/// Endings of names that older versions saved although they are no parameters: masks and `RoPE`'s frequencies.
 const BUFFERS: [&str; 5] =
     [".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"];
 

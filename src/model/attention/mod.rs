@@ -38,7 +38,7 @@ pub struct MultiHeadAttentionConfig {
     pub bias: bool,
     /// Whether the projections to queries, keys and values add a bias.
     pub qkv_bias: bool,
-    /// What the RMS norms of each head's queries and keys add to the mean square; `None` without these norms.
+    /// Added to the mean square by the RMS norms of each head's queries and keys; `None` without these norms.
     ///
     /// Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2.
     pub qk_norm: Option<f64>,

@@ -221,7 +221,7 @@ mod tests {
     use crate::attention::{QkNorm, SelfAttention, composed_self_attention};
     use crate::testing::{assert_close, noise, numbers};
 
-    /// What each position gathers, `[T, H D]`, where passes bring so many positions each.
+    /// The values that each position gathers, `[T, H D]`, where passes bring so many positions each.
     fn gathered(heads: Heads<'_>, qkv: &[f32], passes: &[usize]) -> Vec<f32> {
         let (row, width) = (heads.row(), heads.n_heads * heads.head_dim);
         let most = passes.iter().copied().max().unwrap_or(0);

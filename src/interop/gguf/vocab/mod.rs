@@ -50,11 +50,11 @@ pub struct Vocab {
 pub struct Token {
     /// As the vocabulary has it.
     pub text: String,
-    /// What it is for.
+    /// Its purpose.
     pub kind: TokenKind,
 }
 
-/// What a token is for, with its number in a file.
+/// The purpose of a token, with its number in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum TokenKind {

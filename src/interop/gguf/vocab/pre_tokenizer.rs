@@ -1,4 +1,4 @@
-//! What GGUF's names of pre-tokenizers stand for in a `tokenizer.json`: how a text is cut into the words within which
+//! GGUF's names of pre-tokenizers, and their parts in a `tokenizer.json`: how a text is cut into the words within which
 //! pairs are merged.
 //!
 //! Sources: llama.cpp, `llama-vocab.cpp`; the `tokenizer.json` of GPT-2, OLMo, SmolLM2, Llama 3 and Qwen2.
@@ -12,7 +12,7 @@ const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// What happens to a text before words are merged.
+/// The steps that a text takes before words are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PreTokenizer {
     /// Its name in a file.

@@ -49,7 +49,7 @@ impl Vocab {
         })
     }
 
-    /// What is found in a text as it is.
+    /// The tokens that are found in a text as they are.
     fn added_tokens(&self) -> Vec<Value> {
         let added = (0_u32..).zip(&self.tokens).filter(|(_, token)| token.is_added()).map(|(id, token)| {
             let special = token.kind != TokenKind::UserDefined;
