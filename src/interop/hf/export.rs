@@ -11,7 +11,7 @@ use super::{CONFIG, card};
 use crate::interop::error::cannot_write;
 use crate::interop::{InteropError, Naming, Outgoing};
 use crate::model::Dtype;
-use crate::run::files::{partial_name, remove_dir, rename, sync_dir, write_synced};
+use crate::run::files::{partial_name, rename, sync_dir, write_synced};
 use crate::run::layout::LOSS_SVG;
 use crate::run::tensors::write_as;
 
@@ -27,7 +27,7 @@ pub fn export(model: &Outgoing, dtype: Dtype, output: &Path, overwrite: bool) ->
     }
     let written = write_files(model, dtype, &partial).and_then(|()| {
         if output.exists() {
-            remove_dir(output).map_err(cannot_write(output))?;
+            fs::remove_dir_all(output).map_err(cannot_write(output))?; // the new one is whole, beside it
         }
         rename(&partial, output).map_err(cannot_write(output))
     });
