@@ -67,8 +67,11 @@ pub(super) fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
 #[inline(always)]
 pub(super) fn polynomial<S: Simd, const N: usize>(x: f32, c: [f32; N]) -> f32 {
     let mut sum = c[N - 1];
-    for c in c.iter().rev().skip(1) {
-        sum = fma::<S>(sum, x, *c);
+    // Compilers unroll an iterator of unusual steps only after the loop around it could have become SIMD.
+    let mut i = N - 1;
+    while i > 0 {
+        i -= 1;
+        sum = fma::<S>(sum, x, c[i]);
     }
     sum
 }

@@ -129,7 +129,14 @@ impl<E: Element> Left for Transposed<'_, E> {
         let first = row % WIDTH;
         for (left, right) in self.0.panel(row / WIDTH).iter().zip(right) {
             let left: &[E; R] = left[first..first + R].try_into().expect("R elements");
-            step::<A, R, V>(arithmetic, &mut sums, |r| left[r], right, column);
+            step::<A, R, V>(
+                arithmetic,
+                &mut sums,
+                #[inline(always)]
+                |r| left[r],
+                right,
+                column,
+            );
         }
         sums
     }
@@ -211,7 +218,14 @@ fn steps<A: Arithmetic, const R: usize, const V: usize>(
     column: usize,
 ) {
     for (i, right) in right.iter().enumerate() {
-        step::<A, R, V>(arithmetic, sums, |r| left[r][i], right, column);
+        step::<A, R, V>(
+            arithmetic,
+            sums,
+            #[inline(always)]
+            |r| left[r][i],
+            right,
+            column,
+        );
     }
 }
 
