@@ -14,6 +14,7 @@ mod mlp;
 pub(crate) mod norm;
 pub mod parameters;
 pub mod probe;
+pub(crate) mod shapes;
 
 pub use block::Block;
 pub use gpt::Gpt;

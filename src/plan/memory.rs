@@ -6,13 +6,13 @@
 use serde::{Serialize, Serializer};
 
 use super::disk::optimizer_state;
-use super::parameters::numbers;
 use super::{Held, NamedShape, Operations, PassMemory, pass_memory, tensors};
 use crate::config::{Config, ModelConfig, OptimizerKind};
 use crate::device::OpenDevice;
 use crate::format::size;
 use crate::measure::Machine;
 use crate::model::parameters::hidden_widths;
+use crate::model::shapes::numbers;
 
 const MIB: f64 = 1_048_576.0;
 

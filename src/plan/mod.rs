@@ -4,6 +4,7 @@
 
 mod compute;
 mod disk;
+mod fits;
 mod memory;
 mod parameters;
 mod pass;
@@ -17,8 +18,9 @@ use serde::Serialize;
 
 pub use compute::{Compute, compute, update_flops};
 pub use disk::Disk;
+pub use fits::{Writing, check_training};
 pub use memory::Memory;
-pub use parameters::{BlockParameters, NamedShape, Parameters, parameters, tensors};
+pub use parameters::{BlockParameters, Parameters, parameters, tensors};
 pub use pass::{Held, Operations, PassMemory, pass_memory};
 pub use portable::Portable;
 pub use run_counts::RunCounts;
@@ -29,6 +31,7 @@ pub use time::{Measured, Time};
 use crate::config::Config;
 use crate::data::{DataError, Estimate};
 use crate::device::OpenDevice;
+pub use crate::model::shapes::NamedShape;
 use crate::tokenizer::TokenizerError;
 use crate::train::precision;
 
@@ -50,6 +53,9 @@ pub enum PlanError {
          model.n_layers or the vocabulary"
     )]
     TooLarge(u64),
+    /// The memory is too small: how much is needed, how much is there, and what helps.
+    #[error("{0}; --force tries it all the same")]
+    DoesNotFit(String),
     /// The device failed while steps were measured.
     #[error("the device failed: {0}\n  hint: --no-measure plans without computing anything")]
     Device(String),

@@ -35,6 +35,7 @@ pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, Box<dyn Erro
     let state = Checkpoint::read_state(&checkpoint)?;
     let config = run.config()?;
     let tokenizer = run.tokenizer_of_model(&config)?;
+    Checkpoint::check_shapes(&checkpoint, &config.model, tokenizer.vocab_size())?;
     let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), device);
     let model = Checkpoint::load_model(&checkpoint, model)?;
     let corpus = Corpus::open(&config, OpenOptions::earlier(&tokenizer, &state.text_sha256))?;

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{partial_name, read_text, rename, sync_dir, write_synced};
 use super::{RunError, cannot_read, cannot_write, tensors};
-use crate::model::{Gpt, LazyTensor, parameters};
+use crate::config::ModelConfig;
+use crate::model::parameters::AssignError;
+use crate::model::{Gpt, LazyTensor, parameters, shapes};
 
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -48,6 +50,24 @@ pub struct TrainState {
     pub loss_window: Vec<f32>,
     /// Mean training loss of the last line of the log, nats per token.
     pub train_loss: Option<f64>,
+    /// What an interrupt left undone at this step: done first when the run goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_undone: Option<LeftUndone>,
+    /// The losses that spikes are told by, nats per token; empty unless the config asks for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recent_losses: Vec<f32>,
+}
+
+/// What can be left undone at a step; each includes those below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeftUndone {
+    /// The measurements of the weights that the run starts with.
+    Start,
+    /// The evaluation.
+    Evaluation,
+    /// The sample after it.
+    Sample,
 }
 
 impl TrainState {
@@ -116,6 +136,29 @@ impl Checkpoint {
             Err(error) => error.to_string(),
         };
         Err(RunError::Damaged { path, reason })
+    }
+
+    /// The size of the weights in `dir` in bytes; 0 if there are none.
+    pub fn weights_bytes(dir: &Path) -> u64 {
+        fs::metadata(dir.join(MODEL)).map_or(0, |metadata| metadata.len())
+    }
+
+    /// Compares the tensors in `dir` with those of a model for which nothing is allocated yet: a config may ask for
+    /// more than there is.
+    pub fn check_shapes(dir: &Path, config: &ModelConfig, vocab_size: usize) -> Result<(), RunError> {
+        let path = dir.join(MODEL);
+        let weights = tensors::open(&path)?;
+        for (name, expected) in shapes::of_config(config, vocab_size) {
+            let source = match weights.get(&name).map(LazyTensor::shape) {
+                None => AssignError::Missing(name),
+                Some(found) if found == expected => continue,
+                // A model with a shorter context leaves some out.
+                Some(&[n, width]) if name == POSITIONS && n >= expected[0] && width == expected[1] => continue,
+                Some(found) => AssignError::Shape { path: name, expected, found: found.to_vec() },
+            };
+            return Err(RunError::Misfit { path, source });
+        }
+        Ok(())
     }
 
     /// Loads the weights of the checkpoint in `dir` into `model`.

@@ -20,7 +20,7 @@ mod trained;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-pub use checkpoint::{Best, Checkpoint, TrainState};
+pub use checkpoint::{Best, Checkpoint, LeftUndone, TrainState};
 pub use curves::{Curves, Row};
 pub use files::write_atomically;
 pub use info::{RunInfo, Status, config_table};

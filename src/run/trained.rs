@@ -50,6 +50,7 @@ impl Trained {
         let tokenizer = located.run.tokenizer_of_model(&config)?;
         let spec = device.copied().map_or_else(|| config.train.device.parse(), Ok)?;
         let opened = device::open(&spec)?;
+        Checkpoint::check_shapes(&located.checkpoint, &config.model, tokenizer.vocab_size())?;
         let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &opened.device);
         let model = Checkpoint::load_model(&located.checkpoint, model)?;
         let checkpoint = located.checkpoint;

@@ -134,6 +134,12 @@ impl Tokenizer {
             let reason = "it is JSON, but without a `model`, which holds the vocabulary";
             return Err(malformed(reason.to_owned()));
         }
+        // The library makes lists as long as the largest id.
+        let most = MAX_IDS.max(text.len() as u64);
+        if let Some(id) = ids_in(&value).find(|id| *id > most) {
+            let reason = format!("it has the id {id}, and is much too short for so many tokens");
+            return Err(TokenizerError::Unsupported { path: path.to_owned(), reason });
+        }
         let library = tokenizers::Tokenizer::from_bytes(&text).map_err(|error| malformed(error.to_string()))?;
         if let Some(kind) = table::kind_of(&library) {
             return Ok(Self::made_here(library, kind));
@@ -235,9 +241,9 @@ impl Tokenizer {
     /// The ids of a text that a model goes on from: behind [`Tokenizer::bos`], unless the text begins with it.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
-    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        let ids = self.encode(text)?;
+    /// As [`Tokenizer::encode_bytes`].
+    pub fn encode_prompt(&self, text: impl AsRef<[u8]>) -> Result<Vec<u32>, TokenizerError> {
+        let ids = self.encode_bytes(text.as_ref())?;
         let bos = self.bos().filter(|bos| ids.first() != Some(bos));
         Ok(bos.into_iter().chain(ids).collect())
     }
@@ -326,6 +332,16 @@ impl From<Library> for Tokenizer {
     fn from(library: Library) -> Self {
         Self { inner: Arc::new(library), companion: None, n_padding: 0 }
     }
+}
+
+/// The most ids that any file may have, however short it is.
+const MAX_IDS: u64 = 1 << 16;
+
+/// The ids in a `tokenizer.json`, of the vocabulary and of added tokens.
+fn ids_in(json: &serde_json::Value) -> impl Iterator<Item = u64> {
+    let vocabulary = json["model"]["vocab"].as_object().into_iter().flat_map(serde_json::Map::values);
+    let added = json["added_tokens"].as_array().into_iter().flatten().map(|token| &token["id"]);
+    vocabulary.chain(added).filter_map(serde_json::Value::as_u64)
 }
 
 /// Bytes as text, with U+FFFD for bytes that are not.

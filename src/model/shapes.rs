@@ -1,0 +1,74 @@
+//! The tensors of a model and their shapes, from its config alone: nothing is allocated for them.
+
+use crate::config::{ModelConfig, NormKind, PositionKind};
+
+/// The name of a tensor in checkpoints, such as `blocks.0.attention.qkv.weight`, and the sizes of its dimensions.
+pub type NamedShape = (String, Vec<usize>);
+
+/// Every tensor of parameters, in the order in which the model holds them.
+pub fn of_config(config: &ModelConfig, vocab_size: usize) -> impl Iterator<Item = NamedShape> {
+    let named = |(name, shape): (&str, Vec<usize>)| (name.to_owned(), shape);
+    let is_embedding = |(name, _): &(&str, Vec<usize>)| name.contains("embedding");
+    let before = outer_tensors(config, vocab_size).filter(is_embedding);
+    let after = outer_tensors(config, vocab_size).filter(move |tensor| !is_embedding(tensor));
+    let of_block = move |block_idx: usize| {
+        block_tensors(config).map(move |(name, shape)| (format!("blocks.{block_idx}.{name}"), shape))
+    };
+    before.map(named).chain((0..config.n_layers).flat_map(of_block)).chain(after.map(named))
+}
+
+/// The tensors before and after the blocks.
+pub(crate) fn outer_tensors(
+    config: &ModelConfig,
+    vocab_size: usize,
+) -> impl Iterator<Item = (&'static str, Vec<usize>)> + use<> {
+    let c = config.d_model;
+    let learned = config.position == PositionKind::Learned;
+    let has_shift = config.bias && config.norm == NormKind::LayerNorm;
+    [
+        Some(("token_embedding.weight", vec![vocab_size, c])),
+        learned.then(|| ("position_embedding.weight", vec![config.context_length, c])),
+        Some(("norm.weight", vec![c])),
+        has_shift.then(|| ("norm.bias", vec![c])),
+        (!config.tie_embeddings).then(|| ("output.weight", vec![c, vocab_size])),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// The tensors of one block, without `blocks.N.`
+pub(crate) fn block_tensors(config: &ModelConfig) -> impl Iterator<Item = (&'static str, Vec<usize>)> + use<> {
+    let (c, f, d) = (config.d_model, config.d_ff, config.head_dim);
+    let gathered = config.n_heads * d;
+    let qkv = (config.n_heads + 2 * config.n_kv_heads) * d;
+    let has_shift = config.bias && config.norm == NormKind::LayerNorm;
+    let shift = |name| has_shift.then(|| (name, vec![c]));
+    let bias = |name, n| config.bias.then(|| (name, vec![n]));
+    let of_heads = |name| config.qk_norm.then(|| (name, vec![d]));
+    let gated = config.is_gated();
+    [
+        Some(("attention_norm.weight", vec![c])),
+        shift("attention_norm.bias"),
+        Some(("attention.qkv.weight", vec![c, qkv])),
+        config.qkv_bias.then(|| ("attention.qkv.bias", vec![qkv])),
+        Some(("attention.output.weight", vec![gathered, c])),
+        bias("attention.output.bias", c),
+        of_heads("attention.q_norm.weight"),
+        of_heads("attention.k_norm.weight"),
+        Some(("mlp_norm.weight", vec![c])),
+        shift("mlp_norm.bias"),
+        Some(("mlp.expand.weight", vec![c, f])),
+        bias("mlp.expand.bias", f),
+        gated.then(|| ("mlp.gate.weight", vec![c, f])),
+        bias("mlp.gate.bias", f).filter(|_| gated),
+        Some(("mlp.contract.weight", vec![f, c])),
+        bias("mlp.contract.bias", c),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// The numbers of a tensor of this shape.
+pub(crate) fn numbers(shape: &[usize]) -> u64 {
+    shape.iter().map(|size| *size as u64).fold(1, u64::saturating_mul)
+}
