@@ -1,5 +1,6 @@
 //! Numbers, sizes and times as people read them, and words as a shell reads them.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 
 /// A number with its thousands apart: `1,115,394`.
@@ -125,9 +126,45 @@ pub fn shell_word(word: impl AsRef<OsStr>) -> String {
     }
 }
 
+/// The text without the characters that control a terminal, which become U+FFFD: those of C0 and C1, but for line
+/// breaks and tabs.
+pub fn without_control(text: &str) -> Cow<'_, str> {
+    let controls = |c: char| c.is_control() && c != '\n' && c != '\t';
+    match text.contains(controls) {
+        true => text.replace(controls, "\u{fffd}").into(),
+        false => text.into(),
+    }
+}
+
+/// The text in at most `max` characters, without the middle of a longer one.
+pub fn cut_in_the_middle(text: &str, max: usize) -> String {
+    let n = text.chars().count();
+    if n <= max {
+        return text.to_owned();
+    }
+    let kept = max.saturating_sub(1);
+    let head: String = text.chars().take(kept / 2).collect();
+    let tail: String = text.chars().skip(n - (kept - kept / 2)).collect();
+    format!("{head}\u{2026}{tail}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_left_that_controls_a_terminal() {
+        assert_eq!(without_control("a\tb\n\u{e9} \u{202e}"), "a\tb\n\u{e9} \u{202e}");
+        let codes = "\u{1b}]52;c;aGk=\u{7}\r\u{9b}31m\u{7f}";
+        assert_eq!(without_control(codes), "\u{fffd}]52;c;aGk=\u{fffd}\u{fffd}\u{fffd}31m\u{fffd}");
+    }
+
+    #[test]
+    fn a_long_text_keeps_its_ends() {
+        assert_eq!(cut_in_the_middle("abcdefgh", 8), "abcdefgh");
+        assert_eq!(cut_in_the_middle("abcdefgh", 5), "ab\u{2026}gh");
+        assert_eq!(cut_in_the_middle("\u{e4}\u{f6}\u{fc}\u{df}xyz", 4), "\u{e4}\u{2026}yz");
+    }
 
     #[test]
     fn numbers_are_read_at_a_glance() {

@@ -1,5 +1,6 @@
 //! Shows a run: on a progress bar, on the dashboard or in plain lines; and writes the lines to its `train.log`.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -12,7 +13,7 @@ use super::dashboard::Dashboard;
 use super::note;
 use crate::config::precision_remark;
 use crate::data::{Purpose, Reading};
-use crate::format::{duration, grouped};
+use crate::format::{duration, grouped, without_control};
 use crate::run::layout::TRAIN_LOG;
 use crate::run::step_label;
 use crate::train::{Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary, precision};
@@ -116,6 +117,12 @@ impl Progress {
         }
     }
 
+    /// Whether the first step cannot begin yet.
+    pub(super) fn is_reading(&self) -> bool {
+        let screen = self.screen();
+        screen.reading.is_some() && !screen.is_over
+    }
+
     fn screen(&self) -> MutexGuard<'_, Screen> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,6 +147,9 @@ impl Screen {
             Event::Reading(reading) => self.reading(reading),
             Event::Started(started) => self.start(started),
             Event::Stepped { step, loss } => self.step(*step, *loss),
+            Event::Skipped { step, skipped } => {
+                self.line(&format!("{}  skipped: {skipped}", step_label(*step, self.max_steps)));
+            }
             Event::Logged(logged) => self.logged(logged),
             Event::Evaluated(evaluation) => self.evaluated(evaluation),
             Event::Sampled { text, .. } => self.line(&format!("sample:{}", quotation(text))),
@@ -389,16 +399,11 @@ fn amount(bytes: u64, of: Option<u64>) -> String {
 /// A sample, indented line by line, without blank lines around it, and without control characters: an untrained
 /// model may write some that switch the terminal to another character set.
 fn quotation(text: &str) -> String {
-    let visible = |c: char| match c {
-        '\t' => c,
-        _ if c.is_control() => char::REPLACEMENT_CHARACTER,
-        _ => c,
-    };
-    let lines: Vec<String> = text.lines().map(|line| line.trim_end().chars().map(visible).collect()).collect();
-    let is_written = |line: &String| !line.is_empty();
+    let lines: Vec<Cow<'_, str>> = text.lines().map(|line| without_control(line.trim_end())).collect();
+    let is_written = |line: &Cow<'_, str>| !line.is_empty();
     let first = lines.iter().position(is_written).unwrap_or(0);
     let last = lines.iter().rposition(is_written).unwrap_or(0);
-    let quoted = |line: &String| format!("\n    | {line}").trim_end().to_owned();
+    let quoted = |line: &Cow<'_, str>| format!("\n    | {line}").trim_end().to_owned();
     lines.iter().take(last + 1).skip(first).map(quoted).collect::<Vec<_>>().concat()
 }
 

@@ -189,6 +189,7 @@ fn known_keys() -> Table {
     config.data.cache_dir = Some(PathBuf::new());
     config.data.sources = vec![SourceConfig::default()];
     config.data.document_separator = Some(String::new());
+    (config.data.include, config.data.exclude) = (vec![String::new()], vec![String::new()]);
     config.tokenizer.vocab_size = Some(TokenizerConfig::DEFAULT_VOCAB_SIZE);
     config.tokenizer.path = Some(PathBuf::new());
     config.model.attention_scale = Some(1.0);

@@ -3,6 +3,7 @@
 //! Every key but `data.path` has a default. A loaded [`Config`] has passed every rule, so the code that reads it does
 //! not check again; whether the text exists, or the device can be opened, shows later.
 
+mod cautions;
 mod inherit;
 mod load;
 mod overrides;
@@ -72,6 +73,12 @@ sections! {
         /// file is one document.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub document_separator: Option<String> = None,
+        /// Patterns of the files of a folder that are read, such as `*.txt`. Default: all of them.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub include: Vec<String> = Vec::new(),
+        /// Patterns of files of a folder that are left out, such as `*.png`. Default: none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub exclude: Vec<String> = Vec::new(),
         /// The share of each source, at its end, that is kept for validation. In (0, 1); default 0.1.
         pub val_fraction: f64 = 0.1,
         /// The folder of encoded token files. Default: `tinderbox/tokens` in the user's cache directory.
@@ -100,6 +107,12 @@ sections! {
         /// The text at which a document of its text files ends. Default `data.document_separator`.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub document_separator: Option<String> = None,
+        /// Patterns of its files that are read. Default `data.include`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub include: Option<Vec<String>> = None,
+        /// Patterns of its files that are left out. Default `data.exclude`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub exclude: Option<Vec<String>> = None,
     }
 
     /// `[tokenizer]`: how text becomes tokens.
@@ -202,6 +215,12 @@ sections! {
         pub sample_prompt: String = "\n".to_owned(),
         /// The length, in tokens, of the sample text at each evaluation; 0: off. Default 200.
         pub sample_tokens: usize = 200,
+        /// Whether a step whose loss or gradient is no finite number is skipped, rather than the end of the run. Default
+        /// false.
+        pub skip_non_finite: bool = false,
+        /// A step is skipped if its loss is more than this many standard deviations above the mean of the last 128; 0:
+        /// none is. At least 0; default 0.
+        pub skip_loss_spikes: f64 = 0.0,
         /// The run stops after this many evaluations in a row without a better validation loss; 0: never. Default 0.
         pub early_stopping_patience: usize = 0,
         /// Whether curves and samples are also written for `TensorBoard`, to `tensorboard/` in the run. Default false.
@@ -392,6 +411,8 @@ impl DataConfig {
             format: source.format.or(Some(self.format)),
             text_field: source.text_field.or_else(|| Some(self.text_field.clone())),
             document_separator: source.document_separator.or_else(|| self.document_separator.clone()),
+            include: source.include.or_else(|| Some(self.include.clone())),
+            exclude: source.exclude.or_else(|| Some(self.exclude.clone())),
             ..source
         };
         let only = SourceConfig { path: self.path.clone(), ..SourceConfig::default() };

@@ -15,6 +15,9 @@ use super::{
 /// The largest length, width or count: more than fits any machine, and a product of two does not overflow.
 const MAX_SIZE: usize = 1 << 24;
 
+/// The most layers.
+const MAX_LAYERS: usize = 1 << 16;
+
 /// The smallest vocabulary of byte-level BPE: every byte, and the end of a text.
 const MIN_BPE_SIZE: usize = 257;
 
@@ -69,6 +72,11 @@ impl Problems {
         self.must(value != Some(""), key, "\"\"", "hold a text; leave it out for files of one document each");
     }
 
+    fn patterns(&mut self, key: &str, patterns: &[String]) {
+        let rule = "hold no empty text; a pattern of files is such as \"*.txt\"";
+        self.must(patterns.iter().all(|pattern| !pattern.is_empty()), key, format!("{patterns:?}"), rule);
+    }
+
     fn seed(&mut self, key: &str, value: u64) {
         self.must(value <= MAX_SEED, key, value, &format!("be at most {MAX_SEED}, the largest integer of TOML"));
     }
@@ -113,8 +121,18 @@ impl Config {
 
 impl DataConfig {
     fn check_into(&self, text: Text, problems: &mut Problems) {
-        let Self { path, format: _, text_field, document_separator, val_fraction, cache_dir, cache_limit_gib, sources } =
-            self;
+        let Self {
+            path,
+            format: _,
+            text_field,
+            document_separator,
+            include,
+            exclude,
+            val_fraction,
+            cache_dir,
+            cache_limit_gib,
+            sources,
+        } = self;
         match (path.as_os_str().is_empty(), sources.is_empty()) {
             (true, true) if text == Text::Required => problems.0.push(
                 "data.path is missing or empty: name a text file or a folder of them, such as path = \
@@ -130,6 +148,8 @@ impl DataConfig {
         }
         problems.text_field("data.text_field", text_field);
         problems.document_separator("data.document_separator", document_separator.as_deref());
+        problems.patterns("data.include", include);
+        problems.patterns("data.exclude", exclude);
         let is_share = *val_fraction > 0.0 && *val_fraction < 1.0;
         problems.must(is_share, "data.val_fraction", val_fraction, "be above 0 and below 1");
         let has_name = cache_dir.as_ref().is_none_or(|dir| !dir.as_os_str().is_empty());
@@ -152,7 +172,7 @@ impl DataConfig {
 impl SourceConfig {
     /// `key` is the name of this source in messages.
     fn check_into(&self, key: &str, problems: &mut Problems) {
-        let Self { path, weight, format: _, text_field, document_separator } = self;
+        let Self { path, weight, format: _, text_field, document_separator, include, exclude } = self;
         if path.as_os_str().is_empty() {
             problems.0.push(format!("{key}.path is missing or empty: name a text file or a folder of them"));
         }
@@ -167,6 +187,8 @@ impl SourceConfig {
             problems.text_field(&format!("{key}.text_field"), text_field);
         }
         problems.document_separator(&format!("{key}.document_separator"), document_separator.as_deref());
+        problems.patterns(&format!("{key}.include"), include.as_deref().unwrap_or_default());
+        problems.patterns(&format!("{key}.exclude"), exclude.as_deref().unwrap_or_default());
     }
 }
 
@@ -238,7 +260,8 @@ impl ModelConfig {
         } = self;
         problems.size("model.context_length", *context_length);
         problems.size("model.d_model", *d_model);
-        problems.size("model.n_layers", *n_layers);
+        let rule = format!("be at least 1 and at most {MAX_LAYERS}");
+        problems.must((1..=MAX_LAYERS).contains(n_layers), "model.n_layers", n_layers, &rule);
         problems.size("model.n_heads", *n_heads);
         problems.size("model.n_kv_heads", *n_kv_heads);
         problems.size("model.d_ff", *d_ff);
@@ -332,6 +355,8 @@ impl TrainConfig {
             keep_checkpoints,
             sample_prompt,
             sample_tokens,
+            skip_non_finite: _,
+            skip_loss_spikes,
             early_stopping_patience: _, // 0 is off
             tensorboard: _,
             head_metrics: _,
@@ -345,6 +370,7 @@ impl TrainConfig {
         problems.at_least_one("train.log_interval", *log_interval);
         problems.at_least_one("train.eval_batches", *eval_batches);
         problems.at_least_one("train.keep_checkpoints", *keep_checkpoints);
+        problems.not_negative("train.skip_loss_spikes", *skip_loss_spikes);
         let rule = "not be empty: the model needs something to write on; train.sample_tokens = 0 turns samples off";
         problems.must(*sample_tokens == 0 || !sample_prompt.is_empty(), "train.sample_prompt", "\"\"", rule);
     }
@@ -434,6 +460,7 @@ mod tests {
                 "path= | text_field= | document_separator= | cache_dir= | cache_limit_gib=0 | cache_limit_gib=nan",
             ),
             ("data.val_fraction=", "0 | 1.0 | nan"),
+            ("data.", "include=[\"\"] | exclude=[\"a\", \"\"]"),
             ("tokenizer.", "vocab_size=512 | path=a.json"),
             ("model.", "context_length=0 | n_layers=0 | d_ff=0 | d_model=0 | d_model=9000000000"),
             ("model.", "n_heads=0 | n_heads=3 | n_kv_heads=0 | n_kv_heads=3 | n_kv_heads=8"),
@@ -445,7 +472,7 @@ mod tests {
             ("model.", "attention_window=[16777217] | attention_scale=0 | attention_scale=nan | vocab_size=0"),
             ("model.", "rope_scaling={kind=\"linear\", factor=2}"), // without rope
             ("train.", "device=  | max_steps=0 | batch_size=0 | batch_size=16777216 | grad_accumulation_steps=0"),
-            ("train.", "log_interval=0 | eval_batches=0 | keep_checkpoints=0 | sample_prompt="),
+            ("train.", "log_interval=0 | eval_batches=0 | keep_checkpoints=0 | sample_prompt= | skip_loss_spikes=-1"),
             ("optimizer.", "learning_rate=0 | learning_rate=inf | betas=[0.9, 1.0] | weight_decay=-1"),
             ("optimizer.", "grad_clip_norm=nan | muon_learning_rate=0 | muon_learning_rate=nan"),
             ("optimizer.", "muon_momentum=1 | muon_momentum=-0.1"),

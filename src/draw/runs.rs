@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::table::{Column, MAX_WIDTH, columns, cut_in_the_middle, table, width};
-use crate::format::{compact, duration, grouped, rough_duration};
+use super::table::{Column, MAX_WIDTH, columns, table, width};
+use crate::format::{compact, cut_in_the_middle, duration, grouped, rough_duration};
 use crate::run::{Difference, Row, RunInfo, Status};
 
 /// How many runs are shown side by side.

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::format::cut_in_the_middle;
+
 /// The most characters of a line: most terminals have that many.
 pub(crate) const MAX_WIDTH: usize = 100;
 
@@ -52,18 +54,6 @@ pub(crate) fn table<'a>(columns: impl AsRef<[Column<'a>]>, rows: &[impl AsRef<[S
     text
 }
 
-/// The text in at most `max` characters: names of runs often differ at their ends.
-pub(super) fn cut_in_the_middle(text: &str, max: usize) -> String {
-    let n = width(text);
-    if n <= max {
-        return text.to_owned();
-    }
-    let kept = max.saturating_sub(1);
-    let head: String = text.chars().take(kept / 2).collect();
-    let tail: String = text.chars().skip(n - (kept - kept / 2)).collect();
-    format!("{head}\u{2026}{tail}")
-}
-
 pub(crate) fn width(text: &str) -> usize {
     text.chars().count()
 }
@@ -90,12 +80,5 @@ mod tests {
         let line = text.lines().nth(1).unwrap();
         assert_eq!(width(line), MAX_WIDTH);
         assert!(line.starts_with("sweep-") && line.contains("x-lr3e-4  1,000") && line.contains('\u{2026}'), "{line}");
-    }
-
-    #[test]
-    fn a_cut_keeps_both_ends() {
-        assert_eq!(cut_in_the_middle("abcdefgh", 8), "abcdefgh");
-        assert_eq!(cut_in_the_middle("abcdefgh", 5), "ab\u{2026}gh");
-        assert_eq!(cut_in_the_middle("\u{e4}\u{f6}\u{fc}\u{df}xyz", 4), "\u{e4}\u{2026}yz");
     }
 }

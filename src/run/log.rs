@@ -227,7 +227,6 @@ fn json_line(line: &impl Serialize) -> String {
 
 /// Cuts the logs of a run back to `step`, for a process that resumes there, and removes torn lines.
 pub(crate) fn cut_back(run: &RunDir, step: usize) -> Result<(), RunError> {
-    type StepOf = fn(&str) -> Option<usize>;
     let logs: [(&str, StepOf); 5] = [
         (METRICS, json_step),
         (TIMINGS, json_step),
@@ -240,6 +239,30 @@ pub(crate) fn cut_back(run: &RunDir, step: usize) -> Result<(), RunError> {
     }
     cut(&tensorboard::path(run), |bytes| tensorboard::records_up_to(bytes, step))
 }
+
+/// Cuts off what an evaluation of `step`, which will be made again, has logged: all of it, or its sample alone.
+pub(crate) fn cut_evaluation(run: &RunDir, step: usize, only_sample: bool) -> Result<(), RunError> {
+    type IsOfEvaluation = fn(&str) -> bool;
+    let estimates: IsOfEvaluation = |line| line.contains("\"val_loss_estimate\"");
+    let logs: [(&str, StepOf, IsOfEvaluation); 3] = [
+        (METRICS, json_step, estimates),
+        (HEAD_METRICS, json_step, |_| true),
+        (SAMPLES, samples::heading_step, |_| true),
+    ];
+    for (name, step_of, is_of_evaluation) in logs.into_iter().filter(|(name, ..)| !only_sample || *name == SAMPLES) {
+        cut(&run.join(name), |bytes| {
+            let is_kept = |line: &&[u8]| {
+                let line = String::from_utf8_lossy(line);
+                step_of(&line).is_none_or(|at| at < step || !is_of_evaluation(&line))
+            };
+            bytes.split_inclusive(|&byte| byte == b'\n').take_while(is_kept).map(<[u8]>::len).sum()
+        })?;
+    }
+    Ok(())
+}
+
+/// The step of a line of a log; `None` if it belongs to the line before.
+type StepOf = fn(&str) -> Option<usize>;
 
 /// Cuts a file that exists to as many bytes as `kept` says.
 fn cut(path: &Path, kept: impl FnOnce(&[u8]) -> usize) -> Result<(), RunError> {

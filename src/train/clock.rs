@@ -26,6 +26,14 @@ impl StepClock {
         self.steps += 1;
     }
 
+    /// The step that began last is not made.
+    pub(super) fn cancel(&mut self) {
+        self.steps -= 1;
+        if self.steps == 0 {
+            self.since = None;
+        }
+    }
+
     /// Every step that began is done.
     pub(super) fn done(&mut self) {
         let Some(since) = self.since.take() else { return };

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::PrecisionError;
+use super::{LayerNorms, PrecisionError};
 use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::generate::GenerateError;
@@ -63,10 +63,17 @@ pub enum TrainError {
     AlreadyStopped { run: PathBuf, step: usize, evaluations: usize },
     /// `step` counts from 1, as the log does.
     #[error(
-        "the {what} of step {step} is {value}, so the run stopped; {kept}\n  hint: lower \
-         {learning_rates}, or lengthen schedule.warmup_steps"
+        "the {what} of step {step} is {value}, so the run stopped; {kept}{norms}\n  hint: lower \
+         {learning_rates}, or lengthen schedule.warmup_steps; train.skip_non_finite = true goes on without such steps"
     )]
-    NotFinite { step: usize, what: &'static str, value: f64, learning_rates: &'static str, kept: String },
+    NotFinite {
+        step: usize,
+        what: &'static str,
+        value: f64,
+        learning_rates: &'static str,
+        kept: String,
+        norms: Box<LayerNorms>,
+    },
     #[error(
         "the device failed at step {step}: {message}; {kept}\n  hint: continue with --resume, on the CPU \
          with --resume --device cpu"

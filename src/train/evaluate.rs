@@ -77,9 +77,12 @@ pub(super) fn full_unless(
     batch_size: usize,
     is_stopped: impl Fn() -> bool,
 ) -> Result<Option<Loss>, TensorReadError> {
-    let batches = batch::windows(text, model.config().context_length, batch_size).take_while(|_| !is_stopped());
-    let loss = mean(model, batches, MatmulPrecision::F32)?;
-    Ok((!is_stopped()).then_some(loss))
+    mean_unless(
+        model,
+        batch::windows(text, model.config().context_length, batch_size),
+        MatmulPrecision::F32,
+        is_stopped,
+    )
 }
 
 /// A cheap estimate of [`full`]: the loss over `n_batches` batches spread evenly over `text`, products in `precision`.
@@ -93,15 +96,30 @@ pub fn estimate(
     n_batches: usize,
     precision: MatmulPrecision,
 ) -> Result<Loss, TensorReadError> {
-    let context_length = model.config().context_length;
-    mean(model, batch::spread(text, context_length, batch_size, n_batches), precision)
+    let loss = estimate_unless(model, text, batch_size, n_batches, precision, || false)?;
+    Ok(loss.expect("not stopped"))
 }
 
-fn mean(
+/// As [`estimate`]; `None` if `is_stopped` returned true before some batch.
+pub(super) fn estimate_unless(
+    model: &Gpt,
+    text: &Split,
+    batch_size: usize,
+    n_batches: usize,
+    precision: MatmulPrecision,
+    is_stopped: impl Fn() -> bool,
+) -> Result<Option<Loss>, TensorReadError> {
+    let context_length = model.config().context_length;
+    mean_unless(model, batch::spread(text, context_length, batch_size, n_batches), precision, is_stopped)
+}
+
+fn mean_unless(
     model: &Gpt,
     batches: impl Iterator<Item = Batch>,
     precision: MatmulPrecision,
-) -> Result<Loss, TensorReadError> {
+    is_stopped: impl Fn() -> bool,
+) -> Result<Option<Loss>, TensorReadError> {
+    let batches = batches.take_while(|_| !is_stopped());
     let device = model.device();
     let (mut total, mut n_tokens) = (0.0, 0);
     let mut unread: Vec<(usize, Tensor<1>)> = Vec::new();
@@ -118,5 +136,5 @@ fn mean(
             }
         }
     }
-    Ok(Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 })
+    Ok((!is_stopped()).then_some(Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }))
 }

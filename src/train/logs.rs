@@ -6,7 +6,7 @@ use crate::config::TrainConfig;
 use crate::inspect::ScoredHeads;
 use crate::run::layout::{HEAD_METRICS, METRICS, SAMPLES, TIMINGS};
 use crate::run::log::{self, End, HeadMetricsLine, LogFile, MetricsLine, TimingsLine};
-use crate::run::{Process, RunDir, samples, tensorboard, unix_s};
+use crate::run::{LeftUndone, Process, RunDir, TrainState, samples, tensorboard, unix_s};
 
 #[derive(Debug)]
 pub(super) struct Logs {
@@ -30,9 +30,12 @@ pub(super) struct Elapsed {
 }
 
 impl Logs {
-    /// Cuts the logs of a run back to `step` and opens them.
-    pub(super) fn open(run: &RunDir, step: usize, config: &TrainConfig) -> Result<Self, TrainError> {
-        log::cut_back(run, step)?;
+    /// Cuts the logs of a run back to where it stands and opens them.
+    pub(super) fn open(run: &RunDir, state: &TrainState, config: &TrainConfig) -> Result<Self, TrainError> {
+        log::cut_back(run, state.step)?;
+        if let Some(left) = state.left_undone {
+            log::cut_evaluation(run, state.step, left == LeftUndone::Sample)?;
+        }
         let [train_s, wall_s] = log::elapsed_s(run)?;
         let open = |name| LogFile::open(run.join(name));
         Ok(Self {

@@ -11,6 +11,7 @@ pub(crate) mod metrics;
 mod observer;
 pub mod precision;
 mod prepare;
+mod skip;
 mod trainer;
 mod training;
 
@@ -23,6 +24,7 @@ pub use burn::train::renderer::MetricsRenderer;
 pub use error::TrainError;
 pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
 pub use precision::PrecisionError;
+pub use skip::{LayerNorms, Skipped};
 pub use trainer::{StepResult, Trainer};
 
 use crate::config::{Config, TrainConfig};
@@ -66,21 +68,23 @@ pub fn train(job: Job, mut observer: Box<dyn Observer>, interrupter: &Interrupte
     let device = job.device.clone();
     let prepared = prepare::prepare(job, &mut *observer, interrupter)?;
     let mut run = Training::start(prepared, device, observer, interrupter.clone(), began)?;
-    while !run.is_done() {
+    while !run.is_done() || run.has_left_undone() {
         if interrupter.should_stop() {
             run.save()?;
             return run.finish(true);
         }
-        run.step()?;
-        if run.is_last_step() || run.is_due(log_interval) {
-            run.log()?;
+        if !run.has_left_undone() {
+            if !run.step()? {
+                continue; // interrupted
+            }
+            if run.is_last_step() || run.is_due(log_interval) {
+                run.log()?;
+            }
+            if run.is_last_step() || run.is_due(eval_interval) {
+                run.owe_evaluation();
+            }
         }
-        if run.is_last_step() || run.is_due(eval_interval) {
-            run.evaluate()?;
-            run.sample()?;
-            run.report_early_stop();
-        }
-        if run.is_best() || run.is_done() || run.is_due(checkpoint_interval) {
+        if run.catch_up()? && (run.is_best() || run.is_done() || run.is_due(checkpoint_interval)) {
             run.save()?;
         }
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use burn::train::renderer::MetricsRenderer;
 use serde::Serialize;
 
+use super::skip::Skipped;
 use crate::config::MatmulPrecision;
 use crate::data::{Reading, SourceSummary};
 
@@ -30,6 +31,8 @@ pub enum Event<'a> {
     Started(&'a Started),
     /// A step was made. `loss` is the latest that was read back from the device, nats per token.
     Stepped { step: usize, loss: Option<f32> },
+    /// A step did not change the weights, and the run goes on.
+    Skipped { step: usize, skipped: &'a Skipped },
     /// A log interval ended.
     Logged(&'a Logged),
     /// The losses on both splits were estimated.

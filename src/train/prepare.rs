@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::Device;
 
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
-use crate::config::{Config, ConfigError, DataConfig};
+use crate::config::{Config, ConfigError, DataConfig, TrainConfig};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
 use crate::model::Gpt;
 use crate::run::{self, Checkpoint, Located, RunDir, TrainState};
@@ -37,37 +37,43 @@ pub(super) fn prepare(
         observer.observe(&Event::Reading(reading));
         if interrupter.should_stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    start(job, &on_progress).map_err(|error| match error {
+    start(job, &on_progress, interrupter).map_err(|error| match error {
         TrainError::Data(DataError::Stopped) => TrainError::InterruptedEarly,
         other => other,
     })
 }
 
-fn start(job: Job, on_progress: OnProgress<'_>) -> Result<Prepared, TrainError> {
+fn start(job: Job, on_progress: OnProgress<'_>, interrupter: &Interrupter) -> Result<Prepared, TrainError> {
     let Job { config, run_dir, start, from, device } = job;
     precision::check(config.train.matmul_precision, &device)?;
     let device = &device.device.clone().autodiff();
     let overwrite = match start {
-        Start::Resume => return resume(config, RunDir::open(&run_dir)?, device, on_progress),
+        Start::Resume => return resume(config, RunDir::open(&run_dir)?, device, on_progress, interrupter),
         Start::New => false,
         Start::Overwrite => true,
     };
     let parent = from.map(|from| Parent::find(&from, &config, &run_dir)).transpose()?;
     RunDir::check_new(&run_dir, overwrite)?; // before minutes go into reading a large text
-    create(config, &run_dir, overwrite, parent, device, on_progress)
+    create(config, &run_dir, overwrite, parent, device, on_progress, interrupter)
+}
+
+/// The last chance to stop before the run directory is made or changed.
+fn go_on(interrupter: &Interrupter) -> Result<(), TrainError> {
+    if interrupter.should_stop() { Err(TrainError::InterruptedEarly) } else { Ok(()) }
 }
 
 fn create(
-    config: Config,
+    mut config: Config,
     root: &Path,
     overwrite: bool,
     parent: Option<Parent>,
     device: &Device,
     on_progress: OnProgress<'_>,
+    interrupter: &Interrupter,
 ) -> Result<Prepared, TrainError> {
     let tokenizer = parent.as_ref().map(|parent| parent.tokenizer.clone());
     let options = OpenOptions { tokenizer, earlier: None, on_progress };
-    let mut corpus = open_corpus(&config, options).map_err(|error| match (error, &parent) {
+    let mut corpus = open_corpus(&mut config, options).map_err(|error| match (error, &parent) {
         (
             TrainError::Data(DataError::Encode { path, source: TokenizerError::UnknownCharacters { characters } }),
             Some(parent),
@@ -84,11 +90,13 @@ fn create(
     let model = match &parent {
         None => Gpt::new(&config.model, vocab_size, config.train.seed, device),
         Some(parent) => {
+            Checkpoint::check_shapes(&parent.located.checkpoint, &config.model, vocab_size)?;
             let model = Gpt::zeros(&config.model, vocab_size, device);
             Checkpoint::load_model_shortened(&parent.located.checkpoint, model)?
         }
     };
     let trainer = Trainer::new(model, &config, corpus.train.clone());
+    go_on(interrupter)?;
     let lock = RunDir::lock(root)?;
     let run = RunDir::create(root, overwrite, &config, &corpus.tokenizer)?;
     let state = TrainState {
@@ -99,11 +107,24 @@ fn create(
     Ok(Prepared { config, corpus, run, trainer, state, resumed: false, lock })
 }
 
-/// Opens the text of `config`. Checks now that the sample prompt can be encoded, not when the first sample is due.
-fn open_corpus(config: &Config, options: OpenOptions<'_>) -> Result<Corpus, TrainError> {
+/// Opens the text of `config`, and replaces a default prompt that the text does not have. Checks now that the sample
+/// prompt can be encoded, not when the first sample is due.
+fn open_corpus(config: &mut Config, options: OpenOptions<'_>) -> Result<Corpus, TrainError> {
     let corpus = Corpus::open(config, options)?;
-    if config.train.sample_tokens > 0 {
-        corpus.tokenizer.encode(&config.train.sample_prompt).map_err(TrainError::SamplePrompt)?;
+    if config.train.sample_tokens == 0 {
+        return Ok(corpus);
+    }
+    let prompt = &mut config.train.sample_prompt;
+    match corpus.tokenizer.encode(prompt) {
+        // A text without a line break: samples begin as it does.
+        Err(TokenizerError::UnknownCharacters { .. }) if *prompt == TrainConfig::default().sample_prompt => {
+            if let Some(first) = corpus.train.texts().find(|tokens| !tokens.is_empty()) {
+                let mut id = [0];
+                first.read(0, &mut id);
+                *prompt = corpus.tokenizer.decode(&id.map(i32::cast_unsigned));
+            }
+        }
+        encoded => _ = encoded.map_err(TrainError::SamplePrompt)?,
     }
     Ok(corpus)
 }
@@ -131,7 +152,13 @@ impl Parent {
     }
 }
 
-fn resume(config: Config, run: RunDir, device: &Device, on_progress: OnProgress<'_>) -> Result<Prepared, TrainError> {
+fn resume(
+    mut config: Config,
+    run: RunDir,
+    device: &Device,
+    on_progress: OnProgress<'_>,
+    interrupter: &Interrupter,
+) -> Result<Prepared, TrainError> {
     let lock = RunDir::lock(run.root())?;
     let root = || run.root().to_owned();
     let refuse = |differences: Vec<String>| match differences.is_empty() {
@@ -161,16 +188,18 @@ fn resume(config: Config, run: RunDir, device: &Device, on_progress: OnProgress<
     let tokenizer = run.tokenizer()?;
     refuse(other_tokenizer(&config, &tokenizer))?;
     let options = OpenOptions { tokenizer: Some(tokenizer), earlier: Some(&state.text_sha256), on_progress };
-    let corpus = open_corpus(&config, options).map_err(|error| match error {
+    let corpus = open_corpus(&mut config, options).map_err(|error| match error {
         TrainError::Data(DataError::OtherText { paths }) => {
             let text = format!("the text {} has changed", data::in_quotes(&paths));
             TrainError::OtherRun { run: root(), differences: vec![text] }
         }
         other => other,
     })?;
+    Checkpoint::check_shapes(&dir, &config.model, corpus.tokenizer.vocab_size())?;
     let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), device);
     let mut trainer = Trainer::new(model, &config, corpus.train.clone());
     trainer.restore(checkpoint, &dir)?;
+    go_on(interrupter)?;
     run.remove_checkpoints_after(step)?;
     if state.best.is_some_and(|best| !run.checkpoint(best.step).is_dir()) {
         state.best = None; // it was removed for a better one, which came after this step and is gone now

@@ -6,6 +6,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::TrainError;
+use super::skip::{LayerNorms, Skipped, Skipping};
 use crate::config::Config;
 use crate::data::{self, Batch, Split};
 use crate::device;
@@ -22,6 +23,7 @@ pub struct Trainer {
     config: Config,
     text: Split,
     step: usize,
+    skipping: Skipping,
 }
 
 /// Measurements of a step, still on the device: reading them waits for the step.
@@ -31,6 +33,8 @@ pub struct StepResult {
     pub loss: Tensor<1>,
     /// Norm of all gradients together, before clipping, `[1]`.
     pub gradient_norm: Tensor<1>,
+    /// Why the step did not change the weights.
+    pub(super) skipped: Option<Box<Skipped>>,
 }
 
 impl StepResult {
@@ -51,19 +55,37 @@ impl Trainer {
     pub fn new(model: Gpt, config: &Config, text: impl Into<Split>) -> Self {
         let hidden = parameters::hidden_matrices(&model);
         let optimizer = Optimizer::new(&config.optimizer, hidden, config.train.matmul_precision);
-        Self { model: Some(model), optimizer, config: config.clone(), text: text.into(), step: 0 }
+        let skipping = Skipping::new(&config.train, device::is_cpu(&model.device()));
+        Self { model: Some(model), optimizer, config: config.clone(), text: text.into(), step: 0, skipping }
     }
 
     /// Draws a batch, and moves the weights against the gradient of its loss.
+    ///
+    /// The weights stay as they are if the loss or the gradient is no finite number, where that is known before the
+    /// update: on a CPU, or if the config asks for it; and if the loss is what the config calls a spike.
     pub fn step(&mut self) -> StepResult {
-        let device = self.trained().device();
-        device::compute(&device, || self.update())
+        self.step_unless(|| false).expect("not stopped")
     }
 
-    fn update(&mut self) -> StepResult {
-        let model = self.model.take().expect("the model is here between steps");
-        let (gradients, loss) = self.backward(&model);
+    /// As [`Trainer::step`]; `None` if `is_stopped` returned true between two micro-batches, and nothing changed.
+    pub fn step_unless(&mut self, is_stopped: impl Fn() -> bool + Send) -> Option<StepResult> {
+        let device = self.trained().device();
+        device::compute(&device, || self.update(is_stopped))
+    }
+
+    fn update(&mut self, is_stopped: impl Fn() -> bool + Send) -> Option<StepResult> {
+        let (gradients, loss) = self.backward(self.trained(), is_stopped)?;
         let gradient_norm = gradients.global_norm();
+        if let Some((what, value, usual)) = self.skipping.judge(&loss, &gradient_norm) {
+            let norms = match usual {
+                Some(_) => LayerNorms::default(), // of a spike nothing is wrong with the numbers
+                None => LayerNorms::of(self.trained(), Some(&gradients)),
+            };
+            self.step += 1;
+            let skipped = Some(Box::new(Skipped { what, value, usual, norms }));
+            return Some(StepResult { loss, gradient_norm, skipped });
+        }
+        let model = self.model.take().expect("the model is here between steps");
         let gradients = match self.config.optimizer.grad_clip_norm {
             max_norm if max_norm > 0.0 => gradients.clip(gradient_norm.clone(), max_norm),
             _ => gradients,
@@ -71,17 +93,21 @@ impl Trainer {
         let learning_rate = self.learning_rate_of(self.step);
         self.model = Some(self.optimizer.step(model, gradients, learning_rate, self.step));
         self.step += 1;
-        StepResult { loss, gradient_norm }
+        Some(StepResult { loss, gradient_norm, skipped: None })
     }
 
-    /// Gradients and loss of this step's batch, as means over micro-batches that share out its rows.
-    fn backward(&self, model: &Gpt) -> (Gradients, Tensor<1>) {
+    /// Gradients and loss of this step's batch, as means over micro-batches that share out its rows; `None` if stopped
+    /// before one of these but the first.
+    fn backward(&self, model: &Gpt, is_stopped: impl Fn() -> bool + Send) -> Option<(Gradients, Tensor<1>)> {
         let train = &self.config.train;
         let precision = train.matmul_precision;
         let n_micro_steps = train.grad_accumulation_steps;
         let device = model.device();
         let mut sum: Option<(Gradients, Tensor<1>)> = None;
         for micro_step in 0..n_micro_steps {
+            if micro_step > 0 && is_stopped() {
+                return None;
+            }
             let rows = micro_step * train.batch_size..(micro_step + 1) * train.batch_size;
             let context_length = self.config.model.context_length;
             let batch = data::batch::sample(&self.text, rows, context_length, train.seed, self.step as u64);
@@ -95,7 +121,7 @@ impl Trainer {
                 None => (gradients, loss),
             });
         }
-        sum.expect("a step has at least one micro-batch")
+        Some(sum.expect("a step has at least one micro-batch"))
     }
 
     /// The learning rate of step `step`, counted from 0.
@@ -111,6 +137,7 @@ impl Trainer {
 
     /// The contents of a checkpoint, still on the device. Keeping them beyond the next step costs a copy.
     pub fn checkpoint(&self, state: TrainState) -> Checkpoint {
+        let state = TrainState { recent_losses: self.skipping.recent.clone(), ..state };
         Checkpoint { model: parameters::lazy(self.trained()), optimizer: self.optimizer.state(), state }
     }
 
@@ -126,8 +153,16 @@ impl Trainer {
             .restore(moments, &parameters::shapes(&model), &device)
             .map_err(|source| TrainError::OptimizerState { path: dir.to_owned(), source })?;
         self.step = checkpoint.state.step;
+        if self.config.train.skip_loss_spikes > 0.0 {
+            self.skipping.recent.clone_from(&checkpoint.state.recent_losses);
+        }
         self.model = Some(checkpoint.into_model(dir, model)?);
         Ok(())
+    }
+
+    /// The norms of the weights by layer.
+    pub(super) fn weight_norms(&self) -> LayerNorms {
+        LayerNorms::of(self.trained(), None)
     }
 
     fn trained(&self) -> &Gpt {

@@ -12,19 +12,23 @@ use super::logs::{Elapsed, Logs};
 use super::metrics::{EVALUATING, EVALUATING_FULLY, Metrics, TRAINING};
 use super::observer::{Evaluation, Event, Logged, Observer, Started, Summary};
 use super::prepare::{Prepared, has_stopped_early};
+use super::skip::{GRADIENT_NORM, LOSS, LayerNorms, Skipped};
 use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
-use crate::config::{Config, GenerateConfig, OptimizerKind};
+use crate::config::{Config, GenerateConfig, OptimizerKind, TrainConfig};
 use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
 use crate::inspect::{self, ScoredHeads};
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
-use crate::run::{Best, Checkpoint, RunDir, TrainState};
+use crate::run::{Best, Checkpoint, LeftUndone, RunDir, TrainState};
 
 /// The most steps that a GPU may be ahead of the loop: enough to keep it busy, few until a NaN is noticed.
 const MAX_STEPS_AHEAD: usize = 16;
+
+/// After this many steps in a row without numbers there is nothing to go on with.
+const MAX_SKIPPED: usize = 100;
 
 pub(super) struct Training {
     config: Config,
@@ -45,6 +49,8 @@ pub(super) struct Training {
     last_loss: Option<f32>,
     last_gradient_norm: f32,
     saved_step: Option<usize>,
+    /// Steps in a row whose loss or gradient was no number.
+    n_skipped: usize,
     evaluated_step: Option<usize>,
     /// Keeps other processes out of the run directory.
     _lock: File,
@@ -62,10 +68,11 @@ impl Training {
         let Prepared { config, corpus, run, trainer, state, resumed, lock } = prepared;
         let is_cpu = device::is_cpu(&device.device);
         let mut training = Self {
-            logs: Logs::open(&run, state.step, &config.train)?,
+            logs: Logs::open(&run, &state, &config.train)?,
             metrics: Metrics::start(observer.metrics_renderer(), &config.train, state.step),
             max_unread: if is_cpu { 1 } else { MAX_STEPS_AHEAD.min(config.train.log_interval) },
             saved_step: resumed.then_some(state.step),
+            n_skipped: 0,
             last_loss: state.loss_window.last().copied(),
             config,
             corpus,
@@ -84,15 +91,49 @@ impl Training {
         };
         training.announce(resumed)?;
         if !resumed {
-            if training.state.started_from.is_some() {
-                // For comparison only: the best weights of this run must be its own.
-                let inherited = training.estimate_losses()?;
-                training.logs.evaluated(&inherited, 0)?;
-                training.observer.observe(&Event::Evaluated(&inherited));
-            }
-            training.measure_heads()?;
+            training.state.left_undone = Some(LeftUndone::Start);
         }
         Ok(training)
+    }
+
+    /// Whether something is to be done before the next step.
+    pub(super) fn has_left_undone(&self) -> bool {
+        self.state.left_undone.is_some()
+    }
+
+    pub(super) fn owe_evaluation(&mut self) {
+        self.state.left_undone = Some(LeftUndone::Evaluation);
+    }
+
+    /// Does what is left undone at this step; false if interrupted, and then the rest stays to be done.
+    pub(super) fn catch_up(&mut self) -> Result<bool, TrainError> {
+        while let Some(left) = self.state.left_undone {
+            let (is_done, next) = match left {
+                LeftUndone::Start => (self.measure_start()?, None),
+                LeftUndone::Evaluation => (self.evaluate()?, Some(LeftUndone::Sample)),
+                LeftUndone::Sample => (self.sample()?, None),
+            };
+            if !is_done {
+                return Ok(false);
+            }
+            self.state.left_undone = next;
+            if left == LeftUndone::Sample {
+                self.report_early_stop();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Measures the weights that a new run starts with; false if interrupted.
+    fn measure_start(&mut self) -> Result<bool, TrainError> {
+        if self.state.started_from.is_some() {
+            // For comparison only: the best weights of this run must be its own.
+            let Some(inherited) = self.estimate_losses()? else { return Ok(false) };
+            self.logs.evaluated(&inherited, 0)?;
+            self.observer.observe(&Event::Evaluated(&inherited));
+        }
+        self.measure_heads()?;
+        Ok(true)
     }
 
     fn announce(&mut self, resumed: bool) -> Result<(), TrainError> {
@@ -127,9 +168,9 @@ impl Training {
         self.state.step >= self.config.train.max_steps
     }
 
-    /// Whether an interval ends with this step; an interval of 0 never does.
+    /// Whether an interval ends with this step; an interval of 0 never does, and none before the first step.
     pub(super) fn is_due(&self, interval: usize) -> bool {
-        interval > 0 && self.state.step.is_multiple_of(interval)
+        interval > 0 && self.state.step > 0 && self.state.step.is_multiple_of(interval)
     }
 
     /// Whether the evaluation of this step is the best so far.
@@ -137,10 +178,16 @@ impl Training {
         self.state.best.is_some_and(|best| best.step == self.state.step)
     }
 
-    pub(super) fn step(&mut self) -> Result<(), TrainError> {
+    /// Makes a step; false if interrupted, and then it is not made.
+    pub(super) fn step(&mut self) -> Result<bool, TrainError> {
         self.metrics.enter(TRAINING);
         self.clock.begin();
-        self.unread.push(self.trainer.step());
+        let interrupter = &self.interrupter;
+        let Some(result) = self.trainer.step_unless(|| interrupter.should_stop()) else {
+            self.clock.cancel();
+            return Ok(false);
+        };
+        self.unread.push(result);
         self.state.step += 1;
         if self.unread.len() >= self.max_unread {
             self.read_back()?;
@@ -148,7 +195,7 @@ impl Training {
         let step = self.state.step;
         self.metrics.stepped(step);
         self.observer.observe(&Event::Stepped { step, loss: self.last_loss });
-        Ok(())
+        Ok(true)
     }
 
     /// Waits for the device, and reads the losses of the steps since the last time.
@@ -157,20 +204,29 @@ impl Training {
             return Ok(());
         }
         let first_step = self.state.step - self.unread.len() + 1;
-        let (losses, norms): (Vec<_>, Vec<_>) =
-            self.unread.drain(..).map(|result| (result.loss, result.gradient_norm)).unzip();
+        let mut skipped = Vec::with_capacity(self.unread.len());
+        let tensors = |result: StepResult| {
+            skipped.push(result.skipped);
+            (result.loss, result.gradient_norm)
+        };
+        let (losses, norms): (Vec<_>, Vec<_>) = self.unread.drain(..).map(tensors).unzip();
         let read = |values| Tensor::cat(values, 0).try_into_vec_as::<f32>();
         let (losses, norms) = match (read(losses), read(norms)) {
             (Ok(losses), Ok(norms)) => (losses, norms),
             (Err(error), _) | (_, Err(error)) => return Err(self.device_failed(&error)),
         };
         self.clock.done();
-        for (step, (loss, norm)) in (first_step..).zip(losses.into_iter().zip(norms)) {
-            for (what, value) in [("loss", loss), ("gradient's norm", norm)] {
+        for ((step, skipped), (loss, norm)) in (first_step..).zip(skipped).zip(losses.into_iter().zip(norms)) {
+            if let Some(skipped) = skipped {
+                self.skipped(step, *skipped)?;
+                continue;
+            }
+            for (what, value) in [(LOSS, loss), (GRADIENT_NORM, norm)] {
                 if !value.is_finite() {
-                    return Err(self.not_finite(step, what, value.into()));
+                    return Err(self.not_finite(step, what, value.into(), self.trainer.weight_norms()));
                 }
             }
+            self.n_skipped = 0;
             self.state.loss_window.push(loss);
             self.last_loss = Some(loss);
             self.last_gradient_norm = norm;
@@ -178,9 +234,24 @@ impl Training {
         Ok(())
     }
 
+    /// Reports a step that did not change the weights, or ends the run with it.
+    fn skipped(&mut self, step: usize, skipped: Skipped) -> Result<(), TrainError> {
+        let is_spike = skipped.usual.is_some();
+        self.n_skipped = if is_spike { 0 } else { self.n_skipped + 1 };
+        let goes_on = is_spike || self.config.train.skip_non_finite && self.n_skipped < MAX_SKIPPED;
+        if !goes_on {
+            return Err(self.not_finite(step, skipped.what, skipped.value.into(), skipped.norms));
+        }
+        self.observer.observe(&Event::Skipped { step, skipped: &skipped });
+        Ok(())
+    }
+
     pub(super) fn log(&mut self) -> Result<(), TrainError> {
         self.read_back()?;
         let window = std::mem::take(&mut self.state.loss_window);
+        if window.is_empty() {
+            return Ok(()); // every step was skipped
+        }
         let train_loss = window.iter().map(|loss| f64::from(*loss)).sum::<f64>() / window.len() as f64;
         self.state.train_loss = Some(train_loss);
         let median_step_ms = self.clock.interval_median_ms();
@@ -198,11 +269,12 @@ impl Training {
         Ok(())
     }
 
-    /// Estimates the losses on both splits, and measures the attention heads if the config says so.
-    pub(super) fn evaluate(&mut self) -> Result<(), TrainError> {
+    /// Estimates the losses on both splits, and measures the attention heads if the config says so; false if
+    /// interrupted.
+    fn evaluate(&mut self) -> Result<bool, TrainError> {
         self.read_back()?;
         self.metrics.enter(EVALUATING);
-        let mut evaluation = self.estimate_losses()?;
+        let Some(mut evaluation) = self.estimate_losses()? else { return Ok(false) };
         let Evaluation { step, val_loss, .. } = evaluation;
         self.evaluated_step = Some(step);
         if self.state.best.is_none_or(|best| val_loss < best.val_loss) {
@@ -215,32 +287,32 @@ impl Training {
         self.logs.evaluated(&evaluation, self.tokens())?;
         self.metrics.evaluated(&evaluation);
         self.observer.observe(&Event::Evaluated(&evaluation));
-        self.measure_heads()
+        self.measure_heads()?;
+        Ok(true)
     }
 
-    fn estimate_losses(&self) -> Result<Evaluation, TrainError> {
+    /// `None` if interrupted.
+    fn estimate_losses(&self) -> Result<Option<Evaluation>, TrainError> {
         let model = self.trainer.evaluated();
-        let n_batches = self.config.train.eval_batches;
-        let val_loss = self.estimate(&model, &self.corpus.val, n_batches)?;
-        Ok(Evaluation {
-            step: self.state.step,
-            train_loss: self.estimate(&model, &self.corpus.train, n_batches)?,
-            val_loss,
-            val_bits_per_byte: evaluate::bits_per_byte(val_loss, &self.corpus.val),
-            is_best: false,
-        })
-    }
-
-    fn estimate(&self, model: &Gpt, split: &Split, n_batches: usize) -> Result<f64, TrainError> {
-        let batch_size = self.config.train.batch_size;
-        let precision = self.config.train.matmul_precision;
-        self.finite(evaluate::estimate(model, split, batch_size, n_batches, precision))
+        let TrainConfig { eval_batches, batch_size, matmul_precision, .. } = self.config.train;
+        let estimate = |split: &Split| {
+            let is_stopped = || self.interrupter.should_stop();
+            let loss = evaluate::estimate_unless(&model, split, batch_size, eval_batches, matmul_precision, is_stopped);
+            loss.transpose().map(|loss| self.finite(loss)).transpose()
+        };
+        let Some(val_loss) = estimate(&self.corpus.val)? else { return Ok(None) };
+        let Some(train_loss) = estimate(&self.corpus.train)? else { return Ok(None) };
+        let val_bits_per_byte = evaluate::bits_per_byte(val_loss, &self.corpus.val);
+        Ok(Some(Evaluation { step: self.state.step, train_loss, val_loss, val_bits_per_byte, is_best: false }))
     }
 
     /// The mean of an evaluated loss, which shows the last update: a step's loss is that of the weights before it.
     fn finite(&self, loss: Result<Loss, TensorReadError>) -> Result<f64, TrainError> {
         let loss = loss.map_err(|error| self.device_failed(&error))?.nats_per_token;
-        if loss.is_finite() { Ok(loss) } else { Err(self.not_finite(self.state.step, "evaluated loss", loss)) }
+        match loss.is_finite() {
+            true => Ok(loss),
+            false => Err(self.not_finite(self.state.step, "evaluated loss", loss, self.trainer.weight_norms())),
+        }
     }
 
     fn measure_heads(&mut self) -> Result<(), TrainError> {
@@ -253,25 +325,28 @@ impl Training {
         self.logs.heads(step, &heads)
     }
 
-    /// Writes a sample text, if the config says so.
-    pub(super) fn sample(&mut self) -> Result<(), TrainError> {
+    /// Writes a sample text, if the config says so; false if interrupted.
+    fn sample(&mut self) -> Result<bool, TrainError> {
         let (n, prompt) = (self.config.train.sample_tokens, &self.config.train.sample_prompt);
         if n == 0 {
-            return Ok(());
+            return Ok(true);
         }
         let config = GenerateConfig { max_new_tokens: n, seed: self.config.train.seed, ..self.config.generate.clone() };
         let model = self.trainer.evaluated();
         let mut text = prompt.clone();
         for piece in Writer::new(&model, &self.corpus.tokenizer, &config, prompt, 0)? {
             text.push_str(&piece?);
+            if self.interrupter.should_stop() {
+                return Ok(false);
+            }
         }
         self.logs.sampled(self.state.step, &text)?;
         self.observer.observe(&Event::Sampled { step: self.state.step, text: &text });
-        Ok(())
+        Ok(true)
     }
 
     /// Tells the observer if the run stops before its last step.
-    pub(super) fn report_early_stop(&mut self) {
+    fn report_early_stop(&mut self) {
         if self.is_done() && !self.is_last_step() {
             let evaluations = self.state.evaluations_without_improvement;
             self.observer.observe(&Event::StoppedEarly { step: self.state.step, evaluations });
@@ -283,11 +358,16 @@ impl Training {
         self.read_back()?;
         let step = self.state.step;
         if self.saved_step == Some(step) {
+            if self.is_best() {
+                self.run.set_best(step)?; // an interrupt saved it before it was evaluated
+            }
             return Ok(());
         }
         if self.evaluated_step != Some(step) {
             // One batch shows whether these weights are worth keeping.
-            self.estimate(&self.trainer.evaluated(), &self.corpus.val, 1)?;
+            let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;
+            let model = self.trainer.evaluated();
+            self.finite(evaluate::estimate(&model, &self.corpus.val, batch_size, 1, matmul_precision))?;
         }
         self.logs.sync()?; // a checkpoint must not outlive the lines that lead to it
         let checkpoint = self.trainer.checkpoint(self.state.clone());
@@ -356,14 +436,14 @@ impl Training {
         loss.transpose().map(|loss| self.finite(loss)).transpose()
     }
 
-    fn not_finite(&self, step: usize, what: &'static str, value: f64) -> TrainError {
+    fn not_finite(&self, step: usize, what: &'static str, value: f64, norms: LayerNorms) -> TrainError {
         let learning_rates = match self.config.optimizer.kind {
             OptimizerKind::Adamw => "optimizer.learning_rate",
             OptimizerKind::Muon => {
                 "optimizer.muon_learning_rate (of the matrices) or optimizer.learning_rate (of the others)"
             }
         };
-        TrainError::NotFinite { step, what, value, learning_rates, kept: self.kept() }
+        TrainError::NotFinite { step, what, value, learning_rates, kept: self.kept(), norms: Box::new(norms) }
     }
 
     fn device_failed(&self, error: &TensorReadError) -> TrainError {

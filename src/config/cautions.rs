@@ -1,0 +1,38 @@
+//! What a config may say that is hardly meant.
+
+use super::Config;
+
+/// From this share of the text on, more is kept for validation than is learned from.
+const MUCH_VALIDATION: f64 = 0.5;
+
+impl Config {
+    /// Warnings about values that are allowed and hardly meant, each with its key.
+    pub fn cautions(&self) -> Vec<String> {
+        let mut cautions = Vec::new();
+        let val_fraction = self.data.val_fraction;
+        if val_fraction > MUCH_VALIDATION {
+            cautions.push(format!(
+                "data.val_fraction = {val_fraction} keeps most of the text for validation, and the model learns from the \
+                 rest\n  hint: it is the share that is not learned from; 0.1 is usual"
+            ));
+        }
+        cautions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeping_most_of_the_text_for_validation_is_said() {
+        let cautions = |val_fraction| {
+            let mut config = Config::default();
+            config.data.val_fraction = val_fraction;
+            config.cautions()
+        };
+        assert_eq!((cautions(0.1), cautions(0.5)), (Vec::new(), Vec::new()));
+        let found = cautions(0.999);
+        assert!(found.len() == 1 && found[0].contains("data.val_fraction = 0.999") && found[0].contains("hint: "));
+    }
+}
