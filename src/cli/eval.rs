@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use serde_json::json;
 
@@ -80,6 +80,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             LanguageModel::Tensors(_) => unreachable!("there is an engine, or an error"),
         },
     };
+    if !loss.nats_per_token.is_finite() {
+        bail!(
+            "the loss of `{}` is {}\n  hint: its weights are damaged, or training diverged; use an earlier one of the \
+             run's `checkpoints/step-N`",
+            opened.checkpoint.display(),
+            loss.nats_per_token,
+        );
+    }
     let (n, nats, perplexity) = (loss.tokens, loss.nats_per_token, loss.perplexity());
     let (bits, bits_per_byte) = (loss.bits_per_token(), loss.bits_per_byte(&tokens));
     if args.json {

@@ -2,16 +2,25 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::Subject;
+use super::numbers::{count, number, seed};
 use super::weights::WeightFormat;
+use super::{Misuse, Subject, note};
 use crate::config::GenerateConfig;
+use crate::format::without_control;
 use crate::generate::{GenerateError, Piece, Writers};
+use crate::measure::Machine;
+use crate::plan::Writing;
+use crate::run::{self, Checkpoint};
+
+/// Stands before each text but the first.
+const SEPARATOR: &str = "---\n";
+const RAW_SEPARATOR: &str = "\n---\n";
 
 /// How many texts are written at once.
 const AT_ONCE: u64 = 16;
@@ -26,70 +35,128 @@ pub(super) struct Args {
     /// The beginning of the text [default: the run's train.sample_prompt]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "prompt_file")]
     prompt: Option<String>,
-    /// A file with the beginning of the text [default: --prompt]
+    /// A file with the beginning of the text, or - for standard input [default: --prompt]
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
     /// The most tokens to write after the prompt [default: the run's
     /// generate.max_new_tokens]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     max_new_tokens: Option<usize>,
     /// How many texts to write, separated by a line `---` [default: the run's generate.num_samples]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     num_samples: Option<usize>,
     /// A factor: below 1 favours likely tokens, above 1 evens out the probabilities, 0 always takes the likeliest token
     /// [default: the run's generate.temperature]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number)]
     temperature: Option<f64>,
     /// Draw only from the N likeliest tokens; 0 draws from all [default: the run's generate.top_k]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     top_k: Option<usize>,
     /// Draw only from the likeliest tokens that together have this probability, in (0, 1] [default:
     /// the run's generate.top_p]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number)]
     top_p: Option<f64>,
     /// Draw only tokens with at least this share of the likeliest one's probability, in [0, 1] [default:
     /// the run's generate.min_p]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number)]
     min_p: Option<f64>,
     /// A factor: above 1 makes tokens that already occur less likely [default: the run's generate.repetition_penalty]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number)]
     repetition_penalty: Option<f64>,
     /// Stop before this text; may be repeated [default: the run's generate.stop]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     /// The same seed writes the same text [default: the run's generate.seed]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: Option<u64>,
+    /// Write the bytes of the tokens as they are, also those that are no text, with no line break after the text
+    #[arg(long)]
+    raw: bool,
     /// The precision of the weights, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
+    /// Write even if the memory seems to be too small
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     subject: Subject,
 }
 
 /// Writes the samples in their order, each piece as soon as possible.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let opened = args.subject.open()?;
-    let settings = args.settings(&opened.config.generate);
-    settings.check()?;
+    let located = run::locate(&args.subject.run)?;
+    let config = located.run.config()?;
+    let settings = args.settings(&config.generate);
+    settings.check().map_err(|error| Misuse(error.to_string()))?;
     let prompt = match (&args.prompt, &args.prompt_file) {
-        (Some(prompt), _) => prompt.clone(),
+        (Some(prompt), _) => prompt.clone().into_bytes(),
         (None, Some(path)) => {
-            fs::read_to_string(path).with_context(|| format!("cannot read the prompt `{}`", path.display()))?
+            read_prompt(path).with_context(|| format!("cannot read the prompt `{}`", path.display()))?
         }
-        (None, None) => opened.config.train.sample_prompt.clone(),
+        (None, None) => config.train.sample_prompt.clone().into_bytes(),
     };
+    if !args.force {
+        let writing = Writing {
+            model: &config.model,
+            weights: Checkpoint::weights_bytes(&located.checkpoint),
+            n_texts: AT_ONCE.min(settings.num_samples as u64),
+            n_tokens: (prompt.len() as u64).saturating_add(settings.max_new_tokens as u64),
+        };
+        writing.check(Machine::here())?;
+    }
+    let opened = args.subject.open()?;
     let model = args.weights.of(opened.model, &opened.device)?;
     let n_samples = settings.num_samples as u64;
-    let mut stdout = io::stdout().lock();
+    let stdout = io::stdout().lock();
+    let form = match args.raw {
+        true => Form::Raw,
+        false if stdout.is_terminal() => Form::Terminal,
+        false => Form::Text,
+    };
+    let mut stdout = stdout;
+    let shown = match form {
+        Form::Raw => prompt.clone(),
+        Form::Text | Form::Terminal => String::from_utf8_lossy(&prompt).into_owned().into_bytes(),
+    };
     let mut first = 0;
     while first < n_samples {
         let samples = first..n_samples.min(first.saturating_add(AT_ONCE));
         first = samples.end;
-        let rounds = Writers::new(model.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
-        print_in_order(&mut stdout, samples, &prompt, rounds)?;
+        let mut rounds = Writers::new(model.clone(), &opened.tokenizer, &settings, &prompt, samples.clone())?;
+        if let ((n_read, n_dropped @ 1..), 0) = (rounds.prompt_tokens(), samples.start) {
+            note(format!(
+                "note: the prompt has {} tokens and the context of the model holds {n_read}: only the last {n_read} are \
+                 read",
+                n_read + n_dropped,
+            ));
+        }
+        if args.raw {
+            rounds = rounds.raw()?;
+        }
+        print_in_order(&mut stdout, samples, &shown, rounds, form)?;
     }
     Ok(())
+}
+
+/// A file, or standard input as `-`.
+fn read_prompt(path: &Path) -> io::Result<Vec<u8>> {
+    if path != Path::new("-") {
+        return fs::read(path);
+    }
+    let mut prompt = Vec::new();
+    io::stdin().lock().read_to_end(&mut prompt)?;
+    Ok(prompt)
+}
+
+/// How texts are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Byte for byte, and nothing else.
+    Raw,
+    /// As text.
+    Text,
+    /// As text without what would control a terminal.
+    Terminal,
 }
 
 /// Prints the texts of `samples` in their order, each with its prompt: the first that is not finished is shown as it is
@@ -97,15 +164,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 fn print_in_order(
     out: &mut impl Write,
     samples: Range<u64>,
-    prompt: &str,
+    prompt: &[u8],
     mut rounds: impl Iterator<Item = Result<Vec<Piece>, GenerateError>>,
+    form: Form,
 ) -> anyhow::Result<()> {
     let mut turn = samples.start;
-    let begun = |sample| (format!("{}{prompt}", if sample > 0 { "---\n" } else { "" }), false);
-    let mut waiting: VecDeque<(String, bool)> = samples.map(begun).collect();
+    let separator = if form == Form::Raw { RAW_SEPARATOR } else { SEPARATOR };
+    let begun = |sample| ([if sample > 0 { separator } else { "" }.as_bytes(), prompt].concat(), false);
+    let mut waiting: VecDeque<(Vec<u8>, bool)> = samples.map(begun).collect();
     loop {
         while let Some((text, is_finished)) = waiting.front_mut() {
-            out.write_all(text.as_bytes())?;
+            match form {
+                Form::Raw | Form::Text => out.write_all(text)?,
+                Form::Terminal => out.write_all(without_control(&String::from_utf8_lossy(text)).as_bytes())?,
+            }
             text.clear();
             if !*is_finished {
                 break;
@@ -117,9 +189,11 @@ fn print_in_order(
         let Some(round) = rounds.next() else { return Ok(()) };
         for Piece { sample_idx, text: more, is_last } in round? {
             let (text, is_finished) = &mut waiting[usize::try_from(sample_idx - turn).expect("a few texts")];
-            text.push_str(&more);
+            text.extend(more);
             if is_last {
-                text.push('\n');
+                if form != Form::Raw {
+                    text.push(b'\n');
+                }
                 *is_finished = true;
             }
         }
@@ -148,7 +222,7 @@ mod tests {
     use super::*;
 
     fn piece(sample_idx: u64, text: &str, is_last: bool) -> Piece {
-        Piece { sample_idx, text: text.to_owned(), is_last }
+        Piece { sample_idx, text: text.into(), is_last }
     }
 
     /// The output printed up to each flush.
@@ -174,8 +248,22 @@ mod tests {
             vec![piece(0, "c", true), piece(2, "z", false)],
             vec![piece(2, "!", true)],
         ];
-        print_in_order(&mut out, 0..3, "A", rounds.into_iter().map(Ok)).expect("memory");
-        print_in_order(&mut out, 3..4, "A", [Ok(vec![piece(3, "", true)])].into_iter()).expect("memory");
+        print_in_order(&mut out, 0..3, b"A", rounds.into_iter().map(Ok), Form::Text).expect("memory");
+        let last = [Ok(vec![piece(3, "", true)])];
+        print_in_order(&mut out, 3..4, b"A", last.into_iter(), Form::Text).expect("memory");
         assert_eq!(out.0, ["A", "b", "c\n---\nAx\n---\nAyz", "!\n", "---\nA", "\n", ""]);
+    }
+
+    #[test]
+    fn a_terminal_is_not_controlled_and_raw_bytes_are_untouched() {
+        let written = |form| {
+            let mut out = Vec::new();
+            let rounds = [vec![piece(0, "b\u{1b}]52;c;aGk=\u{7}\u{9b}", true)]];
+            print_in_order(&mut out, 0..1, b"A\x1b", rounds.into_iter().map(Ok), form).expect("memory");
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(written(Form::Terminal), "A\u{fffd}b\u{fffd}]52;c;aGk=\u{fffd}\u{fffd}\n");
+        assert_eq!(written(Form::Text), "A\u{1b}b\u{1b}]52;c;aGk=\u{7}\u{9b}\n");
+        assert_eq!(written(Form::Raw), "A\u{1b}b\u{1b}]52;c;aGk=\u{7}\u{9b}");
     }
 }

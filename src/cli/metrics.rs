@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::numbers::at_least_one;
 use super::{note, print, print_json};
 use crate::draw;
 use crate::run::{self, Curves, Row};
@@ -27,8 +28,8 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     /// Print only the rows at multiples of N steps, and the last one [default: about a screen of rows]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    every: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    every: Option<usize>,
     /// Print every row of the table instead of about a screen
     #[arg(long, conflicts_with = "every")]
     all: bool,
@@ -39,7 +40,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let curves = Curves::read(&run::open_or_locate(&args.run)?)?;
     let is_table = !(args.csv || args.json);
     let rows = match args.every {
-        Some(n) => curves.every(n),
+        Some(n) => curves.every(n as u64),
         None if is_table && !args.all => curves.thinned(MAX_ROWS),
         None => curves.rows.iter().collect(),
     };

@@ -21,6 +21,7 @@ mod init;
 mod inspect;
 mod man;
 mod metrics;
+mod numbers;
 mod output;
 mod plan;
 mod progress;
@@ -32,23 +33,27 @@ mod verify;
 mod weights;
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::{CommandFactory, Parser, Subcommand};
 use serde::Serialize;
 
-use crate::config::{Base, Config};
-use crate::device::DeviceSpec;
-use crate::format::shell_word;
+use crate::config::{Base, Config, ConfigError};
+use crate::device::{self, DeviceSpec, OpenDevice};
+use crate::format::{cut_in_the_middle, shell_word, without_control};
 use crate::run::log::ERROR;
-use crate::run::{self, OpenError, Trained};
+use crate::run::{self, Trained};
 
 /// Everything was done.
 const DONE: u8 = 0;
-/// Something failed, and was said on standard error. Misuse of the arguments is clap's 2.
+/// Something failed, and was said on standard error.
 const FAILED: u8 = 1;
+/// The arguments make no sense, as clap counts.
+const MISUSE: u8 = 2;
 /// Stopped by Ctrl-C, after saving: 128 and the number of the signal, as shells count.
 const INTERRUPTED: u8 = 130;
 
@@ -106,6 +111,11 @@ enum Command {
     Man(man::Args),
 }
 
+/// Arguments that clap took and that make no sense.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Misuse(String);
+
 /// A trained model.
 #[derive(Debug, clap::Args)]
 struct Subject {
@@ -117,8 +127,11 @@ struct Subject {
 }
 
 impl Subject {
-    fn open(&self) -> Result<Trained, OpenError> {
-        Trained::open(&self.run, self.device.as_ref())
+    fn open(&self) -> anyhow::Result<Trained> {
+        if let Some(device) = &self.device {
+            open_device(device)?; // which says that it will be slow, if so
+        }
+        Ok(Trained::open(&self.run, self.device.as_ref())?)
     }
 }
 
@@ -131,7 +144,24 @@ pub fn main(keep_freed_memory: fn()) -> ExitCode {
     if matches!(command, Command::Train(_) | Command::Bench(_) | Command::Plan(_)) {
         keep_freed_memory();
     }
-    let result = match command {
+    ExitCode::from(catching_panics(|| run(command)).unwrap_or_else(|error| {
+        if is_broken_pipe(&error) {
+            return DONE; // whoever read the output had enough of it
+        }
+        note(describe(&error));
+        if is_misuse(&error) { MISUSE } else { FAILED }
+    }))
+}
+
+/// A bug ends the program as any failure does, after what was panicked about was said.
+fn catching_panics(run: impl FnOnce() -> anyhow::Result<u8>) -> anyhow::Result<u8> {
+    panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        bail!("this is a bug in tinderbox\n  hint: please report what stands above, and how it came to it")
+    })
+}
+
+fn run(command: Command) -> anyhow::Result<u8> {
+    match command {
         Command::Init(args) => init::run(&args).map(|()| DONE),
         Command::Plan(args) => plan::run(&args).map(|()| DONE),
         Command::Train(args) => train::run(&args),
@@ -149,23 +179,31 @@ pub fn main(keep_freed_memory: fn()) -> ExitCode {
         Command::Devices(args) => devices::run(&args).map(|()| DONE),
         Command::Completions(args) => completions::run(&args, Cli::command()).map(|()| DONE),
         Command::Man(args) => man::run(&args, Cli::command()).map(|()| DONE),
-    };
-    ExitCode::from(result.unwrap_or_else(|error| {
-        if is_broken_pipe(&error) {
-            return DONE; // whoever read the output had enough of it
-        }
-        note(describe(&error));
-        FAILED
-    }))
+    }
 }
 
-/// Writes a line to standard error. That nobody reads there any more is no reason to stop what is done.
+/// Writes a line to standard error, without what would control a terminal there. That nobody reads there any more is
+/// no reason to stop what is done.
 fn note(line: impl Display) {
-    writeln!(io::stderr(), "{line}").ok();
+    let line = line.to_string();
+    let mut stderr = io::stderr().lock();
+    let written = match stderr.is_terminal() {
+        true => writeln!(stderr, "{}", without_control(&line)),
+        false => writeln!(stderr, "{line}"),
+    };
+    written.ok();
 }
 
-/// Prints a result.
+/// Prints a result, without what would control a terminal there: names and texts may come from anywhere.
 fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().is_terminal() {
+        true => print_styled(&without_control(text)),
+        false => print_styled(text),
+    }
+}
+
+/// Prints a result with its colours, within which no text comes from elsewhere as it is.
+fn print_styled(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     Ok(stdout.flush()?)
@@ -176,7 +214,13 @@ fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string(value)? + "\n"))
 }
 
-/// The error and its causes, each once: some messages quote their cause themselves.
+/// The longest line of an error, in characters: a file may have a line without an end.
+const MAX_LINE: usize = 1000;
+/// The most lines of an error, most of them at its beginning.
+const MAX_LINES: usize = 60;
+const LAST_LINES: usize = 10;
+
+/// The error and its causes, each once: some messages quote their cause themselves. Long ones are shortened.
 fn describe(error: &anyhow::Error) -> String {
     let mut text = format!("{ERROR}{error}");
     for cause in error.chain().skip(1) {
@@ -188,13 +232,36 @@ fn describe(error: &anyhow::Error) -> String {
             text.push_str(&cause);
         }
     }
-    text.truncate(text.trim_end().len());
-    text
+    let mut lines: Vec<String> = text.trim_end().lines().map(|line| cut_in_the_middle(line, MAX_LINE)).collect();
+    if lines.len() > MAX_LINES {
+        let left_out = MAX_LINES - LAST_LINES - 1..lines.len() - LAST_LINES;
+        let line = format!("  ... and {} more lines", left_out.len());
+        lines.splice(left_out, [line]);
+    }
+    lines.join("\n")
+}
+
+/// Whether an error is one of the arguments alone.
+fn is_misuse(error: &anyhow::Error) -> bool {
+    let is_malformed = |problems: &Vec<String>| problems.iter().all(|problem| problem.starts_with("--set "));
+    match error.downcast_ref() {
+        Some(ConfigError::Invalid(_, problems)) => is_malformed(problems),
+        _ => error.is::<Misuse>(),
+    }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io_errors = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
     io_errors.into_iter().any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Opens a device, with a warning on standard error if it will be slow.
+fn open_device(spec: &DeviceSpec) -> anyhow::Result<OpenDevice> {
+    let device = device::open(spec)?;
+    if let Some(caution) = device.caution() {
+        note(format!("warning: {caution}"));
+    }
+    Ok(device)
 }
 
 /// How this program was called, for commands that a user can paste.
@@ -225,5 +292,20 @@ mod tests {
         let hinting = anyhow::Error::from(cause()).context("cannot read `a`\n  hint: try");
         assert_eq!(describe(&hinting), "error: cannot read `a`\n  hint: try\n  cause: no luck");
         assert_eq!(describe(&anyhow!("a line of its own\n")), "error: a line of its own");
+    }
+
+    #[test]
+    fn a_bug_is_an_error_like_others() {
+        let error = catching_panics(|| panic!("out of bounds")).unwrap_err();
+        assert!(describe(&error).starts_with("error: this is a bug in tinderbox\n  hint: "));
+        assert_eq!(catching_panics(|| Ok(DONE)).unwrap(), DONE);
+    }
+
+    #[test]
+    fn an_error_is_no_longer_than_a_screen() {
+        let long = anyhow!("{}\n{}\n  hint: do", "x".repeat(1_000_000), "  - a problem\n".repeat(100_000));
+        let text = describe(&long);
+        assert!(text.lines().count() <= MAX_LINES && text.chars().count() < 2 * MAX_LINE + 1000, "{}", text.len());
+        assert!(text.starts_with("error: xxx") && text.contains("x\u{2026}x") && text.ends_with("\n  hint: do"));
     }
 }

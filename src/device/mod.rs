@@ -33,6 +33,20 @@ pub struct OpenDevice {
     pub kind: AdapterKind,
 }
 
+impl OpenDevice {
+    /// A warning if the adapter is a program rather than hardware.
+    #[must_use]
+    pub fn caution(&self) -> Option<String> {
+        let is_software = self.kind == AdapterKind::Cpu && !self.backend.is_cpu();
+        is_software.then(|| {
+            format!(
+                "{} is a GPU in software, some hundred times slower than the CPU itself\n  hint: --device cpu",
+                self.name
+            )
+        })
+    }
+}
+
 /// A device that this binary can use here, or why it cannot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceListing {

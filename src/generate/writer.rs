@@ -19,6 +19,12 @@ pub enum GenerateError {
     /// The prompt has characters that the tokenizer does not know.
     #[error("cannot use the prompt: {0}")]
     Prompt(#[from] TokenizerError),
+    /// Tokens have no bytes of their own.
+    #[error(
+        "the tokens of this model are text, and have no bytes of their own\n  hint: leave out --raw, which is for models \
+         of bytes"
+    )]
+    NoBytes,
     /// The device failed.
     #[error("the device failed: {0}\n  hint: try --device cpu")]
     Device(#[from] TensorReadError),
@@ -30,13 +36,13 @@ pub enum GenerateError {
     NotFinite(usize),
 }
 
-/// A piece of one sample's text, of whole characters.
+/// A piece of one sample's text, of whole characters unless it is [raw](Writers::raw).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The sample that it belongs to.
     pub sample_idx: u64,
     /// The text that can be shown now; often empty.
-    pub text: String,
+    pub text: Vec<u8>,
     /// Whether it is the sample's last one.
     pub is_last: bool,
 }
@@ -73,7 +79,7 @@ impl Writers {
         model: impl Into<LanguageModel>,
         tokenizer: &Tokenizer,
         config: &GenerateConfig,
-        prompt: &str,
+        prompt: impl AsRef<[u8]>,
         samples: Range<u64>,
     ) -> Result<Self, GenerateError> {
         let prompt = tokenizer.encode_prompt(prompt)?;
@@ -94,6 +100,27 @@ impl Writers {
             forgotten: prompt.len().saturating_sub(context_length),
             has_read: false,
         })
+    }
+
+    /// Writers whose pieces are the bytes of the tokens, also where these are no text.
+    ///
+    /// # Errors
+    /// If tokens have no bytes of their own.
+    pub fn raw(mut self) -> Result<Self, GenerateError> {
+        for sequence in &mut self.sequences {
+            if sequence.tokenizer.token_bytes(0).is_none() {
+                return Err(GenerateError::NoBytes);
+            }
+            sequence.is_raw = true;
+        }
+        Ok(self)
+    }
+
+    /// How many tokens of the prompt the model reads, and how many before these do not fit its context.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> (usize, usize) {
+        let n = self.sequences.first().map_or(0, |sequence| sequence.tokens.len());
+        (n - self.forgotten, self.forgotten)
     }
 
     /// Computes the logits of the next token of every sample that goes on.
@@ -171,7 +198,10 @@ impl Iterator for Writer {
     type Item = Result<String, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let text = |pieces: Vec<Piece>| pieces.into_iter().map(|piece| piece.text).collect();
+        let text = |pieces: Vec<Piece>| {
+            let bytes: Vec<u8> = pieces.into_iter().flat_map(|piece| piece.text).collect();
+            String::from_utf8(bytes).expect("whole characters")
+        };
         self.0.next().map(|round| round.map(text))
     }
 }
@@ -185,6 +215,9 @@ struct Sequence {
     /// Ends the text, and is not part of it.
     end_of_text: Option<u32>,
     decoder: DecodeStream,
+    tokenizer: Tokenizer,
+    /// Whether pieces are the bytes of tokens, rather than whole characters.
+    is_raw: bool,
     stops: StopTexts,
     tokens: Vec<u32>,
     left: usize,
@@ -199,6 +232,8 @@ impl Sequence {
             n_ids: tokenizer.n_ids(),
             end_of_text: tokenizer.end_of_text(),
             decoder: DecodeStream::after(tokenizer, prompt),
+            tokenizer: tokenizer.clone(),
+            is_raw: false,
             stops: StopTexts::new(&config.stop),
             tokens: prompt.to_vec(),
             left: config.max_new_tokens,
@@ -207,21 +242,25 @@ impl Sequence {
     }
 
     /// Chooses a token by these logits, and returns the text that can be shown now.
-    fn write(&mut self, logits: &[f32]) -> Result<String, GenerateError> {
+    fn write(&mut self, logits: &[f32]) -> Result<Vec<u8>, GenerateError> {
         let token = self.sampler.choose(&logits[..self.n_ids], &self.tokens);
         let token = token.ok_or(GenerateError::NotFinite(self.tokens.len()))?;
         self.tokens.push(token);
         self.left -= 1;
         let is_end = Some(token) == self.end_of_text;
-        let mut piece = if is_end { String::new() } else { self.decoder.push(token) };
+        let mut piece = match self.is_raw {
+            _ if is_end => Vec::new(),
+            true => self.tokenizer.token_bytes(token).unwrap_or_default().to_vec(),
+            false => self.decoder.push(token).into_bytes(),
+        };
         let is_last = is_end || self.left == 0;
-        if is_last {
-            piece.push_str(&self.decoder.finish());
+        if is_last && !self.is_raw {
+            piece.extend(self.decoder.finish().into_bytes());
         }
         let (mut text, stopped) = self.stops.push(&piece);
         self.done = stopped || is_last;
         if self.done && !stopped {
-            text.push_str(&self.stops.finish());
+            text.extend(self.stops.finish());
         }
         Ok(text)
     }
@@ -230,20 +269,21 @@ impl Sequence {
 /// Ends a text before a stop text, and holds back whatever could still become one.
 #[derive(Clone, Debug)]
 struct StopTexts {
-    stops: Vec<String>,
-    held: String,
+    stops: Vec<Vec<u8>>,
+    held: Vec<u8>,
 }
 
 impl StopTexts {
     fn new(stops: &[String]) -> Self {
-        let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
-        Self { stops, held: String::new() }
+        let stops = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| stop.clone().into_bytes()).collect();
+        Self { stops, held: Vec::new() }
     }
 
     /// Takes a further piece; returns the text that can be shown, and whether it ends there.
-    fn push(&mut self, piece: &str) -> (String, bool) {
-        self.held.push_str(piece);
-        let first = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min();
+    fn push(&mut self, piece: &[u8]) -> (Vec<u8>, bool) {
+        self.held.extend_from_slice(piece);
+        let place = |stop: &Vec<u8>| self.held.windows(stop.len()).position(|window| window == stop.as_slice());
+        let first = self.stops.iter().filter_map(place).min();
         if let Some(at) = first {
             self.held.truncate(at);
             return (std::mem::take(&mut self.held), true);
@@ -254,14 +294,13 @@ impl StopTexts {
     }
 
     /// The text that was held back and did not become a stop text.
-    fn finish(&mut self) -> String {
+    fn finish(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
 
-    /// Length of the longest suffix of the held text that `stop` begins with.
-    fn longest_start(&self, stop: &str) -> usize {
-        let starts = stop.char_indices().map(|(at, _)| at).skip(1);
-        starts.filter(|at| self.held.ends_with(&stop[..*at])).max().unwrap_or(0)
+    /// Length of the longest suffix of the held text that `stop` begins with; whole characters, if the text is.
+    fn longest_start(&self, stop: &[u8]) -> usize {
+        (1..stop.len()).rev().find(|n| self.held.ends_with(&stop[..*n])).unwrap_or(0)
     }
 }
 
@@ -272,15 +311,16 @@ mod tests {
     fn shown(stops: &[&str], pieces: &[&str]) -> (String, bool) {
         let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
         let mut texts = StopTexts::new(&stops);
+        let text = |bytes| String::from_utf8(bytes).expect("whole characters");
         let mut out = String::new();
         for piece in pieces {
-            let (text, stopped) = texts.push(piece);
-            out.push_str(&text);
+            let (shown, stopped) = texts.push(piece.as_bytes());
+            out.push_str(&text(shown));
             if stopped {
                 return (out, true);
             }
         }
-        out.push_str(&texts.finish());
+        out.push_str(&text(texts.finish()));
         (out, false)
     }
 

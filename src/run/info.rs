@@ -31,7 +31,7 @@ pub struct RunInfo {
     pub run: PathBuf,
     /// Whether it is complete.
     pub status: Status,
-    /// Updates made; those of the last checkpoint if the run stopped.
+    /// Updates made; if the run stopped, those of its last checkpoint, and 0 without one.
     pub step: u64,
     /// Updates in all.
     pub max_steps: Option<u64>,
@@ -88,7 +88,9 @@ impl RunInfo {
             (false, false) if imported.is_some() => Status::Imported,
             (false, false) => Status::Stopped,
         };
-        let step = saved.as_ref().map_or(logged, |state| state.step as u64);
+        let is_going_or_gone = is_busy || is_complete;
+        // Of a run that stopped, the step that it can go on from.
+        let step = saved.as_ref().map_or(if is_going_or_gone { logged } else { 0 }, |state| state.step as u64);
         let started_from = last_process.and_then(|process| process.from.clone());
         let max_steps = config["train"].get("max_steps").and_then(|steps| steps.as_integer()?.try_into().ok());
         let best = match end.filter(|_| is_complete) {

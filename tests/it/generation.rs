@@ -52,7 +52,7 @@ fn samples_written_at_once_are_those_written_alone() {
                     let Piece { sample_idx, text, is_last } = piece;
                     let at = sample_idx as usize - 2;
                     assert!(!ended[at], "nothing comes after the end");
-                    texts[at].push_str(&text);
+                    texts[at].push_str(std::str::from_utf8(&text).expect("whole characters"));
                     ended[at] = is_last;
                 }
             }

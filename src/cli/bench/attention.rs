@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::{Measuring, at_least_one, this_program, under_way};
+use super::{Measuring, this_program, under_way};
 use crate::bench::attention::{self, Case, Cost, Method, Pass, Shape};
 use crate::bench::text;
+use crate::cli::numbers::at_least_one;
 use crate::cli::{print, print_json};
 use crate::device;
 use crate::measure::Machine;
@@ -23,19 +24,19 @@ Examples:
   tinderbox bench attention --heads 12 --head-dim 64 --longest 2048 --json")]
 pub(super) struct Args {
     /// How many heads there are
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one())]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
     heads: usize,
     /// The length of a query, a key or a value of a head, in numbers
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one())]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
     head_dim: usize,
     /// How many texts are attended to at once
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one())]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
     batch_size: usize,
     /// How many tokens the shortest text has
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one())]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
     shortest: usize,
     /// How many tokens the longest text has; lengths double up to it
-    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = at_least_one())]
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = at_least_one)]
     longest: usize,
     #[command(flatten)]
     measuring: Measuring,

@@ -6,9 +6,10 @@ use anyhow::bail;
 use burn::module::Module;
 use serde_json::json;
 
-use super::{at_least_one, config, under_way};
+use super::{config, under_way};
 use crate::bench::generate::{self, Case};
 use crate::bench::text;
+use crate::cli::numbers::at_least_one;
 use crate::cli::weights::WeightFormat;
 use crate::cli::{print, print_json};
 use crate::device::{self, DeviceSpec, OpenDevice};
@@ -35,16 +36,16 @@ pub(super) struct Args {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// How many texts are written at once; several numbers, separated by commas, are measured in turn
-    #[arg(long, value_name = "N", default_value = "1,16", value_delimiter = ',', value_parser = at_least_one())]
+    #[arg(long, value_name = "N", default_value = "1,16", value_delimiter = ',', value_parser = at_least_one)]
     batch_size: Vec<usize>,
     /// How many tokens a prompt has [default: half the context]
-    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     prompt_tokens: Option<usize>,
     /// How many tokens are written after it [default: a quarter of the context, at most 64]
-    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     new_tokens: Option<usize>,
     /// The number of rounds; each row shows their median
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one())]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     rounds: usize,
     /// The precision of the weights, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Measuring, at_least_one, config, under_way};
+use super::{Measuring, config, under_way};
 use crate::autoconfig::Preset;
 use crate::bench::machine::{self, Product};
 use crate::bench::text;
+use crate::cli::numbers::at_least_one;
 use crate::cli::{print, print_json};
 use crate::config::Config;
 use crate::device;
@@ -30,7 +31,7 @@ pub(super) struct Args {
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "config")]
     overrides: Vec<String>,
     /// The size of each array for measuring bandwidth, in MiB; well above the size of the caches
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one())]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one)]
     array: usize,
     #[command(flatten)]
     measuring: Measuring,

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use serde_json::Map;
 
+use super::numbers::at_least_one;
 use super::{load_config, note, print_json};
 use crate::autoconfig::Preset;
 use crate::config::Config;
@@ -58,7 +58,7 @@ enum What {
 #[derive(Debug, clap::Args)]
 struct Measuring {
     /// The most rounds per row, which shows their median; a slow row has fewer, at least 3
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one())]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = at_least_one)]
     rounds: usize,
     /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceSpec::Auto)]
@@ -131,11 +131,6 @@ fn config(path: Option<&Path>, overrides: &[String]) -> anyhow::Result<Config> {
         return Ok(Config::from_toml(preset.toml, Path::new(DEFAULT_PRESET), overrides)?);
     };
     load_config(path, overrides, None)
-}
-
-/// Parses a number above 0.
-fn at_least_one() -> impl TypedValueParser<Value = usize> {
-    RangedU64ValueParser::<u64>::new().range(1..).try_map(usize::try_from)
 }
 
 /// Notes on standard error what is being measured.

@@ -4,6 +4,7 @@ use clap::ValueEnum;
 
 use super::Prompts;
 use super::output::{File, TextStyle, json_of};
+use crate::cli::numbers::count;
 use crate::cli::{Subject, note};
 use crate::config::ModelConfig;
 use crate::draw;
@@ -23,10 +24,10 @@ pub(super) struct Args {
     #[command(flatten)]
     prompts: Prompts,
     /// Only this layer, counted from 0 [default: all]
-    #[arg(long, value_name = "L", allow_negative_numbers = true)]
+    #[arg(long, value_name = "L", allow_negative_numbers = true, value_parser = count)]
     layer: Option<usize>,
     /// Only this head, counted from 0 [default: all]
-    #[arg(long, value_name = "H", allow_negative_numbers = true)]
+    #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = count)]
     head: Option<usize>,
     /// The output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]

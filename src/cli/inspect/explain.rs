@@ -3,6 +3,7 @@
 use super::output::Output;
 use super::{Prompts, Token};
 use crate::cli::Subject;
+use crate::cli::numbers::count;
 use crate::draw;
 use crate::inspect::Explanation;
 
@@ -17,10 +18,10 @@ pub(super) struct Args {
     #[command(flatten)]
     prompts: Prompts,
     /// The layer, counted from 0
-    #[arg(long, value_name = "L", default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "L", default_value_t = 0, allow_negative_numbers = true, value_parser = count)]
     layer: usize,
     /// The head, counted from 0
-    #[arg(long, value_name = "H", default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "H", default_value_t = 0, allow_negative_numbers = true, value_parser = count)]
     head: usize,
     #[command(flatten)]
     token: Token,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::output::Output;
 use crate::cli::Subject;
+use crate::cli::numbers::at_least_one;
 use crate::draw;
 use crate::inspect::{Annotations, N_WINDOWS, References, ScoredHeads};
 use crate::run::Trained;
@@ -20,8 +21,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "PATH")]
     text: Option<PathBuf>,
     /// The number of windows of the text to read, each as many tokens as the context holds
-    #[arg(long, value_name = "N", default_value_t = N_WINDOWS as u64, value_parser = clap::value_parser!(u64).range(1..))]
-    windows: u64,
+    #[arg(long, value_name = "N", default_value_t = N_WINDOWS, value_parser = at_least_one)]
+    windows: usize,
     /// Measure instead whether a head looks at the right noun, in a text with annotated pronouns and names: a file like
     /// data/stories.jsonl, with its text beside it [default: scores of the text]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["windows", "text"])]
@@ -40,8 +41,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         args.output.page(&references, draw::head_answers)?
     } else {
         let text = opened.text_or_val(args.text.as_deref())?;
-        let n_windows = usize::try_from(args.windows).unwrap_or(usize::MAX);
-        let heads = ScoredHeads::measure(&opened.model, &text, n_windows)?;
+        let heads = ScoredHeads::measure(&opened.model, &text, args.windows)?;
         args.output.page(&heads.to_json(), |_| draw::scored_heads(&heads))?
     };
     args.output.write(vec![page])

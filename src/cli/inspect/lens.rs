@@ -6,6 +6,7 @@ use serde_json::json;
 use super::output::Output;
 use super::{Prompts, Token};
 use crate::cli::Subject;
+use crate::cli::numbers::within;
 use crate::draw;
 use crate::inspect::{Answer, Attribution, InspectError, Lens, Patching, Prompt};
 use crate::run::Trained;
@@ -24,8 +25,8 @@ pub(super) struct Args {
     #[command(flatten)]
     token: Token,
     /// The number of likeliest tokens to show for each layer
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = 1..=20)]
-    top: i64,
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = |typed: &str| within(typed, 1..=20))]
+    top: usize,
     /// The next token to explain [default: the likeliest]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     answer: Option<String>,
@@ -66,7 +67,7 @@ impl Args {
         let position = self.token.position(prompt)?;
         let [answer, against] = self.answers(tokenizer)?;
         let answer = answer.map_or_else(|| Answer::likeliest(model, tokenizer, prompt, position), Ok)?;
-        let lens = Lens::new(model, tokenizer, prompt, usize::try_from(self.top)?)?;
+        let lens = Lens::new(model, tokenizer, prompt, self.top)?;
         let attribution = Attribution::new(model, prompt, position, answer, against)?;
         let document = json!({ "tokens": lens.tokens, "positions": lens.positions, "attribution": attribution });
         self.output.page(&document, |_| draw::lens(&lens, &attribution, prompt, !self.token.is_given()))

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::cli::{output, print};
+use crate::cli::numbers::within;
+use crate::cli::{output, print_styled};
 use crate::draw::Palette;
 
 /// The columns of a map whose width nothing says.
@@ -78,7 +79,7 @@ impl File {
         if let Some(path) = &self.output {
             return output::write(path, text);
         }
-        print(text)
+        print_styled(text)
     }
 }
 
@@ -108,8 +109,8 @@ pub(super) struct TextStyle {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
     color: Color,
     /// How wide a map in text may be, in columns [default: COLUMNS of the environment, else 100]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(20..))]
-    width: Option<u16>,
+    #[arg(long, value_name = "N", value_parser = |typed: &str| within(typed, 20..=usize::from(u16::MAX)))]
+    width: Option<usize>,
 }
 
 impl TextStyle {
@@ -121,7 +122,7 @@ impl TextStyle {
 
     pub(super) fn n_columns(&self) -> usize {
         let columns = || env::var("COLUMNS").ok()?.parse().ok().filter(|n| *n >= 20);
-        self.width.map(usize::from).or_else(columns).unwrap_or(DEFAULT_COLUMNS)
+        self.width.or_else(columns).unwrap_or(DEFAULT_COLUMNS)
     }
 }
 
