@@ -3,7 +3,10 @@
 use super::profile::TextProfile;
 use super::token_choice::TokenChoice;
 use super::{AutoconfigError, Request, prompt};
-use crate::config::{Config, MlpKind, ModelConfig, NormKind, OptimizerKind, PositionKind, ScheduleKind, TokenizerKind};
+use crate::config::{
+    Config, DataConfig, MatmulPrecision, MlpKind, ModelConfig, NormKind, OptimizerKind, PositionKind, ScheduleKind,
+    TokenizerKind,
+};
 use crate::measure::Times;
 
 /// The sizes to choose from, each about two to four times the one before: `n_layers, d_model, n_heads`.
@@ -85,11 +88,15 @@ pub(super) struct Choice {
 /// Everything known before the first measurement.
 pub(super) struct Known<'a> {
     pub request: &'a Request,
+    /// How the text is read.
+    pub data: &'a DataConfig,
     pub profile: &'a TextProfile,
     pub token_choice: &'a TokenChoice,
     /// Estimated tokens of the whole text.
     pub n_tokens: u64,
     pub is_gpu: bool,
+    /// Whether the device multiplies bf16 natively.
+    pub bf16: bool,
 }
 
 impl Known<'_> {
@@ -144,7 +151,7 @@ impl Known<'_> {
     fn config(&self, size_idx: usize, tokens_per_s: Option<f64>) -> Config {
         let (n_layers, d_model, n_heads) = SIZES[size_idx];
         let mut config = Config::default();
-        config.data.path.clone_from(&self.profile.path);
+        config.data.clone_from(self.data);
         config.data.val_fraction = self.val_fraction();
         config.tokenizer.kind = self.token_choice.kind;
         config.tokenizer.end_of_text = true;
@@ -166,6 +173,9 @@ impl Known<'_> {
         let tokens_per_s = tokens_per_s.unwrap_or(guessed);
         config.train.batch_size = self.batch_size(config.model.context_length, tokens_per_s);
         config.train.device.clone_from(&self.request.device);
+        if self.bf16 {
+            config.train.matmul_precision = MatmulPrecision::Bf16;
+        }
         let max_prompt = config.model.context_length / 2;
         config.train.sample_prompt = prompt::from_text(self.profile.sample_text(), max_prompt);
         config.optimizer.kind = OptimizerKind::Muon;
@@ -309,7 +319,9 @@ mod tests {
         let profile = profile(&"A line of text, and another.\n".repeat(20));
         let token_choice = TokenChoice::choose(&profile, None);
         let request = &Request { minutes, device: "auto".to_owned(), ..Request::default() };
-        let known = Known { request, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu };
+        let data = &DataConfig { path: profile.path.clone(), ..DataConfig::default() };
+        let known =
+            Known { request, data, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu, bf16: false };
         let mut n_measured = 0;
         let choice = known.choose(|config| {
             n_measured += 1;

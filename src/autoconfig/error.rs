@@ -17,7 +17,8 @@ pub enum AutoconfigError {
     /// The file is not text: it has a byte that is 0, at this offset.
     #[error(
         "`{path}` looks like a binary file: byte {1} is 0, which no text has\n  hint: --tokenizer byte learns any \
-         file as it is, byte by byte; in a folder every file counts, except those whose name begins with a dot",
+         file as it is, byte by byte; in a folder every file counts, except those whose name begins with a dot and what \
+         --exclude leaves out",
         path = .0.display()
     )]
     Binary(PathBuf, usize),

@@ -19,9 +19,9 @@ use burn::module::Module;
 pub use error::AutoconfigError;
 pub use preset::{PRESETS, Preset};
 
-use crate::config::{Config, TokenizerKind};
-use crate::data::Tokens;
-use crate::device::OpenDevice;
+use crate::config::{Config, DataConfig, MatmulPrecision, TextFormat, TokenizerKind};
+use crate::data::{self, Tokens};
+use crate::device::{Backend, OpenDevice};
 use crate::format::grouped;
 use crate::measure::Trial;
 use crate::model::Gpt;
@@ -35,7 +35,7 @@ use token_choice::TokenChoice;
 /// The longest run, in minutes: a year.
 const MAX_MINUTES: f64 = 366.0 * 24.0 * 60.0;
 
-/// From fewer tokens a model learns little more than the text itself.
+/// From fewer characters, or bytes, a model learns little more than the text itself.
 const SHORT_TEXT: u64 = 100_000;
 
 /// From this share of repeated lines on, the validation split is hardly new.
@@ -46,6 +46,12 @@ const MUCH_REPEATED: f64 = 0.5;
 pub struct Request {
     /// The text, as `data.path` names it.
     pub text: PathBuf,
+    /// The field of a JSON Lines record that holds its text; `None`: `text`.
+    pub text_field: Option<String>,
+    /// Patterns of the files of a folder that are read; empty: all.
+    pub include: Vec<String>,
+    /// Patterns of the files of a folder that are left out.
+    pub exclude: Vec<String>,
     /// How long training may take, minutes.
     pub minutes: f64,
     /// The kind of tokenizer; `None`: the one that suits the text.
@@ -63,6 +69,28 @@ pub struct TextConfig {
     pub toml: String,
     /// Warnings about the text; also in the config's comments.
     pub cautions: Vec<String>,
+}
+
+impl Request {
+    /// How the text is read.
+    fn data(&self) -> Result<DataConfig, AutoconfigError> {
+        if self.text == Path::new("-") {
+            return Err(AutoconfigError::StandardInput);
+        }
+        let mut data = DataConfig {
+            path: self.text.clone(),
+            include: self.include.clone(),
+            exclude: self.exclude.clone(),
+            ..DataConfig::default()
+        };
+        if let Some(text_field) = &self.text_field {
+            data.text_field.clone_from(text_field);
+        }
+        if data::holds_records(&data.all_sources()[0])? {
+            data.format = TextFormat::Jsonl;
+        }
+        Ok(data)
+    }
 }
 
 /// Checks the time that a training may take.
@@ -85,7 +113,8 @@ pub fn check_minutes(minutes: f64) -> Result<(), AutoconfigError> {
 /// Never, but for a bug: what is written is loaded again.
 pub fn for_text(request: &Request, device: &OpenDevice) -> Result<TextConfig, AutoconfigError> {
     check_minutes(request.minutes)?;
-    let profile = TextProfile::read(&request.text, request.tokenizer)?;
+    let data = request.data()?;
+    let profile = TextProfile::read(&data, request.tokenizer)?;
     let token_choice = TokenChoice::choose(&profile, request.tokenizer);
     let encoded = encode(&profile, &token_choice);
     let n_tokens = scaled(profile.bytes, encoded.tokens_per_byte);
@@ -93,9 +122,10 @@ pub fn for_text(request: &Request, device: &OpenDevice) -> Result<TextConfig, Au
         return Err(AutoconfigError::TooFewTokens(request.text.clone(), n_tokens));
     }
     let is_gpu = device.kind.is_gpu();
-    let known = Known { request, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu };
+    let bf16 = device.backend == Backend::Flex && MatmulPrecision::Bf16.is_native();
+    let known = Known { request, data: &data, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu, bf16 };
     let choice = known.choose(|config| measure(config, &encoded, device))?;
-    let cautions = cautions(&profile, n_tokens);
+    let cautions = cautions(&profile, data.format);
     let toml = Template { known: &known, choice: &choice, device_name: &device.name, cautions: &cautions }.fill();
     let loaded = Config::from_toml(&toml, Path::new(&request.config_name), &[])?;
     assert_eq!(loaded, choice.config, "the template holds every choice");
@@ -157,10 +187,17 @@ fn scaled(bytes: u64, tokens_per_byte: f64) -> u64 {
 }
 
 /// Warnings about a text that is short or repeats itself.
-fn cautions(profile: &TextProfile, n_tokens: u64) -> Vec<String> {
+fn cautions(profile: &TextProfile, format: TextFormat) -> Vec<String> {
     let mut cautions = Vec::new();
-    if n_tokens < SHORT_TEXT {
-        let (n, unit) = profile.length();
+    if format == TextFormat::Jsonl {
+        cautions.push(
+            "Caution: the first line is a record of JSON Lines, so the texts of the records are learned, and not the \
+             lines; format = \"text\" under [data] takes them as they are."
+                .to_owned(),
+        );
+    }
+    let (n, unit) = profile.length();
+    if n < SHORT_TEXT {
         cautions.push(format!(
             "Caution: {} {unit} are a short text, from which a model learns little but the text itself; from \
              100,000 on it begins to write sentences of its own.",

@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::AutoconfigError;
-use crate::config::TokenizerKind;
+use crate::config::{DataConfig, TokenizerKind};
 use crate::data::Preview;
 
 /// How much of a text is read, in bytes. The rest is taken to be like it.
@@ -51,14 +51,11 @@ pub(super) struct Characters {
 }
 
 impl TextProfile {
-    /// Reads the text at `path`; with `kind = byte` that may be any file.
-    pub fn read(path: &Path, kind: Option<TokenizerKind>) -> Result<Self, AutoconfigError> {
-        if path == Path::new("-") {
-            return Err(AutoconfigError::StandardInput);
-        }
+    /// Reads the text that `data` names; with `kind = byte` that may be any file.
+    pub fn read(data: &DataConfig, kind: Option<TokenizerKind>) -> Result<Self, AutoconfigError> {
         let as_bytes = kind == Some(TokenizerKind::Byte);
-        let preview = Preview::read(path, SAMPLE_BYTES, !as_bytes)?;
-        Self::of(preview, path, as_bytes)
+        let preview = Preview::read(&data.all_sources()[0], SAMPLE_BYTES, !as_bytes)?;
+        Self::of(preview, &data.path, as_bytes)
     }
 
     fn of(preview: Preview, path: &Path, as_bytes: bool) -> Result<Self, AutoconfigError> {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::choice::{Choice, Known};
-use crate::config::TokenizerKind;
+use crate::config::{DataConfig, MatmulPrecision, TextFormat, TokenizerKind};
 use crate::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
 use crate::run::layout::default_dir;
 
@@ -37,6 +37,8 @@ impl Template<'_> {
             n_steps = speed.step.rounds,
             cautions = cautions.concat(),
             path = literal(&config.data.path),
+            how_read = self.how_read(),
+            precision = self.precision(),
             val_tokens = whole(*val_tokens),
             val_fraction = config.data.val_fraction,
             why_tokenizer = one_line(&self.known.token_choice.why),
@@ -87,6 +89,37 @@ impl Template<'_> {
             grouped(characters.n_distinct() as u64),
             grouped(characters.n_common() as u64)
         )
+    }
+
+    /// The keys that say how the text is read; empty for defaults.
+    fn how_read(&self) -> String {
+        let DataConfig { format, text_field, include, exclude, .. } = &self.choice.config.data;
+        let mut keys = Vec::new();
+        let mut add = |key: &str, value: String| keys.push(format!("\n{key} = {value}"));
+        if *format != TextFormat::Auto {
+            add("format", literal(format));
+        }
+        if *text_field != DataConfig::default().text_field {
+            add("text_field", literal(text_field));
+        }
+        for (key, patterns) in [("include", include), ("exclude", exclude)] {
+            if !patterns.is_empty() {
+                add(key, literal(patterns));
+            }
+        }
+        keys.concat()
+    }
+
+    /// The key with its reason; empty for f32.
+    fn precision(&self) -> String {
+        match self.choice.config.train.matmul_precision {
+            MatmulPrecision::F32 => String::new(),
+            precision => format!(
+                "\n# This processor has instructions for products of bf16: a step takes less time, and the loss is hardly \
+                 another.\nmatmul_precision = {}",
+                literal(&precision)
+            ),
+        }
     }
 
     /// The key with its reason; empty for a tokenizer of a fixed size.

@@ -8,11 +8,11 @@ use anyhow::Context;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
-use super::{note, output, print, program};
+use super::{note, open_device, output, print, program};
 use crate::autoconfig::{self, PRESETS, Preset, Request};
 use crate::config::TokenizerKind;
 use crate::data;
-use crate::device::{self, DeviceSpec};
+use crate::device::DeviceSpec;
 use crate::format::shell_word;
 use crate::run::layout::default_dir;
 
@@ -30,6 +30,15 @@ pub(super) struct Args {
     /// [default: print a preset]
     #[arg(long, value_name = "FILE")]
     from_text: Option<PathBuf>,
+    /// The field of a JSON Lines record that holds its text [default: text]
+    #[arg(long, value_name = "NAME", requires = "from_text")]
+    text_field: Option<String>,
+    /// Read only the files of a folder that are like this pattern, such as '*.txt'; may be repeated
+    #[arg(long, value_name = "PATTERN", requires = "from_text")]
+    include: Vec<String>,
+    /// Leave out the files of a folder that are like this pattern, such as '*.png'; may be repeated
+    #[arg(long, value_name = "PATTERN", requires = "from_text")]
+    exclude: Vec<String>,
     /// How long the training may take, in minutes
     #[arg(
         long,
@@ -108,6 +117,9 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
     let spec = args.device.unwrap_or(DeviceSpec::Auto);
     let request = Request {
         text: text.to_owned(),
+        text_field: args.text_field.clone(),
+        include: args.include.clone(),
+        exclude: args.exclude.clone(),
         minutes: args.minutes,
         tokenizer: match args.tokenizer {
             Kind::Auto => None,
@@ -118,7 +130,7 @@ fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {
         device: spec.to_string(),
         config_name: config_name(args, text),
     };
-    let device = device::open(&spec)?;
+    let device = open_device(&spec)?;
     note(format!("reading `{}` and measuring training steps on {} ...", text.display(), device.name));
     let config = autoconfig::for_text(&request, &device)?;
     for caution in config.cautions {

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{load_config, note, print, print_json};
-use crate::device::{self, DeviceSpec};
+use super::{load_config, note, open_device, print, print_json};
+use crate::device::DeviceSpec;
 use crate::plan::{self, Vocabulary};
 use crate::run;
 
@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let mut overrides = args.overrides.clone();
     overrides.extend(args.device.as_ref().map(|device| format!("train.device=\"{device}\"")));
     let config = load_config(&args.config, &overrides, args.from.as_deref())?;
-    let device = device::open(&config.train.device.parse()?)?;
+    let device = open_device(&config.train.device.parse()?)?;
     let known = args.from.as_deref().map(vocabulary_of).transpose()?;
     let plan = plan::plan(&config, known, &device, !args.no_measure)?;
     if args.json {
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             note(format!("note: {text}"));
         }
     }
-    for warning in &plan.warnings {
+    for warning in config.cautions().iter().chain(&plan.warnings) {
         note(format!("warning: {warning}"));
     }
     Ok(())

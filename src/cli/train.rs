@@ -1,16 +1,19 @@
 //! `tinderbox train`: a config file becomes a run directory.
 
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
 use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
-use super::{DONE, FAILED, INTERRUPTED, describe, load_config, note, print_json, program, report};
+use super::{DONE, FAILED, INTERRUPTED, describe, load_config, note, open_device, print_json, program, report};
 use crate::config::{Base, Config};
-use crate::device::{self, DeviceSpec};
+use crate::data;
+use crate::device::DeviceSpec;
 use crate::format::shell_word;
+use crate::plan;
 use crate::run::RunDir;
 use crate::run::layout::default_dir;
 use crate::train::{self, Interrupter, Job, Start, Summary, TrainError};
@@ -44,6 +47,9 @@ pub(super) struct Args {
     /// Replace an existing run
     #[arg(long)]
     overwrite: bool,
+    /// Train even if the memory seems to be too small, or the text is a binary file
+    #[arg(long)]
+    force: bool,
     /// Show a full-screen dashboard: metrics, charts, log
     #[arg(long, conflicts_with = "json")]
     tui: bool,
@@ -66,7 +72,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     } else {
         load_config(&args.config, &overrides, args.from.as_deref())?
     };
-    let device = device::open(&config.train.device.parse()?)?;
+    let device = open_device(&config.train.device.parse()?)?;
+    for caution in config.cautions() {
+        note(format!("warning: {caution}"));
+    }
+    if !args.force {
+        plan::check_training(&config, &device)?;
+        if !args.resume {
+            data::second_look(&config)?;
+        }
+    }
     let start = match (args.resume, args.overwrite) {
         (true, _) => Start::Resume,
         (_, true) => Start::Overwrite,
@@ -129,10 +144,24 @@ fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Resul
         if !is_same {
             stop_or_exit(&interrupter);
             progress.stopping();
+            exit_while_reading(&progress);
         }
     })
     .context("cannot install the Ctrl-C handler")
 }
+
+/// Before the first step there is nothing to save. Reading a text notices by itself that it should stop, unless a long
+/// piece of work is under way, such as finding merges.
+fn exit_while_reading(progress: &Progress) {
+    thread::sleep(READING_STOPS);
+    if progress.is_reading() {
+        dashboard::restore_terminal();
+        note(TrainError::InterruptedEarly);
+        std::process::exit(i32::from(INTERRUPTED));
+    }
+}
+
+const READING_STOPS: Duration = Duration::from_millis(150);
 
 /// Signals closer together than this count as one: both the shell and the system announce a closing terminal.
 const SAME_SIGNAL: Duration = Duration::from_millis(100);

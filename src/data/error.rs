@@ -30,7 +30,7 @@ pub enum DataError {
     NotAFile { path: PathBuf },
     #[error(
         "there are no files in the folder `{path}`\n  hint: every file in it and its subfolders counts as text, except \
-         those whose names begin with a dot"
+         those whose names begin with a dot, and what data.include and data.exclude leave out"
     )]
     NoFiles { path: PathBuf },
     #[error(
@@ -38,14 +38,28 @@ pub enum DataError {
          on\n  hint: name each file in one of them; a weight says how often it is drawn"
     )]
     InTwoSources { file: PathBuf, first: PathBuf, second: PathBuf },
+    /// `offset` is that of a byte that is 0, in the unpacked file.
+    #[error(
+        "`{path}` looks like a binary file: byte {offset} is 0, which no text has\n  hint: kind = \"byte\" under \
+         [tokenizer] learns any file as it is, byte by byte; exclude under [data] leaves files of a folder out; --force \
+         takes it for text"
+    )]
+    Binary { path: PathBuf, offset: usize },
+    #[error(
+        "the first line of `{path}` is a record of JSON Lines, with a field \"{field}\"\n  hint: format = \"jsonl\" under \
+         [data] reads that field of each line as the text, format = \"text\" reads the lines as they are; so would a name \
+         that ends in .jsonl"
+    )]
+    FileOfRecords { path: PathBuf, field: String },
     #[error("the text `{path}` is empty\n  hint: put text into it, or name another")]
     Empty { path: PathBuf },
     #[error("`{path}` is not text, but {what}\n  hint: {advice}")]
     NotText { path: PathBuf, what: &'static str, advice: &'static str },
     /// `offset` is the first byte that is not part of a character, counted from 0 in the unpacked file.
     #[error(
-        "`{path}` is not UTF-8 at byte {offset}\n  hint: save it as UTF-8; a model trained with kind = \"byte\" under \
-         [tokenizer] takes any file"
+        "`{path}` is not UTF-8 at byte {offset}\n  hint: save it as UTF-8, for instance with `iconv -f LATIN1 -t UTF-8` if \
+         it is an older Western European text; a model trained with kind = \"byte\" under [tokenizer] (`init --tokenizer \
+         byte`) takes any file"
     )]
     NotUtf8 { path: PathBuf, offset: u64 },
     #[error(

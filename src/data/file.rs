@@ -35,10 +35,13 @@ const NOT_TEXT: &[(&[u8], &str, &str)] = &[
     (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "unpack it first"),
     (b"\xff\xfe", "UTF-16", "save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`"),
     (b"\xfe\xff", "UTF-16", "save it as UTF-8, for instance with `iconv -f UTF-16 -t UTF-8`"),
-    (b"\x89PNG", "a picture", "name a file of text"),
-    (b"\xff\xd8\xff", "a picture", "name a file of text"),
+    (b"\x89PNG", "a picture", PICTURE),
+    (b"\xff\xd8\xff", "a picture", PICTURE),
     (b"\x7fELF", "a program", "name a file of text"),
 ];
+
+const PICTURE: &str =
+    "name a file of text; in a folder, exclude = [\"*.png\", \"*.jpg\"] under [data] leaves pictures out";
 
 /// The extensions of zip archives that are documents.
 const OFFICE: &[&str] = &["docx", "odt", "pptx", "odp", "xlsx", "ods", "pages", "epub"];

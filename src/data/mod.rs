@@ -12,9 +12,11 @@ mod error;
 mod file;
 #[cfg(test)]
 mod fixtures;
+mod pattern;
 mod reader;
 mod record;
 mod scan;
+mod second_look;
 mod separator;
 mod source;
 mod split;
@@ -30,6 +32,7 @@ pub(crate) use error::fetch_hint;
 pub(crate) use error::{in_quotes, missing_hint};
 pub use reader::{OnProgress, Purpose, Reading};
 pub use scan::{ASSUMED_BYTES_PER_TOKEN, Estimate, Preview};
+pub use second_look::{holds_records, second_look};
 #[cfg(feature = "cli")]
 pub(crate) use source::is_jsonl;
 pub use split::Split;

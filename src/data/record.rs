@@ -7,6 +7,8 @@ use serde::Deserializer;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
+use super::file::BYTE_ORDER_MARK;
+
 /// The text in a field of a line of JSON Lines, or why there is none, with a hint.
 pub(super) fn record_text(line: &[u8], field: &str) -> Result<String, String> {
     let mut parser = serde_json::Deserializer::from_slice(line);
@@ -15,6 +17,13 @@ pub(super) fn record_text(line: &[u8], field: &str) -> Result<String, String> {
         Ok(Some(text)) => Ok(text),
         Ok(None) | Err(_) => Err(problem(line, field)),
     }
+}
+
+/// Whether the first line of a text that begins so is a record with a text in `field`.
+pub(super) fn begins_with_record(head: &[u8], field: &str) -> bool {
+    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
+    let first_line = head.trim_ascii_start().split(|byte| *byte == b'\n').next();
+    record_text(first_line.unwrap_or_default(), field).is_ok()
 }
 
 /// Parses the whole line again to say what is wrong with it.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -87,8 +86,8 @@ impl Preview {
     ///
     /// # Errors
     /// If the text cannot be read, is empty, or with `utf8` is not UTF-8.
-    pub fn read(path: &Path, max_bytes: usize, utf8: bool) -> Result<Self, DataError> {
-        let source = Source::find(&SourceConfig { path: path.to_owned(), ..SourceConfig::default() })?;
+    pub fn read(config: &SourceConfig, max_bytes: usize, utf8: bool) -> Result<Self, DataError> {
+        let source = Source::find(config)?;
         let mut reader = Reader::new(&source, if utf8 { Needs::CHARACTERS } else { Needs::BYTES });
         let mut bytes = Vec::new();
         while bytes.len() <= max_bytes
@@ -99,7 +98,7 @@ impl Preview {
         let is_whole = bytes.len() <= max_bytes;
         bytes.truncate(max_bytes);
         if bytes.is_empty() {
-            return Err(DataError::Empty { path: path.to_owned() });
+            return Err(DataError::Empty { path: config.path.clone() });
         }
         let size = |file: &TextFile| fs::metadata(&file.path).map_or(0, |metadata| metadata.len());
         Ok(Self { bytes, is_whole, bytes_on_disk: source.files.iter().map(size).sum() })
@@ -167,6 +166,8 @@ impl Estimate {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::fixtures::{folder, source};
     use super::*;
 
@@ -206,15 +207,16 @@ mod tests {
     #[test]
     fn a_preview_is_the_beginning_of_what_training_reads() {
         let folder = folder([("a.txt", &b"one"[..]), ("b.txt", b"two")]);
+        let of = |path: &Path| SourceConfig { path: path.to_owned(), ..SourceConfig::default() };
         for (max_bytes, expected, is_whole) in
             [(100, "one\ntwo", true), (7, "one\ntwo", true), (6, "one\ntw", false), (3, "one", false)]
         {
-            let preview = Preview::read(folder.path(), max_bytes, true).unwrap();
+            let preview = Preview::read(&of(folder.path()), max_bytes, true).unwrap();
             assert_eq!((&*preview.bytes, preview.is_whole), (expected.as_bytes(), is_whole));
             assert_eq!(preview.bytes_on_disk, 6);
         }
         fs::write(folder.path().join("a.txt"), "").unwrap();
-        let read = |name: &str| Preview::read(&folder.path().join(name), 10, true);
+        let read = |name: &str| Preview::read(&of(&folder.path().join(name)), 10, true);
         assert!(matches!(read("a.txt"), Err(DataError::Empty { .. })));
         assert!(matches!(read("c.txt"), Err(DataError::Missing { .. })));
     }

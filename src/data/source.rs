@@ -6,6 +6,7 @@ use std::{fs, io};
 
 use super::DataError;
 use super::file::OpenFile;
+use super::pattern::fits;
 use crate::config::{SourceConfig, TextFormat};
 
 /// The path that stands for standard input.
@@ -48,6 +49,12 @@ impl Source {
         let mut files = Vec::new();
         if metadata.is_dir() {
             list(path, &mut BTreeSet::new(), &mut files)?;
+            let any = |patterns: &Option<Vec<String>>, file: &Path| {
+                let inside = file.strip_prefix(path).unwrap_or(file);
+                patterns.iter().flatten().any(|pattern| fits(pattern, inside))
+            };
+            let includes_all = config.include.as_ref().is_none_or(Vec::is_empty);
+            files.retain(|file| (includes_all || any(&config.include, file)) && !any(&config.exclude, file));
         } else if metadata.is_file() {
             files.push(path.clone());
         } else {
@@ -218,6 +225,24 @@ mod tests {
             let expected = expected.map(|name| sub.join(name));
             assert!(matches!(&error, DataError::Missing { nearest, .. } if *nearest == expected), "{error}");
         }
+    }
+
+    #[test]
+    fn files_of_a_folder_are_chosen_by_patterns() {
+        let folder = empty(&["a.txt", "b.png", "old/c.txt", "old/d.md"]);
+        let names = |include: &[&str], exclude: &[&str]| {
+            let list = |patterns: &[&str]| Some(patterns.iter().map(ToString::to_string).collect());
+            let path = folder.path().to_owned();
+            let config =
+                SourceConfig { path, include: list(include), exclude: list(exclude), ..SourceConfig::default() };
+            let name = |file: &TextFile| file.path.strip_prefix(folder.path()).unwrap().display().to_string();
+            Source::find(&config).map(|source| source.files.iter().map(name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&[], &[]).unwrap(), ["a.txt", "b.png", "old/c.txt", "old/d.md"]);
+        assert_eq!(names(&["*.txt"], &[]).unwrap(), ["a.txt", "old/c.txt"]);
+        assert_eq!(names(&["*.txt", "*.md"], &["old/c*"]).unwrap(), ["a.txt", "old/d.md"]);
+        assert_eq!(names(&[], &["*.png", "old/**"]).unwrap(), ["a.txt"]);
+        assert!(matches!(names(&["*.rst"], &[]), Err(DataError::NoFiles { .. })));
     }
 
     #[cfg(unix)]

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::DataError;
 use super::cache::{Cache, Temporary};
-use super::file::{BUFFER_BYTES, BYTE_ORDER_MARK, OpenFile};
+use super::file::{BUFFER_BYTES, OpenFile};
 use super::reader::{OnProgress, Purpose, Reading, report};
-use super::record::record_text;
+use super::record::begins_with_record;
 use super::source::STANDARD_INPUT;
 use crate::config::{SourceConfig, TextFormat};
 
@@ -63,12 +63,10 @@ fn check_format(saved: &Path, config: &SourceConfig) -> Result<(), DataError> {
     }
     let mut head = Vec::new();
     OpenFile::open(saved, Path::new(STANDARD_INPUT), false)?.read_text(MAX_RECORD_BYTES, &mut head)?;
-    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&head);
-    let first_line = head.trim_ascii_start().split(|byte| *byte == b'\n').next();
     let field = config.text_field.clone().unwrap_or_default();
-    match record_text(first_line.unwrap_or_default(), &field) {
-        Ok(_) => Err(DataError::TextOrRecords { field }),
-        Err(_) => Ok(()),
+    match begins_with_record(&head, &field) {
+        true => Err(DataError::TextOrRecords { field }),
+        false => Ok(()),
     }
 }
 

@@ -1,0 +1,84 @@
+//! Patterns of paths, as a shell has them.
+
+use std::path::Path;
+
+/// Whether a path in a folder is as a pattern says: by its last name alone, unless the pattern has a `/`. `?` is one
+/// character and `*` any number of them, but for `/`; `**` is any number of any.
+pub(super) fn fits(pattern: &str, path: &Path) -> bool {
+    let names: Vec<_> = path.iter().map(|name| name.to_string_lossy()).collect();
+    match pattern.strip_prefix("./").unwrap_or(pattern) {
+        pattern if pattern.contains('/') => matches(pattern, &names.join("/")),
+        pattern => names.last().is_some_and(|name| matches(pattern, name)),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    Character(char),
+    One,
+    /// Any number, of slashes too or not.
+    Any(bool),
+}
+
+/// Follows all ways to match at once, so that no pattern takes long.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = Vec::new();
+    let mut characters = pattern.chars().peekable();
+    while let Some(character) = characters.next() {
+        parts.push(match character {
+            '*' => Part::Any(characters.next_if_eq(&'*').is_some()),
+            '?' => Part::One,
+            other => Part::Character(other),
+        });
+    }
+    // How many parts may have been used up so far.
+    let mut used = vec![false; parts.len() + 1];
+    used[0] = true;
+    let skip_any = |used: &mut [bool]| {
+        for (at, part) in parts.iter().enumerate() {
+            used[at + 1] |= used[at] && matches!(part, Part::Any(_));
+        }
+    };
+    skip_any(&mut used);
+    for character in text.chars() {
+        let mut next = vec![false; used.len()];
+        for (at, part) in parts.iter().enumerate().filter(|(at, _)| used[*at]) {
+            match part {
+                Part::Character(wanted) => next[at + 1] |= *wanted == character,
+                Part::One => next[at + 1] |= character != '/',
+                Part::Any(slashes) => next[at] |= *slashes || character != '/',
+            }
+        }
+        skip_any(&mut next);
+        used = next;
+    }
+    used[parts.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_those_of_a_shell() {
+        for (pattern, fitting, others) in [
+            ("*.txt", &["a.txt", "b/c.txt", ".txt"][..], &["a.txt.gz", "a.md", "txt"][..]),
+            ("a?.md", &["ab.md", "x/a\u{e9}.md"], &["a.md", "abc.md"]),
+            ("notes/*", &["notes/a", "notes/b.txt"], &["notes/a/b", "x/notes/a", "notes"]),
+            ("notes/**", &["notes/a", "notes/a/b"], &["note/a"]),
+            ("**/old/*.txt", &["a/old/x.txt", "a/b/old/x.txt"], &["old.txt", "a/old/b/x.txt"]),
+            ("./a/b", &["a/b"], &["b"]),
+            ("", &[], &["a"]),
+            ("**", &["a", "a/b"], &[]),
+        ] {
+            for path in fitting {
+                assert!(fits(pattern, Path::new(path)), "{pattern} {path}");
+            }
+            for path in others {
+                assert!(!fits(pattern, Path::new(path)), "{pattern} {path}");
+            }
+        }
+        // Going back and forth would take longer than the universe has had.
+        assert!(!matches(&"*a".repeat(500), &"a".repeat(499)));
+    }
+}

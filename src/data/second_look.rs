@@ -1,0 +1,92 @@
+//! Texts that are probably not meant to be read as they would be.
+
+use super::DataError;
+use super::record::begins_with_record;
+use super::source::{Source, TextFile, is_standard_input};
+use crate::config::{Config, SourceConfig, TextFormat, TokenizerKind};
+
+/// How much of a file is looked at: the first line of a record fits, mostly.
+const HEAD_BYTES: usize = 1 << 18;
+
+/// How many files of a folder are looked at.
+const MAX_FILES: usize = 16;
+
+/// Refuses the text of a new run if its beginning is that of a binary file, or if it is records under a name that says
+/// otherwise.
+///
+/// # Errors
+/// If it is, or a file cannot be read.
+pub fn second_look(config: &Config) -> Result<(), DataError> {
+    let utf8 = config.tokenizer.kind != TokenizerKind::Byte;
+    for source in config.data.all_sources().iter().filter(|source| !is_standard_input(&source.path)) {
+        let is_auto = source.format.unwrap_or_default() == TextFormat::Auto;
+        let source = Source::find(source)?;
+        for file in source.files.iter().filter(|file| !file.is_jsonl).take(MAX_FILES) {
+            let head = head(&source, file, utf8)?;
+            let path = file.path.clone();
+            if is_auto && begins_with_record(&head, &source.text_field) {
+                return Err(DataError::FileOfRecords { path, field: source.text_field.clone() });
+            }
+            if let Some(offset) = head.iter().position(|byte| *byte == 0).filter(|_| utf8) {
+                return Err(DataError::Binary { path, offset });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a text is a file of records, under a name that says otherwise.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn holds_records(source: &SourceConfig) -> Result<bool, DataError> {
+    let source = Source::find(source)?;
+    let [file] = &source.files[..] else { return Ok(false) };
+    Ok(!file.is_jsonl && begins_with_record(&head(&source, file, false)?, &source.text_field))
+}
+
+fn head(source: &Source, file: &TextFile, utf8: bool) -> Result<Vec<u8>, DataError> {
+    let mut head = Vec::new();
+    source.open(file, utf8)?.read_text(HEAD_BYTES, &mut head)?;
+    Ok(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::folder;
+    use super::*;
+
+    #[test]
+    fn what_is_hardly_meant_is_refused_and_every_way_to_mean_it_is_taken() {
+        let records = b"{\"text\": \"a\"}\n{\"text\": \"b\"}\n";
+        let folder = folder([
+            ("records.txt", &records[..]),
+            ("records.jsonl", &records[..]),
+            ("binary.txt", &b"a\0b"[..]),
+            ("plain.txt", &b"{\"body\": \"a\"}\n"[..]),
+        ]);
+        let look = |name: &str, change: fn(&mut Config)| {
+            let mut config = Config::default();
+            config.data.path = folder.path().join(name);
+            change(&mut config);
+            second_look(&config)
+        };
+        let error = look("records.txt", |_| {}).unwrap_err();
+        assert!(matches!(&error, DataError::FileOfRecords { field, .. } if field == "text"), "{error}");
+        for format in [TextFormat::Text, TextFormat::Jsonl] {
+            let change: fn(&mut Config) = match format {
+                TextFormat::Text => |config| config.data.format = TextFormat::Text,
+                _ => |config| config.data.format = TextFormat::Jsonl,
+            };
+            look("records.txt", change).unwrap();
+        }
+        look("records.jsonl", |_| {}).unwrap();
+        look("plain.txt", |_| {}).unwrap();
+        let error = look("binary.txt", |_| {}).unwrap_err();
+        assert!(matches!(error, DataError::Binary { offset: 1, .. }), "{error}");
+        look("binary.txt", |config| config.tokenizer.kind = TokenizerKind::Byte).unwrap();
+        assert!(look("", |_| {}).is_err(), "a folder with such files");
+        let only = |config: &mut Config| config.data.include = vec!["plain.*".to_owned()];
+        look("", only).unwrap();
+    }
+}
