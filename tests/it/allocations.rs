@@ -60,7 +60,7 @@ pub fn live_bytes() -> isize {
 }
 
 /// The most bytes that this thread held in `f` beside what it held before.
-fn most_held<T>(f: impl FnOnce() -> T) -> (usize, T) {
+pub fn most_held<T>(f: impl FnOnce() -> T) -> (usize, T) {
     let before = HELD.get();
     MOST_HELD.set(before);
     let out = f();

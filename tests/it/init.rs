@@ -352,11 +352,11 @@ fn texts_that_cannot_be_learned_from_are_explained() {
     "#);
     insta::assert_snapshot!(refuse(&folder, "latin1.txt", &[]), @r#"
     error: `latin1.txt` is not UTF-8 at byte 7
-      hint: save it as UTF-8; a model trained with kind = "byte" under [tokenizer] takes any file
+      hint: save it as UTF-8, for instance with `iconv -f LATIN1 -t UTF-8` if it is an older Western European text; a model trained with kind = "byte" under [tokenizer] (`init --tokenizer byte`) takes any file
     "#);
     insta::assert_snapshot!(refuse(&folder, "picture.png", &[]), @r#"
     error: `picture.png` is not text, but a picture
-      hint: name a file of text
+      hint: name a file of text; in a folder, exclude = ["*.png", "*.jpg"] under [data] leaves pictures out
     "#);
     insta::assert_snapshot!(refuse(&folder, "utf16.txt", &[]), @r#"
     error: `utf16.txt` is not text, but UTF-16

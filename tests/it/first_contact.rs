@@ -1,0 +1,204 @@
+//! What a stranger meets in the first hour: texts of every kind, mistakes, models from elsewhere.
+
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+
+use burn::tensor::{Device, Tensor};
+use insta::assert_snapshot;
+use tinderbox::model::LazyTensor;
+use tinderbox::run::Checkpoint;
+
+use crate::cli::Folder;
+
+#[test]
+fn a_model_of_bytes_writes_its_bytes() {
+    let folder = Folder::new();
+    let noise: Vec<u8> = (0..9000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    folder.write("text.txt", &noise);
+    folder.succeed(&["train", "tiny.toml", "--set", "tokenizer.kind=byte", "--set", "train.max_steps=2"]);
+    folder.write("prompt.bin", b"\xff\x00\x80");
+    let write = |more: &[&str]| {
+        let args = ["generate", "runs/tiny", "--prompt-file", "prompt.bin", "--max-new-tokens", "50"];
+        let output = folder.command(&[&args, more].concat()).output().expect("the binary starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let raw = write(&["--raw"]);
+    assert!(raw.starts_with(b"\xff\x00\x80"));
+    assert_eq!(raw.len(), 3 + 50, "a byte for each token");
+    assert!(std::str::from_utf8(&raw).is_err());
+    let text = String::from_utf8(write(&[])).expect("only whole characters without --raw");
+    assert_eq!(text.trim_end_matches('\n'), String::from_utf8_lossy(&raw).trim_end_matches('\n'));
+    let two = write(&["--raw", "--num-samples", "2"]);
+    assert!(two.starts_with(&[&raw[..], b"\n---\n\xff\x00\x80"].concat()));
+}
+
+#[test]
+fn a_text_without_a_line_break_trains_with_its_path_alone() {
+    let folder = Folder::new();
+    folder.write("text.txt", folder.read("text.txt").replace('\n', " "));
+    folder.write(
+        "path.toml",
+        "data = { path = \"text.txt\" }\n[train]\nmax_steps = 2\n[model]\nd_model = 8\nn_heads = 2",
+    );
+    folder.succeed(&["train", "path.toml", "--set", "train.device=cpu"]);
+    assert!(folder.read("runs/path/config.toml").contains("sample_prompt = \"T\""));
+    assert!(folder.read("runs/path/samples.txt").starts_with("===== step 2 =====\nT"));
+    assert!(folder.succeed(&["generate", "runs/path", "--max-new-tokens", "3"]).starts_with('T'));
+    folder.succeed(&["train", "path.toml", "--resume", "--set", "train.device=cpu", "--set", "train.max_steps=3"]);
+    let other = folder.fail(&["train", "path.toml", "--overwrite", "--set", "train.sample_prompt=#"]);
+    assert!(other.contains("cannot use train.sample_prompt"), "{other}");
+}
+
+#[test]
+fn a_prompt_that_does_not_fit_is_cut_and_that_is_said() {
+    let folder = Folder::trained();
+    let long = "The cat sat by the bank. ".repeat(2);
+    let args = ["generate", "runs/tiny", "--max-new-tokens", "2", "--num-samples", "20", "--prompt", &long];
+    let ran = folder.run(&args);
+    assert_eq!(ran.code, Some(0));
+    assert_snapshot!(ran.stderr, @"note: the prompt has 50 tokens and the context of the model holds 16: only the last 16 are read");
+    let ran = folder.run(&["generate", "runs/tiny", "--max-new-tokens", "2", "--prompt", "The cat sat by t"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+
+    let mut piped = folder.command(&["generate", "runs/tiny", "--max-new-tokens", "2", "--prompt-file", "-"]);
+    let mut child = piped.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the binary starts");
+    child.stdin.take().expect("piped").write_all(b"The owl").expect("written");
+    let written = child.wait_with_output().expect("ends").stdout;
+    assert!(written.starts_with(b"The owl") && written.len() == 10, "{written:?}");
+}
+
+#[test]
+fn numbers_that_cannot_be_are_explained_and_count_as_misuse() {
+    let folder = Folder::trained();
+    let misuse = |args: &[&str]| {
+        let ran = folder.run(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
+        ran.stderr.lines().next().unwrap_or_default().to_owned()
+    };
+    assert_snapshot!(misuse(&["generate", "runs/tiny", "--top-k", "-3"]), @"error: invalid value '-3' for '--top-k <N>': it must be a whole number, 0 or more");
+    assert_snapshot!(misuse(&["generate", "runs/tiny", "--max-new-tokens", "1e3"]), @"error: invalid value '1e3' for '--max-new-tokens <N>': write it in digits, as in 1000");
+    assert_snapshot!(misuse(&["generate", "runs/tiny", "--temperature", "hot"]), @"error: invalid value 'hot' for '--temperature <X>': it must be a number, such as 0.8");
+    assert_snapshot!(misuse(&["inspect", "heads", "runs/tiny", "--windows", "0"]), @"error: invalid value '0' for '--windows <N>': it must be at least 1");
+    assert_snapshot!(misuse(&["generate", "runs/tiny", "--top-p", "3"]), @"error: the settings have a problem:");
+    assert_snapshot!(misuse(&["train", "tiny.toml", "--set", "train.max_steps"]), @"error: the config `tiny.toml` has a problem:");
+    assert_eq!(
+        folder.run(&["train", "tiny.toml", "--set", "train.max_steps=0"]).code,
+        Some(1),
+        "a config's own mistake"
+    );
+}
+
+#[test]
+fn a_run_is_refused_before_it_allocates_what_there_is_not() {
+    let folder = Folder::new();
+    let sizes = ["--set", "model.d_model=65536", "--set", "model.n_layers=600"];
+    let error = folder.fail(&[&["train", "tiny.toml"], &sizes[..]].concat());
+    assert!(error.contains("the run needs ") && error.contains("--force tries it all the same"), "{error}");
+    assert!(!folder.path("runs").exists());
+
+    // A run that was received, whose config asks for more than its files hold.
+    folder.succeed(&["train", "tiny.toml", "--set", "train.max_steps=1"]);
+    let config = folder.read("runs/tiny/config.toml");
+    for (change, expected) in [
+        (("n_layers = 2", "n_layers = 60000"), "there is no `blocks.2.attention_norm.weight`"),
+        (("d_ff = 64", "d_ff = 16000000"), "`blocks.0.mlp.expand.weight` has the shape [16, 64]"),
+    ] {
+        folder.write("runs/tiny/config.toml", config.replace(change.0, change.1));
+        let error = folder.fail(&["generate", "runs/tiny"]);
+        assert!(error.contains(expected), "{error}");
+        assert!(folder.fail(&["eval", "runs/tiny"]).contains(expected));
+    }
+    let rope = config.replace("position = \"learned\"", "position = \"rope\"");
+    folder.write("runs/tiny/config.toml", rope.replace("context_length = 16\n", "context_length = 16000000\n"));
+    let error = folder.fail(&["generate", "runs/tiny"]);
+    assert!(error.contains("there is no") || error.contains("do not fit"), "{error}");
+}
+
+#[test]
+fn weights_that_are_no_numbers_have_no_loss() {
+    let folder = Folder::trained();
+    let last = folder.path("runs/tiny/checkpoints/step-000040");
+    let mut checkpoint = Checkpoint::read(&last).expect("whole");
+    let nan = Tensor::<1>::from_floats([f32::NAN; 16], &Device::flex());
+    checkpoint.model.insert("norm.weight".to_owned(), LazyTensor::on_device(nan));
+    checkpoint.state.step = 41;
+    checkpoint.write(&folder.path("runs/tiny/checkpoints/step-000041")).expect("written");
+    assert_snapshot!(folder.fail(&["eval", "runs/tiny/checkpoints/step-000041", "--json"]), @r"
+    error: the loss of `runs/tiny/checkpoints/step-000041` is NaN
+      hint: its weights are damaged, or training diverged; use an earlier one of the run's `checkpoints/step-N`
+    ");
+}
+
+#[test]
+fn texts_that_are_hardly_meant_are_asked_about() {
+    let folder = Folder::new();
+    let train = |text: &str, more: &[&str]| {
+        let path = format!("data.path={text}");
+        folder
+            .run(&[&["train", "tiny.toml", "--overwrite", "--set", &path, "--set", "train.max_steps=1"], more].concat())
+    };
+    let records: String = folder.read("text.txt").lines().map(|line| format!("{{\"text\": \"{line}\"}}\n")).collect();
+    folder.write("records.txt", records);
+    folder.write("binary.txt", folder.read("text.txt").replace('.', "\0"));
+    let refused = train("records.txt", &[]);
+    assert_eq!(refused.code, Some(1));
+    assert_snapshot!(refused.stderr, @r#"
+    error: the first line of `records.txt` is a record of JSON Lines, with a field "text"
+      hint: format = "jsonl" under [data] reads that field of each line as the text, format = "text" reads the lines as they are; so would a name that ends in .jsonl
+    "#);
+    let refused = train("binary.txt", &[]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.starts_with("error: `binary.txt` looks like a binary file: byte "), "{}", refused.stderr);
+    for (text, more) in [
+        ("records.txt", &["--set", "data.format=jsonl"][..]),
+        ("records.txt", &["--set", "data.format=text"]),
+        ("binary.txt", &["--force"]),
+        ("binary.txt", &["--set", "tokenizer.kind=byte"]),
+    ] {
+        let ran = train(text, more);
+        assert_eq!(ran.code, Some(0), "{text} {more:?}: {}", ran.stderr);
+    }
+    let ran = train("text.txt", &["--set", "data.val_fraction=0.99"]);
+    assert!(ran.stderr.starts_with("warning: data.val_fraction = 0.99 keeps most of the text"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_folder_is_read_in_part() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("folder")).expect("made");
+    folder.write("folder/a.txt", folder.read("text.txt"));
+    folder.write("folder/b.png", b"\x89PNG\r\n\x1a\n");
+    folder.write("folder/old.txt", "Nobody reads this: 0123456789 %&$#");
+    let error = folder.fail(&["train", "tiny.toml", "--set", "data.path=folder"]);
+    assert!(error.contains("exclude = [\"*.png\", \"*.jpg\"] under [data]"), "{error}");
+    let patterns = ["--set", "data.exclude=[\"*.png\", \"old*\"]", "--set", "train.max_steps=1"];
+    folder.succeed(&[&["train", "tiny.toml", "--set", "data.path=folder"], &patterns[..]].concat());
+    assert!(!folder.read("runs/tiny/tokenizer.json").contains("\"%\""));
+    assert!(folder.read("runs/tiny/config.toml").contains("exclude = ["));
+
+    let init = ["init", "--device", "cpu", "--minutes", "0.02", "--from-text", "folder", "--include", "a*"];
+    let toml = folder.succeed(&init);
+    assert!(toml.contains("\ninclude = [\"a*\"]\n"), "{toml}");
+    let records: String = folder.read("text.txt").lines().map(|line| format!("{{\"body\": \"{line}\"}}\n")).collect();
+    folder.write("records.txt", records);
+    let init = ["init", "--device", "cpu", "--minutes", "0.02", "--from-text", "records.txt", "--text-field", "body"];
+    let ran = folder.run(&init);
+    assert!(ran.stderr.contains("Caution: the first line is a record of JSON Lines"), "{}", ran.stderr);
+    assert!(ran.stdout.contains("\nformat = \"jsonl\"\ntext_field = \"body\"\n"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_run_without_a_checkpoint_shows_no_step_to_go_on_from() {
+    let folder = Folder::new();
+    folder.run(&["train", "tiny.toml", "--set", "train.max_steps=1"]);
+    fs::remove_dir_all(folder.path("runs/tiny/checkpoints")).expect("removed");
+    for pointer in ["last", "best"] {
+        fs::remove_file(folder.path("runs/tiny").join(pointer)).expect("removed");
+    }
+    // As if killed after eleven steps, long before the first checkpoint.
+    folder.write("runs/tiny/metrics.jsonl", "{\"step\":11,\"tokens\":704,\"train_loss\":3.0}\n");
+    let listed = folder.json(&["runs", "--json"]);
+    assert_eq!((&listed[0]["status"], &listed[0]["step"]), (&"stopped".into(), &0.into()), "{listed}");
+}

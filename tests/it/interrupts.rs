@@ -1,0 +1,213 @@
+//! Runs that are interrupted between two steps, within a step, and within what follows one.
+
+#[cfg(target_os = "linux")]
+use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+#[cfg(target_os = "linux")]
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+use tinderbox::config::Config;
+use tinderbox::data::{Corpus, OpenOptions};
+use tinderbox::device;
+use tinderbox::model::{Gpt, parameters};
+use tinderbox::run::{Checkpoint, LeftUndone};
+use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainError, Trainer, train};
+
+use crate::runs::{Place, TEN_STEPS};
+
+/// Stops a run at the first event that it is told to, and counts the steps that were skipped.
+struct Stops {
+    at: fn(&Event<'_>) -> bool,
+    interrupter: Interrupter,
+    skipped: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Observer for Stops {
+    fn observe(&mut self, event: &Event<'_>) {
+        if (self.at)(event) {
+            self.interrupter.stop(None);
+        }
+        if let Event::Skipped { step, .. } = event {
+            self.skipped.lock().expect("nobody panicked").push(*step);
+        }
+    }
+}
+
+/// A run, and the steps that it skipped.
+fn go(
+    place: &Place,
+    run: &str,
+    (start, from): (Start, Option<&str>),
+    config: Config,
+    at: fn(&Event<'_>) -> bool,
+) -> (Result<Summary, TrainError>, Vec<usize>) {
+    let interrupter = Interrupter::new();
+    let skipped = Arc::new(Mutex::new(Vec::new()));
+    let observer = Stops { at, interrupter: interrupter.clone(), skipped: skipped.clone() };
+    let device = device::open(&"flex".parse().expect("a device")).expect("opens");
+    let from = from.map(|from| place.path(from));
+    let job = Job { config, run_dir: place.path(run), start, from, device };
+    let summary = train(job, Box::new(observer), &interrupter);
+    let skipped = skipped.lock().expect("nobody panicked").clone();
+    (summary, skipped)
+}
+
+const NEVER: fn(&Event<'_>) -> bool = |_| false;
+
+#[test]
+fn what_an_interrupt_leaves_undone_is_made_up_for() {
+    let place = Place::new();
+    let config = || place.config(&["train.head_metrics=true"]);
+    place.train("parent", place.config(&["train.max_steps=2"]), Start::New, None).expect("trains");
+    let new = (Start::New, Some("parent"));
+    go(&place, "whole", new, config(), NEVER).0.expect("trains");
+    type Case = (&'static str, fn(&Event<'_>) -> bool, usize, LeftUndone);
+    let cases: [Case; 6] = [
+        ("start", |event| matches!(event, Event::Started(_)), 0, LeftUndone::Start),
+        ("log", |event| matches!(event, Event::Stepped { step: 4, .. }), 4, LeftUndone::Evaluation),
+        ("sample", |event| matches!(event, Event::Evaluated(it) if it.step == 4), 4, LeftUndone::Sample),
+        ("last", |event| matches!(event, Event::Logged(it) if it.step == 10), 10, LeftUndone::Evaluation),
+        ("last-sample", |event| matches!(event, Event::Evaluated(it) if it.step == 10), 10, LeftUndone::Sample),
+        ("first", |event| matches!(event, Event::Evaluated(it) if it.step == 0), 1, LeftUndone::Start),
+    ];
+    for (run, at, step, left) in cases {
+        let stopped = go(&place, run, new, config(), at).0.expect("stops");
+        assert!(stopped.interrupted, "{run}");
+        if run != "first" {
+            let state = Checkpoint::read_state(&place.path(run).join(format!("checkpoints/step-{step:06}")));
+            let state = state.expect("saved");
+            assert_eq!((state.step, state.left_undone), (step, Some(left)), "{run}");
+        }
+        let resumed = go(&place, run, (Start::Resume, None), config(), NEVER).0.expect("goes on");
+        assert!(!resumed.interrupted && resumed.steps == 10, "{run}");
+        let logs = TEN_STEPS.into_iter().filter(|file| !file.ends_with("state.json"));
+        place.assert_same("whole", run, &logs.chain(["head_metrics.jsonl"]).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn an_interrupted_run_that_dies_while_it_makes_up_for_it_does_it_once() {
+    let place = Place::new();
+    let new = (Start::New, None);
+    go(&place, "whole", new, place.config(&[]), NEVER).0.expect("trains");
+    let at = |event: &Event<'_>| matches!(event, Event::Stepped { step: 4, .. });
+    go(&place, "run", new, place.config(&[]), at).0.expect("stops");
+    // As if killed behind the evaluation: the checkpoint is still the one from before it.
+    let last = place.read("run/last");
+    let after = |event: &Event<'_>| matches!(event, Event::Evaluated(_));
+    go(&place, "run", (Start::Resume, None), place.config(&[]), after).0.expect("stops");
+    assert_eq!(place.read("run/last"), last);
+    go(&place, "run", (Start::Resume, None), place.config(&[]), NEVER).0.expect("goes on");
+    place.assert_same("whole", "run", &["metrics.jsonl", "samples.txt", "best", "last"]);
+}
+
+#[test]
+fn a_step_that_is_interrupted_between_two_batches_is_not_made() {
+    let place = Place::new();
+    let config = place.config(&["train.grad_accumulation_steps=3"]);
+    let trainer = || {
+        let corpus = Corpus::open(&config, OpenOptions::default()).expect("a corpus");
+        let device = Device::flex().autodiff();
+        let gpt = Gpt::new(&config.model, corpus.tokenizer.vocab_size(), config.train.seed, &device);
+        Trainer::new(gpt, &config, corpus.train)
+    };
+    let weights = |trainer: &Trainer| {
+        parameters::to_host(&trainer.checkpoint(Default::default()).model).expect("its device works")
+    };
+    let (mut whole, mut stopped) = (trainer(), trainer());
+    whole.step();
+    stopped.step();
+    let n_asked = AtomicUsize::new(0);
+    let result = stopped.step_unless(|| n_asked.fetch_add(1, Ordering::SeqCst) == 1);
+    assert!(result.is_none());
+    assert_eq!(n_asked.into_inner(), 2, "before the second and the third batch");
+    assert_eq!(weights(&whole), weights(&stopped));
+    whole.step();
+    stopped.step();
+    assert_eq!(weights(&whole), weights(&stopped), "the next step is the one that was not made");
+}
+
+#[test]
+fn steps_without_numbers_are_skipped_until_there_is_nothing_to_go_on_with() {
+    let place = Place::new();
+    let settings = [
+        "optimizer.learning_rate=3e38",
+        "optimizer.weight_decay=0",
+        "schedule.warmup_steps=0",
+        "train.max_steps=1000",
+        "train.eval_interval=0",
+        "train.checkpoint_interval=0",
+        "train.skip_non_finite=true",
+    ];
+    let new = (Start::New, None);
+    let (ended, skipped) = go(&place, "run", new, place.config(&settings), NEVER);
+    let error = ended.expect_err("no numbers come back");
+    let TrainError::NotFinite { step, .. } = error else { panic!("{error}") };
+    assert_eq!(skipped.len(), 99, "{skipped:?}");
+    assert_eq!(skipped.last().map(|last| last + 1), Some(step));
+
+    let (ended, skipped) = go(&place, "ends", new, place.config(&settings[..6]), NEVER);
+    let error = ended.expect_err("it is not asked for").to_string();
+    assert!(skipped.is_empty());
+    for part in ["norms of gradients/weights by layer: ", "blocks.0 ", "blocks.1 ", "NaN", "skip_non_finite = true"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn spikes_are_skipped_and_a_resumed_run_knows_the_losses_before() {
+    let place = Place::new();
+    let config = |more: &[&str]| {
+        let common = ["train.max_steps=110", "train.skip_loss_spikes=0.8", "train.eval_interval=0"];
+        let constant = ["train.checkpoint_interval=0", "train.log_interval=1", "schedule.kind=\"constant\""];
+        place.config(&[&common[..], &constant, more].concat())
+    };
+    let new = (Start::New, None);
+    let (whole, skipped) = go(&place, "whole", new, config(&[]), NEVER);
+    whole.expect("trains");
+    assert!(!skipped.is_empty() && skipped[0] > 64, "{skipped:?}");
+    let n_logged = String::from_utf8(place.read("whole/metrics.jsonl")).expect("text").lines().count();
+    assert_eq!(n_logged, 110 - skipped.len() + 2, "a step that is skipped has no loss; the end has two lines");
+    let (_, none) = go(&place, "none", new, config(&["train.skip_loss_spikes=0"]), NEVER);
+    assert!(none.is_empty());
+
+    let at = |event: &Event<'_>| matches!(event, Event::Stepped { step: 70, .. });
+    let (stopped, mut parts) = go(&place, "parts", new, config(&[]), at);
+    assert!(stopped.expect("stops").interrupted);
+    let (resumed, rest) = go(&place, "parts", (Start::Resume, None), config(&[]), NEVER);
+    resumed.expect("goes on");
+    parts.extend(rest);
+    assert_eq!(parts, skipped);
+    let last = ["model.safetensors", "state.json"].map(|file| format!("checkpoints/step-000110/{file}"));
+    place.assert_same("whole", "parts", &[&*last[0], &*last[1], "metrics.jsonl"]);
+}
+
+/// Nobody writes to its standard input, so that no piece of text ever comes.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_text_that_never_comes_is_not_waited_for() {
+    let folder = crate::cli::Folder::new();
+    let mut command = folder.command(&["train", "tiny.toml", "--set", "data.path=-"]);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let catches_interrupts = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("Linux tells");
+        u64::from_str_radix(caught.trim(), 16).expect("a mask") & 0b10 != 0
+    };
+    while !catches_interrupts() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let began = Instant::now();
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(killed.expect("kill is there").success());
+    let stdin = child.stdin.take(); // stays open
+    let output = child.wait_with_output().expect("ends");
+    drop(stdin);
+    assert_eq!(output.status.code(), Some(130));
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(said.ends_with("interrupted before the first step: no run was made or changed\n"), "{said}");
+    assert!(!folder.path("runs").exists());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed()); // some 200 ms, on a quiet machine
+}
