@@ -114,7 +114,7 @@ impl Template<'_> {
     fn precision(&self) -> String {
         match self.choice.config.train.matmul_precision {
             MatmulPrecision::F32 => String::new(),
-            precision => format!(
+            precision @ MatmulPrecision::Bf16 => format!(
                 "\n# This processor has instructions for products of bf16: a step takes less time, and the loss is hardly \
                  another.\nmatmul_precision = {}",
                 literal(&precision)

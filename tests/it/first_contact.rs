@@ -131,6 +131,12 @@ fn weights_that_are_no_numbers_have_no_loss() {
     ");
 }
 
+/// The lines of the text as records.
+fn records(folder: &Folder, field: &str) -> String {
+    let record = |line: &str| serde_json::json!({ field: line }).to_string();
+    folder.read("text.txt").lines().map(record).collect::<Vec<_>>().join("\n")
+}
+
 #[test]
 fn texts_that_are_hardly_meant_are_asked_about() {
     let folder = Folder::new();
@@ -139,7 +145,7 @@ fn texts_that_are_hardly_meant_are_asked_about() {
         folder
             .run(&[&["train", "tiny.toml", "--overwrite", "--set", &path, "--set", "train.max_steps=1"], more].concat())
     };
-    let records: String = folder.read("text.txt").lines().map(|line| format!("{{\"text\": \"{line}\"}}\n")).collect();
+    let records = records(&folder, "text");
     folder.write("records.txt", records);
     folder.write("binary.txt", folder.read("text.txt").replace('.', "\0"));
     let refused = train("records.txt", &[]);
@@ -181,7 +187,7 @@ fn a_folder_is_read_in_part() {
     let init = ["init", "--device", "cpu", "--minutes", "0.02", "--from-text", "folder", "--include", "a*"];
     let toml = folder.succeed(&init);
     assert!(toml.contains("\ninclude = [\"a*\"]\n"), "{toml}");
-    let records: String = folder.read("text.txt").lines().map(|line| format!("{{\"body\": \"{line}\"}}\n")).collect();
+    let records = records(&folder, "body");
     folder.write("records.txt", records);
     let init = ["init", "--device", "cpu", "--minutes", "0.02", "--from-text", "records.txt", "--text-field", "body"];
     let ran = folder.run(&init);

@@ -56,6 +56,9 @@ fn go(
 
 const NEVER: fn(&Event<'_>) -> bool = |_| false;
 
+/// A run, where it stops, at which step, and what is then left undone.
+type Case = (&'static str, fn(&Event<'_>) -> bool, usize, LeftUndone);
+
 #[test]
 fn what_an_interrupt_leaves_undone_is_made_up_for() {
     let place = Place::new();
@@ -63,7 +66,6 @@ fn what_an_interrupt_leaves_undone_is_made_up_for() {
     place.train("parent", place.config(&["train.max_steps=2"]), Start::New, None).expect("trains");
     let new = (Start::New, Some("parent"));
     go(&place, "whole", new, config(), NEVER).0.expect("trains");
-    type Case = (&'static str, fn(&Event<'_>) -> bool, usize, LeftUndone);
     let cases: [Case; 6] = [
         ("start", |event| matches!(event, Event::Started(_)), 0, LeftUndone::Start),
         ("log", |event| matches!(event, Event::Stepped { step: 4, .. }), 4, LeftUndone::Evaluation),
