@@ -480,7 +480,9 @@ fn mistakes_in_the_config_are_explained() {
     error: the config `tiny.toml` has a problem:
       - model.d_modle = 3: there is no such key in [model]; did you mean `model.d_model`?
     "#);
-    assert_snapshot!(set(&["modeld_model"]), @r#"
+    let misuse = folder.run(&["train", "tiny.toml", "--set", "modeld_model"]);
+    assert_eq!(misuse.code, Some(2));
+    assert_snapshot!(misuse.stderr, @r#"
     error: the config `tiny.toml` has a problem:
       - --set modeld_model: there is no `=`; write section.key=value, such as --set train.max_steps=100
     "#);

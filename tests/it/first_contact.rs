@@ -93,7 +93,7 @@ fn numbers_that_cannot_be_are_explained_and_count_as_misuse() {
 #[test]
 fn a_run_is_refused_before_it_allocates_what_there_is_not() {
     let folder = Folder::new();
-    let sizes = ["--set", "model.d_model=65536", "--set", "model.n_layers=600"];
+    let sizes = ["--set", "model.d_model=16384", "--set", "model.n_layers=600"];
     let error = folder.fail(&[&["train", "tiny.toml"], &sizes[..]].concat());
     assert!(error.contains("the run needs ") && error.contains("--force tries it all the same"), "{error}");
     assert!(!folder.path("runs").exists());

@@ -322,7 +322,7 @@ fn mistakes_are_errors_with_a_hint() {
             "is not UTF-8 at byte 3",
         ),
         (
-            &["plan", "small.toml", "--set", "model.d_model=4194304", "--set", "model.n_layers=16777216"],
+            &["plan", "small.toml", "--set", "model.d_model=4194304", "--set", "model.n_layers=60000"],
             1,
             "fits no machine\n  hint: lower model.d_model",
         ),
