@@ -27,7 +27,13 @@ def make_folder(folder):
     if (folder / "config.json").exists():
         return
     source = gguf_file()
-    model = transformers.AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+    read = transformers.AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+    # transformers saves no model that it still takes for a quantized one.
+    config = read.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.load_state_dict(read.state_dict())
     model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="100MB")
     transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(folder)
 
