@@ -26,6 +26,7 @@ pub mod cli;
 pub mod config;
 pub mod data;
 pub mod device;
+mod disk;
 pub mod draw;
 pub mod format;
 pub mod generate;

@@ -80,6 +80,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             LanguageModel::Tensors(_) => unreachable!("there is an engine, or an error"),
         },
     };
+    tokens.check()?;
     if !loss.nats_per_token.is_finite() {
         bail!(
             "the loss of `{}` is {}\n  hint: its weights are damaged, or training diverged; use an earlier one of the \

@@ -2,8 +2,7 @@
 //! recently used ones are removed above a size, and none that is in use. Texts that came through standard input lie
 //! there, too; they cannot be had again, and stay until someone deletes them.
 
-use std::fs::{self, File, TryLockError};
-use std::hash::{BuildHasher, RandomState};
+use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +10,7 @@ use std::time::Duration;
 use super::DataError;
 use super::source::Source;
 use crate::config::DataConfig;
+use crate::disk::{self, Temporary, remove_unused};
 
 /// A temporary file this old without a lock was left by a process that was killed; a younger one may not be locked yet.
 const LEFT_OVER_AFTER: Duration = Duration::from_hours(1);
@@ -31,10 +31,15 @@ pub(super) struct Cache {
 impl Cache {
     /// Creates the folder if it is missing.
     pub(super) fn open(data: &DataConfig) -> Result<Self, DataError> {
-        let folder = data.cache_dir.clone().unwrap_or_else(default_folder);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0, and 2^64 is no limit")]
         let limit_bytes = (data.cache_limit_gib * f64::from(1 << 30)) as u64;
-        fs::create_dir_all(&folder).map_err(|source| DataError::cache(&folder, source))?;
+        let folder = match &data.cache_dir {
+            Some(folder) => {
+                fs::create_dir_all(folder).map_err(|source| DataError::cache(folder, source))?;
+                folder.clone()
+            }
+            None => default_folder()?,
+        };
         Ok(Self { folder, limit_bytes })
     }
 
@@ -69,7 +74,7 @@ impl Cache {
     /// Removes the files unused for longest until the rest is below the limit, and temporary files of processes
     /// that were killed. Files in use stay. An error is ignored, since the next run tries again.
     pub(super) fn clean_up(&self) {
-        let Ok(lock) = File::create(self.folder.join(LOCK)) else {
+        let Ok(lock) = disk::open_lock(&self.folder.join(LOCK)) else {
             return;
         };
         if lock.try_lock().is_ok() {
@@ -109,61 +114,63 @@ impl Cache {
     }
 }
 
-/// A file to write to: locked, with a name no other process uses, and removed with this value unless renamed.
-#[derive(Debug)]
-pub(super) struct Temporary {
-    pub file: File,
-    path: PathBuf,
+/// A file to write to in the folder of a cache, readable by its owner alone: the text may be, too.
+pub(super) fn temporary(folder: &Path) -> io::Result<Temporary> {
+    Temporary::create_private(folder, &format!("{:032x}.", 0), ".tmp")
 }
 
-impl Temporary {
-    /// Creates an empty file in the folder of a cache.
-    pub(super) fn create(folder: &Path) -> io::Result<Self> {
-        loop {
-            // Processes in containers that share a folder may have the same number.
-            let random = RandomState::new().hash_one(std::process::id());
-            let path = folder.join(format!("{:032x}.{random:016x}.tmp", 0));
-            let file = File::options().write(true).create_new(true).open(&path)?;
-            match file.try_lock() {
-                Err(TryLockError::WouldBlock) => {} // another process cleans up, and is about to remove it
-                // A file system without locks can do without: young files are not removed.
-                Ok(()) | Err(TryLockError::Error(_)) => return Ok(Self { file, path }),
-            }
+/// Creates the folder that is used where the config names none, for this user alone. Somebody else's is refused, whose
+/// owner could put other files in place of those that are written there.
+fn default_folder() -> Result<PathBuf, DataError> {
+    match dirs::cache_dir() {
+        Some(home) => own_folder(home.join("tinderbox").join("tokens"), true),
+        // A folder that everyone shares: who comes first must not choose where a link of that name leads.
+        None => own_folder(shared_folder_of(&std::env::temp_dir()), false),
+    }
+}
+
+/// The name of a user's folder in one that everyone shares.
+fn shared_folder_of(temporary: &Path) -> PathBuf {
+    temporary.join(own_id().map_or_else(|| "tinderbox".to_owned(), |id| format!("tinderbox-{id}")))
+}
+
+fn own_folder(folder: PathBuf, may_be_link: bool) -> Result<PathBuf, DataError> {
+    let fail = |source| DataError::cache(&folder, source);
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(&folder).map_err(fail)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let found = if may_be_link { fs::metadata(&folder) } else { folder.symlink_metadata() }.map_err(fail)?;
+        if !found.is_dir() || own_id().is_some_and(|own| own != found.uid()) {
+            return Err(DataError::CacheOfOthers { path: folder });
+        }
+        if found.mode() & 0o077 != 0 {
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).map_err(fail)?;
         }
     }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Gives the file its final name, or removes it.
-    pub(super) fn rename(self, path: &Path) -> io::Result<()> {
-        fs::rename(&self.path, path)
-    }
+    #[cfg(not(unix))]
+    let _ = may_be_link;
+    Ok(folder)
 }
 
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+/// The number of the user that this process acts for, where the system tells.
+fn own_id() -> Option<u32> {
+    #[cfg(unix)]
+    {
+        Some(std::os::unix::fs::MetadataExt::uid(&fs::metadata("/proc/self").ok()?))
     }
-}
-
-/// Removes a file unless it is locked, and says whether it did.
-fn remove_unused(path: &Path) -> io::Result<bool> {
-    let file = File::open(path)?;
-    if file.try_lock().is_err() {
-        return Ok(false);
+    #[cfg(not(unix))]
+    {
+        None
     }
-    fs::remove_file(path)?;
-    Ok(true)
-}
-
-fn default_folder() -> PathBuf {
-    dirs::cache_dir().unwrap_or_else(std::env::temp_dir).join("tinderbox").join("tokens")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::time::SystemTime;
 
     use super::*;
@@ -221,7 +228,7 @@ mod tests {
     fn temporary_files_have_different_names_and_go_when_old_and_not_locked() {
         let left_over = "a".repeat(DIGITS) + ".1-0.tmp";
         let (folder, cache) = cache(&[&left_over], u64::MAX);
-        let files: Vec<Temporary> = (0..9).map(|_| Temporary::create(folder.path()).unwrap()).collect();
+        let files: Vec<Temporary> = (0..9).map(|_| temporary(folder.path()).unwrap()).collect();
         for temporary in &files {
             make_older(&temporary.file, 2);
         }
@@ -245,5 +252,43 @@ mod tests {
         drop(lock);
         cache.clean_up();
         assert!(names(&cache).is_empty());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_lock_may_be_no_link() {
+        let file = "a".repeat(DIGITS) + ".tokens";
+        let (folder, cache) = cache(&[&file], 0);
+        let thesis = folder.path().join("thesis.txt");
+        fs::write(&thesis, "years of work").unwrap();
+        std::os::unix::fs::symlink(&thesis, folder.path().join(LOCK)).unwrap();
+        cache.clean_up();
+        assert_eq!(fs::read(thesis).unwrap(), b"years of work");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_default_folder_is_its_users_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+        let shared = tempfile::tempdir().unwrap();
+        let folder = shared_folder_of(shared.path());
+        for _ in 0..2 {
+            own_folder(folder.clone(), false).unwrap();
+            assert_eq!(mode(&folder), 0o700);
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        fs::remove_dir(&folder).unwrap();
+        std::os::unix::fs::symlink(shared.path(), &folder).unwrap();
+        let error = own_folder(folder.clone(), false).unwrap_err();
+        assert!(matches!(error, DataError::CacheOfOthers { .. }), "{error}");
+        assert_eq!(mode(shared.path()), 0o700, "as it was made");
+        // Only the superuser can give a folder away.
+        fs::remove_file(&folder).unwrap();
+        own_folder(folder.clone(), false).unwrap();
+        if std::os::unix::fs::chown(&folder, Some(12345), None).is_ok() {
+            let error = own_folder(folder, true).unwrap_err();
+            assert!(error.to_string().contains("somebody else's"), "{error}");
+        }
     }
 }

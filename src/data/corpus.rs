@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::cache::{Cache, Temporary};
+use super::cache::{Cache, temporary};
 use super::encode::encode;
-use super::reader::{Half, Needs, OnProgress, Purpose, Reader, ignore};
+use super::reader::{Half, Needs, OnProgress, Purpose, Reader, Reading, ignore, report};
 use super::scan::Scan;
 use super::source::{Source, is_standard_input};
 use super::split::SplitPoint;
@@ -17,6 +17,7 @@ use super::tokens::{self, Tokens, Width, Writer};
 use super::train_tokenizer::train_bpe;
 use super::{DataError, Split};
 use crate::config::{Config, DataConfig, SourceConfig, TextFormat};
+use crate::disk::Temporary;
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 
 /// Both splits of all texts, and the tokenizer that encoded them.
@@ -255,12 +256,15 @@ impl Opening<'_> {
         let key = key.finalize().into();
         let width = Width::of_vocabulary(tokenizer.vocab_size());
         let path = self.cache.path(&key, "tokens");
-        if let Some(halves) = tokens::open(&path, &key, width) {
+        let checking = |bytes| {
+            report(self.on_progress, &Reading { path: &text.source.path, purpose: Purpose::Scan, bytes, of: None })
+        };
+        if let Some(halves) = tokens::open(&path, &key, width, &checking)? {
             return Ok(halves);
         }
         let fail = |source| DataError::cache(&path, source);
-        let temporary = Temporary::create(&self.cache.folder).map_err(fail)?;
-        let mut writer = Writer::create(temporary, &path, width).map_err(fail)?;
+        let mut writer =
+            temporary(&self.cache.folder).and_then(|file| Writer::create(file, &path, width)).map_err(fail)?;
         let first: Vec<u32> = first.into_iter().collect();
         writer.write(Half::Val, 0, &width.encode(&first)).map_err(fail)?; // only of texts without splits
         let reader = Reader::new(&text.source, Needs::of(tokenizer)).split_at(text.split_point);
@@ -269,8 +273,8 @@ impl Opening<'_> {
             return Err(DataError::Changed { path: text.source.path.clone() });
         }
         writer.finish(&key).map_err(fail)?;
-        tokens::open(&path, &key, width).ok_or_else(|| {
-            let reason = "the file that was written just now cannot be mapped";
+        tokens::open(&path, &key, width, &checking)?.ok_or_else(|| {
+            let reason = "the file that was written just now is not as it was written";
             DataError::cache(&path, std::io::Error::other(reason))
         })
     }

@@ -161,7 +161,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::cache::Temporary;
+    use super::super::cache::temporary;
     use super::super::fixtures::{folder, ids, reader, record, source};
     use super::super::split::SplitPoint;
     use super::super::{Tokens, tokens};
@@ -203,12 +203,11 @@ mod tests {
         let reader = reader(&source, Needs::of(tokenizer), chunk_bytes).split_at(split_point);
         let width = Width::of_vocabulary(tokenizer.vocab_size());
         let path = folder.path().join("tokens");
-        let temporary = Temporary::create(folder.path()).unwrap();
-        let mut writer = Writer::create(temporary, &path, width).unwrap();
+        let mut writer = Writer::create(temporary(folder.path()).unwrap(), &path, width).unwrap();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build();
         pool.unwrap().install(|| encode(reader, tokenizer, &mut writer)).unwrap();
         writer.finish(&[1; 32]).unwrap();
-        tokens::open(&path, &[1; 32], width).unwrap().into()
+        tokens::open(&path, &[1; 32], width, &|_| Ok(())).unwrap().unwrap().into()
     }
 
     proptest! {

@@ -123,6 +123,17 @@ pub enum DataError {
          folder outside of it"
     )]
     CacheInsideText { cache_dir: PathBuf, path: PathBuf },
+    #[error(
+        "the folder for encoded texts, `{path}`, is somebody else's, who could exchange what is kept there\n  hint: name \
+         a folder of your own with the environment variable XDG_CACHE_HOME, or as data.cache_dir"
+    )]
+    CacheOfOthers { path: PathBuf },
+    /// It was whole when it was opened.
+    #[error(
+        "cannot read the encoded text `{path}` any more: {source}\n  hint: start again, which encodes the text anew; a \
+         run goes on with --resume"
+    )]
+    Tokens { path: PathBuf, source: io::Error },
     #[error("cannot keep the encoded text in `{path}`: {source}\n  hint: {}", cache_hint(source))]
     Cache { path: PathBuf, source: io::Error },
 }

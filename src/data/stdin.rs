@@ -4,12 +4,13 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 
 use super::DataError;
-use super::cache::{Cache, Temporary};
+use super::cache::{Cache, temporary};
 use super::file::{BUFFER_BYTES, OpenFile};
 use super::reader::{OnProgress, Purpose, Reading, report};
 use super::record::begins_with_record;
 use super::source::STANDARD_INPUT;
 use crate::config::{SourceConfig, TextFormat};
+use crate::disk::Temporary;
 
 /// How much is searched for the end of the first line; a longer line is taken for text.
 const MAX_RECORD_BYTES: usize = 1 << 22;
@@ -32,7 +33,7 @@ pub(super) fn receive(
 fn save(mut input: impl Read, cache: &Cache, on_progress: OnProgress<'_>) -> Result<Temporary, DataError> {
     let path = Path::new(STANDARD_INPUT);
     let fail = |source| DataError::cache(&cache.folder, source);
-    let mut temporary = Temporary::create(&cache.folder).map_err(fail)?;
+    let mut temporary = temporary(&cache.folder).map_err(fail)?;
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut reading = Reading { path, purpose: Purpose::Scan, bytes: 0, of: None };
     loop {

@@ -1,4 +1,4 @@
-//! The token ids of a text: a part of a mapped token file, or in memory. A token file never changes: it is written
+//! The token ids of a text: a part of a token file, or in memory. A token file never changes: it is written
 //! under another name and renamed when it is complete, so that runs that start at the same time do not disturb each
 //! other. Who reads or writes one holds a lock, so that [`super::cache`] does not remove it.
 
@@ -6,13 +6,12 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
-use memmap2::Mmap;
-
-use super::cache::Temporary;
+use super::DataError;
 use super::reader::Half;
+use crate::disk::{self, Temporary};
 
 /// The ids of a split, one after another. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -26,12 +25,41 @@ pub struct Tokens {
 #[derive(Debug)]
 enum Ids {
     Memory(Vec<u32>),
-    Mapped {
-        map: Mmap,
-        width: Width,
-        /// Holds the lock that tells others that the file is in use.
-        _file: File,
-    },
+    File(TokenFile),
+}
+
+/// An open token file. Its lock tells others that it is in use.
+#[derive(Debug)]
+struct TokenFile {
+    path: PathBuf,
+    file: Mutex<File>,
+    width: Width,
+    /// Why it could not be read once.
+    failure: OnceLock<io::Error>,
+}
+
+impl TokenFile {
+    /// Reads ids from position `start` of the file on. Not from a map: a file that another program cuts short would end
+    /// the process.
+    fn read(&self, start: usize, out: &mut [i32]) -> io::Result<()> {
+        let mut bytes = vec![0; out.len() * self.width as usize];
+        {
+            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+            file.seek(SeekFrom::Start((HEADER_BYTES + start * self.width as usize) as u64))?;
+            file.read_exact(&mut bytes)?;
+        }
+        match self.width {
+            Width::Two => {
+                let ids = bytes.as_chunks().0.iter().map(|id| i32::from(u16::from_le_bytes(*id)));
+                out.iter_mut().zip(ids).for_each(|(out, id)| *out = id);
+            }
+            Width::Four => {
+                let ids = bytes.as_chunks().0.iter().map(|id| i32::from_le_bytes(*id));
+                out.iter_mut().zip(ids).for_each(|(out, id)| *out = id);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The size of a token in a file.
@@ -90,7 +118,8 @@ impl Tokens {
         self.bytes
     }
 
-    /// Fills `out` with the ids from position `start` on.
+    /// Fills `out` with the ids from position `start` on, or with zeros if they cannot be read, which
+    /// [`Tokens::check`] tells.
     ///
     /// # Panics
     /// If there are too few.
@@ -100,33 +129,36 @@ impl Tokens {
         let start = self.range.start + start;
         match &*self.ids {
             Ids::Memory(ids) => out.iter_mut().zip(&ids[start..]).for_each(|(out, id)| *out = id.cast_signed()),
-            Ids::Mapped { map, width: Width::Two, .. } => {
-                let (ids, _) = map[HEADER_BYTES + 2 * start..].as_chunks();
-                out.iter_mut().zip(ids).for_each(|(out, id)| *out = i32::from(u16::from_le_bytes(*id)));
-            }
-            Ids::Mapped { map, width: Width::Four, .. } => {
-                let (ids, _) = map[HEADER_BYTES + 4 * start..].as_chunks();
-                out.iter_mut().zip(ids).for_each(|(out, id)| *out = i32::from_le_bytes(*id));
+            Ids::File(file) => {
+                if let Err(error) = file.read(start, out) {
+                    out.fill(0);
+                    file.failure.set(error).ok(); // the first one tells why
+                }
             }
         }
     }
-}
 
-/// The operating system reads what is used of a map, and drops what is not.
-#[allow(unsafe_code, reason = "mapping a file is unsafe, and memory stays flat only with a map")]
-fn map_whole_file(file: &File) -> io::Result<Mmap> {
-    // SAFETY: the bytes must not change while they are mapped. A token file is written under a temporary name
-    // and then renamed; no code here opens one for writing under its final name, and replacing one leaves the
-    // mapped file as it is. Another program that truncates it stops this process, and does no worse: every bit
-    // pattern is an integer.
-    unsafe { Mmap::map(file) }
+    /// Whether everything that was read so far are the ids of the text.
+    ///
+    /// # Errors
+    /// If a token file could not be read, because another program cut it short or the disk failed.
+    pub fn check(&self) -> Result<(), DataError> {
+        let Ids::File(TokenFile { path, failure, .. }) = &*self.ids else { return Ok(()) };
+        failure.get().map_or(Ok(()), |error| {
+            let source = io::Error::new(error.kind(), error.to_string());
+            Err(DataError::Tokens { path: path.clone(), source })
+        })
+    }
 }
 
 /// The first bytes of a token file, with the version of the format.
-const MAGIC: [u8; 8] = *b"TBTOKEN1";
+const MAGIC: [u8; 8] = *b"TBTOKEN2";
 
-/// The magic, the key and five numbers.
-const HEADER_BYTES: usize = 8 + 32 + 5 * 8;
+/// The magic, the key, five numbers and the checksum.
+const HEADER_BYTES: usize = 8 + 32 + 6 * 8;
+
+/// Bytes that are read between two calls of whoever watches.
+const BUFFER_BYTES: usize = 1 << 20;
 
 /// The hash of everything that the ids of a token file follow from.
 pub(super) type Key = [u8; 32];
@@ -140,29 +172,58 @@ struct Lengths {
     train_bytes: u64,
 }
 
-/// The training and the validation split of a token file. `None` if it is missing, damaged or has another key.
-pub(super) fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Tokens)> {
-    let mut file = File::open(path).ok()?;
+/// The training and the validation split of a token file, which is read once for its checksum. `None` if it is missing,
+/// damaged, or of another key or version. `on_bytes` hears how many bytes were read, and may end it.
+pub(super) fn open(
+    path: &Path,
+    key: &Key,
+    width: Width,
+    on_bytes: &dyn Fn(u64) -> Result<(), DataError>,
+) -> Result<Option<(Tokens, Tokens)>, DataError> {
+    let Some((mut file, header, lengths)) = open_header(path, key, width) else { return Ok(None) };
+    let (mut buffer, mut n_bytes, mut crc32c) = (vec![0; BUFFER_BYTES], 0, 0);
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => {
+                crc32c = crc32c::crc32c_append(crc32c, &buffer[..n]);
+                n_bytes += n as u64;
+                on_bytes(n_bytes)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return Ok(None),
+        }
+    }
+    if header != header_of(key, width, lengths, crc32c) {
+        return Ok(None);
+    }
+    // Both only help others to clean up: a file system without locks or times can do without.
+    let _ = file.try_lock_shared();
+    let _ = file.set_modified(SystemTime::now());
+    let size = |n: u64| usize::try_from(n).expect("tokens that were read");
+    let (n_train, n_tokens) = (size(lengths.n_train), size(lengths.n_tokens));
+    let file = TokenFile { path: path.to_owned(), file: Mutex::new(file), width, failure: OnceLock::new() };
+    let ids = Arc::new(Ids::File(file));
+    let train = Tokens { ids: ids.clone(), range: 0..n_train, bytes: lengths.train_bytes };
+    let val = Tokens { ids, range: n_train..n_tokens, bytes: lengths.bytes - lengths.train_bytes };
+    Ok(Some((train, val)))
+}
+
+/// An open file that is as long as its header says.
+fn open_header(path: &Path, key: &Key, width: Width) -> Option<(File, [u8; HEADER_BYTES], Lengths)> {
+    let mut file = disk::open_file(path).ok()?;
     let mut header = [0; HEADER_BYTES];
     file.read_exact(&mut header).ok()?;
     let (numbers, _) = header[40..].as_chunks();
     let [_, n_tokens, n_train, bytes, train_bytes] = std::array::from_fn(|idx| u64::from_le_bytes(numbers[idx]));
     let lengths = Lengths { n_tokens, n_train, bytes, train_bytes };
     let n_bytes = n_tokens.checked_mul(width as u64)?;
-    let is_whole = header == header_of(key, width, lengths)
+    let checked = HEADER_BYTES - 8;
+    let is_whole = header[..checked] == header_of(key, width, lengths, 0)[..checked]
         && n_train <= n_tokens
         && train_bytes <= bytes
         && file.metadata().ok()?.len() == n_bytes.checked_add(HEADER_BYTES as u64)?;
-    if !is_whole {
-        return None;
-    }
-    // Both only help others to clean up: a file system without locks or times can do without.
-    let _ = file.try_lock_shared();
-    let _ = file.set_modified(SystemTime::now());
-    let (n_train, n_tokens) = (usize::try_from(n_train).ok()?, usize::try_from(n_tokens).ok()?);
-    let ids = Arc::new(Ids::Mapped { map: map_whole_file(&file).ok()?, width, _file: file });
-    let train = Tokens { ids: ids.clone(), range: 0..n_train, bytes: train_bytes };
-    Some((train, Tokens { ids, range: n_train..n_tokens, bytes: bytes - train_bytes }))
+    is_whole.then_some((file, header, lengths))
 }
 
 /// A token file under a temporary name until it is complete.
@@ -173,12 +234,14 @@ pub(super) struct Writer {
     pub path: PathBuf,
     width: Width,
     lengths: Lengths,
+    /// Of the ids so far.
+    crc32c: u32,
 }
 
 impl Writer {
     pub(super) fn create(mut temporary: Temporary, path: &Path, width: Width) -> io::Result<Self> {
         temporary.file.write_all(&[0; HEADER_BYTES])?; // not a token file before it is complete
-        Ok(Self { temporary, path: path.to_owned(), width, lengths: Lengths::default() })
+        Ok(Self { temporary, path: path.to_owned(), width, lengths: Lengths::default(), crc32c: 0 })
     }
 
     /// Adds ids, as [`Width::encode`] makes them, that stand for `n_bytes` of text.
@@ -190,6 +253,7 @@ impl Writer {
             self.lengths.n_train += n_tokens;
             self.lengths.train_bytes += n_bytes;
         }
+        self.crc32c = crc32c::crc32c_append(self.crc32c, encoded);
         self.temporary.file.write_all(encoded)
     }
 
@@ -197,13 +261,14 @@ impl Writer {
     pub(super) fn finish(mut self, key: &Key) -> io::Result<()> {
         let file = &mut self.temporary.file;
         file.seek(SeekFrom::Start(0))?;
-        file.write_all(&header_of(key, self.width, self.lengths))?;
+        file.write_all(&header_of(key, self.width, self.lengths, self.crc32c))?;
         file.sync_all()?;
         self.temporary.rename(&self.path)
     }
 }
 
-fn header_of(key: &Key, width: Width, lengths: Lengths) -> [u8; HEADER_BYTES] {
+/// The header of a file whose ids have the checksum `crc32c`. Its own checksum is of the ids and of itself.
+fn header_of(key: &Key, width: Width, lengths: Lengths, crc32c: u32) -> [u8; HEADER_BYTES] {
     let Lengths { n_tokens, n_train, bytes, train_bytes } = lengths;
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&MAGIC);
@@ -212,6 +277,8 @@ fn header_of(key: &Key, width: Width, lengths: Lengths) -> [u8; HEADER_BYTES] {
     for (field, number) in header[40..].chunks_exact_mut(8).zip(numbers) {
         field.copy_from_slice(&number.to_le_bytes());
     }
+    let (checked, checksum) = header.split_at_mut(HEADER_BYTES - 8);
+    checksum.copy_from_slice(&u64::from(crc32c::crc32c_append(crc32c, checked)).to_le_bytes());
     header
 }
 
@@ -219,15 +286,19 @@ fn header_of(key: &Key, width: Width, lengths: Lengths) -> [u8; HEADER_BYTES] {
 mod tests {
     use std::fs;
 
+    use super::super::cache::temporary;
     use super::super::fixtures::ids;
     use super::*;
 
     const KEY: Key = [7; 32];
 
+    fn open(path: &Path, key: &Key, width: Width) -> Option<(Tokens, Tokens)> {
+        super::open(path, key, width, &|_| Ok(())).unwrap()
+    }
+
     fn written(folder: &Path, width: Width, ids: [u32; 4]) -> PathBuf {
         let path = folder.join("a.tokens");
-        let temporary = Temporary::create(folder).unwrap();
-        let mut writer = Writer::create(temporary, &path, width).unwrap();
+        let mut writer = Writer::create(temporary(folder).unwrap(), &path, width).unwrap();
         writer.write(Half::Train, 2, &width.encode(&ids[..2])).unwrap();
         writer.write(Half::Train, 3, &width.encode(&ids[2..3])).unwrap();
         writer.write(Half::Val, 4, &width.encode(&ids[3..])).unwrap();
@@ -265,14 +336,31 @@ mod tests {
         assert!(open(&path, &[8; 32], Width::Two).is_none());
         assert!(open(&path, &KEY, Width::Four).is_none());
         let good = fs::read(&path).unwrap();
-        let mut longer_train = good.clone();
-        longer_train[HEADER_BYTES - 24] = 5; // n_train, beyond all tokens
         let shorter = (0..good.len()).map(|n| good[..n].to_vec());
-        for damaged in shorter.chain([[&good[..], &[0]].concat(), longer_train]) {
+        let flipped = (0..8 * good.len()).map(|bit| {
+            let mut flipped = good.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            flipped
+        });
+        for damaged in shorter.chain(flipped).chain([[&good[..], &[0]].concat()]) {
             fs::write(&path, &damaged).unwrap();
             assert!(open(&path, &KEY, Width::Two).is_none(), "{} bytes", damaged.len());
         }
         fs::write(&path, good).unwrap();
         assert!(open(&path, &KEY, Width::Two).is_some());
+    }
+
+    #[test]
+    fn a_file_that_is_cut_while_it_is_read_is_an_error_and_no_end_of_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path(), Width::Two, [1, 2, 3, 4]);
+        let (train, val) = open(&path, &KEY, Width::Two).unwrap();
+        assert_eq!(ids(&train), [1, 2, 3]);
+        train.check().unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(9).unwrap();
+        assert_eq!(ids(&val), [0]);
+        let error = val.check().unwrap_err().to_string();
+        assert!(error.contains("cannot read the encoded text") && error.contains("a.tokens"), "{error}");
+        train.check().unwrap_err();
     }
 }

@@ -1,16 +1,17 @@
 //! Trains a BPE tokenizer on the training splits of texts.
 
-use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::path::Path;
 use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
 use super::DataError;
-use super::cache::Temporary;
+use super::cache::temporary;
 use super::corpus::{Opening, Text};
 use super::reader::{Chunk, Half, Needs, Purpose, Reader, Reading, as_utf8, report};
 use crate::config::Config;
+use crate::disk;
 use crate::tokenizer::{END_OF_TEXT, Tokenizer, WordCounter};
 
 /// The version of the training: cached tokenizers of other versions are not used.
@@ -31,10 +32,7 @@ pub(super) fn train_bpe(config: &Config, texts: &[Text], opening: &Opening<'_>) 
         key.update(text.scan.hash);
     }
     let path = opening.cache.path(&key.finalize().into(), "tokenizer.json");
-    if let Ok(tokenizer) = Tokenizer::from_file(&path) {
-        // The time by which the cache knows when a file was used.
-        let file = File::options().append(true).open(&path);
-        let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
+    if let Some(tokenizer) = cached(&path) {
         return Ok(tokenizer);
     }
     let n_bytes: u64 = texts.iter().map(|text| text.scan.bytes).sum();
@@ -57,10 +55,28 @@ pub(super) fn train_bpe(config: &Config, texts: &[Text], opening: &Opening<'_>) 
     }
     let tokenizer = Tokenizer::from_words(words, vocab_size);
     let fail = |source| DataError::cache(&path, source);
-    let mut temporary = Temporary::create(&opening.cache.folder).map_err(fail)?;
-    temporary.file.write_all(tokenizer.to_json().as_bytes()).map_err(fail)?;
+    let json = tokenizer.to_json();
+    let mut temporary = temporary(&opening.cache.folder).map_err(fail)?;
+    writeln!(temporary.file, "{}", first_line(&json)).map_err(fail)?;
+    temporary.file.write_all(json.as_bytes()).map_err(fail)?;
     temporary.rename(&path).map_err(fail)?;
     Ok(tokenizer)
+}
+
+/// The tokenizer in a file of the cache; `None` if it is missing, damaged or of another version.
+fn cached(path: &Path) -> Option<Tokenizer> {
+    let mut text = String::new();
+    let mut file = disk::open_file(path).ok()?;
+    file.read_to_string(&mut text).ok()?;
+    let (first, json) = text.split_once('\n')?;
+    let tokenizer = (first == first_line(json)).then(|| Tokenizer::from_json(json.to_owned(), path).ok())??;
+    let _ = file.set_modified(SystemTime::now()); // the time by which the cache knows when a file was used
+    Some(tokenizer)
+}
+
+/// The line above a tokenizer in the cache: the version of the format, and the checksum.
+fn first_line(json: &str) -> String {
+    format!("tinderbox tokenizer 2, CRC-32C {:08x}", crc32c::crc32c(json.as_bytes()))
 }
 
 /// Counts the words of a chunk. None goes on behind a document, or behind the chunk if a gap follows.

@@ -117,6 +117,7 @@ impl AblationText<'_> {
             total += f64::from(host(loss)?[0]) * n as f64;
             n_tokens += n;
         }
+        self.text.check()?;
         let loss = total / n_tokens as f64;
         match loss.is_finite() {
             true => Ok((n_tokens, loss)),

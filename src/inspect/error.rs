@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use burn::tensor::TensorReadError;
 
+use crate::data::DataError;
 use crate::model::probe::Site;
 use crate::tokenizer::TokenizerError;
 
@@ -91,4 +92,6 @@ pub enum InspectError {
     NotFinite(Site),
     #[error("the device failed\n  hint: try --device cpu")]
     Device(#[from] TensorReadError),
+    #[error(transparent)]
+    Text(#[from] DataError),
 }

@@ -41,7 +41,7 @@ impl ScoredHeads {
     /// [`N_REPEATED`] sequences of random tokens of theirs, each followed by itself.
     ///
     /// # Errors
-    /// If the device fails, or the model's numbers are not finite.
+    /// If the device fails, the text cannot be read, or the model's numbers are not finite.
     ///
     /// # Panics
     /// If `n_windows` is 0, or the text has fewer than two tokens.
@@ -52,6 +52,7 @@ impl ScoredHeads {
         let windows: Vec<Vec<u32>> = batch::spread(text, context_length, 1, n_windows)
             .map(|batch| batch.inputs.iter().map(|id| id.cast_unsigned()).collect())
             .collect();
+        text.check()?;
         let repeated = repeated(&windows, context_length);
         let period = repeated.first().map_or(0, |ids| ids.len() / 2);
         let mut even = Tally::default();

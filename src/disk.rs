@@ -1,0 +1,216 @@
+//! Files that can be trusted: opened without following links, written under names that no other process uses, and
+//! checked by CRC-32C. Knows nothing of their contents.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a file that are in memory at once.
+const BUFFER_BYTES: usize = 1 << 18;
+
+/// How often a name is tried that may have been removed: some file systems do not tell files apart.
+const MOST_ATTEMPTS: usize = 8;
+
+/// Whether `path` is a link, wherever it leads.
+pub(crate) fn is_link(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
+}
+
+/// Opens a file to read it. A link, a pipe and anything else that is no file is an error.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    check_file(path)?;
+    File::open(path)
+}
+
+fn check_file(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata()?.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is a link, or no file")),
+    }
+}
+
+/// Opens a file to lock it, and creates an empty one if there is none. A link is not followed, and a file that is there
+/// stays as it is.
+pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
+    match File::options().write(true).create_new(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            check_file(path)?;
+            File::options().write(true).open(path) // an exclusive lock on a network drive needs it
+        }
+        created => created,
+    }
+}
+
+/// Whether `path` still names the open file, and not another one that took its place. Always true where the system does
+/// not tell files apart.
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+        let (open, named) = (file.metadata().map(identity), path.symlink_metadata().map(identity));
+        matches!((open, named), (Ok(open), Ok(named)) if open == named)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (file, path);
+        true
+    }
+}
+
+/// Where an open file is, if the system tells.
+pub(crate) fn path_of(file: &File) -> Option<PathBuf> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+        is_at(file, &path).then_some(path)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = file;
+        None
+    }
+}
+
+/// A file to write to: locked, with a name no other process uses, and removed with this value unless renamed.
+#[derive(Debug)]
+pub(crate) struct Temporary {
+    pub file: File,
+    path: PathBuf,
+}
+
+impl Temporary {
+    /// Creates an empty file in `folder`. Its name is a random number between `start` and `end`.
+    pub(crate) fn create(folder: &Path, start: &str, end: &str) -> io::Result<Self> {
+        Self::create_with(File::options().write(true).create_new(true), folder, start, end)
+    }
+
+    /// The same, readable by its owner alone.
+    pub(crate) fn create_private(folder: &Path, start: &str, end: &str) -> io::Result<Self> {
+        let mut options = File::options();
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        Self::create_with(options.write(true).create_new(true), folder, start, end)
+    }
+
+    fn create_with(options: &OpenOptions, folder: &Path, start: &str, end: &str) -> io::Result<Self> {
+        let mut n_attempts = 0;
+        loop {
+            n_attempts += 1;
+            // Processes in containers that share a folder may have the same number.
+            let random = RandomState::new().hash_one(std::process::id());
+            let path = folder.join(format!("{start}{random:016x}{end}"));
+            let file = options.open(&path)?;
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) => {} // another process cleans up, and is about to remove it
+                Ok(()) if n_attempts < MOST_ATTEMPTS && !is_at(&file, &path) => {} // it has
+                // A file system without locks can do without: young files are not removed.
+                Ok(()) | Err(TryLockError::Error(_)) => return Ok(Self { file, path }),
+            }
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the file its final name, or removes it.
+    pub(crate) fn rename(self, path: &Path) -> io::Result<()> {
+        fs::rename(&self.path, path)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Removes a file unless it is locked, and says whether it did.
+pub(crate) fn remove_unused(path: &Path) -> io::Result<bool> {
+    let file = open_file(path)?;
+    if file.try_lock().is_err() {
+        return Ok(false);
+    }
+    fs::remove_file(path)?;
+    Ok(true)
+}
+
+/// Passes bytes on, and computes their checksum.
+#[derive(Debug)]
+pub(crate) struct Summed<W> {
+    pub to: W,
+    /// CRC-32C of all bytes so far.
+    pub crc32c: u32,
+}
+
+impl<W: Write> Summed<W> {
+    pub(crate) fn new(to: W) -> Self {
+        Self { to, crc32c: 0 }
+    }
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.to.write(bytes)?;
+        self.crc32c = crc32c::crc32c_append(self.crc32c, &bytes[..n]);
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// CRC-32C of everything that is left to read.
+pub(crate) fn crc32c_of(mut file: impl Read) -> io::Result<u32> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut crc32c = 0;
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(crc32c),
+            Ok(n) => crc32c = crc32c::crc32c_append(crc32c, &buffer[..n]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_crc_32c() {
+        // The check value of the catalogue of CRC algorithms.
+        assert_eq!(crc32c_of(&b"123456789"[..]).unwrap(), 0xe306_9283);
+        let mut written = Summed::new(Vec::new());
+        written.write_all(b"1234").unwrap();
+        written.write_all(b"56789").unwrap();
+        assert_eq!((written.crc32c, &written.to[..]), (0xe306_9283, &b"123456789"[..]));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_lock_follows_no_link_and_empties_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link, dangling] = ["file", "link", "dangling"].map(|name| folder.path().join(name));
+        fs::write(&file, "precious").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("nowhere"), &dangling).unwrap();
+        open_lock(&link).unwrap_err();
+        open_lock(&dangling).unwrap_err();
+        assert!(!folder.path().join("nowhere").exists());
+        let opened = open_lock(&file).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"precious");
+        assert!(is_at(&opened, &file) && !is_at(&opened, &link));
+        fs::rename(&file, folder.path().join("moved")).unwrap();
+        fs::write(&file, "another").unwrap();
+        assert!(!is_at(&opened, &file));
+        if cfg!(target_os = "linux") {
+            assert_eq!(path_of(&opened).unwrap(), folder.path().canonicalize().unwrap().join("moved"));
+        }
+    }
+}
