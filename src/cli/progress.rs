@@ -221,6 +221,9 @@ impl Screen {
             started.device,
             precision_remark(started.matmul_precision),
         ));
+        for damaged in &started.damaged {
+            self.lasting_line(format!("warning: {damaged}; going on without it"));
+        }
         if let Some(warning) = precision::warning(started.matmul_precision) {
             self.lasting_line(format!("warning: {warning}"));
         }

@@ -37,7 +37,11 @@ pub fn import(source: &Source, origin: &str, root: &Path, overwrite: bool) -> Re
     let config = config(source, &tokenizer, root)?;
     let model = source.parameters()?;
     let n_parameters = model.values().map(crate::model::LazyTensor::n_numbers).sum();
-    let state = TrainState { started_from: Some(origin.to_owned()), ..TrainState::default() };
+    let state = TrainState {
+        started_from: Some(origin.to_owned()),
+        tokenizer_crc32c: Some(crc32c::crc32c(tokenizer.to_json().as_bytes())),
+        ..TrainState::default()
+    };
     let checkpoint = Checkpoint { model, optimizer: BTreeMap::new(), state };
     // Even an empty one: without it, nothing comes before a text.
     let tokenizer_config = Some(source.tokenizer.config.as_deref().unwrap_or("{}"));

@@ -17,6 +17,7 @@ use burn::tensor::Device;
 
 use crate::draw::{self, Chart, HeadHistory};
 use crate::inspect::ScoredHeads;
+use crate::run::files::remove_left_over;
 use crate::run::{self, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout, write_atomically};
 use inside::Inside;
 use settings::Section;
@@ -109,6 +110,7 @@ impl Report {
     /// # Errors
     /// If a file cannot be written; each is replaced whole or not at all.
     pub fn write(&self, run: &RunDir) -> Result<(), ReportError> {
+        remove_left_over(run.root()); // by an earlier report that was killed
         let names = [layout::LOSS_SVG, layout::LEARNING_RATE_SVG];
         for (name, chart) in names.into_iter().zip(self.charts()).filter(|(_, chart)| !chart.is_empty()) {
             replace(&run.join(name), &chart.file())?;

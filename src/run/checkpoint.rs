@@ -1,15 +1,17 @@
 //! A checkpoint directory: weights, optimizer state, and where the run stands.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Write;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::files::{partial_name, read_text, rename, sync_dir, write_synced};
+use super::files::{partial_name, rename, sync_dir, write_synced};
+use super::layout::{step_of, steps_in};
 use super::{RunError, cannot_read, cannot_write, tensors};
 use crate::config::ModelConfig;
+use crate::disk;
 use crate::model::parameters::AssignError;
 use crate::model::{Gpt, LazyTensor, parameters, shapes};
 
@@ -20,7 +22,9 @@ const STATE: &str = "state.json";
 /// The parameter with a row for each position of the context.
 const POSITIONS: &str = "position_embedding.weight";
 
-const VERSION: u32 = 1;
+/// The version of the format. Version 1 had no checksums.
+const VERSION: u32 = 2;
+const FIRST_WITH_CHECKSUMS: u32 = 2;
 
 /// The best evaluation so far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +54,9 @@ pub struct TrainState {
     pub loss_window: Vec<f32>,
     /// Mean training loss of the last line of the log, nats per token.
     pub train_loss: Option<f64>,
+    /// CRC-32C of the run's `tokenizer.json`; `None` if an older version began the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer_crc32c: Option<u32>,
     /// What an interrupt left undone at this step: done first when the run goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_undone: Option<LeftUndone>,
@@ -82,6 +89,20 @@ struct StateFile {
     version: u32,
     #[serde(flatten)]
     state: TrainState,
+    #[serde(default)]
+    crc32c: Option<Checksums>,
+}
+
+/// CRC-32C of the files of a checkpoint, in hexadecimal.
+#[derive(Serialize, Deserialize)]
+struct Checksums {
+    #[serde(rename = "model.safetensors")]
+    model: String,
+    #[serde(rename = "optimizer.safetensors")]
+    optimizer: String,
+    /// Of this file up to these digits, which are the last of it.
+    #[serde(rename = "state.json")]
+    state: String,
 }
 
 /// The contents of a checkpoint. Its tensors stay on the device or in the file until they are written or loaded.
@@ -109,33 +130,38 @@ impl Checkpoint {
             fs::remove_dir_all(dir).map_err(cannot_write(dir))?; // a crash while saving left it
         }
         fs::create_dir_all(dir).map_err(cannot_write(dir))?;
-        tensors::write(&dir.join(MODEL), &self.model)?;
-        tensors::write(&dir.join(OPTIMIZER), &self.optimizer)?;
-        let state = StateFile { version: VERSION, state: self.state.clone() };
-        let state = serde_json::to_string_pretty(&state).expect("plain data");
+        let model = hexadecimal(tensors::write(&dir.join(MODEL), &self.model)?);
+        let optimizer = hexadecimal(tensors::write(&dir.join(OPTIMIZER), &self.optimizer)?);
+        let crc32c = Some(Checksums { model, optimizer, state: String::new() });
+        let state = StateFile { version: VERSION, state: self.state.clone(), crc32c };
+        let mut state = serde_json::to_string_pretty(&state).expect("plain data");
+        let at = state.rfind("\"\"").expect("its own checksum comes last") + 1;
+        state.insert_str(at, &hexadecimal(crc32c::crc32c(&state.as_bytes()[..at])));
         let path = dir.join(STATE);
         write_synced(&path, |file| writeln!(file, "{state}")).map_err(cannot_write(&path))?;
         sync_dir(dir).map_err(cannot_write(dir))
     }
 
-    /// Reads the checkpoint in `dir`, but for the values of its tensors.
+    /// Reads the checkpoint in `dir`, but for the values of its tensors, after comparing its files with their
+    /// checksums.
     pub fn read(dir: &Path) -> Result<Self, RunError> {
+        Self::read_whole(dir).map_err(naming_whole(dir))
+    }
+
+    /// As [`Checkpoint::read`]; an error names no other checkpoint.
+    pub(super) fn read_whole(dir: &Path) -> Result<Self, RunError> {
+        let file = read_state_file(dir)?;
+        let sums = file.crc32c.as_ref();
         Ok(Self {
-            model: tensors::open(&dir.join(MODEL))?,
-            optimizer: tensors::open(&dir.join(OPTIMIZER))?,
-            state: Self::read_state(dir)?,
+            model: open(&dir.join(MODEL), sums.map(|sums| &*sums.model))?,
+            optimizer: open(&dir.join(OPTIMIZER), sums.map(|sums| &*sums.optimizer))?,
+            state: file.state,
         })
     }
 
     /// Reads where the run stood.
     pub fn read_state(dir: &Path) -> Result<TrainState, RunError> {
-        let path = dir.join(STATE);
-        let reason = match serde_json::from_str::<StateFile>(&read_text(&path)?) {
-            Ok(StateFile { version: VERSION, state }) => return Ok(state),
-            Ok(StateFile { version, .. }) => format!("version {version}, not {VERSION}"),
-            Err(error) => error.to_string(),
-        };
-        Err(RunError::Damaged { path, reason })
+        read_state_file(dir).map(|file| file.state).map_err(naming_whole(dir))
     }
 
     /// The size of the weights in `dir` in bytes; 0 if there are none.
@@ -163,13 +189,30 @@ impl Checkpoint {
 
     /// Loads the weights of the checkpoint in `dir` into `model`.
     pub fn load_model(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
-        load(dir, tensors::open(&dir.join(MODEL))?, model, usize::MAX)
+        load(dir, Self::weights(dir)?, model, usize::MAX)
     }
 
     /// As [`Checkpoint::load_model`], without the learned positions that `model` has no room for.
     pub fn load_model_shortened(dir: &Path, model: Gpt) -> Result<Gpt, RunError> {
         let n_positions = model.config().context_length;
-        load(dir, tensors::open(&dir.join(MODEL))?, model, n_positions)
+        load(dir, Self::weights(dir)?, model, n_positions)
+    }
+
+    /// The weights of the checkpoint in `dir`, after comparing them with their checksum.
+    fn weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+        Self::whole_weights(dir).map_err(naming_whole(dir))
+    }
+
+    /// The same; an error names no other checkpoint.
+    pub(super) fn whole_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+        let sums = read_state_file(dir)?.crc32c;
+        open(&dir.join(MODEL), sums.as_ref().map(|sums| &*sums.model))
+    }
+
+    /// The numbers in the weights of the checkpoint in `dir`, which are not read.
+    pub(super) fn n_parameters(dir: &Path) -> Result<u64, RunError> {
+        let weights = tensors::open(&dir.join(MODEL))?;
+        Ok(weights.values().map(|tensor| tensor.n_numbers() as u64).sum())
     }
 
     /// Loads the weights, which were read from `dir`, into `model`.
@@ -204,7 +247,76 @@ fn load(
     }
     match (assigned, weights.pop_first()) {
         (Err(source), _) => Err(RunError::Misfit { path, source }),
-        (Ok(_), Some((name, _))) => Err(RunError::Damaged { path, reason: format!("the model has no `{name}`") }),
+        (Ok(_), Some((name, _))) => Err(RunError::damaged(&path, format!("the model has no `{name}`"))),
         (Ok(model), None) => Ok(model),
     }
+}
+
+/// Opens a file of tensors, after comparing it with its checksum; a checkpoint of version 1 has none.
+fn open(path: &Path, crc32c: Option<&str>) -> Result<BTreeMap<String, LazyTensor>, RunError> {
+    let tensors = tensors::open(path)?; // which says more of a file that was cut
+    if let Some(expected) = crc32c {
+        // The bytes are read twice, the second time from the system's memory: what is wrong is known before it is used.
+        let found = File::open(path).and_then(disk::crc32c_of).map(hexadecimal).map_err(cannot_read(path))?;
+        if found != expected {
+            return Err(RunError::damaged(path, format!("its checksum was {expected} and is now {found}")));
+        }
+    }
+    Ok(tensors)
+}
+
+fn read_state_file(dir: &Path) -> Result<StateFile, RunError> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u64,
+    }
+    let path = dir.join(STATE);
+    let damaged = |reason: String| RunError::damaged(&path, reason);
+    let text = String::from_utf8(fs::read(&path).map_err(cannot_read(&path))?)
+        .map_err(|error| damaged(format!("it is not text at byte {}", error.utf8_error().valid_up_to())))?;
+    let malformed = |error: serde_json::Error| damaged(error.to_string());
+    let Version { version: found } = serde_json::from_str(&text).map_err(malformed)?;
+    if found > u64::from(VERSION) {
+        return Err(RunError::Newer { path, found, known: VERSION });
+    }
+    let file: StateFile = serde_json::from_str(&text).map_err(malformed)?;
+    match &file.crc32c {
+        Some(sums) => {
+            let found = text.rfind(&format!("\"{}\"", sums.state)).map(|at| crc32c::crc32c(&text.as_bytes()[..=at]));
+            if found.map(hexadecimal).as_ref() != Some(&sums.state) {
+                return Err(damaged("it is not as it was written, by its checksum".to_owned()));
+            }
+        }
+        None if file.version >= FIRST_WITH_CHECKSUMS => return Err(damaged("it has no checksums".to_owned())),
+        None => {}
+    }
+    match step_of(dir) {
+        Some(step) if step != file.state.step => {
+            Err(damaged(format!("it is of step {}, and its directory of step {step}", file.state.step)))
+        }
+        _ => Ok(file),
+    }
+}
+
+fn hexadecimal(crc32c: u32) -> String {
+    format!("{crc32c:08x}")
+}
+
+/// Adds to the error of a damaged checkpoint another one of its run that is whole, earlier ones first.
+fn naming_whole(dir: &Path) -> impl Fn(RunError) -> RunError {
+    move |error| match error {
+        RunError::Damaged { path, reason, whole: None } => RunError::Damaged { path, reason, whole: whole_beside(dir) },
+        RunError::Read { path, source } if source.kind() == ErrorKind::NotFound && dir.is_dir() => {
+            RunError::Damaged { path, reason: "it is missing".to_owned(), whole: whole_beside(dir) }
+        }
+        other => other,
+    }
+}
+
+fn whole_beside(dir: &Path) -> Option<PathBuf> {
+    let (step, folder) = (step_of(dir)?, dir.parent()?);
+    let mut steps = steps_in(folder).ok()?;
+    steps.sort_by_key(|(other, _)| (*other > step, other.abs_diff(step)));
+    let mut others = steps.into_iter().filter(|(other, _)| *other != step).map(|(_, dir)| dir);
+    others.find(|dir| Checkpoint::read_whole(dir).is_ok())
 }

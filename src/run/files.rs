@@ -5,26 +5,44 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::{RunError, cannot_read};
+use crate::disk::{self, Temporary};
+
+/// How the name of something half written or half removed ends.
+const PARTIAL: &str = ".partial";
 
 /// Replaces the file `path`: a reader sees the old contents or the new ones.
+///
+/// Processes that replace it at the same time do not disturb each other.
 pub fn write_atomically(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let partial = partial_name(path);
-    write_synced(&partial, |file| file.write_all(contents)).and_then(|()| rename(&partial, path)).inspect_err(|_| {
-        fs::remove_file(&partial).ok(); // the first error is the one to report
-    })
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut partial = Temporary::create(folder, &format!(".{name}."), PARTIAL)?;
+    partial.file.write_all(contents)?;
+    partial.file.sync_all()?;
+    partial.rename(path)?;
+    sync_names_beside(path)
 }
 
-/// Creates a file, lets `write` fill it, and waits until it is on the disk.
-pub(crate) fn write_synced(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    write(&mut file)?;
-    file.sync_all()
+/// Creates a file in place of one that is there, lets `write` fill it, and waits until it is on the disk.
+pub(crate) fn write_synced<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {} // what a link leads to stays as it is
+    }
+    let mut file = File::create_new(path)?;
+    let written = write(&mut file)?;
+    file.sync_all()?;
+    Ok(written)
 }
 
 /// Renames within a directory and waits until the new name is on the disk.
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
-    match to.parent() {
+    sync_names_beside(to)
+}
+
+fn sync_names_beside(path: &Path) -> io::Result<()> {
+    match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => sync_dir(Path::new(".")),
         Some(parent) => sync_dir(parent),
         None => Ok(()),
@@ -48,7 +66,23 @@ pub(crate) fn remove_dir(dir: &Path) -> io::Result<()> {
 /// The hidden name beside `path` for something that is half written or half removed.
 pub(crate) fn partial_name(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.partial"))
+    path.with_file_name(format!(".{name}{PARTIAL}"))
+}
+
+/// Whether this is the name of something that was not finished: [`write_atomically`] or a user of [`partial_name`] was
+/// killed, or works on it now.
+pub(super) fn is_partial(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    name.starts_with(b".") && name.ends_with(PARTIAL.as_bytes())
+}
+
+/// Removes the files in `dir` that a process was killed over. Those of a process that is at work stay.
+pub(crate) fn remove_left_over(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if is_partial(&entry.path()) {
+            disk::remove_unused(&entry.path()).ok(); // the next one tries again
+        }
+    }
 }
 
 pub(crate) fn read_text(path: &Path) -> Result<String, RunError> {

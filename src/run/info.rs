@@ -154,8 +154,7 @@ fn saved_state(run: &RunDir, notes: &mut Vec<String>) -> Option<TrainState> {
 
 /// The numbers in the last checkpoint of a run.
 fn n_parameters(run: &RunDir) -> Option<u64> {
-    let checkpoint = Checkpoint::read(&run.last().ok()?).ok()?;
-    Some(checkpoint.model.values().map(|tensor| tensor.n_numbers() as u64).sum())
+    Checkpoint::n_parameters(&run.last().ok()?).ok()
 }
 
 /// The config of a run as a table with every section. Missing keys have their defaults, unless the config has keys

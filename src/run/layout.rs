@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::{Component, Path, PathBuf};
 
-use super::files::{partial_name, read_text, remove_dir, rename, write_atomically};
-use super::{Checkpoint, RunError, cannot_read, cannot_write};
+use super::files::{is_partial, partial_name, read_text, remove_dir, remove_left_over, rename, write_atomically};
+use super::{Checkpoint, RunError, TrainState, cannot_read, cannot_write, log};
 use crate::config::Config;
+use crate::disk;
 pub(crate) use crate::tokenizer::TOKENIZER_CONFIG;
 use crate::tokenizer::Tokenizer;
 
@@ -24,9 +24,9 @@ pub(crate) const LEARNING_RATE_SVG: &str = "learning-rate.svg";
 pub(crate) const HEADS_SVG: &str = "heads.svg";
 pub(crate) const TENSORBOARD: &str = "tensorboard";
 const CHECKPOINTS: &str = "checkpoints";
-const BEST: &str = "best";
-const LAST: &str = "last";
-const LOCK: &str = ".lock";
+pub(super) const BEST: &str = "best";
+pub(super) const LAST: &str = "last";
+pub(super) const LOCK: &str = ".lock";
 
 /// Everything that `--overwrite` removes. The lock stays.
 const CONTENTS: [&str; 16] = [
@@ -48,10 +48,6 @@ const CONTENTS: [&str; 16] = [
     LAST,
 ];
 
-/// How often, and how far apart, the lock is tried: [`RunDir::is_busy`] holds it for a moment.
-const LOCK_ATTEMPTS: usize = 3;
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
-
 /// `runs/NAME`, NAME from the config's file name.
 pub(crate) fn default_dir(config: impl AsRef<Path>) -> PathBuf {
     let config = config.as_ref();
@@ -65,18 +61,18 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Checks, changing nothing, that a new run may be created at `root`: there is nothing, or a run and `overwrite`.
+    /// Checks, changing nothing, that a new run may be created at `root`: there is nothing, a run that made no step, or
+    /// any run and `overwrite`.
     pub fn check_new(root: &Path, overwrite: bool) -> Result<(), RunError> {
+        let is_nothing = |entry: &fs::DirEntry| entry.file_name() == LOCK || is_partial(&entry.path());
         let mut entries = match fs::read_dir(root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            entries => entries
-                .map_err(cannot_read(root))?
-                .filter(|entry| !matches!(entry, Ok(entry) if entry.file_name() == LOCK)),
+            entries => entries.map_err(cannot_read(root))?.filter(|entry| !entry.as_ref().is_ok_and(is_nothing)),
         };
         match entries.next().transpose().map_err(cannot_read(root))? {
             None => Ok(()),
-            Some(_) if !root.join(CONFIG).is_file() => Err(RunError::NotEmpty(root.to_owned())),
-            Some(_) if overwrite => Ok(()),
+            Some(_) if !is_run(root) => Err(RunError::NotEmpty(root.to_owned())),
+            Some(_) if overwrite || !has_steps(root) => Ok(()),
             Some(_) => Err(RunError::Exists(root.to_owned())),
         }
     }
@@ -95,6 +91,7 @@ impl RunDir {
             .map_err(cannot_write(&path))?;
         }
         fs::create_dir_all(root).map_err(cannot_write(root))?;
+        remove_left_over(root);
         let run = Self { root: root.to_owned() };
         run.write_config(config)?;
         run.replace(TOKENIZER, &tokenizer.to_json())?;
@@ -138,27 +135,6 @@ impl RunDir {
         })
     }
 
-    /// Keeps other processes from training in `root`, which is created, until the returned file is dropped.
-    pub fn lock(root: &Path) -> Result<fs::File, RunError> {
-        let path = root.join(LOCK);
-        let file = fs::create_dir_all(root).and_then(|()| fs::File::create(&path));
-        let file = file.map_err(cannot_write(&path))?;
-        for _ in 0..LOCK_ATTEMPTS {
-            match file.try_lock() {
-                Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
-                // Some network drives have no locks: training without one is better than not training.
-                Ok(()) | Err(fs::TryLockError::Error(_)) => return Ok(file),
-            }
-        }
-        Err(RunError::Busy(root.to_owned()))
-    }
-
-    /// Whether a process trains in this run. Changes nothing on the disk.
-    pub fn is_busy(&self) -> bool {
-        fs::File::open(self.join(LOCK))
-            .is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
-    }
-
     /// The run at `root`.
     pub fn open(root: &Path) -> Result<Self, RunError> {
         match root.join(CONFIG).is_file() {
@@ -166,6 +142,23 @@ impl RunDir {
             false if root.exists() => Err(RunError::NotARun(root.to_owned())),
             false => Err(not_found(root)),
         }
+    }
+
+    /// Refuses files that are links: a run that is received from others could lead its writer anywhere by them.
+    pub(crate) fn check_no_links(&self) -> Result<(), RunError> {
+        fn check(path: &Path) -> Result<(), RunError> {
+            let Ok(metadata) = path.symlink_metadata() else { return Ok(()) };
+            if metadata.is_symlink() {
+                return Err(RunError::Link(path.to_owned()));
+            }
+            if metadata.is_dir() {
+                for entry in fs::read_dir(path).map_err(cannot_read(path))? {
+                    check(&entry.map_err(cannot_read(path))?.path())?;
+                }
+            }
+            Ok(())
+        }
+        CONTENTS.iter().try_for_each(|name| check(&self.join(name)))
     }
 
     /// The path of the directory.
@@ -188,9 +181,20 @@ impl RunDir {
         self.replace(CONFIG, &config.to_toml())
     }
 
-    /// The run's tokenizer.
+    /// The run's tokenizer, if it is the one that its last checkpoint was made with.
     pub fn tokenizer(&self) -> Result<Tokenizer, RunError> {
-        Ok(Tokenizer::from_file(&self.join(TOKENIZER))?)
+        let last = self.last().and_then(|last| Checkpoint::read_state(&last));
+        self.tokenizer_of(&last.unwrap_or_default())
+    }
+
+    /// The run's tokenizer, if it is the one that the checkpoint of `state` was made with.
+    pub(crate) fn tokenizer_of(&self, state: &TrainState) -> Result<Tokenizer, RunError> {
+        let path = self.join(TOKENIZER);
+        let found = || fs::File::open(&path).and_then(disk::crc32c_of).ok();
+        match state.tokenizer_crc32c {
+            Some(expected) if found().is_some_and(|found| found != expected) => Err(RunError::OtherTokenizer { path }),
+            _ => Ok(Tokenizer::from_file(&path)?),
+        }
     }
 
     /// The run's tokenizer, with as many ids as its model has rows.
@@ -213,10 +217,8 @@ impl RunDir {
         if let Some(best) = best.filter(|best| self.checkpoint(*best).is_dir()) {
             self.set_best(best)?;
         }
-        let mut steps: Vec<usize> = self.checkpoints()?.iter().filter_map(|path| step_of(path)).collect();
-        steps.sort_unstable_by(|a, b| b.cmp(a));
-        for step in steps.into_iter().skip(keep.max(1)).filter(|step| Some(*step) != best) {
-            let path = self.checkpoint(step);
+        let steps = steps_in(&self.checkpoints())?;
+        for (_, path) in steps.into_iter().rev().skip(keep.max(1)).filter(|(step, _)| Some(*step) != best) {
             remove_dir(&path).map_err(cannot_write(&path))?;
         }
         Ok(dir)
@@ -240,7 +242,7 @@ impl RunDir {
         }
     }
 
-    fn write_pointer(&self, name: &str, step: usize) -> Result<(), RunError> {
+    pub(super) fn write_pointer(&self, name: &str, step: usize) -> Result<(), RunError> {
         self.replace(name, &format!("{}\n", checkpoint_name(step)))
     }
 
@@ -249,40 +251,25 @@ impl RunDir {
         write_atomically(&path, text.as_bytes()).map_err(cannot_write(&path))
     }
 
-    fn read_pointer(&self, name: &str) -> Result<PathBuf, RunError> {
+    pub(super) fn read_pointer(&self, name: &str) -> Result<PathBuf, RunError> {
         let path = self.join(name);
         if !path.is_file() {
             return Err(RunError::NoCheckpoint(self.root.clone()));
         }
         let text = read_text(&path)?;
-        let dir = self.join(CHECKPOINTS).join(text.trim());
-        if dir.is_dir() && step_of(&dir).is_some() {
+        let name = Path::new(text.trim());
+        let dir = self.join(CHECKPOINTS).join(name);
+        let is_name = name.components().eq([Component::Normal(name.as_os_str())]); // which leads nowhere else
+        if is_name && dir.is_dir() && step_of(&dir).is_some() {
             return Ok(dir);
         }
         let reason = format!("it names `{}`, which is not there", text.trim());
-        Err(RunError::Damaged { path, reason })
+        Err(RunError::Pointer { path, reason })
     }
 
-    /// Everything in the folder of checkpoints.
-    fn checkpoints(&self) -> Result<Vec<PathBuf>, RunError> {
-        let root = self.join(CHECKPOINTS);
-        let entries = fs::read_dir(&root).map_err(cannot_read(&root))?;
-        entries.map(|entry| Ok(entry.map_err(cannot_read(&root))?.path())).collect()
-    }
-
-    /// Removes checkpoints after `step`, which a resumed run makes again, and those that a crash left half written.
-    pub fn remove_checkpoints_after(&self, step: usize) -> Result<(), RunError> {
-        for path in self.checkpoints()? {
-            if step_of(&path).is_some_and(|found| found > step) {
-                remove_dir(&path).map_err(cannot_write(&path))?;
-            } else if path.extension().is_some_and(|extension| extension == "partial") {
-                fs::remove_dir_all(&path).map_err(cannot_write(&path))?;
-            }
-        }
-        if let Err(RunError::Damaged { path, .. }) = self.read_pointer(BEST) {
-            fs::remove_file(&path).map_err(cannot_write(&path))?; // it named one of those
-        }
-        Ok(())
+    /// The folder of checkpoints.
+    pub(super) fn checkpoints(&self) -> PathBuf {
+        self.join(CHECKPOINTS)
     }
 }
 
@@ -333,6 +320,24 @@ fn ancestor(path: &Path, n: usize) -> Option<PathBuf> {
     above(path).or_else(|| above(&std::path::absolute(path).ok()?))
 }
 
+/// Whether the files of a folder are those of a run: other programs have a `config.toml`, too.
+fn is_run(root: &Path) -> bool {
+    let text = fs::read_to_string(root.join(CONFIG)).unwrap_or_default();
+    let config: toml::Table = toml::from_str(&text).unwrap_or_default();
+    let has_sections = ["model", "train"].iter().all(|section| config.get(*section).is_some_and(toml::Value::is_table));
+    has_sections && (root.join(LOCK).is_file() || root.join(CHECKPOINTS).is_dir())
+}
+
+/// Whether a run has something to lose: a step, saved or in its log, or weights that were imported.
+fn has_steps(root: &Path) -> bool {
+    let run = RunDir { root: root.to_owned() };
+    let is_worth = |(step, dir): (usize, PathBuf)| {
+        step > 0 || Checkpoint::read_state(&dir).map_or(true, |state| state.is_imported())
+    };
+    steps_in(&run.checkpoints()).map_or(root.join(CHECKPOINTS).exists(), |steps| steps.into_iter().any(is_worth))
+        || log::last_step(&run).is_none_or(|step| step > 0)
+}
+
 /// The error for a missing path, with the runs or checkpoints beside it.
 fn not_found(path: &Path) -> RunError {
     let siblings = path.parent().and_then(|parent| {
@@ -357,8 +362,17 @@ fn checkpoint_name(step: usize) -> String {
     format!("step-{step:06}")
 }
 
+/// The steps of the checkpoints in a folder, in order, with their directories.
+pub(super) fn steps_in(folder: &Path) -> Result<Vec<(usize, PathBuf)>, RunError> {
+    let entries =
+        fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(cannot_read(folder))?;
+    let mut steps: Vec<_> = entries.iter().filter_map(|entry| Some((step_of(&entry.path())?, entry.path()))).collect();
+    steps.sort();
+    Ok(steps)
+}
+
 /// The step of a checkpoint's directory; `None` for any other name.
-fn step_of(path: &Path) -> Option<usize> {
+pub(super) fn step_of(path: &Path) -> Option<usize> {
     let digits = path.file_name()?.to_str()?.strip_prefix("step-")?;
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
 }

@@ -180,6 +180,12 @@ pub(crate) fn has_ended(run: &RunDir, step: usize) -> bool {
         .is_ok_and(|metrics| metrics.lines.iter().any(|line| line.step == step as u64 && line.val_loss.is_some()))
 }
 
+/// The latest step of `metrics.jsonl`, 0 if it has no lines; `None` if it cannot be read.
+pub(super) fn last_step(run: &RunDir) -> Option<u64> {
+    let metrics = read_lines::<MetricsLine>(&run.join(METRICS)).ok().filter(|metrics| metrics.broken == 0)?;
+    Some(metrics.lines.iter().map(|line| line.step).max().unwrap_or(0))
+}
+
 /// `train_s` and `wall_s` of the last line of `timings.jsonl` that has both; 0 if there is none.
 pub(crate) fn elapsed_s(run: &RunDir) -> Result<[f64; 2], RunError> {
     let timings = read_lines::<TimingsLine>(&run.join(TIMINGS))?.lines;
@@ -274,15 +280,23 @@ fn cut(path: &Path, kept: impl FnOnce(&[u8]) -> usize) -> Result<(), RunError> {
     Ok(())
 }
 
-/// How many bytes precede the first line of a later step.
+/// How many bytes precede the first line of a later step that no line of an earlier one follows: a step that was damaged
+/// takes no others along. Nor do lines without a step. The last line is torn if it does not end.
 fn lines_up_to(bytes: &[u8], step: usize, step_of: impl Fn(&str) -> Option<usize>) -> usize {
-    let is_kept = |line: &&[u8]| step_of(&String::from_utf8_lossy(line)).is_none_or(|at| at <= step);
-    bytes.split_inclusive(|&byte| byte == b'\n').take_while(is_kept).map(<[u8]>::len).sum()
+    let (mut n_bytes, mut n_kept, mut is_later) = (0, 0, false);
+    for line in bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+        n_bytes += line.len();
+        is_later = step_of(&String::from_utf8_lossy(line)).map_or(is_later, |at| at > step);
+        if !is_later {
+            n_kept = n_bytes;
+        }
+    }
+    n_kept
 }
 
-/// The step of a line of JSON; a torn line counts as later than any.
+/// The step of a line of JSON; `None` if it has none or is broken.
 fn json_step(line: &str) -> Option<usize> {
-    let Ok(value) = serde_json::from_str::<Value>(line) else { return Some(usize::MAX) };
+    let value: Value = serde_json::from_str(line).ok()?;
     value["step"].as_u64().and_then(|step| usize::try_from(step).ok())
 }
 
@@ -407,6 +421,24 @@ mod tests {
         ] {
             assert_eq!(lines_up_to(format!("{kept}{cut}").as_bytes(), step, step_of), kept.len(), "{kept}");
         }
+    }
+
+    #[test]
+    fn a_broken_line_takes_no_others_along() {
+        let line = |step: usize| format!("{{\"step\":{step}}}\n");
+        let whole: String = (1..=9).map(line).collect();
+        let kept: String = (1..=5).map(line).collect();
+        for at in 0..kept.len() {
+            for bit in 0..8 {
+                let mut log = whole.clone().into_bytes();
+                log[at] ^= 1 << bit;
+                let n = lines_up_to(&log, 5, json_step);
+                let is_last = at + line(5).len() >= kept.len(); // which may be taken for one of another step
+                assert!(n == kept.len() || is_last && n.abs_diff(kept.len()) <= line(5).len(), "{at}");
+            }
+        }
+        let garbage = b"{\"step\":1}\n\xff\xfe\n{\"step\":2}\n{\"step\":";
+        assert_eq!(lines_up_to(garbage, 2, json_step), garbage.len() - 8);
     }
 
     #[test]

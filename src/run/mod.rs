@@ -11,7 +11,9 @@ pub(crate) mod files;
 mod info;
 pub(crate) mod layout;
 mod listing;
+mod lock;
 pub(crate) mod log;
+mod resume;
 pub(crate) mod samples;
 pub(crate) mod tensorboard;
 pub(crate) mod tensors;
@@ -26,11 +28,14 @@ pub use files::write_atomically;
 pub use info::{RunInfo, Status, config_table};
 pub use layout::{Located, RunDir, locate, open_or_locate};
 pub use listing::{Difference, Listing, Order, differences, list, sort};
+pub use lock::Lock;
 pub use log::{Process, head_metrics, processes, step_label, unix_s};
+pub(crate) use resume::Resumable;
 pub use samples::{Sample, samples};
 pub use trained::{OpenError, Trained};
 
 use crate::config::ConfigError;
+use crate::format::shell_word;
 use crate::model::parameters::AssignError;
 use crate::tokenizer::TokenizerError;
 
@@ -49,6 +54,23 @@ pub enum RunError {
     NotEmpty(PathBuf),
     #[error("another process is training in `{0}`\n  hint: wait for it, or choose another place with --run-dir")]
     Busy(PathBuf),
+    #[error(
+        "the directory of this run was moved from `{root}` to `{to}` while it trained; it is saved there up to its last \
+         step, and nothing more is written to `{root}`\n  hint: continue it with --resume --run-dir {}",
+        shell_word(to)
+    )]
+    Moved { root: PathBuf, to: PathBuf },
+    #[error(
+        "the directory of this run, `{0}`, was removed or replaced by another while it trained, so it stopped; nothing \
+         is written to what is there now\n  hint: if it was moved, continue it from its last checkpoint with --resume \
+         and the new place as --run-dir"
+    )]
+    Gone(PathBuf),
+    #[error(
+        "`{0}` is a link, which may lead anywhere, so nothing is written through it\n  hint: put the file itself in its \
+         place, or remove it"
+    )]
+    Link(PathBuf),
     #[error("there is no run at `{path}`\n  hint: {hint}")]
     NotFound { path: PathBuf, hint: String },
     #[error(
@@ -75,11 +97,24 @@ pub enum RunError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write `{path}`: {source}\n  hint: {}", write_hint(source))]
     Write { path: PathBuf, source: io::Error },
+    /// `whole` is another checkpoint of the run.
+    #[error("`{path}` is damaged: {reason}\n  hint: {}", damaged_hint(whole.as_deref()))]
+    Damaged { path: PathBuf, reason: String, whole: Option<PathBuf> },
     #[error(
-        "`{path}` is damaged or of another version: {reason}\n  hint: use another of the run's \
-         `checkpoints/step-N`; to resume from it, write its name into the file `last`"
+        "`{path}` is damaged: {reason}\n  hint: write the name of one of the run's checkpoints into it, such as \
+         step-000100; --resume goes on from the last one in any case"
     )]
-    Damaged { path: PathBuf, reason: String },
+    Pointer { path: PathBuf, reason: String },
+    #[error(
+        "`{path}` is damaged: it is not the file that the run's checkpoints were made with\n  hint: put back a copy of \
+         it; a new run with the same text and [tokenizer] makes the same file"
+    )]
+    OtherTokenizer { path: PathBuf },
+    #[error(
+        "`{path}` was written by a newer version of the program, in version {found} of its format, of which this program \
+         knows {known}\n  hint: use the newer version of the program"
+    )]
+    Newer { path: PathBuf, found: u64, known: u32 },
     #[error(
         "the weights in `{path}` do not fit the run's config.toml: {source}\n  hint: restore the config.toml \
          that the run began with"
@@ -92,6 +127,10 @@ pub enum RunError {
 }
 
 impl RunError {
+    fn damaged(path: &Path, reason: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), reason: reason.into(), whole: None }
+    }
+
     /// The message without its hint.
     pub(crate) fn first_line(&self) -> String {
         self.to_string().lines().next().unwrap_or_default().to_owned()
@@ -104,6 +143,18 @@ fn cannot_read(path: &Path) -> impl Fn(io::Error) -> RunError {
 
 fn cannot_write(path: &Path) -> impl Fn(io::Error) -> RunError {
     move |source| RunError::Write { path: path.to_owned(), source }
+}
+
+fn damaged_hint(whole: Option<&Path>) -> String {
+    match whole {
+        Some(whole) => format!(
+            "`{}` is whole, and can be named in place of the run; --resume goes on from the last one that is whole",
+            whole.display()
+        ),
+        None => "no other checkpoint of the run is whole: put back a copy of this one, or start the run anew with \
+                 --overwrite"
+            .to_owned(),
+    }
 }
 
 fn read_hint(source: &io::Error) -> &'static str {

@@ -16,10 +16,17 @@ pub struct Sample {
     pub text: String,
 }
 
-/// A sample as it is appended to `samples.txt`.
+/// A sample as it is appended to `samples.txt`. A line of it that looks like a heading is indented by a blank.
 pub(crate) fn entry(step: usize, text: &str) -> String {
     let [before, after] = HEADING;
+    let lines = text.split_inclusive('\n').map(|line| if looks_like_heading(line) { [" ", line] } else { ["", line] });
+    let text = lines.flatten().collect::<String>();
     format!("{before}{step}{after}\n{text}\n\n")
+}
+
+/// Whether a line is a heading behind any number of blanks.
+fn looks_like_heading(line: &str) -> bool {
+    heading_step(line.trim_start_matches(' ')).is_some()
 }
 
 /// The step of a heading; `None` for any other line.
@@ -37,13 +44,14 @@ pub fn samples(run: &RunDir) -> Result<Vec<Sample>, RunError> {
 fn parse(text: &str) -> Vec<Sample> {
     let mut samples: Vec<Sample> = Vec::new();
     for line in text.split_inclusive('\n') {
-        // A model may write a line that looks like a heading; only one of a later step is taken for one.
+        // Older versions did not indent lines that look like a heading; only one of a later step is taken for one.
         let is_later = |step: &u64| samples.last().is_none_or(|last| *step > last.step);
         let step = heading_step(line).map(|step| step as u64);
         if let Some(step) = step.filter(is_later) {
             samples.push(Sample { step, text: String::new() });
         } else if let Some(sample) = samples.last_mut() {
-            sample.text.push_str(line);
+            let is_indented = line.starts_with(' ') && looks_like_heading(line);
+            sample.text.push_str(if is_indented { &line[1..] } else { line });
         }
     }
     for Sample { text, .. } in &mut samples {
@@ -62,10 +70,14 @@ mod tests {
 
     #[test]
     fn samples_are_read_back_as_they_were_written() {
-        let texts = [(5, "\nThe cat\n\n===== step 4 =====\nsat\n"), (10, "<b>"), (15, "")];
+        let headings = "===== step 4 =====\n===== step 12 =====\n  ===== step 99 =====\r\n =====";
+        let texts = [(5, "\nThe cat\n\n===== step 4 =====\nsat\n"), (10, "<b>"), (15, ""), (20, headings)];
         let file: String = texts.iter().map(|(step, text)| entry(*step, text)).collect();
         let sample = |(step, text): (usize, &str)| Sample { step: step as u64, text: text.to_owned() };
         assert_eq!(parse(&file), texts.map(sample));
+        let n_headings = |file: &str| file.lines().filter(|line| heading_step(line).is_some()).count();
+        assert_eq!(n_headings(&file), texts.len());
+        assert_eq!(entry(5, "a\n b"), "===== step 5 =====\na\n b\n\n", "anything else is as it was written");
         let torn = "===== step 5 =====\n<b>\n";
         assert_eq!(parse(torn), [sample((5, "<b>"))]);
         assert_eq!(parse(""), []);

@@ -14,6 +14,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::files::write_synced;
 use super::{RunError, cannot_read, cannot_write};
+use crate::disk::Summed;
 use crate::model::{Dtype, LazyTensor};
 
 /// The longest header that is read: of some 40,000 tensors. Parsed, a header takes up to forty times as much memory.
@@ -37,23 +38,25 @@ impl From<SafeTensorError> for OpenTensorsError {
     }
 }
 
-/// Writes `tensors` to `path` as f32 and waits until they are on the disk.
-pub(super) fn write(path: &Path, tensors: &BTreeMap<String, LazyTensor>) -> Result<(), RunError> {
+/// Writes `tensors` to `path` as f32, waits until they are on the disk, and returns the checksum of the file.
+pub(super) fn write(path: &Path, tensors: &BTreeMap<String, LazyTensor>) -> Result<u32, RunError> {
     write_as(path, tensors, Dtype::F32).map_err(cannot_write(path))
 }
 
-/// Writes `tensors` to `path` as numbers of `dtype` and waits until they are on the disk.
-pub(crate) fn write_as(path: &Path, tensors: &BTreeMap<String, LazyTensor>, dtype: Dtype) -> io::Result<()> {
+/// Writes `tensors` to `path` as numbers of `dtype`, waits until they are on the disk, and returns the CRC-32C of the
+/// file.
+pub(crate) fn write_as(path: &Path, tensors: &BTreeMap<String, LazyTensor>, dtype: Dtype) -> io::Result<u32> {
     let shapes = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shape().to_vec()));
     let header = header(shapes.collect(), dtype).expect("contiguous tensors");
     write_synced(path, |file| {
-        let mut file = BufWriter::new(file);
+        let mut file = BufWriter::new(Summed::new(file)); // which sums up long pieces
         file.write_all(&header)?;
         // The header's order: by name, since all have the same type.
         for tensor in tensors.values() {
             tensor.write_to(&mut file, dtype)?;
         }
-        file.flush()
+        file.flush()?;
+        Ok(file.get_ref().crc32c)
     })
 }
 
@@ -90,14 +93,13 @@ fn library_dtype(dtype: Dtype) -> safetensors::Dtype {
 
 /// Opens a checkpoint's file. The values of its tensors, all f32, are read on demand.
 pub(super) fn open(path: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
-    let damaged = |reason| RunError::Damaged { path: path.to_owned(), reason };
     open_as(path, |name, dtype| match dtype {
         safetensors::Dtype::F32 => Ok(Some(Dtype::F32)),
         other => Err(format!("`{name}` holds {other:?}, not F32")),
     })
     .map_err(|error| match error {
         OpenTensorsError::Read(source) => cannot_read(path)(source),
-        OpenTensorsError::Damaged(reason) => damaged(reason),
+        OpenTensorsError::Damaged(reason) => RunError::damaged(path, reason),
     })
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::{LayerNorms, PrecisionError};
 use crate::config::ConfigError;
 use crate::data::DataError;
+use crate::format::shell_word;
 use crate::generate::GenerateError;
 use crate::inspect::InspectError;
 use crate::optimizer::StateError;
@@ -48,7 +49,9 @@ pub enum TrainError {
     )]
     OtherRun { run: PathBuf, differences: Vec<String> },
     #[error(
-        "`{run}` is done: it made all of its {step} steps\n  hint: for more of them, raise train.max_steps with --set"
+        "`{run}` is done: it made all of its {step} steps\n  hint: for more of them, raise train.max_steps with --set; \
+         `tinderbox report {}` makes its report again",
+        shell_word(run)
     )]
     AlreadyDone { run: PathBuf, step: usize },
     #[error(
@@ -58,7 +61,9 @@ pub enum TrainError {
     PastEnd { run: PathBuf, step: usize, max_steps: usize },
     #[error(
         "`{run}` is done: it stopped early after step {step}, with no improvement in {evaluations} evaluations\n  \
-         hint: for more of them, raise train.early_stopping_patience with --set, or set it to 0"
+         hint: for more of them, raise train.early_stopping_patience with --set, or set it to 0; \
+         `tinderbox report {}` makes its report again",
+        shell_word(run)
     )]
     AlreadyStopped { run: PathBuf, step: usize, evaluations: usize },
     /// `step` counts from 1, as the log does.

@@ -68,6 +68,8 @@ pub struct Started {
     pub tokens_per_step: usize,
     /// Whether a stopped run continues.
     pub resumed: bool,
+    /// One line for each checkpoint of a resumed run that is damaged and left out.
+    pub damaged: Vec<String>,
     /// The checkpoint of another run that the first weights came from; `None` if they were drawn.
     pub from: Option<String>,
 }

@@ -1,6 +1,5 @@
 //! Makes a run ready for its next step: new, new from another run's weights, or resumed.
 
-use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +10,7 @@ use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, preci
 use crate::config::{Config, ConfigError, DataConfig, TrainConfig};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
 use crate::model::Gpt;
-use crate::run::{self, Checkpoint, Located, RunDir, TrainState};
+use crate::run::{self, Checkpoint, Located, Lock, Resumable, RunDir, TrainState};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 pub(super) struct Prepared {
@@ -22,7 +21,9 @@ pub(super) struct Prepared {
     pub state: TrainState,
     /// Whether the run continues from a checkpoint of its own.
     pub resumed: bool,
-    pub lock: File,
+    /// One line for each part of the run that is damaged and left out.
+    pub damaged: Vec<String>,
+    pub lock: Lock,
 }
 
 /// Reads the text and makes or reads the run, telling `observer` about the reading.
@@ -102,9 +103,10 @@ fn create(
     let state = TrainState {
         text_sha256: corpus.text_sha256.clone(),
         started_from: parent.map(|parent| parent.located.checkpoint.display().to_string()),
+        tokenizer_crc32c: Some(crc32c::crc32c(corpus.tokenizer.to_json().as_bytes())),
         ..TrainState::default()
     };
-    Ok(Prepared { config, corpus, run, trainer, state, resumed: false, lock })
+    Ok(Prepared { config, corpus, run, trainer, state, resumed: false, damaged: Vec::new(), lock })
 }
 
 /// Opens the text of `config`, and replaces a default prompt that the text does not have. Checks now that the sample
@@ -160,13 +162,13 @@ fn resume(
     interrupter: &Interrupter,
 ) -> Result<Prepared, TrainError> {
     let lock = RunDir::lock(run.root())?;
+    run.check_no_links()?;
     let root = || run.root().to_owned();
     let refuse = |differences: Vec<String>| match differences.is_empty() {
         true => Ok(()),
         false => Err(TrainError::OtherRun { run: root(), differences }),
     };
-    let dir = run.last()?;
-    let checkpoint = Checkpoint::read(&dir)?;
+    let Resumable { dir, checkpoint, mut damaged } = run.resumable()?;
     let mut state = checkpoint.state.clone();
     if state.is_imported() {
         return Err(TrainError::Imported(root()));
@@ -185,7 +187,7 @@ fn resume(
     if step > max_steps {
         return Err(TrainError::PastEnd { run: root(), step, max_steps });
     }
-    let tokenizer = run.tokenizer()?;
+    let tokenizer = run.tokenizer_of(&state)?;
     refuse(other_tokenizer(&config, &tokenizer))?;
     let options = OpenOptions { tokenizer: Some(tokenizer), earlier: Some(&state.text_sha256), on_progress };
     let corpus = open_corpus(&mut config, options).map_err(|error| match error {
@@ -200,13 +202,9 @@ fn resume(
     let mut trainer = Trainer::new(model, &config, corpus.train.clone());
     trainer.restore(checkpoint, &dir)?;
     go_on(interrupter)?;
-    run.remove_checkpoints_after(step)?;
-    if state.best.is_some_and(|best| !run.checkpoint(best.step).is_dir()) {
-        state.best = None; // it was removed for a better one, which came after this step and is gone now
-        state.evaluations_without_improvement = 0;
-    }
+    damaged.extend(run.cut_back_to(&mut state)?);
     run.write_config(&config)?;
-    Ok(Prepared { config, corpus, run, trainer, state, resumed: true, lock })
+    Ok(Prepared { config, corpus, run, trainer, state, resumed: true, damaged, lock })
 }
 
 /// Whether the last evaluations, as many as the config allows, did not improve on the best.

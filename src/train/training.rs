@@ -1,6 +1,5 @@
 //! The parts of the training loop: a step, a line of the log, an evaluation, a sample, a checkpoint, and the end.
 
-use std::fs::File;
 use std::time::Instant;
 
 use burn::module::Module;
@@ -22,7 +21,7 @@ use crate::generate::Writer;
 use crate::inspect::{self, ScoredHeads};
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
-use crate::run::{Best, Checkpoint, LeftUndone, RunDir, TrainState};
+use crate::run::{Best, Checkpoint, LeftUndone, Lock, RunDir, RunError, TrainState};
 
 /// The most steps that a GPU may be ahead of the loop: enough to keep it busy, few until a NaN is noticed.
 const MAX_STEPS_AHEAD: usize = 16;
@@ -53,7 +52,7 @@ pub(super) struct Training {
     n_skipped: usize,
     evaluated_step: Option<usize>,
     /// Keeps other processes out of the run directory.
-    _lock: File,
+    lock: Lock,
 }
 
 impl Training {
@@ -65,7 +64,7 @@ impl Training {
         interrupter: Interrupter,
         began: Instant,
     ) -> Result<Self, TrainError> {
-        let Prepared { config, corpus, run, trainer, state, resumed, lock } = prepared;
+        let Prepared { config, corpus, run, trainer, state, resumed, damaged, lock } = prepared;
         let is_cpu = device::is_cpu(&device.device);
         let mut training = Self {
             logs: Logs::open(&run, &state, &config.train)?,
@@ -87,9 +86,9 @@ impl Training {
             unread: Vec::new(),
             last_gradient_norm: 0.0,
             evaluated_step: None,
-            _lock: lock,
+            lock,
         };
-        training.announce(resumed)?;
+        training.announce(resumed, damaged)?;
         if !resumed {
             training.state.left_undone = Some(LeftUndone::Start);
         }
@@ -136,7 +135,7 @@ impl Training {
         Ok(true)
     }
 
-    fn announce(&mut self, resumed: bool) -> Result<(), TrainError> {
+    fn announce(&mut self, resumed: bool, damaged: Vec<String>) -> Result<(), TrainError> {
         let Self { config, corpus, state, .. } = &*self;
         let started = Started {
             run_dir: self.run.root().to_owned(),
@@ -152,6 +151,7 @@ impl Training {
             max_steps: config.train.max_steps,
             tokens_per_step: self.tokens_per_step(),
             resumed,
+            damaged,
             from: state.started_from.clone(),
         };
         self.logs.began(&started)?;
@@ -216,6 +216,7 @@ impl Training {
             (Err(error), _) | (_, Err(error)) => return Err(self.device_failed(&error)),
         };
         self.clock.done();
+        self.corpus.train.check()?;
         for ((step, skipped), (loss, norm)) in (first_step..).zip(skipped).zip(losses.into_iter().zip(norms)) {
             if let Some(skipped) = skipped {
                 self.skipped(step, *skipped)?;
@@ -298,6 +299,7 @@ impl Training {
         let estimate = |split: &Split| {
             let is_stopped = || self.interrupter.should_stop();
             let loss = evaluate::estimate_unless(&model, split, batch_size, eval_batches, matmul_precision, is_stopped);
+            split.check()?;
             loss.transpose().map(|loss| self.finite(loss)).transpose()
         };
         let Some(val_loss) = estimate(&self.corpus.val)? else { return Ok(None) };
@@ -371,10 +373,17 @@ impl Training {
         }
         self.logs.sync()?; // a checkpoint must not outlive the lines that lead to it
         let checkpoint = self.trainer.checkpoint(self.state.clone());
+        let moved = match self.lock.check() {
+            Err(RunError::Moved { root, to }) => {
+                self.run = RunDir::open(&to)?;
+                Some(RunError::Moved { root, to })
+            }
+            other => other.map(|()| None)?,
+        };
         let path = self.run.save(&checkpoint, self.config.train.keep_checkpoints)?;
         self.saved_step = Some(step);
         self.observer.observe(&Event::Saved { path: &path, is_best: self.is_best() });
-        Ok(())
+        moved.map_or(Ok(()), |moved| Err(moved.into()))
     }
 
     /// Evaluates the whole validation split, unless the run was interrupted or is meanwhile, and sums up the run.
@@ -425,6 +434,7 @@ impl Training {
                 best = Best { step: earlier.step, val_loss: loss };
             }
         }
+        self.lock.check()?;
         self.run.set_best(best.step)?; // the whole split may judge differently from the estimates
         Ok(Some((val_loss, best)))
     }
@@ -433,6 +443,7 @@ impl Training {
     fn full_loss(&self, model: &Gpt) -> Result<Option<f64>, TrainError> {
         let is_stopped = || self.interrupter.should_stop();
         let loss = evaluate::full_unless(model, &self.corpus.val, self.config.train.batch_size, is_stopped);
+        self.corpus.val.check()?;
         loss.transpose().map(|loss| self.finite(loss)).transpose()
     }
 

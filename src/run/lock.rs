@@ -1,0 +1,73 @@
+//! The lock of a run directory: one process at a time trains there, and notices when the directory is moved or replaced.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::layout::LOCK;
+use super::{RunDir, RunError, cannot_write};
+use crate::disk;
+
+/// How often, and how far apart, the lock is tried: [`RunDir::is_busy`] holds it for a moment.
+const LOCK_ATTEMPTS: usize = 3;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// A run directory that no other process trains in while this value lives.
+#[derive(Debug)]
+pub struct Lock {
+    root: PathBuf,
+    file: File,
+    /// Whether the file system tells files apart.
+    is_known: bool,
+}
+
+impl RunDir {
+    /// Keeps other processes from training in `root`, which is created.
+    pub fn lock(root: &Path) -> Result<Lock, RunError> {
+        let path = root.join(LOCK);
+        if disk::is_link(&path) {
+            return Err(RunError::Link(path));
+        }
+        fs::create_dir_all(root).map_err(cannot_write(&path))?;
+        for _ in 0..LOCK_ATTEMPTS {
+            let file = disk::open_lock(&path).map_err(cannot_write(&path))?;
+            match file.try_lock() {
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+                // Some network drives have no locks: training without one is better than not training.
+                Ok(()) | Err(TryLockError::Error(_)) => {
+                    let is_known = disk::is_at(&file, &path);
+                    return Ok(Lock { root: root.to_owned(), file, is_known });
+                }
+            }
+        }
+        Err(RunError::Busy(root.to_owned()))
+    }
+
+    /// Whether a process trains in this run. Changes nothing on the disk.
+    pub fn is_busy(&self) -> bool {
+        disk::open_file(&self.join(LOCK))
+            .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+}
+
+impl Lock {
+    /// Checks that the directory is still the one that was locked: it may have been moved or removed, and another run
+    /// may be in its place.
+    pub fn check(&self) -> Result<(), RunError> {
+        if !self.is_known || disk::is_at(&self.file, &self.root.join(LOCK)) {
+            return Ok(());
+        }
+        let root = self.root.clone();
+        let moved_to = disk::path_of(&self.file).and_then(|path| Some(path.parent()?.to_owned()));
+        Err(match moved_to {
+            Some(to) => RunError::Moved { root, to: shown(to) },
+            None => RunError::Gone(root),
+        })
+    }
+}
+
+/// A path in the working directory without that, as a user would name it.
+fn shown(path: PathBuf) -> PathBuf {
+    let within = std::env::current_dir().ok().and_then(|here| Some(path.strip_prefix(here).ok()?.to_owned()));
+    within.filter(|path| !path.as_os_str().is_empty()).unwrap_or(path)
+}
