@@ -26,6 +26,7 @@ mod devices;
 mod examples;
 mod export;
 mod families;
+mod faults;
 mod first_contact;
 mod fixtures;
 mod further;

@@ -1,12 +1,14 @@
 //! Runs that are stopped while they do not train: in the last evaluation, or while the text is read.
 
 use std::fs;
+use std::path::Path;
 
 use tinderbox::data::Purpose;
 use tinderbox::device;
 use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainError, train};
 
-use crate::runs::Place;
+use crate::faults::files;
+use crate::runs::{Place, TEN_STEPS};
 
 /// Stops a run as its last evaluation begins.
 struct StopsLastEvaluation(Interrupter);
@@ -112,4 +114,116 @@ fn a_run_that_is_stopped_while_its_text_is_read_leaves_nothing_half_made() {
     let more = job("train.max_steps=4", Start::Resume);
     train(more.clone(), Box::new(observer), &interrupter).expect_err("stopped");
     assert_eq!(whole(more).steps, 4);
+}
+
+/// Does something in the middle of a run, as soon as its first checkpoint is saved.
+struct AtFirstSave<F>(Option<F>);
+
+impl<F: FnOnce() + Send> Observer for AtFirstSave<F> {
+    fn observe(&mut self, event: &Event<'_>) {
+        if matches!(event, Event::Saved { .. })
+            && let Some(act) = self.0.take()
+        {
+            act();
+        }
+    }
+}
+
+/// The error of a run whose directory is treated like this while it trains.
+fn disturbed(place: &Place, run: &str, act: impl FnOnce() + Send + 'static) -> TrainError {
+    let job = Job {
+        config: place.config(&["train.checkpoint_interval=3"]),
+        run_dir: place.path(run),
+        start: Start::New,
+        device: device::open(&"flex".parse().expect("a device")).expect("opens"),
+        from: None,
+    };
+    train(job, Box::new(AtFirstSave(Some(act))), &Interrupter::new()).expect_err("its directory is not there any more")
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_moved_while_it_trains_is_saved_where_it_is_and_touches_nothing_else() {
+    let place = Place::new();
+    go(&place, "whole", Start::New, false);
+    for other_follows in [false, true] {
+        if other_follows {
+            go(&place, "other", Start::New, false);
+        }
+        let [run, moved, other] = ["run", "moved", "other"].map(|name| place.path(name));
+        let error = disturbed(&place, "run", {
+            let (run, moved, other) = (run.clone(), moved.clone(), other.clone());
+            move || {
+                fs::rename(&run, moved).expect("moved");
+                if other_follows {
+                    fs::rename(other, run).expect("moved");
+                }
+            }
+        });
+        let error = error.to_string();
+        assert!(error.contains(&*run.to_string_lossy()), "{error}");
+        if cfg!(target_os = "linux") {
+            assert!(error.contains(&format!("--run-dir {}", moved.display())), "{error}");
+            assert_eq!(fs::read_to_string(moved.join("last")).expect("read"), "step-000004\n", "the next one is saved");
+        }
+        if other_follows {
+            let mut expected = files(&place.path("whole"));
+            let found = files(&run);
+            assert_eq!(found.len(), expected.len());
+            for (path, contents) in found {
+                let name = path.strip_prefix(&run).expect("within").to_owned();
+                let whole = expected.remove(&place.path("whole").join(&name)).expect("a file of a run");
+                assert!(name == Path::new("timings.jsonl") || whole == contents, "{} was written", name.display());
+            }
+        } else {
+            assert!(!run.exists());
+        }
+        let resumed = go(&place, "moved", Start::Resume, false);
+        assert_eq!(resumed.steps, 10);
+        place.assert_same("whole", "moved", &TEN_STEPS[..5]);
+        fs::remove_dir_all(&moved).expect("removed");
+        fs::remove_dir_all(&run).ok();
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_whose_directory_is_removed_stops_and_makes_no_other() {
+    let place = Place::new();
+    let run = place.path("run");
+    let error = disturbed(&place, "run", {
+        let run = run.clone();
+        move || fs::remove_dir_all(run).expect("removed")
+    });
+    assert!(error.to_string().contains("was removed or replaced"), "{error}");
+    assert!(!run.exists());
+}
+
+/// Stops a run as soon as it has begun.
+struct StopsAtStart(Interrupter);
+
+impl Observer for StopsAtStart {
+    fn observe(&mut self, event: &Event<'_>) {
+        if matches!(event, Event::Started(_)) {
+            self.0.stop(None);
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_stopped_before_its_first_step_is_no_obstacle() {
+    let place = Place::new();
+    for start in [Start::New, Start::New, Start::Overwrite] {
+        let interrupter = Interrupter::new();
+        let job = Job {
+            config: place.config(&["train.head_metrics=true"]),
+            run_dir: place.path("run"),
+            start,
+            device: device::open(&"flex".parse().expect("a device")).expect("opens"),
+            from: None,
+        };
+        let error = train(job, Box::new(StopsAtStart(interrupter.clone())), &interrupter).expect_err("stopped");
+        assert!(matches!(error, TrainError::InterruptedEmpty), "{error}");
+    }
+    assert_eq!(go(&place, "run", Start::New, false).steps, 10);
 }

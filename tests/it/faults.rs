@@ -1,0 +1,378 @@
+//! Runs whose files were damaged, whose process was killed while it saved, and whose format is of another version.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use tinderbox::data::{Corpus, OpenOptions, Tokens};
+use tinderbox::model::parameters;
+use tinderbox::run::{Checkpoint, Curves, RunDir, RunError, RunInfo, Trained, processes, samples};
+use tinderbox::train::Start;
+
+use crate::cli::Folder;
+use crate::runs::{Place, TEN_STEPS};
+
+/// All files below a folder, with their contents.
+pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() {
+            true => found.extend(files(&path)),
+            false => _ = found.insert(path.clone(), fs::read(&path).expect("read")),
+        }
+    }
+    found
+}
+
+pub fn copy(from: &Path, to: &Path) {
+    for (path, contents) in files(from) {
+        let path = to.join(path.strip_prefix(from).expect("within"));
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, contents).expect("written");
+    }
+}
+
+/// A file with one bit flipped, for each of about `n` places all over it, and cut at as many.
+fn damages(whole: &[u8], n: usize) -> impl Iterator<Item = Vec<u8>> {
+    let places = move |length: usize| (0..n.min(length)).map(move |i| i * length / n.min(length));
+    let flipped = places(whole.len()).map(|at| {
+        let mut flipped = whole.to_vec();
+        flipped[at] ^= 1 << (at % 8);
+        flipped
+    });
+    flipped.chain(places(whole.len()).map(|at| whole[..at].to_vec()))
+}
+
+/// Everything that a run's best checkpoint is used for.
+fn in_use(run: &Path) -> Result<(String, BTreeMap<String, parameters::HostTensor>), String> {
+    let trained = Trained::open(run, None).map_err(|error| error.to_string())?;
+    Ok((trained.tokenizer.to_json(), parameters::read(&trained.model)))
+}
+
+#[test]
+fn any_damage_to_a_run_is_noticed_or_does_no_harm() {
+    let place = Place::new();
+    let settings = ["train.max_steps=4", "train.tensorboard=true", "train.head_metrics=true", "model.n_layers=1"];
+    place.train("run", place.config(&settings), Start::New, None).expect("trains");
+    let root = place.path("run");
+    let expected = in_use(&root).expect("whole");
+    let (mut n_noticed, mut n_harmless) = (0, 0);
+    for (path, whole) in files(&root).iter().filter(|(path, _)| !path.ends_with(".lock")) {
+        for damaged in damages(whole, 40) {
+            fs::write(path, &damaged).expect("written");
+            match in_use(&root) {
+                Err(error) => {
+                    assert!(error.contains("\n  hint: "), "{error}");
+                    n_noticed += 1;
+                }
+                // The config is for people to read and to change.
+                Ok(_) if path.ends_with("config.toml") => {}
+                Ok(found) => {
+                    assert!(found == expected, "{} is used although it is damaged", path.display());
+                    n_harmless += 1;
+                }
+            }
+            // What is shown of a run reaches as far as it can be read.
+            let run = RunDir::open(&root);
+            let shown = run.map(|run| {
+                drop((RunInfo::read(&run), Curves::read(&run), samples(&run), processes(&run)));
+            });
+            assert!(shown.is_ok() || path.ends_with("config.toml"), "{}", path.display());
+        }
+        fs::write(path, whole).expect("written");
+    }
+    assert!(n_noticed > 200 && n_harmless > 200, "{n_noticed} noticed, {n_harmless} harmless");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_refused_with_one_that_is_whole_and_resume_takes_that() {
+    let place = Place::new();
+    let config = || place.config(&["train.keep_checkpoints=5"]);
+    place.train("whole", config(), Start::New, None).expect("trains");
+    place.train("stopped", config(), Start::New, Some(8)).expect("stops");
+    let names = ["model.safetensors", "optimizer.safetensors", "state.json"];
+    for (n, name) in names.into_iter().enumerate() {
+        for damage in [40, usize::MAX] {
+            let run = format!("run-{n}-{damage}");
+            copy(&place.path("stopped"), &place.path(&run));
+            let path = place.path(&format!("{run}/checkpoints/step-000008/{name}"));
+            let mut contents = fs::read(&path).expect("read");
+            match damage {
+                usize::MAX => contents.truncate(contents.len() / 2),
+                at => contents[at] ^= 4,
+            }
+            fs::write(&path, contents).expect("written");
+            if n != 1 {
+                let last = place.path(&format!("{run}/last"));
+                let error = Trained::open(&last, None).expect_err("damaged").to_string();
+                assert!(error.contains("step-000006` is whole"), "{error}");
+            }
+            place.train(&run, config(), Start::Resume, None).expect("goes on from step 6");
+            place.assert_same("whole", &run, &TEN_STEPS);
+        }
+    }
+    // Neither does a pointer that leads nowhere lose anything.
+    fs::write(place.path("stopped/last"), "step-0000\u{1}8\n").expect("written");
+    place.train("stopped", config(), Start::Resume, None).expect("goes on from step 8");
+    place.assert_same("whole", "stopped", &TEN_STEPS);
+}
+
+#[test]
+fn a_run_without_a_whole_checkpoint_says_so() {
+    let place = Place::new();
+    place.train("run", place.config(&["train.max_steps=2"]), Start::New, None).expect("trains");
+    let state = place.path("run/checkpoints/step-000002/state.json");
+    fs::write(&state, "{}").expect("written");
+    let error = place.train("run", place.config(&[]), Start::Resume, None).expect_err("damaged").to_string();
+    assert!(error.contains("no other checkpoint of the run is whole"), "{error}");
+    fs::rename(place.path("run/checkpoints/step-000002"), place.path("run/checkpoints/step-000001")).expect("moved");
+    place.train("run", place.config(&[]), Start::Resume, None).expect_err("damaged");
+}
+
+#[test]
+fn a_best_checkpoint_that_is_damaged_is_forgotten_on_resume() {
+    let place = Place::new();
+    let config = || place.config(&["train.keep_checkpoints=5"]);
+    place.train("run", config(), Start::New, Some(6)).expect("stops");
+    assert_eq!(place.read("run/best"), b"step-000004\n");
+    let best = place.path("run/checkpoints/step-000004/model.safetensors");
+    let mut contents = fs::read(&best).expect("read");
+    *contents.last_mut().expect("not empty") ^= 1;
+    fs::write(&best, contents).expect("written");
+    let (summary, _) = place.train("run", config(), Start::Resume, None).expect("goes on and finishes");
+    assert_ne!(summary.best_step, Some(4));
+}
+
+#[test]
+fn a_state_of_another_step_is_refused() {
+    let place = Place::new();
+    place.train("run", place.config(&["train.max_steps=2"]), Start::New, None).expect("trains");
+    let moved = place.path("run/checkpoints/step-000007");
+    fs::rename(place.path("run/checkpoints/step-000002"), &moved).expect("moved");
+    let error = Checkpoint::read_state(&moved).expect_err("of step 2").to_string();
+    assert!(error.contains("it is of step 2, and its directory of step 7"), "{error}");
+}
+
+#[test]
+fn a_best_or_last_that_leads_out_of_the_run_is_refused() {
+    let place = Place::new();
+    for run in ["run", "other"] {
+        place.train(run, place.config(&["train.max_steps=2"]), Start::New, None).expect("trains");
+    }
+    let run = RunDir::open(&place.path("run")).expect("a run");
+    let absolute = place.path("other/checkpoints/step-000002").display().to_string();
+    for target in ["../../other/checkpoints/step-000002", &absolute, "./step-000002", ".."] {
+        fs::write(place.path("run/best"), target).expect("written");
+        assert!(matches!(run.best(), Err(RunError::Pointer { .. })), "{target}");
+    }
+}
+
+#[test]
+fn damaged_caches_are_made_anew() {
+    let place = Place::new();
+    let config = place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300"]);
+    let open = || {
+        let corpus = Corpus::open(&config, OpenOptions::default()).expect("opens");
+        let ids = |tokens: &Tokens| {
+            let mut ids = vec![0; tokens.len()];
+            tokens.read(0, &mut ids);
+            ids
+        };
+        (corpus.tokenizer.to_json(), corpus.train.texts().map(ids).collect::<Vec<_>>())
+    };
+    let expected = open();
+    let caches = files(&place.path("cache"));
+    let names: Vec<_> = caches.keys().filter_map(|path| path.extension()).collect();
+    assert!(names.len() == 2, "tokens and a tokenizer: {names:?}");
+    for (path, whole) in caches.iter().filter(|(_, whole)| !whole.is_empty()) {
+        for damaged in damages(whole, 8) {
+            fs::write(path, &damaged).expect("written");
+            assert!(open() == expected, "{} is used although it is damaged", path.display());
+            assert!(fs::read(path).expect("read") == *whole, "it is made anew");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn caches_are_readable_by_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    let config = place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300"]);
+    Corpus::open(&config, OpenOptions::default()).expect("opens");
+    for (path, contents) in files(&place.path("cache")) {
+        let mode = fs::metadata(&path).expect("a file").permissions().mode() & 0o777;
+        assert!(mode == 0o600 || contents.is_empty(), "{} has mode {mode:o}", path.display());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_with_links_is_not_gone_on_with() {
+    use std::os::unix::fs::symlink;
+    let place = Place::new();
+    place.train("run", place.config(&[]), Start::New, Some(6)).expect("stops");
+    let thesis = place.path("thesis.txt");
+    fs::write(&thesis, "years of work\n").expect("written");
+    for name in [".lock", "metrics.jsonl", "train.log", "tensorboard", "checkpoints/step-000006/state.json"] {
+        let path = place.path("run").join(name);
+        let before = fs::read(&path).ok();
+        fs::remove_file(&path).ok();
+        symlink(&thesis, &path).expect("linked");
+        let error = place.train("run", place.config(&[]), Start::Resume, None).expect_err("a link").to_string();
+        assert!(error.contains(&format!("{}` is a link", path.display())), "{error}");
+        assert_eq!(fs::read(&thesis).expect("read"), b"years of work\n");
+        fs::remove_file(&path).expect("removed");
+        if let Some(before) = before {
+            fs::write(&path, before).expect("written");
+        }
+    }
+    place.train("run", place.config(&[]), Start::Resume, None).expect("goes on without them");
+}
+
+#[test]
+fn a_folder_is_a_run_only_with_the_config_of_one() {
+    let place = Place::new();
+    fs::create_dir(place.path("site")).expect("made");
+    fs::write(place.path("site/config.toml"), "title = \"My site\"\n").expect("written");
+    fs::write(place.path("site/best"), "of the year").expect("written");
+    place.train("site", place.config(&[]), Start::Overwrite, None).expect_err("not a run");
+    assert_eq!(place.read("site/best"), b"of the year");
+}
+
+#[test]
+fn what_a_killed_start_leaves_is_no_obstacle() {
+    let place = Place::new();
+    let make = |dir: &str, names: &[(&str, &str)]| {
+        fs::create_dir(place.path(dir)).expect("made");
+        for (name, contents) in names {
+            fs::write(place.path(dir).join(name), contents).expect("written");
+        }
+    };
+    let config = place.config(&["train.max_steps=2"]);
+    let toml = config.to_toml();
+    let partial = ".config.toml.0123456789abcdef.partial";
+    let left: [&[(&str, &str)]; 4] = [
+        &[],
+        &[(".lock", "")],
+        &[(".lock", ""), (partial, "[da")],
+        &[(".lock", ""), ("config.toml", &toml), (".tokenizer.json.0.partial", "")],
+    ];
+    for (n, names) in left.into_iter().enumerate() {
+        for start in [Start::New, Start::Overwrite] {
+            let run = format!("run-{n}-{start:?}");
+            make(&run, names);
+            place.train(&run, config.clone(), start, None).expect("starts");
+            let hidden =
+                files(&place.path(&run)).into_keys().filter(|path| path.extension() == Some("partial".as_ref()));
+            assert_eq!(hidden.count(), 0);
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn reports_that_are_written_at_the_same_time_do_not_collide() {
+    let folder = Folder::trained();
+    folder.write("runs/tiny/.report.html.0123456789abcdef.partial", "of a process that was killed");
+    let started: Vec<_> = (0..4).map(|_| folder.start(&["report", "runs/tiny"])).collect();
+    for report in started {
+        let ran = report.finish();
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    }
+    let left = files(&folder.path("runs/tiny")).into_keys().filter(|path| path.extension() == Some("partial".as_ref()));
+    assert_eq!(left.collect::<Vec<_>>(), Vec::<PathBuf>::new());
+}
+
+/// Kills a run `n` times, each a little later than the time before, and checks that nothing is lost but the interval.
+fn killed_while_saving(n: u64) {
+    let folder = Folder::new();
+    let always =
+        ["--set", "train.checkpoint_interval=1", "--set", "schedule.kind=constant", "--set", "train.log_interval=1"];
+    let train = |max_steps: usize, run: &str, more: &[&str]| -> Vec<String> {
+        let max_steps = format!("train.max_steps={max_steps}");
+        let words = ["train", "tiny.toml", "--run-dir", run, "--set", &max_steps].into_iter().chain(always);
+        words.chain(more.iter().copied()).map(str::to_owned).collect()
+    };
+    let start = |words: &[String]| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        folder.command(&words).stderr(std::process::Stdio::null()).stdout(std::process::Stdio::null()).spawn()
+    };
+    let root = folder.path("run");
+    let (mut step, mut n_saved) = (0, 0);
+    for attempt in 0..n {
+        let more: &[&str] = if root.join("last").is_file() { &["--resume"] } else { &[] };
+        let mut child = start(&train(100_000, "run", more)).expect("the binary starts");
+        sleep(Duration::from_millis(20 + attempt * 37 % 700));
+        child.kill().expect("killed");
+        let status = child.wait().expect("ended");
+        assert_eq!(status.code(), None, "it still ran, and said nothing against its start");
+        if !root.join("last").is_file() {
+            continue;
+        }
+        let run = RunDir::open(&root).expect("a run");
+        let checkpoint = Checkpoint::read(&run.last().expect("a last")).expect("whole");
+        assert!(checkpoint.state.step >= step, "step {step} was saved before");
+        n_saved += usize::from(checkpoint.state.step > step);
+        step = checkpoint.state.step;
+        Checkpoint::read(&run.best().expect("a best")).expect("whole");
+    }
+    assert!(n_saved as u64 >= n / 4, "only {n_saved} of {n} processes saved anything");
+    for (run, more) in [("run", &["--resume"][..]), ("whole", &[])] {
+        let words = train(step + 3, run, more);
+        folder.succeed(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    for name in ["metrics.jsonl", "samples.txt", "last", "best"] {
+        assert_eq!(folder.read(&format!("run/{name}")), folder.read(&format!("whole/{name}")), "{name}");
+    }
+    let end = format!("checkpoints/step-{:06}", step + 3);
+    assert!(files(&folder.path("run").join(&end)).values().eq(files(&folder.path("whole").join(&end)).values()));
+}
+
+#[test]
+fn a_run_that_is_killed_while_it_saves_loses_nothing_that_was_saved() {
+    killed_while_saving(12);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_run_that_is_killed_two_hundred_times_loses_nothing_that_was_saved() {
+    killed_while_saving(200);
+}
+
+/// A run of each version of the format, made by the program of its time from `tests/fixtures/runs/tiny.toml`.
+#[test]
+fn runs_of_every_version_are_read_and_gone_on_with() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/runs");
+    for version in ["version-1", "version-2"] {
+        let folder = Folder::new();
+        copy(&fixtures.join(version), &folder.path("run"));
+        let written = folder.read("run/checkpoints/step-000002/state.json");
+        assert!(written.contains(&format!("\"version\": {}", &version[8..])), "{written}");
+        fs::copy(fixtures.join("text.txt"), folder.path("text.txt")).expect("copied");
+        fs::copy(fixtures.join("tiny.toml"), folder.path("tiny.toml")).expect("copied");
+        let loss = folder.json(&["eval", "run", "--json"])["loss"].as_f64().expect("a number");
+        assert!((loss - 3.0554).abs() < 1e-3, "{version}: {loss}");
+        folder.succeed(&["train", "tiny.toml", "--run-dir", "run", "--set", "train.max_steps=4", "--resume"]);
+        let again = folder.read("run/checkpoints/step-000004/state.json");
+        assert!(again.contains("\"version\": 2"), "{again}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_a_newer_version_is_refused_with_what_to_do() {
+    let place = Place::new();
+    place.train("run", place.config(&["train.max_steps=2"]), Start::New, None).expect("trains");
+    let path = place.path("run/checkpoints/step-000002/state.json");
+    let state = fs::read_to_string(&path).expect("read").replace("\"version\": 2", "\"version\": 3, \"novel\": []");
+    fs::write(&path, state).expect("written");
+    let open = Trained::open(&place.path("run"), None).expect_err("newer").to_string();
+    let resume = place.train("run", place.config(&[]), Start::Resume, None).expect_err("newer").to_string();
+    for error in [open, resume] {
+        assert!(error.contains("newer version of the program"), "{error}");
+        assert!(error.contains("hint: use the newer version"), "{error}");
+    }
+}
