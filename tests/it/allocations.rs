@@ -98,7 +98,7 @@ fn a_checkpoint_is_written_and_read_one_tensor_after_another() {
     let some = 128 * 1024; // a buffer, the names of all tensors
 
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let dir = dir.path().join("step-000001");
+    let dir = dir.path().join("step-000000");
     let saved = Checkpoint { model: tensors.clone(), optimizer: tensors, state: TrainState::default() };
     let (most, ()) = most_held(|| saved.write(&dir).expect("written"));
     assert!(most < some, "{most} of {}", 2 * n_bytes);

@@ -439,7 +439,7 @@ fn a_run_goes_on_or_is_replaced_only_when_that_is_said() {
     "#);
     assert_snapshot!(folder.fail(&["train", "tiny.toml", "--resume"]), @r#"
     error: `runs/tiny` is done: it made all of its 40 steps
-      hint: for more of them, raise train.max_steps with --set
+      hint: for more of them, raise train.max_steps with --set; `tinderbox report runs/tiny` makes its report again
     "#);
     let other = ["train", "tiny.toml", "--resume", "--set", "model.n_heads=4", "--set", "train.seed=1"];
     assert_snapshot!(folder.fail(&other), @r#"
@@ -611,8 +611,8 @@ fn mistakes_in_the_run_are_explained() {
     let whole = fs::read(&weights).expect("read");
     fs::write(&weights, &whole[..whole.len() / 2]).expect("written");
     assert_snapshot!(folder.fail(&["generate", "runs/tiny/last"]), @r#"
-    error: `runs/tiny/checkpoints/step-000040/model.safetensors` is damaged or of another version: incomplete metadata, file not fully covered
-      hint: use another of the run's `checkpoints/step-N`; to resume from it, write its name into the file `last`
+    error: `runs/tiny/checkpoints/step-000040/model.safetensors` is damaged: incomplete metadata, file not fully covered
+      hint: `runs/tiny/checkpoints/step-000030` is whole, and can be named in place of the run; --resume goes on from the last one that is whole
     "#);
     folder.succeed(&["generate", "runs/tiny/checkpoints/step-000030", "--max-new-tokens", "1"]);
     fs::remove_file(&weights).expect("removed");

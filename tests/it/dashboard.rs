@@ -423,7 +423,8 @@ fn stopping_early_is_said_when_the_dashboard_is_gone() {
         stderr,
         format!(
             "error: `runs/tiny` is done: it stopped early after step {steps}, with no improvement in 2 evaluations\n  \
-             hint: for more of them, raise train.early_stopping_patience with --set, or set it to 0\n"
+             hint: for more of them, raise train.early_stopping_patience with --set, or set it to 0; \
+             `tinderbox report runs/tiny` makes its report again\n"
         )
     );
     let more = ["--resume", "--json", "--set", "train.early_stopping_patience=3"];

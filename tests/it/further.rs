@@ -232,8 +232,8 @@ fn mistakes_in_what_to_start_from_are_explained() {
     assert_eq!(folder.run(&[&from[..], &["--resume"]].concat()).code, Some(2));
     fs::remove_dir_all(folder.path("runs/tiny/checkpoints/step-000040")).expect("removed");
     assert_snapshot!(folder.fail(&["train", "fine.toml", "--from", "runs/tiny/last"]), @r"
-    error: `runs/tiny/last` is damaged or of another version: it names `step-000040`, which is not there
-      hint: use another of the run's `checkpoints/step-N`; to resume from it, write its name into the file `last`
+    error: `runs/tiny/last` is damaged: it names `step-000040`, which is not there
+      hint: write the name of one of the run's checkpoints into it, such as step-000100; --resume goes on from the last one in any case
     ");
     let gone = ["train", "fine.toml", "--from", "runs/tiny/checkpoints/step-40"];
     assert_snapshot!(folder.fail(&gone), @r"
