@@ -150,13 +150,14 @@ impl Checkpoint {
 
     /// As [`Checkpoint::read`]; an error names no other checkpoint.
     pub(super) fn read_whole(dir: &Path) -> Result<Self, RunError> {
-        let file = read_state_file(dir)?;
-        let sums = file.crc32c.as_ref();
-        Ok(Self {
-            model: open(&dir.join(MODEL), sums.map(|sums| &*sums.model))?,
-            optimizer: open(&dir.join(OPTIMIZER), sums.map(|sums| &*sums.optimizer))?,
-            state: file.state,
-        })
+        let paths = [MODEL, OPTIMIZER].map(|name| dir.join(name));
+        let (model, optimizer) = (tensors::open(&paths[0])?, tensors::open(&paths[1])?);
+        let StateFile { state, crc32c, .. } = read_state_file(dir)?;
+        if let Some(Checksums { model, optimizer, .. }) = crc32c {
+            compare(&paths[0], &model)?;
+            compare(&paths[1], &optimizer)?;
+        }
+        Ok(Self { model, optimizer, state })
     }
 
     /// Reads where the run stood.
@@ -205,8 +206,12 @@ impl Checkpoint {
 
     /// The same; an error names no other checkpoint.
     pub(super) fn whole_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
-        let sums = read_state_file(dir)?.crc32c;
-        open(&dir.join(MODEL), sums.as_ref().map(|sums| &*sums.model))
+        let path = dir.join(MODEL);
+        let weights = tensors::open(&path)?;
+        if let Some(Checksums { model, .. }) = read_state_file(dir)?.crc32c {
+            compare(&path, &model)?;
+        }
+        Ok(weights)
     }
 
     /// The numbers in the weights of the checkpoint in `dir`, which are not read.
@@ -252,17 +257,14 @@ fn load(
     }
 }
 
-/// Opens a file of tensors, after comparing it with its checksum; a checkpoint of version 1 has none.
-fn open(path: &Path, crc32c: Option<&str>) -> Result<BTreeMap<String, LazyTensor>, RunError> {
-    let tensors = tensors::open(path)?; // which says more of a file that was cut
-    if let Some(expected) = crc32c {
-        // The bytes are read twice, the second time from the system's memory: what is wrong is known before it is used.
-        let found = File::open(path).and_then(disk::crc32c_of).map(hexadecimal).map_err(cannot_read(path))?;
-        if found != expected {
-            return Err(RunError::damaged(path, format!("its checksum was {expected} and is now {found}")));
-        }
+/// Compares a file with its checksum. Its bytes are read again when they are used, from the system's memory: damage is
+/// known before.
+fn compare(path: &Path, expected: &str) -> Result<(), RunError> {
+    let found = File::open(path).and_then(disk::crc32c_of).map(hexadecimal).map_err(cannot_read(path))?;
+    match found == expected {
+        true => Ok(()),
+        false => Err(RunError::damaged(path, format!("its checksum was {expected} and is now {found}"))),
     }
-    Ok(tensors)
 }
 
 fn read_state_file(dir: &Path) -> Result<StateFile, RunError> {

@@ -361,6 +361,7 @@ impl Training {
         let step = self.state.step;
         if self.saved_step == Some(step) {
             if self.is_best() {
+                self.lock.check()?;
                 self.run.set_best(step)?; // an interrupt saved it before it was evaluated
             }
             return Ok(());
@@ -370,6 +371,7 @@ impl Training {
             let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;
             let model = self.trainer.evaluated();
             self.finite(evaluate::estimate(&model, &self.corpus.val, batch_size, 1, matmul_precision))?;
+            self.corpus.val.check()?;
         }
         self.logs.sync()?; // a checkpoint must not outlive the lines that lead to it
         let checkpoint = self.trainer.checkpoint(self.state.clone());
