@@ -12,7 +12,8 @@ use crate::tokenizer::TokenizerError;
 #[allow(missing_docs, reason = "each message says what the fields are")]
 pub enum InteropError {
     #[error(
-        "there is no model at `{0}`\n  hint: name a folder with a config.json and safetensors files, or a .gguf file"
+        "there is no model at `{0}`\n  hint: name a folder with a config.json and safetensors files, or a .gguf file; \
+         import downloads hf:OWNER/NAME"
     )]
     NotFound(PathBuf),
     #[error("`{path}` is not a model that can be imported: {reason}\n  hint: {hint}")]
@@ -47,13 +48,13 @@ pub enum InteropError {
     OtherFamily { path: PathBuf, family: Family, obstacles: Vec<String> },
     #[error("the text has no tokens\n  hint: give another one with --prompt")]
     EmptyText,
-    #[error(
-        "this model cannot be a GGUF file: {reason}\n  hint: as a Hugging Face folder, with --to hf, it can be taken along"
-    )]
+    #[error("this model cannot be a GGUF file: {reason}\n  hint: export it as a Hugging Face folder, with --to hf")]
     NoGguf { reason: String },
     #[error("`{0}` already exists; nothing was written\n  hint: choose another place, or replace it with --overwrite")]
     Exists(PathBuf),
-    #[error("`{0}` is not empty and holds no model, so nothing is written there\n  hint: choose another place")]
+    #[error("`{0}` does not name a folder to make\n  hint: give it a name, such as my-model")]
+    NoName(PathBuf),
+    #[error("`{0}` is there and holds no model, so it is not replaced\n  hint: choose another place")]
     NotAnExport(PathBuf),
     #[error("cannot get the model `{name}` from the Hugging Face hub: {reason}\n  hint: {hint}")]
     Hub { name: String, reason: String, hint: String },

@@ -2,13 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value};
-
 use super::convert::{self, Tensors};
 use super::layout::{Naming, layout};
 use super::{Family, InteropError};
 use crate::config::{Config, ModelConfig};
-use crate::run::layout::TOKENIZER_CONFIG;
 use crate::run::{Checkpoint, RunDir, TrainState, locate};
 use crate::tokenizer::Tokenizer;
 
@@ -25,10 +22,8 @@ pub struct Outgoing {
     pub config: Config,
     /// The family that other projects know the model as.
     pub family: Family,
-    /// The run's tokenizer.
+    /// The run's tokenizer, with as many ids as the model has rows.
     pub tokenizer: Tokenizer,
-    /// The run's `tokenizer_config.json`; empty if the tokenizer was made here.
-    pub tokenizer_config: Map<String, Value>,
     parameters: Tensors,
 }
 
@@ -41,12 +36,11 @@ impl Outgoing {
         let located = locate(run)?;
         let config = located.run.config()?;
         let family = Family::of(&config.model).map_err(|obstacles| InteropError::NotPortable { obstacles })?;
-        let tokenizer = located.run.tokenizer()?;
+        let tokenizer = located.run.tokenizer_of_model(&config)?;
         let checkpoint = Checkpoint::read(&located.checkpoint)?;
         let (parameters, state) = (checkpoint.model, checkpoint.state);
-        let tokenizer_config = tokenizer_config(&located.run)?;
         let (run, checkpoint) = (located.run, located.checkpoint);
-        Ok(Self { run, checkpoint, state, config, family, tokenizer, tokenizer_config, parameters })
+        Ok(Self { run, checkpoint, state, config, family, tokenizer, parameters })
     }
 
     /// The shape of the model.
@@ -56,7 +50,7 @@ impl Outgoing {
 
     /// The rows of its token embedding.
     pub fn vocab_size(&self) -> usize {
-        self.model().vocab_size.unwrap_or_else(|| self.tokenizer.vocab_size())
+        self.tokenizer.vocab_size()
     }
 
     /// How many numbers it has learned.
@@ -80,15 +74,4 @@ impl Outgoing {
         let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
         root.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
     }
-}
-
-fn tokenizer_config(run: &RunDir) -> Result<Map<String, Value>, InteropError> {
-    let path = run.join(TOKENIZER_CONFIG);
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Map::new()),
-        Err(source) => return Err(InteropError::Read { path, source }),
-    };
-    serde_json::from_str(&text)
-        .map_err(|error| InteropError::Damaged { path, reason: format!("it is not a JSON object: {error}") })
 }

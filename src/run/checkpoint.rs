@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::files::{partial_name, rename, sync_dir, write_synced};
+use super::files::{write_dir, write_synced};
 use super::layout::{step_of, steps_in};
 use super::{RunError, cannot_read, cannot_write, tensors};
 use crate::config::ModelConfig;
@@ -119,27 +119,21 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Writes the checkpoint to `dir`, atomically.
     pub fn write(&self, dir: &Path) -> Result<(), RunError> {
-        let partial = partial_name(dir);
-        self.write_files(&partial).and_then(|()| rename(&partial, dir).map_err(cannot_write(dir))).inspect_err(|_| {
-            fs::remove_dir_all(&partial).ok(); // the first error is the one to report
-        })
-    }
-
-    fn write_files(&self, dir: &Path) -> Result<(), RunError> {
-        if dir.exists() {
-            fs::remove_dir_all(dir).map_err(cannot_write(dir))?; // a crash while saving left it
-        }
-        fs::create_dir_all(dir).map_err(cannot_write(dir))?;
-        let model = hexadecimal(tensors::write(&dir.join(MODEL), &self.model)?);
-        let optimizer = hexadecimal(tensors::write(&dir.join(OPTIMIZER), &self.optimizer)?);
-        let crc32c = Some(Checksums { model, optimizer, state: String::new() });
-        let state = StateFile { version: VERSION, state: self.state.clone(), crc32c };
-        let mut state = serde_json::to_string_pretty(&state).expect("plain data");
-        let at = state.rfind("\"\"").expect("its own checksum comes last") + 1;
-        state.insert_str(at, &hexadecimal(crc32c::crc32c(&state.as_bytes()[..at])));
-        let path = dir.join(STATE);
-        write_synced(&path, |file| writeln!(file, "{state}")).map_err(cannot_write(&path))?;
-        sync_dir(dir).map_err(cannot_write(dir))
+        write_dir(
+            dir,
+            |path, error| cannot_write(path)(error),
+            |dir| {
+                let model = hexadecimal(tensors::write(&dir.join(MODEL), &self.model)?);
+                let optimizer = hexadecimal(tensors::write(&dir.join(OPTIMIZER), &self.optimizer)?);
+                let crc32c = Some(Checksums { model, optimizer, state: String::new() });
+                let state = StateFile { version: VERSION, state: self.state.clone(), crc32c };
+                let mut state = serde_json::to_string_pretty(&state).expect("plain data");
+                let at = state.rfind("\"\"").expect("its own checksum comes last") + 1;
+                state.insert_str(at, &hexadecimal(crc32c::crc32c(&state.as_bytes()[..at])));
+                let path = dir.join(STATE);
+                write_synced(&path, |file| writeln!(file, "{state}")).map_err(cannot_write(&path))
+            },
+        )
     }
 
     /// Reads the checkpoint in `dir`, but for the values of its tensors, after comparing its files with their

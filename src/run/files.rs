@@ -50,14 +50,57 @@ fn sync_names_beside(path: &Path) -> io::Result<()> {
 }
 
 /// Waits until the names in a directory are on the disk.
-pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+fn sync_dir(dir: &Path) -> io::Result<()> {
     if !cfg!(unix) {
         return Ok(()); // other systems cannot flush a directory
     }
     File::open(dir)?.sync_all()
 }
 
-pub(crate) fn remove_dir(dir: &Path) -> io::Result<()> {
+/// Makes the directory `dir`, in place of one that is there: `fill` writes its files into a hidden directory beside it,
+/// which gets the name when they are on the disk. `cannot_write` makes an error of a path and the system's.
+pub(crate) fn write_dir<E>(
+    dir: &Path,
+    cannot_write: impl Fn(&Path, io::Error) -> E,
+    fill: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
+    let partial = partial_name(dir);
+    let written = create_empty_dir(&partial)
+        .map_err(|error| cannot_write(&partial, error))
+        .and_then(|()| fill(&partial))
+        .and_then(|()| {
+            sync_dir(&partial).and_then(|()| replace_dir(dir, &partial)).map_err(|error| cannot_write(dir, error))
+        });
+    written.inspect_err(|_| {
+        fs::remove_dir_all(&partial).ok(); // the first error is the one to report
+    })
+}
+
+fn create_empty_dir(dir: &Path) -> io::Result<()> {
+    if dir.exists() {
+        fs::remove_dir_all(dir)?; // a crash left it
+    }
+    fs::create_dir_all(dir)
+}
+
+/// Renames the directory `new` to `dir`. One that is there is moved away before, and removed after: it never is there
+/// with a part of its files.
+fn replace_dir(dir: &Path, new: &Path) -> io::Result<()> {
+    if dir.symlink_metadata().is_err() {
+        return rename(new, dir);
+    }
+    let old = partial_name(new);
+    if old.exists() {
+        fs::remove_dir_all(&old)?; // a crash left it
+    }
+    fs::rename(dir, &old)?;
+    rename(new, dir).inspect_err(|_| {
+        fs::rename(&old, dir).ok();
+    })?;
+    fs::remove_dir_all(old)
+}
+
+pub(super) fn remove_dir(dir: &Path) -> io::Result<()> {
     let partial = partial_name(dir);
     rename(dir, &partial)?;
     fs::remove_dir_all(partial)

@@ -25,6 +25,8 @@ pub(super) struct Companion {
     pub json: Arc<str>,
     /// `None` if the file names none that there is.
     pub end_of_text: Option<u32>,
+    /// `None` if the file names none that there is.
+    pub bos_token: Option<u32>,
     /// `None` if nothing asks for one before each text.
     pub bos: Option<u32>,
     pub chat_template: Option<String>,
@@ -81,16 +83,17 @@ impl Companion {
             let (Token::Content(content) | Token::Added { content }) = token?;
             library.tokenizer.token_to_id(&content)
         };
+        let bos_token = id(bos_token);
         let bos = match add_bos_token {
             Some(false) => None,
-            Some(true) => id(bos_token),
+            Some(true) => bos_token,
             None => library.prepended, // as the library itself would do
         };
         let chat_template = chat_template.and_then(|templates| match templates {
             Templates::Only(template) => Some(template),
             Templates::Named(named) => named.into_iter().find(|it| it.name == "default").map(|it| it.template),
         });
-        Ok(Self { json: json.into(), end_of_text: id(eos_token), bos, chat_template })
+        Ok(Self { json: json.into(), end_of_text: id(eos_token), bos_token, bos, chat_template })
     }
 
     /// The same, with no token before texts.

@@ -197,6 +197,12 @@ impl Tokenizer {
         self.companion.as_ref()?.bos
     }
 
+    /// The token that its `tokenizer_config.json` names as the beginning of a text, whether texts get it or not.
+    #[must_use]
+    pub fn bos_token(&self) -> Option<u32> {
+        self.companion.as_ref()?.bos_token
+    }
+
     /// The same, with no token before texts: for a model that learns from texts without one.
     #[must_use]
     pub fn without_bos(self) -> Self {

@@ -1,9 +1,11 @@
 //! Runs as models for other projects: they come back as they went, and never by half.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
+use tinderbox::interop::gguf::{self, TensorType};
 use tinderbox::interop::{Outgoing, Source, hf};
 use tinderbox::model::Dtype;
 
@@ -69,6 +71,102 @@ fn half_the_bits_are_the_nearest_numbers() {
                 let spacing = exact.abs() * 2.0_f32.powi(1 - digits);
                 assert!((rounded - exact).abs() <= spacing / 2.0 + 1e-7, "{name}: {rounded} is not next to {exact}");
             }
+        }
+    }
+}
+
+/// The files in a folder and below, with their contents.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let entry = entry.expect("read");
+        let name = entry.file_name().into_string().expect("UTF-8");
+        if entry.path().is_dir() {
+            found.extend(files(&entry.path()).into_iter().map(|(below, content)| (format!("{name}/{below}"), content)));
+        } else {
+            found.insert(name, fs::read(entry.path()).expect("read"));
+        }
+    }
+    found
+}
+
+#[test]
+fn a_later_export_replaces_an_earlier_one_whole() {
+    let folder = Folder::new();
+    let outgoing = Outgoing::open(&import(&Model::for_gguf("llama"), &folder)).expect("a run");
+    let [twice, once] = ["twice", "once"].map(|name| folder.path(name));
+    let to_hf = |folder: &Path, dtype, overwrite| hf::export(&outgoing, dtype, &folder.join("hf"), overwrite);
+    let to_gguf =
+        |folder: &Path, numbers, overwrite| gguf::export(&outgoing, numbers, &folder.join("gguf"), overwrite).map(drop);
+    to_hf(&twice, Dtype::F32, false).expect("written");
+    to_gguf(&twice, TensorType::F32, false).expect("written");
+    fs::write(twice.join("hf/old.txt"), "of the earlier one").expect("written");
+    let before = files(&twice);
+    let refused = [to_hf(&twice, Dtype::Bf16, false), to_gguf(&twice, TensorType::Bf16, false)];
+    for refused in refused {
+        assert!(refused.expect_err("there is one").to_string().contains("already exists; nothing was written"));
+    }
+    assert!(files(&twice) == before);
+
+    for folder in [&twice, &once] {
+        to_hf(folder, Dtype::Bf16, true).unwrap_or_else(|error| panic!("{error}"));
+        to_gguf(folder, TensorType::Bf16, true).unwrap_or_else(|error| panic!("{error}"));
+    }
+    assert!(files(&twice) == files(&once), "and nothing beside it: {:?}", files(&twice).keys());
+}
+
+/// The command, in a process that can write no file of more than some 10 to 20 KiB: it is killed when it does, or the
+/// system says so, as it says that a disk is full.
+#[cfg(unix)]
+fn run_in_little_room(folder: &Folder, is_killed: bool, args: &[&str]) -> crate::cli::Ran {
+    let command = folder.command(args);
+    let mut shell = std::process::Command::new("sh");
+    let ignore = if is_killed { "" } else { "trap '' XFSZ; " };
+    shell.arg("-c").arg(format!("{ignore}ulimit -c 0; ulimit -f 20; exec \"$@\"")).arg("sh").arg(command.get_program());
+    shell.args(command.get_args()).current_dir(command.get_current_dir().expect("the folder"));
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    let ran = crate::cli::Ran::from(shell.output().expect("sh is there"));
+    assert_eq!(ran.code, if is_killed { None } else { Some(1) }, "{}", ran.stderr);
+    ran
+}
+
+#[cfg(unix)]
+#[test]
+fn nothing_half_written_is_ever_under_the_final_name() {
+    for is_killed in [false, true] {
+        let folder = Folder::new();
+        let model = Model::for_gguf("llama");
+        let model = model.path().to_str().expect("UTF-8");
+        let commands = [
+            ("run", vec!["import", model, "--run-dir", "out/run"]),
+            ("hf", vec!["export", "out/run", "--to", "hf", "--output", "out/hf"]),
+            ("it.gguf", vec!["export", "out/run", "--to", "gguf", "--output", "out/it.gguf"]),
+        ];
+        for (name, args) in commands {
+            let written = || files(&folder.path("out"));
+            let before = if folder.path("out").exists() { written() } else { BTreeMap::new() };
+            let said = run_in_little_room(&folder, is_killed, &args).stderr;
+            assert!(!folder.path("out").join(name).exists(), "{name}");
+            if !is_killed {
+                assert!(said.contains("cannot write `") && said.contains("File too large"), "{said}");
+                assert!(written() == before, "{name}: {:?}", written().keys());
+            }
+            folder.succeed(&args);
+            let first = written();
+            let again = [&args[..], &["--overwrite"]].concat();
+            run_in_little_room(&folder, is_killed, &again);
+            let left = written();
+            assert!(
+                first.iter().all(|(path, content)| left.get(path) == Some(content)),
+                "{name}: the old one is whole"
+            );
+            folder.succeed(&again);
+            assert!(written() == first, "{name}: {:?}", written().keys());
         }
     }
 }

@@ -19,7 +19,7 @@ fn export(run: &Path, numbers: TensorType, file: &Path) -> Result<PathBuf, Inter
 }
 
 /// Fewer characters than the models of the fixtures have rows.
-fn characters() -> Tokenizer {
+pub fn characters() -> Tokenizer {
     Tokenizer::char_from_alphabet("the quick brown fox\n\u{e9}\u{65e5}".chars()).expect("an alphabet")
 }
 

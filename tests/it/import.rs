@@ -1,4 +1,4 @@
-//! Models of other projects as runs: every family comes in, everything works on it, and what does not fit is said.
+//! Models of other projects as runs: every family comes in, everything works on it, and a model that does not fit is refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,6 +11,7 @@ use tinderbox::interop::{self, Source};
 use tinderbox::model::parameters;
 
 use crate::cli::Folder;
+use crate::gguf::characters;
 
 /// The models that transformers made, by `scripts/fixtures/families.py`.
 pub const FAMILIES: [&str; 9] =
@@ -21,7 +22,7 @@ pub struct Model(tempfile::TempDir);
 
 /// A tensor of a file.
 #[derive(Clone)]
-struct Held {
+pub struct Held {
     dtype: Dtype,
     shape: Vec<usize>,
     bytes: Vec<u8>,
@@ -37,20 +38,27 @@ impl Model {
         model
     }
 
+    /// The same, with a tokenizer that llama.cpp has one like.
+    pub fn for_gguf(family: &str) -> Self {
+        let model = Self::of(family);
+        model.write("tokenizer.json", characters().to_json());
+        model
+    }
+
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
         fs::write(self.path().join(name), contents).expect("written");
     }
 
-    fn remove(&self, name: &str) {
+    pub fn remove(&self, name: &str) {
         fs::remove_file(self.path().join(name)).expect("removed");
     }
 
     /// Sets keys of `config.json`; null removes one.
-    fn set(&self, keys: Value) -> &Self {
+    pub fn set(&self, keys: Value) -> &Self {
         let text = fs::read_to_string(self.path().join("config.json")).expect("read");
         let mut config: serde_json::Map<String, Value> = serde_json::from_str(&text).expect("an object");
         for (key, value) in keys.as_object().expect("an object") {
@@ -79,7 +87,7 @@ impl Model {
     }
 
     /// Changes the tensors of the file.
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Held>)) -> &Self {
+    pub fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Held>)) -> &Self {
         let mut tensors = self.tensors();
         change(&mut tensors);
         self.write_tensors("model.safetensors", &tensors);
@@ -90,7 +98,7 @@ impl Model {
         Source::open(self.path()).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// What is said of it, with the folder's name left out.
+    /// The error of opening it, with the folder's name left out.
     fn error(&self) -> String {
         let error = match Source::open(self.path()).and_then(|source| source.parameters()) {
             Ok(_) => panic!("it opens"),

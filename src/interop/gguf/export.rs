@@ -30,9 +30,8 @@ pub fn export(model: &Outgoing, numbers: TensorType, output: &Path, overwrite: b
         return Err(InteropError::Exists(path.clone()));
     }
     let config = model.model();
-    let n_rows = model.vocab_size();
-    let mut values = metadata::write(model.family, config, &model.name(), n_rows, numbers.file_type())?;
-    values.extend(Vocab::of_tokenizer(&model.tokenizer, n_rows)?.write());
+    let mut values = metadata::write(model.family, config, &model.name(), model.vocab_size(), numbers.file_type())?;
+    values.extend(Vocab::of_tokenizer(&model.tokenizer)?.write());
     let tensors = model.tensors(Naming::Gguf)?.into_iter().chain(rope_freqs(config));
     let tensors: Vec<NewTensor> =
         tensors.map(|(name, tensor)| NewTensor { kind: kind(&name, tensor.shape(), numbers), name, tensor }).collect();

@@ -220,7 +220,8 @@ mod tests {
 
     /// A tokenizer's vocabulary, written, read, and as a tokenizer again.
     fn back(tokenizer: &Tokenizer, n_rows: usize) -> (Vocab, Tokenizer) {
-        let vocab = Vocab::of_tokenizer(tokenizer, n_rows).expect("it can be said");
+        let padded = tokenizer.clone().padded_to(Some(n_rows)).expect("no fewer rows");
+        let vocab = Vocab::of_tokenizer(&padded).expect("llama.cpp has one like it");
         let metadata = metadata(vocab.clone().write());
         let read = Vocab::read(&metadata).expect("it was just written");
         assert_eq!(read, vocab);
@@ -305,7 +306,8 @@ mod tests {
             assert_eq!(config["eos_token"], "</s>");
             assert_eq!((&config["bos_token"], &config["add_bos_token"]), (&"<s>".into(), &true.into()));
             assert_eq!(config["chat_template"], "{{ messages }}");
-            let again = Vocab::of_tokenizer(&tokenizer, vocab.tokens.len()).expect("it was one");
+            let padded = tokenizer.clone().padded_to(Some(vocab.tokens.len())).expect("no fewer rows");
+            let again = Vocab::of_tokenizer(&padded).expect("it was one");
             assert_eq!((again.bos, again.eos, again.add_bos), (Some(1), Some(2), true));
             let again = again.to_tokenizer(&metadata).expect("it is whole");
             assert_eq!(again.json, tokenizer.to_json());
@@ -329,21 +331,21 @@ mod tests {
     }
 
     fn refused(tokenizer: &Tokenizer) -> String {
-        let error = Vocab::of_tokenizer(tokenizer, tokenizer.vocab_size()).expect_err("it cannot be said");
+        let error = Vocab::of_tokenizer(tokenizer).expect_err("llama.cpp has none like it");
         error.to_string().lines().next().unwrap_or_default().to_owned()
     }
 
     #[test]
     fn what_llama_cpp_has_no_tokenizer_for_is_refused() {
-        insta::assert_snapshot!(refused(&file("unigram.json")), @r#"this model cannot be a GGUF file: its tokenizer cannot be said there: its model is "Unigram", not BPE"#);
-        insta::assert_snapshot!(refused(&file("wordpiece.json")), @r#"this model cannot be a GGUF file: its tokenizer cannot be said there: its model is "WordPiece", not BPE"#);
-        insta::assert_snapshot!(refused(&file("llama2.json")), @"this model cannot be a GGUF file: its tokenizer cannot be said there: its merges are a list, and scores, as SentencePiece has them, do not say the same");
+        insta::assert_snapshot!(refused(&file("unigram.json")), @r#"this model cannot be a GGUF file: llama.cpp has no such tokenizer: its model is "Unigram", not BPE"#);
+        insta::assert_snapshot!(refused(&file("wordpiece.json")), @r#"this model cannot be a GGUF file: llama.cpp has no such tokenizer: its model is "WordPiece", not BPE"#);
+        insta::assert_snapshot!(refused(&file("llama2.json")), @"this model cannot be a GGUF file: llama.cpp has no such tokenizer: its merges are a list, and scores, as SentencePiece has them, do not say the same");
         let space = Tokenizer::char_from_alphabet("a \u{2581}".chars()).expect("an alphabet");
-        insta::assert_snapshot!(refused(&space), @r#"this model cannot be a GGUF file: its tokenizer cannot be said there: "▁" is one of its characters, and cannot be one there"#);
+        insta::assert_snapshot!(refused(&space), @r#"this model cannot be a GGUF file: llama.cpp has no such tokenizer: "▁" is one of its characters, and cannot be one there"#);
         let prefixed =
             file("trained.json").to_json().replacen("\"add_prefix_space\": false", "\"add_prefix_space\": true", 1);
         let prefixed = Tokenizer::from_json(prefixed, Path::new("tokenizer.json")).expect("a tokenizer");
-        insta::assert_snapshot!(refused(&prefixed), @"this model cannot be a GGUF file: its tokenizer cannot be said there: llama.cpp has no pre-tokenizer like its ByteLevel");
+        insta::assert_snapshot!(refused(&prefixed), @"this model cannot be a GGUF file: llama.cpp has no such tokenizer: llama.cpp has no pre-tokenizer like its ByteLevel");
     }
 
     #[test]

@@ -14,11 +14,12 @@ use crate::tokenizer::{Tokenizer, TokenizerKind};
 const NO_MERGE: &str = "\u{ff}\u{ff} \u{ff}\u{ff}";
 
 impl Vocab {
-    /// The vocabulary of a tokenizer, with padding up to `n_rows` tokens.
+    /// The vocabulary of a tokenizer, its padding included.
     ///
     /// # Errors
     /// If llama.cpp has no tokenizer that does the same.
-    pub(crate) fn of_tokenizer(tokenizer: &Tokenizer, n_rows: usize) -> Result<Self, InteropError> {
+    pub(crate) fn of_tokenizer(tokenizer: &Tokenizer) -> Result<Self, InteropError> {
+        let n_rows = tokenizer.vocab_size();
         let file: Value = serde_json::from_str(&tokenizer.to_json()).expect("it was read before");
         let merges = if file["model"]["type"] == "BPE" { merges(&file["model"])? } else { Vec::new() };
         let is_characters = tokenizer.kind() == TokenizerKind::Char;
@@ -35,12 +36,8 @@ impl Vocab {
         // Without one, llama.cpp takes the third token. The last one is the rarest: padding, the byte 0xff, which is
         // in no text, the last merge, or the highest code point.
         let last = u32::try_from(n_rows - 1).expect("ids are 32 bits");
-        let config = tokenizer.config_json().and_then(|json| serde_json::from_str::<Value>(json).ok());
-        let named = config.as_ref().map(|config| &config["bos_token"]);
-        let named = named.and_then(|token| token.as_str().or_else(|| token["content"].as_str()));
-        let named = named.and_then(|text| (0..).zip(&tokens).find(|(_, token)| token.text == text));
         Ok(Self {
-            bos: tokenizer.bos().or(named.map(|(id, _)| id)),
+            bos: tokenizer.bos().or(tokenizer.bos_token()),
             eos: Some(tokenizer.end_of_text().unwrap_or(last)),
             add_bos: tokenizer.bos().is_some(),
             chat_template: tokenizer.chat_template().map(str::to_owned),
@@ -160,5 +157,5 @@ fn is_byte(token: &str) -> bool {
 }
 
 fn inexpressible(reason: &str) -> InteropError {
-    InteropError::NoGguf { reason: format!("its tokenizer cannot be said there: {reason}") }
+    InteropError::NoGguf { reason: format!("llama.cpp has no such tokenizer: {reason}") }
 }
