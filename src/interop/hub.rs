@@ -4,12 +4,13 @@
 
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::io::{self, ErrorKind};
+use std::path::{Component, Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
 use hf_hub::api::Progress;
-use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
 use hf_hub::{Cache, Repo, RepoType};
 use serde_json::Value;
 
@@ -39,28 +40,37 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How far the download of a file is: its name, the bytes that are there, and all of them.
 pub type OnDownload<'a> = &'a mut dyn FnMut(&str, u64, u64);
 
-/// Downloads the model `OWNER/NAME`, as far as it is not in the cache, and returns its folder there.
+/// Downloads the files of the model `OWNER/NAME` that are not in the cache, and returns its folder there.
 ///
 /// # Errors
 /// If there is no such model, the hub cannot be reached, or nothing can be written.
 pub fn download(name: &str, on_download: OnDownload<'_>) -> Result<PathBuf, InteropError> {
     let fail = |reason: String, hint: &str| InteropError::Hub { name: name.to_owned(), reason, hint: hint.to_owned() };
     if !is_name(name) {
-        return Err(fail("this is no name of a model".to_owned(), "write hf:OWNER/NAME, as the hub's pages show it"));
+        return Err(fail(
+            "this is not the name of a model".to_owned(),
+            "write hf:OWNER/NAME, as the hub's pages show it",
+        ));
     }
-    let cache = cache();
+    let Some(cache) = cache() else {
+        return Err(fail("you have no home directory for the cache".to_owned(), "set HF_HOME to a directory"));
+    };
     let repo = Repo::model(name.to_owned());
     if is_set("HF_HUB_OFFLINE") {
-        let config = cache.repo(repo).get(CONFIG);
-        let folder = config.and_then(|config| Some(config.parent()?.to_owned()));
-        let hint = "unset HF_HUB_OFFLINE to download it";
-        return folder.ok_or_else(|| fail("HF_HUB_OFFLINE is set, and the model is not in the cache".to_owned(), hint));
+        let reason = |what: &str| format!("HF_HUB_OFFLINE is set, and {what} is not in the cache");
+        let fail = |what: &str| fail(reason(what), "unset HF_HUB_OFFLINE to download it");
+        let config = cache.repo(repo).get(CONFIG).ok_or_else(|| fail("the model"))?;
+        let folder = config.parent().expect("a file in a folder").to_owned();
+        return match missing(&folder) {
+            None => Ok(folder),
+            Some(file) => Err(fail(&format!("its file {file}"))),
+        };
     }
     let mut builder = ApiBuilder::from_cache(cache.clone()).with_progress(false);
-    if let Ok(endpoint) = env::var("HF_ENDPOINT") {
+    if let Some(endpoint) = variable("HF_ENDPOINT") {
         builder = builder.with_endpoint(endpoint.trim_end_matches('/').to_owned());
     }
-    if let Ok(token) = env::var("HF_TOKEN") {
+    if let Some(token) = variable("HF_TOKEN") {
         builder = builder.with_token(Some(token));
     }
     let said = |error: ApiError| {
@@ -69,33 +79,34 @@ pub fn download(name: &str, on_download: OnDownload<'_>) -> Result<PathBuf, Inte
     };
     let api = builder.build().map_err(said)?;
     let info = api.repo(repo.clone()).info().map_err(said)?;
-    if !info.sha.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+    if info.sha.is_empty() || !info.sha.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return Err(fail("the hub's answer names no revision".to_owned(), "check HF_ENDPOINT"));
     }
     // A file of this revision that is in the cache is the right one.
     let cached = cache.repo(repo.clone()).pointer_path(&info.sha);
-    let pinned = api.repo(Repo::with_revision(name.to_owned(), RepoType::Model, info.sha.clone()));
+    let pinned = Repo::with_revision(name.to_owned(), RepoType::Model, info.sha.clone());
     let there: Vec<String> = info.siblings.into_iter().map(|file| file.rfilename).collect();
     let has = |name: &str| there.iter().any(|it| it == name);
     let mut get = |file: &str| match cached.join(file) {
         path if path.exists() => Ok(path),
-        _ => get(&pinned, file, on_download).map_err(said),
+        _ => get(&api, &cache, &pinned, file, on_download).map_err(said),
     };
 
+    if !has(WEIGHTS) && !has(INDEX) {
+        let hint = "a model with .gguf files only can be downloaded by hand, and its file imported";
+        return Err(fail("it has no safetensors files".to_owned(), hint));
+    }
     let is_older = !has("tokenizer.json");
     for file in FILES.into_iter().chain(OLDER_FILES.into_iter().filter(|_| is_older)).filter(|file| has(file)) {
         get(file)?;
     }
     if has(WEIGHTS) {
         get(WEIGHTS)?;
-    } else if has(INDEX) {
-        // Names that lead elsewhere are not there, and refused when the folder is opened.
-        for file in shards(&get(INDEX)?).iter().filter(|file| has(file)) {
+    } else {
+        // Names that lead out of the folder are refused when it is opened.
+        for file in shards(&get(INDEX)?).iter().filter(|file| is_plain(file) && has(file)) {
             get(file)?;
         }
-    } else {
-        let hint = "a model with .gguf files only can be downloaded by hand, and its file imported";
-        return Err(fail("it has no safetensors files".to_owned(), hint));
     }
     cache.repo(repo).create_ref(&info.sha).map_err(|error| said(error.into()))?; // where offline use looks
     Ok(cached)
@@ -110,30 +121,71 @@ fn is_name(name: &str) -> bool {
     name.split('/').count() <= 2 && name.split('/').all(is_part)
 }
 
-fn cache() -> Cache {
-    match env::var_os("HF_HUB_CACHE") {
-        Some(path) => Cache::new(path.into()),
-        None => Cache::from_env(),
+/// `None` if nothing says where it is.
+fn cache() -> Option<Cache> {
+    match variable("HF_HUB_CACHE") {
+        Some(path) => Some(Cache::new(path.into())),
+        None => (env::var_os("HF_HOME").is_some() || env::home_dir().is_some()).then(Cache::from_env),
     }
 }
 
-fn is_set(variable: &str) -> bool {
-    env::var(variable).is_ok_and(|value| ["1", "true", "yes", "on"].contains(&value.to_lowercase().as_str()))
+/// The value of an environment variable; `None` if it is empty.
+fn variable(name: &str) -> Option<String> {
+    let value = env::var(name).ok()?;
+    Some(value.trim().to_owned()).filter(|value| !value.is_empty())
 }
 
-/// The file in the cache, downloaded if it is not there. A download that breaks off goes on where it was.
-fn get(api: &ApiRepo, file: &str, on_download: OnDownload<'_>) -> Result<PathBuf, ApiError> {
+fn is_set(name: &str) -> bool {
+    variable(name).is_some_and(|value| ["1", "true", "yes", "on"].contains(&value.to_lowercase().as_str()))
+}
+
+/// A file of the model that is not in the folder, although the model needs it.
+fn missing(folder: &Path) -> Option<String> {
+    let has = |name: &str| folder.join(name).is_file();
+    if !has("tokenizer.json") && !OLDER_FILES.into_iter().all(has) {
+        return Some("tokenizer.json".to_owned());
+    }
+    match has(INDEX) && !has(WEIGHTS) {
+        true => shards(&folder.join(INDEX)).into_iter().find(|shard| !has(shard)),
+        false => (!has(WEIGHTS)).then(|| WEIGHTS.to_owned()),
+    }
+}
+
+/// Downloads a file into the cache. A download that breaks off goes on where it was.
+fn get(api: &Api, cache: &Cache, repo: &Repo, file: &str, on_download: OnDownload<'_>) -> Result<PathBuf, ApiError> {
     let mut attempt = 1;
     loop {
-        let counter = Counter { file: file.to_owned(), done: 0, all: 0, on_download: &mut *on_download };
-        match api.download_with_progress(file, counter) {
+        match get_once(api, repo, file, on_download) {
             Err(error) if attempt < ATTEMPTS && is_broken_off(&error) => {
                 attempt += 1;
-                sleep(PAUSE);
+                if cannot_go_on(&error) {
+                    let etag = api.metadata(&api.repo(repo.clone()).url(file))?;
+                    fs::remove_file(cache.repo(repo.clone()).blob_path(etag.etag()).with_extension("part"))?;
+                } else {
+                    sleep(PAUSE);
+                }
             }
             result => return result,
         }
     }
+}
+
+/// Downloads a file, and checks that it is as long as the hub says: the library does not.
+fn get_once(api: &Api, repo: &Repo, file: &str, on_download: OnDownload<'_>) -> Result<PathBuf, ApiError> {
+    let mut all = 0;
+    let counter = Counter { file: file.to_owned(), done: 0, all: &mut all, on_download };
+    let path = api.repo(repo.clone()).download_with_progress(file, counter)?;
+    let found = fs::metadata(&path)?.len();
+    if found == all {
+        return Ok(path);
+    }
+    let blob = path.canonicalize()?;
+    fs::remove_file(&path)?;
+    if blob.exists() {
+        fs::remove_file(blob)?; // the path was a link to it
+    }
+    let reason = format!("{file} came with {found} bytes of {all}");
+    Err(io::Error::new(ErrorKind::UnexpectedEof, reason).into())
 }
 
 /// The files that an index names.
@@ -147,11 +199,32 @@ fn shards(index: &Path) -> Vec<String> {
     names
 }
 
-/// Whether it is worth another attempt: the connection, and not what was asked for, failed.
+/// Whether a name leads to a file within a folder.
+fn is_plain(name: &str) -> bool {
+    Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Whether another attempt may succeed: the connection failed, or the part of a file that was there.
 fn is_broken_off(error: &ApiError) -> bool {
-    match error {
-        ApiError::IoError(_) => true,
+    let is_broken = match error {
+        ApiError::IoError(error) => is_of_connection(error),
         ApiError::RequestError(error) => status(&error.to_string()).is_none_or(|status| status >= 500),
+        _ => false,
+    };
+    is_broken || cannot_go_on(error)
+}
+
+/// Whether an error is one of a connection, rather than of the disk.
+fn is_of_connection(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, Other, TimedOut, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | Other | TimedOut | UnexpectedEof)
+}
+
+/// Whether nothing can follow the part of a file that is there: it is as long as the file, or longer.
+fn cannot_go_on(error: &ApiError) -> bool {
+    match error {
+        ApiError::InvalidResume => true,
+        ApiError::RequestError(error) => status(&error.to_string()) == Some(416), // Range Not Satisfiable
         _ => false,
     }
 }
@@ -163,8 +236,19 @@ fn status(message: &str) -> Option<u16> {
 
 /// The error, with a hint.
 fn explained(error: &ApiError) -> (String, &'static str) {
-    let ApiError::RequestError(request) = error else {
-        return (error.to_string(), "try again: what was downloaded is kept");
+    let request = match error {
+        ApiError::RequestError(request) => request,
+        ApiError::IoError(error) if !is_of_connection(error) => {
+            let hint = "make room for the cache, where you may write: HF_HOME says where it is";
+            return (format!("the cache cannot be written: {error}"), hint);
+        }
+        ApiError::LockAcquisition(_) => {
+            return ("another program is downloading it".to_owned(), "try again when that is done");
+        }
+        ApiError::IoError(error) => {
+            return (format!("the connection broke off: {error}"), "try again: what was downloaded is kept");
+        }
+        _ => return (error.to_string(), "try again: what was downloaded is kept"),
     };
     let message = request.to_string();
     match status(&message) {
@@ -173,6 +257,9 @@ fn explained(error: &ApiError) -> (String, &'static str) {
             "check the name; for a model that needs an account set HF_TOKEN",
         ),
         Some(status) => (format!("the hub answers {status}"), "try again later"),
+        None if message.starts_with("json: ") => {
+            (format!("the answer is not the hub's: {message}"), "check the network and HF_ENDPOINT")
+        }
         None => (
             format!("the hub cannot be reached: {message}"),
             "check the network and HF_ENDPOINT; HF_HUB_OFFLINE=1 uses what was downloaded before",
@@ -183,18 +270,18 @@ fn explained(error: &ApiError) -> (String, &'static str) {
 struct Counter<'a> {
     file: String,
     done: u64,
-    all: u64,
+    all: &'a mut u64,
     on_download: OnDownload<'a>,
 }
 
 impl Progress for Counter<'_> {
     fn init(&mut self, size: usize, _: &str) {
-        (self.done, self.all) = (0, size as u64);
+        (self.done, *self.all) = (0, size as u64);
     }
 
     fn update(&mut self, size: usize) {
         self.done += size as u64;
-        (self.on_download)(&self.file, self.done, self.all);
+        (self.on_download)(&self.file, self.done, *self.all);
     }
 
     fn finish(&mut self) {}

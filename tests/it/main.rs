@@ -34,6 +34,8 @@ mod fuzz;
 mod generation;
 mod gguf;
 mod heads;
+#[cfg(feature = "hub")]
+mod hub;
 mod import;
 mod inference;
 mod init;

@@ -1,0 +1,429 @@
+//! `tinderbox import hf:OWNER/NAME`, from a server in this process that answers as the Hugging Face hub does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use insta::assert_snapshot;
+use serde_json::json;
+
+use crate::cli::{Folder, Ran};
+
+const MODEL: &str = "someone/small-1.5";
+const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
+const TOKEN: &str = "hf_secretSECRETsecret";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// A request, as far as it matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Request {
+    path: String,
+    /// The first byte of the range that it asks for.
+    from: Option<usize>,
+    /// Whether it asks for one byte, to learn about the file.
+    is_question: bool,
+    authorization: Option<String>,
+}
+
+/// A hub with one model.
+#[derive(Debug, Default)]
+struct Hub {
+    files: BTreeMap<String, Vec<u8>>,
+    habit: Option<Habit>,
+    /// After how many bytes the next answers with this file end.
+    cuts: Mutex<BTreeMap<String, Vec<usize>>>,
+    requests: Mutex<Vec<Request>>,
+}
+
+/// How a hub differs from the plainest one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Habit {
+    /// The model is for those who send the token.
+    IsPrivate,
+    /// Files are elsewhere: small ones at another path, large ones at another address.
+    Redirects,
+    /// Answers do not say how long they are.
+    HidesLengths,
+    /// Answers with a file begin with its beginning.
+    IgnoresRanges,
+    /// Every answer is this page.
+    Says(&'static str),
+}
+
+impl Hub {
+    /// With a model that transformers made, by `scripts/fixtures/families.py`.
+    fn with(family: &str) -> Self {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(family);
+        let read = |file: &str| (file.to_owned(), fs::read(fixture.join(file)).expect("a fixture"));
+        let mut files = BTreeMap::from(["config.json", "model.safetensors", "tokenizer.json"].map(read));
+        files.insert("pytorch_model.bin".to_owned(), vec![0; 100]);
+        Self { files, ..Self::default() }
+    }
+
+    fn which(self, habit: Habit) -> Self {
+        Self { habit: Some(habit), ..self }
+    }
+
+    fn is(&self, habit: Habit) -> bool {
+        self.habit == Some(habit)
+    }
+
+    fn cut(&self, file: &str, after: &[usize]) {
+        self.cuts.lock().expect("no panic").insert(file.to_owned(), after.to_vec());
+    }
+
+    /// Answers until the test process ends. Returns the address.
+    fn serve(self) -> (Arc<Self>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = format!("http://{}", listener.local_addr().expect("bound"));
+        let hub = Arc::new(self);
+        let served = Arc::clone(&hub);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                // Who hangs up within an answer is the program, which is killed or has seen enough.
+                stream.and_then(|stream| served.answer(stream)).ok();
+            }
+        });
+        (hub, address)
+    }
+
+    fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        let mut lines = BufReader::new(stream.try_clone()?).lines();
+        let first = lines.next().transpose()?.unwrap_or_default();
+        let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+        let mut headers = BTreeMap::new();
+        for line in lines {
+            let line = line?;
+            let Some((name, value)) = line.split_once(": ") else { break };
+            headers.insert(name.to_lowercase(), value.to_owned());
+        }
+        let range = headers.get("range").and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
+        let request = Request {
+            from: range.and_then(|(from, _)| from.parse().ok()),
+            is_question: range.is_some_and(|(_, to)| !to.is_empty()),
+            authorization: headers.remove("authorization"),
+            path,
+        };
+        self.requests.lock().expect("no panic").push(request.clone());
+        let head = |status: &str, headers: &str| format!("HTTP/1.1 {status}\r\nConnection: close\r\n{headers}\r\n");
+        let text = |status: &str, text: &str| head(status, &format!("Content-Length: {}\r\n", text.len())) + text;
+        if let Some(Habit::Says(page)) = self.habit {
+            return stream.write_all(text("200 OK", page).as_bytes());
+        }
+        if self.is(Habit::IsPrivate) && request.authorization != Some(format!("Bearer {TOKEN}")) {
+            return stream.write_all(text("401 Unauthorized", "").as_bytes());
+        }
+        if request.path == format!("/api/models/{MODEL}/revision/main") {
+            let siblings: Vec<_> = self.files.keys().map(|file| json!({ "rfilename": file })).collect();
+            let info = json!({ "id": MODEL, "sha": REVISION, "siblings": siblings }).to_string();
+            return stream.write_all(text("200 OK", &info).as_bytes());
+        }
+        let resolved = format!("/{MODEL}/resolve/{REVISION}/");
+        let moved = format!("/api/resolve-cache/models/{MODEL}/{REVISION}/");
+        let file = [&*resolved, &moved, "/cdn/"].into_iter().find_map(|start| request.path.strip_prefix(start));
+        let Some((file, content)) = file.and_then(|file| self.files.get_key_value(file)) else {
+            return stream.write_all(text("404 Not Found", "Entry not found").as_bytes());
+        };
+        if self.is(Habit::Redirects) && request.path.starts_with(&resolved) {
+            let answer = match (file.ends_with(".safetensors"), headers.get("host")) {
+                (true, Some(host)) => {
+                    let etag = format!("X-Repo-Commit: {REVISION}\r\nX-Linked-ETag: \"{:064x}\"\r\n", content.len());
+                    head("302 Found", &format!("Location: http://{host}/cdn/{file}\r\nContent-Length: 0\r\n{etag}"))
+                }
+                _ => head("307 Temporary Redirect", &format!("Location: {moved}{file}\r\nContent-Length: 0\r\n")),
+            };
+            return stream.write_all(answer.as_bytes());
+        }
+        self.answer_with(file, content, &request, stream)
+    }
+
+    fn answer_with(&self, file: &str, content: &[u8], request: &Request, mut stream: TcpStream) -> std::io::Result<()> {
+        let from = request.from.filter(|_| request.is_question || !self.is(Habit::IgnoresRanges));
+        let mut body = &content[from.unwrap_or(0).min(content.len())..];
+        let status = match from {
+            Some(from) if from >= content.len() => "416 Range Not Satisfiable",
+            Some(_) => "206 Partial Content",
+            None => "200 OK",
+        };
+        if request.is_question {
+            body = &body[..1];
+        }
+        // Files differ, so that their lengths tell them apart.
+        let mut head = Vec::new();
+        let etag = content.len();
+        write!(&mut head, "HTTP/1.1 {status}\r\nConnection: close\r\n")?;
+        write!(&mut head, "X-Repo-Commit: {REVISION}\r\nETag: \"{etag:064x}\"\r\n")?;
+        if let Some(from) = from {
+            let last = from + body.len().max(1) - 1;
+            write!(&mut head, "Content-Range: bytes {from}-{last}/{}\r\n", content.len())?;
+        }
+        if !self.is(Habit::HidesLengths) || request.is_question {
+            write!(&mut head, "Content-Length: {}\r\n", body.len())?;
+        }
+        head.extend(b"\r\n");
+        stream.write_all(&head)?;
+        if !request.is_question {
+            let mut cuts = self.cuts.lock().expect("no panic");
+            if let Some(cuts) = cuts.get_mut(file).filter(|cuts| !cuts.is_empty()) {
+                body = &body[..cuts.remove(0)];
+            }
+        }
+        stream.write_all(body)
+    }
+
+    /// The requests since the last call.
+    fn take(&self) -> Vec<Request> {
+        std::mem::take(&mut *self.requests.lock().expect("no panic"))
+    }
+
+    /// The files that were asked for since the last call, and where each answer began.
+    fn taken(&self) -> Vec<(String, usize)> {
+        let of = |request: Request| Some((request.path.rsplit_once('/')?.1.to_owned(), request.from?));
+        self.take().into_iter().filter(|request| !request.is_question).filter_map(of).collect()
+    }
+}
+
+/// Imports the model with these environment variables into `runs/it`; the cache is in the folder's home directory.
+fn import(folder: &Folder, address: &str, variables: &[(&str, &str)]) -> Ran {
+    let mut command = folder.command(&["import", &format!("hf:{MODEL}"), "--run-dir", "runs/it", "--overwrite"]);
+    command.env("HF_ENDPOINT", address).envs(variables.iter().copied());
+    Ran::from(command.output().expect("the binary starts"))
+}
+
+/// Everything in the cache of the folder that is no directory.
+fn cached(folder: &Folder) -> BTreeSet<String> {
+    fn walk(path: &Path, found: &mut Vec<String>) {
+        for entry in fs::read_dir(path).into_iter().flatten() {
+            let path = entry.expect("read").path();
+            match path.is_dir() {
+                true => walk(&path, found),
+                false => found.push(path.display().to_string()),
+            }
+        }
+    }
+    let root = folder.path(".cache/huggingface/hub/models--someone--small-1.5");
+    let mut found = Vec::new();
+    walk(&root, &mut found);
+    let within = |path: String| path.strip_prefix(&format!("{}/", root.display())).expect("within").to_owned();
+    found.into_iter().map(within).collect()
+}
+
+/// Asserts that the import succeeded, and that its run is the model that the hub has.
+fn assert_imported(ran: &Ran, folder: &Folder, hub: &Hub) {
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for (name, content) in &hub.files {
+        if !name.contains('/') {
+            folder.write(&format!("model/{name}"), content);
+        }
+    }
+    folder.succeed(&["verify", "runs/it", "--against", "model"]);
+}
+
+/// The error of an import that fails and leaves no run.
+fn error(ran: &Ran, folder: &Folder, address: &str) -> String {
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{}", ran.stderr);
+    assert!(!folder.path("runs").exists());
+    ran.stderr.replace(address, "ADDRESS")
+}
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("model")).expect("made");
+    folder
+}
+
+#[test]
+fn a_model_comes_from_the_hub_once() {
+    let folder = folder();
+    let (hub, address) = Hub::with("llama").which(Habit::Redirects).serve();
+    let ran = import(&folder, &address, &[]);
+    assert_imported(&ran, &folder, &hub);
+    let files = ["config.json", "model.safetensors", "tokenizer.json"];
+    let taken: BTreeSet<String> = hub.taken().into_iter().map(|(file, _)| file).collect();
+    assert!(taken.iter().eq(files), "only files that are needed: {taken:?}");
+    let state = folder.read("runs/it/checkpoints/step-000000/state.json");
+    assert!(state.contains(&format!("\"started_from\": \"hf:{MODEL}\"")), "{state}");
+
+    assert_imported(&import(&folder, &address, &[]), &folder, &hub);
+    assert_eq!(hub.taken(), [], "they are in the cache");
+    // Nor is the hub needed, if it is not to be asked.
+    assert_imported(&import(&folder, "http://127.0.0.1:9", &[("HF_HUB_OFFLINE", "1")]), &folder, &hub);
+    assert_eq!(hub.take(), []);
+    let elsewhere = folder.path("elsewhere");
+    let elsewhere = ("HF_HUB_CACHE", elsewhere.to_str().expect("UTF-8"));
+    assert_imported(&import(&folder, &address, &[elsewhere]), &folder, &hub);
+    assert!(!hub.taken().is_empty(), "another cache has nothing");
+}
+
+#[test]
+fn the_files_of_an_index_are_downloaded_and_no_others() {
+    let mut hub = Hub::with("llama");
+    let model = hub.files.remove("model.safetensors").expect("a fixture");
+    hub.files.insert("model-00001-of-00001.safetensors".to_owned(), model);
+    hub.files.insert("../../outside.safetensors".to_owned(), b"x".to_vec());
+    let index = |names: &[&str]| {
+        let map: BTreeMap<_, _> = names.iter().enumerate().map(|(i, name)| (i.to_string(), name)).collect();
+        json!({ "weight_map": map }).to_string().into_bytes()
+    };
+    hub.files.insert(INDEX.to_owned(), index(&["model-00001-of-00001.safetensors"]));
+    let within = folder();
+    let (hub, address) = hub.serve();
+    assert_imported(&import(&within, &address, &[]), &within, &hub);
+
+    let mut hub = Hub { files: hub.files.clone(), ..Hub::default() };
+    hub.files.insert(INDEX.to_owned(), index(&["model-00001-of-00001.safetensors", "../../outside.safetensors"]));
+    let outside = folder();
+    let (_, address) = hub.serve();
+    let error = error(&import(&outside, &address, &[]), &outside, &address);
+    assert!(error.contains("names `../../outside.safetensors`, which is outside of the folder"), "{error}");
+    assert!(!cached(&outside).iter().any(|name| name.contains("outside")), "{:?}", cached(&outside));
+}
+
+#[test]
+fn a_download_that_breaks_off_goes_on() {
+    let hub = Hub::with("llama");
+    let size = hub.files["model.safetensors"].len();
+    hub.cut("model.safetensors", &[1000, size - 3000]);
+    let folder = folder();
+    let (hub, address) = hub.serve();
+    assert_imported(&import(&folder, &address, &[]), &folder, &hub);
+    let taken = hub.taken();
+    let of_model: Vec<usize> =
+        taken.into_iter().filter(|(file, _)| file == "model.safetensors").map(|it| it.1).collect();
+    assert_eq!(of_model, [0, 1000, size - 2000], "each answer begins where the last one ended");
+    assert!(!cached(&folder).iter().any(|name| name.contains(".part")), "{:?}", cached(&folder));
+}
+
+#[test]
+fn a_download_that_cannot_go_on_leaves_its_part_for_the_next_one() {
+    let hub = Hub::with("llama");
+    let size = hub.files["model.safetensors"].len();
+    hub.cut("model.safetensors", &[1000, 0, 0, 0, 0]);
+    let folder = folder();
+    let (hub, address) = hub.serve();
+    let failed = import(&folder, &address, &[]);
+    assert_snapshot!(error(&failed, &folder, &address), @r"
+    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: the connection broke off: Peer disconnected
+      hint: try again: what was downloaded is kept
+    ");
+    let found = cached(&folder);
+    assert!(
+        !found.iter().any(|name| name.starts_with("refs/main") || name.ends_with("/model.safetensors")),
+        "{found:?}"
+    );
+    assert_snapshot!(error(&import(&folder, &address, &[("HF_HUB_OFFLINE", "1")]), &folder, &address), @r"
+    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: HF_HUB_OFFLINE is set, and the model is not in the cache
+      hint: unset HF_HUB_OFFLINE to download it
+    ");
+    hub.take();
+    assert_imported(&import(&folder, &address, &[]), &folder, &hub);
+    assert_eq!(hub.taken(), [("model.safetensors".to_owned(), 1000)]);
+
+    // A part as long as the file, left by a program that was killed before it was renamed.
+    let blobs = ".cache/huggingface/hub/models--someone--small-1.5";
+    fs::remove_file(folder.path(&format!("{blobs}/snapshots/{REVISION}/model.safetensors"))).expect("removed");
+    let blob = folder.path(&format!("{blobs}/blobs/{size:064x}"));
+    fs::rename(&blob, blob.with_extension("part")).expect("renamed");
+    assert_imported(&import(&folder, &address, &[]), &folder, &hub);
+}
+
+#[test]
+fn a_file_that_came_short_or_too_long_is_no_model() {
+    // Neither the answer's end nor its length says that something is missing.
+    let hub = Hub::with("llama").which(Habit::HidesLengths);
+    hub.cut("model.safetensors", &[1000]);
+    let short = folder();
+    let (hub, address) = hub.serve();
+    assert_imported(&import(&short, &address, &[]), &short, &hub);
+
+    let hub = Hub::with("llama").which(Habit::IgnoresRanges);
+    hub.cut("model.safetensors", &[1000]);
+    let long = folder();
+    let (hub, address) = hub.serve();
+    assert_imported(&import(&long, &address, &[]), &long, &hub);
+}
+
+#[test]
+fn a_token_is_sent_and_never_shown() {
+    let folder = folder();
+    let (hub, address) = Hub::with("llama").which(Habit::IsPrivate).serve();
+    let refused = import(&folder, &address, &[]);
+    assert_snapshot!(error(&refused, &folder, &address), @r"
+    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: the hub answers 401: there is no such model, or it is not for everybody
+      hint: check the name; for a model that needs an account set HF_TOKEN
+    ");
+    let wrong = import(&folder, &address, &[("HF_TOKEN", "hf_wrongWRONG"), ("RUST_LOG", "trace")]);
+    assert!(!error(&wrong, &folder, &address).contains("wrongWRONG"), "{}", wrong.stderr);
+    hub.take();
+
+    let ran = import(&folder, &address, &[("HF_TOKEN", &format!("{TOKEN}\n")), ("RUST_LOG", "trace")]);
+    assert_imported(&ran, &folder, &hub);
+    assert!(!ran.stderr.contains(TOKEN) && !ran.stdout.contains(TOKEN), "{}", ran.stderr);
+    let requests = hub.take();
+    assert!(requests.iter().all(|it| it.authorization == Some(format!("Bearer {TOKEN}"))), "{requests:?}");
+    for file in ["config.toml", "tokenizer_config.json", "checkpoints/step-000000/state.json"] {
+        assert!(!folder.read(&format!("runs/it/{file}")).contains(TOKEN), "{file}");
+    }
+    // An empty one is none.
+    let (hub, address) = Hub::with("llama").serve();
+    assert_imported(&import(&folder, &address, &[("HF_TOKEN", "")]), &folder, &hub);
+    let asked = hub.take();
+    assert!(!asked.is_empty() && asked.iter().all(|it| it.authorization.is_none()), "{asked:?}");
+}
+
+#[test]
+fn a_model_that_cannot_be_had_says_why() {
+    let folder = folder();
+    let says = |hub: Hub, variables: &[(&str, &str)]| {
+        let (_, address) = hub.serve();
+        error(&import(&folder, &address, variables), &folder, &address)
+    };
+    let mut other = Hub::with("llama");
+    other.files.remove("model.safetensors");
+    other.files.insert("small.Q8_0.gguf".to_owned(), vec![0; 10]);
+    assert_snapshot!(says(other, &[]), @r"
+    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: it has no safetensors files
+      hint: a model with .gguf files only can be downloaded by hand, and its file imported
+    ");
+    assert_snapshot!(says(Hub::default().which(Habit::Says("<html>Log in</html>")), &[]), @r"
+    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: the answer is not the hub's: json: expected value at line 1 column 1
+      hint: check the network and HF_ENDPOINT
+    ");
+    assert_snapshot!(says(Hub::default().which(Habit::Says(r#"{"sha": "", "siblings": []}"#)), &[]), @r"
+    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: the hub's answer names no revision
+      hint: check HF_ENDPOINT
+    ");
+    assert_snapshot!(says(Hub::with("llama"), &[("HF_HUB_OFFLINE", "1")]), @r"
+    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: HF_HUB_OFFLINE is set, and the model is not in the cache
+      hint: unset HF_HUB_OFFLINE to download it
+    ");
+    assert_snapshot!(says(Hub::with("llama"), &[("HF_HOME", "text.txt")]), @r"
+    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: the cache cannot be written: Not a directory (os error 20)
+      hint: make room for the cache, where you may write: HF_HOME says where it is
+    ");
+    let nobody = "http://127.0.0.1:9";
+    assert_snapshot!(error(&import(&folder, nobody, &[]), &folder, nobody), @r"
+    error: cannot get the model `someone/small-1.5` from the Hugging Face hub: the hub cannot be reached: io: Connection refused (os error 111)
+      hint: check the network and HF_ENDPOINT; HF_HUB_OFFLINE=1 uses what was downloaded before
+    ");
+
+    let (_, address) = Hub::with("llama").serve();
+    let import = |name: &str| {
+        let mut command = folder.command(&["import", name, "--run-dir", "runs/it"]);
+        let ran = Ran::from(command.env("HF_ENDPOINT", &address).output().expect("the binary starts"));
+        error(&ran, &folder, &address)
+    };
+    assert_snapshot!(import("hf:someone/else"), @r"
+    error: cannot get the model `someone/else` from the Hugging Face hub: the hub answers 404: there is no such model, or it is not for everybody
+      hint: check the name; for a model that needs an account set HF_TOKEN
+    ");
+    assert_snapshot!(import("hf:someone/../../else"), @r"
+    error: cannot get the model `someone/../../else` from the Hugging Face hub: this is not the name of a model
+      hint: write hf:OWNER/NAME, as the hub's pages show it
+    ");
+    assert_eq!(cached(&folder), BTreeSet::new(), "nothing is left");
+}
