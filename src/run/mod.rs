@@ -74,7 +74,8 @@ pub enum RunError {
     #[error("there is no run at `{path}`\n  hint: {hint}")]
     NotFound { path: PathBuf, hint: String },
     #[error(
-        "`{0}` is not a run\n  hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`"
+        "`{0}` is not a run\n  hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`; \
+         `tinderbox import` makes one of another model"
     )]
     NotARun(PathBuf),
     #[error(

@@ -584,7 +584,7 @@ fn mistakes_in_the_run_are_explained() {
     "#);
     assert_snapshot!(folder.fail(&["generate", "thesis"]), @r#"
     error: `thesis` is not a run
-      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`
+      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`; `tinderbox import` makes one of another model
     "#);
     assert_snapshot!(folder.fail(&["generate", "runs/tiny/checkpoints/step-000099"]), @r#"
     error: there is no run at `runs/tiny/checkpoints/step-000099`

@@ -203,7 +203,7 @@ fn mistakes_in_what_to_start_from_are_explained() {
     fs::create_dir(folder.path("empty")).expect("made");
     assert_snapshot!(folder.fail(&["train", "fine.toml", "--from", "empty"]), @r"
     error: `empty` is not a run
-      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`
+      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`; `tinderbox import` makes one of another model
     ");
     let other = ["--set", "model.d_model=30", "--set", "model.mlp=swiglu", "--set", "tokenizer.kind=byte"];
     let longer = ["--set", "model.context_length=64"];

@@ -19,6 +19,7 @@ mod browser;
 mod causal;
 mod cli;
 mod combinations;
+mod damaged;
 #[cfg(unix)]
 mod dashboard;
 mod data;
@@ -50,6 +51,7 @@ mod parity;
 mod plan;
 mod precision;
 mod properties;
+mod refused;
 mod report;
 mod runs;
 mod stopping;

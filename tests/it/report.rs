@@ -212,7 +212,7 @@ fn what_cannot_be_reported_is_said() {
     ");
     assert_snapshot!(folder.fail(&["report", "runs"]), @"
     error: `runs` is not a run
-      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`
+      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`; `tinderbox import` makes one of another model
     ");
     assert_snapshot!(folder.fail(&["report", "runs/tiny", "--output", "nowhere/x.html"]), @"
     error: cannot write `nowhere/x.html`: there is no folder `nowhere`

@@ -349,6 +349,6 @@ fn a_folder_without_runs_is_explained() {
     ");
     assert_snapshot!(folder.fail(&["runs", "runs/notes", "runs/b"]), @r"
     error: `runs/notes` is not a run
-      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`
+      hint: name a run directory, its `best` or `last`, or one of its `checkpoints/step-N`; `tinderbox import` makes one of another model
     ");
 }

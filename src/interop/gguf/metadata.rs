@@ -33,7 +33,7 @@ fn architecture(family: Family) -> Option<&'static str> {
 /// The family and the config of a file's model.
 ///
 /// # Errors
-/// If settings are missing, or are not known here.
+/// If settings are missing, or are none that a model can have here.
 pub(super) fn read(
     metadata: &Metadata,
     tensors: &BTreeMap<String, StoredTensor>,
@@ -86,13 +86,16 @@ pub(super) fn read(
         vocab_size: Some(metadata.required("token_embd.weight", rows("token_embd.weight"))?),
         dropout: 0.0,
     };
-    Ok((family, config))
+    match config.problems() {
+        problems if problems.is_empty() => Ok((family, config)),
+        problems => Err(InteropError::Unsupported { path: metadata.path().to_owned(), problems }),
+    }
 }
 
 /// The metadata of a file with this model, under this name; its tokenizer's is not among them.
 ///
 /// # Errors
-/// If llama.cpp cannot be told of it.
+/// If llama.cpp has no such model.
 pub(super) fn write(
     family: Family,
     config: &ModelConfig,
@@ -161,7 +164,7 @@ pub(super) fn write(
     Ok(values)
 }
 
-/// Llama 3's scaling as [`write`] says it.
+/// Llama 3's scaling, from the keys that [`write`] adds.
 fn own_scaling(metadata: &Metadata) -> Result<Option<RopeScaling>, InteropError> {
     let float = |key: &str| metadata.float(&format!("{OWN_SCALING}.{key}"));
     let original = metadata.count(&format!("{OWN_SCALING}.original_context_length"))?;

@@ -1,6 +1,6 @@
 //! GGUF files, the format of llama.cpp, ollama and LM Studio: a model, its settings and its vocabulary in one file.
 //!
-//! `docs/gguf.md` describes the format. Here are the container (`read`, `write`, `value`, `quant`), the settings of the
+//! `docs/gguf.md` describes the format. Here are the container (`read`, `reader`, `write`, `value`, `quant`), the settings of the
 //! model (`metadata`) and the vocabulary (`vocab`).
 
 mod export;
@@ -10,6 +10,7 @@ mod modelfile;
 mod open;
 mod quant;
 mod read;
+mod reader;
 mod rope_freqs;
 mod value;
 mod vocab;

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::TensorType;
 use super::keys::Metadata;
+use super::reader::Reader;
 use super::value::Value;
 use crate::interop::InteropError;
 use crate::model::Sink;
@@ -17,8 +18,6 @@ pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 pub(super) const ALIGNMENT: u64 = 32;
 /// The most dimensions of a tensor in ggml.
 const MAX_DIMENSIONS: u32 = 4;
-/// The longest name of a tensor in ggml is 63 bytes; longer keys than this are refused by llama.cpp, too.
-const MAX_NAME: u64 = 1 << 16;
 /// About how many bytes of a tensor are in memory beside its numbers.
 const CHUNK_BYTES: usize = 1 << 18;
 
@@ -55,8 +54,7 @@ impl Gguf {
         if found.is_dir() {
             return Err(cannot_read(io::ErrorKind::IsADirectory.into()));
         }
-        let buffered = BufReader::new(file.try_clone().map_err(cannot_read)?);
-        let mut reader = Reader { from: Box::new(buffered), at: 0, length: found.len() };
+        let mut reader = Reader::new(file.try_clone().map_err(cannot_read)?, found.len());
         let magic = reader.bytes(4.min(found.len())).map_err(|reason| damaged(path, reason))?;
         if magic != MAGIC {
             return Err(InteropError::NotAModel {
@@ -195,7 +193,7 @@ fn read_header(reader: &mut Reader) -> Result<Header, Problem> {
     }
     let start = reader.at().next_multiple_of(alignment);
     for (name, info) in &infos {
-        info.check(alignment, reader.length.saturating_sub(start)).map_err(|reason| format!("`{name}` {reason}"))?;
+        info.check(alignment, reader.length().saturating_sub(start)).map_err(|reason| format!("`{name}` {reason}"))?;
     }
     Ok((values, infos, start))
 }
@@ -259,69 +257,6 @@ fn type_name(code: u32) -> String {
         _ => "unknown",
     };
     format!("{code} ({name})")
-}
-
-/// Reads a header, and knows how much of the file is left.
-pub(super) struct Reader {
-    from: Box<dyn Read>,
-    at: u64,
-    length: u64,
-}
-
-impl Reader {
-    #[cfg(test)]
-    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
-        Self { from: Box::new(io::Cursor::new(bytes.to_vec())), at: 0, length: bytes.len() as u64 }
-    }
-
-    /// How many bytes were read.
-    pub(super) fn at(&self) -> u64 {
-        self.at
-    }
-
-    pub(super) fn bytes(&mut self, n: u64) -> Result<Vec<u8>, String> {
-        let left = self.length - self.at;
-        if n > left {
-            return Err(format!("{n} bytes should follow at byte {} of {}", self.at, self.length));
-        }
-        let mut bytes = vec![0; usize::try_from(n).map_err(|error| error.to_string())?];
-        self.from.read_exact(&mut bytes).map_err(|error| error.to_string())?;
-        self.at += n;
-        Ok(bytes)
-    }
-
-    pub(super) fn u32(&mut self) -> Result<u32, String> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    pub(super) fn u64(&mut self) -> Result<u64, String> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    pub(super) fn string(&mut self) -> Result<String, String> {
-        let n = self.u64()?;
-        let at = self.at;
-        String::from_utf8(self.bytes(n)?).map_err(|_| format!("a text at byte {at} is not UTF-8"))
-    }
-
-    /// A text that is not long.
-    fn name(&mut self, what: &str) -> Result<String, String> {
-        let name = self.string()?;
-        match name.len() as u64 {
-            0..=MAX_NAME => Ok(name),
-            n => Err(format!("{what} of {n} bytes")),
-        }
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let mut bytes = [0; N];
-        if N as u64 > self.length - self.at {
-            return Err(format!("it ends at byte {}, within its header", self.length));
-        }
-        self.from.read_exact(&mut bytes).map_err(|error| error.to_string())?;
-        self.at += N as u64;
-        Ok(bytes)
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A value of GGUF's metadata, and its bytes.
 
-use super::read::Reader;
+use super::reader::Reader;
 
 /// How deep arrays may lie in each other: a crafted file could otherwise exhaust the stack.
 const DEEPEST: usize = 8;

@@ -51,6 +51,16 @@ impl Folder {
         }
     }
 
+    /// The names of the files with an extension, in their order.
+    pub(super) fn files_with_extension(&self, extension: &str) -> Result<Vec<String>, InteropError> {
+        let entries = fs::read_dir(&self.path).map_err(cannot_read(&self.path))?;
+        let names = entries.flatten().map(|entry| PathBuf::from(entry.file_name()));
+        let names = names.filter(|name| name.extension().is_some_and(|found| found == extension));
+        let mut names: Vec<String> = names.map(|name| name.display().to_string()).collect();
+        names.sort();
+        Ok(names)
+    }
+
     /// The content of a text file in the folder; `None` if there is none.
     pub(super) fn text(&self, name: &str) -> Result<Option<String>, InteropError> {
         let Some(path) = self.file(name)? else { return Ok(None) };

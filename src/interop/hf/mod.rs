@@ -7,6 +7,7 @@ mod config_out;
 mod export;
 mod folder;
 mod keys;
+mod rope;
 mod tokenizer;
 mod weights;
 
@@ -24,11 +25,14 @@ const CONFIG: &str = "config.json";
 pub(super) fn open(path: &Path) -> Result<Source, InteropError> {
     let folder = Folder::open(path)?;
     let Some(map) = folder.json(CONFIG)? else {
-        return Err(InteropError::NotAModel {
-            path: path.to_owned(),
-            reason: "it has no config.json".to_owned(),
-            hint: "name a folder that transformers' save_pretrained wrote, or one from the Hugging Face hub".to_owned(),
-        });
+        let hint = match folder.files_with_extension("gguf")?.first() {
+            Some(file) => format!("name a .gguf file in it, such as {file}"),
+            None => {
+                "name a folder that transformers' save_pretrained wrote, or one from the Hugging Face hub".to_owned()
+            }
+        };
+        let reason = "it has no config.json".to_owned();
+        return Err(InteropError::NotAModel { path: path.to_owned(), reason, hint });
     };
     let (family, config) =
         config::read(&map).map_err(|problems| InteropError::Unsupported { path: path.join(CONFIG), problems })?;

@@ -1,0 +1,146 @@
+//! Model files whose bytes were changed or cut off: they are refused, or are another model, but nothing panics, and no
+//! number in them makes the program allocate more than the file is worth.
+
+use std::fs;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+use tinderbox::interop::gguf::{self, TensorType};
+use tinderbox::interop::{self, InteropError, Outgoing, Source};
+
+use crate::allocations::most_held;
+use crate::cli::Folder;
+use crate::import::{Model, import};
+
+/// A model in a file that is to be damaged.
+struct Victim {
+    folder: Folder,
+    /// The file or the folder that is opened.
+    path: PathBuf,
+    file: PathBuf,
+    bytes: Vec<u8>,
+    /// Where the lengths, names and offsets are.
+    header: Range<usize>,
+}
+
+impl Victim {
+    fn gguf() -> Self {
+        let folder = Folder::new();
+        let outgoing = Outgoing::open(&import(&Model::for_gguf("llama"), &folder)).expect("a run");
+        let file = gguf::export(&outgoing, TensorType::F16, &folder.path("it.gguf"), false).expect("written");
+        let bytes = fs::read(&file).expect("read");
+        let last = b"output_norm.weight";
+        let header =
+            bytes.windows(last.len()).position(|window| window == last).expect("it is there") + last.len() + 24;
+        Self { folder, path: file.clone(), file, bytes, header: 0..header }
+    }
+
+    fn safetensors() -> Self {
+        let folder = Folder::new();
+        let model = folder.path("model");
+        fs::create_dir(&model).expect("made");
+        for entry in fs::read_dir(Model::of("llama").path()).expect("a folder") {
+            let entry = entry.expect("read");
+            fs::copy(entry.path(), model.join(entry.file_name())).expect("copied");
+        }
+        let file = model.join("model.safetensors");
+        let bytes = fs::read(&file).expect("read");
+        let header = 8 + usize::try_from(u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"))).expect("short");
+        Self { folder, path: model, file, bytes, header: 0..header }
+    }
+
+    /// Opens and imports what `bytes` are instead of the file.
+    fn open(&self, bytes: &[u8]) -> Result<(), InteropError> {
+        fs::write(&self.file, bytes).expect("written");
+        let (most, opened) = most_held(|| -> Result<(), InteropError> {
+            let source = Source::open(&self.path)?;
+            interop::import(&source, "there", &self.folder.path("again"), true).map(drop)
+        });
+        let allowed = 40 * self.bytes.len() + (1 << 20);
+        assert!(most < allowed, "{most} bytes for a file of {}: {opened:?}", bytes.len());
+        opened
+    }
+}
+
+/// A change of some bytes: to one, to a number of 32 bits, or to one of 64.
+#[derive(Clone, Debug)]
+struct Change {
+    in_header: bool,
+    at: Index,
+    bytes: Vec<u8>,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let numbers = prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(1 << 40), Just(1 << 31), Just(1 << 20), 0..70_u64];
+    let bytes = prop_oneof![
+        any::<u8>().prop_map(|byte| vec![byte]),
+        numbers.clone().prop_map(|n| n.to_le_bytes()[..4].to_vec()),
+        numbers.prop_map(|n| n.to_le_bytes().to_vec()),
+    ];
+    (prop::bool::weighted(0.9), any::<Index>(), bytes).prop_map(|(in_header, at, bytes)| Change {
+        in_header,
+        at,
+        bytes,
+    })
+}
+
+fn damaged(victim: &Victim, changes: &[Change], cut: Option<Index>) -> Vec<u8> {
+    let mut bytes = victim.bytes.clone();
+    for Change { in_header, at, bytes: new } in changes {
+        let at = at.index(if *in_header { victim.header.end } else { bytes.len() });
+        for (old, new) in bytes[at..].iter_mut().zip(new) {
+            *old = *new;
+        }
+    }
+    bytes.truncate(cut.map_or(bytes.len(), |cut| cut.index(bytes.len())));
+    bytes
+}
+
+fn check(victim: &Victim) {
+    victim.open(&victim.bytes).expect("it is whole");
+    let config = ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() };
+    let damage = (prop::collection::vec(change(), 0..4), prop::option::weighted(0.2, any::<Index>()));
+    let mut runner = prop::test_runner::TestRunner::new(config);
+    let ran = runner.run(&damage, |(changes, cut)| {
+        victim.open(&damaged(victim, &changes, cut)).ok();
+        Ok(())
+    });
+    ran.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn no_damage_of_a_gguf_file_makes_it_panic_or_allocate() {
+    check(&Victim::gguf());
+}
+
+#[test]
+fn no_damage_of_a_safetensors_file_makes_it_panic_or_allocate() {
+    check(&Victim::safetensors());
+}
+
+/// Every setting of a GGUF file as it cannot be.
+#[test]
+fn no_setting_of_a_gguf_file_makes_it_panic() {
+    let victim = Victim::gguf();
+    let prefix = b"llama.";
+    let starts = victim.bytes.windows(prefix.len()).enumerate().filter(|(_, window)| window == prefix).map(|it| it.0);
+    let settings: Vec<usize> = starts.collect();
+    assert!(settings.len() > 8, "{settings:?}");
+    for key in settings {
+        let length = usize::try_from(u64::from_le_bytes(victim.bytes[key - 8..key].try_into().expect("8 bytes")));
+        let end = key + length.expect("short");
+        let name = String::from_utf8_lossy(&victim.bytes[key..end]);
+        let value = end + 4; // behind its type
+        for new in [0_u32, 1, 3, u32::MAX, f32::NAN.to_bits(), f32::INFINITY.to_bits(), (-1.0_f32).to_bits()] {
+            let mut bytes = victim.bytes.clone();
+            bytes[value..value + 4].copy_from_slice(&new.to_le_bytes());
+            match victim.open(&bytes) {
+                // The rows of the embedding are the size of the vocabulary.
+                Ok(()) => assert!(new != u32::MAX || name == "llama.vocab_size", "{name}"),
+                Err(error) => assert!(error.to_string().contains("it.gguf"), "{name}: {error}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Models that cannot come in, and runs that cannot go out: the program says why, with what is supported, and leaves
+//! everything as it was.
+
+use std::fs;
+use std::path::Path;
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use crate::cli::Folder;
+use crate::import::{Model, import};
+
+/// The error of an import, without the temporary name of the model; nothing is left.
+fn refused(path: &Path) -> String {
+    let folder = Folder::new();
+    let name = path.to_str().expect("UTF-8");
+    let said = folder.fail(&["import", name, "--run-dir", "runs/it"]);
+    assert!(!folder.path("runs").exists());
+    said.replace(name, "MODEL")
+}
+
+#[test]
+fn settings_that_are_not_supported_are_named_with_those_that_are() {
+    let says = |family: &str, keys: Value| refused(Model::of(family).set(keys).path());
+    assert_snapshot!(says("llama", json!({ "model_type": "gemma3" })), @r#"
+    error: the model in `MODEL/config.json` is not supported:
+      - model_type = "gemma3": gpt2, llama, mistral, qwen2, qwen3, arcee, gpt_neox, gpt_neo are supported
+    "#);
+    assert_snapshot!(says("llama", json!({ "model_type": null })), @r"
+    error: the model in `MODEL/config.json` is not supported:
+      - model_type is missing: gpt2, llama, mistral, qwen2, qwen3, arcee, gpt_neox, gpt_neo are supported
+    ");
+    assert_snapshot!(says("llama", json!({ "hidden_act": "gelu" })), @r#"
+    error: the model in `MODEL/config.json` is not supported:
+      - hidden_act = "gelu": "silu", "swish" are supported
+    "#);
+    assert_snapshot!(says("llama", json!({ "rope_parameters": { "rope_type": "yarn", "factor": 4.0 } })), @r#"
+    error: the model in `MODEL/config.json` is not supported:
+      - rope_parameters.rope_type = "yarn": "default", "linear", "llama3" are supported
+    "#);
+    assert_snapshot!(says("mistral", json!({ "sliding_window": 8 })), @r"
+    error: the model in `MODEL/config.json` is not supported:
+      - sliding_window = 8: null is supported, or at least max_position_embeddings = 16
+    ");
+    assert_snapshot!(says("qwen3", json!({ "use_sliding_window": true, "attention_bias": true })), @r"
+    error: the model in `MODEL/config.json` is not supported:
+      - use_sliding_window = true: false is supported
+      - attention_bias = true: false is supported
+    ");
+    assert_snapshot!(says("gpt2", json!({ "n_layer": 0, "n_head": 1e30, "n_positions": u64::MAX })), @r"
+    error: the model in `MODEL/config.json` is not supported:
+      - n_head = 1e+30: a whole number above 0 is expected
+      - n_layer = 0: a whole number above 0 is expected
+    ");
+}
+
+/// A value of GGUF's metadata, with its type.
+fn gguf_text(text: &str) -> Vec<u8> {
+    [&8_u32.to_le_bytes()[..], &(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+}
+
+/// The same file with one more key. Another one pads both to the alignment, so that tensors stay where they are.
+fn with_value(file: &[u8], key: &str, value: &[u8]) -> Vec<u8> {
+    let entry = |key: &str, value: &[u8]| [&(key.len() as u64).to_le_bytes()[..], key.as_bytes(), value].concat();
+    let added = entry(key, value);
+    let padded = |n: usize| [&added[..], &entry("padding", &gguf_text(&"x".repeat(n)))].concat();
+    let added = (0..32).map(padded).find(|both| both.len().is_multiple_of(32)).expect("one of them");
+    let mut file = file.to_vec();
+    file[16] += 2; // the number of values, below 254
+    file.splice(24..24, added);
+    file
+}
+
+#[test]
+fn settings_of_gguf_files_that_are_not_supported_are_named_with_those_that_are() {
+    let folder = Folder::new();
+    let run = import(&Model::for_gguf("llama"), &folder);
+    folder.succeed(&["export", run.to_str().expect("UTF-8"), "--to", "gguf", "--output", "it.gguf"]);
+    let file = fs::read(folder.path("it.gguf")).expect("read");
+    let says = |key: &str, value: &[u8]| {
+        let path = folder.path("changed.gguf");
+        fs::write(&path, with_value(&file, key, value)).expect("written");
+        refused(&path)
+    };
+    let number = |n: u32| [4_u32.to_le_bytes(), n.to_le_bytes()].concat();
+    folder.write("same.gguf", with_value(&file, "llama.expert_count", &number(0)));
+    folder.succeed(&["import", "same.gguf", "--run-dir", "runs/same"]);
+    assert_snapshot!(says("llama.expert_count", &number(8)), @r"
+    error: the model in `MODEL` is not supported:
+      - llama.expert_count = 8: supported are models without experts
+    ");
+    assert_snapshot!(says("llama.attention.sliding_window", &number(4096)), @r"
+    error: the model in `MODEL` is not supported:
+      - llama.attention.sliding_window = 4096: supported are models whose positions see all before them
+    ");
+    assert_snapshot!(says("llama.rope.scaling.type", &gguf_text("yarn")), @r#"
+    error: the model in `MODEL` is not supported:
+      - llama.rope.scaling.type = "yarn": supported are "none" and "linear", and Llama 3's, which is a tensor
+    "#);
+    assert_snapshot!(says("split.count", &number(3)), @r"
+    error: `MODEL` is not a model that can be imported: it is one of 3 parts of a model
+      hint: join them with `llama-gguf-split --merge` of llama.cpp
+    ");
+    assert_snapshot!(says("general.alignment", &number(33)), @r"
+    error: `MODEL` is damaged: `general.alignment` is 33, not a power of 2
+      hint: download or write it again
+    ");
+    assert_snapshot!(says("llama.block_count", &number(2)), @r"
+    error: `MODEL` is damaged: `llama.block_count` is there twice
+      hint: download or write it again
+    ");
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_listed_together() {
+    let model = Model::of("gpt2");
+    model.change(|tensors| {
+        let weight = tensors.remove("transformer.h.0.attn.c_attn.weight").expect("it is there");
+        tensors.insert("transformer.h.0.attn.c_proj.weight".to_owned(), weight.clone());
+        tensors.insert("transformer.h.2.attn.c_attn.weight".to_owned(), weight);
+        tensors.remove("transformer.ln_f.bias");
+    });
+    assert_snapshot!(refused(model.path()), @r"
+    error: the tensors in `MODEL` do not fit its config:
+      - `transformer.h.0.attn.c_attn.weight` [16, 48] is missing
+      - `transformer.h.0.attn.c_proj.weight` has the shape [16, 48], and [16, 16] is needed
+      - `transformer.ln_f.bias` [16] is missing
+      - `transformer.h.2.attn.c_attn.weight` [16, 48] belongs to no part of the model
+      hint: the file is not whole, or of another model than its config
+    ");
+}
+
+#[test]
+fn files_that_are_missing_or_damaged_are_named() {
+    let says = |change: &dyn Fn(&Model)| {
+        let model = Model::of("llama");
+        change(&model);
+        refused(model.path())
+    };
+    assert_snapshot!(says(&|model| model.remove("config.json")), @r"
+    error: `MODEL` is not a model that can be imported: it has no config.json
+      hint: name a folder that transformers' save_pretrained wrote, or one from the Hugging Face hub
+    ");
+    assert_snapshot!(says(&|model| fs::rename(model.path().join("config.json"), model.path().join("x.gguf")).unwrap()), @r"
+    error: `MODEL` is not a model that can be imported: it has no config.json
+      hint: name a .gguf file in it, such as x.gguf
+    ");
+    assert_snapshot!(says(&|model| model.write("config.json", "{\"model_type\": ")), @r"
+    error: `MODEL/config.json` is damaged: it is not a JSON object: EOF while parsing a value at line 1 column 15
+      hint: download or write it again
+    ");
+    assert_snapshot!(says(&|model| model.remove("model.safetensors")), @r"
+    error: `MODEL` is not a model that can be imported: it has neither model.safetensors nor model.safetensors.index.json
+      hint: older models have pytorch_model.bin: open them with transformers, and save them with save_pretrained
+    ");
+    assert_snapshot!(says(&|model| model.remove("tokenizer.json")), @r"
+    error: `MODEL` is not a model that can be imported: it has no tokenizer.json
+      hint: models with a tokenizer.model only have to be opened with transformers' AutoTokenizer, and saved with save_pretrained
+    ");
+    assert_snapshot!(says(&|model| model.write("tokenizer.json", "{}")), @r"
+    error: `MODEL/tokenizer.json` is not a tokenizer.json: it is JSON, but without a `model`, which holds the vocabulary
+      hint: it is the file of that name beside a model of the Hugging Face hub, or what `save` of the tokenizers library writes; vocab.json, tokenizer_config.json and tokenizer.model are others
+    ");
+    let cut = |n: usize| {
+        move |model: &Model| {
+            let bytes = fs::read(model.path().join("model.safetensors")).expect("read");
+            model.write("model.safetensors", &bytes[..n]);
+        }
+    };
+    assert_snapshot!(says(&cut(5000)), @r"
+    error: `MODEL/model.safetensors` is damaged: incomplete metadata, file not fully covered
+      hint: download or write it again
+    ");
+    assert_snapshot!(says(&cut(500)), @r"
+    error: `MODEL/model.safetensors` is damaged: invalid header length
+      hint: download or write it again
+    ");
+    assert_snapshot!(says(&cut(0)), @r"
+    error: `MODEL/model.safetensors` is damaged: header too small
+      hint: download or write it again
+    ");
+    let names = |name: &'static str| {
+        move |model: &Model| {
+            model.remove("model.safetensors");
+            model.write("model.safetensors.index.json", json!({ "weight_map": { "x": name } }).to_string());
+        }
+    };
+    assert_snapshot!(says(&names("../other/model.safetensors")), @r"
+    error: `MODEL` names `../other/model.safetensors`, which is outside of the folder
+      hint: all files of a model lie in its folder
+    ");
+    assert_snapshot!(says(&names("model-00001-of-00002.safetensors")), @r"
+    error: `MODEL/model.safetensors.index.json` is damaged: it names `model-00001-of-00002.safetensors`, which is not there
+      hint: download or write it again
+    ");
+    assert_snapshot!(refused(Path::new("nowhere")), @r"
+    error: there is no model at `MODEL`
+      hint: name a folder with a config.json and safetensors files, or a .gguf file; import downloads hf:OWNER/NAME
+    ");
+}
+
+#[test]
+fn what_is_there_stays_without_overwrite() {
+    let folder = Folder::new();
+    let model = Model::of("llama");
+    let path = model.path().to_str().expect("UTF-8");
+    folder.succeed(&["import", path, "--run-dir", "runs/it"]);
+    let state = folder.read("runs/it/checkpoints/step-000000/state.json");
+    assert_snapshot!(folder.fail(&["import", path, "--run-dir", "runs/it"]), @r"
+    error: `runs/it` already exists; nothing was written
+      hint: choose another place, or replace it with --overwrite
+    ");
+    fs::create_dir(folder.path("notes")).expect("made");
+    folder.write("notes/today.txt", "mine");
+    assert_snapshot!(folder.fail(&["import", path, "--run-dir", "notes", "--overwrite"]), @r"
+    error: `notes` is not empty and not a run, so nothing is written there
+      hint: choose another place with --run-dir
+    ");
+    for output in ["notes", "text.txt"] {
+        for overwrite in [&[][..], &["--overwrite"]] {
+            let args = [&["export", "runs/it", "--to", "hf", "--output", output], overwrite].concat();
+            let expected = format!(
+                "error: `{output}` is there and holds no model, so it is not replaced\n  hint: choose another place\n"
+            );
+            assert_eq!(folder.fail(&args), expected);
+        }
+    }
+    assert_snapshot!(folder.fail(&["export", "runs/it", "--to", "hf", "--output", "."]), @r"
+    error: `.` does not name a folder to make
+      hint: give it a name, such as my-model
+    ");
+    folder.write("notes/Modelfile", "FROM mine");
+    assert_snapshot!(folder.fail(&["export", "runs/it", "--to", "gguf", "--output", "notes"]), @r"
+    error: `notes/Modelfile` already exists; nothing was written
+      hint: choose another place, or replace it with --overwrite
+    ");
+    assert_eq!(folder.read("notes/today.txt") + &folder.read("notes/Modelfile"), "mineFROM mine");
+    assert_eq!(folder.read("runs/it/checkpoints/step-000000/state.json"), state);
+    assert!(folder.read("text.txt").len() > 100);
+}
+
+#[test]
+fn a_run_that_is_like_no_family_names_the_keys_that_stand_in_the_way() {
+    let folder = Folder::new();
+    let mixture = ["--set", "model.position=rope", "--set", "model.mlp=relu_squared", "--set", "model.qk_norm=true"];
+    folder.succeed(&[&["train", "tiny.toml", "--set", "train.max_steps=1"][..], &mixture].concat());
+    let hf = folder.fail(&["export", "runs/tiny", "--to", "hf"]);
+    assert_snapshot!(hf, @r#"
+    error: no model family of other projects is like this run:
+      - model.norm = "layer_norm": qwen3 has "rms_norm"
+      - model.mlp = "relu_squared": qwen3 has "swiglu"
+      hint: train one that is, such as the configs of `tinderbox init`; `tinderbox plan CONFIG` says whether a config is portable
+    "#);
+    assert_eq!(folder.fail(&["export", "runs/tiny", "--to", "gguf"]), hf);
+    assert!(!folder.path("runs/tiny/hf").exists() && !folder.path("runs/tiny/gguf").exists());
+
+    let neo = import(&Model::of("gpt_neo"), &folder);
+    assert_snapshot!(folder.fail(&["export", neo.to_str().expect("UTF-8"), "--to", "gguf"]), @r"
+    error: this model cannot be a GGUF file: llama.cpp does not know the family gpt_neo
+      hint: export it as a Hugging Face folder, with --to hf
+    ");
+    assert_snapshot!(folder.fail(&["verify", "runs/tiny", "--against", "text.txt"]), @r#"
+    error: `text.txt` is not a model that can be imported: it begins with "The ", not with "GGUF"
+      hint: name the .gguf file of a model, or the folder of a Hugging Face model
+    "#);
+}
