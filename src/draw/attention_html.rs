@@ -253,7 +253,7 @@ mod tests {
         PromptAttention::new(&model(&config), &prompt, &selection, &PromptAttention::DETAILS).expect("captured")
     }
 
-    /// What the scripts read, and a reader of exact lists by their place.
+    /// The data that the scripts read, and a reader of exact lists by their place.
     fn data(details: &PromptAttention) -> (Value, impl Fn(&Value) -> Vec<f32>) {
         let fragment = attention_fragment(details);
         let list = move |place: &Value| {

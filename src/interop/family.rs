@@ -1,4 +1,4 @@
-//! The model families that other projects know, and the one in which a config of ours can be said.
+//! The model families that other projects know, and the one that a config of ours belongs to.
 //!
 //! A family is what `model_type` names in a Hugging Face `config.json`. It knows keys of `[model]`, and no files.
 
@@ -52,7 +52,7 @@ impl Family {
     pub const ALL: [Self; 8] =
         [Self::Gpt2, Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3, Self::Arcee, Self::GptNeox, Self::GptNeo];
 
-    /// Those that a config may be said in, the preferred first. Mistral's are all Llama's too.
+    /// Those that a config may belong to, the preferred first. Mistral's configs are all Llama's too.
     const PREFERRED: [Self; 7] =
         [Self::Qwen3, Self::Llama, Self::Qwen2, Self::Arcee, Self::Gpt2, Self::GptNeox, Self::GptNeo];
 
@@ -80,7 +80,7 @@ impl Family {
         matches!(self, Self::Gpt2 | Self::GptNeox | Self::GptNeo)
     }
 
-    /// The family in which `config` can be said.
+    /// The family that `config` belongs to.
     ///
     /// # Errors
     /// The keys that stand in the way of the nearest family, each as `model.KEY = VALUE: WHY`.
@@ -98,9 +98,9 @@ impl Family {
         Err(nearest.unwrap_or_default())
     }
 
-    /// The keys of `config` that cannot be said in this family, each as `model.KEY = VALUE: WHY`.
+    /// The keys of `config` that stand in the way of this family, each as `model.KEY = VALUE: WHY`.
     pub fn obstacles(self, config: &ModelConfig) -> Vec<String> {
-        // Without `..`: a new key does not compile until it is known who can say it.
+        // Without `..`: a new key does not compile until it is decided which families have it.
         let ModelConfig {
             context_length: _,
             d_model,
@@ -159,7 +159,7 @@ impl Family {
             obstacles.must_be("head_dim", head_dim, &(d_model / n_heads));
         }
         if matches!(self, Self::Llama | Self::Arcee) && !d_model.is_multiple_of(*n_heads) {
-            obstacles.add("n_heads", n_heads, &format!("it has heads that divide model.d_model = {d_model}"));
+            obstacles.add("n_heads", n_heads, &format!("has heads that divide model.d_model = {d_model}"));
         }
         let expected_scale = if self == Self::GptNeo { 1.0 } else { 1.0 / (*head_dim as f64).sqrt() };
         obstacles.must_be("attention_scale", &config.attention_scale(), &expected_scale);
@@ -167,10 +167,10 @@ impl Family {
         let first = windows.next();
         match self {
             Self::GptNeo if windows.any(|window| Some(window) != first) => {
-                obstacles.add("attention_window", attention_window, "it has windows of one size");
+                obstacles.add("attention_window", attention_window, "has windows of one size");
             }
             Self::GptNeo => {}
-            _ if first.is_some() => obstacles.add("attention_window", attention_window, "it has no windows"),
+            _ if first.is_some() => obstacles.add("attention_window", attention_window, "has no windows"),
             _ => {}
         }
         obstacles.1
@@ -189,12 +189,12 @@ struct Obstacles(Family, Vec<String>);
 impl Obstacles {
     fn must_be<T: PartialEq + Serialize>(&mut self, key: &str, value: &T, expected: &T) {
         if value != expected {
-            self.add(key, value, &format!("it has {}", shown(expected)));
+            self.add(key, value, &format!("has {}", shown(expected)));
         }
     }
 
     fn add(&mut self, key: &str, value: &impl Serialize, why: &str) {
-        let line = format!("model.{key} = {}: this is not {}, {why}", shown(value), self.0);
+        let line = format!("model.{key} = {}: {} {why}", shown(value), self.0);
         self.1.push(line);
     }
 }

@@ -93,12 +93,12 @@ mod tests {
             ..ModelConfig::default()
         };
         insta::assert_snapshot!(Family::of(&mixture).expect_err("no family has all of these").join("\n"), @r#"
-        model.norm = "layer_norm": this is not qwen3, it has "rms_norm"
-        model.mlp = "relu_squared": this is not qwen3, it has "swiglu"
+        model.norm = "layer_norm": qwen3 has "rms_norm"
+        model.mlp = "relu_squared": qwen3 has "swiglu"
         "#);
         let windows =
             ModelConfig { attention_window: vec![0, 4, 8], attention_scale: Some(1.0), ..ModelConfig::default() };
-        insta::assert_snapshot!(Family::of(&windows).expect_err("windows of two sizes").join("\n"), @"model.attention_window = [0, 4, 8]: this is not gpt_neo, it has windows of one size");
+        insta::assert_snapshot!(Family::of(&windows).expect_err("windows of two sizes").join("\n"), @"model.attention_window = [0, 4, 8]: gpt_neo has windows of one size");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::config::ModelConfig;
 pub struct Source {
     /// The folder or the file.
     pub path: PathBuf,
-    /// The family that it says it is of.
+    /// The family that its settings name.
     pub family: Family,
     /// Who named its tensors.
     pub naming: Naming,
@@ -37,7 +37,7 @@ impl Source {
     /// Opens a Hugging Face folder or a GGUF file.
     ///
     /// # Errors
-    /// If there is no such model, it is damaged, or one that cannot be said here.
+    /// If there is no such model, it is damaged, or it has settings that are not supported here.
     pub fn open(path: &Path) -> Result<Self, InteropError> {
         match path.metadata() {
             Ok(metadata) if metadata.is_dir() => hf::open(path),

@@ -352,7 +352,7 @@ fn a_plan_in_words() {
       parameters                        34,752
 
     portable: no
-      model.qk_norm = true: this is not gpt2, it has false
+      model.qk_norm = true: gpt2 has false
 
     FLOPs per token: matrix products only; a multiplication and an addition count as two
       queries, keys, values             12.3 k

@@ -24,7 +24,7 @@ fn imported(family: &str) -> Folder {
     folder
 }
 
-/// What it prints, which must be that the two are not the same.
+/// Its output, which must be that the two are not the same.
 fn differing(folder: &Folder, args: &[&str]) -> Value {
     let ran = folder.run(&[&["verify", "runs/it", "--against", "model", "--json"], args].concat());
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);

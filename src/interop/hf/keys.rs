@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// Reads keys, and collects what cannot be said here, each as `KEY = VALUE: WHAT IS`.
+/// Reads keys, and collects those that are not supported here, each as `KEY = VALUE: WHAT IS SUPPORTED`.
 pub(super) struct Keys<'a> {
     map: &'a Map<String, Value>,
     pub(super) problems: Vec<String>,
