@@ -5,7 +5,7 @@ use toml::{Table, Value};
 use super::{Config, ModelConfig, PositionKind};
 
 /// Keys of `[model]` that may change while the weights stay: no parameter depends on them.
-const FREE: [&str; 2] = ["context_length", "dropout"];
+const FREE: [&str; 3] = ["context_length", "dropout", "zero_init_projections"];
 
 /// The run that a config inherits its model from.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +75,7 @@ impl Config {
         self.model = ModelConfig {
             dropout: self.model.dropout,
             context_length: self.model.context_length,
+            zero_init_projections: self.model.zero_init_projections,
             ..base.model.clone()
         };
     }

@@ -177,6 +177,12 @@ sections! {
         pub attention_scale: Option<f64> = None,
         /// Whether the output layer uses the token embedding's weights. Default true.
         pub tie_embeddings: bool = true,
+        /// Whether the projections that write to the residual stream, attention's output and the MLP's second one, start
+        /// at zero instead of small random numbers, so that a new block does nothing. Default false.
+        ///
+        /// Source: Zhang, Dauphin and Ma 2019, "Fixup Initialization: Residual Learning Without Normalization", section
+        /// 3.1.
+        pub zero_init_projections: bool = false,
         /// Rows of the token embedding, if there are more than the tokenizer has tokens. Default: as many as tokens.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub vocab_size: Option<usize> = None,

@@ -254,6 +254,7 @@ impl ModelConfig {
             attention_window,
             attention_scale,
             tie_embeddings: _,
+            zero_init_projections: _,
             vocab_size,
             dropout,
             rope_scaling,

@@ -122,6 +122,7 @@ impl Family {
             attention_window,
             attention_scale: _, // by its method
             tie_embeddings: _,
+            zero_init_projections: _, // where training starts
             vocab_size: _,
             dropout: _,
             rope_scaling: _,

@@ -4,7 +4,7 @@
 //! depend on the device, on other parameters, or on the order in which the model is built.
 //!
 //! Source: Radford et al. 2019 (GPT-2), section 2.3: normal with standard deviation 0.02, the
-//! projections that write to the residual stream divided by the square root of their number.
+//! projections that write to the residual stream divided by the square root of their number, or all zeros.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -17,25 +17,29 @@ const STANDARD_DEVIATION: f64 = 0.02;
 
 /// The model with all its weights drawn from `seed`.
 pub fn initialize(model: Gpt, seed: u64) -> Gpt {
-    let n_residual_writes = 2 * model.blocks.len();
+    let std_of_writes = match model.config().zero_init_projections {
+        true => 0.0,
+        false => STANDARD_DEVIATION / (2.0 * model.blocks.len() as f64).sqrt(),
+    };
     parameters::assign(model, |path, shape| {
-        let values = draw(path, shape, n_residual_writes, seed);
+        let values = draw(path, shape, std_of_writes, seed);
         Some(HostTensor { shape: shape.to_vec(), values })
     })
     .expect("every parameter is drawn with its own shape")
 }
 
-fn draw(path: &str, shape: &[usize], n_residual_writes: usize, seed: u64) -> Vec<f32> {
+/// `std_of_writes` is that of the projections that write to the residual stream.
+fn draw(path: &str, shape: &[usize], std_of_writes: f64, seed: u64) -> Vec<f32> {
     let n = shape.iter().product();
     if shape.len() == 1 {
         let is_scale = path.ends_with("norm.weight");
         return vec![if is_scale { 1.0 } else { 0.0 }; n];
     }
     let writes_to_residual = path.ends_with("attention.output.weight") || path.ends_with("mlp.contract.weight");
-    let std = match writes_to_residual {
-        true => STANDARD_DEVIATION / (n_residual_writes as f64).sqrt(),
-        false => STANDARD_DEVIATION,
-    };
+    let std = if writes_to_residual { std_of_writes } else { STANDARD_DEVIATION };
+    if std == 0.0 {
+        return vec![0.0; n];
+    }
     let normal = StandardNormal.sample_iter(generator(path, seed));
     #[allow(clippy::cast_possible_truncation, reason = "f32 is what a parameter holds")]
     normal.take(n).map(|x: f64| (x * std) as f32).collect()
@@ -57,7 +61,10 @@ pub(crate) fn name_id(name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::Device;
+
     use super::*;
+    use crate::config::ModelConfig;
 
     #[test]
     fn names_hash_to_their_published_values() {
@@ -68,18 +75,37 @@ mod tests {
     #[test]
     fn draws_have_the_standard_deviation_of_their_kind() {
         let std = |path: &str| {
-            let x = draw(path, &[100, 200], 8, 1);
+            let x = draw(path, &[100, 200], 0.007, 1);
             (x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / 20_000.0).sqrt()
         };
         assert!((std("blocks.0.attention.qkv.weight") - 0.02).abs() < 5e-4);
-        assert!((std("blocks.0.mlp.contract.weight") - 0.02 / 8.0_f64.sqrt()).abs() < 2e-4);
-        assert_eq!(draw("blocks.0.mlp_norm.weight", &[3], 8, 1), [1.0; 3]);
-        assert_eq!(draw("blocks.0.mlp_norm.bias", &[3], 8, 1), [0.0; 3]);
+        assert!((std("blocks.0.mlp.contract.weight") - 0.007).abs() < 2e-4);
+        assert_eq!(draw("blocks.0.mlp_norm.weight", &[3], 0.007, 1), [1.0; 3]);
+        assert_eq!(draw("blocks.0.mlp_norm.bias", &[3], 0.007, 1), [0.0; 3]);
+    }
+
+    #[test]
+    fn projections_that_write_to_the_residual_stream_start_small_or_at_zero_and_others_as_always() {
+        let config = ModelConfig { n_layers: 8, bias: true, ..ModelConfig::default() }.with_derived();
+        let zeroed = ModelConfig { zero_init_projections: true, ..config.clone() };
+        let [small, zeroed] =
+            [config, zeroed].map(|config| parameters::read(&Gpt::new(&config, 5, 1, &Device::flex())));
+        for (path, small) in small {
+            let zeroed = &zeroed[&path].values;
+            if path.ends_with("attention.output.weight") || path.ends_with("mlp.contract.weight") {
+                let squares = small.values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+                let mean_square = squares / small.values.len() as f64;
+                assert!((mean_square.sqrt() - 0.02 / 16.0_f64.sqrt()).abs() < 2e-4, "{path}");
+                assert!(zeroed.iter().all(|x| x.to_bits() == 0), "{path}");
+            } else {
+                assert_eq!(*zeroed, small.values, "{path}");
+            }
+        }
     }
 
     #[test]
     fn a_draw_depends_on_seed_and_path() {
-        let draw = |path, seed| draw(path, &[4, 4], 8, seed);
+        let draw = |path, seed| draw(path, &[4, 4], 0.007, seed);
         assert_eq!(draw("a.weight", 1), draw("a.weight", 1));
         assert_ne!(draw("a.weight", 1), draw("b.weight", 1));
         assert_ne!(draw("a.weight", 1), draw("a.weight", 2));

@@ -43,7 +43,8 @@ fn any_run() -> impl Strategy<Value = AnyRun> {
     let sizes = (1..4_usize, 1..3_usize);
     let run = (tokenizers, 0..1000_u64, sizes);
     (any_model(), any_optimizer(), any_schedule(), run).prop_map(
-        |(model, optimizer, mut schedule, (tokenizer, seed, sizes))| {
+        |(mut model, optimizer, mut schedule, (tokenizer, seed, sizes))| {
+            model.zero_init_projections = seed.is_multiple_of(4);
             schedule.min_learning_rate *= optimizer.learning_rate;
             let (batch_size, grad_accumulation_steps) = sizes;
             AnyRun { model, optimizer, schedule, tokenizer, seed, batch_size, grad_accumulation_steps }

@@ -64,8 +64,9 @@ impl Engine {
             attention_window: _,
             attention_scale: _,
             tie_embeddings: _,
-            vocab_size: _, // that of the weights counts
-            dropout: _,    // in training only
+            zero_init_projections: _, // before training
+            vocab_size: _,            // that of the weights counts
+            dropout: _,               // in training only
             rope_scaling: _,
         } = model.config();
         let (context_length, d_model, position) = (*context_length, *d_model, *position);

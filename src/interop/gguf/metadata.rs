@@ -83,6 +83,7 @@ pub(super) fn read(
         attention_window: Vec::new(),
         attention_scale: None,
         tie_embeddings: !has("output.weight"),
+        zero_init_projections: false,
         vocab_size: Some(metadata.required("token_embd.weight", rows("token_embd.weight"))?),
         dropout: 0.0,
     };
