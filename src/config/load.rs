@@ -193,6 +193,7 @@ fn known_keys() -> Table {
     config.tokenizer.vocab_size = Some(TokenizerConfig::DEFAULT_VOCAB_SIZE);
     config.tokenizer.path = Some(PathBuf::new());
     config.model.attention_scale = Some(1.0);
+    config.model.logit_softcap = Some(1.0);
     config.model.vocab_size = Some(1);
     config.model.rope_scaling = Some(RopeScaling::Linear { factor: 1.0 });
     Table::try_from(config).expect("the defaults can be written as TOML")
@@ -324,7 +325,10 @@ pub(super) mod tests {
                       original_context_length=8192}";
         let foreign =
             ["model.position=rope", "model.head_dim=128", "model.norm_eps=1e-12", "model.qkv_bias=true", llama3];
-        let foreign = with(&[&foreign[..], &["model.parallel_residual=true", "model.vocab_size=300"]].concat());
+        let foreign = with(
+            &[&foreign[..], &["model.parallel_residual=true", "model.vocab_size=300", "model.logit_softcap=30"]]
+                .concat(),
+        );
         assert!(matches!(foreign.model.rope_scaling, Some(RopeScaling::Llama3 { .. })));
         let [config, bpe, file] =
             [&settings[..], &["tokenizer.kind=bpe"], &["tokenizer.kind=file", "tokenizer.path=2024"]].map(with);

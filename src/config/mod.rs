@@ -186,6 +186,11 @@ sections! {
         /// Rows of the token embedding, if there are more than the tokenizer has tokens. Default: as many as tokens.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub vocab_size: Option<usize> = None,
+        /// The size that no logit exceeds: `logit_softcap * tanh(logit / logit_softcap)`. Above 0; default none.
+        ///
+        /// Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub logit_softcap: Option<f64> = None,
         /// The share of activations that are dropped in training. In [0, 1); default 0.
         pub dropout: f64 = 0.0,
         /// How the wavelengths of `rope` were stretched for a longer context. Default: they were not.

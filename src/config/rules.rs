@@ -256,6 +256,7 @@ impl ModelConfig {
             tie_embeddings: _,
             zero_init_projections: _,
             vocab_size,
+            logit_softcap,
             dropout,
             rope_scaling,
         } = self;
@@ -294,6 +295,9 @@ impl ModelConfig {
         }
         if let Some(vocab_size) = vocab_size {
             problems.size("model.vocab_size", *vocab_size);
+        }
+        if let Some(cap) = logit_softcap {
+            problems.above_zero("model.logit_softcap", *cap);
         }
         problems.below_one("model.dropout", *dropout);
         if let Some(scaling) = rope_scaling {

@@ -3,6 +3,7 @@
 //! Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; Wang et al. 2022,
 //! "Interpretability in the Wild", section 3.1.
 
+use burn::tensor::{Tensor, TensorData};
 use serde::Serialize;
 
 use super::capture::{capture, host};
@@ -15,7 +16,7 @@ use crate::model::probe::Point;
 /// The difference of a token's logit to another's, or to the mean of all, as a sum over parts.
 ///
 /// The residual stream is a sum, and the output layer is linear. Only the scale of the norm between them is not: it is
-/// taken from the whole residual stream and applied to each part.
+/// taken from the whole residual stream and applied to each part. Logits with a soft cap are taken before it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Attribution {
     /// The token after which the prediction is made, counted from 0.
@@ -88,12 +89,12 @@ impl Attribution {
         if against.as_ref() == Some(&answer) {
             return Err(InspectError::SameAnswers(answer.token));
         }
-        let points = [Point::Embedding, Point::Heads, Point::Mlp, Point::Residual, Point::Logits];
+        let points = [Point::Embedding, Point::Heads, Point::Mlp, Point::Residual, Point::Norm, Point::Logits];
         let recording = capture(model, prompt, &points)?;
-        let logits = recording.get(None, Point::Logits).vector(0, position);
+        let logits = uncapped_logits(model, &recording, position)?;
         let other = match &against {
             Some(against) => f64::from(logits[against.id as usize]),
-            None => mean(logits),
+            None => mean(&logits),
         };
         let difference = f64::from(logits[answer.id as usize]) - other;
         let terms = terms(model, prompt, &recording, position, [Some(&answer), against.as_ref()])?;
@@ -113,6 +114,16 @@ impl Attribution {
         terms.sort_by(|a, b| b.logit.abs().total_cmp(&a.logit.abs())); // stable
         terms
     }
+}
+
+/// The logits after a token, before the cap: no sum over parts gets through it.
+fn uncapped_logits(model: &Gpt, recording: &Recording, position: usize) -> Result<Vec<f32>, InspectError> {
+    if model.config().logit_softcap.is_none() {
+        return Ok(recording.get(None, Point::Logits).vector(0, position).to_vec());
+    }
+    let normed = recording.get(None, Point::Norm).vector(0, position);
+    let normed = Tensor::<2>::from_data(TensorData::new(normed.to_vec(), [1, normed.len()]), &model.device());
+    host(normed.matmul(model.unembedding())) // [1, V]
 }
 
 fn terms(
@@ -203,6 +214,8 @@ mod tests {
             let config = ModelConfig { n_layers: 3, norm, position, bias, tie_embeddings, mlp, ..small_config() };
             // Heads wider than the model, one after the other.
             let config = ModelConfig { head_dim: 6, parallel_residual, ..config.with_derived() };
+            let logit_softcap = tie_embeddings.then_some(0.5);
+            let config = ModelConfig { logit_softcap, ..config };
             // Biases and scales that are not those of a new model, and numbers large enough to matter.
             let model = edited(tests::model(&config), |_, tensor| {
                 let is_flat = tensor.shape.len() == 1;

@@ -132,7 +132,7 @@ impl Gpt {
             None => Output::Tied(self.token_embedding.weight.val()),
         };
         let hidden = hidden.reshape([b * t, self.config.d_model]); // [B T, C]
-        kernels::cross_entropy(hidden, output, targets.reshape([b * t]), precision) // [1]
+        kernels::cross_entropy(hidden, output, targets.reshape([b * t]), self.config.logit_softcap, precision) // [1]
     }
 
     /// The normed residual stream after the last block, from which the output layer makes the logits.
@@ -184,9 +184,13 @@ impl Gpt {
     /// # Shapes
     /// `x: [B, T, C]` -> `[B, T, V]`
     fn logits(&self, x: Tensor<3>) -> Tensor<3> {
-        match &self.output {
+        let logits = match &self.output {
             Some(output) => output.forward(x),
             None => x.matmul(self.unembedding().unsqueeze()),
+        };
+        match self.config.logit_softcap {
+            Some(cap) => kernels::softcap(logits, cap),
+            None => logits,
         }
     }
 }

@@ -224,7 +224,8 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
                     temporary: upstream + hidden + n_gradients * mlp_matrix,
                 },
                 last_norm: norm,
-                logits,
+                // A cap saves its output too.
+                logits: if config.logit_softcap.is_some() { 2.0 * logits } else { logits },
                 loss: 2.0 * logits,
                 output: logits + stream + n_output_gradients * output_matrix,
             }

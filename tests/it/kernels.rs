@@ -180,7 +180,7 @@ proptest! {
             let targets = Tensor::<2, Int>::from_data(ids(seed + 7), &device).reshape([b * t]);
             let of = if tied { Output::Tied } else { Output::Own };
             let hidden = x.reshape([b * t, c]);
-            let loss = tinderbox_kernels::cross_entropy(hidden, of(output.clone()), targets, MatmulPrecision::F32);
+            let loss = tinderbox_kernels::cross_entropy(hidden, of(output.clone()), targets, None, MatmulPrecision::F32);
             let backward = loss.clone().backward();
             let gradients = [weight, positions, output].map(|w| host(w.grad(&backward).expect("it has one")));
             (host(loss)[0], gradients.concat())

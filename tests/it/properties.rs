@@ -104,6 +104,7 @@ impl Foreign {
             norm_eps: if is_rough { 0.1 } else { plain.norm_eps },
             attention_window: window,
             attention_scale: scale,
+            logit_softcap: is_rough.then_some(5.0),
             ..plain
         }
     }

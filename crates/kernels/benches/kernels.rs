@@ -226,7 +226,7 @@ fn cross_entropy(bencher: Bencher<'_, '_>, case: &Case) {
     let targets = targets(case);
     case.bench(bencher, [case.random([b * t, c])], |[hidden]| {
         let (output, targets) = (output.clone(), targets.clone());
-        kernels::cross_entropy(hidden, output, targets, MatmulPrecision::F32)
+        kernels::cross_entropy(hidden, output, targets, None, MatmulPrecision::F32)
     });
 }
 

@@ -143,6 +143,37 @@ pub(super) fn phi_by_tanh<S: Simd>(x: f32) -> (f32, f32) {
     (distribution, slope * fma::<S>(3.0 * CUBIC, square, TWICE_ROOT))
 }
 
+/// `tanh(x)`, within 1e-6 of its value.
+///
+/// Near 0 by its Taylor series: the quotient of exponentials would be a small difference of large numbers there.
+#[inline(always)]
+pub(super) fn tanh<S: Simd>(x: f32) -> f32 {
+    const SERIES: [f32; 5] = [1.0, -1.0 / 3.0, 2.0 / 15.0, -17.0 / 315.0, 62.0 / 2835.0];
+    let small = exp::<S>(-2.0 * x.abs());
+    let far = (1.0 - small) / (1.0 + small);
+    let near = x * polynomial::<S, _>(x * x, SERIES);
+    if x.abs() < 0.3 { near } else { far.copysign(x) }
+}
+
+/// Turns logits into `cap tanh(logit / cap)`: see [`crate::softcap`].
+pub fn softcap_row(logits: &mut [f32], cap: f32) {
+    Arch::new().dispatch(Softcap(logits, cap));
+}
+
+struct Softcap<'a>(&'a mut [f32], f32);
+
+impl WithSimd for Softcap<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self(logits, cap) = self;
+        for logit in logits {
+            *logit = cap * tanh::<S>(*logit / cap);
+        }
+    }
+}
+
 /// The logarithm of the sum of `e^x` over some numbers, which become their softmax.
 #[must_use]
 pub fn log_sum_exp(x: &mut [f32]) -> f32 {
@@ -276,6 +307,23 @@ mod tests {
         }
         assert!(sigmoid::<Scalar>(f32::NAN).is_nan());
         assert!(sigmoid::<Scalar>(-1e4) < 2e-38 && sigmoid::<Scalar>(1e4) > 1.0 - 1e-6);
+    }
+
+    #[test]
+    fn tanh_is_within_a_few_roundings() {
+        for i in -2000..=2000 {
+            let x = i as f32 / 200.0;
+            let want = f64::from(x).tanh();
+            let got = f64::from(tanh::<Scalar>(x));
+            assert!((got - want).abs() <= 1e-6 * want.abs(), "tanh({x}) = {got}, not {want}");
+        }
+        for x in [50.0, 1e4, f32::MAX] {
+            assert!(
+                (tanh::<Scalar>(x) - 1.0).abs() < 1e-7 && (tanh::<Scalar>(-x) + 1.0).abs() < 1e-7,
+                "far out at {x}"
+            );
+        }
+        assert!(tanh::<Scalar>(f32::NAN).is_nan());
     }
 
     #[test]

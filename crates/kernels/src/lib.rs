@@ -37,7 +37,7 @@ pub use dropout::{Dropout, DropoutKey, dropout};
 pub use embedding::{Positions, embed};
 pub use flex::with_values;
 pub use linear::linear;
-pub use loss::{MAX_LOSS_LOGITS, Output, cross_entropy, cross_entropy_of_logits};
+pub use loss::{MAX_LOSS_LOGITS, Output, cross_entropy, cross_entropy_of_logits, softcap};
 pub use mlp::mlp;
 pub use newton_schulz::newton_schulz;
 pub use norm::{layer_norm, rms_norm};

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::Engine;
 use super::layer::Work;
-use tinderbox_kernels::decode::{Angles, Cache, Rows, Stream, log_sum_exp};
+use tinderbox_kernels::decode::{Angles, Cache, Rows, Stream, log_sum_exp, softcap_row};
 
 /// Tokens of one sample in a pass: enough that reading the weights costs little beside computing with them.
 const TOKENS_AT_ONCE: usize = 128;
@@ -187,6 +187,12 @@ impl Decoder {
 
 /// The logits after some rows of the residual stream.
 fn predict(engine: &Engine, work: &mut Work, rows: Range<usize>, out: &mut Rows) {
+    let n_rows = rows.len();
     engine.norm.apply(&work.x, rows, &mut work.normed);
     engine.output.store(&work.normed, out);
+    if let Some(cap) = engine.config.logit_softcap {
+        #[allow(clippy::cast_possible_truncation, reason = "everything here is computed in f32")]
+        let cap = cap as f32;
+        out.par_rows_mut(n_rows).for_each(|logits| softcap_row(logits, cap));
+    }
 }

@@ -65,6 +65,7 @@ impl Engine {
             attention_scale: _,
             tie_embeddings: _,
             zero_init_projections: _, // before training
+            logit_softcap: _,         // Decoder
             vocab_size: _,            // that of the weights counts
             dropout: _,               // in training only
             rope_scaling: _,

@@ -85,6 +85,7 @@ pub(super) fn read(
         tie_embeddings: !has("output.weight"),
         zero_init_projections: false,
         vocab_size: Some(metadata.required("token_embd.weight", rows("token_embd.weight"))?),
+        logit_softcap: None,
         dropout: 0.0,
     };
     match config.problems() {

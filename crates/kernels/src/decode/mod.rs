@@ -15,7 +15,7 @@ pub(crate) mod pages;
 pub use crate::activation::Activation;
 pub use crate::attention::decode::{Buffers, Stream, attend};
 pub use crate::attention::heads::{Angles, Heads};
-pub use crate::elementary::log_sum_exp;
+pub use crate::elementary::{log_sum_exp, softcap_row};
 pub use cache::Cache;
 pub use linear::{PackedLinear, Precision};
 pub use packed_rows::{PackedRows, RowNorm, Rows};

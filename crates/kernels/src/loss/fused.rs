@@ -12,7 +12,7 @@ use pulp::{Simd, WithSimd};
 
 use super::{MAX_LOSS_LOGITS, Output};
 use crate::MatmulPrecision;
-use crate::elementary::softmax;
+use crate::elementary::{softmax, tanh};
 use crate::flex::{from_vec, in_f32, matrix, tensor, tokens, values, values_mut};
 use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, WIDTH, store};
 use crate::op::{FlexOperation, apply_on_flex};
@@ -46,18 +46,19 @@ pub(super) fn cross_entropy(
     hidden: Tensor<2>,
     output: Output,
     targets: Tensor<1, Int>,
+    cap: Option<f64>,
     precision: MatmulPrecision,
     limits: Limits,
 ) -> Tensor<1> {
-    let (targets, by_token) = (tokens(targets), matches!(output, Output::Tied(_)));
+    let (targets, by_token, cap) = (tokens(targets), matches!(output, Output::Tied(_)), cap.map(in_f32));
     let (Output::Tied(weight) | Output::Own(weight)) = output;
     let inputs = vec![hidden.into_dispatch(), weight.into_dispatch()];
     Tensor::from_dispatch(match precision {
         MatmulPrecision::F32 => {
-            apply_on_flex(inputs, CrossEntropy::<f32> { targets, by_token, limits, elements: PhantomData })
+            apply_on_flex(inputs, CrossEntropy::<f32> { targets, by_token, cap, limits, elements: PhantomData })
         }
         MatmulPrecision::Bf16 => {
-            apply_on_flex(inputs, CrossEntropy::<Bf16x2> { targets, by_token, limits, elements: PhantomData })
+            apply_on_flex(inputs, CrossEntropy::<Bf16x2> { targets, by_token, cap, limits, elements: PhantomData })
         }
     })
 }
@@ -70,6 +71,8 @@ pub(super) fn cross_entropy(
 struct CrossEntropy<E> {
     targets: Vec<usize>,
     by_token: bool,
+    /// That of [`crate::softcap`].
+    cap: Option<f32>,
     limits: Limits,
     elements: PhantomData<E>,
 }
@@ -110,7 +113,7 @@ impl<E: Element> FlexOperation for CrossEntropy<E> {
                 .zip(self.targets[first..first + rows].chunks(task_rows));
             run(
                 rows * vocab_size,
-                tasks.map(|((logits, losses), targets)| RowLosses { logits, losses, targets, share }),
+                tasks.map(|((logits, losses), targets)| RowLosses { logits, losses, targets, cap: self.cap, share }),
             );
             if !save {
                 continue;
@@ -170,6 +173,7 @@ struct RowLosses<'a> {
     logits: &'a mut [f32],
     losses: &'a mut [f32],
     targets: &'a [usize],
+    cap: Option<f32>,
     /// The weight of one loss in the mean.
     share: f32,
 }
@@ -181,12 +185,22 @@ impl WithSimd for RowLosses<'_> {
     fn with_simd<S: Simd>(self, _: S) {
         let vocab_size = self.logits.len() / self.losses.len();
         let rows = self.logits.chunks_exact_mut(vocab_size);
+        let mut slopes = vec![0.0; if self.cap.is_some() { vocab_size } else { 0 }]; // of the cap
         for ((logits, loss), target) in rows.zip(self.losses).zip(self.targets) {
+            if let Some(cap) = self.cap {
+                for (logit, slope) in logits.iter_mut().zip(&mut slopes) {
+                    let share = tanh::<S>(*logit / cap);
+                    (*logit, *slope) = (cap * share, 1.0 - share * share);
+                }
+            }
             let logit = logits[*target];
             *loss = softmax::<S>(logits) - logit;
             logits[*target] -= 1.0;
-            for logit in logits {
+            for logit in logits.iter_mut() {
                 *logit *= self.share;
+            }
+            for (logit, slope) in logits.iter_mut().zip(&slopes) {
+                *logit *= slope;
             }
         }
     }
@@ -236,8 +250,14 @@ mod tests {
         output_and_gradients_by(loss, |loss| loss * factor)
     }
 
-    fn fused(precision: MatmulPrecision, shape: [usize; 3], tied: bool, factor: f32) -> Vec<Vec<f32>> {
-        let f = |hidden, output, targets| cross_entropy(hidden, output, targets, precision, Limits::default());
+    fn fused(
+        cap: Option<f64>,
+        precision: MatmulPrecision,
+        shape: [usize; 3],
+        tied: bool,
+        factor: f32,
+    ) -> Vec<Vec<f32>> {
+        let f = |hidden, output, targets| cross_entropy(hidden, output, targets, cap, precision, Limits::default());
         run_with(f, shape, tied, factor)
     }
 
@@ -250,11 +270,12 @@ mod tests {
     #[test]
     fn equals_the_composed_operation_and_nearly_in_bfloat16() {
         for (shape, tied) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
-            for factor in [1.0, 0.25] {
-                let what = format!("{shape:?}, tied {tied}");
-                let exact = fused(F32, shape, tied, factor);
-                assert_within(&exact, &run_with(composed_cross_entropy, shape, tied, factor), SHARE, &what);
-                let rounded = fused(Bf16, shape, tied, factor);
+            for (factor, cap) in [(1.0, None), (0.25, None), (1.0, Some(15.0)), (0.25, Some(0.7))] {
+                let what = format!("{shape:?}, tied {tied}, cap {cap:?}");
+                let exact = fused(cap, F32, shape, tied, factor);
+                let composed = |hidden, output, targets| composed_cross_entropy(hidden, output, targets, cap);
+                assert_within(&exact, &run_with(composed, shape, tied, factor), SHARE, &what);
+                let rounded = fused(cap, Bf16, shape, tied, factor);
                 assert_eq!(rounded[0][0].to_bits(), exact[0][0].to_bits(), "{what}");
                 // A factor is off by 2^-9 of itself at most.
                 assert_within(&rounded, &exact, 1.0 / 128.0, &what);
@@ -268,10 +289,11 @@ mod tests {
         // 4 rows at a time, and 1 at the end; then one by one; then 32 tokens at a time, and 6 at the end; then both.
         let limits = [(4 * 70 + 69, 10_000), (3, 10_000), (10_000, 1), (4 * 70, 12 * 32)];
         for (tied, precision) in [(false, F32), (false, Bf16), (true, F32), (true, Bf16)] {
-            let want = fused(precision, [9, 12, 70], tied, 1.0);
+            let want = fused(Some(2.0), precision, [9, 12, 70], tied, 1.0);
             for (logits, weights) in limits {
                 let limits = Limits { logits, weights };
-                let parts = |hidden, output, targets| cross_entropy(hidden, output, targets, precision, limits);
+                let parts =
+                    |hidden, output, targets| cross_entropy(hidden, output, targets, Some(2.0), precision, limits);
                 assert_within(&run_with(parts, [9, 12, 70], tied, 1.0), &want, SHARE, &format!("{limits:?}"));
             }
         }
@@ -280,7 +302,7 @@ mod tests {
     #[test]
     fn threads_do_not_change_a_byte() {
         for (tied, precision) in [(false, F32), (false, Bf16), (true, F32), (true, Bf16)] {
-            assert_threads_change_nothing(|| fused(precision, [91, 33, 300], tied, 0.5));
+            assert_threads_change_nothing(|| fused(Some(2.0), precision, [91, 33, 300], tied, 0.5));
         }
     }
 }

@@ -19,7 +19,7 @@ pub enum Output {
 }
 
 /// Mean cross-entropy between what hidden states predict and the tokens that came, in nats per token. Its gradients are
-/// products in a precision, logits are always of f32.
+/// products in a precision, logits are always of f32. A `cap` is that of [`softcap`], for the logits.
 ///
 /// # Shapes
 /// `hidden: [N, C]`, `targets: [N]` with values in `0..V` -> `[1]`
@@ -31,23 +31,40 @@ pub fn cross_entropy(
     hidden: Tensor<2>,
     output: Output,
     targets: Tensor<1, Int>,
+    cap: Option<f64>,
     precision: MatmulPrecision,
 ) -> Tensor<1> {
     let [n, _] = hidden.dims();
     assert_shape!(targets, [n]);
     if flex::is_for(&hidden) {
-        return fused::cross_entropy(hidden, output, targets, precision, fused::Limits::default());
+        return fused::cross_entropy(hidden, output, targets, cap, precision, fused::Limits::default());
     }
-    composed_cross_entropy(hidden, output, targets)
+    composed_cross_entropy(hidden, output, targets, cap)
 }
 
 /// [`cross_entropy`] by burn's own operations.
-fn composed_cross_entropy(hidden: Tensor<2>, output: Output, targets: Tensor<1, Int>) -> Tensor<1> {
+fn composed_cross_entropy(hidden: Tensor<2>, output: Output, targets: Tensor<1, Int>, cap: Option<f64>) -> Tensor<1> {
     let logits = match output {
         Output::Tied(weight) => hidden.matmul(weight.transpose()),
         Output::Own(weight) => hidden.matmul(weight),
     }; // [N, V]
+    let logits = match cap {
+        Some(cap) => softcap(logits, cap),
+        None => logits,
+    };
     cross_entropy_of_logits(logits, targets)
+}
+
+/// `cap tanh(logits / cap)`: small logits stay, and none goes beyond the cap.
+///
+/// Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", section 2, "Logit
+/// soft-capping"; Bello et al. 2017, "Neural Combinatorial Optimization with Reinforcement Learning", appendix A.1.
+///
+/// # Shapes
+/// `logits: [.., V]` -> `[.., V]`
+#[must_use]
+pub fn softcap<const D: usize>(logits: Tensor<D>, cap: f64) -> Tensor<D> {
+    (logits / cap).tanh() * cap
 }
 
 /// Mean cross-entropy between logits and the tokens that came, in nats per token.
@@ -79,10 +96,15 @@ mod tests {
         // Row 0: probability 2/3; row 1: a huge logit, probability 1 without overflow.
         for output in [Output::Tied, Output::Own] {
             let output = output(Tensor::eye(2, &device));
-            let exact = |hidden, output, targets| cross_entropy(hidden, output, targets, MatmulPrecision::F32);
+            let exact =
+                |hidden, output, targets, cap| cross_entropy(hidden, output, targets, cap, MatmulPrecision::F32);
             for f in [exact, composed_cross_entropy] {
-                let loss: f32 = f(hidden.clone(), output.clone(), targets.clone()).into_scalar();
-                assert!((loss - 0.5 * 1.5_f32.ln()).abs() < 1e-6, "{loss}");
+                let loss = |cap| f(hidden.clone(), output.clone(), targets.clone(), cap).into_scalar::<f32>();
+                let (plain, capped) = (loss(None), loss(Some(2.0)));
+                assert!((plain - 0.5 * 1.5_f32.ln()).abs() < 1e-6, "{plain}");
+                // The logits become 0 and 2 tanh(ln(2) / 2) = 2/3, and 2 and 0.
+                let expected = 0.5 * ((-2.0_f32 / 3.0).exp().ln_1p() + (2.0_f32).exp().ln_1p());
+                assert!((capped - expected).abs() < 1e-6, "{capped}, not {expected}");
             }
         }
     }
