@@ -256,6 +256,13 @@ sections! {
         pub muon_learning_rate: f64 = 0.02,
         /// The decay rate of the running mean of their gradients; `adamw` ignores both. In [0, 1); default 0.95.
         pub muon_momentum: f64 = 0.95,
+        /// The polynomials that make Muon's steps orthogonal. Default `jordan`.
+        pub newton_schulz: NewtonSchulz = NewtonSchulz::default(),
+        /// The decay rate of the running mean of the squares of Muon's steps, a number for each output, by whose root
+        /// each output's step is divided: all outputs move as far. 0: off. In [0, 1); default 0.
+        ///
+        /// Source: Li et al. 2025, "`NorMuon`: Making Muon more efficient and scalable", algorithm 1.
+        pub normuon_beta2: f64 = 0.0,
     }
 
     /// `[schedule]`: how the learning rate moves during the run.
@@ -393,6 +400,22 @@ pub enum OptimizerKind {
     Adamw,
     /// Orthogonal updates for the blocks' matrices, and AdamW for everything else.
     Muon,
+}
+
+/// The polynomials that make Muon's steps orthogonal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NewtonSchulz {
+    /// One polynomial five times: steep at 0, it ends near 1 without converging.
+    ///
+    /// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks".
+    #[default]
+    Jordan,
+    /// Five polynomials, each the best for what the ones before leave of the singular values.
+    ///
+    /// Source: Amsel et al. 2025, "The Polar Express: Optimal Matrix Sign Methods and Their Application to the Muon
+    /// Algorithm".
+    PolarExpress,
 }
 
 /// The curve of the learning rate after the warm-up.

@@ -383,8 +383,17 @@ impl TrainConfig {
 
 impl OptimizerConfig {
     fn check_into(&self, problems: &mut Problems) {
-        let Self { kind: _, learning_rate, betas, weight_decay, grad_clip_norm, muon_learning_rate, muon_momentum } =
-            self;
+        let Self {
+            kind: _,
+            learning_rate,
+            betas,
+            weight_decay,
+            grad_clip_norm,
+            muon_learning_rate,
+            muon_momentum,
+            newton_schulz: _,
+            normuon_beta2,
+        } = self;
         problems.above_zero("optimizer.learning_rate", *learning_rate);
         problems.above_zero("optimizer.muon_learning_rate", *muon_learning_rate);
         let are_shares = betas.iter().all(|beta| (0.0..1.0).contains(beta));
@@ -392,6 +401,7 @@ impl OptimizerConfig {
         problems.not_negative("optimizer.weight_decay", *weight_decay);
         problems.not_negative("optimizer.grad_clip_norm", *grad_clip_norm);
         problems.below_one("optimizer.muon_momentum", *muon_momentum);
+        problems.below_one("optimizer.normuon_beta2", *normuon_beta2);
     }
 }
 

@@ -77,6 +77,7 @@ impl Optimizer {
         self.adamw.moments.clear();
         if let Some(muon) = &mut self.muon {
             muon.means.clear();
+            muon.neurons.clear();
         }
         if state.is_empty() {
             return Ok(());

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{NamedShape, tensors};
-use crate::config::{Config, OptimizerKind};
-use crate::model::parameters::is_hidden_matrix;
+use crate::config::{Config, ModelConfig, OptimizerConfig, OptimizerKind};
+use crate::model::parameters::hidden_widths;
 use crate::run::tensors::file_bytes;
 
 /// The checkpoints of a run, in bytes.
@@ -24,7 +24,7 @@ impl Disk {
     /// `checkpoints` are saved in the whole run.
     pub(super) fn new(config: &Config, vocab_size: usize, checkpoints: u64) -> Self {
         let weights = tensors(&config.model, vocab_size);
-        let optimizer = file_bytes(optimizer_state(config.optimizer.kind, &weights).into_iter().collect());
+        let optimizer = file_bytes(optimizer_state(&config.model, &config.optimizer, &weights).into_iter().collect());
         let model = file_bytes(weights.into_iter().collect());
         // The latest ones, and the best one if it is older.
         let kept = (config.train.keep_checkpoints as u64).saturating_add(1);
@@ -34,16 +34,24 @@ impl Disk {
 }
 
 /// The tensors of the optimizer's state, as it saves them.
-pub(super) fn optimizer_state(kind: OptimizerKind, weights: &[NamedShape]) -> Vec<NamedShape> {
-    let means = |(name, shape): &NamedShape| -> &[&str] {
-        match kind {
-            OptimizerKind::Muon if is_hidden_matrix(name, shape) => &["momentum"],
-            OptimizerKind::Adamw | OptimizerKind::Muon => &["first_moment", "second_moment"],
+pub(super) fn optimizer_state(
+    model: &ModelConfig,
+    config: &OptimizerConfig,
+    weights: &[NamedShape],
+) -> Vec<NamedShape> {
+    let means = |(name, shape): &NamedShape| -> Vec<(&str, usize)> {
+        let n = shape.iter().product();
+        match hidden_widths(model, name, shape).filter(|_| config.kind == OptimizerKind::Muon) {
+            Some(widths) if config.normuon_beta2 > 0.0 => {
+                vec![("momentum", n), ("neuron_moment", widths.into_iter().sum())]
+            }
+            Some(_) => vec![("momentum", n)],
+            None => vec![("first_moment", n), ("second_moment", n)],
         }
     };
     let of = |weight| {
-        let (name, shape): &NamedShape = weight;
-        means(weight).iter().map(move |mean| (format!("{mean}.{name}"), vec![shape.iter().product()]))
+        let (name, _): &NamedShape = weight;
+        means(weight).into_iter().map(move |(mean, n)| (format!("{mean}.{name}"), vec![n]))
     };
     weights.iter().flat_map(of).collect()
 }

@@ -52,7 +52,7 @@ impl Memory {
         let on_cpu = device.backend.is_cpu();
         let tensors = tensors(&config.model, vocab_size);
         let weights = bytes(&tensors);
-        let optimizer = bytes(&optimizer_state(config.optimizer.kind, &tensors));
+        let optimizer = bytes(&optimizer_state(&config.model, &config.optimizer, &tensors));
         let pass = pass_memory(&config.model, vocab_size, config.train.batch_size, operations);
         let (peak_during, held) = fullest(config, &tensors, &pass, operations);
         let asked_for = weights + optimizer + held.total();

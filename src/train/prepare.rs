@@ -229,6 +229,7 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
         ("train", "batch_size"),
         ("train", "grad_accumulation_steps"),
         ("optimizer", "kind"),
+        ("optimizer", "normuon_beta2"),
     ]);
     let difference = |(section, key): (&str, &str)| {
         let (before, now) = (old[section].get(key), new[section].get(key));

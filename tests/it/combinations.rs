@@ -6,7 +6,8 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use proptest::prelude::*;
 use tinderbox::config::{
-    Config, GenerateConfig, ModelConfig, OptimizerConfig, OptimizerKind, ScheduleConfig, ScheduleKind, TokenizerKind,
+    Config, GenerateConfig, ModelConfig, NewtonSchulz, OptimizerConfig, OptimizerKind, ScheduleConfig, ScheduleKind,
+    TokenizerKind,
 };
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::generate::Writer;
@@ -68,6 +69,9 @@ fn any_optimizer() -> impl Strategy<Value = OptimizerConfig> {
             grad_clip_norm: clip,
             muon_learning_rate,
             muon_momentum,
+            newton_schulz: if clip == 0.0 { NewtonSchulz::PolarExpress } else { NewtonSchulz::Jordan },
+            normuon_beta2: if muon_momentum == 0.0 { 0.9 } else { 0.0 },
+            ..OptimizerConfig::default()
         },
     )
 }

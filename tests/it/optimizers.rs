@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use tinderbox::config::{MatmulPrecision, ModelConfig, OptimizerConfig, OptimizerKind, ScheduleConfig};
+use tinderbox::config::{MatmulPrecision, ModelConfig, NewtonSchulz, OptimizerConfig, OptimizerKind, ScheduleConfig};
 use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::{Gpt, LazyTensor};
 use tinderbox::optimizer::{Gradients, Optimizer, StateError, learning_rate};
@@ -158,6 +158,67 @@ pub fn check_muon(device: &Device) {
     for (name, mean) in state {
         let expected = fixture.values(&format!("final.{name}"));
         expect_close(&name, &values(&mean), expected, 2e-6);
+    }
+}
+
+/// The matrices of the fixture of Muon's relatives.
+#[derive(Module, Debug)]
+struct Matrices {
+    wide: Named,
+    tall: Named,
+    joined: Named,
+}
+
+#[derive(serde::Deserialize)]
+struct Relatives {
+    optimizer: OptimizerConfig,
+    cases: BTreeMap<String, Options>,
+    n_steps: usize,
+    hidden: BTreeMap<String, Vec<usize>>,
+}
+
+#[derive(serde::Deserialize)]
+struct Options {
+    newton_schulz: NewtonSchulz,
+    normuon_beta2: f64,
+}
+
+#[test]
+#[allow(deprecated)]
+fn relatives_of_muon_make_the_updates_of_their_references() {
+    let text = std::fs::read_to_string("tests/fixtures/optimizer/muon_relatives.json").expect("there");
+    let Relatives { optimizer, cases, n_steps, hidden } = serde_json::from_str(&text).expect("settings");
+    let fixture = Fixture::read("optimizer/muon_relatives");
+    for (case, device) in cases.keys().flat_map(|case| [(case, Device::flex()), (case, Device::ndarray())]) {
+        let Options { newton_schulz, normuon_beta2 } = cases[case];
+        let config = OptimizerConfig { newton_schulz, normuon_beta2, ..optimizer.clone() };
+        let mut optimizer = Optimizer::new(&config, hidden.clone(), MatmulPrecision::F32);
+        let initial = |name: &str| Named {
+            weight: Param::from_tensor(
+                fixture.float(&format!("initial.weights.{name}.weight"), &device.clone().autodiff()),
+            ),
+        };
+        let mut matrices = Matrices { wide: initial("wide"), tall: initial("tall"), joined: initial("joined") };
+        for step in 0..n_steps {
+            let gradients = named(&fixture, &format!("steps.{step}.grads."), &device);
+            matrices = optimizer.step(matrices, gradients, config.learning_rate, step);
+            for (name, weights) in parameters::read(&matrices) {
+                let expected = fixture.values(&format!("{case}.steps.{step}.weights.{name}"));
+                expect_close(&format!("{case}: {name} after step {step}"), &weights.values, expected, 2e-6);
+            }
+        }
+        let state = optimizer.state();
+        let n_of_each = if normuon_beta2 > 0.0 { 2 } else { 1 };
+        assert_eq!(state.len(), n_of_each * hidden.len(), "{case}");
+        for name in fixture.names(&format!("{case}.final.neuron_moment.")) {
+            let expected = fixture.values(&format!("{case}.final.neuron_moment.{name}"));
+            expect_close(name, &values(&state[&format!("neuron_moment.{name}")]), expected, 2e-6);
+        }
+        let shapes = parameters::shapes(&matrices);
+        let mut restored = Optimizer::new(&config, hidden.clone(), MatmulPrecision::F32);
+        restored.restore(state.clone(), &shapes, &device).expect("its own");
+        let values = |state: &BTreeMap<String, LazyTensor>| -> Vec<Vec<f32>> { state.values().map(values).collect() };
+        assert_eq!(values(&restored.state()), values(&state), "{case}");
     }
 }
 

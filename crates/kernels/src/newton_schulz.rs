@@ -7,8 +7,8 @@ use crate::MatmulPrecision;
 use crate::flex::{self, in_f32, primitive, values_mut};
 use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, store};
 
-/// So many steps of `x <- a x + (b G + c G^2) x` with `G = x x^T`: the polynomial `a s + b s^3 + c s^5` of every singular
-/// value, which singular vectors do not notice.
+/// A step `x <- a x + (b G + c G^2) x` with `G = x x^T` for each `[a, b, c]`: the polynomial `a s + b s^3 + c s^5` of
+/// every singular value, which singular vectors do not notice.
 ///
 /// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
 /// <https://kellerjordan.github.io/posts/muon/>.
@@ -16,9 +16,9 @@ use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role,
 /// # Shapes
 /// `x: [m, n]` -> `[m, n]`; products are square in m.
 #[must_use]
-pub fn newton_schulz(x: Tensor<2>, coefficients: [f64; 3], steps: usize, precision: MatmulPrecision) -> Tensor<2> {
+pub fn newton_schulz(x: Tensor<2>, coefficients: &[[f64; 3]], precision: MatmulPrecision) -> Tensor<2> {
     if !flex::is_for(&x) {
-        return composed_newton_schulz(x, coefficients, steps);
+        return composed_newton_schulz(x, coefficients);
     }
     let step = match precision {
         MatmulPrecision::F32 => fused_step::<f32>,
@@ -27,15 +27,15 @@ pub fn newton_schulz(x: Tensor<2>, coefficients: [f64; 3], steps: usize, precisi
     let shape = x.dims();
     let mut x = primitive(x);
     let numbers = values_mut(&mut x);
-    for _ in 0..steps {
+    for coefficients in coefficients {
         step(numbers, shape, coefficients.map(in_f32));
     }
     Tensor::from_primitive::<Flex>(x)
 }
 
 /// [`newton_schulz`] by burn's own operations.
-fn composed_newton_schulz(mut x: Tensor<2>, [a, b, c]: [f64; 3], steps: usize) -> Tensor<2> {
-    for _ in 0..steps {
+fn composed_newton_schulz(mut x: Tensor<2>, coefficients: &[[f64; 3]]) -> Tensor<2> {
+    for &[a, b, c] in coefficients {
         let gram = x.clone().matmul(x.clone().transpose()); // [m, m]
         let polynomial = gram.clone() * b + gram.clone().matmul(gram) * c;
         x = x.clone() * a + polynomial.matmul(x);
@@ -68,7 +68,7 @@ mod tests {
     use crate::MatmulPrecision::{Bf16, F32};
     use crate::testing::{assert_close, assert_threads_change_nothing, assert_within, noise, numbers};
 
-    const COEFFICIENTS: [f64; 3] = [3.0, -3.2, 1.2];
+    const COEFFICIENTS: [[f64; 3]; 3] = [[3.0, -3.2, 1.2], [2.5, -2.0, 0.7], [2.0, -1.5, 0.5]];
 
     /// A matrix with singular values below 1.
     fn small(shape @ [m, n]: [usize; 2]) -> Tensor<2> {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     fn run(x: Tensor<2>, precision: MatmulPrecision) -> [Vec<f32>; 1] {
-        [numbers(newton_schulz(x, COEFFICIENTS, 3, precision))]
+        [numbers(newton_schulz(x, &COEFFICIENTS, precision))]
     }
 
     #[test]
@@ -87,7 +87,7 @@ mod tests {
         for shape in [[1, 1], [1, 9], [7, 5], [33, 70], [64, 64], [100, 301]] {
             // The transposed one does not lie in rows.
             for x in [small(shape), small(shape).transpose()] {
-                let want = [numbers(composed_newton_schulz(x.clone(), COEFFICIENTS, 3))];
+                let want = [numbers(composed_newton_schulz(x.clone(), &COEFFICIENTS))];
                 assert_close(&run(x.clone(), F32), &want, &format!("{shape:?}"));
                 let rounded = run(x, Bf16);
                 // Some hundredths of the largest number: what three steps make of factors that are off by 2^-9.

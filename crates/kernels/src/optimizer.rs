@@ -124,6 +124,55 @@ fn composed_sum_of_squares(x: Tensor<1>) -> Tensor<1> {
     squares.reduce(|sum, square| sum + square).expect("a parameter has numbers")
 }
 
+/// The mean square of each column, in an order that does not depend on threads.
+///
+/// # Shapes
+/// `x: [m, n]` -> `[n]`
+#[must_use]
+pub fn mean_squares_of_columns(x: Tensor<2>) -> Tensor<1> {
+    if !flex::is_for(&x) {
+        return composed_mean_squares(x);
+    }
+    let [m, n] = x.dims();
+    let x = primitive(x).to_contiguous();
+    let x = values(&x);
+    let mut means = vec![0.0; n];
+    let tasks = means.chunks_mut(COLUMNS).enumerate();
+    run(m * n, tasks.map(|(i, means)| ColumnSquares { x, n_columns: n, first: i * COLUMNS, means }));
+    let means = means.into_iter().map(|sum: f32| sum / in_f32(m as f64)).collect();
+    Tensor::from_primitive::<Flex>(from_vec(means, [n]))
+}
+
+/// [`mean_squares_of_columns`] by burn's own operations.
+fn composed_mean_squares(x: Tensor<2>) -> Tensor<1> {
+    let [_, n] = x.dims();
+    (x.clone() * x).mean_dim(0).reshape([n])
+}
+
+/// Columns that one task takes: some lines of the cache.
+const COLUMNS: usize = 64;
+
+/// Sums the squares of some columns, row by row.
+struct ColumnSquares<'a> {
+    x: &'a [f32],
+    n_columns: usize,
+    first: usize,
+    means: &'a mut [f32],
+}
+
+impl WithSimd for ColumnSquares<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for row in self.x.chunks_exact(self.n_columns) {
+            for (sum, x) in self.means.iter_mut().zip(&row[self.first..]) {
+                *sum += x * x;
+            }
+        }
+    }
+}
+
 /// Numbers that one task takes.
 const CHUNK: usize = 16 * 1024;
 
@@ -207,6 +256,17 @@ mod tests {
     }
 
     #[test]
+    fn squares_of_columns_are_those_of_the_composed_operations() {
+        for shape in [[1, 1], [7, 5], [300, 129], [64, 640]] {
+            let x = crate::testing::constant(shape, 1).inner();
+            for x in [x.clone(), x.transpose()] {
+                let [got, want] = [mean_squares_of_columns, composed_mean_squares].map(|f| [numbers(f(x.clone()))]);
+                assert_close(&got, &want, &format!("{shape:?}"));
+            }
+        }
+    }
+
+    #[test]
     fn an_update_leaves_others_what_they_hold() {
         let (weights, gradient) = (constant(100, 1), constant(100, 2));
         let before = numbers(weights.clone());
@@ -219,7 +279,8 @@ mod tests {
     fn threads_do_not_change_a_byte() {
         assert_threads_change_nothing(|| {
             let squares = numbers(sum_of_squares(constant(9 * CHUNK, 1)));
-            [two_steps(adamw, 3 * CHUNK + 5), vec![squares]].concat()
+            let of_columns = numbers(mean_squares_of_columns(constant(300 * 701, 1).reshape([300, 701])));
+            [two_steps(adamw, 3 * CHUNK + 5), vec![squares, of_columns]].concat()
         });
     }
 }
