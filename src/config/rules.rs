@@ -393,6 +393,7 @@ impl OptimizerConfig {
             muon_momentum,
             newton_schulz: _,
             normuon_beta2,
+            ema_decay,
         } = self;
         problems.above_zero("optimizer.learning_rate", *learning_rate);
         problems.above_zero("optimizer.muon_learning_rate", *muon_learning_rate);
@@ -402,6 +403,7 @@ impl OptimizerConfig {
         problems.not_negative("optimizer.grad_clip_norm", *grad_clip_norm);
         problems.below_one("optimizer.muon_momentum", *muon_momentum);
         problems.below_one("optimizer.normuon_beta2", *normuon_beta2);
+        problems.below_one("optimizer.ema_decay", *ema_decay);
     }
 }
 

@@ -2,6 +2,7 @@
 //! Parameters are known by name only.
 
 mod adamw;
+mod average;
 mod gradients;
 mod muon;
 pub mod schedule;
@@ -17,8 +18,9 @@ pub use schedule::learning_rate;
 
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::model::LazyTensor;
-use crate::model::parameters::follow_path;
+use crate::model::parameters::{self, follow_path};
 use adamw::AdamW;
+use average::Average;
 use gradients::flatten;
 use muon::Muon;
 use tinderbox_kernels::{self as kernels, MatmulPrecision};
@@ -31,6 +33,7 @@ pub struct Optimizer {
     peak_learning_rate: f64,
     adamw: AdamW,
     muon: Option<Muon>,
+    average: Option<Average>,
 }
 
 impl Optimizer {
@@ -38,7 +41,8 @@ impl Optimizer {
     /// [`hidden_matrices`](crate::model::parameters::hidden_matrices), and `precision` is that of its products.
     pub fn new(config: &OptimizerConfig, hidden: BTreeMap<String, Vec<usize>>, precision: MatmulPrecision) -> Self {
         let muon = (config.kind == OptimizerKind::Muon).then(|| Muon::new(config, hidden, precision));
-        Self { peak_learning_rate: config.learning_rate, adamw: AdamW::new(config), muon }
+        let average = (config.ema_decay > 0.0).then(|| Average::new(config.ema_decay));
+        Self { peak_learning_rate: config.learning_rate, adamw: AdamW::new(config), muon, average }
     }
 
     /// Moves every parameter of `module` that has a gradient, at the schedule's `learning_rate` of `step`,
@@ -53,6 +57,14 @@ impl Optimizer {
         })
     }
 
+    /// `module`, without its gradients, with the average of its weights if the config asks for one and there was a step.
+    pub fn averaged<M: Module>(&self, module: M) -> M {
+        match &self.average {
+            Some(average) => average.of(module),
+            None => module,
+        }
+    }
+
     /// All running means by kind and parameter, still on the device. Keeping them beyond the next step costs a copy.
     pub fn state(&self) -> BTreeMap<String, LazyTensor> {
         let mut state = BTreeMap::new();
@@ -61,6 +73,31 @@ impl Optimizer {
             muon.save(&mut state);
         }
         state
+    }
+
+    /// The weights of `module`, which learn, as `weights.NAME`: for a checkpoint whose model is their average. Empty if
+    /// there is no average.
+    pub fn learning_weights<M: Module>(&self, module: &M) -> BTreeMap<String, LazyTensor> {
+        let is_needed = self.average.as_ref().is_some_and(Average::has_started);
+        let weights = if is_needed { parameters::lazy(module) } else { BTreeMap::new() };
+        weights.into_iter().map(|(name, weight)| (format!("{}{name}", average::KEY), weight)).collect()
+    }
+
+    /// Restores an average from `module`, the model of a checkpoint, and gives it the weights that learn, which are
+    /// moved out of `state`. Without an average, or before the first step, the module stays as it is.
+    ///
+    /// # Errors
+    /// If a weight is missing, of another size, or cannot be read.
+    pub fn restore_average<M: Module>(
+        &mut self,
+        module: M,
+        state: &mut BTreeMap<String, LazyTensor>,
+        device: &Device,
+    ) -> Result<M, StateError> {
+        match &mut self.average {
+            Some(average) if !state.is_empty() => average.restore(module, state, device),
+            _ => Ok(module),
+        }
     }
 
     /// Restores the result of [`Optimizer::state`], for parameters of these shapes. Before the first step it is empty.
@@ -116,14 +153,17 @@ impl ModuleMapper for Update<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let name = self.path.join(".");
         let Some(gradient) = self.gradients.remove(&name) else { return param };
-        let Optimizer { adamw, muon, .. } = &mut *self.optimizer;
+        let Optimizer { adamw, muon, average, .. } = &mut *self.optimizer;
         param.map(|old| {
             let shape = old.shape();
             let weights = flatten(old.inner());
             let new = match muon.as_mut().filter(|muon| muon.moves(&name)) {
-                Some(muon) => muon.update(name, weights, gradient, self.share),
-                None => adamw.update(name, weights, gradient, D == 2, self.rates),
+                Some(muon) => muon.update(name.clone(), weights, gradient, self.share),
+                None => adamw.update(name.clone(), weights, gradient, D == 2, self.rates),
             };
+            if let Some(average) = average {
+                average.update(name, new.clone());
+            }
             Tensor::from_inner(new.reshape(shape)).require_grad()
         })
     }

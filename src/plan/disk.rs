@@ -53,5 +53,7 @@ pub(super) fn optimizer_state(
         let (name, _): &NamedShape = weight;
         means(weight).into_iter().map(move |(mean, n)| (format!("{mean}.{name}"), vec![n]))
     };
-    weights.iter().flat_map(of).collect()
+    let average = if config.ema_decay > 0.0 { weights } else { &[] };
+    let learning = average.iter().map(|(name, shape)| (format!("weights.{name}"), shape.clone()));
+    weights.iter().flat_map(of).chain(learning).collect()
 }

@@ -230,6 +230,7 @@ fn differences(old: &Config, new: &Config) -> Vec<String> {
         ("train", "grad_accumulation_steps"),
         ("optimizer", "kind"),
         ("optimizer", "normuon_beta2"),
+        ("optimizer", "ema_decay"),
     ]);
     let difference = |(section, key): (&str, &str)| {
         let (before, now) = (old[section].get(key), new[section].get(key));

@@ -130,15 +130,20 @@ impl Trainer {
         learning_rate(&self.config.schedule, peak, step, self.config.train.max_steps)
     }
 
-    /// The current model for evaluation: without gradients or dropout.
+    /// The current model for evaluation: without gradients or dropout, and averaged if the config says so.
     pub fn evaluated(&self) -> Gpt {
-        self.trained().valid()
+        self.optimizer.averaged(self.trained().valid())
     }
 
     /// The contents of a checkpoint, still on the device. Keeping them beyond the next step costs a copy.
+    ///
+    /// Its model is the one that is evaluated. If that is an average, the weights that learn are with the optimizer's
+    /// state.
     pub fn checkpoint(&self, state: TrainState) -> Checkpoint {
         let state = TrainState { recent_losses: self.skipping.recent.clone(), ..state };
-        Checkpoint { model: parameters::lazy(self.trained()), optimizer: self.optimizer.state(), state }
+        let mut optimizer = self.optimizer.state();
+        optimizer.extend(self.optimizer.learning_weights(self.trained()));
+        Checkpoint { model: parameters::lazy(&self.evaluated()), optimizer, state }
     }
 
     /// Continues from a checkpoint that was read from `dir`.
@@ -148,15 +153,16 @@ impl Trainer {
     pub fn restore(&mut self, mut checkpoint: Checkpoint, dir: &Path) -> Result<(), TrainError> {
         let model = self.model.take().expect("the model is here between steps");
         let device = model.device().inner();
-        let moments = std::mem::take(&mut checkpoint.optimizer);
-        self.optimizer
-            .restore(moments, &parameters::shapes(&model), &device)
-            .map_err(|source| TrainError::OptimizerState { path: dir.to_owned(), source })?;
+        let mut state = std::mem::take(&mut checkpoint.optimizer);
+        let misfit = |source| TrainError::OptimizerState { path: dir.to_owned(), source };
         self.step = checkpoint.state.step;
         if self.config.train.skip_loss_spikes > 0.0 {
             self.skipping.recent.clone_from(&checkpoint.state.recent_losses);
         }
-        self.model = Some(checkpoint.into_model(dir, model)?);
+        let model = checkpoint.into_model(dir, model)?;
+        let model = self.optimizer.restore_average(model, &mut state, &device).map_err(misfit)?;
+        self.optimizer.restore(state, &parameters::shapes(&model), &device).map_err(misfit)?;
+        self.model = Some(model);
         Ok(())
     }
 

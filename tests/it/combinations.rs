@@ -71,7 +71,7 @@ fn any_optimizer() -> impl Strategy<Value = OptimizerConfig> {
             muon_momentum,
             newton_schulz: if clip == 0.0 { NewtonSchulz::PolarExpress } else { NewtonSchulz::Jordan },
             normuon_beta2: if muon_momentum == 0.0 { 0.9 } else { 0.0 },
-            ..OptimizerConfig::default()
+            ema_decay: if weight_decay == 0.0 { 0.7 } else { 0.0 },
         },
     )
 }

@@ -181,6 +181,7 @@ struct Relatives {
 struct Options {
     newton_schulz: NewtonSchulz,
     normuon_beta2: f64,
+    ema_decay: f64,
 }
 
 #[test]
@@ -190,8 +191,8 @@ fn relatives_of_muon_make_the_updates_of_their_references() {
     let Relatives { optimizer, cases, n_steps, hidden } = serde_json::from_str(&text).expect("settings");
     let fixture = Fixture::read("optimizer/muon_relatives");
     for (case, device) in cases.keys().flat_map(|case| [(case, Device::flex()), (case, Device::ndarray())]) {
-        let Options { newton_schulz, normuon_beta2 } = cases[case];
-        let config = OptimizerConfig { newton_schulz, normuon_beta2, ..optimizer.clone() };
+        let Options { newton_schulz, normuon_beta2, ema_decay } = cases[case];
+        let config = OptimizerConfig { newton_schulz, normuon_beta2, ema_decay, ..optimizer.clone() };
         let mut optimizer = Optimizer::new(&config, hidden.clone(), MatmulPrecision::F32);
         let initial = |name: &str| Named {
             weight: Param::from_tensor(
@@ -207,6 +208,13 @@ fn relatives_of_muon_make_the_updates_of_their_references() {
                 expect_close(&format!("{case}: {name} after step {step}"), &weights.values, expected, 2e-6);
             }
         }
+        for (name, weights) in parameters::read(&optimizer.averaged(matrices.valid())) {
+            let expected = match ema_decay > 0.0 {
+                true => format!("{case}.final.average.{name}"),
+                false => format!("{case}.steps.{}.weights.{name}", n_steps - 1),
+            };
+            expect_close(&format!("{case}: {name} as evaluated"), &weights.values, fixture.values(&expected), 2e-6);
+        }
         let state = optimizer.state();
         let n_of_each = if normuon_beta2 > 0.0 { 2 } else { 1 };
         assert_eq!(state.len(), n_of_each * hidden.len(), "{case}");
@@ -217,6 +225,11 @@ fn relatives_of_muon_make_the_updates_of_their_references() {
         let shapes = parameters::shapes(&matrices);
         let mut restored = Optimizer::new(&config, hidden.clone(), MatmulPrecision::F32);
         restored.restore(state.clone(), &shapes, &device).expect("its own");
+        if ema_decay > 0.0 {
+            let mut without_weights = state.clone();
+            let found = restored.restore_average(matrices, &mut without_weights, &device);
+            assert_eq!(found.err(), Some(StateError::Misfit("weights.wide.weight".to_owned())));
+        }
         let values = |state: &BTreeMap<String, LazyTensor>| -> Vec<Vec<f32>> { state.values().map(values).collect() };
         assert_eq!(values(&restored.state()), values(&state), "{case}");
     }

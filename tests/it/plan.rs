@@ -168,15 +168,15 @@ fn a_plan_says_what_the_run_then_does_and_leaves_nothing_behind() {
 #[test]
 fn checkpoints_are_planned_to_the_byte() {
     let folder = folder();
-    for kind in ["adamw", "muon"] {
-        let set = format!("optimizer.kind={kind}");
-        let set = ["--set", &set, "--set", "train.max_steps=2"];
+    for (kind, option) in [("adamw", "ema_decay=0"), ("muon", "normuon_beta2=0.9"), ("muon", "ema_decay=0.9")] {
+        let (set, option) = (format!("optimizer.kind={kind}"), format!("optimizer.{option}"));
+        let set = ["--set", &set, "--set", &option, "--set", "train.max_steps=2"];
         let plan = json(&folder, &[&["plan", "small.toml", "--no-measure"], &set[..]].concat());
-        json(&folder, &[&["train", "small.toml", "--run-dir", kind], &set[..]].concat());
+        json(&folder, &[&["train", "small.toml", "--run-dir", kind, "--overwrite"], &set[..]].concat());
         let checkpoint = folder.path(kind).join("checkpoints/step-000002");
         for (part, file) in [("model", "model"), ("optimizer", "optimizer")] {
             let bytes = fs::metadata(checkpoint.join(file).with_extension("safetensors")).expect("it is saved").len();
-            assert_eq!(plan["disk"][part], bytes, "{file} of {kind}");
+            assert_eq!(plan["disk"][part], bytes, "{file} of {kind} with {option}");
         }
     }
 }

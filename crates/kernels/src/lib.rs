@@ -41,5 +41,5 @@ pub use loss::{MAX_LOSS_LOGITS, Output, cross_entropy, cross_entropy_of_logits, 
 pub use mlp::mlp;
 pub use newton_schulz::newton_schulz;
 pub use norm::{layer_norm, rms_norm};
-pub use optimizer::{AdamW, adamw, mean_squares_of_columns, sum_of_squares};
+pub use optimizer::{AdamW, adamw, lerp, mean_squares_of_columns, sum_of_squares};
 pub use precision::MatmulPrecision;

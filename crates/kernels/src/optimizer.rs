@@ -90,6 +90,31 @@ fn composed_adamw(
     (weights * (1.0 - decay) - change, [first, second])
 }
 
+/// `mean + share (x - mean)`: a running mean after another number.
+///
+/// # Shapes
+/// `mean, x: [n]` -> `[n]`
+#[must_use]
+pub fn lerp(mean: Tensor<1>, x: Tensor<1>, share: f64) -> Tensor<1> {
+    if !flex::is_for(&mean) {
+        return composed_lerp(mean, x, share);
+    }
+    // In place, unless somebody else holds the mean.
+    let x = primitive(x).to_contiguous();
+    let x = values(&x);
+    let mut mean = primitive(mean);
+    let numbers = values_mut(&mut mean);
+    assert_eq!(numbers.len(), x.len(), "as many numbers of each");
+    let tasks = numbers.chunks_mut(CHUNK).zip(x.chunks(CHUNK));
+    run(x.len(), tasks.map(|(mean, x)| Lerp { mean, x, share: in_f32(share) }));
+    Tensor::from_primitive::<Flex>(mean)
+}
+
+/// [`lerp`] by burn's own operations.
+fn composed_lerp(mean: Tensor<1>, x: Tensor<1>, share: f64) -> Tensor<1> {
+    mean.clone() + (x - mean) * share
+}
+
 /// Numbers that burn sums in one go: more than these flex shares out among threads as they come, and the sum of
 /// a run would differ from that of the next in its last bits.
 const MOST_SUMMED: usize = 1 << 20;
@@ -190,6 +215,23 @@ impl WithSimd for Squares<'_> {
     }
 }
 
+struct Lerp<'a> {
+    mean: &'a mut [f32],
+    x: &'a [f32],
+    share: f32,
+}
+
+impl WithSimd for Lerp<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (mean, x) in self.mean.iter_mut().zip(self.x) {
+            *mean += (x - *mean) * self.share;
+        }
+    }
+}
+
 struct Step<'a> {
     weights: &'a mut [f32],
     gradient: &'a [f32],
@@ -252,6 +294,8 @@ mod tests {
             assert_close(&two_steps(adamw, n), &two_steps(composed_adamw, n), &what);
             let [got, want] = [sum_of_squares, composed_sum_of_squares].map(|f| [numbers(f(constant(n, 1)))]);
             assert_close(&got, &want, &what);
+            let [got, want] = [lerp, composed_lerp].map(|f| [numbers(f(constant(n, 1), constant(n, 2), 0.3))]);
+            assert_close(&got, &want, &what);
         }
     }
 
@@ -271,6 +315,9 @@ mod tests {
         let (weights, gradient) = (constant(100, 1), constant(100, 2));
         let before = numbers(weights.clone());
         let (new, _) = adamw(weights.clone(), gradient, None, None, UPDATE);
+        assert_eq!(numbers(weights.clone()), before);
+        assert_ne!(numbers(new), before);
+        let new = lerp(weights.clone(), constant(100, 3), 0.5);
         assert_eq!(numbers(weights), before);
         assert_ne!(numbers(new), before);
     }
