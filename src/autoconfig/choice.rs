@@ -4,7 +4,7 @@ use super::profile::TextProfile;
 use super::token_choice::TokenChoice;
 use super::{AutoconfigError, Request, prompt};
 use crate::config::{
-    Config, DataConfig, MatmulPrecision, MlpKind, ModelConfig, NormKind, OptimizerKind, PositionKind, ScheduleKind,
+    Config, DataConfig, MlpKind, ModelConfig, NormKind, OptimizerKind, PositionKind, PrecisionChoice, ScheduleKind,
     TokenizerKind,
 };
 use crate::measure::Times;
@@ -95,8 +95,6 @@ pub(super) struct Known<'a> {
     /// Estimated tokens of the whole text.
     pub n_tokens: u64,
     pub is_gpu: bool,
-    /// Whether the device multiplies bf16 natively.
-    pub bf16: bool,
 }
 
 impl Known<'_> {
@@ -173,9 +171,7 @@ impl Known<'_> {
         let tokens_per_s = tokens_per_s.unwrap_or(guessed);
         config.train.batch_size = self.batch_size(config.model.context_length, tokens_per_s);
         config.train.device.clone_from(&self.request.device);
-        if self.bf16 {
-            config.train.matmul_precision = MatmulPrecision::Bf16;
-        }
+        config.train.matmul_precision = PrecisionChoice::Auto;
         let max_prompt = config.model.context_length / 2;
         config.train.sample_prompt = prompt::from_text(self.profile.sample_text(), max_prompt);
         config.optimizer.kind = OptimizerKind::Muon;
@@ -320,8 +316,7 @@ mod tests {
         let token_choice = TokenChoice::choose(&profile, None);
         let request = &Request { minutes, device: "auto".to_owned(), ..Request::default() };
         let data = &DataConfig { path: profile.path.clone(), ..DataConfig::default() };
-        let known =
-            Known { request, data, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu, bf16: false };
+        let known = Known { request, data, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu };
         let mut n_measured = 0;
         let choice = known.choose(|config| {
             n_measured += 1;

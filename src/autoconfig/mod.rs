@@ -19,9 +19,9 @@ use burn::module::Module;
 pub use error::AutoconfigError;
 pub use preset::{PRESETS, Preset};
 
-use crate::config::{Config, DataConfig, MatmulPrecision, TextFormat, TokenizerKind};
+use crate::config::{Config, DataConfig, TextFormat, TokenizerKind};
 use crate::data::{self, Tokens};
-use crate::device::{Backend, OpenDevice};
+use crate::device::OpenDevice;
 use crate::format::grouped;
 use crate::measure::Trial;
 use crate::model::Gpt;
@@ -122,8 +122,7 @@ pub fn for_text(request: &Request, device: &OpenDevice) -> Result<TextConfig, Au
         return Err(AutoconfigError::TooFewTokens(request.text.clone(), n_tokens));
     }
     let is_gpu = device.kind.is_gpu();
-    let bf16 = device.backend == Backend::Flex && MatmulPrecision::Bf16.is_native();
-    let known = Known { request, data: &data, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu, bf16 };
+    let known = Known { request, data: &data, profile: &profile, token_choice: &token_choice, n_tokens, is_gpu };
     let choice = known.choose(|config| measure(config, &encoded, device))?;
     let cautions = cautions(&profile, data.format);
     let toml = Template { known: &known, choice: &choice, device_name: &device.name, cautions: &cautions }.fill();

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::choice::{Choice, Known};
-use crate::config::{DataConfig, MatmulPrecision, TextFormat, TokenizerKind};
+use crate::config::{DataConfig, TextFormat, TokenizerKind};
 use crate::format::{counted, duration, grouped, milliseconds, shell_word, short, whole};
 use crate::run::layout::default_dir;
 
@@ -38,7 +38,6 @@ impl Template<'_> {
             cautions = cautions.concat(),
             path = literal(&config.data.path),
             how_read = self.how_read(),
-            precision = self.precision(),
             val_tokens = whole(*val_tokens),
             val_fraction = config.data.val_fraction,
             why_tokenizer = one_line(&self.known.token_choice.why),
@@ -108,18 +107,6 @@ impl Template<'_> {
             }
         }
         keys.concat()
-    }
-
-    /// The key with its reason; empty for f32.
-    fn precision(&self) -> String {
-        match self.choice.config.train.matmul_precision {
-            MatmulPrecision::F32 => String::new(),
-            precision @ MatmulPrecision::Bf16 => format!(
-                "\n# This processor has instructions for products of bf16: a step takes less time, and the loss is hardly \
-                 another.\nmatmul_precision = {}",
-                literal(&precision)
-            ),
-        }
     }
 
     /// The key with its reason; empty for a tokenizer of a fixed size.

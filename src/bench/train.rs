@@ -63,7 +63,7 @@ pub struct Speed {
 /// If the device does not have the config's precision, the text cannot be used, the memory is too small, or the device
 /// fails.
 pub fn measure(config: &Config, text: Text, device: &OpenDevice, measured: Repetitions) -> anyhow::Result<Speed> {
-    precision::check(config.train.matmul_precision, device)?;
+    let matmul_precision = precision::check(config.train.matmul_precision, device)?;
     let (vocab_size, tokens) = open(config, text, device)?;
     let model = Gpt::new(&config.model, vocab_size, config.train.seed, &device.device.clone().autodiff());
     let parameters = model.num_params();
@@ -82,7 +82,7 @@ pub fn measure(config: &Config, text: Text, device: &OpenDevice, measured: Repet
     let flops = plan::compute(&config.model, vocab_size, Operations::of(device.backend)).training;
     Ok(Speed {
         device: device.name.clone(),
-        matmul_precision: train.matmul_precision,
+        matmul_precision,
         text,
         vocab_size,
         parameters,

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::dashboard::Dashboard;
 use super::note;
-use crate::config::precision_remark;
+use crate::config::{MatmulPrecision, PrecisionChoice, precision_remark};
 use crate::data::{Purpose, Reading};
 use crate::format::{duration, grouped, without_control};
 use crate::run::layout::TRAIN_LOG;
@@ -215,12 +215,12 @@ impl Screen {
             true => ("resuming", format!(", after step {}", started.step)),
             false => ("training", String::new()),
         };
-        self.line(&format!(
-            "{verb} `{}` on {}{}{after}",
-            started.run_dir.display(),
-            started.device,
-            precision_remark(started.matmul_precision),
-        ));
+        let precision = match (started.chosen_precision, started.matmul_precision) {
+            (PrecisionChoice::Auto, MatmulPrecision::F32) => ", matrices in f32 (auto)",
+            (PrecisionChoice::Auto, MatmulPrecision::Bf16) => ", matrices in bf16 (auto)",
+            (_, precision) => precision_remark(precision),
+        };
+        self.line(&format!("{verb} `{}` on {}{precision}{after}", started.run_dir.display(), started.device));
         for damaged in &started.damaged {
             self.lasting_line(format!("warning: {damaged}; going on without it"));
         }

@@ -258,7 +258,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{MatmulPrecision, OptimizerKind, PositionKind};
+    use crate::config::{OptimizerKind, PositionKind, PrecisionChoice};
 
     const SMALLEST: &str = "[data]\npath = \"a.txt\"\n";
 
@@ -334,7 +334,7 @@ pub(super) mod tests {
             [&settings[..], &["tokenizer.kind=bpe"], &["tokenizer.kind=file", "tokenizer.path=2024"]].map(with);
         assert_eq!(config.model.position, PositionKind::Rope);
         assert_eq!(config.generate.stop, ["\n\n", "end"]);
-        assert_eq!(config.train.matmul_precision, MatmulPrecision::Bf16);
+        assert_eq!(config.train.matmul_precision, PrecisionChoice::Bf16);
         assert_eq!(bpe.tokenizer.vocab_size, Some(2048));
         assert_eq!(file.tokenizer.path.as_deref(), Some(Path::new("2024")));
         for config in [config, bpe, file, foreign, with(&[])] {

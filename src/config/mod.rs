@@ -12,7 +12,10 @@ mod unknown_keys;
 
 use std::path::{Path, PathBuf};
 
+use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
+
+use crate::device;
 
 pub use inherit::Base;
 pub use load::ConfigError;
@@ -205,7 +208,7 @@ sections! {
         /// The device: `auto`, `cpu`, `wgpu:1` and so on, as `tinderbox devices` lists them. Default `auto`.
         pub device: String = "auto".to_owned(),
         /// The precision of products in projections and in Muon's steps; `bf16` only on `flex`. Default `f32`.
-        pub matmul_precision: MatmulPrecision = MatmulPrecision::F32,
+        pub matmul_precision: PrecisionChoice = PrecisionChoice::default(),
         /// How many times the weights are updated. At least 1; default 2000.
         pub max_steps: usize = 2000,
         /// How many windows of text go through the model at once. At least 1; default 12.
@@ -396,6 +399,19 @@ pub enum RopeScaling {
     },
 }
 
+/// The precision of products, or by what it is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PrecisionChoice {
+    /// Nothing is rounded.
+    #[default]
+    F32,
+    /// Matrices are rounded to 8 significant bits.
+    Bf16,
+    /// `bf16` where `flex` computes on a CPU that has instructions for it, else `f32`.
+    Auto,
+}
+
 /// Which optimiser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -477,6 +493,31 @@ pub fn precision_remark(precision: MatmulPrecision) -> &'static str {
     }
 }
 
+impl PrecisionChoice {
+    /// The precision on a device.
+    pub fn on(self, device: &Device) -> MatmulPrecision {
+        self.resolve(device::is_flex(device) && MatmulPrecision::Bf16.is_native())
+    }
+
+    /// The precision where bf16 is native, or is not.
+    fn resolve(self, is_native: bool) -> MatmulPrecision {
+        match self {
+            Self::F32 => MatmulPrecision::F32,
+            Self::Auto if !is_native => MatmulPrecision::F32,
+            Self::Bf16 | Self::Auto => MatmulPrecision::Bf16,
+        }
+    }
+}
+
+impl From<MatmulPrecision> for PrecisionChoice {
+    fn from(precision: MatmulPrecision) -> Self {
+        match precision {
+            MatmulPrecision::F32 => Self::F32,
+            MatmulPrecision::Bf16 => Self::Bf16,
+        }
+    }
+}
+
 fn is_empty(path: &Path) -> bool {
     path.as_os_str().is_empty()
 }
@@ -552,3 +593,17 @@ impl ModelConfig {
 
 /// Added to the mean square by an RMS norm by default.
 const RMS_NORM_EPS: f64 = 1e-6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_automatic_precision_depends_on_the_machine() {
+        let resolved = |choice: PrecisionChoice| [false, true].map(|is_native| choice.resolve(is_native));
+        let (f32, bf16) = (MatmulPrecision::F32, MatmulPrecision::Bf16);
+        assert_eq!(resolved(PrecisionChoice::F32), [f32, f32]);
+        assert_eq!(resolved(PrecisionChoice::Bf16), [bf16, bf16]);
+        assert_eq!(resolved(PrecisionChoice::Auto), [f32, bf16]);
+    }
+}

@@ -28,7 +28,7 @@ pub use table::table;
 pub use text::Vocabulary;
 pub use time::{Measured, Time};
 
-use crate::config::Config;
+use crate::config::{Config, MatmulPrecision};
 use crate::data::{DataError, Estimate};
 use crate::device::OpenDevice;
 pub use crate::model::shapes::NamedShape;
@@ -66,6 +66,9 @@ pub enum PlanError {
 pub struct Plan {
     /// The device's name.
     pub device: String,
+    /// The precision of the run's products.
+    #[serde(skip)]
+    pub matmul_precision: MatmulPrecision,
     /// The vocabulary.
     pub vocabulary: Vocabulary,
     /// The text; `None` if it was not found.
@@ -112,8 +115,8 @@ pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, mea
     let memory = Memory::new(config, vocab_size, device);
     let disk = Disk::new(config, vocab_size, run.checkpoints);
     warnings.extend(memory.advice(config, vocab_size, device));
-    let precision = config.train.matmul_precision;
-    let unusable = precision::check(precision, device).err();
+    let precision = config.train.matmul_precision.on(&device.device);
+    let unusable = precision::check(config.train.matmul_precision, device).err();
     let obstacle = if memory.is_too_much() {
         Some("the run does not fit the memory")
     } else if unusable.is_some() {
@@ -132,6 +135,7 @@ pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, mea
     };
     Ok(Plan {
         device: device.name.clone(),
+        matmul_precision: precision,
         vocabulary,
         text,
         parameters,

@@ -14,7 +14,7 @@ pub fn table(plan: &Plan, config: &Config) -> String {
     memory(&mut text, plan);
     disk(&mut text, plan);
     if let Some(time) = &plan.time {
-        self::time(&mut text, time, plan, config);
+        self::time(&mut text, time, plan);
     }
     text
 }
@@ -141,9 +141,9 @@ fn disk(text: &mut String, plan: &Plan) {
     }
 }
 
-fn time(text: &mut String, time: &Time, plan: &Plan, config: &Config) {
+fn time(text: &mut String, time: &Time, plan: &Plan) {
     let (m, r) = (&time.measured, &plan.run);
-    let precision = precision_remark(config.train.matmul_precision);
+    let precision = precision_remark(plan.matmul_precision);
     heading(text, "time", &format!("{} on {}{precision}", duration(time.total_s), plan.device));
     let of_steps = format!(
         "{} steps of {}: {:.0} tokens/s, {} FLOPs/s",

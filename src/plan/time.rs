@@ -234,10 +234,9 @@ impl Bench<'_> {
     fn evaluation_batch_ms(&self, model: &Gpt, config: &Config) -> Result<f64, PlanError> {
         const BATCHES: usize = 4;
         let text = self.text(config, BATCHES).into();
+        let precision = config.train.matmul_precision.on(&model.device());
         let evaluate = |n: usize| {
-            evaluate::estimate(model, &text, config.train.batch_size, n, config.train.matmul_precision)
-                .map(|_| ())
-                .map_err(failed)
+            evaluate::estimate(model, &text, config.train.batch_size, n, precision).map(|_| ()).map_err(failed)
         };
         let first_ms = timed_ms(|| evaluate(1))?;
         if first_ms > BUDGET.as_secs_f64() * 1e3 / 10.0 {

@@ -66,8 +66,9 @@ pub fn train(job: Job, mut observer: Box<dyn Observer>, interrupter: &Interrupte
     let began = Instant::now();
     let TrainConfig { log_interval, eval_interval, checkpoint_interval, .. } = job.config.train;
     let device = job.device.clone();
+    let chosen_precision = job.config.train.matmul_precision;
     let prepared = prepare::prepare(job, &mut *observer, interrupter)?;
-    let mut run = Training::start(prepared, device, observer, interrupter.clone(), began)?;
+    let mut run = Training::start(prepared, device, chosen_precision, observer, interrupter.clone(), began)?;
     while !run.is_done() || run.has_left_undone() {
         if interrupter.should_stop() {
             run.save()?;

@@ -6,7 +6,7 @@ use burn::train::renderer::MetricsRenderer;
 use serde::Serialize;
 
 use super::skip::Skipped;
-use crate::config::MatmulPrecision;
+use crate::config::{MatmulPrecision, PrecisionChoice};
 use crate::data::{Reading, SourceSummary};
 
 /// Watches a run, in the run's own thread: slow observers slow the run down.
@@ -53,8 +53,9 @@ pub enum Event<'a> {
 pub struct Started {
     pub run_dir: PathBuf,
     pub device: String,
-    /// As the config has it.
     pub matmul_precision: MatmulPrecision,
+    /// As the config has it.
+    pub chosen_precision: PrecisionChoice,
     pub parameters: usize,
     pub train_tokens: usize,
     pub val_tokens: usize,

@@ -1,6 +1,6 @@
 //! Which devices train in a config's matmul precision.
 
-use crate::config::MatmulPrecision;
+use crate::config::{MatmulPrecision, PrecisionChoice};
 use crate::device::{Backend, OpenDevice};
 
 /// The config asks for bf16 on a device that always computes in f32.
@@ -11,14 +11,14 @@ use crate::device::{Backend, OpenDevice};
 )]
 pub struct PrecisionError(String);
 
-/// Checks that `device` trains in `precision`.
+/// The precision in which `device` trains.
 ///
 /// # Errors
-/// If it does not.
-pub fn check(precision: MatmulPrecision, device: &OpenDevice) -> Result<(), PrecisionError> {
-    match precision {
+/// If it does not train in the chosen one.
+pub fn check(choice: PrecisionChoice, device: &OpenDevice) -> Result<MatmulPrecision, PrecisionError> {
+    match choice.on(&device.device) {
         MatmulPrecision::Bf16 if device.backend != Backend::Flex => Err(PrecisionError(device.name.clone())),
-        _ => Ok(()),
+        precision => Ok(precision),
     }
 }
 

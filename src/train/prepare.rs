@@ -45,8 +45,8 @@ pub(super) fn prepare(
 }
 
 fn start(job: Job, on_progress: OnProgress<'_>, interrupter: &Interrupter) -> Result<Prepared, TrainError> {
-    let Job { config, run_dir, start, from, device } = job;
-    precision::check(config.train.matmul_precision, &device)?;
+    let Job { mut config, run_dir, start, from, device } = job;
+    config.train.matmul_precision = precision::check(config.train.matmul_precision, &device)?.into();
     let device = &device.device.clone().autodiff();
     let overwrite = match start {
         Start::Resume => return resume(config, RunDir::open(&run_dir)?, device, on_progress, interrupter),

@@ -13,13 +13,14 @@ use crate::device;
 use crate::model::{Gpt, parameters};
 use crate::optimizer::{Gradients, Optimizer, learning_rate};
 use crate::run::{Checkpoint, TrainState};
-use tinderbox_kernels::DropoutKey;
+use tinderbox_kernels::{DropoutKey, MatmulPrecision};
 
 /// A model in training: its weights, its optimizer, and the number of steps made.
 #[derive(Debug)]
 pub struct Trainer {
     model: Option<Gpt>,
     optimizer: Optimizer,
+    precision: MatmulPrecision,
     config: Config,
     text: Split,
     step: usize,
@@ -54,9 +55,10 @@ impl Trainer {
     /// Only flex trains in bf16: [check](super::precision::check) the config first.
     pub fn new(model: Gpt, config: &Config, text: impl Into<Split>) -> Self {
         let hidden = parameters::hidden_matrices(&model);
-        let optimizer = Optimizer::new(&config.optimizer, hidden, config.train.matmul_precision);
+        let precision = config.train.matmul_precision.on(&model.device().inner());
+        let optimizer = Optimizer::new(&config.optimizer, hidden, precision);
         let skipping = Skipping::new(&config.train, device::is_cpu(&model.device()));
-        Self { model: Some(model), optimizer, config: config.clone(), text: text.into(), step: 0, skipping }
+        Self { model: Some(model), optimizer, precision, config: config.clone(), text: text.into(), step: 0, skipping }
     }
 
     /// Draws a batch, and moves the weights against the gradient of its loss.
@@ -100,7 +102,6 @@ impl Trainer {
     /// before one of these but the first.
     fn backward(&self, model: &Gpt, is_stopped: impl Fn() -> bool + Send) -> Option<(Gradients, Tensor<1>)> {
         let train = &self.config.train;
-        let precision = train.matmul_precision;
         let n_micro_steps = train.grad_accumulation_steps;
         let device = model.device();
         let mut sum: Option<(Gradients, Tensor<1>)> = None;
@@ -113,7 +114,7 @@ impl Trainer {
             let batch = data::batch::sample(&self.text, rows, context_length, train.seed, self.step as u64);
             let (tokens, targets) = to_device(batch, &device);
             let key = DropoutKey { seed: train.seed, step: self.step as u64, micro_step: micro_step as u64 };
-            let loss = model.loss(tokens, targets, precision, Some(key)) / n_micro_steps as f32;
+            let loss = model.loss(tokens, targets, self.precision, Some(key)) / n_micro_steps as f32;
             let gradients = Gradients::take(model, loss.backward());
             let loss = loss.inner();
             sum = Some(match sum {

@@ -14,7 +14,7 @@ use super::prepare::{Prepared, has_stopped_early};
 use super::skip::{GRADIENT_NORM, LOSS, LayerNorms, Skipped};
 use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
-use crate::config::{Config, GenerateConfig, OptimizerKind, TrainConfig};
+use crate::config::{Config, GenerateConfig, OptimizerKind, PrecisionChoice, TrainConfig};
 use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
@@ -60,6 +60,7 @@ impl Training {
     pub(super) fn start(
         prepared: Prepared,
         device: OpenDevice,
+        chosen_precision: PrecisionChoice,
         mut observer: Box<dyn Observer>,
         interrupter: Interrupter,
         began: Instant,
@@ -88,7 +89,7 @@ impl Training {
             evaluated_step: None,
             lock,
         };
-        training.announce(resumed, damaged)?;
+        training.announce(resumed, damaged, chosen_precision)?;
         if !resumed {
             training.state.left_undone = Some(LeftUndone::Start);
         }
@@ -135,12 +136,18 @@ impl Training {
         Ok(true)
     }
 
-    fn announce(&mut self, resumed: bool, damaged: Vec<String>) -> Result<(), TrainError> {
+    fn announce(
+        &mut self,
+        resumed: bool,
+        damaged: Vec<String>,
+        chosen_precision: PrecisionChoice,
+    ) -> Result<(), TrainError> {
         let Self { config, corpus, state, .. } = &*self;
         let started = Started {
             run_dir: self.run.root().to_owned(),
             device: self.device.name.clone(),
-            matmul_precision: config.train.matmul_precision,
+            matmul_precision: config.train.matmul_precision.on(&self.device.device),
+            chosen_precision,
             parameters: self.trainer.evaluated().num_params(),
             train_tokens: corpus.train.len(),
             val_tokens: corpus.val.len(),
@@ -296,9 +303,10 @@ impl Training {
     fn estimate_losses(&self) -> Result<Option<Evaluation>, TrainError> {
         let model = self.trainer.evaluated();
         let TrainConfig { eval_batches, batch_size, matmul_precision, .. } = self.config.train;
+        let precision = matmul_precision.on(&self.device.device);
         let estimate = |split: &Split| {
             let is_stopped = || self.interrupter.should_stop();
-            let loss = evaluate::estimate_unless(&model, split, batch_size, eval_batches, matmul_precision, is_stopped);
+            let loss = evaluate::estimate_unless(&model, split, batch_size, eval_batches, precision, is_stopped);
             split.check()?;
             loss.transpose().map(|loss| self.finite(loss)).transpose()
         };
@@ -370,7 +378,8 @@ impl Training {
             // One batch shows whether these weights are worth keeping.
             let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;
             let model = self.trainer.evaluated();
-            self.finite(evaluate::estimate(&model, &self.corpus.val, batch_size, 1, matmul_precision))?;
+            let precision = matmul_precision.on(&self.device.device);
+            self.finite(evaluate::estimate(&model, &self.corpus.val, batch_size, 1, precision))?;
             self.corpus.val.check()?;
         }
         self.logs.sync()?; // a checkpoint must not outlive the lines that lead to it

@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Int, Tensor};
 use insta::assert_snapshot;
 use serde_json::Value;
-use tinderbox::config::Config;
+use tinderbox::config::{Config, PrecisionChoice};
 use tinderbox::data::{Corpus, OpenOptions};
 use tinderbox::model::Gpt;
 use tinderbox::run::{Checkpoint, RunDir};
@@ -67,14 +67,14 @@ fn a_run_goes_on_in_another_precision_and_a_new_one_starts_from_it() {
         let run = RunDir::open(&place.path(run)).expect("a run");
         run.config().expect("its config").train.matmul_precision
     };
-    assert_eq!(precision("run"), MatmulPrecision::Bf16);
+    assert_eq!(precision("run"), PrecisionChoice::Bf16);
     let (summary, _) = place.train("run", f32.clone(), Start::Resume, None).expect("continues, as on another device");
     assert_eq!(summary.steps, 10);
-    assert_eq!(precision("run"), MatmulPrecision::F32);
+    assert_eq!(precision("run"), PrecisionChoice::F32);
     for (run, config) in [("f32", f32), ("bf16", place.config(&[BF16]))] {
         place.train_from(Some("run"), run, config, Start::New, None).expect("trains further");
     }
-    assert_eq!(precision("bf16"), MatmulPrecision::Bf16);
+    assert_eq!(precision("bf16"), PrecisionChoice::Bf16);
 }
 
 #[test]
@@ -151,11 +151,33 @@ fn what_cannot_be_is_said_by_every_command_that_would_compute_it() {
     let word = ["train", "tiny.toml", "--set", "train.matmul_precision=fp16"];
     assert_snapshot!(folder.fail(&word), @r#"
     error: the config `tiny.toml` has a problem:
-      - train.matmul_precision = "fp16": unknown variant `fp16`, expected `f32` or `bf16`
+      - train.matmul_precision = "fp16": unknown variant `fp16`, expected one of `f32`, `bf16`, `auto`
     "#);
     let key = ["train", "tiny.toml", "--set", "train.mat_precision=bf16"];
     let said = folder.fail(&key);
     assert!(said.contains("did you mean `train.matmul_precision`?"), "{said}");
+}
+
+#[test]
+fn the_automatic_precision_is_the_one_of_the_machine_and_is_written_down() {
+    let folder = Folder::new();
+    let auto = ["tiny.toml", "--set", "train.max_steps=2", "--set", "train.matmul_precision=auto"];
+    let is_native = MatmulPrecision::Bf16.is_native();
+    for (run, device, precision) in
+        [("flex", "flex", if is_native { "bf16" } else { "f32" }), ("ndarray", "ndarray", "f32")]
+    {
+        let trained = folder.run(&[&["train", "--run-dir", run, "--device", device], &auto[..]].concat());
+        assert_eq!(trained.code, Some(0), "{}", trained.stderr);
+        let first = format!("training `{run}` on {device}, matrices in {precision} (auto)\n");
+        assert!(trained.stderr.starts_with(&first), "{}", trained.stderr);
+        assert!(folder.read(&format!("{run}/train.log")).starts_with(&first));
+        let saved = folder.read(&format!("{run}/config.toml"));
+        assert!(saved.contains(&format!("\nmatmul_precision = \"{precision}\"\n")), "{saved}");
+    }
+    let planned = folder.succeed(&[&["plan"], &auto[..]].concat());
+    assert_eq!(planned.contains(" on flex, matrices in bf16\n"), is_native, "{planned}");
+    let measured = folder.json(&[&["bench", "train", "--rounds=1", "--steps=1", "--json"], &auto[..]].concat());
+    assert_eq!(measured["matmul_precision"], if is_native { "bf16" } else { "f32" });
 }
 
 #[test]

@@ -46,8 +46,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let device = device::open(&args.device.map_or_else(|| config.train.device.parse(), Ok)?)?;
     let text = if args.own_text { Text::Own } else { Text::MadeUp };
     let rounds = Repetitions { warm_up_steps: args.warm_up, rounds: args.rounds, steps: args.steps };
-    precision::check(config.train.matmul_precision, &device)?;
-    if let Some(warning) = precision::warning(config.train.matmul_precision) {
+    let precision = precision::check(config.train.matmul_precision, &device)?;
+    if let Some(warning) = precision::warning(precision) {
         note(format!("warning: {warning}"));
     }
     under_way(format!("{} training steps", rounds.warm_up_steps + rounds.rounds * rounds.steps));
