@@ -7,9 +7,10 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::{noise_tensor, wait};
-use crate::config::{Config, ModelConfig};
-use crate::device::OpenDevice;
+use crate::config::{Config, MatmulPrecision, ModelConfig};
+use crate::device::{Backend, OpenDevice};
 use crate::measure::{Times, Trial};
+use tinderbox_kernels as kernels;
 
 /// A product `[m, k] x [k, n]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -67,15 +68,34 @@ impl Product {
     }
 }
 
-/// Times products of these sizes.
-pub fn products(sizes: Vec<Product>, device: &OpenDevice, trial: &Trial) -> anyhow::Result<Vec<Ceiling<Product>>> {
-    let ceiling = |product: Product| {
+/// Times products of these sizes, in f32 by the device's own.
+pub fn products(sizes: &[Product], device: &OpenDevice, trial: &Trial) -> anyhow::Result<Vec<Ceiling<Product>>> {
+    time_products(sizes, device, trial, Tensor::matmul)
+}
+
+/// As [`products`] in bf16, as training computes them: rounding included. `None` on a device that has no bf16.
+pub fn products_in_bf16(
+    sizes: &[Product],
+    device: &OpenDevice,
+    trial: &Trial,
+) -> anyhow::Result<Option<Vec<Ceiling<Product>>>> {
+    let multiply = |a, b| kernels::linear(a, b, None, MatmulPrecision::Bf16);
+    (device.backend == Backend::Flex).then(|| time_products(sizes, device, trial, multiply)).transpose()
+}
+
+fn time_products(
+    sizes: &[Product],
+    device: &OpenDevice,
+    trial: &Trial,
+    multiply: impl Fn(Tensor<2>, Tensor<2>) -> Tensor<2> + Sync,
+) -> anyhow::Result<Vec<Ceiling<Product>>> {
+    let ceiling = |product: &Product| {
         let a: Tensor<2> = noise_tensor([product.m, product.k], &device.device);
         let b: Tensor<2> = noise_tensor([product.k, product.n], &device.device);
-        let time = || trial.time(|| wait(&a.clone().matmul(b.clone())));
-        ceiling(product.flops(), product, device, time)
+        let time = || trial.time(|| wait(&multiply(a.clone(), b.clone())));
+        ceiling(product.flops(), product.clone(), device, time)
     };
-    sizes.into_iter().map(ceiling).collect()
+    sizes.iter().map(ceiling).collect()
 }
 
 /// Times each access to arrays of `numbers` f32 each.

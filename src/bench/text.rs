@@ -96,9 +96,10 @@ pub fn generate(n_parameters: usize, speeds: &[generate::Speed], place: &str) ->
     )
 }
 
-/// The machine's ceilings: a table of products, and one of accesses to arrays of `array_mib`.
+/// The machine's ceilings: tables of products in f32 and in bf16, and one of accesses to arrays of `array_mib`.
 pub fn machine(
     products: &[Ceiling<Product>],
+    in_bf16: Option<&[Ceiling<Product>]>,
     bandwidth: &[Ceiling<Access>],
     array_mib: usize,
     rounds: usize,
@@ -113,11 +114,15 @@ pub fn machine(
         };
         vec![what.to_owned()]
     };
+    const HEADINGS: &str = "OF | PRODUCT | >1 THREAD | >ALL | >SPREAD";
+    let in_bf16 =
+        in_bf16.map(|products| format!("the same in bf16: GFLOP/s\n{}\n", ceilings(HEADINGS, products, product)));
     format!(
-        "matrix products on {place}: GFLOP/s\n{}\n\
+        "matrix products on {place}: GFLOP/s\n{}\n{}\
          memory, arrays of {array_mib} MiB: GB/s\n{}\
          medians of at most {rounds} rounds; SPREAD: the width of their middle half\n",
-        ceilings("OF | PRODUCT | >1 THREAD | >ALL | >SPREAD", products, product),
+        ceilings(HEADINGS, products, product),
+        in_bf16.unwrap_or_default(),
         ceilings("ACCESS | >1 THREAD | >ALL | >SPREAD", bandwidth, access),
     )
 }

@@ -49,7 +49,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let trial = args.measuring.trial(1, ENOUGH);
     under_way("matrix products");
-    let products = machine::products(sizes, &device, &trial)?;
+    let products = machine::products(&sizes, &device, &trial)?;
+    let in_bf16 = machine::products_in_bf16(&sizes, &device, &trial)?;
     under_way("memory");
     let bandwidth = machine::bandwidth(args.array << 18, &device, &trial)?;
     if args.measuring.json {
@@ -57,11 +58,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             "device": device.name,
             "threads": rayon::current_num_threads(),
             "products": products,
+            "products_in_bf16": in_bf16,
             "array_mib": args.array,
             "bandwidth": bandwidth,
         }));
     }
-    print(&text::machine(&products, &bandwidth, args.array, args.measuring.rounds, &text::place(&device)))
+    let rounds = args.measuring.rounds;
+    print(&text::machine(&products, in_bf16.as_deref(), &bandwidth, args.array, rounds, &text::place(&device)))
 }
 
 /// The largest product of models of three sizes, for as many tokens as suit a CPU, and a square one.
