@@ -105,6 +105,7 @@ pub fn machine(
     rounds: usize,
     place: &str,
 ) -> String {
+    const HEADINGS: &str = "OF | PRODUCT | >1 THREAD | >ALL | >SPREAD";
     let product = |Product { name, m, k, n }: &Product| vec![name.clone(), format!("[{m}, {k}] x [{k}, {n}]")];
     let access = |access: &Access| {
         let what = match access {
@@ -114,7 +115,6 @@ pub fn machine(
         };
         vec![what.to_owned()]
     };
-    const HEADINGS: &str = "OF | PRODUCT | >1 THREAD | >ALL | >SPREAD";
     let in_bf16 =
         in_bf16.map(|products| format!("the same in bf16: GFLOP/s\n{}\n", ceilings(HEADINGS, products, product)));
     format!(

@@ -266,8 +266,8 @@ sections! {
         ///
         /// Source: Li et al. 2025, "`NorMuon`: Making Muon more efficient and scalable", algorithm 1.
         pub normuon_beta2: f64 = 0.0,
-        /// The decay rate of a running mean of the weights, which is evaluated and kept in their place; 0: off. In [0,
-        /// 1); default 0.
+        /// The decay rate of a running mean of the weights, which is evaluated and kept in their place; 0: off. In
+        /// [0, 1); default 0.
         ///
         /// Source: Polyak and Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging".
         pub ema_decay: f64 = 0.0,

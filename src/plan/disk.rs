@@ -39,7 +39,7 @@ pub(super) fn optimizer_state(
     config: &OptimizerConfig,
     weights: &[NamedShape],
 ) -> Vec<NamedShape> {
-    let means = |(name, shape): &NamedShape| -> Vec<(&str, usize)> {
+    let means = |(name, shape): &NamedShape| -> Vec<(&'static str, usize)> {
         let n = shape.iter().product();
         match hidden_widths(model, name, shape).filter(|_| config.kind == OptimizerKind::Muon) {
             Some(widths) if config.normuon_beta2 > 0.0 => {
