@@ -9,7 +9,7 @@ use tinderbox::model::parameters::{self, HostTensor};
 use tinderbox::model::probe::NoProbe;
 use tinderbox::model::{Gpt, Pass};
 use tinderbox::train::Start;
-use tinderbox_kernels::MatmulPrecision;
+use tinderbox_kernels::{self as kernels, MatmulPrecision};
 
 use crate::fixtures::{expect_close, host};
 use crate::properties::{VOCAB_SIZE, lively, tensor, tokens};
@@ -129,6 +129,25 @@ fn heads_may_be_wider_than_their_share_of_the_model() {
         _ => tensor,
     });
     expect_same_logits(&wider, &gpt);
+}
+
+#[test]
+fn a_soft_cap_bends_the_logits_of_every_path_and_the_loss() {
+    const CAP: f32 = 1.5;
+    let gpt = lively(&small(), 5, &Device::flex());
+    let config = ModelConfig { logit_softcap: Some(f64::from(CAP)), ..small() };
+    let capped = with_parameters(&config, &gpt, |_, tensor| tensor);
+    let all = tokens(24, 1);
+    for (plain, capped) in all_logits(&gpt, &all).into_iter().zip(all_logits(&capped, &all)) {
+        let bent: Vec<f32> = plain.iter().map(|x| CAP * (x / CAP).tanh()).collect();
+        expect_close("logits", &capped, &bent, 1e-4);
+        assert!(plain.iter().any(|x| x.abs() > CAP) && capped.iter().all(|x| x.abs() <= CAP));
+    }
+    let (input, target) = (tensor(&all[..23], &gpt.device()), tensor(&all[1..], &gpt.device()));
+    let logits = capped.forward(input.clone()).reshape([23, VOCAB_SIZE]);
+    let expected = kernels::cross_entropy_of_logits(logits, target.clone().reshape([23]));
+    let loss = capped.loss(input, target, MatmulPrecision::F32, None);
+    expect_close("the loss", &host(loss), &host(expected), 1e-5);
 }
 
 /// A config that was saved before these keys were there.
