@@ -5,8 +5,8 @@
 //! 1. [`model`]: a GPT with its attention, and named places for probes, made of the operations of `tinderbox_kernels`;
 //! 2. [`config`], [`tokenizer`], [`data`]: a run's settings, and how text becomes batches;
 //! 3. [`optimizer`], [`train`], [`run`]: how weights change, and how a run is saved;
-//! 4. [`generate`], [`inspect`], [`report`], [`plan`], [`autoconfig`]: everything that one does with a model or a
-//!    config;
+//! 4. [`generate`], [`inspect`], [`report`], [`plan`], [`autoconfig`], [`sweep`]: everything that one does with a model
+//!    or a config;
 //! 5. [`interop`]: models of other projects, in and out;
 //! 6. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, clocks, numbers as text, and pictures.
 //!
@@ -38,5 +38,6 @@ pub mod optimizer;
 pub mod plan;
 pub mod report;
 pub mod run;
+pub mod sweep;
 pub mod tokenizer;
 pub mod train;

@@ -8,6 +8,7 @@ mod error;
 mod preset;
 mod profile;
 mod prompt;
+mod search;
 mod template;
 mod token_choice;
 
@@ -18,6 +19,7 @@ use burn::module::Module;
 
 pub use error::AutoconfigError;
 pub use preset::{PRESETS, Preset};
+pub use search::search_space;
 
 use crate::config::{Config, DataConfig, TextFormat, TokenizerKind};
 use crate::data::{self, Tokens};
@@ -30,6 +32,7 @@ use crate::train::Trainer;
 use choice::{Known, LONGEST_CONTEXT, Speed};
 use profile::{MIN_TOKENS, TextProfile};
 use template::Template;
+pub(crate) use template::comment;
 use token_choice::TokenChoice;
 
 /// The longest run, in minutes: a year.

@@ -175,6 +175,11 @@ fn one_line(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
+/// A text as a comment of a config, wrapped, with a line break at its end.
+pub(crate) fn comment(text: &str) -> String {
+    wrapped(&format!("# {}", one_line(text)))
+}
+
 /// The text with its comments wrapped between words.
 fn wrapped(text: &str) -> String {
     let mut wrapped = String::new();

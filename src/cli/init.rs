@@ -8,19 +8,21 @@ use anyhow::Context;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
-use super::{note, open_device, output, print, program};
+use super::{DONE, INTERRUPTED, note, open_device, output, print, program, sweep};
 use crate::autoconfig::{self, PRESETS, Preset, Request};
-use crate::config::TokenizerKind;
+use crate::config::{Config, TokenizerKind};
 use crate::data;
 use crate::device::DeviceSpec;
 use crate::format::shell_word;
 use crate::run::layout::default_dir;
+use crate::sweep::{Method, Request as SweepRequest, earlier};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tinderbox init --from-text my.txt > my.toml
   tinderbox init --from-text books/ --minutes 60 --output books.toml
+  tinderbox init --from-text my.txt --search 30m > my.toml
   tinderbox init --preset shakespeare > shakespeare.toml")]
 pub(super) struct Args {
     /// A shipped config, byte for byte [default: quickstart]
@@ -49,6 +51,10 @@ pub(super) struct Args {
         allow_negative_numbers = true
     )]
     minutes: f64,
+    /// Search better settings with a sweep around the config, whose training steps may take this long together, such as
+    /// 30m or 2h [default: no search]
+    #[arg(long, value_name = "TIME", requires = "from_text", value_parser = sweep::seconds)]
+    search: Option<f64>,
     /// The kind of tokens; auto chooses what suits the text
     #[arg(long, value_name = "KIND", value_enum, default_value_t = Kind::Auto, requires = "from_text")]
     tokenizer: Kind,
@@ -83,8 +89,15 @@ fn minutes(typed: &str) -> anyhow::Result<f64> {
     Ok(minutes)
 }
 
-/// Prints or writes the config, and then the commands that come next.
-pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+impl Args {
+    /// Whether models are trained, and not only measured.
+    pub(super) fn trains(&self) -> bool {
+        self.search.is_some()
+    }
+}
+
+/// Prints or writes the config, and then the commands that come next. Returns the exit code.
+pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     if let Some(path) = &args.output {
         output::check_file(path)?; // before seconds go into measuring
         if !args.overwrite && path.symlink_metadata().is_ok() {
@@ -94,7 +107,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     // A script that takes the config has no use for advice.
     let has_reader = args.output.is_some() || io::stdout().is_terminal();
     if let Some(text) = &args.from_text {
-        emit(args, &from_text(args, text)?)?;
+        let toml = match args.search {
+            None => Some(from_text(args, text)?),
+            Some(budget_s) => searched(args, text, budget_s)?,
+        };
+        let Some(toml) = toml else { return Ok(INTERRUPTED) };
+        emit(args, &toml)?;
     } else {
         let name = args.preset.as_deref().unwrap_or("quickstart");
         let preset = Preset::named(name).expect("clap has checked the name");
@@ -110,7 +128,32 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if has_reader {
         note_next_commands(args);
     }
-    Ok(())
+    Ok(DONE)
+}
+
+/// The best config of a sweep around the one that is made for the text; `None` if Ctrl-C stopped it. A sweep that was
+/// stopped goes on with its own base, since another measurement would make another one.
+fn searched(args: &Args, text: &Path, budget_s: f64) -> anyhow::Result<Option<String>> {
+    let name = config_name(args, text);
+    let root = sweep::default_dir(Path::new(&name));
+    let base = if let Some(earlier) = earlier(&root) {
+        note(format!("going on with the sweep in `{}`; remove it to begin with another", root.display()));
+        earlier.config
+    } else {
+        from_text(args, text)?
+    };
+    let request = SweepRequest {
+        space: autoconfig::search_space(&Config::from_toml(&base, Path::new(&name), &[])?),
+        config: base,
+        config_name: name.into(),
+        overrides: Vec::new(),
+        method: Method::Halving,
+        budget_s,
+        n_seeds: 1,
+        max_parameters: None,
+    };
+    let outcome = sweep::search(&request, &root, false)?;
+    Ok(outcome.map(|outcome| outcome.best_toml.unwrap_or(request.config)))
 }
 
 fn from_text(args: &Args, text: &Path) -> anyhow::Result<String> {

@@ -27,6 +27,7 @@ mod plan;
 mod progress;
 mod report;
 mod runs;
+mod sweep;
 mod tokenizer;
 mod train;
 mod verify;
@@ -81,6 +82,8 @@ enum Command {
     Plan(plan::Args),
     /// Train a model from a config file
     Train(train::Args),
+    /// Search the settings that suit a text, by training many short runs
+    Sweep(sweep::Args),
     /// Write text with a trained model
     Generate(generate::Args),
     /// Measure a trained model's loss on a text
@@ -141,7 +144,8 @@ impl Subject {
 #[must_use]
 pub fn main(keep_freed_memory: fn()) -> ExitCode {
     let command = Cli::parse().command;
-    if matches!(command, Command::Train(_) | Command::Bench(_) | Command::Plan(_)) {
+    let searches = matches!(&command, Command::Init(args) if args.trains());
+    if searches || matches!(command, Command::Train(_) | Command::Sweep(_) | Command::Bench(_) | Command::Plan(_)) {
         keep_freed_memory();
     }
     ExitCode::from(catching_panics(|| run(command)).unwrap_or_else(|error| {
@@ -162,9 +166,10 @@ fn catching_panics(run: impl FnOnce() -> anyhow::Result<u8>) -> anyhow::Result<u
 
 fn run(command: Command) -> anyhow::Result<u8> {
     match command {
-        Command::Init(args) => init::run(&args).map(|()| DONE),
+        Command::Init(args) => init::run(&args),
         Command::Plan(args) => plan::run(&args).map(|()| DONE),
         Command::Train(args) => train::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
         Command::Generate(args) => generate::run(&args).map(|()| DONE),
         Command::Eval(args) => eval::run(&args).map(|()| DONE),
         Command::Inspect(args) => inspect::run(&args).map(|()| DONE),

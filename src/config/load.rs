@@ -170,6 +170,41 @@ impl Config {
     }
 }
 
+/// A key of the config, for arguments that name one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Key {
+    /// `section.key`.
+    pub path: String,
+    /// A value of the key's type.
+    example: Value,
+}
+
+impl Key {
+    /// The key at `section.key`.
+    ///
+    /// # Errors
+    /// If there is none: which one was probably meant.
+    pub fn find(path: &str) -> Result<Self, String> {
+        let known = known_keys();
+        let example = unknown_keys::known_value(path, &known)?.clone();
+        Ok(Self { path: path.to_owned(), example })
+    }
+
+    /// Whether its values are numbers, and whether whole ones; `None` if they are something else.
+    pub fn takes_whole_numbers(&self) -> Option<bool> {
+        match self.example {
+            Value::Integer(_) => Some(true),
+            Value::Float(_) => Some(false),
+            _ => None,
+        }
+    }
+
+    /// A value as `--set` reads it.
+    pub fn value(&self, text: &str) -> Value {
+        overrides::parse_value(text, Some(&self.example))
+    }
+}
+
 /// Says of a derived key where its value comes from, and drops its problem if that key has one itself.
 fn explain_derived(problems: Vec<String>, derived: &[(&str, &str)]) -> Vec<String> {
     let starts = |problem: &String, key: &str| problem.strip_prefix(key).is_some_and(|rest| rest.starts_with(' '));

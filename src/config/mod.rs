@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::device;
 
 pub use inherit::Base;
-pub use load::ConfigError;
+pub use load::{ConfigError, Key};
 pub use tinderbox_kernels::MatmulPrecision;
 
 /// Defines the sections of a config: structs whose keys have their defaults beside them.

@@ -38,7 +38,7 @@ fn apply_one(table: &mut Table, text: &str, known: &Table) -> Result<(), String>
 
 /// The value as TOML, or as plain text if it is not TOML or the key takes a text: `--set model.position=rope` and
 /// `--set data.path=2024` need no quotes within quotes.
-fn parse_value(text: &str, known: Option<&Value>) -> Value {
+pub(super) fn parse_value(text: &str, known: Option<&Value>) -> Value {
     let wants_text = known.is_some_and(Value::is_str);
     match text.trim().parse::<Value>() {
         Ok(value) if value.is_str() || !wants_text => value,

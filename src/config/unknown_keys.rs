@@ -17,13 +17,23 @@ pub(super) fn take(table: &mut Table, known: &Table, problems: &mut Vec<String>)
                 problems.push(format!("{name} = {value}: `{name}` is a section; write its keys under [{name}]"));
             }
             (None, Value::Table(_)) => {
-                let nearest = nearest(&name, known.keys());
-                problems.push(format!("[{name}]: there is no such section; did you mean [{nearest}]?"));
+                problems.push(no_section(&name, known));
             }
             (None, value) => problems.push(without_section(&name, &value, known)),
         }
     }
     *table = kept;
+}
+
+/// The value of a known key, `section.key`; for any other key the one that was probably meant.
+pub(super) fn known_value<'a>(path: &str, known: &'a Table) -> Result<&'a Value, String> {
+    let Some((section, key)) = path.split_once('.') else {
+        return Err(format!("the key `{path}` has no section; {}", advice_without_section(path, known)));
+    };
+    let Some(known_section) = known.get(section).and_then(Value::as_table) else {
+        return Err(no_section(section, known));
+    };
+    known_section.get(key).ok_or_else(|| format!("`{path}`: {}", no_key(section, known_section, key, known)))
 }
 
 /// The sections that have a key of this name.
@@ -32,18 +42,30 @@ pub(super) fn sections_with<'a>(known: &'a Table, key: &str) -> Vec<&'a str> {
     known.iter().filter(|(_, section)| has_key(section)).map(|(name, _)| name.as_str()).collect()
 }
 
+fn no_section(name: &str, known: &Table) -> String {
+    format!("[{name}]: there is no such section; did you mean [{}]?", nearest(name, known.keys()))
+}
+
 fn unknown_key(section: &str, known_section: &Table, key: &str, value: &Value, known: &Table) -> String {
+    format!("{section}.{key} = {value}: {}", no_key(section, known_section, key, known))
+}
+
+fn no_key(section: &str, known_section: &Table, key: &str, known: &Table) -> String {
     let advice =
         home(key, known).unwrap_or_else(|| format!("did you mean `{section}.{}`?", nearest(key, known_section.keys())));
-    format!("{section}.{key} = {value}: there is no such key in [{section}]; {advice}")
+    format!("there is no such key in [{section}]; {advice}")
 }
 
 fn without_section(key: &str, value: &Value, known: &Table) -> String {
-    let advice = home(key, known).unwrap_or_else(|| {
+    let advice = advice_without_section(key, known);
+    format!("{key} = {value}: there is no such key outside of a section; {advice}")
+}
+
+fn advice_without_section(key: &str, known: &Table) -> String {
+    home(key, known).unwrap_or_else(|| {
         let nearest = nearest(key, known.values().filter_map(Value::as_table).flat_map(Table::keys));
         format!("did you mean `{nearest}` in {}?", bracketed(&sections_with(known, nearest)))
-    });
-    format!("{key} = {value}: there is no such key outside of a section; {advice}")
+    })
 }
 
 /// Where a key belongs that some section has.

@@ -271,6 +271,15 @@ impl RunDir {
     pub(super) fn checkpoints(&self) -> PathBuf {
         self.join(CHECKPOINTS)
     }
+
+    /// Removes all checkpoints: the run cannot go on, and its logs stay.
+    pub fn remove_checkpoints(&self) -> Result<(), RunError> {
+        for path in [self.join(LAST), self.join(BEST)].into_iter().filter(|path| path.is_file()) {
+            fs::remove_file(&path).map_err(cannot_write(&path))?;
+        }
+        let path = self.checkpoints();
+        if path.is_dir() { fs::remove_dir_all(&path).map_err(cannot_write(&path)) } else { Ok(()) }
+    }
 }
 
 /// A checkpoint and its run.

@@ -155,14 +155,14 @@ pub fn head_metrics<T>(run: &RunDir, parse: impl Fn(&Value) -> Option<T>) -> Res
 
 /// The lines of a log that could be read.
 #[derive(Debug)]
-pub(super) struct Lines<T> {
+pub(crate) struct Lines<T> {
     pub lines: Vec<T>,
     /// Lines that could not be read. The last line does not count: a crash or a running process may leave it torn.
     pub broken: usize,
 }
 
 /// Reads a log of one JSON object per line; a missing file has no lines.
-pub(super) fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Lines<T>, RunError> {
+pub(crate) fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Lines<T>, RunError> {
     let bytes = read_or_empty(path)?;
     let (mut lines, mut broken, mut is_last_broken) = (Vec::new(), 0, false);
     for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {

@@ -144,17 +144,32 @@ impl Started {
 
     /// Waits for a line that contains `words`.
     pub fn wait_for(&mut self, words: &str) {
+        self.find(words).unwrap_or_else(|seen| panic!("no line with `{words}` in {seen}"));
+    }
+
+    /// Waits for a line that contains `words`; everything that was said if there is none until the end.
+    pub fn find(&mut self, words: &str) -> Result<(), String> {
         let mut seen = String::new();
         while !seen.lines().last().is_some_and(|line| line.contains(words)) {
-            let n = self.stderr.read_line(&mut seen).expect("read");
-            assert!(n > 0, "no line with `{words}` in {seen}");
+            if self.stderr.read_line(&mut seen).expect("read") == 0 {
+                return Err(seen);
+            }
         }
+        Ok(())
     }
 
     pub fn press_ctrl_c(&self) {
         let id = self.child.id().to_string();
         let killed = Command::new("kill").args(["-INT", &id]).status();
         assert!(killed.expect("kill is there").success());
+    }
+
+    /// Kills it at once; false if it had ended before.
+    pub fn kill(mut self) -> bool {
+        let is_running = self.child.try_wait().expect("a status").is_none();
+        self.child.kill().ok();
+        self.child.wait().expect("ended");
+        is_running
     }
 
     /// Waits for the end; `stderr` is what was not read before.

@@ -9,7 +9,7 @@ const LAYERS: &[&[&str]] = &[
     &["config", "device", "disk", "measure", "tokenizer", "format"],
     &["data", "model"],
     &["optimizer", "run"],
-    &["train", "generate", "plan", "autoconfig", "inspect", "draw", "report", "bench", "interop"],
+    &["train", "generate", "plan", "autoconfig", "inspect", "draw", "report", "bench", "interop", "sweep"],
     &["cli", "main"],
 ];
 

@@ -55,6 +55,7 @@ mod refused;
 mod report;
 mod runs;
 mod stopping;
+mod sweep;
 #[cfg(unix)]
 mod terminal;
 mod tokenizers;

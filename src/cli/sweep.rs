@@ -1,0 +1,153 @@
+//! `tinderbox sweep`: searches settings for a text by training many short runs.
+
+use std::path::{Path, PathBuf};
+
+use super::{DONE, INTERRUPTED, note, print, print_json};
+use crate::device::DeviceSpec;
+use crate::draw;
+use crate::format::{duration, grouped, milliseconds};
+use crate::sweep::{self, Entry, Method, Outcome, Request, SweepError};
+use crate::train::Interrupter;
+
+use super::train::stop_or_exit;
+use anyhow::Context;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox sweep my.toml --space \"optimizer.learning_rate=log(1e-4..1e-2)\" --budget 30m
+  tinderbox sweep my.toml --space model.mlp=gelu,swiglu --space model.dropout=0..0.3 --budget 2h --seeds 3
+  tinderbox sweep my.toml --space model.n_layers=2,4,6 --budget 1h --method grid --json")]
+pub(super) struct Args {
+    /// The base config, whose run says how long a whole run takes
+    config: PathBuf,
+    /// A key and the values to try: a list, a range LOW..HIGH, or log(LOW..HIGH) for magnitudes; may be repeated
+    #[arg(long, value_name = "KEY=VALUES", required = true)]
+    space: Vec<String>,
+    /// How long all training steps may take together, such as 90s, 30m or 2h
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    budget: f64,
+    /// How many seeds the runs of the last rung have; their mean counts
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    seeds: u32,
+    /// Which settings are tried: every one of lists, random ones, or random ones of which the best third goes on, again
+    /// and again (asha is taken for it, too)
+    #[arg(long, value_enum, default_value_t = Method::Halving)]
+    method: Method,
+    /// The most parameters of a model, a whole number [default: as many as fit the memory]
+    #[arg(long, value_name = "NUMBER")]
+    max_parameters: Option<u64>,
+    /// Replace the value of a key of the base config for all runs; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceSpec>,
+    /// The folder of the sweep; the same command goes on with one that was stopped [default: sweeps/ and the config's
+    /// name]
+    #[arg(long, value_name = "DIR")]
+    sweep_dir: Option<PathBuf>,
+    /// Replace another sweep in the same folder
+    #[arg(long)]
+    overwrite: bool,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Makes the sweep, or goes on with it, and returns the exit code.
+pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
+    let mut overrides = args.overrides.clone();
+    overrides.extend(args.device.as_ref().map(|device| format!("train.device=\"{device}\"")));
+    let config = std::fs::read_to_string(&args.config)
+        .map_err(|error| crate::config::ConfigError::Read(args.config.clone(), error))?;
+    let request = Request {
+        config,
+        config_name: args.config.clone(),
+        overrides,
+        space: args.space.clone(),
+        method: args.method,
+        budget_s: args.budget,
+        n_seeds: args.seeds as usize,
+        max_parameters: args.max_parameters,
+    };
+    let root = args.sweep_dir.clone().unwrap_or_else(|| default_dir(&args.config));
+    let Some(outcome) = search(&request, &root, args.overwrite)? else { return Ok(INTERRUPTED) };
+    match args.json {
+        true => print_json(&outcome)?,
+        false => print(&draw::sweep_table(&outcome))?,
+    }
+    note(format!("page: `{}`", root.join(sweep::PAGE).display()));
+    if outcome.best_toml.is_some() {
+        note(format!("best config: `{}`", root.join(sweep::BEST).display()));
+    }
+    Ok(DONE)
+}
+
+/// `sweeps/NAME`, NAME from the config's file name.
+pub(super) fn default_dir(config: &Path) -> PathBuf {
+    Path::new("sweeps").join(config.file_stem().unwrap_or(config.as_os_str()))
+}
+
+/// Makes a sweep and says on standard error how it comes along; `None` if Ctrl-C stopped it.
+pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow::Result<Option<Outcome>> {
+    let interrupter = Interrupter::new();
+    let handler = interrupter.clone();
+    ctrlc::set_handler(move || stop_or_exit(&handler)).context("cannot install the Ctrl-C handler")?;
+    match sweep::run(request, root, overwrite, &|entry| note(line(entry)), &interrupter) {
+        Ok(outcome) => Ok(Some(outcome)),
+        Err(error @ SweepError::Interrupted) => {
+            note(error);
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What happened, in a line.
+fn line(entry: &Entry) -> String {
+    match entry {
+        Entry::Planned(course) => {
+            let beside = if course.jobs == 1 { "" } else { ", two runs side by side, which is faster here" };
+            let rungs: Vec<String> = (0..course.n_rungs).map(|rung| duration(course.seconds_of(rung))).collect();
+            format!("up to {} settings, compared after {}{beside}", course.n_settings, rungs.join(", "))
+        }
+        Entry::Prepared { trial, parameters, step_ms, max_steps } => format!(
+            "trial {trial}: {} parameters, {} a step, {} steps in all",
+            grouped(*parameters),
+            milliseconds(*step_ms),
+            grouped(*max_steps as u64)
+        ),
+        Entry::LeftOut { trial, reason } => format!("trial {trial} is left out: {reason}"),
+        Entry::Reached { trial, rung, step, bits_per_byte, .. } => {
+            format!("trial {trial}: {bits_per_byte:.4} bits per byte after {step} steps, rung {rung}")
+        }
+        Entry::Failed { trial, reason, .. } => format!("trial {trial} ended: {reason}"),
+    }
+}
+
+/// A time: `90s`, `30m`, `2h`.
+pub(super) fn seconds(typed: &str) -> anyhow::Result<f64> {
+    let hint = "write a time above 0 with its unit, such as 90s, 30m or 2h";
+    let units = [('s', 1.0), ('m', 60.0), ('h', 3600.0)];
+    let found = units.iter().find_map(|(unit, seconds)| Some((typed.trim().strip_suffix(*unit)?, seconds)));
+    let (number, unit) = found.context(hint)?;
+    let number: f64 = number.trim().parse().context(hint)?;
+    anyhow::ensure!(number > 0.0 && number.is_finite(), hint);
+    Ok(number * unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_has_a_unit() {
+        for (typed, expected) in [("90s", 90.0), ("1.5m", 90.0), ("2h", 7200.0), ("30 m", 1800.0)] {
+            assert!((seconds(typed).unwrap() - expected).abs() < 1e-9, "{typed}");
+        }
+        for typed in ["", "30", "m", "-1m", "0s", "NaNs", "infh", "30d"] {
+            assert!(seconds(typed).is_err(), "{typed}");
+        }
+    }
+}

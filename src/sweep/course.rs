@@ -1,0 +1,175 @@
+//! How a sweep spends its time: how many settings it tries, and for how long each of them is trained.
+//!
+//! Successive halving compares many settings early and trains few to the end: after each rung the best third goes on,
+//! and a rung lasts three times as long as the one before. The rungs are synchronous. The asynchronous variant keeps
+//! many machines busy, but promotes by what happens to be finished; here the result follows from the results alone.
+//!
+//! Source: Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization"; Li et
+//! al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
+
+use serde::{Deserialize, Serialize};
+
+/// Of how many settings one goes on, and how much longer the next rung is.
+const FACTOR: usize = 3;
+
+/// The most rungs: the first is a 27th of the whole.
+const MOST_RUNGS: usize = 4;
+
+/// The most settings: more would hardly be learned from.
+pub(super) const MOST_SETTINGS: usize = 243;
+
+/// The fewest settings that are drawn at random; with less time each is trained for less.
+const FEWEST_RANDOM: usize = 8;
+
+/// The fewest steps of the first rung, by the base config.
+const FEWEST_STEPS: usize = 10;
+
+/// Which settings are tried, and for how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the docs of the variants would be a part of the help")]
+pub enum Method {
+    Grid,
+    Random,
+    #[default]
+    #[cfg_attr(feature = "cli", value(alias = "asha"))]
+    Halving,
+}
+
+/// The sizes of a sweep, fixed before its first run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Course {
+    /// Seconds that the steps of the base config's own run take.
+    pub base_s: f64,
+    /// Seconds of training steps of a run that goes through all rungs.
+    pub full_s: f64,
+    /// How many settings are tried, the base config's among them.
+    pub n_settings: usize,
+    /// How often the runs are compared.
+    pub n_rungs: usize,
+    /// How many seeds the runs of the last rung have.
+    pub n_seeds: usize,
+    /// How many runs train side by side.
+    pub jobs: usize,
+}
+
+/// The facts that a course follows from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub method: Method,
+    pub budget_s: f64,
+    pub base_s: f64,
+    pub base_steps: usize,
+    /// How many settings there are, the base config's among them; `None` if they cannot be counted.
+    pub n_possible: Option<usize>,
+    pub n_seeds: usize,
+    pub jobs: usize,
+}
+
+impl Course {
+    /// As many settings as the time suffices for, each trained for as long as the base config; with too little time for
+    /// a few of them, each for less.
+    pub(super) fn plan(known: Known) -> Self {
+        let Known { method, budget_s, base_s, base_steps, n_possible, n_seeds, jobs } = known;
+        let most = n_possible.unwrap_or(MOST_SETTINGS);
+        let is_possible = |n_rungs: &usize| {
+            let factor = FACTOR.pow(u32::try_from(n_rungs - 1).expect("few rungs"));
+            factor <= most && base_steps / factor >= FEWEST_STEPS
+        };
+        let (n_rungs, fewest) = match method {
+            Method::Grid => (1, most),
+            Method::Random => (1, FEWEST_RANDOM.min(most)),
+            Method::Halving => {
+                let n_rungs = (2..=MOST_RUNGS).rev().find(is_possible).unwrap_or(1);
+                (n_rungs, if n_rungs == 1 { FEWEST_RANDOM.min(most) } else { power(n_rungs - 1) })
+            }
+        };
+        let cost = |n_settings| Self { base_s, full_s: 1.0, n_settings, n_rungs, n_seeds, jobs }.cost_s();
+        let budget_s = budget_s * jobs as f64;
+        let full_s = base_s.min(budget_s / cost(fewest));
+        let affordable = |n: &usize| cost(*n) * full_s <= budget_s * (1.0 + 1e-9);
+        let affordable_n = (fewest..=most.min(MOST_SETTINGS).max(fewest)).take_while(affordable).last();
+        Self { base_s, full_s, n_settings: affordable_n.unwrap_or(fewest), n_rungs, n_seeds, jobs }
+    }
+
+    /// Seconds of all training steps.
+    fn cost_s(&self) -> f64 {
+        let seconds = |rung: usize| self.full_s / power(self.n_rungs - 1 - rung) as f64;
+        let of_rung = |rung: usize| {
+            let before = if rung == 0 { 0.0 } else { seconds(rung - 1) };
+            let others = if rung + 1 == self.n_rungs { (self.n_seeds - 1) as f64 * self.full_s } else { 0.0 };
+            n_left(self.n_settings, rung) as f64 * (seconds(rung) - before + others)
+        };
+        (0..self.n_rungs).map(of_rung).sum()
+    }
+
+    /// Seconds of training after which the runs of a rung are compared.
+    pub fn seconds_of(&self, rung: usize) -> f64 {
+        self.full_s / power(self.n_rungs - 1 - rung) as f64
+    }
+
+    /// The steps after which a run of `max_steps` is compared. Rungs but the last are multiples of the first, so that
+    /// one interval of evaluations meets them all.
+    pub(super) fn steps_of(&self, rung: usize, max_steps: usize) -> usize {
+        if rung + 1 == self.n_rungs { max_steps } else { max_steps / power(self.n_rungs - 1) * power(rung) }
+    }
+}
+
+/// How many of `n` settings take part in a rung.
+pub(super) fn n_left(n: usize, rung: usize) -> usize {
+    (n / power(rung)).max(1)
+}
+
+fn power(exponent: usize) -> usize {
+    FACTOR.pow(u32::try_from(exponent).expect("few rungs"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: Known = Known {
+        method: Method::Halving,
+        budget_s: 1800.0,
+        base_s: 600.0,
+        base_steps: 6000,
+        n_possible: None,
+        n_seeds: 1,
+        jobs: 1,
+    };
+
+    #[test]
+    fn twenty_seven_settings_take_three_times_as_long_as_one() {
+        let course = Course::plan(KNOWN);
+        assert_eq!((course.n_settings, course.n_rungs), (27, 4));
+        assert!((course.full_s - 600.0).abs() < 1e-9 && (course.cost_s() - 1800.0).abs() < 1e-9, "{course:?}");
+        assert_eq!([0, 1, 2, 3].map(|rung| n_left(27, rung)), [27, 9, 3, 1]);
+        assert_eq!([0, 1, 2, 3].map(|rung| course.steps_of(rung, 2000)), [74, 222, 666, 2000]);
+        let seconds = [0, 1, 2, 3].map(|rung| course.seconds_of(rung).round());
+        assert!(seconds.iter().zip([22.0, 67.0, 200.0, 600.0]).all(|(a, b)| (a - b).abs() < 1e-9), "{seconds:?}");
+    }
+
+    #[test]
+    fn a_short_run_is_tried_with_more_settings_and_a_long_one_is_shortened() {
+        let short = Course::plan(Known { base_s: 60.0, ..KNOWN });
+        assert!(short.n_settings > 200 && (short.full_s - 60.0).abs() < 1e-9, "{short:?}");
+        let long = Course::plan(Known { base_s: 6000.0, n_seeds: 3, ..KNOWN });
+        assert_eq!(long.n_settings, 27);
+        assert!((long.full_s - 360.0).abs() < 1e-9, "two more runs of the last: {long:?}");
+        let two = Course::plan(Known { base_s: 6000.0, jobs: 2, ..KNOWN });
+        assert!((two.full_s - 1200.0).abs() < 1e-9, "{two:?}");
+    }
+
+    #[test]
+    fn a_small_space_has_fewer_rungs_and_a_grid_one() {
+        let few = Course::plan(Known { n_possible: Some(5), ..KNOWN });
+        assert_eq!((few.n_settings, few.n_rungs), (5, 2));
+        let grid = Course::plan(Known { method: Method::Grid, n_possible: Some(6), ..KNOWN });
+        assert_eq!((grid.n_settings, grid.n_rungs), (6, 1));
+        assert!((grid.full_s - 300.0).abs() < 1e-9, "{grid:?}");
+        let random = Course::plan(Known { method: Method::Random, base_s: 60.0, ..KNOWN });
+        assert_eq!((random.n_settings, random.n_rungs), (30, 1));
+        assert_eq!(Course::plan(Known { base_steps: 29, ..KNOWN }).n_rungs, 1, "too short to be divided");
+    }
+}

@@ -1,0 +1,146 @@
+//! The folder of a sweep: what was asked for, and an append-only log from which a sweep that was killed goes on.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Course, Request, SweepError};
+use crate::run::RunDir;
+use crate::run::log::{LogFile, read_lines};
+use crate::run::write_atomically;
+
+const REQUEST: &str = "sweep.json";
+const LOG: &str = "log.jsonl";
+
+/// What happened in a sweep, as its log says it. Trials count from 0, the base config; seeds and rungs from 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the fields say what they are")]
+pub enum Entry {
+    /// The base config was measured, and the sizes of the sweep are fixed.
+    Planned(Course),
+    /// A setting was checked and its steps were measured; a run of it that goes through all rungs has `max_steps`.
+    Prepared { trial: usize, parameters: u64, step_ms: f64, max_steps: usize },
+    /// A setting cannot be trained, or not within the limits.
+    LeftOut { trial: usize, reason: String },
+    /// A run reached a rung. Before the last rung the number is an estimate, as during every run.
+    Reached { trial: usize, seed: usize, rung: usize, step: usize, bits_per_byte: f64 },
+    /// A run ended before it reached a rung.
+    Failed { trial: usize, seed: usize, rung: usize, reason: String },
+}
+
+/// The folder, kept from other processes while this is there.
+#[derive(Debug)]
+pub(super) struct Folder {
+    log: LogFile,
+    _lock: File,
+}
+
+impl Folder {
+    /// Opens the folder of a new sweep, or of the same one that was stopped, with the entries of its log.
+    pub fn open(root: &Path, request: &Request, overwrite: bool) -> Result<(Self, Vec<Entry>), SweepError> {
+        let path = root.join(REQUEST);
+        let earlier = match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(SweepError::File(path, error)),
+            Ok(bytes) => Some(serde_json::from_slice::<Request>(&bytes).ok()),
+        };
+        if earlier.is_none() && !is_free(root) {
+            return Err(SweepError::NotEmpty(root.to_owned()));
+        }
+        let lock = RunDir::lock(root)?;
+        match earlier {
+            Some(_) if overwrite => {
+                for name in [REQUEST, LOG, super::PAGE, super::BEST] {
+                    remove(fs::remove_file(root.join(name)), &root.join(name))?;
+                }
+                remove(fs::remove_dir_all(root.join(super::RUNS)), &root.join(super::RUNS))?;
+            }
+            Some(None) => return Err(SweepError::Damaged(path)),
+            Some(Some(earlier)) if earlier != *request => {
+                return Err(SweepError::Other(root.to_owned(), earlier.differences(request)));
+            }
+            _ => {}
+        }
+        let json = serde_json::to_vec_pretty(request).expect("plain data");
+        write_atomically(&path, &json).map_err(|error| SweepError::File(path, error))?;
+        let path = root.join(LOG);
+        cut_torn_line(&path).map_err(|error| SweepError::File(path.clone(), error))?;
+        let entries = read_lines(&path)?.lines;
+        Ok((Self { log: LogFile::open(path)?, _lock: lock }, entries))
+    }
+
+    /// Adds an entry, and waits until it is on the disk.
+    pub fn append(&mut self, entry: &Entry) -> Result<(), SweepError> {
+        self.log.line(entry)?;
+        Ok(self.log.sync()?)
+    }
+}
+
+/// What was asked for in a folder.
+pub(super) fn request(root: &Path) -> Option<Request> {
+    serde_json::from_slice(&fs::read(root.join(REQUEST)).ok()?).ok()
+}
+
+/// Whether there is nothing at `root` but what a process left that was killed while it began.
+fn is_free(root: &Path) -> bool {
+    let is_hidden = |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(b".");
+    fs::read_dir(root).map_or_else(
+        |error| error.kind() == ErrorKind::NotFound,
+        |entries| entries.flatten().all(|entry| is_hidden(&entry)),
+    )
+}
+
+fn remove(result: io::Result<()>, path: &Path) -> Result<(), SweepError> {
+    match result {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(SweepError::File(path.to_owned(), error)),
+        _ => Ok(()),
+    }
+}
+
+/// A process that was killed may have left half a line, which the next one would be written behind.
+fn cut_torn_line(path: &Path) -> io::Result<()> {
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        bytes => bytes?,
+    };
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    if whole < bytes.len() {
+        OpenOptions::new().write(true).open(path)?.set_len(whole as u64)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_line_is_forgotten_and_another_sweep_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("a");
+        let request = Request { space: vec!["model.bias=true,false".to_owned()], ..Request::default() };
+        let entry = |trial| Entry::LeftOut { trial, reason: "too large".to_owned() };
+        let (mut folder, entries) = Folder::open(&root, &request, false).unwrap();
+        assert_eq!(entries, []);
+        folder.append(&entry(1)).unwrap();
+        assert!(matches!(Folder::open(&root, &request, false), Err(SweepError::Run(_))), "it is busy");
+        drop(folder);
+        let path = root.join(LOG);
+        let log = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("{log}{{\"event\":\"left_")).unwrap();
+        let (mut folder, entries) = Folder::open(&root, &request, false).unwrap();
+        assert_eq!(entries, [entry(1)]);
+        folder.append(&entry(2)).unwrap();
+        drop(folder);
+        assert_eq!(Folder::open(&root, &request, false).unwrap().1, [entry(1), entry(2)]);
+        let other = Request { n_seeds: 3, ..request.clone() };
+        let error = Folder::open(&root, &other, false).unwrap_err().to_string();
+        assert!(error.contains("--seeds"), "{error}");
+        assert_eq!(Folder::open(&root, &other, true).unwrap().1, []);
+        fs::write(dir.path().join("a file"), "").unwrap();
+        assert!(matches!(Folder::open(dir.path(), &request, true), Err(SweepError::NotEmpty(_))));
+    }
+}

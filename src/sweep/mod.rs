@@ -1,0 +1,509 @@
+//! Sweeps: which settings suit a text, found by training many short runs and going on with the best.
+//!
+//! Runs train inside this process, which has read the text and opened the device once. A panic ends its run and no
+//! more. Running out of memory would end the process, so `plan` checks before a run that it fits; going on afterwards
+//! is the same as after any other kill: everything that a decision follows from is in the log before it is used.
+
+mod best;
+mod course;
+mod log;
+mod outcome;
+mod space;
+mod trial;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+pub use course::{Course, Method};
+pub use log::Entry;
+pub use outcome::{Group, Importance, Outcome, Row};
+pub use space::{Dimension, Setting, SpaceError};
+
+use crate::config::{Config, ConfigError, GenerateConfig, OptimizerConfig, ScheduleConfig, TrainConfig};
+use crate::device::{self, DeviceError, OpenDevice};
+use crate::format::{duration, grouped, size};
+use crate::plan::{self, Plan, PlanError};
+use crate::run::RunError;
+use crate::train::{Interrupter, TrainError};
+use course::Known;
+use log::Folder;
+use trial::{Reached, first_line};
+
+/// The page, in the folder of the sweep.
+pub const PAGE: &str = "sweep.html";
+/// The best config, there too.
+pub const BEST: &str = "best.toml";
+/// The run directories, there too.
+const RUNS: &str = "runs";
+
+/// Evaluations of a run that is compared only at its end.
+const EVALUATIONS: usize = 8;
+
+/// Two runs side by side must be faster by this factor than one after the other: less is noise.
+const GAIN: f64 = 1.05;
+
+/// A sweep to make. The same request in the same folder goes on with what is there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// The base config, as TOML.
+    pub config: String,
+    /// Its name in messages.
+    pub config_name: PathBuf,
+    /// Further settings of every run, `section.key=value`.
+    pub overrides: Vec<String>,
+    /// The keys that vary, as [`Dimension::parse`] reads them.
+    pub space: Vec<String>,
+    /// Which settings are tried.
+    pub method: Method,
+    /// Seconds that all training steps may take together.
+    pub budget_s: f64,
+    /// How many seeds the runs of the last rung have, at least 1.
+    pub n_seeds: usize,
+    /// The most parameters of a model; `None` for no limit but the memory.
+    pub max_parameters: Option<u64>,
+}
+
+impl Request {
+    /// The arguments in which two requests differ.
+    fn differences(&self, other: &Self) -> String {
+        let Self { config, config_name: _, overrides, space, method, budget_s, n_seeds, max_parameters } = self;
+        let names = [
+            ("the base config", *config != other.config),
+            ("--set or --device", *overrides != other.overrides),
+            ("--space", *space != other.space),
+            ("--method", *method != other.method),
+            ("--budget", budget_s.total_cmp(&other.budget_s).is_ne()),
+            ("--seeds", *n_seeds != other.n_seeds),
+            ("--max-parameters", *max_parameters != other.max_parameters),
+        ];
+        let names = names.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name);
+        names.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Why a sweep did not end. Whatever was trained stays, and the same request goes on from there.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each message says what the fields are")]
+pub enum SweepError {
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    #[error("the base config cannot be trained: {0}\n  hint: `tinderbox plan` says more")]
+    Base(String),
+    #[error("a grid takes lists only\n  hint: list the values of every key, or use --method random")]
+    GridOfRanges,
+    #[error("none of the settings can be trained: {0}\n  hint: try one of them with `tinderbox plan`")]
+    NothingLeft(String),
+    #[error(
+        "`{0}` holds another sweep, which differs in: {1}\n  hint: repeat its command to go on with it, choose another \
+         folder with --sweep-dir, or replace it with --overwrite"
+    )]
+    Other(PathBuf, String),
+    #[error("`{0}` is damaged or of another version\n  hint: replace the sweep with --overwrite")]
+    Damaged(PathBuf),
+    #[error("`{0}` is not empty and not a sweep, so nothing is written there\n  hint: choose another --sweep-dir")]
+    NotEmpty(PathBuf),
+    #[error("cannot use `{0}`: {1}\n  hint: check the disk, or choose another place with --sweep-dir")]
+    File(PathBuf, #[source] io::Error),
+    #[error("interrupted: everything is saved\n  hint: repeat the command to go on")]
+    Interrupted,
+}
+
+/// Makes the sweep, or goes on with it, and writes the page and the best config into its folder `root`.
+///
+/// `observer` hears every new entry of the log.
+///
+/// # Errors
+/// If the request cannot be used, or the sweep cannot go on now.
+pub fn run(
+    request: &Request,
+    root: &Path,
+    overwrite: bool,
+    observer: &(dyn Fn(&Entry) + Sync),
+    interrupter: &Interrupter,
+) -> Result<Outcome, SweepError> {
+    let space = request.space.iter().map(|text| Dimension::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    if request.method == Method::Grid && space::n_settings(&space).is_none() {
+        return Err(SweepError::GridOfRanges);
+    }
+    let base = load(request, &[], &[])?;
+    let device = device::open(&base.train.device.parse()?)?;
+    let (folder, entries) = Folder::open(root, request, overwrite)?;
+    let state = State { folder, results: Results::default() };
+    let sweep =
+        Sweep { request, root, space: &space, base: &base, device, observer, interrupter, state: Mutex::new(state) };
+    for entry in entries {
+        sweep.state().results.add(entry);
+    }
+    let (course, settings) = sweep.course()?;
+    sweep.prepare_all(&course, &settings)?;
+    for rung in 0..course.n_rungs {
+        sweep.train_rung(&course, &settings, rung)?;
+    }
+    let results = sweep.state.into_inner().expect("nobody panicked").results;
+    let outcome = Outcome::new(request, root, &space, &settings, &course, &results);
+    outcome.write(root)?;
+    Ok(outcome)
+}
+
+/// What was asked for in the folder of a sweep; `None` if there is none that can be read.
+#[must_use]
+pub fn earlier(root: &Path) -> Option<Request> {
+    log::request(root)
+}
+
+/// The config of a setting: the base with the request's overrides, and then the values of the setting.
+fn load(request: &Request, space: &[Dimension], setting: &[Value]) -> Result<Config, ConfigError> {
+    let mut overrides = request.overrides.clone();
+    overrides.extend(space.iter().zip(setting).map(|(dimension, value)| format!("{}={value}", dimension.key.path)));
+    Config::from_toml(&request.config, &request.config_name, &overrides)
+}
+
+/// What the log says so far.
+#[derive(Debug, Default)]
+struct Results {
+    course: Option<Course>,
+    trials: BTreeMap<usize, Result<Prepared, String>>,
+    /// By trial, rung and seed.
+    reached: BTreeMap<(usize, usize, usize), Result<f64, String>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Prepared {
+    parameters: u64,
+    step_ms: f64,
+    max_steps: usize,
+}
+
+impl Results {
+    fn add(&mut self, entry: Entry) {
+        match entry {
+            Entry::Planned(course) => self.course = Some(course),
+            Entry::Prepared { trial, parameters, step_ms, max_steps } => {
+                self.trials.insert(trial, Ok(Prepared { parameters, step_ms, max_steps }));
+            }
+            Entry::LeftOut { trial, reason } => _ = self.trials.insert(trial, Err(reason)),
+            Entry::Reached { trial, seed, rung, bits_per_byte, .. } => {
+                self.reached.insert((trial, rung, seed), Ok(bits_per_byte));
+            }
+            Entry::Failed { trial, seed, rung, reason } => {
+                self.reached.insert((trial, rung, seed), Err(reason));
+            }
+        }
+    }
+
+    /// What the runs of a trial reached in a rung; `None` if it did not take part.
+    fn of(&self, trial: usize, rung: usize) -> Option<Result<Vec<f64>, String>> {
+        let of_seeds = self.reached.range((trial, rung, 0)..=(trial, rung, usize::MAX));
+        let of_seeds: Vec<_> = of_seeds.map(|(_, result)| result.clone()).collect();
+        (!of_seeds.is_empty()).then(|| of_seeds.into_iter().collect())
+    }
+
+    /// The trials that take part in a rung: of the first all that can be trained, then the best of the one before.
+    fn in_rung(&self, rung: usize) -> Vec<usize> {
+        let can_be_trained = self.trials.iter().filter(|(_, prepared)| prepared.is_ok());
+        let all: Vec<usize> = can_be_trained.map(|(trial, _)| *trial).collect();
+        if rung == 0 {
+            return all;
+        }
+        let of_before = |trial: &usize| Some((mean(&self.of(*trial, rung - 1)?.ok()?), *trial));
+        let mut ranked: Vec<(f64, usize)> = all.iter().filter_map(of_before).collect();
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        ranked.truncate(course::n_left(all.len(), rung));
+        ranked.into_iter().map(|(_, trial)| trial).collect()
+    }
+}
+
+fn mean(numbers: &[f64]) -> f64 {
+    numbers.iter().sum::<f64>() / numbers.len() as f64
+}
+
+/// The directory of a run, within the sweep's.
+fn run_name(trial: usize, seed: usize) -> PathBuf {
+    let seed = if seed == 0 { String::new() } else { format!("-seed-{seed}") };
+    Path::new(RUNS).join(format!("trial-{trial:03}{seed}"))
+}
+
+struct State {
+    folder: Folder,
+    results: Results,
+}
+
+struct Sweep<'a> {
+    request: &'a Request,
+    root: &'a Path,
+    space: &'a [Dimension],
+    base: &'a Config,
+    device: OpenDevice,
+    observer: &'a (dyn Fn(&Entry) + Sync),
+    interrupter: &'a Interrupter,
+    state: Mutex<State>,
+}
+
+impl Sweep<'_> {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics while it holds the log")
+    }
+
+    /// Writes an entry down before anyone acts on it.
+    fn note(&self, entry: Entry) -> Result<(), SweepError> {
+        let mut state = self.state();
+        state.folder.append(&entry)?;
+        (self.observer)(&entry);
+        state.results.add(entry);
+        Ok(())
+    }
+
+    /// The sizes of the sweep and its settings, the base config's first.
+    fn course(&self) -> Result<(Course, Vec<Setting>), SweepError> {
+        let known = self.state().results.course;
+        let table = Table::try_from(self.base).expect("a config can be written as TOML");
+        let value = |dimension: &Dimension| {
+            let (section, key) = dimension.key.path.split_once('.').expect("a known key");
+            table[section].get(key).cloned().unwrap_or_else(|| Value::String("none".to_owned()))
+        };
+        let base: Setting = self.space.iter().map(value).collect();
+        let draw = |n| space::draw(self.space, base.clone(), n, self.base.train.seed);
+        let n_settings = space::n_settings(self.space).map(|n| n.saturating_add(1));
+        let n_possible = n_settings.map(|n| if n <= course::MOST_SETTINGS { draw(n).len() } else { n });
+        if known.is_none() {
+            self.plan_course(n_possible)?;
+        }
+        let course = self.state().results.course.expect("it was planned");
+        Ok((course, draw(course.n_settings)))
+    }
+
+    /// Measures the base config, alone and with a second run beside it, and plans by the faster way.
+    fn plan_course(&self, n_possible: Option<usize>) -> Result<(), SweepError> {
+        let (plan, alone_ms) = self.measured(self.base, 1)?;
+        let (Some(alone_ms), Some(_)) = (alone_ms, &plan.text) else {
+            let why = plan.warnings.iter().chain(&plan.notes).map(|text| first_line(text)).next();
+            return Err(SweepError::Base(why.unwrap_or_default()));
+        };
+        let fits_twice = plan.memory.machine.is_some_and(|machine| 2 * plan.memory.peak <= machine.available);
+        let (mut jobs, mut step_ms) = (1, alone_ms);
+        if self.device.backend.is_cpu() && fits_twice && rayon::current_num_threads() > 1 {
+            let beside = self.measured(self.base, 2)?.1;
+            if let Some(beside_ms) = beside.filter(|beside_ms| beside_ms * GAIN < 2.0 * alone_ms) {
+                (jobs, step_ms) = (2, beside_ms);
+            }
+        }
+        let base_steps = self.base.train.max_steps;
+        let course = Course::plan(Known {
+            method: self.request.method,
+            budget_s: self.request.budget_s,
+            base_s: base_steps as f64 * step_ms / 1e3,
+            base_steps,
+            n_possible,
+            n_seeds: self.request.n_seeds.max(1),
+            jobs,
+        });
+        self.note(Entry::Planned(course))
+    }
+
+    /// Plans the run of a config, with the mean time of a step of so many runs side by side.
+    fn measured(&self, config: &Config, jobs: usize) -> Result<(Plan, Option<f64>), PlanError> {
+        let plans = side_by_side(jobs, || plan::plan(config, None, &self.device, true));
+        let plans = plans.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let step_ms = plans.iter().map(|plan| Some(plan.time.as_ref()?.measured.step_ms));
+        let step_ms: Option<Vec<f64>> = step_ms.collect();
+        Ok((plans.into_iter().next().expect("at least one"), step_ms.map(|step_ms| mean(&step_ms))))
+    }
+
+    /// Checks every setting, and measures those that differ in what makes a step fast or slow.
+    fn prepare_all(&self, course: &Course, settings: &[Setting]) -> Result<(), SweepError> {
+        let mut speeds: BTreeMap<String, f64> = BTreeMap::new();
+        speeds.insert(speed_key(self.base), course.base_s * 1e3 / self.base.train.max_steps as f64);
+        for (trial, setting) in settings.iter().enumerate() {
+            if self.interrupter.should_stop() {
+                return Err(SweepError::Interrupted);
+            }
+            let config = self.config_of(trial, setting);
+            if !self.state().results.trials.contains_key(&trial) {
+                let entry = match &config {
+                    Err(reason) => Err(reason.clone()),
+                    Ok(config) => self.prepare(course, trial, config, &speeds)?,
+                };
+                self.note(entry.unwrap_or_else(|reason| Entry::LeftOut { trial, reason }))?;
+            }
+            if let (Ok(config), Ok(prepared)) = (&config, &self.state().results.trials[&trial]) {
+                speeds.insert(speed_key(config), prepared.step_ms);
+            }
+        }
+        let results = &self.state().results;
+        match results.in_rung(0).is_empty() {
+            true => Err(SweepError::NothingLeft(results.trials[&0].clone().err().unwrap_or_default())),
+            false => Ok(()),
+        }
+    }
+
+    fn config_of(&self, trial: usize, setting: &[Value]) -> Result<Config, String> {
+        let setting = if trial == 0 { &[] } else { setting };
+        load(self.request, self.space, setting).map_err(|error| match error {
+            ConfigError::Invalid(_, problems) => problems.join("; "),
+            other => first_line(&other.to_string()),
+        })
+    }
+
+    /// Checks a setting against the limits; inside, the entry of its log or why it is left out.
+    fn prepare(
+        &self,
+        course: &Course,
+        trial: usize,
+        config: &Config,
+        speeds: &BTreeMap<String, f64>,
+    ) -> Result<Result<Entry, String>, SweepError> {
+        let known_ms = speeds.get(&speed_key(config)).copied();
+        let plan = match plan::plan(config, None, &self.device, false) {
+            Err(PlanError::Device(message)) => return Err(PlanError::Device(message).into()),
+            Err(error) => return Ok(Err(first_line(&error.to_string()))),
+            Ok(plan) => plan,
+        };
+        let parameters = plan.parameters.total;
+        if let Some(most) = self.request.max_parameters.filter(|most| parameters > *most) {
+            return Ok(Err(format!("{} parameters are more than {}", grouped(parameters), grouped(most))));
+        }
+        let (needed, machine) = (plan.memory.peak * course.jobs as u64, plan.memory.machine);
+        if let Some(machine) = machine.filter(|machine| needed > machine.total) {
+            return Ok(Err(format!("it needs {} of memory, and there are {}", size(needed), size(machine.total))));
+        }
+        let step_ms = match known_ms {
+            Some(step_ms) => Some(step_ms),
+            None => self.measured(config, course.jobs)?.1,
+        };
+        let Some(step_ms) = step_ms else {
+            return Ok(Err(plan.warnings.first().map_or_else(String::new, |warning| first_line(warning))));
+        };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and saturating")]
+        let max_steps = (course.full_s * 1e3 / step_ms * (1.0 + 1e-9)) as usize;
+        if course.steps_of(0, max_steps) == 0 {
+            let (step, all) = (duration(step_ms / 1e3), duration(course.full_s));
+            return Ok(Err(format!("a step takes {step}, which is too long for a run of {all}")));
+        }
+        Ok(Ok(Entry::Prepared { trial, parameters, step_ms, max_steps }))
+    }
+
+    /// Trains everything that takes part in a rung up to it, and forgets the runs that ended in the one before.
+    fn train_rung(&self, course: &Course, settings: &[Setting], rung: usize) -> Result<(), SweepError> {
+        let (trials, out) = {
+            let results = &self.state().results;
+            let trials = results.in_rung(rung);
+            let before = if rung == 0 { Vec::new() } else { results.in_rung(rung - 1) };
+            let out: Vec<usize> = before.into_iter().filter(|trial| !trials.contains(trial)).collect();
+            (trials, out)
+        };
+        for trial in out {
+            trial::forget(&self.root.join(run_name(trial, 0)))?;
+        }
+        let n_seeds = if rung + 1 == course.n_rungs { course.n_seeds } else { 1 };
+        let pairs = trials.iter().flat_map(|trial| (0..n_seeds).map(|seed| (*trial, seed)));
+        let is_new =
+            |(trial, seed): &(usize, usize)| !self.state().results.reached.contains_key(&(*trial, rung, *seed));
+        let pairs: Vec<(usize, usize)> = pairs.filter(is_new).collect();
+        let next = AtomicUsize::new(0);
+        let results = side_by_side(course.jobs, || -> Result<(), SweepError> {
+            while let Some((trial, seed)) = pairs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let entry = self.train_run(course, settings, rung, *trial, *seed);
+                if entry.is_err() {
+                    next.store(pairs.len(), Ordering::Relaxed); // what trains beside it ends its rung
+                }
+                self.note(entry?)?;
+            }
+            Ok(())
+        });
+        results.into_iter().collect()
+    }
+
+    fn train_run(
+        &self,
+        course: &Course,
+        settings: &[Setting],
+        rung: usize,
+        trial: usize,
+        seed: usize,
+    ) -> Result<Entry, SweepError> {
+        let Some(Ok(Prepared { max_steps, .. })) = self.state().results.trials.get(&trial).cloned() else {
+            unreachable!("only what was prepared takes part in a rung");
+        };
+        let config = self.config_of(trial, &settings[trial]).expect("it was checked when it was prepared");
+        let config = compared(config, self.base, course, max_steps, seed);
+        let step = course.steps_of(rung, max_steps);
+        let root = self.root.join(run_name(trial, seed));
+        Ok(match trial::train_to(step, &root, config, &self.device, self.interrupter)? {
+            Reached::Rung { bits_per_byte } => Entry::Reached { trial, seed, rung, step, bits_per_byte },
+            Reached::End(reason) => Entry::Failed { trial, seed, rung, reason },
+        })
+    }
+}
+
+/// The config of a run that is compared with others: as long as its time allows, and evaluated on as many tokens as
+/// the base config at every rung.
+fn compared(config: Config, base: &Config, course: &Course, max_steps: usize, seed: usize) -> Config {
+    let tokens = |config: &Config| config.train.batch_size * config.model.context_length;
+    let eval_interval = match course.n_rungs {
+        1 => (max_steps / EVALUATIONS).max(1),
+        _ => course.steps_of(0, max_steps),
+    };
+    let train = TrainConfig {
+        seed: base.train.seed + seed as u64,
+        max_steps,
+        eval_interval,
+        eval_batches: (base.train.eval_batches * tokens(base)).div_ceil(tokens(&config)),
+        checkpoint_interval: 0,
+        keep_checkpoints: 1,
+        sample_tokens: 0,
+        early_stopping_patience: 0,
+        tensorboard: false,
+        head_metrics: false,
+        ..config.train
+    };
+    Config { train, ..config }
+}
+
+/// The part of a config that the time of a step depends on.
+fn speed_key(config: &Config) -> String {
+    let mut config = config.clone();
+    let TrainConfig { matmul_precision, batch_size, grad_accumulation_steps, .. } = config.train;
+    config.train = TrainConfig { matmul_precision, batch_size, grad_accumulation_steps, ..TrainConfig::default() };
+    config.optimizer = OptimizerConfig { kind: config.optimizer.kind, ..OptimizerConfig::default() };
+    (config.schedule, config.generate) = (ScheduleConfig::default(), GenerateConfig::default());
+    if config.model.dropout > 0.0 {
+        config.model.dropout = 0.5; // however much, it takes the same time
+    }
+    config.to_toml()
+}
+
+/// The results of so many calls at once, each with its share of the threads.
+fn side_by_side<T: Send>(jobs: usize, work: impl Fn() -> T + Sync) -> Vec<T> {
+    if jobs == 1 {
+        return vec![work()];
+    }
+    let n_threads = (rayon::current_num_threads() / jobs).max(1);
+    thread::scope(|scope| {
+        let one = || {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build();
+            pool.expect("the system has threads").install(&work)
+        };
+        let running: Vec<_> = (0..jobs).map(|_| scope.spawn(one)).collect();
+        running.into_iter().map(|thread| thread.join().expect("panics of runs are caught")).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! The space of a sweep: the keys that vary, the values that each may take, and the settings that are tried.
+//!
+//! `KEY=VALUES`, where VALUES is a list (`gelu,swiglu`), a range (`0..0.3`) or a range of magnitudes
+//! (`log(1e-4..1e-2)`). Both ends of a range belong to it; a key of whole numbers takes whole numbers only.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use toml::Value;
+
+use crate::config::Key;
+
+/// The values of a setting, in the order of the keys.
+pub type Setting = Vec<Value>;
+
+/// Why a `--space` cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--space {text}: {reason}\n  hint: write KEY=VALUES, such as \"optimizer.learning_rate=log(1e-4..1e-2)\", \
+     \"model.dropout=0..0.3\" or \"model.mlp=gelu,swiglu\""
+)]
+pub struct SpaceError {
+    text: String,
+    reason: String,
+}
+
+/// A key, and the values that it may take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dimension {
+    /// The key.
+    pub key: Key,
+    values: Values,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Values {
+    List(Vec<Value>),
+    Range { low: f64, high: f64, is_log: bool, is_whole: bool },
+}
+
+/// Keys that a sweep sets for each run, and sections that would change what the runs are compared by.
+const TAKEN: [(&str, &str); 11] = [
+    ("data.", "all runs of a sweep are compared on the same text"),
+    ("generate.", "it does not change how a model is trained"),
+    ("train.max_steps", "a run gets as many steps as fit its time"),
+    ("train.seed", "--seeds says how many there are"),
+    ("train.device", "all runs are made on one device, which --device chooses"),
+    ("train.eval_", "all runs are evaluated at the same times"),
+    ("train.checkpoint_interval", "runs are saved when they are compared"),
+    ("train.keep_checkpoints", "runs are saved when they are compared"),
+    ("train.sample_", "the runs of a sweep write no samples"),
+    ("train.early_stopping_patience", "the sweep decides which runs go on"),
+    ("train.log_interval", "it does not change how a model is trained"),
+];
+
+impl Dimension {
+    /// Reads `KEY=VALUES`.
+    ///
+    /// # Errors
+    /// If there is no such key, or it cannot take such values.
+    pub fn parse(text: &str) -> Result<Self, SpaceError> {
+        let dimension = text.split_once('=').ok_or_else(|| "there is no `=`".to_owned()).and_then(|(path, values)| {
+            let key = Key::find(path.trim())?;
+            if let Some((_, why)) = TAKEN.iter().find(|(taken, _)| key.path.starts_with(taken)) {
+                return Err(format!("`{}` cannot vary: {why}", key.path));
+            }
+            let values = Values::parse(values.trim(), &key)?;
+            Ok(Self { key, values })
+        });
+        dimension.map_err(|reason| SpaceError { text: text.to_owned(), reason })
+    }
+}
+
+impl Values {
+    fn parse(text: &str, key: &Key) -> Result<Self, String> {
+        let in_log = text.strip_prefix("log(").map(|rest| rest.strip_suffix(')').ok_or("the `)` is missing"));
+        let in_log = in_log.transpose()?;
+        if let Some((low, high)) = in_log.unwrap_or(text).split_once("..") {
+            return Self::range(low, high, in_log.is_some(), key);
+        }
+        if in_log.is_some() {
+            return Err("there is no `..` in log(...)".to_owned());
+        }
+        let mut values = Vec::new();
+        for value in elements(text).into_iter().map(|element| key.value(element.trim())) {
+            if values.contains(&value) {
+                return Err(format!("{value} is there twice"));
+            }
+            values.push(value);
+        }
+        match values.len() {
+            1 => Err("one value is no choice; --set gives a key one".to_owned()),
+            _ => Ok(Self::List(values)),
+        }
+    }
+
+    fn range(low: &str, high: &str, is_log: bool, key: &Key) -> Result<Self, String> {
+        let Some(is_whole) = key.takes_whole_numbers() else {
+            return Err(format!("`{}` takes no numbers; list its values", key.path));
+        };
+        let end = |text: &str| -> Result<f64, String> {
+            let number = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
+            let number = number.ok_or_else(|| format!("`{}` is not a number", text.trim()))?;
+            let is_right = !is_whole || number.fract() == 0.0;
+            is_right.then_some(number).ok_or_else(|| format!("`{}` takes whole numbers, not {number}", key.path))
+        };
+        let (low, high) = (end(low)?, end(high)?);
+        if low >= high {
+            return Err(format!("a range goes from a lower to a higher number, not from {low} to {high}"));
+        }
+        if is_log && low <= 0.0 {
+            return Err(format!("log(...) begins above 0, not at {low}"));
+        }
+        Ok(Self::Range { low, high, is_log, is_whole })
+    }
+
+    /// The value at a place from 0 to 1.
+    fn at(&self, place: f64) -> Value {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below the number of values")]
+        match self {
+            Self::List(values) => values[((place * values.len() as f64) as usize).min(values.len() - 1)].clone(),
+            Self::Range { low, high, is_log, is_whole } => {
+                let room = if *is_whole && !is_log { 1.0 } else { 0.0 };
+                let number = match is_log {
+                    true => (low.ln() + place * (high.ln() - low.ln())).exp(),
+                    false => low + place * (high + room - low),
+                };
+                match is_whole {
+                    true if *is_log => Value::Integer(number.round() as i64),
+                    true => Value::Integer(number.floor().min(*high) as i64),
+                    // As many digits as a reader wants to see.
+                    false => Value::Float(format!("{number:.2e}").parse::<f64>().expect("a number").clamp(*low, *high)),
+                }
+            }
+        }
+    }
+
+    fn n_values(&self) -> Option<usize> {
+        match self {
+            Self::List(values) => Some(values.len()),
+            Self::Range { .. } => None,
+        }
+    }
+}
+
+/// The parts of a list, apart by commas that are not within brackets or quotes.
+fn elements(text: &str) -> Vec<&str> {
+    let (mut depth, mut quote, mut start) = (0_i32, None, 0);
+    let mut elements = Vec::new();
+    for (at, character) in text.char_indices() {
+        match (quote, character) {
+            (Some(open), _) if character == open => quote = None,
+            (None, '"' | '\'') => quote = Some(character),
+            (None, '[' | '{') => depth += 1,
+            (None, ']' | '}') => depth -= 1,
+            (None, ',') if depth == 0 => {
+                elements.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    elements.push(&text[start..]);
+    elements
+}
+
+/// The number of settings in the whole space; `None` if a range has too many to count.
+pub(super) fn n_settings(space: &[Dimension]) -> Option<usize> {
+    space.iter().try_fold(1_usize, |n, dimension| n.checked_mul(dimension.values.n_values()?))
+}
+
+/// At most `n` different settings, the first of them `base`; a space of so few is tried as a whole.
+///
+/// They are spread as a Latin hypercube: of `n` equal parts of each dimension, every part is drawn from once.
+///
+/// Source: `McKay`, Beckman and Conover 1979, "A Comparison of Three Methods for Selecting Values of Input Variables".
+pub(super) fn draw(space: &[Dimension], base: Setting, n: usize, seed: u64) -> Vec<Setting> {
+    let mut settings = vec![base];
+    let mut add = |setting: Setting| {
+        if settings.len() < n && !settings.contains(&setting) {
+            settings.push(setting);
+        }
+    };
+    if let Some(all) = n_settings(space).filter(|all| *all <= n) {
+        (0..all).for_each(|at| add(nth(space, at)));
+        return settings;
+    }
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut uniform = || (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+    let mut columns: Vec<Vec<Value>> = Vec::new();
+    for dimension in space {
+        // Keys of random numbers put the parts in a random order.
+        let mut parts: Vec<(f64, f64)> = (0..n).map(|part| (uniform(), (part as f64 + uniform()) / n as f64)).collect();
+        parts.sort_by(|a, b| a.0.total_cmp(&b.0));
+        columns.push(parts.into_iter().map(|(_, place)| dimension.values.at(place)).collect());
+    }
+    (0..n).for_each(|at| add(columns.iter().map(|column| column[at].clone()).collect()));
+    settings
+}
+
+/// The setting with this number in a space of lists.
+fn nth(space: &[Dimension], mut number: usize) -> Setting {
+    let mut value = |dimension: &Dimension| {
+        let Values::List(values) = &dimension.values else { unreachable!("a space with ranges is not counted") };
+        let value = values[number % values.len()].clone();
+        number /= values.len();
+        value
+    };
+    // The last key changes first.
+    let mut setting: Setting = space.iter().rev().map(&mut value).collect();
+    setting.reverse();
+    setting
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dimension(text: &str) -> Dimension {
+        Dimension::parse(text).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn shown(space: &[&str], n: usize, seed: u64) -> Vec<String> {
+        let space: Vec<Dimension> = space.iter().map(|text| dimension(text)).collect();
+        let settings = draw(&space, vec![Value::Integer(-1); space.len()], n, seed);
+        let line = |setting: &Setting| setting.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        settings.iter().map(line).collect()
+    }
+
+    #[test]
+    fn lists_are_read_as_set_reads_values() {
+        for (text, values) in [
+            ("model.mlp=gelu,swiglu", &["\"gelu\"", "\"swiglu\""][..]),
+            ("model.d_model = 64, 128", &["64", "128"]),
+            ("optimizer.betas=[0.9, 0.95],[0.9, 0.99]", &["[0.9, 0.95]", "[0.9, 0.99]"]),
+            ("model.bias=true,false", &["true", "false"]),
+        ] {
+            let Values::List(found) = dimension(text).values else { panic!("{text} is a list") };
+            assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), values);
+        }
+    }
+
+    #[test]
+    fn a_range_has_both_ends_and_the_type_of_its_key() {
+        let at = |text: &str, places: [f64; 3]| places.map(|place| dimension(text).values.at(place).to_string());
+        let ends = [0.0, 0.5, 1.0 - f64::EPSILON];
+        assert_eq!(at("model.dropout=0..0.3", ends), ["0.0", "0.15", "0.3"]);
+        assert_eq!(at("model.n_layers=2..4", ends), ["2", "3", "4"]);
+        assert_eq!(at("model.d_ff=log(64..1024)", ends), ["64", "256", "1024"]);
+        assert_eq!(at("optimizer.learning_rate=log(1e-4..1e-2)", ends), ["0.0001", "0.001", "0.01"]);
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_what_was_meant() {
+        for (text, reason) in [
+            ("model.mlp", "there is no `=`"),
+            ("model.mlpp=gelu,swiglu", "did you mean `model.mlp`?"),
+            ("learning_rate=1,2", "it belongs in [optimizer]"),
+            ("optimiser.learning_rate=1,2", "did you mean [optimizer]?"),
+            ("model.mlp=gelu", "one value is no choice"),
+            ("model.mlp=gelu,gelu", "is there twice"),
+            ("model.mlp=1..2", "takes no numbers"),
+            ("model.n_layers=1..2.5", "takes whole numbers, not 2.5"),
+            ("model.dropout=log(0..1)", "begins above 0"),
+            ("model.dropout=log(0.1..1", "the `)` is missing"),
+            ("model.dropout=log(0.1)", "there is no `..`"),
+            ("model.dropout=0.3..0.1", "from a lower to a higher"),
+            ("model.dropout=a..b", "`a` is not a number"),
+            ("train.max_steps=10,20", "cannot vary"),
+            ("data.path=a,b", "cannot vary"),
+        ] {
+            let error = Dimension::parse(text).expect_err(text).to_string();
+            assert!(error.contains(reason) && error.contains("log(1e-4..1e-2)"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_settings() {
+        let space = ["optimizer.learning_rate=log(1e-4..1e-2)", "model.mlp=gelu,swiglu", "model.n_layers=1..100"];
+        let one = shown(&space, 20, 7);
+        assert_eq!(one.len(), 20);
+        assert_eq!(one, shown(&space, 20, 7));
+        assert_ne!(one, shown(&space, 20, 8));
+        let gelu = one.iter().filter(|line| line.contains("\"gelu\"")).count();
+        assert!((9..=10).contains(&gelu), "each half of the space has half of the settings: {gelu}");
+    }
+
+    #[test]
+    fn a_small_space_is_tried_as_a_whole_without_the_base_twice() {
+        let space = ["model.mlp=gelu,swiglu", "model.bias=true,false"];
+        let all = ["\"gelu\" true", "\"gelu\" false", "\"swiglu\" true", "\"swiglu\" false"];
+        assert_eq!(shown(&space, 9, 1)[1..], all);
+        let dimensions = space.map(dimension);
+        let base = vec![Value::String("swiglu".to_owned()), Value::Boolean(true)];
+        assert_eq!(draw(&dimensions, base, 9, 1).len(), 4);
+    }
+}
