@@ -1,15 +1,15 @@
 //! The folder of a sweep: what was asked for, and an append-only log from which a sweep that was killed goes on.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Course, Request, SweepError};
-use crate::run::RunDir;
 use crate::run::log::{LogFile, read_lines};
 use crate::run::write_atomically;
+use crate::run::{Lock, RunDir};
 
 const REQUEST: &str = "sweep.json";
 const LOG: &str = "log.jsonl";
@@ -35,7 +35,7 @@ pub enum Entry {
 #[derive(Debug)]
 pub(super) struct Folder {
     log: LogFile,
-    _lock: File,
+    _lock: Lock,
 }
 
 impl Folder {

@@ -59,7 +59,7 @@ fn write_files(model: &Outgoing, dtype: Dtype, folder: &Path) -> Result<(), Inte
     }
     text("README.md", &card::card(model, curve.is_some().then_some(LOSS_SVG))?)?;
     let path = folder.join("model.safetensors");
-    write_as(&path, &model.tensors(Naming::Hf)?, dtype).map_err(cannot_write(&path))
+    write_as(&path, &model.tensors(Naming::Hf)?, dtype).map(drop).map_err(cannot_write(&path))
 }
 
 /// The run's own, if it has one, with what keeps our ids in `AutoTokenizer`.
