@@ -7,8 +7,8 @@ use crate::train::{self, Event, Job, Observer, Start};
 
 /// A tiny model on a text in which something can be learned.
 fn request(dir: &TempDir, space: &[&str]) -> Request {
-    let text: String =
-        (0..300).map(|i| format!("The {} sat by {} old trees.\n", ["cat", "dog"][i % 2], i * i % 13)).collect();
+    let sentence = |i: usize| format!("The {} sat by {} old trees.\n", ["cat", "dog"][i % 2], i * i % 13);
+    let text: String = (0..300).map(sentence).collect();
     fs::write(dir.path().join("text.txt"), text).unwrap();
     let config = format!(
         "data = {{ path = {:?}, cache_dir = {:?} }}\n\
