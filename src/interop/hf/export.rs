@@ -35,11 +35,11 @@ fn check_new(output: &Path, overwrite: bool) -> Result<(), InteropError> {
             Err(_) => Ok(()),
         };
     };
-    match entries.next() {
-        None => Ok(()),
-        Some(_) if !output.join(CONFIG).is_file() => Err(InteropError::NotAnExport(output.to_owned())),
-        Some(_) if !overwrite => Err(InteropError::Exists(output.to_owned())),
-        Some(_) => Ok(()),
+    let is_empty = entries.next().is_none();
+    match is_empty || output.join(CONFIG).is_file() {
+        false => Err(InteropError::NotAnExport(output.to_owned())),
+        true if is_empty || overwrite => Ok(()),
+        true => Err(InteropError::Exists(output.to_owned())),
     }
 }
 
