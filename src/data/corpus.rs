@@ -363,6 +363,14 @@ mod tests {
         fixtures::ids(split.only().unwrap())
     }
 
+    /// The number of a file, which one that replaces it does not have.
+    fn file_number(path: &Path) -> u64 {
+        #[cfg(unix)]
+        return std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+        #[cfg(not(unix))]
+        return u64::from(path.is_file());
+    }
+
     fn text(corpus: &Corpus) -> (String, String) {
         let decode = |split| corpus.tokenizer.decode(&ids(split));
         (decode(&corpus.train), decode(&corpus.val))
@@ -383,19 +391,20 @@ mod tests {
         let fixture = Fixture::new("hello, hello, hello");
         fixture.open(TokenizerKind::Char).unwrap();
         let [path] = &fixture.kept("tokens")[..] else { panic!("one token file") };
-        let good = fs::read(path).unwrap();
-        let mut marked = good.clone();
-        *marked.last_mut().unwrap() = 1; // the high byte of the last id
-        fs::write(path, &marked).unwrap();
-        let corpus = fixture.open(TokenizerKind::Char).unwrap();
-        assert_eq!(*ids(&corpus.val).last().unwrap(), 256 + 5);
+        let (good, first) = (fs::read(path).unwrap(), file_number(path));
+        fixture.open(TokenizerKind::Char).unwrap();
+        assert_eq!(file_number(path), first, "the file is the same");
 
-        // A truncated one is written again, and nothing else is left behind.
-        fs::write(path, &good[..good.len() - 1]).unwrap();
-        let corpus = fixture.open(TokenizerKind::Char).unwrap();
-        assert_eq!(text(&corpus).1, "lo");
-        assert_eq!(fs::read(path).unwrap(), good);
-        assert_eq!(fixture.kept("tokens").len(), 1);
+        // A changed or a truncated one is written again, and nothing else is left behind.
+        let mut changed = good.clone();
+        *changed.last_mut().unwrap() = 1; // the high byte of the last id
+        for damaged in [&changed[..], &good[..good.len() - 1]] {
+            fs::write(path, damaged).unwrap();
+            let corpus = fixture.open(TokenizerKind::Char).unwrap();
+            assert_eq!(text(&corpus).1, "lo");
+            assert_eq!(fs::read(path).unwrap(), good);
+            assert_eq!(fixture.kept("tokens").len(), 1);
+        }
     }
 
     #[test]
@@ -495,13 +504,16 @@ mod tests {
         let fixture = Fixture::new("once upon a time\n".repeat(90));
         let first = fixture.open(TokenizerKind::Bpe).unwrap().tokenizer;
         let [path] = &fixture.kept("json")[..] else { panic!("one tokenizer") };
-        let other = Tokenizer::byte().to_json();
-        fs::write(path, &other).unwrap(); // which shows that it is read
-        assert_eq!(fixture.open(TokenizerKind::Bpe).unwrap().tokenizer.to_json(), other);
-        fs::write(path, &other[..other.len() / 2]).unwrap();
+        let (good, number) = (fs::read(path).unwrap(), file_number(path));
         assert_eq!(fixture.open(TokenizerKind::Bpe).unwrap().tokenizer, first);
-        assert_eq!(fs::read_to_string(path).unwrap(), first.to_json());
-        assert_eq!(fixture.kept("json").len(), 1);
+        assert_eq!(file_number(path), number, "the file is the same");
+        let other = Tokenizer::byte().to_json();
+        for damaged in [other.as_bytes(), &good[..good.len() / 2]] {
+            fs::write(path, damaged).unwrap();
+            assert_eq!(fixture.open(TokenizerKind::Bpe).unwrap().tokenizer, first);
+            assert_eq!(fs::read(path).unwrap(), good);
+            assert_eq!(fixture.kept("json").len(), 1);
+        }
     }
 
     #[test]

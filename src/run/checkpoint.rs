@@ -168,7 +168,7 @@ impl Checkpoint {
     /// more than there is.
     pub fn check_shapes(dir: &Path, config: &ModelConfig, vocab_size: usize) -> Result<(), RunError> {
         let path = dir.join(MODEL);
-        let weights = tensors::open(&path)?;
+        let weights = tensors::open(&path).map_err(naming_whole(dir))?;
         for (name, expected) in shapes::of_config(config, vocab_size) {
             let source = match weights.get(&name).map(LazyTensor::shape) {
                 None => AssignError::Missing(name),

@@ -632,8 +632,8 @@ fn mistakes_in_the_run_are_explained() {
     folder.succeed(&["generate", "runs/tiny/checkpoints/step-000030", "--max-new-tokens", "1"]);
     fs::remove_file(&weights).expect("removed");
     assert_snapshot!(folder.fail(&["generate", "runs/tiny/last"]), @r#"
-    error: cannot read `runs/tiny/checkpoints/step-000040/model.safetensors`: No such file or directory (os error 2)
-      hint: a part of the run is gone; use another of its `checkpoints/step-N`
+    error: `runs/tiny/checkpoints/step-000040/model.safetensors` is damaged: it is missing
+      hint: `runs/tiny/checkpoints/step-000030` is whole, and can be named in place of the run; --resume goes on from the last one that is whole
     "#);
     let config = folder.read("runs/tiny/config.toml");
     folder.write("runs/tiny/config.toml", config.replace("d_model = 16", "d_model = 32"));
