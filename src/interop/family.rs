@@ -166,7 +166,7 @@ impl Family {
         let expected_scale = if self == Self::GptNeo { 1.0 } else { 1.0 / (*head_dim as f64).sqrt() };
         obstacles.must_be("attention_scale", &config.attention_scale(), &expected_scale);
         if logit_softcap.is_some() {
-            obstacles.add("logit_softcap", logit_softcap, "its logits have no cap");
+            obstacles.add("logit_softcap", logit_softcap, "has no cap on its logits");
         }
         let mut windows = attention_window.iter().filter(|window| **window > 0);
         let first = windows.next();

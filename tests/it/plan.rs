@@ -370,7 +370,7 @@ fn a_plan_in_words() {
     let portable = folder.json(&[&qwen[..], &["--json"]].concat())["portable"].clone();
     assert_eq!(portable, serde_json::json!({ "family": "qwen3", "obstacles": [] }));
     let capped = folder.json(&[&qwen[..], &["--set", "model.logit_softcap=30", "--json"]].concat())["portable"].clone();
-    let why = "model.logit_softcap = 30.0: this is not qwen3, its logits have no cap";
+    let why = "model.logit_softcap = 30.0: qwen3 has no cap on its logits";
     assert_eq!(capped, serde_json::json!({ "family": null, "obstacles": [why] }));
     assert!(rest.contains("in 3 checkpoints"), "{rest}");
     // Fused attention and the fused loss hold neither, so these rows would always be 0.

@@ -103,7 +103,7 @@ mod tests {
                 let (plain, capped) = (loss(None), loss(Some(2.0)));
                 assert!((plain - 0.5 * 1.5_f32.ln()).abs() < 1e-6, "{plain}");
                 // The logits become 0 and 2 tanh(ln(2) / 2) = 2/3, and 2 and 0.
-                let expected = 0.5 * ((-2.0_f32 / 3.0).exp().ln_1p() + (2.0_f32).exp().ln_1p());
+                let expected = 0.5 * ((-2.0_f32 / 3.0).exp().ln_1p() + (-2.0_f32).exp().ln_1p());
                 assert!((capped - expected).abs() < 1e-6, "{capped}, not {expected}");
             }
         }
