@@ -80,6 +80,10 @@ pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
     }
 }
 
+/// As many rows of the left matrix wait for the right one to come from memory, and not for sums: on AVX2, where two rows
+/// of a whole panel are as many sums as four of half of it.
+const READ_WHOLE: usize = 16;
+
 /// Panel after panel, in tiles of R rows.
 #[inline(always)]
 fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>, const R: usize>(
@@ -90,13 +94,14 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
 ) {
     for panel in 0..n_panels(right.n_columns()) {
         let rows = right.panel(panel);
-        // Few sums wait for each other: all of a panel's fill the registers, and it is read from one end to the other.
-        if F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 && left.n_rows() <= 2 {
+        // All of a panel's columns fill the registers, and it is read from one end to the other.
+        if F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 && left.n_rows() <= READ_WHOLE {
             let at = Place { rows, first_column: panel * WIDTH, column: 0, n_columns: WIDTH };
-            match left.n_rows() {
-                1 => tile::<A, L, 1, 4>(arithmetic, left, 0, at, epilogue),
-                2 => tile::<A, L, 2, 4>(arithmetic, left, 0, at, epilogue),
-                _ => {}
+            for row in (0..left.n_rows()).step_by(2) {
+                match left.n_rows() - row {
+                    1 => tile::<A, L, 1, 4>(arithmetic, left, row, at, epilogue),
+                    _ => tile::<A, L, 2, 4>(arithmetic, left, row, at, epilogue),
+                }
             }
             continue;
         }
