@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::fmt::Display;
 
 /// A number with its thousands apart: `1,115,394`.
 pub fn grouped(n: u64) -> String {
@@ -134,6 +135,11 @@ pub fn without_control(text: &str) -> Cow<'_, str> {
         true => text.replace(controls, "\u{fffd}").into(),
         false => text.into(),
     }
+}
+
+/// The first line of what is shown of something: of an error, without its hint.
+pub fn first_line(text: impl Display) -> String {
+    text.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 /// The text in at most `max` characters, without the middle of a longer one.

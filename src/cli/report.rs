@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{note, output};
 use crate::device::{self, DeviceSpec};
-use crate::format::shell_word;
+use crate::format::{first_line, shell_word};
 use crate::report::{PAGE, Report};
 use crate::run::log::{NO_REPORT, REPORT};
 use crate::run::{self, RunDir};
@@ -57,7 +57,7 @@ pub(super) fn at_end(run_dir: &Path) -> String {
     match write() {
         Ok(()) => format!("{REPORT}`{}`", run_dir.join(PAGE).display()),
         Err(error) => {
-            let (program, reason) = (super::program(), first_line(&*error));
+            let (program, reason) = (super::program(), first_line(&error));
             let run = shell_word(run_dir);
             format!("{NO_REPORT}{reason}\n  hint: make it again with `{program} report {run}`")
         }
@@ -71,11 +71,7 @@ fn gather(run: &RunDir, device: Option<&DeviceSpec>) -> anyhow::Result<Report> {
     match device.map_or_else(of_run, |device| Ok(device::open(device)?)) {
         Ok(opened) => report.look_inside(run, &opened.device),
         Err(error) if device.is_some() => return Err(error),
-        Err(error) => report.note(first_line(&*error)),
+        Err(error) => report.note(first_line(&error)),
     }
     Ok(report)
-}
-
-fn first_line(error: &dyn std::error::Error) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
 }

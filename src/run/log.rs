@@ -267,6 +267,11 @@ pub(crate) fn cut_evaluation(run: &RunDir, step: usize, only_sample: bool) -> Re
     Ok(())
 }
 
+/// Removes the last line of a log if a process was killed while it wrote it.
+pub(crate) fn cut_torn_line(path: &Path) -> Result<(), RunError> {
+    cut(path, |bytes| lines_up_to(bytes, 0, |_| None))
+}
+
 /// The step of a line of a log; `None` if it belongs to the line before.
 type StepOf = fn(&str) -> Option<usize>;
 

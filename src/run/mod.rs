@@ -35,7 +35,7 @@ pub use samples::{Sample, samples};
 pub use trained::{OpenError, Trained};
 
 use crate::config::ConfigError;
-use crate::format::shell_word;
+use crate::format::{first_line, shell_word};
 use crate::model::parameters::AssignError;
 use crate::tokenizer::TokenizerError;
 
@@ -134,7 +134,7 @@ impl RunError {
 
     /// The message without its hint.
     pub(crate) fn first_line(&self) -> String {
-        self.to_string().lines().next().unwrap_or_default().to_owned()
+        first_line(self)
     }
 }
 

@@ -95,11 +95,10 @@ impl Course {
 
     /// Seconds of all training steps.
     fn cost_s(&self) -> f64 {
-        let seconds = |rung: usize| self.full_s / power(self.n_rungs - 1 - rung) as f64;
         let of_rung = |rung: usize| {
-            let before = if rung == 0 { 0.0 } else { seconds(rung - 1) };
+            let before = if rung == 0 { 0.0 } else { self.seconds_of(rung - 1) };
             let others = if rung + 1 == self.n_rungs { (self.n_seeds - 1) as f64 * self.full_s } else { 0.0 };
-            n_left(self.n_settings, rung) as f64 * (seconds(rung) - before + others)
+            n_left(self.n_settings, rung) as f64 * (self.seconds_of(rung) - before + others)
         };
         (0..self.n_rungs).map(of_rung).sum()
     }

@@ -1,15 +1,14 @@
 //! The folder of a sweep: what was asked for, and an append-only log from which a sweep that was killed goes on.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Course, Request, SweepError};
-use crate::run::log::{LogFile, read_lines};
-use crate::run::write_atomically;
-use crate::run::{Lock, RunDir};
+use crate::run::log::{LogFile, cut_torn_line, read_lines};
+use crate::run::{Lock, RunDir, write_atomically};
 
 const REQUEST: &str = "sweep.json";
 const LOG: &str = "log.jsonl";
@@ -67,7 +66,7 @@ impl Folder {
         let json = serde_json::to_vec_pretty(request).expect("plain data");
         write_atomically(&path, &json).map_err(|error| SweepError::File(path, error))?;
         let path = root.join(LOG);
-        cut_torn_line(&path).map_err(|error| SweepError::File(path.clone(), error))?;
+        cut_torn_line(&path)?; // the next one would be written behind it
         let entries = read_lines(&path)?.lines;
         Ok((Self { log: LogFile::open(path)?, _lock: lock }, entries))
     }
@@ -98,19 +97,6 @@ fn remove(result: io::Result<()>, path: &Path) -> Result<(), SweepError> {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(SweepError::File(path.to_owned(), error)),
         _ => Ok(()),
     }
-}
-
-/// A process that was killed may have left half a line, which the next one would be written behind.
-fn cut_torn_line(path: &Path) -> io::Result<()> {
-    let bytes = match fs::read(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        bytes => bytes?,
-    };
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-    if whole < bytes.len() {
-        OpenOptions::new().write(true).open(path)?.set_len(whole as u64)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

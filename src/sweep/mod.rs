@@ -28,13 +28,13 @@ pub use space::{Dimension, Setting, SpaceError};
 
 use crate::config::{Config, ConfigError, GenerateConfig, OptimizerConfig, ScheduleConfig, TrainConfig};
 use crate::device::{self, DeviceError, OpenDevice};
-use crate::format::{duration, grouped, size};
+use crate::format::{duration, first_line, grouped, size};
 use crate::plan::{self, Plan, PlanError};
 use crate::run::RunError;
 use crate::train::{Interrupter, TrainError};
 use course::Known;
 use log::Folder;
-use trial::{Reached, first_line};
+use trial::Reached;
 
 /// The page, in the folder of the sweep.
 pub const PAGE: &str = "sweep.html";
@@ -293,7 +293,7 @@ impl Sweep<'_> {
     fn plan_course(&self, n_possible: Option<usize>) -> Result<(), SweepError> {
         let (plan, alone_ms) = self.measured(self.base, 1)?;
         let (Some(alone_ms), Some(_)) = (alone_ms, &plan.text) else {
-            let why = plan.warnings.iter().chain(&plan.notes).map(|text| first_line(text)).next();
+            let why = plan.warnings.iter().chain(&plan.notes).map(first_line).next();
             return Err(SweepError::Base(why.unwrap_or_default()));
         };
         let fits_twice = plan.memory.machine.is_some_and(|machine| 2 * plan.memory.peak <= machine.available);
@@ -357,7 +357,7 @@ impl Sweep<'_> {
         let setting = if trial == 0 { &[] } else { setting };
         load(self.request, self.space, setting).map_err(|error| match error {
             ConfigError::Invalid(_, problems) => problems.join("; "),
-            other => first_line(&other.to_string()),
+            other => first_line(other),
         })
     }
 
@@ -372,7 +372,7 @@ impl Sweep<'_> {
         let known_ms = speeds.get(&speed_key(config)).copied();
         let plan = match plan::plan(config, None, &self.device, false) {
             Err(PlanError::Device(message)) => return Err(PlanError::Device(message).into()),
-            Err(error) => return Ok(Err(first_line(&error.to_string()))),
+            Err(error) => return Ok(Err(first_line(error))),
             Ok(plan) => plan,
         };
         let parameters = plan.parameters.total;
@@ -388,7 +388,7 @@ impl Sweep<'_> {
             None => self.measured(config, course.jobs)?.1,
         };
         let Some(step_ms) = step_ms else {
-            return Ok(Err(plan.warnings.first().map_or_else(String::new, |warning| first_line(warning))));
+            return Ok(Err(plan.warnings.first().map_or_else(String::new, first_line)));
         };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and saturating")]
         let max_steps = (course.full_s * 1e3 / step_ms * (1.0 + 1e-9)) as usize;

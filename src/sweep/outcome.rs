@@ -114,17 +114,17 @@ impl Outcome {
         };
         let mut importance: Vec<Importance> = space.iter().enumerate().map(of_key).collect();
         importance.sort_by(|a, b| b.share.unwrap_or(-1.0).total_cmp(&a.share.unwrap_or(-1.0)));
-        let best = trials.first().filter(|row| row.rung.is_some());
         let mut outcome = Self {
             sweep_dir: root.to_owned(),
             keys: space.iter().map(|dimension| dimension.key.path.clone()).collect(),
             course: *course,
             rungs_s: (0..course.n_rungs).map(|rung| course.seconds_of(rung)).collect(),
-            best_trial: best.map(|row| row.trial),
+            best_trial: None,
             best_toml: None,
             importance,
             trials,
         };
+        outcome.best_trial = outcome.best().map(|row| row.trial);
         let best = outcome.best_trial.and_then(|trial| Some((trial, results.trials.get(&trial)?.clone().ok()?)));
         outcome.best_toml = best.map(|(trial, Prepared { step_ms, .. })| {
             best::toml(request, space, if trial == 0 { &[] } else { &settings[trial] }, step_ms, &outcome)

@@ -9,6 +9,7 @@ use std::path::Path;
 use super::SweepError;
 use crate::config::Config;
 use crate::device::OpenDevice;
+use crate::format::first_line;
 use crate::run::layout::METRICS;
 use crate::run::log::{MetricsLine, read_lines};
 use crate::run::{Checkpoint, RunDir, RunError};
@@ -79,7 +80,7 @@ pub(super) fn train_to(
         Ok(Err(error @ (TrainError::Run(_) | TrainError::Device { .. } | TrainError::InterruptedEarly))) => {
             Err(error.into())
         }
-        Ok(Err(error)) => Ok(Reached::End(first_line(&error.to_string()))),
+        Ok(Err(error)) => Ok(Reached::End(first_line(error))),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
@@ -107,8 +108,4 @@ pub(super) fn forget(root: &Path) -> Result<(), RunError> {
         Ok(run) => run.remove_checkpoints(),
         Err(_) => Ok(()),
     }
-}
-
-pub(super) fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_owned()
 }
