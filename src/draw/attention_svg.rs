@@ -1,17 +1,18 @@
 //! Attention as a standalone picture: no scripts, no fonts of its own, light or dark as the reader's system is.
 //!
-//! The opacity of a cell shows its weight. A single head has a cell with a tooltip for every pair; of several heads,
+//! The colour of a cell shows its weight. A single head has a cell with a tooltip for every pair; of several heads,
 //! cells of about the same weight are one path, so that a long prompt is still a small file.
 
 use super::columns::{flow, width};
 use super::svg::{self, Anchor};
-use super::{escape, terminal};
+use super::theme::{Heat, Theme};
+use super::{escape, terminal, theme};
 use crate::inspect::PromptAttention;
 
 const STYLE: &str = "\
-svg{background:#fff;max-width:100%;height:auto;font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}
-.i{fill:#1f2328}.m{fill:#59636e}.c{fill:#0b4f9e}.p{fill:#f3f5f8}
-@media (prefers-color-scheme:dark){svg{background:#0d1117}.i{fill:#e6edf3}.m{fill:#9198a1}.c{fill:#ffb757}.p{fill:#1a212b}}";
+svg{background:var(--paper);max-width:100%;height:auto;font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}
+.i{fill:var(--ink)}.m{fill:var(--quiet)}
+";
 
 /// All sizes are in pixels.
 const MARGIN: f32 = 24.0;
@@ -44,7 +45,18 @@ pub fn attention_svg(prompts: &[PromptAttention]) -> String {
         y = sheet.draw(&mut body, y, content_width, size) + MARGIN;
     }
     y = legend(&mut body, y, size);
-    svg::picture([content_width + 2.0 * MARGIN, y + MARGIN], "Attention: who looks at whom", STYLE, &body)
+    svg::picture([content_width + 2.0 * MARGIN, y + MARGIN], "Attention: who looks at whom", &style(), &body)
+}
+
+/// The styles, with a class for each shade: `s0`, `s1` and on.
+fn style() -> String {
+    let [light, dark] = [Theme::Light, Theme::Dark].map(Heat::new);
+    let shade = |shade: usize| {
+        let strength = shade as f32 / N_SHADES as f32;
+        let [light, dark] = [&light, &dark].map(|heat| heat.at(strength).map(|x| format!("{x:02x}")).concat());
+        format!(".s{shade}{{fill:light-dark(#{light}, #{dark})}}\n")
+    };
+    theme::in_file(&(STYLE.to_owned() + &(0..=N_SHADES).map(shade).collect::<String>()))
 }
 
 /// The layout of one prompt's picture.
@@ -146,7 +158,7 @@ impl<'a> Sheet<'a> {
         let triangle = "h1v1".repeat(pieces.len());
         *svg += &format!(
             "<g transform=\"translate({x:.1} {top:.1}) scale({:.0})\" shape-rendering=\"crispEdges\">\n\
-             <path class=\"p\" d=\"M0 0{triangle}H0z\"/>\n{}</g>\n",
+             <path class=\"s0\" d=\"M0 0{triangle}H0z\"/>\n{}</g>\n",
             self.cell,
             if self.is_single { pairs(map, pieces) } else { shades(map, pieces.len()) }
         );
@@ -161,9 +173,9 @@ fn pairs(map: &[f32], pieces: &[String]) -> String {
             let weight = map[query * pieces.len() + key];
             let (from, to) = (escape(&pieces[query]), escape(&pieces[key]));
             svg += &format!(
-                "<rect class=\"c\" x=\"{key}\" y=\"{query}\" width=\"1\" height=\"1\" fill-opacity=\"{:.3}\">\
+                "<rect class=\"s{}\" x=\"{key}\" y=\"{query}\" width=\"1\" height=\"1\">\
                  <title>{query} {from} looks at {key} {to}: {weight:.4}</title></rect>\n",
-                terminal::strength(weight)
+                shade_of(weight)
             );
         }
     }
@@ -182,10 +194,7 @@ fn shades(map: &[f32], t: usize) -> String {
     }
     // Nothing is drawn where there is hardly a weight.
     let drawn = paths.iter().enumerate().skip(1).filter(|(_, path)| !path.is_empty());
-    let path = |(shade, path): (usize, &String)| {
-        let opacity = shade as f32 / N_SHADES as f32;
-        format!("<path class=\"c\" fill-opacity=\"{opacity:.3}\" d=\"{path}\"/>\n")
-    };
+    let path = |(shade, path): (usize, &String)| format!("<path class=\"s{shade}\" d=\"{path}\"/>\n");
     drawn.map(path).collect()
 }
 
@@ -201,12 +210,10 @@ fn legend(svg: &mut String, y: f32, size: f32) -> f32 {
     let square = 1.2 * size;
     for (index, weight) in [0.0, 0.01, 0.05, 0.2, 0.5, 1.0_f32].into_iter().enumerate() {
         let x = MARGIN + (5.0 + 4.7 * index as f32) * size;
-        let cell = |style: &str| {
-            format!("<rect {style} x=\"{x:.1}\" y=\"{y:.1}\" width=\"{square:.1}\" height=\"{square:.1}\"/>\n")
-        };
-        let opacity = terminal::strength(weight);
-        *svg += &cell("class=\"p\"");
-        *svg += &cell(&format!("class=\"c\" fill-opacity=\"{opacity:.3}\""));
+        let shade = shade_of(weight);
+        *svg += &format!(
+            "<rect class=\"s{shade}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{square:.1}\" height=\"{square:.1}\"/>\n"
+        );
         let place = [x + 1.6 * size, baseline];
         *svg += &svg::text("m", place, Some(size), Anchor::Start, &weight.to_string());
     }
@@ -225,7 +232,7 @@ mod tests {
     fn neighbours_of_one_shade_are_one_run() {
         let map = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0];
         let path = "M0 0h1v1H0zM0 1h2v1H0zM0 2h1v1H0zM2 2h1v1H2z";
-        assert_eq!(shades(&map, 3), format!("<path class=\"c\" fill-opacity=\"1.000\" d=\"{path}\"/>\n"));
+        assert_eq!(shades(&map, 3), format!("<path class=\"s16\" d=\"{path}\"/>\n"));
         assert_eq!(shades(&[0.0], 1), "");
         assert_eq!((shade_of(0.0), shade_of(1.0)), (0, N_SHADES));
     }

@@ -25,6 +25,7 @@ mod sweep;
 pub(crate) mod table;
 mod tables;
 mod terminal;
+mod theme;
 mod verification;
 
 use serde::Serialize;

@@ -6,7 +6,11 @@
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};
 
-const STYLE: &str = include_str!("assets/page.css");
+use super::theme::TOKENS;
+
+pub(super) const STYLE: &str = include_str!("assets/page.css");
+/// The mark: a spark.
+const SPARK: &str = include_str!("assets/spark.svg");
 const SCRIPT: &str = include_str!("assets/page.js");
 
 /// The content of a section.
@@ -64,12 +68,13 @@ pub(crate) fn page(title: &str, lead: &str, sections: &[(impl AsRef<str>, Fragme
          <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"generator\" content=\"tinderbox {version}\">\n\
-         <link rel=\"icon\" href=\"data:,\">\n\
+         <link rel=\"icon\" href=\"data:image/svg+xml;base64,{icon}\">\n\
          <title>{title}</title>\n\
          <style>\n{style}</style>\n\
          </head>\n\
          <body>\n\
          <header class=\"page-header\">\n\
+         <img class=\"page-mark\" src=\"data:image/svg+xml;base64,{icon}\" alt=\"\">\n\
          <h1>{title}</h1>\n\
          <button type=\"button\" class=\"page-theme\" hidden></button>\n\
          </header>\n\
@@ -81,13 +86,14 @@ pub(crate) fn page(title: &str, lead: &str, sections: &[(impl AsRef<str>, Fragme
          </body>\n\
          </html>\n",
         version = env!("CARGO_PKG_VERSION"),
+        icon = BASE64_STANDARD.encode(SPARK),
         title = escape(title),
         style = style(&kinds),
     )
 }
 
 fn style(kinds: &[&Fragment]) -> String {
-    let mut style = STYLE.to_owned();
+    let mut style = [TOKENS, STYLE].concat();
     for fragment in kinds.iter().filter(|fragment| !fragment.styles.is_empty()) {
         style += &format!("section.{} {{\n{}}}\n", fragment.kind, fragment.styles.concat());
     }

@@ -5,9 +5,10 @@
 
 use super::escape;
 use super::svg::{self, Anchor};
+use super::theme;
 use crate::format::whole;
 
-/// The styles of plots in a page, with both colours of each `light-dark(..)`.
+/// The styles of plots in a page.
 pub(super) const STYLE: &str = include_str!("assets/plot.css");
 /// The styles and the script of figures: plots in a page that answer a pointer.
 pub(super) const FIGURE_STYLE: &str = include_str!("assets/figure.css");
@@ -15,7 +16,7 @@ pub(super) const FIGURE_SCRIPT: &str = include_str!("assets/figure.js");
 
 /// The further styles of a plot as a file.
 const FILE_STYLE: &str = "\
-svg { background: light-dark(#ffffff, #0d1117); max-width: 100%; height: auto; font-family: system-ui, -apple-system, \
+svg { background: var(--paper); max-width: 100%; height: auto; font-family: system-ui, -apple-system, \
 \"Segoe UI\", Roboto, \"Noto Sans\", sans-serif; }
 ";
 
@@ -236,10 +237,7 @@ pub(super) fn file(
         entries += &svg::text("name", [width, 38.0], None, Anchor::End, note);
     }
     let heading = y + 28.0;
-    // Not every viewer knows `light-dark(..)`: in a file it is a media query.
-    let styles = [FILE_STYLE, STYLE].concat();
-    let style =
-        format!("\n{}@media (prefers-color-scheme: dark) {{\n{}}}\n", one_theme(&styles, 0), one_theme(&styles, 1));
+    let style = theme::in_file(&[FILE_STYLE, STYLE].concat());
     svg::picture(
         [width + 2.0 * PADDING, height + heading + 2.0 * PADDING],
         &format!("{title}, {unit}"),
@@ -250,18 +248,6 @@ pub(super) fn file(
              {entries}<g transform=\"translate(0 {heading})\">\n{body}</g>\n</g>\n"
         ),
     )
-}
-
-/// The styles with one of both colours of each `light-dark(..)`.
-fn one_theme(styles: &str, which: usize) -> String {
-    let mut parts = styles.split("light-dark(");
-    let mut css = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (colors, rest) = part.split_once(')').expect("a closing bracket");
-        css += colors.split(", ").nth(which).expect("two colours");
-        css += rest;
-    }
-    css
 }
 
 #[cfg(test)]
@@ -335,10 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn each_theme_has_its_colours() {
-        let css = "a { fill: light-dark(#111111, #eeeeee); x: light-dark(#1, #2) }\n";
-        assert_eq!(one_theme(css, 0), "a { fill: #111111; x: #1 }\n");
-        assert_eq!(one_theme(css, 1), "a { fill: #eeeeee; x: #2 }\n");
+    fn a_file_closes_its_rules() {
         let file = file(["a", "b"], &[], None, [1.0, 1.0], "");
         assert_eq!(file.matches('{').count(), file.matches('}').count());
     }

@@ -3,9 +3,12 @@
 //! A single head has a line for each query and one or two columns for each key; keys that do not fit continue below,
 //! in blocks of columns. Several heads are thumbnails side by side, two rows of cells in a line.
 
+use std::sync::LazyLock;
+
 use unicode_width::UnicodeWidthChar;
 
 use super::columns::{fit, flow, width};
+use super::theme::{Heat, Theme};
 use crate::format::counted;
 use crate::inspect::{Prompt, PromptAttention, strongest};
 
@@ -23,22 +26,11 @@ pub enum Palette {
 /// The scale from 0 to 1, in ASCII: every font has these.
 const CHARACTERS: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
 
-/// The inferno colour map of matplotlib (S. van der Walt, N. Smith; CC0) at even distances: its lightness
-/// grows steadily, so that it reads the same to people who see colours differently.
-const COLORS: [[u8; 3]; 10] = [
-    [0, 0, 4],
-    [27, 12, 65],
-    [74, 12, 107],
-    [120, 28, 109],
-    [165, 44, 96],
-    [207, 68, 70],
-    [237, 105, 37],
-    [251, 155, 6],
-    [247, 209, 61],
-    [252, 255, 164],
-];
+/// Inferno, as dark pages have it: its lightness grows steadily, so that it reads the same to people who see colours
+/// differently.
+static HEAT: LazyLock<Heat> = LazyLock::new(|| Heat::new(Theme::Dark));
 
-/// The nearest to [`COLORS`] among the 256.
+/// The nearest to [`HEAT`] among the 256.
 const COLORS_256: [u8; 10] = [16, 17, 53, 90, 125, 167, 202, 214, 221, 229];
 
 /// The most columns of a token's name beside a row, and lines above a column.
@@ -227,16 +219,6 @@ fn step(weight: f32) -> usize {
     (strength(weight) * 9.0).round() as usize
 }
 
-/// The colour at `strength` in 0..=1, between the two nearest of the table.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "indices and colours are small")]
-fn blend(strength: f32) -> [u8; 3] {
-    let at = strength * (COLORS.len() - 1) as f32;
-    let below = (at as usize).min(COLORS.len() - 2);
-    let share = at - below as f32;
-    let mix = |a: u8, b: u8| (f32::from(a) * (1.0 - share) + f32::from(b) * share).round() as u8;
-    std::array::from_fn(|channel| mix(COLORS[below][channel], COLORS[below + 1][channel]))
-}
-
 /// A line of cells in the making.
 struct Painter {
     palette: Palette,
@@ -287,7 +269,7 @@ impl Painter {
             Palette::Characters => None,
             Palette::Ansi256 => Some(format!("5;{}", COLORS_256[step(weight?)])),
             Palette::TrueColor => {
-                let [r, g, b] = blend(strength(weight?));
+                let [r, g, b] = HEAT.at(strength(weight?));
                 Some(format!("2;{r};{g};{b}"))
             }
         }
@@ -455,8 +437,6 @@ mod tests {
     #[test]
     fn the_scale_reaches_from_0_to_1() {
         assert_eq!((step(0.0), step(1.0), step(2.0)), (0, 9, 9));
-        assert_eq!((blend(0.0), blend(1.0)), (COLORS[0], COLORS[9]));
-        assert_eq!(blend(1.0 / 9.0), COLORS[1]);
         assert!((0..100).all(|i| step(i as f32 / 100.0) <= step((i + 1) as f32 / 100.0)));
     }
 
