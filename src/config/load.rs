@@ -447,9 +447,16 @@ pub(super) mod tests {
             let config = Config::load(&path, &[]).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(loaded_back(&config), config);
             let text = std::fs::read_to_string(&path).unwrap();
+            let mut keys = std::collections::HashSet::new();
             for (above, line) in std::iter::once("").chain(text.lines()).zip(text.lines()) {
                 let is_key = !line.is_empty() && !line.starts_with(['#', '[', ' ']);
                 assert!(!is_key || above.starts_with('#'), "{}: {line}", path.display());
+                if line.starts_with('[') {
+                    keys.clear();
+                }
+                let key = line.strip_prefix("# ").unwrap_or(line).split_once(" = ").map_or("", |(key, _)| key);
+                let is_new = key.is_empty() || key.contains(' ') || keys.insert(key);
+                assert!(is_new, "{}: {key} is there twice", path.display());
             }
         }
     }
