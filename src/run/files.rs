@@ -41,7 +41,8 @@ pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     sync_names_beside(to)
 }
 
-fn sync_names_beside(path: &Path) -> io::Result<()> {
+/// Waits until the name of a file or a directory is on the disk.
+pub(super) fn sync_names_beside(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => sync_dir(Path::new(".")),
         Some(parent) => sync_dir(parent),
@@ -55,6 +56,18 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
         return Ok(()); // other systems cannot flush a directory
     }
     File::open(dir)?.sync_all()
+}
+
+/// Creates a directory and those above it that are missing, and waits until their names are on the disk.
+pub(crate) fn create_dir_all(dir: &Path) -> io::Result<()> {
+    if dir.as_os_str().is_empty() || dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        create_dir_all(parent)?;
+    }
+    fs::create_dir_all(dir)?; // another process may have made it by now
+    sync_names_beside(dir)
 }
 
 /// Makes the directory `dir`, in place of one that is there: `fill` writes its files into a hidden directory beside it,
@@ -80,7 +93,7 @@ fn create_empty_dir(dir: &Path) -> io::Result<()> {
     if dir.exists() {
         fs::remove_dir_all(dir)?; // a crash left it
     }
-    fs::create_dir_all(dir)
+    create_dir_all(dir)
 }
 
 /// Renames the directory `new` to `dir`. One that is there is moved away before, and removed after: it never is there

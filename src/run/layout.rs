@@ -4,7 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use super::files::{is_partial, partial_name, read_text, remove_dir, remove_left_over, rename, write_atomically};
+use super::files::{
+    create_dir_all, is_partial, partial_name, read_text, remove_dir, remove_left_over, rename, write_atomically,
+};
 use super::{Checkpoint, RunError, TrainState, cannot_read, cannot_write, log};
 use crate::config::Config;
 use crate::disk;
@@ -90,7 +92,7 @@ impl RunDir {
             }
             .map_err(cannot_write(&path))?;
         }
-        fs::create_dir_all(root).map_err(cannot_write(root))?;
+        create_dir_all(root).map_err(cannot_write(root))?;
         remove_left_over(root);
         let run = Self { root: root.to_owned() };
         run.write_config(config)?;
@@ -99,7 +101,7 @@ impl RunDir {
             run.replace(TOKENIZER_CONFIG, json)?;
         }
         let checkpoints = run.join(CHECKPOINTS);
-        fs::create_dir_all(&checkpoints).map_err(cannot_write(&checkpoints))?;
+        create_dir_all(&checkpoints).map_err(cannot_write(&checkpoints))?;
         Ok(run)
     }
 

@@ -1,9 +1,10 @@
 //! The lock of a run directory: one process at a time trains there, and notices when the directory is moved or replaced.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::files::create_dir_all;
 use super::layout::LOCK;
 use super::{RunDir, RunError, cannot_write};
 use crate::disk;
@@ -28,7 +29,7 @@ impl RunDir {
         if disk::is_link(&path) {
             return Err(RunError::Link(path));
         }
-        fs::create_dir_all(root).map_err(cannot_write(&path))?;
+        create_dir_all(root).map_err(cannot_write(&path))?;
         for _ in 0..LOCK_ATTEMPTS {
             let file = disk::open_lock(&path).map_err(cannot_write(&path))?;
             match file.try_lock() {

@@ -5,11 +5,11 @@
 //!
 //! Sources: `tensorboard/compat/proto/{event,summary,tensor}.proto`, and `TensorFlow`'s `core/lib/io/record_writer.h`.
 
-use std::fs;
 use std::path::PathBuf;
 
 use prost::Message;
 
+use super::files::{create_dir_all, sync_names_beside};
 use super::layout::TENSORBOARD;
 use super::log::{LogFile, unix_s};
 use super::{RunDir, RunError, cannot_write};
@@ -29,9 +29,11 @@ const STRING: i32 = 7;
 
 pub(crate) fn open(run: &RunDir) -> Result<LogFile, RunError> {
     let folder = run.join(TENSORBOARD);
-    fs::create_dir_all(&folder).map_err(cannot_write(&folder))?;
-    let mut file = LogFile::open(path(run))?;
+    create_dir_all(&folder).map_err(cannot_write(&folder))?;
+    let path = path(run);
+    let mut file = LogFile::open(path.clone())?;
     if file.is_empty()? {
+        sync_names_beside(&path).map_err(cannot_write(&path))?;
         file.write(&opening(unix_s()))?;
     }
     Ok(file)

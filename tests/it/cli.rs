@@ -70,7 +70,7 @@ impl Folder {
     }
 
     /// A program without what its user's environment may say, but for where drivers are.
-    fn program(&self, program: impl Into<PathBuf>) -> Command {
+    pub fn program(&self, program: impl Into<PathBuf>) -> Command {
         let mut command = Command::new(program.into());
         command.current_dir(self.0.path()).stdin(Stdio::null());
         for (name, _) in std::env::vars_os() {
@@ -759,53 +759,6 @@ fn nobody_has_to_read_to_the_end() {
     drop((stderr, child.stdout.take()));
     assert_eq!(child.wait().expect("ended").code(), Some(0));
     assert!(folder.read("unwatched/train.log").contains("done: 40 steps"));
-}
-
-/// In a file system of 300 kB of its own, which ends with the process.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_disk_that_fills_up_costs_only_what_was_not_saved() {
-    let folder = Folder::new();
-    fs::create_dir(folder.path("disk")).expect("made");
-    let mounted = "mount -t tmpfs -o size=300k tmpfs disk";
-    let in_namespace = |script: &str| {
-        let mut unshare = folder.program("unshare");
-        let output = unshare.args(["-rm", "sh", "-euc", script]).output();
-        output.ok().map(Ran::from)
-    };
-    if in_namespace(mounted).is_none_or(|ran| ran.code != Some(0)) {
-        crate::skip("this user may not mount anything", "TINDERBOX_REQUIRE_MOUNT");
-        return;
-    }
-    let binary = assert_cmd::cargo::cargo_bin!("tinderbox").display();
-    let train = format!("'{binary}' train tiny.toml --run-dir disk/run --set train.max_steps=60");
-    let script = format!(
-        "{mounted}
-        head -c 300000 /dev/zero >disk/other || true
-        {train} 2>out0 || echo $?
-        rm disk/other
-        {train} --overwrite --set train.keep_checkpoints=50 2>out1 || echo $?
-        '{binary}' generate disk/run --max-new-tokens 1 >written
-        rm -r disk/run/checkpoints/step-000010
-        {train} --set train.keep_checkpoints=1 --resume --json 2>out2"
-    );
-    let ran = in_namespace(&script).expect("it did before");
-    let (codes, report) = ran.stdout.split_at(4);
-    assert_eq!(codes, "1\n1\n", "{}", ran.stderr);
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let report: Value = serde_json::from_str(report).expect("one object");
-    assert_eq!(report["steps"], 60);
-    let error = |file: &str| {
-        folder.read(file).lines().skip_while(|line| !line.starts_with("error")).collect::<Vec<_>>().join("\n")
-    };
-    assert_snapshot!(error("out0"), @r#"
-    error: cannot write `disk/run/tokenizer.json`: No space left on device (os error 28)
-      hint: make room on the disk; earlier checkpoints are whole, and --resume continues from the last
-    "#);
-    assert_snapshot!(error("out1"), @r#"
-    error: cannot write `disk/run/checkpoints/.step-000030.partial/optimizer.safetensors`: No space left on device (os error 28)
-      hint: make room on the disk; earlier checkpoints are whole, and --resume continues from the last
-    "#);
 }
 
 #[test]

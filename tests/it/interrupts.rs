@@ -15,6 +15,8 @@ use tinderbox::model::{Gpt, parameters};
 use tinderbox::run::{Checkpoint, LeftUndone};
 use tinderbox::train::{Event, Interrupter, Job, Observer, Start, Summary, TrainError, Trainer, train};
 
+#[cfg(target_os = "linux")]
+use crate::cli::Folder;
 use crate::runs::{Place, TEN_STEPS};
 
 /// Stops a run at the first event that it is told to, and counts the steps that were skipped.
@@ -187,13 +189,11 @@ fn spikes_are_skipped_and_a_resumed_run_knows_the_losses_before() {
     place.assert_same("whole", "parts", &[&*last[0], &*last[1], "metrics.jsonl"]);
 }
 
-/// Nobody writes to its standard input, so that no piece of text ever comes.
+/// Interrupts a command as soon as it can be, and checks that it ends as one that was stopped before its first step, long
+/// before it could by itself.
 #[cfg(target_os = "linux")]
-#[test]
-fn a_text_that_never_comes_is_not_waited_for() {
-    let folder = crate::cli::Folder::new();
-    let mut command = folder.command(&["train", "tiny.toml", "--set", "data.path=-"]);
-    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+fn interrupted_before_it_begins(folder: &Folder, args: &[&str]) {
+    let mut child = folder.command(args).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     let catches_interrupts = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("Linux tells");
@@ -208,9 +208,34 @@ fn a_text_that_never_comes_is_not_waited_for() {
     let stdin = child.stdin.take(); // stays open
     let output = child.wait_with_output().expect("ends");
     drop(stdin);
-    assert_eq!(output.status.code(), Some(130));
     let said = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.ends_with("interrupted before the first step: no run was made or changed\n"), "{said}");
-    assert!(!folder.path("runs").exists());
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed()); // some 200 ms, on a quiet machine
+}
+
+/// Nobody writes to its standard input, so that no piece of text ever comes.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_text_that_never_comes_is_not_waited_for() {
+    let folder = Folder::new();
+    interrupted_before_it_begins(&folder, &["train", "tiny.toml", "--set", "data.path=-"]);
+    assert!(!folder.path("runs").exists());
+}
+
+/// Its weights are a hole of 64 GiB, which is read for many seconds.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_checkpoint_that_is_read_for_long_is_not_waited_for() {
+    let folder = Folder::trained();
+    let weights = folder.path("runs/tiny/checkpoints/step-000040/model.safetensors");
+    let header =
+        format!("{{\"a\":{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[0,{}]}}}}", 1_u64 << 34, 1_u64 << 36);
+    let start = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    std::fs::write(&weights, &start).expect("written");
+    let file = std::fs::File::options().append(true).open(&weights).expect("opened");
+    file.set_len(start.len() as u64 + (1 << 36)).expect("most file systems have holes");
+    let before = folder.read("runs/tiny/metrics.jsonl");
+    interrupted_before_it_begins(&folder, &["train", "tiny.toml", "--set", "train.max_steps=50", "--resume"]);
+    assert_eq!(folder.read("runs/tiny/metrics.jsonl"), before);
 }

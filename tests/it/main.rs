@@ -24,6 +24,10 @@ mod damaged;
 mod dashboard;
 mod data;
 mod devices;
+#[cfg(target_os = "linux")]
+mod disks;
+#[cfg(target_os = "linux")]
+mod endurance;
 mod examples;
 mod export;
 mod families;
@@ -49,6 +53,8 @@ mod model_keys;
 mod optimizers;
 mod parity;
 mod plan;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod power_loss;
 mod precision;
 mod properties;
 mod refused;

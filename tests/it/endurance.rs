@@ -1,0 +1,64 @@
+//! Long runs keep the memory that they began with.
+
+use std::fs;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::cli::Folder;
+
+/// Memory of a process now, in KiB; `None` after its end.
+fn rss_kib(id: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?.parse().ok()
+}
+
+/// The mean of some measurements.
+fn mean(measured: &[u64]) -> f64 {
+    measured.iter().sum::<u64>() as f64 / measured.len() as f64
+}
+
+/// Trains for so many steps, and compares the memory in the last tenth of them with that in the second.
+fn keeps_its_memory(device: &str, max_steps: usize) {
+    let folder = Folder::new();
+    let max_steps = format!("train.max_steps={max_steps}");
+    let intervals = ["train.eval_interval=500", "train.checkpoint_interval=500", "train.log_interval=20"];
+    let mut args = vec!["train", "tiny.toml", "--device", device, "--set", &max_steps];
+    args.extend(intervals.iter().flat_map(|set| ["--set", set]));
+    let mut command = folder.command(&args);
+    command.env("CUBECL_AUTOTUNE_LEVEL", "minimal").stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the binary starts");
+    let metrics = folder.path("runs/tiny/metrics.jsonl");
+    let mut by_step: Vec<(usize, u64)> = Vec::new();
+    while child.try_wait().expect("a status").is_none() {
+        sleep(Duration::from_millis(50));
+        // Lines are about as long as each other.
+        let n_bytes = fs::metadata(&metrics).map_or(0, |it| it.len() as usize);
+        by_step.extend(rss_kib(child.id()).map(|kib| (n_bytes, kib)));
+    }
+    assert!(child.wait().expect("ended").success());
+    let all = fs::metadata(&metrics).expect("logged").len() as usize;
+    let within = |from: usize, to: usize| {
+        let some = by_step.iter().filter(|(n_bytes, _)| (from * all / 10..to * all / 10).contains(n_bytes));
+        some.map(|(_, kib)| *kib).collect::<Vec<_>>()
+    };
+    let (early, late) = (within(1, 2), within(9, 10));
+    assert!(early.len() > 10 && late.len() > 10, "{} and {} measurements", early.len(), late.len());
+    let (early, late) = (mean(&early) / 1024.0, mean(&late) / 1024.0);
+    eprintln!("{early:.1} MiB, and {late:.1} MiB at the end");
+    assert!(late < 1.02 * early, "from {early} to {late} MiB");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn twenty_thousand_steps_keep_their_memory() {
+    keeps_its_memory("flex", 20_000);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn two_thousand_steps_on_a_gpu_keep_their_memory() {
+    if crate::devices::wgpu().is_some() {
+        keeps_its_memory("wgpu", 2_000);
+    }
+}

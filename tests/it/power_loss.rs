@@ -1,0 +1,328 @@
+//! The power fails while a run is made. `recorder.c` records what the program does to files; after each of these changes
+//! the disk is rebuilt as it may then be, without some or all of what was not flushed, and the run goes on from there.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tinderbox::run::{Checkpoint, RunDir};
+
+use crate::cli::Folder;
+
+const TRAIN: [&str; 20] = [
+    "train",
+    "tiny.toml",
+    "--run-dir",
+    "run",
+    "--set",
+    "train.max_steps=4",
+    "--set",
+    "train.checkpoint_interval=2",
+    "--set",
+    "train.eval_interval=2",
+    "--set",
+    "train.log_interval=1",
+    "--set",
+    "train.keep_checkpoints=1",
+    "--set",
+    "model.n_layers=1",
+    "--set",
+    "train.sample_tokens=5",
+    "--set",
+    "train.tensorboard=true",
+];
+
+/// The contents of a folder: files, and `None` for folders.
+type Tree = BTreeMap<PathBuf, Option<Vec<u8>>>;
+
+/// A file or a folder, as programs see it and as it was when it was last flushed.
+#[derive(Default)]
+struct Node {
+    is_folder: bool,
+    bytes: Vec<u8>,
+    flushed_bytes: Vec<u8>,
+    names: BTreeMap<String, usize>,
+    flushed_names: BTreeMap<String, usize>,
+}
+
+/// What is on the disk of a file's bytes that were not flushed.
+#[derive(Clone, Copy, Debug)]
+enum Unflushed {
+    Kept,
+    Lost,
+    /// The first half, and zeros.
+    Torn,
+}
+
+/// A file system below `root`, whose node is the first.
+struct Disk {
+    root: PathBuf,
+    nodes: Vec<Node>,
+    by_inode: HashMap<u64, usize>,
+}
+
+impl Disk {
+    /// The files that are in `root` now, all flushed.
+    fn of(root: PathBuf) -> Self {
+        let inode = fs::metadata(&root).expect("a folder").ino();
+        let node = Node { is_folder: true, ..Node::default() };
+        let mut disk = Self { root: root.clone(), nodes: vec![node], by_inode: HashMap::from([(inode, 0)]) };
+        for entry in fs::read_dir(&root).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            disk.create(fs::metadata(&path).expect("a file").ino(), &path, false);
+            disk.nodes.last_mut().expect("just made").bytes = fs::read(path).expect("read");
+        }
+        for node in 0..disk.nodes.len() {
+            disk.flush(node);
+        }
+        disk
+    }
+
+    /// The folder that holds `path`, and its name there; `None` outside of the root.
+    fn parent(&mut self, path: &Path) -> Option<(&mut Node, String)> {
+        let mut folder = 0;
+        for name in path.strip_prefix(&self.root).ok()?.parent()? {
+            folder = self.nodes[folder].names[name.to_str()?];
+        }
+        Some((&mut self.nodes[folder], path.file_name()?.to_str()?.to_owned()))
+    }
+
+    fn create(&mut self, inode: u64, path: &Path, is_folder: bool) {
+        let node = self.nodes.len();
+        if let Some((parent, name)) = self.parent(path) {
+            parent.names.insert(name, node);
+            self.nodes.push(Node { is_folder, ..Node::default() });
+            self.by_inode.insert(inode, node);
+        } else {
+            self.by_inode.remove(&inode); // of a file that is gone
+        }
+    }
+
+    fn flush(&mut self, node: usize) {
+        let node = &mut self.nodes[node];
+        node.flushed_bytes.clone_from(&node.bytes);
+        node.flushed_names.clone_from(&node.names);
+    }
+
+    fn apply(&mut self, change: &Change<'_>) {
+        let path = Path::new(std::str::from_utf8(change.bytes).unwrap_or_default());
+        let node = self.by_inode.get(&change.inode).copied();
+        match (change.name, node) {
+            ("create" | "mkdir", _) => self.create(change.inode, path, change.name == "mkdir"),
+            ("write", Some(node)) => {
+                let (bytes, end) = (&mut self.nodes[node].bytes, change.number + change.bytes.len());
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[change.number..end].copy_from_slice(change.bytes);
+            }
+            ("resize", Some(node)) => self.nodes[node].bytes.resize(change.number, 0),
+            ("sync", Some(node)) => self.flush(node),
+            ("remove", _) => {
+                if let Some((parent, name)) = self.parent(path) {
+                    parent.names.remove(&name);
+                }
+            }
+            ("rename", _) => {
+                let (from, to) = path.to_str().and_then(|both| both.split_once('\n')).expect("two paths");
+                let moved = self.parent(Path::new(from)).and_then(|(parent, name)| parent.names.remove(&name));
+                if let (Some(node), Some((parent, name))) = (moved, self.parent(Path::new(to))) {
+                    parent.names.insert(name, node);
+                }
+            }
+            (name, Some(_)) => panic!("what is `{name}`?"),
+            (_, None) => {} // of a file elsewhere
+        }
+    }
+
+    /// The folders whose names were not all flushed.
+    fn unflushed_folders(&self) -> Vec<usize> {
+        let folders = self.nodes.iter().enumerate().filter(|(_, node)| node.names != node.flushed_names);
+        folders.map(|(idx, _)| idx).collect()
+    }
+
+    /// What a reader finds where the folders of `lost` have the names that were flushed.
+    fn tree(&self, lost: &[usize], unflushed: Unflushed) -> Tree {
+        let mut tree = Tree::new();
+        let mut open = vec![(0, PathBuf::new())];
+        while let Some((folder, path)) = open.pop() {
+            let node = &self.nodes[folder];
+            for (name, &node) in if lost.contains(&folder) { &node.flushed_names } else { &node.names } {
+                let path = path.join(name);
+                if self.nodes[node].is_folder {
+                    open.push((node, path.clone()));
+                }
+                tree.insert(path, self.nodes[node].found(unflushed));
+            }
+        }
+        tree
+    }
+
+    /// Every way in which the disk may be now: names of some folders lost, or of none, and bytes of files.
+    fn trees(&self) -> Vec<Tree> {
+        let folders = self.unflushed_folders();
+        assert!(folders.len() < 8, "{} folders were not flushed", folders.len());
+        let some = |chosen: usize| (0..folders.len()).filter(move |n| chosen >> n & 1 == 1).map(|n| folders[n]);
+        let lost = (0..1 << folders.len()).map(|chosen| some(chosen).collect::<Vec<_>>());
+        let kinds = [Unflushed::Kept, Unflushed::Lost, Unflushed::Torn];
+        lost.flat_map(|lost| kinds.map(|unflushed| self.tree(&lost, unflushed))).collect()
+    }
+}
+
+impl Node {
+    fn found(&self, unflushed: Unflushed) -> Option<Vec<u8>> {
+        let (new, old) = (&self.bytes, &self.flushed_bytes);
+        (!self.is_folder).then(|| match unflushed {
+            Unflushed::Kept => new.clone(),
+            Unflushed::Lost => old.clone(),
+            Unflushed::Torn => {
+                let n_same = new.iter().zip(old).take_while(|(new, old)| new == old).count();
+                let half = n_same.midpoint(new.len());
+                let mut torn = [&new[..half], old.get(half..).unwrap_or_default()].concat();
+                torn.resize(new.len(), 0);
+                torn
+            }
+        })
+    }
+}
+
+/// A line of the recorder.
+struct Change<'a> {
+    name: &'a str,
+    inode: u64,
+    number: usize,
+    bytes: &'a [u8],
+}
+
+fn changes(mut record: &[u8]) -> Vec<Change<'_>> {
+    let mut changes = Vec::new();
+    while let Some(end) = record.iter().position(|&byte| byte == b'\n') {
+        let head = std::str::from_utf8(&record[..end]).expect("text");
+        let fields: Vec<&str> = head.split(' ').collect();
+        let [name, inode, number, n] = fields[..] else { panic!("{head}") };
+        let number_of = |field: &str| field.parse::<usize>().expect("a number");
+        let (bytes, rest) = record[end + 1..].split_at(number_of(n));
+        changes.push(Change { name, inode: number_of(inode) as u64, number: number_of(number), bytes });
+        record = rest;
+    }
+    changes
+}
+
+/// What the program did while it trained in `folder`.
+fn record(folder: &Folder) -> Vec<u8> {
+    let elsewhere = tempfile::tempdir().expect("a temporary directory");
+    let [library, record] = ["recorder.so", "record"].map(|name| elsewhere.path().join(name));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/recorder.c");
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).args([&library, &source]).status();
+    assert!(compiled.expect("Rust needs a C compiler, too").success());
+    let mut train = folder.command(&TRAIN);
+    let output = train.env("LD_PRELOAD", library).env("RECORDED", &record).output().expect("the binary starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::read(record).expect("recorded")
+}
+
+/// The step of the last line of the metrics, and that of the last checkpoint, as programs see them.
+fn progress(tree: &Tree) -> (usize, usize) {
+    let text = |name: &str| {
+        let bytes = tree.get(Path::new(name)).cloned().flatten().unwrap_or_default();
+        String::from_utf8(bytes).expect("text")
+    };
+    let logged = text("run/metrics.jsonl").lines().last().map_or(0, |line| {
+        let line: serde_json::Value = serde_json::from_str(line).expect("a line");
+        line["step"].as_u64().expect("a step") as usize
+    });
+    let last = text("run/last").trim().strip_prefix("step-").map_or(0, |step| step.parse().expect("a step"));
+    (logged, last)
+}
+
+/// Calls `check` with each way in which the disk may be found, and the step that must not be lost: that of a checkpoint
+/// after which the run has gone on.
+fn replay(folder: &Folder, mut check: impl FnMut(&Tree, usize)) {
+    let root = folder.path("").canonicalize().expect("a folder");
+    let mut disk = Disk::of(root.clone());
+    let record = record(folder);
+    let changes = changes(&record);
+    let (hasher, mut seen, mut saved) = (RandomState::new(), HashSet::new(), 0);
+    for (n, change) in (1..).zip(&changes) {
+        disk.apply(change);
+        let (logged, last) = progress(&disk.tree(&[], Unflushed::Kept));
+        saved = if logged > last || n == changes.len() { last } else { saved };
+        for tree in disk.trees() {
+            if seen.insert(hasher.hash_one((&tree, saved))) {
+                check(&tree, saved);
+            }
+        }
+    }
+    assert_eq!(saved, 4, "the run has ended");
+    let expected = disk.tree(&[], Unflushed::Kept);
+    let expected = expected.into_iter().filter_map(|(path, bytes)| Some((root.join(path), bytes?)));
+    assert!(crate::faults::files(&root) == expected.collect(), "some changes were not recorded");
+}
+
+/// Checks what `saved` promises of a run on this disk, and that it goes on to the same end if `goes_on`.
+fn check(tree: &Tree, saved: usize, whole: &Folder, goes_on: bool) {
+    let folder = Folder::new();
+    for (path, bytes) in tree {
+        match bytes {
+            None => fs::create_dir_all(folder.path("").join(path)).expect("made"),
+            Some(bytes) => fs::write(folder.path("").join(path), bytes).expect("written"),
+        }
+    }
+    let root = folder.path("run");
+    let listed = || tree.iter().map(|(path, bytes)| (path, bytes.as_ref().map(Vec::len))).collect::<Vec<_>>();
+    if saved > 0 || root.join("last").exists() {
+        let last = RunDir::open(&root).and_then(|run| Checkpoint::read(&run.last()?));
+        let last = last.unwrap_or_else(|error| panic!("step {saved} was saved: {error}\n{:?}", listed()));
+        assert!(last.state.step >= saved, "{} is not {saved}: {:?}", last.state.step, listed());
+    }
+    if !goes_on {
+        return;
+    }
+    let starts: [&[&str]; 3] = [&["--resume"], &[], &["--overwrite"]];
+    let starts = &starts[..if saved > 0 { 1 } else { 3 }];
+    let (mut failures, mut is_done) = (Vec::new(), false);
+    for more in starts {
+        let ran = folder.run(&[&TRAIN, *more].concat());
+        is_done = ran.stderr.contains("made all of its 4 steps");
+        if ran.code == Some(0) || is_done {
+            break;
+        }
+        failures.push(ran.stderr);
+    }
+    assert!(failures.len() < starts.len(), "{failures:?}\n{:?}", listed());
+    // Its records have the time of day. The last one may be missing: the metrics say that a run is done, and come first.
+    let events = "run/tensorboard/events.out.tfevents.tinderbox";
+    let n_events = |folder: &Folder| fs::metadata(folder.path(events)).map(|it| it.len()).ok();
+    assert!(is_done || n_events(&folder) == n_events(whole), "events are lost: {:?}", listed());
+    let end = ["model.safetensors", "optimizer.safetensors", "state.json"];
+    let end = end.map(|name| format!("run/checkpoints/step-000004/{name}"));
+    for name in end.iter().map(String::as_str).chain(["run/metrics.jsonl", "run/samples.txt", "run/last", "run/best"]) {
+        let bytes = |folder: &Folder| fs::read(folder.path(name)).expect("read");
+        assert!(bytes(&folder) == bytes(whole), "{name} differs after {:?}", listed());
+    }
+}
+
+/// Looks at every state of the disk, and goes on from one of `every`.
+fn power_fails(every: usize) {
+    let whole = Folder::new();
+    let (mut n, mut n_saved) = (0, 0);
+    replay(&whole, |tree, saved| {
+        check(tree, saved, &whole, n % every == 0);
+        n += 1;
+        n_saved += usize::from(saved == 2);
+    });
+    assert!(n > 200 && n_saved > 50, "{n} states, {n_saved} with a checkpoint");
+    eprintln!("{n} states, {n_saved} with a checkpoint");
+}
+
+#[test]
+fn a_run_goes_on_after_the_power_failed() {
+    power_fails(100);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_run_goes_on_after_the_power_failed_at_any_moment() {
+    power_fails(1);
+}
