@@ -261,6 +261,8 @@ sections! {
         pub muon_momentum: f64 = 0.95,
         /// The polynomials that make Muon's steps orthogonal. Default `jordan`.
         pub newton_schulz: NewtonSchulz = NewtonSchulz::default(),
+        /// How many of them a step takes. From 1 to 10; default 5.
+        pub newton_schulz_steps: usize = 5,
         /// The decay rate of the running mean of the squares of Muon's steps, a number for each output, by whose root
         /// each output's step is divided: all outputs move as far. 0: off. In [0, 1); default 0.
         ///

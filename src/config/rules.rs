@@ -392,6 +392,7 @@ impl OptimizerConfig {
             muon_learning_rate,
             muon_momentum,
             newton_schulz: _,
+            newton_schulz_steps,
             normuon_beta2,
             ema_decay,
         } = self;
@@ -402,6 +403,8 @@ impl OptimizerConfig {
         problems.not_negative("optimizer.weight_decay", *weight_decay);
         problems.not_negative("optimizer.grad_clip_norm", *grad_clip_norm);
         problems.below_one("optimizer.muon_momentum", *muon_momentum);
+        let is_few = (1..=10).contains(newton_schulz_steps);
+        problems.must(is_few, "optimizer.newton_schulz_steps", newton_schulz_steps, "be from 1 to 10");
         problems.below_one("optimizer.normuon_beta2", *normuon_beta2);
         problems.below_one("optimizer.ema_decay", *ema_decay);
     }

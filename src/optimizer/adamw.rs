@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{Device, Tensor};
 
+use super::gradients::Gradient;
 use super::{State, StateError, put, take};
 use crate::config::OptimizerConfig;
 use tinderbox_kernels as kernels;
@@ -20,9 +21,11 @@ const KEYS: [&str; 2] = ["first_moment.", "second_moment."];
 pub(super) struct AdamW {
     betas: [f64; 2],
     weight_decay: f64,
-    /// Running means of each parameter's gradients and of their squares, flattened.
-    pub(super) moments: BTreeMap<String, [Tensor<1>; 2]>,
+    pub(super) moments: BTreeMap<String, Moments>,
 }
+
+/// The running means of a parameter's gradients and of their squares, each `[n]`.
+pub(super) type Moments = [Tensor<1>; 2];
 
 impl AdamW {
     pub(super) fn new(config: &OptimizerConfig) -> Self {
@@ -44,22 +47,20 @@ impl AdamW {
         }
     }
 
-    /// The new weights of one parameter, from its gradient and a factor for it.
+    /// The new weights and running means of one parameter, from its gradient and a factor for it, at the rates of a
+    /// matrix.
     ///
     /// # Shapes
     /// `weights, gradient: [n]`, factor `[1]` -> `[n]`
     pub(super) fn update(
-        &mut self,
-        name: String,
         weights: Tensor<1>,
-        (gradient, factor): (Tensor<1>, Option<Tensor<1>>),
+        (gradient, factor): Gradient,
+        moments: Option<Moments>,
         is_matrix: bool,
         rates: kernels::AdamW,
-    ) -> Tensor<1> {
+    ) -> (Tensor<1>, Moments) {
         let rates = if is_matrix { rates } else { kernels::AdamW { decay: 0.0, ..rates } };
-        let (weights, moments) = kernels::adamw(weights, gradient, factor, self.moments.remove(&name), rates);
-        self.moments.insert(name, moments);
-        weights
+        kernels::adamw(weights, gradient, factor, moments, rates)
     }
 
     /// Adds the running means to `state`, as `first_moment.NAME` and `second_moment.NAME`.

@@ -21,7 +21,7 @@ pub(super) const KEY: &str = "weights.";
 pub(super) struct Average {
     decay: f64,
     /// By parameter, flattened; none before the first step.
-    means: BTreeMap<String, Tensor<1>>,
+    pub(super) means: BTreeMap<String, Tensor<1>>,
 }
 
 impl Average {
@@ -33,13 +33,12 @@ impl Average {
         !self.means.is_empty()
     }
 
-    /// Takes in the weights of a parameter after a step, `[n]`.
-    pub(super) fn update(&mut self, name: String, weights: Tensor<1>) {
-        let mean = match self.means.remove(&name) {
+    /// The average of a parameter's weights after a step, `[n]`, from that before; `None` before the first step.
+    pub(super) fn update(&self, mean: Option<Tensor<1>>, weights: Tensor<1>) -> Tensor<1> {
+        match mean {
             Some(mean) => kernels::lerp(mean, weights, 1.0 - self.decay),
             None => weights,
-        };
-        self.means.insert(name, mean);
+        }
     }
 
     /// `module`, which has no gradients, with the average of each parameter that has one.

@@ -4,9 +4,14 @@ use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients as Backward, Tensor};
+use rayon::prelude::*;
 
+use crate::device;
 use crate::model::parameters::follow_path;
 use tinderbox_kernels as kernels;
+
+/// The gradient of a parameter, `[n]`, and the factor to multiply it with, `[1]`.
+pub(super) type Gradient = (Tensor<1>, Option<Tensor<1>>);
 
 /// Gradients by parameter name, flattened, on the device without its autodiff.
 #[derive(Clone, Debug, Default)]
@@ -56,8 +61,14 @@ impl Gradients {
     /// # Panics
     /// If there are no gradients.
     pub fn global_norm(&self) -> Tensor<1> {
-        let squares = self.by_name.values().cloned().map(kernels::sum_of_squares); // in the order of names
-        squares.reduce(|sum, square| sum + square).expect("a model has parameters").sqrt()
+        let gradients: Vec<_> = self.by_name.values().collect();
+        let on_cpu = gradients.first().is_some_and(|gradient| device::is_cpu(&gradient.device()));
+        let square = |gradient: &Tensor<1>| kernels::sum_of_squares(gradient.clone());
+        let squares: Vec<_> = match on_cpu {
+            true => gradients.into_par_iter().map(square).collect(),
+            false => gradients.into_iter().map(square).collect(),
+        };
+        squares.into_iter().reduce(|sum, square| sum + square).expect("a model has parameters").sqrt() // in the order of names
     }
 
     /// Scales all gradients down together so that their global `norm` is at most `max_norm`.
@@ -76,7 +87,7 @@ impl Gradients {
     }
 
     /// Takes out the gradient of one parameter, and the factor to multiply it with.
-    pub(super) fn remove(&mut self, name: &str) -> Option<(Tensor<1>, Option<Tensor<1>>)> {
+    pub(super) fn remove(&mut self, name: &str) -> Option<Gradient> {
         Some((self.by_name.remove(name)?, self.factor.clone()))
     }
 }

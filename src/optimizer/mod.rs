@@ -6,24 +6,24 @@ mod average;
 mod gradients;
 mod muon;
 pub mod schedule;
+mod update;
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
 pub use gradients::Gradients;
-pub(crate) use muon::N_ITERATIONS as NEWTON_SCHULZ_ITERATIONS;
 pub use schedule::learning_rate;
 
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::model::LazyTensor;
-use crate::model::parameters::{self, follow_path};
+use crate::model::parameters;
 use adamw::AdamW;
 use average::Average;
-use gradients::flatten;
 use muon::Muon;
-use tinderbox_kernels::{self as kernels, MatmulPrecision};
+use tinderbox_kernels::MatmulPrecision;
+use update::Rates;
 
 /// The optimizer of a run with its running means.
 ///
@@ -48,13 +48,9 @@ impl Optimizer {
     /// Moves every parameter of `module` that has a gradient, at the schedule's `learning_rate` of `step`,
     /// which counts from 0. Muon's learning rate is the same share of its peak.
     pub fn step<M: Module>(&mut self, module: M, gradients: Gradients, learning_rate: f64, step: usize) -> M {
-        module.map(&mut Update {
-            rates: self.adamw.rates(learning_rate, step),
-            share: learning_rate / self.peak_learning_rate,
-            optimizer: self,
-            gradients,
-            path: Vec::new(),
-        })
+        let rates =
+            Rates { adamw: self.adamw.rates(learning_rate, step), share: learning_rate / self.peak_learning_rate };
+        update::update(self, module, gradients, rates)
     }
 
     /// `module`, without its gradients, with the average of its weights if the config asks for one and there was a step.
@@ -114,7 +110,6 @@ impl Optimizer {
         self.adamw.moments.clear();
         if let Some(muon) = &mut self.muon {
             muon.means.clear();
-            muon.neurons.clear();
         }
         if state.is_empty() {
             return Ok(());
@@ -137,38 +132,6 @@ impl Optimizer {
             None => Ok(()),
         }
     }
-}
-
-/// One step's walk over a module.
-struct Update<'a> {
-    optimizer: &'a mut Optimizer,
-    gradients: Gradients,
-    rates: kernels::AdamW,
-    /// The learning rate as a share of its peak.
-    share: f64,
-    path: Vec<String>,
-}
-
-impl ModuleMapper for Update<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let name = self.path.join(".");
-        let Some(gradient) = self.gradients.remove(&name) else { return param };
-        let Optimizer { adamw, muon, average, .. } = &mut *self.optimizer;
-        param.map(|old| {
-            let shape = old.shape();
-            let weights = flatten(old.inner());
-            let new = match muon.as_mut().filter(|muon| muon.moves(&name)) {
-                Some(muon) => muon.update(name.clone(), weights, gradient, self.share),
-                None => adamw.update(name.clone(), weights, gradient, D == 2, self.rates),
-            };
-            if let Some(average) = average {
-                average.update(name, new.clone());
-            }
-            Tensor::from_inner(new.reshape(shape)).require_grad()
-        })
-    }
-
-    follow_path!(path);
 }
 
 /// Why the state in a checkpoint cannot be restored.

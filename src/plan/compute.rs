@@ -8,9 +8,8 @@
 use serde::Serialize;
 
 use super::{Operations, parameters, tensors};
-use crate::config::{ModelConfig, OptimizerKind};
+use crate::config::{ModelConfig, OptimizerConfig, OptimizerKind};
 use crate::model::parameters::hidden_widths;
-use crate::optimizer::NEWTON_SCHULZ_ITERATIONS;
 
 /// Floating-point operations (FLOPs) of the forward pass for one token of a full context.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -87,10 +86,10 @@ fn mean_keys(context_length: usize, window: Option<usize>) -> f64 {
 }
 
 /// Counts the FLOPs of one update: 0 with `AdamW`; with Muon those of the Newton-Schulz iterations of each matrix
-/// inside the blocks, whatever the batch.
+/// inside the blocks as they are published, whatever the batch. A CPU computes half of what is symmetric.
 #[must_use]
-pub fn update_flops(config: &ModelConfig, vocab_size: usize, kind: OptimizerKind) -> f64 {
-    if kind == OptimizerKind::Adamw {
+pub fn update_flops(config: &ModelConfig, vocab_size: usize, optimizer: &OptimizerConfig) -> f64 {
+    if optimizer.kind == OptimizerKind::Adamw {
         return 0.0;
     }
     let mut flops = 0.0;
@@ -98,7 +97,7 @@ pub fn update_flops(config: &ModelConfig, vocab_size: usize, kind: OptimizerKind
         for columns in hidden_widths(config, &name, &shape).unwrap_or_default() {
             let (m, n) = (shape[0].min(columns) as f64, shape[0].max(columns) as f64);
             // A matrix with its transpose, the square of that, and both with the matrix.
-            flops += NEWTON_SCHULZ_ITERATIONS as f64 * (4.0 * m * m * n + 2.0 * m * m * m);
+            flops += optimizer.newton_schulz_steps as f64 * (4.0 * m * m * n + 2.0 * m * m * m);
         }
     }
     flops
@@ -169,8 +168,10 @@ mod tests {
         let narrow = 2 * (2 * 2 * 4) * 2 + 2 * (2 * 2 * 2); // [4, 2], and its square [2, 2]
         let wide = 2 * (4 * 4 * 8) * 2 + 2 * (4 * 4 * 4); // [4, 8], either way round
         let block = (square + 2 * narrow) + square + 2 * wide;
-        exactly(update_flops(&small(), 5, OptimizerKind::Muon), 2 * 5 * block);
-        let none = update_flops(&small(), 5, OptimizerKind::Adamw);
+        let optimizer = |kind, newton_schulz_steps| OptimizerConfig { kind, newton_schulz_steps, ..Default::default() };
+        exactly(update_flops(&small(), 5, &optimizer(OptimizerKind::Muon, 5)), 2 * 5 * block);
+        exactly(update_flops(&small(), 5, &optimizer(OptimizerKind::Muon, 3)), 2 * 3 * block);
+        let none = update_flops(&small(), 5, &optimizer(OptimizerKind::Adamw, 5));
         assert!(none.abs() < 0.5 && none.is_sign_positive(), "-0.0 would stand in the JSON");
     }
 }

@@ -110,7 +110,7 @@ pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, mea
         return Err(PlanError::TooLarge(parameters.total));
     }
     let flops_per_token = compute(&config.model, vocab_size, Operations::of(device.backend));
-    let update_flops = update_flops(&config.model, vocab_size, config.optimizer.kind);
+    let update_flops = update_flops(&config.model, vocab_size, &config.optimizer);
     let run = RunCounts::new(config, text.as_ref(), &flops_per_token, update_flops);
     let memory = Memory::new(config, vocab_size, device);
     let disk = Disk::new(config, vocab_size, run.checkpoints);

@@ -70,6 +70,7 @@ fn any_optimizer() -> impl Strategy<Value = OptimizerConfig> {
             muon_learning_rate,
             muon_momentum,
             newton_schulz: if clip == 0.0 { NewtonSchulz::PolarExpress } else { NewtonSchulz::Jordan },
+            newton_schulz_steps: if clip == 0.0 { 4 } else { 5 },
             normuon_beta2: if muon_momentum == 0.0 { 0.9 } else { 0.0 },
             ema_decay: if weight_decay == 0.0 { 0.7 } else { 0.0 },
         },

@@ -1,63 +1,204 @@
-//! The iteration of Newton and Schulz, which brings the singular values of a matrix together.
+//! The iteration of Newton and Schulz, which makes matrices orthogonal.
 
 use burn::backend::Flex;
 use burn::tensor::Tensor;
+use pulp::{Arch, Simd, WithSimd};
 
 use crate::MatmulPrecision;
+use crate::elementary::sum;
 use crate::flex::{self, in_f32, primitive, values_mut};
-use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, store};
+use crate::gemm::{Bf16x2, Element, Matrix, MatrixMut, Mode, Packed, Plain, Role, Transposed, store, store_symmetric};
+use crate::optimizer::sum_of_squares;
 
-/// A step `x <- a x + (b G + c G^2) x` with `G = x x^T` for each `[a, b, c]`: the polynomial `a s + b s^3 + c s^5` of
-/// every singular value, which singular vectors do not notice.
+/// One of the matrices side by side in a tensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Part {
+    /// Its columns.
+    pub width: usize,
+    /// The factor that the result is multiplied by.
+    pub scale: f64,
+}
+
+/// Odd polynomials `a s + b s^3 + c s^5` of singular values, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Polynomials<'a> {
+    /// `[a, b, c]` of each.
+    pub coefficients: &'a [[f64; 3]],
+    /// By how much a matrix is made smaller than its norm says, for numbers that rounding makes larger.
+    pub safety: f64,
+}
+
+/// The least norm that a matrix is divided by.
+const EPSILON: f64 = 1e-7;
+
+/// Divides each matrix by its Frobenius norm and changes its singular values by the polynomials, which leave singular
+/// vectors alone: `x <- a x + (b G + c G^2) x` with `G = x x^T` for each `[a, b, c]`.
 ///
 /// Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
 /// <https://kellerjordan.github.io/posts/muon/>.
 ///
 /// # Shapes
-/// `x: [m, n]` -> `[m, n]`; products are square in m.
+/// `x: [m, n]`, `n` being the sum of the widths -> `[m, n]`
 #[must_use]
-pub fn newton_schulz(x: Tensor<2>, coefficients: &[[f64; 3]], precision: MatmulPrecision) -> Tensor<2> {
+pub fn newton_schulz(
+    x: Tensor<2>,
+    parts: &[Part],
+    polynomials: Polynomials<'_>,
+    precision: MatmulPrecision,
+) -> Tensor<2> {
+    let [n_rows, n_columns] = x.dims();
+    assert_eq!(parts.iter().map(|part| part.width).sum::<usize>(), n_columns, "parts of all columns");
     if !flex::is_for(&x) {
-        return composed_newton_schulz(x, coefficients);
+        return composed_newton_schulz(x, parts, polynomials);
     }
-    let step = match precision {
-        MatmulPrecision::F32 => fused_step::<f32>,
-        MatmulPrecision::Bf16 => fused_step::<Bf16x2>,
+    let fused = match precision {
+        MatmulPrecision::F32 => fused_newton_schulz::<f32>,
+        MatmulPrecision::Bf16 => fused_newton_schulz::<Bf16x2>,
     };
-    let shape = x.dims();
     let mut x = primitive(x);
     let numbers = values_mut(&mut x);
-    for coefficients in coefficients {
-        step(numbers, shape, coefficients.map(in_f32));
+    let mut first = 0;
+    for part in parts {
+        let place = Place { shape: [n_rows, part.width], row_step: n_columns };
+        fused(&mut numbers[first..], place, polynomials, in_f32(part.scale));
+        first += part.width;
     }
     Tensor::from_primitive::<Flex>(x)
 }
 
 /// [`newton_schulz`] by burn's own operations.
-fn composed_newton_schulz(mut x: Tensor<2>, coefficients: &[[f64; 3]]) -> Tensor<2> {
+fn composed_newton_schulz(x: Tensor<2>, parts: &[Part], polynomials: Polynomials<'_>) -> Tensor<2> {
+    let widths = parts.iter().map(|part| part.width).collect();
+    let matrices = x.split_with_sizes(widths, 1).into_iter().zip(parts); // [m, width] each
+    let matrices = matrices.map(|(x, part)| composed_part(x, polynomials) * part.scale);
+    Tensor::cat(matrices.collect(), 1)
+}
+
+fn composed_part(x: Tensor<2>, Polynomials { coefficients, safety }: Polynomials<'_>) -> Tensor<2> {
+    let [m, n] = x.dims();
+    let norm = sum_of_squares(x.clone().reshape([m * n])).sqrt() * safety; // [1]
+    // The products below are square in the number of rows: the smaller side.
+    let x = if m > n { x.transpose() } else { x };
+    let mut x = x / norm.clamp_min(EPSILON).unsqueeze();
     for &[a, b, c] in coefficients {
         let gram = x.clone().matmul(x.clone().transpose()); // [m, m]
         let polynomial = gram.clone() * b + gram.clone().matmul(gram) * c;
         x = x.clone() * a + polynomial.matmul(x);
     }
-    x
+    if m > n { x.transpose() } else { x }
 }
 
-/// A step on flex, by products whose sums are blended with the numbers that they replace.
-fn fused_step<E: Element>(x: &mut [f32], [m, n]: [usize; 2], [a, b, c]: [f32; 3]) {
-    let [columns, rows] = {
-        let x = Matrix::new(x, [m, n]);
-        Packed::<E>::all([(x, Role::Both), (x.transposed(), Role::Right)])
+/// Where a matrix stands in a slice: rows that begin `row_step` numbers after one another.
+#[derive(Clone, Copy)]
+struct Place {
+    shape: [usize; 2],
+    row_step: usize,
+}
+
+/// On flex, in place.
+fn fused_newton_schulz<E: Element>(x: &mut [f32], place: Place, polynomials: Polynomials<'_>, scale: f32) {
+    Arch::new().dispatch(Normalize { x: &mut *x, place, safety: polynomials.safety });
+    // Polynomials of G that follow each other amplify what rounding made of its smallest eigenvalues. In f32 three are
+    // as exact as polynomials of x, five would lose three digits; bf16 has none to lose.
+    let at_once = if E::NUMBERS == 1 { 3 } else { 1 };
+    let mut rest = polynomials.coefficients.chunks(at_once).peekable();
+    while let Some(coefficients) = rest.next() {
+        let scale = if rest.peek().is_none() { scale } else { 1.0 };
+        apply::<E>(x, place, coefficients, scale);
+    }
+}
+
+/// Multiplies a matrix by its polynomials, which are computed from `G` alone: all of them are symmetric and commute, so
+/// that half of each product is the whole of it.
+///
+/// Source: Zhang et al. 2026, "Gram Newton-Schulz: A Fast, Hardware-Aware Newton-Schulz Algorithm for Muon",
+/// <https://tridao.me/blog/2026/gram-newton-schulz/>.
+fn apply<E: Element>(x: &mut [f32], Place { shape, row_step }: Place, coefficients: &[[f64; 3]], scale: f32) {
+    let [m, n] = shape;
+    let side = m.min(n);
+    let matrix = Matrix::within(x, shape, row_step);
+    let mut gram = vec![0.0; side * side];
+    let columns = if m > n {
+        let [columns] = Packed::<E>::all([(matrix, Role::Both)]);
+        store_symmetric(Mode::Put, &mut gram, Transposed(columns.right()), columns.right());
+        columns
+    } else {
+        let [columns, rows] = Packed::<E>::all([(matrix, Role::Both), (matrix.transposed(), Role::Right)]);
+        store_symmetric(Mode::Put, &mut gram, Plain(columns.left()), rows.right());
+        columns
     };
-    let mut gram = vec![0.0; m * m];
-    let out = MatrixMut::new(&mut gram, [m, m]);
-    store(Mode::Put, out, Plain(columns.left()), rows.right(), &[]);
-    let [packed] = Packed::<E>::all([(Matrix::new(&gram, [m, m]), Role::Both)]);
-    let out = MatrixMut::new(&mut gram, [m, m]);
-    store(Mode::Blend([b, c]), out, Plain(packed.left()), packed.right(), &[]);
-    let [polynomial] = Packed::<E>::all([(Matrix::new(&gram, [m, m]), Role::Left)]);
-    let out = MatrixMut::new(x, [m, n]);
-    store(Mode::Blend([a, 1.0]), out, Plain(polynomial.left()), columns.right(), &[]);
+    let (constant, product) = product::<E>(gram, side, coefficients);
+    let out = MatrixMut::within(x, shape, row_step);
+    let mode = Mode::Blend([scale * constant, scale]);
+    let [product] = Packed::<E>::all([(Matrix::new(&product, [side; 2]), Role::Both)]);
+    if m > n {
+        store(mode, out, Plain(columns.left()), product.right(), &[]);
+    } else {
+        store(mode, out, Plain(product.left()), columns.right(), &[]);
+    }
+}
+
+/// The product of the polynomials `a + b G + c G^2`, in each of which `G` is what those before make of it: a multiple
+/// of the identity, and a matrix that is added to it.
+fn product<E: Element>(mut gram: Vec<f32>, n: usize, coefficients: &[[f64; 3]]) -> (f32, Vec<f32>) {
+    let pack = |x: &[f32], role| {
+        let [packed] = Packed::<E>::all([(Matrix::new(x, [n; 2]), role)]);
+        packed
+    };
+    let (mut constant, mut product) = (1.0, Vec::new());
+    for (i, of_step) in coefficients.iter().enumerate() {
+        let [a, b, c] = of_step.map(in_f32);
+        let is_last = i + 1 == coefficients.len();
+        let old = pack(&gram, Role::Both);
+        let mut polynomial = gram.clone(); // without its constant
+        store_symmetric(Mode::Blend([b, c]), &mut polynomial, Plain(old.left()), old.right());
+        let left = pack(&polynomial, Role::Left);
+        if !is_last {
+            // Twice times the polynomial, as both sides of G change.
+            store_symmetric(Mode::Blend([a, 1.0]), &mut gram, Plain(left.left()), old.right());
+            let once = pack(&gram, Role::Right);
+            store_symmetric(Mode::Blend([a, 1.0]), &mut gram, Plain(left.left()), once.right());
+        }
+        if i == 0 {
+            product = polynomial;
+        } else {
+            let before = pack(&product, Role::Right);
+            for (product, polynomial) in product.iter_mut().zip(&polynomial) {
+                *product = a * *product + constant * polynomial;
+            }
+            store_symmetric(Mode::Add, &mut product, Plain(left.left()), before.right());
+        }
+        constant *= a;
+    }
+    (constant, product)
+}
+
+/// Divides a matrix by its norm.
+struct Normalize<'a> {
+    x: &'a mut [f32],
+    place: Place,
+    safety: f64,
+}
+
+impl WithSimd for Normalize<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { x, place: Place { shape: [n_rows, width], row_step }, safety } = self;
+        // Sums of rows are f32, and the sum of them is f64: the norm of a large matrix loses nothing by its size.
+        let mut squares = 0.0;
+        for row in x.chunks(row_step).take(n_rows) {
+            let row = &row[..width];
+            squares += f64::from(sum(row, row, |a, b| a * b));
+        }
+        let factor = in_f32((squares.sqrt() * safety).max(EPSILON).recip());
+        for row in x.chunks_mut(row_step).take(n_rows) {
+            for x in &mut row[..width] {
+                *x *= factor;
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -68,28 +209,26 @@ mod tests {
     use crate::MatmulPrecision::{Bf16, F32};
     use crate::testing::{assert_close, assert_threads_change_nothing, assert_within, noise, numbers};
 
-    const COEFFICIENTS: [[f64; 3]; 3] = [[3.0, -3.2, 1.2], [2.5, -2.0, 0.7], [2.0, -1.5, 0.5]];
+    const POLYNOMIALS: Polynomials<'_> =
+        Polynomials { coefficients: &[[3.0, -3.2, 1.2], [2.5, -2.0, 0.7], [2.0, -1.5, 0.5]], safety: 1.01 };
 
-    /// A matrix with singular values below 1.
-    fn small(shape @ [m, n]: [usize; 2]) -> Tensor<2> {
-        let x = noise(m * n, 1);
-        let norm = x.iter().map(|x| x * x).sum::<f32>().sqrt();
-        let x: Vec<_> = x.into_iter().map(|x| x / norm).collect();
-        Tensor::from_data(TensorData::new(x, shape), &Device::flex())
+    fn matrix(shape @ [m, n]: [usize; 2]) -> Tensor<2> {
+        Tensor::from_data(TensorData::new(noise(m * n, 1), shape), &Device::flex())
     }
 
-    fn run(x: Tensor<2>, precision: MatmulPrecision) -> [Vec<f32>; 1] {
-        [numbers(newton_schulz(x, &COEFFICIENTS, precision))]
+    fn run(x: Tensor<2>, parts: &[Part], precision: MatmulPrecision) -> [Vec<f32>; 1] {
+        [numbers(newton_schulz(x, parts, POLYNOMIALS, precision))]
     }
 
     #[test]
     fn equals_the_composed_operation_and_nearly_in_bfloat16() {
         for shape in [[1, 1], [1, 9], [7, 5], [33, 70], [64, 64], [100, 301]] {
             // The transposed one does not lie in rows.
-            for x in [small(shape), small(shape).transpose()] {
-                let want = [numbers(composed_newton_schulz(x.clone(), &COEFFICIENTS))];
-                assert_close(&run(x.clone(), F32), &want, &format!("{shape:?}"));
-                let rounded = run(x, Bf16);
+            for x in [matrix(shape), matrix(shape).transpose()] {
+                let whole = [Part { width: x.dims()[1], scale: 1.5 }];
+                let want = [numbers(composed_newton_schulz(x.clone(), &whole, POLYNOMIALS))];
+                assert_close(&run(x.clone(), &whole, F32), &want, &format!("{shape:?}"));
+                let rounded = run(x, &whole, Bf16);
                 // Some hundredths of the largest number: what three steps make of factors that are off by 2^-9.
                 assert_within(&rounded, &want, 1.0 / 32.0, &format!("{shape:?}, rounded"));
                 assert!(shape == [1, 1] || rounded != want, "{shape:?}");
@@ -98,9 +237,37 @@ mod tests {
     }
 
     #[test]
+    fn matrices_side_by_side_are_each_for_themselves() {
+        let parts = [(40, 1.0), (7, 2.0), (90, 0.5)].map(|(width, scale)| Part { width, scale });
+        let x = matrix([40, 137]);
+        let want = [numbers(composed_newton_schulz(x.clone(), &parts, POLYNOMIALS))];
+        assert_close(&run(x, &parts, F32), &want, "three");
+    }
+
+    /// Polynomials of Gram matrices lose the smallest singular values to rounding sooner than those of the matrix itself.
+    #[test]
+    fn directions_that_are_not_there_stay_small() {
+        let polar_express = [[8.2, -22.9, 16.8], [4.06, -2.86, 0.52], [3.9, -2.8, 0.52], [3.28, -2.41, 0.48]];
+        let jordan = [[3.4445, -4.7750, 2.0315]; 10];
+        for coefficients in [&polar_express[..], &jordan] {
+            let polynomials = Polynomials { coefficients, safety: 1.01 };
+            // Of rank 3, and some numbers a ten-millionth as large.
+            let [left, right, rest] = [([150, 3], 1), ([3, 200], 2), ([150, 200], 3)].map(|([m, n], seed)| {
+                Tensor::<2>::from_data(TensorData::new(noise(m * n, seed), [m, n]), &Device::flex())
+            });
+            let x = left.matmul(right) + rest * 1e-7;
+            let whole = [Part { width: 200, scale: 1.0 }];
+            let got = numbers(newton_schulz(x, &whole, polynomials, F32));
+            let squares = got.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+            assert!(squares > 0.5 * 3.0 && squares < 1.5 * 150.0, "{squares} of {coefficients:?}");
+        }
+    }
+
+    #[test]
     fn threads_do_not_change_a_byte() {
         for precision in [F32, Bf16] {
-            assert_threads_change_nothing(|| run(small([131, 301]), precision).into());
+            let parts = [131, 170].map(|width| Part { width, scale: 1.0 });
+            assert_threads_change_nothing(|| run(matrix([131, 301]), &parts, precision).into());
         }
     }
 }

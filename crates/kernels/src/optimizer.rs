@@ -23,7 +23,7 @@ pub struct AdamW {
     pub decay: f64,
 }
 
-/// Running means of gradients and of their squares, each `[n]`.
+/// Running means, each `[n]`.
 type Means = [Tensor<1>; 2];
 
 /// New weights and running means from a gradient, which is multiplied with `factor` first. No `means` are zeros.
@@ -88,6 +88,72 @@ fn composed_adamw(
     let size = second.clone().sqrt() * second_scale + epsilon;
     let change = first.clone() / size * step_size;
     (weights * (1.0 - decay) - change, [first, second])
+}
+
+/// The running mean of gradients after another one, which is multiplied with `factor` first, and before it the mean as it
+/// would be if the same gradient came once more. No `mean` is zeros.
+///
+/// Source: Nesterov 1983, as in <https://github.com/KellerJordan/Muon>, `muon_update`.
+///
+/// # Shapes
+/// `gradient, mean: [n]`, `factor: [1]` -> `[n]` each
+#[must_use]
+pub fn nesterov(gradient: Tensor<1>, factor: Option<Tensor<1>>, mean: Option<Tensor<1>>, momentum: f64) -> Means {
+    if !flex::is_for(&gradient) {
+        return composed_nesterov(gradient, factor, mean, momentum);
+    }
+    // In place, unless somebody else holds the gradient or the mean.
+    let factor = factor.map_or(1.0, |factor| values(&primitive(factor).to_contiguous())[0]);
+    let mut ahead = primitive(gradient);
+    let n = ahead.layout().num_elements();
+    let mut mean = mean.map_or_else(|| from_vec(vec![0.0; n], [n]), primitive);
+    let numbers = [&mut ahead, &mut mean].map(values_mut);
+    assert!(numbers.iter().all(|numbers| numbers.len() == n), "as many numbers of each");
+    let [ahead_chunks, mean_chunks] = numbers.map(|numbers| numbers.chunks_mut(CHUNK));
+    let share = in_f32(1.0 - momentum);
+    let task = |(gradient, mean)| Nesterov { gradient, mean, factor, momentum: in_f32(momentum), share };
+    run(n, ahead_chunks.zip(mean_chunks).map(task));
+    [ahead, mean].map(Tensor::from_primitive::<Flex>)
+}
+
+/// [`nesterov`] by burn's own operations.
+fn composed_nesterov(gradient: Tensor<1>, factor: Option<Tensor<1>>, mean: Option<Tensor<1>>, momentum: f64) -> Means {
+    let gradient = match factor {
+        Some(factor) => gradient * factor,
+        None => gradient,
+    };
+    let new = gradient * (1.0 - momentum);
+    let mean = match mean {
+        Some(old) => old * momentum + new.clone(),
+        None => new.clone(),
+    };
+    [mean.clone() * momentum + new, mean]
+}
+
+/// `(1 - decay) weights - step_size direction`.
+///
+/// # Shapes
+/// `weights, direction: [n]` -> `[n]`
+#[must_use]
+pub fn descend(weights: Tensor<1>, direction: Tensor<1>, step_size: f64, decay: f64) -> Tensor<1> {
+    if !flex::is_for(&weights) {
+        return composed_descend(weights, direction, step_size, decay);
+    }
+    // In place, unless somebody else holds the weights.
+    let direction = primitive(direction).to_contiguous();
+    let direction = values(&direction);
+    let mut weights = primitive(weights);
+    let numbers = values_mut(&mut weights);
+    assert_eq!(numbers.len(), direction.len(), "as many numbers of each");
+    let [kept, step_size] = [1.0 - decay, step_size].map(in_f32);
+    let tasks = numbers.chunks_mut(CHUNK).zip(direction.chunks(CHUNK));
+    run(direction.len(), tasks.map(|(weights, direction)| Descend { weights, direction, kept, step_size }));
+    Tensor::from_primitive::<Flex>(weights)
+}
+
+/// [`descend`] by burn's own operations.
+fn composed_descend(weights: Tensor<1>, direction: Tensor<1>, step_size: f64, decay: f64) -> Tensor<1> {
+    weights * (1.0 - decay) - direction * step_size
 }
 
 /// `mean + share (x - mean)`: a running mean after another number.
@@ -232,6 +298,47 @@ impl WithSimd for Lerp<'_> {
     }
 }
 
+struct Nesterov<'a> {
+    gradient: &'a mut [f32],
+    mean: &'a mut [f32],
+    factor: f32,
+    momentum: f32,
+    /// That of the gradient in the mean.
+    share: f32,
+}
+
+impl WithSimd for Nesterov<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { gradient, mean, factor, momentum, share } = self;
+        for (gradient, mean) in gradient.iter_mut().zip(mean) {
+            let new = *gradient * factor * share;
+            *mean = *mean * momentum + new;
+            *gradient = *mean * momentum + new;
+        }
+    }
+}
+
+struct Descend<'a> {
+    weights: &'a mut [f32],
+    direction: &'a [f32],
+    kept: f32,
+    step_size: f32,
+}
+
+impl WithSimd for Descend<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (weight, direction) in self.weights.iter_mut().zip(self.direction) {
+            *weight = *weight * self.kept - direction * self.step_size;
+        }
+    }
+}
+
 struct Step<'a> {
     weights: &'a mut [f32],
     gradient: &'a [f32],
@@ -294,6 +401,16 @@ mod tests {
             assert_close(&two_steps(adamw, n), &two_steps(composed_adamw, n), &what);
             let [got, want] = [sum_of_squares, composed_sum_of_squares].map(|f| [numbers(f(constant(n, 1)))]);
             assert_close(&got, &want, &what);
+            let factor = || Some(Tensor::from_floats([0.25], &Device::flex()));
+            let [got, want] = [nesterov, composed_nesterov].map(|f| {
+                let [ahead, mean] = f(constant(n, 1), None, None, 0.9);
+                let [further, mean] = f(constant(n, 2), factor(), Some(mean), 0.9);
+                [ahead, further, mean].map(numbers)
+            });
+            assert_close(&got, &want, &what);
+            let [got, want] =
+                [descend, composed_descend].map(|f| [numbers(f(constant(n, 1), constant(n, 2), 0.02, 0.1))]);
+            assert_close(&got, &want, &what);
             let [got, want] = [lerp, composed_lerp].map(|f| [numbers(f(constant(n, 1), constant(n, 2), 0.3))]);
             assert_close(&got, &want, &what);
         }
@@ -315,6 +432,12 @@ mod tests {
         let (weights, gradient) = (constant(100, 1), constant(100, 2));
         let before = numbers(weights.clone());
         let (new, _) = adamw(weights.clone(), gradient, None, None, UPDATE);
+        assert_eq!(numbers(weights.clone()), before);
+        assert_ne!(numbers(new), before);
+        let gradient = constant(100, 2);
+        let _ = nesterov(gradient.clone(), None, Some(weights.clone()), 0.5);
+        assert_eq!(numbers(gradient), numbers(constant(100, 2)));
+        let new = descend(weights.clone(), constant(100, 3), 0.5, 0.0);
         assert_eq!(numbers(weights.clone()), before);
         assert_ne!(numbers(new), before);
         let new = lerp(weights.clone(), constant(100, 3), 0.5);

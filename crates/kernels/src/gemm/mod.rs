@@ -37,6 +37,7 @@ pub(crate) use weight::{Int8x4, Weight};
 
 use self::arithmetic::WithArithmetic;
 use self::macro_kernel::Blocks;
+use self::transpose::SIDE;
 use crate::tasks::{assume_init, for_each, uninit};
 
 /// A block of a product.
@@ -93,6 +94,65 @@ pub(crate) fn product<L: Left>(left: L, right: PackedRef<'_, L::Right>, bias: &[
 pub(crate) fn store<L: Left>(mode: Mode, out: MatrixMut<'_>, left: L, right: PackedRef<'_, L::Right>, bias: &[f32]) {
     assert!(bias.is_empty() || bias.len() == right.n_columns(), "a number for each column");
     multiply_all(left, right, Store { mode, out, bias });
+}
+
+/// As [`store`] without a bias, of a square product that is symmetric but for rounding, as are the numbers that it
+/// meets: computes the part above the diagonal and mirrors it.
+pub(crate) fn store_symmetric<L: Left>(mode: Mode, values: &mut [f32], left: L, right: PackedRef<'_, L::Right>) {
+    let n = left.n_rows();
+    assert_eq!(right.n_columns(), n, "a square");
+    let epilogue = Store { mode, out: MatrixMut::new(values, [n, n]), bias: &[] };
+    let blocks = Blocks::new(left, right, false);
+    for_each(n * left.depth() * n / 2, blocks.len(), |i| {
+        let [rows, columns] = blocks.get(i);
+        let rows = rows.start..rows.end.min(columns.end);
+        if rows.is_empty() {
+            return;
+        }
+        Arch::new().dispatch(Block {
+            left: left.part(rows.clone()),
+            right: right.columns(columns.clone()),
+            // SAFETY: as parts of blocks these do not overlap, and nobody else uses the values before all are done.
+            epilogue: unsafe { Divisible::<L::Element>::block(&epilogue, rows, columns) },
+        });
+    });
+    Arch::new().dispatch(Mirror { values, n });
+}
+
+/// Writes the panels of columns above the diagonal of a square matrix to the rows below it.
+struct Mirror<'a> {
+    values: &'a mut [f32],
+    n: usize,
+}
+
+impl WithSimd for Mirror<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { values, n } = self;
+        for first in (WIDTH..n).step_by(WIDTH) {
+            let (above, below) = values.split_at_mut(first * n);
+            let n_rows = WIDTH.min(n - first);
+            let whole = n_rows / SIDE * SIDE;
+            for column in (0..first).step_by(SIDE) {
+                for row in (0..whole).step_by(SIDE) {
+                    let mut square = [[0.0; SIDE]; SIDE];
+                    for (i, x) in square.iter_mut().enumerate() {
+                        x.copy_from_slice(&above[(column + i) * n + first + row..][..SIDE]);
+                    }
+                    for (i, x) in transpose::transposed(simd, square).iter().enumerate() {
+                        below[(row + i) * n + column..][..SIDE].copy_from_slice(x);
+                    }
+                }
+                for row in whole..n_rows {
+                    for i in column..column + SIDE {
+                        below[row * n + i] = above[i * n + first + row];
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -315,6 +375,28 @@ mod tests {
         let out = product(Plain(left.left()), right.right(), &[]);
         for (row, out) in out.chunks(4).enumerate() {
             assert!(out.iter().all(|x| x.is_nan() == (row == 1)), "row {row}");
+        }
+    }
+
+    #[test]
+    fn a_symmetric_product_has_the_bytes_of_the_whole() {
+        for [n, k] in [[1, 1], [5, 40], [32, 7], [33, 64], [70, 3], [200, 130], [301, 400]] {
+            halves_are_the_whole::<f32>([n, k]);
+            halves_are_the_whole::<Bf16x2>([n, k]);
+        }
+    }
+
+    fn halves_are_the_whole<E: Element>([n, k]: [usize; 2]) {
+        let x = noise(n * k, 1);
+        let x = Matrix::new(&x, [n, k]);
+        let [left, right] = Packed::<E>::all([(x, Role::Left), (x.transposed(), Role::Right)]);
+        let (left, right) = (Plain(left.left()), right.right());
+        let mut whole = vec![0.0; n * n];
+        let mut halves = whole.clone();
+        for mode in [Mode::Put, Mode::Blend([0.5, -2.0])] {
+            store(mode, MatrixMut::new(&mut whole, [n, n]), left, right, &[]);
+            store_symmetric(mode, &mut halves, left, right);
+            assert!(whole == halves, "[{n}, {k}] of {} in one", E::NUMBERS);
         }
     }
 
