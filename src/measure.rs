@@ -97,8 +97,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine now.
-    pub fn here() -> Self {
+    /// This machine now; `None` if the system does not tell, as Linux without `/proc`.
+    pub fn here() -> Option<Self> {
         let kinds = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything());
         let system = System::new_with_specifics(kinds);
         let (mut total, mut available) = (system.total_memory(), system.available_memory());
@@ -106,7 +106,7 @@ impl Machine {
             total = total.min(limits.total_memory);
             available = available.min(limits.free_memory);
         }
-        Self { total, available }
+        (total > 0).then_some(Self { total, available })
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
     fn the_process_and_the_machine_have_memory() {
         let (now, peak) = (rss_mib().expect("Linux"), peak_rss_mib().expect("Linux"));
         assert!(now > 1.0 && peak > 1.0, "{now} {peak}");
-        let machine = Machine::here();
+        let machine = Machine::here().expect("Linux");
         assert!(machine.total >= machine.available && machine.available > 0);
     }
 }

@@ -95,14 +95,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
         (None, None) => config.train.sample_prompt.clone().into_bytes(),
     };
-    if !args.force {
+    if let Some(machine) = Machine::here().filter(|_| !args.force) {
         let writing = Writing {
             model: &config.model,
             weights: Checkpoint::weights_bytes(&located.checkpoint),
             n_texts: AT_ONCE.min(settings.num_samples as u64),
             n_tokens: (prompt.len() as u64).saturating_add(settings.max_new_tokens as u64),
         };
-        writing.check(Machine::here())?;
+        writing.check(machine)?;
     }
     let opened = args.subject.open()?;
     let model = args.weights.of(opened.model, &opened.device)?;

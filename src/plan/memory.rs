@@ -73,7 +73,7 @@ impl Memory {
             .map(|(name, bytes)| (name, whole(bytes))),
             kept_for_backward: whole(pass.saved.total()),
             kept_attention_weights: 0,
-            machine: on_cpu.then(Machine::here),
+            machine: on_cpu.then(Machine::here).flatten(),
         }
     }
 

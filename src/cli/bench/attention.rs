@@ -70,7 +70,7 @@ impl Args {
                     method,
                     pass,
                     &lengths,
-                    || device.backend.is_cpu().then(|| Machine::here().available as f64 / 1_048_576.0),
+                    || Some(Machine::here().filter(|_| device.backend.is_cpu())?.available as f64 / 1_048_576.0),
                     |case| self.measure(case).map_err(|error| format!("{error:#}")),
                 ));
             }
