@@ -55,7 +55,7 @@ why_kept() {
 # shorten OLD FILE: the lines of the file, without its middle if the old output lacks that: as many before and after.
 shorten() {
     local before after
-    before=$(grep -nxF '...' <<<"$1" | cut -d: -f1)
+    before=$(grep -nxF '...' <<<"$1" | cut -d: -f1) || true
     [[ -n $before ]] || { cat "$2"; return; }
     after=$(($(printf '%s' "$1" | wc -l) - before))
     head -n $((before - 1)) "$2"
