@@ -5,20 +5,25 @@ use std::path::{Path, PathBuf};
 use super::{note, output};
 use crate::device::{self, DeviceSpec};
 use crate::format::{first_line, shell_word};
-use crate::report::{PAGE, Report};
+use crate::report::{Comparison, PAGE, Report};
 use crate::run::log::{NO_REPORT, REPORT};
 use crate::run::{self, RunDir};
+
+/// The page about several runs, in the working directory.
+const COMPARISON: &str = "comparison.html";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tinderbox report runs/quickstart
-  tinderbox report runs/quickstart --output quickstart.html")]
+  tinderbox report runs/quickstart --output quickstart.html
+  tinderbox report runs/quickstart runs/deeper --output both.html")]
 pub(super) struct Args {
-    /// A run directory; the run may still be in progress
-    run: PathBuf,
+    /// A run directory; the run may still be in progress. Of several, the curves are drawn over each other
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
     /// The page to write; an existing one is replaced [default: report.html in the run, with the curves as SVG beside
-    /// it]
+    /// it; of several runs, comparison.html]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The device to measure the heads on: auto, cpu, or a name that `tinderbox devices` lists [default: the run's]
@@ -31,7 +36,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.output {
         output::check_file(path)?;
     }
-    let run = run::open_or_locate(&args.run)?;
+    let run = match &args.runs[..] {
+        [run] => run::open_or_locate(run)?,
+        runs => return compare(runs, args.output.as_deref().unwrap_or(Path::new(COMPARISON))),
+    };
     let report = gather(&run, args.device.as_ref())?;
     for line in report.notes() {
         note(format!("note: {line}"));
@@ -44,6 +52,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         run.join(PAGE)
     };
     note(format!("wrote `{}`", path.display()));
+    Ok(())
+}
+
+/// Writes a page about several runs.
+fn compare(runs: &[PathBuf], page: &Path) -> anyhow::Result<()> {
+    let runs = runs.iter().map(|run| run::open_or_locate(run)).collect::<Result<Vec<_>, _>>()?;
+    let comparison = Comparison::read(&runs)?;
+    for line in comparison.notes() {
+        note(format!("note: {line}"));
+    }
+    output::write(page, &comparison.html())?;
+    note(format!("wrote `{}`", page.display()));
     Ok(())
 }
 

@@ -1,11 +1,13 @@
 //! Charts of curves over the steps of a run, with their legends and a marked point.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Fragment;
 use super::plot::{self, Plot, Point, Scale, Size, legend_entry, text_width, thinned};
 use super::svg::{self, Anchor};
 
+const STYLE: &str = include_str!("assets/curves.css");
+const AXES: &str = include_str!("assets/axes.js");
 const SCRIPT: &str = include_str!("assets/curves.js");
 
 /// Curves of more points than this have no dots.
@@ -17,6 +19,8 @@ const CUT: &str = "higher values are drawn at the upper edge";
 /// Curves over steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Chart {
+    /// The name of the chart in a page, as an attribute.
+    pub id: &'static str,
     /// The name of the chart, and its unit.
     pub title: [&'static str; 2],
     /// The curves, those behind first.
@@ -34,9 +38,9 @@ pub(crate) struct Chart {
 /// A curve.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
-    pub name: &'static str,
+    pub name: String,
     /// The class, which has the curve's colour.
-    pub class: &'static str,
+    pub class: String,
     /// In the order of their steps, all finite.
     pub points: Vec<Point>,
     /// Whether each point is drawn as a dot.
@@ -56,9 +60,9 @@ impl Chart {
 
     /// The chart as a file.
     pub fn file(&self) -> String {
-        let [width, height] = pixels(Size::Wide);
+        let [width, height] = FILE;
         let drawn = self.series.iter().filter(|series| !series.points.is_empty());
-        let legend = drawn.map(|series| (format!("line {}", series.class), series.name.to_owned()));
+        let legend = drawn.map(|series| (format!("line {}", series.class), series.name.clone()));
         let body = self.drawn(&self.plot([width, height]));
         let note = self.is_cut().then_some(CUT);
         plot::file(self.title, &legend.collect::<Vec<_>>(), note, [width, height], &body)
@@ -69,32 +73,38 @@ impl Chart {
         let plot = self.plot(pixels(size));
         let numbers = |Scale { domain: [a, b], range: [c, d] }: Scale| format!("{a} {b} {c} {d}");
         let data = format!(" data-x=\"{}\" data-y=\"{}\"", numbers(plot.x), numbers(plot.y));
-        plot::in_page(size, pixels(size), &self.title.join(", "), &data, &self.drawn(&plot))
+        let drawing = format!("<g class=\"drawing\">\n{}</g>\n", self.drawn(&plot));
+        plot::in_page(size, pixels(size), &self.title.join(", "), &data, &drawing)
     }
 
-    /// The chart as a figure of a page, and the numbers that it reads out.
-    fn figure(&self, name: &str) -> (String, Value) {
+    /// The chart as a figure of a page in these sizes, and its numbers.
+    fn figure(&self, sizes: &[Size]) -> (String, Value) {
         let [title, unit] = self.title;
-        let [width, _] = pixels(Size::Wide);
+        let [width, _] = FILE;
         let mut series = self.thinned_series(width);
         series.retain(|series| !series.points.is_empty());
-        let entry = |series: &Series| legend_entry(&format!("line {}", series.class), series.name);
+        let entry = |series: &Series| legend_entry(&format!("line {}", series.class), &series.name);
         let legend: String = match &series[..] {
             [_] => String::new(), // the title says it
             several => several.iter().map(entry).collect(),
         };
         let cut = if self.is_cut() { format!("<span>{CUT}</span>") } else { String::new() };
         let html = format!(
-            "<figure data-chart=\"{name}\">\n\
+            "<figure data-chart=\"{}\">\n\
              <figcaption><span class=\"what\">{title}<span class=\"unit\">{unit}</span></span>\
-             <span class=\"legend\">{legend}{cut}</span></figcaption>\n<output></output>\n{}{}</figure>\n",
-            self.svg(Size::Wide),
-            self.svg(Size::Narrow)
+             <span class=\"legend\">{legend}{cut}</span></figcaption>\n<output></output>\n{}</figure>\n",
+            self.id,
+            sizes.iter().map(|size| self.svg(*size)).collect::<String>(),
         );
-        let series = series
-            .iter()
-            .map(|Series { name, class, points, .. }| json!({"name": name, "className": class, "points": points}));
-        (html, json!({"digits": self.decimals, "series": series.collect::<Vec<_>>()}))
+        let series = series.iter().map(|Series { name, class, points, has_dots }| {
+            json!({"name": name, "className": class, "points": points, "hasDots": has_dots})
+        });
+        let ceiling = Some(self.ceiling).filter(|ceiling| ceiling.is_finite());
+        let mark = self.mark.as_ref().map(|((step, number), label)| json!([step, number, label]));
+        let numbers = json!({
+            "digits": self.decimals, "ceiling": ceiling, "mark": mark, "series": series.collect::<Vec<_>>()
+        });
+        (html, numbers)
     }
 
     /// The curves with about two points for each pixel of `width`.
@@ -153,28 +163,35 @@ impl Chart {
     }
 }
 
+/// The size of a chart as a file.
+const FILE: [f64; 2] = [880.0, 300.0];
+
 fn pixels(size: Size) -> [f64; 2] {
     match size {
-        Size::Wide => [880.0, 300.0],
+        Size::Wide => [720.0, 300.0],
         Size::Narrow => [340.0, 230.0],
+        Size::Small => [340.0, 190.0],
     }
 }
 
-/// The charts that have anything to draw, by their names in the page, as a section; `None` if none has.
-pub(crate) fn curves(names: &[&str], charts: &[Chart]) -> Option<Fragment> {
-    let mut body = String::new();
-    let mut data = Map::new();
-    for (name, chart) in names.iter().zip(charts).filter(|(_, chart)| !chart.is_empty()) {
-        let (figure, numbers) = chart.figure(name);
-        body += &figure;
-        data.insert((*name).to_owned(), numbers);
+/// The charts that have anything to draw as a section: the first one large, with `beside` it, which is HTML and may be
+/// empty; the others small and of the same steps. `None` if none has.
+pub(crate) fn curves(charts: &[Chart], beside: &str) -> Option<Fragment> {
+    let mut drawn = charts.iter().filter(|chart| !chart.is_empty());
+    let (large, numbers) = drawn.next()?.figure(&[Size::Wide, Size::Narrow]);
+    let mut data = vec![numbers];
+    let mut small = String::new();
+    for chart in drawn {
+        let (figure, numbers) = chart.figure(&[Size::Small]);
+        small += &figure;
+        data.push(numbers);
     }
-    (!data.is_empty()).then(|| Fragment {
+    Some(Fragment {
         kind: "curves",
-        styles: &[plot::STYLE, plot::FIGURE_STYLE],
-        scripts: &[plot::FIGURE_SCRIPT, SCRIPT],
-        body,
-        data: Some(Value::Object(data).to_string()),
+        styles: &[plot::STYLE, plot::FIGURE_STYLE, STYLE],
+        scripts: &[plot::FIGURE_SCRIPT, AXES, SCRIPT],
+        body: format!("<div class=\"large\">\n{large}{beside}</div>\n<div class=\"small\">\n{small}</div>"),
+        data: Some(Value::Array(data).to_string()),
         lists: Vec::new(),
     })
 }
@@ -185,8 +202,9 @@ mod tests {
 
     fn chart(points: Vec<Point>) -> Chart {
         Chart {
+            id: "loss",
             title: ["Loss", "nats per token"],
-            series: vec![Series { name: "training", class: "train", points, has_dots: true }],
+            series: vec![Series { name: "training".to_owned(), class: "train".to_owned(), points, has_dots: true }],
             mark: None,
             from_zero: false,
             ceiling: f64::INFINITY,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::Fragment;
-use super::plot::{self, N_SHADES, Plot, Size, legend_entry, shade_of, spread};
+use super::plot::{self, N_SERIES, Plot, Size, legend_entry, series_of, spread};
 use super::svg::{self, Anchor};
 use crate::format::grouped;
 use crate::inspect::{HeadScores, ScoredHeads};
@@ -86,7 +86,7 @@ impl HeadHistory {
             "<p>What each head does with the validation split, at each evaluation: a line for each head, coloured by its \
              layer.{left_out}</p>\n\
              <figure>\n<figcaption><span class=\"legend\">{legend}</span></figcaption>\n\
-             <output>Point at a line to follow its head through all charts.</output>\n{}{}</figure>",
+             <output>Point at a line to follow its head through all charts, or go from head to head with the arrow keys.</output>\n{}{}</figure>",
             self.svg(Size::Wide),
             self.svg(Size::Narrow)
         );
@@ -114,17 +114,17 @@ impl HeadHistory {
 
     /// The classes of lines with the layers that have them.
     fn legend(&self) -> Vec<(String, String)> {
-        let of_shade = |shade: usize| {
-            let mut layers = (0..self.n_layers).filter(|&layer| shade_of(layer, self.n_layers) == shade);
+        let of_series = |series: usize| {
+            let mut layers = (0..self.n_layers).filter(|&layer| series_of(layer, self.n_layers) == series);
             let first = layers.next()?;
             let name = match layers.next_back() {
                 Some(last) => format!("layers {first}–{last}"),
                 None => format!("layer {first}"),
             };
-            Some((format!("line shade-{shade}"), name))
+            Some((format!("line series-{series}"), name))
         };
         let even = ("even".to_owned(), EVEN.to_owned());
-        (0..N_SHADES).filter_map(of_shade).chain([even]).collect()
+        (0..N_SERIES).filter_map(of_series).chain([even]).collect()
     }
 
     /// `{"steps", "heads": [L * H names], "scores": {name: [L * H][steps]}}`, to three digits.
@@ -178,8 +178,8 @@ impl HeadHistory {
                 [_] => plot.path(&points) + "h4",
                 _ => plot.path(&points),
             };
-            let shade = shade_of(layer, self.n_layers);
-            svg += &format!("<path class=\"head shade-{shade}{faint}\" data-head=\"{index}\" d=\"{path}\"/>\n");
+            let series = series_of(layer, self.n_layers);
+            svg += &format!("<path class=\"head series-{series}{faint}\" data-head=\"{index}\" d=\"{path}\"/>\n");
         }
         svg + "</g>\n"
     }
@@ -197,7 +197,7 @@ impl Layout {
     fn of(size: Size) -> Self {
         match size {
             Size::Wide => Self { width: 880.0, n_columns: 3, panel: [280.0, 150.0], gap: 20.0 },
-            Size::Narrow => Self { width: 340.0, n_columns: 2, panel: [166.0, 120.0], gap: 8.0 },
+            Size::Narrow | Size::Small => Self { width: 340.0, n_columns: 2, panel: [166.0, 120.0], gap: 8.0 },
         }
     }
 
@@ -237,8 +237,8 @@ mod tests {
         let history = HeadHistory::new(&log).expect("evaluations");
         let svg = history.svg(Size::Wide);
         assert_eq!(svg.matches("class=\"panel\"").count(), SCORES.len());
-        assert_eq!(svg.matches("class=\"head shade-0\"").count(), 2 * 3);
-        assert_eq!(svg.matches("class=\"head shade-7\"").count(), 2 * 3);
+        assert_eq!(svg.matches("class=\"head series-0\"").count(), 2 * 3);
+        assert_eq!(svg.matches("class=\"head series-5\"").count(), 2 * 3);
         assert_eq!(svg.matches("class=\"even\"").count(), 1);
         let data = history.data();
         assert_eq!(data["steps"], json!([0, 10]));
@@ -255,7 +255,7 @@ mod tests {
         let drawn = history.evaluations.len();
         assert_eq!(history.n_evaluations, 500);
         assert!((8..=12).contains(&drawn), "{drawn}");
-        assert_eq!(history.legend()[0].1, "layers 0–1");
+        assert_eq!(history.legend()[0].1, "layers 0–2");
         assert_eq!(history.data()["steps"][drawn - 1], 49_900);
     }
 

@@ -20,6 +20,7 @@ mod packing;
 mod page;
 mod plot;
 mod runs;
+mod sparkline;
 mod svg;
 mod sweep;
 pub(crate) mod table;
@@ -27,6 +28,8 @@ mod tables;
 mod terminal;
 mod theme;
 mod verification;
+#[cfg(test)]
+mod vision;
 
 use serde::Serialize;
 
@@ -39,8 +42,10 @@ pub(crate) use head_history::HeadHistory;
 pub(crate) use head_map::head_map;
 pub use head_tables::{head_answers, scored_heads};
 pub(crate) use page::{Fragment, escape, page};
-pub(crate) use plot::spread;
+pub(crate) use plot::{N_SERIES, STYLE as PLOT_STYLE, spread};
+pub(crate) use runs::run_names;
 pub use runs::{curves_table, runs_side_by_side, runs_table};
+pub use sparkline::sparkline;
 pub(crate) use sweep::sweep_page;
 pub use sweep::sweep_table;
 pub use tables::{ablation, embeddings, lens, patching};

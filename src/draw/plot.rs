@@ -9,7 +9,7 @@ use super::theme;
 use crate::format::whole;
 
 /// The styles of plots in a page.
-pub(super) const STYLE: &str = include_str!("assets/plot.css");
+pub(crate) const STYLE: &str = include_str!("assets/plot.css");
 /// The styles and the script of figures: plots in a page that answer a pointer.
 pub(super) const FIGURE_STYLE: &str = include_str!("assets/figure.css");
 pub(super) const FIGURE_SCRIPT: &str = include_str!("assets/figure.js");
@@ -20,8 +20,8 @@ svg { background: var(--paper); max-width: 100%; height: auto; font-family: syst
 \"Segoe UI\", Roboto, \"Noto Sans\", sans-serif; }
 ";
 
-/// The number of colours of layers, classes `shade-0` and on: more could not be told apart.
-pub(super) const N_SHADES: usize = 8;
+/// The number of colours of series, classes `series-0` and on, from the darkest: more could not be told apart by everyone.
+pub(crate) const N_SERIES: usize = 6;
 
 /// Room for the numbers below, for half of the last one there, and of the highest.
 const BELOW: f64 = 26.0;
@@ -34,8 +34,12 @@ pub(crate) type Point = (u64, f64);
 /// The size of a plot in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
+    /// Only on a wide screen.
     Wide,
+    /// Only on a narrow one.
     Narrow,
+    /// On any, beside others.
+    Small,
 }
 
 /// A plot in a page, with further attributes of its element.
@@ -43,6 +47,7 @@ pub(super) fn in_page(size: Size, [width, height]: [f64; 2], label: &str, attrib
     let class = match size {
         Size::Wide => "wide",
         Size::Narrow => "narrow",
+        Size::Small => "small",
     };
     format!(
         "<svg class=\"{class}\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" \
@@ -187,11 +192,11 @@ pub(crate) fn spread(n: usize, most: usize) -> Vec<usize> {
     }
 }
 
-/// The colour of a layer: the layers of a model are spread over all colours, from the first to the last.
-pub(super) fn shade_of(layer: usize, n_layers: usize) -> usize {
+/// The series of a layer: the layers of a model are spread over all of them, from the first to the last.
+pub(super) fn series_of(layer: usize, n_layers: usize) -> usize {
     match n_layers {
         0 | 1 => 0,
-        n => (2 * layer * (N_SHADES - 1) + n - 1) / (2 * (n - 1)), // rounded
+        n => (2 * layer * (N_SERIES - 1) + n - 1) / (2 * (n - 1)), // rounded
     }
 }
 
@@ -327,18 +332,15 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_spread_over_all_shades() {
-        for shade in 0..N_SHADES {
-            assert!(STYLE.contains(&format!(".shade-{shade} ")), "{shade}");
-        }
-        let shades = |n| (0..n).map(|layer| shade_of(layer, n)).collect::<Vec<_>>();
-        assert_eq!(shades(1), [0]);
-        assert_eq!(shades(2), [0, 7]);
-        assert_eq!(shades(4), [0, 2, 5, 7]);
-        assert_eq!(shades(8), [0, 1, 2, 3, 4, 5, 6, 7]);
-        let many = shades(24);
+    fn layers_are_spread_over_all_series() {
+        let series = |n| (0..n).map(|layer| series_of(layer, n)).collect::<Vec<_>>();
+        assert_eq!(series(1), [0]);
+        assert_eq!(series(2), [0, 5]);
+        assert_eq!(series(4), [0, 2, 3, 5]);
+        assert_eq!(series(6), [0, 1, 2, 3, 4, 5]);
+        let many = series(24);
         assert!(many.windows(2).all(|pair| pair[1] - pair[0] <= 1));
-        assert_eq!((many[0], many[23]), (0, 7));
+        assert_eq!((many[0], many[23]), (0, 5));
     }
 
     #[test]

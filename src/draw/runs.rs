@@ -74,7 +74,7 @@ pub fn runs_side_by_side(runs: &[RunInfo], differences: &[Difference], now_unix_
     let n_abreast = runs.len().clamp(1, MAX_ABREAST);
     let cell_width = MAX_WIDTH.saturating_sub(label_width) / n_abreast;
     let cell_width = cell_width.saturating_sub(2).max(MIN_CELL);
-    let heading: Vec<String> = iter::once(String::new()).chain(distinct_names(runs)).collect();
+    let heading: Vec<String> = iter::once(String::new()).chain(run_names(runs)).collect();
     let columns: Vec<usize> = (1..heading.len()).collect();
     let blocks = columns.chunks(n_abreast).map(|block| {
         let cells = |row: &Vec<String>| {
@@ -96,7 +96,7 @@ fn name(run: &Path) -> String {
 }
 
 /// A name for each run: the last part of its path, or the whole path if another run has the same last part.
-fn distinct_names(runs: &[RunInfo]) -> Vec<String> {
+pub(crate) fn run_names(runs: &[RunInfo]) -> Vec<String> {
     let names: Vec<String> = runs.iter().map(|info| name(&info.run)).collect();
     let is_unique = |name: &String| names.iter().filter(|other| *other == name).count() == 1;
     let distinct = names.iter().zip(runs).map(|(name, info)| match is_unique(name) {
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn runs_of_one_name_are_told_apart() {
         let runs = ["a/m", "b/m", "b/n"].map(done);
-        assert_eq!(distinct_names(&runs), ["a/m", "b/m", "n"]);
+        assert_eq!(run_names(&runs), ["a/m", "b/m", "n"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The table and the page of a sweep.
 
-use super::plot::{self, N_SHADES, Plot, Size, legend_entry, shade_of};
+use super::plot::{self, N_SERIES, Plot, Size, legend_entry, series_of};
 use super::table::{self, columns};
 use super::{Fragment, escape, page};
 use crate::format::{compact, duration, grouped, milliseconds, percent, whole};
@@ -9,7 +9,7 @@ use crate::sweep::{Importance, Outcome, Row};
 const STYLE: &str = include_str!("assets/sweep.css");
 
 /// How many curves have a colour and a name of their own.
-const NAMED: usize = N_SHADES;
+const NAMED: usize = N_SERIES;
 
 /// Losses above this many times the best are drawn at the upper edge.
 const CEILING: f64 = 2.0;
@@ -133,7 +133,7 @@ fn figure(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> Option<String> {
     let margin = 0.05 * (high - lowest).max(0.01);
     let n_named = curves.len().min(NAMED);
     let class = |at: usize| match at < n_named {
-        true => format!("line shade-{}", shade_of(at, n_named)),
+        true => format!("line series-{}", series_of(at, n_named)),
         false => "line train".to_owned(),
     };
     let label = "Validation loss, bits per byte";

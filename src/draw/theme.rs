@@ -121,6 +121,9 @@ mod tests {
                     held(graphic, ground, 3.0);
                 }
             }
+            for series in tokens().filter(|token| token.starts_with("series-")) {
+                held(series, "paper", 3.0);
+            }
             held("on-accent", "accent", 4.5);
             for kind in tokens().filter(|token| token.starts_with("kind-")) {
                 held("ink", kind, 4.5);

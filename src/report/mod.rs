@@ -3,8 +3,13 @@
 //! A run in progress, a failed run, or a run of an older version has a report as far as its files reach;
 //! [`Report::notes`] says what is missing.
 
-#![allow(clippy::format_push_string, reason = "a line reads better than it saves an allocation")]
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    reason = "a line reads better than it saves an allocation"
+)]
 
+mod comparison;
 mod curves;
 mod inside;
 mod numbers;
@@ -19,6 +24,7 @@ use crate::draw::{self, Chart, HeadHistory};
 use crate::inspect::ScoredHeads;
 use crate::run::files::remove_left_over;
 use crate::run::{self, Curves, Process, RunDir, RunError, RunInfo, Sample, Status, layout, write_atomically};
+pub use comparison::Comparison;
 use inside::Inside;
 use settings::Section;
 
@@ -111,8 +117,9 @@ impl Report {
     /// If a file cannot be written; each is replaced whole or not at all.
     pub fn write(&self, run: &RunDir) -> Result<(), ReportError> {
         remove_left_over(run.root()); // by an earlier report that was killed
+        let charts = [curves::losses(&self.curves, &self.facts), curves::LEARNING_RATE.of(&self.curves)];
         let names = [layout::LOSS_SVG, layout::LEARNING_RATE_SVG];
-        for (name, chart) in names.into_iter().zip(self.charts()).filter(|(_, chart)| !chart.is_empty()) {
+        for (name, chart) in names.into_iter().zip(charts).filter(|(_, chart)| !chart.is_empty()) {
             replace(&run.join(name), &chart.file())?;
         }
         if let Some(heads) = &self.heads {
@@ -124,29 +131,31 @@ impl Report {
     /// The page.
     #[must_use]
     pub fn html(&self) -> String {
-        // `.` is a run, too, and has a name.
-        let run = &self.facts.run;
-        let root = std::path::absolute(run).unwrap_or_else(|_| run.clone());
-        let name = root.file_name().unwrap_or(root.as_os_str()).to_string_lossy();
-        let charts = self.charts();
+        let losses = curves::losses(&self.curves, &self.facts);
+        let small = curves::SMALL.map(|column| column.of(&self.curves));
+        let charts: Vec<Chart> = std::iter::once(losses).chain(small).collect();
         let inside = self.inside.as_ref();
         let head_map = |Inside { step, heads, .. }: &Inside| draw::head_map(*step, heads);
         let attention = inside.and_then(|inside| inside.attention.as_ref());
         let sections = [
             ("Numbers", Some(numbers::numbers(self))),
-            ("Curves", draw::curves(&["loss", "rate"], &charts)),
+            ("Curves", draw::curves(&charts, &samples::newest(&self.samples))),
             ("What it wrote", samples::samples(&self.samples, &self.curves)),
             ("What each head does", inside.map(head_map)),
             ("How its heads formed", self.heads.as_ref().map(HeadHistory::fragment)),
             ("Who looks at whom", attention.map(draw::attention_fragment)),
+            ("Details", Some(numbers::details(self))),
             ("Config", Some(settings::settings(&self.settings))),
         ];
         let known = sections.into_iter().filter_map(|(heading, fragment)| Some((heading, fragment?)));
-        draw::page(&name, &numbers::lead(self), &known.collect::<Vec<_>>())
+        draw::page(&self.name(), &numbers::lead(self), &known.collect::<Vec<_>>())
     }
 
-    fn charts(&self) -> [Chart; 2] {
-        [curves::losses(&self.curves, self.facts.best_step), curves::learning_rate(&self.curves)]
+    /// The name of the run: `.` has one, too.
+    fn name(&self) -> String {
+        let run = &self.facts.run;
+        let root = std::path::absolute(run).unwrap_or_else(|_| run.clone());
+        root.file_name().unwrap_or(root.as_os_str()).to_string_lossy().into_owned()
     }
 }
 

@@ -39,15 +39,22 @@ pub(super) fn numbers(report: &Report) -> Fragment {
             escape(&detail)
         );
     }
-    body += "</dl>\n<dl class=\"facts\">\n";
-    for (name, value) in facts(report) {
-        body += &format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escape(&value));
-    }
     body += "</dl>\n";
     if !report.notes.is_empty() {
         let notes = report.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note)));
         body += &format!("<ul class=\"notes\">\n{}</ul>\n", notes.collect::<String>());
     }
+    fragment(body)
+}
+
+/// The smaller numbers of the run, and how it was made.
+pub(super) fn details(report: &Report) -> Fragment {
+    let facts = facts(report).into_iter();
+    let facts = facts.map(|(name, value)| format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escape(&value)));
+    fragment(format!("<dl class=\"facts\">\n{}</dl>\n", facts.collect::<String>()))
+}
+
+fn fragment(body: String) -> Fragment {
     Fragment { kind: "numbers", styles: &[STYLE], scripts: &[], body, data: None, lists: Vec::new() }
 }
 
@@ -56,7 +63,7 @@ fn tiles(report: &Report) -> Vec<(&'static str, String, String)> {
     let facts = &report.facts;
     let (mark, unit) = match facts.is_estimate {
         true => ("~", "nats per token, an estimate"),
-        false => ("", "nats per token"),
+        false => ("", "nats per token, over the whole split"),
     };
     let perplexity = facts.val_loss.map(|loss| format!("{mark}{}", short(loss.exp())));
     let trained = report.processes.last().and_then(|process| process.train_tokens);

@@ -42,6 +42,18 @@ pub(super) fn samples(samples: &[Sample], curves: &Curves) -> Option<Fragment> {
     Some(Fragment { kind: "samples", styles: &[STYLE], scripts: &[SCRIPT], body, data: None, lists: Vec::new() })
 }
 
+/// The newest sample, to stand beside the curves; nothing if there are none.
+pub(super) fn newest(samples: &[Sample]) -> String {
+    newest_of("What it writes now", samples).unwrap_or_default()
+}
+
+/// The newest sample below a heading; `None` if there are none.
+pub(super) fn newest_of(heading: &str, samples: &[Sample]) -> Option<String> {
+    let Sample { step, text } = samples.last()?;
+    let (heading, step, text) = (escape(heading), grouped(*step), escape(&visible(text.trim())));
+    Some(format!("<aside>\n<h3>{heading} <small>step {step}</small></h3>\n<pre>{text}</pre>\n</aside>\n"))
+}
+
 /// The text with its control characters replaced: an untrained model may write anything.
 fn visible(text: &str) -> String {
     let shown = |c: char| match c {

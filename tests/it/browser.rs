@@ -274,6 +274,20 @@ impl Browser {
         self.mouse("mouseReleased", x, y);
     }
 
+    /// Drags from one share of an element's width to another.
+    pub fn drag(&mut self, selector: &str, [from, to]: [f64; 2]) {
+        self.point(selector); // so that it is in view
+        let quoted = json!(selector);
+        let of = "((box) => [box.left, box.top + box.height / 2, box.width])";
+        let place = self.evaluate(&format!("{of}(document.querySelector({quoted}).getBoundingClientRect())"));
+        let at = |index: usize| place[index].as_f64().expect("a number");
+        let x = |share: f64| at(0) + share * at(2);
+        self.mouse("mouseMoved", x(from), at(1));
+        self.mouse("mousePressed", x(from), at(1));
+        self.mouse("mouseMoved", x(to), at(1));
+        self.mouse("mouseReleased", x(to), at(1));
+    }
+
     /// Points at nothing.
     pub fn point_away(&mut self) {
         self.mouse("mouseMoved", 1.0, 1.0);

@@ -43,6 +43,7 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
             "What each head does",
             "How its heads formed",
             "Who looks at whom",
+            "Details",
             "Config"
         ]
     );
@@ -52,6 +53,7 @@ fn a_run_leaves_a_report_with_everything_that_is_known_of_it() {
     let bits = facts[0]["val_bits_per_byte"].as_f64().expect("bits");
     for number in [
         format!("<dt>Best validation loss</dt><dd class=\"value\">{loss:.4}<"),
+        format!(">best {loss:.4}, whole split</text>"),
         format!("<dt>Perplexity</dt><dd class=\"value\">{:.2}<", loss.exp()),
         format!("<dt>Bits per byte</dt><dd class=\"value\">{bits:.4}<"),
         "<dt>Tokens seen</dt><dd class=\"value\">2,560<".to_owned(),
@@ -122,6 +124,7 @@ fn a_run_that_is_interrupted_or_in_progress_has_a_report() {
     assert!(lead(&live).starts_with("In progress: "), "{}", lead(&live));
     assert!(lead(&live).contains(" of 1,000,000 steps on flex"), "{}", lead(&live));
     assert!(live.contains("<dt>Best validation loss</dt><dd class=\"value\">~"));
+    assert!(live.contains(">best ~") && live.contains(", an estimate</text>"));
     training.press_ctrl_c();
     let ran = training.finish();
     assert_eq!(ran.code, Some(130), "{}", ran.stderr);
@@ -188,7 +191,7 @@ fn a_report_reaches_as_far_as_the_files_of_its_run() {
     };
     let (stderr, html) = report();
     assert_snapshot!(stderr, @"wrote `runs/tiny/report.html`");
-    assert_eq!(headings(&html), ["Numbers", "What each head does", "Who looks at whom", "Config"]);
+    assert_eq!(headings(&html), ["Numbers", "What each head does", "Who looks at whom", "Details", "Config"]);
     // A text that is gone is said, and the rest is there.
     fs::remove_file(folder.path("text.txt")).expect("removed");
     let (stderr, html) = report();
@@ -196,7 +199,7 @@ fn a_report_reaches_as_far_as_the_files_of_its_run() {
         stderr.starts_with("note: Nothing can be said of heads and attention: there is no file or folder"),
         "{stderr}"
     );
-    assert_eq!(headings(&html), ["Numbers", "Config"]);
+    assert_eq!(headings(&html), ["Numbers", "Details", "Config"]);
     fs::remove_dir_all(folder.path("runs/tiny/checkpoints")).expect("removed");
     fs::write(folder.path("runs/tiny/config.toml"), "[model]\nnovel = 1\n").expect("written");
     let (_, html) = report();
@@ -268,12 +271,44 @@ fn a_reader_clicks_through_the_report() {
     }
 }
 
+/// Zooms by the buttons, by keys and by dragging, and switches to a logarithmic axis.
+fn zoom(browser: &mut Browser, size: &str) {
+    let ticks = |browser: &mut Browser, chart: &str, size: &str, anchor: &str| {
+        browser.texts(&format!("figure[data-chart={chart}] > svg.{size} .tick[text-anchor={anchor}]"))
+    };
+    let steps = |browser: &mut Browser| ticks(browser, "loss", size, "middle");
+    let whole = steps(browser);
+    assert_eq!(whole.last().map(String::as_str), Some("40"), "{whole:?}");
+    browser.click(".tools button:nth-of-type(2)");
+    let half = steps(browser);
+    assert!(half != whole && !half.contains(&"0".to_owned()), "{half:?}");
+    let of_speed = ticks(browser, "speed", "small", "middle");
+    assert!(!of_speed.contains(&"0".to_owned()), "all charts show the same steps: {of_speed:?}");
+    browser.click(".tools button:nth-of-type(3)");
+    assert_eq!(steps(browser), whole);
+    browser.drag(&format!("figure[data-chart=loss] > svg.{size}"), [0.6, 0.9]);
+    assert_ne!(steps(browser), whole);
+    browser.press("Escape");
+    assert_eq!(steps(browser), whole);
+    let heights = ticks(browser, "loss", size, "end");
+    browser.click(".tools button:nth-of-type(1)");
+    assert_eq!(browser.all(".tools button", "it.ariaPressed")[0], json!("true"));
+    let line = format!("figure[data-chart=loss] > svg.{size} .line.train");
+    assert!(!browser.all(&line, "it.getAttribute('d')")[0].to_string().contains("NaN"));
+    assert!(!ticks(browser, "loss", size, "end").is_empty());
+    browser.click(".tools button:nth-of-type(1)");
+    assert_eq!(ticks(browser, "loss", size, "end"), heights);
+    browser.evaluate("document.activeElement.blur()");
+    browser.point_away();
+}
+
 fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     browser.open(file);
     let size = if is_narrow { "narrow" } else { "wide" };
     let shown = browser.all("figure > svg", "it.checkVisibility() ? it.getAttribute('class') : ''");
-    assert_eq!(shown.iter().filter(|class| **class == json!(size)).count(), 3, "{shown:?}");
-    assert_eq!(shown.iter().filter(|class| **class != json!("")).count(), 3, "{shown:?}");
+    let count = |size: &str| shown.iter().filter(|class| **class == json!(size)).count();
+    assert_eq!([count(size), count("small")], [2, 3], "{shown:?}");
+    assert_eq!(shown.iter().filter(|class| **class != json!("")).count(), 5, "{shown:?}");
 
     // A chart says what is where one points, and the arrow keys go on from there.
     let readout = "figure[data-chart=loss] output";
@@ -292,6 +327,10 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     assert!(browser.texts(readout)[0].starts_with("step 15"), "{:?}", browser.texts(readout));
     browser.evaluate("document.activeElement.blur()");
     browser.point_away();
+    zoom(browser, size);
+
+    // The newest sample stands beside the loss.
+    assert!(browser.texts(".curves aside h3")[0].ends_with("step 40"));
 
     // One sample at a time.
     let samples = ".samples ol > li";
@@ -324,7 +363,48 @@ fn click_through(browser: &mut Browser, file: &Path, is_narrow: bool) {
     browser.point_away();
     assert_eq!(browser.all(".forming .picked", "1"), [0; 0]);
 
+    // With keys alone, all of a head's scores are read out.
+    browser.evaluate("document.querySelector('.forming figure').focus()");
+    browser.press("ArrowDown");
+    browser.press("ArrowLeft");
+    let output = browser.texts(".forming output")[0].clone();
+    assert!(output.starts_with("head ") && output.contains("step ") && output.contains("entropy"), "{output}");
+    let picked = browser.all(".forming .picked", "it.dataset.head");
+    assert!(picked.len() >= 9, "{picked:?}");
+    browser.evaluate("document.activeElement.blur()");
+    assert_eq!(browser.all(".forming .picked", "1"), [0; 0]);
+
     assert!(!browser.texts("section.attention").is_empty());
     browser.click(".page-theme");
     browser.click(".page-theme");
+}
+
+#[test]
+fn several_runs_lie_over_each_other() {
+    let folder = Folder::new();
+    folder.succeed(&["train", "tiny.toml"]);
+    let other = ["train", "tiny.toml", "--run-dir", "runs/<b>", "--set", "optimizer.learning_rate=1e-3"];
+    folder.succeed(&other);
+    let ran = folder.run(&["report", "runs/tiny", "runs/<b>"]);
+    assert_eq!((ran.code, &*ran.stderr), (Some(0), "wrote `comparison.html`\n"));
+    let html = folder.read("comparison.html");
+    assert_eq!(headings(&html), ["Runs", "Curves", "What they wrote", "What sets them apart"]);
+    let bits = |run: &str| folder.json(&["runs", run, "--json"])[0]["val_bits_per_byte"].as_f64().expect("bits");
+    let [tiny, slow] = ["runs/tiny", "runs/<b>"].map(bits);
+    let first = if tiny <= slow { "tiny" } else { "&lt;b&gt;" };
+    assert!(between(&html, "<th scope=\"row\">", "</th>").ends_with(first), "the best first");
+    for bits in [tiny, slow] {
+        assert!(html.contains(&format!("<td>{bits:.4}</td>")), "{bits}");
+    }
+    assert!(html.contains("<th scope=\"row\">optimizer.learning_rate</th>") && !html.contains("<b>"));
+    let Some(mut browser) = Browser::start() else { return };
+    for screen in SCREENS {
+        browser.look(screen);
+        browser.open(&folder.path("comparison.html"));
+        browser.picture(&format!("comparison-{}-{}", screen.0, screen.1.name()));
+        let size = if screen.0 < 600 { "narrow" } else { "wide" };
+        assert_eq!(browser.all(&format!("figure[data-chart=loss] > svg.{size} .drawing > .line"), "1").len(), 2);
+        assert_eq!(browser.take_problems(), [""; 0], "{screen:?}");
+        assert!(browser.overflow() < 1.0, "{screen:?}: wider than the screen");
+    }
 }

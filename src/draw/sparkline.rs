@@ -1,0 +1,50 @@
+//! A curve in a line of a terminal.
+
+/// From the lowest to the highest.
+const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// The curve of these numbers in at most `n_columns` columns, each the mean of as many of them; on a logarithmic scale,
+/// on which a loss keeps falling to the end, if all are above 0. Numbers that are not finite are left out.
+#[must_use]
+pub fn sparkline(numbers: &[f64], n_columns: usize) -> String {
+    let finite: Vec<f64> = numbers.iter().copied().filter(|x| x.is_finite()).collect();
+    let is_positive = finite.iter().all(|x| *x > 0.0);
+    let scaled: Vec<f64> = finite.iter().map(|x| if is_positive { x.ln() } else { *x }).collect();
+    let n = scaled.len().min(n_columns);
+    let mean = |at: usize| {
+        let part = &scaled[at * scaled.len() / n..(at + 1) * scaled.len() / n];
+        part.iter().sum::<f64>() / part.len() as f64
+    };
+    let means: Vec<f64> = (0..n).map(mean).collect();
+    let low = means.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = means.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let top = (LEVELS.len() - 1) as f64;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the levels")]
+    let level = |x: &f64| match high > low {
+        true => LEVELS[((x - low) / (high - low) * top).round() as usize],
+        false => LEVELS[0],
+    };
+    means.iter().map(level).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_fills_its_columns_from_the_lowest_to_the_highest() {
+        assert_eq!(sparkline(&[4.0, 2.0, 1.0], 8), "█▅▁");
+        assert_eq!(sparkline(&[-3.0, 0.0, 4.0], 8), "▁▄█", "no logarithm of these");
+        let long: Vec<f64> = (1..=1000).map(f64::from).collect();
+        let line = sparkline(&long, 8);
+        assert_eq!((line.chars().count(), line.chars().next(), line.chars().last()), (8, Some('▁'), Some('█')));
+    }
+
+    #[test]
+    fn a_constant_nothing_and_no_number_have_a_line() {
+        assert_eq!(sparkline(&[2.0, 2.0], 8), "▁▁");
+        assert_eq!(sparkline(&[], 8), "");
+        assert_eq!(sparkline(&[f64::NAN, 1.0, f64::INFINITY], 8), "▁");
+        assert_eq!(sparkline(&[1.0, 2.0], 0), "");
+    }
+}
