@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt::Display;
 
+use unicode_width::UnicodeWidthChar;
+
 /// A number with its thousands apart: `1,115,394`.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
@@ -154,6 +156,36 @@ pub fn cut_in_the_middle(text: &str, max: usize) -> String {
     format!("{head}\u{2026}{tail}")
 }
 
+/// A line in pieces of at most `n_columns` columns of a terminal, broken after blanks where there are any.
+pub fn wrapped(line: &str, n_columns: usize) -> Vec<String> {
+    let mut pieces = vec![String::new()];
+    let mut used = 0;
+    for word in line.split_inclusive(char::is_whitespace) {
+        let columns: usize = word.trim_end().chars().map(columns_of).sum();
+        if used > 0 && columns <= n_columns && used + columns > n_columns {
+            pieces.push(String::new());
+            used = 0;
+        }
+        for c in word.chars().map(|c| if c == '\t' { ' ' } else { c }) {
+            let is_over = used + columns_of(c) > n_columns;
+            if is_over && c == ' ' {
+                continue; // a blank at the end of a piece is not seen
+            }
+            if is_over {
+                pieces.push(String::new());
+                used = 0;
+            }
+            used += columns_of(c);
+            pieces.last_mut().expect("there is always a last one").push(c);
+        }
+    }
+    pieces
+}
+
+fn columns_of(c: char) -> usize {
+    c.width().unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +213,16 @@ mod tests {
             ["7", "999", "1.23K", "804K", "1.00M", "12.3M", "1.50G"]
         );
         assert_eq!([1 << 20, 20 << 30, 3 << 40].map(size), ["1.0 MiB", "20.0 GiB", "3.0 TiB"]);
+    }
+
+    #[test]
+    fn a_long_line_breaks_between_words_or_within_a_long_one() {
+        assert_eq!(wrapped("", 5), [""]);
+        assert_eq!(wrapped("abcdefg", 5), ["abcde", "fg"]);
+        assert_eq!(wrapped("the cat sat down", 7), ["the cat", "sat ", "down"]);
+        assert_eq!(wrapped("a\tb", 9), ["a b"], "a tab has no width");
+        assert_eq!(wrapped("日本語", 5), ["日本", "語"], "two columns each");
+        assert_eq!(wrapped("to abcdefgh", 5), ["to ab", "cdefg", "h"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{note, print, print_json};
+use super::{note, print_json, print_table};
 use crate::device::{self, AdapterKind, Backend, DeviceListing, DeviceSpec};
 use crate::draw::table::{columns, table};
 use crate::format::or_dash;
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let [auto, cpu] =
         [&report.auto, &report.cpu].map(|device| device.as_deref().unwrap_or("no device: none was found"));
-    print(&format!("{}\nauto  takes {auto}\ncpu   takes {cpu}\n", listed(&report.devices)))?;
+    print_table(&format!("{}\nauto  takes {auto}\ncpu   takes {cpu}\n", listed(&report.devices)))?;
     if !has_gpu(&report.devices) {
         note("hint: no GPU was found; if this machine has one, install its driver. Everything also works on the CPU.");
     }

@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use super::numbers::{count, number, seed};
 use super::weights::WeightFormat;
-use super::{Misuse, Subject, note};
+use super::{Misuse, Subject, note, paint};
 use crate::config::GenerateConfig;
 use crate::format::without_control;
 use crate::generate::{GenerateError, Piece, Writers};
@@ -110,14 +110,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let stdout = io::stdout().lock();
     let form = match args.raw {
         true => Form::Raw,
-        false if stdout.is_terminal() => Form::Terminal,
+        false if stdout.is_terminal() => Form::Terminal { has_colors: paint::has_colors(&stdout) },
         false => Form::Text,
     };
     let mut stdout = stdout;
-    let shown = match form {
-        Form::Raw => prompt.clone(),
-        Form::Text | Form::Terminal => String::from_utf8_lossy(&prompt).into_owned().into_bytes(),
-    };
+    let shown = form.prompt(&prompt);
     let mut first = 0;
     while first < n_samples {
         let samples = first..n_samples.min(first.saturating_add(AT_ONCE));
@@ -155,11 +152,35 @@ enum Form {
     Raw,
     /// As text.
     Text,
-    /// As text without what would control a terminal.
-    Terminal,
+    /// As text without what would control a terminal, with the prompt dimmed where that can be seen.
+    Terminal { has_colors: bool },
 }
 
-/// Prints the texts of `samples` in their order, each with its prompt: the first that is not finished is shown as it is
+impl Form {
+    fn prompt(self, prompt: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Raw => prompt.to_vec(),
+            Self::Text => String::from_utf8_lossy(prompt).into_owned().into_bytes(),
+            Self::Terminal { has_colors } => {
+                let shown = self.text(prompt.to_vec());
+                match has_colors {
+                    true => paint::quiet(&String::from_utf8_lossy(&shown)).into_bytes(),
+                    false => shown,
+                }
+            }
+        }
+    }
+
+    /// Whole characters that the model wrote.
+    fn text(self, text: Vec<u8>) -> Vec<u8> {
+        match self {
+            Self::Raw | Self::Text => text,
+            Self::Terminal { .. } => without_control(&String::from_utf8_lossy(&text)).into_owned().into_bytes(),
+        }
+    }
+}
+
+/// Prints the texts of `samples` in their order, each with its prompt as `form` has it: the first that is not finished is shown as it is
 /// written, the others wait.
 fn print_in_order(
     out: &mut impl Write,
@@ -174,10 +195,7 @@ fn print_in_order(
     let mut waiting: VecDeque<(Vec<u8>, bool)> = samples.map(begun).collect();
     loop {
         while let Some((text, is_finished)) = waiting.front_mut() {
-            match form {
-                Form::Raw | Form::Text => out.write_all(text)?,
-                Form::Terminal => out.write_all(without_control(&String::from_utf8_lossy(text)).as_bytes())?,
-            }
+            out.write_all(text)?;
             text.clear();
             if !*is_finished {
                 break;
@@ -189,7 +207,7 @@ fn print_in_order(
         let Some(round) = rounds.next() else { return Ok(()) };
         for Piece { sample_idx, text: more, is_last } in round? {
             let (text, is_finished) = &mut waiting[usize::try_from(sample_idx - turn).expect("a few texts")];
-            text.extend(more);
+            text.extend(form.text(more));
             if is_last {
                 if form != Form::Raw {
                     text.push(b'\n');
@@ -256,13 +274,16 @@ mod tests {
 
     #[test]
     fn a_terminal_is_not_controlled_and_raw_bytes_are_untouched() {
-        let written = |form| {
+        let written = |form: Form| {
             let mut out = Vec::new();
             let rounds = [vec![piece(0, "b\u{1b}]52;c;aGk=\u{7}\u{9b}", true)]];
-            print_in_order(&mut out, 0..1, b"A\x1b", rounds.into_iter().map(Ok), form).expect("memory");
+            print_in_order(&mut out, 0..1, &form.prompt(b"A\x1b"), rounds.into_iter().map(Ok), form).expect("memory");
             String::from_utf8(out).expect("text")
         };
-        assert_eq!(written(Form::Terminal), "A\u{fffd}b\u{fffd}]52;c;aGk=\u{fffd}\u{fffd}\n");
+        let text = "b\u{fffd}]52;c;aGk=\u{fffd}\u{fffd}\n";
+        assert_eq!(written(Form::Terminal { has_colors: false }), format!("A\u{fffd}{text}"));
+        let dimmed = "\u{1b}[2mA\u{fffd}\u{1b}[0m";
+        assert_eq!(written(Form::Terminal { has_colors: true }), format!("{dimmed}{text}"), "no code but ours");
         assert_eq!(written(Form::Text), "A\u{1b}b\u{1b}]52;c;aGk=\u{7}\u{9b}\n");
         assert_eq!(written(Form::Raw), "A\u{1b}b\u{1b}]52;c;aGk=\u{7}\u{9b}");
     }

@@ -23,6 +23,7 @@ mod man;
 mod metrics;
 mod numbers;
 mod output;
+mod paint;
 mod plan;
 mod progress;
 mod report;
@@ -193,6 +194,7 @@ fn note(line: impl Display) {
     let line = line.to_string();
     let mut stderr = io::stderr().lock();
     let written = match stderr.is_terminal() {
+        true if paint::has_colors(&stderr) => writeln!(stderr, "{}", paint::message(&without_control(&line))),
         true => writeln!(stderr, "{}", without_control(&line)),
         false => writeln!(stderr, "{line}"),
     };
@@ -204,6 +206,14 @@ fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().is_terminal() {
         true => print_styled(&without_control(text)),
         false => print_styled(text),
+    }
+}
+
+/// Prints a table, with colours where they are seen.
+fn print_table(text: &str) -> anyhow::Result<()> {
+    match paint::has_colors(&io::stdout()) {
+        true => print_styled(&paint::table(&without_control(text))),
+        false => print(text),
     }
 }
 

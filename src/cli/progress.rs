@@ -8,17 +8,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use ratatui::crossterm::terminal;
 
 use super::dashboard::Dashboard;
 use super::note;
+use super::paint::{self, MARGIN};
 use crate::config::{MatmulPrecision, PrecisionChoice, precision_remark};
 use crate::data::{Purpose, Reading};
-use crate::format::{duration, grouped, without_control};
+use crate::draw::sparkline;
+use crate::format::{duration, grouped, without_control, wrapped};
 use crate::run::layout::TRAIN_LOG;
 use crate::run::step_label;
 use crate::train::{Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary, precision};
 
-const BAR: &str = "{bar:30} step {pos}/{len}  {msg}  {eta} left";
+const BAR: &str = "{wide_bar} step {pos}/{len}  {msg}  {eta} left";
+/// The same in amber, number 166 of the 256 colours, which is seen on black and on white.
+const AMBER_BAR: &str = "{wide_bar:.166/dim} step {pos}/{len}  {msg}  {eta} left";
+
+/// The columns of the loss's curve beside the bar.
+const CURVE_COLUMNS: usize = 8;
+
+/// The columns of a terminal that does not say how many it has.
+const DEFAULT_COLUMNS: usize = 80;
 
 /// Reading that takes less time than this is not reported.
 const MOMENT: Duration = Duration::from_secs(1);
@@ -38,6 +49,10 @@ struct Screen {
     is_over: bool,
     max_steps: usize,
     tokens_per_step: usize,
+    /// The loss of each log interval of this process.
+    losses: Vec<f64>,
+    /// Their curve.
+    curve: String,
     began: Instant,
     /// Steps of this process.
     steps: usize,
@@ -78,6 +93,8 @@ impl Progress {
             is_over: false,
             max_steps: 0,
             tokens_per_step: 0,
+            losses: Vec::new(),
+            curve: String::new(),
             began: Instant::now(),
             steps: 0,
             is_last_evaluation: false,
@@ -152,7 +169,7 @@ impl Screen {
             }
             Event::Logged(logged) => self.logged(logged),
             Event::Evaluated(evaluation) => self.evaluated(evaluation),
-            Event::Sampled { text, .. } => self.line(&format!("sample:{}", quotation(text))),
+            Event::Sampled { text, .. } => self.sampled(text),
             Event::Saved { path, is_best } => {
                 let best = if *is_best { " (best)" } else { "" };
                 self.line(&format!("saved `{}`{best}", path.display()));
@@ -239,7 +256,8 @@ impl Screen {
         ));
         self.sources(started);
         if let Display::Bar(_) = self.display {
-            let style = ProgressStyle::with_template(BAR).expect("a valid template");
+            let template = if paint::has_colors(&io::stderr()) { AMBER_BAR } else { BAR };
+            let style = ProgressStyle::with_template(template).expect("a valid template");
             let bar = ProgressBar::new(started.max_steps as u64).with_style(style).with_position(started.step as u64);
             bar.tick(); // the estimate of the time left begins at this position,
             bar.reset_eta(); // as if no time was needed to get there
@@ -277,7 +295,8 @@ impl Screen {
         if let Display::Bar(bar) = &self.display {
             let tokens_per_s = (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
             let loss = loss.map(|loss| format!("loss {loss:.3}, ")).unwrap_or_default();
-            bar.set_message(format!("{loss}{tokens_per_s:.0} tokens/s"));
+            let curve = if self.curve.is_empty() { String::new() } else { format!("{} ", self.curve) };
+            bar.set_message(format!("{curve}{loss}{tokens_per_s:.0} tokens/s"));
             bar.set_position(step as u64);
         }
     }
@@ -293,8 +312,21 @@ impl Screen {
             logged.tokens_per_s,
         );
         self.keep(&line);
+        self.losses.push(logged.train_loss);
+        self.curve = sparkline(&self.losses, CURVE_COLUMNS);
         if let Display::Lines = self.display {
             note(line); // a bar and a dashboard show these numbers all the time
+        }
+    }
+
+    /// Quotes a sample; in a terminal, its lines are broken so that they keep their margin.
+    fn sampled(&mut self, text: &str) {
+        let whole = format!("sample:{}", quotation(text, None));
+        self.keep(&whole);
+        match &self.display {
+            Display::Lines => self.show_line(&whole),
+            Display::Bar(_) => self.show_line(&format!("sample:{}", quotation(text, Some(terminal_columns())))),
+            Display::Dashboard(dashboard) => dashboard.sampled(text, &whole),
         }
     }
 
@@ -400,14 +432,22 @@ fn amount(bytes: u64, of: Option<u64>) -> String {
 }
 
 /// A sample, indented line by line, without blank lines around it, and without control characters: an untrained
-/// model may write some that switch the terminal to another character set.
-fn quotation(text: &str) -> String {
+/// model may write some that switch the terminal to another character set. Lines are broken to fit `n_columns`, if any.
+fn quotation(text: &str, n_columns: Option<usize>) -> String {
     let lines: Vec<Cow<'_, str>> = text.lines().map(|line| without_control(line.trim_end())).collect();
     let is_written = |line: &Cow<'_, str>| !line.is_empty();
     let first = lines.iter().position(is_written).unwrap_or(0);
     let last = lines.iter().rposition(is_written).unwrap_or(0);
-    let quoted = |line: &Cow<'_, str>| format!("\n    | {line}").trim_end().to_owned();
-    lines.iter().take(last + 1).skip(first).map(quoted).collect::<Vec<_>>().concat()
+    let pieces = |line: &Cow<'_, str>| match n_columns {
+        Some(n_columns) => wrapped(line, n_columns.saturating_sub(MARGIN.len() + 1).max(1)),
+        None => vec![line.clone().into_owned()],
+    };
+    let quoted = |line: String| format!("\n{MARGIN} {line}").trim_end().to_owned();
+    lines.iter().take(last + 1).skip(first).flat_map(pieces).map(quoted).collect()
+}
+
+fn terminal_columns() -> usize {
+    terminal::size().map_or(DEFAULT_COLUMNS, |(columns, _)| usize::from(columns))
 }
 
 #[cfg(test)]
@@ -415,7 +455,13 @@ mod tests {
     use super::quotation;
 
     #[test]
+    fn a_broken_line_keeps_its_margin() {
+        assert_eq!(quotation("The cat sat down.", Some(13)), "\n    | The cat\n    | sat\n    | down.");
+    }
+
+    #[test]
     fn a_sample_shows_what_was_written_and_nothing_that_changes_a_terminal() {
+        let quotation = |text| super::quotation(text, None);
         assert_eq!(quotation("\nThe cat \n\nsat.\r\n\n"), "\n    | The cat\n    |\n    | sat.");
         assert_eq!(quotation("a\u{1b}[31mb\tc\u{e}"), "\n    | a\u{fffd}[31mb\tc\u{fffd}");
         assert_eq!(quotation("\n"), "\n    |");

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{DONE, INTERRUPTED, note, print, print_json};
+use super::{DONE, INTERRUPTED, note, print_json, print_table};
 use crate::device::DeviceSpec;
 use crate::draw;
 use crate::format::{duration, grouped, milliseconds};
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     let Some(outcome) = search(&request, &root, args.overwrite)? else { return Ok(INTERRUPTED) };
     match args.json {
         true => print_json(&outcome)?,
-        false => print(&draw::sweep_table(&outcome))?,
+        false => print_table(&draw::sweep_table(&outcome))?,
     }
     note(format!("page: `{}`", root.join(sweep::PAGE).display()));
     if outcome.best_toml.is_some() {

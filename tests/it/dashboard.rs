@@ -81,6 +81,7 @@ impl Folder {
         command.cwd(self.0.path());
         command.env_clear();
         command.env("TERM", "xterm-256color");
+        command.env("NO_COLOR", "1"); // lines are the same as in the log
         command
     }
 
@@ -273,7 +274,7 @@ fn a_run_is_on_the_screen_and_a_resumed_one_where_it_went_on() {
         "ing   evaluations ", // training or evaluating
         "/100000   ",
         " elapsed, about ",
-        "train validation",
+        "─ train • validation",
         "▸ loss (nats/token)",
         "┌ loss (nats/token) ─",
         "┌ log ─",

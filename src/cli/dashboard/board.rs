@@ -4,10 +4,15 @@ use std::collections::VecDeque;
 
 use burn::train::metric::{MetricAttributes, MetricDefinition, MetricId};
 
+use super::load::Load;
+use crate::format::without_control;
 use crate::train::Started;
 
 /// Lines of the log to keep, more than any window shows.
 const MOST_LINES: usize = 200;
+
+/// Samples to keep, more than any window shows.
+const MOST_SAMPLES: usize = 20;
 
 /// Most points of a curve, more than a chart can tell apart.
 const MOST_POINTS: usize = 1024;
@@ -31,7 +36,26 @@ pub(super) struct Board {
     pub(super) metrics: Vec<History>,
     /// Index of the metric on the chart.
     pub(super) selected: usize,
-    pub(super) lines: VecDeque<String>,
+    pub(super) lines: VecDeque<LogLine>,
+    /// What the model wrote, the newest first.
+    pub(super) samples: VecDeque<Sample>,
+    /// `None` before the first reading.
+    pub(super) load: Option<Load>,
+}
+
+/// A line of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LogLine {
+    pub(super) text: String,
+    /// Whether it belongs to a sample, which may have a pane of its own.
+    pub(super) is_sample: bool,
+}
+
+/// A text that the model wrote, and the step of its weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sample {
+    pub(super) step: usize,
+    pub(super) text: String,
 }
 
 /// The split that a number was measured on.
@@ -71,7 +95,18 @@ impl Board {
 
     /// Adds lines to the log.
     pub(super) fn note(&mut self, text: &str) {
-        self.lines.extend(text.lines().map(str::to_owned));
+        self.log(text, false);
+    }
+
+    /// Adds a sample of the current step, with its lines of the log.
+    pub(super) fn sampled(&mut self, text: &str, lines: &str) {
+        self.samples.push_front(Sample { step: self.step, text: without_control(text.trim()).into_owned() });
+        self.samples.truncate(MOST_SAMPLES);
+        self.log(lines, true);
+    }
+
+    fn log(&mut self, text: &str, is_sample: bool) {
+        self.lines.extend(text.lines().map(|line| LogLine { text: line.to_owned(), is_sample }));
         let excess = self.lines.len().saturating_sub(MOST_LINES);
         self.lines.drain(..excess);
     }
@@ -194,6 +229,18 @@ mod tests {
             board.note(&format!("{i}\nand more"));
         }
         assert_eq!(board.lines.len(), MOST_LINES);
-        assert_eq!(board.lines[0], "100");
+        assert_eq!(board.lines[0].text, "100");
+    }
+
+    #[test]
+    fn the_newest_sample_is_the_first() {
+        let mut board = Board::default();
+        for step in 1..=MOST_SAMPLES + 1 {
+            board.step = step;
+            board.sampled("\n The\u{1b}[31m cat\n", "sample:\n    | The cat");
+        }
+        assert_eq!(board.samples.len(), MOST_SAMPLES);
+        assert_eq!(board.samples[0], Sample { step: MOST_SAMPLES + 1, text: "The\u{fffd}[31m cat".to_owned() });
+        assert!(board.lines.iter().all(|line| line.is_sample));
     }
 }

@@ -4,6 +4,7 @@
 //! the terminal back, and counts frames instead of steps. This one gives the terminal back on every way out.
 
 mod board;
+mod load;
 mod renderer;
 mod view;
 
@@ -25,6 +26,7 @@ use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, d
 use super::train::stop_or_exit;
 use crate::train::{Interrupter, MetricsRenderer, Started};
 use board::Board;
+use load::Meter;
 use renderer::Renderer;
 
 /// Time from one picture to the next, unless a key is pressed.
@@ -110,6 +112,11 @@ impl Dashboard {
     pub(super) fn note(&self, text: &str) {
         self.shared.with(|board| board.note(text));
     }
+
+    /// Adds what the model wrote, and the same as lines of the log for a window without a pane for it.
+    pub(super) fn sampled(&self, text: &str, lines: &str) {
+        self.shared.with(|board| board.sampled(text, lines));
+    }
 }
 
 impl Drop for Dashboard {
@@ -149,7 +156,11 @@ impl Screen {
         let backend = CrosstermBackend::new(BufWriter::new(io::stdout()));
         let mut terminal = Terminal::new(backend)?;
         let mut next_frame = Instant::now();
+        let mut meter = Meter::new();
         while !self.closing.load(Ordering::SeqCst) {
+            if let Some(load) = meter.read() {
+                self.shared.with(|board| board.load = Some(load));
+            }
             if Instant::now() >= next_frame {
                 self.draw(&mut terminal)?;
                 next_frame = Instant::now() + FRAME;

@@ -7,15 +7,23 @@ use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Axis, Block, Cell, Chart, Dataset, Gauge, GraphType, Paragraph, Row, Table};
+use ratatui::widgets::{Axis, Block, Cell, Chart, Dataset, GraphType, LineGauge, Paragraph, Row, Table};
 
-use super::board::{Board, Curve, History};
-use crate::format::{duration, grouped, whole};
+use super::board::{Board, Curve, History, Sample};
+use super::load::Load;
+use crate::format::{duration, grouped, whole, wrapped};
 use crate::train::metrics::{EVALUATING, EVALUATING_FULLY};
 
-/// The colours of the two splits.
-const TRAIN: Color = Color::Cyan;
-const VAL: Color = Color::Yellow;
+/// The colours of the two splits, of axes and of warnings, among the 256: unlike the reader's own sixteen they are known,
+/// and stand out on white as well as on black.
+const TRAIN: Color = Color::Indexed(33);
+const VAL: Color = Color::Indexed(166);
+const QUIET: Color = Color::Indexed(243);
+const WARNING: Color = Color::Indexed(166);
+
+/// The marks of the two splits in charts, and before their names.
+const TRAIN_MARK: &str = "─";
+const VAL_MARK: &str = "•";
 
 /// Width of the table of metrics, with its frame.
 const TABLE_WIDTH: u16 = 44;
@@ -23,15 +31,24 @@ const TABLE_WIDTH: u16 = 44;
 /// Below this width, the table has only names and the training split.
 const NARROW: u16 = 36;
 
+/// From this size on, four charts and the samples have panes.
+const WIDE: [u16; 2] = [120, 30];
+
 /// Least width of a chart.
 const CHART_WIDTH: u16 = 30;
 
 /// Draws the board, which has been open for `elapsed`.
 pub(super) fn draw(frame: &mut Frame, board: &Board, elapsed: Duration, is_stopping: bool) {
     let area = frame.area();
+    let is_wide = area.width >= WIDE[0] && area.height >= WIDE[1];
     let log_height = if area.height < 20 { 0 } else { area.height * 3 / 10 };
+    let progress_height = match area.height {
+        0..12 => 2,
+        12..20 => 4,
+        _ => 5,
+    };
     let [progress, metrics, log, keys] = Layout::vertical([
-        Constraint::Length(if area.height < 12 { 2 } else { 4 }),
+        Constraint::Length(progress_height),
         Constraint::Fill(1),
         Constraint::Length(log_height),
         Constraint::Length(1),
@@ -41,11 +58,20 @@ pub(super) fn draw(frame: &mut Frame, board: &Board, elapsed: Duration, is_stopp
     if area.width < TABLE_WIDTH + CHART_WIDTH {
         draw_table(frame, metrics, board);
     } else {
-        let [table, chart] = Layout::horizontal([Constraint::Length(TABLE_WIDTH), Constraint::Fill(1)]).areas(metrics);
+        let [table, charts] = Layout::horizontal([Constraint::Length(TABLE_WIDTH), Constraint::Fill(1)]).areas(metrics);
         draw_table(frame, table, board);
-        draw_chart(frame, chart, board);
+        match is_wide {
+            true => draw_charts(frame, charts, board),
+            false => draw_chart(frame, charts, board, board.selected),
+        }
     }
-    draw_log(frame, log, board);
+    if is_wide {
+        let [samples, log] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(log);
+        draw_samples(frame, samples, board);
+        draw_log(frame, log, board, false);
+    } else {
+        draw_log(frame, log, board, true);
+    }
     draw_keys(frame, keys, board, is_stopping);
 }
 
@@ -56,7 +82,9 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
         inner = block.inner(area);
         frame.render_widget(block, area);
     }
-    let [bar, words] = Layout::vertical([Constraint::Length(1), Constraint::Length(1)]).areas(inner);
+    let rows = u16::from(inner.height >= 3); // of the load
+    let heights = [1, 1, rows].map(Constraint::Length);
+    let [bar, words, load] = Layout::vertical(heights).areas(inner);
     let done = (board.step as f64 / board.max_steps.max(1) as f64).min(1.0);
     let label = format!(
         "step {}/{}  {:.0} %",
@@ -64,8 +92,7 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
         grouped(board.max_steps as u64),
         (done * 100.0).floor() // 100 % is all of them
     );
-    let gauge = Gauge::default().ratio(done).label(label).use_unicode(true);
-    frame.render_widget(gauge.gauge_style(Style::new().fg(TRAIN).bg(Color::Black)), bar);
+    frame.render_widget(gauge(label, done), bar);
     let activity = match board.split {
         EVALUATING => "evaluating",
         EVALUATING_FULLY => "evaluating the whole validation split",
@@ -75,6 +102,39 @@ fn draw_progress(frame: &mut Frame, area: Rect, board: &Board, elapsed: Duration
     let left = time_left(board, elapsed).map(|left| format!(", about {} left", duration(left))).unwrap_or_default();
     let rest = format!("   evaluations {evaluations}/{all}   {gone} elapsed{left}");
     frame.render_widget(Line::from(vec![activity.bold(), Span::raw(rest)]), words);
+    if let Some(now) = board.load.filter(|_| !load.is_empty()) {
+        draw_load(frame, load, &now);
+    }
+}
+
+/// The processors and the memory of the machine.
+fn draw_load(frame: &mut Frame, area: Rect, load: &Load) {
+    let [cpu, _, memory] =
+        Layout::horizontal([Constraint::Fill(1), Constraint::Length(2), Constraint::Fill(2)]).areas(area);
+    frame.render_widget(gauge(format!("CPU {:>3.0} %", 100.0 * load.cpu), load.cpu), cpu);
+    let share = load.used() as f64 / load.memory.total.max(1) as f64;
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let label = format!("memory {:.1} of {:.1} GiB", gib(load.used()), gib(load.memory.total));
+    frame.render_widget(gauge(label, share.min(1.0)), memory);
+}
+
+/// A label, and a bar of which this share is filled.
+fn gauge(label: String, share: f64) -> LineGauge<'static> {
+    let gauge = LineGauge::default().label(label).ratio(share).filled_symbol("█").unfilled_symbol("░");
+    gauge.filled_style(TRAIN).unfilled_style(QUIET)
+}
+
+/// The selected metric and those around it, in two rows of two.
+fn draw_charts(frame: &mut Frame, area: Rect, board: &Board) {
+    let first = board.selected.saturating_sub(3).min(board.metrics.len().saturating_sub(4));
+    let halves = [Constraint::Fill(1), Constraint::Fill(1)];
+    let rows: [Rect; 2] = Layout::vertical(halves).areas(area);
+    for (row, area) in rows.into_iter().enumerate() {
+        let columns: [Rect; 2] = Layout::horizontal(halves).areas(area);
+        for (column, area) in columns.into_iter().enumerate() {
+            draw_chart(frame, area, board, first + 2 * row + column);
+        }
+    }
 }
 
 fn draw_table(frame: &mut Frame, area: Rect, board: &Board) {
@@ -89,21 +149,25 @@ fn draw_table(frame: &mut Frame, area: Rect, board: &Board) {
         let name = if is_narrow { metric.name.clone() } else { title(metric) };
         Row::new([Cell::from(format!("{mark}{name}")), value(&metric.train), value(&metric.val)]).style(style)
     });
-    let header =
-        Row::new([Cell::from(""), right("train".to_owned()).style(TRAIN), right("validation".to_owned()).style(VAL)]);
-    let widths = [Constraint::Fill(1), Constraint::Length(9), Constraint::Length(if is_narrow { 0 } else { 10 })];
+    // The legend of the charts, too.
+    let split = |mark: &'static str, color: Color, name: &'static str| {
+        Cell::from(Line::from(vec![Span::styled(mark, color), Span::raw(" "), Span::raw(name)]).right_aligned())
+    };
+    let header = Row::new([Cell::from(""), split(TRAIN_MARK, TRAIN, "train"), split(VAL_MARK, VAL, "validation")]);
+    let widths = [Constraint::Fill(1), Constraint::Length(9), Constraint::Length(if is_narrow { 0 } else { 12 })];
     let table = Table::new(rows, widths).header(header);
     // In few lines, values matter more than a frame.
     let table = if area.height > 5 && !is_narrow { table.block(Block::bordered().title(" metrics ")) } else { table };
     frame.render_widget(table, area);
 }
 
-fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
-    let Some(metric) = board.metrics.get(board.selected) else {
+fn draw_chart(frame: &mut Frame, area: Rect, board: &Board, index: usize) {
+    let Some(metric) = board.metrics.get(index) else {
         frame.render_widget(Block::bordered(), area);
         return;
     };
-    let block = Block::bordered().title(format!(" {} ", title(metric)));
+    let name = Span::raw(format!(" {} ", title(metric)));
+    let block = Block::bordered().title(if index == board.selected { name.bold() } else { name });
     let points = || metric.train.points.iter().chain(&metric.val.points);
     let y = || points().map(|point| point.1);
     let (Some(y_min), Some(y_max)) = (y().reduce(f64::min), y().reduce(f64::max)) else {
@@ -112,7 +176,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
         return;
     };
     let x_min = board.first_step as f64;
-    let x_max = points().fold(x_min + 1.0, |max, point| max.max(point.0));
+    let x_max = points().fold(board.max_steps as f64, |max, point| max.max(point.0)).max(x_min + 1.0);
     // Room above and below, also for a constant.
     let margin = match (y_max - y_min) * 0.05 {
         margin if margin > 0.0 => margin,
@@ -126,31 +190,46 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board) {
     let dots = Dataset::default().marker(Marker::Dot).style(VAL).data(&metric.val.points);
     let datasets = match metric.val.points.is_empty() {
         true => vec![line],
-        false => vec![line.name("train"), dots.name("validation")],
+        false => vec![line, dots],
     };
     let chart = Chart::new(datasets)
-        .x_axis(Axis::default().style(Color::DarkGray).bounds([x_min, x_max]).labels([x_min, x_max].map(whole)))
+        .x_axis(Axis::default().style(QUIET).bounds([x_min, x_max]).labels([x_min, x_max].map(whole)))
         .y_axis(
             Axis::default()
-                .style(Color::DarkGray)
+                .style(QUIET)
                 .bounds([bottom, top])
                 .labels([bottom, f64::midpoint(bottom, top), top].map(number)),
         )
-        .hidden_legend_constraints((Constraint::Ratio(1, 2), Constraint::Ratio(1, 2)))
         .block(block);
     frame.render_widget(chart, area);
 }
 
-/// The last lines of the log, wrapped.
-fn draw_log(frame: &mut Frame, area: Rect, board: &Board) {
+/// What the model wrote, the newest first, wrapped.
+fn draw_samples(frame: &mut Frame, area: Rect, board: &Board) {
+    let block = Block::bordered().title(" samples ");
+    let inner = block.inner(area);
+    let mut rows: Vec<Line> = Vec::new();
+    for Sample { step, text } in &board.samples {
+        rows.push(Line::styled(format!("step {}", grouped(*step as u64)), QUIET));
+        let lines = text.lines().flat_map(|line| wrapped(line, usize::from(inner.width)));
+        rows.extend(lines.map(Line::from));
+        if rows.len() >= usize::from(inner.height) {
+            break;
+        }
+    }
+    frame.render_widget(Paragraph::new(rows).block(block), area);
+}
+
+/// The last lines of the log, wrapped, with or without those of samples.
+fn draw_log(frame: &mut Frame, area: Rect, board: &Board, has_samples: bool) {
     if area.is_empty() {
         return;
     }
     let block = Block::bordered().title(" log ");
     let inner = block.inner(area);
     let mut rows: Vec<String> = Vec::new();
-    for line in board.lines.iter().rev() {
-        rows.extend(wrapped(line, usize::from(inner.width)).into_iter().rev());
+    for line in board.lines.iter().rev().filter(|line| has_samples || !line.is_sample) {
+        rows.extend(wrapped(&line.text, usize::from(inner.width)).into_iter().rev());
         if rows.len() >= usize::from(inner.height) {
             break;
         }
@@ -166,7 +245,7 @@ fn draw_keys(frame: &mut Frame, area: Rect, board: &Board, is_stopping: bool) {
         (true, EVALUATING_FULLY) => " stopping; everything is saved",
         (true, _) => " stopping after this step; press Ctrl-C again to stop at once without saving",
     };
-    let style = if is_stopping { Style::new().fg(Color::Yellow).bold() } else { Style::new().dim() };
+    let style = if is_stopping { Style::new().fg(WARNING).bold() } else { Style::new().dim() };
     frame.render_widget(Line::from(words).style(style), area);
 }
 
@@ -197,23 +276,6 @@ fn number(x: f64) -> String {
     }
 }
 
-/// A line in pieces that are at most `width` columns wide.
-fn wrapped(line: &str, width: usize) -> Vec<String> {
-    let mut pieces = vec![String::new()];
-    let mut used = 0;
-    for c in line.chars() {
-        let c = if c == '\t' { ' ' } else { c }; // a tab has no width
-        let columns = Span::raw(c.to_string()).width();
-        if used + columns > width {
-            pieces.push(String::new());
-            used = 0;
-        }
-        used += columns;
-        pieces.last_mut().expect("there is always a last one").push(c);
-    }
-    pieces
-}
-
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
@@ -222,6 +284,7 @@ mod tests {
 
     use super::super::board::MeasuredOn;
     use super::*;
+    use crate::measure::Machine;
     use crate::train::metrics::definition;
 
     /// The symbols drawn into a window.
@@ -257,9 +320,9 @@ mod tests {
         board.measured(&definition("loss", None).metric_id, MeasuredOn::Val, 1.25);
         board.step = 300;
         board.evaluations = 1;
-        board.note(
-            "step  250/2000  estimates: train loss 1.2000, val loss 1.2500 (best so far)\nsample:\n    | The cat\tsat",
-        );
+        board.note("step  250/2000  estimates: train loss 1.2000, val loss 1.2500 (best so far)");
+        board.sampled("The cat\tsat", "sample:\n    | The cat\tsat");
+        board.load = Some(Load { cpu: 0.935, memory: Machine { total: 16 << 30, available: 12 << 30 } });
         board.note("saved `runs/mine/checkpoints/step-000250` (best)");
         board
     }
@@ -268,20 +331,20 @@ mod tests {
     fn a_run_is_seen_at_a_glance() {
         assert_snapshot!(picture(&running(), 80, 24, false), @r"
         ┌ runs/mine on flex ───────────────────────────────────────────────────────────┐
-        │███████████▊                 step 300/2,000  15 %                             │
+        │step 300/2,000  15 % ████████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░│
         │training   evaluations 1/8   1 min 15 s elapsed, about 7 min 5 s left         │
+        │CPU  94 % ██████████████░  memory 4.0 of 16.0 GiB ███████░░░░░░░░░░░░░░░░░░░░░│
         └──────────────────────────────────────────────────────────────────────────────┘
         ┌ metrics ─────────────────────────────────┐┌ loss (nats/token) ───────────────┐
-        │                          train validation││4.1450│ ⡆             ┌──────────┐│
-        │▸ loss (nats/token)      1.1000     1.2500││      │ ⢱             │train     ││
-        │  learning rate         3.00e-4           ││      │ ⢸             │validation││
-        │  speed (tokens/s)       18,450           ││      │ ⠈⡆            └──────────┘│
-        │                                          ││2.5500│  ⢇                        │
-        │                                          ││      │  ⠘⢄                       │
-        │                                          ││      │    ⠑⠢⠤⣀⣀             •    │
-        │                                          ││0.9550│         ⠉⠉⠉⠉⠑⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠢⠤⠤│
+        │                      ─ train • validation││4.1450│⡆                          │
+        │▸ loss (nats/token)    1.1000       1.2500││      │⡇                          │
+        │  learning rate       3.00e-4             ││      │⢸                          │
+        │  speed (tokens/s)     18,450             ││2.5500│⢸                          │
+        │                                          ││      │⢸                          │
+        │                                          ││      │⠸⡄ •                       │
+        │                                          ││0.9550│ ⠙⠒⠦⠄                      │
         │                                          ││      └───────────────────────────│
-        │                                          ││      0                        300│
+        │                                          ││      0                      2,000│
         └──────────────────────────────────────────┘└──────────────────────────────────┘
         ┌ log ─────────────────────────────────────────────────────────────────────────┐
         │step  250/2000  estimates: train loss 1.2000, val loss 1.2500 (best so far)   │
@@ -295,14 +358,53 @@ mod tests {
     }
 
     #[test]
+    fn a_wide_window_has_four_charts_and_the_samples() {
+        let mut board = running();
+        board.register(definition("gradient norm", None));
+        board.register(definition("peak memory", Some("MiB")));
+        let picture = picture(&board, 160, 45, false);
+        for title in ["loss (nats/token)", "learning rate", "speed (tokens/s)", "gradient norm", "samples", "log"] {
+            assert_eq!(picture.matches(&format!("┌ {title} ─")).count(), 1, "{title}:\n{picture}");
+        }
+        assert_eq!(picture.matches("The cat sat").count(), 1, "not in the log as well:\n{picture}");
+        assert_eq!(picture.matches("2,000│").count(), 3, "axes reach to the last step:\n{picture}");
+        board.select(-1);
+        let picture = self::picture(&board, 160, 45, false);
+        assert!(picture.contains("┌ peak memory (MiB) ─") && !picture.contains("┌ loss"), "{picture}");
+    }
+
+    /// The relative luminance of one of the 256 colours. Sources: xterm's colour cube and greys; WCAG 2.2.
+    fn luminance(color: Color) -> f64 {
+        let Color::Indexed(index @ 16..) = color else { panic!("{color} is the reader's own") };
+        let level = |step: u8| if step == 0 { 0 } else { 55 + 40 * step };
+        let rgb = match index - 16 {
+            cube @ 0..216 => [cube / 36, cube / 6 % 6, cube % 6].map(level),
+            grey => [8 + 10 * (grey - 216); 3],
+        };
+        let linear = rgb.map(|channel| match f64::from(channel) / 255.0 {
+            c if c <= 0.04045 => c / 12.92,
+            c => ((c + 0.055) / 1.055).powf(2.4),
+        });
+        0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    }
+
+    #[test]
+    fn colours_stand_out_on_black_and_on_white() {
+        for color in [TRAIN, VAL, QUIET, WARNING] {
+            let l = luminance(color) + 0.05;
+            assert!(l / 0.05 >= 3.0 && 1.05 / l >= 3.0, "{color}: {:.2} and {:.2}", l / 0.05, 1.05 / l);
+        }
+    }
+
+    #[test]
     fn a_small_window_has_the_values() {
         assert_snapshot!(picture(&running(), 44, 7, true), @r"
-        ██████▋     step 300/2,000  15 %
+        step 300/2,000  15 % ███░░░░░░░░░░░░░░░░░░░░
         training   evaluations 1/8   1 min 15 s elap
-                                    train validation
-        ▸ loss (nats/token)        1.1000     1.2500
-          learning rate           3.00e-4
-          speed (tokens/s)         18,450
+                                ─ train • validation
+        ▸ loss (nats/token)      1.1000       1.2500
+          learning rate         3.00e-4
+          speed (tokens/s)       18,450
          stopping after this step; press Ctrl-C agai
         ");
     }
@@ -360,12 +462,5 @@ mod tests {
         ] {
             assert_eq!(number(x), text);
         }
-    }
-
-    #[test]
-    fn long_lines_go_on_in_the_next_row() {
-        assert_eq!(wrapped("", 5), [""]);
-        assert_eq!(wrapped("abcdefg", 5), ["abcde", "fg"]);
-        assert_eq!(wrapped("日本語", 5), ["日本", "語"], "two columns each");
     }
 }

@@ -1,14 +1,14 @@
 //! The output of `inspect`: its place, and the colours and the width of a map in text.
 
 use std::env;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::cli::numbers::within;
-use crate::cli::{output, print_styled};
+use crate::cli::{output, paint, print_styled};
 use crate::draw::Palette;
 
 /// The columns of a map whose width nothing says.
@@ -116,8 +116,8 @@ pub(super) struct TextStyle {
 impl TextStyle {
     /// The colours that the terminal can show; a file has none unless they are asked for.
     pub(super) fn palette(&self, to_file: bool) -> Palette {
-        let is_terminal = !to_file && io::stdout().is_terminal();
-        palette(self.color, is_terminal, |name| env::var(name).ok())
+        let has_colors = !to_file && paint::has_colors(&io::stdout());
+        palette(self.color, has_colors, |name| env::var(name).ok())
     }
 
     pub(super) fn n_columns(&self) -> usize {
@@ -126,15 +126,13 @@ impl TextStyle {
     }
 }
 
-/// The colours that the environment says a terminal can show.
-fn palette(color: Color, is_terminal: bool, variable: impl Fn(&str) -> Option<String>) -> Palette {
+/// The colours that the environment says a terminal can show, which shows colours at all or not.
+fn palette(color: Color, has_colors: bool, variable: impl Fn(&str) -> Option<String>) -> Palette {
     let is = |name: &str, values: &[&str]| variable(name).is_some_and(|value| values.contains(&&*value));
-    // Source: https://no-color.org: "when present and not an empty string (regardless of its value)".
-    let is_unwanted = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
     let wanted = match color {
         Color::Always => true,
         Color::Never => false,
-        Color::Auto => is_terminal && !is_unwanted && !is("TERM", &["dumb"]),
+        Color::Auto => has_colors,
     };
     match wanted {
         false => Palette::Characters,
@@ -149,8 +147,8 @@ mod tests {
 
     #[test]
     fn colours_are_where_they_can_be_seen() {
-        let with = |set: &'static [(&str, &str)], color, is_terminal| {
-            palette(color, is_terminal, |name| {
+        let with = |set: &'static [(&str, &str)], color, has_colors| {
+            palette(color, has_colors, |name| {
                 let found = set.iter().find(|(key, _)| *key == name);
                 found.map(|(_, value)| (*value).to_owned())
             })
@@ -160,9 +158,5 @@ mod tests {
         assert_eq!(with(&[], Color::Always, false), Palette::Ansi256);
         assert_eq!(with(&[("COLORTERM", "truecolor")], Color::Auto, true), Palette::TrueColor);
         assert_eq!(with(&[("COLORTERM", "truecolor")], Color::Never, true), Palette::Characters);
-        assert_eq!(with(&[("NO_COLOR", "1")], Color::Auto, true), Palette::Characters);
-        assert_eq!(with(&[("NO_COLOR", "")], Color::Auto, true), Palette::Ansi256);
-        assert_eq!(with(&[("NO_COLOR", "1")], Color::Always, true), Palette::Ansi256);
-        assert_eq!(with(&[("TERM", "dumb")], Color::Auto, true), Palette::Characters);
     }
 }

@@ -1,0 +1,51 @@
+//! How busy the machine is: its processors and its memory.
+
+use std::time::{Duration, Instant};
+
+use sysinfo::System;
+
+use crate::measure::Machine;
+
+/// Time from one reading to the next: shares of a shorter time jump about.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The load of the machine over the last [`INTERVAL`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// The mean share of all processors in use, from 0 to 1.
+    pub(super) cpu: f64,
+    /// The memory of the machine, or of the container.
+    pub(super) memory: Machine,
+}
+
+/// Reads the load.
+pub(super) struct Meter {
+    system: System,
+    read: Instant,
+}
+
+impl Meter {
+    pub(super) fn new() -> Self {
+        let mut system = System::new();
+        system.refresh_cpu_usage(); // a share is one of the time since the last reading
+        Self { system, read: Instant::now() }
+    }
+
+    /// The load, if it is time for another reading and the system tells it.
+    pub(super) fn read(&mut self) -> Option<Load> {
+        if self.read.elapsed() < INTERVAL {
+            return None;
+        }
+        self.read = Instant::now();
+        self.system.refresh_cpu_usage();
+        let cpu = f64::from(self.system.global_cpu_usage()) / 100.0;
+        Some(Load { cpu: cpu.clamp(0.0, 1.0), memory: Machine::here()? })
+    }
+}
+
+impl Load {
+    /// Bytes of memory in use.
+    pub(super) fn used(&self) -> u64 {
+        self.memory.total.saturating_sub(self.memory.available)
+    }
+}

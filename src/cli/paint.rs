@@ -1,0 +1,129 @@
+//! Colours of messages, tables and texts, for a terminal whose reader has not switched them off.
+//!
+//! Text is painted after it was rid of control characters: no code in it comes from a model or a name.
+
+use std::fmt::Write as _;
+
+use anstream::stream::RawStream;
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+
+/// Colours from the reader's own palette: they suit a light ground as well as a dark one.
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const HINT: Style = AnsiColor::Cyan.on_default();
+const GOOD: Style = AnsiColor::Green.on_default().bold();
+const HEADING: Style = Style::new().bold();
+const QUIET: Style = Style::new().dimmed();
+
+/// The first words of lines that have a colour.
+const LABELS: [(&str, Style); 6] = [
+    ("error:", ERROR),
+    ("warning:", WARNING),
+    ("note:", HINT),
+    ("done:", GOOD),
+    ("best checkpoint:", GOOD),
+    ("report:", HEADING),
+];
+/// The last words of lines that have a colour.
+const ENDS: [&str; 2] = ["(best so far)", "(best)"];
+/// The margin of a quoted sample.
+pub(super) const MARGIN: &str = "    |";
+
+/// Whether a stream shows colours: it is a terminal, and neither `NO_COLOR`, `CLICOLOR=0` nor `TERM=dumb` is set.
+pub(super) fn has_colors(stream: &impl RawStream) -> bool {
+    stream.is_terminal() && AutoStream::choice(stream) != ColorChoice::Never
+}
+
+/// A message of several lines: what kind it is, its hints, what is best, and the margins of samples.
+pub(super) fn message(text: &str) -> String {
+    text.split('\n').map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn line(line: &str) -> String {
+    if let Some(sample) = line.strip_prefix(MARGIN) {
+        return quiet(MARGIN) + sample;
+    }
+    for (label, style) in LABELS {
+        if let Some(rest) = line.strip_prefix(label) {
+            return painted(style, label) + rest;
+        }
+    }
+    if let Some((blanks, rest)) = line.split_once("hint:").filter(|(blanks, _)| blanks.trim().is_empty()) {
+        return format!("{blanks}{}{rest}", painted(HINT, "hint:"));
+    }
+    for end in ENDS {
+        if let Some(rest) = line.strip_suffix(end) {
+            return rest.to_owned() + &painted(GOOD, end);
+        }
+    }
+    line.to_owned()
+}
+
+/// A table: the first line is its heading, and a cell `best` stands out.
+pub(super) fn table(text: &str) -> String {
+    let Some((heading, rows)) = text.split_once('\n') else { return text.to_owned() };
+    let best = format!("  {}", painted(GOOD, "best"));
+    let row = |row: &str| match row.trim_end().strip_suffix("  best") {
+        Some(rest) => rest.to_owned() + &best,
+        None => row.replace("  best  ", &format!("{best}  ")),
+    };
+    let rows: Vec<String> = rows.split('\n').map(row).collect();
+    format!("{}\n{}", painted(HEADING, heading), rows.join("\n"))
+}
+
+/// Text that matters less than what is beside it.
+pub(super) fn quiet(text: &str) -> String {
+    painted(QUIET, text)
+}
+
+/// The text in a style, which ends with each line so that no pager carries it on.
+fn painted(style: Style, text: &str) -> String {
+    let mut painted = String::new();
+    for piece in text.split_inclusive('\n') {
+        let words = piece.trim_end_matches('\n');
+        match words {
+            "" => {}
+            words => write!(painted, "{style}{words}{style:#}").expect("a string takes any text"),
+        }
+        painted.push_str(&piece[words.len()..]);
+    }
+    painted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_its_kind_its_hint_and_the_best_in_colour() {
+        assert_eq!(
+            message("error: no run\n  hint: train"),
+            "\u{1b}[1m\u{1b}[31merror:\u{1b}[0m no run\n  \u{1b}[36mhint:\u{1b}[0m train"
+        );
+        assert_eq!(message("saved `a` (best)"), "saved `a` \u{1b}[1m\u{1b}[32m(best)\u{1b}[0m");
+        assert_eq!(message("step 1/2  loss 3"), "step 1/2  loss 3");
+    }
+
+    /// What a model wrote is no message of ours.
+    #[test]
+    fn a_sample_has_a_quiet_margin_and_no_other_colour() {
+        assert_eq!(message("sample:\n    | error: a (best)"), "sample:\n\u{1b}[2m    |\u{1b}[0m error: a (best)");
+    }
+
+    #[test]
+    fn a_table_has_a_heading_and_a_best_row() {
+        let table = table("STEP  LOSS\n   1  2.0\n   2  1.0  best\n   3  1.5  best  9\n");
+        assert_eq!(
+            table,
+            "\u{1b}[1mSTEP  LOSS\u{1b}[0m\n   1  2.0\n   2  1.0  \u{1b}[1m\u{1b}[32mbest\u{1b}[0m\n   3  1.5  \
+             \u{1b}[1m\u{1b}[32mbest\u{1b}[0m  9\n"
+        );
+    }
+
+    #[test]
+    fn a_style_ends_with_its_line() {
+        assert_eq!(quiet("a\n\nb\n"), "\u{1b}[2ma\u{1b}[0m\n\n\u{1b}[2mb\u{1b}[0m\n");
+        assert_eq!(quiet(""), "");
+    }
+}
