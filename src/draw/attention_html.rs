@@ -9,14 +9,16 @@ use serde::Serialize;
 
 use super::columns::fit;
 use super::packing::Packing;
-use super::{Fragment, escape, page};
+use super::{Fragment, escape, page_about};
 use crate::config::{ModelConfig, PositionKind};
 use crate::format::counted;
-use crate::inspect::{HeadSelection, InspectError, PromptAttention};
+use crate::inspect::{HeadSelection, InspectError, LayerPrediction, PromptAttention, PromptDetails, Telling};
 use crate::model::probe::Point;
+use crate::tokenizer::visible;
 
 const STYLES: &[&str] = &[
     include_str!("assets/attention/attention.css"),
+    include_str!("assets/attention/text_view.css"),
     include_str!("assets/attention/head_view.css"),
     include_str!("assets/attention/model_view.css"),
     include_str!("assets/attention/neuron_view.css"),
@@ -26,10 +28,14 @@ const STYLES: &[&str] = &[
 const SCRIPTS: &[&str] = &[
     include_str!("assets/attention/data.js"),
     include_str!("assets/attention/choice.js"),
+    include_str!("assets/attention/heat.js"),
     include_str!("assets/attention/parts.js"),
     include_str!("assets/attention/lazy_rows.js"),
     include_str!("assets/attention/tall_canvas.js"),
+    include_str!("assets/attention/head_strip.js"),
+    include_str!("assets/attention/text_view.js"),
     include_str!("assets/attention/head_view.js"),
+    include_str!("assets/attention/large_map.js"),
     include_str!("assets/attention/model_view.js"),
     include_str!("assets/attention/neuron_view.js"),
     include_str!("assets/attention/similarity_view.js"),
@@ -39,37 +45,39 @@ const SCRIPTS: &[&str] = &[
 
 /// The largest page, in MiB: several times that is the memory of the browser's tab.
 const LIMIT_MIB: usize = 512;
-/// Up to this size a section has every number as it is; larger ones are rounded, so that they open fast.
-const EXACT_MIB: usize = 8;
+/// Up to this size a section has every number as it is, and up to the next in 16 bits; larger ones are coarse, so that
+/// they open fast.
+const EXACT_MIB: usize = 1;
+const FINE_MIB: usize = 4;
 /// The most columns of a heading.
 const HEADING: usize = 72;
 
-/// The page: a section for each prompt.
+/// The page: a section for each prompt, `about` a run and its step.
 #[must_use]
-pub fn attention_html(prompts: &[PromptAttention]) -> String {
+pub fn attention_html(prompts: &[PromptDetails], about: &str) -> String {
     let lead =
         "What attention in a trained model does with a text. The tabs share one choice of layer, head and token.";
-    let section = |details: &PromptAttention| {
-        let heading = fit(&details.prompt.whole_pieces().concat(), HEADING);
+    let section = |details: &PromptDetails| {
+        let heading = fit(&details.attention.prompt.whole_pieces().concat(), HEADING);
         // A line may end after each visible blank.
         (heading.trim_end().replace('·', "·\u{200b}"), attention_fragment(details))
     };
-    page("Attention: who looks at whom", lead, &prompts.iter().map(section).collect::<Vec<_>>())
+    page_about("Who looks at whom", about, lead, &prompts.iter().map(section).collect::<Vec<_>>())
 }
 
 /// One prompt's views as a section of any page.
-pub(crate) fn attention_fragment(details: &PromptAttention) -> Fragment {
-    let packing = packing(&details.config, &details.selection, details.prompt.len());
-    fragment(details, packing)
+pub(crate) fn attention_fragment(details: &PromptDetails) -> Fragment {
+    let PromptAttention { config, selection, prompt, .. } = &details.attention;
+    fragment(details, packing(config, selection, prompt.len()))
 }
 
-fn fragment(details: &PromptAttention, packing: Packing) -> Fragment {
+fn fragment(details: &PromptDetails, packing: Packing) -> Fragment {
     let (data, lists) = Data::new(details, packing);
     Fragment {
         kind: "attention",
         styles: STYLES,
         scripts: SCRIPTS,
-        body: format!("<p class=\"facts\">{}</p>", escape(&facts(details, packing))),
+        body: format!("<p class=\"facts\">{}</p>", escape(&facts(&details.attention, packing))),
         data: Some(serde_json::to_string(&data).expect("plain data")),
         lists,
     }
@@ -83,9 +91,11 @@ pub fn attention_mib(config: &ModelConfig, selection: &HeadSelection, n_tokens: 
 
 /// The form of a section's numbers, by their size.
 fn packing(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize) -> Packing {
-    match mib(config, selection, n_tokens, Packing::Exact) <= EXACT_MIB {
-        true => Packing::Exact,
-        false => Packing::Rounded,
+    let mib = |packing| mib(config, selection, n_tokens, packing);
+    match () {
+        () if mib(Packing::Exact) <= EXACT_MIB => Packing::Exact,
+        () if mib(Packing::Fine) <= FINE_MIB => Packing::Fine,
+        () => Packing::Coarse,
     }
 }
 
@@ -98,8 +108,7 @@ fn n_bytes(config: &ModelConfig, selection: &HeadSelection, n_tokens: usize, pac
     let n_pairs = n_tokens * (n_tokens + 1) / 2;
     let n_heads = selection.layers.len() * selection.heads.len();
     let n_kv_heads = selection.layers.len() * selection.heads.len().min(config.n_kv_heads);
-    n_heads * n_pairs * packing.weight_bytes()
-        + (config.n_layers + 1) * n_pairs * packing.cosine_bytes()
+    (n_heads + config.n_layers + 1) * n_pairs * packing.number_bytes()
         + (n_heads + n_kv_heads) * n_tokens * packing.vector_bytes(config.head_dim)
 }
 
@@ -120,6 +129,14 @@ pub fn check_size(mib: usize) -> Result<(), InspectError> {
 struct Data<'a> {
     /// The tokens as a person reads them, `[T]`.
     tokens: &'a [String],
+    /// Their own text, in which a text flows.
+    texts: &'a [String],
+    /// The model's prediction after each token.
+    predictions: Vec<Prediction>,
+    /// As [`PromptDetails::effects`], of the heads that are shown.
+    effects: Option<Vec<Vec<f64>>>,
+    /// The head to see first.
+    telling: Option<TellingData<'a>>,
     /// The numbers of the layers and heads that are shown.
     layers: Vec<usize>,
     heads: Vec<usize>,
@@ -136,7 +153,7 @@ struct Data<'a> {
     packing: Packing,
     /// For each layer and head the weights of each token for itself and those before: `T (T + 1) / 2`, row by row.
     weights: Vec<Vec<usize>>,
-    /// For each layer and head the queries, `[T, D]`.
+    /// For each layer and head the queries, `[T, D]`; empty, as are the keys, in a form without vectors.
     queries: Vec<Vec<usize>>,
     /// For each layer the keys by their head, `[T, D]`.
     keys: Vec<BTreeMap<usize, usize>>,
@@ -144,8 +161,35 @@ struct Data<'a> {
     similarity: Vec<usize>,
 }
 
+/// What the model expects after a token.
+#[derive(Serialize)]
+struct Prediction {
+    /// The likeliest tokens with their probabilities.
+    top: Vec<(String, f64)>,
+    /// The probability of the token that came, and its rank.
+    came: Option<(f64, usize)>,
+}
+
+impl Prediction {
+    fn new(prediction: &LayerPrediction) -> Self {
+        let rounded = |probability: f64| (probability * 1e6).round() / 1e6;
+        let top = prediction.top.iter().map(|guess| (visible(&guess.token), rounded(guess.probability)));
+        let came = prediction.came.as_ref().map(|came| (rounded(came.guess.probability), came.rank));
+        Self { top: top.collect(), came }
+    }
+}
+
+#[derive(Serialize)]
+struct TellingData<'a> {
+    layer: usize,
+    head: usize,
+    query: usize,
+    sentence: &'a str,
+}
+
 impl<'a> Data<'a> {
-    fn new(details: &'a PromptAttention, packing: Packing) -> (Self, Vec<String>) {
+    fn new(all: &'a PromptDetails, packing: Packing) -> (Self, Vec<String>) {
+        let details = &all.attention;
         let PromptAttention { prompt, selection, recording, config } = details;
         let layers: Vec<usize> = selection.layers.clone().collect();
         let heads: Vec<usize> = selection.heads.clone().collect();
@@ -166,15 +210,31 @@ impl<'a> Data<'a> {
             layers.iter().map(&mut of_layer).collect()
         };
         let weights = of_heads(&triangle);
-        let queries = of_heads(&|layer, head| vectors(layer, Point::Queries, head));
+        let has_vectors = packing.has_vectors();
+        let queries = match has_vectors {
+            true => of_heads(&|layer, head| vectors(layer, Point::Queries, head)),
+            false => Vec::new(),
+        };
         let keys = |layer: &usize| {
             let each: BTreeSet<usize> = kv_heads.iter().copied().collect();
             each.into_iter().map(|head| (head, add(vectors(*layer, Point::Keys, head)))).collect()
         };
-        let keys = layers.iter().map(keys).collect();
+        let keys = layers.iter().filter(|_| has_vectors).map(keys).collect();
         let similarity = details.similarity().iter().map(|cosines| add(packing.cosines(cosines))).collect();
         let data = Self {
             tokens: &prompt.pieces,
+            texts: &prompt.texts,
+            predictions: all.predictions.iter().map(Prediction::new).collect(),
+            effects: all.effects.as_ref().map(|effects| {
+                let of_layer = |layer: &usize| heads.iter().map(|head| effects[*layer][*head]).collect();
+                layers.iter().map(of_layer).collect()
+            }),
+            telling: all.telling.as_ref().map(|Telling { layer, head, query, sentence }| TellingData {
+                layer: *layer,
+                head: *head,
+                query: *query,
+                sentence,
+            }),
             head_dim: config.head_dim,
             prepared: prepared(config),
             scale: config.attention_scale,
@@ -230,9 +290,14 @@ fn facts(details: &PromptAttention, packing: Packing) -> String {
         let windows: Vec<String> = config.attention_window.iter().map(ToString::to_string).collect();
         facts += &format!(" Layer by layer a token sees the last {} tokens; 0 means all.", windows.join(", "));
     }
-    if packing == Packing::Rounded {
-        facts += " The page is large: its weights are rounded to steps of 1/65535, other numbers to 16 bits.";
-    }
+    facts += match packing {
+        Packing::Exact => "",
+        Packing::Fine => " The weights are within 1/65535 of the model's, other numbers in 16 bits.",
+        Packing::Coarse => {
+            " The page is large: its weights are within 1/255 of the model's, and small ones nearer; choose less with \
+             --layer and --head for finer ones, and for queries and keys."
+        }
+    };
     facts
 }
 
@@ -246,15 +311,15 @@ mod tests {
     use crate::inspect::tests::{model, small_config};
     use crate::tokenizer::Tokenizer;
 
-    fn details(text: &str, layer: Option<usize>, head: Option<usize>) -> PromptAttention {
+    fn details(text: &str, layer: Option<usize>, head: Option<usize>) -> PromptDetails {
         let config = ModelConfig { context_length: 64, position: PositionKind::Rope, ..small_config() };
         let prompt = Prompt::read(text, &Tokenizer::byte(), 64).expect("bytes");
         let selection = HeadSelection::new(layer, head, &config).expect("is there");
-        PromptAttention::new(&model(&config), &prompt, &selection, &PromptAttention::DETAILS).expect("captured")
+        PromptDetails::new(&model(&config), &Tokenizer::byte(), &prompt, &selection).expect("captured")
     }
 
     /// The data that the scripts read, and a reader of exact lists by their place.
-    fn data(details: &PromptAttention) -> (Value, impl Fn(&Value) -> Vec<f32>) {
+    fn data(details: &PromptDetails) -> (Value, impl Fn(&Value) -> Vec<f32>) {
         let fragment = attention_fragment(details);
         let list = move |place: &Value| {
             let list = &fragment.lists[usize::try_from(place.as_u64().expect("a place")).expect("small")];
@@ -271,6 +336,7 @@ mod tests {
         assert_eq!(data["layers"], serde_json::json!([1]));
         assert_eq!(data["heads"], serde_json::json!([0, 1, 2, 3]));
         assert_eq!(data["kv_heads"], serde_json::json!([0, 0, 1, 1]));
+        let it = &it.attention;
         let [queries, keys] = [Point::Queries, Point::Keys].map(|point| &it.recording.get(1, point).values);
         for head in 0..4 {
             let rows = (0..5).flat_map(|query| it.recording.row(1, head, query)[..=query].to_vec());
@@ -290,13 +356,13 @@ mod tests {
         assert_eq!(data["kv_heads"], serde_json::json!([1]));
         assert_eq!(data["keys"][0].as_object().expect("by head").len(), 1);
         assert_eq!(data["weights"][0].as_array().expect("heads").len(), 1);
-        assert_eq!(unpacked(&data["keys"][0]["1"]), it.recording.get(0, Point::Keys).values[20..40]);
+        assert_eq!(unpacked(&data["keys"][0]["1"]), it.attention.recording.get(0, Point::Keys).values[20..40]);
     }
 
     #[test]
     fn a_prompt_stays_text() {
         let evil = "</script><script>alert(1)</script><!-- & \"'";
-        let html = attention_html(&[evil, "b"].map(|text| details(text, None, None)));
+        let html = attention_html(&[evil, "b"].map(|text| details(text, None, None)), "</title>");
         let n_lists = attention_fragment(&details("b", None, None)).lists.len();
         assert_eq!(html.matches("<script").count(), 1 + 2 * (1 + n_lists), "one, data twice, and its lists");
         assert_eq!(html.matches("</script").count(), 1 + 2 * (1 + n_lists));
@@ -307,7 +373,7 @@ mod tests {
     #[test]
     fn the_model_is_described() {
         assert_eq!(
-            facts(&details("hello", None, None), Packing::Exact),
+            facts(&details("hello", None, None).attention, Packing::Exact),
             "5 tokens. The model has 2 layers of 4 heads, with queries and keys of 4 numbers, turned by their \
              position (rope). Every 2 heads share their keys."
         );
@@ -318,11 +384,10 @@ mod tests {
         let config = ModelConfig { attention_scale: Some(1.0), attention_window: vec![0, 3], ..small_config() };
         let prompt = Prompt::read("hello", &Tokenizer::byte(), 16).expect("bytes");
         let selection = HeadSelection::new(Some(1), None, &config).expect("is there");
-        let it =
-            PromptAttention::new(&model(&config), &prompt, &selection, &PromptAttention::DETAILS).expect("captured");
+        let it = PromptDetails::new(&model(&config), &Tokenizer::byte(), &prompt, &selection).expect("captured");
         let (data, _) = data(&it);
         assert_eq!((&data["scale"], &data["windows"]), (&1.0.into(), &serde_json::json!([3])));
-        let facts = facts(&it, Packing::Exact);
+        let facts = facts(&it.attention, Packing::Exact);
         let said =
             " Scores are q · k times 1, not over √d. Layer by layer a token sees the last 0, 3 tokens; 0 means all.";
         assert!(facts.ends_with(said), "{facts}");
@@ -341,9 +406,11 @@ mod tests {
     fn a_page_has_a_size_before_it_is_made() {
         let it = details(&"hello, and good bye".repeat(3), None, None);
         let size = |packing| fragment(&it, packing).lists.concat().len();
-        let n_bytes = |packing| n_bytes(&it.config, &it.selection, it.prompt.len(), packing).div_ceil(3) * 4;
-        assert!((n_bytes(Packing::Exact)..n_bytes(Packing::Exact) + 200).contains(&size(Packing::Exact)));
-        assert!((n_bytes(Packing::Rounded) * 2 / 3..n_bytes(Packing::Rounded) + 200).contains(&size(Packing::Rounded)));
+        let PromptAttention { config, selection, prompt, .. } = &it.attention;
+        for packing in [Packing::Exact, Packing::Fine, Packing::Coarse] {
+            let expected = n_bytes(config, selection, prompt.len(), packing).div_ceil(3) * 4;
+            assert!((expected..expected + 200).contains(&size(packing)), "{packing:?}");
+        }
         assert!(check_size(LIMIT_MIB).is_ok());
         let error = check_size(LIMIT_MIB + 1).unwrap_err().to_string();
         assert!(error.contains("513 MiB") && error.contains("--layer"), "{error}");
@@ -354,12 +421,12 @@ mod tests {
         let config = ModelConfig { n_layers: 12, n_heads: 3, n_kv_heads: 3, d_model: 192, ..small_config() };
         let all = HeadSelection::new(None, None, &config).expect("is there");
         assert_eq!(
-            [64, 128, 1024].map(|n| packing(&config, &all, n)),
-            [Packing::Exact, Packing::Exact, Packing::Rounded]
+            [32, 128, 1024].map(|n| packing(&config, &all, n)),
+            [Packing::Exact, Packing::Fine, Packing::Coarse]
         );
         let one = HeadSelection::new(Some(0), Some(0), &config).expect("is there");
-        assert!(attention_mib(&config, &all, 1024) < 95 && attention_mib(&config, &one, 1024) < 25);
-        let facts = facts(&details("hello", None, None), Packing::Rounded);
-        assert!(facts.ends_with("its weights are rounded to steps of 1/65535, other numbers to 16 bits."), "{facts}");
+        assert!(attention_mib(&config, &all, 1024) <= 34 && attention_mib(&config, &one, 1024) <= 25);
+        let facts = |packing| facts(&details("hello", None, None).attention, packing);
+        assert!(facts(Packing::Fine).contains("within 1/65535") && facts(Packing::Coarse).contains("within 1/255"));
     }
 }

@@ -1,9 +1,13 @@
 //! Attention as a standalone picture: no scripts, no fonts of its own, light or dark as the reader's system is.
 //!
 //! The colour of a cell shows its weight. A single head has a cell with a tooltip for every pair; of several heads,
-//! cells of about the same weight are one path, so that a long prompt is still a small file.
+//! cells of about the same weight are one path, and a map of many cells is an image, so that a long prompt is still a
+//! small file.
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 
 use super::columns::{flow, width};
+use super::png;
 use super::svg::{self, Anchor};
 use super::theme::{Heat, Theme};
 use super::{escape, terminal, theme};
@@ -29,8 +33,10 @@ const LINE: f32 = 1.5;
 const GAP: f32 = 18.0;
 /// The width of the legend, and so the least width of a picture.
 const LEAST_WIDTH: f32 = 430.0;
-/// The number of shades of several heads.
-const N_SHADES: usize = 16;
+/// The number of shades of several heads: a divisor of 255.
+const N_SHADES: usize = 15;
+/// A map of more cells is an image.
+const MOST_CELLS: usize = 20_000;
 
 /// The heads of each prompt, one prompt below the other.
 #[must_use]
@@ -39,7 +45,8 @@ pub fn attention_svg(prompts: &[PromptAttention]) -> String {
     let content_width = sheets.iter().map(|sheet| sheet.width).fold(LEAST_WIDTH, f32::max);
     // A picture wider than a screen is shown smaller: its text has to be larger.
     let size = TEXT_SIZE * (content_width / SCREEN).max(1.0);
-    let mut body = String::new();
+    let has_images = prompts.iter().any(|it| it.prompt.len() * (it.prompt.len() + 1) / 2 > MOST_CELLS);
+    let mut body = if has_images { filters() } else { String::new() };
     let mut y = MARGIN;
     for sheet in &sheets {
         y = sheet.draw(&mut body, y, content_width, size) + MARGIN;
@@ -56,7 +63,11 @@ fn style() -> String {
         let [light, dark] = [&light, &dark].map(|heat| heat.at(strength).map(|x| format!("{x:02x}")).concat());
         format!(".s{shade}{{fill:light-dark(#{light}, #{dark})}}\n")
     };
-    theme::in_file(&(STYLE.to_owned() + &(0..=N_SHADES).map(shade).collect::<String>()))
+    let images = "\
+.map{image-rendering:pixelated;filter:url(#light)}
+@media (prefers-color-scheme:dark){.map{filter:url(#dark)}}
+";
+    theme::in_file(&(STYLE.to_owned() + &(0..=N_SHADES).map(shade).collect::<String>())) + images
 }
 
 /// The layout of one prompt's picture.
@@ -160,9 +171,47 @@ impl<'a> Sheet<'a> {
             "<g transform=\"translate({x:.1} {top:.1}) scale({:.0})\" shape-rendering=\"crispEdges\">\n\
              <path class=\"s0\" d=\"M0 0{triangle}H0z\"/>\n{}</g>\n",
             self.cell,
-            if self.is_single { pairs(map, pieces) } else { shades(map, pieces.len()) }
+            match pieces.len() * (pieces.len() + 1) / 2 {
+                n if n > MOST_CELLS => image(map, pieces.len()),
+                _ if self.is_single => pairs(map, pieces),
+                _ => shades(map, pieces.len()),
+            }
         );
     }
+}
+
+/// A map as an image, grey as its weights are strong: a filter gives it the scale's colours, in both themes. Below the
+/// triangle of what can be seen it is clipped.
+fn image(map: &[f32], t: usize) -> String {
+    #[allow(clippy::cast_possible_truncation, reason = "255 at most")]
+    let grey: Vec<u8> = map.iter().map(|weight| (shade_of(*weight) * 255 / N_SHADES) as u8).collect();
+    let png = BASE64_STANDARD.encode(png::grey(t, &grey));
+    let triangle = "h1v1".repeat(t);
+    format!(
+        "<clipPath id=\"seen-{t}\"><path d=\"M0 0{triangle}H0z\"/></clipPath>\
+         <g clip-path=\"url(#seen-{t})\"><image class=\"map\" width=\"{t}\" height=\"{t}\" \
+         href=\"data:image/png;base64,{png}\"/></g>\n"
+    )
+}
+
+/// The filters that colour images, one for each theme.
+fn filters() -> String {
+    let filter = |(name, theme): (&str, Theme)| {
+        let heat = Heat::new(theme);
+        let channel = |channel: usize| {
+            let values =
+                (0..=N_SHADES).map(|shade| f32::from(heat.at(shade as f32 / N_SHADES as f32)[channel]) / 255.0);
+            values.map(|value| format!("{value:.3}")).collect::<Vec<_>>().join(" ")
+        };
+        let [red, green, blue] = [0, 1, 2].map(channel);
+        format!(
+            "<filter id=\"{name}\" x=\"0\" y=\"0\" width=\"1\" height=\"1\" color-interpolation-filters=\"sRGB\">\
+             <feComponentTransfer><feFuncR type=\"table\" tableValues=\"{red}\"/>\
+             <feFuncG type=\"table\" tableValues=\"{green}\"/><feFuncB type=\"table\" tableValues=\"{blue}\"/>\
+             </feComponentTransfer></filter>\n"
+        )
+    };
+    [("light", Theme::Light), ("dark", Theme::Dark)].map(filter).concat()
 }
 
 /// A cell for every pair, with its weight as a tooltip.
@@ -232,9 +281,18 @@ mod tests {
     fn neighbours_of_one_shade_are_one_run() {
         let map = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0];
         let path = "M0 0h1v1H0zM0 1h2v1H0zM0 2h1v1H0zM2 2h1v1H2z";
-        assert_eq!(shades(&map, 3), format!("<path class=\"s16\" d=\"{path}\"/>\n"));
+        assert_eq!(shades(&map, 3), format!("<path class=\"s15\" d=\"{path}\"/>\n"));
         assert_eq!(shades(&[0.0], 1), "");
         assert_eq!((shade_of(0.0), shade_of(1.0)), (0, N_SHADES));
+    }
+
+    #[test]
+    fn a_long_prompt_has_images() {
+        let picture = |n: usize| attention_svg(&[attention(&"a".repeat(n), [1, 2], [None, None], |_, _, _| 0.3)]);
+        let (short, long) = (picture(199), picture(200));
+        assert!(!short.contains("<image") && !short.contains("<filter"));
+        assert_eq!((long.matches("<image").count(), long.matches("<filter").count()), (2, 2));
+        assert!(is_well_formed(&long));
     }
 
     /// Whether every element of `xml` ends, in the right order, and nothing stands outside.

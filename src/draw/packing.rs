@@ -4,30 +4,28 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::Serialize;
 
 /// The form of a page's lists.
+///
+/// Rounded weights are in steps of their square root, as they are drawn: small ones, of which there are most, are then
+/// finer than large ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Packing {
     /// 32-bit floats, little endian.
     Exact,
-    /// Weights in steps of 1/65535, each a LEB128 number of mostly one byte; cosines in steps of 1/32767, vectors in
-    /// such of their largest number, 16 bits each.
-    Rounded,
+    /// 16 bits each: roots of weights in steps of 1/65535; cosines in steps of 1/32767, vectors in such of their largest
+    /// number.
+    Fine,
+    /// 8 bits each: roots of weights in steps of 1/255, cosines in steps of 1/127; no vectors.
+    Coarse,
 }
 
 impl Packing {
-    /// About the most bytes that a weight takes, before base 64.
-    pub fn weight_bytes(self) -> usize {
+    /// The bytes that a weight or a cosine takes, before base 64.
+    pub fn number_bytes(self) -> usize {
         match self {
             Self::Exact => 4,
-            Self::Rounded => 2, // three in the few that are above a quarter, one in most of a long row
-        }
-    }
-
-    /// The bytes that a cosine takes, before base 64.
-    pub fn cosine_bytes(self) -> usize {
-        match self {
-            Self::Exact => 4,
-            Self::Rounded => 2,
+            Self::Fine => 2,
+            Self::Coarse => 1,
         }
     }
 
@@ -35,38 +33,49 @@ impl Packing {
     pub fn vector_bytes(self, length: usize) -> usize {
         match self {
             Self::Exact => 4 * length,
-            Self::Rounded => 4 + 2 * length,
+            Self::Fine => 4 + 2 * length,
+            Self::Coarse => 0,
         }
     }
 
+    /// Whether vectors are kept.
+    pub fn has_vectors(self) -> bool {
+        self != Self::Coarse
+    }
+
     /// Weights, from 0 to 1.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 65535")]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to the number of steps")]
     pub fn weights<'a>(self, weights: impl IntoIterator<Item = &'a f32>) -> String {
-        if self == Self::Exact {
-            return floats(weights);
-        }
-        let mut bytes = Vec::new();
-        for weight in weights {
-            let mut steps = (weight.clamp(0.0, 1.0) * 65535.0).round() as u16;
-            while steps >= 0x80 {
-                bytes.push(0x80 | (steps & 0x7f) as u8);
-                steps >>= 7;
-            }
-            bytes.push(steps as u8);
-        }
+        let steps = |weight: &f32, n: f32| (weight.clamp(0.0, 1.0).sqrt() * n).round();
+        let weights = weights.into_iter();
+        let bytes: Vec<u8> = match self {
+            Self::Exact => return floats(weights),
+            Self::Fine => weights.flat_map(|weight| (steps(weight, 65535.0) as u16).to_le_bytes()).collect(),
+            Self::Coarse => weights.map(|weight| steps(weight, 255.0) as u8).collect(),
+        };
         BASE64_STANDARD.encode(bytes)
     }
 
     /// Cosines, from -1 to 1.
+    #[allow(clippy::cast_possible_truncation, reason = "from -127 to 127")]
     pub fn cosines<'a>(self, cosines: impl IntoIterator<Item = &'a f32>) -> String {
-        if self == Self::Exact {
-            return floats(cosines);
-        }
-        BASE64_STANDARD.encode(cosines.into_iter().flat_map(|cosine| steps(*cosine)).collect::<Vec<u8>>())
+        let cosines = cosines.into_iter();
+        let bytes: Vec<u8> = match self {
+            Self::Exact => return floats(cosines),
+            Self::Fine => cosines.flat_map(|cosine| steps(*cosine)).collect(),
+            Self::Coarse => {
+                cosines.map(|cosine| ((cosine.clamp(-1.0, 1.0) * 127.0).round() as i8).cast_unsigned()).collect()
+            }
+        };
+        BASE64_STANDARD.encode(bytes)
     }
 
     /// Vectors, of any length.
+    ///
+    /// # Panics
+    /// If there are none in this form.
     pub fn vectors<'a>(self, vectors: impl IntoIterator<Item = &'a [f32]>) -> String {
+        assert!(self.has_vectors(), "a form with vectors");
         let vectors = vectors.into_iter();
         if self == Self::Exact {
             return floats(vectors.flatten());
@@ -99,21 +108,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_weight_takes_one_to_three_bytes() {
-        let packed = Packing::Rounded.weights(&[0.0, 127.0 / 65535.0, 128.0 / 65535.0, 1.0]);
-        let bytes = BASE64_STANDARD.decode(packed).expect("base 64");
-        assert_eq!(bytes, [0, 127, 0x80, 1, 0xff, 0xff, 3]);
+    fn weights_are_in_steps_of_their_roots() {
+        let decode = |text| BASE64_STANDARD.decode(text).expect("base 64");
+        assert_eq!(decode(Packing::Fine.weights(&[0.0, 0.25, 1.0])), [0, 0, 0x00, 0x80, 0xff, 0xff]);
+        assert_eq!(decode(Packing::Coarse.weights(&[0.0, 0.25, 1.0])), [0, 128, 255]);
+        for i in 0..=1000_u16 {
+            let weight = f32::from(i) / 1000.0;
+            let fine = decode(Packing::Fine.weights(&[weight]));
+            let fine = (f32::from(u16::from_le_bytes([fine[0], fine[1]])) / 65535.0).powi(2);
+            let coarse = (f32::from(decode(Packing::Coarse.weights(&[weight]))[0]) / 255.0).powi(2);
+            assert!((fine - weight).abs() <= 1.0 / 65535.0, "{weight} {fine}");
+            assert!((coarse - weight).abs() <= 1.0 / 255.0, "{weight} {coarse}");
+        }
     }
 
     #[test]
-    fn a_cosine_takes_two_bytes() {
-        let bytes = BASE64_STANDARD.decode(Packing::Rounded.cosines(&[-1.0, 0.0, 0.5])).expect("base 64");
-        assert_eq!(bytes, [0x01, 0x80, 0, 0, 0, 0x40]);
+    fn a_cosine_takes_two_bytes_or_one() {
+        let decode = |text| BASE64_STANDARD.decode(text).expect("base 64");
+        assert_eq!(decode(Packing::Fine.cosines(&[-1.0, 0.0, 0.5])), [0x01, 0x80, 0, 0, 0, 0x40]);
+        assert_eq!(decode(Packing::Coarse.cosines(&[-1.0, 0.0, 0.5])), [0x81, 0, 64]);
     }
 
     #[test]
     fn a_vector_has_its_own_scale() {
-        let packed = Packing::Rounded.vectors([&[0.0, 0.0][..], &[-4.0, 2.0]]);
+        let packed = Packing::Fine.vectors([&[0.0, 0.0][..], &[-4.0, 2.0]]);
         let bytes = BASE64_STANDARD.decode(packed).expect("base 64");
         assert_eq!(bytes[4..8], 4.0_f32.to_le_bytes());
         assert_eq!(bytes[8..], [0, 0, 0, 0, 0x01, 0x80, 0, 0x40]);

@@ -12,6 +12,7 @@ pub(super) const STYLE: &str = include_str!("assets/page.css");
 /// The mark: a spark.
 const SPARK: &str = include_str!("assets/spark.svg");
 const SCRIPT: &str = include_str!("assets/page.js");
+const PICTURE: &str = include_str!("assets/picture.js");
 
 /// The content of a section.
 ///
@@ -35,6 +36,12 @@ pub(crate) struct Fragment {
 
 /// A page with a title, a lead, which may be empty, and sections below their headings. All three are plain text.
 pub(crate) fn page(title: &str, lead: &str, sections: &[(impl AsRef<str>, Fragment)]) -> String {
+    page_about(title, "", lead, sections)
+}
+
+/// A page about something, such as a run and its step: in plain text below the title, in the window's title, and on
+/// pictures that a reader saves.
+pub(crate) fn page_about(title: &str, about: &str, lead: &str, sections: &[(impl AsRef<str>, Fragment)]) -> String {
     let (mut contents, mut body) = (String::new(), String::new());
     let mut kinds: Vec<&Fragment> = Vec::new(); // the first fragment of each kind
     for (number, (heading, fragment)) in (1..).zip(sections) {
@@ -56,6 +63,14 @@ pub(crate) fn page(title: &str, lead: &str, sections: &[(impl AsRef<str>, Fragme
          base-uri 'none'; form-action 'none'",
         BASE64_STANDARD.encode(Sha256::digest(&script))
     );
+    let window_title = match about {
+        "" => escape(title),
+        about => escape(&format!("{title} · {about}")),
+    };
+    let about = match about {
+        "" => String::new(),
+        about => format!("<p class=\"page-about\">{}</p>\n", escape(about)),
+    };
     let lead = match lead {
         "" => String::new(),
         lead => format!("<p class=\"page-lead\">{}</p>\n", escape(lead)),
@@ -69,7 +84,7 @@ pub(crate) fn page(title: &str, lead: &str, sections: &[(impl AsRef<str>, Fragme
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"generator\" content=\"tinderbox {version}\">\n\
          <link rel=\"icon\" href=\"data:image/svg+xml;base64,{icon}\">\n\
-         <title>{title}</title>\n\
+         <title>{window_title}</title>\n\
          <style>\n{style}</style>\n\
          </head>\n\
          <body>\n\
@@ -78,7 +93,7 @@ pub(crate) fn page(title: &str, lead: &str, sections: &[(impl AsRef<str>, Fragme
          <h1>{title}</h1>\n\
          <button type=\"button\" class=\"page-theme\" hidden></button>\n\
          </header>\n\
-         {lead}{contents}\
+         {about}{lead}{contents}\
          <main>\n\
          {body}\
          </main>\n\
@@ -102,7 +117,7 @@ fn style(kinds: &[&Fragment]) -> String {
 
 /// One script, so that one hash allows it; a block for each kind keeps their names apart.
 fn script(kinds: &[&Fragment]) -> String {
-    let mut script = format!("\n{SCRIPT}");
+    let mut script = format!("\n{SCRIPT}{PICTURE}");
     for fragment in kinds.iter().filter(|fragment| !fragment.scripts.is_empty()) {
         script += &format!("\n{{\n{}}}\n", fragment.scripts.join("\n"));
     }

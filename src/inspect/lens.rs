@@ -83,6 +83,23 @@ impl Lens {
     }
 }
 
+/// The model's own prediction after each token of `prompt`, with the `n_top` likeliest tokens: `[T]`.
+///
+/// # Errors
+/// If the device fails.
+pub fn predictions(
+    model: &Gpt,
+    tokenizer: &Tokenizer,
+    prompt: &Prompt,
+    n_top: usize,
+) -> Result<Vec<LayerPrediction>, InspectError> {
+    let logits = host(model.forward(prompt.tokens(&model.device())))?; // [1, T, V]
+    let last = model.config().n_layers.checked_sub(1);
+    let after =
+        |(at, row): (usize, &[f32])| LayerPrediction::new(row, tokenizer, n_top, last, prompt.ids.get(at + 1).copied());
+    Ok(logits.chunks(model.vocab_size()).enumerate().map(after).collect())
+}
+
 impl LayerPrediction {
     fn new(logits: &[f32], tokenizer: &Tokenizer, n_top: usize, layer: Option<usize>, next: Option<u32>) -> Self {
         let probabilities = softmax(&logits.iter().copied().map(f64::from).collect::<Vec<_>>());

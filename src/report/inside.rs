@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use burn::tensor::Device;
 
 use crate::data::{Corpus, OpenOptions, Split, Tokens};
-use crate::inspect::{HeadSelection, InspectError, N_WINDOWS, Prompt, PromptAttention, ScoredHeads};
+use crate::inspect::{HeadSelection, InspectError, N_WINDOWS, Prompt, PromptDetails, ScoredHeads};
 use crate::model::Gpt;
 use crate::run::{self, Checkpoint, RunDir};
 use crate::tokenizer::Tokenizer;
@@ -26,7 +26,7 @@ pub(super) struct Inside {
     pub step: u64,
     pub heads: ScoredHeads,
     /// The attention on some words of the validation split; `None` if it is empty.
-    pub attention: Option<PromptAttention>,
+    pub attention: Option<PromptDetails>,
 }
 
 /// Measures the best checkpoint of a run.
@@ -47,7 +47,7 @@ pub(super) fn look(run: &RunDir, device: &Device) -> Result<Inside, Box<dyn Erro
     Ok(Inside { step, heads, attention: attention(&model, &tokenizer, &corpus.val)? })
 }
 
-fn attention(model: &Gpt, tokenizer: &Tokenizer, text: &Split) -> Result<Option<PromptAttention>, InspectError> {
+fn attention(model: &Gpt, tokenizer: &Tokenizer, text: &Split) -> Result<Option<PromptDetails>, InspectError> {
     let config = model.config();
     let selection = HeadSelection::new(None, None, config)?;
     let is_small = |n: &usize| crate::draw::attention_mib(config, &selection, *n) <= MOST_MIB;
@@ -61,7 +61,7 @@ fn attention(model: &Gpt, tokenizer: &Tokenizer, text: &Split) -> Result<Option<
     let Ok(prompt) = Prompt::read(&words, tokenizer, config.context_length) else {
         return Ok(None);
     };
-    PromptAttention::new(model, &prompt, &selection, &PromptAttention::DETAILS).map(Some)
+    PromptDetails::new(model, tokenizer, &prompt, &selection).map(Some)
 }
 
 /// At most `n` tokens from the first line that begins in `tokens`, or from their beginning, without a word cut short.

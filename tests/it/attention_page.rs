@@ -92,6 +92,76 @@ fn check(browser: &mut Browser, (width, theme): (u32, Theme), view: &str) {
     browser.picture(&format!("attention-{view}-{width}-{}", theme.name()));
 }
 
+/// The colour of a weight, as the tokens of the pages have it.
+fn heat(theme: Theme, weight: f64) -> [f64; 3] {
+    const TOKENS: &str = include_str!("../../src/draw/assets/tokens.css");
+    let stop = |at: usize| -> [f64; 3] {
+        let (_, pair) = TOKENS.split_once(&format!("--heat-{at}: light-dark(")).expect("a token");
+        let (light, dark) = pair.split_once(')').expect("an end").0.split_once(", ").expect("two");
+        let hex = if theme == Theme::Light { light } else { dark };
+        [1, 3, 5].map(|at| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).expect("#rrggbb")))
+    };
+    let at = weight.sqrt() * 9.0;
+    let below = (at as usize).min(8);
+    let [one, next] = [stop(below), stop(below + 1)];
+    [0, 1, 2].map(|channel| one[channel] + (next[channel] - one[channel]) * (at - below as f64))
+}
+
+/// Whether a colour is that of a weight, but for the scale's 255 steps and twice `off` of the root.
+fn is_heat(color: &[f64], theme: Theme, weight: f64) -> bool {
+    (0..3).all(|channel| (color[channel] - heat(theme, weight)[channel]).abs() <= 4.0)
+}
+
+/// Tokens glow by their weights, in both directions, and predictions are those of the lens.
+fn text(browser: &mut Browser, weights: &Value, lens: &Value, theme: Theme) {
+    assert_eq!(browser.texts(".tab[aria-selected=true]"), ["Text"], "the text comes first");
+    assert!(browser.texts(".telling")[0].contains("ead "), "a sentence about a head");
+    let flow: String = browser.texts(".flow .token").concat();
+    assert_eq!(flow, PROMPT);
+    browser.click(".small-map:last-of-type"); // layer 1, head 3
+    browser.click(".flow .token[data-token='7']");
+    browser.point_away();
+    let colors = "getComputedStyle(it).backgroundColor.match(/[\\d.]+/g).map(Number)";
+    let glow = |browser: &mut Browser| -> Vec<Vec<f64>> {
+        let colors = browser.all(".flow .token", colors).into_iter();
+        colors.map(|color| color.as_array().expect("channels").iter().filter_map(Value::as_f64).collect()).collect()
+    };
+    let seen = glow(browser);
+    let of_query = row(weights, [1, 3, 7]);
+    for (token, color) in seen.iter().enumerate() {
+        match token <= 7 {
+            true => assert!(is_heat(color, theme, of_query[token]), "{token}: {color:?} {}", of_query[token]),
+            false => assert_eq!(color[3..], [0.0], "later tokens do not glow"),
+        }
+    }
+    let stages = |token: usize| &lens["positions"][token]["stages"];
+    let last = |token: usize| stages(token).as_array().expect("stages").last().expect("the model's own");
+    let shown = browser.texts(".guesses .shares .number");
+    let top = last(7)["top"].as_array().expect("guesses").iter();
+    let expected: Vec<String> = top.map(|it| format!("{:.3}", it["probability"].as_f64().expect("a number"))).collect();
+    assert_eq!(shown, expected);
+    let bars = browser.all(".chance", "Number(it.style.getPropertyValue('--share'))");
+    assert_eq!(bars.len(), 10, "nothing came before the first");
+    for (token, bar) in (1..).zip(bars) {
+        let expected = last(token - 1)["came"]["probability"].as_f64().expect("a number");
+        assert!((bar.as_f64().expect("a number") - expected).abs() < 1e-6, "{token}");
+    }
+
+    browser.click(".switch [data-side=key]");
+    browser.point_away();
+    let seen = glow(browser);
+    for (token, color) in seen.iter().enumerate() {
+        match token >= 7 {
+            true => assert!(is_heat(color, theme, row(weights, [1, 3, token])[7]), "{token}: {color:?}"),
+            false => assert_eq!(color[3..], [0.0], "earlier tokens cannot look"),
+        }
+    }
+    let address = browser.evaluate("location.hash");
+    assert_eq!(address, json!("#section-1&view=text&layer=1&head=3&token=7&side=key"));
+    browser.click(".switch [data-side=query]");
+    browser.press("Escape");
+}
+
 fn heads(browser: &mut Browser, weights: &Value, n_heads: usize) {
     tab(browser, "Heads");
     assert!(lines(browser).len() > 11);
@@ -160,14 +230,13 @@ fn are_drawn(browser: &mut Browser, lines: &[[u64; 3]]) {
     assert!(looks, "lines begin at the token that looks");
 }
 
-fn model(browser: &mut Browser, weights: &Value, n_heads: usize) {
+fn model(browser: &mut Browser, weights: &Value, n_heads: usize, theme: Theme) {
     tab(browser, "Model");
     assert_eq!(browser.all(".thumbnail", "1").len(), 2 * n_heads);
     let seen = pixels(browser, ".thumbnail canvas", [3, 10]);
-    for (index, [.., opacity]) in seen.into_iter().enumerate() {
+    for (index, color) in seen.into_iter().enumerate() {
         let weight = row(weights, [index / n_heads, index % n_heads, 10])[3];
-        let expected = 255.0 * (0.06 + 0.94 * weight.sqrt());
-        assert!((opacity - expected).abs() <= 1.0, "{opacity} {expected}");
+        assert!(is_heat(&color, theme, weight), "{color:?} {weight}");
     }
     let later = pixels(browser, ".thumbnail canvas", [10, 3]);
     assert!(later.iter().all(|[.., opacity]| *opacity == 0.0), "it cannot be seen");
@@ -270,15 +339,18 @@ fn every_view_shows_the_models_numbers_on_every_screen() {
     let place = ["--layer", "1", "--head", "1", "--token", "7"];
     let json = ["runs/tiny", "--format", "json", "--prompt", PROMPT];
     let explained = folder.json(&[&["inspect", "explain"], &json[..], &place].concat());
+    let lens = folder.json(&[&["inspect", "lens"], &json[..]].concat());
     let words = ["--word", "The cat ", "--context", "T"];
     let embeddings = folder.json(&[&["inspect", "embeddings"], &json[..], &words].concat());
     for screen in SCREENS {
         browser.look(screen);
         browser.open(&page);
         check(&mut browser, screen, "opened");
+        text(&mut browser, &weights, &lens, screen.1);
+        check(&mut browser, screen, "text");
         heads(&mut browser, &weights, 4);
         check(&mut browser, screen, "heads");
-        model(&mut browser, &weights, 4);
+        model(&mut browser, &weights, 4, screen.1);
         check(&mut browser, screen, "model");
         browser.click(".back");
         assert_eq!(browser.all(".large", "it.hidden"), [json!(true)]);
@@ -306,33 +378,29 @@ fn a_long_prompt_has_rounded_numbers_and_all_its_rows() {
     let close = |shown: &str, expected: f64| {
         let n_digits = shown.len() - shown.find('.').expect("a point") - 1;
         let off = (shown.parse::<f64>().expect("a number") - expected).abs();
-        assert!(off < 0.5 * 0.1_f64.powf(n_digits as f64) + 1.0 / 65535.0, "{shown} {expected}");
+        assert!(off < 0.5 * 0.1_f64.powf(n_digits as f64) + 1.0 / 255.0, "{shown} {expected}");
     };
     for screen in [SCREENS[0], SCREENS[3]] {
         browser.look(screen);
         browser.open(&page);
-        assert!(browser.texts(".facts")[0].ends_with("rounded to steps of 1/65535, other numbers to 16 bits."));
-        assert_eq!(lines(&mut browser).len(), row_count(&weights, 0.05).min(4000));
+        assert!(browser.texts(".facts")[0].contains("within 1/255 of the model's"));
+        check(&mut browser, screen, "long-text");
+        tab(&mut browser, "Heads");
+        let n_lines = lines(&mut browser).len();
+        assert!((1..=4000).contains(&n_lines), "{n_lines}");
         check(&mut browser, screen, "long-heads");
 
         tab(&mut browser, "Model");
         browser.click(".thumbnail:nth-of-type(6)");
         let (_, weight) = strongest(&row_of_last, 1)[0];
         close(&browser.texts(".large .readout strong")[0], weight);
-        let [.., opacity] = pixels(&mut browser, ".large canvas", [0, 699])[0];
-        assert!((opacity - 255.0 * (0.06 + 0.94 * row_of_last[0].sqrt())).abs() <= 1.0, "{opacity}");
+        let color = pixels(&mut browser, ".large canvas", [0, 699])[0];
+        assert!(is_heat(&color, screen.1, row_of_last[0]), "{color:?}");
+        let size = browser.all(".map", "it.getBoundingClientRect().height");
+        assert!(size[0].as_f64() < Some(900.0), "the map fits the window: {size:?}");
         check(&mut browser, screen, "long-map");
 
-        tab(&mut browser, "Neurons");
-        let filled = browser.all(".rows .sum", "1").len();
-        assert!((1..700).contains(&filled), "{filled} rows");
-        browser.point(".rows .row:nth-child(690)"); // scrolls to it
-        browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
-        close(&browser.texts(".row[data-key='689'] .bar")[0], row_of_last[689]);
-        let remark = &browser.texts(".neuron-view > .quiet")[0];
-        let (_, off) = remark.rsplit_once("at most ").expect("a difference");
-        assert!(off.trim_end_matches('.').parse::<f64>().expect("a number") < 1e-3, "{remark}");
-        check(&mut browser, screen, "long-neurons");
+        assert!(!browser.texts(".tab").contains(&"Neurons".to_owned()), "a coarse page has no queries and keys");
 
         tab(&mut browser, "Similarity");
         browser.evaluate("scrollTo(0, document.body.scrollHeight)");
@@ -347,12 +415,38 @@ fn a_long_prompt_has_rounded_numbers_and_all_its_rows() {
     }
 }
 
-/// How many weights of the first layer are drawn as lines.
-fn row_count(weights: &Value, least: f64) -> usize {
-    let heads = weights[0].as_array().expect("heads").iter();
-    let rows = heads.flat_map(|head| head.as_array().expect("rows"));
-    let of_row = |row: &Value| row.as_array().expect("weights").iter().filter(|x| x.as_f64() >= Some(least)).count();
-    rows.map(of_row).sum()
+/// Numbers in 16 bits, and rows that are filled when they come near the screen.
+#[test]
+fn a_prompt_of_medium_length_has_fine_numbers() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let long = ["model.context_length=300", "tokenizer.kind=byte", "train.batch_size=1"];
+    let folder = trained(&[&long[..], &["model.n_heads=4", "model.n_kv_heads=2"]].concat());
+    let prompt: String = "The cat sat on the bank. ".chars().cycle().take(300).collect();
+    let page = page(&folder, &prompt, &[]);
+    let row_of_last = row(&weights(&folder, &prompt), [1, 1, 299]);
+    let close = |shown: &str, expected: f64| {
+        let n_digits = shown.len() - shown.find('.').expect("a point") - 1;
+        let off = (shown.parse::<f64>().expect("a number") - expected).abs();
+        assert!(off < 0.5 * 0.1_f64.powf(n_digits as f64) + 1.0 / 65535.0, "{shown} {expected}");
+    };
+    let screen = SCREENS[0];
+    browser.look(screen);
+    browser.open(&page);
+    assert!(browser.texts(".facts")[0].contains("within 1/65535 of the model's"));
+    tab(&mut browser, "Neurons");
+    choose(&mut browser, "Layer", 1);
+    choose(&mut browser, "Head", 1);
+    let filled = browser.all(".rows .sum", "1").len();
+    assert!((1..300).contains(&filled), "{filled} rows");
+    browser.point(".rows .row:nth-child(290)"); // scrolls to it
+    browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))");
+    close(&browser.texts(".row[data-key='289'] .bar")[0], row_of_last[289]);
+    let remark = &browser.texts(".neuron-view > .quiet")[0];
+    let (_, off) = remark.rsplit_once("at most ").expect("a difference");
+    assert!(off.trim_end_matches('.').parse::<f64>().expect("a number") < 1e-3, "{remark}");
+    check(&mut browser, screen, "fine-neurons");
 }
 
 #[test]
@@ -370,12 +464,12 @@ fn the_keyboard_reaches_everything() {
     browser.press("Tab");
     assert_eq!(focused(&mut browser), "Dark theme");
     browser.press("Tab");
-    assert_eq!(focused(&mut browser), "Heads");
+    assert_eq!(focused(&mut browser), "Text");
     browser.press("ArrowRight");
-    assert_eq!(focused(&mut browser), "Model");
-    browser.press("ArrowLeft");
-    for _ in 0..7 {
-        browser.press("Tab"); // layer, two heads, all, none, slider, the first token
+    assert_eq!(focused(&mut browser), "Heads");
+    browser.press("Enter");
+    for _ in 0..10 {
+        browser.press("Tab"); // link, two pictures, layer, two heads, all, none, slider, the first token
     }
     assert_eq!(focused(&mut browser), "0");
     browser.press("ArrowDown");
@@ -390,6 +484,32 @@ fn the_keyboard_reaches_everything() {
     assert!(!of_key.is_empty() && of_key.iter().all(|line| line[2] == 2), "the other column");
     let ring = "getComputedStyle(document.activeElement).outlineStyle";
     assert_eq!(browser.evaluate(ring), json!("solid"), "the focus can be seen");
+    assert_eq!(browser.take_problems(), [""; 0]);
+}
+
+/// An address leads to what was shown, and views that were never shown survive a script that turns to them.
+#[test]
+fn an_address_keeps_the_choice() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let folder = trained(&[]);
+    let page = page(&folder, PROMPT, &[]);
+    browser.look(SCREENS[0]);
+    browser.open(&page);
+    let title = browser.evaluate("document.title");
+    assert!(title.as_str().is_some_and(|title| title.contains("tiny · step ")), "{title}");
+    browser.evaluate("location.hash = '#section-1&view=top&layer=1&head=1&token=3'");
+    browser.evaluate("new Promise((done) => setTimeout(done, 50))");
+    assert_eq!(browser.texts(".tab[aria-selected=true]"), ["Top three"]);
+    assert_eq!(browser.all(".chooser select", "it.value"), [json!("1"), json!("1")]);
+    assert_eq!(browser.texts(".top .present .position").first().map(String::as_str), Some("3"));
+    for _ in 0..2 {
+        browser.evaluate("document.querySelectorAll('.tab').forEach((it) => it.click())");
+        browser.evaluate("document.querySelector('.page-theme').click()");
+    }
+    let saved = browser.evaluate("page.picture(document.querySelector('.panel'), ['caption']).svg");
+    assert!(saved.as_str().is_some_and(|svg| svg.starts_with("<svg ") && svg.contains("caption")), "{saved}");
     assert_eq!(browser.take_problems(), [""; 0]);
 }
 
@@ -438,11 +558,12 @@ fn a_prompt_is_text_and_nothing_else() {
     assert_eq!(browser.evaluate("typeof evil"), json!("undefined"));
     assert_eq!(browser.texts("h2").len(), 2);
     assert!(browser.texts("h2")[0].starts_with("</script><img·\u{200b}src=x"));
+    browser.click("#section-1 .tab:nth-child(2)");
     let pieces = browser.texts("#section-1 .column.query .token");
     assert_eq!(pieces[..2].concat(), "</");
     assert!(pieces.contains(&"↵".to_owned()) && pieces.contains(&r"\xc3".to_owned()));
     assert_eq!(browser.all("#section-1 .chip", "it.textContent"), ["0"]);
-    for tab in 1..=5 {
+    for tab in 1..=6 {
         browser.click(&format!("#section-1 .tab:nth-child({tab})"));
         browser.click(&format!("#section-2 .tab:nth-child({tab})")); // a single token, too, has all views
     }

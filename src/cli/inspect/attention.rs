@@ -2,14 +2,14 @@
 
 use clap::ValueEnum;
 
-use super::Prompts;
 use super::output::{File, TextStyle, json_of};
+use super::{Prompts, about};
 use crate::cli::numbers::count;
 use crate::cli::{Subject, note};
 use crate::config::ModelConfig;
 use crate::draw;
-use crate::inspect::{HeadSelection, InspectError, Prompt, PromptAttention};
-use crate::model::probe::Point;
+use crate::inspect::{HeadSelection, InspectError, Prompt, PromptAttention, PromptDetails};
+use crate::run::Trained;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -59,21 +59,23 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.subject.open()?;
     let selection = HeadSelection::new(args.layer, args.head, &opened.config.model)?;
     let prompts = args.prompts.read(&opened)?;
-    let read = |points: &[Point]| -> Result<Vec<PromptAttention>, InspectError> {
-        prompts.iter().map(|prompt| PromptAttention::new(&opened.model, prompt, &selection, points)).collect()
+    let read = || -> Result<Vec<PromptAttention>, InspectError> {
+        prompts.iter().map(|prompt| PromptAttention::new(&opened.model, prompt, &selection, &[])).collect()
     };
     args.output.write(&match args.format {
         Format::Text => {
             let palette = args.style.palette(args.output.is_given());
             let n_columns = args.style.n_columns();
             let text = |attention: &_| draw::attention_text(attention, palette, n_columns);
-            read(&[])?.iter().map(text).collect::<Vec<_>>().join("\n")
+            read()?.iter().map(text).collect::<Vec<_>>().join("\n")
         }
-        Format::Json => json_of(read(&[])?.iter().map(draw::attention_json).collect()),
-        Format::Svg => draw::attention_svg(&read(&[])?),
+        Format::Json => json_of(read()?.iter().map(draw::attention_json).collect()),
+        Format::Svg => draw::attention_svg(&read()?),
         Format::Html => {
             check_size(&opened.config.model, &prompts, &selection)?;
-            draw::attention_html(&read(&PromptAttention::DETAILS)?)
+            let Trained { model, tokenizer, .. } = &opened;
+            let details = prompts.iter().map(|prompt| PromptDetails::new(model, tokenizer, prompt, &selection));
+            draw::attention_html(&details.collect::<Result<Vec<_>, _>>()?, &about(&opened))
         }
     })
 }

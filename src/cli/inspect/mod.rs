@@ -9,12 +9,14 @@ mod lens;
 mod output;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use burn::module::Module;
 use clap::Subcommand;
 
 use crate::cli::note;
+use crate::format::{counted, grouped};
 use crate::inspect::{InspectError, Prompt};
 use crate::run::Trained;
 
@@ -54,6 +56,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Look::Ablate(args) => ablate::run(args),
         Look::Lens(args) => lens::run(args),
     }
+}
+
+/// The run, the step and the model, in a line.
+fn about(opened: &Trained) -> String {
+    let Trained { config, model, checkpoint, .. } = opened;
+    let name = |path: Option<&Path>| path.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    let step = name(Some(checkpoint)).and_then(|name| name.strip_prefix("step-")?.parse().ok());
+    let run = checkpoint.ancestors().nth(2);
+    let parts = [
+        name(run.and_then(|run| run.canonicalize().ok()).as_deref()),
+        step.map(|step| format!("step {}", grouped(step))),
+        Some(format!(
+            "{} of {}",
+            counted(config.model.n_layers as u64, "layer"),
+            counted(config.model.n_heads as u64, "head")
+        )),
+        Some(format!("{} parameters", grouped(model.num_params() as u64))),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
 }
 
 /// The texts.

@@ -1,6 +1,7 @@
 page.view("heads", (section, { names, even, heads }) => {
   const cells = [...section.querySelectorAll(".cell")];
   const detail = section.querySelector(".detail");
+  const attention = page.section("attention"); // where a head's maps are, if they are on this page
   let chosen = null;
 
   function bar(name, value, chance) {
@@ -20,6 +21,13 @@ page.view("heads", (section, { names, even, heads }) => {
     return [page.element("div", {}, name), track, page.element("div", { class: "number" }, number)];
   }
 
+  /** A link to the maps of a head. */
+  function link(name) {
+    const [layer, head] = name.split(".");
+    const to = { href: `#${attention.id}&view=text&layer=${layer}&head=${head}` };
+    return page.element("p", {}, page.element("a", to, "See where it looks"));
+  }
+
   function show(cell) {
     const { kind, meaning, scores } = heads[cells.indexOf(cell)];
     cells.forEach((other) => page.set(other, { "aria-pressed": String(other === cell) }));
@@ -27,7 +35,8 @@ page.view("heads", (section, { names, even, heads }) => {
       page.element("h3", {}, `Head ${cell.dataset.head}: ${kind}`),
       page.element("p", {}, meaning),
       page.element("div", { class: "bars" }, ...names.flatMap((name, i) => bar(name, scores[i], even[i]))),
-      page.element("p", {}, page.element("small", {}, "The tick is the score of a head that looks at all tokens equally.")));
+      page.element("p", {}, page.element("small", {}, "The tick is the score of a head that looks at all tokens equally.")),
+      ...(attention ? [link(cell.dataset.head)] : []));
   }
 
   for (const cell of cells) {

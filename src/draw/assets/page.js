@@ -80,10 +80,43 @@ const page = (() => {
     apply();
   }
 
+  /** The state of a section in the page's address, `#section-2&layer=3`; `null` if it is about another. */
+  function stateOf(section) {
+    const [id, ...pairs] = location.hash.slice(1).split("&");
+    return id === section.id && pairs.length > 0 ? new URLSearchParams(pairs.join("&")) : null;
+  }
+
   return {
     element,
     svg,
     set,
+    isDark,
+
+    /** Writes the state of a section into the page's address, so that a link leads back to it. */
+    keep(section, state) {
+      const address = `#${section.id}&${new URLSearchParams(state)}`;
+      if (location.hash !== address) {
+        history.replaceState(null, "", address);
+      }
+    },
+
+    /** Calls `apply(state)` with the state that the address has for a section, now and whenever a link changes it. */
+    onState(section, apply) {
+      const take = () => {
+        const state = stateOf(section);
+        if (state) {
+          apply(state);
+          if (document.querySelectorAll("section").length > 1) {
+            section.scrollIntoView();
+          }
+        }
+      };
+      addEventListener("hashchange", take);
+      take();
+    },
+
+    /** The first section of a kind; `null` if there is none. */
+    section: (kind) => document.querySelector(`section[data-view="${kind}"]`),
 
     /** A new id, for attributes that refer to other elements. */
     id: () => `page-${(nIds += 1)}`,

@@ -1,16 +1,18 @@
-/** The views of a prompt behind tabs. They share one choice. */
+/** The views of a prompt behind tabs. They share one choice, which the page's address keeps. */
 page.view("attention", (section, data, list) => {
   const attention = new Attention(data, list);
   const choice = new Choice(attention);
-  const kinds = [HeadView, ModelView, NeuronView, SimilarityView, TopView];
+  const kinds = [TextView, HeadView, ModelView, NeuronView, SimilarityView, TopView].filter(
+    (kind) => attention.hasVectors || kind !== NeuronView,
+  );
   const made = new Map(); // each view is made when it is first shown
-  let present = HeadView;
+  let present = TextView;
 
   const panel = page.element("div", { class: "panel", role: "tabpanel", id: page.id() });
   const tabs = kinds.map((kind) =>
     page.element(
       "button",
-      { type: "button", class: "tab", role: "tab", id: page.id(), "aria-controls": panel.id, click: () => show(kind) },
+      { type: "button", class: "tab", role: "tab", id: page.id(), "aria-controls": panel.id, click: () => turnTo(kind) },
       kind.title,
     ),
   );
@@ -35,13 +37,47 @@ page.view("attention", (section, data, list) => {
     view.update();
   }
 
-  section.append(bar, panel);
+  function turnTo(kind) {
+    show(kind);
+    keep();
+  }
+
+  /** Writes the choice into the address. */
+  function keep() {
+    const { layer, head } = choice.place;
+    const state = { view: present.key, layer: attention.layers[layer], head: attention.heads[head] };
+    page.keep(section, { ...state, ...(choice.kept && { token: choice.kept.token, side: choice.kept.side }) });
+  }
+
+  /** Takes a choice from an address; what is not in it, or not on this page, stays. */
+  function restore(state) {
+    const index = (name, numbers, now) => {
+      const found = numbers.indexOf(Number(state.get(name) ?? NaN));
+      return found < 0 ? now : found;
+    };
+    const { layer, head } = choice.place;
+    choice.place = { layer: index("layer", attention.layers, layer), head: index("head", attention.heads, head) };
+    const token = Number(state.get("token") ?? NaN);
+    if (Number.isInteger(token) && token >= 0 && token < attention.nTokens) {
+      choice.side = state.get("side") === "key" ? "key" : "query";
+      choice.kept = { token, side: choice.side };
+    }
+    show(kinds.find((kind) => kind.key === state.get("view")) ?? present);
+  }
+
+  section.append(page.element("div", { class: "over" }, bar, page.actions(section, () => panel)), panel);
   section.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && choice.kept) {
       choice.set({ kept: null });
     }
   });
-  choice.listeners.push(() => made.get(present).update());
+  choice.listeners.push(() => {
+    made.get(present).update();
+    if (!choice.pointed && !choice.previewed) {
+      keep();
+    }
+  });
   page.onTheme(() => made.forEach((view) => view.redraw?.()));
   show(present);
+  page.onState(section, restore);
 });

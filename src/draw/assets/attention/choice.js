@@ -1,16 +1,34 @@
 /** The reader's choice, which all views of a prompt share: a token kept in one view is shown by the next. */
 class Choice {
   constructor(attention) {
-    /** Indices among the layers and heads that are shown. */
-    this.layer = 0;
-    this.head = 0;
+    /** Indices among the layers and heads that are shown; a previewed head is in their place for a while. */
+    this.place = attention.telling?.place ?? { layer: 0, head: 0 };
+    this.previewed = null;
     /** The heads whose lines are drawn. */
     this.active = new Set(attention.heads.keys());
-    /** Tokens as {token, side}, where `side` is "query" or "key". */
+    /** Whether the text shows whom a token looks at, "query", or who looks at it, "key". */
+    this.side = "query";
+    /** Tokens as {token, side}. */
     this.kept = null;
     this.pointed = null;
     this.last = attention.nTokens - 1;
     this.listeners = [];
+  }
+
+  get layer() {
+    return (this.previewed ?? this.place).layer;
+  }
+
+  set layer(layer) {
+    this.place = { ...this.place, layer };
+  }
+
+  get head() {
+    return (this.previewed ?? this.place).head;
+  }
+
+  set head(head) {
+    this.place = { ...this.place, head };
   }
 
   /** The token that is pointed at, or else the one that was kept, or `null`. */
@@ -44,5 +62,20 @@ class Choice {
   keep(token, side = "query") {
     const again = this.kept?.token === token && this.kept?.side === side;
     this.set({ kept: again ? null : { token, side }, pointed: again ? null : this.pointed });
+  }
+
+  /** Shows a head until `null` is previewed. */
+  preview(place) {
+    this.set({ previewed: place });
+  }
+
+  /** Chooses a head. */
+  open(place) {
+    this.set({ place, previewed: null });
+  }
+
+  /** Turns the text to the other side, with its kept token. */
+  turn(side) {
+    this.set({ side, kept: this.kept && { ...this.kept, side }, pointed: null });
   }
 }

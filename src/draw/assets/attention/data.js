@@ -11,6 +11,13 @@ class Attention {
   /** `list(place)` is the text of a list of numbers. */
   constructor(data, list) {
     this.tokens = data.tokens;
+    /** The tokens' own text, with its blanks and line ends. */
+    this.texts = data.texts;
+    /** After each token: `top`, the likeliest as [text, probability], and `came`, [probability, rank] of the next. */
+    this.predictions = data.predictions;
+    this.telling = tellingOf(data);
+    /** Whether the page has queries and keys: a large one has not. */
+    this.hasVectors = data.queries.length > 0;
     this.layers = data.layers;
     this.heads = data.heads;
     this.kvHeads = data.kv_heads;
@@ -38,7 +45,7 @@ class Attention {
   /** The weights of all queries, one row after the other. */
   triangle(layer, head) {
     const place = this.data.weights[layer][head];
-    return this.unpack(place, this.isExact ? floats : (bytes) => weightsInSteps(bytes, triangleStart(this.nTokens)));
+    return this.unpack(place, WEIGHTS[this.data.packing]);
   }
 
   /** The weight of `query` for `key`: 0 for a later token. */
@@ -63,7 +70,7 @@ class Attention {
 
   /** The cosine of two tokens' vectors: of the embeddings at stage 0, after layer n at stage n + 1. */
   cosine(stage, one, other) {
-    const triangle = this.unpack(this.data.similarity[stage], this.isExact ? floats : (bytes) => cosinesInSteps(bytes));
+    const triangle = this.unpack(this.data.similarity[stage], COSINES[this.data.packing]);
     return triangle[triangleStart(Math.max(one, other)) + Math.min(one, other)];
   }
 
@@ -74,16 +81,27 @@ class Attention {
 
   /** The `n` tokens that look most at `key`, likewise. */
   admirers(layer, head, key, n) {
-    const weights = this.tokens.map((_, query) => this.weight(layer, head, query, key));
-    return largest(weights, n);
+    return largest(this.weightsFor(layer, head, key), n);
   }
 
-  get isExact() {
-    return this.data.packing === "exact";
+  /** The weight of each query for `key`: 0 before it. */
+  weightsFor(layer, head, key) {
+    const triangle = this.triangle(layer, head);
+    return Float32Array.from(this.tokens, (_, query) => (query < key ? 0 : triangle[triangleStart(query) + key]));
+  }
+
+  /** The probability that a token had before it came; `null` of the first, which nothing came before. */
+  chance(token) {
+    return token === 0 ? null : (this.predictions[token - 1].came?.[0] ?? null);
+  }
+
+  /** How much the loss of this text changes without a head, nats per token; `null` if that was not measured. */
+  effect(layer, head) {
+    return this.data.effects?.[layer][head] ?? null;
   }
 
   vector(place, token) {
-    const read = this.isExact ? floats : (bytes) => vectorsInSteps(bytes, this.nTokens);
+    const read = this.data.packing === "exact" ? floats : (bytes) => vectorsInSteps(bytes, this.nTokens);
     return this.unpack(place, read).subarray(token * this.headDim, (token + 1) * this.headDim);
   }
 
@@ -108,6 +126,15 @@ class Attention {
   }
 }
 
+/** The head that tells most, its query, and a sentence about it; `null` if there is none. */
+function tellingOf({ telling, layers, heads }) {
+  if (!telling) {
+    return null;
+  }
+  const place = { layer: layers.indexOf(telling.layer), head: heads.indexOf(telling.head) };
+  return { place, query: telling.query, sentence: telling.sentence };
+}
+
 function bytesOf(text) {
   const characters = atob(text);
   const bytes = new Uint8Array(characters.length);
@@ -122,26 +149,10 @@ function floats(bytes) {
   return new Float32Array(bytes.buffer);
 }
 
-/** `n` weights in steps of 1/65535, each in LEB128. */
-function weightsInSteps(bytes, n) {
-  const weights = new Float32Array(n);
-  let from = 0;
-  for (let at = 0; at < n; at += 1) {
-    let byte = bytes[from++];
-    let steps = byte & 0x7f;
-    for (let shift = 7; byte & 0x80; shift += 7) {
-      byte = bytes[from++];
-      steps |= (byte & 0x7f) << shift;
-    }
-    weights[at] = steps / 65535;
-  }
-  return weights;
-}
-
 /** `n` vectors: the largest number of each, then all in steps of 1/32767 of that. */
 function vectorsInSteps(bytes, n) {
   const largest = new Float32Array(bytes.buffer, 0, n);
-  const vectors = cosinesInSteps(bytes, largest.byteLength);
+  const vectors = inSteps(new Int16Array(bytes.buffer, largest.byteLength), 32767);
   const length = vectors.length / n;
   for (let at = 0; at < vectors.length; at += 1) {
     vectors[at] *= largest[Math.floor(at / length)];
@@ -149,15 +160,26 @@ function vectorsInSteps(bytes, n) {
   return vectors;
 }
 
-/** Cosines in steps of 1/32767. */
-function cosinesInSteps(bytes, start = 0) {
-  const steps = new Int16Array(bytes.buffer, start);
-  const cosines = new Float32Array(steps.length);
-  for (let at = 0; at < steps.length; at += 1) {
-    cosines[at] = steps[at] / 32767;
-  }
-  return cosines;
+/** The numbers of `steps` in units of 1/`n`, each changed by `of`. */
+function inSteps(steps, n, of = (x) => x) {
+  return Float32Array.from(steps, (step) => of(step / n));
 }
+
+const squared = (x) => x * x;
+
+/** How weights are read, by the form of the lists: rounded ones are their roots in steps. */
+const WEIGHTS = {
+  exact: floats,
+  fine: (bytes) => inSteps(new Uint16Array(bytes.buffer), 65535, squared),
+  coarse: (bytes) => inSteps(bytes, 255, squared),
+};
+
+/** How cosines are read. */
+const COSINES = {
+  exact: floats,
+  fine: (bytes) => inSteps(new Int16Array(bytes.buffer), 32767),
+  coarse: (bytes) => inSteps(new Int8Array(bytes.buffer), 127),
+};
 
 /** The start of a row in the lower triangle of a matrix, written row by row. */
 function triangleStart(row) {

@@ -5,6 +5,7 @@ const LEAST = 0.05;
 
 /** Lines from each query to its keys, a colour for each head. */
 class HeadView {
+  static key = "heads";
   static title = "Heads";
   static about =
     "A line leads from a token that looks (left) to one that it looks at (right), in its head's colour; the stronger, " +
@@ -148,7 +149,7 @@ class HeadView {
 
   /** The heads' colours in the present theme. */
   ink(head) {
-    this.inks ??= this.colors.map((color) => resolved(this.node, color));
+    this.inks ??= this.colors.map((color) => resolved(color));
     return this.inks[head];
   }
 

@@ -1,5 +1,6 @@
 /** How a query and the keys become weights, number by number. */
 class NeuronView {
+  static key = "neurons";
   static title = "Neurons";
   static about =
     "Why a token looks where it does. Its query q meets the key k of every token that it may see: their numbers are " +
@@ -80,7 +81,7 @@ class NeuronView {
       this.dimension = largest(rows[this.key].products.map(Math.abs), 1)[0]?.[0] ?? 0;
       this.shown = shown;
     }
-    this.colors = { positive: colorOf(this.node, "--positive"), negative: colorOf(this.node, "--negative") };
+    this.colors = { positive: colorOf("--positive"), negative: colorOf("--negative") };
     const most = (vectors) =>
       Math.max(...vectors.map((vector) => vector.reduce((a, x) => Math.max(a, Math.abs(x)), 0)));
     const vectorScale = most([q, ...rows.map((row) => row.k)]);

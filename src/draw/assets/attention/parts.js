@@ -6,20 +6,19 @@ function headColor(head, nHeads) {
   return `light-dark(oklch(0.55 0.17 ${hue}), oklch(0.78 0.14 ${hue}))`;
 }
 
-/** A colour as the present theme has it, for a canvas. */
-function resolved(section, color) {
+/** A colour as the present theme has it, for a canvas. Asked of the page: a view may not be in it yet. */
+function resolved(color) {
   const probe = page.element("span", { hidden: true });
   probe.style.color = color;
-  section.append(probe);
+  document.body.append(probe);
   const found = getComputedStyle(probe).color;
   probe.remove();
   return found;
 }
 
-/** A colour of the style sheet in the present theme, as "red green blue". */
-function colorOf(section, name) {
-  const [red, green, blue] = resolved(section, `var(${name})`).match(/[\d.]+/g);
-  return `${red} ${green} ${blue}`;
+/** A token of the style sheet in the present theme, as "red green blue". */
+function colorOf(name) {
+  return rgb(resolved(`var(${name})`)).join(" ");
 }
 
 /** The strength of a weight's colour, from 0 to 1: its root, as in all of Tinderbox's pictures, so that small weights show. */
@@ -126,8 +125,9 @@ function gridMove(nColumns, n) {
   };
 }
 
-/** A button for a token: mouse and focus point at it, a click keeps it. */
+/** A button for a token: mouse and focus point at it, a click keeps it; `side` is what it is then, or a function of that. */
 function tokenButton(attention, choice, token, side) {
+  const now = typeof side === "function" ? side : () => side;
   const button = page.element(
     "button",
     {
@@ -136,11 +136,11 @@ function tokenButton(attention, choice, token, side) {
       "data-token": token,
       title: tokenText(attention, token),
       // A tap also sends these; its click is enough.
-      pointerenter: (event) => event.pointerType === "mouse" && choice.point(token, side),
+      pointerenter: (event) => event.pointerType === "mouse" && choice.point(token, now()),
       pointerleave: (event) => event.pointerType === "mouse" && choice.leave(),
-      focus: () => button.matches(":focus-visible") && choice.point(token, side),
+      focus: () => button.matches(":focus-visible") && choice.point(token, now()),
       blur: () => choice.leave(),
-      click: () => choice.keep(token, side),
+      click: () => choice.keep(token, now()),
     },
     attention.tokens[token],
   );
@@ -166,20 +166,17 @@ function tokenStrip(attention, choice) {
 /** The scale of weights. */
 function legend() {
   const swatches = [0, 0.01, 0.05, 0.2, 0.5, 1].map((weight) => {
-    const swatch = page.element("span", { class: "swatch heat" });
-    swatch.style.setProperty("--share", `${100 * shade(weight)}%`);
+    const swatch = page.element("span", { class: "swatch" });
+    const at = strength(weight) * 9;
+    const [below, share] = [Math.min(Math.floor(at), 8), at - Math.min(Math.floor(at), 8)];
+    swatch.style.background = `color-mix(in srgb, var(--heat-${below + 1}) ${100 * share}%, var(--heat-${below}))`;
     return page.element("span", { class: "step" }, swatch, String(weight));
   });
   return page.element("p", { class: "legend" }, "weight", ...swatches);
 }
 
-/** The opacity of a cell: never 0, unlike a masked one. */
-function shade(weight) {
-  return 0.06 + 0.94 * strength(weight);
-}
-
 /** A map of one head on a canvas: a pixel for each pair of tokens, at most `most` pixels a side. */
-function drawMap(canvas, attention, layer, head, color, most = Infinity) {
+function drawMap(canvas, attention, layer, head, heat, most = Infinity) {
   const n = attention.nTokens;
   const side = Math.min(n, most);
   const weights = attention.triangle(layer, head);
@@ -195,16 +192,14 @@ function drawMap(canvas, attention, layer, head, color, most = Infinity) {
       }
     }
   }
-  const [red, green, blue] = color.split(" ").map(Number);
   canvas.width = side;
   canvas.height = side;
   const image = new ImageData(side, side);
   for (let at = 0; at < pixels.length; at += 1) {
     if (pixels[at] >= 0) {
-      image.data[4 * at] = red;
-      image.data[4 * at + 1] = green;
-      image.data[4 * at + 2] = blue;
-      image.data[4 * at + 3] = 255 * shade(pixels[at]);
+      const step = 3 * Heat.step(pixels[at]);
+      image.data.set(heat.bytes.subarray(step, step + 3), 4 * at);
+      image.data[4 * at + 3] = 255;
     }
   }
   canvas.getContext("2d").putImageData(image, 0, 0);

@@ -1,5 +1,6 @@
 /** The cosines of a token's vector with the others', layer by layer. */
 class SimilarityView {
+  static key = "similarity";
   static title = "Similarity";
   static about =
     "How alike the vector of a token is to the others', as embeddings and after each layer: the cosine of their angle, " +

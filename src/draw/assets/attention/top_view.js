@@ -1,5 +1,6 @@
 /** The three largest weights of each token, in one head. */
 class TopView {
+  static key = "top";
   static title = "Top three";
   static about =
     "The three tokens that each one looks at most in one head, with their weights = softmax(q · k / √d). All weights of a " +
