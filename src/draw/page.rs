@@ -93,8 +93,8 @@ pub(crate) fn page_about(title: &str, about: &str, lead: &str, sections: &[(impl
          <h1>{title}</h1>\n\
          <button type=\"button\" class=\"page-theme\" hidden></button>\n\
          </header>\n\
-         {about}{lead}{contents}\
          <main>\n\
+         {about}{lead}{contents}\
          {body}\
          </main>\n\
          <script>{script}</script>\n\

@@ -220,7 +220,7 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
     text + &table(&columns, &(it.first_difference()..=it.position).map(row).collect::<Vec<_>>())
 }
 
-fn stage_name(layer: Option<usize>) -> String {
+pub(super) fn stage_name(layer: Option<usize>) -> String {
     layer.map_or("embedding".to_owned(), |layer| format!("layer {layer}"))
 }
 
@@ -234,6 +234,6 @@ fn short(token: &str) -> String {
 }
 
 /// How many of `n` parts are named: all of them if only one would be left.
-fn n_named(n: usize) -> usize {
+pub(super) fn n_named(n: usize) -> usize {
     if n <= NAMED + 1 { n } else { NAMED }
 }

@@ -32,18 +32,38 @@ impl Heat {
     }
 
     /// The colour at `strength` in 0..=1, between the two nearest.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "indices and colours are small")]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index is small")]
     pub fn at(&self, strength: f32) -> [u8; 3] {
         let at = strength * (N_HEAT - 1) as f32;
         let below = (at as usize).min(N_HEAT - 2);
-        let share = at - below as f32;
-        let mix = |a: u8, b: u8| (f32::from(a) * (1.0 - share) + f32::from(b) * share).round() as u8;
-        std::array::from_fn(|channel| mix(self.0[below][channel], self.0[below + 1][channel]))
+        between(self.0[below], self.0[below + 1], at - below as f32)
     }
 }
 
+/// The colour `share` of the way from one to another, 0..=1.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a channel is 255 at most")]
+pub(super) fn between(one: [u8; 3], other: [u8; 3], share: f32) -> [u8; 3] {
+    let mix = |a: u8, b: u8| (f32::from(a) * (1.0 - share) + f32::from(b) * share).round() as u8;
+    std::array::from_fn(|channel| mix(one[channel], other[channel]))
+}
+
+/// Black or white, whichever can be read better on a colour: at a contrast of 4.5 at least.
+pub(super) fn letters_on(color: [u8; 3]) -> [u8; 3] {
+    // Where the contrasts to black and to white are equal.
+    if luminance(color) > 0.179 { [0; 3] } else { [255; 3] }
+}
+
+/// Source: WCAG 2.2, "relative luminance".
+fn luminance(color: [u8; 3]) -> f64 {
+    let [red, green, blue] = color.map(|channel| match f64::from(channel) / 255.0 {
+        c if c <= 0.04045 => c / 12.92,
+        c => ((c + 0.055) / 1.055).powf(2.4),
+    });
+    0.2126 * red + 0.7152 * green + 0.0722 * blue
+}
+
 /// The red, green and blue of a token in a theme.
-fn rgb(token: &str, theme: Theme) -> [u8; 3] {
+pub(super) fn rgb(token: &str, theme: Theme) -> [u8; 3] {
     let hex = color(token, theme);
     std::array::from_fn(|at| u8::from_str_radix(&hex[1 + 2 * at..3 + 2 * at], 16).expect("#rrggbb"))
 }
@@ -87,13 +107,8 @@ mod tests {
 
     const THEMES: [Theme; 2] = [Theme::Light, Theme::Dark];
 
-    /// The relative luminance of a token. Source: WCAG 2.2, "relative luminance".
     fn luminance(token: &str, theme: Theme) -> f64 {
-        let linear = rgb(token, theme).map(|channel| match f64::from(channel) / 255.0 {
-            c if c <= 0.04045 => c / 12.92,
-            c => ((c + 0.055) / 1.055).powf(2.4),
-        });
-        0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        super::luminance(rgb(token, theme))
     }
 
     /// Source: WCAG 2.2, "contrast ratio".
@@ -140,7 +155,11 @@ mod tests {
             assert!(grows, "{theme:?}: {steps:?}");
             assert!(contrast(steps[N_HEAT - 1], luminance("paper", theme)) > 12.0);
             // A name on a cell is black or white, whichever is further from the colour.
-            assert!(steps.iter().all(|step| contrast(*step, 0.0).max(contrast(*step, 1.0)) >= 4.5));
+            for at in 0..N_HEAT {
+                let color = rgb(&format!("heat-{at}"), theme);
+                let letters = super::luminance(letters_on(color));
+                assert!(contrast(super::luminance(color), letters) >= 4.5, "{at}");
+            }
         }
     }
 

@@ -16,6 +16,8 @@ const N_TOP: usize = 5;
 const MOST_PRODUCTS: u64 = 100_000_000_000;
 /// The mean weight from which a head looks at a token, or at the one before, as a rule.
 const AS_A_RULE: f32 = 0.4;
+/// The fewest tokens after one that make a rule.
+const FEWEST: usize = 3;
 
 /// All that a page about a prompt shows.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,25 +90,26 @@ fn loss(model: &Gpt, prompt: &Prompt, mut probe: Replace) -> Result<f64, Inspect
     Ok(f64::from(host(kernels::cross_entropy_of_logits(logits, targets))?[0]))
 }
 
-/// The head with the largest mean of weight times distance, times its effect where that is known.
+/// The head whose strongest pairs look furthest back, times its effect where that is known.
 fn telling(attention: &PromptAttention, effects: Option<&[Vec<f64>]>) -> Option<Telling> {
     let PromptAttention { prompt, selection, recording, .. } = attention;
     if prompt.len() < 2 {
         return None;
     }
+    // The square, so that one strong weight counts for more than many weak ones; the token before hardly counts.
+    let pull = |layer, head, query: usize, key: usize| {
+        f64::from(recording.row(layer, head, query)[key]).powi(2) * ((query - key) as f64 - 0.9).max(0.0)
+    };
     let reach = |layer, head| -> f64 {
-        let far = |query: usize| {
-            let row = &recording.row(layer, head, query)[..=query];
-            row.iter().enumerate().map(|(key, weight)| f64::from(*weight) * (query - key) as f64).sum::<f64>()
-        };
+        let strongest = |query| (0..query).map(|key| pull(layer, head, query, key)).fold(0.0, f64::max);
         let effect = effects.map_or(1.0, |effects| effects[layer][head].abs());
-        (0..prompt.len()).map(far).sum::<f64>() * effect
+        (1..prompt.len()).map(strongest).sum::<f64>() * effect
     };
     let places = selection.layers.clone().flat_map(|layer| selection.heads.clone().map(move |head| (layer, head)));
-    let (layer, head) = places.max_by(|a, b| reach(a.0, a.1).total_cmp(&reach(b.0, b.1)))?;
+    let reaches = places.map(|(layer, head)| (layer, head, reach(layer, head)));
+    let (layer, head, _) = reaches.max_by(|a, b| a.2.total_cmp(&b.2))?;
     let pairs = (1..prompt.len()).flat_map(|query| (0..query).map(move |key| (query, key)));
-    let pull = |(query, key): (usize, usize)| recording.row(layer, head, query)[key] * (query - key) as f32;
-    let (query, key) = pairs.max_by(|a, b| pull(*a).total_cmp(&pull(*b)))?;
+    let (query, key) = pairs.max_by(|a, b| pull(layer, head, a.0, a.1).total_cmp(&pull(layer, head, b.0, b.1)))?;
     let sentence = sentence(attention, (layer, head), (query, key));
     Some(Telling { layer, head, query, sentence })
 }
@@ -118,11 +121,11 @@ fn sentence(attention: &PromptAttention, (layer, head): (usize, usize), (query, 
         weights.sum::<f32>() / (prompt.len() - first) as f32
     };
     let name = format!("ead {layer}.{head}");
-    if mean(&|_| key, key + 1) >= AS_A_RULE {
-        return format!("H{name} looks back at {}.", described(prompt, key));
-    }
     if mean(&|query| query - 1, 1) >= AS_A_RULE {
         return format!("H{name} looks at the token before.");
+    }
+    if prompt.len() - key > FEWEST && mean(&|_| key, key + 1) >= AS_A_RULE {
+        return format!("H{name} looks back at {}.", described(prompt, key));
     }
     let n = crate::format::counted((query - key) as u64, "token");
     let weight = recording.row(layer, head, query)[key];
@@ -199,7 +202,7 @@ mod tests {
         let spread = heads("ab cd", [0.0, 0.0, 0.0, 1.0]);
         assert_eq!(
             spread.sentence,
-            "In head 1.1, the “d” of “cd” looks back at the “a” of “ab”, 4 tokens before, with weight 0.20."
+            "In head 1.1, the “c” of “cd” looks back at the “a” of “ab”, 3 tokens before, with weight 0.25."
         );
     }
 

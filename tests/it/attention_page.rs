@@ -77,6 +77,18 @@ fn pixels(browser: &mut Browser, selector: &str, [x, y]: [usize; 2]) -> Vec<[f64
     pixels.map(channels).collect()
 }
 
+/// Waits until every small map is drawn, which happens in turns, and the page was drawn with them.
+fn wait_for_maps(browser: &mut Browser) {
+    browser.evaluate(
+        "(async () => {
+            const maps = () => [...document.querySelectorAll('.thumbnail canvas')];
+            do {
+                await new Promise((done) => setTimeout(done, 50));
+            } while (maps().some((it) => it.width === 300)); // as a canvas is before it is drawn
+        })()",
+    );
+}
+
 /// Head, query and key of each line that is drawn.
 fn lines(browser: &mut Browser) -> Vec<[u64; 3]> {
     let drawn = browser.evaluate("document.querySelector('.lines').pairs.map((it) => [it.head, it.query, it.key])");
@@ -233,6 +245,7 @@ fn are_drawn(browser: &mut Browser, lines: &[[u64; 3]]) {
 fn model(browser: &mut Browser, weights: &Value, n_heads: usize, theme: Theme) {
     tab(browser, "Model");
     assert_eq!(browser.all(".thumbnail", "1").len(), 2 * n_heads);
+    wait_for_maps(browser);
     let seen = pixels(browser, ".thumbnail canvas", [3, 10]);
     for (index, color) in seen.into_iter().enumerate() {
         let weight = row(weights, [index / n_heads, index % n_heads, 10])[3];
@@ -527,11 +540,13 @@ fn the_reader_chooses_light_or_dark() {
         color[0].as_f64().expect("red") + color[1].as_f64().expect("green")
     };
     tab(&mut browser, "Model");
+    wait_for_maps(&mut browser);
     let drawn = ".thumbnail:last-of-type canvas";
     let light = pixels(&mut browser, drawn, [0, 0]);
     assert!(brightness(&mut browser) > 400.0);
     browser.click(".page-theme");
     assert!(brightness(&mut browser) < 100.0);
+    wait_for_maps(&mut browser);
     let dark = pixels(&mut browser, drawn, [0, 0]);
     assert_ne!(dark, light, "maps take the theme's colour");
     assert_eq!(browser.texts(".page-theme"), ["Light theme"]);

@@ -276,7 +276,8 @@ fn misuse_is_told_apart() {
         ("heads", &["--windows", "0"]),
         ("lens", &[]),
         ("lens", &["--prompt", "a hen", "--top", "0"]),
-        ("lens", &["--prompt", "a hen", "--format", "svg"]),
+        ("lens", &["--prompt", "a hen", "--format", "pdf"]),
+        ("heads", &["--format", "svg"]),
     ] {
         let ran = folder.run(&[&["inspect", subcommand, "runs/tiny"], args].concat());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}: {}", ran.stderr);

@@ -60,6 +60,7 @@ mod properties;
 mod refused;
 mod report;
 mod runs;
+mod sheets_page;
 mod stopping;
 mod sweep;
 #[cfg(unix)]

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::output::Output;
+use super::about;
+use super::output::{Drawn, DrawnOutput};
 use crate::cli::{Subject, note};
 use crate::draw;
 use crate::inspect::{Ablation, AblationText, Part, Removal};
@@ -14,7 +15,8 @@ use crate::inspect::{Ablation, AblationText, Part, Removal};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  tinderbox inspect ablate runs/quickstart --max-batches 8")]
+  tinderbox inspect ablate runs/quickstart --max-batches 8
+  tinderbox inspect ablate runs/quickstart --max-batches 8 --format svg --output ablation.svg")]
 pub(super) struct Args {
     #[command(flatten)]
     subject: Subject,
@@ -28,7 +30,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     max_batches: Option<NonZeroUsize>,
     #[command(flatten)]
-    output: Output,
+    output: DrawnOutput,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -67,7 +69,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         true => format!("the whole {of}"),
         false => format!("{n_batches} batches, spread over the {of}"),
     };
-    args.output.write(vec![args.output.page(&document, |_| draw::ablation(&ablation, &measured_on))?])
+    let drawn = Drawn {
+        text: draw::ablation(&ablation, &measured_on),
+        json: serde_json::to_string(&document)?,
+        sheet: draw::ablation_sheet(&ablation, &measured_on),
+    };
+    args.output.write("What each part is good for", &about(&opened), vec![drawn])
 }
 
 impl Instead {

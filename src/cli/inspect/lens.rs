@@ -3,8 +3,8 @@
 use anyhow::bail;
 use serde_json::json;
 
-use super::output::Output;
-use super::{Prompts, Token};
+use super::output::{Drawn, DrawnOutput};
+use super::{Prompts, Token, about};
 use crate::cli::Subject;
 use crate::cli::numbers::within;
 use crate::draw;
@@ -16,6 +16,7 @@ use crate::tokenizer::Tokenizer;
 #[command(after_help = "\
 Examples:
   tinderbox inspect lens runs/quickstart --prompt \"The bank of\"
+  tinderbox inspect lens runs/quickstart --prompt \"The bank of\" --format html --output lens.html
   tinderbox inspect lens runs/quickstart --prompt '\"I am tired' --patch-from \"(I am tired\"")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -37,7 +38,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     patch_from: Option<String>,
     #[command(flatten)]
-    output: Output,
+    output: DrawnOutput,
 }
 
 /// Looks at each prompt, or at one beside the text to patch from.
@@ -58,11 +59,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             None => args.look(&opened, &prompt)?,
         });
     }
-    args.output.write(pages)
+    args.output.write("What each layer predicts", &about(&opened), pages)
 }
 
 impl Args {
-    fn look(&self, opened: &Trained, prompt: &Prompt) -> anyhow::Result<String> {
+    fn look(&self, opened: &Trained, prompt: &Prompt) -> anyhow::Result<Drawn> {
         let (model, tokenizer) = (&opened.model, &opened.tokenizer);
         let position = self.token.position(prompt)?;
         let [answer, against] = self.answers(tokenizer)?;
@@ -70,10 +71,14 @@ impl Args {
         let lens = Lens::new(model, tokenizer, prompt, self.top)?;
         let attribution = Attribution::new(model, prompt, position, answer, against)?;
         let document = json!({ "tokens": lens.tokens, "positions": lens.positions, "attribution": attribution });
-        self.output.page(&document, |_| draw::lens(&lens, &attribution, prompt, !self.token.is_given()))
+        Ok(Drawn {
+            text: draw::lens(&lens, &attribution, prompt, !self.token.is_given()),
+            json: serde_json::to_string(&document)?,
+            sheet: draw::lens_sheet(&lens, &attribution, prompt),
+        })
     }
 
-    fn patch(&self, opened: &Trained, prompt: &Prompt, from: &str) -> anyhow::Result<String> {
+    fn patch(&self, opened: &Trained, prompt: &Prompt, from: &str) -> anyhow::Result<Drawn> {
         let (model, tokenizer) = (&opened.model, &opened.tokenizer);
         let from = Prompt::read(from, tokenizer, opened.config.model.context_length)?;
         let position = self.token.position(prompt)?;
@@ -84,7 +89,11 @@ impl Args {
         };
         let answers = [or_likeliest(answer, prompt)?, or_likeliest(against, &from)?];
         let patching = Patching::new(model, [prompt, &from], position, answers)?;
-        self.output.page(&patching, |patching| draw::patching(patching, [prompt, &from]))
+        Ok(Drawn {
+            text: draw::patching(&patching, [prompt, &from]),
+            json: serde_json::to_string(&patching)?,
+            sheet: draw::patching_sheet(&patching, [prompt, &from]),
+        })
     }
 
     /// The tokens of --answer and --against.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cli::numbers::within;
 use crate::cli::{output, paint, print_styled};
-use crate::draw::Palette;
+use crate::draw::{self, Palette, Sheet};
 
 /// The columns of a map whose width nothing says.
 const DEFAULT_COLUMNS: usize = 100;
@@ -52,6 +52,56 @@ impl Output {
         self.file.write(&match self.format {
             Format::Text => pages.join("\n"),
             Format::Json => json_of(pages),
+        })
+    }
+}
+
+/// The form of an output that can be drawn.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DrawnFormat {
+    /// Tables
+    Text,
+    /// Every number, exact
+    Json,
+    /// A picture
+    Svg,
+    /// A page to explore in a browser
+    Html,
+}
+
+/// The form and the place of an output that can be drawn.
+#[derive(Debug, clap::Args)]
+pub(super) struct DrawnOutput {
+    /// The output format
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = DrawnFormat::Text)]
+    format: DrawnFormat,
+    #[command(flatten)]
+    file: File,
+}
+
+/// One result in each of its forms.
+#[derive(Clone, Debug)]
+pub(super) struct Drawn {
+    pub text: String,
+    pub json: String,
+    pub sheet: Sheet,
+}
+
+impl DrawnOutput {
+    /// Checks that the file can be written, before anything is computed for it.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        self.file.check()
+    }
+
+    /// Writes the results, pictures with a title and a line about the run.
+    pub(super) fn write(&self, title: &str, about: &str, results: Vec<Drawn>) -> anyhow::Result<()> {
+        let each = |of: fn(Drawn) -> String| results.iter().cloned().map(of).collect::<Vec<_>>();
+        let sheets = || results.iter().map(|drawn| drawn.sheet.clone()).collect::<Vec<_>>();
+        self.file.write(&match self.format {
+            DrawnFormat::Text => each(|drawn| drawn.text).join("\n"),
+            DrawnFormat::Json => json_of(each(|drawn| drawn.json)),
+            DrawnFormat::Svg => draw::sheets_svg(title, about, &sheets()),
+            DrawnFormat::Html => draw::sheets_html(title, about, &sheets()),
         })
     }
 }

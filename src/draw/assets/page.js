@@ -23,8 +23,8 @@ const page = (() => {
         node.addEventListener(name, value);
       } else if (value === false || value === null || value === undefined) {
         node.removeAttribute(name);
-      } else {
-        node.setAttribute(name, value === true ? "" : value);
+      } else if (node.getAttribute(name) !== String(value)) {
+        node.setAttribute(name, value === true ? "" : value); // a browser styles anew what is set, changed or not
       }
     }
     return node;

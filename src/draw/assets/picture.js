@@ -11,7 +11,7 @@
   function drawn(node, frame) {
     const style = getComputedStyle(node);
     const box = node.getBoundingClientRect();
-    if (LEFT_OUT.has(node.tagName) || style.visibility === "hidden" || box.width === 0 || box.height === 0) {
+    if (LEFT_OUT.has(node.tagName) || node.matches(".page-actions, .controls, .about, .telling button") || style.visibility === "hidden" || box.width === 0 || box.height === 0) {
       return "";
     }
     const [x, y] = [number(box.left - frame.left), number(box.top - frame.top)];

@@ -21,7 +21,7 @@ class LargeMap {
     this.whole = button("Whole map", "Whole map (0)", () => this.zoom(Infinity));
     const zooms = [button("+", "Closer (+)", () => this.zoom(0.5)), button("−", "Further (−)", () => this.zoom(2)), this.whole];
     this.canvas = page.element("canvas", { "aria-hidden": "true" });
-    this.bands = ["row", "column", "mark", "brush"].map((kind) => page.element("div", { class: kind }));
+    this.bands = ["across", "down", "mark", "brush"].map((kind) => page.element("div", { class: kind }));
     this.map = page.element(
       "div",
       {
@@ -235,10 +235,10 @@ class LargeMap {
     const share = 100 / part.n;
     const span = (from, n) => [`${share * from}%`, `${share * n}%`];
     const put = (node, [top, height], [left, width]) => Object.assign(node.style, { top, height, left, width });
-    const [row, column, mark, brush] = this.bands;
+    const [across, down, mark, brush] = this.bands;
     put(this.canvas, span(-part.query, attention.nTokens), span(-part.key, attention.nTokens));
-    put(row, span(query - part.query, 1), span(0, part.n));
-    put(column, span(0, part.n), span(key - part.key, 1));
+    put(across, span(query - part.query, 1), span(0, part.n));
+    put(down, span(0, part.n), span(key - part.key, 1));
     put(mark, span(query - part.query, 1), span(key - part.key, 1));
     brush.hidden = !this.brush;
     if (this.brush) {

@@ -35,7 +35,7 @@ class NeuronView {
       list,
       attention.nTokens,
       (key) => this.fill(key),
-      (key) => this.options[key].replaceChildren(),
+      (key) => this.empty(key),
     );
     this.asking = page.element("div", { class: "row asking" });
     this.table = page.element("div", { class: "neurons" }, this.heading(), this.asking, list);
@@ -159,7 +159,8 @@ class NeuronView {
     }
     const { k, products, sum, scaled } = this.rows[key];
     const own = attention.weight(choice.layer, choice.head, choice.query, key);
-    this.options[key].replaceChildren(
+    this.show(
+      key,
       page.element("span", { class: "name" }, tokenName(attention, key)),
       page.element("span", { class: "k" }, this.cells(k, this.scale.vector)),
       page.element("span", { class: "products" }, this.cells(products, this.scale.product)),
@@ -171,10 +172,21 @@ class NeuronView {
 
   /** Fills the row of a masked key. */
   fillMasked(key) {
-    this.options[key].replaceChildren(
+    this.show(
+      key,
       page.element("span", { class: "name" }, tokenName(this.attention, key)),
       page.element("span", { class: "k quiet" }, `${this.mask(key)}: masked`),
     );
+  }
+
+  /** Puts parts into the row of a key, which are its name from now on. */
+  show(key, ...parts) {
+    page.set(this.options[key], { "aria-label": null }).replaceChildren(...parts);
+  }
+
+  /** Empties the row of a key, which keeps a name. */
+  empty(key) {
+    page.set(this.options[key], { "aria-label": this.label(key) }).replaceChildren();
   }
 
   /** A vector as cells: a canvas with a pixel for each dimension, stretched. */

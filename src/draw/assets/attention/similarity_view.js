@@ -31,7 +31,7 @@ class SimilarityView {
       "div",
       { class: "similarity-view" },
       this.strip.node,
-      page.element("div", { class: "scrolls" }, table),
+      page.element("div", { class: "scrolls", tabindex: 0, role: "group", "aria-label": "Similarities" }, table),
     );
   }
 
@@ -54,7 +54,7 @@ class SimilarityView {
 
   cell(cosine) {
     const cell = page.element("td", { class: cosine < 0 ? "negative" : "positive" }, fixed(cosine, 2));
-    cell.style.setProperty("--share", `${(60 * Math.min(Math.abs(cosine), 1)).toFixed(1)}%`);
+    cell.style.setProperty("--share", `${(45 * Math.min(Math.abs(cosine), 1)).toFixed(1)}%`);
     return cell;
   }
 }

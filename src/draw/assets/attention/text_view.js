@@ -124,7 +124,8 @@ class TextView {
   update() {
     const { attention, choice } = this;
     this.heat ??= new Heat();
-    const { token, side } = choice.present ?? { token: attention.nTokens - 1, side: choice.side };
+    const first = attention.telling?.query ?? attention.nTokens - 1;
+    const { token, side } = choice.present ?? { token: first, side: choice.side };
     const isQuery = side === "query";
     this.sides.forEach((button) => page.set(button, { "aria-pressed": String(button.dataset.side === side) }));
     const weights = isQuery

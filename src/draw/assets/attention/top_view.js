@@ -29,7 +29,7 @@ class TopView {
       "div",
       { class: "top-view" },
       page.element("div", { class: "controls" }, ...this.place.nodes),
-      page.element("div", { class: "scrolls" }, table),
+      page.element("div", { class: "scrolls", tabindex: 0, role: "group", "aria-label": "The strongest weights" }, table),
     );
   }
 

@@ -1,0 +1,52 @@
+/** A grid's cell in words: the one under the pointer, or the one that the arrow keys reach. */
+function readCells(table) {
+  const output = table.closest("figure").querySelector("output");
+  const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].slice(1));
+  const columns = [...table.tHead.rows[0].cells].slice(1);
+  let at = { row: rows.length - 1, column: columns.length - 1 };
+
+  function show(to) {
+    const cell = rows[to.row]?.[to.column];
+    if (!cell) {
+      return false;
+    }
+    table.querySelectorAll(".present").forEach((old) => old.classList.remove("present"));
+    at = to;
+    [cell, cell.parentNode.cells[0], columns[at.column]].forEach((node) => node.classList.add("present"));
+    output.textContent = cell.dataset.about ?? "";
+    return true;
+  }
+
+  const point = (event) => {
+    const cell = event.target.closest("td[data-about]");
+    if (cell) {
+      show({ row: rows.indexOf(rows.find((row) => row.includes(cell))), column: cell.cellIndex - 1 });
+    }
+  };
+  page.set(table, {
+    pointermove: point,
+    pointerdown: point,
+    focus: () => show(at),
+    keydown: (event) => {
+      const { row, column } = at;
+      const to = {
+        ArrowLeft: { row, column: column - 1 },
+        ArrowRight: { row, column: column + 1 },
+        ArrowUp: { row: row - 1, column },
+        ArrowDown: { row: row + 1, column },
+        Home: { row, column: 0 },
+        End: { row, column: columns.length - 1 },
+      }[event.key];
+      if (to && show(to)) {
+        event.preventDefault();
+        rows[at.row][at.column].scrollIntoView({ block: "nearest", inline: "nearest" });
+      }
+    },
+  });
+  output.textContent = "Point at a cell, or walk with the arrow keys.";
+}
+
+page.view("sheet", (section) => {
+  section.querySelectorAll(".cells").forEach(readCells);
+  section.querySelector(".lead").after(page.actions(section, () => section));
+});

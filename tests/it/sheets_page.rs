@@ -1,0 +1,98 @@
+//! The pages and pictures of `tinderbox inspect lens` and `ablate`: their cells are the numbers of `--format json`.
+
+use serde_json::{Value, json};
+
+use crate::browser::{Browser, SCREENS};
+use crate::cli::Folder;
+use crate::inspect::trained;
+
+const PROMPT: &str = "The cat sat";
+
+/// A page that the program writes.
+fn page(folder: &Folder, args: &[&str]) -> std::path::PathBuf {
+    let html = ["--format", "html", "--output", "page.html"];
+    assert_eq!(folder.succeed(&[args, &html].concat()), "", "a file is written, and nothing else");
+    folder.path("page.html")
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().expect("a number")
+}
+
+#[test]
+fn a_lens_is_a_grid_of_layers_by_tokens() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let folder = trained(&[]);
+    let args = ["inspect", "lens", "runs/tiny", "--prompt", PROMPT];
+    let measured = folder.json(&[&args[..], &["--format", "json"]].concat());
+    let page = page(&folder, &args);
+    for screen in SCREENS {
+        browser.look(screen);
+        browser.open(&page);
+        assert!(browser.texts(".page-about")[0].starts_with("tiny · step "));
+        let rows = browser.texts(".cells tbody th");
+        assert_eq!(rows, ["embedding", "layer 0", "layer 1"]);
+        let cells = browser.texts(".cells td[data-about]");
+        assert_eq!(cells.len(), 3 * PROMPT.len());
+        for (at, cell) in cells.iter().enumerate() {
+            let (stage, position) = (at / PROMPT.len(), at % PROMPT.len());
+            let best = &measured["positions"][position]["stages"][stage]["top"][0];
+            let token = best["token"].as_str().expect("a token");
+            assert_eq!(cell, &token.replace(' ', "·").replace('\n', "↵"));
+        }
+        browser.point(".cells tbody tr:nth-child(2) td:nth-child(4)");
+        let came = &measured["positions"][2]["stages"][1]["came"];
+        let said = browser.texts("figure output")[0].clone();
+        assert!(said.starts_with("After `e`, token 2, layer 0: "), "{said}");
+        assert!(said.contains(&format!("{:.3}, rank {}", number(&came["probability"]), came["rank"])), "{said}");
+        browser.evaluate("document.querySelector('.cells').focus()");
+        browser.press("ArrowRight");
+        assert!(browser.texts("figure output")[0].starts_with("After `·`, token 3, layer 0: "));
+        let terms = browser.texts(".terms .number");
+        assert_eq!(terms.len(), measured["attribution"]["terms"].as_array().expect("terms").len());
+        assert!(browser.overflow() < 1.0);
+        browser.picture(&format!("lens-{}-{}", screen.0, screen.1.name()));
+        assert_eq!(browser.take_problems(), [""; 0]);
+    }
+    let picture = folder.succeed(&[&args[..], &["--format", "svg"]].concat());
+    assert!(picture.starts_with("<svg ") && picture.contains("tiny · step "), "{picture}");
+    assert!(picture.matches("<rect").count() > 3 * PROMPT.len());
+}
+
+#[test]
+fn ablation_and_patching_are_maps_of_parts() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let folder = trained(&[]);
+    let ablate = ["inspect", "ablate", "runs/tiny", "--max-batches", "2"];
+    let measured = folder.json(&[&ablate[..], &["--format", "json"]].concat());
+    let answers = ["--answer", "a", "--against", "e"];
+    let patch = ["inspect", "lens", "runs/tiny", "--prompt", PROMPT, "--patch-from", "The hen sat"];
+    let patch = [&patch[..], &answers].concat();
+    let patched = folder.json(&[&patch[..], &["--format", "json"]].concat());
+    for screen in SCREENS {
+        browser.look(screen);
+        browser.open(&page(&folder, &ablate));
+        let cells = browser.texts(".cells td[data-about]");
+        assert_eq!(cells.len(), 2 * 4, "two layers of two heads, attention and mlp");
+        let parts = measured["parts"].as_array().expect("parts");
+        let of = |part: &Value| part["part"] == "head" && part["layer"] == 1 && part["head"] == 1;
+        let head = parts.iter().find(|part| of(part)).expect("measured");
+        let rise = number(&head["mean"]) - number(&measured["loss"]);
+        assert_eq!(cells[5].replace(['+', '\u{2212}'], "").replace('-', ""), format!("{:.3}", rise.abs()));
+        browser.picture(&format!("ablation-{}-{}", screen.0, screen.1.name()));
+        assert!(browser.overflow() < 1.0);
+
+        browser.open(&page(&folder, &patch));
+        let cells = browser.all("figure:first-of-type .cells tbody tr:last-child td", "it.textContent");
+        let last = patched["residual"][2].as_array().expect("shares");
+        assert_eq!(cells.len(), PROMPT.len() - 4, "from the first token that differs");
+        assert_eq!(cells.last(), Some(&json!(format!("{:.1} %", 100.0 * number(&last[10])))));
+        browser.picture(&format!("patching-{}-{}", screen.0, screen.1.name()));
+        assert!(browser.overflow() < 1.0);
+        assert_eq!(browser.take_problems(), [""; 0]);
+    }
+}
