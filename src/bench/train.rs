@@ -67,7 +67,8 @@ pub fn measure(config: &Config, text: Text, device: &OpenDevice, measured: Repet
     let (vocab_size, tokens) = open(config, text, device)?;
     let model = Gpt::new(&config.model, vocab_size, config.train.seed, &device.device.clone().autodiff());
     let parameters = model.num_params();
-    let mut trainer = Trainer::new(model, config, tokens);
+    let whole = Config { schedule: config.schedule.without_ramp(), ..config.clone() };
+    let mut trainer = Trainer::new(model, &whole, tokens);
     let mut time = |warm_up, steps: usize| {
         let trial = Trial { warm_up, rounds: steps..=steps, enough: Duration::ZERO };
         trial.time(|| trainer.step().wait()).map_err(device_failed)

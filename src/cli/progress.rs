@@ -17,6 +17,7 @@ use crate::config::{MatmulPrecision, PrecisionChoice, precision_remark};
 use crate::data::{Purpose, Reading};
 use crate::draw::sparkline;
 use crate::format::{duration, grouped, without_control, wrapped};
+use crate::optimizer::Batches;
 use crate::run::layout::TRAIN_LOG;
 use crate::run::step_label;
 use crate::train::{Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary, precision};
@@ -48,7 +49,8 @@ struct Screen {
     /// Whether the end of the run was reported.
     is_over: bool,
     max_steps: usize,
-    tokens_per_step: usize,
+    /// Tokens of the steps before those of this process, and the batches of all.
+    batches: Option<(u64, Batches)>,
     /// The loss of each log interval of this process.
     losses: Vec<f64>,
     /// Their curve.
@@ -92,7 +94,7 @@ impl Progress {
             reading: Some(TextProgress { line: String::new(), began: Instant::now(), is_reported: false }),
             is_over: false,
             max_steps: 0,
-            tokens_per_step: 0,
+            batches: None,
             losses: Vec::new(),
             curve: String::new(),
             began: Instant::now(),
@@ -226,7 +228,7 @@ impl Screen {
         }
         self.open_log(&started.run_dir);
         self.max_steps = started.max_steps;
-        self.tokens_per_step = started.tokens_per_step;
+        self.batches = Some((started.batches.tokens_before(started.step), started.batches));
         self.began = Instant::now();
         let (verb, after) = match started.resumed {
             true => ("resuming", format!(", after step {}", started.step)),
@@ -267,7 +269,7 @@ impl Screen {
 
     /// Reports several sources and how often each will be seen, and where standard input is kept.
     fn sources(&mut self, started: &Started) {
-        let drawn_tokens = (started.max_steps * started.tokens_per_step) as u64;
+        let drawn_tokens = started.batches.tokens_before(started.max_steps);
         let is_several = started.sources.len() > 1;
         for source in &started.sources {
             if is_several {
@@ -293,7 +295,8 @@ impl Screen {
     fn step(&mut self, step: usize, loss: Option<f32>) {
         self.steps += 1;
         if let Display::Bar(bar) = &self.display {
-            let tokens_per_s = (self.steps * self.tokens_per_step) as f64 / self.began.elapsed().as_secs_f64();
+            let tokens = self.batches.map_or(0, |(before, batches)| batches.tokens_before(step) - before);
+            let tokens_per_s = tokens as f64 / self.began.elapsed().as_secs_f64();
             let loss = loss.map(|loss| format!("loss {loss:.3}, ")).unwrap_or_default();
             let curve = if self.curve.is_empty() { String::new() } else { format!("{} ", self.curve) };
             bar.set_message(format!("{curve}{loss}{tokens_per_s:.0} tokens/s"));

@@ -229,6 +229,8 @@ fn known_keys() -> Table {
     config.tokenizer.path = Some(PathBuf::new());
     config.model.attention_scale = Some(1.0);
     config.model.logit_softcap = Some(1.0);
+    config.schedule.initial_context_length = Some(1);
+    config.schedule.initial_batch_size = Some(1);
     config.model.vocab_size = Some(1);
     config.model.rope_scaling = Some(RopeScaling::Linear { factor: 1.0 });
     Table::try_from(config).expect("the defaults can be written as TOML")

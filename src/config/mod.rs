@@ -285,6 +285,21 @@ sections! {
         pub min_learning_rate: f64 = 1e-4,
         /// The share of the run, at its end, in which `wsd` falls; other kinds ignore it. In (0, 1]; default 0.2.
         pub decay_fraction: f64 = 0.2,
+        /// Tokens in each row of the first step, from where rows grow to `model.context_length`. From 1 to that;
+        /// default that: all rows are as long.
+        ///
+        /// Source: Li et al. 2022, "The Stability-Efficiency Dilemma: Investigating Sequence Length Warmup for Training
+        /// GPT Models", section 4.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub initial_context_length: Option<usize> = None,
+        /// Rows in each micro-batch of the first step, from where batches grow to `train.batch_size`. From 1 to that;
+        /// default that: all batches are as large.
+        ///
+        /// Source: Smith et al. 2018, "Don't Decay the Learning Rate, Increase the Batch Size"; as GPT-3's batches grew.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub initial_batch_size: Option<usize> = None,
+        /// The share of the run, at its beginning, in which rows and batches grow. In (0, 1]; default 0.3.
+        pub ramp_fraction: f64 = 0.3,
     }
 
     /// `[generate]`: the defaults of `tinderbox generate`, whose arguments take precedence.
@@ -454,6 +469,13 @@ pub enum ScheduleKind {
     Cosine,
     /// Warm-up, stable, decay: stays, then falls on a straight line in the last `decay_fraction` of the run.
     Wsd,
+}
+
+impl ScheduleConfig {
+    /// The same with batches of full size from the first step on.
+    pub(crate) fn without_ramp(&self) -> Self {
+        Self { initial_context_length: None, initial_batch_size: None, ..self.clone() }
+    }
 }
 
 impl DataConfig {

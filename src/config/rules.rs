@@ -99,6 +99,14 @@ impl Config {
             let rule = format!("be at most optimizer.learning_rate = {highest}");
             problems.must(false, "schedule.min_learning_rate", lowest, &rule);
         }
+        for (key, initial, end_key, end) in [
+            ("initial_context_length", schedule.initial_context_length, "model.context_length", model.context_length),
+            ("initial_batch_size", schedule.initial_batch_size, "train.batch_size", train.batch_size),
+        ] {
+            let Some(initial) = initial else { continue };
+            let rule = format!("be at least 1 and at most {end_key} = {end}");
+            problems.must((1..=end.max(1)).contains(&initial), &format!("schedule.{key}"), initial, &rule);
+        }
         let (rows, columns) = (train.batch_size, model.context_length);
         if rows.saturating_mul(columns) > MAX_BATCH_TOKENS {
             problems.0.push(format!(
@@ -413,10 +421,20 @@ impl OptimizerConfig {
 impl ScheduleConfig {
     fn check_into(&self, problems: &mut Problems) {
         // The warm-up may be longer than the run.
-        let Self { kind: _, warmup_steps: _, min_learning_rate, decay_fraction } = self;
+        let Self {
+            kind: _,
+            warmup_steps: _,
+            min_learning_rate,
+            decay_fraction,
+            initial_context_length: _, // with the lengths that they grow to
+            initial_batch_size: _,
+            ramp_fraction,
+        } = self;
         problems.not_negative("schedule.min_learning_rate", *min_learning_rate);
         let is_share = *decay_fraction > 0.0 && *decay_fraction <= 1.0;
         problems.must(is_share, "schedule.decay_fraction", decay_fraction, "be above 0 and at most 1");
+        let is_share = *ramp_fraction > 0.0 && *ramp_fraction <= 1.0;
+        problems.must(is_share, "schedule.ramp_fraction", ramp_fraction, "be above 0 and at most 1");
     }
 }
 
@@ -497,6 +515,8 @@ mod tests {
             ("optimizer.", "grad_clip_norm=nan | muon_learning_rate=0 | muon_learning_rate=nan"),
             ("optimizer.", "muon_momentum=1 | muon_momentum=-0.1"),
             ("schedule.", "min_learning_rate=1 | min_learning_rate=-1 | decay_fraction=0"),
+            ("schedule.", "initial_context_length=0 | initial_batch_size=0 | initial_batch_size=1000000"),
+            ("schedule.ramp_fraction=", "0 | 1.1 | nan"),
             ("generate.", "max_new_tokens=0 | num_samples=0 | temperature=-1 | top_p=0 | top_p=1.1 | min_p=1.1"),
             ("generate.", "repetition_penalty=0 | stop=[\"\"]"),
         ];
@@ -545,6 +565,7 @@ mod tests {
     fn the_edges_of_each_range_are_allowed() {
         let allowed = "train.eval_interval=0 train.checkpoint_interval=0 train.log_interval=1000000 \
                        schedule.warmup_steps=0 schedule.decay_fraction=1 schedule.min_learning_rate=0.001 \
+                       schedule.ramp_fraction=1 schedule.initial_batch_size=1 \
                        model.n_kv_heads=1 model.dropout=0 optimizer.betas=[0.0,0.0] optimizer.kind=muon \
                        optimizer.muon_momentum=0 generate.temperature=0 generate.top_k=1000000 generate.min_p=1 \
                        generate.top_p=1";

@@ -14,7 +14,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
 pub use gradients::Gradients;
-pub use schedule::learning_rate;
+pub use schedule::{Batches, learning_rate};
 
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::model::LazyTensor;

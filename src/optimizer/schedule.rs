@@ -1,6 +1,6 @@
-//! The learning rate as a pure function of the step, so that a resumed run needs no scheduler state.
+//! The learning rate and the size of a batch as pure functions of the step, so that a resumed run needs no state of them.
 
-use crate::config::{ScheduleConfig, ScheduleKind};
+use crate::config::{Config, ScheduleConfig, ScheduleKind};
 
 /// The learning rate of step `step`, counted from 0, in a run of `max_steps`.
 ///
@@ -10,7 +10,7 @@ use crate::config::{ScheduleConfig, ScheduleKind};
 /// Source of the cosine: Loshchilov and Hutter 2017, "SGDR", eq. 5, one half period; of warm-up,
 /// plateau and decay ("wsd"): Hu et al. 2024, "MiniCPM", section 4.
 pub fn learning_rate(schedule: &ScheduleConfig, peak: f64, step: usize, max_steps: usize) -> f64 {
-    let ScheduleConfig { kind, warmup_steps, min_learning_rate: min, decay_fraction } = *schedule;
+    let ScheduleConfig { kind, warmup_steps, min_learning_rate: min, decay_fraction, .. } = *schedule;
     if step < warmup_steps {
         return peak * (step + 1) as f64 / (warmup_steps + 1) as f64;
     }
@@ -28,6 +28,78 @@ pub fn learning_rate(schedule: &ScheduleConfig, peak: f64, step: usize, max_step
             peak + (min - peak) * progress_from(decay_start)
         }
     }
+}
+
+/// How many rows each batch of a run has, and how many tokens a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Batches {
+    /// Rows and tokens of a micro-batch, in the first step and after the ramp.
+    ends: [[usize; 2]; 2],
+    /// Steps of the ramp.
+    n_growing: usize,
+    grad_accumulation_steps: usize,
+}
+
+/// Rows grow by as many tokens at a time: other lengths are no faster to compute.
+const TOKENS: usize = 8;
+
+impl Batches {
+    /// The batches of a run.
+    pub fn of(config: &Config) -> Self {
+        let Config { train, schedule, model, .. } = config;
+        let last = [train.batch_size, model.context_length];
+        let first = [schedule.initial_batch_size, schedule.initial_context_length];
+        let first = [first[0].unwrap_or(last[0]), first[1].unwrap_or(last[1])];
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a number of steps")]
+        let share = (schedule.ramp_fraction * train.max_steps as f64).ceil() as usize;
+        let n_growing = if first == last { 0 } else { share };
+        Self { ends: [first, last], n_growing, grad_accumulation_steps: train.grad_accumulation_steps }
+    }
+
+    /// Rows, and tokens of a row, of each micro-batch of step `step`, counted from 0: both grow on a straight line.
+    ///
+    /// Source: Li et al. 2022, "The Stability-Efficiency Dilemma: Investigating Sequence Length Warmup for Training GPT
+    /// Models", section 4.
+    pub fn at(&self, step: usize) -> [usize; 2] {
+        let [[first_rows, first_tokens], last @ [last_rows, last_tokens]] = self.ends;
+        if step >= self.n_growing {
+            return last;
+        }
+        let grown = |first: usize, last: usize| first + multiplied((last - first, step), self.n_growing);
+        let tokens = grown(first_tokens, last_tokens) / TOKENS * TOKENS;
+        [grown(first_rows, last_rows), tokens.max(first_tokens)]
+    }
+
+    /// Tokens that step `step` learns from.
+    pub fn tokens_at(&self, step: usize) -> u64 {
+        self.at(step)
+            .into_iter()
+            .fold(self.grad_accumulation_steps as u64, |product, n| product.saturating_mul(n as u64))
+    }
+
+    /// Tokens that all steps before `step` learn from.
+    pub fn tokens_before(&self, step: usize) -> u64 {
+        let mut tokens: u64 = 0;
+        let mut first = 0;
+        // Many steps have batches of one size, which only grow: the next larger one is found by halves.
+        while first < step {
+            let size = self.at(first);
+            let (mut same, mut next) = (first, step);
+            while next - same > 1 {
+                let middle = same.midpoint(next);
+                if first >= self.n_growing || self.at(middle) == size { same = middle } else { next = middle }
+            }
+            let n_steps = (next - first) as u64;
+            tokens = tokens.saturating_add(self.tokens_at(first).saturating_mul(n_steps));
+            first = next;
+        }
+        tokens
+    }
+}
+
+/// `a b / c`, rounded down, for a `b` below `c`.
+fn multiplied((a, b): (usize, usize), c: usize) -> usize {
+    usize::try_from(a as u128 * b as u128 / c as u128).expect("at most a")
 }
 
 #[cfg(test)]
@@ -57,7 +129,13 @@ mod tests {
             let Case { warmup_steps, min_learning_rate, decay_fraction, learning_rate: peak, max_steps, .. } = case;
             for (name, expected) in case.learning_rates {
                 let kind = serde_json::from_value(name.as_str().into()).expect("a kind");
-                let schedule = ScheduleConfig { kind, warmup_steps, min_learning_rate, decay_fraction };
+                let schedule = ScheduleConfig {
+                    kind,
+                    warmup_steps,
+                    min_learning_rate,
+                    decay_fraction,
+                    ..ScheduleConfig::default()
+                };
                 for (step, expected) in expected.into_iter().enumerate() {
                     let got = learning_rate(&schedule, peak, step, max_steps);
                     assert!((got - expected).abs() < 1e-12, "{name} step {step}: {got} {expected}");
@@ -66,5 +144,40 @@ mod tests {
             }
         }
         assert!(compared > 100, "only {compared} values compared");
+    }
+
+    fn batches(max_steps: usize, [rows, tokens]: [Option<usize>; 2]) -> Batches {
+        let mut config = Config::default();
+        (config.train.max_steps, config.train.batch_size, config.train.grad_accumulation_steps) = (max_steps, 12, 3);
+        config.model.context_length = 100;
+        (config.schedule.initial_batch_size, config.schedule.initial_context_length) = (rows, tokens);
+        config.schedule.ramp_fraction = 0.5;
+        Batches::of(&config)
+    }
+
+    #[test]
+    fn rows_and_batches_grow_on_a_straight_line_and_stay() {
+        let both = batches(20, [Some(2), Some(30)]);
+        let sizes = [0, 1, 5, 9, 10, 19, 1000].map(|step| both.at(step));
+        assert_eq!(sizes, [[2, 30], [3, 32], [7, 64], [11, 88], [12, 100], [12, 100], [12, 100]]);
+        assert_eq!(batches(20, [None, Some(30)]).at(5), [12, 64]);
+        assert_eq!(batches(20, [None, None]).at(0), [12, 100]);
+        assert_eq!(batches(1, [Some(2), None]).at(0), [2, 100], "a run of a single step begins");
+    }
+
+    #[test]
+    fn tokens_are_those_of_all_steps_before() {
+        for ends in [[None, None], [Some(2), None], [None, Some(1)], [Some(1), Some(99)], [Some(12), Some(100)]] {
+            for max_steps in [1, 7, 150] {
+                let batches = batches(max_steps, ends);
+                let mut tokens = 0;
+                for step in 0..max_steps + 3 {
+                    assert_eq!(batches.tokens_before(step), tokens, "{ends:?}, step {step} of {max_steps}");
+                    tokens += batches.tokens_at(step);
+                }
+            }
+        }
+        let endless = batches(usize::MAX, [Some(1), Some(1)]);
+        assert_eq!(endless.tokens_before(usize::MAX), u64::MAX);
     }
 }

@@ -79,7 +79,9 @@ pub struct Time {
 impl Time {
     pub(super) fn new(measured: Measured, run: &RunCounts) -> Self {
         let seconds = |ms: f64, times: u64| ms / 1e3 * times as f64;
-        let steps_s = seconds(measured.step_ms, run.steps);
+        // A smaller batch takes as much less time.
+        let whole_steps = run.tokens as f64 / run.tokens_per_step as f64;
+        let steps_s = measured.step_ms / 1e3 * whole_steps;
         let evaluations_s = seconds(measured.evaluation_batch_ms, run.evaluation_batches);
         let last_evaluation_s = seconds(measured.evaluation_batch_ms, run.validation_batches.unwrap_or(0));
         let samples_s = seconds(measured.sample_token_ms, run.sample_tokens);
@@ -222,7 +224,8 @@ impl Bench<'_> {
     fn trainer(&self, config: &Config) -> Trainer {
         let device = self.device.device.clone().autodiff();
         let model = Gpt::new(&config.model, self.vocab_size, config.train.seed, &device);
-        Trainer::new(model, config, self.text(config, 1))
+        let config = Config { schedule: config.schedule.without_ramp(), ..config.clone() };
+        Trainer::new(model, &config, self.text(&config, 1))
     }
 
     /// Made-up text as long as `n_batches`.

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::skip::Skipped;
 use crate::config::{MatmulPrecision, PrecisionChoice};
 use crate::data::{Reading, SourceSummary};
+use crate::optimizer::Batches;
 
 /// Watches a run, in the run's own thread: slow observers slow the run down.
 pub trait Observer: Send {
@@ -66,7 +67,7 @@ pub struct Started {
     /// Updates made before.
     pub step: usize,
     pub max_steps: usize,
-    pub tokens_per_step: usize,
+    pub batches: Batches,
     /// Whether a stopped run continues.
     pub resumed: bool,
     /// One line for each checkpoint of a resumed run that is damaged and left out.

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::data::{self, Batch, Split};
 use crate::device;
 use crate::model::{Gpt, parameters};
-use crate::optimizer::{Gradients, Optimizer, learning_rate};
+use crate::optimizer::{Batches, Gradients, Optimizer, learning_rate};
 use crate::run::{Checkpoint, TrainState};
 use tinderbox_kernels::{DropoutKey, MatmulPrecision};
 
@@ -109,8 +109,8 @@ impl Trainer {
             if micro_step > 0 && is_stopped() {
                 return None;
             }
-            let rows = micro_step * train.batch_size..(micro_step + 1) * train.batch_size;
-            let context_length = self.config.model.context_length;
+            let [batch_size, context_length] = Batches::of(&self.config).at(self.step);
+            let rows = micro_step * batch_size..(micro_step + 1) * batch_size;
             let batch = data::batch::sample(&self.text, rows, context_length, train.seed, self.step as u64);
             let (tokens, targets) = to_device(batch, &device);
             let key = DropoutKey { seed: train.seed, step: self.step as u64, micro_step: micro_step as u64 };

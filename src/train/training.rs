@@ -21,6 +21,7 @@ use crate::generate::Writer;
 use crate::inspect::{self, ScoredHeads};
 use crate::measure::peak_rss_mib;
 use crate::model::Gpt;
+use crate::optimizer::Batches;
 use crate::run::{Best, Checkpoint, LeftUndone, Lock, RunDir, RunError, TrainState};
 
 /// The most steps that a GPU may be ahead of the loop: enough to keep it busy, few until a NaN is noticed.
@@ -156,7 +157,7 @@ impl Training {
             vocab_size: corpus.tokenizer.vocab_size(),
             step: state.step,
             max_steps: config.train.max_steps,
-            tokens_per_step: self.tokens_per_step(),
+            batches: Batches::of(config),
             resumed,
             damaged,
             from: state.started_from.clone(),
@@ -269,7 +270,7 @@ impl Training {
             learning_rate: self.trainer.learning_rate_of(self.state.step - 1),
             gradient_norm: self.last_gradient_norm,
             median_step_ms,
-            tokens_per_s: self.tokens_per_s(median_step_ms),
+            tokens_per_s: self.tokens_per_s(median_step_ms, self.state.step - 1),
         };
         self.logs.logged(&logged, self.tokens(), self.elapsed())?;
         self.metrics.logged(&logged);
@@ -413,7 +414,7 @@ impl Training {
             wall_s,
             train_s,
             median_step_ms,
-            tokens_per_s: self.tokens_per_s(median_step_ms),
+            tokens_per_s: self.tokens_per_s(median_step_ms, self.state.step / 2), // the median, as batches grow
             peak_rss_mib: peak_rss_mib(),
             train_loss: self.state.train_loss,
             val_loss,
@@ -484,15 +485,11 @@ impl Training {
         Elapsed { train_s: self.clock.total().as_secs_f64(), wall_s: self.began.elapsed().as_secs_f64() }
     }
 
-    fn tokens_per_step(&self) -> usize {
-        let train = &self.config.train;
-        train.batch_size * train.grad_accumulation_steps * self.config.model.context_length
+    fn tokens(&self) -> u64 {
+        Batches::of(&self.config).tokens_before(self.state.step)
     }
 
-    fn tokens(&self) -> u64 {
-        (self.state.step * self.tokens_per_step()) as u64
-    }
-    fn tokens_per_s(&self, step_ms: f64) -> f64 {
-        if step_ms > 0.0 { self.tokens_per_step() as f64 / step_ms * 1e3 } else { 0.0 }
+    fn tokens_per_s(&self, step_ms: f64, step: usize) -> f64 {
+        if step_ms > 0.0 { Batches::of(&self.config).tokens_at(step) as f64 / step_ms * 1e3 } else { 0.0 }
     }
 }

@@ -48,6 +48,10 @@ fn any_run() -> impl Strategy<Value = AnyRun> {
             model.zero_init_projections = seed.is_multiple_of(4);
             schedule.min_learning_rate *= optimizer.learning_rate;
             let (batch_size, grad_accumulation_steps) = sizes;
+            if seed.is_multiple_of(3) {
+                (schedule.initial_batch_size, schedule.initial_context_length) = (Some(1), Some(2));
+                schedule.ramp_fraction = 0.7;
+            }
             AnyRun { model, optimizer, schedule, tokenizer, seed, batch_size, grad_accumulation_steps }
         },
     )
@@ -87,7 +91,7 @@ fn any_schedule() -> impl Strategy<Value = ScheduleConfig> {
     ];
     let lowest = prop_oneof![Just(0.0), Just(0.1), Just(1.0)];
     (kinds, 0..9_usize, lowest, 0.01..=1.0_f64).prop_map(|(kind, warmup_steps, min_learning_rate, decay_fraction)| {
-        ScheduleConfig { kind, warmup_steps, min_learning_rate, decay_fraction }
+        ScheduleConfig { kind, warmup_steps, min_learning_rate, decay_fraction, ..ScheduleConfig::default() }
     })
 }
 
