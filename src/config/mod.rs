@@ -186,6 +186,20 @@ sections! {
         /// Source: Zhang, Dauphin and Ma 2019, "Fixup Initialization: Residual Learning Without Normalization", section
         /// 3.1.
         pub zero_init_projections: bool = false,
+        /// Whether norms have learned scales, and layer norms shifts. Default true.
+        ///
+        /// Source: without them Groeneveld et al. 2024, "OLMo: Accelerating the Science of Language Models", section 2.1.
+        pub norm_weights: bool = true,
+        /// Whether the values of attention are sums of the block's own and the first block's, with two learned factors
+        /// in each block but the first. Default false.
+        ///
+        /// Source: Zhou et al. 2024, "Value Residual Learning", section 3.
+        pub value_residual: bool = false,
+        /// Whether each block reads a sum of what the block before wrote and the embedding, with two learned factors.
+        /// Default false.
+        ///
+        /// Source: Jordan et al. 2024, <https://github.com/KellerJordan/modded-nanogpt>.
+        pub embedding_skip: bool = false,
         /// Rows of the token embedding, if there are more than the tokenizer has tokens. Default: as many as tokens.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub vocab_size: Option<usize> = None,

@@ -139,12 +139,21 @@ fn terms(
     let mut terms = Vec::new();
     let mut add = |component, logit| terms.push(Term { component, logit });
 
+    // What blocks read may be a multiple of what came in, and of the embedding.
+    let (mut of_embedding, mut kept) = (1.0, vec![1.0; config.n_layers]);
+    for (layer, block) in model.blocks.iter().enumerate() {
+        let Some(factors) = &block.skip_factors else { continue };
+        let [a, b] = [0, 1].map(|i| factors.val().narrow(0, i, 1));
+        let (a, b) = (f64::from(host(a)?[0]), f64::from(host(b)?[0]));
+        of_embedding = a * of_embedding + b;
+        kept[..layer].iter_mut().for_each(|kept| *kept *= a);
+    }
     let id = prompt.ids[position] as usize;
     let token = host(model.token_embedding.weight.val().narrow(0, id, 1))?; // [C]
-    add(Component::Token, dot(&token, &direction));
+    add(Component::Token, of_embedding * dot(&token, &direction));
     if model.position_embedding.is_some() {
         let embedding = recording.get(None, Point::Embedding).vector(0, position);
-        add(Component::Position, dot(&minus(embedding, &token), &direction));
+        add(Component::Position, of_embedding * dot(&minus(embedding, &token), &direction));
     }
     for (layer, block) in model.blocks.iter().enumerate() {
         let output = &block.attention.output;
@@ -152,12 +161,13 @@ fn terms(
         let into_logit: Vec<f64> = projection.chunks(config.d_model).map(|row| dot(row, &direction)).collect();
         for (head, of_head) in into_logit.chunks(config.head_dim).enumerate() {
             let gathered = recording.get(layer, Point::Heads).vector(head, position);
-            add(Component::Head { layer, head }, dot(gathered, of_head));
+            add(Component::Head { layer, head }, kept[layer] * dot(gathered, of_head));
         }
         if let Some(bias) = &output.bias {
-            add(Component::AttentionBias { layer }, dot(&host(bias.val())?, &direction));
+            add(Component::AttentionBias { layer }, kept[layer] * dot(&host(bias.val())?, &direction));
         }
-        add(Component::Mlp { layer }, dot(recording.get(layer, Point::Mlp).vector(0, position), &direction));
+        let of_mlp = dot(recording.get(layer, Point::Mlp).vector(0, position), &direction);
+        add(Component::Mlp { layer }, kept[layer] * of_mlp);
     }
     if let Some(logit) = norm_bias {
         add(Component::NormBias, logit);
@@ -183,7 +193,7 @@ fn direction(
 
     let norm_bias = model.norm.bias.as_ref().map(|bias| host(bias.val())).transpose()?;
     let norm_bias = norm_bias.map(|bias| dot(&bias, &apart));
-    let weight = host(model.norm.weight.val())?;
+    let weight = host(model.norm.scale(&model.device()))?;
     // A layer norm subtracts the mean of its input; in a product it can be subtracted from the other factor instead.
     let is_centred = model.config().norm == NormKind::LayerNorm;
     let middle = if is_centred { mean(residual) } else { 0.0 };
@@ -215,7 +225,7 @@ mod tests {
             // Heads wider than the model, one after the other.
             let config = ModelConfig { head_dim: 6, parallel_residual, ..config.with_derived() };
             let logit_softcap = tie_embeddings.then_some(0.5);
-            let config = ModelConfig { logit_softcap, ..config };
+            let config = ModelConfig { logit_softcap, embedding_skip: bias, norm_weights: !tie_embeddings, ..config };
             // Biases and scales that are not those of a new model, and numbers large enough to matter.
             let model = edited(tests::model(&config), |_, tensor| {
                 let is_flat = tensor.shape.len() == 1;

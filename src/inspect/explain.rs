@@ -105,7 +105,10 @@ impl Explanation {
         let recording = capture(model, prompt, &[&[Point::Embedding, Point::Residual], &of_layer[..]].concat())?;
         let vector = |point, head, t| recording.get(layer, point).vector(head, t).to_vec();
         let vectors = |point| (0..prompt.len()).map(|t| vector(point, kv_head, t)).collect::<Vec<_>>();
-        let residual = recording.residual(layer.checked_sub(1)).vector(0, token).to_vec();
+        let embedding = recording.get(None, Point::Embedding).vector(0, token);
+        let residual = recording.residual(layer.checked_sub(1)).vector(0, token);
+        let [residual, read_too] = [residual, embedding].map(|x| row(x, model));
+        let residual = host(model.blocks[layer].read(residual, Some(read_too)))?;
         let (keys, values) = (vectors(Point::Keys), vectors(Point::Values));
         let used = [vector(Point::Queries, head, token), keys[token].clone(), values[token].clone()];
         let (normed, [query, key, value]) = project(model, &residual, [layer, head, kv_head], used)?;
@@ -148,6 +151,11 @@ impl Explanation {
     }
 }
 
+/// `[C]` -> `[1, 1, C]`
+fn row(x: &[f32], model: &Gpt) -> Tensor<3> {
+    Tensor::<1>::from_floats(x, &model.device()).reshape([1, 1, -1])
+}
+
 /// The normed vector, and its projections of one head; `used` are the query, key and value after the last step.
 fn project(
     model: &Gpt,
@@ -158,8 +166,7 @@ fn project(
     let config = model.config();
     let block = &model.blocks[layer];
     let d = config.head_dim;
-    let residual = Tensor::<1>::from_floats(residual, &model.device());
-    let normed = block.attention_norm.forward(residual.reshape([1, 1, -1])); // [1, 1, C]
+    let normed = block.attention_norm.forward(row(residual, model)); // [1, 1, C]
     let qkv = block.attention.qkv.forward(normed.clone()); // [1, 1, (H + 2 Hkv) D]
     let part = |index: usize| qkv.clone().narrow(2, index * d, d);
     let [q, k, v] = used;

@@ -123,6 +123,9 @@ impl Family {
             attention_scale: _, // by its method
             tie_embeddings: _,
             zero_init_projections: _, // where training starts
+            norm_weights,
+            value_residual,
+            embedding_skip,
             vocab_size: _,
             logit_softcap,
             dropout: _,
@@ -165,6 +168,9 @@ impl Family {
         }
         let expected_scale = if self == Self::GptNeo { 1.0 } else { 1.0 / (*head_dim as f64).sqrt() };
         obstacles.must_be("attention_scale", &config.attention_scale(), &expected_scale);
+        obstacles.must_be("norm_weights", norm_weights, &true);
+        obstacles.must_be("value_residual", value_residual, &false);
+        obstacles.must_be("embedding_skip", embedding_skip, &false);
         if logit_softcap.is_some() {
             obstacles.add("logit_softcap", logit_softcap, "has no cap on its logits");
         }

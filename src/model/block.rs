@@ -1,12 +1,14 @@
 //! One block: attention moves information between positions, the feed-forward layer works on each.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
 use super::attention::{LayerCache, MultiHeadAttention, MultiHeadAttentionConfig, Rotation};
+use super::parameters::zeros;
 use super::probe::{Pass, Point, Probe};
 use super::{Mlp, Norm};
 use crate::config::ModelConfig;
+use tinderbox_kernels as kernels;
 
 /// A pre-norm transformer block: both layers read the normed residual stream and add to it, the second one after the
 /// first, or in parallel, both from what comes in.
@@ -23,6 +25,9 @@ pub struct Block {
     pub mlp_norm: Norm,
     /// Works on each position by itself.
     pub mlp: Mlp,
+    /// The factors of what comes in and of the embedding, in what the block reads, `[2]`, starting at 1 and 0; `None`
+    /// if it does not read the embedding.
+    pub skip_factors: Option<Param<Tensor<1>>>,
     #[module(skip)]
     parallel_residual: bool,
     #[module(skip)]
@@ -32,15 +37,29 @@ pub struct Block {
 impl Block {
     /// A block, counted from 0, with its norms at identity and all other weights at zero.
     pub fn new(config: &ModelConfig, block_idx: usize, device: &Device) -> Self {
-        let ModelConfig { d_model, norm, norm_eps, bias, parallel_residual, dropout, .. } = *config;
-        let norm = || Norm::new(norm, d_model, bias, norm_eps, device);
+        let ModelConfig { parallel_residual, dropout, embedding_skip, .. } = *config;
         Self {
-            attention_norm: norm(),
+            attention_norm: Norm::of(config, device),
             attention: MultiHeadAttentionConfig::of(config, block_idx).init(device),
-            mlp_norm: norm(),
+            mlp_norm: Norm::of(config, device),
             mlp: Mlp::new(config, device),
+            skip_factors: embedding_skip.then(|| Param::from_tensor(zeros([2], device))),
             parallel_residual,
             dropout,
+        }
+    }
+
+    /// What the block reads: what comes in, and the embedding if it reads that too.
+    ///
+    /// # Shapes
+    /// `x, embedding: [B, T, C]` -> `[B, T, C]`
+    ///
+    /// # Panics
+    /// Without an embedding in a block that reads it.
+    pub fn read(&self, x: Tensor<3>, embedding: Option<Tensor<3>>) -> Tensor<3> {
+        match &self.skip_factors {
+            Some(factors) => kernels::mix(x, embedding.expect("the embedding"), factors.val()),
+            None => x,
         }
     }
 
@@ -53,6 +72,7 @@ impl Block {
         cache: Option<&mut LayerCache>,
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
+        let x = self.read(x, pass.embedding.clone());
         let normed = self.attention_norm.forward(x.clone());
         let attended = self.attention.forward(normed, rotation, cache, pass);
         let came_in = self.parallel_residual.then(|| x.clone());

@@ -47,7 +47,7 @@ impl Gpt {
             token_embedding: embedding(vocab_size),
             position_embedding: learned.then(|| embedding(config.context_length)),
             blocks: (0..config.n_layers).map(|block_idx| Block::new(config, block_idx, device)).collect(),
-            norm: Norm::new(config.norm, config.d_model, config.bias, config.norm_eps, device),
+            norm: Norm::of(config, device),
             output: untied.then(|| zeros_linear(config.d_model, vocab_size, false, device)),
             config: config.clone(),
         }
@@ -156,6 +156,7 @@ impl Gpt {
         let mut x = kernels::embed(tokens, self.token_embedding.weight.val(), positions); // [B, T, C]
         x = pass.visit(Point::Embedding, x);
         x = pass.drop(Point::Embedding, x, self.config.dropout);
+        pass.embedding = self.config.embedding_skip.then(|| x.clone());
         for (block_idx, block) in self.blocks.iter().enumerate() {
             pass.enter(Some(block_idx));
             let cache = cache.as_mut().map(|cache| cache.layer(block_idx));

@@ -3,16 +3,18 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
-use crate::config::NormKind;
+use crate::config::{ModelConfig, NormKind};
 use tinderbox_kernels as kernels;
 
 /// Layer norm or RMS norm over the last dimension.
 #[derive(Module, Debug)]
 pub struct Norm {
-    /// The learned scale, `[C]`, starting at 1.
-    pub weight: Param<Tensor<1>>,
+    /// The learned scale, `[C]`, starting at 1; `None` in a norm without parameters.
+    pub weight: Option<Param<Tensor<1>>>,
     /// The learned shift, `[C]`, starting at 0; never in an RMS norm.
     pub bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    dim: usize,
     #[module(skip)]
     kind: NormKind,
     #[module(skip)]
@@ -20,14 +22,35 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// A norm over `dim` numbers; `bias` is ignored by an RMS norm. `epsilon` is added under the root.
-    pub fn new(kind: NormKind, dim: usize, bias: bool, epsilon: f64, device: &Device) -> Self {
-        let bias = bias && kind == NormKind::LayerNorm;
+    /// The norm of a model's residual stream.
+    pub fn of(config: &ModelConfig, device: &Device) -> Self {
+        let ModelConfig { norm, d_model, norm_weights, bias, norm_eps, .. } = *config;
+        Self::new(norm, d_model, [norm_weights, bias], norm_eps, device)
+    }
+
+    /// A norm over `dim` numbers, with a scale, and a shift unless it is an RMS norm or has no scale. `epsilon` is added
+    /// under the root.
+    pub fn new(kind: NormKind, dim: usize, [weight, bias]: [bool; 2], epsilon: f64, device: &Device) -> Self {
+        let bias = weight && bias && kind == NormKind::LayerNorm;
         Self {
-            weight: Param::from_tensor(Tensor::ones([dim], device)),
+            weight: weight.then(|| Param::from_tensor(Tensor::ones([dim], device))),
             bias: bias.then(|| Param::from_tensor(Tensor::zeros([dim], device))),
+            dim,
             kind,
             epsilon,
+        }
+    }
+
+    /// How many numbers it normalises together.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// The scale, `[C]`: ones on this device if there is none.
+    pub fn scale(&self, device: &Device) -> Tensor<1> {
+        match &self.weight {
+            Some(weight) => weight.val(),
+            None => Tensor::ones([self.dim], device),
         }
     }
 
@@ -39,7 +62,7 @@ impl Norm {
     /// # Shapes
     /// `x: [.., C]` -> `[.., C]`
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let (weight, bias) = (self.weight.val(), self.bias.as_ref().map(Param::val));
+        let (weight, bias) = (self.scale(&x.device()), self.bias.as_ref().map(Param::val));
         match self.kind {
             NormKind::LayerNorm => kernels::layer_norm(x, weight, bias, self.epsilon),
             NormKind::RmsNorm => kernels::rms_norm(x, weight, self.epsilon),

@@ -96,13 +96,17 @@ pub struct Pass<'a, P: Probe> {
     dropout: Option<DropoutKey>,
     precision: MatmulPrecision,
     block_idx: Option<usize>,
+    /// What the first block reads, for the others if they read it too, `[B, T, C]`.
+    pub(super) embedding: Option<Tensor<3>>,
+    /// The values of the first block, for the others if they use them too, `[B, T, Hkv D]`.
+    pub(super) first_values: Option<Tensor<3>>,
 }
 
 impl<'a, P: Probe> Pass<'a, P> {
     /// A pass before the first block. `precision` is that of the products with the blocks' projections. Without a
     /// `dropout` key nothing is dropped.
     pub fn new(probe: &'a mut P, precision: MatmulPrecision, dropout: Option<DropoutKey>) -> Self {
-        Self { probe, dropout, precision, block_idx: None }
+        Self { probe, dropout, precision, block_idx: None, embedding: None, first_values: None }
     }
 
     /// The precision of the products with the blocks' projections.

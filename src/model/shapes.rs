@@ -7,6 +7,8 @@ pub type NamedShape = (String, Vec<usize>);
 
 /// Every tensor of parameters, in the order in which the model holds them.
 pub fn of_config(config: &ModelConfig, vocab_size: usize) -> impl Iterator<Item = NamedShape> {
+    // The values of the first block are its own.
+    let is_there = |(name, _): &NamedShape| name != "blocks.0.attention.value_factors";
     let named = |(name, shape): (&str, Vec<usize>)| (name.to_owned(), shape);
     let is_embedding = |(name, _): &(&str, Vec<usize>)| name.contains("embedding");
     let before = outer_tensors(config, vocab_size).filter(is_embedding);
@@ -14,7 +16,8 @@ pub fn of_config(config: &ModelConfig, vocab_size: usize) -> impl Iterator<Item 
     let of_block = move |block_idx: usize| {
         block_tensors(config).map(move |(name, shape)| (format!("blocks.{block_idx}.{name}"), shape))
     };
-    before.map(named).chain((0..config.n_layers).flat_map(of_block)).chain(after.map(named))
+    let of_blocks = (0..config.n_layers).flat_map(of_block).filter(is_there);
+    before.map(named).chain(of_blocks).chain(after.map(named))
 }
 
 /// The tensors before and after the blocks.
@@ -24,11 +27,11 @@ pub(crate) fn outer_tensors(
 ) -> impl Iterator<Item = (&'static str, Vec<usize>)> + use<> {
     let c = config.d_model;
     let learned = config.position == PositionKind::Learned;
-    let has_shift = config.bias && config.norm == NormKind::LayerNorm;
+    let has_shift = config.norm_weights && config.bias && config.norm == NormKind::LayerNorm;
     [
         Some(("token_embedding.weight", vec![vocab_size, c])),
         learned.then(|| ("position_embedding.weight", vec![config.context_length, c])),
-        Some(("norm.weight", vec![c])),
+        config.norm_weights.then(|| ("norm.weight", vec![c])),
         has_shift.then(|| ("norm.bias", vec![c])),
         (!config.tie_embeddings).then(|| ("output.weight", vec![c, vocab_size])),
     ]
@@ -36,18 +39,19 @@ pub(crate) fn outer_tensors(
     .flatten()
 }
 
-/// The tensors of one block, without `blocks.N.`
+/// The tensors of one block that is not the first, without `blocks.N.`
 pub(crate) fn block_tensors(config: &ModelConfig) -> impl Iterator<Item = (&'static str, Vec<usize>)> + use<> {
     let (c, f, d) = (config.d_model, config.d_ff, config.head_dim);
     let gathered = config.n_heads * d;
     let qkv = (config.n_heads + 2 * config.n_kv_heads) * d;
-    let has_shift = config.bias && config.norm == NormKind::LayerNorm;
+    let has_shift = config.norm_weights && config.bias && config.norm == NormKind::LayerNorm;
+    let scale = |name| config.norm_weights.then(|| (name, vec![c]));
     let shift = |name| has_shift.then(|| (name, vec![c]));
     let bias = |name, n| config.bias.then(|| (name, vec![n]));
-    let of_heads = |name| config.qk_norm.then(|| (name, vec![d]));
+    let of_heads = |name| (config.qk_norm && config.norm_weights).then(|| (name, vec![d]));
     let gated = config.is_gated();
     [
-        Some(("attention_norm.weight", vec![c])),
+        scale("attention_norm.weight"),
         shift("attention_norm.bias"),
         Some(("attention.qkv.weight", vec![c, qkv])),
         config.qkv_bias.then(|| ("attention.qkv.bias", vec![qkv])),
@@ -55,7 +59,8 @@ pub(crate) fn block_tensors(config: &ModelConfig) -> impl Iterator<Item = (&'sta
         bias("attention.output.bias", c),
         of_heads("attention.q_norm.weight"),
         of_heads("attention.k_norm.weight"),
-        Some(("mlp_norm.weight", vec![c])),
+        config.value_residual.then(|| ("attention.value_factors", vec![2])),
+        scale("mlp_norm.weight"),
         shift("mlp_norm.bias"),
         Some(("mlp.expand.weight", vec![c, f])),
         bias("mlp.expand.bias", f),
@@ -63,6 +68,7 @@ pub(crate) fn block_tensors(config: &ModelConfig) -> impl Iterator<Item = (&'sta
         bias("mlp.gate.bias", f).filter(|_| gated),
         Some(("mlp.contract.weight", vec![f, c])),
         bias("mlp.contract.bias", c),
+        config.embedding_skip.then(|| ("skip_factors", vec![2])),
     ]
     .into_iter()
     .flatten()

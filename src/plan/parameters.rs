@@ -35,6 +35,8 @@ pub struct BlockParameters {
     pub mlp: u64,
     /// The norms, including those of queries and keys.
     pub norms: u64,
+    /// Factors of sums with what the first block reads and with its values, which that block does not have.
+    pub factors: u64,
     /// All parameters of the block.
     pub total: u64,
 }
@@ -47,6 +49,7 @@ pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
     for (name, shape) in block_tensors(config) {
         let part = match name {
             _ if name.contains("norm") => &mut block.norms,
+            _ if name.ends_with("factors") => &mut block.factors,
             _ if name.starts_with("attention.qkv") => &mut block.attention_qkv,
             _ if name.starts_with("attention.output") => &mut block.attention_output,
             _ => &mut block.mlp,
@@ -55,6 +58,9 @@ pub fn parameters(config: &ModelConfig, vocab_size: usize) -> Parameters {
         block.total += numbers(&shape);
     }
     counted.total = block.total.saturating_mul(counted.n_layers);
+    if config.value_residual {
+        counted.total -= 2;
+    }
     for (name, shape) in outer_tensors(config, vocab_size) {
         let part = match name {
             "token_embedding.weight" => &mut counted.token_embedding,

@@ -160,6 +160,9 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
     let mask = if has_dropout { stream } else { 0.0 };
     // The gradient of what a block adds to, and of what it adds where dropout makes them differ.
     let upstream = stream + mask;
+    // What sums with learned factors save: both of what is added.
+    let skip = if config.embedding_skip { stream } else { 0.0 };
+    let values = if config.value_residual { qkv + shared_heads } else { 0.0 };
     match operations {
         // Each operation saves its inputs, which it shares with its neighbours, and what takes long to compute again:
         // the MLP its activation and the activation's derivatives, attention a number for each head and position. The
@@ -175,8 +178,8 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
                 stream,
                 mask,
                 output_matrix,
-                projection: Cost { saved: norm + qkv, temporary: upstream + stream + qkv + 2.0 * qkv_matrix },
-                attention: Cost { saved: gathered + row_sums + mask, temporary: upstream + gathered + qkv },
+                projection: Cost { saved: skip + norm + qkv, temporary: upstream + stream + qkv + 2.0 * qkv_matrix },
+                attention: Cost { saved: values + gathered + row_sums + mask, temporary: upstream + gathered + qkv },
                 attention_weights: 0.0,
                 mlp: Cost {
                     saved: second_norm + (1.0 + n_derivatives) * hidden + mask,
@@ -211,11 +214,11 @@ fn costs(config: &ModelConfig, vocab_size: usize, batch_size: usize, operations:
                 stream,
                 mask,
                 output_matrix,
-                projection: Cost { saved: norm, temporary: upstream + stream + qkv + n_gradients * qkv_matrix },
+                projection: Cost { saved: skip + norm, temporary: upstream + stream + qkv + n_gradients * qkv_matrix },
                 attention: Cost {
                     // Queries, keys and values, the output by head and side by side, and two numbers for each row of
                     // weights.
-                    saved: 3.0 * gathered + 2.0 * shared_heads + 2.0 * row_sums + head_norms + mask,
+                    saved: values + 3.0 * gathered + 2.0 * shared_heads + 2.0 * row_sums + head_norms + mask,
                     temporary: upstream + 2.0 * gathered + 2.0 * shared_heads,
                 },
                 attention_weights: n_weights * weights,

@@ -16,7 +16,8 @@ use tinderbox_kernels::{CausalAttention, attention_scale, causal_attention};
 
 use crate::fixtures::{Fixture, TOLERANCE, expect_close, host};
 
-const GPTS: [&str; 9] = ["gpt2", "nanogpt", "llama", "qwen", "relu_squared", "mixed", "quickstart", "odd", "softcap"];
+const GPTS: [&str; 10] =
+    ["gpt2", "nanogpt", "llama", "qwen", "relu_squared", "mixed", "quickstart", "odd", "softcap", "residuals"];
 
 #[derive(serde::Deserialize)]
 struct GptFixture {

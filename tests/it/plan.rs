@@ -380,6 +380,10 @@ fn a_plan_in_words() {
     let capped = folder.json(&[&qwen[..], &["--set", "model.logit_softcap=30", "--json"]].concat())["portable"].clone();
     let why = "model.logit_softcap = 30.0: qwen3 has no cap on its logits";
     assert_eq!(capped, serde_json::json!({ "family": null, "obstacles": [why] }));
+    let odd = ["--set", "model.norm_weights=false", "--set", "model.value_residual=true", "--json"];
+    let odd = folder.json(&[&qwen[..], &odd].concat())["portable"].clone();
+    assert_eq!(odd["obstacles"][0], "model.norm_weights = false: this is not qwen3, it has true");
+    assert_eq!(odd["obstacles"][1], "model.value_residual = true: this is not qwen3, it has false");
     assert!(rest.contains("in 3 checkpoints"), "{rest}");
     // Fused attention and the fused loss hold neither, so these rows would always be 0.
     for row in ["attention weights", "logits", "the square"] {

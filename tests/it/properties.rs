@@ -105,6 +105,9 @@ impl Foreign {
             attention_window: window,
             attention_scale: scale,
             logit_softcap: is_rough.then_some(5.0),
+            norm_weights: !(is_turned || is_rough),
+            value_residual: is_biased || is_wider,
+            embedding_skip: is_parallel || is_wider,
             ..plain
         }
     }
@@ -114,6 +117,9 @@ impl Foreign {
 pub fn lively(config: &ModelConfig, seed: u64, device: &Device) -> Gpt {
     let gpt = Gpt::new(config, VOCAB_SIZE, seed, device);
     let mut drawn = parameters::read(&gpt);
+    for (_, factors) in drawn.iter_mut().filter(|(path, _)| path.ends_with("factors")) {
+        factors.values = vec![0.7, -0.4];
+    }
     for matrix in drawn.values_mut().filter(|tensor| tensor.shape.len() == 2) {
         matrix.values.iter_mut().for_each(|x| *x *= 15.0);
     }

@@ -1,6 +1,9 @@
 //! One block: what `model::Block` computes, on packed weights.
 
-use super::{host, linear, norm};
+use burn::module::Param;
+use burn::tensor::Tensor;
+
+use super::{host, linear, norm, scale};
 use crate::config::ModelConfig;
 use crate::model::{Block, activation};
 use tinderbox_kernels::decode::{
@@ -10,7 +13,12 @@ use tinderbox_kernels::decode::{
 #[derive(Debug)]
 pub(super) struct Layer {
     attention_norm: RowNorm,
+    /// The factors of what comes in and of the embedding, if the layer reads both.
+    skip_factors: Option<[f32; 2]>,
     qkv: PackedLinear,
+    /// The factors of its own values and of the first layer's, in any other layer that uses both.
+    value_factors: Option<[f32; 2]>,
+    is_first: bool,
     qk_norm: Option<[Vec<f32>; 2]>,
     /// How many positions a query sees.
     window: Option<usize>,
@@ -29,6 +37,9 @@ pub(super) struct Work {
     pub(super) x: Rows,
     /// `[n, C]`
     pub(super) normed: PackedRows,
+    /// What the first layer reads, `[n, C]`, and its values, `[n, Hkv D]`, if the others use them.
+    embedding: Rows,
+    first_values: Rows,
     qkv: Rows,
     context: PackedRows,
     gate: PackedRows,
@@ -42,8 +53,11 @@ impl Layer {
         let qk_norm = attention.q_norm.as_ref().zip(attention.k_norm.as_ref());
         Self {
             attention_norm: norm(&block.attention_norm, config.norm),
+            skip_factors: block.skip_factors.as_ref().map(pair),
             qkv: linear(&attention.qkv, precision),
-            qk_norm: qk_norm.map(|(q, k)| [q, k].map(|norm| host(&norm.weight))),
+            value_factors: attention.value_factors.as_ref().map(pair),
+            is_first: block_idx == 0,
+            qk_norm: qk_norm.map(|(q, k)| [q, k].map(scale)),
             window: config.attention_window_of(block_idx),
             output: linear(&attention.output, precision),
             mlp_norm: norm(&block.mlp_norm, config.norm),
@@ -69,11 +83,13 @@ impl Layer {
         stream: &Stream<'_>,
         rotation: Option<Angles<'_>>,
     ) {
-        let Work { x, normed, qkv, context, gate, hidden, buffers } = work;
+        let Work { x, normed, embedding, first_values, qkv, context, gate, hidden, buffers } = work;
         let norms = self.qk_norm.as_ref().map(|[q, k]| [&q[..], &k[..]]);
         let heads = Heads { norms, rotation, window: self.window, ..heads(config) };
+        self.mix(x, embedding, self.skip_factors, stream.n_rows);
         self.attention_norm.apply(x, 0..stream.n_rows, normed);
         self.qkv.store(normed, qkv);
+        self.mix(qkv, first_values, self.value_factors, stream.n_rows);
         attend(heads, stream, cache, qkv, buffers, context);
         if config.parallel_residual {
             self.mlp_norm.apply(x, 0..stream.n_rows, normed); // what came in
@@ -88,6 +104,29 @@ impl Layer {
         self.expand.activate(normed, self.activation, gate, hidden);
         self.contract.add(hidden, x);
     }
+}
+
+impl Layer {
+    /// Adds what the first layer had to the last columns of `rows`, or keeps it there.
+    fn mix(&self, rows: &mut Rows, first: &mut Rows, factors: Option<[f32; 2]>, n_rows: usize) {
+        for row in 0..n_rows {
+            let first = first.row_mut(row);
+            let x = rows.row_mut(row);
+            let before = x.len() - first.len();
+            let x = &mut x[before..];
+            if self.is_first {
+                first.copy_from_slice(x);
+            }
+            if let Some([a, b]) = factors {
+                x.iter_mut().zip(first).for_each(|(x, first)| *x = a * *x + b * *first);
+            }
+        }
+    }
+}
+
+/// Two learned factors.
+fn pair(factors: &Param<Tensor<1>>) -> [f32; 2] {
+    host(factors).try_into().expect("two")
 }
 
 /// The heads of a layer without norms, rotation and window.
@@ -115,6 +154,8 @@ impl Work {
         Self {
             x: Rows::new(n_rows, config.d_model),
             normed: PackedRows::new(n_rows, config.d_model),
+            embedding: Rows::new(n_rows, if config.embedding_skip { config.d_model } else { 0 }),
+            first_values: Rows::new(n_rows, if config.value_residual { n_kv_heads * head_dim } else { 0 }),
             qkv: Rows::new(n_rows, (n_heads + 2 * n_kv_heads) * head_dim),
             context: PackedRows::new(n_rows, n_heads * head_dim),
             gate: PackedRows::new(n_rows, d_gate),

@@ -65,9 +65,12 @@ impl Engine {
             attention_scale: _,
             tie_embeddings: _,
             zero_init_projections: _, // before training
-            logit_softcap: _,         // Decoder
-            vocab_size: _,            // that of the weights counts
-            dropout: _,               // in training only
+            norm_weights: _,          // goes with the norm's weights
+            value_residual: _,        // Layer, as the next
+            embedding_skip: _,
+            logit_softcap: _, // Decoder
+            vocab_size: _,    // that of the weights counts
+            dropout: _,       // in training only
             rope_scaling: _,
         } = model.config();
         let (context_length, d_model, position) = (*context_length, *d_model, *position);
@@ -157,5 +160,13 @@ fn linear(linear: &nn::Linear, precision: Precision) -> PackedLinear {
 
 fn norm(norm: &model::Norm, kind: NormKind) -> RowNorm {
     let bias = norm.bias.as_ref().map(host);
-    RowNorm::new(host(&norm.weight), bias, kind == NormKind::LayerNorm, norm.epsilon())
+    RowNorm::new(scale(norm), bias, kind == NormKind::LayerNorm, norm.epsilon())
+}
+
+/// The learned scale of a norm, or ones.
+fn scale(norm: &model::Norm) -> Vec<f32> {
+    match &norm.weight {
+        Some(weight) => host(weight),
+        None => vec![1.0; norm.dim()],
+    }
 }

@@ -14,7 +14,7 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
 use super::norm::Norm;
-use super::parameters::zeros_linear;
+use super::parameters::{zeros, zeros_linear};
 use super::probe::{Pass, Point, Probe};
 use crate::config::{ModelConfig, NormKind};
 use tinderbox_kernels::{self as kernels, CausalAttention, MatmulPrecision, QkNorm, SelfAttention};
@@ -42,6 +42,10 @@ pub struct MultiHeadAttentionConfig {
     ///
     /// Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", section 2.
     pub qk_norm: Option<f64>,
+    /// Whether these norms have learned scales.
+    pub norm_weights: bool,
+    /// The values of the first block in the values; `None` without it.
+    pub value_residual: Option<ValueResidual>,
     /// Whether a position sees only itself and the positions before it.
     pub causal: bool,
     /// The factor of scores.
@@ -68,6 +72,7 @@ impl MultiHeadAttentionConfig {
     /// The causal attention of a block.
     pub fn of(config: &ModelConfig, block_idx: usize) -> Self {
         let ModelConfig { d_model, n_heads, n_kv_heads, head_dim, bias, qkv_bias, qk_norm, dropout, .. } = *config;
+        let value_residual = if block_idx == 0 { ValueResidual::First } else { ValueResidual::Later };
         Self {
             d_model,
             n_heads,
@@ -76,6 +81,8 @@ impl MultiHeadAttentionConfig {
             bias,
             qkv_bias,
             qk_norm: qk_norm.then(|| config.qk_norm_eps()),
+            norm_weights: config.norm_weights,
+            value_residual: config.value_residual.then_some(value_residual),
             causal: true,
             scale: config.attention_scale(),
             window: config.attention_window_of(block_idx),
@@ -90,15 +97,27 @@ impl MultiHeadAttentionConfig {
     pub fn init(&self, device: &Device) -> MultiHeadAttention {
         let Self { d_model, n_heads, n_kv_heads, head_dim, bias, qkv_bias, qk_norm, .. } = *self;
         assert!(n_heads.is_multiple_of(n_kv_heads), "{n_heads} heads over {n_kv_heads} key heads");
-        let norm = || qk_norm.map(|epsilon| Norm::new(NormKind::RmsNorm, head_dim, false, epsilon, device));
+        let parts = [self.norm_weights, false];
+        let norm = || qk_norm.map(|epsilon| Norm::new(NormKind::RmsNorm, head_dim, parts, epsilon, device));
+        let is_later = self.value_residual == Some(ValueResidual::Later);
         MultiHeadAttention {
             qkv: zeros_linear(d_model, (n_heads + 2 * n_kv_heads) * head_dim, qkv_bias, device),
             output: zeros_linear(n_heads * head_dim, d_model, bias, device),
             q_norm: norm(),
             k_norm: norm(),
+            value_factors: is_later.then(|| Param::from_tensor(zeros([2], device))),
             config: self.clone(),
         }
     }
+}
+
+/// The part of a block in a value residual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueResidual {
+    /// The first block, whose values the others use too.
+    First,
+    /// Any other.
+    Later,
 }
 
 /// Attention with learned query, key, value and output projections, in `n_heads` heads.
@@ -114,6 +133,9 @@ pub struct MultiHeadAttention {
     pub q_norm: Option<Norm>,
     /// Norm of each head's keys, if configured.
     pub k_norm: Option<Norm>,
+    /// The factors of the block's own values and of the first block's, `[2]`, starting at a half each; `None` in the
+    /// first block, and if the values are the block's own.
+    pub value_factors: Option<Param<Tensor<1>>>,
     #[module(skip)]
     config: MultiHeadAttentionConfig,
 }
@@ -131,6 +153,7 @@ impl MultiHeadAttention {
         pass: &mut Pass<'_, P>,
     ) -> Tensor<3> {
         let qkv = linear(&self.qkv, x, pass.precision()); // [B, T, (H + 2 Hkv) D]
+        let qkv = self.with_first_values(qkv, pass);
         let gathered = if self.config.causal && cache.is_none() && !P::ACTIVE {
             kernels::self_attention(qkv, self.fused(rotation, pass)) // [B, T, H D]
         } else {
@@ -140,12 +163,32 @@ impl MultiHeadAttention {
         pass.visit(Point::Attention, output)
     }
 
+    /// The same with the values of the first block in the values, which that block leaves in `pass`.
+    fn with_first_values<P: Probe>(&self, qkv: Tensor<3>, pass: &mut Pass<'_, P>) -> Tensor<3> {
+        match (self.config.value_residual, &self.value_factors) {
+            (Some(ValueResidual::First), _) => {
+                let n_values = self.config.n_kv_heads * self.config.head_dim;
+                let before = qkv.dims()[2] - n_values;
+                pass.first_values = Some(qkv.clone().narrow(2, before, n_values)); // [B, T, Hkv D]
+                qkv
+            }
+            (Some(ValueResidual::Later), Some(factors)) => {
+                let first = pass.first_values.clone().expect("the first block comes first");
+                kernels::mix(qkv, first, factors.val())
+            }
+            _ => qkv,
+        }
+    }
+
     fn fused<P: Probe>(&self, rotation: Option<&Rotation>, pass: &Pass<'_, P>) -> SelfAttention {
         let norm = self.q_norm.as_ref().zip(self.k_norm.as_ref());
         SelfAttention {
             n_heads: self.config.n_heads,
             n_kv_heads: self.config.n_kv_heads,
-            norm: norm.map(|(q, k)| QkNorm { q: q.weight.val(), k: k.weight.val(), epsilon: q.epsilon() }),
+            norm: norm.map(|(q, k)| {
+                let [q_scale, k_scale] = [q, k].map(|norm| norm.scale(&self.qkv.weight.device()));
+                QkNorm { q: q_scale, k: k_scale, epsilon: q.epsilon() }
+            }),
             rotation: rotation.map(Rotation::angles),
             scale: self.config.scale,
             window: self.config.window,

@@ -1,0 +1,171 @@
+//! Sums of two tensors with learned factors.
+
+use burn::backend::flex::FlexTensor;
+use burn::tensor::Tensor;
+use pulp::{Simd, WithSimd};
+
+use crate::elementary::sum;
+use crate::flex::{self, from_vec, values, values_mut};
+use crate::op::{FlexOperation, apply_on_flex};
+use crate::tasks::{CHUNK, run};
+
+/// `factors[0] x + factors[1] y` in the last columns of `x`, as many as `y` has; the columns before stay as they are.
+///
+/// # Shapes
+/// `x: [.., C]`, `y: [.., D]` with D at most C, `factors: [2]` -> `[.., C]`
+#[must_use]
+pub fn mix<const N: usize>(x: Tensor<N>, y: Tensor<N>, factors: Tensor<1>) -> Tensor<N> {
+    let (columns, mixed) = (x.dims()[N - 1], y.dims()[N - 1]);
+    assert!(mixed <= columns && factors.dims() == [2], "{mixed} of {columns} columns");
+    if !flex::is_for(&x) {
+        return composed_mix(x, y, factors);
+    }
+    let inputs = vec![x.into_dispatch(), y.into_dispatch(), factors.into_dispatch()];
+    Tensor::from_dispatch(apply_on_flex(inputs, Mix { columns, mixed }))
+}
+
+/// [`mix`] by burn's own operations.
+fn composed_mix<const N: usize>(x: Tensor<N>, y: Tensor<N>, factors: Tensor<1>) -> Tensor<N> {
+    let (columns, mixed) = (x.dims()[N - 1], y.dims()[N - 1]);
+    let [a, b] = [0, 1].map(|i| factors.clone().narrow(0, i, 1).unsqueeze::<N>()); // [1, ..]
+    let before = columns - mixed;
+    if before == 0 {
+        return x * a + y * b;
+    }
+    let sums = x.clone().narrow(N - 1, before, mixed) * a + y * b;
+    Tensor::cat(vec![x.narrow(N - 1, 0, before), sums], N - 1)
+}
+
+/// How many columns there are, and how many of them are sums.
+#[derive(Clone, Copy, Debug)]
+struct Mix {
+    columns: usize,
+    mixed: usize,
+}
+
+impl Mix {
+    /// Rows that one task takes: a function of the shape alone.
+    fn rows(self) -> usize {
+        (CHUNK / self.columns.max(1)).max(1)
+    }
+}
+
+/// Inputs: x, y, factors.
+impl FlexOperation for Mix {
+    fn forward(&self, mut inputs: Vec<FlexTensor>, save: bool) -> (FlexTensor, Vec<FlexTensor>) {
+        let saved = if save { inputs.clone() } else { Vec::new() };
+        let [y, factors] = [1, 2].map(|i| inputs[i].clone());
+        let mut out = inputs.swap_remove(0);
+        let factors = [values(&factors)[0], values(&factors)[1]];
+        let x = values_mut(&mut out);
+        let n = x.len();
+        let rows = x.chunks_mut(self.rows() * self.columns).zip(values(&y).chunks(self.rows() * self.mixed));
+        run(n, rows.map(|(x, y)| Forward { x, y, factors, mix: *self }));
+        (out, saved)
+    }
+
+    fn backward(&self, saved: Vec<FlexTensor>, mut gradient: FlexTensor) -> Vec<Option<FlexTensor>> {
+        let [x, y, factors] = [0, 1, 2].map(|i| values(&saved[i]));
+        let factors = [factors[0], factors[1]];
+        let mut grad_y = vec![0.0; y.len()];
+        let (of_x, of_y) = (self.rows() * self.columns, self.rows() * self.mixed);
+        // Every task sums over its own rows, and the tasks' sums are added in their order.
+        let mut sums = vec![[0.0; 2]; x.len().div_ceil(of_x)];
+        let inputs = x.chunks(of_x).zip(y.chunks(of_y));
+        let outputs = values_mut(&mut gradient).chunks_mut(of_x).zip(grad_y.chunks_mut(of_y)).zip(&mut sums);
+        let task =
+            |((x, y), ((gradient, grad_y), sums))| Backward { x, y, factors, gradient, grad_y, sums, mix: *self };
+        run(x.len(), inputs.zip(outputs).map(task));
+        let total = |i: usize| sums.iter().map(|sums| sums[i]).sum::<f32>();
+        let grad_factors = from_vec(vec![total(0), total(1)], [2]);
+        let grad_y = flex::tensor(grad_y, &saved[1]);
+        vec![Some(gradient), Some(grad_y), Some(grad_factors)]
+    }
+}
+
+struct Forward<'a> {
+    x: &'a mut [f32],
+    y: &'a [f32],
+    factors: [f32; 2],
+    mix: Mix,
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Mix { columns, mixed } = self.mix;
+        for (x, y) in self.x.chunks_exact_mut(columns).zip(self.y.chunks_exact(mixed)) {
+            for (x, y) in x[columns - mixed..].iter_mut().zip(y) {
+                *x = self.factors[0] * *x + self.factors[1] * y;
+            }
+        }
+    }
+}
+
+struct Backward<'a> {
+    x: &'a [f32],
+    y: &'a [f32],
+    factors: [f32; 2],
+    /// That of the output, which becomes that of x.
+    gradient: &'a mut [f32],
+    grad_y: &'a mut [f32],
+    /// Of the gradients of the factors, over the task's rows.
+    sums: &'a mut [f32; 2],
+    mix: Mix,
+}
+
+impl WithSimd for Backward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Mix { columns, mixed } = self.mix;
+        let inputs = self.x.chunks_exact(columns).zip(self.y.chunks_exact(mixed));
+        let outputs = self.gradient.chunks_exact_mut(columns).zip(self.grad_y.chunks_exact_mut(mixed));
+        for ((x, y), (gradient, grad_y)) in inputs.zip(outputs) {
+            let gradient = &mut gradient[columns - mixed..];
+            self.sums[0] += sum(gradient, &x[columns - mixed..], |gradient, x| gradient * x);
+            self.sums[1] += sum(gradient, y, |gradient, y| gradient * y);
+            for (gradient, grad_y) in gradient.iter_mut().zip(grad_y) {
+                *grad_y = self.factors[1] * *gradient;
+                *gradient *= self.factors[0];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_threads_change_nothing, assert_within, output_and_gradients};
+
+    /// Output and gradients, with sizes of x and the columns of y.
+    fn run_with(f: impl Fn(Tensor<3>, Tensor<3>, Tensor<1>) -> Tensor<3>, [b, t, c, d]: [usize; 4]) -> Vec<Vec<f32>> {
+        output_and_gradients(9, |leaves| f(leaves.next([b, t, c], 1), leaves.next([b, t, d], 2), leaves.next([2], 3)))
+    }
+
+    #[test]
+    fn equals_the_composed_operation() {
+        for shape in [[1, 1, 1, 1], [2, 3, 7, 7], [2, 30, 33, 5], [3, 100, 96, 32]] {
+            assert_within(&run_with(mix, shape), &run_with(composed_mix, shape), 1e-5, &format!("{shape:?}"));
+        }
+    }
+
+    #[test]
+    fn columns_before_those_of_the_other_stay() {
+        let [x, y] = [(4, 1), (1, 2)].map(|(n, seed)| crate::testing::constant([1, n], seed).inner());
+        let before = crate::testing::numbers(x.clone());
+        let mixed = mix(x.clone(), y, Tensor::from_floats([0.5, 2.0], &x.device()));
+        let (x, mixed) = (crate::testing::numbers(x), crate::testing::numbers(mixed));
+        assert_eq!(x, before, "what others hold stays");
+        assert_eq!(mixed[..3], x[..3]);
+        assert_ne!(mixed[3].to_bits(), x[3].to_bits());
+    }
+
+    #[test]
+    fn threads_do_not_change_a_byte() {
+        assert_threads_change_nothing(|| run_with(mix, [3, 200, 96, 32]));
+    }
+}
