@@ -31,7 +31,7 @@ pub fn learning_rate(schedule: &ScheduleConfig, peak: f64, step: usize, max_step
 }
 
 /// How many rows each batch of a run has, and how many tokens a row.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Batches {
     /// Rows and tokens of a micro-batch, in the first step and after the ramp.
     ends: [[usize; 2]; 2],

@@ -382,8 +382,8 @@ fn a_plan_in_words() {
     assert_eq!(capped, serde_json::json!({ "family": null, "obstacles": [why] }));
     let odd = ["--set", "model.norm_weights=false", "--set", "model.value_residual=true", "--json"];
     let odd = folder.json(&[&qwen[..], &odd].concat())["portable"].clone();
-    assert_eq!(odd["obstacles"][0], "model.norm_weights = false: this is not qwen3, it has true");
-    assert_eq!(odd["obstacles"][1], "model.value_residual = true: this is not qwen3, it has false");
+    assert_eq!(odd["obstacles"][0], "model.norm_weights = false: qwen3 has true");
+    assert_eq!(odd["obstacles"][1], "model.value_residual = true: qwen3 has false");
     assert!(rest.contains("in 3 checkpoints"), "{rest}");
     // Fused attention and the fused loss hold neither, so these rows would always be 0.
     for row in ["attention weights", "logits", "the square"] {
