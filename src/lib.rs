@@ -8,7 +8,8 @@
 //! 4. [`generate`], [`inspect`], [`report`], [`plan`], [`autoconfig`], [`sweep`]: everything that one does with a model
 //!    or a config;
 //! 5. [`interop`]: models of other projects, in and out;
-//! 6. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, clocks, numbers as text, and pictures.
+//! 6. `serve`, a feature: models that answer over HTTP;
+//! 7. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, clocks, numbers as text, and pictures.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through an observer.
 //! The program's `cli` turns arguments into calls.
@@ -38,6 +39,8 @@ pub mod optimizer;
 pub mod plan;
 pub mod report;
 pub mod run;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod sweep;
 pub mod tokenizer;
 pub mod train;

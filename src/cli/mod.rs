@@ -28,6 +28,8 @@ mod plan;
 mod progress;
 mod report;
 mod runs;
+#[cfg(feature = "serve")]
+mod serve;
 mod sweep;
 mod tokenizer;
 mod train;
@@ -87,6 +89,9 @@ enum Command {
     Sweep(sweep::Args),
     /// Write text with a trained model
     Generate(generate::Args),
+    /// Answer over HTTP with trained models, as OpenAI's API does
+    #[cfg(feature = "serve")]
+    Serve(serve::Args),
     /// Measure a trained model's loss on a text
     Eval(eval::Args),
     /// Look inside a trained model
@@ -172,6 +177,8 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Train(args) => train::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Generate(args) => generate::run(&args).map(|()| DONE),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(&args).map(|()| DONE),
         Command::Eval(args) => eval::run(&args).map(|()| DONE),
         Command::Inspect(args) => inspect::run(&args).map(|()| DONE),
         Command::Import(args) => import::run(&args).map(|()| DONE),

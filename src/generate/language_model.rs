@@ -91,6 +91,56 @@ impl AnyDecoder {
         }
     }
 
+    /// Appends tokens to a text; `see` gets the logits after each of them, in their order.
+    #[cfg(feature = "serve")]
+    pub(super) fn append_each(
+        &mut self,
+        text: usize,
+        tokens: &[u32],
+        see: impl FnMut(&[f32]) + Send,
+    ) -> Result<(), TensorReadError> {
+        match self {
+            Self::Engine(decoder) => {
+                decoder.prefill_each(text, tokens, see);
+                Ok(())
+            }
+            Self::Tensors { model, texts } => texts[text].append_each(model, tokens, see),
+        }
+    }
+
+    /// Appends tokens to a text.
+    #[cfg(feature = "serve")]
+    pub(super) fn append(&mut self, text: usize, tokens: &[u32]) -> Result<(), TensorReadError> {
+        match self {
+            Self::Engine(decoder) => {
+                decoder.prefill(text, tokens);
+                Ok(())
+            }
+            Self::Tensors { model, texts } => texts[text].append(model, tokens),
+        }
+    }
+
+    /// Leaves a text the first `n` of its tokens.
+    #[cfg(feature = "serve")]
+    pub(super) fn truncate(&mut self, text: usize, n: usize) {
+        match self {
+            Self::Engine(decoder) => decoder.truncate(text, n),
+            Self::Tensors { texts, .. } => texts[text].cache.truncate(n),
+        }
+    }
+
+    /// Gives a text the first `n` tokens of another in place of those that it had.
+    #[cfg(feature = "serve")]
+    pub(super) fn copy_first(&mut self, n: usize, from: usize, to: usize) {
+        match self {
+            Self::Engine(decoder) => decoder.copy_first(n, from, to),
+            Self::Tensors { texts, .. } => {
+                texts[to] = texts[from].clone();
+                texts[to].cache.truncate(n);
+            }
+        }
+    }
+
     /// Copies the state of the first text to all others.
     pub(super) fn share(&mut self) {
         match self {
@@ -119,11 +169,24 @@ impl AnyDecoder {
 
 impl TextState {
     fn append(&mut self, model: &Gpt, tokens: &[u32]) -> Result<(), TensorReadError> {
-        let n = tokens.len();
-        let ids: Vec<i64> = tokens.iter().map(|id| i64::from(*id)).collect();
-        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [1, n]), &model.device());
-        let logits = model.forward_cached(ids, &mut self.cache); // [1, T, V]
-        self.logits = logits.narrow(1, n - 1, 1).reshape([-1]).try_into_vec_as::<f32>()?; // [V]
+        let logits = self.read(model, tokens); // [1, T, V]
+        self.logits = logits.narrow(1, tokens.len() - 1, 1).reshape([-1]).try_into_vec_as::<f32>()?; // [V]
         Ok(())
+    }
+
+    #[cfg(feature = "serve")]
+    fn append_each(&mut self, model: &Gpt, tokens: &[u32], see: impl FnMut(&[f32])) -> Result<(), TensorReadError> {
+        let logits = self.read(model, tokens).reshape([-1]).try_into_vec_as::<f32>()?; // [T * V]
+        let rows = logits.chunks_exact(logits.len() / tokens.len());
+        self.logits = rows.clone().next_back().expect("at least one token").to_vec(); // [V]
+        rows.for_each(see);
+        Ok(())
+    }
+
+    /// The logits after each of the tokens, `[1, T, V]`.
+    fn read(&mut self, model: &Gpt, tokens: &[u32]) -> Tensor<3> {
+        let ids: Vec<i64> = tokens.iter().map(|id| i64::from(*id)).collect();
+        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [1, tokens.len()]), &model.device());
+        model.forward_cached(ids, &mut self.cache)
     }
 }

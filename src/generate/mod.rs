@@ -2,11 +2,18 @@
 //!
 //! It knows a model, a tokenizer and the settings of `[generate]`, and nothing of runs or of output.
 
+#[cfg(feature = "serve")]
+mod batch;
 pub mod engine;
 mod language_model;
 mod sampler;
+mod sequence;
 mod writer;
 
+#[cfg(feature = "serve")]
+pub(crate) use batch::{Batch, Logits};
 pub use language_model::LanguageModel;
 pub use sampler::{ChooseToken, Sampler};
+#[cfg(feature = "serve")]
+pub(crate) use sequence::{End, Sequence};
 pub use writer::{GenerateError, Piece, Writer, Writers};

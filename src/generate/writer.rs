@@ -6,9 +6,10 @@ use burn::tensor::TensorReadError;
 use rayon::prelude::*;
 
 use super::language_model::{AnyDecoder, LanguageModel};
-use super::sampler::{ChooseToken, Sampler};
+use super::sampler::ChooseToken;
+use super::sequence::{Sequence, Written};
 use crate::config::GenerateConfig;
-use crate::tokenizer::{DecodeStream, Tokenizer, TokenizerError};
+use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// Why no text can be written.
 #[derive(Debug, thiserror::Error)]
@@ -108,10 +109,7 @@ impl Writers {
     /// If tokens have no bytes of their own.
     pub fn raw(mut self) -> Result<Self, GenerateError> {
         for sequence in &mut self.sequences {
-            if sequence.tokenizer.token_bytes(0).is_none() {
-                return Err(GenerateError::NoBytes);
-            }
-            sequence.is_raw = true;
+            sequence.write_bytes()?;
         }
         Ok(self)
     }
@@ -119,7 +117,7 @@ impl Writers {
     /// How many tokens of the prompt the model reads, and how many before these do not fit its context.
     #[must_use]
     pub fn prompt_tokens(&self) -> (usize, usize) {
-        let n = self.sequences.first().map_or(0, |sequence| sequence.tokens.len());
+        let n = self.sequences.first().map_or(0, |sequence| sequence.tokens().len());
         (n - self.forgotten, self.forgotten)
     }
 
@@ -127,18 +125,19 @@ impl Writers {
     fn read(&mut self) -> Result<(), TensorReadError> {
         let Self { decoder, sequences, forgotten, context_length, .. } = self;
         // Samples that go on have as many tokens as each other, and `next` has seen that one goes on.
-        let n_tokens = sequences.iter().find(|sequence| !sequence.done).map_or(0, |sequence| sequence.tokens.len());
+        let n_tokens =
+            sequences.iter().find(|sequence| !sequence.is_done()).map_or(0, |sequence| sequence.tokens().len());
         if !std::mem::replace(&mut self.has_read, true) {
-            decoder.prefill(0, &sequences[0].tokens[*forgotten..])?;
+            decoder.prefill(0, &sequences[0].tokens()[*forgotten..])?;
             decoder.share();
             return Ok(());
         }
         if n_tokens - *forgotten > *context_length {
             *forgotten = n_tokens - (*context_length / 2).max(1);
-            let mut going_on = sequences.iter().enumerate().filter(|(_, sequence)| !sequence.done);
-            return going_on.try_for_each(|(i, sequence)| decoder.prefill(i, &sequence.tokens[*forgotten..]));
+            let mut going_on = sequences.iter().enumerate().filter(|(_, sequence)| !sequence.is_done());
+            return going_on.try_for_each(|(i, sequence)| decoder.prefill(i, &sequence.tokens()[*forgotten..]));
         }
-        let next = |sequence: &Sequence| sequence.tokens.last().copied().filter(|_| !sequence.done);
+        let next = |sequence: &Sequence| sequence.tokens().last().copied().filter(|_| !sequence.is_done());
         decoder.decode(&sequences.iter().map(next).collect::<Vec<_>>())
     }
 
@@ -147,10 +146,11 @@ impl Writers {
         self.read()?;
         let Self { decoder, sequences, first_idx, .. } = self;
         let write = |(i, sequence): (usize, &mut Sequence)| {
-            let text = sequence.write(decoder.logits(i))?;
-            Ok(Piece { sample_idx: *first_idx + i as u64, text, is_last: sequence.done })
+            let Written { text, end, .. } = sequence.write(decoder.logits(i))?;
+            Ok(Piece { sample_idx: *first_idx + i as u64, text, is_last: end.is_some() })
         };
-        let mut going_on: Vec<_> = sequences.iter_mut().enumerate().filter(|(_, sequence)| !sequence.done).collect();
+        let mut going_on: Vec<_> =
+            sequences.iter_mut().enumerate().filter(|(_, sequence)| !sequence.is_done()).collect();
         match going_on.len() {
             1 => going_on.pop().map(write).into_iter().collect(),
             _ => going_on.into_par_iter().map(write).collect(),
@@ -162,7 +162,7 @@ impl Iterator for Writers {
     type Item = Result<Vec<Piece>, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.sequences.iter().all(|sequence| sequence.done) {
+        if self.sequences.iter().all(|sequence| sequence.is_done()) {
             return None;
         }
         let round = self.round();
@@ -189,7 +189,7 @@ impl Writer {
     /// The writer with a sampler of your own in place of the config's.
     #[must_use]
     pub fn with_sampler(mut self, sampler: impl ChooseToken + 'static) -> Self {
-        self.0.sequences[0].sampler = Box::new(sampler);
+        self.0.sequences[0].set_sampler(Box::new(sampler));
         self
     }
 }
@@ -203,139 +203,5 @@ impl Iterator for Writer {
             String::from_utf8(bytes).expect("whole characters")
         };
         self.0.next().map(|round| round.map(text))
-    }
-}
-
-/// The text of one sample, which grows by a token at a time.
-#[derive(Debug)]
-struct Sequence {
-    sampler: Box<dyn ChooseToken>,
-    /// Logits from here on are of padding.
-    n_ids: usize,
-    /// Ends the text, and is not part of it.
-    end_of_text: Option<u32>,
-    decoder: DecodeStream,
-    tokenizer: Tokenizer,
-    /// Whether pieces are the bytes of tokens, rather than whole characters.
-    is_raw: bool,
-    stops: StopTexts,
-    tokens: Vec<u32>,
-    left: usize,
-    done: bool,
-}
-
-impl Sequence {
-    /// The text of sample `sample_idx`, so far only its prompt.
-    fn new(tokenizer: &Tokenizer, config: &GenerateConfig, prompt: &[u32], sample_idx: u64) -> Self {
-        Self {
-            sampler: Box::new(Sampler::new(config, sample_idx).without(tokenizer.gaps())),
-            n_ids: tokenizer.n_ids(),
-            end_of_text: tokenizer.end_of_text(),
-            decoder: DecodeStream::after(tokenizer, prompt),
-            tokenizer: tokenizer.clone(),
-            is_raw: false,
-            stops: StopTexts::new(&config.stop),
-            tokens: prompt.to_vec(),
-            left: config.max_new_tokens,
-            done: config.max_new_tokens == 0,
-        }
-    }
-
-    /// Chooses a token by these logits, and returns the text that can be shown now.
-    fn write(&mut self, logits: &[f32]) -> Result<Vec<u8>, GenerateError> {
-        let token = self.sampler.choose(&logits[..self.n_ids], &self.tokens);
-        let token = token.ok_or(GenerateError::NotFinite(self.tokens.len()))?;
-        self.tokens.push(token);
-        self.left -= 1;
-        let is_end = Some(token) == self.end_of_text;
-        let mut piece = match self.is_raw {
-            _ if is_end => Vec::new(),
-            true => self.tokenizer.token_bytes(token).unwrap_or_default().to_vec(),
-            false => self.decoder.push(token).into_bytes(),
-        };
-        let is_last = is_end || self.left == 0;
-        if is_last && !self.is_raw {
-            piece.extend(self.decoder.finish().into_bytes());
-        }
-        let (mut text, stopped) = self.stops.push(&piece);
-        self.done = stopped || is_last;
-        if self.done && !stopped {
-            text.extend(self.stops.finish());
-        }
-        Ok(text)
-    }
-}
-
-/// Ends a text before a stop text, and holds back whatever could still become one.
-#[derive(Clone, Debug)]
-struct StopTexts {
-    stops: Vec<Vec<u8>>,
-    held: Vec<u8>,
-}
-
-impl StopTexts {
-    fn new(stops: &[String]) -> Self {
-        let stops = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| stop.clone().into_bytes()).collect();
-        Self { stops, held: Vec::new() }
-    }
-
-    /// Takes a further piece; returns the text that can be shown, and whether it ends there.
-    fn push(&mut self, piece: &[u8]) -> (Vec<u8>, bool) {
-        self.held.extend_from_slice(piece);
-        let place = |stop: &Vec<u8>| self.held.windows(stop.len()).position(|window| window == stop.as_slice());
-        let first = self.stops.iter().filter_map(place).min();
-        if let Some(at) = first {
-            self.held.truncate(at);
-            return (std::mem::take(&mut self.held), true);
-        }
-        let keep = self.stops.iter().map(|stop| self.longest_start(stop)).max().unwrap_or(0);
-        let rest = self.held.split_off(self.held.len() - keep);
-        (std::mem::replace(&mut self.held, rest), false)
-    }
-
-    /// The text that was held back and did not become a stop text.
-    fn finish(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.held)
-    }
-
-    /// Length of the longest suffix of the held text that `stop` begins with; whole characters, if the text is.
-    fn longest_start(&self, stop: &[u8]) -> usize {
-        (1..stop.len()).rev().find(|n| self.held.ends_with(&stop[..*n])).unwrap_or(0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shown(stops: &[&str], pieces: &[&str]) -> (String, bool) {
-        let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
-        let mut texts = StopTexts::new(&stops);
-        let text = |bytes| String::from_utf8(bytes).expect("whole characters");
-        let mut out = String::new();
-        for piece in pieces {
-            let (shown, stopped) = texts.push(piece.as_bytes());
-            out.push_str(&text(shown));
-            if stopped {
-                return (out, true);
-            }
-        }
-        out.push_str(&text(texts.finish()));
-        (out, false)
-    }
-
-    #[test]
-    fn ends_before_the_stop_text_even_across_pieces() {
-        assert_eq!(shown(&["END"], &["abE", "N", "Dcd"]), ("ab".to_owned(), true));
-        assert_eq!(shown(&["\n\n", "x"], &["a\n", "\nb"]), ("a".to_owned(), true));
-        assert_eq!(shown(&["aab"], &["a", "a", "a", "b"]), ("a".to_owned(), true));
-    }
-
-    #[test]
-    fn what_only_looked_like_a_stop_text_is_shown() {
-        assert_eq!(shown(&["END"], &["abE", "Nd"]), ("abENd".to_owned(), false));
-        assert_eq!(shown(&["END"], &["abEN"]), ("abEN".to_owned(), false));
-        assert_eq!(shown(&["éa"], &["é", "b"]), ("éb".to_owned(), false));
-        assert_eq!(shown(&[], &["any"]), ("any".to_owned(), false));
     }
 }

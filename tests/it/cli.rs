@@ -158,6 +158,17 @@ impl Started {
         Ok(())
     }
 
+    /// Waits for a line that contains `words`, and returns it.
+    #[cfg(feature = "serve")]
+    pub fn find_line(&mut self, words: &str) -> String {
+        let mut line = String::new();
+        while !line.contains(words) {
+            line.clear();
+            assert!(self.stderr.read_line(&mut line).expect("read") > 0, "no line with `{words}`");
+        }
+        line
+    }
+
     pub fn press_ctrl_c(&self) {
         let id = self.child.id().to_string();
         let killed = Command::new("kill").args(["-INT", &id]).status();

@@ -10,6 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["data", "model"],
     &["optimizer", "run"],
     &["train", "generate", "plan", "autoconfig", "inspect", "draw", "report", "bench", "interop", "sweep"],
+    &["serve"],
     &["cli", "main"],
 ];
 

@@ -60,6 +60,8 @@ mod properties;
 mod refused;
 mod report;
 mod runs;
+#[cfg(feature = "serve")]
+mod serve;
 mod sheets_page;
 mod stopping;
 mod sweep;

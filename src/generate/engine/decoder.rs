@@ -64,12 +64,28 @@ impl Decoder {
 
     /// Forgets the tokens of a sample.
     pub fn clear(&mut self, sample: usize) {
-        self.cache.clear(sample);
+        self.truncate(sample, 0);
+    }
+
+    /// Forgets the tokens of a sample but the first `n`. Its logits are those of the next token that is read.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    pub fn truncate(&mut self, sample: usize, n: usize) {
+        self.cache.truncate(sample, n);
+    }
+
+    /// Gives sample `to` the first `n` tokens of sample `from`, in place of those that it had, without logits.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn copy_first(&mut self, n: usize, from: usize, to: usize) {
+        self.cache.copy(from, to, n);
     }
 
     /// Gives sample `to` the tokens and the logits of sample `from`.
     pub fn copy(&mut self, from: usize, to: usize) {
-        self.cache.copy(from, to);
+        self.cache.copy(from, to, self.cache.len(from));
         let logits = self.range(from);
         let to = self.range(to).start;
         self.logits.copy_within(logits, to);
@@ -95,6 +111,25 @@ impl Decoder {
             let logits = self.range(sample);
             predict(&self.engine, &mut self.work, last..last + 1, &mut self.scores);
             self.logits[logits].copy_from_slice(self.scores.row(0));
+        });
+    }
+
+    /// As [`Decoder::prefill`], with the logits after each of the tokens given to `see`, in their order.
+    ///
+    /// # Panics
+    /// As [`Decoder::prefill`].
+    pub fn prefill_each(&mut self, sample: usize, tokens: &[u32], mut see: impl FnMut(&[f32]) + Send) {
+        assert!(!tokens.is_empty(), "no tokens");
+        let n_rows = TOKENS_AT_ONCE.min(tokens.len());
+        let mut scores = Rows::new(n_rows, self.engine.vocab_size());
+        let logits = self.range(sample);
+        rayon::scope(|_| {
+            for tokens in tokens.chunks(TOKENS_AT_ONCE) {
+                self.pass_one(sample, tokens);
+                predict(&self.engine, &mut self.work, 0..tokens.len(), &mut scores);
+                (0..tokens.len()).for_each(|row| see(scores.row(row)));
+            }
+            self.logits[logits].copy_from_slice(scores.row((tokens.len() - 1) % TOKENS_AT_ONCE));
         });
     }
 

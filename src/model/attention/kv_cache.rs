@@ -64,7 +64,12 @@ impl KvCache {
 
     /// Forgets all positions and keeps the buffers.
     pub fn clear(&mut self) {
-        self.layers.iter_mut().for_each(|layer| layer.len = 0);
+        self.truncate(0);
+    }
+
+    /// Forgets all positions but the first `n` and keeps the buffers.
+    pub fn truncate(&mut self, n: usize) {
+        self.layers.iter_mut().for_each(|layer| layer.len = layer.len.min(n));
     }
 
     pub(crate) fn layer(&mut self, layer_idx: usize) -> &mut LayerCache {

@@ -95,9 +95,13 @@ impl Cache {
         self.lens.len()
     }
 
-    /// Forgets all positions of a sample.
-    pub fn clear(&mut self, sample: usize) {
-        self.lens[sample] = 0;
+    /// Forgets all positions of a sample but the first `n`.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    pub fn truncate(&mut self, sample: usize, n: usize) {
+        assert!(n <= self.lens[sample], "{n} of {} positions", self.lens[sample]);
+        self.lens[sample] = n;
     }
 
     /// Notes that every layer has got `n` more positions of a sample.
@@ -105,9 +109,13 @@ impl Cache {
         self.lens[sample] += n;
     }
 
-    /// Gives sample `to` everything that sample `from` has.
-    pub fn copy(&mut self, from: usize, to: usize) {
-        let (shape, len) = (self.shape, self.lens[from]);
+    /// Gives sample `to` the first `len` positions of sample `from`, in place of those that it had.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn copy(&mut self, from: usize, to: usize, len: usize) {
+        assert!(len <= self.lens[from], "{len} of {} positions", self.lens[from]);
+        let shape = self.shape;
         let sample_rows = self.n_kv_heads * shape.rows();
         for layer in 0..self.n_layers {
             let first_row = |sample| (layer * self.lens.len() + sample) * sample_rows;
@@ -143,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_has_what_the_first_has_and_clearing_touches_no_other() {
+    fn a_copy_has_what_the_first_has_and_forgetting_touches_no_other() {
         let mut cache = Cache::new([2, 3], 40, [2, 50]);
         let shape = cache.shape();
         let key = |position: usize, layer: usize| vec![(position + 100 * layer) as f32; 50];
@@ -157,9 +165,10 @@ mod tests {
             }
         }
         cache.advance(0, 37);
-        cache.copy(0, 2);
-        cache.clear(0);
-        assert_eq!([cache.len(0), cache.len(1), cache.len(2)], [0, 0, 37]);
+        cache.copy(0, 2, 37);
+        cache.copy(0, 1, 0);
+        cache.truncate(0, 20);
+        assert_eq!([cache.len(0), cache.len(1), cache.len(2)], [20, 0, 37]);
         for layer in 0..2 {
             let ([keys, values], _) = cache.layer(layer, 2..3);
             for (keys, values) in keys.chunks(shape.rows()).zip(values.chunks(shape.rows())) {

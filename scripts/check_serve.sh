@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# `tinderbox serve` under clients that others wrote: the `openai` package, and lm-eval beside its own backend for
+# transformers.
+#
+#     scripts/check_serve.sh                   # both parts, in some minutes on two cores
+#     scripts/check_serve.sh openai lm-eval    # only these
+#
+# openai:  what is streamed is what is not, in text and log-probabilities; greedy texts are those of `generate`, alone and
+#          beside 15 others
+# lm-eval: accuracy and every log-likelihood of a multiple-choice task, and perplexity, through the server and by
+#          transformers from the exported model, within 1e-3
+#
+# The first run trains a small model on data/stories.txt, and makes a virtual environment. Settings, as environment
+# variables:
+#
+#     WORK    where these are kept; target/serve
+#     PYTHON  the Python for the virtual environment, 3.10 or newer; python3
+#     VENV    a virtual environment that has openai, lm-eval[api], torch and transformers; WORK/venv
+#     BUILT   the folder of the built program, which is not built then; target/release
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+work=${WORK:-target/serve}
+venv=${VENV:-$work/venv}
+mkdir -p "$work"
+
+if [ ! -x "$venv/bin/python" ]; then
+    "${PYTHON:-python3}" -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r scripts/serve/requirements.txt
+fi
+if [ -z "${BUILT:-}" ]; then
+    cargo build --release --locked
+    export BUILT=${CARGO_TARGET_DIR:-target}/release
+fi
+if [ ! -e "$work/run/best" ]; then
+    "$BUILT/tinderbox" train configs/quickstart.toml --run-dir "$work/run" --set train.max_steps=150 \
+        --set train.device=cpu --set tokenizer.kind=bpe --set tokenizer.vocab_size=512 --set model.d_model=64
+fi
+exec "$venv/bin/python" scripts/serve/check.py "$work" "$@"

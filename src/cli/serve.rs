@@ -1,0 +1,167 @@
+//! `tinderbox serve`: trained models answer over HTTP.
+
+use std::fs;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use anyhow::{Context, bail};
+
+use super::numbers::count;
+use super::weights::WeightFormat;
+use super::{INTERRUPTED, Misuse, Subject, note};
+use crate::device::DeviceSpec;
+use crate::format::size;
+use crate::measure::Machine;
+use crate::plan::Writing;
+use crate::run::{self, Checkpoint, RunError, RunInfo};
+use crate::serve::{Keys, Model, Options, Server};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tinderbox serve runs/quickstart
+  tinderbox serve runs/quickstart/last runs/other --port 9000 --weights int8
+  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"The\", \"max_tokens\": 50}'")]
+pub(super) struct Args {
+    /// Run directories (their best checkpoints), their `best` or `last`, or some of their checkpoints/step-N
+    #[arg(required_unless_present = "folder", value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// Serve every run in this folder that has a checkpoint
+    #[arg(long = "runs", value_name = "DIR", conflicts_with = "runs")]
+    folder: Option<PathBuf>,
+    /// The address to listen on; any other than this machine's own needs --api-key-file or --no-auth
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// The port to listen on; 0 takes any that is free
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+    /// How many texts each model writes at once
+    #[arg(long, value_name = "N", default_value = "16", value_parser = count)]
+    parallel: usize,
+    /// The precision of the weights, on a CPU: fewer bits are faster and less exact
+    #[arg(long, value_enum, default_value_t)]
+    weights: WeightFormat,
+    /// A file with the keys that requests may have, one a line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Let everybody who reaches the address use the models
+    #[arg(long, conflicts_with = "api_key_file")]
+    no_auth: bool,
+    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: each run's]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceSpec>,
+    /// Serve even if the memory seems to be too small
+    #[arg(long)]
+    force: bool,
+}
+
+/// Answers until it is stopped.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    if args.parallel == 0 {
+        return Err(Misuse("--parallel must be at least 1".to_owned()).into());
+    }
+    let address = address(&args.host, args.port)?;
+    let keys = args.api_key_file.as_deref().map(keys).transpose()?;
+    if !address.ip().is_loopback() && keys.is_none() {
+        if !args.no_auth {
+            return Err(Misuse(format!(
+                "{} can be reached from other machines\n  hint: say who may use the models with --api-key-file, or let \
+                 everybody with --no-auth",
+                args.host
+            ))
+            .into());
+        }
+        note(format!("warning: everybody who reaches {address} can use these models"));
+    }
+    let runs = match &args.folder {
+        Some(folder) => runs_in(folder)?,
+        None => args.runs.clone(),
+    };
+    if !args.force {
+        check_memory(&runs, args.parallel)?;
+    }
+    let models = runs.iter().map(|run| open(run, args)).collect::<anyhow::Result<Vec<_>>>()?;
+    let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
+    let server = Server::bind(models, Options { address, n_places: args.parallel, keys })?;
+    let stop = server.stop();
+    ctrlc::set_handler(move || {
+        if stop.stop() {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+        note("finishing what is being written; Ctrl-C again ends at once");
+    })
+    .context("cannot install the Ctrl-C handler")?;
+    note(format!("serving {} at http://{}", names.join(", "), server.address()));
+    server.run();
+    Ok(())
+}
+
+fn address(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    let hint = "hint: --host is an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them";
+    let mut found = (host, port).to_socket_addrs().with_context(|| format!("there is no host `{host}`\n  {hint}"))?;
+    found.next().with_context(|| format!("the host `{host}` has no address\n  {hint}"))
+}
+
+fn keys(path: &Path) -> anyhow::Result<Keys> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read the keys in `{}`", path.display()))?;
+    Keys::of(&text).with_context(|| format!("`{}` has no keys\n  hint: write one key a line", path.display()))
+}
+
+/// The runs in a folder that have a checkpoint.
+fn runs_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let listing = run::list(folder)?;
+    let mut runs = Vec::new();
+    for RunInfo { run, .. } in listing.runs {
+        match run::locate(&run) {
+            Ok(_) => runs.push(run),
+            Err(RunError::NoCheckpoint(_)) => note(format!("note: `{}` has no checkpoint yet", run.display())),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if runs.is_empty() {
+        bail!("no run in `{}` has a checkpoint yet", folder.display());
+    }
+    Ok(runs)
+}
+
+/// Opens a model; its name is that of the run's folder, with the checkpoint if one was named.
+fn open(path: &Path, args: &Args) -> anyhow::Result<Model> {
+    let located = run::locate(path)?;
+    let opened = Subject { run: path.to_owned(), device: args.device }.open()?;
+    let model = args.weights.of(opened.model, &opened.device)?;
+    let [root, named] = [located.run.root(), path].map(fs::canonicalize);
+    let (root, named) = (root?, named?);
+    let last = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let name = if named == root { last(&root) } else { format!("{}/{}", last(&root), last(&named)) };
+    let modified = fs::metadata(&located.checkpoint)?.modified()?;
+    let created_unix_s = modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Ok(Model { name, model, tokenizer: opened.tokenizer, created_unix_s })
+}
+
+/// Refuses models that do not fit the memory together.
+fn check_memory(runs: &[PathBuf], n_texts: usize) -> anyhow::Result<()> {
+    let mut needed = 0_u64;
+    for run in runs {
+        let located = run::locate(run)?;
+        let config = located.run.config()?;
+        let writing = Writing {
+            model: &config.model,
+            weights: Checkpoint::weights_bytes(&located.checkpoint),
+            n_texts: n_texts as u64,
+            n_tokens: u64::MAX,
+        };
+        needed = needed.saturating_add(writing.memory());
+    }
+    let available = Machine::here().available;
+    if needed > available {
+        bail!(
+            "serving {} texts at once needs up to {}, and {} are free\n  hint: lower --parallel, serve fewer runs, or try \
+             it with --force",
+            n_texts,
+            size(needed),
+            size(available)
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! Continuous batching: texts join and leave one decoder between tokens, and start from a prefix that another has read.
+//!
+//! It knows tokens and logits only. The logits of a text do not depend on the others, nor on where its prefix came from.
+
+use burn::tensor::TensorReadError;
+
+use super::language_model::{AnyDecoder, LanguageModel};
+
+/// The most tokens of a text that are read between two tokens of the others.
+const CHUNK: usize = 128;
+
+/// As [`CHUNK`], of all texts together.
+const CHUNKS: usize = 4 * CHUNK;
+
+/// Texts with a model, each in one of a fixed number of places.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    decoder: AnyDecoder,
+    context_length: usize,
+    places: Vec<Place>,
+    /// Counts joins and leaves.
+    clock: u64,
+}
+
+/// Which logits of a prompt are of interest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Logits {
+    /// Those after the last token.
+    Last,
+    /// Those after each token, which have to be computed even if the prefix is known.
+    Each,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    /// The part of the text that is within the context.
+    tokens: Vec<u32>,
+    /// How many of the tokens are in the decoder.
+    n_read: usize,
+    /// How many of those were taken over from a text that had read them.
+    n_shared: usize,
+    is_taken: bool,
+    wants_each: bool,
+    /// When the text joined, or left.
+    since: u64,
+}
+
+impl Place {
+    /// How many tokens this place has read of those that `prompt` begins with. The last token of a prompt is always
+    /// read anew, for its logits.
+    fn n_common(&self, prompt: &[u32]) -> usize {
+        let read = &self.tokens[..self.n_read];
+        read.iter().zip(&prompt[..prompt.len() - 1]).take_while(|(a, b)| a == b).count()
+    }
+}
+
+impl Batch {
+    /// `n_places` places for texts as long as the model's context.
+    ///
+    /// # Panics
+    /// If there are no places.
+    pub(crate) fn new(model: LanguageModel, n_places: usize) -> Self {
+        let context_length = model.config().context_length;
+        Self {
+            decoder: AnyDecoder::new(model, n_places, context_length),
+            context_length,
+            places: std::iter::repeat_with(Place::default).take(n_places).collect(),
+            clock: 0,
+        }
+    }
+
+    /// Takes a place for a text. `None` if all places are taken.
+    ///
+    /// # Panics
+    /// If the prompt is empty or longer than the context.
+    pub(crate) fn join(&mut self, prompt: &[u32], logits: Logits) -> Option<usize> {
+        assert!((1..=self.context_length).contains(&prompt.len()), "{} tokens of prompt", prompt.len());
+        let free = (0..self.places.len()).filter(|place| !self.places[*place].is_taken);
+        let oldest = free.min_by_key(|place| self.places[*place].since)?;
+        let wants_each = logits == Logits::Each;
+        let place = if wants_each { oldest } else { self.home(prompt).unwrap_or(oldest) };
+        let n_read = if wants_each { 0 } else { self.places[place].n_common(prompt) };
+        self.decoder.truncate(place, n_read);
+        self.clock += 1;
+        let (tokens, since) = (prompt.to_vec(), self.clock);
+        self.places[place] = Place { tokens, n_read, n_shared: n_read, is_taken: true, wants_each, since };
+        Some(place)
+    }
+
+    /// The free place that has read most of the prompt, if little else is lost with it.
+    fn home(&self, prompt: &[u32]) -> Option<usize> {
+        let free = (0..).zip(&self.places).filter(|(_, place)| !place.is_taken);
+        let (n_common, i) = free.map(|(i, place)| (place.n_common(prompt), i)).max()?;
+        (n_common > 0 && n_common >= self.places[i].n_read / 2).then_some(i)
+    }
+
+    /// Takes over what another place has read of a text, if it is more than its own has. Texts that wait in turn to read
+    /// the same prefix read each part of it once between them.
+    fn catch_up(&mut self, i: usize) {
+        let Place { tokens, n_read, .. } = &self.places[i];
+        let common = self.places.iter().zip(0..).map(|(place, from)| (place.n_common(tokens), from));
+        let (n_common, from) = common.max().expect("there are places");
+        if n_common > *n_read {
+            self.decoder.copy_first(n_common, from, i);
+            let place = &mut self.places[i];
+            place.n_shared += n_common - place.n_read;
+            place.n_read = n_common;
+        }
+    }
+
+    /// How many tokens of a place's text had been read before.
+    pub(crate) fn n_shared(&self, place: usize) -> usize {
+        self.places[place].n_shared
+    }
+
+    /// Frees a place. What it has read stays until the place is taken again.
+    pub(crate) fn leave(&mut self, place: usize) {
+        self.clock += 1;
+        let place = &mut self.places[place];
+        place.is_taken = false;
+        place.since = self.clock;
+    }
+
+    /// Appends the token that was chosen by a place's logits. When the context is full, its older half is forgotten.
+    pub(crate) fn push(&mut self, place: usize, token: u32) {
+        let Place { tokens, n_read, .. } = &mut self.places[place];
+        tokens.push(token);
+        if tokens.len() > self.context_length {
+            tokens.drain(..tokens.len() - (self.context_length / 2).max(1));
+            *n_read = 0;
+            self.decoder.truncate(place, 0);
+        }
+    }
+
+    /// The logits of a place's next token, once all before it have been read.
+    pub(crate) fn logits(&self, place: usize) -> Option<&[f32]> {
+        let Place { tokens, n_read, .. } = &self.places[place];
+        (*n_read == tokens.len()).then(|| self.decoder.logits(place))
+    }
+
+    /// Reads the last token of each text, and a part of the prompts that are not read yet. `see` gets the logits after
+    /// each token of the places that want them.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn step(&mut self, mut see: impl FnMut(usize, &[f32]) + Send) -> Result<(), TensorReadError> {
+        let mut next = vec![None; self.places.len()];
+        let mut waiting: Vec<usize> = Vec::new();
+        for (i, place) in self.places.iter().enumerate().filter(|(_, place)| place.is_taken) {
+            match &place.tokens[place.n_read..] {
+                [] => {}
+                [token] if !place.wants_each => next[i] = Some(*token),
+                _ => waiting.push(i),
+            }
+        }
+        waiting.sort_by_key(|i| self.places[*i].since);
+        let mut left = CHUNKS;
+        for i in waiting {
+            if !self.places[i].wants_each {
+                self.catch_up(i);
+            }
+            let Self { decoder, places, .. } = &mut *self;
+            let Place { tokens, n_read, wants_each, .. } = &mut places[i];
+            let n = CHUNK.min(tokens.len() - *n_read).min(left);
+            if n == 0 {
+                break;
+            }
+            let chunk = &tokens[*n_read..*n_read + n];
+            match wants_each {
+                true => decoder.append_each(i, chunk, |logits| see(i, logits))?,
+                false => decoder.append(i, chunk)?,
+            }
+            *n_read += n;
+            *wants_each &= *n_read < tokens.len(); // of what is written, the sampler sees the logits
+            left -= n;
+        }
+        self.decoder.decode(&next)?;
+        for (place, _) in self.places.iter_mut().zip(&next).filter(|(_, token)| token.is_some()) {
+            place.n_read += 1;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::config::{ModelConfig, PositionKind};
+    use crate::model::Gpt;
+
+    fn model() -> LanguageModel {
+        let config = ModelConfig {
+            context_length: 24,
+            d_model: 16,
+            n_layers: 2,
+            n_heads: 2,
+            position: PositionKind::Rope,
+            ..ModelConfig::default()
+        };
+        LanguageModel::from(&Gpt::new(&config.with_derived(), 11, 7, &Device::flex()))
+    }
+
+    /// The logits after `tokens`, read by nobody before.
+    fn alone(tokens: &[u32]) -> Vec<f32> {
+        let mut batch = Batch::new(model(), 1);
+        assert_eq!(batch.join(tokens, Logits::Last), Some(0));
+        batch.step(|_, _| unreachable!("nobody asked")).expect("a CPU");
+        batch.logits(0).expect("all was read").to_vec()
+    }
+
+    #[test]
+    fn a_shared_prefix_is_read_once_and_changes_no_logits() {
+        let prompt: Vec<u32> = (0..20).map(|i| i * i % 11).collect();
+        let mut batch = Batch::new(model(), 3);
+        let first = batch.join(&prompt, Logits::Last).expect("a place");
+        batch.step(|_, _| ()).expect("a CPU");
+        batch.push(first, 4);
+        // From a place that is taken; of one text all but the last token, which is read for its logits.
+        let mut longer = prompt[..15].to_vec();
+        longer.extend([3, 3]);
+        let second = batch.join(&longer, Logits::Last).expect("a place");
+        let third = batch.join(&prompt, Logits::Last).expect("a place");
+        assert_eq!(batch.join(&prompt, Logits::Last), None, "all places are taken");
+        batch.step(|_, _| ()).expect("a CPU");
+        assert_eq!([first, second, third].map(|place| batch.n_shared(place)), [0, 15, 19]);
+        let logits = |place| batch.logits(place).expect("all was read").to_vec();
+        assert_eq!(logits(first), alone(&[&prompt[..], &[4]].concat()));
+        assert_eq!(logits(second), alone(&longer));
+        assert_eq!(logits(third), alone(&prompt));
+        // A free place keeps its text, and is gone on from where it lies.
+        batch.leave(second);
+        longer.push(5);
+        assert_eq!(batch.join(&longer, Logits::Last), Some(second));
+        assert_eq!(batch.n_shared(second), 17);
+        batch.step(|_, _| ()).expect("a CPU");
+        assert_eq!(batch.logits(second).expect("all was read"), alone(&longer));
+    }
+
+    #[test]
+    fn texts_that_come_together_read_their_prefix_once() {
+        let prompt: Vec<u32> = (0..20).map(|i| i * i % 11).collect();
+        let mut batch = Batch::new(model(), 3);
+        let places = [0, 1, 2].map(|last| {
+            let text = [&prompt[..], &[last]].concat();
+            (batch.join(&text, Logits::Last).expect("a place"), text)
+        });
+        batch.step(|_, _| ()).expect("a CPU");
+        let n_shared = places.each_ref().map(|(place, _)| batch.n_shared(*place));
+        assert_eq!(n_shared, [0, 20, 20]);
+        for (place, text) in places {
+            assert_eq!(batch.logits(place).expect("all was read"), alone(&text));
+        }
+    }
+
+    #[test]
+    fn each_position_has_the_logits_that_it_has_as_the_last() {
+        let prompt: Vec<u32> = (0..9).map(|i| i * 5 % 11).collect();
+        let mut batch = Batch::new(model(), 2);
+        batch.join(&prompt, Logits::Last).expect("a place");
+        batch.step(|_, _| ()).expect("a CPU");
+        let place = batch.join(&prompt, Logits::Each).expect("a place");
+        let mut seen: Vec<Vec<f32>> = Vec::new();
+        batch
+            .step(|i, logits| {
+                assert_eq!(i, place);
+                seen.push(logits.to_vec());
+            })
+            .expect("a CPU");
+        assert_eq!(seen.len(), prompt.len());
+        for (n, logits) in (1..).zip(&seen) {
+            assert_eq!(*logits, alone(&prompt[..n]), "{n}");
+        }
+        assert_eq!(batch.n_shared(place), 0, "logits have to be computed");
+        assert_eq!(batch.logits(place), seen.last().map(Vec::as_slice));
+    }
+
+    #[test]
+    fn a_full_context_forgets_its_older_half() {
+        let prompt: Vec<u32> = (0..24).map(|i| i % 7).collect();
+        let mut batch = Batch::new(model(), 1);
+        batch.join(&prompt, Logits::Last).expect("a place");
+        batch.step(|_, _| ()).expect("a CPU");
+        batch.push(0, 9);
+        assert!(batch.logits(0).is_none(), "not read yet");
+        batch.step(|_, _| ()).expect("a CPU");
+        assert_eq!(batch.logits(0).expect("all was read"), alone(&[&prompt[13..], &[9]].concat()));
+    }
+}

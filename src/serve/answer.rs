@@ -1,0 +1,249 @@
+//! Responses with texts, as JSON in the two forms that OpenAI has.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Map;
+
+use super::choice::{Choice, Part};
+use super::hosted::Hosted;
+use super::request::{Shape, TextRequest};
+use super::score::Score;
+use crate::generate::End;
+
+/// Everything that all chunks of a response have in common.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) model: Arc<Hosted>,
+    pub(super) request: TextRequest,
+    id: String,
+    created: u64,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<ChoiceBody>,
+    #[serde(skip_serializing_if = "UsageBody::is_absent")]
+    usage: UsageBody,
+}
+
+#[derive(Clone, Copy, Serialize)]
+#[serde(untagged)]
+enum UsageBody {
+    /// In a stream that was not asked for it.
+    Absent,
+    /// Null, before the end of a stream.
+    Later,
+    Now(Usage),
+}
+
+#[derive(Serialize)]
+struct ChoiceBody {
+    index: usize,
+    #[serde(flatten)]
+    content: Content,
+    logprobs: Option<Logprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Content {
+    Text(String),
+    Message { role: &'static str, content: String, refusal: Option<()> },
+    Delta(Delta),
+}
+
+#[derive(Default, Serialize)]
+struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Logprobs {
+    Completion {
+        tokens: Vec<String>,
+        token_logprobs: Vec<Option<f32>>,
+        /// Null where none were asked for, and for a token that nothing comes before.
+        top_logprobs: Option<Vec<Option<Map<String, serde_json::Value>>>>,
+        text_offset: Vec<usize>,
+    },
+    Chat {
+        content: Vec<ChatScore>,
+        refusal: Option<()>,
+    },
+}
+
+#[derive(Serialize)]
+struct ChatScore {
+    #[serde(flatten)]
+    token: ChatToken,
+    top_logprobs: Vec<ChatToken>,
+}
+
+#[derive(Serialize)]
+struct ChatToken {
+    token: String,
+    logprob: f32,
+    bytes: Option<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+    prompt_tokens_details: PromptTokens,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct PromptTokens {
+    cached_tokens: usize,
+}
+
+impl UsageBody {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent)
+    }
+}
+
+impl Answer {
+    pub(super) fn new(model: Arc<Hosted>, request: TextRequest) -> Self {
+        let prefix = if request.shape == Shape::Chat { "chatcmpl" } else { "cmpl" };
+        Self { model, request, id: format!("{prefix}-{:016x}", super::random()), created: super::unix_s() }
+    }
+
+    /// The whole response: the texts, each in one part.
+    pub(super) fn whole(&self, texts: Vec<Part>, choices: &[Choice]) -> String {
+        let choice = |(index, (part, choice)): (usize, (Part, &Choice))| ChoiceBody {
+            index,
+            logprobs: self.logprobs(part.scores),
+            content: match self.request.shape {
+                Shape::Completion => Content::Text(part.text),
+                Shape::Chat => Content::Message { role: "assistant", content: part.text, refusal: None },
+            },
+            finish_reason: choice.end.map(finish_reason),
+        };
+        let bodies = texts.into_iter().zip(choices).enumerate().map(choice).collect();
+        let object = if self.request.shape == Shape::Chat { "chat.completion" } else { "text_completion" };
+        self.body(object, bodies, UsageBody::Now(self.usage(choices)))
+    }
+
+    /// The first chunk of a text, which only chats have.
+    pub(super) fn opening(&self, index: usize) -> Option<String> {
+        let delta = Delta { role: Some("assistant"), content: Some(String::new()) };
+        (self.request.shape == Shape::Chat).then(|| self.chunk(index, Content::Delta(delta), None, None))
+    }
+
+    /// A chunk with a part of a text.
+    pub(super) fn part(&self, index: usize, part: Part) -> String {
+        let content = match self.request.shape {
+            Shape::Completion => Content::Text(part.text),
+            Shape::Chat => Content::Delta(Delta { role: None, content: Some(part.text) }),
+        };
+        self.chunk(index, content, self.logprobs(part.scores), None)
+    }
+
+    /// The last chunk of a text.
+    pub(super) fn closing(&self, index: usize, end: End) -> String {
+        let content = match self.request.shape {
+            Shape::Completion => Content::Text(String::new()),
+            Shape::Chat => Content::Delta(Delta::default()),
+        };
+        self.chunk(index, content, None, Some(finish_reason(end)))
+    }
+
+    /// The last chunk of a stream that was asked for it: how many tokens were read and written.
+    pub(super) fn usage_chunk(&self, choices: &[Choice]) -> String {
+        self.body(self.chunk_object(), Vec::new(), UsageBody::Now(self.usage(choices)))
+    }
+
+    fn chunk(
+        &self,
+        index: usize,
+        content: Content,
+        logprobs: Option<Logprobs>,
+        finish_reason: Option<&'static str>,
+    ) -> String {
+        let choice = ChoiceBody { index, content, logprobs, finish_reason };
+        let usage = if self.request.include_usage { UsageBody::Later } else { UsageBody::Absent };
+        self.body(self.chunk_object(), vec![choice], usage)
+    }
+
+    fn chunk_object(&self) -> &'static str {
+        if self.request.shape == Shape::Chat { "chat.completion.chunk" } else { "text_completion" }
+    }
+
+    fn body(&self, object: &'static str, choices: Vec<ChoiceBody>, usage: UsageBody) -> String {
+        let Self { id, created, model, .. } = self;
+        let body = Body { id, object, created: *created, model: &model.name, choices, usage };
+        serde_json::to_string(&body).expect("plain data")
+    }
+
+    fn usage(&self, choices: &[Choice]) -> Usage {
+        let prompt_tokens = self.request.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        let completion_tokens = choices.iter().map(|choice| choice.n_written).sum();
+        // Of several texts of a prompt, the first says how much of it was known.
+        let cached_tokens = choices.iter().step_by(self.request.n).map(|choice| choice.n_shared).sum();
+        Usage {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            prompt_tokens_details: PromptTokens { cached_tokens },
+        }
+    }
+
+    fn logprobs(&self, scores: Vec<(usize, Score)>) -> Option<Logprobs> {
+        let n_top = self.request.n_top?;
+        Some(match self.request.shape {
+            Shape::Completion => Logprobs::Completion {
+                tokens: scores.iter().map(|(_, score)| self.model.token_text(score.token)).collect(),
+                token_logprobs: scores.iter().map(|(_, score)| score.logprob).collect(),
+                top_logprobs: (n_top > 0).then(|| scores.iter().map(|(_, score)| self.top(score)).collect()),
+                text_offset: scores.iter().map(|(offset, _)| *offset).collect(),
+            },
+            Shape::Chat => Logprobs::Chat {
+                content: scores.into_iter().filter_map(|(_, score)| self.chat_score(&score)).collect(),
+                refusal: None,
+            },
+        })
+    }
+
+    /// The likeliest tokens and the one that is there, by their texts; of tokens with the same text the likeliest.
+    fn top(&self, score: &Score) -> Option<Map<String, serde_json::Value>> {
+        let chosen = (score.token, score.logprob?);
+        let mut top = Map::new();
+        for (token, logprob) in score.top.iter().copied().chain([chosen]) {
+            top.entry(self.model.token_text(token)).or_insert_with(|| f64::from(logprob).into());
+        }
+        Some(top)
+    }
+
+    /// `None` for the token that ends the message, which is no part of it.
+    fn chat_score(&self, score: &Score) -> Option<ChatScore> {
+        let token = |token: u32, logprob: f32| ChatToken {
+            token: self.model.token_text(token),
+            logprob,
+            bytes: self.model.tokenizer.token_bytes(token).map(<[u8]>::to_vec),
+        };
+        let logprob = score.logprob.filter(|_| self.model.tokenizer.end_of_text() != Some(score.token))?;
+        let top_logprobs = score.top.iter().map(|(id, logprob)| token(*id, *logprob)).collect();
+        Some(ChatScore { token: token(score.token, logprob), top_logprobs })
+    }
+}
+
+fn finish_reason(end: End) -> &'static str {
+    match end {
+        End::EndOfText | End::StopText => "stop",
+        End::Length => "length",
+    }
+}

@@ -1,0 +1,108 @@
+//! One text of a response as it grows: the parts that can be shown, with the scores of their tokens.
+//!
+//! A streamed response sends each part, one that is not streamed all of them at once: they cannot differ.
+
+use std::collections::VecDeque;
+
+use super::error::ApiError;
+use super::request::{Prompt, TextRequest};
+use super::scheduler::EventKind;
+use super::score::Score;
+use crate::generate::End;
+use crate::tokenizer::{DecodeStream, Tokenizer};
+
+/// A part of a text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Part {
+    pub(super) text: String,
+    /// Tokens with the number of the text's characters before them.
+    pub(super) scores: Vec<(usize, Score)>,
+}
+
+/// A text so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Choice {
+    /// Characters of the prompt, if the text begins with it.
+    n_echoed: usize,
+    /// Characters that were written and shown.
+    n_shown: usize,
+    /// Scores of tokens whose text is held back.
+    held: VecDeque<(usize, Score)>,
+    /// Tokens of its prompt that had been read before.
+    pub(super) n_shared: usize,
+    pub(super) n_written: usize,
+    pub(super) end: Option<End>,
+}
+
+impl Choice {
+    /// Takes the next event of the text; returns what can be shown now.
+    pub(super) fn take(
+        &mut self,
+        kind: EventKind,
+        request: &TextRequest,
+        prompt: &Prompt,
+        tokenizer: &Tokenizer,
+    ) -> Result<Part, ApiError> {
+        match kind {
+            EventKind::Read { scores, n_shared } => {
+                self.n_shared = n_shared;
+                if !request.echo {
+                    return Ok(Part::default());
+                }
+                self.n_echoed = prompt.text.chars().count();
+                let scores = offsets(prompt, tokenizer).into_iter().zip(scores).collect();
+                Ok(Part { text: prompt.text.to_string(), scores })
+            }
+            EventKind::Token { offset, text, score } => {
+                self.n_written += 1;
+                self.n_shown += text.chars().count();
+                self.held.extend(score.map(|score| (self.n_echoed + offset, score)));
+                Ok(Part { text, scores: self.release() })
+            }
+            EventKind::End(end) => {
+                self.end = Some(end);
+                // The tokens of a stop text are no part of the text; the one that ends a text is.
+                let rest = match end {
+                    End::StopText => self.release(),
+                    End::EndOfText | End::Length => self.held.drain(..).collect(),
+                };
+                Ok(Part { text: String::new(), scores: rest })
+            }
+            EventKind::Failed(error) => Err(error),
+        }
+    }
+
+    /// The scores of tokens whose text is shown.
+    fn release(&mut self) -> Vec<(usize, Score)> {
+        let n_shown = self.n_echoed + self.n_shown;
+        let n = self.held.iter().take_while(|(offset, _)| *offset < n_shown).count();
+        self.held.drain(..n).collect()
+    }
+}
+
+impl Part {
+    pub(super) fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.scores.is_empty()
+    }
+
+    pub(super) fn append(&mut self, next: Self) {
+        self.text.push_str(&next.text);
+        self.scores.extend(next.scores);
+    }
+}
+
+/// How many characters of a prompt's text come before each of its tokens.
+fn offsets(prompt: &Prompt, tokenizer: &Tokenizer) -> Vec<usize> {
+    let added = tokenizer.bos().filter(|bos| {
+        prompt.tokens.first() == Some(bos) && !prompt.text.starts_with(&tokenizer.piece(*bos)) // not in the text
+    });
+    let mut stream = DecodeStream::after(tokenizer, &[]);
+    let mut n_characters = 0;
+    let mut offsets = Vec::with_capacity(prompt.tokens.len());
+    offsets.extend(added.map(|_| 0));
+    for token in &prompt.tokens[offsets.len()..] {
+        offsets.push(n_characters);
+        n_characters += stream.push(*token).chars().count();
+    }
+    offsets
+}

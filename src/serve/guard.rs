@@ -1,0 +1,127 @@
+//! Who may ask: the key, and that no web page of another site drives a server that listens on this machine alone.
+
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, header};
+use subtle::{Choice, ConstantTimeEq};
+
+use super::error::ApiError;
+
+/// The keys that requests may have.
+#[derive(Clone)]
+pub struct Keys(Vec<String>);
+
+impl Keys {
+    /// The keys in a text: one a line, without empty lines and those that begin with `#`. `None` if there are none.
+    #[must_use]
+    pub fn of(text: &str) -> Option<Self> {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let keys: Vec<String> = lines.map(str::to_owned).collect();
+        (!keys.is_empty()).then_some(Self(keys))
+    }
+
+    /// Whether this is one of the keys, in a time that says nothing about them but their lengths.
+    fn contain(&self, key: &str) -> bool {
+        let is = |known: &String| known.as_bytes().ct_eq(key.as_bytes());
+        self.0.iter().map(is).fold(Choice::from(0), |any, one| any | one).into()
+    }
+}
+
+/// Keys are shown nowhere.
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} keys", self.0.len())
+    }
+}
+
+/// Refuses requests that a page of another site may have sent.
+///
+/// A browser says in `Origin` which site a page is from. A name that its owner points at this machine passes for the
+/// same site, so without a key `Host` must be a number or `localhost`, which nobody else can own.
+pub(super) fn check_site(headers: &HeaderMap, needs_key: bool) -> Result<(), ApiError> {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host: Option<Authority> = host.and_then(|host| host.parse().ok());
+    let host = host.ok_or_else(|| ApiError::bad_request("the request has no `Host` that is one"))?;
+    if !needs_key && !is_own(host.host()) {
+        return Err(ApiError::elsewhere(
+            "`Host` is neither a number nor `localhost`; start the server with --api-key-file to use it by a name",
+        ));
+    }
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let origin = origin.to_str().unwrap_or_default();
+    let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    if site.is_none_or(|site| !site.eq_ignore_ascii_case(host.as_str())) {
+        return Err(ApiError::elsewhere("the request comes from a page of another site"));
+    }
+    Ok(())
+}
+
+/// Whether no site can have this name.
+fn is_own(host: &str) -> bool {
+    let number = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host.eq_ignore_ascii_case("localhost") || number.parse::<std::net::IpAddr>().is_ok()
+}
+
+/// Refuses requests without one of the keys.
+pub(super) fn check_key(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
+    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let key = value.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
+    match key {
+        Some((_, key)) if keys.contain(key.trim()) => Ok(()),
+        _ => Err(ApiError::no_key()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(host: &str, origin: Option<&str>) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, host.parse().expect("a header"));
+        if let Some(origin) = origin {
+            headers.insert(header::ORIGIN, origin.parse().expect("a header"));
+        }
+        headers
+    }
+
+    #[test]
+    fn a_page_of_another_site_is_refused() {
+        for (host, origin, by_number, with_key) in [
+            ("127.0.0.1:8080", None, true, true),
+            ("localhost", None, true, true),
+            ("LocalHost:1", Some("http://localhost:1"), true, true),
+            ("[::1]:8080", Some("http://[::1]:8080"), true, true),
+            ("192.168.0.7:80", None, true, true),
+            ("127.0.0.1:8080", Some("http://127.0.0.1:8081"), false, false),
+            ("127.0.0.1:8080", Some("https://evil.example"), false, false),
+            ("127.0.0.1:8080", Some("null"), false, false),
+            ("localhost.evil.example", None, false, true),
+            ("evil.example:8080", Some("http://evil.example:8080"), false, true),
+            ("127.0.0.1.evil.example", None, false, true),
+            ("", None, false, false),
+            ("a b", None, false, false),
+        ] {
+            let headers = headers(host, origin);
+            assert_eq!(check_site(&headers, false).is_ok(), by_number, "{host} {origin:?}");
+            assert_eq!(check_site(&headers, true).is_ok(), with_key, "{host} {origin:?}");
+        }
+        assert!(check_site(&HeaderMap::new(), true).is_err(), "no host at all");
+    }
+
+    #[test]
+    fn only_whole_keys_are_let_in() {
+        assert!(Keys::of("# none\n\n").is_none());
+        let keys = Keys::of("# two\n one \n\ntwo\n").expect("two keys");
+        assert_eq!(format!("{keys:?}"), "2 keys");
+        let is_let_in = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, value.parse().expect("a header"));
+            check_key(&headers, &keys).is_ok()
+        };
+        assert!(is_let_in("Bearer one") && is_let_in("bearer  two"));
+        for value in ["one", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Basic one", "Bearer # two"] {
+            assert!(!is_let_in(value), "{value}");
+        }
+        assert!(check_key(&HeaderMap::new(), &keys).is_err());
+    }
+}

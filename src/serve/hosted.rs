@@ -1,0 +1,68 @@
+//! A model that is served: its name, its tokenizer, and the way to the thread that writes.
+
+use std::sync::Arc;
+use std::thread;
+
+use super::chat::Chat;
+use super::error::ApiError;
+use super::metrics::Metrics;
+use super::scheduler::{Queue, Sample, Scheduler};
+use crate::generate::LanguageModel;
+use crate::tokenizer::Tokenizer;
+
+/// A model to serve.
+#[derive(Debug)]
+pub struct Model {
+    /// The name that requests call it by.
+    pub name: String,
+    /// Its weights.
+    pub model: LanguageModel,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// When it was made, in seconds since 1970.
+    pub created_unix_s: u64,
+}
+
+/// A model with its thread.
+#[derive(Debug)]
+pub(super) struct Hosted {
+    pub(super) name: String,
+    pub(super) created_unix_s: u64,
+    pub(super) tokenizer: Tokenizer,
+    pub(super) context_length: usize,
+    /// The template of its conversations; the reason if it cannot be used.
+    pub(super) chat: Option<Result<Chat, String>>,
+    pub(super) n_places: usize,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) queue: Queue,
+}
+
+impl Hosted {
+    /// Starts the thread of a model, which ends when this is dropped and all texts are written.
+    pub(super) fn start(model: Model, n_places: usize, most_waiting: usize) -> std::io::Result<Self> {
+        let Model { name, model, tokenizer, created_unix_s } = model;
+        let context_length = model.config().context_length;
+        let metrics = Arc::<Metrics>::default();
+        let (queue, end) = Queue::new(most_waiting);
+        let scheduler = Scheduler::new(model, tokenizer.clone(), n_places, end, metrics.clone());
+        thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
+        let chat = Chat::of(&tokenizer);
+        Ok(Self { chat, name, created_unix_s, tokenizer, context_length, n_places, metrics, queue })
+    }
+
+    /// Queues texts.
+    pub(super) fn submit(&self, samples: Vec<Sample>) -> Result<(), ApiError> {
+        self.queue.submit(samples)
+    }
+
+    /// The text of a token: its characters, `bytes:\xNN` if it is none, or its name in the vocabulary if tokens are
+    /// decoded together.
+    pub(super) fn token_text(&self, token: u32) -> String {
+        match self.tokenizer.token_bytes(token) {
+            None => self.tokenizer.piece(token),
+            Some(bytes) => String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| {
+                bytes.iter().fold("bytes:".to_owned(), |text, byte| text + &format!("\\x{byte:02x}"))
+            }),
+        }
+    }
+}

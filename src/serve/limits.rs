@@ -1,0 +1,115 @@
+//! Limits on what one client may ask of the server, and on how long it may take.
+
+use std::future::poll_fn;
+use std::io::{self, ErrorKind};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, header};
+use futures_core::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep, timeout};
+
+use super::error::ApiError;
+
+/// The most texts that a request may ask for: prompts times `n`.
+pub(super) const MAX_CHOICES: usize = 1024;
+/// The most tokens of a text.
+pub(super) const MAX_TOKENS: usize = 1 << 15;
+/// The most tokens in the place of each token.
+pub(super) const MAX_TOP_LOGPROBS: usize = 20;
+/// The most stop texts.
+pub(super) const MAX_STOPS: usize = 16;
+/// The most bytes of a body.
+pub(super) const MAX_BODY: usize = 8 << 20;
+/// The most bytes of a body that is too large which are read to the end, so that its sender sees the answer.
+const MAX_DISCARDED: usize = 64 << 20;
+/// The most texts of a model that wait for a place.
+pub(super) const MAX_WAITING: usize = 4096;
+/// The most connections; further ones wait to be accepted.
+pub(super) const MAX_CONNECTIONS: usize = 512;
+/// For a request, from its last byte to its last token.
+pub(super) const REQUEST_TIME: Duration = Duration::from_mins(10);
+/// For the headers of a request.
+pub(super) const HEADER_TIME: Duration = Duration::from_secs(30);
+/// For the body of a request.
+const BODY_TIME: Duration = Duration::from_mins(1);
+/// Within which a client takes at least one byte.
+const WRITE_TIME: Duration = Duration::from_secs(30);
+/// For the responses that are under way when everything is written and the server ends.
+pub(super) const LAST_WRITES: Duration = Duration::from_secs(5);
+
+/// Reads the body of a request.
+pub(super) async fn read_body(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, ApiError> {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if length.is_some_and(|length: usize| length > MAX_DISCARDED) {
+        return Err(ApiError::too_large(MAX_BODY));
+    }
+    timeout(BODY_TIME, collect(body)).await.map_err(|_| ApiError::slow_body())?
+}
+
+async fn collect(body: Body) -> Result<Vec<u8>, ApiError> {
+    let mut chunks = pin!(body.into_data_stream());
+    let (mut bytes, mut n) = (Vec::new(), 0);
+    while let Some(chunk) = poll_fn(|context| chunks.as_mut().poll_next(context)).await {
+        let chunk = chunk.map_err(|error| ApiError::bad_request(format!("the body cannot be read: {error}")))?;
+        n += chunk.len();
+        if n <= MAX_BODY {
+            bytes.extend_from_slice(&chunk);
+        } else {
+            bytes = Vec::new();
+        }
+        if n > MAX_DISCARDED {
+            break;
+        }
+    }
+    if n > MAX_BODY { Err(ApiError::too_large(MAX_BODY)) } else { Ok(bytes) }
+}
+
+/// A connection that fails when its client takes nothing for too long.
+#[derive(Debug)]
+pub(super) struct WriteLimit<S> {
+    stream: S,
+    /// Runs while there is something that the client does not take.
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> WriteLimit<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self { stream, waiting: None }
+    }
+
+    fn limit<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waiting = None;
+            return written;
+        }
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(WRITE_TIME)));
+        ready!(waiting.as_mut().poll(context));
+        Poll::Ready(Err(ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for WriteLimit<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteLimit<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.limit(context, written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.limit(context, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

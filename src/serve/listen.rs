@@ -1,0 +1,70 @@
+//! Connections: accepted one by one, each with limits on its time, until the server is stopped.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use super::limits::{HEADER_TIME, LAST_WRITES, MAX_CONNECTIONS, WriteLimit};
+use super::{Shared, routes};
+
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// How long to wait when the system has no more sockets.
+const NO_SOCKETS: Duration = Duration::from_millis(50);
+
+/// Listens, within a runtime.
+pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    #[cfg(unix)] // elsewhere it means that others may listen there too
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Answers until the service is stopped, no request is left, and the last responses are sent.
+pub(super) async fn run(listener: TcpListener, service: Shared) {
+    let router = TowerToHyperService::new(routes::router(service.clone()));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME);
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connections = GracefulShutdown::new();
+    let mut end = std::pin::pin!(ended(&service));
+    loop {
+        let place = places.clone().acquire_owned();
+        let (accepted, place) = tokio::select! {
+            () = &mut end => break,
+            accepted = async { (listener.accept().await, place.await) } => accepted,
+        };
+        let Ok((stream, _)) = accepted else {
+            sleep(NO_SOCKETS).await;
+            continue;
+        };
+        stream.set_nodelay(true).ok(); // slower without, and no worse
+        let connection = http.serve_connection(TokioIo::new(WriteLimit::new(stream)), router.clone());
+        let connection = connections.watch(connection);
+        tokio::spawn(async move {
+            connection.await.ok(); // the client knows best why it went away
+            drop(place);
+        });
+    }
+    timeout(LAST_WRITES, connections.shutdown()).await.ok(); // whoever takes longer takes nothing
+}
+
+/// Waits until the service is stopped and no request is left.
+async fn ended(service: &Shared) {
+    let mut stopping = service.stopping.clone();
+    if stopping.wait_for(|stopping| *stopping).await.is_err() {
+        return; // nobody can stop it, or wait for it
+    }
+    service.n_busy.subscribe().wait_for(|n| *n == 0).await.ok();
+}

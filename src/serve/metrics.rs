@@ -1,0 +1,132 @@
+//! Counters, in the text format of Prometheus.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// The counters of one model.
+#[derive(Debug, Default)]
+pub(super) struct Metrics {
+    prompt_tokens: AtomicU64,
+    shared_tokens: AtomicU64,
+    pub(super) written_tokens: AtomicU64,
+    pub(super) busy_places: AtomicUsize,
+    first_token: Histogram,
+}
+
+/// Upper bounds in milliseconds.
+const BOUNDS_MS: [u32; 12] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 20000];
+
+/// How many durations were within each bound.
+#[derive(Debug, Default)]
+struct Histogram {
+    buckets: [AtomicU64; BOUNDS_MS.len()],
+    count: AtomicU64,
+    sum_us: AtomicU64,
+}
+
+impl Metrics {
+    /// Counts a prompt of `n_tokens` tokens, of which `n_shared` had been read before.
+    pub(super) fn read(&self, n_tokens: usize, n_shared: usize) {
+        self.prompt_tokens.fetch_add(n_tokens as u64, Ordering::Relaxed);
+        self.shared_tokens.fetch_add(n_shared as u64, Ordering::Relaxed);
+    }
+
+    /// Counts the time from a request to its first token.
+    pub(super) fn first_token(&self, time: Duration) {
+        let histogram = &self.first_token;
+        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        for (bucket, bound) in histogram.buckets.iter().zip(BOUNDS_MS) {
+            bucket.fetch_add(u64::from(us <= u64::from(bound) * 1000), Ordering::Relaxed);
+        }
+        histogram.count.fetch_add(1, Ordering::Relaxed);
+        histogram.sum_us.fetch_add(us, Ordering::Relaxed);
+    }
+}
+
+/// A model as `/metrics` shows it: its name, the texts that wait, all its places, and its counters.
+pub(super) type Shown<'a> = (&'a str, usize, usize, &'a Metrics);
+
+/// The value that a metric has for a model.
+type Value<'a> = &'a dyn Fn(&Shown<'_>) -> String;
+
+/// The page `/metrics`: models, and how many responses there were of each status.
+pub(super) fn page(models: &[Shown<'_>], responses: &[(u16, u64)]) -> String {
+    let mut page = String::new();
+    let mut metric = |name: &str, kind: &str, help: &str, lines: &mut dyn Iterator<Item = (String, String)>| {
+        writeln!(page, "# HELP tinderbox_{name} {help}\n# TYPE tinderbox_{name} {kind}").expect("memory");
+        for (labels, value) in lines {
+            writeln!(page, "tinderbox_{name}{labels} {value}").expect("memory");
+        }
+    };
+    let mut responses = responses.iter().map(|(status, n)| (format!("{{status=\"{status}\"}}"), n.to_string()));
+    metric("responses_total", "counter", "Responses, by status.", &mut responses);
+    let total = |counter: &AtomicU64| counter.load(Ordering::Relaxed).to_string();
+    let of_models: [(&str, &str, &str, Value<'_>); 6] = [
+        ("prompt_tokens_total", "counter", "Tokens of prompts.", &|shown| total(&shown.3.prompt_tokens)),
+        ("prompt_tokens_shared_total", "counter", "Tokens of prompts that had been read before.", &|shown| {
+            total(&shown.3.shared_tokens)
+        }),
+        ("written_tokens_total", "counter", "Tokens written.", &|shown| total(&shown.3.written_tokens)),
+        ("waiting_texts", "gauge", "Texts that wait for a place.", &|shown| shown.1.to_string()),
+        ("busy_places", "gauge", "Places that are taken.", &|shown| {
+            shown.3.busy_places.load(Ordering::Relaxed).to_string()
+        }),
+        ("places", "gauge", "All places.", &|shown| shown.2.to_string()),
+    ];
+    for (name, kind, help, value) in of_models {
+        let mut lines = models.iter().map(|shown| (format!("{{model={}}}", quoted(shown.0)), value(shown)));
+        metric(name, kind, help, &mut lines);
+    }
+    let name = "first_token_seconds";
+    writeln!(page, "# HELP tinderbox_{name} Time from a request to its first token.").expect("memory");
+    writeln!(page, "# TYPE tinderbox_{name} histogram").expect("memory");
+    for (model, _, _, metrics) in models {
+        let (model, histogram) = (quoted(model), &metrics.first_token);
+        let mut bucket = |bound: &str, n: &AtomicU64| {
+            writeln!(page, "tinderbox_{name}_bucket{{model={model},le=\"{bound}\"}} {}", total(n)).expect("memory");
+        };
+        for (bound, n) in BOUNDS_MS.iter().zip(&histogram.buckets) {
+            bucket(&(f64::from(*bound) / 1000.0).to_string(), n);
+        }
+        bucket("+Inf", &histogram.count);
+        let sum_s = histogram.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
+        writeln!(page, "tinderbox_{name}_sum{{model={model}}} {sum_s}").expect("memory");
+        writeln!(page, "tinderbox_{name}_count{{model={model}}} {}", total(&histogram.count)).expect("memory");
+    }
+    page
+}
+
+/// The value of a label.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_every_counter_with_its_type() {
+        let metrics = Metrics::default();
+        metrics.read(10, 4);
+        metrics.first_token(Duration::from_millis(3));
+        metrics.first_token(Duration::from_secs(100));
+        let page = page(&[("a \"b\"", 3, 16, &metrics)], &[(200, 7)]);
+        for line in [
+            "tinderbox_responses_total{status=\"200\"} 7",
+            "tinderbox_prompt_tokens_total{model=\"a \\\"b\\\"\"} 10",
+            "tinderbox_prompt_tokens_shared_total{model=\"a \\\"b\\\"\"} 4",
+            "tinderbox_waiting_texts{model=\"a \\\"b\\\"\"} 3",
+            "tinderbox_places{model=\"a \\\"b\\\"\"} 16",
+            "tinderbox_first_token_seconds_bucket{model=\"a \\\"b\\\"\",le=\"0.002\"} 0",
+            "tinderbox_first_token_seconds_bucket{model=\"a \\\"b\\\"\",le=\"0.005\"} 1",
+            "tinderbox_first_token_seconds_bucket{model=\"a \\\"b\\\"\",le=\"+Inf\"} 2",
+            "tinderbox_first_token_seconds_sum{model=\"a \\\"b\\\"\"} 100.003",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} in\n{page}");
+        }
+        let typed = page.lines().filter(|line| line.starts_with("# TYPE")).count();
+        assert_eq!((typed, page.lines().filter(|line| line.starts_with("# HELP")).count()), (8, 8));
+    }
+}

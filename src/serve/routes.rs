@@ -1,0 +1,200 @@
+//! The addresses of the server, and what each does.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::json;
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::answer::Answer;
+use super::error::ApiError;
+use super::fields::{Fields, wrong};
+use super::guard;
+use super::hosted::Hosted;
+use super::limits::{REQUEST_TIME, read_body};
+use super::metrics;
+use super::request::{TextRequest, model_name, tokens};
+use super::scheduler::Sample;
+use super::stream::{EventStream, Texts};
+use super::{Service, Shared};
+
+/// Everything that the server answers.
+pub(super) fn router(service: Shared) -> Router {
+    Router::new()
+        .route("/v1/models", get(async |State(service): State<Shared>| models(&service)))
+        .route(
+            "/v1/models/{*name}",
+            get(async |State(service): State<Shared>, Path(name): Path<String>| model(&service, &name)),
+        )
+        .route("/v1/completions", post(completions))
+        .route("/v1/chat/completions", post(chat))
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
+        .route("/health", get(async |State(service): State<Shared>| health(&service)))
+        .route("/metrics", get(async |State(service): State<Shared>| metrics_page(&service)))
+        .route("/openapi.json", get(async || json_text(include_str!("openapi.json"))))
+        .fallback(async |method: Method, uri: Uri| ApiError::no_route(method.as_str(), uri.path()))
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+            ApiError::wrong_method(method.as_str(), uri.path())
+        })
+        .layer(middleware::from_fn_with_state(service.clone(), check))
+        .with_state(service)
+}
+
+/// Lets in only who may ask, and counts the responses.
+async fn check(State(service): State<Shared>, request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    let is_open = request.uri().path() == "/health";
+    let let_in = guard::check_site(headers, service.keys.is_some()).and_then(|()| match &service.keys {
+        Some(keys) if !is_open => guard::check_key(headers, keys),
+        _ => Ok(()),
+    });
+    let response = match let_in {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    };
+    service.count(response.status());
+    response
+}
+
+fn json_text(json: impl Into<Body>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
+}
+
+fn model_json(model: &Hosted) -> serde_json::Value {
+    let Hosted { name, created_unix_s, context_length, .. } = model;
+    json!({
+        "id": name, "object": "model", "created": created_unix_s, "owned_by": "tinderbox",
+        "max_model_len": context_length,
+    })
+}
+
+fn models(service: &Service) -> Response {
+    let data: Vec<_> = service.models.iter().map(|model| model_json(model)).collect();
+    json_text(json!({"object": "list", "data": data}).to_string())
+}
+
+fn model(service: &Service, name: &str) -> Result<Response, ApiError> {
+    Ok(json_text(model_json(&*service.model(Some(name))?).to_string()))
+}
+
+fn health(service: &Service) -> Result<Response, ApiError> {
+    service.begin()?;
+    match service.models.iter().all(|model| model.queue.is_open()) {
+        true => Ok(json_text(json!({"status": "ok"}).to_string())),
+        false => Err(super::scheduler::stopped()),
+    }
+}
+
+fn metrics_page(service: &Service) -> Response {
+    let models = service.models.iter();
+    let models: Vec<metrics::Shown<'_>> =
+        models.map(|model| (&*model.name, model.queue.n_waiting(), model.n_places, &*model.metrics)).collect();
+    let page = metrics::page(&models, &service.responses());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
+}
+
+/// How a request is read for a model.
+type Read<T> = fn(Fields, &Hosted) -> Result<T, ApiError>;
+
+/// Bodies up to this size are read where the connections are; longer ones would hold these up.
+const SHORT_BODY: usize = 4096;
+
+/// Reads the body of a request for a model.
+async fn read<T: Send + 'static>(
+    service: &Shared,
+    request: Request,
+    read: Read<T>,
+) -> Result<(Arc<Hosted>, T), ApiError> {
+    let (parts, body) = request.into_parts();
+    let body = read_body(&parts.headers, body).await?;
+    let of_body = {
+        let (service, is_short) = (service.clone(), body.len() <= SHORT_BODY);
+        let of_body = move || {
+            let mut fields = Fields::read(&body)?;
+            let model = service.model(model_name(&mut fields)?.as_deref())?;
+            let request = read(fields, &model)?;
+            Ok((model, request))
+        };
+        if is_short {
+            return of_body();
+        }
+        of_body
+    };
+    let read = tokio::task::spawn_blocking(of_body).await;
+    read.unwrap_or_else(|_| Err(ApiError::failed("reading the request failed, which is a bug in tinderbox")))
+}
+
+async fn completions(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
+    texts(&service, request, TextRequest::completion).await
+}
+
+async fn chat(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
+    texts(&service, request, TextRequest::chat).await
+}
+
+async fn texts(service: &Shared, request: Request, kind: Read<TextRequest>) -> Result<Response, ApiError> {
+    let busy = service.begin()?;
+    let (model, request) = read(service, request, kind).await?;
+    let since = Instant::now();
+    let (sender, events) = unbounded_channel();
+    let sample = |idx: usize| Sample {
+        idx,
+        prompt: request.prompt(idx).tokens.clone(),
+        config: request.config.clone(),
+        sample_idx: (idx % request.n) as u64,
+        bias: request.bias.clone(),
+        scores_prompt: request.echo && request.n_top.is_some(),
+        n_top: request.n_top,
+        deadline: since + REQUEST_TIME,
+        events: sender.clone(),
+    };
+    model.submit((0..request.n_choices()).map(sample).collect())?;
+    drop(sender);
+    let stream = request.stream;
+    let texts = Texts::new(Answer::new(model, request), events, since, busy);
+    if !stream {
+        return Ok(json_text(texts.collect().await?));
+    }
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
+    Ok((StatusCode::OK, headers, Body::from_stream(EventStream::new(texts))).into_response())
+}
+
+async fn tokenize(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
+    let _busy = service.begin()?;
+    let (model, tokens) = read(&service, request, |mut fields, model| {
+        let content = fields.text("content")?;
+        let content =
+            content.ok_or_else(|| ApiError::field("content", "there is no `content`: it must be a string"))?;
+        let add_special = fields.flag("add_special")?.unwrap_or(false);
+        fields.finish()?;
+        let tokenizer = &model.tokenizer;
+        let tokens = if add_special { tokenizer.encode_prompt(content) } else { tokenizer.encode(&content) };
+        tokens.map_err(|error| ApiError::field("content", error.to_string()))
+    })
+    .await?;
+    let pieces: Vec<_> = tokens.iter().map(|token| model.tokenizer.piece(*token)).collect();
+    let json = json!({
+        "tokens": tokens, "pieces": pieces, "count": tokens.len(), "max_model_len": model.context_length,
+    });
+    Ok(json_text(json.to_string()))
+}
+
+async fn detokenize(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
+    let _busy = service.begin()?;
+    let (_, content) = read(&service, request, |mut fields, model| {
+        let list = fields.take("tokens").unwrap_or_default();
+        fields.finish()?;
+        let ids = list.as_array().ok_or_else(|| wrong("tokens", &list, "a list of token ids"))?;
+        Ok(model.tokenizer.decode(&tokens("tokens", ids, &model.tokenizer)?))
+    })
+    .await?;
+    Ok(json_text(json!({"content": content}).to_string()))
+}

@@ -1,0 +1,331 @@
+//! The thread of a model: texts take a place as one is free, and each round writes a token of every text.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use rayon::prelude::*;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::error::ApiError;
+use super::metrics::Metrics;
+use super::score::Score;
+use crate::config::GenerateConfig;
+use crate::generate::{Batch, ChooseToken, End, LanguageModel, Logits, Sampler, Sequence};
+use crate::tokenizer::Tokenizer;
+
+/// A text to be written.
+#[derive(Debug)]
+pub(super) struct Sample {
+    /// Its number within the request.
+    pub(super) idx: usize,
+    pub(super) prompt: Arc<[u32]>,
+    pub(super) config: Arc<GenerateConfig>,
+    /// Which of the texts of the same prompt and seed it is.
+    pub(super) sample_idx: u64,
+    /// Added to the logits of tokens, by token.
+    pub(super) bias: Arc<[(u32, f32)]>,
+    /// Whether the tokens of the prompt are scored as well.
+    pub(super) scores_prompt: bool,
+    /// How many of the likeliest tokens come with each score; `None` for no scores.
+    pub(super) n_top: Option<usize>,
+    pub(super) deadline: Instant,
+    /// Closed once nobody waits for the text.
+    pub(super) events: UnboundedSender<Event>,
+}
+
+/// Something that happened to a text.
+#[derive(Debug)]
+pub(super) struct Event {
+    /// Which text of the request.
+    pub(super) idx: usize,
+    pub(super) kind: EventKind,
+}
+
+#[derive(Debug)]
+pub(super) enum EventKind {
+    /// Its prompt was read, `n_shared` tokens of it before.
+    Read { scores: Vec<Score>, n_shared: usize },
+    /// A token was written.
+    Token {
+        /// The characters between the prompt and the token.
+        offset: usize,
+        /// The text that can be shown now; often empty.
+        text: String,
+        score: Option<Score>,
+    },
+    /// It is finished.
+    End(End),
+    /// It will not be finished.
+    Failed(ApiError),
+}
+
+/// Where texts wait for the thread of a model.
+#[derive(Debug)]
+pub(super) struct Queue {
+    samples: UnboundedSender<Sample>,
+    n_waiting: Arc<AtomicUsize>,
+    most_waiting: usize,
+}
+
+impl Queue {
+    /// A queue for `most_waiting` texts, and its end, for [`Scheduler::new`].
+    pub(super) fn new(most_waiting: usize) -> (Self, QueueEnd) {
+        let (samples, receiver) = unbounded_channel();
+        let n_waiting = Arc::new(AtomicUsize::new(0));
+        let end = QueueEnd { samples: receiver, n_waiting: n_waiting.clone() };
+        (Self { samples, n_waiting, most_waiting }, end)
+    }
+
+    /// Queues all of these texts, or none.
+    pub(super) fn submit(&self, samples: Vec<Sample>) -> Result<(), ApiError> {
+        let n = samples.len();
+        let add = |n_waiting: usize| Some(n_waiting + n).filter(|sum| *sum <= self.most_waiting);
+        self.n_waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).map_err(ApiError::busy)?;
+        let sent = samples.into_iter().try_for_each(|sample| self.samples.send(sample));
+        sent.map_err(|_| stopped())
+    }
+
+    /// How many texts wait.
+    pub(super) fn n_waiting(&self) -> usize {
+        self.n_waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether the thread of the model is still there.
+    pub(super) fn is_open(&self) -> bool {
+        !self.samples.is_closed()
+    }
+}
+
+/// The thread of a model ended, which only a bug makes it do.
+pub(super) fn stopped() -> ApiError {
+    ApiError::unavailable("the model has stopped after an internal error; the server has to be started again")
+}
+
+/// The end of a [`Queue`] that texts are taken from.
+#[derive(Debug)]
+pub(super) struct QueueEnd {
+    samples: UnboundedReceiver<Sample>,
+    n_waiting: Arc<AtomicUsize>,
+}
+
+/// A model, and the texts that it writes and will write.
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    batch: Batch,
+    tokenizer: Tokenizer,
+    queue: QueueEnd,
+    waiting: VecDeque<Sample>,
+    /// By place.
+    texts: Vec<Option<Text>>,
+    metrics: Arc<Metrics>,
+}
+
+/// A text that has a place.
+#[derive(Debug)]
+struct Text {
+    sample: Sample,
+    sequence: Sequence,
+    /// Scores of the prompt, as far as it was read.
+    scores: Vec<Score>,
+    was_read: bool,
+}
+
+impl Scheduler {
+    /// A scheduler with `n_places` places.
+    pub(super) fn new(
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        n_places: usize,
+        queue: QueueEnd,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let texts = std::iter::repeat_with(|| None).take(n_places).collect();
+        Self { batch: Batch::new(model, n_places), tokenizer, queue, waiting: VecDeque::new(), texts, metrics }
+    }
+
+    /// Writes until nobody can queue texts any more.
+    pub(super) fn run(mut self) {
+        while self.receive() {
+            self.drop_abandoned();
+            self.admit();
+            if self.texts.iter().any(Option::is_some) {
+                self.round();
+            }
+        }
+    }
+
+    /// Takes what was queued; waits for it if there is nothing else to do. False if nothing will ever come.
+    fn receive(&mut self) -> bool {
+        let is_idle = self.waiting.is_empty() && self.texts.iter().all(Option::is_none);
+        if is_idle {
+            match self.queue.samples.blocking_recv() {
+                Some(sample) => self.waiting.push_back(sample),
+                None => return false,
+            }
+        }
+        while let Ok(sample) = self.queue.samples.try_recv() {
+            self.waiting.push_back(sample);
+        }
+        true
+    }
+
+    /// Lets go of texts that nobody waits for any more, or that took too long.
+    fn drop_abandoned(&mut self) {
+        let now = Instant::now();
+        let n_before = self.waiting.len();
+        self.waiting.retain(|sample| sample.is_wanted(now));
+        self.queue.n_waiting.fetch_sub(n_before - self.waiting.len(), Ordering::Relaxed);
+        for place in 0..self.texts.len() {
+            if self.texts[place].as_ref().is_some_and(|text| !text.sample.is_wanted(now)) {
+                self.leave(place);
+            }
+        }
+    }
+
+    fn leave(&mut self, place: usize) {
+        self.texts[place] = None;
+        self.batch.leave(place);
+        self.metrics.busy_places.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Gives free places to the texts that wait longest.
+    fn admit(&mut self) {
+        while let Some(sample) = self.waiting.front() {
+            let logits = if sample.scores_prompt { Logits::Each } else { Logits::Last };
+            let Some(place) = self.batch.join(&sample.prompt, logits) else { return };
+            let sample = self.waiting.pop_front().expect("it was looked at");
+            self.queue.n_waiting.fetch_sub(1, Ordering::Relaxed);
+            self.metrics.busy_places.fetch_add(1, Ordering::Relaxed);
+            self.texts[place] = Some(Text::new(sample, &self.tokenizer));
+        }
+    }
+
+    /// Reads what was written last, and a part of the prompts; then writes a token of every text that was read.
+    fn round(&mut self) {
+        let Self { batch, texts, .. } = self;
+        let read = batch.step(|place, logits| {
+            let text = texts[place].as_mut().expect("a text has a place");
+            text.score_prompt(logits);
+        });
+        if let Err(error) = read {
+            let error = ApiError::failed(format!("the device failed: {error}"));
+            self.texts.iter().flatten().for_each(|text| text.sample.send(EventKind::Failed(error.clone())));
+            for place in 0..self.texts.len() {
+                if self.texts[place].is_some() {
+                    self.leave(place);
+                }
+            }
+            return;
+        }
+        let Self { batch, texts, metrics, .. } = self;
+        let read = texts.iter_mut().enumerate().filter_map(|(place, text)| {
+            let logits = batch.logits(place)?;
+            Some((place, text.as_mut()?, logits, batch.n_shared(place)))
+        });
+        let write = |(place, text, logits, n_shared): (usize, &mut Text, &[f32], usize)| {
+            (place, text.write(logits, n_shared, metrics))
+        };
+        let mut read: Vec<_> = read.collect();
+        let written: Vec<(usize, Option<u32>)> = match read.len() {
+            1 => read.pop().map(write).into_iter().collect(),
+            _ => read.into_par_iter().map(write).collect(),
+        };
+        for (place, token) in written {
+            match token {
+                Some(token) => self.batch.push(place, token),
+                None => self.leave(place),
+            }
+        }
+    }
+}
+
+impl Sample {
+    /// Whether somebody waits for it, and it is not too late; says so if it is.
+    fn is_wanted(&self, now: Instant) -> bool {
+        let is_late = now >= self.deadline;
+        if is_late {
+            self.send(EventKind::Failed(ApiError::unavailable("the request took longer than the server allows")));
+        }
+        !is_late && !self.events.is_closed()
+    }
+
+    fn send(&self, kind: EventKind) {
+        self.events.send(Event { idx: self.idx, kind }).ok(); // whoever does not listen any more is noticed each round
+    }
+}
+
+impl Text {
+    fn new(sample: Sample, tokenizer: &Tokenizer) -> Self {
+        let mut sequence = Sequence::new(tokenizer, &sample.config, &sample.prompt, sample.sample_idx);
+        if !sample.bias.is_empty() {
+            let sampler = Sampler::new(&sample.config, sample.sample_idx).without(tokenizer.gaps());
+            sequence.set_sampler(Box::new(Biased { sampler, bias: sample.bias.clone(), logits: Vec::new() }));
+        }
+        Self { sample, sequence, scores: Vec::new(), was_read: false }
+    }
+
+    /// Scores the next token of the prompt.
+    fn score_prompt(&mut self, logits: &[f32]) {
+        let Self { sample, scores, .. } = self;
+        if scores.is_empty() {
+            scores.push(Score::first(sample.prompt[0]));
+        }
+        if let Some(token) = sample.prompt.get(scores.len()) {
+            scores.push(Score::new(logits, *token, sample.n_top.unwrap_or(0)));
+        }
+    }
+
+    /// Writes a token; `None` if the text is finished.
+    fn write(&mut self, logits: &[f32], n_shared: usize, metrics: &Metrics) -> Option<u32> {
+        if !self.was_read {
+            self.was_read = true;
+            metrics.read(self.sample.prompt.len(), n_shared);
+            let scores = std::mem::take(&mut self.scores);
+            self.sample.send(EventKind::Read { scores, n_shared });
+            if self.sequence.is_done() {
+                self.sample.send(EventKind::End(End::Length));
+                return None;
+            }
+        }
+        let written = match self.sequence.write(logits) {
+            Ok(written) => written,
+            Err(error) => {
+                self.sample.send(EventKind::Failed(ApiError::failed(error.to_string())));
+                return None;
+            }
+        };
+        metrics.written_tokens.fetch_add(1, Ordering::Relaxed);
+        let score = self.sample.n_top.map(|n_top| Score::new(logits, written.token, n_top));
+        let text = String::from_utf8(written.text).expect("whole characters");
+        self.sample.send(EventKind::Token { offset: written.offset, text, score });
+        if let Some(end) = written.end {
+            self.sample.send(EventKind::End(end));
+            return None;
+        }
+        Some(written.token)
+    }
+}
+
+/// A sampler whose logits are changed first.
+#[derive(Debug)]
+struct Biased {
+    sampler: Sampler,
+    bias: Arc<[(u32, f32)]>,
+    /// The changed logits, in memory that is used again.
+    logits: Vec<f32>,
+}
+
+impl ChooseToken for Biased {
+    fn choose(&mut self, logits: &[f32], text: &[u32]) -> Option<u32> {
+        self.logits.clear();
+        self.logits.extend_from_slice(logits);
+        for (token, bias) in &*self.bias {
+            if let Some(logit) = self.logits.get_mut(*token as usize) {
+                *logit += bias;
+            }
+        }
+        self.sampler.choose(&self.logits, text)
+    }
+}

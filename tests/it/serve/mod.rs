@@ -1,0 +1,239 @@
+//! The server, over real sockets: a server in a thread, and a client that reads every byte of a response.
+
+mod program;
+mod refused;
+mod texts;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use burn::tensor::Device;
+use serde_json::{Value, json};
+use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
+use tinderbox::generate::{LanguageModel, Writer};
+use tinderbox::model::Gpt;
+use tinderbox::serve::{Keys, Model, Options, Server, Stop};
+use tinderbox::tokenizer::Tokenizer;
+
+use crate::properties::lively;
+
+const ALPHABET: &str = "abcdefghijk";
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::char_from_alphabet(ALPHABET.chars()).expect("an alphabet")
+}
+
+fn config(context_length: usize) -> ModelConfig {
+    let config = ModelConfig { context_length, d_model: 16, n_layers: 2, n_heads: 2, ..ModelConfig::default() };
+    ModelConfig { position: PositionKind::Rope, ..config }.with_derived()
+}
+
+fn letters() -> Gpt {
+    lively(&config(32), 7, &Device::flex())
+}
+
+fn model(name: &str, model: impl Into<LanguageModel>, tokenizer: Tokenizer) -> Model {
+    Model { name: name.to_owned(), model: model.into(), tokenizer, created_unix_s: 1 }
+}
+
+/// A server in a thread of its own, which is stopped when this is dropped.
+struct Host {
+    address: SocketAddr,
+    stop: Stop,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Host {
+    fn of(models: Vec<Model>, n_places: usize, keys: Option<Keys>) -> Self {
+        let options = Options { address: ([127, 0, 0, 1], 0).into(), n_places, keys };
+        let server = Server::bind(models, options).expect("a free port");
+        let (address, stop) = (server.address(), server.stop());
+        Self { address, stop, thread: Some(thread::spawn(|| server.run())) }
+    }
+
+    /// A server of the model of letters.
+    fn new(n_places: usize) -> Self {
+        Self::of(vec![model("letters", &letters(), tokenizer())], n_places, None)
+    }
+
+    /// Sends bytes as they are.
+    fn send(&self, bytes: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
+        stream.write_all(bytes).ok(); // it may answer before it has read everything
+        stream
+    }
+
+    fn request(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Response {
+        Response::read(self.send(&http(method, path, headers, body)))
+    }
+
+    fn get(&self, path: &str) -> Response {
+        self.request("GET", path, "", b"")
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Response {
+        self.request("POST", path, "", body.to_string().as_bytes())
+    }
+
+    fn complete(&self, body: &Value) -> Value {
+        self.post("/v1/completions", body).json(200)
+    }
+
+    /// The number after a line of `/metrics`.
+    fn metric(&self, line: &str) -> u64 {
+        let page = self.get("/metrics").body;
+        let line = page.lines().find_map(|found| found.strip_prefix(line)).unwrap_or_else(|| panic!("{line}:\n{page}"));
+        line.trim().parse().expect("a number")
+    }
+
+    /// Waits until no text is written or waits; fails if that takes far too long.
+    fn wait_until_idle(&self) {
+        for _ in 0..3000 {
+            let [busy, waiting] = ["busy_places", "waiting_texts"]
+                .map(|name| self.metric(&format!("tinderbox_{name}{{model=\"letters\"}}")));
+            if busy == 0 && waiting == 0 {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("texts that nobody waits for are still written");
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop.stop();
+        let ended = self.thread.take().expect("it runs").join();
+        if !thread::panicking() {
+            ended.expect("no panic");
+        }
+    }
+}
+
+fn http(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let n = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {n}\r\n{headers}\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// A response that was read to its end.
+#[derive(Debug)]
+struct Response {
+    status: u16,
+    headers: String,
+    body: String,
+}
+
+impl Response {
+    fn read(stream: TcpStream) -> Self {
+        let mut stream = BufReader::new(stream);
+        let mut line = String::new();
+        stream.read_line(&mut line).expect("a status");
+        let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
+        let status = status.unwrap_or_else(|| panic!("no status in {line:?}"));
+        let mut headers = String::new();
+        while !headers.ends_with("\r\n\r\n") && headers != "\r\n" {
+            assert!(stream.read_line(&mut headers).expect("headers") > 0, "{headers}");
+        }
+        let headers = headers.to_ascii_lowercase();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).expect("a body");
+        if headers.contains("transfer-encoding: chunked") {
+            bytes = unchunked(&bytes);
+        }
+        Self { status, headers, body: String::from_utf8(bytes).expect("text") }
+    }
+
+    fn json(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{self:?}");
+        assert!(self.headers.contains("content-type: application/json"), "{self:?}");
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The error of a refused request, after its shape was checked.
+    fn error(&self, status: u16) -> Value {
+        let json = self.json(status);
+        let error = &json["error"];
+        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{json}");
+        assert!(error["type"].is_string() && error.get("param").is_some() && error.get("code").is_some(), "{json}");
+        error.clone()
+    }
+
+    /// The events of a stream but the last, which is `[DONE]`.
+    fn events(&self) -> Vec<Value> {
+        assert_eq!(self.status, 200, "{self:?}");
+        assert!(self.headers.contains("content-type: text/event-stream"), "{self:?}");
+        let data = |event: &str| event.strip_prefix("data: ").unwrap_or_else(|| panic!("{event}")).to_owned();
+        let mut events: Vec<String> = self.body.split_terminator("\n\n").map(data).collect();
+        assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{}", self.body);
+        events.iter().map(|event| serde_json::from_str(event).expect("JSON")).collect()
+    }
+}
+
+/// The content of chunks.
+fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
+    let mut content = Vec::new();
+    loop {
+        let end = bytes.windows(2).position(|pair| pair == b"\r\n").expect("a size");
+        let size = std::str::from_utf8(&bytes[..end]).expect("a number");
+        let size = usize::from_str_radix(size, 16).expect("a number");
+        content.extend_from_slice(&bytes[end + 2..end + 2 + size]);
+        if size == 0 {
+            return content;
+        }
+        bytes = &bytes[end + 2 + size + 2..];
+    }
+}
+
+/// The text that `generate` writes with these settings.
+fn generated(prompt: &str, settings: &GenerateConfig, sample: u64) -> String {
+    let writer = Writer::new(&letters(), &tokenizer(), settings, prompt, sample).expect("a prompt");
+    writer.collect::<Result<_, _>>().expect("writes")
+}
+
+fn text(response: &Value, choice: usize) -> &str {
+    response["choices"][choice]["text"].as_str().unwrap_or_else(|| panic!("{response}"))
+}
+
+/// Joins the chunks of a stream to a response that is not streamed.
+fn joined(events: &[Value], n_choices: usize, part: &str) -> Vec<(String, Vec<Value>, Value)> {
+    let mut choices = vec![(String::new(), Vec::new(), Value::Null); n_choices];
+    for event in events {
+        for choice in event["choices"].as_array().expect("a list") {
+            let (text, logprobs, finish) = &mut choices[choice["index"].as_u64().expect("an index") as usize];
+            assert!(finish.is_null(), "nothing comes after the end: {event}");
+            text.push_str(choice.pointer(part).and_then(Value::as_str).unwrap_or_default());
+            logprobs.extend(Some(choice["logprobs"].clone()).filter(|logprobs| !logprobs.is_null()));
+            *finish = choice["finish_reason"].clone();
+        }
+    }
+    choices
+}
+
+/// The tokenizer of letters, with two tokens and a template for conversations.
+fn chatting() -> Tokenizer {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let mut file: Value =
+        serde_json::from_str(&Tokenizer::char_from_alphabet("abcdefghi".chars()).expect("an alphabet").to_json())
+            .expect("JSON");
+    let added = (9..).zip(["<|start|>", "<|end|>"]).map(|(id, content)| {
+        json!({
+            "id": id, "content": content, "special": true, "normalized": false,
+            "single_word": false, "lstrip": false, "rstrip": false,
+        })
+    });
+    file["added_tokens"] = added.collect();
+    let template = "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}\
+                    {{ '<|start|>' + m['content'].strip() + eos_token }}{% endfor %}\
+                    {% if add_generation_prompt %}{{ '<|start|>' }}{% endif %}";
+    let config = json!({"eos_token": "<|end|>", "chat_template": template});
+    std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).expect("written");
+    std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).expect("written");
+    Tokenizer::from_file(&folder.path().join("tokenizer.json")).expect("a tokenizer")
+}

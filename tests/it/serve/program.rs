@@ -1,0 +1,106 @@
+//! `tinderbox serve`, with the examples of the docs.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+
+use serde_json::{Value, json};
+
+use super::{Response, http, text};
+use crate::cli::Folder;
+
+/// Starts the program with these arguments; returns it with the port that it listens on.
+fn program(folder: &Folder, args: &[&str]) -> (crate::cli::Started, u16) {
+    let mut server = folder.start(&[&["serve", "--port", "0"], args].concat());
+    let line = server.find_line("serving ");
+    let port = line.trim().rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    (server, port.unwrap_or_else(|| panic!("{line}")))
+}
+
+#[test]
+#[cfg(unix)]
+fn the_program_serves_what_the_docs_show() {
+    let docs = std::fs::read_to_string("docs/serve.md").expect("the docs");
+    let examples: Vec<&str> = docs
+        .split("```sh\n")
+        .skip(1)
+        .filter_map(|block| block.split("```").next())
+        .filter(|block| block.starts_with("curl "))
+        .collect();
+    assert!(examples.len() >= 6, "the docs have examples");
+    let folder = Folder::new();
+    folder.succeed(&["train", "tiny.toml", "--run-dir", "runs/quickstart"]);
+    let (server, port) = program(&folder, &["runs/quickstart"]);
+    let written = folder.succeed(&[
+        "generate",
+        "runs/quickstart",
+        "--prompt",
+        "The",
+        "--temperature",
+        "0",
+        "--max-new-tokens",
+        "40",
+    ]);
+    let host = ([127, 0, 0, 1], port).into();
+    let body =
+        json!({"model": "quickstart", "prompt": "The", "temperature": 0, "max_tokens": 40, "echo": true}).to_string();
+    let mut stream = TcpStream::connect::<SocketAddr>(host).expect("it listens");
+    stream.write_all(&http("POST", "/v1/completions", "", body.as_bytes())).expect("sent");
+    assert_eq!(text(&Response::read(stream).json(200), 0).to_owned() + "\n", written);
+    let has_curl = std::process::Command::new("curl").arg("--version").output().is_ok();
+    if has_curl {
+        for example in examples {
+            let example = example.replace("127.0.0.1:8080", &format!("127.0.0.1:{port}")).replacen(
+                "curl ",
+                "curl -sS --fail-with-body ",
+                1,
+            );
+            let ran = std::process::Command::new("sh").args(["-c", &example]).output().expect("a shell");
+            let (said, error) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+            assert!(ran.status.success() && !said.is_empty(), "{example}\n{said}{error}");
+        }
+    } else {
+        crate::skip("there is no curl", "TINDERBOX_REQUIRE_CURL");
+    }
+    server.press_ctrl_c();
+    let ran = server.finish();
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("finishing what is being written"), "{}", ran.stderr);
+}
+
+#[test]
+fn what_cannot_be_served_is_said() {
+    let folder = Folder::new();
+    folder.succeed(&["train", "tiny.toml", "--set", "train.max_steps=2"]);
+    let ran = folder.run(&["serve", "runs/tiny", "--host", "0.0.0.0", "--port", "0"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--api-key-file") && ran.stderr.contains("--no-auth"), "{}", ran.stderr);
+    folder.write("keys", "# none\n");
+    let no_keys = folder.fail(&["serve", "runs/tiny", "--api-key-file", "keys"]);
+    assert!(no_keys.contains("has no keys\n  hint: "), "{no_keys}");
+    let twice = folder.fail(&["serve", "runs/tiny", "runs/tiny", "--port", "0"]);
+    assert!(twice.contains("two models are called `tiny`\n  hint: "), "{twice}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let busy = folder.fail(&["serve", "runs/tiny", "--port", &port]);
+    assert!(busy.contains("another program listens there"), "{busy}");
+    assert_eq!(folder.run(&["serve", "runs/tiny", "--parallel", "0"]).code, Some(2));
+    let large = folder.fail(&["serve", "runs/tiny", "--parallel", "1000000000"]);
+    assert!(large.contains("lower --parallel"), "{large}");
+    folder.write("keys", "secret\n");
+    let (server, port) = program(&folder, &["runs/tiny/last", "runs/tiny", "--api-key-file", "keys"]);
+    let get = |headers: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        stream.write_all(&http("GET", "/v1/models", headers, b"")).expect("sent");
+        Response::read(stream)
+    };
+    get("").error(401);
+    let models = get("Authorization: Bearer secret\r\n").json(200);
+    let names: Vec<&Value> = models["data"].as_array().expect("a list").iter().map(|model| &model["id"]).collect();
+    assert_eq!(names, ["tiny/last", "tiny"]);
+    server.kill();
+    let (server, port) = program(&folder, &["--runs", "runs"]);
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    stream.write_all(&http("GET", "/v1/models/tiny", "", b"")).expect("sent");
+    Response::read(stream).json(200);
+    server.kill();
+}

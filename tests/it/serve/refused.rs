@@ -1,0 +1,308 @@
+//! Wrong requests and clients that misbehave: they are told what is wrong, and hurt nobody.
+
+use std::io::Read;
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+use tinderbox::config::GenerateConfig;
+use tinderbox::serve::Keys;
+
+use super::{Host, Response, chatting, generated, http, letters, model, text, tokenizer};
+
+#[test]
+fn what_is_wrong_is_named_and_what_is_not_supported_is_refused() {
+    let host = Host::new(1);
+    for (field, value) in [
+        ("temperature", json!(2.5)),
+        ("temperature", json!("hot")),
+        ("top_p", json!(0)),
+        ("top_k", json!(-1)),
+        ("min_p", json!(1.1)),
+        ("repetition_penalty", json!(0)),
+        ("max_tokens", json!(-1)),
+        ("max_tokens", json!(1_000_000)),
+        ("n", json!(0)),
+        ("n", json!(5000)),
+        ("seed", json!(-1)),
+        ("seed", json!(1.5)),
+        ("stop", json!("")),
+        ("stop", json!([1])),
+        ("stream", json!(1)),
+        ("stream_options", json!({"include_usage": true})), // without `stream`
+        ("logprobs", json!(21)),
+        ("logprobs", json!(true)),
+        ("echo", json!("yes")),
+        ("logit_bias", json!({"11": 1})),
+        ("logit_bias", json!({"1": 101})),
+        ("model", json!(7)),
+        ("prompt", Value::Null),
+        ("prompt", json!("")),
+        ("prompt", json!([])),
+        ("prompt", json!([[]])),
+        ("prompt", json!("xyz")),
+        ("prompt", json!([11])),
+        ("prompt", json!([1, "a"])),
+        ("prompt", json!(["a", 1])),
+        ("prompt", json!({"a": 1})),
+        ("suffix", json!("end")),
+        ("best_of", json!(2)),
+        ("presence_penalty", json!(0.5)),
+        ("frequency_penalty", json!(-2)),
+        ("user", json!(1)),
+        ("tools", json!([])),
+        ("novel", json!(0)),
+    ] {
+        let mut body = json!({"prompt": "abc"});
+        body[field] = value;
+        let error = host.post("/v1/completions", &body).error(400);
+        assert_eq!(error["param"], field, "{body}: {error}");
+    }
+    let error = host.post("/v1/completions", &json!({"prompt": "a".repeat(33)})).error(400);
+    assert_eq!(error["code"], "context_length_exceeded");
+    assert_eq!(error["message"], "`prompt` has 33 tokens, and the context of `letters` holds 32");
+    let neutral = json!({
+        "prompt": "abc", "suffix": null, "best_of": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "user": "me",
+        "logit_bias": {}, "stop": [], "stream_options": null, "n": 1,
+    });
+    host.complete(&neutral);
+}
+
+#[test]
+fn each_status_has_its_reason() {
+    let host = Host::new(1);
+    host.post("/v1/completions", &json!({"model": "gpt-5", "prompt": "a"})).error(404);
+    assert_eq!(host.get("/v1/models/gpt-5").error(404)["code"], "model_not_found");
+    host.get("/v1/nothing").error(404);
+    host.get("/../Cargo.toml").error(404);
+    host.get("/v1/completions").error(405);
+    let chat = json!({"messages": [{"role": "user", "content": "abc"}]});
+    assert!(host.post("/v1/chat/completions", &chat).error(400)["message"].as_str().unwrap().contains("chat template"));
+    let large = vec![b' '; 10 << 20];
+    host.request("POST", "/v1/completions", "", &large).error(413);
+    for body in [&b""[..], b"{", b"[]", b"\xff\xfe", b"{\"prompt\": \"a\"} x", "[".repeat(100_000).as_bytes()] {
+        host.request("POST", "/v1/completions", "", body).error(400);
+    }
+    host.request("POST", "/v1/completions", "Origin: http://evil.example\r\n", b"{}").error(403);
+    let other_host = b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+    Response::read(host.send(other_host)).error(403);
+    host.request("GET", "/v1/models", "Origin: http://localhost\r\n", b"").json(200);
+    let models = host.get("/v1/models").json(200);
+    assert_eq!(models["data"][0]["id"], "letters");
+    assert_eq!(host.get("/v1/models/letters").json(200), models["data"][0]);
+    assert_eq!(host.get("/health").json(200)["status"], "ok");
+    assert!(host.metric("tinderbox_responses_total{status=\"403\"}") == 2, "they are counted");
+    let tokens = host.post("/tokenize", &json!({"content": "face"})).json(200);
+    assert_eq!(tokens["tokens"], json!([5, 0, 2, 4]));
+    let content = host.post("/detokenize", &json!({"tokens": tokens["tokens"]})).json(200);
+    assert_eq!(content["content"], "face");
+    host.post("/tokenize", &json!({"content": "x"})).error(400);
+    host.post("/detokenize", &json!({"tokens": [11]})).error(400);
+}
+
+#[test]
+fn only_keys_let_in() {
+    let keys = Keys::of("first\nsecond\n");
+    let host = Host::of(vec![model("letters", &letters(), tokenizer())], 1, keys);
+    let ask = |headers: &str| host.request("GET", "/v1/models", headers, b"");
+    for headers in ["", "Authorization: Bearer third\r\n", "Authorization: first\r\n"] {
+        let refused = ask(headers);
+        assert_eq!(refused.error(401)["code"], "invalid_api_key");
+        assert!(refused.headers.contains("www-authenticate: bearer") && !refused.body.contains("first"));
+    }
+    ask("Authorization: Bearer second\r\n").json(200);
+    host.get("/health").json(200);
+}
+
+#[test]
+fn too_many_texts_are_told_to_come_back() {
+    let host = Host::new(1);
+    let long = json!({"prompt": "abc", "n": 1024, "max_tokens": 30_000, "stream": true}).to_string();
+    let long = http("POST", "/v1/completions", "", long.as_bytes());
+    // Four of these fit, and the text that has the place.
+    let waiting: Vec<TcpStream> = (0..5).map(|_| host.send(&long)).collect();
+    let mut refused = None;
+    for _ in 0..1000 {
+        let response = host.post("/v1/completions", &json!({"prompt": "abc", "n": 1000}));
+        if response.status == 429 {
+            refused = Some(response);
+            break;
+        }
+    }
+    let refused = refused.expect("the queue is full");
+    assert_eq!(refused.error(429)["code"], "rate_limit_exceeded");
+    assert!(refused.headers.contains("retry-after: 1"), "{refused:?}");
+    drop(waiting);
+    host.wait_until_idle();
+    host.complete(&json!({"prompt": "abc"}));
+}
+
+#[test]
+fn clients_that_go_away_leave_nothing_behind() {
+    let host = Host::new(4);
+    for stream in [true, false] {
+        let body = json!({"prompt": "abc", "max_tokens": 30_000, "stream": stream}).to_string();
+        let request = http("POST", "/v1/completions", "", body.as_bytes());
+        let mut clients: Vec<TcpStream> = (0..200).map(|_| host.send(&request)).collect();
+        if stream {
+            // Some have read a part of their text.
+            let mut some = [0; 500];
+            clients[..4].iter_mut().for_each(|client| client.read_exact(&mut some).expect("a beginning"));
+        }
+        drop(clients);
+        host.wait_until_idle();
+    }
+    // Half a request, and half a body.
+    let half = http("POST", "/v1/completions", "", b"{\"prompt\": \"abc\"}");
+    drop([&half[..30], &half[..half.len() - 5]].map(|half| host.send(half)));
+    let settings = GenerateConfig { temperature: 0.0, max_new_tokens: 9, ..GenerateConfig::default() };
+    let response = host.complete(&json!({"prompt": "abc", "max_tokens": 9, "temperature": 0}));
+    assert_eq!(text(&response, 0), generated("abc", &settings, 0));
+}
+
+#[test]
+fn a_server_that_is_stopped_finishes_and_takes_nothing_new() {
+    let host = Host::new(1);
+    let body = json!({"prompt": "abc", "max_tokens": 15_000, "stream": true}).to_string();
+    let mut client = host.send(&http("POST", "/v1/completions", "", body.as_bytes()));
+    let mut beginning = [0; 500];
+    client.read_exact(&mut beginning).expect("a beginning");
+    assert!(!host.stop.stop(), "for the first time");
+    host.post("/v1/completions", &json!({"prompt": "abc"})).error(503);
+    host.get("/health").error(503);
+    let mut rest = String::new();
+    client.read_to_string(&mut rest).expect("the rest");
+    assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"), "{rest}");
+    let address = host.address;
+    drop(host);
+    TcpStream::connect(address).expect_err("nobody listens");
+}
+
+/// A number below `n`, from a row of numbers that is always the same.
+fn draw(state: &mut u64, n: usize) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) as usize % n
+}
+
+#[test]
+fn damaged_requests_are_refused_and_hurt_nobody() {
+    let host = Host::new(2);
+    let valid = [
+        ("/v1/completions", json!({"model": "letters", "prompt": "abc", "max_tokens": 5, "logprobs": 2, "n": 2})),
+        ("/v1/completions", json!({"prompt": [[1, 2], [3]], "echo": true, "stream": true, "max_tokens": 4})),
+        ("/v1/completions", json!({"prompt": ["a", "b"], "stop": ["c"], "logit_bias": {"3": 2.5}, "top_p": 0.5})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "abc"}]})),
+        ("/tokenize", json!({"content": "abc"})),
+        ("/detokenize", json!({"tokens": [1, 2, 3]})),
+    ];
+    let odd =
+        ["null", "-1", "1e999", "\"\\ud800\"", "[]", "{}", "true", "\u{0}", "\"\u{202e}\"", "18446744073709551616"];
+    let mut state = 1;
+    let mut statuses = std::collections::BTreeMap::new();
+    for _ in 0..1000 {
+        let (path, body) = &valid[draw(&mut state, valid.len())];
+        let mut body = body.to_string().into_bytes();
+        for _ in 0..=draw(&mut state, 3) {
+            let at = draw(&mut state, body.len());
+            match draw(&mut state, 5) {
+                0 => body[at] ^= 1 << draw(&mut state, 8),
+                1 => drop(body.remove(at)),
+                2 => body.truncate(at.max(1)),
+                3 => body.insert(at, body[(at * 7) % body.len()]),
+                // A value in the place of another.
+                _ => {
+                    let colon = body[at..].iter().position(|byte| *byte == b':').map_or(at, |n| at + n + 1);
+                    let end =
+                        body[colon..].iter().position(|byte| b",}".contains(byte)).map_or(body.len(), |n| colon + n);
+                    body.splice(colon.min(end)..end, odd[draw(&mut state, odd.len())].bytes());
+                }
+            }
+            if body.is_empty() {
+                break;
+            }
+        }
+        let response = host.request("POST", path, "", &body);
+        *statuses.entry(response.status).or_insert(0) += 1;
+        if response.status != 200 {
+            assert!(matches!(response.status, 400 | 404), "{response:?} to {}", String::from_utf8_lossy(&body));
+            response.error(response.status);
+        }
+    }
+    assert!(statuses[&200] > 50 && statuses[&400] > 300, "{statuses:?}");
+    host.wait_until_idle();
+    host.get("/health").json(200);
+}
+
+/// Values that the schema of a field does not allow, next to those that it does.
+fn refused_by(schema: &Value) -> Vec<Value> {
+    let number = |key: &str| schema[key].as_f64();
+    let mut refused = Vec::new();
+    refused.extend(number("minimum").map(|least| json!(least - 1.0)));
+    refused.extend(number("exclusiveMinimum").map(|least| json!(least)));
+    refused.extend(number("maximum").filter(|most| *most < 1e15).map(|most| json!(most + 1.0)));
+    match schema["type"].as_str() {
+        Some("boolean" | "number" | "integer") => refused.push(json!("a")),
+        Some("string") => refused.push(json!(1)),
+        Some("null" | "object") => refused.push(json!([1])),
+        _ => refused.push(json!({"a": 1})),
+    }
+    refused
+}
+
+#[test]
+fn the_document_says_what_is_taken() {
+    let host = Host::of(vec![model("letters", &letters(), chatting())], 1, None);
+    let document = host.get("/openapi.json").json(200);
+    let schema =
+        |name: &str| document["components"]["schemas"][name]["properties"].as_object().expect("fields").clone();
+    let with_stream = |field: &str, mut body: Value| {
+        match field {
+            "stream_options" => body["stream"] = true.into(),
+            "top_logprobs" => body["logprobs"] = true.into(),
+            _ => {}
+        }
+        body
+    };
+    let requests = [
+        ("/v1/completions", "CompletionRequest", json!({"prompt": "abc", "max_tokens": 1})),
+        (
+            "/v1/chat/completions",
+            "ChatRequest",
+            json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
+        ),
+        ("/tokenize", "TokenizeRequest", json!({"content": "abc"})),
+        ("/detokenize", "DetokenizeRequest", json!({"tokens": [1]})),
+    ];
+    for (path, name, valid) in requests {
+        assert!(document["paths"][path]["post"].is_object());
+        let mut n_fields = 0;
+        for (field, schema) in schema(name) {
+            n_fields += 1;
+            for value in refused_by(&schema) {
+                let mut body = with_stream(&field, valid.clone());
+                body[&field] = value;
+                assert_eq!(host.post(path, &body).error(400)["param"], field, "{body}");
+            }
+            // The ends of the range, and what stands for nothing.
+            let most = schema["maximum"].clone();
+            let least = schema.get("minimum").or(schema["enum"].get(0)).cloned().unwrap_or_default();
+            let default = schema["default"].clone();
+            for value in [most, least, default].into_iter().filter(|value| !value.is_null()) {
+                let mut body = with_stream(&field, valid.clone());
+                body[&field] = value;
+                if ["n", "max_tokens", "max_completion_tokens"].contains(&field.as_str())
+                    && body[&field] != schema["minimum"]
+                {
+                    continue; // which would take long
+                }
+                assert_eq!(host.post(path, &body).status, 200, "{body}");
+            }
+        }
+        assert!(n_fields > 1);
+        let mut body = valid;
+        body["novel"] = 1.into();
+        host.post(path, &body).error(400);
+    }
+    for path in ["/v1/models", "/health", "/metrics", "/openapi.json"] {
+        assert!(document["paths"][path]["get"].is_object() && host.get(path).status == 200, "{path}");
+    }
+}

@@ -1,0 +1,247 @@
+//! Texts are those that `generate` writes, streamed or not, alone or beside others, as a completion or a chat.
+
+use std::thread;
+
+use burn::tensor::Device;
+use serde_json::{Value, json};
+use tinderbox::config::GenerateConfig;
+use tinderbox::model::Gpt;
+use tinderbox::tokenizer::Tokenizer;
+
+use super::{ALPHABET, Host, chatting, config, generated, joined, letters, model, text, tokenizer};
+
+/// Requests that have nothing in common, as JSON and as settings.
+fn requests() -> Vec<(Value, &'static str, GenerateConfig)> {
+    let settings = |temperature, max_new_tokens| GenerateConfig {
+        temperature,
+        max_new_tokens,
+        ..GenerateConfig { seed: 5, ..GenerateConfig::default() }
+    };
+    let request = |prompt, settings: GenerateConfig| {
+        let body = json!({
+            "model": "letters", "prompt": prompt, "temperature": settings.temperature, "seed": settings.seed,
+            "max_tokens": settings.max_new_tokens, "top_k": settings.top_k, "top_p": settings.top_p,
+            "min_p": settings.min_p, "repetition_penalty": settings.repetition_penalty, "stop": settings.stop,
+        });
+        (body, prompt, settings)
+    };
+    vec![
+        request("abc", settings(0.0, 40)),
+        request("abcdefgabcdefgabcdefgabcdefgabcd", settings(0.0, 60)), // the context is full, and full again
+        request("k", settings(1.3, 25)),
+        request("abcd", GenerateConfig { top_k: 3, ..settings(1.0, 30) }),
+        request("ab", GenerateConfig { top_p: 0.6, min_p: 0.05, ..settings(1.0, 31) }),
+        request("abce", GenerateConfig { repetition_penalty: 1.5, ..settings(0.0, 20) }),
+        request("abc", GenerateConfig { stop: vec!["dd".to_owned(), "a".to_owned()], ..settings(1.0, 50) }),
+        request("jjj", settings(1.0, 1)),
+    ]
+}
+
+#[test]
+fn texts_are_those_of_generate_alone_and_beside_others() {
+    let host = Host::new(4);
+    let requests = requests();
+    let expected: Vec<String> = requests.iter().map(|(_, prompt, settings)| generated(prompt, settings, 0)).collect();
+    for ((body, _, _), expected) in requests.iter().zip(&expected) {
+        assert_eq!(text(&host.complete(body), 0), expected, "{body}");
+    }
+    // More at once than there are places, three times each: they wait, join, share prefixes and leave.
+    thread::scope(|scope| {
+        let written = (0..3 * requests.len()).map(|i| {
+            let (host, body) = (&host, &requests[i % requests.len()].0);
+            scope.spawn(move || host.complete(body))
+        });
+        for (i, written) in written.collect::<Vec<_>>().into_iter().enumerate() {
+            let response = written.join().expect("a response");
+            assert_eq!(text(&response, 0), expected[i % requests.len()], "{response}");
+        }
+    });
+}
+
+#[test]
+fn several_texts_are_the_samples_of_generate() {
+    let host = Host::new(3);
+    let settings = GenerateConfig { temperature: 1.0, max_new_tokens: 20, seed: 9, ..GenerateConfig::default() };
+    let body = json!({"prompt": ["abc", "de"], "n": 4, "temperature": 1.0, "max_tokens": 20, "seed": 9});
+    let response = host.complete(&body);
+    for (i, (prompt, sample)) in
+        ["abc", "de"].into_iter().flat_map(|prompt| (0..4).map(move |i| (prompt, i))).enumerate()
+    {
+        assert_eq!(response["choices"][i]["index"], i);
+        assert_eq!(text(&response, i), generated(prompt, &settings, sample), "{i}");
+    }
+    let ids = json!({"prompt": [[0, 1, 2], [3, 4]], "n": 4, "temperature": 1.0, "max_tokens": 20, "seed": 9});
+    assert_eq!(host.complete(&ids)["choices"], response["choices"], "tokens are as good as text");
+    let usage = &response["usage"];
+    assert_eq!([&usage["prompt_tokens"], &usage["completion_tokens"], &usage["total_tokens"]], [5, 160, 165]);
+}
+
+#[test]
+fn streamed_texts_are_those_that_are_not() {
+    let bytes = Gpt::new(&config(64), 256, 3, &Device::flex());
+    let models = vec![model("letters", &letters(), tokenizer()), model("bytes", &bytes, Tokenizer::byte())];
+    let host = Host::of(models, 4, None);
+    let common = json!({"seed": 3, "max_tokens": 50});
+    for other in [
+        json!({"model": "letters", "prompt": "abc", "logprobs": 2, "n": 3}),
+        json!({"model": "letters", "prompt": ["abc", "d"], "logprobs": 0, "echo": true}),
+        json!({"model": "letters", "prompt": "abc", "stop": ["dd", "ka", "b"], "logprobs": 3, "n": 5}),
+        json!({"model": "letters", "prompt": "abc", "echo": true, "max_tokens": 0, "logprobs": 1}),
+        json!({"model": "letters", "prompt": "abc"}),
+        // Random bytes: some are the beginnings of characters, and most are none.
+        json!({"model": "bytes", "prompt": "\u{e9}\u{1f525}", "logprobs": 5, "echo": true, "n": 2}),
+        json!({"model": "bytes", "prompt": "a", "temperature": 2.0, "logprobs": 1, "n": 4, "stop": ["\u{fffd}"]}),
+    ] {
+        let mut body = common.clone();
+        for (key, value) in other.as_object().expect("an object") {
+            body[key] = value.clone();
+        }
+        let whole = host.complete(&body);
+        body["stream"] = true.into();
+        body["stream_options"] = json!({"include_usage": true});
+        let mut events = host.post("/v1/completions", &body).events();
+        let last = events.pop().expect("the usage");
+        // What a first request has read is known to the second.
+        for key in ["prompt_tokens", "completion_tokens", "total_tokens"] {
+            assert_eq!(last["usage"][key], whole["usage"][key], "{body}");
+        }
+        assert_eq!(last["choices"], json!([]));
+        assert!(events.iter().all(|event| event.get("usage") == Some(&Value::Null)));
+        let choices = whole["choices"].as_array().expect("a list");
+        for (choice, (text, logprobs, finish)) in choices.iter().zip(joined(&events, choices.len(), "/text")) {
+            assert_eq!((choice["text"].as_str(), &choice["finish_reason"]), (Some(&*text), &finish), "{body}");
+            for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+                let of = |logprobs: &Value| logprobs[list].as_array().cloned().unwrap_or_default();
+                let streamed: Vec<Value> = logprobs.iter().flat_map(of).collect();
+                assert_eq!(streamed, of(&choice["logprobs"]), "{list} of {body}");
+                let is_asked = !body["logprobs"].is_null() && !(list == "top_logprobs" && body["logprobs"] == 0);
+                assert_eq!(!streamed.is_empty(), is_asked && !text.is_empty(), "{list} of {body}");
+            }
+        }
+    }
+}
+
+/// The logarithms of the softmax of each position, `[T][V]`.
+fn log_softmax(ids: &[i64]) -> Vec<Vec<f64>> {
+    let device = Device::flex();
+    let data = burn::tensor::TensorData::new(ids.to_vec(), [1, ids.len()]);
+    let logits = letters().forward(burn::tensor::Tensor::<2, burn::tensor::Int>::from_data(data, &device));
+    let logits = crate::fixtures::host(logits);
+    let row = |row: &[f32]| {
+        let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
+        row.iter().map(|x| f64::from(*x) - sum.ln()).collect()
+    };
+    logits.chunks(logits.len() / ids.len()).map(row).collect()
+}
+
+#[test]
+fn an_echoed_prompt_is_scored_as_the_model_scores_it() {
+    let host = Host::new(2);
+    let ids = [0, 3, 3, 1, 9, 10, 4];
+    let body = json!({"prompt": ids, "max_tokens": 0, "echo": true, "logprobs": 3});
+    let response = host.complete(&body);
+    let choice = &response["choices"][0];
+    assert_eq!((choice["text"].as_str(), choice["finish_reason"].as_str()), (Some("addbjke"), Some("length")));
+    let logprobs = &choice["logprobs"];
+    let scored = logprobs["token_logprobs"].as_array().expect("a list");
+    assert!(scored[0].is_null() && logprobs["top_logprobs"][0].is_null(), "nothing comes before the first token");
+    let expected = log_softmax(&ids);
+    for at in 1..ids.len() {
+        let row = &expected[at - 1];
+        let wanted = row[ids[at] as usize];
+        assert!((scored[at].as_f64().expect("a number") - wanted).abs() < 1e-4, "{at}: {} {wanted}", scored[at]);
+        let top = logprobs["top_logprobs"][at].as_object().expect("an object");
+        let best = row.iter().copied().fold(f64::MIN, f64::max);
+        let highest = top.values().filter_map(Value::as_f64).fold(f64::MIN, f64::max);
+        assert!((3..=4).contains(&top.len()) && (highest - best).abs() < 1e-4, "{top:?}");
+    }
+    assert_eq!(logprobs["tokens"], json!(["a", "d", "d", "b", "j", "k", "e"]));
+    assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3, 4, 5, 6]));
+    // As lm-eval asks, with a token behind them that it drops.
+    let body = json!({"prompt": ids, "max_tokens": 1, "echo": true, "logprobs": 3, "temperature": 0, "seed": 1234});
+    let with_one = host.complete(&body);
+    let with_one = with_one["choices"][0]["logprobs"]["token_logprobs"].as_array().expect("a list").clone();
+    assert_eq!(&with_one[..ids.len()], &scored[..]);
+    assert_eq!(with_one.len(), ids.len() + 1);
+}
+
+#[test]
+fn a_bias_changes_what_is_written_and_not_what_is_scored() {
+    let host = Host::new(2);
+    let plain = host.complete(&json!({"prompt": "abc", "temperature": 0, "logprobs": 0, "max_tokens": 1}));
+    let token = text(&plain, 0);
+    let id = ALPHABET.find(token).expect("a letter");
+    let mut body = json!({"prompt": "abc", "temperature": 0, "logprobs": 11, "max_tokens": 1, "logit_bias": {}});
+    body["logit_bias"][id.to_string()] = (-100).into();
+    let biased = host.complete(&body);
+    assert_ne!(text(&biased, 0), token);
+    let scores = &biased["choices"][0]["logprobs"]["top_logprobs"][0];
+    assert_eq!(scores[token], plain["choices"][0]["logprobs"]["token_logprobs"][0]);
+}
+
+#[test]
+fn a_prefix_is_read_once() {
+    let host = Host::new(2);
+    let prompt = "abcdefghijkabcdefghijk";
+    let cached = |body: Value| {
+        let response = host.complete(&body);
+        response["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a number")
+    };
+    // Never the letter that the next prompt goes on with.
+    assert_eq!(cached(json!({"prompt": prompt, "max_tokens": 3, "logit_bias": {"0": -100}})), 0);
+    assert_eq!(cached(json!({"prompt": format!("{prompt}aa"), "max_tokens": 3, "temperature": 0})), 22);
+    assert_eq!(cached(json!({"prompt": prompt, "max_tokens": 3})), 21, "the last token is read for its logits");
+    assert_eq!(cached(json!({"prompt": "kkk", "max_tokens": 3})), 0);
+}
+
+#[test]
+fn a_conversation_is_answered_by_the_template() {
+    let host = Host::of(vec![model("letters", &letters(), chatting())], 2, None);
+    let messages = json!([{"role": "user", "content": " abc "}, {"role": "assistant", "content": "de"}]);
+    let mut n_ended = 0;
+    for seed in 0..6 {
+        let body = json!({"messages": messages, "seed": seed, "logprobs": true, "top_logprobs": 2});
+        let chat = host.post("/v1/chat/completions", &body).json(200);
+        assert_eq!(chat["object"], "chat.completion");
+        let (choice, usage) = (&chat["choices"][0], &chat["usage"]);
+        // The prompt is what the template makes of it, and the answer fills the context unless it ends before.
+        let prompt = [9, 0, 1, 2, 10, 9, 3, 4, 10, 9];
+        let n = 32 - prompt.len() + 1;
+        let same = json!({"prompt": prompt, "seed": seed, "max_tokens": n});
+        let completion = host.complete(&same);
+        let content = choice["message"]["content"].as_str().expect("text");
+        assert_eq!(
+            (content, &choice["finish_reason"]),
+            (text(&completion, 0), &completion["choices"][0]["finish_reason"])
+        );
+        n_ended += usize::from(choice["finish_reason"] == "stop");
+        assert_eq!(usage["prompt_tokens"], prompt.len());
+        let scores = choice["logprobs"]["content"].as_array().expect("a list");
+        let tokens: String = scores.iter().filter_map(|score| score["token"].as_str()).collect();
+        assert_eq!(tokens, content);
+        for score in scores {
+            assert_eq!(score["bytes"], json!(score["token"].as_str().expect("text").as_bytes()));
+            assert_eq!(score["top_logprobs"].as_array().expect("a list").len(), 2);
+        }
+        let mut streamed = body.clone();
+        streamed["stream"] = true.into();
+        let events = host.post("/v1/chat/completions", &streamed).events();
+        assert_eq!(events[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
+        assert!(events.iter().all(|event| event["object"] == "chat.completion.chunk" && event.get("usage").is_none()));
+        let (joined, logprobs, finish) = joined(&events, 1, "/delta/content").remove(0);
+        let streamed: Vec<Value> =
+            logprobs.iter().flat_map(|part| part["content"].as_array().cloned().unwrap_or_default()).collect();
+        assert_eq!((joined.as_str(), &streamed, &finish), (content, scores, &choice["finish_reason"]));
+    }
+    assert!((1..6).contains(&n_ended), "some end themselves: {n_ended}");
+    let refused = json!({"messages": [{"role": "robot", "content": "a"}]});
+    let error = host.post("/v1/chat/completions", &refused).error(400);
+    assert!(error["message"].as_str().expect("text").contains("no robots"), "{error}");
+    for (field, value) in
+        [("tools", json!([])), ("top_logprobs", json!(1)), ("max_tokens", json!(0)), ("echo", json!(true))]
+    {
+        let mut body = json!({"messages": messages});
+        body[field] = value;
+        assert_eq!(host.post("/v1/chat/completions", &body).error(400)["param"], field);
+    }
+}
