@@ -1,5 +1,7 @@
 /** The least pixels of a cell beside which a letter can be read. */
 const LETTERS = 11;
+/** The least pixels between two positions above columns. */
+const NUMBERS = 30;
 /** The fewest tokens of a side that zooming in leaves. */
 const CLOSEST = 6;
 
@@ -93,15 +95,15 @@ class LargeMap {
   nameAxes(cell) {
     const { attention, part } = this;
     const every = Math.ceil(LETTERS / cell);
+    const apart = every * Math.ceil(NUMBERS / (every * cell)); // of numbers above columns
     for (const side of ["query", "key"]) {
       const names = [];
-      for (let token = part[side]; token < part[side] + part.n; token += 1) {
-        if ((token - part[side]) % every === 0) {
-          const position = every > 1 || token % 5 === 0 ? `${token} ` : "";
-          const node = page.element("span", { "data-token": token }, page.element("small", {}, position), attention.tokens[token]);
-          node.style.setProperty("--at", `${(token - part[side] + 0.5) * cell}px`);
-          names.push(node);
-        }
+      for (let token = part[side]; token < part[side] + part.n; token += every) {
+        const isNumbered = every === 1 ? token % 5 === 0 : side === "query" || (token - part[side]) % apart === 0;
+        const position = isNumbered ? `${token} ` : "";
+        const node = page.element("span", { "data-token": token }, page.element("small", {}, position), attention.tokens[token]);
+        node.style.setProperty("--at", `${(token - part[side] + 0.5) * cell}px`);
+        names.push(node);
       }
       this.names[side].replaceChildren(...names);
     }
