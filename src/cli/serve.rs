@@ -153,14 +153,13 @@ fn check_memory(runs: &[PathBuf], n_texts: usize) -> anyhow::Result<()> {
         };
         needed = needed.saturating_add(writing.memory());
     }
-    let available = Machine::here().available;
-    if needed > available {
+    if let Some(machine) = Machine::here()
+        && needed > machine.available
+    {
+        let [needed, free] = [needed, machine.available].map(size);
         bail!(
-            "serving {} texts at once needs up to {}, and {} are free\n  hint: lower --parallel, serve fewer runs, or try \
-             it with --force",
-            n_texts,
-            size(needed),
-            size(available)
+            "serving {n_texts} texts at once needs up to {needed}, and {free} are free\n  hint: lower --parallel, serve \
+             fewer runs, or try it with --force"
         );
     }
     Ok(())

@@ -70,8 +70,8 @@ fn ciede2000([l1, a1, b1]: [f64; 3], [l2, a2, b2]: [f64; 3]) -> f64 {
     let h = match h1 + h2 {
         sum if is_grey => sum,
         sum if (h1 - h2).abs() <= 180.0 => sum / 2.0,
-        sum if sum < 360.0 => (sum + 360.0) / 2.0,
-        sum => (sum - 360.0) / 2.0,
+        sum if sum < 360.0 => f64::midpoint(sum, 360.0),
+        sum => f64::midpoint(sum, -360.0),
     };
     let cos = |degrees: f64| degrees.to_radians().cos();
     let t = 1.0 - 0.17 * cos(h - 30.0) + 0.24 * cos(2.0 * h) + 0.32 * cos(3.0 * h + 6.0) - 0.20 * cos(4.0 * h - 63.0);

@@ -9,7 +9,7 @@ use crate::tokenizer::{DecodeStream, Tokenizer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The model ended it.
-    EndOfText,
+    Model,
     /// A stop text came.
     StopText,
     /// It has as many tokens as were asked for.
@@ -114,7 +114,7 @@ impl Sequence {
         let end = match self.done {
             false => None,
             true if stopped => Some(End::StopText),
-            true if is_end => Some(End::EndOfText),
+            true if is_end => Some(End::Model),
             true => Some(End::Length),
         };
         Ok(Written { token, offset, text, end })

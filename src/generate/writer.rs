@@ -162,7 +162,7 @@ impl Iterator for Writers {
     type Item = Result<Vec<Piece>, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.sequences.iter().all(|sequence| sequence.is_done()) {
+        if self.sequences.iter().all(Sequence::is_done) {
             return None;
         }
         let round = self.round();

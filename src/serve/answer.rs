@@ -243,7 +243,7 @@ impl Answer {
 
 fn finish_reason(end: End) -> &'static str {
     match end {
-        End::EndOfText | End::StopText => "stop",
+        End::Model | End::StopText => "stop",
         End::Length => "length",
     }
 }

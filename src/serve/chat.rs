@@ -180,25 +180,30 @@ fn strftime(format: &str, time: SystemTime) -> Result<String, Error> {
             out.push(character);
             continue;
         }
-        out += &match characters.next() {
+        let part = match characters.next() {
             Some('Y') => year.to_string(),
-            Some('m') => format!("{month:02}"),
-            Some('d') => format!("{day:02}"),
+            Some('m') => two_digits(month),
+            Some('d') => two_digits(day),
             Some('B') => name(&MONTHS, month - 1),
             Some('b') => name(&MONTHS, month - 1)[..3].to_owned(),
             Some('A') => name(&DAYS, days % 7),
             Some('a') => name(&DAYS, days % 7)[..3].to_owned(),
-            Some('H') => format!("{:02}", seconds / 3600),
-            Some('M') => format!("{:02}", seconds / 60 % 60),
-            Some('S') => format!("{:02}", seconds % 60),
+            Some('H') => two_digits(seconds / 3600),
+            Some('M') => two_digits(seconds / 60 % 60),
+            Some('S') => two_digits(seconds % 60),
             Some('%') => "%".to_owned(),
             other => {
                 let message = format!("strftime_now does not know %{}", other.unwrap_or_default());
                 return Err(Error::new(ErrorKind::InvalidOperation, message));
             }
         };
+        out.push_str(&part);
     }
     Ok(out)
+}
+
+fn two_digits(n: u64) -> String {
+    format!("{n:02}")
 }
 
 /// Year, month and day, this many days after the beginning of 1970.

@@ -64,7 +64,7 @@ impl Choice {
                 // The tokens of a stop text are no part of the text; the one that ends a text is.
                 let rest = match end {
                     End::StopText => self.release(),
-                    End::EndOfText | End::Length => self.held.drain(..).collect(),
+                    End::Model | End::Length => self.held.drain(..).collect(),
                 };
                 Ok(Part { text: String::new(), scores: rest })
             }

@@ -47,7 +47,7 @@ impl Hosted {
         let scheduler = Scheduler::new(model, tokenizer.clone(), n_places, end, metrics.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
         let chat = Chat::of(&tokenizer);
-        Ok(Self { chat, name, created_unix_s, tokenizer, context_length, n_places, metrics, queue })
+        Ok(Self { name, created_unix_s, tokenizer, context_length, chat, n_places, metrics, queue })
     }
 
     /// Queues texts.

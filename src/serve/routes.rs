@@ -149,7 +149,7 @@ async fn texts(service: &Shared, request: Request, kind: Read<TextRequest>) -> R
         idx,
         prompt: request.prompt(idx).tokens.clone(),
         config: request.config.clone(),
-        sample_idx: (idx % request.n) as u64,
+        choice_idx: (idx % request.n) as u64,
         bias: request.bias.clone(),
         scores_prompt: request.echo && request.n_top.is_some(),
         n_top: request.n_top,

@@ -23,7 +23,7 @@ pub(super) struct Sample {
     pub(super) prompt: Arc<[u32]>,
     pub(super) config: Arc<GenerateConfig>,
     /// Which of the texts of the same prompt and seed it is.
-    pub(super) sample_idx: u64,
+    pub(super) choice_idx: u64,
     /// Added to the logits of tokens, by token.
     pub(super) bias: Arc<[(u32, f32)]>,
     /// Whether the tokens of the prompt are scored as well.
@@ -258,9 +258,9 @@ impl Sample {
 
 impl Text {
     fn new(sample: Sample, tokenizer: &Tokenizer) -> Self {
-        let mut sequence = Sequence::new(tokenizer, &sample.config, &sample.prompt, sample.sample_idx);
+        let mut sequence = Sequence::new(tokenizer, &sample.config, &sample.prompt, sample.choice_idx);
         if !sample.bias.is_empty() {
-            let sampler = Sampler::new(&sample.config, sample.sample_idx).without(tokenizer.gaps());
+            let sampler = Sampler::new(&sample.config, sample.choice_idx).without(tokenizer.gaps());
             sequence.set_sampler(Box::new(Biased { sampler, bias: sample.bias.clone(), logits: Vec::new() }));
         }
         Self { sample, sequence, scores: Vec::new(), was_read: false }

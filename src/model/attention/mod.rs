@@ -24,6 +24,7 @@ pub use kv_cache::{KvCache, LayerCache};
 pub use rope::Rotation;
 
 /// The shape of a [`MultiHeadAttention`].
+#[allow(clippy::struct_excessive_bools, reason = "independent choices")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiHeadAttentionConfig {
     /// Width of the vectors that come in and go out.
