@@ -62,7 +62,7 @@ impl Host {
     /// Sends bytes as they are.
     fn send(&self, bytes: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).expect("it listens");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
+        stream.set_read_timeout(Some(Duration::from_mins(1))).expect("a time");
         stream.write_all(bytes).ok(); // it may answer before it has read everything
         stream
     }
