@@ -137,7 +137,10 @@ def check_lm_eval(run, work):
             model=model, model_args=arguments, tasks=tasks, task_manager=manager, log_samples=True, bootstrap_iters=0
         )
 
-    by_hf = evaluate("hf", {"pretrained": str(exported), "device": "cpu", "dtype": "float32", "batch_size": 1})
+    # The windows of a long text: lm-eval keeps one token of a server's context for what is written, and one for the prefix.
+    window = CONTEXT_LENGTH - 2
+    arguments = {"pretrained": str(exported), "device": "cpu", "dtype": "float32", "batch_size": 1, "max_length": window}
+    by_hf = evaluate("hf", arguments)
     with Server(run) as server:
         arguments = {
             "model": pathlib.Path(run).name, "base_url": f"{server.url}/v1/completions", "tokenizer": str(exported),
