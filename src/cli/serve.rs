@@ -24,10 +24,10 @@ Examples:
   tinderbox serve runs/quickstart/last runs/other --port 9000 --weights int8
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"The\", \"max_tokens\": 50}'")]
 pub(super) struct Args {
-    /// Run directories (their best checkpoints), their `best` or `last`, or some of their checkpoints/step-N
+    /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N; may be repeated
     #[arg(required_unless_present = "folder", value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Serve every run in this folder that has a checkpoint
+    /// Serve every run in this folder that has a checkpoint [default: those that are named]
     #[arg(long = "runs", value_name = "DIR", conflicts_with = "runs")]
     folder: Option<PathBuf>,
     /// The address to listen on; any other than this machine's own needs --api-key-file or --no-auth
@@ -42,7 +42,7 @@ pub(super) struct Args {
     /// The precision of the weights, on a CPU: fewer bits are faster and less exact
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFormat,
-    /// A file with the keys that requests may have, one a line
+    /// A file with the keys that requests may have, one a line [default: none, for programs of this machine alone]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Let everybody who reaches the address use the models

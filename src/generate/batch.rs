@@ -196,6 +196,7 @@ mod tests {
             d_model: 16,
             n_layers: 2,
             n_heads: 2,
+            n_kv_heads: 2,
             position: PositionKind::Rope,
             ..ModelConfig::default()
         };

@@ -243,7 +243,7 @@ mod tests {
                 assert!(error.abs() < 1e-4, "{norm:?} {position:?}: {error}");
                 let has = |n: usize, condition: bool| if condition { n } else { 0 };
                 let n_embeddings = 1 + has(1, config.position == PositionKind::Learned);
-                let n_biases = has(3, bias) + has(1, bias && norm == NormKind::LayerNorm);
+                let n_biases = has(3, bias) + has(1, bias && !tie_embeddings && norm == NormKind::LayerNorm);
                 assert_eq!(it.terms.len(), n_embeddings + 3 * (4 + 1) + n_biases);
             }
             let same = Attribution::new(&model, &prompt, 1, answer("a"), Some(answer("a")));

@@ -176,7 +176,8 @@ mod tests {
 
     #[test]
     fn the_empty_probe_takes_no_memory() {
-        type Held<'a> = (&'a NoProbe, Option<DropoutKey>, MatmulPrecision, Option<usize>);
+        type Saved = Option<Tensor<3>>;
+        type Held<'a> = (&'a NoProbe, Option<DropoutKey>, MatmulPrecision, Option<usize>, Saved, Saved);
         assert_eq!(size_of::<NoProbe>(), 0);
         assert_eq!(size_of::<Pass<'_, NoProbe>>(), size_of::<Held<'_>>());
     }

@@ -266,7 +266,7 @@ mod tests {
             ("{{ messages | tojson }}", r#"[{"role": "user", "content": " hi "}]"#),
             ("{{ {'a': [1, none, true], 'é': '<'} | tojson }}", r#"{"a": [1, null, true], "é": "<"}"#),
             ("{{ {'a': 1} | tojson(indent=2) }}", "{\n  \"a\": 1\n}"),
-            ("{{ messages[0]['content'].split('h')[1].rstrip() }}{{ tools is defined }}", "ifalse"),
+            ("{{ messages[0]['content'].split('h')[1].rstrip() }}{{ tools is defined }}", "iFalse"),
             ("{% macro f(x) %}[{{ x }}]{% endmacro %}{{ f(messages | length) }}", "[1]"),
         ] {
             assert_eq!(render(template, &[("user", " hi ")]).expect(template), expected, "{template}");
