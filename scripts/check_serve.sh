@@ -9,13 +9,16 @@
 #          beside 15 others
 # lm-eval: accuracy and every log-likelihood of a multiple-choice task, and perplexity, through the server and by
 #          transformers from the exported model, within 1e-3
+# speed:   only if it is named: 16 clients at once beside `generate --num-samples 16` and llama.cpp (xllamacpp) with the
+#          same weights, medians of three rounds; nothing else should run meanwhile
 #
 # The first run trains a small model on data/stories.txt, and makes a virtual environment. Settings, as environment
 # variables:
 #
 #     WORK    where these are kept; target/serve
 #     PYTHON  the Python for the virtual environment, 3.10 or newer; python3
-#     VENV    a virtual environment that has openai, lm-eval[api], torch and transformers; WORK/venv
+#     VENV    a virtual environment that has openai, lm-eval[api], torch and transformers, for `speed` xllamacpp; WORK/venv
+#     RUN     the run of `speed`, such as an imported model; the small one
 #     BUILT   the folder of the built program, which is not built then; target/release
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Serves a GGUF file by llama.cpp until its standard input ends; prints the address. See `common.LlamaCpp`."""
+"""Serves a GGUF file by llama.cpp until its standard input ends; prints the address. See `common.LlamaCpp`.
+
+    llama_server.py FILE CONTEXT THREADS [TEXTS AT ONCE]
+"""
 
 import os
 import sys
@@ -9,8 +12,8 @@ import xllamacpp
 path, n_ctx, n_threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 params = xllamacpp.CommonParams()
 params.model.path = path
-params.n_ctx = n_ctx
-params.n_parallel = 1
+params.n_parallel = int(sys.argv[4]) if len(sys.argv) > 4 else 1
+params.n_ctx = n_ctx * params.n_parallel
 params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = n_threads

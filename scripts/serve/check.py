@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 
+from speed import check_speed
+
 PROGRAM = pathlib.Path(os.environ["BUILT"]) / "tinderbox"
 CONTEXT_LENGTH = 128
 
@@ -174,8 +176,13 @@ def main():
     work = pathlib.Path(sys.argv[1])
     parts = sys.argv[2:] or ["openai", "lm-eval"]
     run = str(work / "run")
+    checks = {
+        "openai": lambda: check_openai(run),
+        "lm-eval": lambda: check_lm_eval(run, work),
+        "speed": lambda: check_speed(PROGRAM, os.environ.get("RUN", run), work, Server),
+    }
     for part in parts:
-        {"openai": lambda: check_openai(run), "lm-eval": lambda: check_lm_eval(run, work)}[part]()
+        checks[part]()
 
 
 main()

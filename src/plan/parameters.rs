@@ -35,7 +35,7 @@ pub struct BlockParameters {
     pub mlp: u64,
     /// The norms, including those of queries and keys.
     pub norms: u64,
-    /// Factors of sums with what the first block reads and with its values, which that block does not have.
+    /// The learned factors of `embedding_skip` and `value_residual`; the first block lacks the two of the latter.
     pub factors: u64,
     /// All parameters of the block.
     pub total: u64,

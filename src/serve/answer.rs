@@ -1,9 +1,9 @@
 //! Responses with texts, as JSON in the two forms that OpenAI has.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::Map;
 
 use super::choice::{Choice, Part};
 use super::hosted::Hosted;
@@ -73,7 +73,7 @@ enum Logprobs {
         tokens: Vec<String>,
         token_logprobs: Vec<Option<f32>>,
         /// Null where none were asked for, and for a token that nothing comes before.
-        top_logprobs: Option<Vec<Option<Map<String, serde_json::Value>>>>,
+        top_logprobs: Option<Vec<Option<BTreeMap<String, f32>>>>,
         text_offset: Vec<usize>,
     },
     Chat {
@@ -219,11 +219,11 @@ impl Answer {
     }
 
     /// The likeliest tokens and the one that is there, by their texts; of tokens with the same text the likeliest.
-    fn top(&self, score: &Score) -> Option<Map<String, serde_json::Value>> {
+    fn top(&self, score: &Score) -> Option<BTreeMap<String, f32>> {
         let chosen = (score.token, score.logprob?);
-        let mut top = Map::new();
+        let mut top = BTreeMap::new();
         for (token, logprob) in score.top.iter().copied().chain([chosen]) {
-            top.entry(self.model.token_text(token)).or_insert_with(|| f64::from(logprob).into());
+            top.entry(self.model.token_text(token)).or_insert(logprob);
         }
         Some(top)
     }

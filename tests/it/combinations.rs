@@ -49,7 +49,8 @@ fn any_run() -> impl Strategy<Value = AnyRun> {
             schedule.min_learning_rate *= optimizer.learning_rate;
             let (batch_size, grad_accumulation_steps) = sizes;
             if seed.is_multiple_of(3) {
-                (schedule.initial_batch_size, schedule.initial_context_length) = (Some(1), Some(2));
+                (schedule.initial_batch_size, schedule.initial_context_length) =
+                    (Some(1), Some(model.context_length.min(2)));
                 schedule.ramp_fraction = 0.7;
             }
             AnyRun { model, optimizer, schedule, tokenizer, seed, batch_size, grad_accumulation_steps }

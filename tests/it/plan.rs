@@ -127,7 +127,8 @@ proptest! {
         prop_assert_eq!(position_embedding, sum(&|name| name.starts_with("position_embedding")));
         prop_assert_eq!(final_norm, sum(&|name| name.starts_with("norm.")));
         prop_assert_eq!(output, sum(&|name| name.starts_with("output.")));
-        prop_assert_eq!(block.total * n_layers, sum(&|name| name.starts_with("blocks.")));
+        let not_in_the_first = if config.value_residual { 2 } else { 0 };
+        prop_assert_eq!(block.total * n_layers - not_in_the_first, sum(&|name| name.starts_with("blocks.")));
         prop_assert_eq!(block.attention_qkv, of_first_block("attention.qkv"));
         prop_assert_eq!(block.attention_output, of_first_block("attention.output"));
         prop_assert_eq!(block.mlp, of_first_block("mlp."));

@@ -27,7 +27,8 @@ fn tokenizer() -> Tokenizer {
 }
 
 fn config(context_length: usize) -> ModelConfig {
-    let config = ModelConfig { context_length, d_model: 16, n_layers: 2, n_heads: 2, ..ModelConfig::default() };
+    let config =
+        ModelConfig { context_length, d_model: 16, n_layers: 2, n_heads: 2, n_kv_heads: 2, ..ModelConfig::default() };
     ModelConfig { position: PositionKind::Rope, ..config }.with_derived()
 }
 

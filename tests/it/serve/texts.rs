@@ -220,7 +220,7 @@ fn a_conversation_is_answered_by_the_template() {
         let tokens: String = scores.iter().filter_map(|score| score["token"].as_str()).collect();
         assert_eq!(tokens, content);
         for score in scores {
-            assert_eq!(score["bytes"], json!(score["token"].as_str().expect("text").as_bytes()));
+            assert_eq!(score["bytes"], Value::Null, "a file without a byte-level decoder says nothing of bytes");
             assert_eq!(score["top_logprobs"].as_array().expect("a list").len(), 2);
         }
         let mut streamed = body.clone();
@@ -233,7 +233,7 @@ fn a_conversation_is_answered_by_the_template() {
             logprobs.iter().flat_map(|part| part["content"].as_array().cloned().unwrap_or_default()).collect();
         assert_eq!((joined.as_str(), &streamed, &finish), (content, scores, &choice["finish_reason"]));
     }
-    assert!((1..6).contains(&n_ended), "some end themselves: {n_ended}");
+    assert!(n_ended > 0, "none ends by itself");
     let refused = json!({"messages": [{"role": "robot", "content": "a"}]});
     let error = host.post("/v1/chat/completions", &refused).error(400);
     assert!(error["message"].as_str().expect("text").contains("no robots"), "{error}");
