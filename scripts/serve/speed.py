@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 
 N_CLIENTS = 16
@@ -17,7 +18,10 @@ TEXT = pathlib.Path("data/stories.txt").read_text()
 
 def post(url, body):
     body = json.dumps(body).encode()
-    return urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"}))
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"}))
+    except urllib.error.HTTPError as error:
+        raise SystemExit(f"{url}: {error.read().decode()}") from error
 
 
 def complete(url, prompt, n, **settings):
@@ -46,7 +50,7 @@ def at_once(task, arguments):
 
 def prompts(round_idx, length=150):
     """Prompts that no other round has."""
-    begins = [(round_idx * N_CLIENTS + i) * 997 for i in range(N_CLIENTS)]
+    begins = [(round_idx * N_CLIENTS + i) * 9973 % (len(TEXT) - length) for i in range(N_CLIENTS)]
     return [TEXT[begin : begin + length] for begin in begins]
 
 
