@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(message("step 1/2  loss 3"), "step 1/2  loss 3");
     }
 
-    /// What a model wrote is no message of ours.
+    /// A model's text is no message of ours.
     #[test]
     fn a_sample_has_a_quiet_margin_and_no_other_colour() {
         assert_eq!(message("sample:\n    | error: a (best)"), "sample:\n\u{1b}[2m    |\u{1b}[0m error: a (best)");

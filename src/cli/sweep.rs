@@ -104,7 +104,7 @@ pub(super) fn search(request: &Request, root: &Path, overwrite: bool) -> anyhow:
     }
 }
 
-/// What happened, in a line.
+/// An event, in a line.
 fn line(entry: &Entry) -> String {
     match entry {
         Entry::Planned(course) => {

@@ -1,4 +1,4 @@
-//! What a config may say that is hardly meant.
+//! Settings that are valid but hardly meant.
 
 use super::Config;
 

@@ -161,7 +161,7 @@ struct Data<'a> {
     similarity: Vec<usize>,
 }
 
-/// What the model expects after a token.
+/// The tokens that the model expects after a token.
 #[derive(Serialize)]
 struct Prediction {
     /// The likeliest tokens with their probabilities.

@@ -1,4 +1,4 @@
-//! What `inspect` measures besides attention, as pictures: grids of coloured cells and bars, as a page or as SVG.
+//! The results of `inspect` besides attention, as pictures: grids of coloured cells and bars, as a page or as SVG.
 
 use super::columns::{fit, width};
 use super::svg::{self, Anchor};
@@ -11,7 +11,7 @@ const SCRIPT: &str = include_str!("assets/sheet.js");
 /// A heading, words and figures about one thing that was measured.
 #[derive(Clone, Debug)]
 pub struct Sheet {
-    /// What it is about, such as the prompt.
+    /// Its subject, such as the prompt.
     pub heading: String,
     /// A sentence or two.
     pub lead: String,
@@ -31,7 +31,7 @@ pub enum Figure {
 /// Cells in rows and columns, coloured by their values.
 #[derive(Clone, Debug)]
 pub struct Grid {
-    /// What the cells are.
+    /// The meaning of the cells.
     pub title: String,
     /// The rows' names, from top to bottom.
     pub rows: Vec<String>,
@@ -48,7 +48,7 @@ pub struct Grid {
 pub struct Cell {
     /// The value.
     pub value: f64,
-    /// What is written in the cell; may be empty.
+    /// The text in the cell; may be empty.
     pub label: String,
     /// All of it in words.
     pub about: String,
@@ -66,7 +66,7 @@ pub enum Scale {
 /// Numbers with their names.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// What the numbers are.
+    /// The meaning of the numbers.
     pub title: String,
     /// From top to bottom.
     pub rows: Vec<(String, f64)>,

@@ -5,7 +5,7 @@
 use super::plot::N_SERIES;
 use super::theme::{Theme, color};
 
-/// What a reader's eyes lack, as a matrix on linear RGB. Source: Machado, Oliveira, Fernandes 2009, "A
+/// A colour vision deficiency, as a matrix on linear RGB. Source: Machado, Oliveira, Fernandes 2009, "A
 /// Physiologically-based Model for Simulation of Color Vision Deficiency", the tables for severity 1.0.
 const VISIONS: [(&str, [[f64; 3]; 3]); 4] = [
     ("nothing", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),

@@ -42,7 +42,7 @@ pub struct Telling {
     pub head: usize,
     /// The token that shows it best, counted from 0.
     pub query: usize,
-    /// What it does, as a sentence.
+    /// Its behaviour, as a sentence.
     pub sentence: String,
 }
 

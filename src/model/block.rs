@@ -49,7 +49,7 @@ impl Block {
         }
     }
 
-    /// What the block reads: what comes in, and the embedding if it reads that too.
+    /// The input of the block: what comes in, and the embedding if it reads that too.
     ///
     /// # Shapes
     /// `x, embedding: [B, T, C]` -> `[B, T, C]`

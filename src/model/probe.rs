@@ -96,7 +96,7 @@ pub struct Pass<'a, P: Probe> {
     dropout: Option<DropoutKey>,
     precision: MatmulPrecision,
     block_idx: Option<usize>,
-    /// What the first block reads, for the others if they read it too, `[B, T, C]`.
+    /// The input of the first block, for the others if they read it too, `[B, T, C]`.
     pub(super) embedding: Option<Tensor<3>>,
     /// The values of the first block, for the others if they use them too, `[B, T, Hkv D]`.
     pub(super) first_values: Option<Tensor<3>>,

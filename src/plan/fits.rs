@@ -24,7 +24,7 @@ pub fn check_training(config: &Config, device: &OpenDevice) -> Result<(), PlanEr
     advice.map_or(Ok(()), |advice| Err(PlanError::DoesNotFit(advice)))
 }
 
-/// What a model is to write.
+/// The texts that a model is to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Writing<'a> {
     /// The model.

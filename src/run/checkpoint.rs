@@ -57,7 +57,7 @@ pub struct TrainState {
     /// CRC-32C of the run's `tokenizer.json`; `None` if an older version began the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer_crc32c: Option<u32>,
-    /// What an interrupt left undone at this step: done first when the run goes on.
+    /// The work that an interrupt left undone at this step: done first when the run goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_undone: Option<LeftUndone>,
     /// The losses that spikes are told by, nats per token; empty unless the config asks for it.
@@ -65,7 +65,7 @@ pub struct TrainState {
     pub recent_losses: Vec<f32>,
 }
 
-/// What can be left undone at a step; each includes those below it.
+/// Work that can be left undone at a step; each includes those below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeftUndone {

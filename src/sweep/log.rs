@@ -13,7 +13,7 @@ use crate::run::{Lock, RunDir, write_atomically};
 const REQUEST: &str = "sweep.json";
 const LOG: &str = "log.jsonl";
 
-/// What happened in a sweep, as its log says it. Trials count from 0, the base config; seeds and rungs from 0.
+/// An event of a sweep, as its log says it. Trials count from 0, the base config; seeds and rungs from 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the fields say what they are")]
@@ -78,7 +78,7 @@ impl Folder {
     }
 }
 
-/// What was asked for in a folder.
+/// The request of a folder.
 pub(super) fn request(root: &Path) -> Option<Request> {
     serde_json::from_slice(&fs::read(root.join(REQUEST)).ok()?).ok()
 }

@@ -162,7 +162,7 @@ pub fn run(
     Ok(outcome)
 }
 
-/// What was asked for in the folder of a sweep; `None` if there is none that can be read.
+/// The request in the folder of a sweep; `None` if there is none that can be read.
 #[must_use]
 pub fn earlier(root: &Path) -> Option<Request> {
     log::request(root)
@@ -175,7 +175,7 @@ fn load(request: &Request, space: &[Dimension], setting: &[Value]) -> Result<Con
     Config::from_toml(&request.config, &request.config_name, &overrides)
 }
 
-/// What the log says so far.
+/// The results in the log so far.
 #[derive(Debug, Default)]
 struct Results {
     course: Option<Course>,
@@ -208,7 +208,7 @@ impl Results {
         }
     }
 
-    /// What the runs of a trial reached in a rung; `None` if it did not take part.
+    /// The losses that the runs of a trial reached in a rung; `None` if it did not take part.
     fn of(&self, trial: usize, rung: usize) -> Option<Result<Vec<f64>, String>> {
         let of_seeds = self.reached.range((trial, rung, 0)..=(trial, rung, usize::MAX));
         let of_seeds: Vec<_> = of_seeds.map(|(_, result)| result.clone()).collect();

@@ -17,7 +17,7 @@ const MIN_RECENT: usize = 64;
 /// Why a step did not change the weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Skipped {
-    /// What was wrong: `loss` or `gradient's norm`.
+    /// The wrong number: `loss` or `gradient's norm`.
     pub what: &'static str,
     /// Its value.
     pub value: f32,
@@ -114,7 +114,7 @@ impl Skipping {
         Self { reads: is_cpu || skip_non_finite || spikes > 0.0, spikes, recent: Vec::new() }
     }
 
-    /// What is wrong with a step before its update: what, its value, and the usual one.
+    /// The fault of a step before its update: the number, its value, and the usual one.
     pub(super) fn judge(
         &mut self,
         loss: &Tensor<1>,

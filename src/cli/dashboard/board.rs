@@ -37,7 +37,7 @@ pub(super) struct Board {
     /// Index of the metric on the chart.
     pub(super) selected: usize,
     pub(super) lines: VecDeque<LogLine>,
-    /// What the model wrote, the newest first.
+    /// The samples of the model, the newest first.
     pub(super) samples: VecDeque<Sample>,
     /// `None` before the first reading.
     pub(super) load: Option<Load>,

@@ -204,7 +204,7 @@ fn draw_chart(frame: &mut Frame, area: Rect, board: &Board, index: usize) {
     frame.render_widget(chart, area);
 }
 
-/// What the model wrote, the newest first, wrapped.
+/// The samples of the model, the newest first, wrapped.
 fn draw_samples(frame: &mut Frame, area: Rect, board: &Board) {
     let block = Block::bordered().title(" samples ");
     let inner = block.inner(area);

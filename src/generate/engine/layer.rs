@@ -37,7 +37,7 @@ pub(super) struct Work {
     pub(super) x: Rows,
     /// `[n, C]`
     pub(super) normed: PackedRows,
-    /// What the first layer reads, `[n, C]`, and its values, `[n, Hkv D]`, if the others use them.
+    /// The input of the first layer, `[n, C]`, and its values, `[n, Hkv D]`, if the others use them.
     embedding: Rows,
     first_values: Rows,
     qkv: Rows,
