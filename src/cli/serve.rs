@@ -86,10 +86,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let server = Server::bind(models, Options { address, n_places: args.parallel, keys })?;
     let stop = server.stop();
     ctrlc::set_handler(move || {
-        if stop.stop() {
+        if stop.was_asked() {
             std::process::exit(i32::from(INTERRUPTED));
         }
-        note("finishing what is being written; Ctrl-C again ends at once");
+        note("finishing what is being written; Ctrl-C again ends at once"); // before the server can end
+        stop.stop();
     })
     .context("cannot install the Ctrl-C handler")?;
     note(format!("serving {} at http://{}", names.join(", "), server.address()));

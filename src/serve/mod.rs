@@ -88,9 +88,14 @@ pub struct Server {
 pub struct Stop(watch::Sender<bool>);
 
 impl Stop {
-    /// Ends the server; true if it was asked to end before.
-    pub fn stop(&self) -> bool {
-        self.0.send_replace(true)
+    /// Ends the server.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Whether the server was asked to end.
+    pub fn was_asked(&self) -> bool {
+        *self.0.borrow()
     }
 }
 

@@ -166,7 +166,9 @@ fn a_server_that_is_stopped_finishes_and_takes_nothing_new() {
     let mut client = host.send(&http("POST", "/v1/completions", "", body.as_bytes()));
     let mut beginning = [0; 500];
     client.read_exact(&mut beginning).expect("a beginning");
-    assert!(!host.stop.stop(), "for the first time");
+    assert!(!host.stop.was_asked());
+    host.stop.stop();
+    assert!(host.stop.was_asked());
     host.post("/v1/completions", &json!({"prompt": "abc"})).error(503);
     host.get("/health").error(503);
     let mut rest = String::new();
