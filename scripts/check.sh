@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The whole gate, which every change must pass: format, sources of dependencies, lints, types of every backend, build,
-# tests, bundled data, docs.
+# The whole gate, which every change must pass: format, licences and sources of dependencies, lints, types of every
+# backend, build, tests, bundled data, docs.
 #
 # It stops at the first stage that fails, and ends with a table of each stage's minutes. With
 # TINDERBOX_REQUIRE_WGPU=1 the wgpu tests fail, rather than skip, when there is no adapter, and with
@@ -45,7 +45,7 @@ echo "$(getconf _NPROCESSORS_ONLN) cores, target folder ${CARGO_TARGET_DIR:-targ
 
 # One profile throughout. Clippy, check and doc share their view of the dependencies, build and test theirs.
 stage format cargo fmt --check
-stage "sources of dependencies" scripts/check_supply_chain.sh --sources
+stage "supply chain" scripts/check_supply_chain.sh --if-there
 stage clippy cargo clippy --release --all-targets --locked -- -D warnings
 stage "types: flex alone" cargo check --release --no-default-features --features flex --locked
 # DOCS_RS tells the build script of the `cuda` backend not to download LLVM, which types do not need.
