@@ -1,12 +1,47 @@
 #!/usr/bin/env bash
-# The tests that take minutes and are left out of the gate: hundreds of kills while a run saves, and the like.
+# The tests that take minutes and are left out of the gate, in parts that run one after another.
 #
-#   scripts/soak.sh [FILTER]    only those whose names contain FILTER
+#   scripts/soak.sh                     all parts
+#   scripts/soak.sh kills power_loss    some of them
 #
-# docs/reliability.md says what they hold.
+#   fuzz           20,000 cases of each kind of damaged input, in place of some hundred
+#   kills          a run is killed 200 times while it saves
+#   disks          disks of 60 sizes fill up
+#   permissions    files and folders may not be read or written any more
+#   power_loss     the power fails after each change of a file
+#   endurance      20,000 steps on flex keep their memory
+#   endurance_gpu  2,000 steps on wgpu keep their memory
+#
+# Each part prints its figures and its time. docs/reliability.md says what the tests hold.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null # nothing here may ask a question
 
-# One after another: several at once would wait for each other's disk.
-cargo test --release --locked --test it -- --ignored --test-threads 1 "$@"
+# tests FILTER...: several at once would wait for each other's disk.
+tests() {
+    cargo test --release --locked --test it -- --nocapture --test-threads 1 "$@"
+}
+
+run() {
+    case $1 in
+    fuzz) TINDERBOX_FUZZ_CASES=${TINDERBOX_FUZZ_CASES:-20000} tests fuzz:: damaged:: ;;
+    kills) tests --ignored a_run_that_is_killed_two_hundred_times ;;
+    disks) tests --ignored a_disk_of_any_size ;;
+    permissions) tests --ignored permissions_that_are_taken_away ;;
+    power_loss) tests --ignored power_loss:: ;;
+    endurance) tests --ignored twenty_thousand_steps ;;
+    endurance_gpu) tests --ignored two_thousand_steps_on_a_gpu ;;
+    esac
+}
+
+all=(fuzz kills disks permissions power_loss endurance endurance_gpu)
+(($#)) || set -- "${all[@]}"
+for part in "$@"; do
+    [[ " ${all[*]} " == *" $part "* ]] || { echo "there is no part \`$part\`: ${all[*]}" >&2; exit 2; }
+done
+for part in "$@"; do
+    printf '\n=== %s\n' "$part"
+    start=$SECONDS
+    run "$part"
+    printf '=== %s: %d:%02d minutes\n' "$part" $(((SECONDS - start) / 60)) $(((SECONDS - start) % 60))
+done
