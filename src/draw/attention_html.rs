@@ -306,6 +306,7 @@ mod tests {
     use base64::prelude::{BASE64_STANDARD, Engine as _};
     use serde_json::Value;
 
+    use super::super::plot::N_SERIES;
     use super::*;
     use crate::inspect::Prompt;
     use crate::inspect::tests::{model, small_config};
@@ -399,6 +400,17 @@ mod tests {
             for forbidden in ["</", "<!--", "\r", "://", "url(", "@import"] {
                 assert!(!asset.contains(forbidden), "{forbidden}");
             }
+        }
+    }
+
+    /// `vision.rs` shows that the series can be told apart; the page has as many of them, and makes no other colour.
+    #[test]
+    fn heads_have_the_colours_of_the_series() {
+        let scripts = SCRIPTS.concat();
+        assert!(scripts.contains(&format!("const N_SERIES = {N_SERIES};")));
+        assert!(scripts.contains("`var(--series-${head})`"));
+        for function in ["hsl(", "hwb(", "lab(", "lch("] {
+            assert!(!scripts.contains(function), "{function}");
         }
     }
 

@@ -104,18 +104,25 @@ fn check(browser: &mut Browser, (width, theme): (u32, Theme), view: &str) {
     browser.picture(&format!("attention-{view}-{width}-{}", theme.name()));
 }
 
+/// Red, green and blue of a token of the pages.
+fn token(name: &str, theme: Theme) -> [f64; 3] {
+    const TOKENS: &str = include_str!("../../src/draw/assets/tokens.css");
+    let (_, pair) = TOKENS.split_once(&format!("--{name}: light-dark(")).expect("a token");
+    let (light, dark) = pair.split_once(')').expect("an end").0.split_once(", ").expect("two");
+    let hex = if theme == Theme::Light { light } else { dark };
+    [1, 3, 5].map(|at| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).expect("#rrggbb")))
+}
+
+/// The colours of the heads' switches, which are those of their lines.
+fn head_colors(browser: &mut Browser) -> Vec<Value> {
+    browser.all(".chip", "getComputedStyle(it, '::before').borderTopColor.match(/\\d+/g).map(Number)")
+}
+
 /// The colour of a weight, as the tokens of the pages have it.
 fn heat(theme: Theme, weight: f64) -> [f64; 3] {
-    const TOKENS: &str = include_str!("../../src/draw/assets/tokens.css");
-    let stop = |at: usize| -> [f64; 3] {
-        let (_, pair) = TOKENS.split_once(&format!("--heat-{at}: light-dark(")).expect("a token");
-        let (light, dark) = pair.split_once(')').expect("an end").0.split_once(", ").expect("two");
-        let hex = if theme == Theme::Light { light } else { dark };
-        [1, 3, 5].map(|at| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).expect("#rrggbb")))
-    };
     let at = weight.sqrt() * 9.0;
     let below = (at as usize).min(8);
-    let [one, next] = [stop(below), stop(below + 1)];
+    let [one, next] = [below, below + 1].map(|at| token(&format!("heat-{at}"), theme));
     [0, 1, 2].map(|channel| one[channel] + (next[channel] - one[channel]) * (at - below as f64))
 }
 
@@ -174,8 +181,10 @@ fn text(browser: &mut Browser, weights: &Value, lens: &Value, theme: Theme) {
     browser.press("Escape");
 }
 
-fn heads(browser: &mut Browser, weights: &Value, n_heads: usize) {
+fn heads(browser: &mut Browser, weights: &Value, n_heads: usize, theme: Theme) {
     tab(browser, "Heads");
+    let series = (0..n_heads).map(|head| json!(token(&format!("series-{head}"), theme).map(|c| c as u8)));
+    assert_eq!(head_colors(browser), series.collect::<Vec<_>>());
     assert!(lines(browser).len() > 11);
     choose(browser, "Layer", 1);
     let token = ".column.query .token:nth-child(7)";
@@ -361,7 +370,7 @@ fn every_view_shows_the_models_numbers_on_every_screen() {
         check(&mut browser, screen, "opened");
         text(&mut browser, &weights, &lens, screen.1);
         check(&mut browser, screen, "text");
-        heads(&mut browser, &weights, 4);
+        heads(&mut browser, &weights, 4, screen.1);
         check(&mut browser, screen, "heads");
         model(&mut browser, &weights, 4, screen.1);
         check(&mut browser, screen, "model");
@@ -373,6 +382,34 @@ fn every_view_shows_the_models_numbers_on_every_screen() {
         check(&mut browser, screen, "similarity");
         top(&mut browser, &weights);
         check(&mut browser, screen, "top");
+    }
+}
+
+/// Nobody tells eight colours of lines apart.
+#[test]
+fn one_of_many_heads_stands_out() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let folder = trained(&["model.d_model=16", "model.n_heads=8", "model.n_kv_heads=8"]);
+    let page = page(&folder, PROMPT, &[]);
+    for screen in SCREENS {
+        browser.look(screen);
+        browser.open(&page);
+        tab(&mut browser, "Heads");
+        let [chosen, other] = ["accent", "plain"].map(|name| json!(token(name, screen.1).map(|c| c as u8)));
+        let expected = |head: usize| {
+            let color = |at: usize| if at == head { chosen.clone() } else { other.clone() };
+            (0..8).map(color).collect::<Vec<_>>()
+        };
+        browser.point(".chip:nth-of-type(4)");
+        assert_eq!(head_colors(&mut browser), expected(3), "the head that is pointed at");
+        for _ in 0..2 {
+            browser.click(".chip:nth-of-type(6)"); // off and on
+        }
+        browser.point_away();
+        assert_eq!(head_colors(&mut browser), expected(5), "the head that was switched on last");
+        check(&mut browser, screen, "many-heads");
     }
 }
 

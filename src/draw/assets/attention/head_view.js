@@ -8,17 +8,17 @@ class HeadView {
   static key = "heads";
   static title = "Heads";
   static about =
-    "A line leads from a token that looks (left) to one that it looks at (right), in its head's colour; the stronger, " +
-    "the larger the weight = softmax(q · k / √d). A token's weights sum to 1. Point at a token on either side to see its " +
-    "lines alone, click to keep it.";
+    "A line leads from a token that looks (left) to one that it looks at (right); the stronger, the larger the weight = " +
+    "softmax(q · k / √d). A token's weights sum to 1. Up to six heads have a colour each; of more, the one that you point " +
+    "at or switched on last stands out. Point at a token on either side to see its lines alone, click to keep it.";
 
   constructor(attention, choice) {
     this.attention = attention;
     this.choice = choice;
     this.least = LEAST;
     const { layers, heads, nTokens } = attention;
-    this.colors = heads.map((_, head) => headColor(head, heads.length));
     this.pairs = [];
+    this.inks = new Map();
     this.layer = chooser(
       "Layer",
       layers,
@@ -95,24 +95,28 @@ class HeadView {
     const { choice } = this;
     const toggle = () => {
       const active = new Set(choice.active);
-      if (!active.delete(head)) {
+      const isOn = !active.delete(head);
+      if (isOn) {
         active.add(head);
       }
-      choice.set({ active });
+      choice.set({ active, previewed: null, ...(isOn && { head }) });
     };
-    const chip = page.element(
+    const point = () => choice.preview({ layer: choice.layer, head });
+    return page.element(
       "button",
       {
         type: "button",
         class: "chip",
         title: `head ${number}: click to switch it, double-click to see it alone`,
+        pointerenter: (event) => event.pointerType === "mouse" && point(),
+        pointerleave: (event) => event.pointerType === "mouse" && choice.preview(null),
+        focus: (event) => event.target.matches(":focus-visible") && point(),
+        blur: () => choice.previewed && choice.preview(null),
         click: toggle,
-        dblclick: () => choice.set({ active: new Set([head]) }),
+        dblclick: () => choice.set({ active: new Set([head]), head }),
       },
       String(number),
     );
-    chip.style.setProperty("--color", this.colors[head]);
-    return chip;
   }
 
   setAll(on) {
@@ -122,7 +126,10 @@ class HeadView {
   update() {
     const { choice } = this;
     this.layer.update();
-    this.chips.forEach((chip, head) => page.set(chip, { "aria-pressed": String(choice.active.has(head)) }));
+    this.chips.forEach((chip, head) => {
+      page.set(chip, { "aria-pressed": String(choice.active.has(head)) });
+      chip.style.setProperty("--color", this.color(head));
+    });
     this.columns.forEach((buttons, index) => {
       const side = index === 0 ? "query" : "key";
       const is = (place, token) => place?.side === side && place.token === token;
@@ -140,17 +147,24 @@ class HeadView {
   }
 
   redraw() {
-    this.inks = undefined;
+    this.inks = new Map();
     if (this.node.isConnected) {
       this.lines.redraw();
       this.blocks.redraw();
     }
   }
 
-  /** The heads' colours in the present theme. */
+  color(head) {
+    return headColor(head, this.attention.heads.length, this.choice.head);
+  }
+
+  /** A head's colour in the present theme. */
   ink(head) {
-    this.inks ??= this.colors.map((color) => resolved(color));
-    return this.inks[head];
+    const color = this.color(head);
+    if (!this.inks.has(color)) {
+      this.inks.set(color, resolved(color));
+    }
+    return this.inks.get(color);
   }
 
   /** Finds the pairs to draw, every strong one or all of the present token, and returns whether some are left out. */
@@ -199,7 +213,9 @@ class HeadView {
 
   drawLines(context, width, height) {
     const row = height / this.attention.nTokens;
-    for (const { head, query, key, weight } of this.pairs) {
+    const isChosen = ({ head }) => head === this.choice.head;
+    const chosenLast = [...this.pairs].sort((a, b) => isChosen(a) - isChosen(b)); // it lies above the others
+    for (const { head, query, key, weight } of chosenLast) {
       context.strokeStyle = this.ink(head);
       context.globalAlpha = strength(weight);
       context.lineWidth = 0.5 + 3 * weight;
@@ -216,7 +232,7 @@ class HeadView {
       return;
     }
     const row = height / this.attention.nTokens;
-    const column = width / this.colors.length;
+    const column = width / this.attention.heads.length;
     for (const { head, query, key, weight } of this.pairs) {
       const other = this.choice.present.side === "query" ? key : query;
       context.fillStyle = this.ink(head);
@@ -249,10 +265,9 @@ class HeadView {
           ? attention.strongest(choice.layer, head, token, 3)
           : attention.admirers(choice.layer, head, token, 3);
         const cells = partners.map(([partner, weight]) =>
-          page.element("td", {}, tokenName(attention, partner), bar(weight, 3, this.colors[head])),
+          page.element("td", {}, tokenName(attention, partner), bar(weight, 3, this.color(head))),
         );
-        const name = page.element("th", { scope: "row" }, `head ${attention.heads[head]}`);
-        name.style.color = this.colors[head];
+        const name = page.element("th", { scope: "row" }, swatch(this.color(head)), `head ${attention.heads[head]}`);
         return page.element("tr", { "data-head": attention.heads[head] }, name, ...cells);
       });
     return [title, page.element("table", {}, page.element("tbody", {}, ...rows))];

@@ -1,9 +1,21 @@
 /** Parts of several views. */
 
-/** A colour for each head, far apart from each other, readable on light and on dark. */
-function headColor(head, nHeads) {
-  const hue = (25 + (360 * head) / nHeads) % 360;
-  return `light-dark(oklch(0.55 0.17 ${hue}), oklch(0.78 0.14 ${hue}))`;
+/** The most heads with a colour each: as many as the palette has series. */
+const N_SERIES = 6;
+
+/** A head's colour: its own among few heads; among more, which nobody could tell apart, the chosen one stands out. */
+function headColor(head, nHeads, chosen) {
+  if (nHeads <= N_SERIES) {
+    return `var(--series-${head})`;
+  }
+  return head === chosen ? "var(--accent)" : "var(--plain)";
+}
+
+/** A small square of a colour. */
+function swatch(color) {
+  const node = page.element("span", { class: "swatch" });
+  node.style.background = color;
+  return node;
 }
 
 /** A colour as the present theme has it, for a canvas. Asked of the page: a view may not be in it yet. */
@@ -166,11 +178,10 @@ function tokenStrip(attention, choice) {
 /** The scale of weights. */
 function legend() {
   const swatches = [0, 0.01, 0.05, 0.2, 0.5, 1].map((weight) => {
-    const swatch = page.element("span", { class: "swatch" });
     const at = strength(weight) * 9;
     const [below, share] = [Math.min(Math.floor(at), 8), at - Math.min(Math.floor(at), 8)];
-    swatch.style.background = `color-mix(in srgb, var(--heat-${below + 1}) ${100 * share}%, var(--heat-${below}))`;
-    return page.element("span", { class: "step" }, swatch, String(weight));
+    const color = `color-mix(in srgb, var(--heat-${below + 1}) ${100 * share}%, var(--heat-${below}))`;
+    return page.element("span", { class: "step" }, swatch(color), String(weight));
   });
   return page.element("p", { class: "legend" }, "weight", ...swatches);
 }
