@@ -57,6 +57,15 @@ pub(super) type Row = (String, Vec<String>);
 /// A table with names to the left and cells to the right of their columns. Columns that do not fit the page continue
 /// below, with the names again.
 pub(super) fn table(columns: &[String], rows: &[Row]) -> String {
+    painted_table(columns, rows, |_, _, cell| cell)
+}
+
+/// Such a table with colours: `paint(row, column, cell)` takes a cell as wide as its column, and adds codes to it.
+pub(super) fn painted_table(
+    columns: &[String],
+    rows: &[Row],
+    paint: impl Fn(usize, usize, String) -> String,
+) -> String {
     const GAP: usize = 2;
     let names = rows.iter().map(|(name, _)| width(name)).max().unwrap_or(0);
     let width_of = |column: usize| {
@@ -76,18 +85,19 @@ pub(super) fn table(columns: &[String], rows: &[Row]) -> String {
         if start > 0 {
             text.push('\n');
         }
-        let mut line = |name: &str, cells: &[String]| {
+        let mut line = |name: &str, cells: &[String], paint: &dyn Fn(usize, String) -> String| {
             let mut line = fit(name, names);
-            for (cell, width) in cells[start..end].iter().zip(&widths[start..end]) {
-                line += &" ".repeat(GAP + width - self::width(cell));
-                line += cell;
+            for column in start..end {
+                let blanks = " ".repeat(widths[column] - width(&cells[column]));
+                line += &" ".repeat(GAP);
+                line += &paint(column, blanks + &cells[column]);
             }
             text += line.trim_end();
             text.push('\n');
         };
-        line("", columns);
-        for (name, cells) in rows {
-            line(name, cells);
+        line("", columns, &|_, heading| heading);
+        for (row, (name, cells)) in rows.iter().enumerate() {
+            line(name, cells, &|column, cell| paint(row, column, cell));
         }
         start = end;
     }
@@ -114,6 +124,17 @@ mod tests {
         let pieces = ["the", "·cat", "·sat"].map(str::to_owned);
         assert_eq!(flow(&pieces, 8), ["the·cat", "·sat"]);
         assert_eq!(flow(&pieces, 1), ["the", "·cat", "·sat"]);
+    }
+
+    #[test]
+    fn a_cell_is_painted_as_wide_as_its_column() {
+        let rows = [("x", "1"), ("y", "10")].map(|(name, cell)| (name.to_owned(), vec![cell.to_owned(); 2]));
+        let columns = ["a", "bbb"].map(str::to_owned);
+        let text = painted_table(&columns, &rows, |row, column, cell| match (row, column) {
+            (0, 1) => format!("<{cell}>"),
+            _ => cell,
+        });
+        assert_eq!(text, "    a  bbb\nx   1  <  1>\ny  10   10\n");
     }
 
     #[test]

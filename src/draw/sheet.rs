@@ -89,7 +89,7 @@ impl Scale {
     }
 
     /// The colour of a value, and black or white for letters on it.
-    fn colors(self, value: f64, theme: Theme) -> [[u8; 3]; 2] {
+    pub(super) fn colors(self, value: f64, theme: Theme) -> [[u8; 3]; 2] {
         let strength = self.strength(value);
         let ground = match self {
             Self::Share => Heat::new(theme).at(strength),

@@ -1,9 +1,14 @@
-//! The tables of `inspect ablate`, `inspect embeddings` and `inspect lens`. Every line ends with a line break.
+//! The tables of `inspect ablate`, `inspect embeddings` and `inspect lens`. Every line ends with a line break. Cells have
+//! the colours that pages have in dark.
 
-use super::columns::{MAX_WIDTH, Row, fit, named_flow, table};
+use super::columns::{MAX_WIDTH, Row, fit, named_flow, painted_table, table};
+use super::sheet::Scale;
+use super::terminal::Palette;
+use super::theme::Theme;
 use crate::format::{fixed, percent, signed};
 use crate::inspect::{
-    Ablation, Attribution, Embeddings, Guess, LayerPrediction, Lens, Patched, Patching, Prompt, Stage, TokenPredictions,
+    Ablated, Ablation, Attribution, Embeddings, Guess, LayerPrediction, Lens, Patched, Patching, Prompt, Stage,
+    TokenPredictions,
 };
 use crate::tokenizer::visible;
 
@@ -14,24 +19,45 @@ const NAMED: usize = 20;
 /// A difference of two logit differences, in nats, so small that shares of it mean little.
 const SMALL_DIFFERENCE: f64 = 0.5;
 
+/// The number by which each cell of a table is coloured; `None` leaves a cell as it is.
+type Values = Vec<Vec<Option<f64>>>;
+
+/// A table whose cells are coloured by their values on a scale.
+fn colored_table(columns: &[String], rows: &[Row], palette: Palette, scale: Scale, values: &Values) -> String {
+    painted_table(columns, rows, |row, column, cell| match values[row].get(column).copied().flatten() {
+        Some(value) => palette.on(scale.colors(value, Theme::Dark), &cell),
+        None => cell,
+    })
+}
+
+/// The scale on which the largest of the values is strongest.
+fn signed_scale(values: &Values) -> Scale {
+    Scale::signed(values.iter().flatten().copied().flatten())
+}
+
 /// The loss of the whole model, and how much higher it is without each part; `measured_on` names the text.
 #[must_use]
-pub fn ablation(it: &Ablation, measured_on: &str) -> String {
+pub fn ablation(it: &Ablation, measured_on: &str, palette: Palette) -> String {
     let first = it.parts.first();
     let has_mean = first.is_some_and(|part| part.mean.is_some());
     let has_zero = first.is_some_and(|part| part.zero.is_some());
     let mut columns = Vec::new();
     columns.extend(has_mean.then(|| "mean instead".to_owned()));
     columns.extend(has_zero.then(|| "zeros instead".to_owned()));
-    let rows = it.parts.iter().map(|part| -> Row {
+    let rises = it.parts.iter().map(|part| {
         let losses = [part.mean, part.zero].into_iter().flatten();
-        (part.part.to_string(), losses.map(|loss| signed(loss - it.loss, 4)).collect())
+        losses.map(|loss| Some(loss - it.loss)).collect::<Vec<_>>()
     });
+    let rises: Values = rises.collect();
+    let row = |(part, rises): (&Ablated, &Vec<Option<f64>>)| -> Row {
+        (part.part.to_string(), rises.iter().flatten().map(|rise| signed(*rise, 4)).collect())
+    };
+    let rows: Vec<Row> = it.parts.iter().zip(&rises).map(row).collect();
     let mut text = format!(
         "loss {:.4} nats per token over {} tokens: {measured_on}\n\nWithout a part the loss is higher by\n{}",
         it.loss,
         it.tokens,
-        table(&columns, &rows.collect::<Vec<_>>())
+        colored_table(&columns, &rows, palette, signed_scale(&rises), &rises)
     );
     if has_mean {
         text += "mean instead: what the part writes on average over these tokens, everywhere\n";
@@ -111,38 +137,44 @@ fn by_stage(it: &Embeddings, cells: impl Fn(usize) -> Vec<String>) -> Vec<Row> {
 /// The predictions of each layer: after every token the likeliest, if `all_positions`, and after the token of
 /// `attribution` several, with the parts that speak for its answer.
 #[must_use]
-pub fn lens(lens: &Lens, attribution: &Attribution, prompt: &Prompt, all_positions: bool) -> String {
+pub fn lens(lens: &Lens, attribution: &Attribution, prompt: &Prompt, all_positions: bool, palette: Palette) -> String {
     let name = format!("{} tokens", prompt.len());
     let mut text = named_flow(&name, 12, &prompt.whole_pieces(), MAX_WIDTH - 13);
     if all_positions {
         text += "\nThe likeliest next token by each layer, and its probability; `came` with the model's own\n";
-        text += &every_position(lens, prompt);
+        text += &every_position(lens, prompt, palette);
     }
     let position = attribution.position;
     text += &format!(
         "\nAfter `{}`, token {position}: the likeliest next tokens by each layer\n{}\n{}",
         prompt.pieces[position],
-        one_position(&lens.positions[position].stages),
-        parts(attribution)
+        one_position(&lens.positions[position].stages, palette),
+        parts(attribution, palette)
     );
     text
 }
 
-fn every_position(lens: &Lens, prompt: &Prompt) -> String {
+fn every_position(lens: &Lens, prompt: &Prompt, palette: Palette) -> String {
     let stages = lens.positions.first().map_or(&[][..], |at| &at.stages);
     let mut columns: Vec<String> = stages.iter().map(|stage| stage_name(stage.layer)).collect();
     columns.push("came".to_owned());
     let digits = (prompt.len() - 1).to_string().len();
-    let row = |(at, piece): (&TokenPredictions, &String)| -> Row {
-        let came = at.stages.last().and_then(|stage| stage.came.as_ref());
-        let came = came.map_or(String::new(), |came| guess(&came.guess));
-        let cells = at.stages.iter().map(|stage| guess(&stage.top[0])).chain([came]);
-        (format!("{:>digits$} {}", at.position, short(piece)), cells.collect())
+    let guesses = |at: &TokenPredictions| -> Vec<Option<Guess>> {
+        let came = at.stages.last().and_then(|stage| Some(stage.came.as_ref()?.guess.clone()));
+        at.stages.iter().map(|stage| Some(stage.top[0].clone())).chain([came]).collect()
     };
-    table(&columns, &lens.positions.iter().zip(&prompt.pieces).map(row).collect::<Vec<_>>())
+    let guesses: Vec<Vec<Option<Guess>>> = lens.positions.iter().map(guesses).collect();
+    let row = |(at, piece): (usize, &String)| -> Row {
+        let cells = guesses[at].iter().map(|cell| cell.as_ref().map_or(String::new(), guess));
+        (format!("{:>digits$} {}", lens.positions[at].position, short(piece)), cells.collect())
+    };
+    let rows: Vec<Row> = prompt.pieces.iter().enumerate().map(row).collect();
+    let chance = |guess: &Option<Guess>| guess.as_ref().map(|guess| guess.probability);
+    let chances = guesses.iter().map(|row| row.iter().map(chance).collect()).collect();
+    colored_table(&columns, &rows, palette, Scale::Share, &chances)
 }
 
-fn one_position(stages: &[LayerPrediction]) -> String {
+fn one_position(stages: &[LayerPrediction], palette: Palette) -> String {
     let n_top = stages.first().map_or(0, |stage| stage.top.len());
     let mut columns: Vec<String> = (1..=n_top).map(|rank| format!("{rank}.")).collect();
     if let Some(came) = stages.first().and_then(|stage| stage.came.as_ref()) {
@@ -156,10 +188,15 @@ fn one_position(stages: &[LayerPrediction]) -> String {
         }
         (stage_name(stage.layer), cells)
     };
-    table(&columns, &stages.iter().map(row).collect::<Vec<_>>())
+    let chances = stages.iter().map(|stage| {
+        let came = stage.came.as_ref().map(|came| &came.guess);
+        stage.top.iter().chain(came).map(|guess| Some(guess.probability)).collect()
+    });
+    let rows: Vec<Row> = stages.iter().map(row).collect();
+    colored_table(&columns, &rows, palette, Scale::Share, &chances.collect())
 }
 
-fn parts(it: &Attribution) -> String {
+fn parts(it: &Attribution, palette: Palette) -> String {
     let answer = visible(&it.answer.token);
     let other = match &it.against {
         Some(against) => format!("that of `{}`", visible(&against.token)),
@@ -174,16 +211,18 @@ fn parts(it: &Attribution) -> String {
         rows.push(row(format!("{} others", rest.len()), sum));
     }
     rows.push(row("together".to_owned(), it.sum()));
+    let mut logits: Values = named.iter().map(|term| vec![Some(term.logit)]).collect();
+    logits.resize(rows.len(), Vec::new()); // sums have no colour
     format!(
         "The contributions to `{answer}`: its logit minus {other} is {}, the sum of\n{}",
         signed(it.difference, 4),
-        table(&["logit".to_owned()], &rows)
+        colored_table(&["logit".to_owned()], &rows, palette, signed_scale(&logits), &logits)
     )
 }
 
 /// The parts that move one text's prediction towards another's, and where in the residual stream the difference is.
 #[must_use]
-pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
+pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2], palette: Palette) -> String {
     let mut text = String::new();
     for (name, prompt) in [("the prompt", prompt), ("patched from", from)] {
         text += &named_flow(name, 12, &prompt.whole_pieces(), MAX_WIDTH - 13);
@@ -194,13 +233,24 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
         let cells = vec![signed(patched.difference, 4), percent(patched.share)];
         (patched.part.to_string(), cells)
     };
+    let moved: Values = named.iter().map(|patched| vec![None, Some(patched.share)]).collect();
+    let positions = it.first_difference()..=it.position;
+    let in_stream: Values =
+        positions.clone().map(|at| it.residual.iter().map(|stage| Some(stage[at])).collect()).collect();
+    let scale = signed_scale(&[moved.clone(), in_stream.clone()].concat());
     text += &format!(
         "\nAfter token {}, the logit of `{answer}` minus that of `{against}`: {} in the prompt, {} in the other.\n\
          The same difference with one part's values from the other prompt, and how far that moves it:\n{}",
         it.position,
         signed(it.difference, 4),
         signed(it.from_difference, 4),
-        table(&["difference", "moved"].map(str::to_owned), &named.iter().map(row).collect::<Vec<_>>())
+        colored_table(
+            &["difference", "moved"].map(str::to_owned),
+            &named.iter().map(row).collect::<Vec<_>>(),
+            palette,
+            scale,
+            &moved
+        )
     );
     if !rest.is_empty() {
         text += &format!("... and {} more that move it less\n", rest.len());
@@ -217,7 +267,7 @@ pub fn patching(it: &Patching, [prompt, from]: [&Prompt; 2]) -> String {
         let cells = it.residual.iter().map(|stage| percent(stage[at]));
         (format!("{at:>digits$} {}", short(&prompt.pieces[at])), cells.collect())
     };
-    text + &table(&columns, &(it.first_difference()..=it.position).map(row).collect::<Vec<_>>())
+    text + &colored_table(&columns, &positions.map(row).collect::<Vec<_>>(), palette, scale, &in_stream)
 }
 
 pub(super) fn stage_name(layer: Option<usize>) -> String {

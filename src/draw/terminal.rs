@@ -23,6 +23,32 @@ pub enum Palette {
     TrueColor,
 }
 
+impl Palette {
+    /// Text in the colour of letters on that of the ground.
+    pub(super) fn on(self, [ground, letters]: [[u8; 3]; 2], text: &str) -> String {
+        let code = |color: [u8; 3]| match self {
+            Self::Characters => None,
+            Self::Ansi256 => Some(format!("5;{}", nearest_of_256(color))),
+            Self::TrueColor => Some(format!("2;{};{};{}", color[0], color[1], color[2])),
+        };
+        match (code(ground), code(letters)) {
+            (Some(ground), Some(letters)) => format!("\u{1b}[38;{letters};48;{ground}m{text}\u{1b}[0m"),
+            _ => text.to_owned(),
+        }
+    }
+}
+
+/// The nearest of a terminal's 256 colours: of its cube, or of its greys.
+fn nearest_of_256(color: [u8; 3]) -> u8 {
+    const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
+    let cube = (0..216_u8).map(|at| (16 + at, [at / 36, at / 6 % 6, at % 6].map(|level| LEVELS[usize::from(level)])));
+    let greys = (0..24_u8).map(|at| (232 + at, [8 + 10 * at; 3]));
+    let distance = |other: [u8; 3]| -> u32 {
+        color.iter().zip(other).map(|(one, other)| u32::from(one.abs_diff(other)).pow(2)).sum()
+    };
+    cube.chain(greys).min_by_key(|(_, other)| distance(*other)).map_or(16, |(code, _)| code)
+}
+
 /// The scale from 0 to 1, in ASCII: every font has these.
 const CHARACTERS: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
 
@@ -432,6 +458,15 @@ mod tests {
         assert_eq!(plain.lines().count(), colored.lines().count());
         assert_eq!(plain.matches("@@").count(), 6);
         assert_eq!(colored.matches("\u{1b}[0;48;2;252;255;164m  ").count(), 6 + 1, "and the legend's");
+    }
+
+    #[test]
+    fn text_lies_on_the_nearest_colour() {
+        let colors = [[252, 255, 164], [0, 0, 0]];
+        assert_eq!(Palette::Characters.on(colors, "a"), "a");
+        assert_eq!(Palette::TrueColor.on(colors, "a"), "\u{1b}[38;2;0;0;0;48;2;252;255;164ma\u{1b}[0m");
+        assert_eq!(Palette::Ansi256.on(colors, "a"), "\u{1b}[38;5;16;48;5;229ma\u{1b}[0m");
+        assert_eq!([[255; 3], [34, 29, 26], [255, 180, 84]].map(nearest_of_256), [231, 234, 215]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ fn shown(folder: &Folder, args: &[&str], variables: &[(&str, &str)]) -> String {
     let mut command = CommandBuilder::new(assert_cmd::cargo::cargo_bin!("tinderbox"));
     command.args(args);
     command.cwd(folder.path("."));
-    for unset in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
+    for unset in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLORTERM", "CI"] {
         command.env_remove(unset);
     }
     command.env("TERM", "xterm-256color");
@@ -79,6 +79,26 @@ fn colours_are_there_for_a_reader_who_wants_them() {
     // A pipe has none, whatever is set.
     for args in [&write[..], &list] {
         assert!(!folder.succeed(args).contains('\u{1b}'), "{args:?}");
+    }
+}
+
+#[test]
+fn tables_of_numbers_glow_where_colours_are_seen() {
+    let folder = Folder::trained();
+    let lens = ["inspect", "lens", "runs/tiny", "--prompt", "The cat"];
+    let patch = [&lens[..], &["--patch-from", "The hat", "--answer", "a", "--against", "e"]].concat();
+    let ablate = ["inspect", "ablate", "runs/tiny", "--max-batches", "1"];
+    for args in [&lens[..], &patch, &ablate] {
+        let coloured = shown(&folder, args, &[]);
+        assert!(coloured.matches("\u{1b}[38;5;").count() > 6, "{args:?}: {coloured:?}");
+        assert_eq!(coloured.matches("\u{1b}[38;5;").count(), coloured.matches("\u{1b}[0m").count(), "each ends");
+        let exact = shown(&folder, args, &[("COLORTERM", "truecolor")]);
+        assert!(exact.contains("\u{1b}[38;2;"), "{args:?}: {exact:?}");
+        let uncoloured = shown(&folder, args, &[("NO_COLOR", "1")]);
+        assert_eq!(uncoloured, plain(&coloured), "{args:?}");
+        assert!(uncoloured.ends_with(&folder.succeed(args)), "a pipe has none: {args:?}");
+        let asked = folder.succeed(&[args, &["--color", "always"]].concat());
+        assert!(coloured.ends_with(&asked), "{args:?}: {asked:?}");
     }
 }
 

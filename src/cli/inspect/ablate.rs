@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         false => format!("{n_batches} batches, spread over the {of}"),
     };
     let drawn = Drawn {
-        text: draw::ablation(&ablation, &measured_on),
+        text: draw::ablation(&ablation, &measured_on, args.output.palette()),
         json: serde_json::to_string(&document)?,
         sheet: draw::ablation_sheet(&ablation, &measured_on),
     };

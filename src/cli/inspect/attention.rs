@@ -64,7 +64,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
     args.output.write(&match args.format {
         Format::Text => {
-            let palette = args.style.palette(args.output.is_given());
+            let palette = args.style.colors.palette(args.output.is_given());
             let n_columns = args.style.n_columns();
             let text = |attention: &_| draw::attention_text(attention, palette, n_columns);
             read()?.iter().map(text).collect::<Vec<_>>().join("\n")

@@ -72,7 +72,7 @@ impl Args {
         let attribution = Attribution::new(model, prompt, position, answer, against)?;
         let document = json!({ "tokens": lens.tokens, "positions": lens.positions, "attribution": attribution });
         Ok(Drawn {
-            text: draw::lens(&lens, &attribution, prompt, !self.token.is_given()),
+            text: draw::lens(&lens, &attribution, prompt, !self.token.is_given(), self.output.palette()),
             json: serde_json::to_string(&document)?,
             sheet: draw::lens_sheet(&lens, &attribution, prompt),
         })
@@ -90,7 +90,7 @@ impl Args {
         let answers = [or_likeliest(answer, prompt)?, or_likeliest(against, &from)?];
         let patching = Patching::new(model, [prompt, &from], position, answers)?;
         Ok(Drawn {
-            text: draw::patching(&patching, [prompt, &from]),
+            text: draw::patching(&patching, [prompt, &from], self.output.palette()),
             json: serde_json::to_string(&patching)?,
             sheet: draw::patching_sheet(&patching, [prompt, &from]),
         })

@@ -76,6 +76,8 @@ pub(super) struct DrawnOutput {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = DrawnFormat::Text)]
     format: DrawnFormat,
     #[command(flatten)]
+    colors: Colors,
+    #[command(flatten)]
     file: File,
 }
 
@@ -91,6 +93,11 @@ impl DrawnOutput {
     /// Checks that the file can be written, before anything is computed for it.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         self.file.check()
+    }
+
+    /// The colours of tables.
+    pub(super) fn palette(&self) -> Palette {
+        self.colors.palette(self.file.is_given())
     }
 
     /// Writes the results, pictures with a title and a line about the run.
@@ -148,28 +155,37 @@ pub(super) enum Color {
     Auto,
     /// Always
     Always,
-    /// Never: characters of growing density
+    /// Never: a map has characters of growing density instead
     Never,
+}
+
+/// The colours of text.
+#[derive(Debug, clap::Args)]
+pub(super) struct Colors {
+    /// Whether text has colours
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
+    color: Color,
+}
+
+impl Colors {
+    /// The colours that the terminal can show; a file has none unless they are asked for.
+    pub(super) fn palette(&self, to_file: bool) -> Palette {
+        let has_colors = !to_file && paint::has_colors(&io::stdout());
+        palette(self.color, has_colors, |name| env::var(name).ok())
+    }
 }
 
 /// The style of a map in text.
 #[derive(Debug, clap::Args)]
 pub(super) struct TextStyle {
-    /// Whether a map in text has colours
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
-    color: Color,
+    #[command(flatten)]
+    pub colors: Colors,
     /// How wide a map in text may be, in columns [default: COLUMNS of the environment, else 100]
     #[arg(long, value_name = "N", value_parser = |typed: &str| within(typed, 20..=usize::from(u16::MAX)))]
     width: Option<usize>,
 }
 
 impl TextStyle {
-    /// The colours that the terminal can show; a file has none unless they are asked for.
-    pub(super) fn palette(&self, to_file: bool) -> Palette {
-        let has_colors = !to_file && paint::has_colors(&io::stdout());
-        palette(self.color, has_colors, |name| env::var(name).ok())
-    }
-
     pub(super) fn n_columns(&self) -> usize {
         let columns = || env::var("COLUMNS").ok()?.parse().ok().filter(|n| *n >= 20);
         self.width.or_else(columns).unwrap_or(DEFAULT_COLUMNS)
