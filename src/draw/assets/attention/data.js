@@ -162,7 +162,11 @@ function vectorsInSteps(bytes, n) {
 
 /** The numbers of `steps` in units of 1/`n`, each changed by `of`. */
 function inSteps(steps, n, of = (x) => x) {
-  return Float32Array.from(steps, (step) => of(step / n));
+  const numbers = new Float32Array(steps.length);
+  for (let at = 0; at < numbers.length; at += 1) {
+    numbers[at] = of(steps[at] / n); // several times as fast as `from`
+  }
+  return numbers;
 }
 
 const squared = (x) => x * x;

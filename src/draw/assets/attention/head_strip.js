@@ -47,9 +47,8 @@ class HeadStrip {
   update() {
     if (!this.isDrawn) {
       this.isDrawn = true;
-      const heat = new Heat();
       drawInTurn(this.places, ({ layer, head }, at) =>
-        drawMap(this.buttons[at].firstChild, this.attention, layer, head, heat, STRIP),
+        drawMap(this.buttons[at].firstChild, this.attention, layer, head, STRIP),
       );
     }
     const { layer, head } = this.choice;
@@ -60,7 +59,7 @@ class HeadStrip {
   }
 }
 
-/** Calls `draw(item, index)` for every item, with pauses in which the page answers. */
+/** Calls `draw(item, index)` for every item, once the page is shown, and with pauses in which it answers. */
 function drawInTurn(items, draw) {
   let at = 0;
   const next = () => {
@@ -73,5 +72,5 @@ function drawInTurn(items, draw) {
       setTimeout(next);
     }
   };
-  next();
+  setTimeout(next);
 }

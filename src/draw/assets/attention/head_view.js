@@ -162,7 +162,7 @@ class HeadView {
   ink(head) {
     const color = this.color(head);
     if (!this.inks.has(color)) {
-      this.inks.set(color, resolved(color));
+      this.inks.set(color, resolved([color])[0]);
     }
     return this.inks.get(color);
   }

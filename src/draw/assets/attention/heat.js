@@ -1,9 +1,21 @@
 /** The scale of weights in the present theme: the tokens `--heat-0` to `--heat-9`, with colours between them. */
 class Heat {
   static STEPS = 256;
+  static #now = null;
+
+  /** The scale of the present theme. */
+  static get now() {
+    Heat.#now ??= new Heat();
+    return Heat.#now;
+  }
+
+  /** Forgets the scale of a theme that was changed. */
+  static turn() {
+    Heat.#now = null;
+  }
 
   constructor() {
-    const stops = Array.from({ length: 10 }, (_, at) => rgb(resolved(`var(--heat-${at})`)));
+    const stops = resolved(Array.from({ length: 10 }, (_, at) => `var(--heat-${at})`)).map(rgb);
     this.bytes = Uint8ClampedArray.from({ length: 3 * Heat.STEPS }, (_, index) => {
       const at = (Math.floor(index / 3) / (Heat.STEPS - 1)) * (stops.length - 1);
       const below = Math.min(Math.floor(at), stops.length - 2);
@@ -26,6 +38,8 @@ class Heat {
     return this.styles[Heat.step(weight)];
   }
 }
+
+page.onTheme(() => Heat.turn());
 
 /** Red, green and blue of `rgb(..)`, 0 to 255. */
 function rgb(color) {

@@ -231,7 +231,7 @@ class LargeMap {
     this.place.update();
     const wanted = `${choice.layer} ${choice.head}`;
     if (this.drawn !== wanted) {
-      drawMap(this.canvas, attention, choice.layer, choice.head, new Heat());
+      drawMap(this.canvas, attention, choice.layer, choice.head);
       this.drawn = wanted;
     }
     const share = 100 / part.n;

@@ -72,11 +72,10 @@ class ModelView {
     this.overview.hidden = this.isOpen;
     this.large.node.hidden = !this.isOpen;
     if (!this.isDrawn) {
-      this.heat = new Heat();
       drawInTurn(this.thumbnails, (thumbnail, index) => {
         const layer = Math.floor(index / this.attention.heads.length);
         const head = index % this.attention.heads.length;
-        drawMap(thumbnail.firstChild, this.attention, layer, head, this.heat, THUMBNAIL);
+        drawMap(thumbnail.firstChild, this.attention, layer, head, THUMBNAIL);
       });
       this.isDrawn = true;
       this.large.redraw();

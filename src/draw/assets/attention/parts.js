@@ -18,19 +18,26 @@ function swatch(color) {
   return node;
 }
 
-/** A colour as the present theme has it, for a canvas. Asked of the page: a view may not be in it yet. */
-function resolved(color) {
-  const probe = page.element("span", { hidden: true });
-  probe.style.color = color;
-  document.body.append(probe);
-  const found = getComputedStyle(probe).color;
-  probe.remove();
+/**
+ * Colours as the present theme has them, for a canvas. Asked of the page, as a view may not be in it yet, and all at once,
+ * as the browser styles the page anew for each question.
+ */
+function resolved(colors) {
+  const probes = colors.map((color) => {
+    const probe = page.element("span");
+    probe.style.color = color;
+    return probe;
+  });
+  const all = page.element("span", { hidden: true }, ...probes);
+  document.body.append(all);
+  const found = probes.map((probe) => getComputedStyle(probe).color);
+  all.remove();
   return found;
 }
 
 /** A token of the style sheet in the present theme, as "red green blue". */
 function colorOf(name) {
-  return rgb(resolved(`var(${name})`)).join(" ");
+  return rgb(resolved([`var(${name})`])[0]).join(" ");
 }
 
 /** The strength of a weight's colour, from 0 to 1: its root, as in all of Tinderbox's pictures, so that small weights show. */
@@ -187,7 +194,7 @@ function legend() {
 }
 
 /** A map of one head on a canvas: a pixel for each pair of tokens, at most `most` pixels a side. */
-function drawMap(canvas, attention, layer, head, heat, most = Infinity) {
+function drawMap(canvas, attention, layer, head, most = Infinity) {
   const n = attention.nTokens;
   const side = Math.min(n, most);
   const weights = attention.triangle(layer, head);
@@ -206,10 +213,11 @@ function drawMap(canvas, attention, layer, head, heat, most = Infinity) {
   canvas.width = side;
   canvas.height = side;
   const image = new ImageData(side, side);
+  const { bytes } = Heat.now;
   for (let at = 0; at < pixels.length; at += 1) {
     if (pixels[at] >= 0) {
       const step = 3 * Heat.step(pixels[at]);
-      image.data.set(heat.bytes.subarray(step, step + 3), 4 * at);
+      image.data.set(bytes.subarray(step, step + 3), 4 * at);
       image.data[4 * at + 3] = 255;
     }
   }

@@ -114,7 +114,6 @@ class TextView {
   }
 
   redraw() {
-    this.heat = null;
     this.heads.redraw();
     if (this.node.isConnected) {
       this.update();
@@ -123,7 +122,6 @@ class TextView {
 
   update() {
     const { attention, choice } = this;
-    this.heat ??= new Heat();
     const first = attention.telling?.query ?? attention.nTokens - 1;
     const { token, side } = choice.present ?? { token: first, side: choice.side };
     const isQuery = side === "query";
@@ -133,7 +131,7 @@ class TextView {
       : attention.weightsFor(choice.layer, choice.head, token);
     this.tokens.forEach((node, other) => {
       const isSeen = isQuery ? other <= token : other >= token;
-      const [color, letters] = isSeen ? this.heat.of(weights[other]) : ["", ""];
+      const [color, letters] = isSeen ? Heat.now.of(weights[other]) : ["", ""];
       node.style.background = color;
       node.style.color = letters;
       node.classList.toggle("present", other === token);
