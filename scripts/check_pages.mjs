@@ -1,97 +1,154 @@
-// check_pages.mjs FOLDER PAGE...: opens pages in a headless Chromium over the DevTools protocol's pipe, and runs the
-// axe-core that is installed in FOLDER in each of their tabs. Exits with 1 if it finds anything serious.
-import { spawn } from "node:child_process";
-import { readFileSync } from "node:fs";
-import { resolve } from "node:path";
+// check_pages.mjs [--browser firefox] [--pictures FOLDER] PAGE...: see check_pages.sh, which fetches what this imports.
+// Exits with 1 if anything is wrong.
+import { execFileSync } from "node:child_process";
+import { mkdirSync, readFileSync } from "node:fs";
+import { basename, resolve } from "node:path";
+import { parseArgs } from "node:util";
+import puppeteer from "puppeteer-core";
 
-const [folder, ...files] = process.argv.slice(2);
-const axe = readFileSync(`${folder}/node_modules/axe-core/axe.min.js`, "utf8");
-const browser = spawn(
-  "sh",
-  [
-    "-c",
-    'exec "$0" --headless=new --no-sandbox --disable-gpu --remote-debugging-pipe --user-data-dir="$1" 3<&0 4>&1 >/dev/null 2>&1',
-    process.env.TINDERBOX_CHROMIUM ?? "chromium",
-    `${folder}/profile`,
-  ],
-  { stdio: ["pipe", "pipe", "inherit"] },
-);
-
-const answers = new Map();
-let session;
-let loaded = () => {};
-let received = "";
-browser.stdout.on("data", (data) => {
-  const messages = (received + data).split("\0");
-  received = messages.pop();
-  for (const message of messages.map((text) => JSON.parse(text))) {
-    answers.get(message.id)?.(message);
-    if (message.method === "Page.loadEventFired") {
-      loaded();
-    }
-  }
+const { values, positionals: files } = parseArgs({
+  allowPositionals: true,
+  options: { browser: { type: "string", default: "chromium" }, pictures: { type: "string" } },
 });
+const isFirefox = values.browser === "firefox";
+const axe = readFileSync(new URL("node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
+const program = isFirefox ? "firefox-esr" : (process.env.TINDERBOX_CHROMIUM ?? "chromium");
+const executablePath = execFileSync("sh", ["-c", 'command -v "$0"', program], { encoding: "utf8" }).trim();
+const WIDTHS = [360, 1280, 1920];
+const HEIGHT = 900;
+/** The smallest letters, in pixels. */
+const LETTERS = 11;
+let nWrong = 0;
 
-function command(method, params = {}) {
-  const id = answers.size + 1;
-  const message = { id, method, params, ...(session && { sessionId: session }) };
-  return new Promise((done) => {
-    answers.set(id, ({ result, error }) => {
-      if (error) {
-        throw new Error(`${method}: ${error.message}`);
-      }
-      done(result);
+/** Says what is wrong. */
+function wrong(...words) {
+  console.log(words.join(", "));
+  nWrong += 1;
+}
+
+function launch(theme) {
+  const isDark = theme === "dark";
+  return puppeteer.launch({
+    browser: isFirefox ? "firefox" : "chrome",
+    executablePath,
+    headless: true,
+    args: isFirefox ? [] : ["--no-sandbox", "--disable-gpu", `--blink-settings=preferredColorScheme=${isDark ? 0 : 1}`],
+    extraPrefsFirefox: { "layout.css.prefers-color-scheme.content-override": isDark ? 0 : 1 },
+  });
+}
+
+const settle = (page) => page.evaluate(() => new Promise((done) => setTimeout(done, 300)));
+const nameOf = (page, tab) => page.evaluate((at) => document.querySelectorAll("[role=tab]")[at]?.textContent ?? "page", tab);
+
+/** What axe finds, what is too wide, and letters that are too small. */
+async function look(page, where) {
+  const found = await page.evaluate((least) => {
+    const small = [...document.querySelectorAll("main *")].find((node) => {
+      const hasText = [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim() !== "");
+      const isSeen = node.checkVisibility() && node.getBoundingClientRect().width > 1;
+      // Letters of a picture shrink with it.
+      const scale = node.ownerSVGElement?.getScreenCTM().a ?? 1;
+      return hasText && isSeen && parseFloat(getComputedStyle(node).fontSize) * scale < least;
     });
-    browser.stdin.write(`${JSON.stringify(message)}\0`);
-  });
-}
-
-async function evaluate(expression) {
-  const { result, exceptionDetails } = await command("Runtime.evaluate", {
-    expression,
-    awaitPromise: true,
-    returnByValue: true,
-  });
-  if (exceptionDetails) {
-    throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
+    const root = document.documentElement;
+    return { over: root.scrollWidth - root.clientWidth, small: small?.outerHTML.slice(0, 120) };
+  }, LETTERS);
+  if (found.over >= 1) {
+    wrong(where, `${found.over} pixels wider than the screen`);
   }
-  return result.value;
-}
-
-// What axe finds in each tab, or in the page if it has none.
-const LOOK = `(async () => {
-  const found = [];
-  const tabs = [...document.querySelectorAll("[role=tab]")];
-  for (const tab of tabs.length > 0 ? tabs : [null]) {
-    tab?.click();
-    await new Promise((done) => setTimeout(done, 200));
-    for (const { id, impact, nodes } of (await axe.run()).violations) {
-      found.push({ tab: tab?.textContent ?? "page", id, impact, n: nodes.length, first: nodes[0].html.slice(0, 120) });
+  if (found.small) {
+    wrong(where, `letters of less than ${LETTERS} pixels: ${found.small}`);
+  }
+  const { violations } = await page.evaluate("axe.run()");
+  for (const { id, impact, nodes } of violations) {
+    if (["serious", "critical"].includes(impact)) {
+      wrong(where, impact, id, `${nodes.length} times, first ${nodes[0].html.slice(0, 120)}`);
     }
   }
-  return found;
-})()`;
+}
 
-const { targetId } = await command("Target.createTarget", { url: "about:blank" });
-session = (await command("Target.attachToTarget", { targetId, flatten: true })).sessionId;
-await command("Page.enable");
-let nSerious = 0;
-for (const file of files) {
-  for (const width of [1280, 400]) {
-    for (const theme of ["light", "dark"]) {
-      await command("Emulation.setDeviceMetricsOverride", { width, height: 900, deviceScaleFactor: 1, mobile: false });
-      await command("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: theme }] });
-      const isLoaded = new Promise((done) => (loaded = done));
-      await command("Page.navigate", { url: `file://${resolve(file)}` });
-      await isLoaded;
-      await evaluate(axe);
-      for (const { tab, id, impact, n, first } of await evaluate(LOOK)) {
-        console.log(`${file}, ${width} pixels, ${theme}, ${tab}: ${impact}: ${id}, ${n} times, first ${first}`);
-        nSerious += ["serious", "critical"].includes(impact) ? 1 : 0;
+/** Presses Tab until the focus is on what `selector` finds. */
+async function focus(page, selector) {
+  for (let presses = 0; presses < 60; presses += 1) {
+    await page.keyboard.press("Tab");
+    const [isThere, outline] = await page.evaluate((wanted) => {
+      const now = document.activeElement;
+      return [now.matches(wanted), getComputedStyle(now).outlineStyle];
+    }, selector);
+    if (isThere) {
+      return outline !== "none";
+    }
+  }
+  return false;
+}
+
+/** Touches the middle of the first element that `selector` finds. */
+async function touch(page, selector) {
+  const place = await page.evaluate((wanted) => {
+    const node = document.querySelector(wanted);
+    node?.scrollIntoView({ block: "center", inline: "center" });
+    const box = node?.getBoundingClientRect();
+    return box && [box.left + box.width / 2, box.top + box.height / 2];
+  }, selector);
+  if (place) {
+    await page.touchscreen.tap(...place);
+    await settle(page);
+  }
+  return place !== undefined;
+}
+
+/** Whether a finger turns to a tab, keeps a token, reads a cell and opens a map. */
+async function fingers(page, where) {
+  const holds = (expression) => page.evaluate(expression);
+  if (await touch(page, "[role=tab]:nth-child(2)")) {
+    (await holds("document.querySelectorAll('[role=tab]')[1].ariaSelected === 'true'")) || wrong(where, "a finger turns no tab");
+    await touch(page, "[role=tab]:nth-child(1)");
+    await touch(page, ".flow .token:nth-child(1)");
+    (await holds("document.querySelector('.flow .token[aria-pressed=true]') !== null")) || wrong(where, "a finger keeps no token");
+    await touch(page, ".small-map:last-of-type");
+    (await holds("[...document.querySelectorAll('.small-map')].at(-1).ariaPressed === 'true'")) || wrong(where, "a finger chooses no head");
+  }
+  if (await touch(page, ".cells td[data-about]")) {
+    (await holds("document.querySelector('.cells td.present') !== null")) || wrong(where, "a finger reads no cell");
+  }
+}
+
+for (const theme of ["light", "dark"]) {
+  const browser = await launch(theme);
+  for (const file of files) {
+    for (const width of WIDTHS) {
+      const page = await browser.newPage();
+      const at = `${basename(file)}, ${values.browser}, ${width} pixels, ${theme}`;
+      page.on("pageerror", (error) => wrong(at, error.message));
+      page.on("console", (message) => ["error", "warn"].includes(message.type()) && wrong(at, message.text()));
+      await page.setViewport({ width, height: HEIGHT });
+      await page.goto(`file://${resolve(file)}`);
+      await page.evaluate(axe);
+      const nTabs = await page.evaluate(() => document.querySelectorAll("section:first-of-type [role=tab]").length);
+      if (nTabs > 0 && !(await focus(page, "[role=tab]"))) {
+        wrong(at, "keys do not reach the tabs, or it does not show");
       }
+      for (let tab = 0; tab < Math.max(nTabs, 1); tab += 1) {
+        if (tab > 0) {
+          await page.keyboard.press("ArrowRight");
+          await page.keyboard.press("Enter");
+        }
+        await settle(page);
+        const name = await nameOf(page, tab);
+        const isThere = await page.evaluate((n) => document.querySelectorAll("[role=tab]")[n]?.ariaSelected !== "false", tab);
+        isThere || wrong(at, name, "keys do not turn to it");
+        await look(page, `${at}, ${name}`);
+        if (values.pictures) {
+          mkdirSync(values.pictures, { recursive: true });
+          const picture = [basename(file, ".html"), name, width, theme, values.browser].join("-").replaceAll(" ", "_");
+          await page.screenshot({ path: `${values.pictures}/${picture}.png`, fullPage: true });
+        }
+      }
+      await fingers(page, at);
+      await page.close();
     }
   }
+  await browser.close();
 }
-console.log(`${files.length} pages, ${nSerious} serious findings`);
-browser.kill();
-process.exit(nSerious > 0 ? 1 : 0);
+console.log(`${files.length} pages, ${nWrong} wrong`);
+process.exit(nWrong > 0 ? 1 : 0);
