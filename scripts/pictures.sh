@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes the pictures of the README from a run of the quick start, which it trains unless it is given one:
+# Makes the pictures of the README and of docs/attention.md from a run of the quick start, which it trains unless it is
+# given one:
 #     scripts/pictures.sh [RUN]
 # A given run needs samples of early steps: the quick start with --set train.eval_interval=40, which changes no weight.
 # TINDERBOX is the program (default: target/release/tinderbox). Needs Python 3 and Chromium, but no network.
@@ -20,6 +21,11 @@ speech='She met a girl named Lotte. "Hello, Lotte,'
 "$program" inspect lens "$run" --prompt "$speech" --format json > "$work/lens.json"
 "$program" report "$run" --output "$work/report.html"
 python3 scripts/pictures/draw.py "$run" "$work" "$out"
+
+quote='Pip sat down. "It is late.'
+"$program" inspect attention "$run" --prompt "$quote" --layer 0 --head 0 --format svg \
+    --output docs/images/attention-quote-head.svg
+"$program" inspect attention "$run" --prompt "$quote" --format svg --output docs/images/attention-all-heads.svg
 
 chromium=${TINDERBOX_CHROMIUM:-$(command -v chromium || command -v google-chrome)}
 for theme in dark:0 light:1; do
