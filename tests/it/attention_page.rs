@@ -439,6 +439,12 @@ fn a_long_prompt_has_rounded_numbers_and_all_its_rows() {
         let n_lines = lines(&mut browser).len();
         assert!((1..=4000).contains(&n_lines), "{n_lines}");
         check(&mut browser, screen, "long-heads");
+        let heights = "[it.getBoundingClientRect().height, it.parentNode.getBoundingClientRect().height]";
+        let held = browser.all(".lines canvas", heights);
+        assert!(held[0][0].as_f64() < held[0][1].as_f64(), "a part of the lines: {held:?}");
+        browser.evaluate("page.picture(document.querySelector('.panel'), []).svg.length");
+        let held = browser.all(".lines canvas", heights);
+        assert_eq!(held[0][0], held[0][1], "all lines are on a picture");
 
         tab(&mut browser, "Model");
         browser.click(".thumbnail:nth-of-type(6)");

@@ -48,6 +48,7 @@
 
   /** What `node` shows, below the lines of a caption. */
   function picture(node, caption) {
+    node.querySelectorAll("canvas").forEach((canvas) => canvas.dispatchEvent(new Event("picture"))); // draw all of it
     const frame = node.getBoundingClientRect();
     const style = getComputedStyle(document.body);
     const top = MARGIN + LINE * caption.length + 8;

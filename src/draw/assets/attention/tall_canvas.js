@@ -1,5 +1,7 @@
-/** The pixels up to which a canvas is as high as its box. */
-const HELD = 4096;
+/** The pixels up to which a canvas is as high as its box. More take long to draw, at each move of a pointer. */
+const HELD = 1800;
+/** The most pixels of a canvas that is as high as its box for a picture: browsers hold no more. */
+const HIGHEST = 30000;
 
 /**
  * A canvas in a box of any height: it holds the part around the screen, since no browser holds ten thousands of pixels.
@@ -11,16 +13,17 @@ class TallCanvas {
     this.top = 0;
     this.canvas = page.element("canvas");
     this.node = page.element("div", { class: name, "aria-hidden": "true" }, this.canvas);
+    this.canvas.addEventListener("picture", () => this.redraw(HIGHEST));
     new ResizeObserver(() => this.redraw()).observe(this.node);
     document.addEventListener("scroll", () => this.follow(), { passive: true });
   }
 
-  redraw() {
+  redraw(most = Math.max(HELD, 2 * innerHeight) * devicePixelRatio) {
     const box = this.node.getBoundingClientRect();
     if (box.width === 0 || box.height === 0) {
       return; // not shown
     }
-    const held = Math.min(box.height, Math.max(HELD, 3 * innerHeight));
+    const held = Math.min(box.height, most / devicePixelRatio);
     const middle = innerHeight / 2 - box.top;
     this.top = Math.min(Math.max(middle - held / 2, 0), box.height - held);
     this.canvas.style.top = `${this.top}px`;
