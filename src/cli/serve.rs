@@ -11,11 +11,11 @@ use super::numbers::count;
 use super::weights::WeightFormat;
 use super::{INTERRUPTED, Misuse, Subject, note};
 use crate::device::DeviceSpec;
-use crate::format::size;
+use crate::format::{first_line, size};
 use crate::measure::Machine;
 use crate::plan::Writing;
-use crate::run::{self, Checkpoint, RunError, RunInfo};
-use crate::serve::{Keys, Model, Options, Server};
+use crate::run::{self, Checkpoint, RunError, RunInfo, Trained};
+use crate::serve::{Keys, Model, OpenTensors, Options, Server};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -130,6 +130,11 @@ fn runs_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 fn open(path: &Path, args: &Args) -> anyhow::Result<Model> {
     let located = run::locate(path)?;
     let opened = Subject { run: path.to_owned(), device: args.device }.open()?;
+    let (checkpoint, device) = (opened.checkpoint, args.device);
+    let tensors = OpenTensors::new(move || match Trained::open(&checkpoint, device.as_ref()) {
+        Ok(opened) => Ok(opened.model),
+        Err(error) => Err(first_line(&error)),
+    });
     let model = args.weights.of(opened.model, &opened.device)?;
     let [root, named] = [located.run.root(), path].map(fs::canonicalize);
     let (root, named) = (root?, named?);
@@ -137,7 +142,7 @@ fn open(path: &Path, args: &Args) -> anyhow::Result<Model> {
     let name = if named == root { last(&root) } else { format!("{}/{}", last(&root), last(&named)) };
     let modified = fs::metadata(&located.checkpoint)?.modified()?;
     let created_unix_s = modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Ok(Model { name, model, tokenizer: opened.tokenizer, created_unix_s })
+    Ok(Model { name, model, tensors, tokenizer: opened.tokenizer, created_unix_s })
 }
 
 /// Refuses models that do not fit the memory together.

@@ -4,9 +4,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::InspectError;
 use super::capture::each_map;
 use super::patterns::{HeadKind, HeadMap, HeadScores, Tally};
+use super::{InspectError, PromptAttention};
 use crate::data::{Split, batch};
 use crate::model::Gpt;
 
@@ -97,15 +97,39 @@ impl ScoredHeads {
     }
 }
 
+/// The scores of a head with the name of what it mostly does.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct NamedScores {
+    /// The name.
+    pub kind: HeadKind,
+    /// The scores.
+    #[serde(flatten)]
+    pub scores: HeadScores,
+}
+
+impl From<HeadScores> for NamedScores {
+    fn from(scores: HeadScores) -> Self {
+        Self { kind: scores.kind(), scores }
+    }
+}
+
+/// The scores of the selected heads on one text, `[L][H]`. Induction is not among them: it is measured on sequences that
+/// repeat.
+#[must_use]
+pub fn scores_on(attention: &PromptAttention) -> Vec<Vec<NamedScores>> {
+    let PromptAttention { prompt, selection, recording, .. } = attention;
+    let of_head = |layer, head| {
+        let mut tally = Tally::default();
+        tally.add(&HeadMap::causal(recording.map(layer, head), prompt.len()), &prompt.ids);
+        tally.scores().into()
+    };
+    let of_layer = |layer| selection.heads.clone().map(|head| of_head(layer, head)).collect();
+    selection.layers.clone().map(of_layer).collect()
+}
+
 /// Writes each head's kind beside its scores.
 fn with_kinds<S: Serializer>(layers: &[Vec<HeadScores>], serializer: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Named<'a> {
-        kind: HeadKind,
-        #[serde(flatten)]
-        scores: &'a HeadScores,
-    }
-    let named = |scores| Named { kind: HeadScores::kind(scores), scores };
+    let named = |scores: &HeadScores| NamedScores::from(*scores);
     serializer.collect_seq(layers.iter().map(|layer| layer.iter().map(named).collect::<Vec<_>>()))
 }
 

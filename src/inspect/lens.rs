@@ -101,7 +101,13 @@ pub fn predictions(
 }
 
 impl LayerPrediction {
-    fn new(logits: &[f32], tokenizer: &Tokenizer, n_top: usize, layer: Option<usize>, next: Option<u32>) -> Self {
+    pub(super) fn new(
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+        n_top: usize,
+        layer: Option<usize>,
+        next: Option<u32>,
+    ) -> Self {
         let probabilities = softmax(&logits.iter().copied().map(f64::from).collect::<Vec<_>>());
         let guess = |index: usize| {
             let id = id_of(index);

@@ -17,6 +17,7 @@ mod part;
 mod patching;
 mod patterns;
 mod prompt;
+mod reading;
 mod references;
 mod vectors;
 
@@ -27,13 +28,14 @@ pub use details::{PromptDetails, Telling};
 pub use embeddings::{ContextWord, Embeddings, Stage, WordPlace};
 pub use error::InspectError;
 pub use explain::{Explanation, Projection};
-pub use heads::{N_REPEATED, N_WINDOWS, ScoredHeads};
+pub use heads::{N_REPEATED, N_WINDOWS, NamedScores, ScoredHeads, scores_on};
 pub use lens::{Answer, Came, Guess, LayerPrediction, Lens, TokenPredictions, predictions};
 pub use maps::{HeadSelection, PromptAttention, strongest};
 pub use part::Part;
 pub use patching::{Patched, Patching};
 pub use patterns::{HeadKind, HeadScores};
 pub use prompt::Prompt;
+pub use reading::{Reading, write_on};
 pub use references::{Annotations, Asked, HeadAnswer, ModelAnswers, Question, References};
 
 #[cfg(test)]

@@ -34,6 +34,16 @@ impl Prompt {
         }
         let n_dropped = ids.len().saturating_sub(context_length);
         ids.drain(..n_dropped);
+        Ok(Self { n_dropped, ..Self::of_ids(ids, tokenizer) })
+    }
+
+    /// Tokens as a prompt.
+    ///
+    /// # Panics
+    /// If there are none, or one is not the tokenizer's.
+    #[must_use]
+    pub fn of_ids(ids: Vec<u32>, tokenizer: &Tokenizer) -> Self {
+        assert!(!ids.is_empty(), "a prompt has tokens");
         let texts: Vec<String> = ids.iter().map(|&id| tokenizer.piece(id)).collect();
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         for (&id, text) in ids.iter().zip(&texts) {
@@ -43,7 +53,7 @@ impl Prompt {
             }
             ends.push(bytes.len());
         }
-        Ok(Self { ids, pieces: texts.iter().map(|text| visible(text)).collect(), texts, n_dropped, bytes, ends })
+        Self { ids, pieces: texts.iter().map(|text| visible(text)).collect(), texts, n_dropped: 0, bytes, ends }
     }
 
     /// How many tokens the model reads.

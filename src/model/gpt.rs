@@ -99,9 +99,22 @@ impl Gpt {
     /// # Panics
     /// If the tokens do not fit the cache.
     pub fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Tensor<3> {
-        let mut probe = NoProbe;
-        let mut pass = Pass::new(&mut probe, MatmulPrecision::F32, None);
-        self.logits(self.hidden(tokens, Some(cache), &mut pass)) // [B, T, V]
+        self.forward_cached_with(tokens, cache, &mut NoProbe)
+    }
+
+    /// As [`Gpt::forward_cached`], with a probe that sees what passes: the new tokens' values.
+    ///
+    /// # Panics
+    /// If the tokens do not fit the cache.
+    pub fn forward_cached_with(
+        &self,
+        tokens: Tensor<2, Int>,
+        cache: &mut KvCache,
+        probe: &mut impl Probe,
+    ) -> Tensor<3> {
+        let mut pass = Pass::new(probe, MatmulPrecision::F32, None);
+        let hidden = self.hidden(tokens, Some(cache), &mut pass); // [B, T, C]
+        pass.visit(Point::Logits, self.logits(hidden)) // [B, T, V]
     }
 
     /// Mean cross-entropy in nats per token: what training minimises and evaluation reports.

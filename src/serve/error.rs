@@ -81,6 +81,13 @@ impl ApiError {
         Self { retry_after_s: Some(1), ..error }
     }
 
+    /// 429: too many requests look into the model, or wait to.
+    pub(super) fn busy_inside(n: usize) -> Self {
+        let message = format!("{n} requests look into this model already; try again later");
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message);
+        Self { retry_after_s: Some(1), ..error }
+    }
+
     /// 500: the model or its device failed.
     pub(super) fn failed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, None, message)

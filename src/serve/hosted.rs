@@ -5,8 +5,10 @@ use std::thread;
 
 use super::chat::Chat;
 use super::error::ApiError;
+use super::inside::{Inside, OpenTensors};
 use super::metrics::Metrics;
 use super::scheduler::{Queue, Sample, Scheduler};
+use crate::config::ModelConfig;
 use crate::generate::LanguageModel;
 use crate::tokenizer::Tokenizer;
 
@@ -17,6 +19,8 @@ pub struct Model {
     pub name: String,
     /// Its weights.
     pub model: LanguageModel,
+    /// The same weights as tensors, for who looks inside.
+    pub tensors: OpenTensors,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
     /// When it was made, in seconds since 1970.
@@ -29,7 +33,8 @@ pub(super) struct Hosted {
     pub(super) name: String,
     pub(super) created_unix_s: u64,
     pub(super) tokenizer: Tokenizer,
-    pub(super) context_length: usize,
+    pub(super) config: ModelConfig,
+    pub(super) inside: Arc<Inside>,
     /// The template of its conversations; the reason if it cannot be used.
     pub(super) chat: Option<Result<Chat, String>>,
     pub(super) n_places: usize,
@@ -40,14 +45,20 @@ pub(super) struct Hosted {
 impl Hosted {
     /// Starts the thread of a model, which ends when this is dropped and all texts are written.
     pub(super) fn start(model: Model, n_places: usize, most_waiting: usize) -> std::io::Result<Self> {
-        let Model { name, model, tokenizer, created_unix_s } = model;
-        let context_length = model.config().context_length;
+        let Model { name, model, tensors, tokenizer, created_unix_s } = model;
+        let config = model.config().clone();
+        let inside = Arc::new(Inside::new(tensors));
         let metrics = Arc::<Metrics>::default();
         let (queue, end) = Queue::new(most_waiting);
         let scheduler = Scheduler::new(model, tokenizer.clone(), n_places, end, metrics.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
         let chat = Chat::of(&tokenizer);
-        Ok(Self { name, created_unix_s, tokenizer, context_length, chat, n_places, metrics, queue })
+        Ok(Self { name, created_unix_s, tokenizer, config, inside, chat, n_places, metrics, queue })
+    }
+
+    /// How many tokens its context holds.
+    pub(super) fn context_length(&self) -> usize {
+        self.config.context_length
     }
 
     /// Queues texts.

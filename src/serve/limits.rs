@@ -20,6 +20,16 @@ pub(super) const MAX_CHOICES: usize = 1024;
 pub(super) const MAX_TOKENS: usize = 1 << 15;
 /// The most tokens in the place of each token.
 pub(super) const MAX_TOP_LOGPROBS: usize = 20;
+/// The most tokens of a text that is looked into.
+pub(super) const MAX_INSPECTED: usize = 2048;
+/// The most weights that are held for a look: 256 MiB.
+pub(super) const MAX_INSPECTED_WEIGHTS: usize = 1 << 26;
+/// The most weights of a response: some 40 MB of JSON.
+pub(super) const MAX_SHOWN_WEIGHTS: usize = 1 << 22;
+/// The most tokens that are written by a model without some of its heads.
+pub(super) const MAX_WRITTEN_INSIDE: usize = 512;
+/// The most requests that look into a model or wait to.
+pub(super) const MAX_INSPECTIONS: usize = 8;
 /// The most stop texts.
 pub(super) const MAX_STOPS: usize = 16;
 /// The most bytes of a body.

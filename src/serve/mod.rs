@@ -10,6 +10,8 @@ mod error;
 mod fields;
 mod guard;
 mod hosted;
+mod inside;
+mod inspect;
 mod limits;
 mod listen;
 mod metrics;
@@ -34,6 +36,7 @@ use self::error::ApiError;
 pub use self::guard::Keys;
 use self::hosted::Hosted;
 pub use self::hosted::Model;
+pub use self::inside::OpenTensors;
 
 /// How a server is to be.
 #[derive(Debug)]

@@ -79,7 +79,7 @@ impl TextRequest {
         check_prompt("messages", &tokens, model)?;
         let max_tokens = fields.size("max_tokens", 1..=MAX_TOKENS)?;
         let max_tokens = fields.size("max_completion_tokens", 1..=MAX_TOKENS)?.or(max_tokens);
-        let max_tokens = max_tokens.unwrap_or(model.context_length - tokens.len() + 1).min(MAX_TOKENS);
+        let max_tokens = max_tokens.unwrap_or(model.context_length() - tokens.len() + 1).min(MAX_TOKENS);
         let with_logprobs = fields.flag("logprobs")?.unwrap_or(false);
         let n_top = fields.size("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
         if n_top.is_some() && !with_logprobs {
@@ -206,7 +206,8 @@ fn prompts(fields: &mut Fields, model: &Hosted) -> Result<Vec<Prompt>, ApiError>
     Ok(prompts)
 }
 
-fn prompt(value: &Value, model: &Hosted, rule: &str) -> Result<Prompt, ApiError> {
+/// A text or a list of tokens, not empty, within the context.
+pub(super) fn prompt(value: &Value, model: &Hosted, rule: &str) -> Result<Prompt, ApiError> {
     let tokenizer = &model.tokenizer;
     let (tokens, text) = match value {
         Value::String(text) => {
@@ -238,7 +239,7 @@ pub(super) fn tokens(name: &str, list: &[Value], tokenizer: &Tokenizer) -> Resul
 }
 
 fn check_prompt(name: &str, tokens: &[u32], model: &Hosted) -> Result<(), ApiError> {
-    let most = model.context_length;
+    let most = model.context_length();
     match tokens.len() {
         0 => Err(ApiError::field(name, format!("`{name}` is empty: it must have at least one token"))),
         n if n > most => {

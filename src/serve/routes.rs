@@ -18,6 +18,7 @@ use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::guard;
 use super::hosted::Hosted;
+use super::inspect::InspectRequest;
 use super::limits::{REQUEST_TIME, read_body};
 use super::metrics;
 use super::request::{TextRequest, model_name, tokens};
@@ -35,6 +36,7 @@ pub(super) fn router(service: Shared) -> Router {
         )
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))
+        .route("/v1/inspect", post(inspect))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/health", get(async |State(service): State<Shared>| health(&service)))
@@ -69,10 +71,10 @@ fn json_text(json: impl Into<Body>) -> Response {
 }
 
 fn model_json(model: &Hosted) -> serde_json::Value {
-    let Hosted { name, created_unix_s, context_length, .. } = model;
+    let Hosted { name, created_unix_s, .. } = model;
     json!({
         "id": name, "object": "model", "created": created_unix_s, "owned_by": "tinderbox",
-        "max_model_len": context_length,
+        "max_model_len": model.context_length(),
     })
 }
 
@@ -167,6 +169,13 @@ async fn texts(service: &Shared, request: Request, kind: Read<TextRequest>) -> R
     Ok((StatusCode::OK, headers, Body::from_stream(EventStream::new(texts))).into_response())
 }
 
+async fn inspect(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
+    let _busy = service.begin()?;
+    let (model, request) = read(&service, request, InspectRequest::read).await?;
+    let inside = model.inside.clone();
+    Ok(json_text(inside.look(move |tensors| request.answer(&model, tensors)).await?))
+}
+
 async fn tokenize(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
     let _busy = service.begin()?;
     let (model, tokens) = read(&service, request, |mut fields, model| {
@@ -182,7 +191,7 @@ async fn tokenize(State(service): State<Shared>, request: Request) -> Result<Res
     .await?;
     let pieces: Vec<_> = tokens.iter().map(|token| model.tokenizer.piece(*token)).collect();
     let json = json!({
-        "tokens": tokens, "pieces": pieces, "count": tokens.len(), "max_model_len": model.context_length,
+        "tokens": tokens, "pieces": pieces, "count": tokens.len(), "max_model_len": model.context_length(),
     });
     Ok(json_text(json.to_string()))
 }

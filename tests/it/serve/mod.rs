@@ -1,11 +1,13 @@
 //! The server, over real sockets: a server in a thread, and a client that reads every byte of a response.
 
+mod inside;
 mod program;
 mod refused;
 mod texts;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
 use std::thread;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,9 +15,9 @@ use std::time::Duration;
 use burn::tensor::Device;
 use serde_json::{Value, json};
 use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
-use tinderbox::generate::{LanguageModel, Writer};
+use tinderbox::generate::Writer;
 use tinderbox::model::Gpt;
-use tinderbox::serve::{Keys, Model, Options, Server, Stop};
+use tinderbox::serve::{Keys, Model, OpenTensors, Options, Server, Stop};
 use tinderbox::tokenizer::Tokenizer;
 
 use crate::properties::lively;
@@ -36,8 +38,10 @@ fn letters() -> Gpt {
     lively(&config(32), 7, &Device::flex())
 }
 
-fn model(name: &str, model: impl Into<LanguageModel>, tokenizer: Tokenizer) -> Model {
-    Model { name: name.to_owned(), model: model.into(), tokenizer, created_unix_s: 1 }
+fn model(name: &str, model: &Gpt, tokenizer: Tokenizer) -> Model {
+    let tensors = Mutex::new(model.clone());
+    let tensors = OpenTensors::new(move || Ok(tensors.lock().expect("no panic").clone()));
+    Model { name: name.to_owned(), model: model.into(), tensors, tokenizer, created_unix_s: 1 }
 }
 
 /// A server in a thread of its own, which is stopped when this is dropped.

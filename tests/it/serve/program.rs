@@ -9,7 +9,7 @@ use super::{Response, http, text};
 use crate::cli::Folder;
 
 /// Starts the program with these arguments; returns it with the port that it listens on.
-fn program(folder: &Folder, args: &[&str]) -> (crate::cli::Started, u16) {
+pub fn program(folder: &Folder, args: &[&str]) -> (crate::cli::Started, u16) {
     let mut server = folder.start(&[&["serve", "--port", "0"], args].concat());
     let line = server.find_line("serving ");
     let port = line.trim().rsplit_once(':').and_then(|(_, port)| port.parse().ok());

@@ -271,6 +271,7 @@ fn the_document_says_what_is_taken() {
             "ChatRequest",
             json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}),
         ),
+        ("/v1/inspect", "InspectRequest", json!({"prompt": "abc"})),
         ("/tokenize", "TokenizeRequest", json!({"content": "abc"})),
         ("/detokenize", "DetokenizeRequest", json!({"tokens": [1]})),
     ];

@@ -1,0 +1,76 @@
+//! The weights of a model as tensors, for who looks inside: opened when that is first asked for, and used by one request
+//! at a time.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Semaphore;
+use tokio::sync::oneshot;
+
+use super::error::ApiError;
+use super::limits::MAX_INSPECTIONS;
+use crate::inspect::InspectError;
+use crate::model::Gpt;
+
+/// Opens the weights of a model as tensors; an error says why it cannot.
+pub struct OpenTensors(Box<dyn Fn() -> Result<Gpt, String> + Send + Sync>);
+
+impl OpenTensors {
+    /// Opens them by a function.
+    pub fn new(open: impl Fn() -> Result<Gpt, String> + Send + Sync + 'static) -> Self {
+        Self(Box::new(open))
+    }
+}
+
+impl fmt::Debug for OpenTensors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OpenTensors")
+    }
+}
+
+/// The inside of a model.
+#[derive(Debug)]
+pub(super) struct Inside {
+    open: OpenTensors,
+    model: Mutex<Option<Gpt>>,
+    /// For requests that look, and those that wait to.
+    places: Arc<Semaphore>,
+}
+
+impl Inside {
+    pub(super) fn new(open: OpenTensors) -> Self {
+        Self { open, model: Mutex::new(None), places: Arc::new(Semaphore::new(MAX_INSPECTIONS)) }
+    }
+
+    /// The result of `look`, on another thread. It is not called if nobody waits for it any more.
+    pub(super) async fn look<T: Send + 'static>(
+        self: Arc<Self>,
+        look: impl FnOnce(&Gpt) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let place = self.places.clone().try_acquire_owned().map_err(|_| ApiError::busy_inside(MAX_INSPECTIONS))?;
+        let (sender, receiver) = oneshot::channel();
+        tokio::task::spawn_blocking(move || {
+            let _place = place;
+            let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+            if !sender.is_closed() {
+                sender.send(self.open(&mut model).and_then(look)).ok(); // whoever went away needs no answer
+            }
+        });
+        receiver.await.unwrap_or_else(|_| Err(ApiError::failed("looking inside failed, which is a bug in tinderbox")))
+    }
+
+    fn open<'a>(&self, model: &'a mut Option<Gpt>) -> Result<&'a Gpt, ApiError> {
+        if model.is_none() {
+            let opened = (self.open.0)();
+            *model = Some(opened.map_err(|why| ApiError::failed(format!("the weights cannot be read: {why}")))?);
+        }
+        Ok(model.as_ref().expect("it was opened"))
+    }
+}
+
+impl From<InspectError> for ApiError {
+    /// The ranges of a request are checked before: what is left is of the model.
+    fn from(error: InspectError) -> Self {
+        Self::failed(crate::format::first_line(&error))
+    }
+}

@@ -1,0 +1,109 @@
+//! `/v1/inspect`: the numbers of `tinderbox inspect`, and texts by a model without some of its heads.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+
+use super::program::program;
+use super::{Host, Response, http};
+use crate::cli::Folder;
+
+/// Numbers as the 32-bit floats that they are.
+fn floats(list: &Value) -> Vec<f32> {
+    list.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number") as f32).collect()
+}
+
+#[test]
+fn attention_and_lens_are_those_of_the_command() {
+    let folder = Folder::trained();
+    let (server, port) = program(&folder, &["runs/tiny"]);
+    let prompt = "The cat sat";
+    let inspect = |body: Value| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        stream.write_all(&http("POST", "/v1/inspect", "", body.to_string().as_bytes())).expect("sent");
+        Response::read(stream).json(200)
+    };
+    let found = inspect(json!({"prompt": prompt, "attention": true, "lens": true, "top": 3, "attribution": 4}));
+    let always = ["--prompt", prompt, "--format", "json"];
+    let attention = folder.json(&[&["inspect", "attention", "runs/tiny"][..], &always].concat());
+    assert_eq!(found["tokens"], attention["tokens"]);
+    let layers = attention["weights"].as_array().expect("layers");
+    let shown = &found["attention"]["weights"];
+    assert_eq!(shown.as_array().map(Vec::len), Some(layers.len()));
+    for (layer, heads) in layers.iter().enumerate() {
+        for (head, rows) in heads.as_array().expect("heads").iter().enumerate() {
+            for (query, row) in rows.as_array().expect("rows").iter().enumerate() {
+                assert_eq!(floats(&shown[layer][head][query]), floats(row)[..=query], "{layer}.{head} {query}");
+            }
+        }
+    }
+    let lens = folder.json(&[&["inspect", "lens", "runs/tiny", "--top", "3", "--token", "4"][..], &always].concat());
+    assert_eq!(found["lens"], lens["positions"]);
+    assert_eq!(found["attribution"], lens["attribution"]);
+    let some =
+        inspect(json!({"prompt": prompt, "attention": true, "lens": true, "layer": 1, "head": 0, "range": [2, 5]}));
+    assert_eq!(some["attention"]["weights"], json!([[shown[1][0].as_array().expect("rows")[2..5]]]));
+    let positions: Vec<&Value> = some["lens"].as_array().expect("a list").iter().map(|at| &at["position"]).collect();
+    assert_eq!(positions, [2, 3, 4]);
+    server.kill();
+}
+
+#[test]
+fn a_head_that_is_switched_off_changes_the_text_and_comes_back() {
+    let host = Host::new(1);
+    let inspect = |body: Value| host.post("/v1/inspect", &body).json(200);
+    let whole = inspect(json!({"prompt": "abcabcab", "max_tokens": 12}));
+    assert_eq!(whole.get("ablation"), None);
+    let without = inspect(json!({"prompt": "abcabcab", "max_tokens": 12, "ablate": [[1, 0], [0, 1], [1, 0]]}));
+    let ablation = &without["ablation"];
+    assert_eq!(ablation["heads"], json!([[0, 1], [1, 0]]));
+    for field in ["loss", "losses", "next", "continuation"] {
+        assert_eq!(without[field], whole[field], "the model itself is as before");
+        assert_ne!(ablation[field], whole[field], "{field}");
+    }
+    let losses: Vec<f64> = whole["losses"].as_array().expect("a list").iter().filter_map(Value::as_f64).collect();
+    let mean = losses.iter().sum::<f64>() / 7.0;
+    assert_eq!(losses.len(), 7);
+    assert!((whole["loss"].as_f64().expect("a number") - mean).abs() < 1e-12);
+    // The same text and numbers as by the way of requests for text.
+    let written = host.complete(&json!({
+        "prompt": "abcabcab", "max_tokens": 12, "temperature": 0, "echo": true, "logprobs": 0,
+    }));
+    let text = format!("abcabcab{}", whole["continuation"]["text"].as_str().expect("a text"));
+    assert_eq!(written["choices"][0]["text"], text);
+    let logprobs = written["choices"][0]["logprobs"]["token_logprobs"].as_array().expect("a list");
+    for (loss, logprob) in losses.iter().zip(&logprobs[1..]) {
+        assert!((loss + logprob.as_f64().expect("a number")).abs() < 1e-4, "{loss} {logprob}");
+    }
+    let patterns = inspect(json!({"prompt": [0, 1, 2, 0, 1, 2], "patterns": true}));
+    assert!(patterns["patterns"][1][1]["kind"].is_string(), "{patterns}");
+    assert!(patterns["patterns"][1][1]["previous_token"].is_number(), "{patterns}");
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_named() {
+    let host = Host::new(1);
+    for (field, value) in [
+        ("prompt", json!("")),
+        ("prompt", json!(["abc"])),
+        ("prompt", json!("xyz")),
+        ("prompt", json!("a".repeat(33))),
+        ("layer", json!(2)),
+        ("head", json!(-1)),
+        ("range", json!([1, 1])),
+        ("range", json!([0, 4])),
+        ("range", json!([0])),
+        ("ablate", json!([[2, 0]])),
+        ("ablate", json!([[0, 2]])),
+        ("ablate", json!([0, 1])),
+        ("attribution", json!(3)),
+        ("max_tokens", json!(513)),
+        ("stream", json!(true)),
+    ] {
+        let mut body = json!({"prompt": "abc"});
+        body[field] = value;
+        let error = host.post("/v1/inspect", &body).error(400);
+        assert_eq!(error["param"], field, "{body}: {error}");
+    }
+}
