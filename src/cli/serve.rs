@@ -14,20 +14,22 @@ use crate::device::DeviceSpec;
 use crate::format::{first_line, size};
 use crate::measure::Machine;
 use crate::plan::Writing;
-use crate::run::{self, Checkpoint, RunError, RunInfo, Trained};
-use crate::serve::{Keys, Model, OpenTensors, Options, Server};
+use crate::run::{self, Checkpoint, RunError, Trained};
+use crate::serve::{Folder, Keys, Model, OpenTensors, Options, Server};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tinderbox serve runs/quickstart
   tinderbox serve runs/quickstart/last runs/other --port 9000 --weights int8
+  tinderbox serve --runs runs
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"The\", \"max_tokens\": 50}'")]
 pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N; may be repeated
     #[arg(required_unless_present = "folder", value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Serve every run in this folder that has a checkpoint [default: those that are named]
+    /// Serve every run in this folder, also those that appear later; each is opened when it is first asked for [default:
+    /// those that are named]
     #[arg(long = "runs", value_name = "DIR", conflicts_with = "runs")]
     folder: Option<PathBuf>,
     /// The address to listen on; any other than this machine's own needs --api-key-file or --no-auth
@@ -74,16 +76,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
         note(format!("warning: everybody who reaches {address} can use these models"));
     }
-    let runs = match &args.folder {
-        Some(folder) => runs_in(folder)?,
-        None => args.runs.clone(),
-    };
+    let opening = args.opening();
     if !args.force {
-        check_memory(&runs, args.parallel)?;
+        check_memory(&args.runs, args.parallel)?;
     }
-    let models = runs.iter().map(|run| open(run, args)).collect::<anyhow::Result<Vec<_>>>()?;
-    let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
-    let server = Server::bind(models, Options { address, n_places: args.parallel, keys })?;
+    let models = args.runs.iter().map(|run| opening.open(run)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
+    let folder = args.folder.as_deref().map(|folder| follow(folder, opening)).transpose()?;
+    names.extend(args.folder.iter().map(|folder| format!("the runs in {}", folder.display())));
+    let server = Server::bind(models, Options { address, n_places: args.parallel, keys, folder })?;
     let stop = server.stop();
     ctrlc::set_handler(move || {
         if stop.was_asked() {
@@ -109,40 +110,54 @@ fn keys(path: &Path) -> anyhow::Result<Keys> {
     Keys::of(&text).with_context(|| format!("`{}` has no keys\n  hint: write one key a line", path.display()))
 }
 
-/// The runs in a folder that have a checkpoint.
-fn runs_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let listing = run::list(folder)?;
-    let mut runs = Vec::new();
-    for RunInfo { run, .. } in listing.runs {
-        match run::locate(&run) {
-            Ok(_) => runs.push(run),
-            Err(RunError::NoCheckpoint(_)) => note(format!("note: `{}` has no checkpoint yet", run.display())),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    if runs.is_empty() {
-        bail!("no run in `{}` has a checkpoint yet", folder.display());
-    }
-    Ok(runs)
+/// How models are opened.
+#[derive(Clone, Copy, Debug)]
+struct Opening {
+    device: Option<DeviceSpec>,
+    weights: WeightFormat,
+    n_places: usize,
+    force: bool,
 }
 
-/// Opens a model; its name is that of the run's folder, with the checkpoint if one was named.
-fn open(path: &Path, args: &Args) -> anyhow::Result<Model> {
-    let located = run::locate(path)?;
-    let opened = Subject { run: path.to_owned(), device: args.device }.open()?;
-    let (checkpoint, device) = (opened.checkpoint, args.device);
-    let tensors = OpenTensors::new(move || match Trained::open(&checkpoint, device.as_ref()) {
-        Ok(opened) => Ok(opened.model),
-        Err(error) => Err(first_line(&error)),
-    });
-    let model = args.weights.of(opened.model, &opened.device)?;
-    let [root, named] = [located.run.root(), path].map(fs::canonicalize);
-    let (root, named) = (root?, named?);
-    let last = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    let name = if named == root { last(&root) } else { format!("{}/{}", last(&root), last(&named)) };
-    let modified = fs::metadata(&located.checkpoint)?.modified()?;
-    let created_unix_s = modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Ok(Model { name, model, tensors, tokenizer: opened.tokenizer, created_unix_s })
+impl Args {
+    fn opening(&self) -> Opening {
+        Opening { device: self.device, weights: self.weights, n_places: self.parallel, force: self.force }
+    }
+}
+
+/// The runs in a folder, which are opened when they are first asked for.
+fn follow(folder: &Path, opening: Opening) -> anyhow::Result<Folder> {
+    match run::list(folder) {
+        Ok(_) => {}
+        Err(error @ RunError::NoRuns { .. }) => note(format!("note: {}", first_line(&error))),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(Folder::new(folder.to_owned(), move |run| {
+        let checked = if opening.force { Ok(()) } else { check_memory(&[run.to_owned()], opening.n_places) };
+        checked.and_then(|()| opening.open(run)).map_err(|error| first_line(format!("{error:#}")))
+    }))
+}
+
+impl Opening {
+    /// Opens a model; its name is that of the run's folder, with the checkpoint if one was named.
+    fn open(self, path: &Path) -> anyhow::Result<Model> {
+        let located = run::locate(path)?;
+        let device = self.device;
+        let opened = Subject { run: path.to_owned(), device }.open()?;
+        let checkpoint = opened.checkpoint;
+        let tensors = OpenTensors::new(move || match Trained::open(&checkpoint, device.as_ref()) {
+            Ok(opened) => Ok(opened.model),
+            Err(error) => Err(first_line(&error)),
+        });
+        let model = self.weights.of(opened.model, &opened.device)?;
+        let [root, named] = [located.run.root(), path].map(fs::canonicalize);
+        let (root, named) = (root?, named?);
+        let last = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let name = if named == root { last(&root) } else { format!("{}/{}", last(&root), last(&named)) };
+        let modified = fs::metadata(&located.checkpoint)?.modified()?;
+        let created_unix_s = modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Ok(Model { name, model, tensors, tokenizer: opened.tokenizer, created_unix_s, run: Some(located.run) })
+    }
 }
 
 /// Refuses models that do not fit the memory together.

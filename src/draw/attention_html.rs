@@ -71,15 +71,23 @@ pub(crate) fn attention_fragment(details: &PromptDetails) -> Fragment {
     fragment(details, packing(config, selection, prompt.len()))
 }
 
+/// A section of this kind without content.
+pub(super) const EMPTY: Fragment = Fragment {
+    kind: "attention",
+    styles: STYLES,
+    scripts: SCRIPTS,
+    body: String::new(),
+    data: None,
+    lists: Vec::new(),
+};
+
 fn fragment(details: &PromptDetails, packing: Packing) -> Fragment {
     let (data, lists) = Data::new(details, packing);
     Fragment {
-        kind: "attention",
-        styles: STYLES,
-        scripts: SCRIPTS,
         body: format!("<p class=\"facts\">{}</p>", escape(&facts(&details.attention, packing))),
         data: Some(serde_json::to_string(&data).expect("plain data")),
         lists,
+        ..EMPTY
     }
 }
 

@@ -10,7 +10,7 @@ use super::theme::TOKENS;
 
 pub(super) const STYLE: &str = include_str!("assets/page.css");
 /// The mark: a spark.
-const SPARK: &str = include_str!("assets/spark.svg");
+pub(crate) const SPARK: &str = include_str!("assets/spark.svg");
 const SCRIPT: &str = include_str!("assets/page.js");
 const PICTURE: &str = include_str!("assets/picture.js");
 
@@ -105,6 +105,11 @@ pub(crate) fn page_about(title: &str, about: &str, lead: &str, sections: &[(impl
         title = escape(title),
         style = style(&kinds),
     )
+}
+
+/// The styles and the script of a page that builds sections of these kinds itself, by `page.rebuild`.
+pub(super) fn assets(kinds: &[&Fragment]) -> (String, String) {
+    (style(kinds), script(kinds))
 }
 
 fn style(kinds: &[&Fragment]) -> String {

@@ -105,22 +105,29 @@ impl Scale {
 /// Several sheets as a page, `about` a run and its step.
 #[must_use]
 pub fn sheets_html(title: &str, about: &str, sheets: &[Sheet]) -> String {
-    let section = |sheet: &Sheet| (sheet.heading.clone(), fragment(sheet));
+    let section = |sheet: &Sheet| (sheet.heading.clone(), sheet_fragment(sheet));
     page_about(title, about, "", &sheets.iter().map(section).collect::<Vec<_>>())
 }
 
-fn fragment(sheet: &Sheet) -> Fragment {
+/// A section of this kind without content.
+pub(super) const EMPTY: Fragment = Fragment {
+    kind: "sheet",
+    styles: &[STYLE],
+    scripts: &[SCRIPT],
+    body: String::new(),
+    data: None,
+    lists: Vec::new(),
+};
+
+/// A sheet as a section of any page.
+pub(crate) fn sheet_fragment(sheet: &Sheet) -> Fragment {
     let figures = sheet.figures.iter().map(|figure| match figure {
         Figure::Grid(grid) => grid.html(),
         Figure::Bars(bars) => bars.html(),
     });
     Fragment {
-        kind: "sheet",
-        styles: &[STYLE],
-        scripts: &[SCRIPT],
         body: format!("<p class=\"lead\">{}</p>\n{}", escape(&sheet.lead), figures.collect::<String>()),
-        data: None,
-        lists: Vec::new(),
+        ..EMPTY
     }
 }
 

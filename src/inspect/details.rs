@@ -62,9 +62,28 @@ impl PromptDetails {
         let telling = telling(&attention, effects.as_deref());
         Ok(Self { attention, predictions: predictions(model, tokenizer, prompt, N_TOP)?, effects, telling })
     }
+
+    /// Reads a prompt without removing any head, which takes two passes: no effects are known, and no head is seen first.
+    ///
+    /// # Errors
+    /// As [`super::capture()`].
+    pub fn quick(
+        model: &Gpt,
+        tokenizer: &Tokenizer,
+        prompt: &Prompt,
+        selection: &HeadSelection,
+    ) -> Result<Self, InspectError> {
+        let attention = PromptAttention::new(model, prompt, selection, &PromptAttention::DETAILS)?;
+        let predictions = predictions(model, tokenizer, prompt, N_TOP)?;
+        Ok(Self { attention, predictions, effects: None, telling: None })
+    }
 }
 
-fn effects(model: &Gpt, prompt: &Prompt) -> Result<Option<Vec<Vec<f64>>>, InspectError> {
+/// By how much the mean loss of a prompt rises without each head: see [`PromptDetails::effects`].
+///
+/// # Errors
+/// If the device fails.
+pub fn effects(model: &Gpt, prompt: &Prompt) -> Result<Option<Vec<Vec<f64>>>, InspectError> {
     let config = model.config();
     let n_products = model.num_params() * prompt.len() * config.n_layers * config.n_heads;
     if prompt.len() < 2 || n_products as u64 > MOST_PRODUCTS {

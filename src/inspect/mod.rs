@@ -24,7 +24,7 @@ mod vectors;
 pub use ablation::{Ablated, Ablation, AblationText, Removal};
 pub use attribution::{Attribution, Component, Term};
 pub use capture::{Recording, capture};
-pub use details::{PromptDetails, Telling};
+pub use details::{PromptDetails, Telling, effects};
 pub use embeddings::{ContextWord, Embeddings, Stage, WordPlace};
 pub use error::InspectError;
 pub use explain::{Explanation, Projection};

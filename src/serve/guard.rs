@@ -6,6 +6,9 @@ use subtle::{Choice, ConstantTimeEq};
 
 use super::error::ApiError;
 
+/// The key in a frame of the page, which can send no header of its own; the page sets it for its reports alone.
+const COOKIE: &str = "tinderbox_key";
+
 /// The keys that requests may have.
 #[derive(Clone)]
 pub struct Keys(Vec<String>);
@@ -63,10 +66,13 @@ fn is_own(host: &str) -> bool {
 
 /// Refuses requests without one of the keys.
 pub(super) fn check_key(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
-    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let key = value.and_then(|value| value.split_once(' ')).filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer"));
-    match key {
-        Some((_, key)) if keys.contain(key.trim()) => Ok(()),
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = text(header::AUTHORIZATION).and_then(|value| value.split_once(' '));
+    let bearer = bearer.filter(|(kind, _)| kind.eq_ignore_ascii_case("bearer")).map(|(_, key)| key);
+    let mut cookies = text(header::COOKIE).into_iter().flat_map(|cookies| cookies.split(';'));
+    let cookie = cookies.find_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='));
+    match bearer.or(cookie) {
+        Some(key) if keys.contain(key.trim()) => Ok(()),
         _ => Err(ApiError::no_key()),
     }
 }
@@ -123,5 +129,12 @@ mod tests {
             assert!(!is_let_in(value), "{value}");
         }
         assert!(check_key(&HeaderMap::new(), &keys).is_err());
+        for (cookie, is_let_in) in
+            [("tinderbox_key=one", true), ("a=b; tinderbox_key=two", true), ("tinderbox_key=on", false)]
+        {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::COOKIE, cookie.parse().expect("a header"));
+            assert_eq!(check_key(&headers, &keys).is_ok(), is_let_in, "{cookie}");
+        }
     }
 }

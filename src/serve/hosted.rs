@@ -10,6 +10,7 @@ use super::metrics::Metrics;
 use super::scheduler::{Queue, Sample, Scheduler};
 use crate::config::ModelConfig;
 use crate::generate::LanguageModel;
+use crate::run::RunDir;
 use crate::tokenizer::Tokenizer;
 
 /// A model to serve.
@@ -25,6 +26,8 @@ pub struct Model {
     pub tokenizer: Tokenizer,
     /// When it was made, in seconds since 1970.
     pub created_unix_s: u64,
+    /// Its run, for the page; `None` for a model without one.
+    pub run: Option<RunDir>,
 }
 
 /// A model with its thread.
@@ -35,6 +38,7 @@ pub(super) struct Hosted {
     pub(super) tokenizer: Tokenizer,
     pub(super) config: ModelConfig,
     pub(super) inside: Arc<Inside>,
+    pub(super) run: Option<RunDir>,
     /// The template of its conversations; the reason if it cannot be used.
     pub(super) chat: Option<Result<Chat, String>>,
     pub(super) n_places: usize,
@@ -45,7 +49,7 @@ pub(super) struct Hosted {
 impl Hosted {
     /// Starts the thread of a model, which ends when this is dropped and all texts are written.
     pub(super) fn start(model: Model, n_places: usize, most_waiting: usize) -> std::io::Result<Self> {
-        let Model { name, model, tensors, tokenizer, created_unix_s } = model;
+        let Model { name, model, tensors, tokenizer, created_unix_s, run } = model;
         let config = model.config().clone();
         let inside = Arc::new(Inside::new(tensors));
         let metrics = Arc::<Metrics>::default();
@@ -53,7 +57,7 @@ impl Hosted {
         let scheduler = Scheduler::new(model, tokenizer.clone(), n_places, end, metrics.clone());
         thread::Builder::new().name(name.clone()).spawn(|| scheduler.run())?;
         let chat = Chat::of(&tokenizer);
-        Ok(Self { name, created_unix_s, tokenizer, config, inside, chat, n_places, metrics, queue })
+        Ok(Self { name, created_unix_s, tokenizer, config, inside, run, chat, n_places, metrics, queue })
     }
 
     /// How many tokens its context holds.

@@ -69,8 +69,11 @@ impl Inside {
 }
 
 impl From<InspectError> for ApiError {
-    /// The ranges of a request are checked before: what is left is of the model.
     fn from(error: InspectError) -> Self {
-        Self::failed(crate::format::first_line(&error))
+        let message = crate::format::first_line(&error);
+        match error {
+            InspectError::NotFinite(_) | InspectError::Device(_) => Self::failed(message),
+            _ => Self::bad_request(message),
+        }
     }
 }

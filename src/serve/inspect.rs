@@ -102,7 +102,7 @@ struct Attention<'a> {
 impl InspectRequest {
     /// A request to `/v1/inspect`.
     pub(super) fn read(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
-        let prompt = tokens(&mut fields, model)?;
+        let prompt = tokens("prompt", &mut fields, model)?;
         let config = &model.config;
         let [layer, head] = [("layer", config.n_layers), ("head", config.n_heads)]
             .map(|(name, n)| fields.size(name, 0..=n.saturating_sub(1)));
@@ -126,17 +126,11 @@ impl InspectRequest {
 
     /// Refuses weights that are more than fit the memory, or a response.
     fn check_size(&self, config: &ModelConfig) -> Result<(), ApiError> {
-        let n = self.prompt.len();
         let HeadSelection { layers, heads } = &self.selection;
-        let held = config.n_layers * config.n_heads * n * n;
         let pairs: usize = self.range.clone().map(|query| query + 1).sum();
         let shown = layers.len() * heads.len() * pairs;
-        if (self.attention || self.patterns) && held > MAX_INSPECTED_WEIGHTS {
-            let message = format!(
-                "`prompt` has {n} tokens, of which this model has {held} weights; at most \
-                                   {MAX_INSPECTED_WEIGHTS} are looked at: give it a shorter text"
-            );
-            return Err(ApiError::field("prompt", message));
+        if self.attention || self.patterns {
+            check_weights(config, self.prompt.len())?;
         }
         if self.attention && shown > MAX_SHOWN_WEIGHTS {
             let message = format!(
@@ -218,16 +212,31 @@ impl Continuation {
     }
 }
 
-/// The prompt of a request that looks inside: not longer than [`MAX_INSPECTED`] tokens.
-pub(super) fn tokens(fields: &mut Fields, model: &Hosted) -> Result<Vec<u32>, ApiError> {
+/// Refuses a text of which a model has more weights than are held for a look.
+pub(super) fn check_weights(config: &ModelConfig, n_tokens: usize) -> Result<(), ApiError> {
+    let n = config.n_layers * config.n_heads * n_tokens * n_tokens;
+    match n > MAX_INSPECTED_WEIGHTS {
+        true => Err(ApiError::field(
+            "prompt",
+            format!(
+                "`prompt` has {n_tokens} tokens, of which this model has {n} weights; at most {MAX_INSPECTED_WEIGHTS} \
+                 are looked at: give it a shorter text"
+            ),
+        )),
+        false => Ok(()),
+    }
+}
+
+/// A text to look into, a field of a request: not longer than [`MAX_INSPECTED`] tokens.
+pub(super) fn tokens(name: &str, fields: &mut Fields, model: &Hosted) -> Result<Vec<u32>, ApiError> {
     let rule = "a string or a list of token ids";
-    let value = fields.take("prompt");
-    let value = value.ok_or_else(|| ApiError::field("prompt", format!("there is no `prompt`: it must be {rule}")))?;
-    let tokens: Arc<[u32]> = prompt(&value, model, rule)?.tokens;
+    let value = fields.take(name);
+    let value = value.ok_or_else(|| ApiError::field(name, format!("there is no `{name}`: it must be {rule}")))?;
+    let tokens: Arc<[u32]> = prompt(name, &value, model, rule)?.tokens;
     match tokens.len() {
         n if n > MAX_INSPECTED => {
-            let message = format!("`prompt` has {n} tokens; texts of at most {MAX_INSPECTED} are looked into");
-            Err(ApiError::too_long("prompt", message))
+            let message = format!("`{name}` has {n} tokens; texts of at most {MAX_INSPECTED} are looked into");
+            Err(ApiError::too_long(name, message))
         }
         _ => Ok(tokens.to_vec()),
     }

@@ -30,6 +30,8 @@ pub(super) const MAX_SHOWN_WEIGHTS: usize = 1 << 22;
 pub(super) const MAX_WRITTEN_INSIDE: usize = 512;
 /// The most requests that look into a model or wait to.
 pub(super) const MAX_INSPECTIONS: usize = 8;
+/// The most models of a folder that are in memory.
+pub(super) const MAX_OPENED: usize = 4;
 /// The most stop texts.
 pub(super) const MAX_STOPS: usize = 16;
 /// The most bytes of a body.

@@ -4,6 +4,7 @@
 //! Between them are texts to be written, and what happens to these.
 
 mod answer;
+mod app;
 mod chat;
 mod choice;
 mod error;
@@ -12,6 +13,7 @@ mod guard;
 mod hosted;
 mod inside;
 mod inspect;
+mod library;
 mod limits;
 mod listen;
 mod metrics;
@@ -20,6 +22,7 @@ mod routes;
 mod scheduler;
 mod score;
 mod stream;
+mod view;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -37,6 +40,8 @@ pub use self::guard::Keys;
 use self::hosted::Hosted;
 pub use self::hosted::Model;
 pub use self::inside::OpenTensors;
+pub use self::library::Folder;
+use self::library::Library;
 
 /// How a server is to be.
 #[derive(Debug)]
@@ -47,6 +52,8 @@ pub struct Options {
     pub n_places: usize,
     /// Who may ask; `None` for everybody.
     pub keys: Option<Keys>,
+    /// A folder whose runs are served as well; `None` for the models given alone.
+    pub folder: Option<Folder>,
 }
 
 /// Why there is no server.
@@ -108,7 +115,7 @@ impl Server {
     /// # Errors
     /// If two models have the same name, the address cannot be listened on, or there are no threads.
     pub fn bind(models: Vec<Model>, options: Options) -> Result<Self, ServeError> {
-        let Options { address, n_places, keys } = options;
+        let Options { address, n_places, keys, folder } = options;
         let mut names: Vec<&str> = models.iter().map(|model| &*model.name).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -122,7 +129,7 @@ impl Server {
         let models = models.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let stop = watch::Sender::new(false);
         let service = Service {
-            models,
+            library: Library::new(models, folder, n_places),
             keys,
             responses: Mutex::default(),
             stopping: stop.subscribe(),
@@ -153,7 +160,7 @@ impl Server {
 /// Everything that connections share.
 #[derive(Debug)]
 struct Service {
-    models: Vec<Arc<Hosted>>,
+    library: Library,
     keys: Option<Keys>,
     /// Responses by status.
     responses: Mutex<BTreeMap<u16, u64>>,
@@ -182,15 +189,6 @@ impl Service {
         }
         self.n_busy.send_modify(|n| *n += 1);
         Ok(Busy(self.n_busy.clone()))
-    }
-
-    /// The model of a name, or the first one.
-    fn model(&self, name: Option<&str>) -> Result<Arc<Hosted>, ApiError> {
-        let is_meant = |model: &&Arc<Hosted>| name.is_none_or(|name| name == model.name);
-        self.models.iter().find(is_meant).cloned().ok_or_else(|| {
-            let known: Vec<&str> = self.models.iter().map(|model| &*model.name).collect();
-            ApiError::no_model(name.unwrap_or_default(), &known)
-        })
     }
 
     fn count(&self, status: StatusCode) {

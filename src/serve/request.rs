@@ -199,29 +199,29 @@ fn prompts(fields: &mut Fields, model: &Hosted) -> Result<Vec<Prompt>, ApiError>
                 let message = format!("`prompt` has {} prompts; a request may have {MAX_CHOICES}", list.len());
                 return Err(ApiError::field("prompt", message));
             }
-            list.iter().map(|value| prompt(value, model, rule)).collect::<Result<_, _>>()?
+            list.iter().map(|value| prompt("prompt", value, model, rule)).collect::<Result<_, _>>()?
         }
-        value => vec![prompt(value, model, rule)?],
+        value => vec![prompt("prompt", value, model, rule)?],
     };
     Ok(prompts)
 }
 
-/// A text or a list of tokens, not empty, within the context.
-pub(super) fn prompt(value: &Value, model: &Hosted, rule: &str) -> Result<Prompt, ApiError> {
+/// A field with a text or a list of tokens, not empty, within the context.
+pub(super) fn prompt(name: &str, value: &Value, model: &Hosted, rule: &str) -> Result<Prompt, ApiError> {
     let tokenizer = &model.tokenizer;
     let (tokens, text) = match value {
         Value::String(text) => {
             let tokens = tokenizer.encode_prompt(text);
-            (tokens.map_err(|error| ApiError::field("prompt", error.to_string()))?, text.clone())
+            (tokens.map_err(|error| ApiError::field(name, error.to_string()))?, text.clone())
         }
         Value::Array(list) => {
-            let tokens = tokens("prompt", list, tokenizer)?;
+            let tokens = tokens(name, list, tokenizer)?;
             let text = tokenizer.decode(&tokens);
             (tokens, text)
         }
-        other => return Err(wrong("prompt", other, rule)),
+        other => return Err(wrong(name, other, rule)),
     };
-    check_prompt("prompt", &tokens, model)?;
+    check_prompt(name, &tokens, model)?;
     Ok(Prompt { tokens: tokens.into(), text: text.into() })
 }
 

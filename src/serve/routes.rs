@@ -14,16 +14,19 @@ use serde_json::json;
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::answer::Answer;
+use super::app;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::guard;
 use super::hosted::Hosted;
 use super::inspect::InspectRequest;
+use super::library::ListedModel;
 use super::limits::{REQUEST_TIME, read_body};
 use super::metrics;
 use super::request::{TextRequest, model_name, tokens};
 use super::scheduler::Sample;
 use super::stream::{EventStream, Texts};
+use super::view::ViewRequest;
 use super::{Service, Shared};
 
 /// Everything that the server answers.
@@ -42,6 +45,15 @@ pub(super) fn router(service: Shared) -> Router {
         .route("/health", get(async |State(service): State<Shared>| health(&service)))
         .route("/metrics", get(async |State(service): State<Shared>| metrics_page(&service)))
         .route("/openapi.json", get(async || json_text(include_str!("openapi.json"))))
+        .route("/", get(app::index))
+        .route("/compare", get(app::index))
+        .route("/run/{*view}", get(app::index))
+        .route("/assets/{name}", get(app::asset))
+        .route("/app/runs", get(app::runs))
+        .route("/app/run/{*name}", get(app::run))
+        .route("/app/report/{*name}", get(app::report))
+        .route("/app/comparison/{*names}", get(app::comparison))
+        .route("/app/view", post(view))
         .fallback(async |method: Method, uri: Uri| ApiError::no_route(method.as_str(), uri.path()))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             ApiError::wrong_method(method.as_str(), uri.path())
@@ -53,7 +65,7 @@ pub(super) fn router(service: Shared) -> Router {
 /// Lets in only who may ask, and counts the responses.
 async fn check(State(service): State<Shared>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    let is_open = request.uri().path() == "/health";
+    let is_open = request.uri().path() == "/health" || app::is_file(request.uri().path());
     let let_in = guard::check_site(headers, service.keys.is_some()).and_then(|()| match &service.keys {
         Some(keys) if !is_open => guard::check_key(headers, keys),
         _ => Ok(()),
@@ -66,39 +78,43 @@ async fn check(State(service): State<Shared>, request: Request, next: Next) -> R
     response
 }
 
-fn json_text(json: impl Into<Body>) -> Response {
+/// JSON as a response.
+pub(super) fn json_text(json: impl Into<Body>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
 }
 
-fn model_json(model: &Hosted) -> serde_json::Value {
-    let Hosted { name, created_unix_s, .. } = model;
+fn model_json(model: &ListedModel) -> serde_json::Value {
+    let ListedModel { name, created_unix_s, context_length } = model;
     json!({
         "id": name, "object": "model", "created": created_unix_s, "owned_by": "tinderbox",
-        "max_model_len": model.context_length(),
+        "max_model_len": context_length,
     })
 }
 
 fn models(service: &Service) -> Response {
-    let data: Vec<_> = service.models.iter().map(|model| model_json(model)).collect();
+    let data: Vec<_> = service.library.models().iter().map(model_json).collect();
     json_text(json!({"object": "list", "data": data}).to_string())
 }
 
 fn model(service: &Service, name: &str) -> Result<Response, ApiError> {
-    Ok(json_text(model_json(&*service.model(Some(name))?).to_string()))
+    let models = service.library.models();
+    let known: Vec<&str> = models.iter().map(|model| &*model.name).collect();
+    let model = models.iter().find(|model| model.name == name);
+    Ok(json_text(model_json(model.ok_or_else(|| ApiError::no_model(name, &known))?).to_string()))
 }
 
 fn health(service: &Service) -> Result<Response, ApiError> {
     service.begin()?;
-    match service.models.iter().all(|model| model.queue.is_open()) {
+    match service.library.loaded().iter().all(|model| model.queue.is_open()) {
         true => Ok(json_text(json!({"status": "ok"}).to_string())),
         false => Err(super::scheduler::stopped()),
     }
 }
 
 fn metrics_page(service: &Service) -> Response {
-    let models = service.models.iter();
+    let models = service.library.loaded();
     let models: Vec<metrics::Shown<'_>> =
-        models.map(|model| (&*model.name, model.queue.n_waiting(), model.n_places, &*model.metrics)).collect();
+        models.iter().map(|model| (&*model.name, model.queue.n_waiting(), model.n_places, &*model.metrics)).collect();
     let page = metrics::page(&models, &service.responses());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
@@ -118,10 +134,10 @@ async fn read<T: Send + 'static>(
     let (parts, body) = request.into_parts();
     let body = read_body(&parts.headers, body).await?;
     let of_body = {
-        let (service, is_short) = (service.clone(), body.len() <= SHORT_BODY);
+        let (service, is_short) = (service.clone(), body.len() <= SHORT_BODY && !service.library.is_slow());
         let of_body = move || {
             let mut fields = Fields::read(&body)?;
-            let model = service.model(model_name(&mut fields)?.as_deref())?;
+            let model = service.library.model(model_name(&mut fields)?.as_deref())?;
             let request = read(fields, &model)?;
             Ok((model, request))
         };
@@ -172,6 +188,13 @@ async fn texts(service: &Shared, request: Request, kind: Read<TextRequest>) -> R
 async fn inspect(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
     let _busy = service.begin()?;
     let (model, request) = read(&service, request, InspectRequest::read).await?;
+    let inside = model.inside.clone();
+    Ok(json_text(inside.look(move |tensors| request.answer(&model, tensors)).await?))
+}
+
+async fn view(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {
+    let _busy = service.begin()?;
+    let (model, request) = read(&service, request, ViewRequest::read).await?;
     let inside = model.inside.clone();
     Ok(json_text(inside.look(move |tensors| request.answer(&model, tensors)).await?))
 }

@@ -201,6 +201,39 @@ impl Browser {
         self.navigate(&format!("file://{}", file.display()));
     }
 
+    /// Opens an address of a server, whose own files a page may ask for.
+    pub fn visit(&mut self, address: &str) {
+        self.navigate("about:blank");
+        self.navigate(address);
+    }
+
+    /// Opens the page's present address again.
+    pub fn reload(&mut self) {
+        let address = self.evaluate("location.href");
+        self.visit(address.as_str().expect("an address"));
+    }
+
+    /// Waits until an expression is true.
+    ///
+    /// # Panics
+    /// If that takes far too long.
+    pub fn wait_for(&mut self, expression: &str) {
+        for _ in 0..1200 {
+            if self.evaluate(expression) == json!(true) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        let page = self.evaluate("document.body.innerText");
+        panic!("{expression} does not become true; {:?}\n{page}", self.take_problems());
+    }
+
+    /// Types a text where the focus is, at the end of what is there.
+    pub fn insert(&mut self, text: &str) {
+        self.evaluate("document.activeElement.setSelectionRange?.(1e6, 1e6)");
+        self.command("Input.insertText", json!({"text": text}));
+    }
+
     fn navigate(&mut self, address: &str) {
         self.drain();
         address.clone_into(&mut self.address);
@@ -373,7 +406,8 @@ impl Browser {
                 "Network.requestWillBeSent" => {
                     let url = params["request"]["url"].as_str().unwrap_or_default();
                     let url = url.split('#').next().unwrap_or_default();
-                    (url != self.address && !url.starts_with("data:")).then(|| format!("a request for {url}"))
+                    let is_own = url == self.address || site(&self.address).is_some_and(|site| url.starts_with(site));
+                    (!is_own && !url.starts_with("data:")).then(|| format!("a request for {url}"))
                 }
                 _ => None,
             };
@@ -409,6 +443,12 @@ fn program() -> Result<PathBuf, String> {
         files.find(|file| file.is_file())
     });
     found.ok_or_else(|| format!("there is none of {} in the PATH", PROGRAMS.join(", ")))
+}
+
+/// The server of an address, `None` for a file.
+fn site(address: &str) -> Option<&str> {
+    let (_, path) = address.strip_prefix("http://")?.split_once('/')?;
+    Some(&address[..address.len() - path.len()])
 }
 
 fn argument(name: &str, path: &Path) -> OsString {

@@ -169,6 +169,12 @@ impl Started {
         line
     }
 
+    /// The number of its process.
+    #[cfg(feature = "serve")]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn press_ctrl_c(&self) {
         let id = self.child.id().to_string();
         let killed = Command::new("kill").args(["-INT", &id]).status();

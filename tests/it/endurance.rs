@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::cli::Folder;
 
 /// Memory of a process now, in KiB; `None` after its end.
-fn rss_kib(id: u32) -> Option<u64> {
+pub fn rss_kib(id: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?.parse().ok()
 }

@@ -15,6 +15,7 @@ const page = (() => {
   const views = new Map();
   const redraws = [];
   let nIds = 0;
+  let rebuilt = new AbortController(); // ends what a section listens to that is built again
 
   /** Sets attributes. A function listens to the event of that name; `false` and `null` remove an attribute. */
   function set(node, attributes) {
@@ -77,6 +78,13 @@ const page = (() => {
       apply();
     });
     system.addEventListener("change", apply);
+    // Another tab, or the page around this one, changed it.
+    addEventListener("storage", ({ key, newValue }) => {
+      if (key === THEME && newValue) {
+        root.dataset.theme = newValue;
+        apply();
+      }
+    });
     apply();
   }
 
@@ -111,7 +119,7 @@ const page = (() => {
           }
         }
       };
-      addEventListener("hashchange", take);
+      addEventListener("hashchange", take, { signal: rebuilt.signal });
       take();
     },
 
@@ -127,8 +135,17 @@ const page = (() => {
     /** Calls `redraw` whenever colours change: a canvas does not follow styles. */
     onTheme: (redraw) => redraws.push(redraw),
 
+    /** Builds the only section of a page that has a view, after it was given other data. */
+    rebuild(section, data, list) {
+      rebuilt.abort();
+      rebuilt = new AbortController();
+      redraws.length = 0;
+      views.get(section.dataset.view)(section, data, list);
+    },
+
     /** Builds every section that has a view. */
     start() {
+      root.classList.toggle("framed", window !== window.parent);
       startTheme();
       for (const section of document.querySelectorAll("section[data-view]")) {
         const build = views.get(section.dataset.view);

@@ -1,6 +1,7 @@
 //! The server, over real sockets: a server in a thread, and a client that reads every byte of a response.
 
 mod inside;
+mod page;
 mod program;
 mod refused;
 mod texts;
@@ -41,7 +42,7 @@ fn letters() -> Gpt {
 fn model(name: &str, model: &Gpt, tokenizer: Tokenizer) -> Model {
     let tensors = Mutex::new(model.clone());
     let tensors = OpenTensors::new(move || Ok(tensors.lock().expect("no panic").clone()));
-    Model { name: name.to_owned(), model: model.into(), tensors, tokenizer, created_unix_s: 1 }
+    Model { name: name.to_owned(), model: model.into(), tensors, tokenizer, created_unix_s: 1, run: None }
 }
 
 /// A server in a thread of its own, which is stopped when this is dropped.
@@ -53,7 +54,7 @@ struct Host {
 
 impl Host {
     fn of(models: Vec<Model>, n_places: usize, keys: Option<Keys>) -> Self {
-        let options = Options { address: ([127, 0, 0, 1], 0).into(), n_places, keys };
+        let options = Options { address: ([127, 0, 0, 1], 0).into(), n_places, keys, folder: None };
         let server = Server::bind(models, options).expect("a free port");
         let (address, stop) = (server.address(), server.stop());
         Self { address, stop, thread: Some(thread::spawn(|| server.run())) }

@@ -104,3 +104,32 @@ fn what_cannot_be_served_is_said() {
     Response::read(stream).json(200);
     server.kill();
 }
+
+/// Requests of every kind, wrong ones too, one after the other.
+#[test]
+#[cfg(target_os = "linux")]
+fn thousands_of_requests_keep_the_memory() {
+    let folder = Folder::trained();
+    let (server, port) = program(&folder, &["runs/tiny", "--parallel", "4"]);
+    let kinds = [
+        ("/v1/completions", json!({"prompt": "The", "max_tokens": 3}), 200),
+        ("/v1/completions", json!({"prompt": "The cat", "max_tokens": 2, "stream": true}), 200),
+        ("/v1/completions", json!({"prompt": "The cat", "max_tokens": 0, "echo": true, "logprobs": 3}), 200),
+        ("/v1/inspect", json!({"prompt": "The", "attention": true, "ablate": [[0, 0]]}), 200),
+        ("/tokenize", json!({"content": "The cat"}), 200),
+        ("/v1/completions", json!({"prompt": "The", "temperature": -1}), 400),
+        ("/nowhere", json!({}), 404),
+    ];
+    let ask = |n: usize| {
+        for (path, body, status) in kinds.iter().cycle().take(n) {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+            stream.write_all(&http("POST", path, "", body.to_string().as_bytes())).expect("sent");
+            assert_eq!(Response::read(stream).status, *status, "{path} {body}");
+        }
+        crate::endurance::rss_kib(server.id()).expect("it runs")
+    };
+    let early = ask(700);
+    let late = ask(2100);
+    assert!(late < early + early / 20 + 2048, "from {early} to {late} KiB");
+    server.kill();
+}

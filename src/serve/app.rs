@@ -1,0 +1,195 @@
+//! The page: its files, and the data of its views that OpenAI's API has no place for.
+
+use axum::extract::{Path, State};
+use axum::http::{HeaderName, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::Service;
+use super::Shared;
+use super::error::ApiError;
+use super::library::ListedRun;
+use crate::draw;
+use crate::report::{Comparison, Report};
+use crate::run::{Curves, RunError, RunInfo};
+
+/// The numbers of a small curve.
+const N_SPARK: usize = 60;
+/// The most runs of a comparison.
+const MAX_COMPARED: usize = 12;
+
+/// The page runs its own scripts and no other, and asks its own server alone.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+                      connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; \
+                      frame-ancestors 'self'";
+/// A report brings its own policy, which allows one script by its hash.
+const REPORT_POLICY: &str = "frame-ancestors 'self'";
+
+const HTML: &str = "text/html; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+
+/// The modules of the page.
+const MODULES: [(&str, &str); 11] = [
+    ("api.js", include_str!("assets/api.js")),
+    ("app.js", include_str!("assets/app.js")),
+    ("branches.js", include_str!("assets/branches.js")),
+    ("chat.js", include_str!("assets/chat.js")),
+    ("compare.js", include_str!("assets/compare.js")),
+    ("look.js", include_str!("assets/look.js")),
+    ("report.js", include_str!("assets/report.js")),
+    ("runs.js", include_str!("assets/runs.js")),
+    ("view.js", include_str!("assets/view.js")),
+    ("why.js", include_str!("assets/why.js")),
+    ("write.js", include_str!("assets/write.js")),
+];
+
+/// Whether an address is a file of the page, which is no secret.
+pub(super) fn is_file(path: &str) -> bool {
+    matches!(path, "/" | "/compare") || path.starts_with("/run/") || path.starts_with("/assets/")
+}
+
+fn respond(kind: &'static str, policy: &'static str, body: String) -> Response {
+    let headers: [(HeaderName, &str); 5] = [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, policy),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, body).into_response()
+}
+
+/// The page, whichever of its views the address means.
+pub(super) async fn index() -> Response {
+    respond(HTML, POLICY, include_str!("assets/index.html").to_owned())
+}
+
+/// A file of the page.
+pub(super) async fn asset(Path(name): Path<String>) -> Result<Response, ApiError> {
+    let (kind, text) = match &*name {
+        "page.js" => (JS, draw::app_assets().1),
+        "page.css" => (CSS, draw::app_assets().0),
+        "app.css" => (CSS, include_str!("assets/app.css").to_owned()),
+        "spark.svg" => ("image/svg+xml", draw::SPARK.to_owned()),
+        name => match MODULES.iter().find(|(module, _)| *module == name) {
+            Some((_, text)) => (JS, (*text).to_owned()),
+            None => return Err(ApiError::no_route("GET", &format!("/assets/{name}"))),
+        },
+    };
+    Ok(respond(kind, POLICY, text))
+}
+
+/// The runs, with their losses as a small curve.
+pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiError> {
+    of_files(service, |service| {
+        let runs: Vec<Value> = service.library.runs().iter().map(run_json).collect();
+        Ok(super::routes::json_text(json!({"runs": runs}).to_string()))
+    })
+    .await
+}
+
+/// What the views of a run need to know of its model.
+pub(super) async fn run(State(service): State<Shared>, Path(name): Path<String>) -> Result<Response, ApiError> {
+    of_files(service, move |service| {
+        let run = service.library.run(&name)?.run;
+        let config = run.config().map_err(unreadable)?;
+        let tokenizer = run.tokenizer_of_model(&config).map_err(unreadable)?;
+        let json = json!({
+            "n_layers": config.model.n_layers,
+            "n_heads": config.model.n_heads,
+            "context_length": config.model.context_length,
+            "has_chat": tokenizer.chat_template().is_some(),
+        });
+        Ok(super::routes::json_text(json.to_string()))
+    })
+    .await
+}
+
+/// The report of a run as it is now: from its files, without measuring anything.
+pub(super) async fn report(State(service): State<Shared>, Path(name): Path<String>) -> Result<Response, ApiError> {
+    of_files(service, move |service| {
+        let report = Report::read(&service.library.run(&name)?.run);
+        let report = report.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
+        Ok(respond(HTML, REPORT_POLICY, report.html()))
+    })
+    .await
+}
+
+/// Several runs, their names a line each, on one page.
+pub(super) async fn comparison(State(service): State<Shared>, Path(names): Path<String>) -> Result<Response, ApiError> {
+    of_files(service, move |service| {
+        let names: Vec<&str> = names.lines().collect();
+        if !(2..=MAX_COMPARED).contains(&names.len()) {
+            return Err(ApiError::bad_request(format!("2 to {MAX_COMPARED} runs can be compared, a line each")));
+        }
+        let run = |name: &&str| Ok(service.library.run(name)?.run);
+        let runs = names.iter().map(run).collect::<Result<Vec<_>, ApiError>>()?;
+        let comparison = Comparison::read(&runs);
+        let comparison = comparison.map_err(|error| ApiError::unavailable(crate::format::first_line(&error)))?;
+        Ok(respond(HTML, REPORT_POLICY, comparison.html()))
+    })
+    .await
+}
+
+/// Reads files where that holds up no connection.
+async fn of_files(
+    service: Shared,
+    read: impl FnOnce(&Service) -> Result<Response, ApiError> + Send + 'static,
+) -> Result<Response, ApiError> {
+    let read = tokio::task::spawn_blocking(move || read(&service)).await;
+    read.unwrap_or_else(|_| Err(ApiError::failed("reading the run failed, which is a bug in tinderbox")))
+}
+
+fn unreadable(error: impl Into<RunError>) -> ApiError {
+    ApiError::unavailable(error.into().first_line())
+}
+
+/// A run in the table of runs; what cannot be read of it is null.
+fn run_json(listed: &ListedRun) -> Value {
+    let ListedRun { name, run, checkpoint } = listed;
+    let info = RunInfo::read(run).ok();
+    let curve = Curves::read(run).map(|curves| curves.column("train_loss")).unwrap_or_default();
+    let losses: Vec<f64> = curve.into_iter().map(|(_, loss)| loss).collect();
+    json!({
+        "name": name,
+        "has_checkpoint": checkpoint.is_some(),
+        "status": info.as_ref().map(|info| info.status),
+        "step": info.as_ref().map(|info| info.step),
+        "max_steps": info.as_ref().and_then(|info| info.max_steps),
+        "parameters": info.as_ref().and_then(|info| info.parameters),
+        "loss": info.as_ref().and_then(|info| info.val_loss),
+        "is_estimate": info.as_ref().is_some_and(|info| info.is_estimate),
+        "curve": means(&losses, N_SPARK),
+    })
+}
+
+/// At most `n` numbers, each the mean of as many.
+fn means(numbers: &[f64], n: usize) -> Vec<f64> {
+    let n = n.min(numbers.len());
+    let part = |at: usize| &numbers[at * numbers.len() / n..(at + 1) * numbers.len() / n];
+    (0..n).map(|at| part(at).iter().sum::<f64>() / part(at).len() as f64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_curve_is_made_of_means() {
+        assert_eq!(means(&[1.0, 3.0, 5.0, 7.0], 2), [2.0, 6.0]);
+        assert_eq!(means(&[1.0, 3.0], 60), [1.0, 3.0]);
+        assert!(means(&[], 60).is_empty());
+    }
+
+    #[test]
+    fn every_module_is_there_and_asks_for_those_that_are() {
+        for (name, text) in MODULES {
+            assert!(!text.contains('\r') && !text.contains("innerHTML"), "{name}");
+            let imported = text.split(" from \"./").skip(1).filter_map(|rest| rest.split_once('"'));
+            for (module, _) in imported {
+                assert!(MODULES.iter().any(|(known, _)| *known == module), "{name} imports {module}");
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+/** Requests to the server, and the state of a view in the page's address. */
+
+const KEY = "tinderbox-key"; // where the key is kept until the tab is closed
+
+function headers() {
+  const key = sessionStorage.getItem(KEY);
+  return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
+}
+
+/** A response; asks for the key where one is needed. Throws the server's words where it refuses. */
+async function respond(path, body, signal) {
+  const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body) };
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers: headers(), signal });
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new Error("The server does not answer. Is it still running?");
+  }
+  if (response.status === 401) {
+    const key = prompt("This server needs an API key:");
+    if (key) {
+      sessionStorage.setItem(KEY, key.trim());
+      document.cookie = `tinderbox_key=${key.trim()}; path=/app; samesite=strict`; // for frames, which send no headers
+      return respond(path, body, signal);
+    }
+  }
+  if (!response.ok) {
+    const told = await response.json().catch(() => null);
+    throw Object.assign(new Error(told?.error?.message ?? `The server says ${response.status}.`), told?.error);
+  }
+  return response;
+}
+
+/** The JSON that a path has for a body, or without one. */
+export async function ask(path, body, signal) {
+  return (await respond(path, body, signal)).json();
+}
+
+/** The text that a path has. */
+export async function askText(path) {
+  return (await respond(path)).text();
+}
+
+/** The events of a streamed response, one by one. */
+export async function* events(path, body, signal) {
+  const response = await respond(path, { ...body, stream: true }, signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    text += part.value;
+    const whole = text.split("\n\n");
+    text = whole.pop();
+    for (const event of whole) {
+      const data = event.replace(/^data: /, "");
+      if (data === "[DONE]") {
+        return;
+      }
+      const json = JSON.parse(data);
+      if (json.error) {
+        throw new Error(json.error.message);
+      }
+      yield json;
+    }
+  }
+  throw new Error("The connection was lost.");
+}
+
+/**
+ * A function that does `work(signal, ...arguments)`, of which only the last call counts: earlier ones are broken off.
+ * What goes wrong is shown in `status`.
+ */
+export function latest(status, work) {
+  let present = null;
+  return async (...given) => {
+    present?.abort();
+    const mine = (present = new AbortController());
+    try {
+      await work(mine.signal, ...given);
+      if (present === mine) {
+        status.textContent = "";
+      }
+    } catch (error) {
+      if (error.name !== "AbortError" && present === mine) {
+        status.textContent = error.message;
+      }
+    }
+  };
+}
+
+/** A line that says what is wrong, or nothing. */
+export function statusLine() {
+  return page.element("p", { class: "status", role: "status" });
+}
+
+/** A message in place of a view. */
+export function problem(text) {
+  return page.element("p", { class: "status", role: "alert" }, text);
+}
+
+/** The state in the address, over these defaults: numbers stay numbers. */
+export function state(defaults) {
+  const query = new URLSearchParams(location.search);
+  const value = (name, usual) => {
+    const found = query.get(name);
+    if (found === null) {
+      return usual;
+    }
+    return typeof usual === "number" ? (Number.isFinite(Number(found)) ? Number(found) : usual) : found;
+  };
+  return Object.fromEntries(Object.entries(defaults).map(([name, usual]) => [name, value(name, usual)]));
+}
+
+/** Writes the state into the address, without what is as usual. */
+export function keep(values, defaults) {
+  const changed = Object.entries(values).filter(([name, value]) => value !== defaults[name]);
+  const query = new URLSearchParams(changed).toString();
+  history.replaceState(null, "", `${location.pathname}${query && `?${query}`}${location.hash}`);
+}
+
+/** A text as a person reads it in a button: line ends and blanks visible. */
+export function visible(text) {
+  return text.replaceAll("\n", "↵").replaceAll("\t", "→").replace(/^ | $/g, "·").replace(/^$/, "∅");
+}
+
+/** A share in words. */
+export function percent(share) {
+  if (share > 0 && share < 1e-4) {
+    return "< 0.01 %";
+  }
+  return share >= 0.1 || share === 0 ? `${(100 * share).toFixed(0)} %` : `${(100 * share).toPrecision(2)} %`;
+}
+
+/** A labelled input; `set(number)` is called with each change. */
+export function slider(label, { min, max, step, value, digits = 2 }, set) {
+  const shown = page.element("output", {}, value.toFixed(digits));
+  const input = page.element("input", {
+    type: "range", min, max, step, value, "aria-label": label,
+    input: () => {
+      shown.textContent = Number(input.value).toFixed(digits);
+      set(Number(input.value));
+    },
+  });
+  return page.element("label", { class: "slider" }, label, input, shown);
+}
+
+/** A field for a whole number. */
+export function field(label, { min, max, value }, set) {
+  const input = page.element("input", {
+    type: "number", min, max, value,
+    change: () => {
+      input.value = Math.min(Math.max(Math.round(Number(input.value)) || min, min), max);
+      set(Number(input.value));
+    },
+  });
+  return page.element("label", { class: "slider" }, label, input);
+}
+
+/** A field for a text, as high as the text up to a third of the screen. */
+export function editor(label, value, set) {
+  const area = page.element("textarea", { rows: 3, spellcheck: "false", "aria-label": label, input: () => set(area.value) });
+  area.value = value;
+  return area;
+}

@@ -1,0 +1,73 @@
+/** A conversation, by the model's own template. */
+import { events, field, keep, slider, state, statusLine } from "./api.js";
+
+const DEFAULTS = { temperature: 0.8, tokens: 200 };
+
+export function chat(main, run) {
+  const now = state(DEFAULTS);
+  const status = statusLine();
+  const log = page.element("div", { class: "chat", role: "log", "aria-live": "polite" });
+  const area = page.element("textarea", { rows: 2, "aria-label": "Message" });
+  const messages = [];
+  let writing = null;
+
+  function bubble(role, content) {
+    const node = page.element("p", { class: `bubble ${role}` }, content);
+    log.append(node);
+    node.scrollIntoView({ block: "nearest" });
+    return node;
+  }
+
+  async function send() {
+    if (writing) {
+      return writing.abort();
+    }
+    const content = area.value.trim();
+    if (content === "") {
+      return undefined;
+    }
+    area.value = "";
+    messages.push({ role: "user", content });
+    bubble("user", content);
+    const answer = bubble("assistant", "");
+    writing = new AbortController();
+    button.textContent = "Stop";
+    const body = { model: run.name, messages, temperature: now.temperature, max_tokens: now.tokens };
+    try {
+      for await (const { choices } of events("/v1/chat/completions", body, writing.signal)) {
+        answer.textContent += choices[0]?.delta.content ?? "";
+      }
+      status.textContent = "";
+    } catch (error) {
+      status.textContent = error.name === "AbortError" ? "" : error.message;
+    }
+    messages.push({ role: "assistant", content: answer.textContent });
+    [writing, button.textContent] = [null, "Send"];
+    return undefined;
+  }
+
+  const button = page.element("button", { type: "button", class: "main", click: send }, "Send");
+  area.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey) {
+      event.preventDefault();
+      send();
+    }
+  });
+  const set = (name) => (value) => {
+    now[name] = value;
+    keep(now, DEFAULTS);
+  };
+  main.append(
+    page.element("h2", {}, "Chat"),
+    log,
+    area,
+    page.element(
+      "div",
+      { class: "controls" },
+      button,
+      slider("Temperature", { min: 0, max: 2, step: 0.05, value: now.temperature }, set("temperature")),
+      field("Tokens", { min: 1, max: 2000, value: now.tokens }, set("tokens")),
+    ),
+    status,
+  );
+}

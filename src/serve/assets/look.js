@@ -1,0 +1,153 @@
+/**
+ * Attention of a text as one types it, in the views of `tinderbox inspect attention`; and the text that follows, written by
+ * the whole model and beside it without the heads that are switched off.
+ */
+import { ask, editor, field, keep, latest, percent, state, statusLine, visible } from "./api.js";
+import { section } from "./view.js";
+
+const PAUSE_MS = 400;
+const DEFAULTS = { prompt: "The ", off: "", tokens: 40 };
+
+export function look(main, run, about) {
+  const now = state(DEFAULTS);
+  const off = new Set(now.off.split(",").filter((head) => head));
+  const status = statusLine();
+  const compared = statusLine();
+  const area = editor("Text", now.prompt, (prompt) => {
+    now.prompt = prompt;
+    changed();
+  });
+  const view = section("attention", "Attention");
+  const texts = page.element("div", { class: "columns even", "aria-live": "polite" });
+  let effects = null;
+
+  const attention = latest(status, async (signal) => {
+    if (now.prompt !== "") {
+      await view.show({ model: run.name, prompt: now.prompt, view: "attention" }, signal);
+      // Heads are removed in turn, which takes longer: only of a text that stays.
+      await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+      signal.throwIfAborted();
+      ({ effects } = await ask("/app/view", { model: run.name, prompt: now.prompt, view: "effects" }, signal));
+      shade();
+    }
+  });
+  const written = latest(compared, async (signal) => {
+    if (now.prompt === "") {
+      return texts.replaceChildren();
+    }
+    const ablate = [...off].map((head) => head.split(".").map(Number));
+    const body = { model: run.name, prompt: now.prompt, max_tokens: now.tokens, ablate };
+    return show(await ask("/v1/inspect", body, signal));
+  });
+
+  function changed() {
+    now.off = [...off].sort().join(",");
+    keep(now, DEFAULTS);
+    attention();
+    written();
+  }
+
+  /** A text after its prompt; tokens that differ from the other's are marked. */
+  function text(title, read, other, change) {
+    const tokens = read.continuation.tokens.map((token, at) =>
+      page.element(
+        "span",
+        { class: other && other.continuation.tokens[at] !== token ? "differs" : null },
+        token,
+      ),
+    );
+    const loss = read.loss === null ? "" : `loss of the prompt ${read.loss.toFixed(4)}`;
+    const guesses = read.next.map(({ token, probability }) =>
+      page.element("li", {}, page.element("code", {}, visible(token)), ` ${percent(probability)}`),
+    );
+    return page.element(
+      "section",
+      { class: "written" },
+      page.element("h3", {}, title),
+      page.element("p", { class: "hint" }, loss, change && page.element("strong", { class: "change" }, ` ${change}`)),
+      page.element("p", { class: "text" }, page.element("span", { class: "prompt" }, now.prompt), ...tokens),
+      page.element("ol", { class: "guesses", "aria-label": "The likeliest next tokens" }, ...guesses),
+    );
+  }
+
+  function show(found) {
+    const { ablation } = found;
+    if (!ablation) {
+      return texts.replaceChildren(text("The whole model", found, null, ""));
+    }
+    const rise = found.loss === null ? null : ablation.loss - found.loss;
+    const change = rise === null ? "" : `${rise < 0 ? "−" : "+"}${Math.abs(rise).toFixed(4)}`;
+    const heads = `Without ${off.size === 1 ? "head" : "heads"} ${[...off].sort().join(", ")}`;
+    return texts.replaceChildren(
+      text("The whole model", found, ablation, ""),
+      text(heads, ablation, found, change),
+    );
+  }
+
+  const switches = Array.from({ length: about.n_layers }, (_, layer) =>
+    Array.from({ length: about.n_heads }, (_, head) => {
+      const name = `${layer}.${head}`;
+      const node = page.element(
+        "button",
+        {
+          type: "button",
+          class: "head",
+          "data-head": name,
+          "aria-pressed": String(off.has(name)),
+          click: () => {
+            off[off.has(name) ? "delete" : "add"](name);
+            page.set(node, { "aria-pressed": String(off.has(name)) });
+            changed();
+          },
+        },
+        name,
+      );
+      return node;
+    }),
+  );
+
+  /** Shows how much the loss of the text rises without each head. */
+  function shade() {
+    const largest = Math.max(...(effects ?? [[0]]).flat().map(Math.abs), 1e-9);
+    switches.forEach((row, layer) =>
+      row.forEach((node, head) => {
+        const effect = effects?.[layer]?.[head];
+        const known = effect === undefined ? "" : `: without it the loss of this text changes by ${effect.toFixed(3)}`;
+        page.set(node, { title: `Head ${node.textContent}${known}` });
+        node.style.setProperty("--share", effect === undefined ? 0 : Math.min(Math.abs(effect) / largest, 1));
+        node.classList.toggle("helps", effect < 0);
+      }),
+    );
+  }
+
+  const all = page.element("button", { type: "button", click: () => restore() }, "All on");
+  function restore() {
+    off.clear();
+    switches.flat().forEach((node) => page.set(node, { "aria-pressed": "false" }));
+    changed();
+  }
+
+  const grid = page.element("div", { class: "switches", role: "group", "aria-label": "Heads that are switched off" }, ...switches.flat());
+  grid.style.setProperty("--n-heads", about.n_heads);
+  main.append(
+    page.element("h2", {}, "Look"),
+    area,
+    status,
+    page.element(
+      "div",
+      { class: "controls" },
+      page.element("h3", {}, "Heads"),
+      all,
+      field("Tokens", { min: 1, max: 512, value: now.tokens }, (tokens) => {
+        now.tokens = tokens;
+        changed();
+      }),
+      page.element("span", { class: "hint" }, "A click switches a head off. The bar is how much the loss of the text depends on it."),
+    ),
+    page.element("div", { class: "scrolls" }, grid),
+    compared,
+    texts,
+    view.node,
+  );
+  changed();
+}

@@ -1,0 +1,48 @@
+/** The report of a run, made anew while it trains: the new one takes the place of the old without a jump. */
+import { ask, askText, statusLine } from "./api.js";
+
+const EVERY_MS = 5000;
+
+export function report(main, run) {
+  const path = `/app/report/${encodeURIComponent(run.name)}`;
+  const badge = page.element("span", { class: "badge running" }, "live");
+  const status = statusLine();
+  const place = page.element("div", { class: "report" });
+  main.append(page.element("p", {}, badge), status, place);
+  let state = null;
+
+  /** As high as what it shows, so that the page scrolls and not a part of it. */
+  function fit(frame) {
+    const root = frame.contentDocument?.documentElement;
+    if (root) {
+      frame.style.height = `${root.scrollHeight}px`;
+    }
+  }
+
+  function frameOf(hash) {
+    const frame = page.element("iframe", { title: `Report of ${run.name}`, src: path + hash });
+    frame.addEventListener("load", () => {
+      fit(frame);
+      new frame.contentWindow.ResizeObserver(() => fit(frame)).observe(frame.contentDocument.body);
+      [...place.children].filter((other) => other !== frame).forEach((other) => other.remove());
+      frame.classList.add("ready");
+    });
+    return frame;
+  }
+
+  async function refresh() {
+    const { runs } = await ask("/app/runs");
+    const { status: now, step } = runs.find(({ name }) => name === run.name) ?? {};
+    badge.hidden = now !== "running";
+    if (`${now} ${step}` !== state) {
+      state = `${now} ${step}`;
+      await askText(path); // which says what is wrong, where something is
+      place.append(frameOf(place.querySelector("iframe")?.contentWindow.location.hash ?? ""));
+    }
+    status.textContent = "";
+  }
+
+  const again = () => refresh().catch((error) => (status.textContent = error.message));
+  again();
+  setInterval(() => !document.hidden && again(), EVERY_MS);
+}

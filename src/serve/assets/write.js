@@ -1,0 +1,235 @@
+/**
+ * A text to write with a model: its tokens with their probabilities and alternatives, the distribution of the next one,
+ * and branches, one for each alternative that was chosen.
+ */
+import { ask, editor, events, field, keep, latest, percent, slider, state, statusLine, visible } from "./api.js";
+import { Branches } from "./branches.js";
+
+const DEFAULTS = { prompt: "", temperature: 0.8, top_p: 1, seed: 1, tokens: 60 };
+const N_TOP = 20; // as many as the API has
+
+export function write(main, run, about) {
+  const now = state(DEFAULTS);
+  const status = statusLine();
+  const area = editor("Text", now.prompt, (text) => changed(text));
+  const flow = page.element("div", { class: "flow", role: "group", "aria-label": "The text, token by token" });
+  const others = page.element("div", { class: "others", role: "group", "aria-label": "Alternatives" });
+  const next = page.element("div", { class: "next" });
+  const branches = new Branches(`tinderbox-branches ${run.name}`, (text) => replace(text));
+  let scored = []; // tokens of the text as {token, logprob, top, offset}
+  let after = []; // the likeliest next tokens as [text, log-probability]
+  let writing = null;
+
+  const sampling = () => ({ temperature: now.temperature, top_p: now.top_p, seed: now.seed, max_tokens: now.tokens });
+
+  /** Scores the text, and the token after it: one request, of which the prefix is known from the last. */
+  const score = latest(status, async (signal) => {
+    const wanted = area.value;
+    const body = { model: run.name, prompt: wanted, max_tokens: 1, temperature: 0, echo: true, logprobs: N_TOP };
+    if (wanted === "") {
+      [scored, after] = [[], []];
+      return show();
+    }
+    const response = await ask("/v1/completions", body, signal).catch(async (error) => {
+      if (error.code !== "context_length_exceeded") {
+        throw error;
+      }
+      const { tokens } = await ask("/tokenize", { model: run.name, content: wanted, add_special: true }, signal);
+      return ask("/v1/completions", { ...body, prompt: tokens.slice(-about.context_length) }, signal);
+    });
+    const { text, logprobs } = response.choices[0];
+    const { tokens, token_logprobs: own, top_logprobs: top, text_offset: offset } = logprobs;
+    const all = tokens.map((token, at) => ({ token, logprob: own[at], top: ranked(top[at]), offset: offset[at] }));
+    // The end of the text is where it is; the beginning may not fit the context.
+    const dropped = Array.from(wanted).length - (all.at(-1)?.offset ?? 0);
+    after = all.pop()?.top ?? [];
+    scored = all.map((token) => ({ ...token, offset: token.offset + dropped }));
+    return text && show();
+  });
+
+  function ranked(top) {
+    return Object.entries(top ?? {}).sort((a, b) => b[1] - a[1]);
+  }
+
+  function changed(text) {
+    now.prompt = text;
+    keep(now, DEFAULTS);
+    return score();
+  }
+
+  /** Shows another text in the editor. */
+  function replace(text) {
+    stop();
+    area.value = text;
+    others.replaceChildren();
+    return changed(text);
+  }
+
+  function stop() {
+    writing?.abort();
+    writing = null;
+    button.textContent = "Write";
+  }
+
+  /** Writes on from the text, token by token. */
+  async function begin() {
+    const mine = (writing = new AbortController());
+    button.textContent = "Stop";
+    try {
+      for await (const { choices } of events("/v1/completions", { model: run.name, prompt: area.value, ...sampling() }, mine.signal)) {
+        area.value += choices[0]?.text ?? "";
+        area.scrollTop = area.scrollHeight;
+      }
+      status.textContent = "";
+    } catch (error) {
+      status.textContent = error.name === "AbortError" ? "" : error.message;
+    }
+    if (writing === mine) {
+      stop();
+    }
+    branches.add(area.value);
+    await changed(area.value);
+  }
+
+  /** The text up to a token, with another in its place; the model goes on from there. */
+  function branch(at, token) {
+    stop();
+    branches.add(area.value);
+    const text = Array.from(area.value).slice(0, scored[at].offset).join("") + token;
+    branches.add(text, { from: area.value, token });
+    area.value = text;
+    others.replaceChildren();
+    return begin();
+  }
+
+  /** The tokens that could have come in a token's place. */
+  function alternatives(at) {
+    const { token, logprob, top } = scored[at];
+    const choose = ([other, score]) =>
+      page.element(
+        "button",
+        {
+          type: "button",
+          class: "option",
+          disabled: other === token || other.startsWith("bytes:"),
+          title: `Go on with ${visible(other)}`,
+          click: () => branch(at, other),
+        },
+        page.element("code", {}, visible(other)),
+        ` ${percent(Math.exp(score))}`,
+      );
+    const known = logprob === null ? "begins the text" : `had ${percent(Math.exp(logprob))}`;
+    others.replaceChildren(
+      page.element("h3", {}, page.element("code", {}, visible(token)), ` ${known}`),
+      ...(top.length > 0 ? [page.element("p", {}, "Go on from here with"), ...top.map(choose)] : []),
+    );
+    [...flow.querySelectorAll("button")].forEach((other, place) => page.set(other, { "aria-pressed": String(place === at) }));
+  }
+
+  function show() {
+    flow.replaceChildren(
+      ...scored.flatMap(({ token, logprob }, at) => {
+        const share = logprob === null ? null : Math.exp(logprob);
+        const node = page.element(
+          "button",
+          {
+            type: "button",
+            class: "token",
+            title: share === null ? "begins the text" : percent(share),
+            "data-logprob": logprob,
+            click: () => alternatives(at),
+          },
+          visible(token),
+        );
+        node.style.setProperty("--share", share ?? 0);
+        return token.includes("\n") ? [node, page.element("br")] : [node];
+      }),
+    );
+    distribution();
+  }
+
+  /** The next token's distribution with this temperature and top-p. */
+  function distribution() {
+    // A temperature of 0 takes the likeliest.
+    const powers = after.map(([, logprob], at) =>
+      now.temperature === 0 ? Number(at === 0) : Math.exp((logprob - after[0][1]) / now.temperature),
+    );
+    const sum = powers.reduce((total, power) => total + power, 0);
+    let before = 0;
+    const rows = after.map(([token], at) => {
+      const share = powers[at] / sum;
+      const isIn = before < now.top_p || at === 0;
+      before += share;
+      return { token, share, isIn };
+    });
+    const kept = rows.filter(({ isIn }) => isIn).reduce((total, { share }) => total + share, 0);
+    next.replaceChildren(
+      ...rows.map(({ token, share, isIn }) => {
+        const shown = isIn ? share / kept : 0;
+        const bar = page.element("span", { class: "bar" });
+        bar.style.setProperty("--share", shown);
+        return page.element(
+          "button",
+          {
+            type: "button",
+            class: isIn ? "option" : "option out",
+            disabled: token.startsWith("bytes:"),
+            title: `Append ${visible(token)}`,
+            click: () => replace(area.value + token),
+          },
+          page.element("code", {}, visible(token)),
+          bar,
+          page.element("span", { class: "number" }, percent(shown)),
+        );
+      }),
+    );
+  }
+
+  const setting = (name) => (value) => {
+    now[name] = value;
+    keep(now, DEFAULTS);
+    distribution();
+  };
+  const button = page.element("button", { type: "button", class: "main", click: () => (writing ? stop() : begin()) }, "Write");
+  area.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      writing ? stop() : begin();
+    }
+  });
+  main.append(
+    page.element(
+      "div",
+      { class: "columns" },
+      page.element(
+        "section",
+        {},
+        page.element("h2", {}, "Write"),
+        area,
+        page.element(
+          "div",
+          { class: "controls" },
+          button,
+          field("Tokens", { min: 1, max: 2000, value: now.tokens }, setting("tokens")),
+          field("Seed", { min: 0, max: 2 ** 31, value: now.seed }, setting("seed")),
+          page.element("span", { class: "hint" }, "Ctrl+Enter writes; a click on a token shows what else could have come; the redder its line, the less likely it was"),
+        ),
+        status,
+        flow,
+        others,
+        branches.node,
+      ),
+      page.element(
+        "section",
+        {},
+        page.element("h2", {}, "Next token"),
+        slider("Temperature", { min: 0, max: 2, step: 0.05, value: now.temperature }, setting("temperature")),
+        slider("Top-p", { min: 0.05, max: 1, step: 0.05, value: now.top_p }, setting("top_p")),
+        page.element("p", { class: "hint" }, `Shares among the ${N_TOP} likeliest tokens, with this temperature and top-p`),
+        next,
+      ),
+    ),
+  );
+  branches.show();
+  return score();
+}

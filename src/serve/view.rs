@@ -1,0 +1,85 @@
+//! `/app/view`: the sections of pages about a text that `tinderbox inspect` writes, as the server's page shows them.
+
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::fields::{Fields, wrong};
+use super::hosted::Hosted;
+use super::inspect::{check_weights, tokens};
+use crate::draw;
+use crate::inspect::{Answer, Attribution, HeadSelection, Lens, Patching, Prompt, PromptDetails, effects};
+use crate::model::Gpt;
+
+/// The likeliest tokens in each cell of the lens.
+const N_TOP: usize = 5;
+
+/// A request for a view.
+#[derive(Debug)]
+pub(super) struct ViewRequest {
+    prompt: Vec<u32>,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Attention,
+    /// By how much the loss rises without each head, of which there is no picture.
+    Effects,
+    Lens {
+        token: usize,
+    },
+    Patching {
+        token: usize,
+        from: Vec<u32>,
+    },
+}
+
+impl ViewRequest {
+    pub(super) fn read(mut fields: Fields, model: &Hosted) -> Result<Self, ApiError> {
+        let prompt = tokens("prompt", &mut fields, model)?;
+        let last = prompt.len() - 1;
+        let view = fields.text("view")?.unwrap_or_default();
+        let kind = match &*view {
+            "attention" => Kind::Attention,
+            "effects" => Kind::Effects,
+            "lens" => Kind::Lens { token: fields.size("token", 0..=last)?.unwrap_or(last) },
+            "patching" => Kind::Patching {
+                token: fields.size("token", 0..=last)?.unwrap_or(last),
+                from: tokens("from", &mut fields, model)?,
+            },
+            _ => return Err(wrong("view", &view.into(), "attention, effects, lens or patching")),
+        };
+        fields.finish()?;
+        check_weights(&model.config, prompt.len())?;
+        Ok(Self { prompt, kind })
+    }
+
+    /// The section's parts, as JSON.
+    pub(super) fn answer(&self, hosted: &Hosted, model: &Gpt) -> Result<String, ApiError> {
+        let tokenizer = &hosted.tokenizer;
+        let prompt = Prompt::of_ids(self.prompt.clone(), tokenizer);
+        let fragment = match &self.kind {
+            Kind::Effects => return Ok(json!({"effects": effects(model, &prompt)?}).to_string()),
+            Kind::Attention => {
+                let all = HeadSelection::new(None, None, &hosted.config)?;
+                draw::attention_fragment(&PromptDetails::quick(model, tokenizer, &prompt, &all)?)
+            }
+            Kind::Lens { token } => {
+                let answer = Answer::likeliest(model, tokenizer, &prompt, *token)?;
+                let lens = Lens::new(model, tokenizer, &prompt, N_TOP)?;
+                let attribution = Attribution::new(model, &prompt, *token, answer, None)?;
+                draw::sheet_fragment(&draw::lens_sheet(&lens, &attribution, &prompt))
+            }
+            Kind::Patching { token, from } => {
+                let from = Prompt::of_ids(from.clone(), tokenizer);
+                Patching::check([&prompt, &from], *token)?;
+                let likeliest = |prompt: &Prompt| Answer::likeliest(model, tokenizer, prompt, *token);
+                let answers = [likeliest(&prompt)?, likeliest(&from)?];
+                let patching = Patching::new(model, [&prompt, &from], *token, answers)?;
+                draw::sheet_fragment(&draw::patching_sheet(&patching, [&prompt, &from]))
+            }
+        };
+        let data: Option<Value> = fragment.data.map(Value::String); // as text: the browser parses it once
+        Ok(json!({"html": fragment.body, "data": data, "lists": fragment.lists}).to_string())
+    }
+}

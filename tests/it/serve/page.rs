@@ -1,0 +1,181 @@
+//! The server's page in a browser: what it shows is what the server and the commands say, and its address keeps its state.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::program::program;
+use super::{Response, http};
+use crate::browser::{Browser, Theme};
+use crate::cli::Folder;
+use crate::inspect::trained;
+
+/// The screens that the page is looked at on.
+const SCREENS: [(u32, Theme); 4] =
+    [(360, Theme::Light), (1280, Theme::Dark), (1920, Theme::Light), (2560, Theme::Dark)];
+
+fn post(port: u16, path: &str, body: &Value) -> Value {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    stream.write_all(&http("POST", path, "", body.to_string().as_bytes())).expect("sent");
+    Response::read(stream).json(200)
+}
+
+fn no_problems(browser: &mut Browser) {
+    let problems = browser.take_problems();
+    assert!(problems.is_empty(), "{problems:?}");
+}
+
+/// Looks at the page on every screen.
+fn look_around(browser: &mut Browser, name: &str) {
+    for (width, theme) in SCREENS {
+        browser.look((width, theme));
+        browser.picture(&format!("serve-{name}-{width}-{}", theme.name()));
+        assert!(browser.overflow() <= 0.0, "{name} is wider than a screen of {width}");
+    }
+    no_problems(browser);
+}
+
+#[test]
+fn a_text_is_written_scored_and_branched() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = trained(&["tokenizer.kind=byte"]);
+    let (server, port) = program(&folder, &["runs/tiny"]);
+    let at = |path: &str| format!("http://127.0.0.1:{port}{path}");
+    let prompt = "The <b>cat</b>";
+    browser.visit(&at("/run/tiny/write?prompt=The+%3Cb%3Ecat%3C%2Fb%3E&temperature=0&tokens=8"));
+    browser.wait_for("document.querySelectorAll('.flow .token').length === 14");
+    // Text is text.
+    assert_eq!(browser.texts(".flow b"), [""; 0]);
+    let shown: Vec<String> = browser.texts(".flow .token");
+    assert_eq!(shown.concat().replace('·', " "), prompt);
+    // Its numbers are the server's.
+    let body = json!({"prompt": prompt, "max_tokens": 1, "temperature": 0, "echo": true, "logprobs": 20});
+    let scored = post(port, "/v1/completions", &body);
+    let logprobs = &scored["choices"][0]["logprobs"];
+    let own = browser.all(".flow .token", "it.dataset.logprob === undefined ? null : Number(it.dataset.logprob)");
+    assert_eq!(json!(own), json!(logprobs["token_logprobs"].as_array().expect("a list")[..14]));
+    browser.click(".flow .token:nth-of-type(6)");
+    let mut top: Vec<(String, f64)> = logprobs["top_logprobs"][5]
+        .as_object()
+        .expect("the likeliest")
+        .iter()
+        .map(|(token, logprob)| (token.clone(), logprob.as_f64().expect("a number")))
+        .collect();
+    top.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let options = browser.texts(".others .option code");
+    assert_eq!(options.len(), top.len());
+    let letter = top.iter().position(|(token, _)| token.chars().all(char::is_alphanumeric) && token != "b");
+    let letter = letter.expect("a letter");
+    assert_eq!(options[letter], top[letter].0);
+    // A click on an alternative goes on from there, and the address keeps it.
+    browser.click(&format!(".others .option:nth-of-type({})", letter + 1));
+    let begun = format!("The <{}", top[letter].0);
+    let written = post(port, "/v1/completions", &json!({"prompt": begun, "max_tokens": 8, "temperature": 0}));
+    let expected = format!("{begun}{}", written["choices"][0]["text"].as_str().expect("a text"));
+    let area = "document.querySelector('textarea').value";
+    browser.wait_for(&format!(
+        "{area} === {} && document.querySelector('.main').textContent === 'Write'",
+        json!(expected)
+    ));
+    browser.wait_for("document.querySelectorAll('.branches button').length === 2");
+    browser.wait_for("document.querySelectorAll('.next .option').length === 20");
+    look_around(&mut browser, "write");
+    browser.reload();
+    browser.wait_for("document.querySelectorAll('.flow .token').length > 5");
+    assert_eq!(browser.evaluate(area), expected);
+    no_problems(&mut browser);
+    server.kill();
+}
+
+#[test]
+fn a_head_is_switched_off_and_on_again() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = trained(&["model.position=rope"]);
+    let (server, port) = program(&folder, &["runs/tiny"]);
+    let prompt = "The cat sat";
+    browser.look((1280, Theme::Light));
+    browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/look"));
+    browser.wait_for("document.querySelectorAll('section.attention .flow .token').length === 4");
+    // Attention follows what is typed, and is the command's.
+    browser.evaluate("document.querySelector('textarea').focus()");
+    browser.insert("cat sat");
+    browser.wait_for("document.querySelectorAll('section.attention .flow .token').length === 11");
+    let args = ["inspect", "attention", "runs/tiny", "--prompt", prompt, "--format", "json"];
+    let weights = folder.json(&args)["weights"].take();
+    let row = weights[0][0][10].as_array().expect("a row");
+    let mut strongest: Vec<f64> = row.iter().filter_map(Value::as_f64).collect();
+    strongest.sort_by(|a, b| b.total_cmp(a));
+    let strongest: Vec<String> = strongest[..5].iter().map(|weight| format!("{weight:.3}")).collect();
+    assert_eq!(browser.texts(".partners .number"), strongest);
+    // The whole model's text, then that without a head beside it, then again the whole model's.
+    let written = "[...document.querySelectorAll('.written .text')].map((it) => it.textContent)";
+    let whole = post(port, "/v1/inspect", &json!({"prompt": prompt, "max_tokens": 40, "ablate": [[0, 1]]}));
+    let text = |read: &Value| format!("{prompt}{}", read["continuation"]["text"].as_str().expect("a text"));
+    let [one, other] = [text(&whole), text(&whole["ablation"])];
+    browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one]).to_string())));
+    browser.click("[data-head='0.1']");
+    browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one, other]).to_string())));
+    let change = whole["ablation"]["loss"].as_f64().expect("a loss") - whole["loss"].as_f64().expect("a loss");
+    let change = format!("{change:+.4}").replace('-', "−");
+    assert_eq!(browser.texts(".change")[0].trim(), change);
+    assert_eq!(browser.evaluate("new URLSearchParams(location.search).get('off')"), "0.1");
+    look_around(&mut browser, "look");
+    browser.reload();
+    browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one, other]).to_string())));
+    browser.click("[data-head='0.1']");
+    browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one]).to_string())));
+    browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/why?prompt=The+cat"));
+    browser.wait_for("document.querySelectorAll('section.sheet .cells td').length > 0");
+    look_around(&mut browser, "why");
+    server.kill();
+}
+
+#[test]
+fn runs_appear_and_grow_while_one_looks() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = Folder::trained();
+    let (server, port) = program(&folder, &["--runs", "runs"]);
+    browser.visit(&format!("http://127.0.0.1:{port}/"));
+    browser.wait_for("document.querySelectorAll('.runs tbody tr').length === 1");
+    let mut args = vec!["train", "tiny.toml", "--run-dir", "runs/new"];
+    let keys = ["max_steps=1000000", "log_interval=100", "eval_interval=500", "checkpoint_interval=500"];
+    let keys = keys.map(|key| format!("train.{key}"));
+    args.extend(keys.iter().flat_map(|key| ["--set", key]));
+    let mut training = folder.start(&args);
+    training.wait_for("step");
+    browser.wait_for("document.querySelector('.badge.running')?.textContent === 'live'");
+    let step = "Number(document.querySelector('.runs tr:has(.running) .number').textContent.split(' of')[0].replace(/\\D/g, ''))";
+    let before = browser.evaluate(step).as_f64().expect("a step");
+    browser.wait_for(&format!("{step} > {before}"));
+    look_around(&mut browser, "runs");
+    // A model that trains is asked for by its name as soon as it has a checkpoint.
+    let answered = (0..600).any(|_| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let body = json!({"model": "new", "prompt": "The", "max_tokens": 3}).to_string();
+        stream.write_all(&http("POST", "/v1/completions", "", body.as_bytes())).expect("sent");
+        let is_there = Response::read(stream).status == 200;
+        sleep(Duration::from_millis(if is_there { 0 } else { 100 }));
+        is_there
+    });
+    assert!(answered, "it has a checkpoint within a minute");
+    // Its report grows without a reload.
+    browser.visit(&format!("http://127.0.0.1:{port}/run/new"));
+    let curve = "document.querySelector('iframe.ready')?.contentDocument.querySelector('svg .drawing path.line')?.getAttribute('d')";
+    browser.wait_for(&format!("Boolean({curve})"));
+    let drawn = browser.evaluate(curve);
+    browser.wait_for(&format!("{curve} && {curve} !== {drawn}"));
+    look_around(&mut browser, "report");
+    training.kill();
+    browser.visit(&format!("http://127.0.0.1:{port}/compare?runs=tiny,new&prompt=The&tokens=10"));
+    browser.wait_for("document.querySelectorAll('.written').length === 2");
+    browser.wait_for("document.querySelector('iframe.ready') !== null");
+    look_around(&mut browser, "compare");
+    server.kill();
+    browser.wait_for("document.querySelector('.main').click() ?? true");
+    browser.wait_for(
+        "[...document.querySelectorAll('.written')].every((it) => it.textContent.includes('does not answer'))",
+    );
+}
