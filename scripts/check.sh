@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole gate, which every change must pass: format, licences and sources of dependencies, lints, types of every
-# backend, build, tests, bundled data, docs.
+# backend, build, tests, with MPI too where it is installed, bundled data, docs.
 #
 # It stops at the first stage that fails, and ends with a table of each stage's minutes. With
 # TINDERBOX_REQUIRE_WGPU=1 the wgpu tests fail, rather than skip, when there is no adapter, and with
@@ -52,6 +52,13 @@ stage "types: flex alone" cargo check --release --no-default-features --features
 stage "types: every backend" env DOCS_RS=1 cargo check --release --features vulkan,metal,cuda --locked
 stage build cargo build --release --locked
 stage test cargo test --release --locked
+# A feature of its own, since it needs MPI's library and libclang.
+if command -v mpirun >/dev/null && command -v mpicc >/dev/null; then
+    stage "clippy: mpi" cargo clippy --release --all-targets --features mpi --locked -- -D warnings
+    stage "test: mpi" cargo test --release --features mpi --locked --test it -- distributed::
+else
+    printf '\n=== test: mpi: SKIPPED, there is no mpirun or no mpicc (apt-get install libopenmpi-dev openmpi-bin libclang-dev)\n'
+fi
 stage "toy corpus is reproducible" cargo run --release --locked --example make_corpus -- --check data
 stage docs env RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps --locked
 

@@ -9,7 +9,8 @@
 //!    or a config;
 //! 5. [`interop`]: models of other projects, in and out;
 //! 6. `serve`, a feature: models that answer over HTTP;
-//! 7. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, clocks, numbers as text, and pictures.
+//! 7. [`distributed`]: several processes that train one run;
+//! 8. [`device`], [`measure`], [`mod@format`], [`draw`]: devices, clocks, numbers as text, and pictures.
 //!
 //! The library never prints and never exits: it returns values and errors, and reports progress through an observer.
 //! The program's `cli` turns arguments into calls.
@@ -28,6 +29,7 @@ pub mod config;
 pub mod data;
 pub mod device;
 mod disk;
+pub mod distributed;
 pub mod draw;
 pub mod format;
 pub mod generate;

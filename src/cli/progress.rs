@@ -16,7 +16,7 @@ use super::paint::{self, MARGIN};
 use crate::config::{MatmulPrecision, PrecisionChoice, precision_remark};
 use crate::data::{Purpose, Reading};
 use crate::draw::sparkline;
-use crate::format::{duration, grouped, without_control, wrapped};
+use crate::format::{counted, duration, grouped, without_control, wrapped};
 use crate::optimizer::Batches;
 use crate::run::layout::TRAIN_LOG;
 use crate::run::step_label;
@@ -239,7 +239,11 @@ impl Screen {
             (PrecisionChoice::Auto, MatmulPrecision::Bf16) => ", matrices in bf16 (auto)",
             (_, precision) => precision_remark(precision),
         };
-        self.line(&format!("{verb} `{}` on {}{precision}{after}", started.run_dir.display(), started.device));
+        let ranks = match started.ranks {
+            0 | 1 => String::new(),
+            n => format!(", {n} ranks of {}", counted(rayon::current_num_threads() as u64, "thread")),
+        };
+        self.line(&format!("{verb} `{}` on {}{ranks}{precision}{after}", started.run_dir.display(), started.device));
         for damaged in &started.damaged {
             self.lasting_line(format!("warning: {damaged}; going on without it"));
         }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{DONE, INTERRUPTED, note, print_json, print_table};
 use crate::device::DeviceSpec;
+use crate::distributed::refuse_launcher;
 use crate::draw;
 use crate::format::{duration, grouped, milliseconds};
 use crate::sweep::{self, Entry, Method, Outcome, Request, SweepError};
@@ -57,6 +58,7 @@ pub(super) struct Args {
 
 /// Makes the sweep, or goes on with it, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
+    refuse_launcher("search all by itself")?;
     let mut overrides = args.overrides.clone();
     overrides.extend(args.device.as_ref().map(|device| format!("train.device=\"{device}\"")));
     let config = std::fs::read_to_string(&args.config)

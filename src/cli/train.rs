@@ -9,14 +9,15 @@ use anyhow::Context;
 use super::dashboard::{self, Dashboard};
 use super::progress::Progress;
 use super::{DONE, FAILED, INTERRUPTED, describe, load_config, note, open_device, print_json, program, report};
-use crate::config::{Base, Config};
+use crate::config::{Base, Config, ConfigError};
 use crate::data;
 use crate::device::DeviceSpec;
+use crate::distributed::Ranks;
 use crate::format::shell_word;
 use crate::plan;
 use crate::run::RunDir;
 use crate::run::layout::default_dir;
-use crate::train::{self, Interrupter, Job, Start, Summary, TrainError};
+use crate::train::{self, Assignment, Interrupter, Job, Start, Summary, TrainError};
 
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an argument")]
@@ -58,8 +59,50 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Trains, and returns the exit code.
+/// Trains, with the other processes of a launcher if there are any, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
+    let ranks = Ranks::join()?;
+    if ranks.is_alone() {
+        return lead(args, &ranks);
+    }
+    let done = check_same(args, &ranks).and_then(|()| match ranks.is_first() {
+        true => lead(args, &ranks),
+        false => follow(&ranks),
+    });
+    match done {
+        Ok(code) => {
+            ranks.leave();
+            Ok(code)
+        }
+        // The others wait for this one, and nothing else would end them.
+        Err(error) => {
+            note(format!("{}: {}", ranks.name(), describe(&error)));
+            ranks.abort(FAILED)
+        }
+    }
+}
+
+/// Compares the program, the config file and the arguments that change it with those of rank 0.
+fn check_same(args: &Args, ranks: &Ranks) -> anyhow::Result<()> {
+    ranks.check_same("version of the program", env!("CARGO_PKG_VERSION"))?;
+    let config =
+        std::fs::read_to_string(&args.config).map_err(|error| ConfigError::Read(args.config.clone(), error))?;
+    Ok(ranks.check_same("config", &format!("{config}{:?}", (&args.overrides, &args.device)))?)
+}
+
+/// Computes with rank 0, which writes the run and decides when it ends.
+fn follow(ranks: &Ranks) -> anyhow::Result<u8> {
+    // A launcher that is told to stop tells every process: rank 0 saves first.
+    ctrlc::set_handler(|| {}).context(NO_HANDLER)?;
+    if let Some(assignment) = Assignment::receive(ranks)? {
+        let device = open_device(&assignment.config.train.device.parse()?)?;
+        assignment.work(&device, ranks)?;
+    }
+    Ok(DONE)
+}
+
+/// Trains, and writes the run.
+fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     if args.tui {
         dashboard::check()?;
     }
@@ -92,7 +135,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
     let progress = Progress::new(dashboard);
     stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
     let job = Job { config, run_dir: run_dir.clone(), start, from: args.from.clone(), device };
-    let summary = match train::train(job, Box::new(progress.clone()), &interrupter) {
+    let summary = match train::lead(job, ranks, Box::new(progress.clone()), &interrupter) {
         Ok(summary) => summary,
         Err(error) => {
             let is_interrupted = matches!(error, TrainError::InterruptedEarly);
@@ -147,8 +190,10 @@ fn stop_on_ctrl_c(interrupter: Interrupter, progress: Progress) -> anyhow::Resul
             exit_while_reading(&progress);
         }
     })
-    .context("cannot install the Ctrl-C handler")
+    .context(NO_HANDLER)
 }
+
+const NO_HANDLER: &str = "cannot install the Ctrl-C handler";
 
 /// Before the first step there is nothing to save. Reading a text notices by itself that it should stop, unless a long
 /// piece of work is under way, such as finding merges.

@@ -7,7 +7,9 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::inherit::{self, Base};
-use super::{Config, ModelConfig, RopeScaling, SourceConfig, TokenizerConfig, TokenizerKind, overrides, unknown_keys};
+use super::{
+    Config, ModelConfig, RopeScaling, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, overrides, unknown_keys,
+};
 
 /// Whether a config must name a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +113,7 @@ impl Config {
             optimizer: section(&mut table, "optimizer", &mut mistyped),
             schedule: section(&mut table, "schedule", &mut mistyped),
             generate: section(&mut table, "generate", &mut mistyped),
+            distributed: section(&mut table, "distributed", &mut mistyped),
         };
         let derived = config.derive_defaults(&given);
         // A key that could not be read has its default, which the user never wrote: no rule is checked for it.
@@ -233,6 +236,7 @@ fn known_keys() -> Table {
     config.schedule.initial_batch_size = Some(1);
     config.model.vocab_size = Some(1);
     config.model.rope_scaling = Some(RopeScaling::Linear { factor: 1.0 });
+    config.distributed.sync = SyncKind::Local; // a section of defaults would be left out
     Table::try_from(config).expect("the defaults can be written as TOML")
 }
 

@@ -59,6 +59,9 @@ pub struct Config {
     pub schedule: ScheduleConfig,
     /// How the trained model writes.
     pub generate: GenerateConfig,
+    /// How several processes train together; left out of a saved config if everything is as by default.
+    #[serde(skip_serializing_if = "DistributedConfig::is_default")]
+    pub distributed: DistributedConfig,
 }
 
 sections! {
@@ -336,6 +339,39 @@ sections! {
         pub stop: Vec<String> = Vec::new(),
         /// Seeds the draws: the same seed writes the same text. Below 2^63; default 1337.
         pub seed: u64 = 1337,
+    }
+
+    /// `[distributed]`: how several processes train one run under a launcher such as `mpirun`; ignored without one.
+    pub struct DistributedConfig {
+        /// When the processes exchange what they computed. Default `step`.
+        pub sync: SyncKind = SyncKind::default(),
+        /// With `local`, how many steps each process makes by itself; an evaluation or a checkpoint ends them early. At
+        /// least 1; default 50.
+        pub local_steps: usize = 50,
+        /// With `local`, how far the weights go from where all processes started to the average of where they arrived. Above 0;
+        /// default 0.7.
+        ///
+        /// Source: Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models".
+        pub outer_learning_rate: f64 = 0.7,
+        /// With `local`, the share of the last such move that is made again. In [0, 1); default 0.9.
+        pub outer_momentum: f64 = 0.9,
+    }
+}
+
+/// When processes that train one run exchange what they computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SyncKind {
+    /// Gradients in every step: the run is that of one process.
+    #[default]
+    Step,
+    /// Weights after some steps that each process makes by itself, on its rows of the batches.
+    Local,
+}
+
+impl DistributedConfig {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 

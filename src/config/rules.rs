@@ -8,8 +8,8 @@ use std::path::Path;
 
 use super::load::Text;
 use super::{
-    Config, ConfigError, DataConfig, GenerateConfig, ModelConfig, OptimizerConfig, PositionKind, RopeScaling,
-    ScheduleConfig, SourceConfig, TokenizerConfig, TokenizerKind, TrainConfig,
+    Config, ConfigError, DataConfig, DistributedConfig, GenerateConfig, ModelConfig, OptimizerConfig, PositionKind,
+    RopeScaling, ScheduleConfig, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, TrainConfig,
 };
 
 /// The largest length, width or count: more than fits any machine, and a product of two does not overflow.
@@ -85,7 +85,7 @@ impl Problems {
 impl Config {
     /// Everything that is wrong with this config; empty if it can be used.
     pub(super) fn problems(&self, text: Text) -> Vec<String> {
-        let Self { data, tokenizer, model, train, optimizer, schedule, generate } = self;
+        let Self { data, tokenizer, model, train, optimizer, schedule, generate, distributed } = self;
         let mut problems = Problems::default();
         data.check_into(text, &mut problems);
         tokenizer.check_into(&mut problems);
@@ -94,6 +94,11 @@ impl Config {
         optimizer.check_into(&mut problems);
         schedule.check_into(&mut problems);
         generate.check_into(&mut problems);
+        distributed.check_into(&mut problems);
+        if distributed.sync == SyncKind::Local && optimizer.ema_decay > 0.0 {
+            let rule = "be 0 with distributed.sync = \"local\", which averages weights in its own way";
+            problems.must(false, "optimizer.ema_decay", optimizer.ema_decay, rule);
+        }
         let (highest, lowest) = (optimizer.learning_rate, schedule.min_learning_rate);
         if highest > 0.0 && lowest > highest {
             let rule = format!("be at most optimizer.learning_rate = {highest}");
@@ -441,6 +446,15 @@ impl ScheduleConfig {
     }
 }
 
+impl DistributedConfig {
+    fn check_into(&self, problems: &mut Problems) {
+        let Self { sync: _, local_steps, outer_learning_rate, outer_momentum } = self;
+        problems.at_least_one("distributed.local_steps", *local_steps);
+        problems.above_zero("distributed.outer_learning_rate", *outer_learning_rate);
+        problems.below_one("distributed.outer_momentum", *outer_momentum);
+    }
+}
+
 impl GenerateConfig {
     /// Checks the rules again, after arguments have replaced keys.
     ///
@@ -522,6 +536,7 @@ mod tests {
             ("schedule.ramp_fraction=", "0 | 1.1 | nan"),
             ("generate.", "max_new_tokens=0 | num_samples=0 | temperature=-1 | top_p=0 | top_p=1.1 | min_p=1.1"),
             ("generate.", "repetition_penalty=0 | stop=[\"\"]"),
+            ("distributed.", "local_steps=0 | outer_learning_rate=0 | outer_momentum=1"),
         ];
         for (start, ends) in broken {
             for setting in ends.split(" | ").map(|end| format!("{start}{end}")) {
@@ -577,6 +592,14 @@ mod tests {
         assert_eq!(problems(&["train.eval_interval=1000000", "schedule.warmup_steps=1000000"]), Vec::<String>::new());
         let without_samples = ["train.sample_prompt=", "train.sample_tokens=0"];
         assert_eq!(problems(&without_samples), Vec::<String>::new());
+    }
+
+    #[test]
+    fn weights_are_averaged_in_one_way() {
+        let averaged = "optimizer.ema_decay=0.9";
+        assert_eq!(problems(&[averaged, "distributed.sync=step"]), Vec::<String>::new());
+        let found = problems(&[averaged, "distributed.sync=local"]);
+        assert!(found.len() == 1 && found[0].starts_with("optimizer.ema_decay = 0.9 must be 0"), "{found:?}");
     }
 
     #[test]

@@ -38,9 +38,10 @@ enum Values {
 }
 
 /// Keys that a sweep sets for each run, and sections that would change what the runs are compared by.
-const TAKEN: [(&str, &str); 11] = [
+const TAKEN: [(&str, &str); 12] = [
     ("data.", "all runs of a sweep are compared on the same text"),
     ("generate.", "it does not change how a model is trained"),
+    ("distributed.", "each run of a sweep is trained by one process"),
     ("train.max_steps", "a run gets as many steps as fit its time"),
     ("train.seed", "--seeds says how many there are"),
     ("train.device", "all runs are made on one device, which --device chooses"),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::{LayerNorms, PrecisionError};
 use crate::config::ConfigError;
 use crate::data::DataError;
+use crate::distributed::DistributedError;
 use crate::format::shell_word;
 use crate::generate::GenerateError;
 use crate::inspect::InspectError;
@@ -22,6 +23,8 @@ pub enum TrainError {
     Run(Box<RunError>),
     #[error(transparent)]
     Precision(#[from] PrecisionError),
+    #[error(transparent)]
+    Distributed(#[from] DistributedError),
     #[error("cannot use train.sample_prompt: {0}")]
     SamplePrompt(#[source] TokenizerError),
     #[error(

@@ -6,11 +6,14 @@
 mod clock;
 mod error;
 pub mod evaluate;
+mod follow;
 mod logs;
 pub(crate) mod metrics;
 mod observer;
+mod outer;
 pub mod precision;
 mod prepare;
+mod share;
 mod skip;
 mod trainer;
 mod training;
@@ -22,6 +25,7 @@ pub use burn::train::Interrupter;
 pub use burn::train::renderer::MetricsRenderer;
 
 pub use error::TrainError;
+pub use follow::Assignment;
 pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
 pub use precision::PrecisionError;
 pub use skip::{LayerNorms, Skipped};
@@ -29,6 +33,8 @@ pub use trainer::{StepResult, Trainer};
 
 use crate::config::{Config, TrainConfig};
 use crate::device::OpenDevice;
+use crate::distributed::{DistributedError, Ranks};
+use follow::Order;
 use training::Training;
 
 /// How a run starts, given what its directory holds.
@@ -62,12 +68,42 @@ pub struct Job {
 /// # Errors
 /// If the text, the run directory or the config cannot be used, if the device lacks the precision, if a loss is not
 /// finite, or if a file cannot be written; and [`TrainError::InterruptedEarly`]. Checkpoints from before stay.
-pub fn train(job: Job, mut observer: Box<dyn Observer>, interrupter: &Interrupter) -> Result<Summary, TrainError> {
+pub fn train(job: Job, observer: Box<dyn Observer>, interrupter: &Interrupter) -> Result<Summary, TrainError> {
+    lead(job, &Ranks::alone(), observer, interrupter)
+}
+
+/// As [`train`], with other processes, which [follow](Assignment): each computes a share of every batch. To be called by
+/// rank 0. The others are done when this returns.
+///
+/// # Errors
+/// As [`train`].
+pub fn lead(
+    job: Job,
+    ranks: &Ranks,
+    observer: Box<dyn Observer>,
+    interrupter: &Interrupter,
+) -> Result<Summary, TrainError> {
+    let trained = train_with(job, ranks, observer, interrupter);
+    Order::End.give(ranks);
+    trained
+}
+
+fn train_with(
+    job: Job,
+    ranks: &Ranks,
+    mut observer: Box<dyn Observer>,
+    interrupter: &Interrupter,
+) -> Result<Summary, TrainError> {
     let began = Instant::now();
+    let reads_standard_input = job.config.data.all_sources().iter().any(|source| source.path.as_os_str() == "-");
+    if reads_standard_input && !ranks.is_alone() {
+        return Err(DistributedError::StandardInput.into());
+    }
     let TrainConfig { log_interval, eval_interval, checkpoint_interval, .. } = job.config.train;
     let device = job.device.clone();
     let chosen_precision = job.config.train.matmul_precision;
-    let prepared = prepare::prepare(job, &mut *observer, interrupter)?;
+    let mut prepared = prepare::prepare(job, &mut *observer, interrupter)?;
+    prepared.share_with(ranks)?;
     let mut run = Training::start(prepared, device, chosen_precision, observer, interrupter.clone(), began)?;
     while !run.is_done() || run.has_left_undone() {
         if interrupter.should_stop() {

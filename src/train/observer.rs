@@ -68,6 +68,8 @@ pub struct Started {
     pub step: usize,
     pub max_steps: usize,
     pub batches: Batches,
+    /// The processes that train together; 1 without a launcher.
+    pub ranks: usize,
     /// Whether a stopped run continues.
     pub resumed: bool,
     /// One line for each checkpoint of a resumed run that is damaged and left out.

@@ -6,9 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 
+use super::follow::Assignment;
 use super::{Event, Interrupter, Job, Observer, Start, TrainError, Trainer, precision};
 use crate::config::{Config, ConfigError, DataConfig, TrainConfig};
 use crate::data::{self, Corpus, DataError, OnProgress, OpenOptions, Reading};
+use crate::distributed::Ranks;
 use crate::model::Gpt;
 use crate::run::{self, Checkpoint, Located, Lock, Resumable, RunDir, TrainState};
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -24,6 +26,17 @@ pub(super) struct Prepared {
     /// One line for each part of the run that is damaged and left out.
     pub damaged: Vec<String>,
     pub lock: Lock,
+}
+
+impl Prepared {
+    /// Shares the steps to come out to `ranks`.
+    pub(super) fn share_with(&mut self, ranks: &Ranks) -> Result<(), TrainError> {
+        if !ranks.is_alone() {
+            Assignment::give(ranks, &self.config, &self.corpus.tokenizer, self.trainer.checkpoint(self.state.clone()))?;
+            self.trainer.share_with(ranks);
+        }
+        Ok(())
+    }
 }
 
 /// Reads the text and makes or reads the run, telling `observer` about the reading.

@@ -1,15 +1,19 @@
 //! One training step, top to bottom.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::TrainError;
+use super::outer::Outer;
+use super::share::Share;
 use super::skip::{LayerNorms, Skipped, Skipping};
 use crate::config::Config;
 use crate::data::{self, Batch, Split};
 use crate::device;
+use crate::distributed::Ranks;
 use crate::model::{Gpt, parameters};
 use crate::optimizer::{Batches, Gradients, Optimizer, learning_rate};
 use crate::run::{Checkpoint, TrainState};
@@ -25,6 +29,9 @@ pub struct Trainer {
     text: Split,
     step: usize,
     skipping: Skipping,
+    share: Share,
+    /// That of the outer steps before this process, by parameter.
+    outer_momentum: BTreeMap<String, Vec<f32>>,
 }
 
 /// Measurements of a step, still on the device: reading them waits for the step.
@@ -58,7 +65,29 @@ impl Trainer {
         let precision = config.train.matmul_precision.on(&model.device().inner());
         let optimizer = Optimizer::new(&config.optimizer, hidden, precision);
         let skipping = Skipping::new(&config.train, device::is_cpu(&model.device()));
-        Self { model: Some(model), optimizer, precision, config: config.clone(), text: text.into(), step: 0, skipping }
+        Self {
+            model: Some(model),
+            optimizer,
+            precision,
+            config: config.clone(),
+            text: text.into(),
+            step: 0,
+            skipping,
+            share: Share::alone(),
+            outer_momentum: BTreeMap::new(),
+        }
+    }
+
+    /// From the next step on, computes a share of the rows of each batch, as each of `ranks` does of the others, and
+    /// moves the weights as all of them do.
+    pub(super) fn share_with(&mut self, ranks: &Ranks) {
+        let model = self.trained().valid();
+        self.share = Share::of(ranks, &self.config.distributed, &model, self.step, &self.outer_momentum);
+    }
+
+    /// The processes that share the rows out.
+    pub(super) fn ranks(&self) -> &Ranks {
+        self.share.ranks()
     }
 
     /// Draws a batch, and moves the weights against the gradient of its loss.
@@ -72,7 +101,17 @@ impl Trainer {
     /// As [`Trainer::step`]; `None` if `is_stopped` returned true between two micro-batches, and nothing changed.
     pub fn step_unless(&mut self, is_stopped: impl Fn() -> bool + Send) -> Option<StepResult> {
         let device = self.trained().device();
-        device::compute(&device, || self.update(is_stopped))
+        let result = device::compute(&device, || self.update(is_stopped))?;
+        if self.share.is_due(self.step) {
+            self.average();
+        }
+        Some(result)
+    }
+
+    /// Averages the weights of ranks that made steps by themselves; all of them call it after the same step.
+    pub(super) fn average(&mut self) {
+        let model = self.model.take().expect("the model is here between steps");
+        self.model = Some(self.share.average(model, self.step));
     }
 
     fn update(&mut self, is_stopped: impl Fn() -> bool + Send) -> Option<StepResult> {
@@ -98,8 +137,8 @@ impl Trainer {
         Some(StepResult { loss, gradient_norm, skipped: None })
     }
 
-    /// Gradients and loss of this step's batch, as means over micro-batches that share out its rows; `None` if stopped
-    /// before one of these but the first.
+    /// Gradients and loss of this step's batch, as means over micro-batches that share out its rows, and over all ranks;
+    /// `None` if stopped before a micro-batch but the first.
     fn backward(&self, model: &Gpt, is_stopped: impl Fn() -> bool + Send) -> Option<(Gradients, Tensor<1>)> {
         let train = &self.config.train;
         let n_micro_steps = train.grad_accumulation_steps;
@@ -110,11 +149,18 @@ impl Trainer {
                 return None;
             }
             let [batch_size, context_length] = Batches::of(&self.config).at(self.step);
-            let rows = micro_step * batch_size..(micro_step + 1) * batch_size;
-            let batch = data::batch::sample(&self.text, rows, context_length, train.seed, self.step as u64);
+            let own = self.share.rows(batch_size);
+            if own.is_empty() {
+                continue; // fewer rows than ranks
+            }
+            let first_row = micro_step * batch_size;
+            let rows = first_row + own.start..first_row + own.end;
+            let (seed, step) = (train.seed, self.step as u64);
+            let batch = data::batch::sample(&self.text, rows, context_length, seed, step);
             let (tokens, targets) = to_device(batch, &device);
-            let key = DropoutKey { seed: train.seed, step: self.step as u64, micro_step: micro_step as u64 };
-            let loss = model.loss(tokens, targets, self.precision, Some(key)) / n_micro_steps as f32;
+            let key = DropoutKey { seed, step, micro_step: micro_step as u64, first_row: own.start };
+            let n_parts = n_micro_steps as f32 * self.share.n_parts(own.len(), batch_size);
+            let loss = model.loss(tokens, targets, self.precision, Some(key)) / n_parts;
             let gradients = Gradients::take(model, loss.backward());
             let loss = loss.inner();
             sum = Some(match sum {
@@ -122,7 +168,7 @@ impl Trainer {
                 None => (gradients, loss),
             });
         }
-        Some(sum.expect("a step has at least one micro-batch"))
+        Some(self.share.sum(model, sum))
     }
 
     /// The learning rate of step `step`, counted from 0.
@@ -144,6 +190,9 @@ impl Trainer {
         let state = TrainState { recent_losses: self.skipping.recent.clone(), ..state };
         let mut optimizer = self.optimizer.state();
         optimizer.extend(self.optimizer.learning_weights(self.trained()));
+        if let Some(outer) = self.share.outer() {
+            outer.save(&mut optimizer);
+        }
         Checkpoint { model: parameters::lazy(&self.evaluated()), optimizer, state }
     }
 
@@ -156,6 +205,7 @@ impl Trainer {
         let device = model.device().inner();
         let mut state = std::mem::take(&mut checkpoint.optimizer);
         let misfit = |source| TrainError::OptimizerState { path: dir.to_owned(), source };
+        self.outer_momentum = Outer::take(&mut state).map_err(misfit)?;
         self.step = checkpoint.state.step;
         if self.config.train.skip_loss_spikes > 0.0 {
             self.skipping.recent.clone_from(&checkpoint.state.recent_losses);

@@ -7,6 +7,7 @@ use burn::tensor::{Tensor, TensorReadError};
 
 use super::clock::StepClock;
 use super::evaluate::Loss;
+use super::follow::Order;
 use super::logs::{Elapsed, Logs};
 use super::metrics::{EVALUATING, EVALUATING_FULLY, Metrics, TRAINING};
 use super::observer::{Evaluation, Event, Logged, Observer, Started, Summary};
@@ -108,6 +109,9 @@ impl Training {
 
     /// Does what is left undone at this step; false if interrupted, and then the rest stays to be done.
     pub(super) fn catch_up(&mut self) -> Result<bool, TrainError> {
+        if self.has_left_undone() {
+            self.average();
+        }
         while let Some(left) = self.state.left_undone {
             let (is_done, next) = match left {
                 LeftUndone::Start => (self.measure_start()?, None),
@@ -123,6 +127,12 @@ impl Training {
             }
         }
         Ok(true)
+    }
+
+    /// Averages the weights of ranks that made steps by themselves, before they are evaluated or saved.
+    fn average(&mut self) {
+        Order::Average.give(self.trainer.ranks());
+        self.trainer.average();
     }
 
     /// Measures the weights that a new run starts with; false if interrupted.
@@ -158,6 +168,7 @@ impl Training {
             step: state.step,
             max_steps: config.train.max_steps,
             batches: Batches::of(config),
+            ranks: self.trainer.ranks().size(),
             resumed,
             damaged,
             from: state.started_from.clone(),
@@ -190,8 +201,10 @@ impl Training {
     pub(super) fn step(&mut self) -> Result<bool, TrainError> {
         self.metrics.enter(TRAINING);
         self.clock.begin();
-        let interrupter = &self.interrupter;
-        let Some(result) = self.trainer.step_unless(|| interrupter.should_stop()) else {
+        let (ranks, interrupter) = (self.trainer.ranks().clone(), &self.interrupter);
+        Order::Step.give(&ranks);
+        // A step that was ordered is made: the others cannot know of a stop.
+        let Some(result) = self.trainer.step_unless(|| ranks.is_alone() && interrupter.should_stop()) else {
             self.clock.cancel();
             return Ok(false);
         };
@@ -375,6 +388,7 @@ impl Training {
             }
             return Ok(());
         }
+        self.average();
         if self.evaluated_step != Some(step) {
             // One batch shows whether these weights are worth keeping.
             let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;

@@ -11,7 +11,8 @@ use crate::allocations::live_bytes;
 use crate::devices::{ndarray, wgpu};
 use crate::fixtures::{expect_close, host};
 
-const DROPOUT: Dropout = Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3 }, site: 4 };
+const DROPOUT: Dropout =
+    Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3, first_row: 0 }, site: 4 };
 
 /// Numbers without a pattern, between -1 and 1.
 fn numbers<const D: usize>(shape: [usize; D], seed: u32, device: &Device) -> Tensor<D> {

@@ -135,7 +135,7 @@ pub struct Started {
 }
 
 impl Started {
-    fn of(mut command: Command) -> Self {
+    pub fn of(mut command: Command) -> Self {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
@@ -179,6 +179,12 @@ impl Started {
         let id = self.child.id().to_string();
         let killed = Command::new("kill").args(["-INT", &id]).status();
         assert!(killed.expect("kill is there").success());
+    }
+
+    /// The number of its process.
+    #[cfg(feature = "mpi")]
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Kills it at once; false if it had ended before.

@@ -34,6 +34,29 @@ fn a_model_of_bytes_writes_its_bytes() {
     assert!(two.starts_with(&[&raw[..], b"\n---\n\xff\x00\x80"].concat()));
 }
 
+/// Each of the processes would train, or search, all by itself.
+#[test]
+fn a_launcher_is_refused_where_its_processes_would_not_share_the_work() {
+    let folder = Folder::new();
+    let launched = |variable: &str, args: &[&str]| {
+        let ran = folder.command(args).env(variable, "4").output().expect("the binary starts");
+        assert_eq!(ran.status.code(), Some(1));
+        String::from_utf8(ran.stderr).expect("only whole characters")
+    };
+    let sweep = ["sweep", "tiny.toml", "--space", "train.batch_size=2,4", "--budget", "1m"];
+    assert_snapshot!(launched("PMI_SIZE", &sweep), @r"
+    error: the launcher started 4 processes, each of which would search all by itself
+      hint: start it without the launcher; only `tinderbox train` shares its work out
+    ");
+    if cfg!(not(feature = "mpi")) {
+        assert_snapshot!(launched("OMPI_COMM_WORLD_SIZE", &["train", "tiny.toml"]), @r"
+        error: the launcher started 4 processes, and this program was built without MPI: it would train 4 copies of the run
+          hint: build it with `cargo build --release --features mpi`, or start it without the launcher
+        ");
+    }
+    assert!(!folder.path("runs").exists() && !folder.path("sweeps").exists());
+}
+
 #[test]
 fn a_text_without_a_line_break_trains_with_its_path_alone() {
     let folder = Folder::new();

@@ -107,7 +107,7 @@ proptest! {
                 window: windowed.then_some(3),
                 dropout: dropped.then_some(Dropout {
                     probability: 0.25,
-                    key: DropoutKey { seed, step: 1, micro_step: 0 },
+                    key: DropoutKey { seed, step: 1, micro_step: 0, first_row: 0 },
                     site: 1,
                 }),
             };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// The modules of each layer, from the bottom up.
 const LAYERS: &[&[&str]] = &[
-    &["config", "device", "disk", "measure", "tokenizer", "format"],
+    &["config", "device", "disk", "distributed", "measure", "tokenizer", "format"],
     &["data", "model"],
     &["optimizer", "run"],
     &["train", "generate", "plan", "autoconfig", "inspect", "draw", "report", "bench", "interop", "sweep"],

@@ -26,6 +26,8 @@ mod data;
 mod devices;
 #[cfg(target_os = "linux")]
 mod disks;
+#[cfg(feature = "mpi")]
+mod distributed;
 #[cfg(target_os = "linux")]
 mod endurance;
 mod examples;

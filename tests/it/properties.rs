@@ -196,7 +196,7 @@ proptest! {
 fn attention_drops_weights_by_its_key_alone() {
     let device = Device::flex();
     let x = Tensor::<3>::random([2, 5, 8], Distribution::Normal(0.0, 1.0), &device);
-    let key = |step| Some(DropoutKey { seed: 1, step, micro_step: 0 });
+    let key = |step| Some(DropoutKey { seed: 1, step, micro_step: 0, first_row: 0 });
     for causal in [true, false] {
         let config = MultiHeadAttentionConfig { causal, dropout: 0.5, ..MultiHeadAttentionConfig::new(8, 2) };
         let mut attention = config.init(&device);

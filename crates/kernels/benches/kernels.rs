@@ -18,7 +18,8 @@ use tinderbox_kernels::{self as kernels, Activation, Dropout, DropoutKey, Matmul
 #[global_allocator]
 static ALLOCATOR: divan::AllocProfiler<mimalloc::MiMalloc> = divan::AllocProfiler::new(mimalloc::MiMalloc);
 
-const DROPOUT: Dropout = Dropout { probability: 0.1, key: DropoutKey { seed: 1, step: 2, micro_step: 0 }, site: 1 };
+const DROPOUT: Dropout =
+    Dropout { probability: 0.1, key: DropoutKey { seed: 1, step: 2, micro_step: 0, first_row: 0 }, site: 1 };
 const EPSILON: f64 = 1e-5;
 /// Characters.
 const VOCAB_SIZE: usize = 65;

@@ -17,6 +17,8 @@ pub struct DropoutKey {
     pub step: u64,
     /// Which of the step's micro-batches this pass is for, counted from 0.
     pub micro_step: u64,
+    /// The row of the micro-batch that the first row of this pass is: not 0 where processes share its rows out.
+    pub first_row: usize,
 }
 
 /// The dropout of one place in one forward pass.
@@ -33,7 +35,7 @@ pub struct Dropout {
 /// Sets each number to zero with `probability` and scales the others up by `1 / (1 - probability)`.
 ///
 /// The choice is a pure function of key, site, shape and place, so that a resumed run repeats it, and a backward pass
-/// that computes weights again. On a CPU it is drawn here, and so the same on every CPU backend. On a GPU, where masks
+/// that computes weights again. The first dimension is that of the rows of the batch. On a CPU it is drawn here, and so the same on every CPU backend. On a GPU, where masks
 /// are too large to send to, it is a hash of each number's place, made there.
 ///
 /// Source: Srivastava et al. 2014, "Dropout", section 4, in the inverted form.
@@ -95,6 +97,7 @@ impl Dropout {
         let mut factors = vec![1.0; sizes.iter().product()];
         // A whole is one stretch, of a part each row is.
         let stretch = if sizes == whole { factors.len() } else { sizes[D - 1] };
+        let rows_before = self.key.first_row * whole[1..].iter().product::<usize>();
         for (i, factors) in factors.chunks_mut(stretch.max(1)).enumerate() {
             let (mut rest, mut stride, mut start) = (i, whole[D - 1], part[D - 1].start);
             for dim in (0..D - 1).rev() {
@@ -102,7 +105,7 @@ impl Dropout {
                 rest /= sizes[dim];
                 stride *= whole[dim];
             }
-            self.apply(factors, start);
+            self.apply(factors, rows_before + start);
         }
         Tensor::from_data(TensorData::new(factors, sizes), device)
     }
@@ -113,7 +116,8 @@ impl Dropout {
         let mut stride = 1_u32;
         let mut place: Option<Tensor<D, Int>> = None;
         for dim in (0..D).rev() {
-            let terms = part[dim].clone().map(|i| low_bits(i).wrapping_mul(stride));
+            let first = if dim == 0 { self.key.first_row } else { 0 };
+            let terms = part[dim].clone().map(|i| low_bits(first + i).wrapping_mul(stride));
             let terms: Vec<u32> = terms.collect();
             stride = stride.wrapping_mul(low_bits(whole[dim]));
             if terms == [0] && (dim > 0 || place.is_some()) {
@@ -187,7 +191,7 @@ fn low_bits(n: usize) -> u32 {
 }
 
 fn generator(key: DropoutKey, site: u64) -> ChaCha8Rng {
-    let DropoutKey { seed, step, micro_step } = key;
+    let DropoutKey { seed, step, micro_step, first_row: _ } = key;
     let mut bytes = [0; 32];
     for (chunk, word) in bytes.chunks_exact_mut(8).zip([seed, step, micro_step, site]) {
         chunk.copy_from_slice(&word.to_le_bytes());
@@ -199,7 +203,7 @@ fn generator(key: DropoutKey, site: u64) -> ChaCha8Rng {
 mod tests {
     use super::*;
 
-    const KEY: DropoutKey = DropoutKey { seed: 1, step: 2, micro_step: 0 };
+    const KEY: DropoutKey = DropoutKey { seed: 1, step: 2, micro_step: 0, first_row: 0 };
 
     fn kept(key: DropoutKey, site: u64) -> Vec<f32> {
         let ones = Tensor::<2>::ones([100, 200], &Device::flex());
@@ -242,6 +246,18 @@ mod tests {
             let [dropped, want] = [part.clone(), all.clone()].map(|part| PART.dropped(whole, part, &device));
             assert_eq!(dropped.into_data(), want.slice(part).into_data());
         }
+    }
+
+    #[test]
+    fn rows_that_are_passed_alone_are_chosen_as_among_all() {
+        let device = Device::flex();
+        let (whole, rows) = ([5, 3, 7], [2, 3, 7]);
+        let of_rows = Dropout { key: DropoutKey { first_row: 3, ..KEY }, ..PART };
+        let [all, part] = [whole, rows].map(|sizes| sizes.map(|n| 0..n));
+        let want = PART.factors(whole, all.clone(), &device).slice([3..5]);
+        assert_eq!(of_rows.factors(rows, part.clone(), &device).into_data(), want.into_data());
+        let want = PART.dropped(whole, all, &device).slice([3..5]);
+        assert_eq!(of_rows.dropped(rows, part, &device).into_data(), want.into_data());
     }
 
     #[test]

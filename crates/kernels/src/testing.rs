@@ -6,7 +6,7 @@ use crate::dropout::{Dropout, DropoutKey};
 
 /// Of three of ten numbers.
 pub(crate) const DROPOUT: Dropout =
-    Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3 }, site: 4 };
+    Dropout { probability: 0.3, key: DropoutKey { seed: 1, step: 2, micro_step: 3, first_row: 0 }, site: 4 };
 
 /// Numbers without a pattern, between -2 and 2: the same in every run.
 pub(crate) fn noise(n: usize, seed: u32) -> Vec<f32> {

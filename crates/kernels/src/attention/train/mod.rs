@@ -84,10 +84,11 @@ impl Attention {
     fn head_group<'a>(&self, inputs: &'a [FlexTensor], t: usize, task: usize) -> HeadGroup<'a> {
         let heads = self.heads(inputs);
         let size = t * heads.row();
+        let first_row = self.dropout.map_or(0, |dropout| dropout.key.first_row);
         HeadGroup {
             prepared: Prepared { heads, t, row_step: heads.row() },
             dropout: self.dropout,
-            first_map: task * heads.group(),
+            first_map: first_row * heads.n_heads + task * heads.group(),
             kv_head: task % heads.n_kv_heads,
             qkv: &values(&inputs[0])[task / heads.n_kv_heads * size..][..size],
         }

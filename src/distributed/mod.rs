@@ -1,0 +1,231 @@
+//! The processes that train one run together, and how they exchange numbers.
+//!
+//! A process is alone unless a launcher such as `mpirun` started several, which then exchange through MPI (feature
+//! `mpi`). Nothing here knows of models or runs.
+
+mod error;
+mod launcher;
+#[cfg(feature = "mpi")]
+mod mpi;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+pub use error::DistributedError;
+
+/// Exchanges between processes. Each process makes the same calls in the same order, one at a time.
+pub trait Collective: Debug + Send + Sync {
+    /// The number of this process, from 0.
+    fn rank(&self) -> usize;
+    /// How many processes there are.
+    fn size(&self) -> usize;
+    /// The name of this process's machine.
+    fn host(&self) -> String;
+    /// Replaces each number by its sum over all processes, the same bits in each of them.
+    fn all_reduce(&self, values: &mut [f32]);
+    /// Replaces the bytes by those of the process `root`.
+    fn broadcast(&self, root: usize, bytes: &mut [u8]);
+    /// The last call: waits for the others, and says goodbye to the launcher.
+    fn leave(&self);
+    /// Ends all processes at once; the launcher's exit code is `code` where it passes codes on.
+    fn abort(&self, code: u8) -> !;
+}
+
+/// A process without others.
+#[derive(Debug)]
+struct Alone;
+
+impl Collective for Alone {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+
+    fn host(&self) -> String {
+        "this machine".to_owned()
+    }
+
+    fn all_reduce(&self, _: &mut [f32]) {}
+
+    fn broadcast(&self, _: usize, _: &mut [u8]) {}
+
+    fn leave(&self) {}
+
+    fn abort(&self, code: u8) -> ! {
+        std::process::exit(i32::from(code))
+    }
+}
+
+/// The processes of a run, as one of them sees them. Rank 0 leads: it writes the run, and the others compute with it.
+#[derive(Clone, Debug)]
+pub struct Ranks {
+    collective: Arc<dyn Collective>,
+    /// The machines of all ranks.
+    hosts: Arc<[String]>,
+}
+
+impl Ranks {
+    /// A process without others.
+    pub fn alone() -> Self {
+        Self { collective: Arc::new(Alone), hosts: Arc::new([Alone.host()]) }
+    }
+
+    /// Joins the processes that the launcher started, and shares the cores of each machine out to those on it.
+    /// Alone without a launcher, or if it started one process.
+    ///
+    /// # Errors
+    /// If the launcher started several processes that cannot find each other: the program was built without MPI, or with
+    /// that of another launcher.
+    pub fn join() -> Result<Self, DistributedError> {
+        let size = launcher::n_processes();
+        if size < 2 {
+            return Ok(Self::alone());
+        }
+        let collective = connect(size)?;
+        let mut ranks = Self { hosts: Arc::new([]), collective };
+        ranks.hosts = ranks.gather(&ranks.collective.host()).into();
+        let places: Vec<String> = ranks.gather(&launcher::allowed_cores());
+        launcher::limit_threads(ranks.n_sharing(&places));
+        Ok(ranks)
+    }
+
+    /// How many processes may use the same cores as this one, itself included.
+    fn n_sharing(&self, cores: &[String]) -> usize {
+        let own = self.rank();
+        (0..self.size()).filter(|rank| self.hosts[*rank] == self.hosts[own] && cores[*rank] == cores[own]).count()
+    }
+
+    /// The number of this process, from 0.
+    pub fn rank(&self) -> usize {
+        self.collective.rank()
+    }
+
+    /// How many processes there are, at least 1.
+    pub fn size(&self) -> usize {
+        self.collective.size()
+    }
+
+    /// Whether there is one process only.
+    pub fn is_alone(&self) -> bool {
+        self.size() == 1
+    }
+
+    /// Whether this process leads.
+    pub fn is_first(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// A rank with its machine, such as `rank 2 on node7`.
+    pub fn name_of(&self, rank: usize) -> String {
+        format!("rank {rank} on {}", self.hosts[rank])
+    }
+
+    /// This process with its machine.
+    pub fn name(&self) -> String {
+        self.name_of(self.rank())
+    }
+
+    /// Replaces each number by its sum over all processes.
+    pub fn all_reduce(&self, values: &mut [f32]) {
+        self.collective.all_reduce(values);
+    }
+
+    /// Replaces the bytes by those of rank 0.
+    pub fn broadcast(&self, bytes: &mut [u8]) {
+        self.collective.broadcast(0, bytes);
+    }
+
+    /// Replaces the numbers by those of rank 0.
+    pub fn broadcast_numbers(&self, values: &mut [f32]) {
+        let mut bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.broadcast(&mut bytes);
+        for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+            *value = f32::from_le_bytes(*bytes);
+        }
+    }
+
+    /// The text of rank 0; that of the others is not looked at.
+    pub fn broadcast_text(&self, text: &str) -> String {
+        self.text_of(0, text)
+    }
+
+    /// The texts of all ranks, in their order.
+    fn gather(&self, text: &str) -> Vec<String> {
+        (0..self.size()).map(|rank| self.text_of(rank, text)).collect()
+    }
+
+    /// The text of a rank, for all of them.
+    fn text_of(&self, rank: usize, text: &str) -> String {
+        let mut length = (text.len() as u64).to_le_bytes();
+        self.collective.broadcast(rank, &mut length);
+        let length = usize::try_from(u64::from_le_bytes(length)).expect("the length of a text in memory");
+        let mut bytes = if self.rank() == rank { text.as_bytes().to_vec() } else { vec![0; length] };
+        self.collective.broadcast(rank, &mut bytes);
+        String::from_utf8(bytes).expect("it was a text")
+    }
+
+    /// Checks that `found` is the same for all ranks.
+    ///
+    /// # Errors
+    /// On a rank whose `found` is not that of rank 0: both are named.
+    pub fn check_same(&self, what: &'static str, found: &str) -> Result<(), DistributedError> {
+        let expected = self.broadcast_text(found);
+        if found == expected { Ok(()) } else { Err(self.differs(what)) }
+    }
+
+    /// The error of a rank that has another `what` than rank 0.
+    pub fn differs(&self, what: &'static str) -> DistributedError {
+        DistributedError::Differs { what, this: self.name(), first: self.name_of(0) }
+    }
+
+    /// The last call: waits until every process is here, and says goodbye to the launcher.
+    pub fn leave(&self) {
+        self.collective.leave();
+    }
+
+    /// Ends all processes at once, with this exit code where the launcher passes it on.
+    pub fn abort(&self, code: u8) -> ! {
+        self.collective.abort(code)
+    }
+}
+
+/// Fails if a launcher started several processes, of which each would do all of the `work`.
+///
+/// # Errors
+/// Then.
+pub fn refuse_launcher(work: &'static str) -> Result<(), DistributedError> {
+    match launcher::n_processes() {
+        0 | 1 => Ok(()),
+        n_processes => Err(DistributedError::NotShared { n_processes, work }),
+    }
+}
+
+#[cfg(feature = "mpi")]
+fn connect(size: usize) -> Result<Arc<dyn Collective>, DistributedError> {
+    Ok(Arc::new(mpi::Mpi::connect(size)?))
+}
+
+#[cfg(not(feature = "mpi"))]
+fn connect(size: usize) -> Result<Arc<dyn Collective>, DistributedError> {
+    Err(DistributedError::NotCompiled(size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_others_keeps_its_numbers() {
+        let ranks = Ranks::alone();
+        assert!(ranks.is_alone() && ranks.is_first());
+        let mut values = [1.5, -2.0];
+        ranks.all_reduce(&mut values);
+        ranks.broadcast_numbers(&mut values);
+        assert_eq!(values.map(f32::to_bits), [1.5_f32, -2.0].map(f32::to_bits));
+        assert_eq!(ranks.broadcast_text("a text"), "a text");
+        assert!(ranks.check_same("config", "a = 1").is_ok());
+    }
+}

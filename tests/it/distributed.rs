@@ -1,0 +1,237 @@
+//! Runs that several processes train together under `mpirun`, against those of one process.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::cli::{Folder, Ran, Started};
+
+/// The options of `mpirun` that let it start more processes than there are cores, as root too.
+const OPTIONS: [&str; 3] = ["--oversubscribe", "--bind-to", "none"];
+
+/// Every step is logged, and nothing else is done until the last one; rows do not share out evenly. At a higher learning
+/// rate the steps themselves make differences of rounding larger.
+const STEPS: [&str; 11] = [
+    "optimizer.learning_rate=1e-3",
+    "train.log_interval=1",
+    "train.eval_interval=0",
+    "train.checkpoint_interval=0",
+    "train.sample_tokens=0",
+    "train.batch_size=5",
+    "train.grad_accumulation_steps=2",
+    "model.dropout=0.1",
+    "schedule.kind=\"constant\"",
+    "train.keep_checkpoints=9",
+    "train.max_steps=200",
+];
+
+fn mpirun(folder: &Folder) -> Command {
+    let mut command = folder.program("mpirun");
+    command.args(OPTIONS);
+    let variables = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_mpi_yield_when_idle"];
+    command.envs(variables.map(|name| (name, "1"))).env("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+    command
+}
+
+/// The arguments that train tiny.toml, with these settings, in the folder `run`.
+fn train(run: &str, settings: &[&str]) -> Vec<String> {
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    ["train", "tiny.toml", "--run-dir", run].into_iter().chain(settings).map(str::to_owned).collect()
+}
+
+fn tinderbox() -> &'static Path {
+    Path::new(assert_cmd::cargo::cargo_bin!("tinderbox"))
+}
+
+/// The run of `n_ranks` processes, or of one without a launcher.
+fn command(folder: &Folder, n_ranks: usize, args: &[String]) -> Command {
+    let mut command = match n_ranks {
+        0 => folder.program(tinderbox()),
+        n => {
+            let mut command = mpirun(folder);
+            command.args(["-n", &n.to_string()]).arg(tinderbox());
+            command
+        }
+    };
+    command.args(args);
+    command
+}
+
+fn succeed(folder: &Folder, n_ranks: usize, args: &[String]) -> Ran {
+    let ran = Ran::from(command(folder, n_ranks, args).output().expect("it starts"));
+    assert_eq!(ran.code, Some(0), "{n_ranks} ranks, {args:?}: {}", ran.stderr);
+    ran
+}
+
+/// The training loss of each step, and the validation loss at the end.
+fn losses(folder: &Folder, run: &str) -> Vec<f64> {
+    let metrics = folder.read(&format!("{run}/metrics.jsonl"));
+    let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    lines.filter_map(|line| line["train_loss"].as_f64().or(line["val_loss"].as_f64())).collect()
+}
+
+fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+}
+
+fn weights(folder: &Folder, run: &str) -> Vec<u8> {
+    std::fs::read(folder.path(&format!("{run}/last")))
+        .map(|last| String::from_utf8(last).expect("a name"))
+        .and_then(|last| std::fs::read(folder.path(&format!("{run}/checkpoints/{}/model.safetensors", last.trim()))))
+        .expect("a checkpoint")
+}
+
+#[test]
+fn ranks_repeat_the_losses_of_one_process() {
+    let folder = Folder::new();
+    for kind in ["adamw", "muon"] {
+        let kind_is = format!("optimizer.kind=\"{kind}\"");
+        let settings = [&STEPS[..], &[&kind_is]].concat();
+        let run = |name: &str| train(&format!("{kind}-{name}"), &settings);
+        succeed(&folder, 0, &run("one"));
+        let expected = losses(&folder, &format!("{kind}-one"));
+        assert_eq!(expected.len(), 201);
+        assert!(expected[0] - expected[199] > 0.2, "it learns: {} to {}", expected[0], expected[199]);
+        for n_ranks in [1, 2, 3] {
+            let name = n_ranks.to_string();
+            let ran = succeed(&folder, n_ranks, &run(&name));
+            assert_eq!(ran.stderr.contains(&format!("{n_ranks} ranks of ")), n_ranks > 1, "{}", ran.stderr);
+            let found = losses(&folder, &format!("{kind}-{name}"));
+            let difference = largest_difference(&found, &expected);
+            assert!(difference < 1e-5, "{kind}, {n_ranks} ranks: {difference}");
+        }
+    }
+}
+
+#[test]
+fn as_many_ranks_write_the_same_bytes_and_ranks_without_rows_help_nobody() {
+    let folder = Folder::new();
+    let settings = [&STEPS[..], &["train.max_steps=20"]].concat();
+    for run in ["a", "b"] {
+        succeed(&folder, 2, &train(run, &settings));
+    }
+    assert!(weights(&folder, "a") == weights(&folder, "b"));
+    assert_eq!(folder.read("a/metrics.jsonl"), folder.read("b/metrics.jsonl"));
+    let settings = [&settings[..], &["train.batch_size=2"]].concat();
+    succeed(&folder, 0, &train("one", &settings));
+    succeed(&folder, 3, &train("three", &settings));
+    let difference = largest_difference(&losses(&folder, "three"), &losses(&folder, "one"));
+    assert!(difference < 1e-5, "{difference}");
+}
+
+#[test]
+fn a_run_goes_on_with_any_number_of_ranks() {
+    let folder = Folder::new();
+    succeed(&folder, 0, &train("whole", &[&STEPS[..], &["train.max_steps=30"]].concat()));
+    for (n_ranks, max_steps) in [(2, 10), (3, 20), (0, 30)] {
+        let max_steps_is = format!("train.max_steps={max_steps}");
+        let mut args = train("parts", &[&STEPS[..], &[&max_steps_is]].concat());
+        if max_steps > 10 {
+            args.push("--resume".to_owned());
+        }
+        succeed(&folder, n_ranks, &args);
+    }
+    let steps = |run| {
+        let metrics = folder.read(&format!("{run}/metrics.jsonl"));
+        let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        lines.filter_map(|line| line["train_loss"].as_f64()).collect::<Vec<f64>>()
+    };
+    let (parts, whole) = (steps("parts"), steps("whole"));
+    assert_eq!(whole.len(), 30);
+    let difference = largest_difference(&parts, &whole);
+    assert!(difference < 1e-5, "{difference}");
+}
+
+#[test]
+fn ranks_with_another_config_or_text_end_the_run() {
+    let folder = Folder::new();
+    let both = |second: &[&str]| {
+        let mut command = mpirun(&folder);
+        command.args(["-n", "1"]).arg(tinderbox()).args(["train", "tiny.toml", ":", "-n", "1"]);
+        let (options, args) = second.split_at(second.iter().position(|arg| *arg == "train").expect("a command"));
+        command.args(options).arg(tinderbox()).args(args);
+        Ran::from(command.output().expect("it starts"))
+    };
+    let ran = both(&["train", "tiny.toml", "--set", "train.seed=7"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains(" has another config than rank 0 on "), "{}", ran.stderr);
+
+    std::fs::create_dir(folder.path("elsewhere")).expect("a folder");
+    folder.write("elsewhere/text.txt", folder.read("text.txt") + "More.\n");
+    folder.write("elsewhere/tiny.toml", folder.read("tiny.toml"));
+    let elsewhere = folder.path("elsewhere");
+    let ran = both(&["-wdir", &elsewhere.to_string_lossy(), "train", "tiny.toml"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains(" has another text than rank 0 on "), "{}", ran.stderr);
+    assert!(!folder.path("elsewhere/runs").exists(), "only rank 0 writes");
+}
+
+/// The process of a rank, by what the launcher `mpirun` gave it.
+fn process_of_rank(mpirun: u32, rank: usize) -> u32 {
+    let children = Command::new("pgrep").args(["-P", &mpirun.to_string()]).output().expect("pgrep is there");
+    let children = String::from_utf8(children.stdout).expect("numbers");
+    let is_rank = |id: &u32| {
+        let variables = std::fs::read_to_string(format!("/proc/{id}/environ")).unwrap_or_default();
+        variables.split('\0').any(|variable| variable == format!("OMPI_COMM_WORLD_RANK={rank}"))
+    };
+    children.lines().map(|line| line.parse().expect("a number")).find(is_rank).expect("the rank is there")
+}
+
+fn signal(name: &str, process: u32) {
+    let status = Command::new("kill").args([name, &process.to_string()]).status();
+    assert!(status.expect("kill is there").success());
+}
+
+#[test]
+fn an_interrupt_saves_and_a_killed_rank_ends_the_others() {
+    let folder = Folder::new();
+    let settings = [&STEPS[..], &["train.max_steps=100000"]].concat();
+    let start = |args: &[String]| {
+        let mut command = command(&folder, 2, args);
+        command.stdin(Stdio::null());
+        Started::of(command)
+    };
+    let args = train("long", &settings);
+    let mut running = start(&args);
+    running.wait_for(" 5/100000");
+    signal("-INT", process_of_rank(running.id(), 0));
+    let ran = running.finish();
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    let before = weights(&folder, "long");
+
+    let resumed = [&args[..], &["--resume".to_owned()]].concat();
+    let mut running = start(&resumed);
+    running.wait_for("resuming");
+    running.wait_for("/100000");
+    signal("-KILL", process_of_rank(running.id(), 1));
+    let ran = running.finish();
+    assert!(ran.code.is_none_or(|code| code != 0), "{}", ran.stderr);
+    assert!(weights(&folder, "long") == before, "the last checkpoint stands");
+}
+
+#[test]
+fn ranks_that_move_alike_by_themselves_are_one_process() {
+    let folder = Folder::new();
+    // One row: each of two ranks makes the steps of one process, and their average is where it is.
+    let settings = ["train.batch_size=1", "train.grad_accumulation_steps=1", "train.max_steps=20"];
+    let settings = [&STEPS[..], &settings].concat();
+    succeed(&folder, 0, &train("one", &settings));
+    let outer = ["distributed.sync=\"local\"", "distributed.local_steps=6"];
+    let plain = ["distributed.outer_learning_rate=1", "distributed.outer_momentum=0"];
+    succeed(&folder, 2, &train("two", &[&settings[..], &outer, &plain].concat()));
+    let difference = largest_difference(&losses(&folder, "two"), &losses(&folder, "one"));
+    assert!(difference < 1e-5, "{difference}");
+
+    // The outer momentum is saved: a run in two parts is that in one, which was averaged at the same steps.
+    let settings = [&settings[..], &outer, &["train.checkpoint_interval=10"]].concat();
+    succeed(&folder, 2, &train("whole", &settings));
+    succeed(&folder, 2, &train("parts", &[&settings[..], &["train.max_steps=10"]].concat()));
+    let mut rest = train("parts", &settings);
+    rest.push("--resume".to_owned());
+    succeed(&folder, 2, &rest);
+    let difference = largest_difference(&losses(&folder, "whole"), &losses(&folder, "one"));
+    assert!(difference > 1e-4, "the outer steps go another way: {difference}");
+    assert!(weights(&folder, "parts") == weights(&folder, "whole"));
+}
