@@ -6,8 +6,9 @@
 use serde::{Serialize, Serializer};
 
 use super::disk::optimizer_state;
+use super::update::update_memory;
 use super::{Held, NamedShape, Operations, PassMemory, pass_memory, tensors};
-use crate::config::{Config, ModelConfig, OptimizerKind};
+use crate::config::{Config, OptimizerKind};
 use crate::device::OpenDevice;
 use crate::format::size;
 use crate::measure::Machine;
@@ -54,7 +55,8 @@ impl Memory {
         let weights = bytes(&tensors);
         let optimizer = bytes(&optimizer_state(&config.model, &config.optimizer, &tensors));
         let pass = pass_memory(&config.model, vocab_size, config.train.batch_size, operations);
-        let (peak_during, held) = fullest(config, &tensors, &pass, operations);
+        let n_threads = if on_cpu { rayon::current_num_threads() } else { 1 };
+        let (peak_during, held) = fullest(config, &tensors, &pass, operations, n_threads);
         let asked_for = weights + optimizer + held.total();
         let process = if on_cpu { allocator(asked_for, held, weights, &pass) } else { 0.0 };
         Self {
@@ -130,41 +132,34 @@ fn smaller_batch(config: &Config, vocab_size: usize, device: &OpenDevice, limit:
     })
 }
 
-/// The fullest moment of a step, and what it holds beside weights and optimizer state.
-fn fullest(config: &Config, weights: &[NamedShape], pass: &PassMemory, operations: Operations) -> (&'static str, Held) {
-    let (mut during, mut held) = (pass.peak_during, pass.peak);
+/// The fullest moment of a step, and what it holds beside weights and optimizer state. As many tensors as there are
+/// `n_threads` are updated at once.
+fn fullest(
+    config: &Config,
+    weights: &[NamedShape],
+    pass: &PassMemory,
+    operations: Operations,
+    n_threads: usize,
+) -> (&'static str, Held) {
+    let mut held = pass.peak;
     if config.train.grad_accumulation_steps > 1 {
         held.gradients += bytes(weights); // the sum of the micro-batches before
     }
-    // The update goes tensor by tensor, and each frees its gradient.
-    let mut gradients = bytes(weights);
-    for weight in weights {
-        let temporaries = update_temporaries(&config.model, weight, config.optimizer.kind, operations);
-        let now = Held { gradients, temporaries, ..Held::default() };
-        if now.total() > held.total() {
-            (during, held) = ("the update of the weights", now);
-        }
-        gradients -= bytes([weight]);
-    }
-    (during, held)
-}
-
-/// Bytes that the update of one tensor needs for a moment.
-fn update_temporaries(config: &ModelConfig, weight: &NamedShape, kind: OptimizerKind, operations: Operations) -> f64 {
-    let (name, shape) = weight;
-    let widths = match kind {
-        OptimizerKind::Adamw => None,
-        OptimizerKind::Muon => hidden_widths(config, name, shape),
-    };
-    let same_shape = 2.0 * bytes([weight]);
-    match widths {
-        None if operations == Operations::Fused => 0.0, // AdamW in place
-        None => same_shape,                             // the new means beside the old ones
-        Some(widths) => {
-            // Two more matrices of the same shape in an iteration, and a square one of the smaller side.
-            let sides = widths.into_iter().map(|width| width.min(shape[0]));
-            same_shape + 4.0 * (sides.max().unwrap_or(0) as f64).powi(2)
-        }
+    let mut of_tensors: Vec<f64> = weights
+        .iter()
+        .map(|(name, shape)| {
+            let is_muon = config.optimizer.kind == OptimizerKind::Muon;
+            let widths = is_muon.then(|| hidden_widths(&config.model, name, shape)).flatten();
+            update_memory(shape, widths.as_deref(), operations)
+        })
+        .collect();
+    of_tensors.sort_by(f64::total_cmp);
+    // The largest may come first, when no gradient is freed yet.
+    let temporaries = of_tensors.iter().rev().take(n_threads).sum();
+    let update = Held { gradients: bytes(weights), temporaries, ..Held::default() };
+    match update.total() > held.total() {
+        true => ("the update of the weights", update),
+        false => (pass.peak_during, held),
     }
 }
 
@@ -194,20 +189,23 @@ fn whole(bytes: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ModelConfig;
 
     #[test]
-    fn muon_needs_a_square_more_for_a_matrix_that_it_moves() {
-        let config = ModelConfig { d_model: 4, n_heads: 2, d_ff: 8, ..ModelConfig::default() }.with_derived();
-        let weights = tensors(&config, 5);
-        let check = |name: &str, kind, by_hand: [u32; 2]| {
-            let weight = weights.iter().find(|weight| weight.0 == name).unwrap();
-            let found = [Operations::Fused, Operations::Composed]
-                .map(|operations| update_temporaries(&config, weight, kind, operations));
-            assert_eq!(found.map(whole), by_hand.map(|numbers| 4 * u64::from(numbers)), "{name}");
-        };
-        let (expand, embedding) = ("blocks.1.mlp.expand.weight", "token_embedding.weight");
-        check(expand, OptimizerKind::Adamw, [0, 2 * 32]);
-        check(expand, OptimizerKind::Muon, [2 * 32 + 16; 2]);
-        check(embedding, OptimizerKind::Muon, [0, 2 * 20]);
+    fn every_thread_updates_a_tensor() {
+        // With a context of one token the update is the fullest moment.
+        let mut config = Config::from_toml("data = {path = \"a\"}", "c.toml".as_ref(), &[]).unwrap();
+        config.model = ModelConfig { context_length: 1, ..config.model };
+        (config.train.batch_size, config.optimizer.kind) = (1, OptimizerKind::Muon);
+        let weights = tensors(&config.model, 5);
+        let pass = pass_memory(&config.model, 5, 1, Operations::Fused);
+        let of = |n_threads| fullest(&config, &weights, &pass, Operations::Fused, n_threads);
+        let ((during, one), (_, two), (_, all)) = (of(1), of(2), of(1000));
+        assert_eq!((during, one.gradients), ("the update of the weights", bytes(&weights)));
+        // The first matrix of the MLP of every block.
+        let (d_model, d_ff) = (config.model.d_model as f64, config.model.d_ff as f64);
+        let largest = 4.0 * (2.0 * d_model * d_ff + 5.0 * d_model * d_model);
+        assert_eq!((one.temporaries, two.temporaries), (largest, 2.0 * largest));
+        assert!(all.temporaries > 4.0 * largest, "{all:?}");
     }
 }

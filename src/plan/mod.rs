@@ -13,6 +13,7 @@ mod run_counts;
 mod table;
 mod text;
 mod time;
+mod update;
 
 use serde::Serialize;
 
@@ -27,6 +28,7 @@ pub use run_counts::RunCounts;
 pub use table::table;
 pub use text::Vocabulary;
 pub use time::{Measured, Time};
+pub use update::update_memory;
 
 use crate::config::{Config, MatmulPrecision};
 use crate::data::{DataError, Estimate};

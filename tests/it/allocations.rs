@@ -2,12 +2,16 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use burn::tensor::Device;
-use tinderbox::config::ModelConfig;
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+use tinderbox::config::{MatmulPrecision, ModelConfig, OptimizerConfig, OptimizerKind};
 use tinderbox::generate::engine::{Decoder, Engine, Precision};
 use tinderbox::model::{Gpt, LazyTensor, parameters};
+use tinderbox::optimizer::{Gradients, Optimizer};
+use tinderbox::plan::{Operations, update_memory};
 use tinderbox::run::{Checkpoint, TrainState};
 
 use crate::inference::wide;
@@ -41,6 +45,14 @@ unsafe impl GlobalAlloc for Counting {
         hold(-layout.size().cast_signed());
         // SAFETY: the caller keeps the contract.
         unsafe { System.dealloc(pointer, layout) }
+    }
+
+    // Without a second copy, as the system grows large blocks.
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.try_with(|n| n.set(n.get() + 1)).ok();
+        hold(size.cast_signed() - layout.size().cast_signed());
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.realloc(pointer, layout, size) }
     }
 }
 
@@ -130,4 +142,38 @@ fn reading_on_allocates_nothing() {
             assert_eq!(allocations() - before, 0, "{precision}");
         }
     });
+}
+
+#[derive(Module, Debug)]
+struct Matrix {
+    weight: Param<Tensor<2>>,
+}
+
+#[test]
+fn an_update_by_muon_needs_what_a_plan_counts() {
+    let device = Device::flex().autodiff();
+    let shapes: [([usize; 2], &[usize]); 5] = [
+        ([128, 128], &[128]),
+        ([128, 352], &[352]),
+        ([352, 128], &[128]),
+        ([96, 800], &[800]),
+        ([128, 384], &[128, 128, 128]),
+    ];
+    for ((shape, widths), normuon_beta2) in shapes.into_iter().flat_map(|it| [(it, 0.0), (it, 0.95)]) {
+        let config = OptimizerConfig { kind: OptimizerKind::Muon, normuon_beta2, ..OptimizerConfig::default() };
+        // A new thread has no memory for panels yet.
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
+        let held = pool.install(|| {
+            let hidden = BTreeMap::from([("weight".to_owned(), widths.to_vec())]);
+            let mut optimizer = Optimizer::new(&config, hidden, MatmulPrecision::F32);
+            let gradient = Tensor::<1>::ones([shape[0] * shape[1]], &Device::flex());
+            let gradients = Gradients::from_named(BTreeMap::from([("weight".to_owned(), gradient)]));
+            let matrix = Matrix { weight: Param::from_tensor(Tensor::zeros(shape, &device)) };
+            most_held(|| optimizer.step(matrix, gradients, 1e-3, 0)).0
+        });
+        let momentum = 4 * shape[0] * shape[1];
+        let planned = update_memory(&shape, Some(widths), Operations::Fused) + momentum as f64;
+        let ratio = held as f64 / planned;
+        assert!((0.85..1.05).contains(&ratio), "{shape:?}, {normuon_beta2}: {held} bytes, {planned} planned");
+    }
 }
