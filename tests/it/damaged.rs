@@ -2,16 +2,15 @@
 //! number in them makes the program allocate more than the file is worth.
 
 use std::fs;
-use std::ops::Range;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use proptest::sample::Index;
 use tinderbox::interop::gguf::{self, TensorType};
 use tinderbox::interop::{self, InteropError, Outgoing, Source};
 
 use crate::allocations::most_held;
 use crate::cli::Folder;
+use crate::damage::{cases, damaged, damages};
 use crate::import::{Model, import};
 
 /// A model in a file that is to be damaged.
@@ -21,8 +20,8 @@ struct Victim {
     path: PathBuf,
     file: PathBuf,
     bytes: Vec<u8>,
-    /// Where the lengths, names and offsets are.
-    header: Range<usize>,
+    /// How many bytes come before the values: lengths, names and offsets.
+    n_header: usize,
 }
 
 impl Victim {
@@ -34,7 +33,7 @@ impl Victim {
         let last = b"output_norm.weight";
         let header =
             bytes.windows(last.len()).position(|window| window == last).expect("it is there") + last.len() + 24;
-        Self { folder, path: file.clone(), file, bytes, header: 0..header }
+        Self { folder, path: file.clone(), file, bytes, n_header: header }
     }
 
     fn safetensors() -> Self {
@@ -48,7 +47,7 @@ impl Victim {
         let file = model.join("model.safetensors");
         let bytes = fs::read(&file).expect("read");
         let header = 8 + usize::try_from(u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"))).expect("short");
-        Self { folder, path: model, file, bytes, header: 0..header }
+        Self { folder, path: model, file, bytes, n_header: header }
     }
 
     /// Opens and imports what `bytes` are instead of the file.
@@ -64,47 +63,15 @@ impl Victim {
     }
 }
 
-/// A change of some bytes: to one, to a number of 32 bits, or to one of 64.
-#[derive(Clone, Debug)]
-struct Change {
-    in_header: bool,
-    at: Index,
-    bytes: Vec<u8>,
-}
-
-fn change() -> impl Strategy<Value = Change> {
-    let numbers = prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(1 << 40), Just(1 << 31), Just(1 << 20), 0..70_u64];
-    let bytes = prop_oneof![
-        any::<u8>().prop_map(|byte| vec![byte]),
-        numbers.clone().prop_map(|n| n.to_le_bytes()[..4].to_vec()),
-        numbers.prop_map(|n| n.to_le_bytes().to_vec()),
-    ];
-    (prop::bool::weighted(0.9), any::<Index>(), bytes).prop_map(|(in_header, at, bytes)| Change {
-        in_header,
-        at,
-        bytes,
-    })
-}
-
-fn damaged(victim: &Victim, changes: &[Change], cut: Option<Index>) -> Vec<u8> {
-    let mut bytes = victim.bytes.clone();
-    for Change { in_header, at, bytes: new } in changes {
-        let at = at.index(if *in_header { victim.header.end } else { bytes.len() });
-        for (old, new) in bytes[at..].iter_mut().zip(new) {
-            *old = *new;
-        }
-    }
-    bytes.truncate(cut.map_or(bytes.len(), |cut| cut.index(bytes.len())));
-    bytes
-}
-
+/// Damages its header, or any place of it.
 fn check(victim: &Victim) {
     victim.open(&victim.bytes).expect("it is whole");
-    let config = ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() };
-    let damage = (prop::collection::vec(change(), 0..4), prop::option::weighted(0.2, any::<Index>()));
+    let config = ProptestConfig { failure_persistence: None, ..cases(400) };
     let mut runner = prop::test_runner::TestRunner::new(config);
-    let ran = runner.run(&damage, |(changes, cut)| {
-        victim.open(&damaged(victim, &changes, cut)).ok();
+    let ran = runner.run(&(damages(), prop::bool::weighted(0.9)), |(damages, in_header)| {
+        let n = if in_header { victim.n_header } else { victim.bytes.len() };
+        let (before, after) = victim.bytes.split_at(n);
+        victim.open(&[&damaged(before, &damages)[..], after].concat()).ok();
         Ok(())
     });
     ran.unwrap_or_else(|error| panic!("{error}"));

@@ -12,6 +12,7 @@ use tinderbox::run::{Checkpoint, Curves, RunDir, RunError, RunInfo, Trained, pro
 use tinderbox::train::Start;
 
 use crate::cli::Folder;
+use crate::damage::everywhere;
 use crate::runs::{Place, TEN_STEPS};
 
 /// All files below a folder, with their contents.
@@ -35,17 +36,6 @@ pub fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A file with one bit flipped, for each of about `n` places all over it, and cut at as many.
-fn damages(whole: &[u8], n: usize) -> impl Iterator<Item = Vec<u8>> {
-    let places = move |length: usize| (0..n.min(length)).map(move |i| i * length / n.min(length));
-    let flipped = places(whole.len()).map(|at| {
-        let mut flipped = whole.to_vec();
-        flipped[at] ^= 1 << (at % 8);
-        flipped
-    });
-    flipped.chain(places(whole.len()).map(|at| whole[..at].to_vec()))
-}
-
 /// Everything that a run's best checkpoint is used for.
 fn in_use(run: &Path) -> Result<(String, BTreeMap<String, parameters::HostTensor>), String> {
     let trained = Trained::open(run, None).map_err(|error| error.to_string())?;
@@ -61,7 +51,7 @@ fn any_damage_to_a_run_is_noticed_or_does_no_harm() {
     let expected = in_use(&root).expect("whole");
     let (mut n_noticed, mut n_harmless) = (0, 0);
     for (path, whole) in files(&root).iter().filter(|(path, _)| !path.ends_with(".lock")) {
-        for damaged in damages(whole, 40) {
+        for damaged in everywhere(whole, 40) {
             fs::write(path, &damaged).expect("written");
             match in_use(&root) {
                 Err(error) => {
@@ -188,7 +178,7 @@ fn damaged_caches_are_made_anew() {
     let names: Vec<_> = caches.keys().filter_map(|path| path.extension()).collect();
     assert!(names.len() == 2, "tokens and a tokenizer: {names:?}");
     for (path, whole) in caches.iter().filter(|(_, whole)| !whole.is_empty()) {
-        for damaged in damages(whole, 8) {
+        for damaged in everywhere(whole, 8) {
             fs::write(path, &damaged).expect("written");
             assert!(open() == expected, "{} is used although it is damaged", path.display());
             assert!(fs::read(path).expect("read") == *whole, "it is made anew");

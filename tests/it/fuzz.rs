@@ -1,33 +1,38 @@
 //! What comes from outside, damaged at random: no panic, no hang, and no more memory than a small multiple of it.
 //!
-//! A gate runs some hundred cases of each; `TINDERBOX_FUZZ_CASES` asks for more, and proptest keeps the seeds of those
-//! that failed.
+//! A gate runs some hundred cases of each; `TINDERBOX_FUZZ_TIMES` asks for so many times more, as `scripts/soak.sh fuzz`
+//! does, and proptest keeps the seeds of those that failed.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use burn::tensor::Device;
 use proptest::prelude::*;
-use tinderbox::config::Config;
-use tinderbox::run::Checkpoint;
+use tinderbox::config::{Config, GenerateConfig, ModelConfig};
+use tinderbox::data::{Corpus, OpenOptions, Tokens};
+use tinderbox::generate::Writers;
+use tinderbox::model::Gpt;
+use tinderbox::report::Report;
+use tinderbox::run::{self, Checkpoint, RunDir};
 use tinderbox::tokenizer::Tokenizer;
+use tinderbox::train::Start;
 
 use crate::allocations::most_held;
+use crate::damage::{Damage, cases, damaged, damages};
+use crate::faults::files;
+use crate::runs::{Place, text};
 
 /// More than any of these takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What any of these may hold however short the input is.
-const SMALL: usize = 16 << 20;
+pub const SMALL: usize = 16 << 20;
 
-/// Memory for each byte of input: JSON is kept as values of 32 bytes.
-const MULTIPLE: usize = 64;
-
-fn cases(default: u32) -> ProptestConfig {
-    let asked = std::env::var("TINDERBOX_FUZZ_CASES").ok().and_then(|n| n.parse().ok());
-    ProptestConfig { cases: asked.unwrap_or(default), ..ProptestConfig::default() }
-}
+/// Memory for each byte of input.
+pub const MULTIPLE: usize = 4;
 
 /// Runs `f` on an input of `n` bytes, in bounds of time and memory.
 fn bounded<T>(n: usize, f: impl FnOnce() -> T) -> T {
@@ -36,56 +41,6 @@ fn bounded<T>(n: usize, f: impl FnOnce() -> T) -> T {
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     assert!(held < SMALL + MULTIPLE * n, "{held} bytes for {n}");
     out
-}
-
-/// A change of some bytes: one replaced, a piece cut out, doubled or filled in, or a number made huge.
-#[derive(Clone, Debug)]
-enum Change {
-    Replace(prop::sample::Index, u8),
-    CutOut(prop::sample::Index, usize),
-    Double(prop::sample::Index, usize),
-    Insert(prop::sample::Index, Vec<u8>),
-    Number(prop::sample::Index, u64),
-}
-
-fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let at = any::<prop::sample::Index>;
-    let change = prop_oneof![
-        (at(), any::<u8>()).prop_map(|(at, byte)| Change::Replace(at, byte)),
-        (at(), 1..200_usize).prop_map(|(at, n)| Change::CutOut(at, n)),
-        (at(), 1..200_usize).prop_map(|(at, n)| Change::Double(at, n)),
-        (at(), prop::collection::vec(any::<u8>(), 1..20)).prop_map(|(at, bytes)| Change::Insert(at, bytes)),
-        (at(), prop_oneof![Just(0), Just(400_000_000), Just(u64::MAX), any::<u64>()])
-            .prop_map(|(at, number)| Change::Number(at, number)),
-    ];
-    prop::collection::vec(change, 1..6)
-}
-
-fn changed(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
-    for change in changes {
-        let n_bytes = bytes.len();
-        if n_bytes == 0 {
-            break;
-        }
-        let end = |at: usize, n: usize| (at + n).min(n_bytes);
-        match change {
-            Change::Replace(at, byte) => bytes[at.index(n_bytes)] = *byte,
-            Change::CutOut(at, n) => drop(bytes.drain(at.index(n_bytes)..end(at.index(n_bytes), *n))),
-            Change::Double(at, n) => {
-                let piece = bytes[at.index(n_bytes)..end(at.index(n_bytes), *n)].to_vec();
-                drop(bytes.splice(at.index(n_bytes)..at.index(n_bytes), piece));
-            }
-            Change::Insert(at, more) => drop(bytes.splice(at.index(n_bytes)..at.index(n_bytes), more.clone())),
-            Change::Number(at, number) => {
-                let digits = |byte: &u8| byte.is_ascii_digit();
-                let Some(start) = bytes[at.index(n_bytes)..].iter().position(digits) else { continue };
-                let start = at.index(n_bytes) + start;
-                let n = bytes[start..].iter().take_while(|byte| digits(byte)).count();
-                drop(bytes.splice(start..start + n, number.to_string().into_bytes()));
-            }
-        }
-    }
-    bytes
 }
 
 /// A run of one step: its config, tokenizer and weights.
@@ -102,7 +57,7 @@ static SEEDS: LazyLock<Seeds> = LazyLock::new(|| {
     let checkpoint = folder.path("runs/tiny/checkpoints/step-000001");
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers");
     let fixture = |name: &str| fs::read_to_string(fixtures.join(name)).expect("a fixture");
-    let bpe = Tokenizer::train_bpe(280, &crate::runs::text());
+    let bpe = Tokenizer::train_bpe(280, &text());
     Seeds {
         config: folder.read("runs/tiny/config.toml"),
         tokenizers: vec![
@@ -120,8 +75,8 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn any_config_is_read_or_refused(changes in changes()) {
-        let text = changed(SEEDS.config.clone().into_bytes(), &changes);
+    fn any_config_is_read_or_refused(damages in damages()) {
+        let text = damaged(SEEDS.config.as_bytes(), &damages);
         let text = String::from_utf8_lossy(&text);
         bounded(text.len(), || Config::from_toml(&text, Path::new("c.toml"), &[]).ok());
     }
@@ -160,10 +115,10 @@ proptest! {
     #![proptest_config(cases(150))]
 
     #[test]
-    fn any_tokenizer_is_read_or_refused(which in 0..4_usize, changes in changes()) {
+    fn any_tokenizer_is_read_or_refused(which in 0..4_usize, damages in damages()) {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("tokenizer.json");
-        let json = changed(SEEDS.tokenizers[which].clone().into_bytes(), &changes);
+        let json = damaged(SEEDS.tokenizers[which].as_bytes(), &damages);
         fs::write(&path, &json).expect("written");
         bounded(json.len(), || {
             if let Ok(tokenizer) = Tokenizer::from_file(&path) {
@@ -174,22 +129,22 @@ proptest! {
     }
 
     #[test]
-    fn any_checkpoint_is_read_or_refused(changes in changes(), of_state in changes(), header in any::<bool>()) {
+    fn any_checkpoint_is_read_or_refused(damages in damages(), of_state in damages(), header in any::<bool>()) {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let seeds = &*SEEDS;
         let weights = match header {
-            // The length of the header stays as it is, and its text is changed.
+            // The length of the header is right, and its text is damaged.
             true => {
                 let n = 8 + seeds.weights[0] as usize + 256 * seeds.weights[1] as usize;
-                let json = changed(seeds.weights[8..n].to_vec(), &changes);
+                let json = damaged(&seeds.weights[8..n], &damages);
                 [&(json.len() as u64).to_le_bytes()[..], &json, &seeds.weights[n..]].concat()
             }
-            false => changed(seeds.weights.clone(), &changes),
+            false => damaged(&seeds.weights, &damages),
         };
         for name in ["model.safetensors", "optimizer.safetensors"] {
             fs::write(folder.path().join(name), &weights).expect("written");
         }
-        fs::write(folder.path().join("state.json"), changed(seeds.state.clone().into_bytes(), &of_state)).expect("written");
+        fs::write(folder.path().join("state.json"), damaged(seeds.state.as_bytes(), &of_state)).expect("written");
         bounded(weights.len(), || {
             Checkpoint::read_state(folder.path()).ok();
             Checkpoint::read(folder.path()).ok()
@@ -219,4 +174,150 @@ fn sizes_in_a_header_and_ids_of_a_tokenizer_are_compared_with_the_files() {
     let error = read.expect_err("too many").to_string();
     assert!(error.contains("has the id 4000000"), "{error}");
     assert!(held < SMALL, "{held} bytes");
+}
+
+/// A run of ten steps, and the same one stopped after eight, with everything that it logs.
+struct Stopped {
+    place: Place,
+    files: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+const END: &str = "checkpoints/step-000010";
+
+impl Stopped {
+    fn config(place: &Place) -> Config {
+        place.config(&["train.tensorboard=true", "train.head_metrics=true", "train.keep_checkpoints=3"])
+    }
+
+    /// Writes the stopped run to a folder, but for the damages to some files.
+    fn write(&self, to: &str, damages: &BTreeMap<&str, Vec<Damage>>) {
+        let root = self.place.path(to);
+        fs::remove_dir_all(&root).ok();
+        for (path, whole) in &self.files {
+            let damages = damages.get(path.to_str().expect("text"));
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, damages.map_or(whole.clone(), |damages| damaged(whole, damages))).expect("written");
+        }
+    }
+}
+
+static STOPPED: LazyLock<Stopped> = LazyLock::new(|| {
+    let place = Place::new();
+    place.train("whole", Stopped::config(&place), Start::New, None).expect("trains");
+    place.train("stopped", Stopped::config(&place), Start::New, Some(8)).expect("stops");
+    let root = place.path("stopped");
+    let relative = |(path, bytes): (PathBuf, _)| (path.strip_prefix(&root).expect("within").to_owned(), bytes);
+    let mut files: BTreeMap<_, _> = files(&root).into_iter().map(relative).collect();
+    files.insert("train.log".into(), b"step  3/10  loss 3.1\nerror: no space\n  hint: make room\n".to_vec());
+    assert!(LOGS.iter().chain(&POINTERS).all(|name| files.contains_key(Path::new(name))), "{:?}", files.keys());
+    Stopped { place, files }
+});
+
+const LOGS: [&str; 6] = [
+    "metrics.jsonl",
+    "timings.jsonl",
+    "head_metrics.jsonl",
+    "samples.txt",
+    "train.log",
+    "tensorboard/events.out.tfevents.tinderbox",
+];
+
+const POINTERS: [&str; 3] = ["last", "best", "checkpoints/step-000008/state.json"];
+
+/// Damages to some of these files.
+fn damages_to(names: &'static [&'static str]) -> impl Strategy<Value = BTreeMap<&'static str, Vec<Damage>>> {
+    prop::collection::btree_map(prop::sample::select(names), damages(), 1..4)
+}
+
+proptest! {
+    #![proptest_config(cases(100))]
+
+    #[test]
+    fn any_log_is_shown_as_far_as_it_can_be_read(damages in damages_to(&LOGS)) {
+        STOPPED.write("shown/run", &damages);
+        let run = RunDir::open(&STOPPED.place.path("shown/run")).expect("a run");
+        bounded(STOPPED.files.values().map(Vec::len).sum(), || {
+            let report = Report::read(&run).expect("a report");
+            drop(report.html());
+            report.write(&run).expect("written");
+            run::differences(&[run.clone(), run.clone()]).expect("configs");
+        });
+        prop_assert_eq!(run::list(&STOPPED.place.path("shown")).expect("a listing").runs.len(), 1);
+    }
+
+    #[test]
+    fn any_prompt_is_continued_or_refused(
+        which in 0..4_usize,
+        bytes in prop_oneof![
+            damages().prop_map(|damages| damaged(text().as_bytes(), &damages)),
+            "\\PC{0,60}".prop_map(String::into_bytes),
+            prop::collection::vec(any::<u8>(), 0..60),
+        ],
+    ) {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("tokenizer.json");
+        fs::write(&path, &SEEDS.tokenizers[which]).expect("written");
+        let tokenizer = Tokenizer::from_file(&path).expect("whole");
+        let config = ModelConfig { context_length: 8, d_model: 8, n_layers: 1, n_heads: 2, n_kv_heads: 2, ..ModelConfig::default() };
+        let model = Gpt::zeros(&config.with_derived(), tokenizer.vocab_size(), &Device::flex());
+        let settings = GenerateConfig { max_new_tokens: 3, ..GenerateConfig::default() };
+        bounded(bytes.len(), || {
+            if let Ok(writers) = Writers::new(&model, &tokenizer, &settings, &bytes, 0..2) {
+                writers.for_each(|round| drop(round.expect("writes")));
+            }
+        });
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(30))]
+
+    #[test]
+    fn a_run_goes_on_to_the_same_end_with_any_logs(damages in damages_to(&LOGS)) {
+        let place = &STOPPED.place;
+        STOPPED.write("logs", &damages);
+        let began = Instant::now();
+        place.train("logs", Stopped::config(place), Start::Resume, None).expect("goes on");
+        prop_assert!(began.elapsed() < PATIENCE);
+        prop_assert_eq!(files(&place.path("logs").join(END)).len(), 3);
+        prop_assert!(files(&place.path("logs").join(END)).values().eq(files(&place.path("whole").join(END)).values()));
+    }
+
+    #[test]
+    fn a_run_goes_on_to_the_same_end_or_refuses_with_any_pointers_and_state(damages in damages_to(&POINTERS)) {
+        let place = &STOPPED.place;
+        STOPPED.write("pointers", &damages);
+        let began = Instant::now();
+        if place.train("pointers", Stopped::config(place), Start::Resume, None).is_ok() {
+            let weights = format!("{END}/model.safetensors");
+            place.assert_same("whole", "pointers", &[&weights]);
+        }
+        prop_assert!(began.elapsed() < PATIENCE);
+    }
+
+    #[test]
+    fn any_cache_is_used_as_it_was_or_made_anew(of_each in [damages(), damages()]) {
+        let place = &STOPPED.place;
+        let cache_dir = format!("data.cache_dir={:?}", place.path("fuzzed"));
+        let config = place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300", &cache_dir]);
+        let open = || {
+            let corpus = Corpus::open(&config, OpenOptions::default()).expect("opens");
+            let ids = |tokens: &Tokens| {
+                let mut ids = vec![0; tokens.len()];
+                tokens.read(0, &mut ids);
+                ids
+            };
+            (corpus.tokenizer.to_json(), corpus.train.texts().map(ids).collect::<Vec<_>>())
+        };
+        let expected = open();
+        let caches: Vec<_> = files(&place.path("fuzzed")).into_iter().filter(|(_, whole)| !whole.is_empty()).collect();
+        prop_assert_eq!(caches.len(), 2, "tokens and a tokenizer");
+        for ((path, whole), damages) in caches.iter().zip(&of_each) {
+            fs::write(path, damaged(whole, damages)).expect("written");
+        }
+        let found = bounded(caches.iter().map(|(_, whole)| whole.len()).sum(), open);
+        prop_assert!(found == expected);
+        prop_assert!(caches.iter().all(|(path, whole)| fs::read(path).expect("read") == *whole), "they are made anew");
+    }
 }

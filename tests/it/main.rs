@@ -19,6 +19,7 @@ mod browser;
 mod causal;
 mod cli;
 mod combinations;
+mod damage;
 mod damaged;
 #[cfg(unix)]
 mod dashboard;
