@@ -404,6 +404,8 @@ fn one_of_many_heads_stands_out() {
         };
         browser.point(".chip:nth-of-type(4)");
         assert_eq!(head_colors(&mut browser), expected(3), "the head that is pointed at");
+        let alone = lines(&mut browser);
+        assert!(!alone.is_empty() && alone.iter().all(|line| line[0] == 3), "its lines alone: {alone:?}");
         for _ in 0..2 {
             browser.click(".chip:nth-of-type(6)"); // off and on
         }

@@ -9,8 +9,8 @@ class HeadView {
   static title = "Heads";
   static about =
     "A line leads from a token that looks (left) to one that it looks at (right); the stronger, the larger the weight = " +
-    "softmax(q · k / √d). A token's weights sum to 1. Up to six heads have a colour each; of more, the one that you point " +
-    "at or switched on last stands out. Point at a token on either side to see its lines alone, click to keep it.";
+    "softmax(q · k / √d). A token's weights sum to 1. Up to six heads have a colour each; of more, the one switched on " +
+    "last stands out. Point at a token on either side or at a head to see its lines alone; click a token to keep it.";
 
   constructor(attention, choice) {
     this.attention = attention;
@@ -29,7 +29,10 @@ class HeadView {
     this.chips = heads.map((number, head) => this.chip(number, head));
     const all = page.element("button", { type: "button", click: () => this.setAll(true) }, "all");
     const none = page.element("button", { type: "button", click: () => this.setAll(false) }, "none");
-    const chips = page.element("div", { class: "chips", role: "group", "aria-label": "Heads" }, "Heads", ...this.chips);
+    // All chips together are left: from one to the next, lines are drawn once.
+    const leave = () => choice.previewed && choice.preview(null);
+    const group = { class: "chips", role: "group", "aria-label": "Heads", pointerleave: leave };
+    const chips = page.element("div", group, "Heads", ...this.chips);
     if (heads.length > 1) {
       chips.append(all, none);
     }
@@ -109,7 +112,6 @@ class HeadView {
         class: "chip",
         title: `head ${number}: click to switch it, double-click to see it alone`,
         pointerenter: (event) => event.pointerType === "mouse" && point(),
-        pointerleave: (event) => event.pointerType === "mouse" && choice.preview(null),
         focus: (event) => event.target.matches(":focus-visible") && point(),
         blur: () => choice.previewed && choice.preview(null),
         click: toggle,
@@ -167,7 +169,7 @@ class HeadView {
     return this.inks.get(color);
   }
 
-  /** Finds the pairs to draw, every strong one or all of the present token, and returns whether some are left out. */
+  /** Finds the pairs to draw, every strong one or all of the present token or head, and whether some are left out. */
   findPairs() {
     const { attention, choice } = this;
     const { present } = choice;
@@ -182,7 +184,7 @@ class HeadView {
       pairs.length = MOST_LINES;
       least = pairs.at(-1).weight;
     };
-    const heads = [...choice.active].sort((a, b) => a - b);
+    const heads = choice.previewed ? [choice.head] : [...choice.active].sort((a, b) => a - b);
     for (const head of heads) {
       for (const query of queries) {
         const row = attention.weights(choice.layer, head, query);
