@@ -122,7 +122,9 @@ for (const theme of ["light", "dark"]) {
       page.on("pageerror", (error) => wrong(at, error.message));
       page.on("console", (message) => ["error", "warn"].includes(message.type()) && wrong(at, message.text()));
       await page.setViewport({ width, height: HEIGHT });
-      await page.goto(`file://${resolve(file)}`);
+      const isServed = file.startsWith("http:");
+      await page.goto(isServed ? file : `file://${resolve(file)}`);
+      await new Promise((done) => setTimeout(done, isServed ? 3000 : 0)); // in which it asks its server
       await page.evaluate(axe);
       const nTabs = await page.evaluate(() => document.querySelectorAll("section:first-of-type [role=tab]").length);
       if (nTabs > 0 && !(await focus(page, "[role=tab]"))) {

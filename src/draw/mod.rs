@@ -44,10 +44,13 @@ pub use explanation::explanation;
 pub(crate) use head_history::HeadHistory;
 pub(crate) use head_map::head_map;
 pub use head_tables::{head_answers, scored_heads};
-pub(crate) use page::{Fragment, SPARK, escape, page, page_about};
+#[cfg(feature = "serve")]
+pub(crate) use page::SPARK;
+pub(crate) use page::{Fragment, escape, page, page_about};
 pub(crate) use plot::{N_SERIES, STYLE as PLOT_STYLE, spread};
 pub(crate) use runs::run_names;
 pub use runs::{curves_table, runs_side_by_side, runs_table};
+#[cfg(feature = "serve")]
 pub(crate) use sheet::sheet_fragment;
 pub use sheet::{Sheet, sheets_html, sheets_svg};
 pub use sheets::{ablation_sheet, lens_sheet, patching_sheet};
@@ -61,6 +64,7 @@ pub use verification::verification;
 use crate::inspect::PromptAttention;
 
 /// The styles and the script of the server's page, which builds sections about texts itself.
+#[cfg(feature = "serve")]
 pub(crate) fn app_assets() -> (String, String) {
     page::assets(&[&attention_html::EMPTY, &sheet::EMPTY])
 }

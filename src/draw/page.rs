@@ -108,6 +108,7 @@ pub(crate) fn page_about(title: &str, about: &str, lead: &str, sections: &[(impl
 }
 
 /// The styles and the script of a page that builds sections of these kinds itself, by `page.rebuild`.
+#[cfg(feature = "serve")]
 pub(super) fn assets(kinds: &[&Fragment]) -> (String, String) {
     (style(kinds), script(kinds))
 }

@@ -4,9 +4,11 @@ use burn::module::Module;
 use burn::tensor::{Tensor, TensorData};
 
 use super::capture::host;
+use super::lens::predictions_of;
 use super::part::{Part, Replace, Replacement, Substitute};
 use super::{HeadSelection, InspectError, LayerPrediction, Prompt, PromptAttention, predictions};
 use crate::model::Gpt;
+use crate::model::probe::Point;
 use crate::tokenizer::Tokenizer;
 use tinderbox_kernels as kernels;
 
@@ -63,7 +65,7 @@ impl PromptDetails {
         Ok(Self { attention, predictions: predictions(model, tokenizer, prompt, N_TOP)?, effects, telling })
     }
 
-    /// Reads a prompt without removing any head, which takes two passes: no effects are known, and no head is seen first.
+    /// Reads a prompt in one pass, without removing any head: no effects are known, and no head is to be seen first.
     ///
     /// # Errors
     /// As [`super::capture()`].
@@ -73,8 +75,10 @@ impl PromptDetails {
         prompt: &Prompt,
         selection: &HeadSelection,
     ) -> Result<Self, InspectError> {
-        let attention = PromptAttention::new(model, prompt, selection, &PromptAttention::DETAILS)?;
-        let predictions = predictions(model, tokenizer, prompt, N_TOP)?;
+        let points = [&PromptAttention::DETAILS[..], &[Point::Logits]].concat();
+        let attention = PromptAttention::new(model, prompt, selection, &points)?;
+        let logits = &attention.recording.get(None, Point::Logits).values;
+        let predictions = predictions_of(logits, model, tokenizer, prompt, N_TOP);
         Ok(Self { attention, predictions, effects: None, telling: None })
     }
 }
@@ -195,6 +199,21 @@ mod tests {
         let found: Vec<String> = (0..prompt.len()).map(|at| described(&prompt, at)).collect();
         assert_eq!(found[..6], names);
         assert_eq!(found[6..], ["the closing quote", "a blank", "“a”", "the line end", "the full stop"]);
+    }
+
+    #[test]
+    fn a_quick_look_is_the_same_without_effects() {
+        let (config, tokenizer, prompt) = (small_config(), Tokenizer::byte(), tests::prompt("hello"));
+        let model = louder(&config, 256);
+        let all = HeadSelection::new(None, None, &config).expect("all");
+        let quick = PromptDetails::quick(&model, &tokenizer, &prompt, &all).expect("read");
+        let whole = PromptDetails::new(&model, &tokenizer, &prompt, &all).expect("read");
+        assert_eq!(quick.attention.recording.map(1, 2), whole.attention.recording.map(1, 2));
+        assert_eq!((quick.effects, quick.telling), (None, None));
+        for (quick, whole) in quick.predictions.iter().zip(&whole.predictions) {
+            let [quick, whole] = [quick, whole].map(|it| it.top[0].probability);
+            assert!((quick - whole).abs() < 1e-5);
+        }
     }
 
     /// Four heads: one looks at itself, one at the token before, one at the first, one everywhere.

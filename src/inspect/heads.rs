@@ -172,13 +172,26 @@ mod tests {
     use super::*;
     use crate::config::{ModelConfig, PositionKind};
     use crate::data::Tokens;
-    use crate::inspect::tests::{by_hand, small_config};
+    use crate::inspect::tests::{attention, by_hand, small_config};
 
     /// The scores of a new model that knows 11 tokens, by a text of `n_tokens`.
     fn measured(context_length: usize, n_tokens: u32, n_windows: usize) -> ScoredHeads {
         let model = Gpt::new(&ModelConfig { context_length, ..small_config() }, 11, 1, &Device::flex());
         let ids: Vec<u32> = (0..n_tokens).map(|i| (i * i + i / 3) % 11).collect();
         ScoredHeads::measure(&model, &Tokens::from_ids(&ids, u64::from(n_tokens)).into(), n_windows).expect("measured")
+    }
+
+    #[test]
+    fn heads_have_scores_on_one_text() {
+        let weight = |head: usize, query: usize, key: usize| match head {
+            0 => f32::from(u8::from(key == query.saturating_sub(1))),
+            _ if key <= query => 1.0 / (query + 1) as f32,
+            _ => 0.0,
+        };
+        let scores = scores_on(&attention("abcdefgh", [1, 2], [None, None], weight));
+        assert_eq!([0, 1].map(|head| scores[0][head].kind), [HeadKind::PreviousToken, HeadKind::Uniform]);
+        assert_eq!(scores[0][0].scores.previous_token, Some(1.0));
+        assert_eq!(scores[0][0].scores.induction, None);
     }
 
     #[test]

@@ -94,10 +94,21 @@ pub fn predictions(
     n_top: usize,
 ) -> Result<Vec<LayerPrediction>, InspectError> {
     let logits = host(model.forward(prompt.tokens(&model.device())))?; // [1, T, V]
+    Ok(predictions_of(&logits, model, tokenizer, prompt, n_top))
+}
+
+/// As [`predictions`], of the model's logits, `[T, V]`.
+pub(super) fn predictions_of(
+    logits: &[f32],
+    model: &Gpt,
+    tokenizer: &Tokenizer,
+    prompt: &Prompt,
+    n_top: usize,
+) -> Vec<LayerPrediction> {
     let last = model.config().n_layers.checked_sub(1);
     let after =
         |(at, row): (usize, &[f32])| LayerPrediction::new(row, tokenizer, n_top, last, prompt.ids.get(at + 1).copied());
-    Ok(logits.chunks(model.vocab_size()).enumerate().map(after).collect())
+    logits.chunks(model.vocab_size()).enumerate().map(after).collect()
 }
 
 impl LayerPrediction {

@@ -146,6 +146,10 @@ impl Library {
             let known: Vec<&str> = named.chain(served().map(|(run, _)| &*run.name)).collect();
             return Err(ApiError::no_model(name.unwrap_or_default(), &known));
         };
+        if let Some(model) = self.take_opened(&run.name, checkpoint, *time) {
+            return Ok(model);
+        }
+        // Whoever waited here may find it open.
         let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(model) = self.take_opened(&run.name, checkpoint, *time) {
             return Ok(model);

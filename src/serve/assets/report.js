@@ -5,10 +5,10 @@ const EVERY_MS = 5000;
 
 export function report(main, run) {
   const path = `/app/report/${encodeURIComponent(run.name)}`;
-  const badge = page.element("span", { class: "badge running" }, "live");
+  const badge = page.element("p", { hidden: true }, page.element("span", { class: "badge running" }, "live"));
   const status = statusLine();
   const place = page.element("div", { class: "report" });
-  main.append(page.element("p", {}, badge), status, place);
+  main.append(badge, status, place);
   let state = null;
 
   /** As high as what it shows, so that the page scrolls and not a part of it. */

@@ -48,7 +48,7 @@ export function runs(main, first) {
       show();
     };
     const name = key === "curve" ? title : page.element("button", { type: "button", class: "plain", click }, title);
-    return page.element("th", { scope: "col", class: isNumber ? "number" : null }, name);
+    return page.element("th", { scope: "col", class: isNumber ? `number ${key}` : null }, name);
   });
   const compare = page.element("a", { class: "button" }, "Compare");
   const table = page.element(
@@ -75,7 +75,7 @@ export function runs(main, first) {
         status: () => page.element("span", { class: `badge ${run.status}` }, run.status === "running" ? "live" : run.status),
         curve: () => sparkline(run),
       }[key];
-      return page.element("td", { class: isNumber ? "number" : null }, content ? content() : text(run));
+      return page.element("td", { class: isNumber ? `number ${key}` : null }, content ? content() : text(run));
     });
     const links = ["write", "look", "why"].map((view) => page.element("a", { href: `${at}/${view}` }, view));
     cells.push(page.element("td", { class: "links" }, ...(run.has_checkpoint ? links : [])));

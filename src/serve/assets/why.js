@@ -7,7 +7,7 @@ const DEFAULTS = { prompt: "The ", from: "", token: -1 };
 export function why(main, run) {
   const now = state(DEFAULTS);
   const status = statusLine();
-  const lens = section("sheet", "Why");
+  const lens = section("sheet", "Layer by layer");
   const show = latest(status, async (signal) => {
     if (now.prompt !== "") {
       const token = now.token < 0 ? {} : { token: now.token };

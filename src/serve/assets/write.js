@@ -212,7 +212,7 @@ export function write(main, run, about) {
           button,
           field("Tokens", { min: 1, max: 2000, value: now.tokens }, setting("tokens")),
           field("Seed", { min: 0, max: 2 ** 31, value: now.seed }, setting("seed")),
-          page.element("span", { class: "hint" }, "Ctrl+Enter writes; a click on a token shows what else could have come; the redder its line, the less likely it was"),
+          page.element("span", { class: "hint" }, "Ctrl+Enter writes; a click on a token shows what else could have come; the stronger its line, the less likely it was"),
         ),
         status,
         flow,

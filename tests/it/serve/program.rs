@@ -105,6 +105,50 @@ fn what_cannot_be_served_is_said() {
     server.kill();
 }
 
+/// A folder's runs are served as they come, by the checkpoint that they have by then.
+#[test]
+fn a_folder_of_runs_is_followed() {
+    let folder = Folder::new();
+    folder.fail(&["serve", "--runs", "nowhere", "--port", "0"]);
+    std::fs::create_dir(folder.path("runs")).expect("a folder");
+    let (server, port) = program(&folder, &["--runs", "runs"]);
+    let ask = |method: &str, path: &str, body: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        stream.write_all(&http(method, path, "", body.as_bytes())).expect("sent");
+        Response::read(stream)
+    };
+    let names = || {
+        let models = ask("GET", "/v1/models", "").json(200);
+        let models = models["data"].as_array().expect("a list");
+        models.iter().map(|model| model["id"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    let write =
+        || ask("POST", "/v1/completions", r#"{"model": "new", "prompt": "The", "temperature": 0, "max_tokens": 9}"#);
+    let generate = || {
+        let settings = ["--prompt", "The", "--temperature", "0", "--max-new-tokens", "9"];
+        folder.succeed(&[&["generate", "runs/new"][..], &settings].concat())
+    };
+    assert_eq!(names(), [""; 0]);
+    write().error(404);
+    folder.succeed(&["train", "tiny.toml", "--run-dir", "runs/new", "--set", "train.max_steps=2"]);
+    assert_eq!(names(), ["new"]);
+    for max_steps in ["train.max_steps=2", "train.max_steps=40"] {
+        folder.succeed(&["train", "tiny.toml", "--run-dir", "runs/new", "--overwrite", "--set", max_steps]);
+        let written = write().json(200);
+        assert_eq!(format!("The{}\n", text(&written, 0)), generate(), "{max_steps}");
+    }
+    ask("POST", "/v1/completions", r#"{"model": "../runs/new", "prompt": "The"}"#).error(404);
+    let runs = ask("GET", "/app/runs", "").json(200);
+    assert_eq!(runs["runs"][0]["name"], "new");
+    assert_eq!(runs["runs"][0]["step"], 40);
+    assert!(runs["runs"][0]["curve"].as_array().is_some_and(|curve| curve.len() > 1), "{runs}");
+    assert_eq!(ask("GET", "/app/report/new", "").status, 200);
+    ask("GET", "/app/report/..%2Fnew", "").error(404);
+    let page = ask("GET", "/run/new/write", "");
+    assert!(page.headers.contains("content-security-policy: default-src 'none'; script-src 'self';"), "{page:?}");
+    server.kill();
+}
+
 /// Requests of every kind, wrong ones too, one after the other.
 #[test]
 #[cfg(target_os = "linux")]

@@ -111,6 +111,10 @@ fn only_keys_let_in() {
     }
     ask("Authorization: Bearer second\r\n").json(200);
     host.get("/health").json(200);
+    // The page itself is no secret, but what it shows; its frames have the key in a cookie.
+    assert_eq!([host.get("/").status, host.get("/assets/app.js").status], [200, 200]);
+    host.get("/app/runs").error(401);
+    ask("Cookie: tinderbox_key=second\r\n").json(200);
 }
 
 #[test]
