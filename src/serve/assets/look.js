@@ -66,7 +66,7 @@ export function look(main, run, about) {
       page.element("h3", {}, title),
       page.element("p", { class: "hint" }, loss, change && page.element("strong", { class: "change" }, ` ${change}`)),
       page.element("p", { class: "text" }, page.element("span", { class: "prompt" }, now.prompt), ...tokens),
-      page.element("ol", { class: "guesses", "aria-label": "The likeliest next tokens" }, ...guesses),
+      page.element("ol", { class: "likeliest", "aria-label": "The likeliest next tokens" }, ...guesses),
     );
   }
 
