@@ -32,8 +32,8 @@ impl Prepared {
     /// Shares the steps to come out to `ranks`.
     pub(super) fn share_with(&mut self, ranks: &Ranks) -> Result<(), TrainError> {
         if !ranks.is_alone() {
-            Assignment::give(ranks, &self.config, &self.corpus.tokenizer, self.trainer.checkpoint(self.state.clone()))?;
             self.trainer.share_with(ranks);
+            Assignment::give(ranks, &self.config, &self.corpus.tokenizer, self.trainer.checkpoint(self.state.clone()))?;
         }
         Ok(())
     }

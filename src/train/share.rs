@@ -74,7 +74,7 @@ impl Share {
             return own.expect("a step has at least one row");
         }
         let (gradients, loss) = own.unzip();
-        let gradients = gradients.iter().flat_map(Gradients::iter).map(|(name, gradient)| (name, gradient));
+        let gradients = gradients.iter().flat_map(Gradients::iter);
         let own = gradients.chain(loss.iter().map(|loss| (LOSS, loss)));
         let own = own.map(|(name, tensor)| (name.to_owned(), LazyTensor::on_device(tensor.clone()))).collect();
         let lengths = parameters::shapes(model).into_iter().map(|(name, shape)| (name, shape.iter().product()));

@@ -10,9 +10,10 @@ use crate::cli::{Folder, Ran, Started};
 /// The options of `mpirun` that let it start more processes than there are cores, as root too.
 const OPTIONS: [&str; 3] = ["--oversubscribe", "--bind-to", "none"];
 
-/// Every step is logged, and nothing else is done until the last one; rows do not share out evenly. At a higher learning
-/// rate the steps themselves make differences of rounding larger.
-const STEPS: [&str; 11] = [
+/// Every step is logged, and nothing else is done until the last one; rows do not share out evenly. At higher learning
+/// rates the steps themselves make differences of rounding larger.
+const STEPS: [&str; 12] = [
+    "optimizer.muon_learning_rate=0.005",
     "optimizer.learning_rate=1e-3",
     "train.log_interval=1",
     "train.eval_interval=0",
