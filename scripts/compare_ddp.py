@@ -2,8 +2,8 @@
 
     python3 compare_ddp.py --processes 2 --steps 100 ../configs/shakespeare-nanogpt.toml
 
-Trains a GPT of the config's shape (learned positions, layer norm, GELU, tied embeddings) on the characters of its text with
-AdamW and gradient clipping. Each process has its share of the config's batch. Prints one JSON object with the median time
+Trains a GPT of the config's shape (learned positions, layer norm, GELU, tied embeddings) on the characters of its text
+with AdamW and gradient clipping. Each process has its share of the config's batch. Prints one JSON object with the median time
 of a step after the first five, as `tinderbox train --json` has it.
 """
 

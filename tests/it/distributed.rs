@@ -169,6 +169,17 @@ fn ranks_with_another_config_or_text_end_the_run() {
     assert!(!folder.path("elsewhere/runs").exists(), "only rank 0 writes");
 }
 
+/// As under the launcher of another MPI.
+#[test]
+fn a_process_without_its_peers_says_what_is_wrong() {
+    let folder = Folder::new();
+    let mut command = folder.program(tinderbox());
+    let ran = Ran::from(command.args(["train", "tiny.toml"]).env("PMI_SIZE", "4").output().expect("it starts"));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the launcher started 4 processes, and MPI finds 1\n  hint: "), "{}", ran.stderr);
+    assert!(!folder.path("runs").exists());
+}
+
 /// The process of a rank, by what the launcher `mpirun` gave it.
 fn process_of_rank(mpirun: u32, rank: usize) -> u32 {
     let children = Command::new("pgrep").args(["-P", &mpirun.to_string()]).output().expect("pgrep is there");
