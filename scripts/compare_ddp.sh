@@ -14,7 +14,7 @@
 #     STEPS      steps of a round; 100
 #     PYTHON     python3, with torch
 #     TINDERBOX  target/release/tinderbox, built with the feature `mpi`
-#     OPTIONS    options of mpirun; --bind-to none, and --oversubscribe where there are fewer than two cores
+#     OPTIONS    options of mpirun; --bind-to none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
