@@ -15,7 +15,8 @@ version=$(cargo metadata --no-deps --format-version 1 --locked |
 name=tinderbox-$version-$target
 binary=${CARGO_TARGET_DIR:-target}/dist/tinderbox
 
-cargo build --profile dist --locked --bin tinderbox
+# The linker folds functions of the same instructions into one (lld, which Rust brings on this platform).
+cargo rustc --profile dist --locked --bin tinderbox -- -C link-arg=-Wl,--icf=all
 
 mkdir -p "$output"
 stage=$(mktemp -d)
