@@ -26,8 +26,13 @@ macro_rules! preset {
 }
 
 /// All of them, the smallest first.
-pub const PRESETS: [Preset; 5] = [
+pub const PRESETS: [Preset; 6] = [
     preset!("quickstart", "quickstart", "a small GPT on the bundled stories, a few minutes on two CPU cores"),
+    preset!(
+        "shakespeare-fast",
+        "shakespeare-fast",
+        "0.3 million parameters on tiny Shakespeare, with a recipe for a minute or two on two CPU cores"
+    ),
     preset!(
         "shakespeare",
         "shakespeare-nanogpt",

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Trains the recipes for tiny Shakespeare and prints their losses and times, against PyTorch's time in the same sitting.
+#
+#     scripts/fetch_data.sh
+#     cargo build --release
+#     TORCH_GPT=PATH scripts/reproduce_shakespeare.sh          # every row
+#     TORCH_GPT=PATH scripts/reproduce_shakespeare.sh start    # only these rows: start fast
+#
+# Nothing else should run meanwhile. The unit of time is what PyTorch takes to train nanoGPT's CPU run, 2000 steps, which
+# end at a loss of 1.897. `start` is the least that reaches this loss, `fast` takes about as long. Losses are those of the
+# whole validation split, and of its halves, in nats per character.
+#
+# Settings, as environment variables:
+#
+#     SEEDS      seeds of each row, of which the median is printed; "1 2 3"
+#     TORCH_GPT  the PyTorch training script that scripts/compare_pytorch.sh describes
+#     TORCH_S    the training time of PyTorch's 2000 steps, if it was measured already: TORCH_GPT is not needed then
+#     PYTHON     python3, with torch
+#     TINDERBOX  target/release/tinderbox
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+seeds=${SEEDS:-1 2 3}
+tinderbox=${TINDERBOX:-target/release/tinderbox}
+corpus=data/tinyshakespeare.txt
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "reproduce_shakespeare.sh: $1" >&2
+    echo "  hint: $2" >&2
+    exit 1
+}
+
+# number KEY: the number behind a key of the JSON object on standard input.
+number() {
+    sed -E "s/.*\"$1\": ?([0-9.eE+-]+).*/\1/"
+}
+
+# median FILE
+median() {
+    sort -g "$1" | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
+}
+
+[ -x "$tinderbox" ] || fail "there is no $tinderbox" "cargo build --release"
+[ -f "$corpus" ] || fail "there is no $corpus" "scripts/fetch_data.sh"
+
+# The halves of the validation split, which is the last tenth of the text.
+characters=$(wc -m <"$corpus")
+n_val=$((characters - characters * 9 / 10))
+tail -c "$n_val" "$corpus" >"$work/val" # the text is ASCII
+head -c $((n_val / 2)) "$work/val" >"$work/first"
+tail -c +$((n_val / 2 + 1)) "$work/val" >"$work/second"
+
+# loss RUN FILE
+loss() {
+    "$tinderbox" eval "$1" --text "$2" --json 2>/dev/null | number loss
+}
+
+# row NAME CONFIG SETTING...: trains with each seed and prints the medians.
+row() {
+    local name=$1 config=$2 set=() setting seed run halves=()
+    shift 2
+    for setting in "$@"; do set+=(--set "$setting"); done
+    for seed in $seeds; do
+        run=$work/$name-$seed
+        "$tinderbox" train "$config" "${set[@]}" --set "train.seed=$seed" --run-dir "$run" --json \
+            >"$work/json" 2>"$work/log" || { cat "$work/log" >&2; exit 1; }
+        number val_loss <"$work/json" >>"$work/$name.loss"
+        number train_s <"$work/json" >>"$work/$name.s"
+        loss "$run/last" "$work/first" >>"$work/$name.first"
+        loss "$run/last" "$work/second" >>"$work/$name.second"
+    done
+    for setting in first second; do halves+=("$(median "$work/$name.$setting")"); done
+    awk -v name="$name" -v loss="$(median "$work/$name.loss")" -v low="$(sort -g "$work/$name.loss" | head -1)" \
+        -v high="$(sort -g "$work/$name.loss" | tail -1)" -v s="$(median "$work/$name.s")" -v unit="$unit_s" \
+        -v first="${halves[0]}" -v second="${halves[1]}" \
+        'BEGIN { printf "%-12s %8.4f %8.4f %8.4f %8.8s %8.8s %9.1f %8.3f\n", name, loss, low, high, first, second, s, s / unit }'
+}
+
+if [ -n "${TORCH_S:-}" ]; then
+    unit_s=$TORCH_S
+else
+    [ -f "${TORCH_GPT:-}" ] || fail "TORCH_GPT is not the path of the PyTorch script" "TORCH_S=SECONDS replaces it"
+    unit_s=$("${PYTHON:-python3}" "$TORCH_GPT" --preset nano-cpu --steps 2000 --corpus "$corpus" | number wall_s)
+fi
+printf 'PyTorch: %.1f s\n%-12s %8s %8s %8s %8s %8s %9s %8s\n' "$unit_s" row loss lowest highest '1st half' '2nd half' 'time, s' share
+
+[ $# -gt 0 ] || set -- start fast
+for name; do
+    case $name in
+    start)
+        row start configs/shakespeare-fast.toml model.n_layers=2 model.d_model=64 model.n_heads=2 model.n_kv_heads=2 \
+            model.d_ff=176 model.context_length=64 train.batch_size=12 train.max_steps=500
+        ;;
+    fast) row fast configs/shakespeare-fast.toml ;;
+    *) fail "there is no row $name" "start or fast" ;;
+    esac
+done
