@@ -93,7 +93,8 @@ fn a_text_is_written_scored_and_branched() {
 #[test]
 fn a_head_is_switched_off_and_on_again() {
     let Some(mut browser) = Browser::start() else { return };
-    let folder = trained(&["model.position=rope"]);
+    let folder = Folder::new();
+    folder.succeed(&["train", "tiny.toml", "--set", "model.position=rope", "--set", "train.max_steps=300"]);
     let (server, port) = program(&folder, &["runs/tiny"]);
     let prompt = "The cat sat";
     browser.look((1280, Theme::Light));
@@ -112,20 +113,25 @@ fn a_head_is_switched_off_and_on_again() {
     assert_eq!(browser.texts(".partners .number"), strongest);
     // The whole model's text, then that without a head beside it, then again the whole model's.
     let written = "[...document.querySelectorAll('.written .text')].map((it) => it.textContent)";
-    let whole = post(port, "/v1/inspect", &json!({"prompt": prompt, "max_tokens": 40, "ablate": [[0, 1]]}));
     let text = |read: &Value| format!("{prompt}{}", read["continuation"]["text"].as_str().expect("a text"));
+    let without =
+        |head: [usize; 2]| post(port, "/v1/inspect", &json!({"prompt": prompt, "max_tokens": 40, "ablate": [head]}));
+    let heads = [[0, 0], [0, 1], [1, 0], [1, 1]].map(|head| (head, without(head)));
+    let matters = heads.into_iter().find(|(_, found)| text(found) != text(&found["ablation"]));
+    let ([layer, head], whole) = matters.expect("a head that the text depends on");
+    let (head, off) = (format!("[data-head='{layer}.{head}']"), format!("{layer}.{head}"));
     let [one, other] = [text(&whole), text(&whole["ablation"])];
     browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one]).to_string())));
-    browser.click("[data-head='0.1']");
+    browser.click(&head);
     browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one, other]).to_string())));
     let change = whole["ablation"]["loss"].as_f64().expect("a loss") - whole["loss"].as_f64().expect("a loss");
     let change = format!("{change:+.4}").replace('-', "−");
     assert_eq!(browser.texts(".change")[0].trim(), change);
-    assert_eq!(browser.evaluate("new URLSearchParams(location.search).get('off')"), "0.1");
+    assert_eq!(browser.evaluate("new URLSearchParams(location.search).get('off')"), off);
     look_around(&mut browser, "look");
     browser.reload();
     browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one, other]).to_string())));
-    browser.click("[data-head='0.1']");
+    browser.click(&head);
     browser.wait_for(&format!("JSON.stringify({written}) === {}", json!(json!([one]).to_string())));
     browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/why?prompt=The+cat"));
     browser.wait_for("document.querySelectorAll('section.sheet .cells td').length > 0");
