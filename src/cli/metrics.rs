@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     fn row(value: Value) -> Row {
-        value.as_object().unwrap().clone()
+        value.as_object().unwrap().clone().into_iter().collect()
     }
 
     #[test]

@@ -317,6 +317,18 @@ mod tests {
     }
 
     #[test]
+    fn long_errors_are_shortened() {
+        let lines: Vec<String> = (1..=500).map(|n| format!("{n} {}", "x".repeat(5000))).collect();
+        let text = describe(&anyhow!(lines.join("\n")));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines.len(), lines[49]), (MAX_LINES, "  ... and 441 more lines"));
+        assert!(
+            lines[48].starts_with("49 xxx") && lines[50].starts_with("491 xxx") && lines[59].starts_with("500 xxx")
+        );
+        assert!(lines.iter().all(|line| line.chars().count() <= MAX_LINE));
+    }
+
+    #[test]
     fn a_bug_is_an_error_like_others() {
         let error = catching_panics(|| panic!("out of bounds")).unwrap_err();
         assert!(describe(&error).starts_with("error: this is a bug in tinderbox\n  hint: "));

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::device;
 
 pub use inherit::Base;
+pub(crate) use load::read_text;
 pub use load::{ConfigError, Key};
 pub use tinderbox_kernels::MatmulPrecision;
 

@@ -284,7 +284,7 @@ mod tests {
     }
 
     fn row(value: Value) -> Row {
-        value.as_object().unwrap().clone()
+        value.as_object().unwrap().clone().into_iter().collect()
     }
 
     #[test]

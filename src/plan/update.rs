@@ -45,9 +45,11 @@ mod tests {
 
     #[test]
     fn muon_needs_packed_copies_and_squares_of_the_smaller_side() {
-        let check = |shape: [usize; 2], widths: Option<&[usize]>, by_hand: [usize; 2]| {
-            let found = [Operations::Fused, Operations::Composed].map(|it| update_memory(&shape, widths, it));
-            assert_eq!(found, by_hand.map(|numbers| 4.0 * numbers as f64), "{shape:?}");
+        let check = |shape: [usize; 2], widths: Option<&[usize]>, by_hand: [u32; 2]| {
+            for (operations, numbers) in [Operations::Fused, Operations::Composed].into_iter().zip(by_hand) {
+                let found = update_memory(&shape, widths, operations);
+                assert!((found - 4.0 * f64::from(numbers)).abs() < 0.5, "{shape:?}: {found} bytes, {numbers} numbers");
+            }
         };
         check([4, 8], None, [0, 2 * 32]);
         check([4, 8], Some(&[8]), [2 * 32 + 5 * 16, 2 * 32 + 16]);

@@ -81,12 +81,12 @@ impl Column {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Map, json};
+    use serde_json::json;
 
     use super::*;
 
     fn curves(rows: &[serde_json::Value]) -> Curves {
-        let rows: Vec<Map<_, _>> = rows.iter().map(|row| row.as_object().unwrap().clone()).collect();
+        let rows = rows.iter().map(|row| row.as_object().unwrap().clone().into_iter().collect()).collect();
         Curves { rows, ..Curves::default() }
     }
 

@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn the_last_weights_are_those_of_the_last_evaluation() {
         let curves = |rows: &[serde_json::Value]| Curves {
-            rows: rows.iter().map(|row| row.as_object().unwrap().clone()).collect(),
+            rows: rows.iter().map(|row| row.as_object().unwrap().clone().into_iter().collect()).collect(),
             ..Curves::default()
         };
         let done = json!({"step": 20, "val_loss": 1.5, "val_bits_per_byte": 2.0, "val_loss_estimate": 1.4});

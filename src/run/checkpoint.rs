@@ -24,7 +24,7 @@ const POSITIONS: &str = "position_embedding.weight";
 
 /// The version of the format. Version 1 had no checksums.
 const VERSION: u32 = 2;
-const FIRST_WITH_CHECKSUMS: u32 = 2;
+const FIRST_WITH_CHECKSUMS: u64 = 2;
 
 /// The best evaluation so far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,13 +84,13 @@ impl TrainState {
     }
 }
 
-#[derive(Serialize, Deserialize)]
+/// Its parts are read one by one: what is flattened is kept as values before, of many times its size.
+#[derive(Serialize)]
 struct StateFile {
     version: u32,
     #[serde(flatten)]
     state: TrainState,
-    #[serde(default)]
-    crc32c: Option<Checksums>,
+    crc32c: Checksums,
 }
 
 /// CRC-32C of the files of a checkpoint, in hexadecimal.
@@ -125,7 +125,7 @@ impl Checkpoint {
             |dir| {
                 let model = hexadecimal(tensors::write(&dir.join(MODEL), &self.model)?);
                 let optimizer = hexadecimal(tensors::write(&dir.join(OPTIMIZER), &self.optimizer)?);
-                let crc32c = Some(Checksums { model, optimizer, state: String::new() });
+                let crc32c = Checksums { model, optimizer, state: String::new() };
                 let state = StateFile { version: VERSION, state: self.state.clone(), crc32c };
                 let mut state = serde_json::to_string_pretty(&state).expect("plain data");
                 let at = state.rfind("\"\"").expect("its own checksum comes last") + 1;
@@ -146,7 +146,7 @@ impl Checkpoint {
     pub(super) fn read_whole(dir: &Path) -> Result<Self, RunError> {
         let paths = [MODEL, OPTIMIZER].map(|name| dir.join(name));
         let (model, optimizer) = (tensors::open(&paths[0])?, tensors::open(&paths[1])?);
-        let StateFile { state, crc32c, .. } = read_state_file(dir)?;
+        let (state, crc32c) = read_state_file(dir)?;
         if let Some(Checksums { model, optimizer, .. }) = crc32c {
             compare(&paths[0], &model)?;
             compare(&paths[1], &optimizer)?;
@@ -156,7 +156,7 @@ impl Checkpoint {
 
     /// Reads where the run stood.
     pub fn read_state(dir: &Path) -> Result<TrainState, RunError> {
-        read_state_file(dir).map(|file| file.state).map_err(naming_whole(dir))
+        read_state_file(dir).map(|(state, _)| state).map_err(naming_whole(dir))
     }
 
     /// The size of the weights in `dir` in bytes; 0 if there are none.
@@ -202,7 +202,7 @@ impl Checkpoint {
     pub(super) fn whole_weights(dir: &Path) -> Result<BTreeMap<String, LazyTensor>, RunError> {
         let path = dir.join(MODEL);
         let weights = tensors::open(&path)?;
-        if let Some(Checksums { model, .. }) = read_state_file(dir)?.crc32c {
+        if let (_, Some(Checksums { model, .. })) = read_state_file(dir)? {
             compare(&path, &model)?;
         }
         Ok(weights)
@@ -261,10 +261,15 @@ fn compare(path: &Path, expected: &str) -> Result<(), RunError> {
     }
 }
 
-fn read_state_file(dir: &Path) -> Result<StateFile, RunError> {
+fn read_state_file(dir: &Path) -> Result<(TrainState, Option<Checksums>), RunError> {
     #[derive(Deserialize)]
     struct Version {
         version: u64,
+    }
+    #[derive(Deserialize)]
+    struct Sums {
+        #[serde(default)]
+        crc32c: Option<Checksums>,
     }
     let path = dir.join(STATE);
     let damaged = |reason: String| RunError::damaged(&path, reason);
@@ -275,22 +280,23 @@ fn read_state_file(dir: &Path) -> Result<StateFile, RunError> {
     if found > u64::from(VERSION) {
         return Err(RunError::Newer { path, found, known: VERSION });
     }
-    let file: StateFile = serde_json::from_str(&text).map_err(malformed)?;
-    match &file.crc32c {
+    let Sums { crc32c } = serde_json::from_str(&text).map_err(malformed)?;
+    match &crc32c {
         Some(sums) => {
-            let found = text.rfind(&format!("\"{}\"", sums.state)).map(|at| crc32c::crc32c(&text.as_bytes()[..=at]));
-            if found.map(hexadecimal).as_ref() != Some(&sums.state) {
+            let sum = text.rfind(&format!("\"{}\"", sums.state)).map(|at| crc32c::crc32c(&text.as_bytes()[..=at]));
+            if sum.map(hexadecimal).as_ref() != Some(&sums.state) {
                 return Err(damaged("it is not as it was written, by its checksum".to_owned()));
             }
         }
-        None if file.version >= FIRST_WITH_CHECKSUMS => return Err(damaged("it has no checksums".to_owned())),
+        None if found >= FIRST_WITH_CHECKSUMS => return Err(damaged("it has no checksums".to_owned())),
         None => {}
     }
+    let state: TrainState = serde_json::from_str(&text).map_err(malformed)?;
     match step_of(dir) {
-        Some(step) if step != file.state.step => {
-            Err(damaged(format!("it is of step {}, and its directory of step {step}", file.state.step)))
+        Some(step) if step != state.step => {
+            Err(damaged(format!("it is of step {}, and its directory of step {step}", state.step)))
         }
-        _ => Ok(file),
+        _ => Ok((state, crc32c)),
     }
 }
 

@@ -2,14 +2,68 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::layout::{METRICS, TIMINGS};
 use super::log::{COLUMNS, read_lines};
 use super::{RunDir, RunError};
 
-/// The values logged at one step, by column.
-pub type Row = Map<String, Value>;
+/// The values logged at one step, by column. A long run has a hundred thousand of them: a map would need twice as much.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    /// By name.
+    values: Vec<(Box<str>, Value)>,
+}
+
+impl Row {
+    /// The value of a column; `None` if none was logged.
+    #[must_use]
+    pub fn get(&self, column: &str) -> Option<&Value> {
+        self.find(column).ok().map(|at| &self.values[at].1)
+    }
+
+    fn find(&self, column: &str) -> Result<usize, usize> {
+        self.values.binary_search_by(|(name, _)| (**name).cmp(column))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.values.iter().map(|(name, _)| &**name)
+    }
+
+    /// Adds values, in place of those that the row has.
+    fn add(&mut self, values: impl IntoIterator<Item = (Box<str>, Value)>) {
+        for (name, value) in values {
+            match self.find(&name) {
+                Ok(at) => self.values[at].1 = value,
+                Err(at) => self.values.insert(at, (name, value)),
+            }
+        }
+        self.values.shrink_to_fit();
+    }
+}
+
+impl FromIterator<(String, Value)> for Row {
+    fn from_iter<I: IntoIterator<Item = (String, Value)>>(values: I) -> Self {
+        let mut row = Self::default();
+        row.add(values.into_iter().map(|(name, value)| (name.into(), value)));
+        row
+    }
+}
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.values.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// Reads a line of a log, but for lists and objects: these describe the process, not the step.
+impl<'de> Deserialize<'de> for Row {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let line = Map::<String, Value>::deserialize(deserializer)?;
+        Ok(line.into_iter().filter(|(_, value)| !value.is_object() && !value.is_array()).collect())
+    }
+}
 
 /// All values that a run logged.
 #[derive(Clone, Debug, Default)]
@@ -35,10 +89,8 @@ impl Curves {
                     broken_lines += 1;
                     continue;
                 };
-                // Objects describe the process, not the step.
-                let numbers: Row = line.into_iter().filter(|(_, value)| !value.is_object()).collect();
-                if numbers.len() > 1 {
-                    rows.entry(step).or_default().extend(numbers);
+                if line.values.len() > 1 {
+                    rows.entry(step).or_default().add(line.values);
                 }
             }
         }
@@ -68,7 +120,7 @@ impl Curves {
         if n <= most {
             return self.rows.iter().collect();
         }
-        let is_evaluation = |&at: &usize| self.rows[at].contains_key("val_loss_estimate");
+        let is_evaluation = |&at: &usize| self.rows[at].get("val_loss_estimate").is_some();
         let mut kept: BTreeSet<usize> = spread(&(0..n).filter(is_evaluation).collect::<Vec<_>>(), most / 2);
         kept.insert(n - 1);
         let others: Vec<usize> = (0..n).filter(|at| !kept.contains(at)).collect();
@@ -89,7 +141,7 @@ fn spread(items: &[usize], most: usize) -> BTreeSet<usize> {
 
 /// The columns that occur in the rows, in the order in which they are shown.
 fn columns(rows: &[Row]) -> Vec<String> {
-    let mut left: BTreeSet<&str> = rows.iter().flat_map(Map::keys).map(String::as_str).collect();
+    let mut left: BTreeSet<&str> = rows.iter().flat_map(Row::names).collect();
     let known: Vec<&str> = COLUMNS.into_iter().filter(|name| left.remove(name)).collect();
     known.into_iter().chain(left).map(str::to_owned).collect()
 }
@@ -109,7 +161,7 @@ mod tests {
     }
 
     fn steps(rows: &[&Row]) -> Vec<u64> {
-        rows.iter().map(|row| row["step"].as_u64().unwrap()).collect()
+        rows.iter().map(|row| step_of(row).unwrap()).collect()
     }
 
     #[test]
@@ -121,9 +173,9 @@ mod tests {
         );
         assert_eq!(curves.columns, ["step", "train_loss", "val_loss_estimate", "tokens_per_s", "novel"]);
         assert_eq!(curves.rows.len(), 2, "no row for a session or for half a line");
-        assert_eq!(curves.rows[0].len(), 2);
-        assert_eq!(curves.rows[1]["val_loss_estimate"], 2.75);
-        assert_eq!(curves.rows[1]["tokens_per_s"], 7.0);
+        assert_eq!(curves.rows[0].values.len(), 2);
+        assert_eq!(curves.rows[1].get("val_loss_estimate"), Some(&Value::from(2.75)));
+        assert_eq!(curves.rows[1].get("tokens_per_s"), Some(&Value::from(7.0)));
         assert_eq!(curves.broken_lines, 0);
         assert_eq!(curves.column("train_loss"), [(5, 3.0), (10, 2.5)]);
         assert_eq!(curves.column("nowhere"), []);

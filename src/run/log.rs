@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::files::{read_or_empty, write_atomically};
 use super::layout::{HEAD_METRICS, METRICS, SAMPLES, TIMINGS, TRAIN_LOG};
-use super::{RunDir, RunError, cannot_write, samples, tensorboard};
+use super::{RunDir, RunError, cannot_read, cannot_write, samples, tensorboard};
 
 /// A line of `metrics.jsonl`: a log interval, an evaluation, or the end of the run. Losses are in nats per token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub(crate) struct TimingsLine {
     /// Updates made.
     pub step: u64,
     /// The process that starts.
-    pub session: Option<Process>,
+    pub session: Option<Box<Process>>,
     /// Median time of the interval's steps.
     pub median_step_ms: Option<f64>,
     /// Tokens of a step over that time.
@@ -129,7 +129,7 @@ pub(super) fn processes_of(timings: &[TimingsLine]) -> Vec<Process> {
     let mut processes: Vec<Process> = Vec::new();
     for line in timings {
         if let Some(session) = &line.session {
-            processes.push(Process { step: line.step, ..session.clone() });
+            processes.push(Process { step: line.step, ..(**session).clone() });
         }
         if let (Some(end), Some(process)) = (line.end, processes.last_mut()) {
             process.peak_rss_mib = end.peak_rss_mib;
@@ -161,17 +161,33 @@ pub(crate) struct Lines<T> {
     pub broken: usize,
 }
 
+/// The longest line that is read: head metrics of some 2,500 heads.
+const LONGEST_LINE: u64 = 1 << 20;
+
 /// Reads a log of one JSON object per line; a missing file has no lines.
 pub(crate) fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Lines<T>, RunError> {
-    let bytes = read_or_empty(path)?;
-    let (mut lines, mut broken, mut is_last_broken) = (Vec::new(), 0, false);
-    for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Lines { lines: Vec::new(), broken: 0 }),
+        opened => BufReader::new(opened.map_err(cannot_read(path))?),
+    };
+    let (mut lines, mut broken, mut is_last_broken, mut line) = (Vec::new(), 0, false, Vec::new());
+    loop {
+        line.clear();
+        if (&mut file).take(LONGEST_LINE).read_until(b'\n', &mut line).map_err(cannot_read(path))? == 0 {
+            return Ok(Lines { lines, broken });
+        }
+        if line == b"\n" {
+            continue;
+        }
+        if line.len() as u64 == LONGEST_LINE && !line.ends_with(b"\n") {
+            file.skip_until(b'\n').map_err(cannot_read(path))?;
+            line.clear(); // no JSON
+        }
         broken += usize::from(is_last_broken);
-        let parsed = serde_json::from_slice(line);
+        let parsed = serde_json::from_slice(&line);
         is_last_broken = parsed.is_err();
         lines.extend(parsed);
     }
-    Ok(Lines { lines, broken })
 }
 
 /// Whether a run logged its end, after `step` updates.
@@ -301,8 +317,11 @@ fn lines_up_to(bytes: &[u8], step: usize, step_of: impl Fn(&str) -> Option<usize
 
 /// The step of a line of JSON; `None` if it has none or is broken.
 fn json_step(line: &str) -> Option<usize> {
-    let value: Value = serde_json::from_str(line).ok()?;
-    value["step"].as_u64().and_then(|step| usize::try_from(step).ok())
+    #[derive(Deserialize)]
+    struct Step {
+        step: usize,
+    }
+    serde_json::from_str(line).ok().map(|Step { step }| step)
 }
 
 /// The start of a line of `train.log` about a step: `step  500/2000`.

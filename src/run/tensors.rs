@@ -4,6 +4,7 @@
 //! the file before anything is allocated by it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
@@ -11,14 +12,19 @@ use std::sync::{Arc, Mutex};
 
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Metadata, TensorInfo};
+use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::files::write_synced;
 use super::{RunError, cannot_read, cannot_write};
 use crate::disk::Summed;
 use crate::model::{Dtype, LazyTensor};
 
-/// The longest header that is read: of some 40,000 tensors. Parsed, a header takes up to forty times as much memory.
-const LONGEST_HEADER: u64 = 1 << 22;
+/// The longest header that is read: of some 20,000 tensors. Parsed, a header takes some times as much memory.
+const LONGEST_HEADER: u64 = 1 << 21;
+
+/// More dimensions than any tensor has.
+const MOST_DIMENSIONS: usize = 8;
 
 /// Why a file of tensors cannot be opened.
 #[derive(Debug)]
@@ -121,6 +127,73 @@ pub(crate) fn open_as(
     metadata.tensors().into_iter().filter_map(lazy).collect()
 }
 
+/// The tensors of a header in the order of their values. Its other entry is not read: the library reads both together,
+/// and keeps everything as values before, of many times its size.
+struct Header(Vec<(String, TensorInfo)>);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Header;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+                let mut tensors = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        map.next_value::<IgnoredAny>()?;
+                    } else {
+                        let Entry { dtype, shape: Shape(shape), data_offsets } = map.next_value()?;
+                        tensors.push((name, TensorInfo { dtype, shape, data_offsets }));
+                    }
+                }
+                tensors.sort_by_key(|(_, info)| info.data_offsets);
+                Ok(Header(tensors))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    dtype: safetensors::Dtype,
+    shape: Shape,
+    data_offsets: (usize, usize),
+}
+
+/// Not more dimensions than a tensor may have.
+struct Shape(Vec<usize>);
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Sizes;
+        impl<'de> Visitor<'de> for Sizes {
+            type Value = Shape;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(formatter, "a list of at most {MOST_DIMENSIONS} sizes")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
+                let mut shape = Vec::new();
+                while let Some(size) = seq.next_element()? {
+                    if shape.len() == MOST_DIMENSIONS {
+                        return Err(A::Error::invalid_length(shape.len() + 1, &self));
+                    }
+                    shape.push(size);
+                }
+                Ok(Shape(shape))
+            }
+        }
+        deserializer.deserialize_seq(Sizes)
+    }
+}
+
 /// The header of a file of `length` bytes, and the offset of the values.
 fn read_header(file: &mut impl Read, length: u64) -> Result<(Metadata, u64), SafeTensorError> {
     let mut n = [0; 8];
@@ -139,7 +212,8 @@ fn read_header(file: &mut impl Read, length: u64) -> Result<(Metadata, u64), Saf
     let mut header = Vec::new();
     file.take(n).read_to_end(&mut header)?;
     let header = str::from_utf8(&header).map_err(SafeTensorError::InvalidHeader)?;
-    let metadata: Metadata = serde_json::from_str(header).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
+    let Header(tensors) = serde_json::from_str(header).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
+    let metadata = Metadata::new(None, tensors)?;
     match start + metadata.data_len() as u64 == length {
         true => Ok((metadata, start)),
         false => Err(SafeTensorError::MetadataIncompleteBuffer),

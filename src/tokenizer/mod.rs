@@ -140,11 +140,13 @@ impl Tokenizer {
             let reason = format!("it has the id {id}, and is much too short for so many tokens");
             return Err(TokenizerError::Unsupported { path: path.to_owned(), reason });
         }
+        let is_trained_here = train::is_trained_here(&value);
+        drop(value); // the library makes its own, of many times the text
         let library = tokenizers::Tokenizer::from_bytes(&text).map_err(|error| malformed(error.to_string()))?;
         if let Some(kind) = table::kind_of(&library) {
             return Ok(Self::made_here(library, kind));
         }
-        let kind = match train::is_trained_here(&value) {
+        let kind = match is_trained_here {
             true => TokenizerKind::Bpe,
             false => TokenizerKind::File,
         };

@@ -63,7 +63,7 @@ impl Logs {
             ..Process::default()
         };
         let step = started.step as u64;
-        Ok(self.timings.line(&TimingsLine { step, session: Some(session), ..Default::default() })?)
+        Ok(self.timings.line(&TimingsLine { step, session: Some(Box::new(session)), ..Default::default() })?)
     }
 
     /// The process ends after `step`; the run may not.

@@ -50,6 +50,7 @@ mod init;
 mod inspect;
 mod interrupts;
 mod kernels;
+mod large_inputs;
 mod layering;
 mod lens;
 mod model_keys;
