@@ -254,9 +254,9 @@ mod tests {
         let (whole, rows) = ([5, 3, 7], [2, 3, 7]);
         let of_rows = Dropout { key: DropoutKey { first_row: 3, ..KEY }, ..PART };
         let [all, part] = [whole, rows].map(|sizes| sizes.map(|n| 0..n));
-        let want = PART.factors(whole, all.clone(), &device).slice([3..5]);
+        let want = PART.factors(whole, all.clone(), &device).slice(3..5);
         assert_eq!(of_rows.factors(rows, part.clone(), &device).into_data(), want.into_data());
-        let want = PART.dropped(whole, all, &device).slice([3..5]);
+        let want = PART.dropped(whole, all, &device).slice(3..5);
         assert_eq!(of_rows.dropped(rows, part, &device).into_data(), want.into_data());
     }
 
