@@ -170,7 +170,7 @@ impl Started {
     }
 
     /// The number of its process.
-    #[cfg(feature = "serve")]
+    #[cfg(any(feature = "serve", feature = "mpi"))]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -179,12 +179,6 @@ impl Started {
         let id = self.child.id().to_string();
         let killed = Command::new("kill").args(["-INT", &id]).status();
         assert!(killed.expect("kill is there").success());
-    }
-
-    /// The number of its process.
-    #[cfg(feature = "mpi")]
-    pub fn id(&self) -> u32 {
-        self.child.id()
     }
 
     /// Kills it at once; false if it had ended before.
