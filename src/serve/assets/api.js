@@ -65,23 +65,33 @@ export async function* events(path, body, signal) {
   throw new Error("The connection was lost.");
 }
 
+/** Until a request that the server was too busy for is made again. */
+const RETRY_MS = 200;
+
 /**
  * A function that does `work(signal, ...arguments)`, of which only the last call counts: earlier ones are broken off.
- * What goes wrong is shown in `status`.
+ * What goes wrong is shown in `status`; while the server is busy with earlier calls, it is tried again.
  */
 export function latest(status, work) {
   let present = null;
   return async (...given) => {
     present?.abort();
     const mine = (present = new AbortController());
-    try {
-      await work(mine.signal, ...given);
-      if (present === mine) {
-        status.textContent = "";
+    for (let isBusy = true; isBusy && present === mine; ) {
+      isBusy = false;
+      try {
+        await work(mine.signal, ...given);
+        if (present === mine) {
+          status.textContent = "";
+        }
+      } catch (error) {
+        if (error.name !== "AbortError" && present === mine) {
+          status.textContent = error.message;
+          isBusy = error.type === "rate_limit_error";
+        }
       }
-    } catch (error) {
-      if (error.name !== "AbortError" && present === mine) {
-        status.textContent = error.message;
+      if (isBusy) {
+        await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
       }
     }
   };
