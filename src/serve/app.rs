@@ -89,7 +89,7 @@ pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiE
     .await
 }
 
-/// What the views of a run need to know of its model.
+/// The sizes of a run's model, and whether it has a chat template: its views need them.
 pub(super) async fn run(State(service): State<Shared>, Path(name): Path<String>) -> Result<Response, ApiError> {
     of_files(service, move |service| {
         let run = service.library.run(&name)?.run;

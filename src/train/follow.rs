@@ -15,7 +15,7 @@ use crate::optimizer::StateError;
 use crate::run::{Checkpoint, TrainState};
 use crate::tokenizer::Tokenizer;
 
-/// What rank 0 asks the others to do next.
+/// The next task that rank 0 gives the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// Take an [`Assignment`].

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
+use tinderbox::config::Config;
 use tinderbox::data::{Corpus, OpenOptions, Tokens};
 use tinderbox::model::parameters;
 use tinderbox::run::{Checkpoint, Curves, RunDir, RunError, RunInfo, Trained, processes, samples};
@@ -14,6 +15,17 @@ use tinderbox::train::Start;
 use crate::cli::Folder;
 use crate::damage::everywhere;
 use crate::runs::{Place, TEN_STEPS};
+
+/// The tokenizer of a config's text, and the tokens of its training texts.
+pub fn tokenizer_and_tokens(config: &Config) -> (String, Vec<Vec<i32>>) {
+    let corpus = Corpus::open(config, OpenOptions::default()).expect("opens");
+    let ids = |tokens: &Tokens| {
+        let mut ids = vec![0; tokens.len()];
+        tokens.read(0, &mut ids);
+        ids
+    };
+    (corpus.tokenizer.to_json(), corpus.train.texts().map(ids).collect())
+}
 
 /// All files below a folder, with their contents.
 pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -164,15 +176,7 @@ fn a_best_or_last_that_leads_out_of_the_run_is_refused() {
 fn damaged_caches_are_made_anew() {
     let place = Place::new();
     let config = place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300"]);
-    let open = || {
-        let corpus = Corpus::open(&config, OpenOptions::default()).expect("opens");
-        let ids = |tokens: &Tokens| {
-            let mut ids = vec![0; tokens.len()];
-            tokens.read(0, &mut ids);
-            ids
-        };
-        (corpus.tokenizer.to_json(), corpus.train.texts().map(ids).collect::<Vec<_>>())
-    };
+    let open = || tokenizer_and_tokens(&config);
     let expected = open();
     let caches = files(&place.path("cache"));
     let names: Vec<_> = caches.keys().filter_map(|path| path.extension()).collect();

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use burn::tensor::Device;
 use proptest::prelude::*;
 use tinderbox::config::{Config, GenerateConfig, ModelConfig};
-use tinderbox::data::{Corpus, OpenOptions, Tokens};
 use tinderbox::generate::Writers;
 use tinderbox::model::Gpt;
 use tinderbox::report::Report;
@@ -22,7 +21,7 @@ use tinderbox::train::Start;
 
 use crate::allocations::most_held;
 use crate::damage::{Damage, cases, damaged, damages};
-use crate::faults::files;
+use crate::faults::{files, tokenizer_and_tokens};
 use crate::runs::{Place, text};
 
 /// More than any of these takes, also on a busy machine.
@@ -301,15 +300,7 @@ proptest! {
         let place = &STOPPED.place;
         let cache_dir = format!("data.cache_dir={:?}", place.path("fuzzed"));
         let config = place.config(&["tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=300", &cache_dir]);
-        let open = || {
-            let corpus = Corpus::open(&config, OpenOptions::default()).expect("opens");
-            let ids = |tokens: &Tokens| {
-                let mut ids = vec![0; tokens.len()];
-                tokens.read(0, &mut ids);
-                ids
-            };
-            (corpus.tokenizer.to_json(), corpus.train.texts().map(ids).collect::<Vec<_>>())
-        };
+        let open = || tokenizer_and_tokens(&config);
         let expected = open();
         let caches: Vec<_> = files(&place.path("fuzzed")).into_iter().filter(|(_, whole)| !whole.is_empty()).collect();
         prop_assert_eq!(caches.len(), 2, "tokens and a tokenizer");

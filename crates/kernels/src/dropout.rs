@@ -35,8 +35,9 @@ pub struct Dropout {
 /// Sets each number to zero with `probability` and scales the others up by `1 / (1 - probability)`.
 ///
 /// The choice is a pure function of key, site, shape and place, so that a resumed run repeats it, and a backward pass
-/// that computes weights again. The first dimension is that of the rows of the batch. On a CPU it is drawn here, and so the same on every CPU backend. On a GPU, where masks
-/// are too large to send to, it is a hash of each number's place, made there.
+/// that computes weights again. The first dimension is that of the rows of the batch. On a CPU it is drawn here, and so
+/// the same on every CPU backend. On a GPU, where masks are too large to send to, it is a hash of each number's place,
+/// made there.
 ///
 /// Source: Srivastava et al. 2014, "Dropout", section 4, in the inverted form.
 #[must_use]
