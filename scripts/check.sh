@@ -48,6 +48,7 @@ stage format cargo fmt --check
 stage "supply chain" scripts/check_supply_chain.sh --if-there
 stage clippy cargo clippy --release --all-targets --locked -- -D warnings
 stage "types: flex alone" cargo check --release --no-default-features --features flex --locked
+stage "types: kernels alone" cargo check --release --package tinderbox-kernels --locked
 # DOCS_RS tells the build script of the `cuda` backend not to download LLVM, which types do not need.
 stage "types: every backend" env DOCS_RS=1 cargo check --release --features vulkan,metal,cuda --locked
 stage build cargo build --release --locked
