@@ -36,14 +36,20 @@ pub(crate) trait Left: Copy + Send + Sync {
     /// Some of the rows, from a whole number of units on.
     fn part(self, rows: Range<usize>) -> Self;
 
-    /// The sums of R rows from `row` on, and V registers of columns from column `column` of a panel on.
+    /// Rows of the right matrix that are never parted.
+    const STEP: usize;
+
+    /// Adds to the sums of R rows from `row` on, and V registers of columns from column `column` of a panel on, the
+    /// products with rows `depth` of the panel.
     fn micro_kernel<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
+        sums: &mut [[Sums<A>; V]; R],
         row: usize,
-        right: &[Row<Self::Right>],
+        depth: Range<usize>,
+        panel: &[Row<Self::Right>],
         column: usize,
-    ) -> [[Sums<A>; V]; R];
+    );
 }
 
 /// A matrix as it is.
@@ -64,6 +70,7 @@ impl<E: Element> Left for Plain<'_, E> {
 
     const FEW_ROWS: bool = false;
     const UNIT: usize = 12;
+    const STEP: usize = WIDTH;
 
     fn n_rows(self) -> usize {
         self.0.n_rows()
@@ -81,20 +88,21 @@ impl<E: Element> Left for Plain<'_, E> {
     fn micro_kernel<A: Arithmetic<Element = E>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
+        sums: &mut [[Sums<A>; V]; R],
         row: usize,
-        right: &[Row<E>],
+        depth: Range<usize>,
+        panel: &[Row<E>],
         column: usize,
-    ) -> [[Sums<A>; V]; R] {
-        let mut sums = [[arithmetic.simd().splat_f32s(0.0); V]; R];
-        for (panel, right) in right.chunks(WIDTH).enumerate() {
-            let left: &[Row<E>; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
+    ) {
+        for (i, right) in panel[depth.clone()].chunks(WIDTH).enumerate() {
+            let left = self.0.panel(depth.start / WIDTH + i);
+            let left: &[Row<E>; R] = left[row..row + R].try_into().expect("R rows");
             // A whole panel apart: a loop of known length is unrolled.
             match right.first_chunk::<WIDTH>() {
-                Some(right) => steps::<A, R, V>(arithmetic, &mut sums, left, right, column),
-                None => steps::<A, R, V>(arithmetic, &mut sums, left, right, column),
+                Some(right) => steps::<A, R, V>(arithmetic, sums, left, right, column),
+                None => steps::<A, R, V>(arithmetic, sums, left, right, column),
             }
         }
-        sums
     }
 }
 
@@ -104,6 +112,7 @@ impl<E: Element> Left for Transposed<'_, E> {
 
     const FEW_ROWS: bool = true;
     const UNIT: usize = WIDTH;
+    const STEP: usize = 1;
 
     fn n_rows(self) -> usize {
         self.0.n_columns()
@@ -121,24 +130,24 @@ impl<E: Element> Left for Transposed<'_, E> {
     fn micro_kernel<A: Arithmetic<Element = E>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
+        sums: &mut [[Sums<A>; V]; R],
         row: usize,
-        right: &[Row<E>],
+        depth: Range<usize>,
+        panel: &[Row<E>],
         column: usize,
-    ) -> [[Sums<A>; V]; R] {
-        let mut sums = [[arithmetic.simd().splat_f32s(0.0); V]; R];
+    ) {
         let first = row % WIDTH;
-        for (left, right) in self.0.panel(row / WIDTH).iter().zip(right) {
+        for (left, right) in self.0.panel(row / WIDTH)[depth.clone()].iter().zip(&panel[depth]) {
             let left: &[E; R] = left[first..first + R].try_into().expect("R elements");
             step::<A, R, V>(
                 arithmetic,
-                &mut sums,
+                sums,
                 #[inline(always)]
                 |r| left[r],
                 right,
                 column,
             );
         }
-        sums
     }
 }
 
@@ -155,6 +164,7 @@ impl<W: Weight> Left for Mixed<'_, W> {
 
     const FEW_ROWS: bool = true;
     const UNIT: usize = 8;
+    const STEP: usize = W::ROWS;
 
     fn n_rows(self) -> usize {
         self.0.n_rows()
@@ -172,16 +182,18 @@ impl<W: Weight> Left for Mixed<'_, W> {
     fn micro_kernel<A: Arithmetic<Element = f32>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
+        sums: &mut [[Sums<A>; V]; R],
         row: usize,
-        right: &[Row<W>],
+        depth: Range<usize>,
+        panel: &[Row<W>],
         column: usize,
-    ) -> [[Sums<A>; V]; R] {
+    ) {
         let simd = arithmetic.simd();
         let zeros = [[simd.splat_f32s(0.0); V]; R];
-        let mut sums = zeros;
-        for (panel, block) in right.chunks_exact(W::ROWS).enumerate() {
-            let left: &[Row; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
-            let mut part = if W::SCALED { zeros } else { sums };
+        for (i, block) in panel[depth.clone()].chunks_exact(W::ROWS).enumerate() {
+            let left = self.0.panel(depth.start / W::ROWS + i);
+            let left: &[Row; R] = left[row..row + R].try_into().expect("R rows");
+            let mut part = if W::SCALED { zeros } else { *sums };
             for (words, right) in block[..WIDTH / W::NUMBERS].iter().enumerate() {
                 for i in 0..W::NUMBERS {
                     let weights = W::widen::<_, V>(simd, right, column, i);
@@ -201,10 +213,9 @@ impl<W: Weight> Left for Mixed<'_, W> {
                     }
                 }
             } else {
-                sums = part;
+                *sums = part;
             }
         }
-        sums
     }
 }
 
