@@ -424,7 +424,7 @@ pub(super) mod tests {
     fn everything_wrong_is_said_at_once() {
         let text = "[data]\npath = 3\n[modle]\nx = 1\n[model]\nd_modle = 64\nd_model = 130\nbias = 1\n\
                     learning_rate = 1\n[train]\nmax_steps = -1\nbatch_size = 0\n";
-        let problems = problems(text, &["nonsense", "model.mlp=swish", "seed=1"]);
+        let problems = problems(text, &["nonsense", "model.mlp=swish", "seed=1", "train.keep_checkpoints=most"]);
         let expected = [
             "--set nonsense: there is no `=`; write section.key=value, such as --set train.max_steps=100",
             "--set seed=1: the section is missing, did you mean generate.seed or train.seed?; write section.key=value, such as --set train.max_steps=100",
@@ -436,6 +436,7 @@ pub(super) mod tests {
             "data.path = 3: invalid type: integer `3`, expected a text in quotes",
             "model.bias = 1: invalid type: integer `1`, expected true or false",
             "model.mlp = \"swish\": unknown variant `swish`, expected one of `gelu`, `gelu_tanh`, `swiglu`, `relu_squared`",
+            "train.keep_checkpoints = \"most\": expected a whole number, at least 1, or \"all\"",
             "train.max_steps = -1: invalid value: integer `-1`, expected a whole number, 0 or more",
         ];
         assert_eq!(problems, expected);

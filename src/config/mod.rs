@@ -241,8 +241,8 @@ sections! {
         pub eval_batches: usize = 20,
         /// Steps between two checkpoints; 0: only at the end. Default 250.
         pub checkpoint_interval: usize = 250,
-        /// How many of the latest checkpoints stay on disk; the best one always stays. At least 1; default 2.
-        pub keep_checkpoints: usize = 2,
+        /// How many of the latest checkpoints stay on disk, or `"all"`; the best one always stays. At least 1; default 2.
+        pub keep_checkpoints: KeptCheckpoints = KeptCheckpoints::default(),
         /// The prompt of the sample texts of each evaluation. Not empty unless samples are off; default a line break.
         pub sample_prompt: String = "\n".to_owned(),
         /// The length, in tokens, of the sample text at each evaluation; 0: off. Default 200.
@@ -480,6 +480,16 @@ pub enum PrecisionChoice {
     Auto,
 }
 
+/// How many of a run's latest checkpoints stay on disk: in a config a number, or the word `all`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "toml::Value", into = "toml::Value")]
+pub enum KeptCheckpoints {
+    /// So many.
+    Latest(usize),
+    /// Every one.
+    All,
+}
+
 /// Which optimiser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -589,6 +599,42 @@ impl From<MatmulPrecision> for PrecisionChoice {
         match precision {
             MatmulPrecision::F32 => Self::F32,
             MatmulPrecision::Bf16 => Self::Bf16,
+        }
+    }
+}
+
+impl KeptCheckpoints {
+    /// How many stay at most.
+    #[must_use]
+    pub fn limit(self) -> usize {
+        match self {
+            Self::Latest(n) => n,
+            Self::All => usize::MAX,
+        }
+    }
+}
+
+impl Default for KeptCheckpoints {
+    fn default() -> Self {
+        Self::Latest(2)
+    }
+}
+
+impl TryFrom<toml::Value> for KeptCheckpoints {
+    type Error = &'static str;
+
+    fn try_from(value: toml::Value) -> Result<Self, Self::Error> {
+        let n = value.as_integer().and_then(|n| usize::try_from(n).ok());
+        let all = (value.as_str() == Some("all")).then_some(Self::All);
+        n.map(Self::Latest).or(all).ok_or("expected a whole number, at least 1, or \"all\"")
+    }
+}
+
+impl From<KeptCheckpoints> for toml::Value {
+    fn from(kept: KeptCheckpoints) -> Self {
+        match kept {
+            KeptCheckpoints::Latest(n) => Self::Integer(i64::try_from(n).unwrap_or(i64::MAX)),
+            KeptCheckpoints::All => Self::String("all".to_owned()),
         }
     }
 }

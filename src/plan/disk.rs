@@ -27,7 +27,7 @@ impl Disk {
         let optimizer = file_bytes(optimizer_state(&config.model, &config.optimizer, &weights).into_iter().collect());
         let model = file_bytes(weights.into_iter().collect());
         // The latest ones, and the best one if it is older.
-        let kept = (config.train.keep_checkpoints as u64).saturating_add(1);
+        let kept = (config.train.keep_checkpoints.limit() as u64).saturating_add(1);
         let checkpoints_kept = kept.min(checkpoints);
         Self { model, optimizer, checkpoints_kept, total: (model + optimizer).saturating_mul(checkpoints_kept) }
     }

@@ -210,7 +210,7 @@ impl RunDir {
     }
 
     /// Saves a checkpoint, points `last` and `best` at the right ones, and removes those that are no longer kept:
-    /// all but the `keep` latest and the best.
+    /// all but the `keep` latest and the best. `usize::MAX` keeps all.
     pub fn save(&self, checkpoint: &Checkpoint, keep: usize) -> Result<PathBuf, RunError> {
         let (step, best) = (checkpoint.state.step, checkpoint.state.best.map(|best| best.step));
         let dir = self.checkpoint(step);
@@ -267,6 +267,14 @@ impl RunDir {
         }
         let reason = format!("it names `{}`, which is not there", text.trim());
         Err(RunError::Pointer { path, reason })
+    }
+
+    /// The checkpoints that the run has now, with their steps, in order.
+    ///
+    /// # Errors
+    /// If the folder of checkpoints cannot be read.
+    pub fn kept(&self) -> Result<Vec<(usize, PathBuf)>, RunError> {
+        steps_in(&self.checkpoints())
     }
 
     /// The folder of checkpoints.

@@ -26,7 +26,9 @@ pub use log::Entry;
 pub use outcome::{Group, Importance, Outcome, Row};
 pub use space::{Dimension, Setting, SpaceError};
 
-use crate::config::{Config, ConfigError, GenerateConfig, OptimizerConfig, ScheduleConfig, TrainConfig};
+use crate::config::{
+    Config, ConfigError, GenerateConfig, KeptCheckpoints, OptimizerConfig, ScheduleConfig, TrainConfig,
+};
 use crate::device::{self, DeviceError, OpenDevice};
 use crate::format::{duration, first_line, grouped, size};
 use crate::plan::{self, Plan, PlanError};
@@ -466,7 +468,7 @@ fn compared(config: Config, base: &Config, course: &Course, max_steps: usize, se
         eval_interval,
         eval_batches: (base.train.eval_batches * tokens(base)).div_ceil(tokens(&config)),
         checkpoint_interval: 0,
-        keep_checkpoints: 1,
+        keep_checkpoints: KeptCheckpoints::Latest(1),
         sample_tokens: 0,
         early_stopping_patience: 0,
         tensorboard: false,

@@ -406,7 +406,7 @@ impl Training {
             }
             other => other.map(|()| None)?,
         };
-        let path = self.run.save(&checkpoint, self.config.train.keep_checkpoints)?;
+        let path = self.run.save(&checkpoint, self.config.train.keep_checkpoints.limit())?;
         self.saved_step = Some(step);
         self.observer.observe(&Event::Saved { path: &path, is_best: self.is_best() });
         moved.map_or(Ok(()), |moved| Err(moved.into()))

@@ -183,6 +183,21 @@ fn checkpoints_are_planned_to_the_byte() {
 }
 
 #[test]
+fn all_checkpoints_are_planned_if_all_are_kept() {
+    let folder = folder();
+    let kept = |keep: &str| {
+        let set = format!("train.keep_checkpoints={keep}");
+        let more = ["--set", "train.max_steps=9", "--set", "train.checkpoint_interval=1", "--set", &set];
+        let disk = json(&folder, &[&["plan", "small.toml", "--no-measure"], &more[..]].concat())["disk"].take();
+        let [n, total, model, optimizer] = ["checkpoints_kept", "total", "model", "optimizer"]
+            .map(|part| disk[part].as_u64().unwrap_or_else(|| panic!("{part} of {disk}")));
+        assert_eq!(total, n * (model + optimizer));
+        n
+    };
+    assert_eq!([kept("2"), kept("all")], [3, 9]);
+}
+
+#[test]
 fn updates_of_muon_are_in_the_arithmetic_of_a_run() {
     let folder = folder();
     let run = |kind: &str| {

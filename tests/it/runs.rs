@@ -280,6 +280,17 @@ fn only_the_last_few_checkpoints_and_the_best_are_kept() {
 }
 
 #[test]
+fn every_checkpoint_is_kept_if_all_are_asked_for() {
+    let place = Place::new();
+    let config = place.config(&["train.keep_checkpoints=all", "train.checkpoint_interval=2", "train.max_steps=10"]);
+    place.train("run", config, Start::New, None).expect("trains");
+    let run = RunDir::open(&place.path("run")).expect("a run");
+    let steps: Vec<usize> = run.kept().expect("read").into_iter().map(|(step, _)| step).collect();
+    assert_eq!(steps, [2, 4, 6, 8, 10]);
+    assert!(fs::read_to_string(place.path("run/config.toml")).expect("read").contains("keep_checkpoints = \"all\""));
+}
+
+#[test]
 fn the_state_of_a_run_is_read_back_exactly() {
     let place = Place::new();
     let mut state = 1_u64;
