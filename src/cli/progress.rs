@@ -20,7 +20,7 @@ use crate::format::{counted, duration, grouped, without_control, wrapped};
 use crate::optimizer::Batches;
 use crate::run::layout::TRAIN_LOG;
 use crate::run::step_label;
-use crate::train::{Evaluation, Event, Logged, MetricsRenderer, Observer, Started, Summary, precision};
+use crate::train::{Evaluation, Event, Exchange, Logged, MetricsRenderer, Observer, Started, Summary, precision};
 
 const BAR: &str = "{wide_bar} step {pos}/{len}  {msg}  {eta} left";
 /// The same in amber, number 166 of the 256 colours, which is seen on black and on white.
@@ -309,14 +309,16 @@ impl Screen {
     }
 
     fn logged(&mut self, logged: &Logged) {
+        let exchange = logged.exchange.as_ref().map(described).unwrap_or_default();
         let line = format!(
-            "{}  loss {:.4}  lr {:.2e}  grad norm {:.2}  {:.1} ms/step  {:.0} tokens/s",
+            "{}  loss {:.4}  lr {:.2e}  grad norm {:.2}  {:.1} ms/step  {:.0} tokens/s{}",
             step_label(logged.step, self.max_steps),
             logged.train_loss,
             logged.learning_rate,
             logged.gradient_norm,
             logged.median_step_ms,
             logged.tokens_per_s,
+            exchange,
         );
         self.keep(&line);
         self.losses.push(logged.train_loss);
@@ -428,6 +430,17 @@ impl Screen {
             Err(error) => self.lasting_line(format!("warning: cannot write `{}`: {error}", path.display())),
         }
     }
+}
+
+/// How much of the time of `ranks` is not spent computing.
+fn described(exchange: &Exchange) -> String {
+    let Exchange { ranks, waiting_share, communication_share } = exchange;
+    let percent = |share: &f64| 100.0 * share;
+    format!(
+        "  {ranks} ranks: {:.0} % waiting, {:.0} % communicating",
+        percent(waiting_share),
+        percent(communication_share)
+    )
 }
 
 /// How much of a text was read: `35 %`, or `120 MB` if its length is not known.

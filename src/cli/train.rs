@@ -61,7 +61,7 @@ pub(super) struct Args {
 
 /// Trains, with the other processes of a launcher if there are any, and returns the exit code.
 pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
-    let ranks = Ranks::join()?;
+    let ranks = Ranks::join(|error| note(error))?;
     if ranks.is_alone() {
         return lead(args, &ranks);
     }
@@ -96,7 +96,8 @@ fn follow(ranks: &Ranks) -> anyhow::Result<u8> {
     ctrlc::set_handler(|| {}).context(NO_HANDLER)?;
     if let Some(assignment) = Assignment::receive(ranks)? {
         let device = open_device(&assignment.config.train.device.parse()?)?;
-        assignment.work(&device, ranks)?;
+        assignment
+            .work(&device, ranks, |step, skipped| note(format!("{}: step {step}  skipped: {skipped}", ranks.name())))?;
     }
     Ok(DONE)
 }

@@ -11,6 +11,7 @@ mod rules;
 mod unknown_keys;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
@@ -356,6 +357,10 @@ sections! {
         pub outer_learning_rate: f64 = 0.7,
         /// With `local`, the share of the last such move that is made again. In [0, 1); default 0.9.
         pub outer_momentum: f64 = 0.9,
+        /// With `step`, how gradients travel. Default `f32`.
+        pub gradient_dtype: GradientDtype = GradientDtype::default(),
+        /// Seconds that a process waits for another before the run ends; 0 waits for as long as it takes. Default 300.
+        pub timeout_s: usize = 300,
     }
 }
 
@@ -370,7 +375,24 @@ pub enum SyncKind {
     Local,
 }
 
+/// How gradients travel between processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GradientDtype {
+    /// As they are.
+    #[default]
+    F32,
+    /// Rounded to 8 significant bits, as is their sum: half the bytes.
+    Bf16,
+}
+
 impl DistributedConfig {
+    /// `timeout_s`; `None` without a limit.
+    #[must_use]
+    pub fn time_limit(&self) -> Option<Duration> {
+        (self.timeout_s > 0).then(|| Duration::from_secs(self.timeout_s as u64))
+    }
+
     fn is_default(&self) -> bool {
         *self == Self::default()
     }

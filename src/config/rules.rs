@@ -8,8 +8,8 @@ use std::path::Path;
 
 use super::load::Text;
 use super::{
-    Config, ConfigError, DataConfig, DistributedConfig, GenerateConfig, ModelConfig, OptimizerConfig, PositionKind,
-    RopeScaling, ScheduleConfig, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, TrainConfig,
+    Config, ConfigError, DataConfig, DistributedConfig, GenerateConfig, GradientDtype, ModelConfig, OptimizerConfig,
+    PositionKind, RopeScaling, ScheduleConfig, SourceConfig, SyncKind, TokenizerConfig, TokenizerKind, TrainConfig,
 };
 
 /// The largest length, width or count: more than fits any machine, and a product of two does not overflow.
@@ -448,10 +448,13 @@ impl ScheduleConfig {
 
 impl DistributedConfig {
     fn check_into(&self, problems: &mut Problems) {
-        let Self { sync: _, local_steps, outer_learning_rate, outer_momentum } = self;
+        let Self { sync, local_steps, outer_learning_rate, outer_momentum, gradient_dtype, timeout_s: _ } = self;
         problems.at_least_one("distributed.local_steps", *local_steps);
         problems.above_zero("distributed.outer_learning_rate", *outer_learning_rate);
         problems.below_one("distributed.outer_momentum", *outer_momentum);
+        let is_used = *gradient_dtype == GradientDtype::F32 || *sync == SyncKind::Step;
+        let rule = "be \"f32\" with distributed.sync = \"local\", which exchanges weights, in f32";
+        problems.must(is_used, "distributed.gradient_dtype", "\"bf16\"", rule);
     }
 }
 
@@ -592,6 +595,14 @@ mod tests {
         assert_eq!(problems(&["train.eval_interval=1000000", "schedule.warmup_steps=1000000"]), Vec::<String>::new());
         let without_samples = ["train.sample_prompt=", "train.sample_tokens=0"];
         assert_eq!(problems(&without_samples), Vec::<String>::new());
+    }
+
+    #[test]
+    fn only_gradients_travel_in_bf16() {
+        let bf16 = "distributed.gradient_dtype=bf16";
+        assert_eq!(problems(&[bf16, "distributed.timeout_s=0"]), Vec::<String>::new());
+        let found = problems(&[bf16, "distributed.sync=local"]);
+        assert!(found.len() == 1 && found[0].starts_with("distributed.gradient_dtype = \"bf16\" must "), "{found:?}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Why processes cannot train together.
 
+use std::time::Duration;
+
 /// Why processes cannot train together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each message says what the fields are")]
@@ -34,4 +36,17 @@ pub enum DistributedError {
          data.path"
     )]
     StandardInput,
+    #[error(
+        "{}, so all processes end; the last checkpoint stands\n  hint: look at {}; distributed.timeout_s allows more time",
+        hangs(missing, *after), if missing.is_empty() { "the network" } else { "that machine" }
+    )]
+    Hangs { missing: Vec<String>, after: Duration },
+}
+
+fn hangs(missing: &[String], after: Duration) -> String {
+    let after = after.as_secs_f64();
+    match missing {
+        [] => format!("an exchange took longer than {after} s, though every rank answers"),
+        names => format!("{} kept the others waiting for {after} s, and did not answer", names.join(" and ")),
+    }
 }

@@ -7,11 +7,15 @@ mod error;
 mod launcher;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod sum;
 
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 pub use error::DistributedError;
+pub use sum::{Format, MOST_NUMBERS};
 
 /// Exchanges between processes. Each process makes the same calls in the same order, one at a time.
 pub trait Collective: Debug + Send + Sync {
@@ -21,10 +25,17 @@ pub trait Collective: Debug + Send + Sync {
     fn size(&self) -> usize;
     /// The name of this process's machine.
     fn host(&self) -> String;
-    /// Replaces each number by its sum over all processes, the same bits in each of them.
-    fn all_reduce(&self, values: &mut [f32]);
+    /// Waits until every process is here.
+    fn barrier(&self);
+    /// Sends each process its part of `own`, which has one for each in the order of the ranks, and collects the parts
+    /// that they send to this one.
+    fn all_to_all(&self, own: &[u8], arrived: &mut [u8]);
+    /// Sends all of `own` to every process, and collects what they send.
+    fn all_gather(&self, own: &[u8], arrived: &mut [u8]);
     /// Replaces the bytes by those of the process `root`.
     fn broadcast(&self, root: usize, bytes: &mut [u8]);
+    /// From now on, ends all processes if an exchange takes too long; `None` waits for as long as it takes.
+    fn limit_waiting(&self, limit: Option<Limit>);
     /// The last call: waits for the others, and says goodbye to the launcher.
     fn leave(&self);
     /// Ends all processes at once; the launcher's exit code is `code` where it passes codes on.
@@ -48,9 +59,19 @@ impl Collective for Alone {
         "this machine".to_owned()
     }
 
-    fn all_reduce(&self, _: &mut [f32]) {}
+    fn barrier(&self) {}
+
+    fn all_to_all(&self, own: &[u8], arrived: &mut [u8]) {
+        arrived.copy_from_slice(own);
+    }
+
+    fn all_gather(&self, own: &[u8], arrived: &mut [u8]) {
+        arrived.copy_from_slice(own);
+    }
 
     fn broadcast(&self, _: usize, _: &mut [u8]) {}
+
+    fn limit_waiting(&self, _: Option<Limit>) {}
 
     fn leave(&self) {}
 
@@ -59,33 +80,77 @@ impl Collective for Alone {
     }
 }
 
+/// Reports ranks that hang, before all processes are ended.
+pub type OnHang = fn(&DistributedError);
+
+/// How long an exchange may take.
+pub struct Limit {
+    /// Then those who do not answer are looked for.
+    pub after: Duration,
+    /// Reports their ranks; none if all of them answered.
+    pub report: Report,
+}
+
+/// See [`Limit::report`].
+pub type Report = Box<dyn Fn(&[usize]) + Send + Sync>;
+
+/// How long a process took part in exchanges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exchanged {
+    /// Until the last process was there.
+    pub waiting: Duration,
+    /// From then on, until the numbers were.
+    pub communicating: Duration,
+}
+
+/// [`Exchanged`], in nanoseconds.
+#[derive(Debug, Default)]
+struct Clocks {
+    waiting: AtomicU64,
+    communicating: AtomicU64,
+}
+
+/// Adds how long `f` takes.
+fn timed(clock: &AtomicU64, f: impl FnOnce()) {
+    let began = Instant::now();
+    f();
+    clock.fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
 /// The processes of a run, as one of them sees them. Rank 0 leads: it writes the run, and the others compute with it.
 #[derive(Clone, Debug)]
 pub struct Ranks {
     collective: Arc<dyn Collective>,
     /// The machines of all ranks.
     hosts: Arc<[String]>,
+    on_hang: OnHang,
+    clocks: Arc<Clocks>,
+    turn: Arc<Mutex<()>>,
 }
 
 impl Ranks {
     /// A process without others.
     pub fn alone() -> Self {
-        Self { collective: Arc::new(Alone), hosts: Arc::new([Alone.host()]) }
+        Self::with(Arc::new(Alone), [Alone.host()].into(), |_| ())
+    }
+
+    fn with(collective: Arc<dyn Collective>, hosts: Arc<[String]>, on_hang: OnHang) -> Self {
+        Self { collective, hosts, on_hang, clocks: Arc::default(), turn: Arc::default() }
     }
 
     /// Joins the processes that the launcher started, and shares the cores of each machine out to those on it.
-    /// Alone without a launcher, or if it started one process.
+    /// Alone without a launcher, or if it started one process. `on_hang` hears of ranks that hang, if there is a
+    /// [limit](Ranks::limit_waiting).
     ///
     /// # Errors
     /// If the launcher started several processes that cannot find each other: the program was built without MPI, or with
     /// that of another launcher.
-    pub fn join() -> Result<Self, DistributedError> {
+    pub fn join(on_hang: OnHang) -> Result<Self, DistributedError> {
         let size = launcher::n_processes();
         if size < 2 {
             return Ok(Self::alone());
         }
-        let collective = connect(size)?;
-        let mut ranks = Self { hosts: Arc::new([]), collective };
+        let mut ranks = Self::with(connect(size)?, [].into(), on_hang);
         ranks.hosts = ranks.gather(&ranks.collective.host()).into();
         let places: Vec<String> = ranks.gather(&launcher::allowed_cores());
         launcher::limit_threads(ranks.n_sharing(&places));
@@ -128,9 +193,44 @@ impl Ranks {
         self.name_of(self.rank())
     }
 
-    /// Replaces each number by its sum over all processes.
-    pub fn all_reduce(&self, values: &mut [f32]) {
-        self.collective.all_reduce(values);
+    /// Replaces each number by its sum over all processes, the same bits in each of them. `format` is how they travel.
+    pub fn all_reduce(&self, values: &mut [f32], format: Format) {
+        timed(&self.clocks.communicating, || sum::all_reduce(&*self.collective, values, format));
+    }
+
+    /// Waits until every process is here.
+    pub fn meet(&self) {
+        timed(&self.clocks.waiting, || self.collective.barrier());
+    }
+
+    /// How long this process has waited for others in [`Ranks::meet`], and summed with them, since it joined.
+    pub fn exchanged(&self) -> Exchanged {
+        let read = |clock: &AtomicU64| Duration::from_nanos(clock.load(Ordering::Relaxed));
+        Exchanged { waiting: read(&self.clocks.waiting), communicating: read(&self.clocks.communicating) }
+    }
+
+    /// From now on, ends all processes if an exchange takes this long; `None` waits for as long as it takes.
+    pub fn limit_waiting(&self, after: Option<Duration>) {
+        let names: Vec<String> = (0..self.size()).map(|rank| self.name_of(rank)).collect();
+        let on_hang = self.on_hang;
+        let limit = |after: Duration| {
+            let report = move |missing: &[usize]| {
+                let missing = missing.iter().map(|rank| names[*rank].clone()).collect();
+                on_hang(&DistributedError::Hangs { missing, after });
+            };
+            Limit { after, report: Box::new(report) }
+        };
+        self.collective.limit_waiting(after.map(limit));
+    }
+
+    /// Keeps other threads of this process from beginning an exchange.
+    pub fn take_turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Ranks::take_turn`]; `None` if another thread has it.
+    pub fn try_turn(&self) -> Option<MutexGuard<'_, ()>> {
+        self.turn.try_lock().ok()
     }
 
     /// Replaces the bytes by those of rank 0.
@@ -222,7 +322,7 @@ mod tests {
         let ranks = Ranks::alone();
         assert!(ranks.is_alone() && ranks.is_first());
         let mut values = [1.5, -2.0];
-        ranks.all_reduce(&mut values);
+        ranks.all_reduce(&mut values, Format::Bf16);
         ranks.broadcast_numbers(&mut values);
         assert_eq!(values.map(f32::to_bits), [1.5_f32, -2.0].map(f32::to_bits));
         assert_eq!(ranks.broadcast_text("a text"), "a text");

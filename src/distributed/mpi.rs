@@ -1,18 +1,30 @@
 //! The processes that an MPI launcher started.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use mpi::Threading;
-use mpi::collective::SystemOperation;
 use mpi::environment::{Universe, initialize_with_threading, processor_name};
+use mpi::request::{Request, Scope, scope};
 use mpi::topology::SimpleCommunicator;
-use mpi::traits::{Communicator, CommunicatorCollectives, Root};
+use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Root, Source};
 
-use super::{Collective, DistributedError};
+use super::{Collective, DistributedError, Limit};
 
 /// The most items of one message: MPI counts them with 31 bits.
 const MAX_ITEMS: usize = 1 << 28;
+
+/// The tag of a process that asks another whether it is there, and that of the answer.
+const ROLL_CALL: i32 = 1;
+const HERE: i32 = 2;
+
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// A process that waits looks this often whether another calls the roll.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// All processes of an MPI job.
 pub(super) struct Mpi {
@@ -20,6 +32,7 @@ pub(super) struct Mpi {
     size: usize,
     /// Until this process leaves.
     universe: Mutex<Option<Universe>>,
+    limit: Mutex<Option<Arc<Limit>>>,
 }
 
 impl fmt::Debug for Mpi {
@@ -33,8 +46,8 @@ impl Mpi {
     pub(super) fn connect(launched: usize) -> Result<Self, DistributedError> {
         let (universe, threading) = initialize_with_threading(Threading::Serialized).expect("called once");
         let world = world();
-        let [rank, size] = [world.rank(), world.size()].map(|n| usize::try_from(n).expect("not negative"));
-        let connected = Self { rank, size, universe: Mutex::new(Some(universe)) };
+        let [rank, size] = [world.rank(), world.size()].map(number);
+        let connected = Self { rank, size, universe: Mutex::new(Some(universe)), limit: Mutex::new(None) };
         if size != launched {
             return Err(DistributedError::OtherMpi { launched, found: size });
         }
@@ -43,10 +56,81 @@ impl Mpi {
         }
         Ok(connected)
     }
+
+    /// Waits until an exchange is done, or ends all processes if that takes too long. No exchange blocks by itself:
+    /// while it waits, a process answers the others.
+    fn finish<'a, D: ?Sized, S: Scope<'a>>(&self, mut request: Request<'a, D, S>) {
+        let limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (began, mut looked) = (Instant::now(), Duration::ZERO);
+        let mut patience = limit.as_ref().map(|limit| limit.after);
+        loop {
+            match request.test() {
+                Ok(_) => return,
+                Err(unfinished) => request = unfinished,
+            }
+            let waited = began.elapsed();
+            if waited > looked + LOOK {
+                looked = waited;
+                // One who asks finds out for all.
+                let is_asked = answer().is_some() && patience.is_some();
+                if is_asked {
+                    patience = Some(waited + 3 * ANSWER);
+                }
+                if let (Some(limit), Some(true)) = (&limit, patience.map(|patience| waited > patience)) {
+                    self.call_the_roll(limit);
+                    patience = Some(began.elapsed() + 3 * ANSWER);
+                }
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Asks all others whether they are there, and ends all processes; returns if one of a lower rank asks as well.
+    fn call_the_roll(&self, limit: &Limit) {
+        let mut missing: Vec<usize> = (0..self.size).filter(|rank| *rank != self.rank).collect();
+        for rank in &missing {
+            world().process_at_rank(index(*rank)).send_with_tag(&[0_u8], ROLL_CALL);
+        }
+        let began = Instant::now();
+        while !missing.is_empty() && began.elapsed() < ANSWER.min(limit.after) {
+            if answer().is_some_and(|asking| asking < self.rank) {
+                return;
+            }
+            if let Some(from) = receive(HERE) {
+                missing.retain(|rank| *rank != from);
+            }
+            thread::yield_now();
+        }
+        (limit.report)(&missing);
+        self.abort(1)
+    }
+}
+
+/// Receives a message of this tag, if there is one: from whom.
+fn receive(tag: i32) -> Option<usize> {
+    let status = world().any_process().immediate_probe_with_tag(tag)?;
+    let from = status.source_rank();
+    world().process_at_rank(from).receive_with_tag::<u8>(tag);
+    Some(number(from))
+}
+
+/// Answers a process that asks whether this one is there: the process.
+fn answer() -> Option<usize> {
+    let from = receive(ROLL_CALL)?;
+    world().process_at_rank(index(from)).send_with_tag(&[0_u8], HERE);
+    Some(from)
 }
 
 fn world() -> SimpleCommunicator {
     SimpleCommunicator::world()
+}
+
+fn number(n: i32) -> usize {
+    usize::try_from(n).expect("not negative")
+}
+
+fn index(rank: usize) -> i32 {
+    i32::try_from(rank).expect("a rank")
 }
 
 impl Collective for Mpi {
@@ -62,18 +146,28 @@ impl Collective for Mpi {
         processor_name().unwrap_or_else(|_| "a machine without a name".to_owned())
     }
 
-    fn all_reduce(&self, values: &mut [f32]) {
-        for values in values.chunks_mut(MAX_ITEMS) {
-            let own = values.to_vec();
-            world().all_reduce_into(&own[..], values, SystemOperation::sum());
-        }
+    fn barrier(&self) {
+        self.finish(world().immediate_barrier());
+    }
+
+    fn all_to_all(&self, own: &[u8], arrived: &mut [u8]) {
+        scope(|scope| self.finish(world().immediate_all_to_all_into(scope, own, arrived)));
+    }
+
+    fn all_gather(&self, own: &[u8], arrived: &mut [u8]) {
+        scope(|scope| self.finish(world().immediate_all_gather_into(scope, own, arrived)));
     }
 
     fn broadcast(&self, root: usize, bytes: &mut [u8]) {
-        let root = i32::try_from(root).expect("a rank");
+        let world = world();
         for bytes in bytes.chunks_mut(MAX_ITEMS) {
-            world().process_at_rank(root).broadcast_into(bytes);
+            let root = world.process_at_rank(index(root));
+            scope(|scope| self.finish(root.immediate_broadcast_into(scope, bytes)));
         }
+    }
+
+    fn limit_waiting(&self, limit: Option<Limit>) {
+        *self.limit.lock().unwrap_or_else(PoisonError::into_inner) = limit.map(Arc::new);
     }
 
     fn leave(&self) {

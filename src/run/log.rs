@@ -54,6 +54,10 @@ pub(crate) struct TimingsLine {
     pub median_step_ms: Option<f64>,
     /// Tokens of a step over that time.
     pub tokens_per_s: Option<f64>,
+    /// The share of the interval's steps that rank 0 waited for other ranks in,
+    pub waiting_share: Option<f64>,
+    /// and exchanged numbers with them; `None` without other ranks.
+    pub communication_share: Option<f64>,
     /// Time of all steps, earlier processes included.
     pub train_s: Option<f64>,
     /// Time of everything, earlier processes included.
@@ -69,7 +73,7 @@ pub(crate) struct End {
 }
 
 /// The columns of the two logs in the order in which they are shown.
-pub(super) const COLUMNS: [&str; 17] = [
+pub(super) const COLUMNS: [&str; 19] = [
     "step",
     "tokens",
     "train_loss",
@@ -85,6 +89,8 @@ pub(super) const COLUMNS: [&str; 17] = [
     "best_val_loss",
     "median_step_ms",
     "tokens_per_s",
+    "waiting_share",
+    "communication_share",
     "train_s",
     "wall_s",
 ];
@@ -116,6 +122,9 @@ pub struct Process {
     pub val_bytes: Option<u64>,
     /// The checkpoint that the run inherited its first weights from.
     pub from: Option<String>,
+    /// The processes that trained together; `None` if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<u64>,
     /// The version of the program.
     pub version: Option<String>,
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::observer::Exchange;
+use crate::distributed::{Exchanged, Ranks};
 use crate::measure::median;
 
 /// The first steps tune kernels and warm caches: the median of a run leaves them out.
@@ -58,6 +60,33 @@ impl StepClock {
 
     pub(super) fn total(&self) -> Duration {
         self.total
+    }
+}
+
+/// Measures how much of the steps' time goes into exchanges with other ranks.
+#[derive(Debug, Default)]
+pub(super) struct ExchangeClock {
+    all: Exchanged,
+    /// What there was when the last interval ended, and the time of all steps until then.
+    before: (Exchanged, Duration),
+}
+
+impl ExchangeClock {
+    /// A step took part in exchanges between these two readings.
+    pub(super) fn add(&mut self, before: Exchanged, after: Exchanged) {
+        self.all.waiting += after.waiting.saturating_sub(before.waiting);
+        self.all.communicating += after.communicating.saturating_sub(before.communicating);
+    }
+
+    /// The shares since the last call, of steps that have taken `total` so far; `None` without other ranks.
+    pub(super) fn of_interval(&mut self, ranks: &Ranks, total: Duration) -> Option<Exchange> {
+        let (exchanged, steps) = std::mem::replace(&mut self.before, (self.all, total));
+        Exchange::new(ranks, exchanged, self.all, total.saturating_sub(steps))
+    }
+
+    /// The shares of all steps.
+    pub(super) fn of_all(&self, ranks: &Ranks, total: Duration) -> Option<Exchange> {
+        Exchange::new(ranks, Exchanged::default(), self.all, total)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{LayerNorms, PrecisionError};
-use crate::config::ConfigError;
+use crate::config::{Config, ConfigError, OptimizerKind};
 use crate::data::DataError;
 use crate::distributed::DistributedError;
 use crate::format::shell_word;
@@ -94,6 +94,26 @@ pub enum TrainError {
     Heads { step: usize, source: Box<InspectError>, kept: String },
     #[error("the optimizer.safetensors of `{path}` does not fit the run: {source}\n  hint: {}", state_hint(source))]
     OptimizerState { path: PathBuf, source: StateError },
+}
+
+impl TrainError {
+    /// The end of a run whose `what` is no finite number; `kept` is what remains of it.
+    pub(super) fn not_finite(
+        config: &Config,
+        step: usize,
+        what: &'static str,
+        value: f64,
+        kept: String,
+        norms: LayerNorms,
+    ) -> Self {
+        let learning_rates = match config.optimizer.kind {
+            OptimizerKind::Adamw => "optimizer.learning_rate",
+            OptimizerKind::Muon => {
+                "optimizer.muon_learning_rate (of the matrices) or optimizer.learning_rate (of the others)"
+            }
+        };
+        Self::NotFinite { step, what, value, learning_rates, kept, norms: Box::new(norms) }
+    }
 }
 
 fn state_hint(source: &StateError) -> &'static str {

@@ -6,6 +6,7 @@ use burn::tensor::{Tensor, TensorReadError};
 
 use super::trainer::to_device;
 use crate::data::{Batch, Split, batch};
+use crate::distributed::{Format, Ranks};
 use crate::generate::engine::{Decoder, Engine};
 use crate::model::Gpt;
 use tinderbox_kernels::MatmulPrecision;
@@ -45,6 +46,9 @@ pub(super) fn bits_per_byte(nats_per_token: f64, text: &Split) -> f64 {
 /// Batches that go to the device before their losses are read back, which waits for it.
 const BATCHES_AHEAD: usize = 16;
 
+/// Batches that each rank computes before all of them exchange their losses, and whether one is stopped.
+const BATCHES_OF_A_RANK: usize = 4;
+
 /// The loss over every token of `text` but the first, in non-overlapping windows of the context, always in f32.
 ///
 /// `model` has no gradients. `batch_size` windows are computed at once.
@@ -52,7 +56,7 @@ const BATCHES_AHEAD: usize = 16;
 /// # Errors
 /// If the device fails.
 pub fn full(model: &Gpt, text: &Split, batch_size: usize) -> Result<Loss, TensorReadError> {
-    let loss = full_unless(model, text, batch_size, || false)?;
+    let loss = full_unless(model, text, batch_size, &Ranks::alone(), || false)?;
     Ok(loss.expect("not stopped"))
 }
 
@@ -70,19 +74,17 @@ pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
     Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }
 }
 
-/// As [`full`]; `None` if `is_stopped` returned true before some batch.
+/// As [`full`], shared out over the ranks, which all call it with the same weights; `None` if `is_stopped` returned true
+/// on one of them before some batch.
 pub(super) fn full_unless(
     model: &Gpt,
     text: &Split,
     batch_size: usize,
+    ranks: &Ranks,
     is_stopped: impl Fn() -> bool,
 ) -> Result<Option<Loss>, TensorReadError> {
-    mean_unless(
-        model,
-        batch::windows(text, model.config().context_length, batch_size),
-        MatmulPrecision::F32,
-        is_stopped,
-    )
+    let batches = batch::windows(text, model.config().context_length, batch_size);
+    mean_unless(model, batches, MatmulPrecision::F32, ranks, is_stopped)
 }
 
 /// A cheap estimate of [`full`]: the loss over `n_batches` batches spread evenly over `text`, products in `precision`.
@@ -96,45 +98,76 @@ pub fn estimate(
     n_batches: usize,
     precision: MatmulPrecision,
 ) -> Result<Loss, TensorReadError> {
-    let loss = estimate_unless(model, text, batch_size, n_batches, precision, || false)?;
+    let loss = estimate_unless(model, text, batch_size, n_batches, precision, &Ranks::alone(), || false)?;
     Ok(loss.expect("not stopped"))
 }
 
-/// As [`estimate`]; `None` if `is_stopped` returned true before some batch.
+/// As [`estimate`], shared out as [`full_unless`] is.
 pub(super) fn estimate_unless(
     model: &Gpt,
     text: &Split,
     batch_size: usize,
     n_batches: usize,
     precision: MatmulPrecision,
+    ranks: &Ranks,
     is_stopped: impl Fn() -> bool,
 ) -> Result<Option<Loss>, TensorReadError> {
     let context_length = model.config().context_length;
-    mean_unless(model, batch::spread(text, context_length, batch_size, n_batches), precision, is_stopped)
+    mean_unless(model, batch::spread(text, context_length, batch_size, n_batches), precision, ranks, is_stopped)
 }
 
+/// The mean over all batches, of which each rank computes some. The losses of batches are added up in the order of the
+/// batches whoever computed them: ranks whose CPUs round alike find what one process finds.
 fn mean_unless(
     model: &Gpt,
-    batches: impl Iterator<Item = Batch>,
+    mut batches: impl Iterator<Item = Batch>,
     precision: MatmulPrecision,
+    ranks: &Ranks,
     is_stopped: impl Fn() -> bool,
 ) -> Result<Option<Loss>, TensorReadError> {
-    let batches = batches.take_while(|_| !is_stopped());
-    let device = model.device();
+    let n_of_round = if ranks.is_alone() { BATCHES_AHEAD } else { BATCHES_OF_A_RANK * ranks.size() };
     let (mut total, mut n_tokens) = (0.0, 0);
-    let mut unread: Vec<(usize, Tensor<1>)> = Vec::new();
-    let mut batches = batches.peekable();
-    while let Some(batch) = batches.next() {
-        let n = batch.targets.len();
-        let (tokens, targets) = to_device(batch, &device);
-        unread.push((n, model.loss(tokens, targets, precision, None)));
-        if unread.len() == BATCHES_AHEAD || batches.peek().is_none() {
-            let (sizes, losses): (Vec<usize>, Vec<Tensor<1>>) = unread.drain(..).unzip();
-            for (n, loss) in sizes.into_iter().zip(Tensor::cat(losses, 0).try_into_vec_as::<f32>()?) {
-                total += f64::from(loss) * n as f64;
-                n_tokens += n;
-            }
+    loop {
+        let round: Vec<Batch> = batches.by_ref().take(n_of_round).collect();
+        if round.is_empty() {
+            break;
+        }
+        let sizes: Vec<usize> = round.iter().map(|batch| batch.targets.len()).collect();
+        let Some(losses) = losses_of(model, round, precision, ranks, &is_stopped)? else { return Ok(None) };
+        for (n, loss) in sizes.into_iter().zip(losses) {
+            total += f64::from(loss) * n as f64;
+            n_tokens += n;
         }
     }
     Ok((!is_stopped()).then_some(Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }))
+}
+
+/// The losses of these batches, of which each rank computes its own; `None` if one of them is stopped.
+fn losses_of(
+    model: &Gpt,
+    batches: Vec<Batch>,
+    precision: MatmulPrecision,
+    ranks: &Ranks,
+    is_stopped: impl Fn() -> bool,
+) -> Result<Option<Vec<f32>>, TensorReadError> {
+    let n = batches.len();
+    let mut losses = vec![0.0; n + 1]; // the last one counts ranks that are stopped
+    let (mut places, mut unread) = (Vec::new(), Vec::new());
+    for (place, batch) in batches.into_iter().enumerate().filter(|(place, _)| place % ranks.size() == ranks.rank()) {
+        if is_stopped() {
+            losses[n] = 1.0;
+            break;
+        }
+        let (tokens, targets) = to_device(batch, &model.device());
+        places.push(place);
+        unread.push(model.loss(tokens, targets, precision, None));
+    }
+    let read = if unread.is_empty() { Ok(Vec::new()) } else { Tensor::cat(unread, 0).try_into_vec_as::<f32>() };
+    for (idx, place) in places.into_iter().enumerate() {
+        losses[place] = read.as_ref().map_or(f32::NAN, |read| read[idx]);
+    }
+    ranks.all_reduce(&mut losses, Format::F32); // a loss and zeros: exact
+    read?; // the others do not wait for a device that failed
+    let n_stopped = losses.pop().expect("it was put there");
+    Ok((n_stopped < 0.5).then_some(losses))
 }

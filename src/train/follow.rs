@@ -5,44 +5,19 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::evaluate;
+use super::order::Order;
+use super::share::weights_of_first;
+use super::skip::{Skipped, Tolerance};
 use super::{TrainError, Trainer};
-use crate::config::Config;
-use crate::data::{Corpus, DataError, OpenOptions};
+use crate::config::{Config, SyncKind};
+use crate::data::{Corpus, DataError, OpenOptions, Split};
 use crate::device::OpenDevice;
 use crate::distributed::Ranks;
 use crate::model::{Gpt, LazyTensor};
 use crate::optimizer::StateError;
 use crate::run::{Checkpoint, TrainState};
 use crate::tokenizer::Tokenizer;
-
-/// The next task that rank 0 gives the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    /// Take an [`Assignment`].
-    Begin,
-    /// Make a step.
-    Step,
-    /// Average the weights, if each rank made steps by itself.
-    Average,
-    /// Stop: the run ends, however it does.
-    End,
-}
-
-impl Order {
-    const ALL: [Self; 4] = [Self::Begin, Self::Step, Self::Average, Self::End];
-
-    /// Tells the other ranks, which wait for it.
-    pub(super) fn give(self, ranks: &Ranks) {
-        ranks.broadcast(&mut [self as u8]);
-    }
-
-    /// Waits for it.
-    fn wait(ranks: &Ranks) -> Self {
-        let mut order = [0];
-        ranks.broadcast(&mut order);
-        Self::ALL[usize::from(order[0])]
-    }
-}
 
 /// The part of a rank but the first in a run: everything that it needs, short of the text.
 #[derive(Debug)]
@@ -80,7 +55,7 @@ impl Assignment {
         };
         let tensors = [shapes(&model), shapes(&optimizer)];
         let head = Head { config: config.to_toml(), tokenizer: tokenizer.to_json(), state, tensors };
-        Order::Begin.give(ranks);
+        let _turn = Order::Begin.give(ranks);
         ranks.broadcast_text(&serde_json::to_string(&head).expect("plain data"));
         for (key, tensor) in model.into_iter().chain(optimizer) {
             let unreadable = |error: std::io::Error| {
@@ -119,34 +94,107 @@ impl Assignment {
         }))
     }
 
-    /// Reads the text, and makes steps until rank 0 ends the run.
+    /// Reads the text, and does as rank 0 orders until it ends the run. `on_skipped` hears of steps that did not change
+    /// the weights, with their number, where each rank makes steps by itself.
     ///
     /// # Errors
-    /// If the text cannot be read or is another than that of rank 0, or the device fails.
-    pub fn work(self, device: &OpenDevice, ranks: &Ranks) -> Result<(), TrainError> {
+    /// If the text cannot be read or is another than that of rank 0, the device fails, or a loss is not finite in a step
+    /// that this rank made by itself.
+    pub fn work(
+        self,
+        device: &OpenDevice,
+        ranks: &Ranks,
+        on_skipped: impl FnMut(usize, &Skipped),
+    ) -> Result<(), TrainError> {
         let Self { config, tokenizer, checkpoint } = self;
         let options = OpenOptions::earlier(&tokenizer, &checkpoint.state.text_sha256);
-        let Corpus { train: text, tokenizer, .. } = Corpus::open(&config, options).map_err(|error| match error {
+        let corpus = Corpus::open(&config, options).map_err(|error| match error {
             DataError::OtherText { .. } => TrainError::from(ranks.differs("text")),
             other => other.into(),
         })?;
-        let model = Gpt::zeros(&config.model, tokenizer.vocab_size(), &device.device.clone().autodiff());
-        let mut step = checkpoint.state.step;
-        let mut trainer = Trainer::new(model, &config, text.clone());
+        let model = Gpt::zeros(&config.model, corpus.tokenizer.vocab_size(), &device.device.clone().autodiff());
+        let step = checkpoint.state.step;
+        let mut trainer = Trainer::new(model, &config, corpus.train.clone());
         trainer.restore(checkpoint, Path::new(ORIGIN))?;
         trainer.share_with(ranks);
+        ranks.meet(); // however long others read the text
+        ranks.limit_waiting(config.distributed.time_limit());
+        let tolerance = Tolerance::new(&config.train);
+        Follower { config, corpus, trainer, ranks, step, tolerance, on_skipped }.work()
+    }
+}
+
+/// A rank but the first at work.
+struct Follower<'a, F> {
+    config: Config,
+    corpus: Corpus,
+    trainer: Trainer,
+    ranks: &'a Ranks,
+    step: usize,
+    tolerance: Tolerance,
+    on_skipped: F,
+}
+
+/// What remains of a run that another rank ends.
+const KEPT: &str = "what rank 0 saved is from before";
+
+impl<F: FnMut(usize, &Skipped)> Follower<'_, F> {
+    fn work(mut self) -> Result<(), TrainError> {
         loop {
-            match Order::wait(ranks) {
-                Order::Step => {
-                    step += 1;
-                    let kept = "what rank 0 saved is from before".to_owned();
-                    let failed = |message| TrainError::Device { step, message, kept };
-                    trainer.step().wait().map_err(failed)?;
-                    text.check()?;
+            match Order::wait(self.ranks) {
+                Order::Step => self.step()?,
+                Order::Average => self.trainer.average(),
+                Order::EstimateVal => self.estimate(&self.corpus.val)?,
+                Order::EstimateTrain => self.estimate(&self.corpus.train)?,
+                Order::Whole => self.evaluate_fully(&self.trainer.evaluated())?,
+                Order::WholeOfBest => {
+                    let best = weights_of_first(self.ranks, self.trainer.evaluated());
+                    self.evaluate_fully(&best)?;
                 }
-                Order::Average => trainer.average(),
-                Order::Begin | Order::End => return Ok(()),
+                Order::Begin | Order::Wait | Order::End => break,
             }
         }
+        self.ranks.limit_waiting(None); // rank 0 may write a long report
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<(), TrainError> {
+        self.step += 1;
+        let result = self.trainer.step();
+        let skipped = result.skipped().cloned();
+        let [loss, gradient_norm] = result.read().map_err(|message| self.device_failed(message))?;
+        self.corpus.train.check()?;
+        // Where gradients are summed, rank 0 sees the same numbers, and decides.
+        if self.config.distributed.sync == SyncKind::Local {
+            if let Some((what, value)) = self.tolerance.fault(skipped.as_ref(), loss, gradient_norm) {
+                let norms = skipped.map_or_else(|| self.trainer.weight_norms(), |skipped| skipped.norms);
+                let kept = KEPT.to_owned();
+                return Err(TrainError::not_finite(&self.config, self.step, what, value.into(), kept, norms));
+            }
+            if let Some(skipped) = skipped {
+                (self.on_skipped)(self.step, &skipped);
+            }
+        }
+        Ok(())
+    }
+
+    fn estimate(&self, split: &Split) -> Result<(), TrainError> {
+        let (model, train) = (self.trainer.evaluated(), &self.config.train);
+        let precision = train.matmul_precision.on(&model.device());
+        let (batch_size, n_batches) = (train.batch_size, train.eval_batches);
+        evaluate::estimate_unless(&model, split, batch_size, n_batches, precision, self.ranks, || false)
+            .map_err(|error| self.device_failed(error.to_string()))?;
+        Ok(split.check()?)
+    }
+
+    fn evaluate_fully(&self, model: &Gpt) -> Result<(), TrainError> {
+        let split = &self.corpus.val;
+        evaluate::full_unless(model, split, self.config.train.batch_size, self.ranks, || false)
+            .map_err(|error| self.device_failed(error.to_string()))?;
+        Ok(split.check()?)
+    }
+
+    fn device_failed(&self, message: String) -> TrainError {
+        TrainError::Device { step: self.step, message, kept: KEPT.to_owned() }
     }
 }

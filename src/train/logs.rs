@@ -59,6 +59,7 @@ impl Logs {
             val_tokens: Some(started.val_tokens as u64),
             val_bytes: Some(started.val_bytes),
             from: started.from.clone(),
+            ranks: (started.ranks > 1).then_some(started.ranks as u64),
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             ..Process::default()
         };
@@ -74,7 +75,7 @@ impl Logs {
     }
 
     pub(super) fn logged(&mut self, logged: &Logged, tokens: u64, elapsed: Elapsed) -> Result<(), TrainError> {
-        let Logged { step, train_loss, learning_rate, gradient_norm, median_step_ms, tokens_per_s } = *logged;
+        let Logged { step, train_loss, learning_rate, gradient_norm, median_step_ms, tokens_per_s, exchange } = *logged;
         let gradient_norm = f64::from(gradient_norm);
         self.metrics.line(&MetricsLine {
             step: step as u64,
@@ -87,6 +88,8 @@ impl Logs {
         self.timings.line(&TimingsLine {
             median_step_ms: Some(median_step_ms),
             tokens_per_s: Some(tokens_per_s),
+            waiting_share: exchange.map(|exchange| exchange.waiting_share),
+            communication_share: exchange.map(|exchange| exchange.communication_share),
             ..self.elapsed_line(step, elapsed)
         })?;
         let numbers = [

@@ -10,6 +10,7 @@ mod follow;
 mod logs;
 pub(crate) mod metrics;
 mod observer;
+mod order;
 mod outer;
 pub mod precision;
 mod prepare;
@@ -26,7 +27,7 @@ pub use burn::train::renderer::MetricsRenderer;
 
 pub use error::TrainError;
 pub use follow::Assignment;
-pub use observer::{Evaluation, Event, Logged, Observer, Started, Summary};
+pub use observer::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary};
 pub use precision::PrecisionError;
 pub use skip::{LayerNorms, Skipped};
 pub use trainer::{StepResult, Trainer};
@@ -34,7 +35,7 @@ pub use trainer::{StepResult, Trainer};
 use crate::config::{Config, TrainConfig};
 use crate::device::OpenDevice;
 use crate::distributed::{DistributedError, Ranks};
-use follow::Order;
+use order::{Heartbeat, Order};
 use training::Training;
 
 /// How a run starts, given what its directory holds.
@@ -84,7 +85,8 @@ pub fn lead(
     interrupter: &Interrupter,
 ) -> Result<Summary, TrainError> {
     let trained = train_with(job, ranks, observer, interrupter);
-    Order::End.give(ranks);
+    drop(Order::End.give(ranks));
+    ranks.limit_waiting(None); // others may still be busy
     trained
 }
 
@@ -100,10 +102,12 @@ fn train_with(
         return Err(DistributedError::StandardInput.into());
     }
     let TrainConfig { log_interval, eval_interval, checkpoint_interval, .. } = job.config.train;
+    let limit = job.config.distributed.time_limit();
     let device = job.device.clone();
     let chosen_precision = job.config.train.matmul_precision;
     let mut prepared = prepare::prepare(job, &mut *observer, interrupter)?;
     prepared.share_with(ranks)?;
+    let _heartbeat = limit.filter(|_| !ranks.is_alone()).map(|limit| Heartbeat::start(ranks, limit));
     let mut run = Training::start(prepared, device, chosen_precision, observer, interrupter.clone(), began)?;
     while !run.is_done() || run.has_left_undone() {
         if interrupter.should_stop() {

@@ -1,6 +1,7 @@
 //! The events and results that a run reports.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use burn::train::renderer::MetricsRenderer;
 use serde::Serialize;
@@ -8,6 +9,7 @@ use serde::Serialize;
 use super::skip::Skipped;
 use crate::config::{MatmulPrecision, PrecisionChoice};
 use crate::data::{Reading, SourceSummary};
+use crate::distributed::{Exchanged, Ranks};
 use crate::optimizer::Batches;
 
 /// Watches a run, in the run's own thread: slow observers slow the run down.
@@ -93,6 +95,33 @@ pub struct Logged {
     pub median_step_ms: f64,
     /// Tokens of a step over that time.
     pub tokens_per_s: f64,
+    /// The exchange with other ranks; `None` without any.
+    pub exchange: Option<Exchange>,
+}
+
+/// The exchange of rank 0 with the others, as shares of the time of its steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Exchange {
+    /// How many ranks there are.
+    pub ranks: usize,
+    /// Until the last rank has computed its share.
+    pub waiting_share: f64,
+    /// From then on, until the sum is there.
+    pub communication_share: f64,
+}
+
+impl Exchange {
+    /// That of steps which took `total`; `None` without other ranks.
+    pub(super) fn new(ranks: &Ranks, before: Exchanged, after: Exchanged, total: Duration) -> Option<Self> {
+        let share = |before: Duration, after: Duration| {
+            after.saturating_sub(before).as_secs_f64() / total.as_secs_f64().max(f64::MIN_POSITIVE)
+        };
+        (!ranks.is_alone()).then(|| Self {
+            ranks: ranks.size(),
+            waiting_share: share(before.waiting, after.waiting),
+            communication_share: share(before.communicating, after.communicating),
+        })
+    }
 }
 
 /// Estimated losses.
@@ -129,6 +158,9 @@ pub struct Summary {
     pub median_step_ms: f64,
     /// Tokens of a step over that time.
     pub tokens_per_s: f64,
+    /// The exchange with other ranks in this process's steps; its fields are missing without other ranks.
+    #[serde(flatten)]
+    pub exchange: Option<Exchange>,
     /// The most memory that this process held, MiB; `None` where the system does not tell.
     pub peak_rss_mib: Option<f64>,
     /// Mean training loss of the last log interval, nats per token.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::share::sum_each;
+use super::share::{lengths, sum_each};
 use crate::config::DistributedConfig;
-use crate::distributed::Ranks;
+use crate::distributed::{Format, Ranks};
 use crate::model::parameters::HostTensor;
 use crate::model::{Gpt, LazyTensor, parameters};
 use crate::optimizer::StateError;
@@ -60,9 +60,9 @@ impl Outer {
             return model;
         }
         let own = parameters::lazy(&model);
-        let lengths: Vec<_> = own.iter().map(|(name, weight)| (name.clone(), weight.n_numbers())).collect();
         let (size, learning_rate, momentum) = (ranks.size() as f32, self.learning_rate, self.momentum);
-        sum_each(ranks, &own, lengths.into_iter(), |name, sums| {
+        ranks.meet();
+        sum_each(ranks, Format::F32, &own, lengths(&model), |name, sums| {
             let (weights, running) = self.state.get_mut(&name).expect("every parameter has them");
             for ((weight, running), sum) in weights.iter_mut().zip(running).zip(sums) {
                 let gradient = *weight - sum / size;

@@ -34,6 +34,8 @@ impl Prepared {
         if !ranks.is_alone() {
             self.trainer.share_with(ranks);
             Assignment::give(ranks, &self.config, &self.corpus.tokenizer, self.trainer.checkpoint(self.state.clone()))?;
+            ranks.meet(); // however long others read the text
+            ranks.limit_waiting(self.config.distributed.time_limit());
         }
         Ok(())
     }

@@ -6,28 +6,28 @@ use std::ops::Range;
 use burn::tensor::{Tensor, TensorData};
 
 use super::outer::Outer;
-use crate::config::{DistributedConfig, SyncKind};
-use crate::distributed::Ranks;
+use crate::config::{DistributedConfig, GradientDtype, SyncKind};
+use crate::distributed::{Format, MOST_NUMBERS, Ranks};
+use crate::model::parameters::HostTensor;
 use crate::model::{Gpt, LazyTensor, parameters};
 use crate::optimizer::Gradients;
 
-/// Tensors travel as soon as they have this many numbers together, 16 MiB: one message for many small ones.
-const BUCKET: usize = 1 << 22;
-
-/// The name of the loss among the gradients; no parameter has it.
-const LOSS: &str = "";
+/// The name of the loss where tensors have names.
+const LOSS: &str = "loss";
 
 /// The share of one process; everything if it is alone.
 #[derive(Debug)]
 pub(super) struct Share {
     ranks: Ranks,
+    /// How gradients travel.
+    gradient_format: Format,
     /// Of ranks that make steps by themselves.
     outer: Option<Outer>,
 }
 
 impl Share {
     pub(super) fn alone() -> Self {
-        Self { ranks: Ranks::alone(), outer: None }
+        Self { ranks: Ranks::alone(), gradient_format: Format::F32, outer: None }
     }
 
     /// The share of this one of `ranks`, from a `model` on that is the same for all, as is `step`. `momentum` is that of
@@ -41,7 +41,11 @@ impl Share {
     ) -> Self {
         let is_local = !ranks.is_alone() && config.sync == SyncKind::Local;
         let outer = is_local.then(|| Outer::new(config, model, step, momentum));
-        Self { ranks: ranks.clone(), outer }
+        let gradient_format = match config.gradient_dtype {
+            GradientDtype::F32 => Format::F32,
+            GradientDtype::Bf16 => Format::Bf16,
+        };
+        Self { ranks: ranks.clone(), gradient_format, outer }
     }
 
     pub(super) fn ranks(&self) -> &Ranks {
@@ -74,17 +78,21 @@ impl Share {
             return own.expect("a step has at least one row");
         }
         let (gradients, loss) = own.unzip();
-        let gradients = gradients.iter().flat_map(Gradients::iter);
-        let own = gradients.chain(loss.iter().map(|loss| (LOSS, loss)));
-        let own = own.map(|(name, tensor)| (name.to_owned(), LazyTensor::on_device(tensor.clone()))).collect();
-        let lengths = parameters::shapes(model).into_iter().map(|(name, shape)| (name, shape.iter().product()));
+        let named = |(name, tensor): (&str, &Tensor<1>)| (name.to_owned(), LazyTensor::on_device(tensor.clone()));
+        let gradients = gradients.iter().flat_map(Gradients::iter).map(named).collect();
+        let loss = loss.iter().map(|loss| named((LOSS, loss))).collect();
         let device = model.device().inner();
-        let mut sums = BTreeMap::new();
-        sum_each(&self.ranks, &own, lengths.chain([(LOSS.to_owned(), 1)]), |name, values| {
-            sums.insert(name, Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), &device));
-        });
-        let loss = sums.remove(LOSS).expect("it was summed too");
-        (Gradients::from_named(sums), loss)
+        let sum = |format, own, lengths: &mut dyn Iterator<Item = (String, usize)>| {
+            let mut sums = BTreeMap::new();
+            sum_each(&self.ranks, format, own, lengths, |name, values| {
+                sums.insert(name, Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), &device));
+            });
+            sums
+        };
+        self.ranks.meet();
+        let gradients = sum(self.gradient_format, &gradients, &mut lengths(model));
+        let mut loss = sum(Format::F32, &loss, &mut std::iter::once((LOSS.to_owned(), 1)));
+        (Gradients::from_named(gradients), loss.remove(LOSS).expect("it was summed"))
     }
 
     /// Whether ranks that make steps by themselves are to average their weights after `step`.
@@ -102,9 +110,34 @@ impl Share {
     }
 }
 
+/// The model with the weights of rank 0.
+pub(super) fn weights_of_first(ranks: &Ranks, model: Gpt) -> Gpt {
+    if ranks.is_alone() {
+        return model;
+    }
+    let own = if ranks.is_first() { parameters::lazy(&model) } else { BTreeMap::new() };
+    let mut weights = BTreeMap::new();
+    sum_each(ranks, Format::F32, &own, lengths(&model), |name, values| {
+        weights.insert(name, values.to_vec());
+    });
+    let weights = |name: &str, shape: &[usize]| {
+        let values = weights.remove(name)?;
+        Some(HostTensor { shape: shape.to_vec(), values })
+    };
+    parameters::assign(model, weights).expect("they are those of this model")
+}
+
+/// The parameters and how many numbers each has.
+pub(super) fn lengths(model: &Gpt) -> impl Iterator<Item = (String, usize)> + use<> {
+    parameters::shapes(model).into_iter().map(|(name, shape)| (name, shape.iter().product()))
+}
+
 /// Sums tensors over all ranks, and passes each sum on. A tensor of `lengths` that this process does not have is zero.
+///
+/// Tensors travel together until they are as many numbers as one exchange takes: one message for many small ones.
 pub(super) fn sum_each(
     ranks: &Ranks,
+    format: Format,
     own: &BTreeMap<String, LazyTensor>,
     lengths: impl Iterator<Item = (String, usize)>,
     mut sink: impl FnMut(String, &[f32]),
@@ -122,10 +155,10 @@ pub(super) fn sum_each(
         // The others must not wait for a device that failed: it says so when the loss is read.
         values.resize(end, if read.is_some_and(|read| read.is_err()) { f32::NAN } else { 0.0 });
         names.push((name, length));
-        if values.len() < BUCKET && lengths.peek().is_some() {
+        if values.len() < MOST_NUMBERS && lengths.peek().is_some() {
             continue;
         }
-        ranks.all_reduce(&mut values);
+        ranks.all_reduce(&mut values, format);
         let mut rest = &values[..];
         for (name, length) in names.drain(..) {
             let (sum, after) = rest.split_at(length);
@@ -147,7 +180,9 @@ mod tests {
         let own = BTreeMap::from([("a".to_owned(), tensor(&[1.0, 2.0])), ("c".to_owned(), tensor(&[3.0]))]);
         let lengths = [("a", 2), ("b", 3), ("c", 1)].map(|(name, n)| (name.to_owned(), n));
         let mut sums = Vec::new();
-        sum_each(&Ranks::alone(), &own, lengths.into_iter(), |name, values| sums.push((name, values.to_vec())));
+        sum_each(&Ranks::alone(), Format::Bf16, &own, lengths.into_iter(), |name, values| {
+            sums.push((name, values.to_vec()));
+        });
         let expected = [("a", vec![1.0, 2.0]), ("b", vec![0.0; 3]), ("c", vec![3.0])];
         assert_eq!(sums, expected.map(|(name, values)| (name.to_owned(), values)));
     }

@@ -153,6 +153,41 @@ impl Skipping {
     }
 }
 
+/// After this many steps in a row without numbers there is nothing to go on with.
+const MAX_SKIPPED: usize = 100;
+
+/// Decides whether a run goes on after a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tolerance {
+    skip_non_finite: bool,
+    /// Steps in a row whose loss or gradient was no number.
+    n_skipped: usize,
+}
+
+impl Tolerance {
+    pub(super) fn new(config: &TrainConfig) -> Self {
+        Self { skip_non_finite: config.skip_non_finite, n_skipped: 0 }
+    }
+
+    /// The number of a step that ends the run, with its name.
+    pub(super) fn fault(
+        &mut self,
+        skipped: Option<&Skipped>,
+        loss: f32,
+        gradient_norm: f32,
+    ) -> Option<(&'static str, f32)> {
+        let is_spike = skipped.is_some_and(|skipped| skipped.usual.is_some());
+        let Some(skipped) = skipped.filter(|_| !is_spike) else {
+            self.n_skipped = 0;
+            let numbers = [(LOSS, loss), (GRADIENT_NORM, gradient_norm)];
+            return numbers.into_iter().find(|(_, value)| !is_spike && !value.is_finite());
+        };
+        self.n_skipped += 1;
+        let goes_on = self.skip_non_finite && self.n_skipped < MAX_SKIPPED;
+        (!goes_on).then_some((skipped.what, skipped.value))
+    }
+}
+
 pub(super) const LOSS: &str = "loss";
 pub(super) const GRADIENT_NORM: &str = "gradient's norm";
 
@@ -183,6 +218,22 @@ mod tests {
         assert!(skipping.clone().is_spike(-9.0).is_none(), "only upwards");
         let n_skipped = (0..N_RECENT).filter(|_| skipping.is_spike(5.0).is_some()).count();
         assert!((1..N_RECENT / 2).contains(&n_skipped), "{n_skipped}");
+    }
+
+    #[test]
+    fn a_run_goes_on_after_spikes_and_for_a_while_after_numbers_that_are_none() {
+        let skipped = |usual| Skipped { what: LOSS, value: f32::NAN, usual, norms: LayerNorms::default() };
+        let (broken, spike) = (skipped(None), skipped(Some(1.0)));
+        let ends = |tolerance: &mut Tolerance, skipped| tolerance.fault(skipped, f32::NAN, 1.0).is_some();
+        let mut strict = Tolerance::new(&TrainConfig::default());
+        assert_eq!(strict.fault(None, 1.0, f32::INFINITY), Some((GRADIENT_NORM, f32::INFINITY)));
+        assert!(ends(&mut strict, None) && ends(&mut strict, Some(&broken)) && !ends(&mut strict, Some(&spike)));
+        assert_eq!(strict.fault(None, 1.0, 2.0), None);
+        let mut patient = Tolerance::new(&TrainConfig { skip_non_finite: true, ..TrainConfig::default() });
+        assert!((1..MAX_SKIPPED).all(|_| !ends(&mut patient, Some(&broken))));
+        assert!(!ends(&mut patient, Some(&spike)), "a step with numbers");
+        assert!((1..MAX_SKIPPED).all(|_| !ends(&mut patient, Some(&broken))));
+        assert!(ends(&mut patient, Some(&broken)));
     }
 
     #[test]

@@ -51,8 +51,14 @@ impl StepResult {
     /// # Errors
     /// The device's message if it fails.
     pub fn wait(self) -> Result<(), String> {
+        self.read().map(|_| ())
+    }
+
+    /// Waits for the step: its loss and the norm of its gradients.
+    pub(super) fn read(self) -> Result<[f32; 2], String> {
         let read = Tensor::cat(vec![self.loss, self.gradient_norm], 0).try_into_vec_as::<f32>();
-        read.map(|_| ()).map_err(|error| error.to_string())
+        let read = read.map_err(|error| error.to_string())?;
+        Ok([read[0], read[1]])
     }
 }
 

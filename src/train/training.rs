@@ -5,17 +5,18 @@ use std::time::Instant;
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorReadError};
 
-use super::clock::StepClock;
+use super::clock::{ExchangeClock, StepClock};
 use super::evaluate::Loss;
-use super::follow::Order;
 use super::logs::{Elapsed, Logs};
 use super::metrics::{EVALUATING, EVALUATING_FULLY, Metrics, TRAINING};
 use super::observer::{Evaluation, Event, Logged, Observer, Started, Summary};
+use super::order::Order;
 use super::prepare::{Prepared, has_stopped_early};
-use super::skip::{GRADIENT_NORM, LOSS, LayerNorms, Skipped};
+use super::share::weights_of_first;
+use super::skip::{LayerNorms, Tolerance};
 use super::trainer::{StepResult, Trainer};
 use super::{Interrupter, TrainError, evaluate};
-use crate::config::{Config, GenerateConfig, OptimizerKind, PrecisionChoice, TrainConfig};
+use crate::config::{Config, GenerateConfig, PrecisionChoice, TrainConfig};
 use crate::data::{Corpus, Split};
 use crate::device::{self, OpenDevice};
 use crate::generate::Writer;
@@ -27,9 +28,6 @@ use crate::run::{Best, Checkpoint, LeftUndone, Lock, RunDir, RunError, TrainStat
 
 /// The most steps that a GPU may be ahead of the loop: enough to keep it busy, few until a NaN is noticed.
 const MAX_STEPS_AHEAD: usize = 16;
-
-/// After this many steps in a row without numbers there is nothing to go on with.
-const MAX_SKIPPED: usize = 100;
 
 pub(super) struct Training {
     config: Config,
@@ -50,8 +48,8 @@ pub(super) struct Training {
     last_loss: Option<f32>,
     last_gradient_norm: f32,
     saved_step: Option<usize>,
-    /// Steps in a row whose loss or gradient was no number.
-    n_skipped: usize,
+    tolerance: Tolerance,
+    exchange: ExchangeClock,
     evaluated_step: Option<usize>,
     /// Keeps other processes out of the run directory.
     lock: Lock,
@@ -74,7 +72,8 @@ impl Training {
             metrics: Metrics::start(observer.metrics_renderer(), &config.train, state.step),
             max_unread: if is_cpu { 1 } else { MAX_STEPS_AHEAD.min(config.train.log_interval) },
             saved_step: resumed.then_some(state.step),
-            n_skipped: 0,
+            tolerance: Tolerance::new(&config.train),
+            exchange: ExchangeClock::default(),
             last_loss: state.loss_window.last().copied(),
             config,
             corpus,
@@ -131,7 +130,8 @@ impl Training {
 
     /// Averages the weights of ranks that made steps by themselves, before they are evaluated or saved.
     fn average(&mut self) {
-        Order::Average.give(self.trainer.ranks());
+        let ranks = self.trainer.ranks().clone();
+        let _turn = Order::Average.give(&ranks);
         self.trainer.average();
     }
 
@@ -202,12 +202,15 @@ impl Training {
         self.metrics.enter(TRAINING);
         self.clock.begin();
         let (ranks, interrupter) = (self.trainer.ranks().clone(), &self.interrupter);
-        Order::Step.give(&ranks);
+        let turn = Order::Step.give(&ranks);
+        let exchanged = ranks.exchanged();
         // A step that was ordered is made: the others cannot know of a stop.
         let Some(result) = self.trainer.step_unless(|| ranks.is_alone() && interrupter.should_stop()) else {
             self.clock.cancel();
             return Ok(false);
         };
+        drop(turn);
+        self.exchange.add(exchanged, ranks.exchanged());
         self.unread.push(result);
         self.state.step += 1;
         if self.unread.len() >= self.max_unread {
@@ -239,32 +242,18 @@ impl Training {
         self.clock.done();
         self.corpus.train.check()?;
         for ((step, skipped), (loss, norm)) in (first_step..).zip(skipped).zip(losses.into_iter().zip(norms)) {
+            if let Some((what, value)) = self.tolerance.fault(skipped.as_deref(), loss, norm) {
+                let norms = skipped.map_or_else(|| self.trainer.weight_norms(), |skipped| skipped.norms);
+                return Err(self.not_finite(step, what, value.into(), norms));
+            }
             if let Some(skipped) = skipped {
-                self.skipped(step, *skipped)?;
+                self.observer.observe(&Event::Skipped { step, skipped: &skipped });
                 continue;
             }
-            for (what, value) in [(LOSS, loss), (GRADIENT_NORM, norm)] {
-                if !value.is_finite() {
-                    return Err(self.not_finite(step, what, value.into(), self.trainer.weight_norms()));
-                }
-            }
-            self.n_skipped = 0;
             self.state.loss_window.push(loss);
             self.last_loss = Some(loss);
             self.last_gradient_norm = norm;
         }
-        Ok(())
-    }
-
-    /// Reports a step that did not change the weights, or ends the run with it.
-    fn skipped(&mut self, step: usize, skipped: Skipped) -> Result<(), TrainError> {
-        let is_spike = skipped.usual.is_some();
-        self.n_skipped = if is_spike { 0 } else { self.n_skipped + 1 };
-        let goes_on = is_spike || self.config.train.skip_non_finite && self.n_skipped < MAX_SKIPPED;
-        if !goes_on {
-            return Err(self.not_finite(step, skipped.what, skipped.value.into(), skipped.norms));
-        }
-        self.observer.observe(&Event::Skipped { step, skipped: &skipped });
         Ok(())
     }
 
@@ -284,6 +273,7 @@ impl Training {
             gradient_norm: self.last_gradient_norm,
             median_step_ms,
             tokens_per_s: self.tokens_per_s(median_step_ms, self.state.step - 1),
+            exchange: self.exchange.of_interval(self.trainer.ranks(), self.clock.total()),
         };
         self.logs.logged(&logged, self.tokens(), self.elapsed())?;
         self.metrics.logged(&logged);
@@ -318,14 +308,17 @@ impl Training {
         let model = self.trainer.evaluated();
         let TrainConfig { eval_batches, batch_size, matmul_precision, .. } = self.config.train;
         let precision = matmul_precision.on(&self.device.device);
-        let estimate = |split: &Split| {
+        let ranks = self.trainer.ranks();
+        let estimate = |order: Order, split: &Split| {
             let is_stopped = || self.interrupter.should_stop();
-            let loss = evaluate::estimate_unless(&model, split, batch_size, eval_batches, precision, is_stopped);
+            let turn = order.give(ranks);
+            let loss = evaluate::estimate_unless(&model, split, batch_size, eval_batches, precision, ranks, is_stopped);
+            drop(turn);
             split.check()?;
             loss.transpose().map(|loss| self.finite(loss)).transpose()
         };
-        let Some(val_loss) = estimate(&self.corpus.val)? else { return Ok(None) };
-        let Some(train_loss) = estimate(&self.corpus.train)? else { return Ok(None) };
+        let Some(val_loss) = estimate(Order::EstimateVal, &self.corpus.val)? else { return Ok(None) };
+        let Some(train_loss) = estimate(Order::EstimateTrain, &self.corpus.train)? else { return Ok(None) };
         let val_bits_per_byte = evaluate::bits_per_byte(val_loss, &self.corpus.val);
         Ok(Some(Evaluation { step: self.state.step, train_loss, val_loss, val_bits_per_byte, is_best: false }))
     }
@@ -429,6 +422,7 @@ impl Training {
             train_s,
             median_step_ms,
             tokens_per_s: self.tokens_per_s(median_step_ms, self.state.step / 2), // the median, as batches grow
+            exchange: self.exchange.of_all(self.trainer.ranks(), self.clock.total()),
             peak_rss_mib: peak_rss_mib(),
             train_loss: self.state.train_loss,
             val_loss,
@@ -449,13 +443,13 @@ impl Training {
     fn evaluate_fully(&mut self) -> Result<Option<(f64, Best)>, TrainError> {
         self.metrics.enter(EVALUATING_FULLY);
         self.observer.observe(&Event::FinalEvaluation);
-        let Some(val_loss) = self.full_loss(&self.trainer.evaluated())? else { return Ok(None) };
+        let Some(val_loss) = self.full_loss(Order::Whole, self.trainer.evaluated())? else { return Ok(None) };
         let mut best = Best { step: self.state.step, val_loss };
         if let Some(earlier) = self.state.best.filter(|best| best.step != self.state.step) {
             let vocab_size = self.corpus.tokenizer.vocab_size();
             let model = Gpt::zeros(&self.config.model, vocab_size, &self.device.device);
             let model = Checkpoint::load_model(&self.run.checkpoint(earlier.step), model)?;
-            let Some(loss) = self.full_loss(&model)? else { return Ok(None) };
+            let Some(loss) = self.full_loss(Order::WholeOfBest, model)? else { return Ok(None) };
             if loss <= val_loss {
                 best = Best { step: earlier.step, val_loss: loss };
             }
@@ -465,22 +459,22 @@ impl Training {
         Ok(Some((val_loss, best)))
     }
 
-    /// The loss over the whole validation split; `None` if interrupted.
-    fn full_loss(&self, model: &Gpt) -> Result<Option<f64>, TrainError> {
+    /// The loss over the whole validation split, to which the other ranks contribute as ordered; `None` if interrupted.
+    fn full_loss(&self, order: Order, mut model: Gpt) -> Result<Option<f64>, TrainError> {
+        let (ranks, batch_size) = (self.trainer.ranks(), self.config.train.batch_size);
         let is_stopped = || self.interrupter.should_stop();
-        let loss = evaluate::full_unless(model, &self.corpus.val, self.config.train.batch_size, is_stopped);
+        let turn = order.give(ranks);
+        if order == Order::WholeOfBest {
+            model = weights_of_first(ranks, model);
+        }
+        let loss = evaluate::full_unless(&model, &self.corpus.val, batch_size, ranks, is_stopped);
+        drop(turn);
         self.corpus.val.check()?;
         loss.transpose().map(|loss| self.finite(loss)).transpose()
     }
 
     fn not_finite(&self, step: usize, what: &'static str, value: f64, norms: LayerNorms) -> TrainError {
-        let learning_rates = match self.config.optimizer.kind {
-            OptimizerKind::Adamw => "optimizer.learning_rate",
-            OptimizerKind::Muon => {
-                "optimizer.muon_learning_rate (of the matrices) or optimizer.learning_rate (of the others)"
-            }
-        };
-        TrainError::NotFinite { step, what, value, learning_rates, kept: self.kept(), norms: Box::new(norms) }
+        TrainError::not_finite(&self.config, step, what, value, self.kept(), norms)
     }
 
     fn device_failed(&self, error: &TensorReadError) -> TrainError {

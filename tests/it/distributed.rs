@@ -95,10 +95,14 @@ fn ranks_repeat_the_losses_of_one_process() {
         let expected = losses(&folder, &format!("{kind}-one"));
         assert_eq!(expected.len(), 201);
         assert!(expected[0] - expected[199] > 0.2, "it learns: {} to {}", expected[0], expected[199]);
-        for n_ranks in [1, 2, 3] {
+        for n_ranks in [1, 2, 3, 4] {
             let name = n_ranks.to_string();
             let ran = succeed(&folder, n_ranks, &run(&name));
-            assert_eq!(ran.stderr.contains(&format!("{n_ranks} ranks of ")), n_ranks > 1, "{}", ran.stderr);
+            let is_shared = n_ranks > 1;
+            assert_eq!(ran.stderr.contains(&format!("{n_ranks} ranks of ")), is_shared, "{}", ran.stderr);
+            assert_eq!(ran.stderr.contains(&format!(" tokens/s  {n_ranks} ranks: ")), is_shared, "{}", ran.stderr);
+            let timings = folder.read(&format!("{kind}-{name}/timings.jsonl"));
+            assert_eq!(timings.matches("\"communication_share\":0.").count(), if is_shared { 200 } else { 0 });
             let found = losses(&folder, &format!("{kind}-{name}"));
             let difference = largest_difference(&found, &expected);
             assert!(difference < 1e-5, "{kind}, {n_ranks} ranks: {difference}");
@@ -143,6 +147,43 @@ fn a_run_goes_on_with_any_number_of_ranks() {
     assert_eq!(whole.len(), 30);
     let difference = largest_difference(&parts, &whole);
     assert!(difference < 1e-5, "{difference}");
+}
+
+#[test]
+fn ranks_share_evaluations_out_and_find_what_one_process_finds() {
+    let folder = Folder::new();
+    let settings = [&STEPS[..], &["train.max_steps=8", "train.eval_interval=4", "train.eval_batches=7"]].concat();
+    succeed(&folder, 0, &train("one", &settings));
+    let mut estimates = Vec::new();
+    for n_ranks in [0, 2, 3, 4] {
+        let run = format!("from-{n_ranks}");
+        let mut args = train(&run, &settings);
+        args.extend(["--from", "one/last"].map(str::to_owned));
+        succeed(&folder, n_ranks, &args);
+        let metrics = folder.read(&format!("{run}/metrics.jsonl"));
+        estimates.push(metrics.lines().next().expect("the weights that it starts from").to_owned());
+        let end: Value = serde_json::from_str(metrics.lines().last().expect("the end")).expect("JSON");
+        let again = folder.json(&["eval", &format!("{run}/last"), "--json"]);
+        assert_eq!(end["val_loss"], again["loss"], "{n_ranks} ranks, the last weights");
+        let again = folder.json(&["eval", &run, "--json"]);
+        assert_eq!(end["best_val_loss"], again["loss"], "{n_ranks} ranks, the best checkpoint");
+    }
+    assert!(estimates[0].contains("val_loss_estimate"), "{}", estimates[0]);
+    assert!(estimates.iter().all(|estimate| *estimate == estimates[0]), "{estimates:#?}");
+}
+
+#[test]
+fn gradients_in_bf16_lead_close_by() {
+    let folder = Folder::new();
+    let settings = [&STEPS[..], &["train.max_steps=60"]].concat();
+    succeed(&folder, 3, &train("f32", &settings));
+    let settings = [&settings[..], &["distributed.gradient_dtype=\"bf16\""]].concat();
+    for run in ["bf16", "again"] {
+        succeed(&folder, 3, &train(run, &settings));
+    }
+    assert!(weights(&folder, "bf16") == weights(&folder, "again"));
+    let difference = largest_difference(&losses(&folder, "bf16"), &losses(&folder, "f32"));
+    assert!((1e-6..0.02).contains(&difference), "{difference}");
 }
 
 #[test]
@@ -221,6 +262,37 @@ fn an_interrupt_saves_and_a_killed_rank_ends_the_others() {
     let ran = running.finish();
     assert!(ran.code.is_none_or(|code| code != 0), "{}", ran.stderr);
     assert!(weights(&folder, "long") == before, "the last checkpoint stands");
+}
+
+#[test]
+fn a_rank_that_hangs_ends_the_run_and_is_named() {
+    for hung in [1, 0] {
+        let folder = Folder::new();
+        let steps = ["train.max_steps=100000", "train.checkpoint_interval=5", "distributed.timeout_s=2"];
+        let mut command = command(&folder, 4, &train("hung", &[&STEPS[..], &steps].concat()));
+        command.stdin(Stdio::null());
+        let mut running = Started::of(command);
+        running.wait_for("saved ");
+        signal("-STOP", process_of_rank(running.id(), hung));
+        let ran = running.finish();
+        assert!(ran.code.is_none_or(|code| code != 0), "{}", ran.stderr);
+        let named = format!("rank {hung} on ");
+        let line = ran.stderr.lines().find(|line| line.contains("kept the others waiting for 2 s"));
+        let line = line.unwrap_or_else(|| panic!("{}", ran.stderr));
+        assert!(line.contains(&named) && line.matches("rank ").count() == 1, "{line}");
+        assert!(!weights(&folder, "hung").is_empty(), "the last checkpoint stands");
+    }
+}
+
+#[test]
+fn a_rank_that_makes_steps_by_itself_says_which_it_skips() {
+    let folder = Folder::new();
+    // Weights that hardly move: about every second loss is above the mean.
+    let local = ["distributed.sync=\"local\"", "train.skip_loss_spikes=0.01", "train.max_steps=90"];
+    let still = ["optimizer.learning_rate=1e-6", "optimizer.muon_learning_rate=1e-6"];
+    let ran = succeed(&folder, 2, &train("run", &[&STEPS[..], &local, &still].concat()));
+    let by_rank_1 = |line: &&str| line.contains("rank 1 on ") && line.contains("skipped: its loss ");
+    assert!(ran.stderr.lines().any(|line| by_rank_1(&line)), "{}", ran.stderr);
 }
 
 #[test]

@@ -1,0 +1,223 @@
+//! Sums over all processes. Each adds up one part of the numbers, in the order of the ranks, and all collect all parts:
+//! the result depends on the number of processes, and on no MPI's own choices.
+
+use half::bf16;
+
+use super::Collective;
+
+/// The most numbers of one exchange, 16 MiB in f32: what the two copies of them cost is bounded.
+pub const MOST_NUMBERS: usize = 1 << 22;
+
+/// How a number travels. Sums are computed in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// As it is.
+    F32,
+    /// Rounded to 8 significant bits, as is the sum on its way back: half the bytes.
+    ///
+    /// With `u = 2^-9`, a sum `s` of the numbers `x` is off by at most `u (|s| + (1 + u) sum |x|)`, and by what f32
+    /// rounds.
+    Bf16,
+}
+
+impl Format {
+    /// Bytes of a number.
+    #[must_use]
+    pub const fn n_bytes(self) -> usize {
+        match self {
+            Self::F32 => size_of::<f32>(),
+            Self::Bf16 => size_of::<bf16>(),
+        }
+    }
+
+    fn pack(self, values: &[f32], bytes: &mut Vec<u8>) {
+        bytes.clear();
+        match self {
+            Self::F32 => bytes.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+            Self::Bf16 => bytes.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes())),
+        }
+    }
+
+    /// Replaces each value by what `combine` makes of it and the number that travelled.
+    fn unpack(self, bytes: &[u8], values: &mut [f32], combine: impl Fn(f32, f32) -> f32) {
+        match self {
+            Self::F32 => {
+                for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+                    *value = combine(*value, f32::from_le_bytes(*bytes));
+                }
+            }
+            Self::Bf16 => {
+                for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+                    *value = combine(*value, bf16::from_le_bytes(*bytes).to_f32());
+                }
+            }
+        }
+    }
+}
+
+/// Replaces each number by its sum over all processes, the same bits in each of them.
+pub(super) fn all_reduce(collective: &dyn Collective, values: &mut [f32], format: Format) {
+    if collective.size() > 1 {
+        values.chunks_mut(MOST_NUMBERS).for_each(|piece| sum_piece(collective, piece, format));
+    }
+}
+
+fn sum_piece(collective: &dyn Collective, values: &mut [f32], format: Format) {
+    let replaced = |_, arrived| arrived;
+    let n_of_part = values.len().div_ceil(collective.size());
+    let bytes_of_part = n_of_part * format.n_bytes();
+    let mut own = Vec::with_capacity(bytes_of_part * collective.size());
+    format.pack(values, &mut own);
+    own.resize(bytes_of_part * collective.size(), 0); // parts of one length
+    let mut arrived = vec![0; own.len()];
+    collective.all_to_all(&own, &mut arrived);
+
+    let mut sums = vec![0.0; n_of_part];
+    for (rank, theirs) in arrived.chunks_exact(bytes_of_part).enumerate() {
+        match rank {
+            0 => format.unpack(theirs, &mut sums, replaced),
+            _ => format.unpack(theirs, &mut sums, |sum, number| sum + number),
+        }
+    }
+    format.pack(&sums, &mut own);
+    collective.all_gather(&own, &mut arrived);
+    format.unpack(&arrived, values, replaced);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Barrier, Mutex};
+    use std::thread;
+
+    use super::*;
+    use crate::distributed::Limit;
+
+    /// One of several threads that exchange through memory.
+    #[derive(Debug)]
+    struct Thread {
+        rank: usize,
+        desks: Arc<Vec<Mutex<Vec<u8>>>>,
+        all_here: Arc<Barrier>,
+    }
+
+    impl Thread {
+        /// Shows `own` to all, and reads what they show.
+        fn exchange(&self, own: &[u8], mut read: impl FnMut(usize, &[u8])) {
+            *self.desks[self.rank].lock().unwrap() = own.to_vec();
+            self.all_here.wait();
+            for (rank, desk) in self.desks.iter().enumerate() {
+                read(rank, &desk.lock().unwrap());
+            }
+            self.all_here.wait();
+        }
+    }
+
+    impl Collective for Thread {
+        fn rank(&self) -> usize {
+            self.rank
+        }
+
+        fn size(&self) -> usize {
+            self.desks.len()
+        }
+
+        fn host(&self) -> String {
+            String::new()
+        }
+
+        fn barrier(&self) {
+            self.all_here.wait();
+        }
+
+        fn all_to_all(&self, own: &[u8], arrived: &mut [u8]) {
+            let n = own.len() / self.size();
+            self.exchange(own, |rank, theirs| {
+                arrived[rank * n..(rank + 1) * n].copy_from_slice(&theirs[self.rank * n..(self.rank + 1) * n]);
+            });
+        }
+
+        fn all_gather(&self, own: &[u8], arrived: &mut [u8]) {
+            let n = own.len();
+            self.exchange(own, |rank, theirs| arrived[rank * n..(rank + 1) * n].copy_from_slice(theirs));
+        }
+
+        fn broadcast(&self, root: usize, bytes: &mut [u8]) {
+            let own = bytes.to_vec();
+            self.exchange(&own, |rank, theirs| {
+                if rank == root {
+                    bytes.copy_from_slice(theirs);
+                }
+            });
+        }
+
+        fn limit_waiting(&self, _: Option<Limit>) {}
+
+        fn leave(&self) {}
+
+        fn abort(&self, _: u8) -> ! {
+            panic!("aborted")
+        }
+    }
+
+    /// The sums of the rows, as each of as many threads finds them.
+    fn sums(rows: &[Vec<f32>], format: Format) -> Vec<Vec<f32>> {
+        let desks = Arc::new(rows.iter().map(|_| Mutex::default()).collect::<Vec<_>>());
+        let all_here = Arc::new(Barrier::new(rows.len()));
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..rows.len())
+                .map(|rank| {
+                    let thread = Thread { rank, desks: Arc::clone(&desks), all_here: Arc::clone(&all_here) };
+                    let mut values = rows[rank].clone();
+                    scope.spawn(move || {
+                        all_reduce(&thread, &mut values, format);
+                        values
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    /// Numbers of different sizes and signs, which f32 does not add exactly.
+    fn rows(n_ranks: usize, length: usize) -> Vec<Vec<f32>> {
+        let number = |seed: usize| {
+            let mixed = (seed as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+            (mixed as f32 / 8e6 - 1.0) * 10_f32.powi((mixed % 7) as i32 - 3)
+        };
+        (0..n_ranks).map(|rank| (0..length).map(|i| number(1 + rank * length + i)).collect()).collect()
+    }
+
+    #[test]
+    fn every_rank_gets_the_sum_in_the_order_of_the_ranks() {
+        for (n_ranks, length) in [(1, 5), (2, 5), (3, 2), (4, 9), (5, 100)] {
+            let rows = rows(n_ranks, length);
+            let expected: Vec<u32> =
+                (0..length).map(|i| rows[1..].iter().fold(rows[0][i], |sum, row| sum + row[i]).to_bits()).collect();
+            for sums in sums(&rows, Format::F32) {
+                assert_eq!(sums.iter().map(|sum| sum.to_bits()).collect::<Vec<_>>(), expected, "{n_ranks} ranks");
+            }
+        }
+    }
+
+    #[test]
+    fn bf16_is_as_far_off_as_its_bound_allows_and_not_further() {
+        let u = 1.0 / 512.0;
+        for n_ranks in [2, 3, 4] {
+            let rows = rows(n_ranks, 1000);
+            let found = sums(&rows, Format::Bf16);
+            assert!(found.iter().all(|sums| sums == &found[0]), "all ranks have the same");
+            let mut largest = 0.0_f64;
+            for (i, sum) in found[0].iter().enumerate() {
+                let numbers = rows.iter().map(|row| f64::from(row[i]));
+                let (exact, sizes) = numbers.fold((0.0, 0.0), |(sum, sizes), x| (sum + x, sizes + x.abs()));
+                let bound = u * (exact.abs() + (1.0 + u) * sizes) + 1e-6 * sizes;
+                let error = (f64::from(*sum) - exact).abs();
+                assert!(error <= bound, "{error} above {bound}");
+                largest = largest.max(error / bound);
+            }
+            assert!(largest > 0.3, "it is rounded: {largest}");
+        }
+        let broken = sums(&[vec![f32::NAN, 1.0], vec![1.0, f32::INFINITY]], Format::Bf16);
+        assert!(broken[1][0].is_nan() && broken[0][1].is_infinite());
+    }
+}
