@@ -6,6 +6,7 @@
 #
 #   fuzz           50 times as many damaged inputs as in the gate: 1,500 to 20,000 of each kind
 #   kills          a run is killed 200 times while it saves
+#   sweep          a sweep is killed 20 times, and ends as one that was not
 #   disks          disks of 60 sizes fill up
 #   permissions    files and folders may not be read or written any more
 #   power_loss     the power fails after each change of a file
@@ -26,6 +27,7 @@ run() {
     case $1 in
     fuzz) TINDERBOX_FUZZ_TIMES=${TINDERBOX_FUZZ_TIMES:-50} tests fuzz:: damaged:: ;;
     kills) tests --ignored a_run_that_is_killed_two_hundred_times ;;
+    sweep) tests --ignored a_sweep_that_is_killed_twenty_times ;;
     disks) tests --ignored a_disk_of_any_size ;;
     permissions) tests --ignored permissions_that_are_taken_away ;;
     power_loss) tests --ignored power_loss:: ;;
@@ -34,7 +36,7 @@ run() {
     esac
 }
 
-all=(fuzz kills disks permissions power_loss endurance endurance_gpu)
+all=(fuzz kills sweep disks permissions power_loss endurance endurance_gpu)
 (($#)) || set -- "${all[@]}"
 for part in "$@"; do
     [[ " ${all[*]} " == *" $part "* ]] || { echo "there is no part \`$part\`: ${all[*]}" >&2; exit 2; }

@@ -1,34 +1,48 @@
 //! The settings of a made config that are worth searching for one text.
 
-use crate::config::Config;
+use crate::config::{Config, TokenizerKind};
 
-/// The keys that vary around a config that was made for a text, as `sweep` reads them.
+/// The keys that vary around a config that was made for a text, as `sweep` reads them. The tokenizer is one of them unless
+/// it was asked for.
 ///
 /// The family of the model stays, so that other programs can read what comes out of it; sizes vary within the time that
-/// there is, in which a larger model makes fewer steps.
+/// there is, in which a larger model makes fewer steps. What shows only late in a run, such as how its learning rate ends,
+/// does not vary: the first rungs would choose it by chance.
 #[must_use]
-pub fn search_space(config: &Config) -> Vec<String> {
-    let Config { model, train, optimizer, .. } = config;
-    let (rate, muon_rate) = (optimizer.learning_rate, optimizer.muon_learning_rate);
+pub fn search_space(config: &Config, is_tokenizer_free: bool) -> Vec<String> {
+    let Config { tokenizer, model, train, optimizer, .. } = config;
     let mut space = vec![
-        format!("optimizer.learning_rate=log({:e}..{:e})", rate / 4.0, rate * 4.0),
-        format!("optimizer.muon_learning_rate=log({:e}..{:e})", muon_rate / 4.0, muon_rate * 4.0),
+        in_log("optimizer.learning_rate", optimizer.learning_rate),
+        in_log("optimizer.muon_learning_rate", optimizer.muon_learning_rate),
         "optimizer.weight_decay=0.0,0.1".to_owned(),
-        "schedule.kind=linear,wsd".to_owned(),
-        "model.dropout=0.0,0.1,0.2".to_owned(),
     ];
-    let mut counts = |key: &str, from: usize, to: usize| {
-        if from < to {
-            space.push(format!("{key}=log({from}..{to})"));
-        }
+    let mut counts = |key: &str, number: usize| {
+        let (from, to) = (number.div_ceil(2), 2 * number);
+        space.push(format!("{key}=log({from}..{to})"));
     };
-    counts("train.batch_size", train.batch_size.div_ceil(2), train.batch_size * 2);
-    counts("model.n_layers", model.n_layers.div_ceil(2), model.n_layers * 2);
-    let lengths = [model.context_length / 2, model.context_length, model.context_length * 2];
-    if lengths[0] > 0 {
-        space.push(format!("model.context_length={},{},{}", lengths[0], lengths[1], lengths[2]));
+    counts("train.batch_size", train.batch_size);
+    counts("model.n_layers", model.n_layers);
+    match tokenizer.kind {
+        TokenizerKind::Bpe if is_tokenizer_free => counts("tokenizer.vocab_size", tokenizer.bpe_vocab_size()),
+        TokenizerKind::Char if is_tokenizer_free => space.push("tokenizer.kind=char,bpe".to_owned()),
+        _ => {}
+    }
+    let width = model.d_model;
+    space.push(format!("model.d_model={},{width},{}", width / 4 * 3, width / 2 * 3));
+    let length = model.context_length;
+    if length > 1 {
+        space.push(format!("model.context_length={},{length},{}", length / 2, 2 * length));
+    }
+    // With less of it a run always begins better.
+    if model.dropout > 0.0 {
+        space.push(format!("model.dropout={:.1},{:.1}", model.dropout - 0.1, model.dropout));
     }
     space
+}
+
+/// From half of a learning rate to twice as much.
+fn in_log(key: &str, rate: f64) -> String {
+    format!("{key}=log({:e}..{:e})", rate / 2.0, rate * 2.0)
 }
 
 #[cfg(test)]
@@ -40,11 +54,17 @@ mod tests {
     #[test]
     fn every_dimension_can_be_read() {
         for preset in PRESETS {
-            let space = search_space(&preset.config());
-            assert_eq!(space.len(), 8);
-            for text in space {
-                Dimension::parse(&text).unwrap_or_else(|error| panic!("{error}"));
+            let config = preset.config();
+            let space = search_space(&config, true);
+            assert!(space.len() >= 7, "{space:?}");
+            for text in &space {
+                Dimension::parse(text).unwrap_or_else(|error| panic!("{error}"));
             }
+            assert!(search_space(&config, false).iter().all(|text| !text.starts_with("tokenizer.")));
         }
+        let mut config = PRESETS[0].config();
+        assert!(search_space(&config, true).contains(&"tokenizer.kind=char,bpe".to_owned()));
+        (config.tokenizer.kind, config.tokenizer.vocab_size) = (TokenizerKind::Bpe, Some(1024));
+        assert!(search_space(&config, true).contains(&"tokenizer.vocab_size=log(512..2048)".to_owned()));
     }
 }

@@ -142,8 +142,9 @@ fn searched(args: &Args, text: &Path, budget_s: f64) -> anyhow::Result<Option<St
     } else {
         from_text(args, text)?
     };
+    let is_tokenizer_free = matches!(args.tokenizer, Kind::Auto);
     let request = SweepRequest {
-        space: autoconfig::search_space(&Config::from_toml(&base, Path::new(&name), &[])?),
+        space: autoconfig::search_space(&Config::from_toml(&base, Path::new(&name), &[])?, is_tokenizer_free),
         config: base,
         config_name: name.into(),
         overrides: Vec::new(),

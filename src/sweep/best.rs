@@ -3,7 +3,7 @@
 
 use toml::{Table, Value};
 
-use super::{Dimension, Outcome, Request};
+use super::{Alone, Dimension, Outcome, Request};
 use crate::autoconfig::comment;
 use crate::config::Config;
 use crate::format::{duration, milliseconds};
@@ -15,22 +15,31 @@ struct Change {
     why: String,
 }
 
-/// The config of a setting, whose run is as long as the base config's would be.
+/// The config of a setting, whose run is as long as the `base_steps` of the base config.
 pub(super) fn toml(
     request: &Request,
     space: &[Dimension],
     setting: &[Value],
-    step_ms: f64,
+    Alone { base_ms, step_ms }: Alone,
+    base_steps: usize,
     outcome: &Outcome,
 ) -> String {
+    let base_s = base_steps as f64 * base_ms / 1e3;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down, and saturating")]
-    let max_steps = ((outcome.course.base_s * 1e3 / step_ms * (1.0 + 1e-9)) as usize).max(1);
+    let max_steps = ((base_s * 1e3 / step_ms * (1.0 + 1e-9)) as usize).max(1);
     let mut overrides = request.overrides.clone();
     overrides.extend(space.iter().zip(setting).map(|(dimension, value)| format!("{}={value}", dimension.key.path)));
     overrides.push(format!("train.max_steps={max_steps}"));
     let load = |text: &str, overrides: &[String]| Config::from_toml(text, &request.config_name, overrides).ok();
     let wanted = load(&request.config, &overrides).expect("it was trained with these settings");
-    let changes = changes(request, space, setting, step_ms, max_steps, &wanted, outcome);
+    let mut changes = changes(request, space, setting, &wanted, outcome);
+    let why = format!(
+        "As many steps of {} as fit the time of the base config's own run, {}.",
+        milliseconds(step_ms),
+        duration(base_s)
+    );
+    let value = Value::Integer(i64::try_from(max_steps).unwrap_or(i64::MAX));
+    changes.push(Change { path: "train.max_steps".to_owned(), value, why });
     let title = comment(&format!("The best setting of `{}`. {}", outcome.sweep_dir.display(), results(outcome)));
     let of = |text: &str| format!("{title}\n{}", edited(text, &changes));
     let own = of(&request.config);
@@ -63,8 +72,6 @@ fn changes(
     request: &Request,
     space: &[Dimension],
     setting: &[Value],
-    step_ms: f64,
-    max_steps: usize,
     wanted: &Config,
     outcome: &Outcome,
 ) -> Vec<Change> {
@@ -90,13 +97,6 @@ fn changes(
         });
         changes.push(Change { path, value: value.clone(), why });
     }
-    let why = format!(
-        "As many steps of {} as fit the time of the base config's own run, {}.",
-        milliseconds(step_ms),
-        duration(outcome.course.base_s)
-    );
-    let value = Value::Integer(i64::try_from(max_steps).unwrap_or(i64::MAX));
-    changes.push(Change { path: "train.max_steps".to_owned(), value, why });
     changes
 }
 

@@ -8,6 +8,7 @@ mod best;
 mod course;
 mod log;
 mod outcome;
+mod results;
 mod space;
 mod trial;
 
@@ -36,6 +37,7 @@ use crate::run::RunError;
 use crate::train::{Interrupter, TrainError};
 use course::Known;
 use log::Folder;
+use results::{Alone, Prepared, Results, mean};
 use trial::Reached;
 
 /// The page, in the folder of the sweep.
@@ -158,8 +160,8 @@ pub fn run(
     for rung in 0..course.n_rungs {
         sweep.train_rung(&course, &settings, rung)?;
     }
-    let results = sweep.state.into_inner().expect("nobody panicked").results;
-    let outcome = Outcome::new(request, root, &space, &settings, &course, &results);
+    let mut outcome = Outcome::new(root, &space, &settings, &course, &sweep.state().results);
+    outcome.best_toml = sweep.best_toml(&settings, &outcome)?;
     outcome.write(root)?;
     Ok(outcome)
 }
@@ -175,65 +177,6 @@ fn load(request: &Request, space: &[Dimension], setting: &[Value]) -> Result<Con
     let mut overrides = request.overrides.clone();
     overrides.extend(space.iter().zip(setting).map(|(dimension, value)| format!("{}={value}", dimension.key.path)));
     Config::from_toml(&request.config, &request.config_name, &overrides)
-}
-
-/// The results in the log so far.
-#[derive(Debug, Default)]
-struct Results {
-    course: Option<Course>,
-    trials: BTreeMap<usize, Result<Prepared, String>>,
-    /// By trial, rung and seed.
-    reached: BTreeMap<(usize, usize, usize), Result<f64, String>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Prepared {
-    parameters: u64,
-    step_ms: f64,
-    max_steps: usize,
-}
-
-impl Results {
-    fn add(&mut self, entry: Entry) {
-        match entry {
-            Entry::Planned(course) => self.course = Some(course),
-            Entry::Prepared { trial, parameters, step_ms, max_steps } => {
-                self.trials.insert(trial, Ok(Prepared { parameters, step_ms, max_steps }));
-            }
-            Entry::LeftOut { trial, reason } => _ = self.trials.insert(trial, Err(reason)),
-            Entry::Reached { trial, seed, rung, bits_per_byte, .. } => {
-                self.reached.insert((trial, rung, seed), Ok(bits_per_byte));
-            }
-            Entry::Failed { trial, seed, rung, reason } => {
-                self.reached.insert((trial, rung, seed), Err(reason));
-            }
-        }
-    }
-
-    /// The losses that the runs of a trial reached in a rung; `None` if it did not take part.
-    fn of(&self, trial: usize, rung: usize) -> Option<Result<Vec<f64>, String>> {
-        let of_seeds = self.reached.range((trial, rung, 0)..=(trial, rung, usize::MAX));
-        let of_seeds: Vec<_> = of_seeds.map(|(_, result)| result.clone()).collect();
-        (!of_seeds.is_empty()).then(|| of_seeds.into_iter().collect())
-    }
-
-    /// The trials that take part in a rung: of the first all that can be trained, then the best of the one before.
-    fn in_rung(&self, rung: usize) -> Vec<usize> {
-        let can_be_trained = self.trials.iter().filter(|(_, prepared)| prepared.is_ok());
-        let all: Vec<usize> = can_be_trained.map(|(trial, _)| *trial).collect();
-        if rung == 0 {
-            return all;
-        }
-        let of_before = |trial: &usize| Some((mean(&self.of(*trial, rung - 1)?.ok()?), *trial));
-        let mut ranked: Vec<(f64, usize)> = all.iter().filter_map(of_before).collect();
-        ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        ranked.truncate(course::n_left(all.len(), rung));
-        ranked.into_iter().map(|(_, trial)| trial).collect()
-    }
-}
-
-fn mean(numbers: &[f64]) -> f64 {
-    numbers.iter().sum::<f64>() / numbers.len() as f64
 }
 
 /// The directory of a run, within the sweep's.
@@ -321,7 +264,8 @@ impl Sweep<'_> {
 
     /// Plans the run of a config, with the mean time of a step of so many runs side by side.
     fn measured(&self, config: &Config, jobs: usize) -> Result<(Plan, Option<f64>), PlanError> {
-        let plans = side_by_side(jobs, || plan::plan(config, None, &self.device, true));
+        let config = measurable(config);
+        let plans = side_by_side(jobs, || plan::plan(&config, None, &self.device, true));
         let plans = plans.into_iter().collect::<Result<Vec<_>, _>>()?;
         let step_ms = plans.iter().map(|plan| Some(plan.time.as_ref()?.measured.step_ms));
         let step_ms: Option<Vec<f64>> = step_ms.collect();
@@ -432,6 +376,22 @@ impl Sweep<'_> {
         results.into_iter().collect()
     }
 
+    /// The config of the best setting. Its run is to last as long as the base config's, so that a setting whose steps take
+    /// another time is measured beside the base config: with all threads, as the run will have them.
+    fn best_toml(&self, settings: &[Setting], outcome: &Outcome) -> Result<Option<String>, SweepError> {
+        let Some(trial) = outcome.best_trial else { return Ok(None) };
+        let setting = if trial == 0 { &[] } else { &settings[trial][..] };
+        let config = self.config_of(trial, setting).expect("it was trained");
+        if speed_key(&config) != speed_key(self.base) && !self.state().results.alone.contains_key(&trial) {
+            let step_ms = |config| Ok::<_, SweepError>(self.measured(config, 1)?.1.unwrap_or_default());
+            self.note(Entry::Alone { trial, base_ms: step_ms(self.base)?, step_ms: step_ms(&config)? })?;
+        }
+        let prepared = self.state().results.trials[&trial].clone().expect("it was trained");
+        let same = Alone { base_ms: prepared.step_ms, step_ms: prepared.step_ms };
+        let alone = self.state().results.alone.get(&trial).copied().unwrap_or(same);
+        Ok(Some(best::toml(self.request, self.space, setting, alone, self.base.train.max_steps, outcome)))
+    }
+
     fn train_run(
         &self,
         course: &Course,
@@ -478,17 +438,25 @@ fn compared(config: Config, base: &Config, course: &Course, max_steps: usize, se
     Config { train, ..config }
 }
 
-/// The part of a config that the time of a step depends on.
-fn speed_key(config: &Config) -> String {
+/// A config with all that the time of a step does not depend on at its default: learning rates, too, at which a few steps
+/// could make a model that cannot be measured.
+fn measurable(config: &Config) -> Config {
     let mut config = config.clone();
     let TrainConfig { matmul_precision, batch_size, grad_accumulation_steps, .. } = config.train;
     config.train = TrainConfig { matmul_precision, batch_size, grad_accumulation_steps, ..TrainConfig::default() };
-    config.optimizer = OptimizerConfig { kind: config.optimizer.kind, ..OptimizerConfig::default() };
+    let OptimizerConfig { kind, newton_schulz, newton_schulz_steps, normuon_beta2, ema_decay, .. } = config.optimizer;
+    let extra = OptimizerConfig { kind, newton_schulz, newton_schulz_steps, ..OptimizerConfig::default() };
+    config.optimizer = OptimizerConfig { normuon_beta2, ema_decay, ..extra };
     (config.schedule, config.generate) = (ScheduleConfig::default(), GenerateConfig::default());
     if config.model.dropout > 0.0 {
         config.model.dropout = 0.5; // however much, it takes the same time
     }
-    config.to_toml()
+    config
+}
+
+/// The part of a config that the time of a step depends on.
+fn speed_key(config: &Config) -> String {
+    measurable(config).to_toml()
 }
 
 /// The results of so many calls at once, each with its share of the threads.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use toml::Value;
 
-use super::{BEST, Course, Dimension, PAGE, Prepared, Request, Results, Setting, SweepError, best, mean, run_name};
+use super::{BEST, Course, Dimension, PAGE, Prepared, Results, Setting, SweepError, mean, run_name};
 use crate::draw;
 use crate::format::short;
 use crate::run::{Curves, RunDir, write_atomically};
@@ -93,7 +93,6 @@ pub struct Group {
 
 impl Outcome {
     pub(super) fn new(
-        request: &Request,
         root: &Path,
         space: &[Dimension],
         settings: &[Setting],
@@ -125,10 +124,6 @@ impl Outcome {
             trials,
         };
         outcome.best_trial = outcome.best().map(|row| row.trial);
-        let best = outcome.best_trial.and_then(|trial| Some((trial, results.trials.get(&trial)?.clone().ok()?)));
-        outcome.best_toml = best.map(|(trial, Prepared { step_ms, .. })| {
-            best::toml(request, space, if trial == 0 { &[] } else { &settings[trial] }, step_ms, &outcome)
-        });
         outcome
     }
 

@@ -91,17 +91,18 @@ fn halving_promotes_the_best_whose_run_is_the_same_as_without_a_stop() {
 #[test]
 fn what_cannot_be_trained_is_a_row_with_its_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let space = ["optimizer.learning_rate=1e-3,1e30", "model.n_heads=2,3"];
+    // The rate is so high that even the steps with which a setting is measured would leave no numbers.
+    let space = ["optimizer.learning_rate=1e-3,1e30", "model.n_heads=1,3"];
     let request = Request { method: Method::Grid, ..request(&dir, &space) };
     let outcome = sweep(&request, &dir.path().join("sweep"));
     let reason = |values: [&str; 2]| {
         let row = outcome.trials.iter().find(|row| row.values == values).unwrap();
         row.reason.clone().unwrap_or_default()
     };
-    assert_eq!(outcome.trials[0].values, ["0.001", "2"]);
-    assert!(reason(["1e30", "2"]).contains("NaN") || reason(["1e30", "2"]).contains("inf"), "{outcome:?}");
+    assert_eq!(outcome.base().unwrap().values, ["0.001", "2"]);
+    assert!(reason(["1e30", "1"]).contains("NaN") || reason(["1e30", "1"]).contains("inf"), "{outcome:?}");
     assert!(reason(["0.001", "3"]).contains("model.d_model = 16"), "{outcome:?}");
-    assert_eq!(outcome.trials.len(), 4);
+    assert_eq!(outcome.trials.len(), 5);
 
     let small = Request { max_parameters: Some(100), ..request };
     let error = run(&small, &dir.path().join("small"), false, &|_| (), &Interrupter::new()).unwrap_err();

@@ -1,10 +1,13 @@
 //! Sweeps as a user makes them, killed on the way.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cli::Folder;
+use crate::faults::files;
 
 const SWEEP: [&str; 11] = [
     "sweep",
@@ -28,6 +31,18 @@ fn table(stdout: &str) -> serde_json::Value {
     object
 }
 
+/// Lets the sweep in `new` begin with what the one in `old` measured, all that depends on the clock. Returns how many
+/// lines of the log that is.
+fn begin_as(folder: &Folder, old: &str, new: &str) -> usize {
+    let log = folder.read(&format!("{old}/log.jsonl"));
+    let is_measured = |line: &&str| line.contains("\"planned\"") || line.contains("\"prepared\"");
+    let measured: Vec<&str> = log.split_inclusive('\n').filter(is_measured).collect();
+    fs::create_dir_all(folder.path(new)).expect("made");
+    folder.write(&format!("{new}/log.jsonl"), measured.concat());
+    folder.write(&format!("{new}/sweep.json"), folder.read(&format!("{old}/sweep.json")));
+    measured.len()
+}
+
 #[test]
 fn a_sweep_that_is_killed_goes_on_and_ends_with_the_same_table() {
     let folder = Folder::new();
@@ -43,16 +58,7 @@ fn a_sweep_that_is_killed_goes_on_and_ends_with_the_same_table() {
     assert!(n_killed >= 4, "only {n_killed} were killed before their end");
     let killed = folder.succeed(&SWEEP);
 
-    // What was measured is the only thing that depends on the clock: another sweep that begins with it.
-    let log = fs::read_to_string(folder.path("sweeps/tiny/log.jsonl")).expect("a log");
-    let measured: String = log
-        .split_inclusive('\n')
-        .filter(|line| line.contains("\"planned\"") || line.contains("\"prepared\""))
-        .collect();
-    assert_eq!(measured.lines().count(), 1 + 4, "{log}");
-    fs::create_dir_all(folder.path("whole")).expect("made");
-    folder.write("whole/log.jsonl", measured);
-    folder.write("whole/sweep.json", folder.read("sweeps/tiny/sweep.json"));
+    assert_eq!(begin_as(&folder, "sweeps/tiny", "whole"), 1 + 4, "each line is there once");
     let whole = folder.succeed(&[&SWEEP[..], &["--sweep-dir", "whole"]].concat());
     assert_eq!(table(&killed), table(&whole));
     for run in ["trial-001", "trial-002"] {
@@ -70,6 +76,45 @@ fn a_sweep_that_is_killed_goes_on_and_ends_with_the_same_table() {
     let text = folder.succeed(&SWEEP[..10]);
     assert!(text.contains("BITS/BYTE") && text.contains("learning_rate=1e30"), "{text}");
     folder.succeed(&["plan", "sweeps/tiny/best.toml", "--no-measure"]);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_sweep_that_is_killed_twenty_times_is_the_same_sweep() {
+    let folder = Folder::new();
+    let more = ["--space", "optimizer.weight_decay=0.0,0.1,0.3", "--set", "train.max_steps=3000", "--sweep-dir"];
+    let sweep = |root| [&SWEEP[..], &more, &[root]].concat();
+    let started = Instant::now();
+    let whole = folder.succeed(&sweep("sweep-a"));
+    let seconds = started.elapsed().as_secs_f64();
+    assert_eq!(begin_as(&folder, "sweep-a", "sweep-b"), 1 + 12);
+    for i in 0..20 {
+        let started = folder.start(&sweep("sweep-b"));
+        // Anywhere in a tenth of the sweep; multiples of the golden ratio are spread evenly.
+        let share = (0.618 * f64::from(i)).fract() / 10.0;
+        sleep(Duration::from_secs_f64(seconds * share));
+        assert!(started.kill(), "it ended before it was killed {} times", i + 1);
+        let n_lines = folder.read("sweep-b/log.jsonl").lines().count();
+        println!("killed after {:.2} of {seconds:.1} s, {n_lines} lines of its log", seconds * share);
+    }
+    assert_eq!(table(&folder.succeed(&sweep("sweep-b"))), table(&whole));
+    // The first lines name the folder, whose two names are equally long.
+    let best = |root: &str| folder.read(&format!("{root}/best.toml")).replace(root, "");
+    assert_eq!(best("sweep-b"), best("sweep-a"));
+    let (killed, whole) = (kept(&folder, "sweep-b"), kept(&folder, "sweep-a"));
+    assert!(killed.keys().eq(whole.keys()), "{:?} {:?}", killed.keys(), whole.keys());
+    assert!(killed.keys().filter(|path| path.ends_with("model.safetensors")).count() >= 2, "{:?}", killed.keys());
+    for (path, bytes) in &killed {
+        assert!(*bytes == whole[path], "{} differs", path.display());
+    }
+}
+
+/// The weights and curves of all runs of a sweep.
+fn kept(folder: &Folder, root: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+    let runs = folder.path(root).join("runs");
+    let is_kept = |path: &Path| path.ends_with("metrics.jsonl") || path.iter().any(|part| part == "checkpoints");
+    let kept = files(&runs).into_iter().filter(|(path, _)| is_kept(path));
+    kept.map(|(path, bytes)| (path.strip_prefix(&runs).expect("within").to_owned(), bytes)).collect()
 }
 
 #[test]
