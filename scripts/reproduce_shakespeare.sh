@@ -4,15 +4,17 @@
 #     scripts/fetch_data.sh
 #     cargo build --release
 #     TORCH_GPT=PATH scripts/reproduce_shakespeare.sh          # every row
-#     TORCH_GPT=PATH scripts/reproduce_shakespeare.sh start    # only these rows: start fast
+#     TORCH_GPT=PATH scripts/reproduce_shakespeare.sh start    # only these rows: start fast laptop laptop-long
 #
 # Nothing else should run meanwhile. The unit of time is what PyTorch takes to train nanoGPT's CPU run, 2000 steps, which
-# end at a loss of 1.897. `start` is the least that reaches this loss, `fast` takes about as long. Losses are those of the
-# whole validation split, and of its halves, in nats per character.
+# end at a loss of 1.897. `start` is the least that reaches this loss, `fast` takes about as long, `laptop` up to 3.5 times
+# and `laptop-long` up to 20 times as long. Losses are those of the whole validation split, and of its halves, in nats per
+# character: the text is ASCII, so that a character is a byte.
 #
 # Settings, as environment variables:
 #
 #     SEEDS      seeds of each row, of which the median is printed; "1 2 3"
+#     SET        further settings of every row, to try them: "model.dropout=0.1 train.max_steps=4000"
 #     TORCH_GPT  the PyTorch training script that scripts/compare_pytorch.sh describes
 #     TORCH_S    the training time of PyTorch's 2000 steps, if it was measured already: TORCH_GPT is not needed then
 #     PYTHON     python3, with torch
@@ -45,6 +47,11 @@ median() {
 [ -x "$tinderbox" ] || fail "there is no $tinderbox" "cargo build --release"
 [ -f "$corpus" ] || fail "there is no $corpus" "scripts/fetch_data.sh"
 
+# nats: bits of a byte as nats.
+nats() {
+    awk '{ printf "%.6f\n", $1 * log(2) }'
+}
+
 # The halves of the validation split, which is the last tenth of the text.
 characters=$(wc -m <"$corpus")
 n_val=$((characters - characters * 9 / 10))
@@ -54,19 +61,19 @@ tail -c +$((n_val / 2 + 1)) "$work/val" >"$work/second"
 
 # loss RUN FILE
 loss() {
-    "$tinderbox" eval "$1" --text "$2" --json 2>/dev/null | number loss
+    "$tinderbox" eval "$1" --text "$2" --json 2>/dev/null | number bits_per_byte | nats
 }
 
 # row NAME CONFIG SETTING...: trains with each seed and prints the medians.
 row() {
     local name=$1 config=$2 set=() setting seed run halves=()
     shift 2
-    for setting in "$@"; do set+=(--set "$setting"); done
+    for setting in "$@" ${SET:-}; do set+=(--set "$setting"); done
     for seed in $seeds; do
         run=$work/$name-$seed
         "$tinderbox" train "$config" "${set[@]}" --set "train.seed=$seed" --run-dir "$run" --json \
             >"$work/json" 2>"$work/log" || { cat "$work/log" >&2; exit 1; }
-        number val_loss <"$work/json" >>"$work/$name.loss"
+        number val_bits_per_byte <"$work/json" | nats >>"$work/$name.loss"
         number train_s <"$work/json" >>"$work/$name.s"
         loss "$run/last" "$work/first" >>"$work/$name.first"
         loss "$run/last" "$work/second" >>"$work/$name.second"
@@ -86,14 +93,19 @@ else
 fi
 printf 'PyTorch: %.1f s\n%-12s %8s %8s %8s %8s %8s %9s %8s\n' "$unit_s" row loss lowest highest '1st half' '2nd half' 'time, s' share
 
-[ $# -gt 0 ] || set -- start fast
+[ $# -gt 0 ] || set -- start fast laptop laptop-long
 for name; do
     case $name in
     start)
         row start configs/shakespeare-fast.toml model.n_layers=2 model.d_model=64 model.n_heads=2 model.n_kv_heads=2 \
-            model.d_ff=176 model.context_length=64 train.batch_size=12 train.max_steps=500
+            model.d_ff=176 model.context_length=32 tokenizer.vocab_size=512 train.batch_size=24 train.max_steps=350
         ;;
     fast) row fast configs/shakespeare-fast.toml ;;
-    *) fail "there is no row $name" "start or fast" ;;
+    laptop) row laptop configs/shakespeare-laptop.toml ;;
+    laptop-long)
+        row laptop-long configs/shakespeare-laptop.toml model.n_layers=6 model.d_model=192 model.n_heads=6 \
+            model.n_kv_heads=6 model.d_ff=512 model.dropout=0.1 train.batch_size=12 train.max_steps=4300
+        ;;
+    *) fail "there is no row $name" "start, fast, laptop or laptop-long" ;;
     esac
 done

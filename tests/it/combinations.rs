@@ -308,7 +308,8 @@ fn site(block_idx: Option<usize>, point: Point) -> Site {
 fn the_shipped_configs_have_the_sizes_that_are_told_of_them() {
     for (name, vocab_size, parameters) in [
         ("quickstart", 76, 813_952),
-        ("shakespeare-fast", 65, 338_880),
+        ("shakespeare-fast", 1024, 430_944),
+        ("shakespeare-laptop", 1024, 935_296),
         ("shakespeare-nanogpt", 65, 804_096),
         ("shakespeare-gpu", 65, 10_745_088),
         ("stories-15m", 32_000, 15_191_712),

@@ -72,6 +72,7 @@ fn every_preset_is_the_shipped_file_and_loads() {
         ("quickstart", "quickstart.toml"),
         ("shakespeare", "shakespeare-nanogpt.toml"),
         ("shakespeare-fast", "shakespeare-fast.toml"),
+        ("shakespeare-laptop", "shakespeare-laptop.toml"),
         ("shakespeare-gpu", "shakespeare-gpu.toml"),
         ("shakespeare-nanogpt", "shakespeare-nanogpt.toml"),
         ("stories-15m", "stories-15m.toml"),
@@ -393,7 +394,7 @@ fn a_shell_completes_commands_and_options() {
     };
     assert_eq!(commands, "train");
     assert_eq!(complete("tinderbox init --from").as_deref(), Some("--from-text"));
-    assert_eq!(complete("tinderbox init --preset sh").as_deref(), Some("shakespeare-fast shakespeare shakespeare-gpu"));
+    assert_eq!(complete("tinderbox init --preset sh").as_deref(), Some("shakespeare-fast shakespeare-laptop shakespeare shakespeare-gpu"));
 }
 
 #[test]
