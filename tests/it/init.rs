@@ -394,7 +394,10 @@ fn a_shell_completes_commands_and_options() {
     };
     assert_eq!(commands, "train");
     assert_eq!(complete("tinderbox init --from").as_deref(), Some("--from-text"));
-    assert_eq!(complete("tinderbox init --preset sh").as_deref(), Some("shakespeare-fast shakespeare-laptop shakespeare shakespeare-gpu"));
+    assert_eq!(
+        complete("tinderbox init --preset sh").as_deref(),
+        Some("shakespeare-fast shakespeare-laptop shakespeare shakespeare-gpu")
+    );
 }
 
 #[test]
