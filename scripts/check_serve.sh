@@ -2,13 +2,15 @@
 # `tinderbox serve` under clients that others wrote: the `openai` package, and lm-eval beside its own backend for
 # transformers.
 #
-#     scripts/check_serve.sh                   # both parts, in some minutes on two cores
+#     scripts/check_serve.sh                   # all parts but speed, in some minutes on two cores
 #     scripts/check_serve.sh openai lm-eval    # only these
 #
 # openai:  what is streamed is what is not, in text and log-probabilities; greedy texts are those of `generate`, alone and
 #          beside 15 others
 # lm-eval: accuracy and every log-likelihood of a multiple-choice task, and perplexity, through the server and by
 #          transformers from the exported model, within 1e-3
+# crowd:   10,000 requests, right ones and wrong ones, after which memory is as before; 200 clients that are killed, whose
+#          places are free within 100 ms; clients that do not read, and requests that do not end
 # speed:   only if it is named: 16 clients at once beside `generate --num-samples 16` and llama.cpp (xllamacpp) with the
 #          same weights, medians of three rounds; nothing else should run meanwhile
 #

@@ -15,7 +15,7 @@ use crate::format::{first_line, size};
 use crate::measure::Machine;
 use crate::plan::Writing;
 use crate::run::{self, Checkpoint, RunError, Trained};
-use crate::serve::{Folder, Keys, Model, OpenTensors, Options, Server};
+use crate::serve::{Keys, Model, OpenModel, OpenTensors, Options, Server, TensorsError};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -82,9 +82,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let models = args.runs.iter().map(|run| opening.open(run)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
-    let folder = args.folder.as_deref().map(|folder| follow(folder, opening)).transpose()?;
-    names.extend(args.folder.iter().map(|folder| format!("the runs in {}", folder.display())));
-    let server = Server::bind(models, Options { address, n_places: args.parallel, keys, folder })?;
+    let folder = args.folder.clone();
+    folder.as_deref().map_or(Ok(()), check_folder)?;
+    names.extend(folder.iter().map(|folder| format!("the runs in {}", folder.display())));
+    let options = Options { address, n_places: args.parallel, keys, folder, open: opening.later() };
+    let server = Server::bind(models, options)?;
     let stop = server.stop();
     ctrlc::set_handler(move || {
         if stop.was_asked() {
@@ -125,20 +127,24 @@ impl Args {
     }
 }
 
-/// The runs in a folder, which are opened when they are first asked for.
-fn follow(folder: &Path, opening: Opening) -> anyhow::Result<Folder> {
+/// Says if there is nothing in a folder of runs yet, and refuses one that cannot be read.
+fn check_folder(folder: &Path) -> anyhow::Result<()> {
     match run::list(folder) {
-        Ok(_) => {}
         Err(error @ RunError::NoRuns { .. }) => note(format!("note: {}", first_line(&error))),
-        Err(error) => return Err(error.into()),
+        listed => drop(listed?),
     }
-    Ok(Folder::new(folder.to_owned(), move |run| {
-        let checked = if opening.force { Ok(()) } else { check_memory(&[run.to_owned()], opening.n_places) };
-        checked.and_then(|()| opening.open(run)).map_err(|error| first_line(format!("{error:#}")))
-    }))
+    Ok(())
 }
 
 impl Opening {
+    /// Opens runs and checkpoints when they are asked for.
+    fn later(self) -> OpenModel {
+        OpenModel::new(move |run| {
+            let checked = if self.force { Ok(()) } else { check_memory(&[run.to_owned()], self.n_places) };
+            checked.and_then(|()| self.open(run)).map_err(|error| first_line(format!("{error:#}")))
+        })
+    }
+
     /// Opens a model; its name is that of the run's folder, with the checkpoint if one was named.
     fn open(self, path: &Path) -> anyhow::Result<Model> {
         let located = run::locate(path)?;
@@ -147,7 +153,8 @@ impl Opening {
         let checkpoint = opened.checkpoint;
         let tensors = OpenTensors::new(move || match Trained::open(&checkpoint, device.as_ref()) {
             Ok(opened) => Ok(opened.model),
-            Err(error) => Err(first_line(&error)),
+            Err(_) if !checkpoint.exists() => Err(TensorsError::Gone),
+            Err(error) => Err(TensorsError::Failed(first_line(&error))),
         });
         let model = self.weights.of(opened.model, &opened.device)?;
         let [root, named] = [located.run.root(), path].map(fs::canonicalize);

@@ -10,9 +10,9 @@ const NAME: usize = 30;
 /// The longest bar of a weight, in columns.
 const BAR: usize = 20;
 /// The most tokens that are named in the sum.
-const NAMED: usize = 5;
+pub(super) const NAMED: usize = 5;
 /// How many of the tokens that come later are listed: enough to see what the mask takes away.
-const LATER: usize = 4;
+pub(super) const LATER: usize = 4;
 
 /// The six steps, in at most 100 columns. Every line ends with a line break.
 #[must_use]
@@ -169,7 +169,7 @@ impl Writer<'_> {
     }
 }
 
-fn wide(vector: &[f32]) -> Vec<f64> {
+pub(super) fn wide(vector: &[f32]) -> Vec<f64> {
     vector.iter().copied().map(f64::from).collect()
 }
 

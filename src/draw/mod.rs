@@ -13,6 +13,8 @@ mod attention_svg;
 mod columns;
 mod curves;
 mod explanation;
+#[cfg(feature = "serve")]
+mod explanation_sheet;
 mod head_history;
 mod head_map;
 mod head_tables;
@@ -41,6 +43,8 @@ pub use attention_html::{attention_html, attention_mib, check_size};
 pub use attention_svg::attention_svg;
 pub(crate) use curves::{Chart, Series, curves};
 pub use explanation::explanation;
+#[cfg(feature = "serve")]
+pub(crate) use explanation_sheet::explanation_sheet;
 pub(crate) use head_history::HeadHistory;
 pub(crate) use head_map::head_map;
 pub use head_tables::{head_answers, scored_heads};

@@ -30,11 +30,12 @@ const JS: &str = "text/javascript; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 
 /// The modules of the page.
-const MODULES: [(&str, &str); 11] = [
+const MODULES: [(&str, &str); 12] = [
     ("api.js", include_str!("assets/api.js")),
     ("app.js", include_str!("assets/app.js")),
     ("branches.js", include_str!("assets/branches.js")),
     ("chat.js", include_str!("assets/chat.js")),
+    ("checkpoints.js", include_str!("assets/checkpoints.js")),
     ("compare.js", include_str!("assets/compare.js")),
     ("look.js", include_str!("assets/look.js")),
     ("report.js", include_str!("assets/report.js")),
@@ -89,10 +90,15 @@ pub(super) async fn runs(State(service): State<Shared>) -> Result<Response, ApiE
     .await
 }
 
-/// The sizes of a run's model, and whether it has a chat template: its views need them.
+/// The sizes of a run's model, whether it has a chat template, and the checkpoints that it keeps: its views need them.
 pub(super) async fn run(State(service): State<Shared>, Path(name): Path<String>) -> Result<Response, ApiError> {
     of_files(service, move |service| {
-        let run = service.library.run(&name)?.run;
+        let ListedRun { run, checkpoint, .. } = service.library.run(&name)?;
+        let best = checkpoint.map(|(path, _)| path);
+        let kept = run.kept().unwrap_or_default().into_iter().map(|(step, path)| {
+            let model = path.file_name().map(|checkpoint| format!("{name}/{}", checkpoint.to_string_lossy()));
+            json!({"step": step, "model": model, "is_best": best.as_ref() == Some(&path)})
+        });
         let config = run.config().map_err(unreadable)?;
         let tokenizer = run.tokenizer_of_model(&config).map_err(unreadable)?;
         let json = json!({
@@ -100,6 +106,7 @@ pub(super) async fn run(State(service): State<Shared>, Path(name): Path<String>)
             "n_heads": config.model.n_heads,
             "context_length": config.model.context_length,
             "has_chat": tokenizer.chat_template().is_some(),
+            "checkpoints": kept.collect::<Vec<_>>(),
         });
         Ok(super::routes::json_text(json.to_string()))
     })

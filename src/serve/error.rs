@@ -68,6 +68,13 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, None, "the body of the request did not come in time")
     }
 
+    /// 409: the checkpoint that this model was opened from is not there any more.
+    pub(super) fn gone() -> Self {
+        let message = "the run went on and removed the checkpoint that this model was opened from before it was looked \
+                       into; ask for another of its checkpoints, or start the server again";
+        Self::new(StatusCode::CONFLICT, Some("checkpoint_removed"), message)
+    }
+
     /// 413.
     pub(super) fn too_large(limit: usize) -> Self {
         let message = format!("the body of a request has at most {limit} bytes");

@@ -12,12 +12,21 @@ use super::limits::MAX_INSPECTIONS;
 use crate::inspect::InspectError;
 use crate::model::Gpt;
 
-/// Opens the weights of a model as tensors; an error says why it cannot.
-pub struct OpenTensors(Box<dyn Fn() -> Result<Gpt, String> + Send + Sync>);
+/// Why the weights of a model cannot be opened as tensors.
+#[derive(Debug)]
+pub enum TensorsError {
+    /// Their checkpoint was removed since.
+    Gone,
+    /// Something else, in words.
+    Failed(String),
+}
+
+/// Opens the weights of a model as tensors.
+pub struct OpenTensors(Box<dyn Fn() -> Result<Gpt, TensorsError> + Send + Sync>);
 
 impl OpenTensors {
     /// Opens them by a function.
-    pub fn new(open: impl Fn() -> Result<Gpt, String> + Send + Sync + 'static) -> Self {
+    pub fn new(open: impl Fn() -> Result<Gpt, TensorsError> + Send + Sync + 'static) -> Self {
         Self(Box::new(open))
     }
 }
@@ -61,8 +70,10 @@ impl Inside {
 
     fn open<'a>(&self, model: &'a mut Option<Gpt>) -> Result<&'a Gpt, ApiError> {
         if model.is_none() {
-            let opened = (self.open.0)();
-            *model = Some(opened.map_err(|why| ApiError::failed(format!("the weights cannot be read: {why}")))?);
+            *model = Some((self.open.0)().map_err(|error| match error {
+                TensorsError::Gone => ApiError::gone(),
+                TensorsError::Failed(why) => ApiError::failed(format!("the weights cannot be read: {why}")),
+            })?);
         }
         Ok(model.as_ref().expect("it was opened"))
     }

@@ -1,5 +1,5 @@
-//! The models that are served: those named at the start, and those of a folder of runs, which is looked through anew with
-//! each request and whose models are opened when they are first asked for.
+//! The models that are served: those named at the start, those of a folder of runs, which is looked through anew with each
+//! request, and the checkpoints that their runs keep. All but the first are opened when they are first asked for.
 
 use std::fmt;
 use std::fs;
@@ -12,37 +12,32 @@ use super::hosted::{Hosted, Model};
 use super::limits::{MAX_OPENED, MAX_WAITING};
 use crate::run::{self, RunDir};
 
-type Open = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
+/// Opens the model of a run or of a checkpoint, or says why it cannot.
+pub struct OpenModel(Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>);
 
-/// A folder of runs, each of which is served once it has a checkpoint.
-pub struct Folder {
-    path: PathBuf,
-    open: Open,
-}
-
-impl Folder {
-    /// The folder at `path`; `open` opens the model of a run in it, or says why it cannot.
-    pub fn new(path: PathBuf, open: impl Fn(&Path) -> Result<Model, String> + Send + Sync + 'static) -> Self {
-        Self { path, open: Box::new(open) }
-    }
-
-    /// The runs in the folder by name, those without a checkpoint as well.
-    fn runs(&self) -> Vec<ListedRun> {
-        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
-        let run = |entry: fs::DirEntry| {
-            let name = entry.file_name().into_string().ok().filter(|name| !name.starts_with('.'))?;
-            Some(ListedRun::new(name, RunDir::open(&entry.path()).ok()?))
-        };
-        let mut runs: Vec<ListedRun> = entries.filter_map(run).collect();
-        runs.sort_by(|a, b| a.name.cmp(&b.name));
-        runs
+impl OpenModel {
+    /// Opens them by a function.
+    pub fn new(open: impl Fn(&Path) -> Result<Model, String> + Send + Sync + 'static) -> Self {
+        Self(Box::new(open))
     }
 }
 
-impl fmt::Debug for Folder {
+impl fmt::Debug for OpenModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Folder").field(&self.path).finish()
+        f.write_str("OpenModel")
     }
+}
+
+/// The runs in a folder by name, those without a checkpoint as well.
+fn runs_in(folder: &Path) -> Vec<ListedRun> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let run = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok().filter(|name| !name.starts_with('.'))?;
+        Some(ListedRun::new(name, RunDir::open(&entry.path()).ok()?))
+    };
+    let mut runs: Vec<ListedRun> = entries.filter_map(run).collect();
+    runs.sort_by(|a, b| a.name.cmp(&b.name));
+    runs
 }
 
 /// A run that the page shows.
@@ -56,11 +51,25 @@ pub(super) struct ListedRun {
 
 impl ListedRun {
     fn new(name: String, run: RunDir) -> Self {
-        let checkpoint = run::locate(run.root()).ok().map(|located| located.checkpoint);
-        let with_time = |path: PathBuf| Some((fs::metadata(&path).and_then(|it| it.modified()).ok()?, path));
-        let checkpoint = checkpoint.and_then(with_time).map(|(time, path)| (path, time));
+        let checkpoint = run::locate(run.root()).ok().and_then(|located| with_time(located.checkpoint));
         Self { name, run, checkpoint }
     }
+}
+
+/// A checkpoint with the time when it was made; `None` if it is gone.
+fn with_time(checkpoint: PathBuf) -> Option<(PathBuf, SystemTime)> {
+    let made = fs::metadata(&checkpoint).and_then(|it| it.modified()).ok()?;
+    Some((checkpoint, made))
+}
+
+/// A model that is opened when it is asked for.
+#[derive(Debug)]
+struct Unopened {
+    name: String,
+    /// The run or the checkpoint by which it is opened.
+    path: PathBuf,
+    checkpoint: PathBuf,
+    made: SystemTime,
 }
 
 /// A model as `/v1/models` shows it.
@@ -75,22 +84,32 @@ pub(super) struct ListedModel {
 #[derive(Debug)]
 pub(super) struct Library {
     named: Vec<Arc<Hosted>>,
-    folder: Option<Folder>,
+    /// A folder whose runs are served as well.
+    folder: Option<PathBuf>,
+    open: OpenModel,
     n_places: usize,
-    /// Models of the folder with their checkpoints, the one used last at the end.
+    /// Models that were not named, with their checkpoints, the one used last at the end.
     opened: Mutex<Vec<(PathBuf, SystemTime, Arc<Hosted>)>>,
     /// Held while a model is opened: one at a time.
     opening: Mutex<()>,
 }
 
 impl Library {
-    pub(super) fn new(named: Vec<Arc<Hosted>>, folder: Option<Folder>, n_places: usize) -> Self {
-        Self { named, folder, n_places, opened: Mutex::default(), opening: Mutex::default() }
+    pub(super) fn new(named: Vec<Arc<Hosted>>, folder: Option<PathBuf>, open: OpenModel, n_places: usize) -> Self {
+        Self { named, folder, open, n_places, opened: Mutex::default(), opening: Mutex::default() }
     }
 
-    /// Whether finding a model may take as long as opening it.
-    pub(super) fn is_slow(&self) -> bool {
-        self.folder.is_some()
+    /// Whether finding the model of a name, or the first one, may take as long as opening it.
+    pub(super) fn is_slow(&self, name: Option<&str>) -> bool {
+        self.named(name).is_none()
+    }
+
+    fn named(&self, name: Option<&str>) -> Option<&Arc<Hosted>> {
+        self.named.iter().find(|model| name.is_none_or(|name| name == model.name))
+    }
+
+    fn folder_runs(&self) -> Vec<ListedRun> {
+        self.folder.as_deref().map(runs_in).unwrap_or_default()
     }
 
     /// The models that are in memory.
@@ -103,7 +122,7 @@ impl Library {
     pub(super) fn runs(&self) -> Vec<ListedRun> {
         let named = self.named.iter();
         let named = named.filter_map(|model| Some(ListedRun::new(model.name.clone(), model.run.clone()?)));
-        named.chain(self.folder.iter().flat_map(Folder::runs)).collect()
+        named.chain(self.folder_runs()).collect()
     }
 
     /// The run of a name.
@@ -129,50 +148,64 @@ impl Library {
                 name: run.name,
             })
         };
-        named.chain(self.folder.iter().flat_map(Folder::runs).filter_map(of_run)).collect()
+        named.chain(self.folder_runs().into_iter().filter_map(of_run)).collect()
     }
 
     /// The model of a name, or the first one, with the checkpoint that it has now.
     pub(super) fn model(&self, name: Option<&str>) -> Result<Arc<Hosted>, ApiError> {
-        let is_meant = |known: &str| name.is_none_or(|name| name == known);
-        if let Some(model) = self.named.iter().find(|model| is_meant(&model.name)) {
+        if let Some(model) = self.named(name) {
             return Ok(model.clone());
         }
-        let runs: Vec<ListedRun> = self.folder.iter().flat_map(Folder::runs).collect();
-        let served = || runs.iter().filter_map(|run| Some((run, run.checkpoint.as_ref()?)));
-        let found = served().find(|(run, _)| is_meant(&run.name)).zip(self.folder.as_ref());
-        let Some(((run, (checkpoint, time)), folder)) = found else {
-            let named = self.named.iter().map(|model| &*model.name);
-            let known: Vec<&str> = named.chain(served().map(|(run, _)| &*run.name)).collect();
-            return Err(ApiError::no_model(name.unwrap_or_default(), &known));
-        };
-        if let Some(model) = self.take_opened(&run.name, checkpoint, *time) {
+        let meant = self.unopened(name)?;
+        if let Some(model) = self.take_opened(&meant) {
             return Ok(model);
         }
         // Whoever waited here may find it open.
         let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(model) = self.take_opened(&run.name, checkpoint, *time) {
+        if let Some(model) = self.take_opened(&meant) {
             return Ok(model);
         }
-        let failed = |why| ApiError::unavailable(format!("`{}` cannot be opened: {why}", run.name));
-        let model = (folder.open)(run.run.root()).map_err(failed)?;
-        let model = Hosted::start(Model { name: run.name.clone(), ..model }, self.n_places, MAX_WAITING);
+        let Unopened { name, path, checkpoint, made } = meant;
+        let failed = |why| ApiError::unavailable(format!("`{name}` cannot be opened: {why}"));
+        let model = (self.open.0)(&path).map_err(failed)?;
+        let model = Hosted::start(Model { name: name.clone(), ..model }, self.n_places, MAX_WAITING);
         let model = Arc::new(model.map_err(|error| failed(error.to_string()))?);
         let mut opened = self.opened();
         // Texts of an earlier checkpoint, or of a model that nobody has used for long, are written to their end.
-        opened.retain(|(.., other)| other.name != run.name);
+        opened.retain(|(.., other)| other.name != name);
         if opened.len() >= MAX_OPENED {
             opened.remove(0);
         }
-        opened.push((checkpoint.clone(), *time, model.clone()));
+        opened.push((checkpoint, made, model.clone()));
         Ok(model)
     }
 
+    /// The run of the folder by a name, or its first one; or a checkpoint that a run keeps, `RUN/step-N`.
+    fn unopened(&self, name: Option<&str>) -> Result<Unopened, ApiError> {
+        let runs = self.folder_runs();
+        let mut served = runs.iter().filter_map(|run| Some((run, run.checkpoint.clone()?)));
+        if let Some((run, (checkpoint, made))) = served.find(|(run, _)| name.is_none_or(|name| name == run.name)) {
+            return Ok(Unopened { name: run.name.clone(), path: run.run.root().to_owned(), checkpoint, made });
+        }
+        if let Some((run, step)) = name.and_then(|name| name.rsplit_once('/')) {
+            let kept = self.run(run).ok().and_then(|run| run.run.kept().ok()).unwrap_or_default();
+            let is_meant = |checkpoint: &PathBuf| checkpoint.file_name().is_some_and(|name| name == step);
+            let found = kept.into_iter().map(|(_, checkpoint)| checkpoint).find(is_meant).and_then(with_time);
+            if let Some((checkpoint, made)) = found {
+                return Ok(Unopened { name: format!("{run}/{step}"), path: checkpoint.clone(), checkpoint, made });
+            }
+        }
+        let named = self.named.iter().map(|model| &*model.name);
+        let served = runs.iter().filter(|run| run.checkpoint.is_some()).map(|run| &*run.name);
+        let known: Vec<&str> = named.chain(served).collect();
+        Err(ApiError::no_model(name.unwrap_or_default(), &known))
+    }
+
     /// The model of a checkpoint if it is open, which counts as a use.
-    fn take_opened(&self, name: &str, checkpoint: &Path, time: SystemTime) -> Option<Arc<Hosted>> {
+    fn take_opened(&self, meant: &Unopened) -> Option<Arc<Hosted>> {
         let mut opened = self.opened();
-        let is_it = |(path, made, model): &(PathBuf, SystemTime, Arc<Hosted>)| {
-            model.name == name && path == checkpoint && *made == time
+        let is_it = |(checkpoint, made, model): &(PathBuf, SystemTime, Arc<Hosted>)| {
+            model.name == meant.name && *checkpoint == meant.checkpoint && *made == meant.made
         };
         let at = opened.iter().position(is_it)?;
         let found = opened.remove(at);

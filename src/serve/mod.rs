@@ -28,6 +28,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
@@ -39,9 +40,9 @@ use self::error::ApiError;
 pub use self::guard::Keys;
 use self::hosted::Hosted;
 pub use self::hosted::Model;
-pub use self::inside::OpenTensors;
-pub use self::library::Folder;
+pub use self::inside::{OpenTensors, TensorsError};
 use self::library::Library;
+pub use self::library::OpenModel;
 
 /// How a server is to be.
 #[derive(Debug)]
@@ -53,7 +54,9 @@ pub struct Options {
     /// Who may ask; `None` for everybody.
     pub keys: Option<Keys>,
     /// A folder whose runs are served as well; `None` for the models given alone.
-    pub folder: Option<Folder>,
+    pub folder: Option<PathBuf>,
+    /// Opens a run of the folder, and a checkpoint that a run keeps, when it is first asked for.
+    pub open: OpenModel,
 }
 
 /// Why there is no server.
@@ -115,7 +118,7 @@ impl Server {
     /// # Errors
     /// If two models have the same name, the address cannot be listened on, or there are no threads.
     pub fn bind(models: Vec<Model>, options: Options) -> Result<Self, ServeError> {
-        let Options { address, n_places, keys, folder } = options;
+        let Options { address, n_places, keys, folder, open } = options;
         let mut names: Vec<&str> = models.iter().map(|model| &*model.name).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -129,7 +132,7 @@ impl Server {
         let models = models.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let stop = watch::Sender::new(false);
         let service = Service {
-            library: Library::new(models, folder, n_places),
+            library: Library::new(models, folder, open, n_places),
             keys,
             responses: Mutex::default(),
             stopping: stop.subscribe(),

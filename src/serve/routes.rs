@@ -133,21 +133,28 @@ async fn read<T: Send + 'static>(
 ) -> Result<(Arc<Hosted>, T), ApiError> {
     let (parts, body) = request.into_parts();
     let body = read_body(&parts.headers, body).await?;
-    let of_body = {
-        let (service, is_short) = (service.clone(), body.len() <= SHORT_BODY && !service.library.is_slow());
-        let of_body = move || {
-            let mut fields = Fields::read(&body)?;
-            let model = service.library.model(model_name(&mut fields)?.as_deref())?;
-            let request = read(fields, &model)?;
-            Ok((model, request))
-        };
-        if is_short {
-            return of_body();
-        }
-        of_body
+    let shared = service.clone();
+    let of_fields = move |(name, fields): (Option<String>, Fields)| {
+        let model = shared.library.model(name.as_deref())?;
+        let request = read(fields, &model)?;
+        Ok((model, request))
     };
-    let read = tokio::task::spawn_blocking(of_body).await;
+    let read = if body.len() <= SHORT_BODY {
+        let fields = named_fields(&body)?;
+        if !service.library.is_slow(fields.0.as_deref()) {
+            return of_fields(fields);
+        }
+        tokio::task::spawn_blocking(move || of_fields(fields)).await
+    } else {
+        tokio::task::spawn_blocking(move || of_fields(named_fields(&body)?)).await
+    };
     read.unwrap_or_else(|_| Err(ApiError::failed("reading the request failed, which is a bug in tinderbox")))
+}
+
+/// The name of the model that a body is for, and the other fields.
+fn named_fields(body: &[u8]) -> Result<(Option<String>, Fields), ApiError> {
+    let mut fields = Fields::read(body)?;
+    Ok((model_name(&mut fields)?, fields))
 }
 
 async fn completions(State(service): State<Shared>, request: Request) -> Result<Response, ApiError> {

@@ -7,7 +7,7 @@ use super::fields::{Fields, wrong};
 use super::hosted::Hosted;
 use super::inspect::{check_weights, tokens};
 use crate::draw;
-use crate::inspect::{Answer, Attribution, HeadSelection, Lens, Patching, Prompt, PromptDetails, effects};
+use crate::inspect::{Answer, Attribution, Explanation, HeadSelection, Lens, Patching, Prompt, PromptDetails, effects};
 use crate::model::Gpt;
 
 /// The likeliest tokens in each cell of the lens.
@@ -32,6 +32,8 @@ enum Kind {
         token: usize,
         from: Vec<u32>,
     },
+    /// One token in one head, as layer, head and token.
+    Explain([usize; 3]),
 }
 
 impl ViewRequest {
@@ -47,7 +49,16 @@ impl ViewRequest {
                 token: fields.size("token", 0..=last)?.unwrap_or(last),
                 from: tokens("from", &mut fields, model)?,
             },
-            _ => return Err(wrong("view", &view.into(), "attention, effects, lens or patching")),
+            "explain" => {
+                let [layer, head] = [("layer", model.config.n_layers), ("head", model.config.n_heads)]
+                    .map(|(name, n)| fields.size(name, 0..=n.saturating_sub(1)));
+                Kind::Explain([
+                    layer?.unwrap_or(0),
+                    head?.unwrap_or(0),
+                    fields.size("token", 0..=last)?.unwrap_or(last),
+                ])
+            }
+            _ => return Err(wrong("view", &view.into(), "attention, effects, lens, patching or explain")),
         };
         fields.finish()?;
         check_weights(&model.config, prompt.len())?;
@@ -69,6 +80,10 @@ impl ViewRequest {
                 let lens = Lens::new(model, tokenizer, &prompt, N_TOP)?;
                 let attribution = Attribution::new(model, &prompt, *token, answer, None)?;
                 draw::sheet_fragment(&draw::lens_sheet(&lens, &attribution, &prompt))
+            }
+            Kind::Explain(place) => {
+                let explanation = Explanation::new(model, &prompt, *place)?;
+                draw::sheet_fragment(&draw::explanation_sheet(&explanation, &prompt))
             }
             Kind::Patching { token, from } => {
                 let from = Prompt::of_ids(from.clone(), tokenizer);

@@ -135,7 +135,7 @@ const page = (() => {
     /** Calls `redraw` whenever colours change: a canvas does not follow styles. */
     onTheme: (redraw) => redraws.push(redraw),
 
-    /** Builds the only section of a page that has a view, after it was given other data. */
+    /** Builds a section after it was given other data; of several, only one may follow the theme or keep its state. */
     rebuild(section, data, list) {
       rebuilt.abort();
       rebuilt = new AbortController();

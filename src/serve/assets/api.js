@@ -127,6 +127,21 @@ export function keep(values, defaults) {
   history.replaceState(null, "", `${location.pathname}${query && `?${query}`}${location.hash}`);
 }
 
+/** The value that the address has behind its `#`, which is not sent to the server; `null` if there is none. */
+export function remembered(name) {
+  try {
+    return JSON.parse(new URLSearchParams(location.hash.slice(1)).get(name));
+  } catch {
+    return null; // a damaged link
+  }
+}
+
+/** Writes a value there, in place of any other. */
+export function remember(name, value) {
+  const hash = new URLSearchParams({ [name]: JSON.stringify(value) });
+  history.replaceState(null, "", `${location.pathname}${location.search}#${hash}`);
+}
+
 /** A text as a person reads it in a button: line ends and blanks visible. */
 export function visible(text) {
   return text.replaceAll("\n", "↵").replaceAll("\t", "→").replace(/^ | $/g, "·").replace(/^$/, "∅");

@@ -1,18 +1,36 @@
-/** The texts that were written, as a tree: each grows from the one in which a token was changed. Kept as long as the tab. */
-import { visible } from "./api.js";
+/** The texts that were written, as a tree: each grows from the one in which a token was changed. Kept in the address. */
+import { remember, remembered, visible } from "./api.js";
 
 const MOST = 50;
 
+/** How many characters two texts begin with in common. */
+function shared(one, other) {
+  let n = 0;
+  while (n < one.length && one[n] === other[n]) {
+    n += 1;
+  }
+  return n;
+}
+
+/** The texts of an address, each as its parent, its token, and what follows the part that it has in common with it. */
+function read(list) {
+  const texts = [];
+  for (const [parent, token, n, rest] of list) {
+    texts.push({ parent, token, text: (texts[parent]?.text ?? "").slice(0, n) + rest });
+  }
+  return texts;
+}
+
 export class Branches {
   /** `open(text)` shows a text. */
-  constructor(key, open) {
-    Object.assign(this, { key, open });
+  constructor(open) {
+    this.open = open;
     this.list = page.element("ul", { class: "branches" });
-    this.node = page.element("details", {}, page.element("summary", {}, "Branches"), this.list);
+    this.node = page.element("details", { open: true }, page.element("summary", {}, "Branches"), this.list);
     try {
-      this.texts = JSON.parse(sessionStorage.getItem(key)) ?? [];
+      this.texts = read(remembered("branches") ?? []);
     } catch {
-      this.texts = [];
+      this.texts = []; // a damaged link
     }
   }
 
@@ -33,7 +51,10 @@ export class Branches {
       this.texts.shift();
       this.texts.forEach((other) => (other.parent = Math.max(other.parent - 1, -1)));
     }
-    sessionStorage.setItem(this.key, JSON.stringify(this.texts));
+    remember("branches", this.texts.map(({ parent, token, text: whole }) => {
+      const n = shared(this.texts[parent]?.text ?? "", whole);
+      return [parent, token, n, whole.slice(n)];
+    }));
     this.show();
   }
 

@@ -1,5 +1,5 @@
 /** A conversation, by the model's own template. */
-import { events, field, keep, slider, state, statusLine } from "./api.js";
+import { events, field, keep, remember, remembered, slider, state, statusLine } from "./api.js";
 
 const DEFAULTS = { temperature: 0.8, tokens: 200 };
 
@@ -9,6 +9,7 @@ export function chat(main, run) {
   const log = page.element("div", { class: "chat", role: "log", "aria-live": "polite" });
   const area = page.element("textarea", { rows: 2, "aria-label": "Message" });
   const messages = [];
+  const earlier = remembered("messages");
   let writing = null;
 
   function bubble(role, content) {
@@ -42,6 +43,7 @@ export function chat(main, run) {
       status.textContent = error.name === "AbortError" ? "" : error.message;
     }
     messages.push({ role: "assistant", content: answer.textContent });
+    remember("messages", messages);
     [writing, button.textContent] = [null, "Send"];
     return undefined;
   }
@@ -53,6 +55,20 @@ export function chat(main, run) {
       send();
     }
   });
+  for (const { role, content } of Array.isArray(earlier) ? earlier : []) {
+    messages.push({ role, content });
+    bubble(role, content);
+  }
+  const fresh = page.element("button", { type: "button", click: () => begin() }, "New chat");
+
+  function begin() {
+    if (!writing) {
+      messages.length = 0;
+      log.replaceChildren();
+      remember("messages", messages);
+    }
+  }
+
   const set = (name) => (value) => {
     now[name] = value;
     keep(now, DEFAULTS);
@@ -65,6 +81,7 @@ export function chat(main, run) {
       "div",
       { class: "controls" },
       button,
+      fresh,
       slider("Temperature", { min: 0, max: 2, step: 0.05, value: now.temperature }, set("temperature")),
       field("Tokens", { min: 1, max: 2000, value: now.tokens }, set("tokens")),
     ),

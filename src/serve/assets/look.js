@@ -3,14 +3,16 @@
  * the whole model and beside it without the heads that are switched off.
  */
 import { ask, editor, field, keep, latest, percent, state, statusLine, visible } from "./api.js";
+import { checkpoints } from "./checkpoints.js";
 import { section } from "./view.js";
 
 const PAUSE_MS = 400;
-const DEFAULTS = { prompt: "The ", off: "", tokens: 40 };
+const DEFAULTS = { prompt: "The ", off: "", tokens: 40, step: -1 };
 
 export function look(main, run, about) {
   const now = state(DEFAULTS);
   const off = new Set(now.off.split(",").filter((head) => head));
+  const checkpoint = checkpoints(run, about, now, () => changed());
   const status = statusLine();
   const compared = statusLine();
   const area = editor("Text", now.prompt, (prompt) => {
@@ -23,11 +25,11 @@ export function look(main, run, about) {
 
   const attention = latest(status, async (signal) => {
     if (now.prompt !== "") {
-      await view.show({ model: run.name, prompt: now.prompt, view: "attention" }, signal);
+      await view.show({ model: checkpoint.model(), prompt: now.prompt, view: "attention" }, signal);
       // Heads are removed in turn, which takes longer: only of a text that stays.
       await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
       signal.throwIfAborted();
-      ({ effects } = await ask("/app/view", { model: run.name, prompt: now.prompt, view: "effects" }, signal));
+      ({ effects } = await ask("/app/view", { model: checkpoint.model(), prompt: now.prompt, view: "effects" }, signal));
       shade();
     }
   });
@@ -36,15 +38,14 @@ export function look(main, run, about) {
       return texts.replaceChildren();
     }
     const ablate = [...off].map((head) => head.split(".").map(Number));
-    const body = { model: run.name, prompt: now.prompt, max_tokens: now.tokens, ablate };
+    const body = { model: checkpoint.model(), prompt: now.prompt, max_tokens: now.tokens, ablate };
     return show(await ask("/v1/inspect", body, signal));
   });
 
   function changed() {
     now.off = [...off].sort().join(",");
     keep(now, DEFAULTS);
-    attention();
-    written();
+    return Promise.all([attention(), written()]);
   }
 
   /** A text after its prompt; tokens that differ from the other's are marked. */
@@ -131,6 +132,7 @@ export function look(main, run, about) {
   grid.style.setProperty("--n-heads", about.n_heads);
   main.append(
     page.element("h2", {}, "Look"),
+    checkpoint.node,
     area,
     status,
     page.element(
@@ -149,5 +151,5 @@ export function look(main, run, about) {
     texts,
     view.node,
   );
-  changed();
+  return changed();
 }

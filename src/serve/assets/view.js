@@ -1,8 +1,8 @@
 /** A section of the pages that `tinderbox inspect` writes, shown and built anew as a text changes. */
 import { ask } from "./api.js";
 
-export function section(kind, heading) {
-  const node = page.element("section", { id: "section-1", class: kind, "data-view": kind });
+export function section(kind, heading, number = 1) {
+  const node = page.element("section", { id: `section-${number}`, class: kind, "data-view": kind });
   const title = page.element("h2", {}, heading);
   node.append(title);
   return {

@@ -1,24 +1,36 @@
 /** What each layer would have predicted, the parts behind a prediction, and the values of one text put into another. */
-import { editor, keep, latest, state, statusLine } from "./api.js";
+import { editor, field, keep, latest, state, statusLine } from "./api.js";
+import { checkpoints } from "./checkpoints.js";
 import { section } from "./view.js";
 
-const DEFAULTS = { prompt: "The ", from: "", token: -1 };
+const DEFAULTS = { prompt: "The ", from: "", token: -1, layer: 0, head: 0, step: -1 };
 
-export function why(main, run) {
+export function why(main, run, about) {
   const now = state(DEFAULTS);
+  const checkpoint = checkpoints(run, about, now, () => changed());
   const status = statusLine();
   const lens = section("sheet", "Layer by layer");
-  const show = latest(status, async (signal) => {
+  const cell = section("sheet", "One token in one head, step by step", 2);
+  const cellStatus = statusLine();
+  const asked = () => ({ model: checkpoint.model(), prompt: now.prompt, ...(now.token < 0 ? {} : { token: now.token }) });
+  const showLens = latest(status, async (signal) => {
     if (now.prompt !== "") {
-      const token = now.token < 0 ? {} : { token: now.token };
-      const from = now.from === "" ? {} : { from: now.from };
-      await lens.show({ model: run.name, prompt: now.prompt, view: now.from === "" ? "lens" : "patching", ...token, ...from }, signal);
+      const view = now.from === "" ? { view: "lens" } : { view: "patching", from: now.from };
+      await lens.show({ ...asked(), ...view }, signal);
     }
   });
+  const showCell = latest(cellStatus, async (signal) => {
+    if (now.prompt !== "") {
+      await cell.show({ ...asked(), view: "explain", layer: now.layer, head: now.head }, signal);
+    }
+  });
+  function changed() {
+    keep(now, DEFAULTS);
+    return Promise.all([showLens(), showCell()]);
+  }
   const set = (name) => (value) => {
     now[name] = value;
-    keep(now, DEFAULTS);
-    show();
+    changed();
   };
   const token = page.element("input", {
     type: "number", min: 0, value: now.token < 0 ? "" : now.token, placeholder: "last",
@@ -26,15 +38,22 @@ export function why(main, run) {
   });
   main.append(
     page.element("h2", {}, "Why"),
+    checkpoint.node,
     editor("Text", now.prompt, set("prompt")),
     page.element("details", { open: now.from !== "" },
       page.element("summary", {}, "Compare with a second text of as many tokens"),
       editor("Second text", now.from, set("from")),
       page.element("p", { class: "hint" }, "Its values replace those of the first, part by part: where that changes the prediction, the difference lies."),
     ),
-    page.element("div", { class: "controls" }, page.element("label", { class: "slider" }, "After token", token)),
+    page.element("div", { class: "controls" },
+      page.element("label", { class: "slider" }, "Token", token),
+      field("Layer", { min: 0, max: about.n_layers - 1, value: now.layer }, set("layer")),
+      field("Head", { min: 0, max: about.n_heads - 1, value: now.head }, set("head")),
+    ),
     status,
     lens.node,
+    cellStatus,
+    cell.node,
   );
-  return show();
+  return changed();
 }

@@ -4,8 +4,9 @@
  */
 import { ask, editor, events, field, keep, latest, percent, slider, state, statusLine, visible } from "./api.js";
 import { Branches } from "./branches.js";
+import { checkpoints } from "./checkpoints.js";
 
-const DEFAULTS = { prompt: "", temperature: 0.8, top_p: 1, seed: 1, tokens: 60 };
+const DEFAULTS = { prompt: "", temperature: 0.8, top_p: 1, seed: 1, tokens: 60, step: -1 };
 const N_TOP = 20; // as many as the API has
 
 export function write(main, run, about) {
@@ -15,7 +16,8 @@ export function write(main, run, about) {
   const flow = page.element("div", { class: "flow", role: "group", "aria-label": "The text, token by token" });
   const others = page.element("div", { class: "others", role: "group", "aria-label": "Alternatives" });
   const next = page.element("div", { class: "next" });
-  const branches = new Branches(`tinderbox-branches ${run.name}`, (text) => replace(text));
+  const branches = new Branches((text) => replace(text));
+  const checkpoint = checkpoints(run, about, now, () => changed(area.value));
   let scored = []; // tokens of the text as {token, logprob, top, offset}
   let after = []; // the likeliest next tokens as [text, log-probability]
   let writing = null;
@@ -25,7 +27,7 @@ export function write(main, run, about) {
   /** Scores the text, and the token after it: one request, of which the prefix is known from the last. */
   const score = latest(status, async (signal) => {
     const wanted = area.value;
-    const body = { model: run.name, prompt: wanted, max_tokens: 1, temperature: 0, echo: true, logprobs: N_TOP };
+    const body = { model: checkpoint.model(), prompt: wanted, max_tokens: 1, temperature: 0, echo: true, logprobs: N_TOP };
     if (wanted === "") {
       [scored, after] = [[], []];
       return show();
@@ -34,7 +36,7 @@ export function write(main, run, about) {
       if (error.code !== "context_length_exceeded") {
         throw error;
       }
-      const { tokens } = await ask("/tokenize", { model: run.name, content: wanted, add_special: true }, signal);
+      const { tokens } = await ask("/tokenize", { model: checkpoint.model(), content: wanted, add_special: true }, signal);
       return ask("/v1/completions", { ...body, prompt: tokens.slice(-about.context_length) }, signal);
     });
     const { text, logprobs } = response.choices[0];
@@ -75,8 +77,9 @@ export function write(main, run, about) {
   async function begin() {
     const mine = (writing = new AbortController());
     button.textContent = "Stop";
+    const body = { model: checkpoint.model(), prompt: area.value, ...sampling() };
     try {
-      for await (const { choices } of events("/v1/completions", { model: run.name, prompt: area.value, ...sampling() }, mine.signal)) {
+      for await (const { choices } of events("/v1/completions", body, mine.signal)) {
         area.value += choices[0]?.text ?? "";
         area.scrollTop = area.scrollHeight;
       }
@@ -205,6 +208,7 @@ export function write(main, run, about) {
         "section",
         {},
         page.element("h2", {}, "Write"),
+        checkpoint.node,
         area,
         page.element(
           "div",

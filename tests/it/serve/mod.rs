@@ -1,5 +1,6 @@
 //! The server, over real sockets: a server in a thread, and a client that reads every byte of a response.
 
+mod checkpoints;
 mod inside;
 mod page;
 mod program;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use tinderbox::config::{GenerateConfig, ModelConfig, PositionKind};
 use tinderbox::generate::Writer;
 use tinderbox::model::Gpt;
-use tinderbox::serve::{Keys, Model, OpenTensors, Options, Server, Stop};
+use tinderbox::serve::{Keys, Model, OpenModel, OpenTensors, Options, Server, Stop};
 use tinderbox::tokenizer::Tokenizer;
 
 use crate::properties::lively;
@@ -54,7 +55,13 @@ struct Host {
 
 impl Host {
     fn of(models: Vec<Model>, n_places: usize, keys: Option<Keys>) -> Self {
-        let options = Options { address: ([127, 0, 0, 1], 0).into(), n_places, keys, folder: None };
+        let options = Options {
+            address: ([127, 0, 0, 1], 0).into(),
+            n_places,
+            keys,
+            folder: None,
+            open: OpenModel::new(|_| panic!("there are no runs")),
+        };
         let server = Server::bind(models, options).expect("a free port");
         let (address, stop) = (server.address(), server.stop());
         Self { address, stop, thread: Some(thread::spawn(|| server.run())) }

@@ -14,22 +14,28 @@ use crate::cli::Folder;
 use crate::inspect::trained;
 
 /// The screens that the page is looked at on.
-const SCREENS: [(u32, Theme); 4] =
-    [(360, Theme::Light), (1280, Theme::Dark), (1920, Theme::Light), (2560, Theme::Dark)];
+const SCREENS: [(u32, Theme); 6] = [
+    (360, Theme::Light),
+    (500, Theme::Dark),
+    (1280, Theme::Dark),
+    (1280, Theme::Light),
+    (1920, Theme::Light),
+    (2560, Theme::Dark),
+];
 
-fn post(port: u16, path: &str, body: &Value) -> Value {
+pub(super) fn post(port: u16, path: &str, body: &Value) -> Value {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     stream.write_all(&http("POST", path, "", body.to_string().as_bytes())).expect("sent");
     Response::read(stream).json(200)
 }
 
-fn no_problems(browser: &mut Browser) {
+pub(super) fn no_problems(browser: &mut Browser) {
     let problems = browser.take_problems();
     assert!(problems.is_empty(), "{problems:?}");
 }
 
 /// Looks at the page on every screen.
-fn look_around(browser: &mut Browser, name: &str) {
+pub(super) fn look_around(browser: &mut Browser, name: &str) {
     for (width, theme) in SCREENS {
         browser.look((width, theme));
         browser.picture(&format!("serve-{name}-{width}-{}", theme.name()));
@@ -86,6 +92,7 @@ fn a_text_is_written_scored_and_branched() {
     browser.reload();
     browser.wait_for("document.querySelectorAll('.flow .token').length > 5");
     assert_eq!(browser.evaluate(area), expected);
+    browser.wait_for("document.querySelectorAll('.branches button').length === 2");
     no_problems(&mut browser);
     server.kill();
 }

@@ -1,0 +1,184 @@
+//! The checkpoints that a run keeps: each is a model by a name of its own, and the page replays them.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+
+use super::page::{look_around, no_problems, post};
+use super::program::program;
+use super::{Response, http, text};
+use crate::browser::{Browser, Theme};
+use crate::cli::Folder;
+
+/// A run of 40 steps with a checkpoint after each 10.
+fn kept() -> Folder {
+    let folder = Folder::new();
+    folder.succeed(&["train", "tiny.toml", "--set", "train.keep_checkpoints=all"]);
+    folder
+}
+
+fn ask(port: u16, path: &str, body: &Value) -> Response {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    stream.write_all(&http("POST", path, "", body.to_string().as_bytes())).expect("sent");
+    Response::read(stream)
+}
+
+#[test]
+fn a_checkpoint_is_asked_for_by_its_name() {
+    let folder = kept();
+    for args in [&["runs/tiny"][..], &["--runs", "runs"]] {
+        let (server, port) = program(&folder, args);
+        for step in [10, 30] {
+            let checkpoint = format!("step-{step:06}");
+            let body = json!({
+                "model": format!("tiny/{checkpoint}"), "prompt": "The", "temperature": 0, "max_tokens": 9, "echo": true,
+            });
+            let run = format!("runs/tiny/checkpoints/{checkpoint}");
+            let settings = ["--prompt", "The", "--temperature", "0", "--max-new-tokens", "9"];
+            let generated = folder.succeed(&[&["generate", &run][..], &settings].concat());
+            assert_eq!(format!("{}\n", text(&ask(port, "/v1/completions", &body).json(200), 0)), generated);
+        }
+        for name in ["tiny/step-000011", "tiny/step-10", "tiny/", "tiny/..", "tiny/../tiny", "other/step-000010"] {
+            let error = ask(port, "/v1/completions", &json!({"model": name, "prompt": "The"})).error(404);
+            assert_eq!(error["code"], "model_not_found", "{name}");
+        }
+        server.kill();
+    }
+}
+
+#[test]
+fn a_checkpoint_that_was_removed_before_it_was_looked_into_is_a_conflict() {
+    let folder = Folder::new();
+    let train = |more: &[&str]| {
+        folder.succeed(&[&["train", "tiny.toml", "--set", "train.keep_checkpoints=1"][..], more].concat());
+    };
+    train(&["--set", "train.max_steps=10"]);
+    let (named, port) = program(&folder, &["runs/tiny"]);
+    let (followed, other) = program(&folder, &["--runs", "runs"]);
+    let looked = json!({"model": "tiny", "prompt": "The"});
+    let write = json!({"model": "tiny", "prompt": "The", "max_tokens": 3});
+    ask(other, "/v1/completions", &write).json(200);
+    train(&["--set", "train.max_steps=60", "--resume"]);
+    assert!(!folder.path("runs/tiny/checkpoints/step-000010").exists(), "the run went on from a better one");
+    ask(port, "/v1/completions", &write).json(200);
+    let error = ask(port, "/v1/inspect", &looked).error(409);
+    assert_eq!(error["code"], "checkpoint_removed", "{error}");
+    // A folder is followed: the name stands for the checkpoint that there is now.
+    ask(other, "/v1/inspect", &looked).json(200);
+    named.kill();
+    followed.kill();
+}
+
+#[test]
+fn the_page_replays_the_checkpoints() {
+    let (Some(mut browser), Some(mut other)) = (Browser::start(), Browser::start()) else { return };
+    let folder = kept();
+    let (server, port) = program(&folder, &["runs/tiny"]);
+    let at = |path: &str| format!("http://127.0.0.1:{port}/run/tiny/{path}");
+    let written = |step: usize| {
+        let body = json!({"model": format!("tiny/step-{step:06}"), "prompt": "The cat", "max_tokens": 40});
+        let found = post(port, "/v1/inspect", &body);
+        format!("The cat{}", found["continuation"]["text"].as_str().expect("a text"))
+    };
+    let shows =
+        |step: usize| format!("document.querySelector('.written .text')?.textContent === {}", json!(written(step)));
+    let choose = |place: usize| {
+        let slider = "document.querySelector('.checkpoint input')";
+        format!("{slider}.value = {place}; {slider}.dispatchEvent(new Event('input'))")
+    };
+    let step = "new URLSearchParams(location.search).get('step')";
+    assert_ne!(written(10), written(40), "the run learned something");
+    browser.look((1280, Theme::Light));
+    browser.visit(&at("look?prompt=The+cat&step=10"));
+    browser.wait_for(&shows(10));
+    // Another tab is at another step, and stays there.
+    other.visit(&at("look?prompt=The+cat&step=40"));
+    other.wait_for(&shows(40));
+    browser.evaluate(&choose(2));
+    browser.wait_for(&shows(30));
+    assert_eq!(browser.evaluate(step), "30");
+    assert_eq!(browser.texts(".checkpoint output")[0].split(',').next(), Some("step 30"));
+    look_around(&mut browser, "look-step");
+    browser.reload();
+    browser.wait_for(&shows(30));
+    assert_eq!(other.evaluate(step), "40");
+    other.reload();
+    other.wait_for(&shows(40));
+    // One after the other, to the last.
+    browser.evaluate("[...document.querySelectorAll('button')].find((it) => it.textContent === 'Replay').click()");
+    browser.wait_for(&format!("{step} === '10'"));
+    browser.wait_for(&format!("{step} === '40'"));
+    browser.wait_for(&shows(40));
+    // The distribution is that of the checkpoint.
+    browser.visit(&at("write?prompt=The+cat&step=20"));
+    browser.wait_for("document.querySelectorAll('.flow .token').length === 7");
+    let body = json!({
+        "model": "tiny/step-000020", "prompt": "The cat", "max_tokens": 1, "temperature": 0, "echo": true, "logprobs": 20,
+    });
+    let scored = post(port, "/v1/completions", &body);
+    let own = browser.all(".flow .token", "it.dataset.logprob === undefined ? null : Number(it.dataset.logprob)");
+    let expected = &scored["choices"][0]["logprobs"]["token_logprobs"];
+    assert_eq!(json!(own), json!(expected.as_array().expect("a list")[..7]));
+    look_around(&mut browser, "write-step");
+    no_problems(&mut other);
+    server.kill();
+}
+
+#[test]
+fn one_cell_is_worked_out_as_the_command_does() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = kept();
+    let (server, port) = program(&folder, &["runs/tiny"]);
+    browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/why?prompt=The+cat&token=4&layer=1&head=1"));
+    browser.wait_for("document.querySelectorAll('#section-2 table').length === 5");
+    let place = ["--layer", "1", "--head", "1", "--token", "c", "--format", "json"];
+    let args = [&["inspect", "explain", "runs/tiny", "--prompt", "The cat"][..], &place].concat();
+    let steps = folder.json(&args);
+    assert_eq!(steps["token"], 4);
+    let labels = |numbers: &Value, show: fn(f64) -> String| -> Vec<String> {
+        let numbers = numbers.as_array().expect("a list").iter();
+        numbers.map(|x| x.as_f64().map(show).unwrap_or_default()).collect()
+    };
+    let row = |browser: &mut Browser, table: usize, row: usize| {
+        browser.texts(&format!("#section-2 figure:nth-of-type({table}) tbody tr:nth-of-type({row}) td"))
+    };
+    let signed = |x: f64| format!("{x:+.2}").replace("-0.00", "+0.00");
+    assert_eq!(row(&mut browser, 1, 1).len(), 16);
+    assert_eq!(row(&mut browser, 3, 1), labels(&steps["scores"], signed));
+    assert_eq!(row(&mut browser, 3, 3), labels(&steps["masked"], signed));
+    assert_eq!(row(&mut browser, 4, 1), labels(&steps["weights"], |x| format!("{x:.3}")));
+    let last = browser.all("#section-2 figure:nth-of-type(5) tbody tr", "it.cells.length").len();
+    assert_eq!(row(&mut browser, 5, last), labels(&steps["context"], signed));
+    look_around(&mut browser, "why-cell");
+    server.kill();
+}
+
+#[test]
+fn a_conversation_is_in_the_address_and_a_lost_connection_is_said() {
+    let Some(mut browser) = Browser::start() else { return };
+    let folder = kept();
+    let template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}";
+    folder.write("runs/tiny/tokenizer_config.json", &json!({"chat_template": template}).to_string());
+    let (server, port) = program(&folder, &["runs/tiny"]);
+    let said = "The cat";
+    let body = json!({"messages": [{"role": "user", "content": said}], "temperature": 0, "max_tokens": 12});
+    let answer = post(port, "/v1/chat/completions", &body)["choices"][0]["message"]["content"].take();
+    browser.visit(&format!("http://127.0.0.1:{port}/run/tiny/chat?temperature=0&tokens=12"));
+    browser.wait_for("document.querySelector('textarea') !== null");
+    browser.evaluate("document.querySelector('textarea').focus()");
+    browser.insert(said);
+    browser.press("Enter");
+    let bubbles = "JSON.stringify([...document.querySelectorAll('.bubble')].map((it) => it.textContent))";
+    let expected = format!("{bubbles} === {}", json!(json!([said, answer]).to_string()));
+    browser.wait_for(&format!("{expected} && document.querySelector('.main').textContent === 'Send'"));
+    look_around(&mut browser, "chat");
+    browser.reload();
+    browser.wait_for(&expected);
+    server.kill();
+    browser.evaluate("document.querySelector('textarea').focus()");
+    browser.insert("a");
+    browser.press("Enter");
+    browser.wait_for("document.querySelector('.status').textContent.includes('does not answer')");
+    assert_eq!(browser.evaluate(&format!("{bubbles}.includes({})", json!(said))), true);
+}
