@@ -29,6 +29,7 @@ arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argpars
 arguments.add_argument("base", type=Path, help="a config (.toml), or a text")
 arguments.add_argument("minutes", type=float, help="the budget of each search")
 arguments.add_argument("space", nargs="*", metavar="KEY=VALUES", help="as for `tinderbox sweep --space`; with a config")
+arguments.add_argument("--run-minutes", default="10", help="of a text: the length of a run, as `init --minutes` (default 10)")
 arguments.add_argument("--seeds", type=int, default=3, help="seeds of the last runs (default 3)")
 arguments.add_argument("--out", type=Path, default="/tmp/compare-search", help="the folder of all runs")
 arguments.add_argument("--tinderbox", type=Path, default="target/release/tinderbox")
@@ -56,7 +57,8 @@ def search():
         run("sweep", arguments.base.resolve(), "--budget", budget, *space, "--sweep-dir", out / "sweeps/best")
     else:
         text = arguments.base.resolve()
-        run("init", "--from-text", text, "--search", budget, "--overwrite", "--output", "best.toml", cwd=out)
+        words = ["--minutes", arguments.run_minutes, "--search", budget, "--output", "best.toml", "--overwrite"]
+        run("init", "--from-text", text, *words, cwd=out)
     return out / "sweeps/best"
 
 

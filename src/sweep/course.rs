@@ -15,6 +15,10 @@ const FACTOR: usize = 3;
 /// The most rungs: the first is a 27th of the whole.
 const MOST_RUNGS: usize = 4;
 
+/// Settings that are worth an earlier comparison; beyond them later ones are, which mislead less: small models learn faster
+/// at first, and end higher.
+const ENOUGH_SETTINGS: usize = 27;
+
 /// The most settings: more would hardly be learned from.
 pub(super) const MOST_SETTINGS: usize = 243;
 
@@ -68,25 +72,26 @@ pub(super) struct Known {
 }
 
 impl Course {
-    /// As many settings as the time suffices for, each trained for as long as the base config; with too little time for
-    /// a few of them, each for less.
+    /// As many settings as the time suffices for, each trained for as long as the base config, in as few rungs as leave
+    /// enough of them; with too little time for a few settings, each for less.
     pub(super) fn plan(known: Known) -> Self {
         let Known { method, budget_s, base_s, base_steps, n_possible, n_seeds, jobs } = known;
         let most = n_possible.unwrap_or(MOST_SETTINGS);
-        let is_possible = |n_rungs: &usize| {
-            let factor = FACTOR.pow(u32::try_from(n_rungs - 1).expect("few rungs"));
-            factor <= most && base_steps / factor >= FEWEST_STEPS
-        };
+        let budget_s = budget_s * jobs as f64;
+        let cost = |n_rungs, n_settings| Self { base_s, full_s: 1.0, n_settings, n_rungs, n_seeds, jobs }.cost_s();
         let (n_rungs, fewest) = match method {
             Method::Grid => (1, most),
             Method::Random => (1, FEWEST_RANDOM.min(most)),
             Method::Halving => {
-                let n_rungs = (2..=MOST_RUNGS).rev().find(is_possible).unwrap_or(1);
+                let is_possible =
+                    |n_rungs: &usize| power(n_rungs - 1) <= most && base_steps / power(n_rungs - 1) >= FEWEST_STEPS;
+                let is_enough = |n_rungs: &usize| base_s * cost(*n_rungs, ENOUGH_SETTINGS.min(most)) <= budget_s;
+                let possible = || (2..=MOST_RUNGS).filter(is_possible);
+                let n_rungs = possible().find(is_enough).or(possible().last()).unwrap_or(1);
                 (n_rungs, if n_rungs == 1 { FEWEST_RANDOM.min(most) } else { power(n_rungs - 1) })
             }
         };
-        let cost = |n_settings| Self { base_s, full_s: 1.0, n_settings, n_rungs, n_seeds, jobs }.cost_s();
-        let budget_s = budget_s * jobs as f64;
+        let cost = |n_settings| cost(n_rungs, n_settings);
         let full_s = base_s.min(budget_s / cost(fewest));
         let affordable = |n: &usize| cost(*n) * full_s <= budget_s * (1.0 + 1e-9);
         let affordable_n = (fewest..=most.min(MOST_SETTINGS).max(fewest)).take_while(affordable).last();
@@ -152,7 +157,10 @@ mod tests {
     #[test]
     fn a_short_run_is_tried_with_more_settings_and_a_long_one_is_shortened() {
         let short = Course::plan(Known { base_s: 60.0, ..KNOWN });
-        assert!(short.n_settings > 200 && (short.full_s - 60.0).abs() < 1e-9, "{short:?}");
+        assert_eq!((short.n_settings, short.n_rungs), (54, 2), "compared late: {short:?}");
+        assert!((short.full_s - 60.0).abs() < 1e-9, "{short:?}");
+        let between = Course::plan(Known { base_s: 160.0, ..KNOWN });
+        assert_eq!((between.n_settings, between.n_rungs), (44, 3), "{between:?}");
         let long = Course::plan(Known { base_s: 6000.0, n_seeds: 3, ..KNOWN });
         assert_eq!(long.n_settings, 27);
         assert!((long.full_s - 360.0).abs() < 1e-9, "two more runs of the last: {long:?}");

@@ -82,12 +82,15 @@ fn a_sweep_that_is_killed_goes_on_and_ends_with_the_same_table() {
 #[ignore = "takes minutes"]
 fn a_sweep_that_is_killed_twenty_times_is_the_same_sweep() {
     let folder = Folder::new();
+    // So little time for so many settings that there are three rungs.
+    let twenty = |argument| if argument == "1h" { "20s" } else { argument };
     let more = ["--space", "optimizer.weight_decay=0.0,0.1,0.3", "--set", "train.max_steps=3000", "--sweep-dir"];
-    let sweep = |root| [&SWEEP[..], &more, &[root]].concat();
+    let sweep = |root| [&SWEEP.map(twenty)[..], &more, &[root]].concat();
     let started = Instant::now();
     let whole = folder.succeed(&sweep("sweep-a"));
     let seconds = started.elapsed().as_secs_f64();
-    assert_eq!(begin_as(&folder, "sweep-a", "sweep-b"), 1 + 12);
+    assert!(begin_as(&folder, "sweep-a", "sweep-b") > 9, "at least nine settings");
+    assert_eq!(table(&whole)["course"]["n_rungs"], 3);
     for i in 0..20 {
         let started = folder.start(&sweep("sweep-b"));
         // Anywhere in a tenth of the sweep; multiples of the golden ratio are spread evenly.
