@@ -67,6 +67,7 @@ request = json.loads((sweep / "sweep.json").read_text())
 course = next(line for line in map(json.loads, open(sweep / "log.jsonl")) if line["event"] == "planned")
 base = out / "base.toml"
 base.write_text(request["config"])
+base_config = tomllib.loads((sweep / "runs/trial-000/config.toml").read_text())  # with all defaults
 space = dict(text.split("=", 1) for text in request["space"])
 jobs = course["jobs"]
 of_job = {**os.environ, "RAYON_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // jobs))}
@@ -79,13 +80,9 @@ def plan(config, sets, env=None):
 
 
 def base_values():
-    """The base's own settings, if its text has all keys of the space."""
-    config = tomllib.loads(request["config"])
-    try:
-        found = {key: config[key.split(".")[0]][key.split(".")[1]] for key in space}
-    except KeyError:
-        return None
-    return {key: toml(value) if "," in space[key] else value for key, value in found.items()}
+    """The base's own settings, as `suggest` would choose them: a value of a list as its text."""
+    found = {key: base_config[key.split(".")[0]][key.split(".")[1]] for key in space}
+    return {key: toml(value) if ".." not in space[key] else value for key, value in found.items()}
 
 
 def toml(value):
@@ -110,15 +107,14 @@ class Hyperband:
         self.optuna, self.lock, self.spent_s = optuna, threading.Lock(), 0.0
         self.budget_s = 60 * arguments.minutes * jobs
         _, self.base_tokens, _ = plan(base, request["overrides"])
-        self.eval_batches = tomllib.loads(request["config"]).get("train", {}).get("eval_batches", 20)
+        self.eval_batches = base_config["train"]["eval_batches"]
         pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=27, reduction_factor=3)
         sampler = optuna.samplers.TPESampler(seed=1337, constant_liar=jobs > 1)
         self.study = optuna.create_study(sampler=sampler, pruner=pruner)
 
     def best(self):
         """The overrides of the best setting: of the runs that came furthest the one with the lowest loss."""
-        if own := base_values():
-            self.study.enqueue_trial(own, skip_if_exists=True)
+        self.study.enqueue_trial(base_values())
         self.study.optimize(self.train, n_jobs=jobs)
         reached = [trial for trial in self.study.trials if "loss" in trial.user_attrs]
         if not reached:
