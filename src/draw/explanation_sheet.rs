@@ -62,7 +62,7 @@ fn matched(it: &Explanation, prompt: &Prompt) -> Grid {
         ("4. scaled".to_owned(), some(&it.scaled)),
         ("5. masked".to_owned(), it.masked.clone()),
     ];
-    let title = format!("3. The query times every key   4. {scaled}   5. without later tokens");
+    let title = format!("3. The query times every key; 4. {scaled}; 5. without later tokens");
     by_token(title, rows, Scale::signed(it.scores.iter().chain(&it.scaled).copied()), prompt, it.token)
 }
 

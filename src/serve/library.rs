@@ -12,8 +12,10 @@ use super::hosted::{Hosted, Model};
 use super::limits::{MAX_OPENED, MAX_WAITING};
 use crate::run::{self, RunDir};
 
+type Open = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
+
 /// Opens the model of a run or of a checkpoint, or says why it cannot.
-pub struct OpenModel(Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>);
+pub struct OpenModel(Open);
 
 impl OpenModel {
     /// Opens them by a function.

@@ -203,7 +203,7 @@ impl Browser {
 
     /// Opens an address of a server, whose own files a page may ask for.
     pub fn visit(&mut self, address: &str) {
-        self.navigate("about:blank");
+        self.load("about:blank"); // the page that is left may still ask its own site meanwhile
         self.navigate(address);
     }
 
@@ -237,6 +237,10 @@ impl Browser {
     fn navigate(&mut self, address: &str) {
         self.drain();
         address.clone_into(&mut self.address);
+        self.load(address);
+    }
+
+    fn load(&mut self, address: &str) {
         let opened = self.command("Page.navigate", json!({"url": address}));
         assert!(opened["errorText"].is_null(), "{opened}");
         let is_loaded = |event: &Value| event["method"] == "Page.loadEventFired";
@@ -407,7 +411,8 @@ impl Browser {
                     let url = params["request"]["url"].as_str().unwrap_or_default();
                     let url = url.split('#').next().unwrap_or_default();
                     let is_own = url == self.address || site(&self.address).is_some_and(|site| url.starts_with(site));
-                    (!is_own && !url.starts_with("data:")).then(|| format!("a request for {url}"))
+                    let is_nothing = url.starts_with("data:") || url == "about:blank";
+                    (!is_own && !is_nothing).then(|| format!("a request for {url}"))
                 }
                 _ => None,
             };

@@ -1,5 +1,6 @@
 /** Runs side by side: the program's own comparison of curves and configs, and what each writes after the same prompt. */
 import { ask, askText, editor, field, keep, latest, slider, state, statusLine } from "./api.js";
+import { pageFrame } from "./view.js";
 
 const DEFAULTS = { runs: "", prompt: "", temperature: 0.8, seed: 1, tokens: 80 };
 const MOST = 6;
@@ -28,14 +29,7 @@ export function compare(main, all) {
     }
     const path = `/app/comparison/${encodeURIComponent(names.join("\n"))}`;
     await askText(path); // which says what is wrong, where something is
-    const frame = page.element("iframe", { title: "Comparison", src: path });
-    frame.addEventListener("load", () => {
-      const fit = () => (frame.style.height = `${frame.contentDocument.documentElement.scrollHeight}px`);
-      fit();
-      new frame.contentWindow.ResizeObserver(fit).observe(frame.contentDocument.body);
-      frame.classList.add("ready");
-    });
-    return place.replaceChildren(frame);
+    return place.replaceChildren(pageFrame("Comparison", path));
   });
 
   const write = latest(status, async (signal) => {

@@ -1,5 +1,6 @@
 /** The report of a run, made anew while it trains: the new one takes the place of the old without a jump. */
 import { ask, askText, statusLine } from "./api.js";
+import { pageFrame } from "./view.js";
 
 const EVERY_MS = 5000;
 
@@ -11,21 +12,10 @@ export function report(main, run) {
   main.append(badge, status, place);
   let state = null;
 
-  /** As high as what it shows, so that the page scrolls and not a part of it. */
-  function fit(frame) {
-    const root = frame.contentDocument?.documentElement;
-    if (root) {
-      frame.style.height = `${root.scrollHeight}px`;
-    }
-  }
-
   function frameOf(hash) {
-    const frame = page.element("iframe", { title: `Report of ${run.name}`, src: path + hash });
+    const frame = pageFrame(`Report of ${run.name}`, path + hash);
     frame.addEventListener("load", () => {
-      fit(frame);
-      new frame.contentWindow.ResizeObserver(() => fit(frame)).observe(frame.contentDocument.body);
       [...place.children].filter((other) => other !== frame).forEach((other) => other.remove());
-      frame.classList.add("ready");
     });
     return frame;
   }

@@ -1,5 +1,18 @@
-/** A section of the pages that `tinderbox inspect` writes, shown and built anew as a text changes. */
+/** Parts of other pages: a section of those that `tinderbox inspect` writes, built anew as a text changes, and whole ones. */
 import { ask } from "./api.js";
+
+/** A page of the server in this one, as high as what it shows, so that this page scrolls and not a part of it. */
+export function pageFrame(title, src) {
+  const frame = page.element("iframe", { title, src });
+  frame.addEventListener("load", () => {
+    const root = frame.contentDocument.documentElement;
+    const fit = () => (frame.style.height = `${Math.ceil(root.getBoundingClientRect().height)}px`);
+    fit();
+    new frame.contentWindow.ResizeObserver(fit).observe(frame.contentDocument.body);
+    frame.classList.add("ready");
+  });
+  return frame;
+}
 
 export function section(kind, heading, number = 1) {
   const node = page.element("section", { id: `section-${number}`, class: kind, "data-view": kind });

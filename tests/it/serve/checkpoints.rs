@@ -159,7 +159,7 @@ fn a_conversation_is_in_the_address_and_a_lost_connection_is_said() {
     let Some(mut browser) = Browser::start() else { return };
     let folder = kept();
     let template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}";
-    folder.write("runs/tiny/tokenizer_config.json", &json!({"chat_template": template}).to_string());
+    folder.write("runs/tiny/tokenizer_config.json", json!({"chat_template": template}).to_string());
     let (server, port) = program(&folder, &["runs/tiny"]);
     let said = "The cat";
     let body = json!({"messages": [{"role": "user", "content": said}], "temperature": 0, "max_tokens": 12});

@@ -186,6 +186,8 @@ fn runs_appear_and_grow_while_one_looks() {
     browser.wait_for("document.querySelectorAll('.written').length === 2");
     browser.wait_for("document.querySelector('iframe.ready') !== null");
     look_around(&mut browser, "compare");
+    let frame = "document.querySelector('iframe.ready')";
+    browser.wait_for(&format!("{frame}.offsetHeight - {frame}.contentDocument.documentElement.offsetHeight < 2"));
     server.kill();
     browser.wait_for("document.querySelector('.main').click() ?? true");
     browser.wait_for(
