@@ -58,7 +58,10 @@ impl Memory {
         let n_threads = if on_cpu { rayon::current_num_threads() } else { 1 };
         let (peak_during, held) = fullest(config, &tensors, &pass, operations, n_threads);
         let asked_for = weights + optimizer + held.total();
-        let process = if on_cpu { allocator(asked_for, held, weights, &pass) } else { 0.0 };
+        let process = match on_cpu {
+            true => allocator(asked_for, held, weights, &pass) + sample(config, weights, held),
+            false => 0.0,
+        };
         Self {
             peak: whole(asked_for + process),
             peak_during,
@@ -173,6 +176,15 @@ fn allocator(asked_for: f64, held: Held, weights: f64, pass: &PassMemory) -> f64
     PROCESS + free_blocks + PASS_OVERHEAD * held.total() + FRAGMENTATION * asked_for + not_given_back
 }
 
+/// A sample's copy of the weights, packed for writing on a CPU. It fits where activations were freed, but not where
+/// gradients were: those blocks belong to other threads, for which the allocator keeps them.
+fn sample(config: &Config, weights: f64, held: Held) -> f64 {
+    match config.train.sample_tokens {
+        0 => 0.0,
+        _ => (weights - held.activations - held.temporaries).max(0.0),
+    }
+}
+
 fn bytes<'a>(tensors: impl IntoIterator<Item = &'a NamedShape>) -> f64 {
     4.0 * tensors.into_iter().map(|(_, shape)| numbers(shape) as f64).sum::<f64>()
 }
@@ -207,5 +219,16 @@ mod tests {
         let largest = 4.0 * (2.0 * d_model * d_ff + 5.0 * d_model * d_model);
         assert_eq!((one.temporaries, two.temporaries), (largest, 2.0 * largest));
         assert!(all.temporaries > 4.0 * largest, "{all:?}");
+    }
+
+    #[test]
+    fn a_samples_weights_fit_where_activations_were_but_not_where_gradients_were() {
+        let config = |sample_tokens: usize| {
+            let sets = [format!("train.sample_tokens={sample_tokens}")];
+            Config::from_toml("data = {path = \"a\"}", "c.toml".as_ref(), &sets).unwrap()
+        };
+        let held = Held { activations: 3.0, temporaries: 1.0, gradients: 100.0, ..Held::default() };
+        let of = |sample_tokens, weights| sample(&config(sample_tokens), weights, held);
+        assert_eq!((of(1, 100.0), of(0, 100.0), of(1, 2.0)), (96.0, 0.0, 0.0));
     }
 }
