@@ -7,6 +7,7 @@
 mod companion;
 mod cut;
 mod error;
+mod file;
 mod library;
 mod stream;
 mod table;
@@ -25,6 +26,7 @@ pub use stream::DecodeStream;
 pub(crate) use train::{END_OF_TEXT, WordCounter};
 
 use companion::Companion;
+use file::Fault;
 use library::{Encoder, Library};
 
 /// Turns text into token ids and back. Cheap to clone, and used from several threads at once.
@@ -127,26 +129,17 @@ impl Tokenizer {
 
     /// The tokenizer of a `tokenizer.json`; errors show `path`.
     pub(crate) fn from_json(text: String, path: &Path) -> Result<Self, TokenizerError> {
-        let malformed = |reason: String| TokenizerError::Malformed { path: path.to_owned(), reason };
-        let value: serde_json::Value =
-            serde_json::from_str(&text).map_err(|error| malformed(format!("not JSON: {error}")))?;
-        if !value["model"].is_object() {
-            let reason = "it is JSON, but without a `model`, which holds the vocabulary";
-            return Err(malformed(reason.to_owned()));
-        }
-        // The library makes lists as long as the largest id.
-        let most = MAX_IDS.max(text.len() as u64);
-        if let Some(id) = ids_in(&value).find(|id| *id > most) {
-            let reason = format!("it has the id {id}, and is much too short for so many tokens");
-            return Err(TokenizerError::Unsupported { path: path.to_owned(), reason });
-        }
-        let is_trained_here = train::is_trained_here(&value);
-        drop(value); // the library makes its own, of many times the text
-        let library = tokenizers::Tokenizer::from_bytes(&text).map_err(|error| malformed(error.to_string()))?;
+        let library = file::read(&text).map_err(|fault| match fault {
+            Fault::Malformed(reason) => TokenizerError::Malformed { path: path.to_owned(), reason },
+            Fault::LargeId(id) => {
+                let reason = format!("it has the id {id}, and is much too short for so many tokens");
+                TokenizerError::Unsupported { path: path.to_owned(), reason }
+            }
+        })?;
         if let Some(kind) = table::kind_of(&library) {
             return Ok(Self::made_here(library, kind));
         }
-        let kind = match is_trained_here {
+        let kind = match train::is_trained_here(&library) {
             true => TokenizerKind::Bpe,
             false => TokenizerKind::File,
         };
@@ -340,16 +333,6 @@ impl From<Library> for Tokenizer {
     fn from(library: Library) -> Self {
         Self { inner: Arc::new(library), companion: None, n_padding: 0 }
     }
-}
-
-/// The most ids that any file may have, however short it is.
-const MAX_IDS: u64 = 1 << 16;
-
-/// The ids in a `tokenizer.json`, of the vocabulary and of added tokens.
-fn ids_in(json: &serde_json::Value) -> impl Iterator<Item = u64> {
-    let vocabulary = json["model"]["vocab"].as_object().into_iter().flat_map(serde_json::Map::values);
-    let added = json["added_tokens"].as_array().into_iter().flatten().map(|token| &token["id"]);
-    vocabulary.chain(added).filter_map(serde_json::Value::as_u64)
 }
 
 /// Bytes as text, with U+FFFD for bytes that are not.

@@ -52,11 +52,10 @@ pub(super) fn kind_of(library: &Tokenizer) -> Option<TokenizerKind> {
     let ModelWrapper::BPE(model) = library.get_model() else {
         return None;
     };
-    let vocab = model.get_vocab();
     let (kind, table) = if library.get_pre_tokenizer().is_some() {
-        (vocab.len() == 256).then(|| (TokenizerKind::Byte, bytes()))?
+        (library.get_vocab_size(false) == 256).then(|| (TokenizerKind::Byte, bytes()))?
     } else {
-        let alphabet: Option<Vec<char>> = vocab.keys().map(|token| only_char(token)).collect();
+        let alphabet: Option<Vec<char>> = model.get_vocab().keys().map(|token| only_char(token)).collect();
         (TokenizerKind::Char, characters(alphabet?).ok()?)
     };
     let table = match library.get_added_tokens_decoder().is_empty() {

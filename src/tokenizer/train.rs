@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
+use serde_json::json;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{AddedToken, Tokenizer};
+use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
 use super::words::{byte_alphabet, first_word, spell};
 
@@ -35,14 +35,17 @@ fn with_parts(model: BPE) -> Tokenizer {
     library
 }
 
-/// Whether all of a `tokenizer.json` except the vocabulary is as it is written here.
-pub(super) fn is_trained_here(file: &Value) -> bool {
-    let ours = with_parts(BPE::default()).to_string(false);
-    let ours: Value = serde_json::from_str(&ours.expect("plain data")).expect("just written");
-    let sections = ["added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder"];
-    let in_model = ["type", "dropout", "unk_token", "ignore_merges"];
-    sections.iter().all(|key| file[key] == ours[key])
-        && in_model.iter().all(|key| file["model"][key] == ours["model"][key])
+/// Whether all of a tokenizer except the vocabulary is as it is made here.
+pub(super) fn is_trained_here(library: &Tokenizer) -> bool {
+    let ModelWrapper::BPE(model) = library.get_model() else {
+        return false;
+    };
+    let parts = |it: &Tokenizer| {
+        let (added, decoder) = (it.get_added_vocabulary(), it.get_decoder());
+        json!([added, it.get_normalizer(), it.get_pre_tokenizer(), it.get_post_processor(), decoder])
+    };
+    let has_settings = model.dropout.is_some() || model.unk_token.is_some() || model.ignore_merges;
+    !has_settings && parts(library) == parts(&with_parts(BPE::default()))
 }
 
 /// Counts the words of a text that streams by, and then finds the merges that shorten the most of them.

@@ -1,5 +1,5 @@
 //! What large files take in memory while they are read: at most four times their size, beside 16 MiB. Of a tokenizer it
-//! is more: the library keeps a file as values before it makes a tokenizer of it.
+//! is more, for which the library has several tables.
 
 use std::fs;
 use std::path::Path;
@@ -152,15 +152,21 @@ fn logs() {
     }
 }
 
-/// Values of 32 bytes in lists that grow, for the two bytes of a number.
-const MULTIPLE_OF_TOKENIZER: usize = 48;
+/// The library keeps a vocabulary in two tables, and one of pieces in a tree, too.
+const MULTIPLE_OF_TOKENIZER: usize = 20;
 
 #[test]
 fn tokenizers() {
     let word = "\"t#\":#,";
     let words = "{\"model\":{\"type\":\"WordLevel\",\"unk_token\":\"t1\",\"vocab\":{";
+    let pairs = "{\"model\":{\"type\":\"BPE\",\"vocab\":{";
+    let tokens = repeated(pairs, "\"#\":#,\"a#\":#,", "\"a\":0},\"merges\":[", LONG / 4 * 3);
+    let pieces = "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[";
     let cases = vec![
         ("words", repeated(words, word, "\"t0\":0}}}", LONG)),
+        ("pairs", tokens.clone() + &repeated("", "[\"a\",\"#\"],", "[\"a\",\"1\"]]}}", LONG / 4)),
+        ("lines of pairs", tokens + &repeated("", "\"a #\",", "\"a 1\"]}}", LONG / 5)),
+        ("pieces", repeated(pieces, "[\"t#\",-1.5],", "[\"t0\",0]]}}", LONG)),
         ("a list", repeated("{\"model\":{\"x\":[", "1,", "1]}}", LONG)),
         ("lists in lists", repeated("{\"model\":", "[", "", LONG)),
         ("another file", repeated("{\"x\":[", "1,", "1]}", LONG)),
