@@ -55,14 +55,12 @@ const HEADING: usize = 72;
 /// The page: a section for each prompt, `about` a run and its step.
 #[must_use]
 pub fn attention_html(prompts: &[PromptDetails], about: &str) -> String {
-    let lead =
-        "What attention in a trained model does with a text. The tabs share one choice of layer, head and token.";
     let section = |details: &PromptDetails| {
         let heading = fit(&details.attention.prompt.whole_pieces().concat(), HEADING);
         // A line may end after each visible blank.
         (heading.trim_end().replace('·', "·\u{200b}"), attention_fragment(details))
     };
-    page_about("Who looks at whom", about, lead, &prompts.iter().map(section).collect::<Vec<_>>())
+    page_about("Who looks at whom", about, "", &prompts.iter().map(section).collect::<Vec<_>>())
 }
 
 /// One prompt's views as a section of any page.

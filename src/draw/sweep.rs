@@ -85,7 +85,7 @@ pub(crate) fn sweep_page(outcome: &Outcome, curves: &[Vec<(f64, f64)>]) -> Strin
     sections.extend(figure(outcome, curves).map(|figure| ("Curves", section(figure))));
     sections.push(("Importance", section(importance(&outcome.importance))));
     if let Some(toml) = &outcome.best_toml {
-        sections.push(("The best config", section(format!("<pre>{}</pre>", escape(toml)))));
+        sections.push(("The best config", section(format!("<pre tabindex=\"0\">{}</pre>", escape(toml)))));
     }
     page("Sweep", &lead, &sections)
 }
@@ -108,7 +108,8 @@ fn settings(outcome: &Outcome) -> String {
     });
     format!(
         "<p>Ranked by validation loss in bits per byte after the same time of training steps; those that were trained \
-         for longer come first. ~ marks an estimate, as during every run.</p>\n<div class=\"wide-table\"><table>\n\
+         for longer come first. ~ marks an estimate, as during every run.</p>\n\
+         <div class=\"wide-table\" role=\"region\" aria-label=\"The settings\" tabindex=\"0\"><table>\n\
          <tr><th>trial</th>{keys}<th>parameters</th><th>step</th><th>steps</th><th>after</th><th>bits per byte</th>\
          </tr>\n{}</table></div>\n",
         rows.collect::<String>()
@@ -175,7 +176,8 @@ fn importance(keys: &[Importance]) -> String {
         "<p>The share of the variance of the ranks in the first rung that the values of a key explain, beyond what \
          chance would (the effect size of Kruskal and Wallis's test). Settings that failed rank last. To the right, the \
          mean bits per byte of each group of values there, and the number of its settings.</p>\n\
-         <div class=\"wide-table\"><table>\n{}</table></div>\n",
+         <div class=\"wide-table\" role=\"region\" aria-label=\"The importance of keys\" tabindex=\"0\"><table>\n{}\
+         </table></div>\n",
         rows.collect::<String>()
     )
 }

@@ -368,6 +368,9 @@ fn every_view_shows_the_models_numbers_on_every_screen() {
         browser.look(screen);
         browser.open(&page);
         check(&mut browser, screen, "opened");
+        let bottom = browser.evaluate("document.querySelector('.flow').getBoundingClientRect().bottom");
+        let bottom = bottom.as_f64().expect("a number");
+        assert!(bottom < 640.0, "the text ends at {bottom}, below the first screen of a phone");
         text(&mut browser, &weights, &lens, screen.1);
         check(&mut browser, screen, "text");
         heads(&mut browser, &weights, 4, screen.1);

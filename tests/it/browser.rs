@@ -41,8 +41,8 @@ impl Theme {
 }
 
 /// The screens that every page is looked at on: widths in pixels, and themes.
-pub const SCREENS: [(u32, Theme); 4] =
-    [(1280, Theme::Light), (1280, Theme::Dark), (400, Theme::Light), (400, Theme::Dark)];
+pub const SCREENS: [(u32, Theme); 5] =
+    [(1280, Theme::Light), (1280, Theme::Dark), (360, Theme::Light), (360, Theme::Dark), (1920, Theme::Light)];
 
 /// A browser with one page.
 pub struct Browser {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+#[cfg(unix)]
+use crate::browser::{Browser, SCREENS};
 use crate::cli::Folder;
 use crate::faults::files;
 
@@ -76,6 +78,33 @@ fn a_sweep_that_is_killed_goes_on_and_ends_with_the_same_table() {
     let text = folder.succeed(&SWEEP[..10]);
     assert!(text.contains("BITS/BYTE") && text.contains("learning_rate=1e30"), "{text}");
     folder.succeed(&["plan", "sweeps/tiny/best.toml", "--no-measure"]);
+    #[cfg(unix)]
+    check_page(&folder, &table);
+}
+
+/// Every setting and its loss are on the page, which fits every screen.
+#[cfg(unix)]
+fn check_page(folder: &Folder, table: &serde_json::Value) {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let trials = table["trials"].as_array().expect("trials");
+    for screen in SCREENS {
+        browser.look(screen);
+        browser.open(&folder.path("sweeps/tiny/sweep.html"));
+        assert_eq!(browser.texts("h2"), ["Settings", "Curves", "Importance", "The best config"]);
+        let rows = browser.texts("section:first-of-type tr");
+        assert_eq!(rows.len(), 1 + trials.len());
+        for (row, trial) in rows[1..].iter().zip(trials) {
+            assert!(row.contains(trial["values"][0].as_str().expect("a value")), "{row}");
+            if let Some(loss) = trial["bits_per_byte"].as_f64() {
+                assert!(row.contains(&format!("{loss:.4}")), "{row}");
+            }
+        }
+        assert!(browser.overflow() < 1.0, "the page of a sweep is wider than {} pixels", screen.0);
+        assert_eq!(browser.take_problems(), [""; 0]);
+        browser.picture(&format!("sweep-{}-{}", screen.0, screen.1.name()));
+    }
 }
 
 #[test]

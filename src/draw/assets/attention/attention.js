@@ -33,7 +33,8 @@ page.view("attention", (section, data, list) => {
         page.set(panel, { "aria-labelledby": tab.id });
       }
     });
-    panel.replaceChildren(page.element("p", { class: "about" }, kind.about), view.node);
+    const about = kind.about ? [page.element("p", { class: "about" }, kind.about)] : [];
+    panel.replaceChildren(...about, view.node);
     view.update();
   }
 
@@ -66,6 +67,7 @@ page.view("attention", (section, data, list) => {
   }
 
   section.append(page.element("div", { class: "over" }, bar, page.actions(section, () => panel)), panel);
+  section.append(...section.querySelectorAll(":scope > .facts")); // a small screen begins with the text
   section.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && choice.kept) {
       choice.set({ kept: null });

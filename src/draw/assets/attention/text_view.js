@@ -2,9 +2,6 @@
 class TextView {
   static key = "text";
   static title = "Text";
-  static about =
-    "Point at a token, or walk with the arrow keys: the others glow by the weight that they have for it. The bar below a " +
-    "token is the probability that the model gave it before it came. A click keeps a token.";
 
   constructor(attention, choice) {
     this.attention = attention;
@@ -40,6 +37,13 @@ class TextView {
       this.lead,
       page.element("div", { class: "controls" }, sides, legend()),
       this.flow,
+      // Below the text, so that a small screen begins with the text.
+      page.element(
+        "p",
+        { class: "about" },
+        "Point at a token, or walk with the arrow keys: the others glow by the weight that they have for it. The bar " +
+          "below a token is the probability that the model gave it before it came. A click keeps a token.",
+      ),
       this.readout,
       this.heads.node,
     );
