@@ -144,6 +144,7 @@ impl<F: FnMut(usize, &Skipped)> Follower<'_, F> {
             match Order::wait(self.ranks) {
                 Order::Step => self.step()?,
                 Order::Average => self.trainer.average(),
+                Order::AverageOptimizer => self.trainer.average_optimizer(),
                 Order::EstimateVal => self.estimate(&self.corpus.val)?,
                 Order::EstimateTrain => self.estimate(&self.corpus.train)?,
                 Order::Whole => self.evaluate_fully(&self.trainer.evaluated())?,

@@ -18,6 +18,8 @@ pub(super) enum Order {
     Step,
     /// Average the weights, if each rank made steps by itself.
     Average,
+    /// Average the optimizers' running means, if each rank made steps by itself.
+    AverageOptimizer,
     /// Take part in the estimate of the loss on the validation split,
     EstimateVal,
     /// or on the training split.
@@ -31,11 +33,12 @@ pub(super) enum Order {
 }
 
 impl Order {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Begin,
         Self::Wait,
         Self::Step,
         Self::Average,
+        Self::AverageOptimizer,
         Self::EstimateVal,
         Self::EstimateTrain,
         Self::Whole,

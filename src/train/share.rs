@@ -108,6 +108,24 @@ impl Share {
             None => model,
         }
     }
+
+    /// The averages of what each rank calls by the same names; `None` if one of them has nothing yet.
+    pub(super) fn average_state(&self, own: &BTreeMap<String, LazyTensor>) -> Option<BTreeMap<String, LazyTensor>> {
+        let mut n_empty = [if own.is_empty() { 1.0 } else { 0.0 }];
+        self.ranks.all_reduce(&mut n_empty, Format::F32);
+        if n_empty[0] > 0.5 {
+            return None;
+        }
+        let size = self.ranks.size() as f32;
+        let lengths = own.iter().map(|(name, tensor)| (name.clone(), tensor.n_numbers()));
+        let mut averages = BTreeMap::new();
+        sum_each(&self.ranks, Format::F32, own, lengths, |name, sums| {
+            let values: Vec<f32> = sums.iter().map(|sum| sum / size).collect();
+            let shape = own[&name].shape().to_vec();
+            averages.insert(name, LazyTensor::computed(shape, move |sink| sink(&values)));
+        });
+        Some(averages)
+    }
 }
 
 /// The model with the weights of rank 0.

@@ -120,6 +120,19 @@ impl Trainer {
         self.model = Some(self.share.average(model, self.step));
     }
 
+    /// Averages the running means of ranks that made steps by themselves, with which all of them go on: then a checkpoint
+    /// holds everything that they do. All of them call it after the same step.
+    pub(super) fn average_optimizer(&mut self) {
+        if self.share.outer().is_none() {
+            return;
+        }
+        let (state, shapes) = (self.optimizer.state(), parameters::shapes(self.trained()));
+        if let Some(state) = self.share.average_state(&state) {
+            let device = self.trained().device().inner();
+            self.optimizer.restore(state, &shapes, &device).expect("it is of this optimizer");
+        }
+    }
+
     fn update(&mut self, is_stopped: impl Fn() -> bool + Send) -> Option<StepResult> {
         let (gradients, loss) = self.backward(self.trained(), is_stopped)?;
         let gradient_norm = gradients.global_norm();

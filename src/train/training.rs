@@ -135,6 +135,13 @@ impl Training {
         self.trainer.average();
     }
 
+    /// Averages the optimizers' running means of such ranks, before they are saved.
+    fn average_optimizer(&mut self) {
+        let ranks = self.trainer.ranks().clone();
+        let _turn = Order::AverageOptimizer.give(&ranks);
+        self.trainer.average_optimizer();
+    }
+
     /// Measures the weights that a new run starts with; false if interrupted.
     fn measure_start(&mut self) -> Result<bool, TrainError> {
         if self.state.started_from.is_some() {
@@ -382,6 +389,7 @@ impl Training {
             return Ok(());
         }
         self.average();
+        self.average_optimizer();
         if self.evaluated_step != Some(step) {
             // One batch shows whether these weights are worth keeping.
             let TrainConfig { batch_size, matmul_precision, .. } = self.config.train;

@@ -296,6 +296,25 @@ fn a_rank_that_makes_steps_by_itself_says_which_it_skips() {
 }
 
 #[test]
+fn ranks_that_make_steps_by_themselves_go_on_as_if_never_stopped() {
+    let folder = Folder::new();
+    let local = ["distributed.sync=\"local\"", "distributed.local_steps=6", "train.checkpoint_interval=10"];
+    for kind in ["adamw", "muon"] {
+        let kind_is = format!("optimizer.kind=\"{kind}\"");
+        let run = |name: &str, max_steps: &str| {
+            train(&format!("{kind}-{name}"), &[&STEPS[..], &local, &[&kind_is, max_steps]].concat())
+        };
+        succeed(&folder, 3, &run("whole", "train.max_steps=20"));
+        succeed(&folder, 3, &run("parts", "train.max_steps=10"));
+        let mut rest = run("parts", "train.max_steps=20");
+        rest.push("--resume".to_owned());
+        succeed(&folder, 3, &rest);
+        let [whole, parts] = ["whole", "parts"].map(|name| weights(&folder, &format!("{kind}-{name}")));
+        assert!(whole == parts, "{kind}");
+    }
+}
+
+#[test]
 fn ranks_that_move_alike_by_themselves_are_one_process() {
     let folder = Folder::new();
     // One row: each of two ranks makes the steps of one process, and their average is where it is.
