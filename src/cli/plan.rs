@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{load_config, note, open_device, print, print_json};
 use crate::device::DeviceSpec;
-use crate::plan::{self, Vocabulary};
+use crate::plan::{self, Machines, Network, Vocabulary};
 use crate::run;
 
 #[derive(Debug, clap::Args)]
@@ -12,6 +12,7 @@ use crate::run;
 Examples:
   tinderbox plan configs/quickstart.toml
   tinderbox plan my.toml --set train.batch_size=16 --device cpu
+  tinderbox plan my.toml --ranks 8 --network 1Gbit
   tinderbox plan my.toml --no-measure --json")]
 pub(super) struct Args {
     /// The config, such as configs/quickstart.toml
@@ -26,6 +27,13 @@ pub(super) struct Args {
     /// [default: random weights, drawn with train.seed]
     #[arg(long, value_name = "RUN")]
     from: Option<PathBuf>,
+    /// Plan for N processes, each on a machine of its own like this one, which train together under MPI
+    #[arg(long, value_name = "N", requires = "network", value_parser = clap::value_parser!(u32).range(2..))]
+    ranks: Option<u32>,
+    /// The network between them: its bandwidth, such as 1Gbit or 100Mbit, and its latency, such as 1Gbit,0.5ms [default
+    /// latency: 0.1ms]
+    #[arg(long, value_name = "NETWORK", requires = "ranks")]
+    network: Option<Network>,
     /// Only calculate: run no training steps and estimate no time
     #[arg(long)]
     no_measure: bool,
@@ -40,7 +48,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let config = load_config(&args.config, &overrides, args.from.as_deref())?;
     let device = open_device(&config.train.device.parse()?)?;
     let known = args.from.as_deref().map(vocabulary_of).transpose()?;
-    let plan = plan::plan(&config, known, &device, !args.no_measure)?;
+    let mut plan = plan::plan(&config, known, &device, !args.no_measure)?;
+    if let (Some(ranks), Some(network)) = (args.ranks, args.network) {
+        let machines = Machines { ranks: ranks as usize, network };
+        plan.distributed = Some(machines.plan(&plan, &config, &device)?);
+    }
     if args.json {
         print_json(&plan)?;
     } else {

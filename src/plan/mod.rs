@@ -9,6 +9,7 @@ mod memory;
 mod parameters;
 mod pass;
 mod portable;
+mod ranks;
 mod run_counts;
 mod table;
 mod text;
@@ -24,6 +25,7 @@ pub use memory::Memory;
 pub use parameters::{BlockParameters, Parameters, parameters, tensors};
 pub use pass::{Held, Operations, PassMemory, pass_memory};
 pub use portable::Portable;
+pub use ranks::{Distributed, Machines, Network, Synchronized};
 pub use run_counts::RunCounts;
 pub use table::table;
 pub use text::Vocabulary;
@@ -89,6 +91,9 @@ pub struct Plan {
     pub disk: Disk,
     /// How long the run takes; `None` if nothing was measured.
     pub time: Option<Time>,
+    /// The run on several [`Machines`], if someone asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distributed: Option<Distributed>,
     /// Assumptions.
     pub notes: Vec<String>,
     /// Problems, each with a hint.
@@ -147,6 +152,7 @@ pub fn plan(config: &Config, known: Option<Vocabulary>, device: &OpenDevice, mea
         memory,
         disk,
         time,
+        distributed: None,
         notes,
         warnings,
     })

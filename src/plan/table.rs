@@ -1,6 +1,6 @@
 //! A plan as text for a terminal.
 
-use super::{Memory, Plan, Time, Vocabulary};
+use super::{Distributed, Memory, Plan, Synchronized, Time, Vocabulary};
 use crate::config::{Config, precision_remark};
 use crate::format::{duration, grouped, milliseconds, size};
 
@@ -15,6 +15,9 @@ pub fn table(plan: &Plan, config: &Config) -> String {
     disk(&mut text, plan);
     if let Some(time) = &plan.time {
         self::time(&mut text, time, plan);
+    }
+    if let Some(distributed) = &plan.distributed {
+        self::distributed(&mut text, distributed, config);
     }
     text
 }
@@ -163,6 +166,34 @@ fn time(text: &mut String, time: &Time, plan: &Plan) {
     let of_saves = format!("{} of {}", grouped(r.checkpoints), milliseconds(m.checkpoint_ms));
     row(text, "checkpoints", &duration(time.checkpoints_s), &of_saves);
     row(text, "measured", "", &m.how);
+}
+
+fn distributed(text: &mut String, planned: &Distributed, config: &Config) {
+    let Distributed { ranks, network, rows, compute_ms, step, local, pays } = planned;
+    let summary = format!(
+        "{ranks} ranks over {}bit/s with {} of latency",
+        si(network.bits_per_s),
+        milliseconds(network.latency_ms)
+    );
+    heading(text, "distributed", &summary);
+    if let Some(compute_ms) = compute_ms {
+        let share = format!("{rows} of {} rows, on a machine like this one", config.train.batch_size);
+        row(text, "computing of a rank", &milliseconds(*compute_ms), &share);
+    }
+    for (name, sync) in [("sync = \"step\"", step), ("sync = \"local\"", local)] {
+        let Synchronized { bytes, steps, communication_ms, .. } = sync;
+        let every = if *steps == 1 { "every step".to_owned() } else { format!("every {steps} steps") };
+        let exchange_ms = communication_ms * *steps as f64;
+        row(text, name, &milliseconds(exchange_ms), &format!("{} each way, {every}", size(*bytes)));
+        let measured = sync.step_ms.zip(sync.communication_share).zip(sync.tokens_per_s.zip(sync.times_one_process));
+        let Some(((step_ms, share), (tokens_per_s, times))) = measured else { continue };
+        let speed =
+            format!("{:.0} % communication: {tokens_per_s:.0} tokens/s, {times:.2} times one process", 100.0 * share);
+        row(text, "  a step", &milliseconds(step_ms), &speed);
+    }
+    if let Some(pays) = pays {
+        row(text, "what pays", pays, "");
+    }
 }
 
 /// A number with an SI prefix, in three or four digits.

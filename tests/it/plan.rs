@@ -365,6 +365,51 @@ fn mistakes_are_errors_with_a_hint() {
 }
 
 #[test]
+fn several_machines_share_the_steps_and_wait_for_the_network() {
+    let folder = folder();
+    let plan = |network: &str, more: &[&str]| {
+        json(&folder, &[&["plan", "small.toml", "--ranks", "4", "--network", network], more].concat())
+    };
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let quiet = plan("100Mbit,1ms", &["--no-measure"]);
+    let Value::Object(distributed) = &quiet["distributed"] else { panic!("{quiet}") };
+    let bytes = quiet["parameters"]["total"].as_u64().expect("a number") * 4;
+    assert_eq!(distributed["step"]["bytes"].as_u64(), Some(bytes * 3 / 2), "2 (N - 1) / N");
+    assert_eq!((&distributed["pays"], &distributed["step"]["step_ms"]), (&Value::Null, &Value::Null));
+    let step_ms = number(&distributed["step"]["communication_ms"]);
+    let on_the_wire_ms = (bytes * 3 / 2) as f64 * 8.0 / 100e6 * 1e3;
+    assert!((on_the_wire_ms..on_the_wire_ms * 1.1 + 15.0).contains(&step_ms), "{step_ms}, {on_the_wire_ms}");
+    let half = plan("100Mbit,1ms", &["--no-measure", "--set", "distributed.gradient_dtype=bf16"]);
+    assert_eq!(half["distributed"]["step"]["bytes"].as_u64(), Some(bytes * 3 / 4));
+    assert!(number(&distributed["local"]["communication_ms"]) < step_ms / 49.0, "once in 50 steps");
+
+    let slow = plan("0.1Mbit", &[]);
+    let part = |name: &str| number(&slow["distributed"]["step"][name]);
+    let sum_ms = number(&slow["distributed"]["compute_ms"]) + part("communication_ms");
+    assert!((part("step_ms") - sum_ms).abs() < 1e-6);
+    assert!(part("communication_share") > 0.5 && part("times_one_process") < 1.0, "{slow}");
+    assert_ne!(slow["distributed"]["pays"], "step", "{slow}");
+
+    let words = folder.succeed(&["plan", "small.toml", "--no-measure", "--ranks", "4", "--network", "1Gbit,1ms"]);
+    let (_, words) = words.split_once("\ndistributed: ").expect("a part on machines");
+    insta::assert_snapshot!(words, @r#"
+    4 ranks over 1.00 Gbit/s with 1.00 ms of latency
+      sync = "step"                    9.77 ms  0.2 MiB each way, every step
+      sync = "local"                   5.77 ms  0.2 MiB each way, every 50 steps
+    "#);
+    assert!(!folder.succeed(&["plan", "small.toml", "--no-measure"]).contains("distributed"));
+    for (args, said) in [
+        (&["--ranks", "4"][..], "--network <NETWORK>"),
+        (&["--ranks", "1", "--network", "1Gbit"], "1 is not in 2.."),
+        (&["--ranks", "4", "--network", "fast"], "expected such as `1Gbit`"),
+    ] {
+        let ran = folder.run(&[&["plan", "small.toml"], args].concat());
+        assert_eq!(ran.code, Some(2), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
+    }
+}
+
+#[test]
 fn a_plan_in_words() {
     let folder = folder();
     let text = folder.succeed(&["plan", "small.toml", "--no-measure"]);
