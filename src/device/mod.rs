@@ -37,8 +37,7 @@ impl OpenDevice {
     /// A warning if the adapter is a program rather than hardware.
     #[must_use]
     pub fn caution(&self) -> Option<String> {
-        let is_software = self.kind == AdapterKind::Cpu && !self.backend.is_cpu();
-        is_software.then(|| {
+        (self.kind == AdapterKind::Software).then(|| {
             format!(
                 "{} is a GPU in software, some hundred times slower than the CPU itself\n  hint: --device cpu",
                 self.name
@@ -217,5 +216,23 @@ mod tests {
                 assert_eq!(resolve(&parse(&line.device)).ok(), Some(line.device));
             }
         }
+    }
+
+    #[test]
+    fn a_gpu_in_software_says_that_it_is_slow() {
+        let opened = |backend, kind| OpenDevice {
+            device: open(&parse("cpu")).expect("a CPU backend is always there").device,
+            name: "wgpu:0 (llvmpipe, Vulkan)".to_owned(),
+            backend,
+            kind,
+        };
+        let caution = opened(Backend::Wgpu, AdapterKind::Software).caution().expect("a caution");
+        assert_eq!(
+            caution,
+            "wgpu:0 (llvmpipe, Vulkan) is a GPU in software, some hundred times slower than the CPU itself\n  \
+             hint: --device cpu"
+        );
+        assert_eq!(opened(Backend::Wgpu, AdapterKind::Discrete).caution(), None);
+        assert_eq!(opened(Backend::Flex, AdapterKind::Cpu).caution(), None);
     }
 }
