@@ -1,7 +1,7 @@
 //! Runs that are interrupted between two steps, within a step, and within what follows one.
 
 #[cfg(target_os = "linux")]
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 #[cfg(target_os = "linux")]
@@ -189,29 +189,78 @@ fn spikes_are_skipped_and_a_resumed_run_knows_the_losses_before() {
     place.assert_same("whole", "parts", &[&*last[0], &*last[1], "metrics.jsonl"]);
 }
 
-/// Interrupts a command as soon as it can be, and checks that it ends as one that was stopped before its first step, long
-/// before it could by itself.
+/// Waits until a command catches interrupts, and `pause` longer; interrupts it, and returns how long its end took.
 #[cfg(target_os = "linux")]
-fn interrupted_before_it_begins(folder: &Folder, args: &[&str]) {
+fn interrupt(folder: &Folder, args: &[&str], pause: Duration) -> (Duration, Output) {
     let mut child = folder.command(args).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    let id = child.id();
     let catches_interrupts = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("Linux tells");
         u64::from_str_radix(caught.trim(), 16).expect("a mask") & 0b10 != 0
     };
     while !catches_interrupts() {
+        if child.try_wait().expect("a status").is_some() {
+            let output = child.wait_with_output().expect("ended");
+            panic!("it ended by itself: {}", String::from_utf8_lossy(&output.stderr));
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
+    std::thread::sleep(pause);
     let began = Instant::now();
-    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    let killed = std::process::Command::new("kill").args(["-INT", &id.to_string()]).status();
     assert!(killed.expect("kill is there").success());
     let stdin = child.stdin.take(); // stays open
     let output = child.wait_with_output().expect("ends");
     drop(stdin);
+    (began.elapsed(), output)
+}
+
+/// Interrupts a command as soon as it can be, and checks that it ends as one that was stopped before its first step, long
+/// before it could by itself.
+#[cfg(target_os = "linux")]
+fn interrupted_before_it_begins(folder: &Folder, args: &[&str]) {
+    let (elapsed, output) = interrupt(folder, args, Duration::ZERO);
     let said = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.ends_with("interrupted before the first step: no run was made or changed\n"), "{said}");
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed()); // some 200 ms, on a quiet machine
+    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}"); // some 200 ms, on a quiet machine
+}
+
+/// Each phase is made so long that the run is in it some seconds after its start, and would not end by itself.
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "measures times, for which nothing else should run"]
+fn an_interrupt_is_seen_soon_in_every_phase() {
+    let folder = Folder::new();
+    let word = |n: u64| format!("{:x} ", n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
+    folder.write("long.txt", (0..8_000_000).map(word).collect::<String>()); // of words that come once
+    let long = "data.path=\"long.txt\"";
+    let phases: [(&str, &[&str], u64); 7] = [
+        ("steps", &["train.max_steps=16000000", "train.sample_tokens=0"], 2000),
+        ("accumulation", &["train.grad_accumulation_steps=16000000"], 2000),
+        ("estimates", &["train.eval_interval=1", "train.eval_batches=16000000"], 2000),
+        ("a sample", &["train.eval_interval=1", "train.sample_tokens=16000000"], 2000),
+        ("the last evaluation", &[long, "train.max_steps=1", "train.eval_interval=0", "data.val_fraction=0.9"], 30_000),
+        ("reading", &[long, "tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=5000"], 100),
+        ("finding merges", &[long, "tokenizer.kind=\"bpe\"", "tokenizer.vocab_size=5000"], 10_000),
+    ];
+    let mut late = Vec::new();
+    for (phase, settings, pause_ms) in phases {
+        let mut args = vec!["train", "tiny.toml", "--overwrite"];
+        args.extend(settings.iter().flat_map(|set| ["--set", set]));
+        let (elapsed, output) = interrupt(&folder, &args, Duration::from_millis(pause_ms));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{phase}: {said}");
+        let is_reading = ["reading", "finding merges"].contains(&phase);
+        assert_eq!(said.contains("before the first step"), is_reading, "{phase} was not under way: {said}");
+        eprintln!("{phase}: {} ms; {}", elapsed.as_millis(), said.lines().last().unwrap_or_default());
+        // The checkpoint and the report are written, too.
+        if elapsed > Duration::from_secs(5) {
+            late.push(phase);
+        }
+    }
+    assert!(late.is_empty(), "later than five seconds: {late:?}");
 }
 
 /// Nobody writes to its standard input, so that no piece of text ever comes.
