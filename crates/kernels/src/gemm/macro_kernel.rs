@@ -9,8 +9,6 @@ use super::arithmetic::Arithmetic;
 use super::epilogue::Epilogue;
 use super::micro_kernel::Left;
 use super::packed::{PackedRef, Row, WIDTH, n_panels};
-use super::scratch::Scratch;
-use super::weight::Weight;
 
 /// How the output of a product is shared out among tasks: one row of blocks after another.
 #[derive(Clone, Copy, Debug)]
@@ -25,12 +23,8 @@ const PRODUCTS: usize = 1 << 19;
 /// Rows that could be multiplied in the time that reading the right matrix takes.
 const READING: usize = 15;
 
-/// Elements of the left matrix that a block reads again for each of its panels: 128 KiB, of the second cache.
-const LEFT: usize = 1 << 15;
-
-/// Rows of a panel that stay in the first cache while one row of tiles after another meets them: two registers of each
-/// are 8 KiB on AVX2 and 16 KiB on AVX-512.
-const DEPTH: usize = 128;
+/// Elements of the left matrix that a block reads again for each of its panels: they fit the second cache.
+const LEFT: usize = 1 << 16;
 
 impl Blocks {
     /// The blocks of a product: a function of its sizes alone. Where the right matrix is to be `read_once`, since it
@@ -42,7 +36,7 @@ impl Blocks {
         // Blocks of about as many rows each.
         let blocks = match read_once {
             true => 1,
-            false => units.div_ceil((LEFT / (depth.min(DEPTH) * L::UNIT)).max(1)),
+            false => units.div_ceil((LEFT / (depth * L::UNIT)).max(1)),
         };
         let block_rows = units.div_ceil(blocks) * L::UNIT;
         let panels = PRODUCTS.div_ceil((block_rows.min(rows) + READING) * depth * WIDTH);
@@ -90,7 +84,7 @@ pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
 /// of a whole panel are as many sums as four of half of it.
 const READ_WHOLE: usize = 16;
 
-/// Panel after panel, in tiles of R rows; where panels are deep, a part of their rows after another.
+/// Panel after panel, in tiles of R rows.
 #[inline(always)]
 fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>, const R: usize>(
     arithmetic: A,
@@ -98,48 +92,40 @@ fn panels<A: Arithmetic, L: Left<Element = A::Element>, F: Epilogue<A::Element>,
     right: PackedRef<'_, L::Right>,
     epilogue: &mut F,
 ) {
-    let [n_rows, depth, n_panels] = [left.n_rows(), right.n_rows(), n_panels(right.n_columns())];
-    // A few rows hardly meet a panel more than once.
-    let parts = if n_rows > READ_WHOLE { depth.div_ceil(DEPTH).max(1) } else { 1 };
-    let step = depth.div_ceil(parts).next_multiple_of(L::STEP).max(1);
-    let mut sums = Scratch::new(if step < depth { n_panels * n_rows } else { 0 });
-    for first in (0..depth.max(1)).step_by(step) {
-        for panel in 0..n_panels {
-            let depth = first..depth.min(first + step);
-            let sums = if sums.is_empty() { &mut [][..] } else { &mut sums[panel * n_rows..][..n_rows] };
-            let first_column = panel * WIDTH;
-            let n_columns = if F::WHOLE_PANELS { WIDTH } else { WIDTH.min(right.n_columns() - first_column) };
-            let at = &mut Place { rows: right.panel(panel), depth, sums, first_column, column: 0, n_columns };
-            // All of a panel's columns fill the registers, and it is read from one end to the other.
-            if F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 && n_rows <= READ_WHOLE {
-                for row in (0..n_rows).step_by(2) {
-                    match n_rows - row {
-                        1 => tile::<A, L, 1, 4>(arithmetic, left, row, at, epilogue),
-                        _ => tile::<A, L, 2, 4>(arithmetic, left, row, at, epilogue),
-                    }
+    for panel in 0..n_panels(right.n_columns()) {
+        let rows = right.panel(panel);
+        // All of a panel's columns fill the registers, and it is read from one end to the other.
+        if F::READS_ONCE && F::WHOLE_PANELS && A::Simd::F32_LANES == 8 && left.n_rows() <= READ_WHOLE {
+            let at = Place { rows, first_column: panel * WIDTH, column: 0, n_columns: WIDTH };
+            for row in (0..left.n_rows()).step_by(2) {
+                match left.n_rows() - row {
+                    1 => tile::<A, L, 1, 4>(arithmetic, left, row, at, epilogue),
+                    _ => tile::<A, L, 2, 4>(arithmetic, left, row, at, epilogue),
                 }
-                continue;
             }
-            for column in (0..n_columns).step_by(2 * A::Simd::F32_LANES) {
-                (at.column, at.n_columns) = (column, n_columns - column);
-                if at.n_columns > A::Simd::F32_LANES {
-                    column_of_tiles::<A, L, R, 2>(arithmetic, left, at, epilogue);
-                } else {
-                    column_of_tiles::<A, L, R, 1>(arithmetic, left, at, epilogue);
-                }
+            continue;
+        }
+        let n_columns = match F::WHOLE_PANELS {
+            true => WIDTH,
+            false => WIDTH.min(right.n_columns() - panel * WIDTH),
+        };
+        for column in (0..n_columns).step_by(2 * A::Simd::F32_LANES) {
+            let n_columns = n_columns - column;
+            let at = Place { rows, first_column: panel * WIDTH, column, n_columns };
+            if n_columns > A::Simd::F32_LANES {
+                column_of_tiles::<A, L, R, 2>(arithmetic, left, at, epilogue);
+            } else {
+                column_of_tiles::<A, L, R, 1>(arithmetic, left, at, epilogue);
             }
         }
     }
 }
 
 /// Columns of the right matrix.
+#[derive(Clone, Copy)]
 struct Place<'a, W> {
     /// Of the panel.
     rows: &'a [Row<W>],
-    /// Which of them.
-    depth: Range<usize>,
-    /// The sums of the rows above, for each row of the left matrix; empty if these are all.
-    sums: &'a mut [Row],
     /// Of all columns, the panel's first.
     first_column: usize,
     /// Within the panel.
@@ -153,7 +139,7 @@ struct Place<'a, W> {
 fn column_of_tiles<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: usize>(
     arithmetic: A,
     left: L,
-    at: &mut Place<'_, L::Right>,
+    at: Place<'_, L::Right>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let n = left.n_rows();
@@ -186,30 +172,19 @@ fn tile<A: Arithmetic, L: Left<Element = A::Element>, const R: usize, const V: u
     arithmetic: A,
     left: L,
     row: usize,
-    at: &mut Place<'_, L::Right>,
+    at: Place<'_, L::Right>,
     epilogue: &mut impl Epilogue<A::Element>,
 ) {
     let column = at.first_column + at.column;
-    let is_last = at.depth.end == at.rows.len();
-    if is_last {
-        for i in 0..R {
-            epilogue.prefetch(row + i, column);
-        }
+    for i in 0..R {
+        epilogue.prefetch(row + i, column);
     }
-    let mut sums = [[arithmetic.simd().splat_f32s(0.0); V]; R];
-    if at.depth.start > 0 {
-        for (sums, saved) in sums.iter_mut().zip(&at.sums[row..row + R]) {
-            *sums = f32::widen::<A::Simd, V>(arithmetic.simd(), saved, at.column, 0);
-        }
-    }
-    left.micro_kernel::<A, R, V>(arithmetic, &mut sums, row, at.depth.clone(), at.rows, at.column);
+    let sums = left.micro_kernel::<A, R, V>(arithmetic, row, at.rows, at.column);
     let n = at.n_columns.min(V * A::Simd::F32_LANES);
     for (i, sums) in sums.iter().enumerate() {
         let sums: &[f32] = cast_slice(sums);
-        if !is_last {
-            at.sums[row + i][at.column..][..sums.len()].copy_from_slice(sums);
-        } else if n == sums.len() {
-            // A whole tile apart: what is done with numbers of known length is made of registers.
+        // A whole tile apart: what is done with numbers of known length is made of registers.
+        if n == sums.len() {
             epilogue.apply(arithmetic, [row + i, column], sums);
         } else {
             epilogue.apply(arithmetic, [row + i, column], &sums[..n]);

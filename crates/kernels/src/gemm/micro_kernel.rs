@@ -36,20 +36,14 @@ pub(crate) trait Left: Copy + Send + Sync {
     /// Some of the rows, from a whole number of units on.
     fn part(self, rows: Range<usize>) -> Self;
 
-    /// Rows of the right matrix that are never parted.
-    const STEP: usize;
-
-    /// Adds to the sums of R rows from `row` on, and V registers of columns from column `column` of a panel on, the
-    /// products with rows `depth` of the panel.
+    /// The sums of R rows from `row` on, and V registers of columns from column `column` of a panel on.
     fn micro_kernel<A: Arithmetic<Element = Self::Element>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
-        sums: &mut [[Sums<A>; V]; R],
         row: usize,
-        depth: Range<usize>,
-        panel: &[Row<Self::Right>],
+        right: &[Row<Self::Right>],
         column: usize,
-    );
+    ) -> [[Sums<A>; V]; R];
 }
 
 /// A matrix as it is.
@@ -70,7 +64,6 @@ impl<E: Element> Left for Plain<'_, E> {
 
     const FEW_ROWS: bool = false;
     const UNIT: usize = 12;
-    const STEP: usize = WIDTH;
 
     fn n_rows(self) -> usize {
         self.0.n_rows()
@@ -88,21 +81,20 @@ impl<E: Element> Left for Plain<'_, E> {
     fn micro_kernel<A: Arithmetic<Element = E>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
-        sums: &mut [[Sums<A>; V]; R],
         row: usize,
-        depth: Range<usize>,
-        panel: &[Row<E>],
+        right: &[Row<E>],
         column: usize,
-    ) {
-        for (i, right) in panel[depth.clone()].chunks(WIDTH).enumerate() {
-            let left = self.0.panel(depth.start / WIDTH + i);
-            let left: &[Row<E>; R] = left[row..row + R].try_into().expect("R rows");
+    ) -> [[Sums<A>; V]; R] {
+        let mut sums = [[arithmetic.simd().splat_f32s(0.0); V]; R];
+        for (panel, right) in right.chunks(WIDTH).enumerate() {
+            let left: &[Row<E>; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
             // A whole panel apart: a loop of known length is unrolled.
             match right.first_chunk::<WIDTH>() {
-                Some(right) => steps::<A, R, V>(arithmetic, sums, left, right, column),
-                None => steps::<A, R, V>(arithmetic, sums, left, right, column),
+                Some(right) => steps::<A, R, V>(arithmetic, &mut sums, left, right, column),
+                None => steps::<A, R, V>(arithmetic, &mut sums, left, right, column),
             }
         }
+        sums
     }
 }
 
@@ -112,7 +104,6 @@ impl<E: Element> Left for Transposed<'_, E> {
 
     const FEW_ROWS: bool = true;
     const UNIT: usize = WIDTH;
-    const STEP: usize = 1;
 
     fn n_rows(self) -> usize {
         self.0.n_columns()
@@ -130,24 +121,24 @@ impl<E: Element> Left for Transposed<'_, E> {
     fn micro_kernel<A: Arithmetic<Element = E>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
-        sums: &mut [[Sums<A>; V]; R],
         row: usize,
-        depth: Range<usize>,
-        panel: &[Row<E>],
+        right: &[Row<E>],
         column: usize,
-    ) {
+    ) -> [[Sums<A>; V]; R] {
+        let mut sums = [[arithmetic.simd().splat_f32s(0.0); V]; R];
         let first = row % WIDTH;
-        for (left, right) in self.0.panel(row / WIDTH)[depth.clone()].iter().zip(&panel[depth]) {
+        for (left, right) in self.0.panel(row / WIDTH).iter().zip(right) {
             let left: &[E; R] = left[first..first + R].try_into().expect("R elements");
             step::<A, R, V>(
                 arithmetic,
-                sums,
+                &mut sums,
                 #[inline(always)]
                 |r| left[r],
                 right,
                 column,
             );
         }
+        sums
     }
 }
 
@@ -164,7 +155,6 @@ impl<W: Weight> Left for Mixed<'_, W> {
 
     const FEW_ROWS: bool = true;
     const UNIT: usize = 8;
-    const STEP: usize = W::ROWS;
 
     fn n_rows(self) -> usize {
         self.0.n_rows()
@@ -182,18 +172,16 @@ impl<W: Weight> Left for Mixed<'_, W> {
     fn micro_kernel<A: Arithmetic<Element = f32>, const R: usize, const V: usize>(
         self,
         arithmetic: A,
-        sums: &mut [[Sums<A>; V]; R],
         row: usize,
-        depth: Range<usize>,
-        panel: &[Row<W>],
+        right: &[Row<W>],
         column: usize,
-    ) {
+    ) -> [[Sums<A>; V]; R] {
         let simd = arithmetic.simd();
         let zeros = [[simd.splat_f32s(0.0); V]; R];
-        for (i, block) in panel[depth.clone()].chunks_exact(W::ROWS).enumerate() {
-            let left = self.0.panel(depth.start / W::ROWS + i);
-            let left: &[Row; R] = left[row..row + R].try_into().expect("R rows");
-            let mut part = if W::SCALED { zeros } else { *sums };
+        let mut sums = zeros;
+        for (panel, block) in right.chunks_exact(W::ROWS).enumerate() {
+            let left: &[Row; R] = self.0.panel(panel)[row..row + R].try_into().expect("R rows");
+            let mut part = if W::SCALED { zeros } else { sums };
             for (words, right) in block[..WIDTH / W::NUMBERS].iter().enumerate() {
                 for i in 0..W::NUMBERS {
                     let weights = W::widen::<_, V>(simd, right, column, i);
@@ -213,9 +201,10 @@ impl<W: Weight> Left for Mixed<'_, W> {
                     }
                 }
             } else {
-                *sums = part;
+                sums = part;
             }
         }
+        sums
     }
 }
 
