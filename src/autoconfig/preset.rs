@@ -27,7 +27,7 @@ macro_rules! preset {
 
 /// All of them, the smallest first.
 pub const PRESETS: [Preset; 7] = [
-    preset!("quickstart", "quickstart", "a small GPT on the bundled stories, a few minutes on two CPU cores"),
+    preset!("quickstart", "quickstart", "a small GPT on the bundled stories, two minutes on two CPU cores"),
     preset!(
         "shakespeare-fast",
         "shakespeare-fast",

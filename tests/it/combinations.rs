@@ -307,7 +307,7 @@ fn site(block_idx: Option<usize>, point: Point) -> Site {
 #[test]
 fn the_shipped_configs_have_the_sizes_that_are_told_of_them() {
     for (name, vocab_size, parameters) in [
-        ("quickstart", 76, 813_952),
+        ("quickstart", 2048, 1_066_368),
         ("shakespeare-fast", 1024, 430_944),
         ("shakespeare-laptop", 1024, 935_296),
         ("shakespeare-nanogpt", 65, 804_096),
