@@ -87,7 +87,7 @@ impl Course {
                     |n_rungs: &usize| power(n_rungs - 1) <= most && base_steps / power(n_rungs - 1) >= FEWEST_STEPS;
                 let is_enough = |n_rungs: &usize| base_s * cost(*n_rungs, ENOUGH_SETTINGS.min(most)) <= budget_s;
                 let possible = || (2..=MOST_RUNGS).filter(is_possible);
-                let n_rungs = possible().find(is_enough).or(possible().last()).unwrap_or(1);
+                let n_rungs = possible().find(is_enough).or(possible().next_back()).unwrap_or(1);
                 (n_rungs, if n_rungs == 1 { FEWEST_RANDOM.min(most) } else { power(n_rungs - 1) })
             }
         };
