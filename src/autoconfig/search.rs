@@ -63,6 +63,7 @@ mod tests {
             assert!(search_space(&config, false).iter().all(|text| !text.starts_with("tokenizer.")));
         }
         let mut config = PRESETS[0].config();
+        config.tokenizer.kind = TokenizerKind::Char;
         assert!(search_space(&config, true).contains(&"tokenizer.kind=char,bpe".to_owned()));
         (config.tokenizer.kind, config.tokenizer.vocab_size) = (TokenizerKind::Bpe, Some(1024));
         assert!(search_space(&config, true).contains(&"tokenizer.vocab_size=log(512..2048)".to_owned()));

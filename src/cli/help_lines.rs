@@ -7,7 +7,7 @@ use super::Cli;
 
 /// The units that numbers may have. An option with another unit adds its word.
 const UNITS: &str = "tokens texts characters bytes MiB steps columns runs rounds heads numbers checkpoints batches \
-    minutes seconds milliseconds ms probability share factor seed";
+    processes minutes seconds milliseconds ms probability share factor seed";
 
 /// How options are called whose value is a number.
 const NUMBERS: &[&str] = &["N", "X"];

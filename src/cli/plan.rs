@@ -27,11 +27,12 @@ pub(super) struct Args {
     /// [default: random weights, drawn with train.seed]
     #[arg(long, value_name = "RUN")]
     from: Option<PathBuf>,
-    /// Plan for N processes, each on a machine of its own like this one, which train together under MPI
+    /// Plan for N processes, each on a machine of its own like this one, which train together under MPI [default: one
+    /// process]
     #[arg(long, value_name = "N", requires = "network", value_parser = clap::value_parser!(u32).range(2..))]
     ranks: Option<u32>,
-    /// The network between them: its bandwidth, such as 1Gbit or 100Mbit, and its latency, such as 1Gbit,0.5ms [default
-    /// latency: 0.1ms]
+    /// The network between them: its bandwidth, such as 1Gbit or 100Mbit, and its latency, 0.1ms if only the bandwidth is
+    /// given, such as 1Gbit,0.5ms [default: none]
     #[arg(long, value_name = "NETWORK", requires = "ranks")]
     network: Option<Network>,
     /// Only calculate: run no training steps and estimate no time
