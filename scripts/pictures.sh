@@ -16,16 +16,15 @@ if [ $# = 0 ]; then
 fi
 mkdir -p "$out"
 
-speech='She met a girl named Lotte. "Hello, Lotte,'
+speech="Pip laughed. \"The animal didn't cross the street because it was too tired"
 "$program" inspect attention "$run" --prompt "$speech" --format json > "$work/attention.json"
 "$program" inspect lens "$run" --prompt "$speech" --format json > "$work/lens.json"
 "$program" report "$run" --output "$work/report.html"
 python3 scripts/pictures/draw.py "$run" "$work" "$out"
 
-quote='Pip sat down. "It is late.'
-"$program" inspect attention "$run" --prompt "$quote" --layer 0 --head 0 --format svg \
+"$program" inspect attention "$run" --prompt "$speech" --layer 3 --head 1 --format svg \
     --output docs/images/attention-quote-head.svg
-"$program" inspect attention "$run" --prompt "$quote" --format svg --output docs/images/attention-all-heads.svg
+"$program" inspect attention "$run" --prompt "$speech" --format svg --output docs/images/attention-all-heads.svg
 
 chromium=${TINDERBOX_CHROMIUM:-$(command -v chromium || command -v google-chrome)}
 for theme in dark:0 light:1; do

@@ -57,8 +57,9 @@ def text(x, y, words, fill, size, more="", font=SANS):
     )
 
 
-def visible(token):
-    return {" ": "·", "\n": "↵"}.get(token, token)
+def word(token):
+    """A token without the space before it; a token that is white space, as a sign."""
+    return token.strip() or token.replace(" ", "·").replace("\n", "↵")
 
 
 def picture(name, out, theme_name, theme, height, title, body, style=""):
@@ -96,7 +97,7 @@ def train(run, theme):
         f'<rect class="cover" x="{left}" y="{top - 8}" width="{right - left + 4}" height="{bottom - top + 16}" '
         f'fill="{theme["paper"]}"/>\n'
     )
-    for loss in [4, 2, 1]:
+    for loss in [6, 4, 2]:
         body += f'<path d="M{left} {y(loss):.1f}H{right}" stroke="{theme["line"]}"/>\n'
         body += text(left - 8, y(loss) + 4, str(loss), theme["quiet"], 12, 'text-anchor="end"')
     for step in [0, last // 2, last]:
@@ -146,28 +147,37 @@ def heads(work, theme):
     data = json.loads((work / "attention.json").read_text())
     tokens, weights = data["tokens"], data["weights"]
     n_layers, n_heads, n = len(weights), len(weights[0]), len(tokens)
-    quote = max(at for at, token in enumerate(tokens) if token == '"')
+    quote = max(at for at, token in enumerate(tokens) if token.strip() == '"')
     places = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
     layer, head = max(places, key=lambda place: weights[place[0]][place[1]][n - 1][quote])
     row = weights[layer][head][n - 1]
-    sentence = (
-        f"Head {layer}.{head} looks back at the opening quote: {100 * row[quote]:.0f} % of what it sees from the last comma"
-    )
-    body, cell = "", 19.2
-    start = (WIDTH - n * cell) / 2
+    share = f"{100 * row[quote]:.0f} % of what it sees from “{word(tokens[-1])}”"
+    sentence = f"Head {layer}.{head} looks back at the opening quote: {share}"
+    body, letter, top = "", 10.3, 62
+    widths = [letter * len(word(token)) + 8 for token in tokens]
+    gaps = [0 if at == 0 else 5 if token.startswith(" ") else 1 for at, token in enumerate(tokens)]
+    start = (WIDTH - sum(widths) - sum(gaps)) / 2
+    lefts = [start + sum(widths[:at]) + sum(gaps[: at + 1]) for at in range(n)]
+    middles = [left + width / 2 for left, width in zip(lefts, widths)]
     for at, token in enumerate(tokens):
         color = theme.weight(row[at])
-        is_end = at == n - 1
-        edge = f' stroke="{theme["accent"]}" stroke-width="2"' if is_end else ""
-        x = start + at * cell
-        body += f'<rect x="{x:.1f}" y="30" width="{cell - 1:.1f}" height="34" rx="3" fill="{css(color)}"{edge}/>\n'
-        body += text(x + cell / 2 - 0.5, 54, visible(token), on(color), 19, 'text-anchor="middle"', MONO)
-    body += text(WIDTH / 2, 98, sentence, theme["ink"], 17, 'text-anchor="middle"')
+        edge = f' stroke="{theme["accent"]}" stroke-width="2"' if at == n - 1 else ""
+        body += (
+            f'<rect x="{lefts[at]:.1f}" y="{top}" width="{widths[at]:.1f}" height="34" rx="3" '
+            f'fill="{css(color)}"{edge}/>\n'
+        )
+        body += text(middles[at], top + 23, word(token), on(color), 17, 'text-anchor="middle"', MONO)
+    tip, end = middles[quote], middles[-1]
+    body += (
+        f'<path d="M{end:.1f} {top - 4}C{end - 40:.1f} 12 {tip + 40:.1f} 12 {tip:.1f} {top - 4}m-2 -10l2 10l9 -5" '
+        f'fill="none" stroke="{theme["accent"]}" stroke-width="2" stroke-linecap="round" stroke-linejoin="round"/>\n'
+    )
+    body += text(WIDTH / 2, top + 70, sentence, theme["ink"], 17, 'text-anchor="middle"')
     size, gap = 92, 10
     per_row = 8
     left = (WIDTH - per_row * size - (per_row - 1) * gap) / 2
     for index, (l, h) in enumerate(places):
-        x, y = left + index % per_row * (size + gap), 122 + index // per_row * (size + 30)
+        x, y = left + index % per_row * (size + gap), 156 + index // per_row * (size + 30)
         pixels = [
             [theme.weight(weights[l][h][q][k]) if k <= q else rgb(theme["paper"]) for k in range(n)] for q in range(n)
         ]
@@ -184,7 +194,7 @@ def heads(work, theme):
         color = theme["accent" if is_it else "quiet"]
         body += text(x + size / 2, y + size + 18, f"head {l}.{h}", color, 12.5, 'text-anchor="middle"')
     rows = math.ceil(len(places) / per_row)
-    return 122 + rows * (size + 30) + 12, sentence, body, ""
+    return 156 + rows * (size + 30) + 12, sentence, body, ""
 
 
 def rgb(color):
@@ -194,7 +204,7 @@ def rgb(color):
 def lens(work, theme):
     """The likeliest next token by each layer, for the last tokens."""
     data = json.loads((work / "lens.json").read_text())
-    shown = 14
+    shown = 8
     positions = data["positions"][-shown:]
     tokens = [token if isinstance(token, str) else token["token"] for token in data["tokens"]][-shown:]
     best = lambda position: [stage["top"][0] for stage in position["stages"] if stage["layer"] is not None]
@@ -202,27 +212,27 @@ def lens(work, theme):
     names = [f"layer {layer}" for layer in range(len(end))]
     turn = next(at for at in range(len(end)) if all(token == end[-1] for token in end[at:]))
     assert turn > 0, "the first layer already knows: choose another text"
-    before = {" ": "a space"}.get(end[turn - 1], f"“{end[turn - 1]}”")
-    after = {'"': "the closing quote"}.get(end[-1], f"“{end[-1]}”")
-    sentence = f"After the last comma it expects {before} up to {names[turn - 1]}, and {after} from {names[turn]} on"
-    left, cell, height, top = 118, 53, 40, 106
+    spoken = {".": "a full stop", ',"': "a comma and the closing quote"}
+    before, after = (spoken.get(token, f"“{word(token)}”") for token in (end[turn - 1], end[-1]))
+    sentence = f"After “{word(tokens[-1])}”, {names[turn - 1]} expects {before}, and {names[turn]} {after}"
+    left, cell, height, top = 100, 94, 46, 112
     body = text(left, 40, "The next token, as each layer guesses it", theme["ink"], 19, 'font-weight="600"')
     body += text(left, 66, sentence, theme["quiet"], 15)
     for column, (token, position) in enumerate(zip(tokens, positions)):
         x = left + column * cell
         is_end = column == shown - 1
         color = theme["accent" if is_end else "ink"]
-        body += text(x + cell / 2 - 1, top - 10, visible(token), color, 18, 'text-anchor="middle"', MONO)
+        body += text(x + cell / 2 - 1, top - 10, word(token), color, 18, 'text-anchor="middle"', MONO)
         for stage, guess in enumerate(best(position)):
             heat = theme.weight(guess["probability"])
             y = top + stage * height
             edge = f' stroke="{theme["accent"]}" stroke-width="2"' if is_end else ""
             body += f'<rect x="{x}" y="{y}" width="{cell - 2}" height="{height - 2}" rx="4" fill="{css(heat)}"{edge}/>\n'
-            body += text(x + cell / 2 - 1, y + 18, visible(guess["token"]), on(heat), 17, 'text-anchor="middle"', MONO)
+            body += text(x + cell / 2 - 1, y + 21, word(guess["token"]), on(heat), 17, 'text-anchor="middle"', MONO)
             share = f"{100 * guess['probability']:.0f} %"
-            body += text(x + cell / 2 - 1, y + 33, share, on(heat), 11, 'text-anchor="middle"')
+            body += text(x + cell / 2 - 1, y + 37, share, on(heat), 12, 'text-anchor="middle"')
     for stage, name in enumerate(names):
-        body += text(left - 12, top + stage * height + 24, name, theme["quiet"], 13, 'text-anchor="end"')
+        body += text(left - 12, top + stage * height + 27, name, theme["quiet"], 14, 'text-anchor="end"')
     return top + len(names) * height + 20, sentence, body, ""
 
 
