@@ -301,7 +301,7 @@ fn every_shipped_config_can_be_planned() {
         }
         n_configs += 1;
     }
-    assert_eq!(n_configs, 6);
+    assert_eq!(n_configs, 7);
 }
 
 #[test]
