@@ -2,12 +2,12 @@
 
 use crate::config::{Config, TokenizerKind};
 
-/// The keys that vary around a config that was made for a text, as `sweep` reads them. The tokenizer is one of them unless
-/// it was asked for.
+/// The keys that vary around a config that was made for a text, as `sweep` reads them. The tokenizer is one of them
+/// unless it was asked for.
 ///
 /// The family of the model stays, so that other programs can read what comes out of it; sizes vary within the time that
-/// there is, in which a larger model makes fewer steps. What shows only late in a run, such as how its learning rate ends,
-/// does not vary: the first rungs would choose it by chance.
+/// there is, in which a larger model makes fewer steps. What shows only late in a run, such as how its learning rate
+/// ends, does not vary: the first rungs would choose it by chance.
 #[must_use]
 pub fn search_space(config: &Config, is_tokenizer_free: bool) -> Vec<String> {
     let Config { tokenizer, model, train, optimizer, .. } = config;

@@ -84,8 +84,8 @@ pub struct Case {
 pub struct Cost {
     #[serde(flatten)]
     pub times: Times,
-    /// The most memory that the first pass held beyond queries, keys and values, MiB; `None` if it is not known, as on a
-    /// GPU.
+    /// The most memory that the first pass held beyond queries, keys and values, MiB; `None` if it is not known, as on
+    /// a GPU.
     pub extra_mib: Option<f64>,
 }
 

@@ -180,8 +180,8 @@ impl Form {
     }
 }
 
-/// Prints the texts of `samples` in their order, each with its prompt as `form` has it: the first that is not finished is shown as it is
-/// written, the others wait.
+/// Prints the texts of `samples` in their order, each with its prompt as `form` has it: the first that is not finished
+/// is shown as it is written, the others wait.
 fn print_in_order(
     out: &mut impl Write,
     samples: Range<u64>,

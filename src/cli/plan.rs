@@ -31,8 +31,8 @@ pub(super) struct Args {
     /// process]
     #[arg(long, value_name = "N", requires = "network", value_parser = clap::value_parser!(u32).range(2..))]
     ranks: Option<u32>,
-    /// The network between them: its bandwidth, such as 1Gbit or 100Mbit, and its latency, 0.1ms if only the bandwidth is
-    /// given, such as 1Gbit,0.5ms [default: none]
+    /// The network between them: its bandwidth, such as 1Gbit or 100Mbit, and its latency, 0.1ms if only the bandwidth
+    /// is given, such as 1Gbit,0.5ms [default: none]
     #[arg(long, value_name = "NETWORK", requires = "ranks")]
     network: Option<Network>,
     /// Only calculate: run no training steps and estimate no time

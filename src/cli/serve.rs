@@ -28,8 +28,8 @@ pub(super) struct Args {
     /// A run directory (its best checkpoint), its `best` or `last`, or one of its checkpoints/step-N; may be repeated
     #[arg(required_unless_present = "folder", value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Serve every run in this folder, also those that appear later; each is opened when it is first asked for [default:
-    /// those that are named]
+    /// Serve every run in this folder, also those that appear later; each is opened when it is first asked for
+    /// [default: those that are named]
     #[arg(long = "runs", value_name = "DIR", conflicts_with = "runs")]
     folder: Option<PathBuf>,
     /// The address to listen on; any other than this machine's own needs --api-key-file or --no-auth

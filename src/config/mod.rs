@@ -187,15 +187,16 @@ sections! {
         pub attention_scale: Option<f64> = None,
         /// Whether the output layer uses the token embedding's weights. Default true.
         pub tie_embeddings: bool = true,
-        /// Whether the projections that write to the residual stream, attention's output and the MLP's second one, start
-        /// at zero instead of small random numbers, so that a new block does nothing. Default false.
+        /// Whether the projections that write to the residual stream, attention's output and the MLP's second one,
+        /// start at zero instead of small random numbers, so that a new block does nothing. Default false.
         ///
         /// Source: Zhang, Dauphin and Ma 2019, "Fixup Initialization: Residual Learning Without Normalization", section
         /// 3.1.
         pub zero_init_projections: bool = false,
         /// Whether norms have learned scales, and layer norms shifts. Default true.
         ///
-        /// Source: without them Groeneveld et al. 2024, "OLMo: Accelerating the Science of Language Models", section 2.1.
+        /// Source: without them Groeneveld et al. 2024, "OLMo: Accelerating the Science of Language Models",
+        /// section 2.1.
         pub norm_weights: bool = true,
         /// Whether the values of attention are sums of the block's own and the first block's, with two learned factors
         /// in each block but the first. Default false.
@@ -244,14 +245,15 @@ sections! {
         pub eval_batches: usize = 20,
         /// Steps between two checkpoints; 0: only at the end. Default 250.
         pub checkpoint_interval: usize = 250,
-        /// How many of the latest checkpoints stay on disk, or `"all"`; the best one always stays. At least 1; default 2.
+        /// How many of the latest checkpoints stay on disk, or `"all"`; the best one always stays.
+        /// At least 1; default 2.
         pub keep_checkpoints: KeptCheckpoints = KeptCheckpoints::default(),
         /// The prompt of the sample texts of each evaluation. Not empty unless samples are off; default a line break.
         pub sample_prompt: String = "\n".to_owned(),
         /// The length, in tokens, of the sample text at each evaluation; 0: off. Default 200.
         pub sample_tokens: usize = 200,
-        /// Whether a step whose loss or gradient is no finite number is skipped, rather than the end of the run. Default
-        /// false.
+        /// Whether a step whose loss or gradient is no finite number is skipped, rather than the end of the run.
+        /// Default false.
         pub skip_non_finite: bool = false,
         /// A step is skipped if its loss is more than this many standard deviations above the mean of the last 128; 0:
         /// none is. At least 0; default 0.
@@ -316,7 +318,8 @@ sections! {
         /// Rows in each micro-batch of the first step, from where batches grow to `train.batch_size`. From 1 to that;
         /// default that: all batches are as large.
         ///
-        /// Source: Smith et al. 2018, "Don't Decay the Learning Rate, Increase the Batch Size"; as GPT-3's batches grew.
+        /// Source: Smith et al. 2018, "Don't Decay the Learning Rate, Increase the Batch Size"; as GPT-3's batches
+        /// grew.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub initial_batch_size: Option<usize> = None,
         /// The share of the run, at its beginning, in which rows and batches grow. In (0, 1]; default 0.3.
@@ -352,8 +355,8 @@ sections! {
         /// With `local`, how many steps each process makes by itself; an evaluation or a checkpoint ends them early. At
         /// least 1; default 50.
         pub local_steps: usize = 50,
-        /// With `local`, how far the weights go from where all processes started to the average of where they arrived. Above 0;
-        /// default 0.7.
+        /// With `local`, how far the weights go from where all processes started to the average of where they arrived.
+        /// Above 0; default 0.7.
         ///
         /// Source: Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models".
         pub outer_learning_rate: f64 = 0.7,

@@ -155,8 +155,8 @@ impl Corpus {
 }
 
 /// The tokens of a whole text without splits: a file, a folder, or `-` for standard input, behind the token that begins
-/// a text if the tokenizer's files ask for one. `data` says where token files are kept, which field of a record is text,
-/// and whether standard input is records.
+/// a text if the tokenizer's files ask for one. `data` says where token files are kept, which field of a record is
+/// text, and whether standard input is records.
 ///
 /// # Errors
 /// As for [`Corpus::open`], and if the text is shorter than two tokens.

@@ -143,8 +143,8 @@ impl Ranks {
     /// [limit](Ranks::limit_waiting).
     ///
     /// # Errors
-    /// If the launcher started several processes that cannot find each other: the program was built without MPI, or with
-    /// that of another launcher.
+    /// If the launcher started several processes that cannot find each other: the program was built without MPI, or
+    /// with that of another launcher.
     pub fn join(on_hang: OnHang) -> Result<Self, DistributedError> {
         let size = launcher::n_processes();
         if size < 2 {

@@ -12,8 +12,8 @@ use serde::Serialize;
 pub(super) enum Packing {
     /// 32-bit floats, little endian.
     Exact,
-    /// 16 bits each: roots of weights in steps of 1/65535; cosines in steps of 1/32767, vectors in such of their largest
-    /// number.
+    /// 16 bits each: roots of weights in steps of 1/65535; cosines in steps of 1/32767, vectors in such of their
+    /// largest number.
     Fine,
     /// 8 bits each: roots of weights in steps of 1/255, cosines in steps of 1/127; no vectors.
     Coarse,

@@ -20,7 +20,8 @@ svg { background: var(--paper); max-width: 100%; height: auto; font-family: syst
 \"Segoe UI\", Roboto, \"Noto Sans\", sans-serif; }
 ";
 
-/// The number of colours of series, classes `series-0` and on, from the darkest: more could not be told apart by everyone.
+/// The number of colours of series, classes `series-0` and on, from the darkest: more could not be told apart by
+/// everyone.
 pub(crate) const N_SERIES: usize = 6;
 
 /// Room for the numbers below, for half of the last one there, and of the highest.

@@ -1,5 +1,5 @@
-//! The tables of `inspect ablate`, `inspect embeddings` and `inspect lens`. Every line ends with a line break. Cells have
-//! the colours that pages have in dark.
+//! The tables of `inspect ablate`, `inspect embeddings` and `inspect lens`. Every line ends with a line break. Cells
+//! have the colours that pages have in dark.
 
 use super::columns::{MAX_WIDTH, Row, fit, named_flow, painted_table, table};
 use super::sheet::Scale;

@@ -1,6 +1,7 @@
 //! Continuous batching: texts join and leave one decoder between tokens, and start from a prefix that another has read.
 //!
-//! It knows tokens and logits only. The logits of a text do not depend on the others, nor on where its prefix came from.
+//! It knows tokens and logits only. The logits of a text do not depend on the others, nor on where its prefix came
+//! from.
 
 use burn::tensor::TensorReadError;
 
@@ -94,8 +95,8 @@ impl Batch {
         (n_common > 0 && n_common >= self.places[i].n_read / 2).then_some(i)
     }
 
-    /// Takes over what another place has read of a text, if it is more than its own has. Texts that wait in turn to read
-    /// the same prefix read each part of it once between them.
+    /// Takes over what another place has read of a text, if it is more than its own has. Texts that wait in turn to
+    /// read the same prefix read each part of it once between them.
     fn catch_up(&mut self, i: usize) {
         let Place { tokens, n_read, .. } = &self.places[i];
         let common = self.places.iter().zip(0..).map(|(place, from)| (place.n_common(tokens), from));

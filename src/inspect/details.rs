@@ -28,8 +28,8 @@ pub struct PromptDetails {
     pub attention: PromptAttention,
     /// The model's prediction after each token, `[T]`.
     pub predictions: Vec<LayerPrediction>,
-    /// By how much the mean loss of the prompt rises without each head, by zeros, in nats per token, `[L][H]`; `None` for
-    /// a single token, or for a model so large that this would take long.
+    /// By how much the mean loss of the prompt rises without each head, by zeros, in nats per token, `[L][H]`; `None`
+    /// for a single token, or for a model so large that this would take long.
     pub effects: Option<Vec<Vec<f64>>>,
     /// The head to see first; `None` for a single token.
     pub telling: Option<Telling>,

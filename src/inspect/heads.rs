@@ -113,8 +113,8 @@ impl From<HeadScores> for NamedScores {
     }
 }
 
-/// The scores of the selected heads on one text, `[L][H]`. Induction is not among them: it is measured on sequences that
-/// repeat.
+/// The scores of the selected heads on one text, `[L][H]`. Induction is not among them: it is measured on sequences
+/// that repeat.
 #[must_use]
 pub fn scores_on(attention: &PromptAttention) -> Vec<Vec<NamedScores>> {
     let PromptAttention { prompt, selection, recording, .. } = attention;

@@ -47,8 +47,8 @@ impl Reading {
     }
 }
 
-/// Writes the likeliest tokens after a prompt, with zeros in place of the values of `removed`: at most `n_tokens`, up to
-/// the end of the text or of the context.
+/// Writes the likeliest tokens after a prompt, with zeros in place of the values of `removed`: at most `n_tokens`, up
+/// to the end of the text or of the context.
 ///
 /// # Errors
 /// As [`Reading::new`].

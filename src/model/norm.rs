@@ -28,8 +28,8 @@ impl Norm {
         Self::new(norm, d_model, [norm_weights, bias], norm_eps, device)
     }
 
-    /// A norm over `dim` numbers, with a scale, and a shift unless it is an RMS norm or has no scale. `epsilon` is added
-    /// under the root.
+    /// A norm over `dim` numbers, with a scale, and a shift unless it is an RMS norm or has no scale. `epsilon` is
+    /// added under the root.
     pub fn new(kind: NormKind, dim: usize, [weight, bias]: [bool; 2], epsilon: f64, device: &Device) -> Self {
         let bias = weight && bias && kind == NormKind::LayerNorm;
         Self {

@@ -155,9 +155,9 @@ impl Muon {
         (flatten(orthogonal * factors.unsqueeze()), Some(neurons))
     }
 
-    /// Brings all singular values of each matrix near its `scale`: from `U S V^T` to about `U V^T`. Zero singular values
-    /// stay zero; with five iterations those above a few thousandths of the Frobenius norm end between 0.68 and 1.21, by
-    /// Polar Express between 0.87 and 1.13.
+    /// Brings all singular values of each matrix near its `scale`: from `U S V^T` to about `U V^T`. Zero singular
+    /// values stay zero; with five iterations those above a few thousandths of the Frobenius norm end between 0.68 and
+    /// 1.21, by Polar Express between 0.87 and 1.13.
     ///
     /// Source: as above, `zeropower_via_newtonschulz5`, where it is in bf16.
     ///

@@ -1,4 +1,5 @@
-//! The learning rate and the size of a batch as pure functions of the step, so that a resumed run needs no state of them.
+//! The learning rate and the size of a batch as pure functions of the step, so that a resumed run needs no state of
+//! them.
 
 use crate::config::{Config, ScheduleConfig, ScheduleKind};
 

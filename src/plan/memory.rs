@@ -1,7 +1,8 @@
 //! The memory of a run at its fullest moment: in the forward and backward pass, or in the update after it.
 //!
 //! Checkpoints are saved one tensor at a time and evaluations save nothing for a backward pass, so neither needs more.
-//! Token files are read as needed, and not counted. Every number counts as an f32; training in bf16 holds a little less.
+//! Token files are read as needed, and not counted. Every number counts as an f32; training in bf16 holds a little
+//! less.
 
 use serde::{Serialize, Serializer};
 

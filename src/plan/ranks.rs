@@ -160,8 +160,8 @@ impl Machines {
     }
 }
 
-/// The kind of `distributed.sync` that pays, by how many times the tokens per second of one process each has: the losses
-/// of `step` are those of one process, so that it may be somewhat slower.
+/// The kind of `distributed.sync` that pays, by how many times the tokens per second of one process each has: the
+/// losses of `step` are those of one process, so that it may be somewhat slower.
 fn pays(step: f64, local: f64) -> &'static str {
     match (step, local) {
         _ if step.max(local) <= 1.0 => "one process",

@@ -6,8 +6,8 @@ use crate::model::shapes::numbers;
 /// Bytes of an f32.
 const F32: f64 = 4.0;
 
-/// Squares of a matrix's smaller side that hold its polynomials on a CPU: the Gram matrix, the product of the polynomials
-/// so far, the next one, and packed copies of all three.
+/// Squares of a matrix's smaller side that hold its polynomials on a CPU: the Gram matrix, the product of the
+/// polynomials so far, the next one, and packed copies of all three.
 const SQUARES: f64 = 6.0;
 
 /// Bytes that the update of one tensor needs for a moment. `widths` are those of the matrices side by side in it, if

@@ -1,4 +1,5 @@
-//! The lock of a run directory: one process at a time trains there, and notices when the directory is moved or replaced.
+//! The lock of a run directory: one process at a time trains there, and notices when the directory is moved or
+//! replaced.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};

@@ -310,8 +310,8 @@ fn cut(path: &Path, kept: impl FnOnce(&[u8]) -> usize) -> Result<(), RunError> {
     Ok(())
 }
 
-/// How many bytes precede the first line of a later step that no line of an earlier one follows: a step that was damaged
-/// takes no others along. Nor do lines without a step. The last line is torn if it does not end.
+/// How many bytes precede the first line of a later step that no line of an earlier one follows: a step that was
+/// damaged takes no others along. Nor do lines without a step. The last line is torn if it does not end.
 fn lines_up_to(bytes: &[u8], step: usize, step_of: impl Fn(&str) -> Option<usize>) -> usize {
     let (mut n_bytes, mut n_kept, mut is_later) = (0, 0, false);
     for line in bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n")) {

@@ -1,5 +1,5 @@
-//! The weights of a model as tensors, for who looks inside: opened when that is first asked for, and used by one request
-//! at a time.
+//! The weights of a model as tensors, for who looks inside: opened when that is first asked for, and used by one
+//! request at a time.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

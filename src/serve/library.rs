@@ -1,5 +1,5 @@
-//! The models that are served: those named at the start, those of a folder of runs, which is looked through anew with each
-//! request, and the checkpoints that their runs keep. All but the first are opened when they are first asked for.
+//! The models that are served: those named at the start, those of a folder of runs, which is looked through anew with
+//! each request, and the checkpoints that their runs keep. All but the first are opened when they are first asked for.
 
 use std::fmt;
 use std::fs;

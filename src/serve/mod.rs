@@ -1,7 +1,7 @@
 //! An HTTP server that speaks OpenAI's API: several models, each with a thread that writes many texts at once.
 //!
-//! Connections are futures of one thread at the edge, and know nothing of models; a model's thread knows nothing of HTTP.
-//! Between them are texts to be written, and what happens to these.
+//! Connections are futures of one thread at the edge, and know nothing of models; a model's thread knows nothing of
+//! HTTP. Between them are texts to be written, and what happens to these.
 
 mod answer;
 mod app;

@@ -15,8 +15,8 @@ const FACTOR: usize = 3;
 /// The most rungs: the first is a 27th of the whole.
 const MOST_RUNGS: usize = 4;
 
-/// Settings that are worth an earlier comparison; beyond them later ones are, which mislead less: small models learn faster
-/// at first, and end higher.
+/// Settings that are worth an earlier comparison; beyond them later ones are, which mislead less: small models learn
+/// faster at first, and end higher.
 const ENOUGH_SETTINGS: usize = 27;
 
 /// The most settings: more would hardly be learned from.

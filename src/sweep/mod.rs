@@ -376,8 +376,8 @@ impl Sweep<'_> {
         results.into_iter().collect()
     }
 
-    /// The config of the best setting. Its run is to last as long as the base config's, so that a setting whose steps take
-    /// another time is measured beside the base config: with all threads, as the run will have them.
+    /// The config of the best setting. Its run is to last as long as the base config's, so that a setting whose steps
+    /// take another time is measured beside the base config: with all threads, as the run will have them.
     fn best_toml(&self, settings: &[Setting], outcome: &Outcome) -> Result<Option<String>, SweepError> {
         let Some(trial) = outcome.best_trial else { return Ok(None) };
         let setting = if trial == 0 { &[] } else { &settings[trial][..] };
@@ -438,8 +438,8 @@ fn compared(config: Config, base: &Config, course: &Course, max_steps: usize, se
     Config { train, ..config }
 }
 
-/// A config with all that the time of a step does not depend on at its default: learning rates, too, at which a few steps
-/// could make a model that cannot be measured.
+/// A config with all that the time of a step does not depend on at its default: learning rates, too, at which a few
+/// steps could make a model that cannot be measured.
 fn measurable(config: &Config) -> Config {
     let mut config = config.clone();
     let TrainConfig { matmul_precision, batch_size, grad_accumulation_steps, .. } = config.train;

@@ -1,6 +1,6 @@
 //! One run of a sweep, trained up to a rung. A rung is a stop: the run has the length and the schedule of a whole run,
-//! is interrupted after the evaluation of the rung's last step as Ctrl-C would interrupt it, and goes on from there if it
-//! is promoted.
+//! is interrupted after the evaluation of the rung's last step as Ctrl-C would interrupt it, and goes on from there if
+//! it is promoted.
 
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};

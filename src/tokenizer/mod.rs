@@ -266,9 +266,9 @@ impl Tokenizer {
     /// and of the part behind it are the ids of the whole.
     ///
     /// With characters and bytes it is the end of the text, or before what could become an `<|endoftext|>`. With words
-    /// it is before a space that follows something else. `None` if the text has no such place, and for every text with a file in which nothing is known to
-    /// separate words: without a pre-tokenizer, as Llama 2's, with a prefix for each text, or with a pattern other
-    /// than those of GPT-2, GPT-4 (and Llama 3), GPT-4o and Qwen2.
+    /// it is before a space that follows something else. `None` if the text has no such place, and for every text with
+    /// a file in which nothing is known to separate words: without a pre-tokenizer, as Llama 2's, with a prefix for
+    /// each text, or with a pattern other than those of GPT-2, GPT-4 (and Llama 3), GPT-4o and Qwen2.
     #[must_use]
     pub fn cut(&self, text: &str) -> Option<usize> {
         match &self.inner.encoder {

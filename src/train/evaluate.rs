@@ -74,8 +74,8 @@ pub fn full_of_engine(engine: Arc<Engine>, text: &Split) -> Loss {
     Loss { tokens: n_tokens, nats_per_token: total / n_tokens as f64 }
 }
 
-/// As [`full`], shared out over the ranks, which all call it with the same weights; `None` if `is_stopped` returned true
-/// on one of them before some batch.
+/// As [`full`], shared out over the ranks, which all call it with the same weights; `None` if `is_stopped` returned
+/// true on one of them before some batch.
 pub(super) fn full_unless(
     model: &Gpt,
     text: &Split,

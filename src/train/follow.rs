@@ -98,8 +98,8 @@ impl Assignment {
     /// the weights, with their number, where each rank makes steps by itself.
     ///
     /// # Errors
-    /// If the text cannot be read or is another than that of rank 0, the device fails, or a loss is not finite in a step
-    /// that this rank made by itself.
+    /// If the text cannot be read or is another than that of rank 0, the device fails, or a loss is not finite in a
+    /// step that this rank made by itself.
     pub fn work(
         self,
         device: &OpenDevice,

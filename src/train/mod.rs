@@ -73,8 +73,8 @@ pub fn train(job: Job, observer: Box<dyn Observer>, interrupter: &Interrupter) -
     lead(job, &Ranks::alone(), observer, interrupter)
 }
 
-/// As [`train`], with other processes, which [follow](Assignment): each computes a share of every batch. To be called by
-/// rank 0. The others are done when this returns.
+/// As [`train`], with other processes, which [follow](Assignment): each computes a share of every batch. To be called
+/// by rank 0. The others are done when this returns.
 ///
 /// # Errors
 /// As [`train`].

@@ -12,8 +12,8 @@ use crate::optimizer::StateError;
 /// Prefix of the names of the outer momentum in a checkpoint.
 const KEY: &str = "outer_momentum.";
 
-/// The weights that all ranks started from the last time, and an optimizer whose gradient is how far they came on average
-/// since: SGD with Nesterov's momentum.
+/// The weights that all ranks started from the last time, and an optimizer whose gradient is how far they came on
+/// average since: SGD with Nesterov's momentum.
 ///
 /// Source: Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models", algorithm 1.
 #[derive(Debug)]

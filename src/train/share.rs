@@ -30,8 +30,8 @@ impl Share {
         Self { ranks: Ranks::alone(), gradient_format: Format::F32, outer: None }
     }
 
-    /// The share of this one of `ranks`, from a `model` on that is the same for all, as is `step`. `momentum` is that of
-    /// an earlier process, by parameter.
+    /// The share of this one of `ranks`, from a `model` on that is the same for all, as is `step`. `momentum` is that
+    /// of an earlier process, by parameter.
     pub(super) fn of(
         ranks: &Ranks,
         config: &DistributedConfig,

@@ -120,8 +120,8 @@ impl Trainer {
         self.model = Some(self.share.average(model, self.step));
     }
 
-    /// Averages the running means of ranks that made steps by themselves, with which all of them go on: then a checkpoint
-    /// holds everything that they do. All of them call it after the same step.
+    /// Averages the running means of ranks that made steps by themselves, with which all of them go on: then a
+    /// checkpoint holds everything that they do. All of them call it after the same step.
     pub(super) fn average_optimizer(&mut self) {
         if self.share.outer().is_none() {
             return;
@@ -156,7 +156,8 @@ impl Trainer {
         Some(StepResult { loss, gradient_norm, skipped: None })
     }
 
-    /// Gradients and loss of this step's batch, as means over micro-batches that share out its rows, and over all ranks;
+    /// Gradients and loss of this step's batch, as means over micro-batches that share out its rows, and over all
+    /// ranks;
     /// `None` if stopped before a micro-batch but the first.
     fn backward(&self, model: &Gpt, is_stopped: impl Fn() -> bool + Send) -> Option<(Gradients, Tensor<1>)> {
         let train = &self.config.train;

@@ -1,4 +1,5 @@
-//! Counts the allocations of each thread: writing allocates nothing, saving little; other tests count what training keeps.
+//! Counts the allocations of each thread: writing allocates nothing, saving little; other tests count what training
+//! keeps.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

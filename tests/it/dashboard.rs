@@ -445,7 +445,8 @@ fn windows_of_any_size_and_changing_ones_are_drawn() {
     let screen = terminal.wait_for_an_evaluation();
     assert!(screen.contains("┌ loss (nats/token) ─"), "{screen}");
     terminal.resize(1, 1);
-    // A key in the very moment of a change of size is read with the next one only, crossterm being told of both at once.
+    // A key in the very moment of a change of size is read with the next one only, crossterm being told of both at
+    // once.
     thread::sleep(Duration::from_millis(300));
     terminal.press(b"q");
     let left = terminal.finish();

@@ -78,8 +78,8 @@ fn assert_same_end(folder: &Folder, one: &str, other: &str) {
     assert!(end(one) == end(other), "{one} and {other} differ");
 }
 
-/// Shell functions: `train RUN STEPS ...` trains as all of them do, `start` in place of the shell, `step RUN` is that of
-/// the last checkpoint, `fail` says why.
+/// Shell functions: `train RUN STEPS ...` trains as all of them do, `start` in place of the shell, `step RUN` is that
+/// of the last checkpoint, `fail` says why.
 fn functions() -> String {
     let binary = assert_cmd::cargo::cargo_bin!("tinderbox").display();
     let settings = ["train.checkpoint_interval=2", "train.keep_checkpoints=3", "schedule.kind=constant"];

@@ -1,7 +1,7 @@
 //! What comes from outside, damaged at random: no panic, no hang, and no more memory than a small multiple of it.
 //!
-//! A gate runs some hundred cases of each; `TINDERBOX_FUZZ_TIMES` asks for so many times more, as `scripts/soak.sh fuzz`
-//! does, and proptest keeps the seeds of those that failed.
+//! A gate runs some hundred cases of each; `TINDERBOX_FUZZ_TIMES` asks for so many times more, as `scripts/soak.sh
+//! fuzz` does, and proptest keeps the seeds of those that failed.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Models of other projects as runs: every family comes in, everything works on it, and a model that does not fit is refused.
+//! Models of other projects as runs: every family comes in, everything works on it, and a model that does not fit is
+//! refused.
 
 use std::collections::BTreeMap;
 use std::fs;

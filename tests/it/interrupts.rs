@@ -216,8 +216,8 @@ fn interrupt(folder: &Folder, args: &[&str], pause: Duration) -> (Duration, Outp
     (began.elapsed(), output)
 }
 
-/// Interrupts a command as soon as it can be, and checks that it ends as one that was stopped before its first step, long
-/// before it could by itself.
+/// Interrupts a command as soon as it can be, and checks that it ends as one that was stopped before its first step,
+/// long before it could by itself.
 #[cfg(target_os = "linux")]
 fn interrupted_before_it_begins(folder: &Folder, args: &[&str]) {
     let (elapsed, output) = interrupt(folder, args, Duration::ZERO);

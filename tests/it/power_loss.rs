@@ -1,5 +1,6 @@
-//! The power fails while a run is made. `recorder.c` records what the program does to files; after each of these changes
-//! the disk is rebuilt as it may then be, without some or all of what was not flushed, and the run goes on from there.
+//! The power fails while a run is made. `recorder.c` records what the program does to files; after each of these
+//! changes the disk is rebuilt as it may then be, without some or all of what was not flushed, and the run goes on from
+//! there.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -291,7 +292,8 @@ fn check(tree: &Tree, saved: usize, whole: &Folder, goes_on: bool) {
         failures.push(ran.stderr);
     }
     assert!(failures.len() < starts.len(), "{failures:?}\n{:?}", listed());
-    // Its records have the time of day. The last one may be missing: the metrics say that a run is done, and come first.
+    // Its records have the time of day. The last one may be missing: the metrics say that a run is done, and come
+    // first.
     let events = "run/tensorboard/events.out.tfevents.tinderbox";
     let n_events = |folder: &Folder| fs::metadata(folder.path(events)).map(|it| it.len()).ok();
     assert!(is_done || n_events(&folder) == n_events(whole), "events are lost: {:?}", listed());

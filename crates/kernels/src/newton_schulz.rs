@@ -244,7 +244,8 @@ mod tests {
         assert_close(&run(x, &parts, F32), &want, "three");
     }
 
-    /// Polynomials of Gram matrices lose the smallest singular values to rounding sooner than those of the matrix itself.
+    /// Polynomials of Gram matrices lose the smallest singular values to rounding sooner than those of the matrix
+    /// itself.
     #[test]
     fn directions_that_are_not_there_stay_small() {
         let polar_express = [[8.2, -22.9, 16.8], [4.06, -2.86, 0.52], [3.9, -2.8, 0.52], [3.28, -2.41, 0.48]];

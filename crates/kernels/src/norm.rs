@@ -45,8 +45,9 @@ fn composed_rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f
     x * (mean_square + epsilon).sqrt().recip() * weight.unsqueeze()
 }
 
-/// [`layer_norm`] or [`rms_norm`] of f32 on flex: forward and backward in one pass each, on all cores. A row is finished
-/// while it is in the cache; the backward pass computes its mean and scale again, which is cheaper than saving them.
+/// [`layer_norm`] or [`rms_norm`] of f32 on flex: forward and backward in one pass each, on all cores. A row is
+/// finished while it is in the cache; the backward pass computes its mean and scale again, which is cheaper than saving
+/// them.
 ///
 /// # Shapes
 /// `x: [.., C]`, `weight, bias: [C]` -> `[.., C]`

@@ -90,8 +90,8 @@ fn composed_adamw(
     (weights * (1.0 - decay) - change, [first, second])
 }
 
-/// The running mean of gradients after another one, which is multiplied with `factor` first, and before it the mean as it
-/// would be if the same gradient came once more. No `mean` is zeros.
+/// The running mean of gradients after another one, which is multiplied with `factor` first, and before it the mean as
+/// it would be if the same gradient came once more. No `mean` is zeros.
 ///
 /// Source: Nesterov 1983, as in <https://github.com/KellerJordan/Muon>, `muon_update`.
 ///

@@ -9,8 +9,8 @@ pub enum MatmulPrecision {
     /// 24 significant bits: nothing is rounded.
     #[default]
     F32,
-    /// 8 significant bits, with the range of f32: `bfloat16`. On burn's CPU backend, flex; others compute in f32. On a CPU
-    /// that has instructions for it products take half the time, see [`MatmulPrecision::is_native`].
+    /// 8 significant bits, with the range of f32: `bfloat16`. On burn's CPU backend, flex; others compute in f32. On a
+    /// CPU that has instructions for it products take half the time, see [`MatmulPrecision::is_native`].
     Bf16,
 }
 

@@ -14,8 +14,8 @@ use super::load::Load;
 use crate::format::{duration, grouped, whole, wrapped};
 use crate::train::metrics::{EVALUATING, EVALUATING_FULLY};
 
-/// The colours of the two splits, of axes and of warnings, among the 256: unlike the reader's own sixteen they are known,
-/// and stand out on white as well as on black.
+/// The colours of the two splits, of axes and of warnings, among the 256: unlike the reader's own sixteen they are
+/// known, and stand out on white as well as on black.
 const TRAIN: Color = Color::Indexed(33);
 const VAL: Color = Color::Indexed(166);
 const QUIET: Color = Color::Indexed(243);

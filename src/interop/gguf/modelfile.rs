@@ -17,8 +17,8 @@ pub(super) fn is_ours(text: &str) -> bool {
     text.lines().next() == Some(FIRST_LINE)
 }
 
-/// The file for a model at `gguf`, relative to it, that writes as a run's `[generate]` says. A model with a template for
-/// conversations has it in the GGUF file; any other goes on from a prompt as it is.
+/// The file for a model at `gguf`, relative to it, that writes as a run's `[generate]` says. A model with a template
+/// for conversations has it in the GGUF file; any other goes on from a prompt as it is.
 pub(super) fn modelfile(gguf: &str, config: &GenerateConfig, context_length: usize, has_chat_template: bool) -> String {
     let GenerateConfig { temperature, top_k, top_p, min_p, repetition_penalty, max_new_tokens, stop, .. } = config;
     let mut file = format!("{FIRST_LINE}\nFROM ./{gguf}\n");

@@ -1,4 +1,5 @@
-//! Tensors of a run beside those of another project's file: equal, or as far apart as the file's type of numbers explains.
+//! Tensors of a run beside those of another project's file: equal, or as far apart as the file's type of numbers
+//! explains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

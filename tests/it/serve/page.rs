@@ -1,4 +1,5 @@
-//! The server's page in a browser: what it shows is what the server and the commands say, and its address keeps its state.
+//! The server's page in a browser: what it shows is what the server and the commands say, and its address keeps its
+//! state.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -32,7 +32,8 @@ impl Scores<'_> {
         }
     }
 
-    /// Writes zeros before what is `visible` of a row, and behind it to the end of the last panel that some of it is in.
+    /// Writes zeros before what is `visible` of a row, and behind it to the end of the last panel that some of it is
+    /// in.
     #[inline(always)]
     fn clear_beside(&mut self, row: usize, visible: &Range<usize>) {
         self.fill_beside(row, visible, 0.0);

@@ -80,8 +80,8 @@ pub(crate) fn multiply<A: Arithmetic, L: Left<Element = A::Element>>(
     }
 }
 
-/// As many rows of the left matrix wait for the right one to come from memory, and not for sums: on AVX2, where two rows
-/// of a whole panel are as many sums as four of half of it.
+/// As many rows of the left matrix wait for the right one to come from memory, and not for sums: on AVX2, where two
+/// rows of a whole panel are as many sums as four of half of it.
 const READ_WHOLE: usize = 16;
 
 /// Panel after panel, in tiles of R rows.

@@ -1,9 +1,9 @@
-//! Products of matrices, for training and for writing: both matrices are packed, and each number is one sum in the order
-//! of the left matrix's columns, the same byte for byte for any number of threads, and in f32 on every CPU with fused
-//! multiply-adds.
+//! Products of matrices, for training and for writing: both matrices are packed, and each number is one sum in the
+//! order of the left matrix's columns, the same byte for byte for any number of threads, and in f32 on every CPU with
+//! fused multiply-adds.
 //!
-//! Two things stay apart: weights in bf16 and int8 have a micro-kernel of their own ([`Mixed`]), as activations that are
-//! written with are never rounded; and blocks of products with weights that come from memory have all rows, so that
+//! Two things stay apart: weights in bf16 and int8 have a micro-kernel of their own ([`Mixed`]), as activations that
+//! are written with are never rounded; and blocks of products with weights that come from memory have all rows, so that
 //! each weight is read once.
 
 #![allow(unsafe_code, reason = "each block says why it is sound, and bounds are asserted")]

@@ -12,7 +12,8 @@ pub(super) const SIDE: usize = 8;
 pub(super) fn transposed<S: Simd, E: Element>(_: S, x: [[E; SIDE]; SIDE]) -> [[E; SIDE]; SIDE] {
     #[cfg(target_arch = "x86_64")]
     if S::F32_LANES >= SIDE {
-        // SAFETY: who has the token of a level has its instructions, and levels with registers of eight numbers and more are AVX2 and AVX-512, which have AVX.
+        // SAFETY: who has the token of a level has its instructions, and levels with registers of eight numbers and
+        // more are AVX2 and AVX-512, which have AVX.
         return unsafe { avx(x) };
     }
     let mut out = [[E::default(); SIDE]; SIDE];
