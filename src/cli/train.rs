@@ -11,13 +11,13 @@ use super::progress::Progress;
 use super::{DONE, FAILED, INTERRUPTED, describe, load_config, note, open_device, print_json, program, report};
 use crate::config::{Base, Config, ConfigError};
 use crate::data;
-use crate::device::DeviceSpec;
+use crate::device::{self, DeviceSpec};
 use crate::distributed::Ranks;
 use crate::format::shell_word;
 use crate::plan;
 use crate::run::RunDir;
 use crate::run::layout::default_dir;
-use crate::train::{self, Assignment, Interrupter, Job, Start, Summary, TrainError};
+use crate::train::{self, Assignment, Interrupter, Job, Skipped, Start, Summary, TrainError};
 
 #[derive(Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an argument")]
@@ -32,7 +32,8 @@ pub(super) struct Args {
     /// Replace the value of a key of the config, such as train.max_steps=3000; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// The device to compute on: auto, cpu, or a name that `tinderbox devices` lists [default: train.device]
+    /// The device to compute on: auto, cpu, a name that `tinderbox devices` lists, or cuda:all for each of NVIDIA's GPUs
+    /// [default: train.device]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceSpec>,
     /// The run directory [default: runs/ and the config's name]
@@ -95,11 +96,23 @@ fn follow(ranks: &Ranks) -> anyhow::Result<u8> {
     // A launcher that is told to stop tells every process: rank 0 saves first.
     ctrlc::set_handler(|| {}).context(NO_HANDLER)?;
     if let Some(assignment) = Assignment::receive(ranks)? {
-        let device = open_device(&assignment.config.train.device.parse()?)?;
-        assignment
-            .work(&device, ranks, |step, skipped| note(format!("{}: step {step}  skipped: {skipped}", ranks.name())))?;
+        let device = open_device(&own_devices(&assignment.config, ranks)?[0])?;
+        assignment.work(&device, ranks, |step, skipped| note_skipped(ranks, step, skipped))?;
     }
     Ok(DONE)
+}
+
+/// The devices of this process: that of its number among the processes on its machine, if the launcher started it.
+fn own_devices(config: &Config, ranks: &Ranks) -> anyhow::Result<Vec<DeviceSpec>> {
+    let devices = device::each(&config.train.device.parse()?);
+    Ok(match ranks.is_alone() {
+        true => devices,
+        false => vec![devices[ranks.index_on_host() % devices.len()]],
+    })
+}
+
+fn note_skipped(ranks: &Ranks, step: usize, skipped: &Skipped) {
+    note(format!("{}: step {step}  skipped: {skipped}", ranks.name()));
 }
 
 /// Trains, and writes the run.
@@ -116,12 +129,13 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     } else {
         load_config(&args.config, &overrides, args.from.as_deref())?
     };
-    let device = open_device(&config.train.device.parse()?)?;
+    let devices: Vec<_> = own_devices(&config, ranks)?.iter().map(open_device).collect::<Result<_, _>>()?;
+    let (device, others) = devices.split_first().expect("at least one");
     for caution in config.cautions() {
         note(format!("warning: {caution}"));
     }
     if !args.force {
-        plan::check_training(&config, &device)?;
+        plan::check_training(&config, device)?;
         if !args.resume {
             data::second_look(&config)?;
         }
@@ -135,8 +149,13 @@ fn lead(args: &Args, ranks: &Ranks) -> anyhow::Result<u8> {
     let dashboard = args.tui.then(|| Dashboard::new(interrupter.clone()));
     let progress = Progress::new(dashboard);
     stop_on_ctrl_c(interrupter.clone(), progress.clone())?;
-    let job = Job { config, run_dir: run_dir.clone(), start, from: args.from.clone(), device };
-    let summary = match train::lead(job, ranks, Box::new(progress.clone()), &interrupter) {
+    let job = Job { config, run_dir: run_dir.clone(), start, from: args.from.clone(), device: device.clone() };
+    let observer = Box::new(progress.clone());
+    let trained = match others {
+        [] => train::lead(job, ranks, observer, &interrupter),
+        others => train::train_on(job, others, observer, &interrupter, note_skipped),
+    };
+    let summary = match trained {
         Ok(summary) => summary,
         Err(error) => {
             let is_interrupted = matches!(error, TrainError::InterruptedEarly);

@@ -9,8 +9,8 @@ use super::spec::Backend;
 pub enum DeviceError {
     /// The name is unknown; the most similar known name.
     #[error(
-        "unknown device `{}`\n  hint: {} are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], metal[:n] \
-         and cuda[:n]",
+        "unknown device `{}`\n  hint: {} are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], metal[:n], \
+         cuda[:n] and cuda:all",
         .0, .1.map_or("known".to_owned(), |name| format!("did you mean `{name}`? Known"))
     )]
     Unknown(String, Option<&'static str>),

@@ -85,6 +85,17 @@ pub fn open(spec: &DeviceSpec) -> Result<OpenDevice, DeviceError> {
     }
 }
 
+/// The devices on which a run is trained: one, or several if `spec` names them.
+pub fn each(spec: &DeviceSpec) -> Vec<DeviceSpec> {
+    match spec {
+        DeviceSpec::AllOfCuda => {
+            let n = backend::find(Backend::Cuda).len().max(1); // to open one that is not there says why
+            (0..n).map(|index| DeviceSpec::On(Backend::Cuda, Some(index))).collect()
+        }
+        one => vec![*one],
+    }
+}
+
 /// The argument of `--device` that names the device which `spec` would open: what `auto` means here.
 ///
 /// # Errors
@@ -167,6 +178,7 @@ fn choose(spec: &DeviceSpec) -> Result<Choice, DeviceError> {
             None => choose(&DeviceSpec::Cpu),
         },
         DeviceSpec::Cpu => choice::cpu(&compiled()).map(Choice::Cpu).ok_or(DeviceError::NoCpu),
+        DeviceSpec::AllOfCuda => choose(&DeviceSpec::On(Backend::Cuda, None)),
         DeviceSpec::On(backend, _) if !backend::is_compiled(backend) => {
             Err(DeviceError::NotCompiled(backend, choice::joined(&compiled())))
         }

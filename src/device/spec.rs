@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::DeviceError;
 
-/// `auto`, `cpu`, or a backend with or without an adapter's number.
+/// `auto`, `cpu`, a backend with or without an adapter's number, or `cuda:all`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeviceSpec {
     /// CUDA, then a discrete GPU or Metal, then the CPU; never a software adapter.
@@ -16,6 +16,8 @@ pub enum DeviceSpec {
     Cpu,
     /// A backend, on the adapter of this number or on the best one.
     On(Backend, Option<usize>),
+    /// All of CUDA's GPUs, for training; everything else takes the best one.
+    AllOfCuda,
 }
 
 /// A backend of burn.
@@ -83,6 +85,7 @@ impl FromStr for DeviceSpec {
         };
         match (parsed, index) {
             (parsed, None) => Ok(parsed),
+            (Self::On(Backend::Cuda, _), Some("all")) => Ok(Self::AllOfCuda),
             (Self::On(backend, _), Some(index)) if !backend.is_cpu() => {
                 let number = index.parse().map_err(|_| DeviceError::BadIndex(spec.to_owned(), index.to_owned()))?;
                 Ok(Self::On(backend, Some(number)))
@@ -99,6 +102,7 @@ impl fmt::Display for DeviceSpec {
             Self::Cpu => f.write_str("cpu"),
             Self::On(backend, None) => write!(f, "{backend}"),
             Self::On(backend, Some(index)) => write!(f, "{backend}:{index}"),
+            Self::AllOfCuda => f.write_str("cuda:all"),
         }
     }
 }
@@ -121,7 +125,7 @@ mod tests {
 
     #[test]
     fn every_form_reads_and_prints_back() {
-        for text in ["auto", "cpu", "flex", "ndarray", "wgpu", "wgpu:0", "vulkan:12", "metal", "cuda:1"] {
+        for text in ["auto", "cpu", "flex", "ndarray", "wgpu", "wgpu:0", "vulkan:12", "metal", "cuda:1", "cuda:all"] {
             let spec: DeviceSpec = text.parse().expect("a known form");
             assert_eq!(spec.to_string(), text);
         }
@@ -140,6 +144,7 @@ mod tests {
             ("wgpu:", "`` is not an adapter's number"),
             ("wgpu:-1", "`-1` is not"),
             ("flex:0", "only one `flex`"),
+            ("wgpu:all", "`all` is not an adapter's number"),
             ("auto:0", "only one `auto`"),
         ] {
             let error = text.parse::<DeviceSpec>().expect_err("not a device").to_string();

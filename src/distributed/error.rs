@@ -32,6 +32,11 @@ pub enum DistributedError {
     )]
     Differs { what: &'static str, this: String, first: String },
     #[error(
+        "{0} cannot add up numbers with the other GPUs\n  hint: is NVIDIA's NCCL installed (`libnccl2`)? `--device cuda` \
+         trains on one GPU"
+    )]
+    Cards(String),
+    #[error(
         "standard input reaches rank 0 alone\n  hint: save the text in a file that every machine has, and name it as \
          data.path"
     )]

@@ -1,21 +1,28 @@
 //! The processes that train one run together, and how they exchange numbers.
 //!
 //! A process is alone unless a launcher such as `mpirun` started several, which then exchange through MPI (feature
-//! `mpi`). Nothing here knows of models or runs.
+//! `mpi`). The threads of a process that trains on several GPUs are ranks as well. Nothing here knows of models or runs.
 
 mod error;
 mod launcher;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod sum;
+mod threads;
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use burn::tensor::distributed::{CollectiveTensor, ReduceOperation, all_reduce};
+use burn::tensor::{Device, Tensor};
+
+use crate::device::{Backend, OpenDevice};
+
 pub use error::DistributedError;
 pub use sum::{Format, MOST_NUMBERS};
+pub use threads::OtherFailed;
 
 /// Exchanges between processes. Each process makes the same calls in the same order, one at a time.
 pub trait Collective: Debug + Send + Sync {
@@ -126,6 +133,8 @@ pub struct Ranks {
     on_hang: OnHang,
     clocks: Arc<Clocks>,
     turn: Arc<Mutex<()>>,
+    /// Those of all ranks, if they add up tensors among themselves.
+    cards: Arc<[Device]>,
 }
 
 impl Ranks {
@@ -135,7 +144,20 @@ impl Ranks {
     }
 
     fn with(collective: Arc<dyn Collective>, hosts: Arc<[String]>, on_hang: OnHang) -> Self {
-        Self { collective, hosts, on_hang, clocks: Arc::default(), turn: Arc::default() }
+        Self { collective, hosts, on_hang, clocks: Arc::default(), turn: Arc::default(), cards: [].into() }
+    }
+
+    /// Ranks that are threads of this process, in their order, each with one of `devices`. CUDA's add up tensors among
+    /// themselves; numbers of others go through memory.
+    ///
+    /// A rank that [aborts](Ranks::abort) unwinds, and so do those that wait for it, with [`OtherFailed`].
+    pub fn of_devices(devices: &[OpenDevice]) -> Vec<Self> {
+        let names: Arc<[String]> = devices.iter().map(|device| device.name.clone()).collect();
+        let are_cards = devices.iter().all(|device| device.backend == Backend::Cuda);
+        let cards = devices.iter().filter(|_| are_cards).map(|device| device.device.clone());
+        let cards: Arc<[Device]> = cards.collect();
+        let rank = |thread| Self { cards: cards.clone(), ..Self::with(Arc::new(thread), names.clone(), |_| ()) };
+        threads::Thread::all(devices.len()).map(rank).collect()
     }
 
     /// Joins the processes that the launcher started, and shares the cores of each machine out to those on it.
@@ -173,6 +195,16 @@ impl Ranks {
         self.collective.size()
     }
 
+    /// The number of this process among those on its machine, from 0.
+    pub fn index_on_host(&self) -> usize {
+        self.hosts[..self.rank()].iter().filter(|host| **host == self.hosts[self.rank()]).count()
+    }
+
+    /// Whether the devices of all ranks [add up tensors](Ranks::sum_on_cards) among themselves.
+    pub fn has_cards(&self) -> bool {
+        !self.cards.is_empty()
+    }
+
     /// Whether there is one process only.
     pub fn is_alone(&self) -> bool {
         self.size() == 1
@@ -196,6 +228,30 @@ impl Ranks {
     /// Replaces each number by its sum over all processes, the same bits in each of them. `format` is how they travel.
     pub fn all_reduce(&self, values: &mut [f32], format: Format) {
         timed(&self.clocks.communicating, || sum::all_reduce(&*self.collective, values, format));
+    }
+
+    /// The sums of tensors over all ranks, which call it in the same order, by the devices themselves.
+    ///
+    /// # Panics
+    /// If the ranks [have no cards](Ranks::has_cards).
+    pub fn sum_on_cards(&self, tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
+        assert!(self.has_cards(), "cards of one process");
+        let sum = |tensor| all_reduce(tensor, ReduceOperation::Sum, self.cards.to_vec());
+        let under_way: Vec<_> = tensors.into_iter().map(sum).collect();
+        under_way.into_iter().map(CollectiveTensor::resolve).collect()
+    }
+
+    /// Has the devices of all ranks add up ones, if they add up tensors among themselves: a missing library shows.
+    ///
+    /// # Errors
+    /// If the sum is another.
+    pub fn check_cards(&self) -> Result<(), DistributedError> {
+        let Some(own) = self.cards.get(self.rank()) else { return Ok(()) };
+        let sum = self.sum_on_cards(vec![Tensor::ones([1], own)]).remove(0).try_into_scalar::<f32>();
+        match sum {
+            Ok(sum) if (sum - self.size() as f32).abs() < 0.5 => Ok(()),
+            _ => Err(DistributedError::Cards(self.name())),
+        }
     }
 
     /// Waits until every process is here.

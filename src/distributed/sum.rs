@@ -86,90 +86,20 @@ fn sum_piece(collective: &dyn Collective, values: &mut [f32], format: Format) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Barrier, Mutex};
     use std::thread;
 
     use super::*;
-    use crate::distributed::Limit;
-
-    /// One of several threads that exchange through memory.
-    #[derive(Debug)]
-    struct Thread {
-        rank: usize,
-        desks: Arc<Vec<Mutex<Vec<u8>>>>,
-        all_here: Arc<Barrier>,
-    }
-
-    impl Thread {
-        /// Shows `own` to all, and reads what they show.
-        fn exchange(&self, own: &[u8], mut read: impl FnMut(usize, &[u8])) {
-            *self.desks[self.rank].lock().unwrap() = own.to_vec();
-            self.all_here.wait();
-            for (rank, desk) in self.desks.iter().enumerate() {
-                read(rank, &desk.lock().unwrap());
-            }
-            self.all_here.wait();
-        }
-    }
-
-    impl Collective for Thread {
-        fn rank(&self) -> usize {
-            self.rank
-        }
-
-        fn size(&self) -> usize {
-            self.desks.len()
-        }
-
-        fn host(&self) -> String {
-            String::new()
-        }
-
-        fn barrier(&self) {
-            self.all_here.wait();
-        }
-
-        fn all_to_all(&self, own: &[u8], arrived: &mut [u8]) {
-            let n = own.len() / self.size();
-            self.exchange(own, |rank, theirs| {
-                arrived[rank * n..(rank + 1) * n].copy_from_slice(&theirs[self.rank * n..(self.rank + 1) * n]);
-            });
-        }
-
-        fn all_gather(&self, own: &[u8], arrived: &mut [u8]) {
-            let n = own.len();
-            self.exchange(own, |rank, theirs| arrived[rank * n..(rank + 1) * n].copy_from_slice(theirs));
-        }
-
-        fn broadcast(&self, root: usize, bytes: &mut [u8]) {
-            let own = bytes.to_vec();
-            self.exchange(&own, |rank, theirs| {
-                if rank == root {
-                    bytes.copy_from_slice(theirs);
-                }
-            });
-        }
-
-        fn limit_waiting(&self, _: Option<Limit>) {}
-
-        fn leave(&self) {}
-
-        fn abort(&self, _: u8) -> ! {
-            panic!("aborted")
-        }
-    }
+    use crate::distributed::threads::Thread;
 
     /// The sums of the rows, as each of as many threads finds them.
     fn sums(rows: &[Vec<f32>], format: Format) -> Vec<Vec<f32>> {
-        let desks = Arc::new(rows.iter().map(|_| Mutex::default()).collect::<Vec<_>>());
-        let all_here = Arc::new(Barrier::new(rows.len()));
         thread::scope(|scope| {
-            let threads: Vec<_> = (0..rows.len())
-                .map(|rank| {
-                    let thread = Thread { rank, desks: Arc::clone(&desks), all_here: Arc::clone(&all_here) };
-                    let mut values = rows[rank].clone();
+            let threads: Vec<_> = Thread::all(rows.len())
+                .zip(rows)
+                .map(|(rank, row)| {
+                    let mut values = row.clone();
                     scope.spawn(move || {
-                        all_reduce(&thread, &mut values, format);
+                        all_reduce(&rank, &mut values, format);
                         values
                     })
                 })

@@ -4,6 +4,7 @@
 //! calls, `trainer` is one step. Nothing here prints: an [`Observer`] hears what happens.
 
 mod clock;
+mod devices;
 mod error;
 pub mod evaluate;
 mod follow;
@@ -25,6 +26,7 @@ use std::time::Instant;
 pub use burn::train::Interrupter;
 pub use burn::train::renderer::MetricsRenderer;
 
+pub use devices::train_on;
 pub use error::TrainError;
 pub use follow::Assignment;
 pub use observer::{Evaluation, Event, Exchange, Logged, Observer, Started, Summary};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use super::outer::Outer;
 use crate::config::{DistributedConfig, GradientDtype, SyncKind};
@@ -77,6 +77,10 @@ impl Share {
         if self.ranks.is_alone() || self.outer.is_some() {
             return own.expect("a step has at least one row");
         }
+        self.ranks.meet();
+        if self.ranks.has_cards() {
+            return self.sum_on_cards(model, own);
+        }
         let (gradients, loss) = own.unzip();
         let named = |(name, tensor): (&str, &Tensor<1>)| (name.to_owned(), LazyTensor::on_device(tensor.clone()));
         let gradients = gradients.iter().flat_map(Gradients::iter).map(named).collect();
@@ -89,10 +93,29 @@ impl Share {
             });
             sums
         };
-        self.ranks.meet();
         let gradients = sum(self.gradient_format, &gradients, &mut lengths(model));
         let mut loss = sum(Format::F32, &loss, &mut std::iter::once((LOSS.to_owned(), 1)));
         (Gradients::from_named(gradients), loss.remove(LOSS).expect("it was summed"))
+    }
+
+    /// As [`Share::sum`], by the devices themselves.
+    fn sum_on_cards(&self, model: &Gpt, own: Option<(Gradients, Tensor<1>)>) -> (Gradients, Tensor<1>) {
+        let device = model.device().inner();
+        let (gradients, loss) = own.unzip();
+        let mut tensors: BTreeMap<_, _> =
+            lengths(model).map(|(name, length)| (name, Tensor::zeros([length], &device))).collect();
+        let found = gradients.iter().flat_map(Gradients::iter);
+        tensors.extend(found.map(|(name, gradient)| (name.to_owned(), gradient.clone())));
+        let format = match self.gradient_format {
+            Format::F32 => DType::F32,
+            Format::Bf16 => DType::BF16,
+        };
+        let (names, tensors): (Vec<_>, Vec<_>) =
+            tensors.into_iter().map(|(name, tensor)| (name, tensor.cast(format))).unzip();
+        let sums = self.ranks.sum_on_cards(tensors).into_iter().map(|sum| sum.cast(DType::F32));
+        let gradients = Gradients::from_named(names.into_iter().zip(sums).collect());
+        let loss = loss.unwrap_or_else(|| Tensor::zeros([1], &device));
+        (gradients, self.ranks.sum_on_cards(vec![loss]).remove(0))
     }
 
     /// Whether ranks that make steps by themselves are to average their weights after `step`.

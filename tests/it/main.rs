@@ -66,6 +66,7 @@ mod report;
 mod runs;
 #[cfg(feature = "serve")]
 mod serve;
+mod several_devices;
 mod sheets_page;
 mod stopping;
 mod sweep;

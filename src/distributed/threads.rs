@@ -1,0 +1,167 @@
+//! Ranks that are threads of one process, each with a device of its own.
+
+use std::panic;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::{Collective, Limit};
+
+/// One of the threads.
+#[derive(Debug)]
+pub(super) struct Thread {
+    rank: usize,
+    shared: Arc<Shared>,
+}
+
+/// The payload with which a thread unwinds because another one failed.
+#[derive(Debug)]
+pub struct OtherFailed;
+
+#[derive(Debug)]
+struct Shared {
+    /// What each rank shows to the others.
+    desks: Vec<Mutex<Vec<u8>>>,
+    meeting: Mutex<Meeting>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Meeting {
+    n_here: usize,
+    n_held: usize,
+    is_broken: bool,
+}
+
+impl Thread {
+    /// `size` ranks, in their order.
+    pub(super) fn all(size: usize) -> impl Iterator<Item = Self> {
+        let desks = (0..size).map(|_| Mutex::default()).collect();
+        let shared = Arc::new(Shared { desks, meeting: Mutex::default(), changed: Condvar::new() });
+        (0..size).map(move |rank| Self { rank, shared: Arc::clone(&shared) })
+    }
+
+    fn meeting(&self) -> MutexGuard<'_, Meeting> {
+        self.shared.meeting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn desk(&self, rank: usize) -> MutexGuard<'_, Vec<u8>> {
+        self.shared.desks[rank].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows `own` to all, and reads what each of them shows.
+    fn exchange(&self, own: &[u8], mut read: impl FnMut(usize, &[u8])) {
+        own.clone_into(&mut *self.desk(self.rank));
+        self.barrier();
+        (0..self.size()).for_each(|rank| read(rank, &self.desk(rank)));
+        self.barrier();
+    }
+}
+
+impl Collective for Thread {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.shared.desks.len()
+    }
+
+    fn host(&self) -> String {
+        "this machine".to_owned()
+    }
+
+    fn barrier(&self) {
+        let mut meeting = self.meeting();
+        let held = meeting.n_held;
+        meeting.n_here += 1;
+        if meeting.n_here == self.size() {
+            (meeting.n_here, meeting.n_held) = (0, held + 1);
+            self.shared.changed.notify_all();
+        }
+        while meeting.n_held == held {
+            if meeting.is_broken {
+                drop(meeting);
+                panic::resume_unwind(Box::new(OtherFailed));
+            }
+            meeting = self.shared.changed.wait(meeting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn all_to_all(&self, own: &[u8], arrived: &mut [u8]) {
+        let n = own.len() / self.size();
+        self.exchange(own, |rank, theirs| {
+            arrived[rank * n..(rank + 1) * n].copy_from_slice(&theirs[self.rank * n..(self.rank + 1) * n]);
+        });
+    }
+
+    fn all_gather(&self, own: &[u8], arrived: &mut [u8]) {
+        let n = own.len();
+        self.exchange(own, |rank, theirs| arrived[rank * n..(rank + 1) * n].copy_from_slice(theirs));
+    }
+
+    fn broadcast(&self, root: usize, bytes: &mut [u8]) {
+        let own: &[u8] = if self.rank == root { bytes } else { &[] };
+        own.clone_into(&mut *self.desk(self.rank));
+        self.barrier();
+        bytes.copy_from_slice(&self.desk(root));
+        self.barrier();
+    }
+
+    /// A thread ends with its process; nothing else is looked for.
+    fn limit_waiting(&self, _: Option<Limit>) {}
+
+    fn leave(&self) {}
+
+    /// Unwinds this thread, and all others as soon as they wait for it, with [`OtherFailed`].
+    fn abort(&self, _: u8) -> ! {
+        self.meeting().is_broken = true;
+        self.shared.changed.notify_all();
+        panic::resume_unwind(Box::new(OtherFailed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_rank_that_fails_ends_those_that_wait_for_it() {
+        let ended: Vec<bool> = thread::scope(|scope| {
+            let threads: Vec<_> = Thread::all(3)
+                .map(|rank| {
+                    scope.spawn(move || {
+                        rank.barrier();
+                        if rank.rank() == 1 {
+                            rank.abort(1);
+                        }
+                        rank.barrier();
+                    })
+                })
+                .collect();
+            let is_other = |end: thread::Result<()>| end.is_err_and(|payload| payload.is::<OtherFailed>());
+            threads.into_iter().map(|thread| is_other(thread.join())).collect()
+        });
+        assert_eq!(ended, [true; 3]);
+    }
+
+    #[test]
+    fn bytes_come_from_the_root_and_parts_from_each() {
+        let found: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = Thread::all(2)
+                .map(|rank| {
+                    scope.spawn(move || {
+                        let own = 10 * rank.rank() as u8;
+                        let (mut of_root, mut parts, mut all) = ([own; 3], [0; 4], [0; 4]);
+                        rank.broadcast(1, &mut of_root);
+                        rank.all_to_all(&[own, own + 1, own + 2, own + 3], &mut parts);
+                        rank.all_gather(&[own, own + 1], &mut all);
+                        (of_root, parts, all)
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(found, [([10; 3], [0, 1, 10, 11], [0, 1, 10, 11]), ([10; 3], [2, 3, 12, 13], [0, 1, 10, 11])]);
+    }
+}
