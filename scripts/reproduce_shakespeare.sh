@@ -98,13 +98,13 @@ for name; do
     case $name in
     start)
         row start configs/shakespeare-fast.toml model.n_layers=2 model.d_model=64 model.n_heads=2 model.n_kv_heads=2 \
-            model.d_ff=176 model.context_length=32 tokenizer.vocab_size=512 train.batch_size=24 train.max_steps=350
+            model.d_ff=176 model.context_length=32 tokenizer.vocab_size=512 train.batch_size=24 train.max_steps=300
         ;;
     fast) row fast configs/shakespeare-fast.toml ;;
     laptop) row laptop configs/shakespeare-laptop.toml ;;
     laptop-long)
-        row laptop-long configs/shakespeare-laptop.toml model.n_layers=6 model.d_model=192 model.n_heads=6 \
-            model.n_kv_heads=6 model.d_ff=512 model.dropout=0.1 train.batch_size=12 train.max_steps=4300
+        row laptop-long configs/shakespeare-laptop.toml model.n_layers=6 model.d_model=256 model.n_heads=8 \
+            model.n_kv_heads=8 model.d_ff=688 model.dropout=0.15 train.batch_size=4 train.max_steps=3500
         ;;
     *) fail "there is no row $name" "start, fast, laptop or laptop-long" ;;
     esac
