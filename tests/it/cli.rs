@@ -520,7 +520,7 @@ fn mistakes_in_the_config_are_explained() {
     "#);
     assert_snapshot!(set(&["train.device=gpu"]), @r#"
     error: unknown device `gpu`
-      hint: did you mean `wgpu`? Known are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], metal[:n] and cuda[:n]
+      hint: did you mean `wgpu`? Known are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], metal[:n], cuda[:n] and cuda:all
     "#);
     assert_snapshot!(
         set(&["train.max_steps=0", "model.dropout=2", "model.n_heads=3", "optimizer.learning_rate=fast"]),
@@ -578,7 +578,7 @@ fn mistakes_in_the_device_are_explained() {
     assert_eq!(unknown.code, Some(2));
     assert_snapshot!(unknown.stderr, @r#"
     error: invalid value 'gpu' for '--device <DEVICE>': unknown device `gpu`
-      hint: did you mean `wgpu`? Known are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], metal[:n] and cuda[:n]
+      hint: did you mean `wgpu`? Known are auto, cpu, flex, ndarray, wgpu[:n], vulkan[:n], metal[:n], cuda[:n] and cuda:all
 
     For more information, try '--help'.
     "#);
