@@ -45,13 +45,15 @@ def main():
     taps = [open_tap(name) for name in sys.argv[3:]]
     port_of = {tap: port for port, tap in enumerate(taps)}
     sent, received = [0.0] * len(taps), [0.0] * len(taps)  # when each port is done with what it has
-    under_way, n_frames = [], 0
+    # Frames on their way to a port, which receives them in the order in which they come; and those it has received.
+    under_way, arrived, n_frames = [], [], 0
     poll = select.epoll()
     for tap in taps:
         poll.register(tap, select.EPOLLIN)
     print("ready", flush=True)
     while True:
-        wait = max(0.0, under_way[0][0] - time.monotonic()) if under_way else -1
+        next_ones = [queue[0][0] for queue in (under_way, arrived) if queue]
+        wait = max(0.0, min(next_ones) - time.monotonic()) if next_ones else -1
         # The clock of a poll has milliseconds: the last one is spent looking.
         for tap, _ in poll.poll(wait if wait < 0 else max(0.0, wait - 0.001)):
             source = port_of[tap]
@@ -65,13 +67,16 @@ def main():
                 to = frame[HEADER + 5] - 1
                 is_for_one = not frame[HEADER] & 1 and to < len(taps)
                 for port in [to] if is_for_one else [p for p in range(len(taps)) if p != source]:
-                    # Behind what the port receives from others; its first bits arrive before its last are sent.
-                    arrives = received[port] = max(sent[source] + delay, received[port] + takes)
                     n_frames += 1
-                    heapq.heappush(under_way, (arrives, n_frames, port, frame))
+                    heapq.heappush(under_way, (sent[source] + delay, n_frames, port, takes, frame))
         now = time.monotonic()
         while under_way and under_way[0][0] <= now:
-            _, _, port, frame = heapq.heappop(under_way)
+            last_bit, n, port, takes, frame = heapq.heappop(under_way)
+            # Its first bits were received before its last one was sent, unless another frame was.
+            received[port] = max(last_bit, received[port] + takes)
+            heapq.heappush(arrived, (received[port], n, port, frame))
+        while arrived and arrived[0][0] <= now:
+            _, _, port, frame = heapq.heappop(arrived)
             try:
                 os.write(taps[port], frame)
             except OSError:
