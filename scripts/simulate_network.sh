@@ -15,6 +15,7 @@
 #     DELAY      milliseconds from machine to machine: 1
 #     RANKS      4
 #     STEPS      steps of a measurement; 20; of a curve, 600
+#     SYNCS      the curves: "step local-1 local-10 local-50", the last three with their local steps
 #     SETTINGS   further settings of the runs, such as "model.n_layers=2"
 #     PYTHON     python3
 #     TINDERBOX  target/release/tinderbox, built with the feature `mpi`
@@ -80,17 +81,19 @@ open_network() {
     done
 }
 
-# train N ARGS...: N ranks, each on a machine of its own with one thread.
+# train ARGS...: ranks of one thread, each on a machine of its own if there is a network.
 train() {
-    local n=$1 hosts=
-    shift
-    for ((i = 1; i <= n; i++)); do
-        hosts+="${hosts:+,}10.77.0.$i:1"
-    done
-    # The first machine is the launcher's own.
-    scripts/network/agent.sh 10.77.0.1 exec mpirun --host "$hosts" -n "$n" --bind-to none \
-        --mca plm_rsh_agent "$PWD/scripts/network/agent.sh" --mca btl tcp,self --mca mpi_yield_when_idle 1 \
-        --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 \
+    local hosts= launch=(mpirun)
+    if [ -n "$switch" ]; then
+        for ((i = 1; i <= ranks; i++)); do
+            hosts+="${hosts:+,}10.77.0.$i:1"
+        done
+        # The first machine is the launcher's own.
+        launch=(scripts/network/agent.sh 10.77.0.1 exec mpirun --host "$hosts"
+            --mca plm_rsh_agent "$PWD/scripts/network/agent.sh" --mca btl tcp,self
+            --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24)
+    fi
+    "${launch[@]}" -n "$ranks" --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
         -x RAYON_NUM_THREADS=1 -x HOME "$tinderbox" train "$config" --device cpu "$@" >"$work/json" 2>"$work/stderr" &
     launcher=$!
     wait "$launcher" || { tail -30 "$work/stderr" >&2; exit 1; }
@@ -101,29 +104,38 @@ set_all() {
     printf -- '--set %s ' "$@" ${settings[@]+"${settings[@]}"}
 }
 
-communication() {
-    local steps=${STEPS:-20} rate dtype measured predicted
-    printf '%-10s %-6s %22s %22s %8s\n' network dtype "measured, ms per step" "predicted by plan, ms" ratio
-    for rate in "${rates[@]}"; do
-        open_network "$rate"
-        for dtype in f32 bf16; do
-            # shellcheck disable=SC2046
-            train "$ranks" --run-dir "$work/run" --overwrite --json $(set_all "train.max_steps=$steps" \
-                train.eval_interval=0 train.checkpoint_interval=0 train.sample_tokens=0 train.eval_batches=1 \
-                train.log_interval=1 "distributed.gradient_dtype=$dtype")
-            # The median of the steps after the first few, which open connections.
-            measured=$("$python" - "$work/run/timings.jsonl" <<'PYTHON'
+# measure DTYPE: the median of a step's communication, after the first few steps, which open connections.
+measure() {
+    # shellcheck disable=SC2046
+    train --run-dir "$work/run" --overwrite --json $(set_all "train.max_steps=${STEPS:-20}" train.eval_interval=0 \
+        train.checkpoint_interval=0 train.sample_tokens=0 train.eval_batches=1 train.log_interval=1 \
+        "distributed.gradient_dtype=$1")
+    measured=$("$python" - "$work/run/timings.jsonl" <<'PYTHON'
 import json, statistics, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
 times = [line["communication_share"] * line["median_step_ms"] for line in lines if "communication_share" in line]
 print(f"{statistics.median(times[5:]):.1f}")
 PYTHON
-            )
+    )
+}
+
+communication() {
+    local rate dtype measured predicted
+    printf '%-14s %-6s %22s %22s %8s\n' network dtype "measured, ms per step" "predicted by plan, ms" ratio
+    for dtype in f32 bf16; do
+        # What the ranks compute for an exchange, on cores that they share as machines would not.
+        measure "$dtype"
+        printf '%-14s %-6s %22.1f\n' "shared memory" "$dtype" "$measured"
+    done
+    for rate in "${rates[@]}"; do
+        open_network "$rate"
+        for dtype in f32 bf16; do
+            measure "$dtype"
             # shellcheck disable=SC2046
             predicted=$("$tinderbox" plan "$config" --device cpu --no-measure --json --ranks "$ranks" \
                 --network "${rate}Mbit,${delay}ms" $(set_all "distributed.gradient_dtype=$dtype") |
                 "$python" -c 'import json, sys; print(json.load(sys.stdin)["distributed"]["step"]["communication_ms"])')
-            printf '%-10s %-6s %22.1f %22.1f %8.2f\n' "$rate Mbit/s" "$dtype" "$measured" "$predicted" \
+            printf '%-14s %-6s %22.1f %22.1f %8.2f\n' "$rate Mbit/s" "$dtype" "$measured" "$predicted" \
                 "$(awk "BEGIN { print $measured / $predicted }")"
         done
         close_network
@@ -135,14 +147,14 @@ curve() {
     printf 'network\tsync\tstep\ttokens\twall_s\tval_loss\n' >"$out"
     for rate in "${rates[@]}"; do
         open_network "$rate"
-        for name in step local-1 local-10 local-50; do
+        for name in ${SYNCS:-step local-1 local-10 local-50}; do
             local sync=(distributed.sync=step)
             case $name in
                 local-1) sync=(distributed.sync=local distributed.local_steps=1 distributed.outer_learning_rate=1 distributed.outer_momentum=0) ;;
                 local-*) sync=(distributed.sync=local "distributed.local_steps=${name#local-}" distributed.outer_momentum=0.5) ;;
             esac
             # shellcheck disable=SC2046
-            train "$ranks" --run-dir "$work/run" --overwrite --json $(set_all "${sync[@]}" "train.max_steps=$steps" \
+            train --run-dir "$work/run" --overwrite --json $(set_all "${sync[@]}" "train.max_steps=$steps" \
                 "train.eval_interval=$((steps / 6))" train.checkpoint_interval=0 train.sample_tokens=0 \
                 "train.log_interval=$((steps / 6))")
             "$python" - "$work/run" "$rate Mbit/s" "$name" >>"$out" <<'PYTHON'
